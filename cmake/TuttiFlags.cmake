@@ -1,0 +1,40 @@
+# Compiler settings for every target. They stand at directory level, so that all targets that share
+# the precompiled torch header have identical flags.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+add_compile_options(-Wall -Wextra -Wpedantic -Wno-missing-field-initializers)
+if(TUTTI_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+# One spelling of arithmetic everywhere: no contraction, so that sums and updates have the same bits
+# in every build and on every instruction set.
+add_compile_options(-ffp-contract=off)
+
+# Torch headers change the size of classes without NDEBUG; our own checks are TUTTI_CHECK.
+add_compile_definitions(NDEBUG)
+
+if(TUTTI_SANITIZE)
+  list(JOIN TUTTI_SANITIZE "," tutti_sanitizers)
+  add_compile_options(-fsanitize=${tutti_sanitizers} -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${tutti_sanitizers})
+  if("undefined" IN_LIST TUTTI_SANITIZE)
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()
+
+find_program(TUTTI_CCACHE ccache)
+if(TUTTI_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # A precompiled header is part of what ccache must compare.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${TUTTI_CCACHE})
+  add_compile_options(-fpch-preprocess)
+endif()

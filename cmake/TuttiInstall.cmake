@@ -1,0 +1,1 @@
+# Installation and the package configuration that find_package(tutti) reads.

@@ -1,0 +1,28 @@
+# Finds LibTorch: Torch_DIR, else the wheel in .venv, else the system's.
+if(NOT Torch_DIR)
+  file(GLOB tutti_venv_torch "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch")
+  if(tutti_venv_torch)
+    list(GET tutti_venv_torch 0 Torch_DIR)
+    set(Torch_DIR "${Torch_DIR}" CACHE PATH "LibTorch's CMake files")
+  endif()
+endif()
+find_package(Torch REQUIRED)
+if(Torch_VERSION VERSION_LESS 2.6)
+  message(FATAL_ERROR "LibTorch ${Torch_VERSION} is too old: tutti needs 2.6 or newer (run tools/setup).")
+endif()
+if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
+  message(FATAL_ERROR "This LibTorch (${Torch_VERSION}) has the old C++ ABI. Use 2.7 or newer from pip "
+    "(torch==2.13.0+cpu, as tools/setup installs it) or Debian's libtorch-dev.")
+endif()
+
+# The one precompiled header of the torch floors; every target that uses torch shares it.
+file(WRITE "${PROJECT_BINARY_DIR}/torch_pch.cpp.in" "// holds the precompiled torch header\n")
+configure_file("${PROJECT_BINARY_DIR}/torch_pch.cpp.in" "${PROJECT_BINARY_DIR}/torch_pch.cpp" COPYONLY)
+add_library(tutti_torch_pch OBJECT "${PROJECT_BINARY_DIR}/torch_pch.cpp")
+target_link_libraries(tutti_torch_pch PUBLIC torch)
+target_precompile_headers(tutti_torch_pch PUBLIC <torch/torch.h>)
+
+function(tutti_use_torch target)
+  target_link_libraries(${target} PUBLIC torch)
+  target_precompile_headers(${target} REUSE_FROM tutti_torch_pch)
+endfunction()

@@ -1,0 +1,35 @@
+/// A point in time after which a wait must give up. Made once at the top and handed down.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace tutti {
+
+using Clock = std::chrono::steady_clock;
+using Millis = std::chrono::milliseconds;
+using TimePoint = Clock::time_point;
+
+/// Default time limit of every collective wait; `--time-limit` and TUTTI_TIME_LIMIT change it.
+constexpr Millis kDefaultTimeLimit{30'000};
+
+class Deadline {
+ public:
+  explicit Deadline(Millis limit) : limit_(limit), at_(Clock::now() + limit) {}
+
+  bool passed() const { return Clock::now() >= at_; }
+
+  /// Time left, never negative, rounded up: ready for poll(2).
+  Millis left() const {
+    return std::max(Millis{0}, std::chrono::ceil<Millis>(at_ - Clock::now()));
+  }
+
+  Millis limit() const { return limit_; }  ///< what it was made with, for messages
+  TimePoint at() const { return at_; }
+
+ private:
+  Millis limit_;
+  TimePoint at_;
+};
+
+}  // namespace tutti

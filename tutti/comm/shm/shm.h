@@ -1,0 +1,50 @@
+/// The engine for ranks of one host: threads of one process, processes, or both, in one code path.
+///
+/// Ranks meet in a *segment*: a memfd without a name that every process of the group maps (threads
+/// of one process share one mapping). docs/design/shm_engine.md describes what lies in it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/engine.h"
+
+namespace tutti {
+
+struct ShmOptions {
+  int64_t slot_bytes = 64 << 10;  ///< staging slot of a rank; two are used in turn
+  int usable_cores = 0;           ///< 0: host_facts(); decides spinning against sleeping
+  bool pinned = false;            ///< each rank's thread is pinned to cores of its own
+};
+
+/// A segment for `size` ranks. Copyable; the last copy unmaps it.
+class ShmSegment {
+ public:
+  /// Makes a segment for `size` ranks (>= 1). Throws Error when memory is too small.
+  static ShmSegment create(int size, const ShmOptions& options = {});
+  /// Maps a segment that another process made; `descriptor` is duplicated, the caller keeps its own.
+  static ShmSegment open(int descriptor, const ShmOptions& options = {});
+
+  int descriptor() const noexcept;  ///< of the memfd, close-on-exec
+  int size() const noexcept;
+
+  struct State;
+  const std::shared_ptr<State>& state() const noexcept { return state_; }
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// The engine of member `rank`. Each rank is made once. With `all_threads`, all members are threads
+/// of this process, any memory counts as shared. In worlds of several processes each member writes
+/// its pid and each watches the others' pidfds: a death is seen within 1 s of being in, or entering,
+/// a wait. Throws Timeout naming the missing ranks when not all have come within `limit`.
+std::shared_ptr<Engine> make_shm(const ShmSegment& segment, int rank, bool all_threads,
+                                 Millis limit = kDefaultTimeLimit);
+
+/// Groups of `size` thread members over one fresh segment, in rank order.
+std::vector<std::shared_ptr<Engine>> make_shm_threads(int size, const ShmOptions& options = {});
+
+}  // namespace tutti
