@@ -1,0 +1,80 @@
+/// A dataset as replicas see it: one part of each global batch per replica.
+#pragma once
+
+#include <torch/types.h>
+
+#include <iterator>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tutti/data/dataset.h"
+#include "tutti/strategy/strategy.h"
+
+namespace tutti {
+
+/// One global batch. local() reads this replica's part, in the replica's own thread.
+class DistributedBatch {
+ public:
+  DistributedBatch(std::shared_ptr<const data::Epoch> epoch, int64_t step, World world)
+      : epoch_(std::move(epoch)), step_(step), world_(std::move(world)) {}
+
+  int64_t step() const noexcept { return step_; }
+  int64_t global_size() const;                          ///< true size; the last batch may be smaller
+  int64_t first_row(const ReplicaContext& replica) const;  ///< of its part, in the global batch
+  int64_t local_size(const ReplicaContext& replica) const; ///< may be 0
+
+  /// The part's columns as tensors, freshly read.
+  std::vector<at::Tensor> columns(const ReplicaContext& replica) const;
+  /// The first two columns: auto [x, y] = batch.local(replica).
+  std::pair<at::Tensor, at::Tensor> local(const ReplicaContext& replica) const;
+
+ private:
+  std::shared_ptr<const data::Epoch> epoch_;
+  int64_t step_;
+  World world_;
+};
+
+/// Cheap to copy. Follows the strategy's world: an epoch begun after a resize uses the new one.
+class DistributedDataset {
+ public:
+  DistributedDataset(Strategy strategy, data::Dataset dataset)
+      : strategy_(std::move(strategy)), dataset_(std::move(dataset)) {}
+
+  /// The batches of epoch `number`, in an order that (seed, number) alone decide: a range for `for`.
+  class Batches;
+  Batches epoch(int64_t number) const;
+
+ private:
+  Strategy strategy_;
+  data::Dataset dataset_;
+};
+
+class DistributedDataset::Batches {
+ public:
+  Batches(std::shared_ptr<const data::Epoch> epoch, World world)
+      : epoch_(std::move(epoch)), world_(std::move(world)) {}
+  class iterator {
+   public:
+    using value_type = DistributedBatch;
+    using difference_type = std::ptrdiff_t;
+    iterator(const Batches* range, int64_t step) : range_(range), step_(step) {}
+    DistributedBatch operator*() const { return {range_->epoch_, step_, range_->world_}; }
+    iterator& operator++() { ++step_; return *this; }
+    void operator++(int) { ++step_; }
+    bool operator==(const iterator& other) const { return step_ == other.step_; }
+
+   private:
+    const Batches* range_;
+    int64_t step_;
+  };
+  iterator begin() const { return {this, 0}; }
+  iterator end() const { return {this, size()}; }
+  int64_t size() const;  ///< number of global batches
+
+ private:
+  std::shared_ptr<const data::Epoch> epoch_;
+  World world_;
+};
+
+}  // namespace tutti

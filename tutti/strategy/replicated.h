@@ -1,0 +1,109 @@
+/// Replicated<M>: one copy of a model per local replica, and the Optimizer that trains them as one.
+#pragma once
+
+#include <torch/types.h>
+
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tutti/strategy/strategy.h"
+#include "tutti/sync/updater.h"
+
+namespace torch::nn {
+class Module;
+}
+
+namespace tutti {
+
+/// The modules of all local replicas, without their type. Made once, under a strategy: the factory
+/// runs once per replica, one after another, each time from the same seed; replica 0's values win.
+/// Ranks whose models differ (number, names, shapes, dtypes) all get a Mismatch that names the first
+/// difference. Cheap to copy; copies share the modules.
+class ReplicatedModules {
+ public:
+  using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
+  ReplicatedModules(Strategy strategy, Factory factory);
+
+  const std::shared_ptr<torch::nn::Module>& module(int local_rank) const;
+  int size() const noexcept;  ///< local replicas
+  Strategy strategy() const;
+
+  void train(bool on = true);
+
+  /// Buffers as saved and compared: floating ones averaged in rank order, others rank 0's; the same
+  /// on every worker. Collective over workers.
+  std::vector<std::pair<std::string, at::Tensor>> merged_buffers() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// M is a torch ModuleHolder (local() returns the holder) or a Module (local() returns shared_ptr<M>).
+template <class M>
+class Replicated {
+  static constexpr bool kHolder = requires(M m) { m.ptr(); };
+
+ public:
+  /// `factory()` returns an M (holder), or an M or a shared_ptr<M> (module).
+  template <class Factory>
+  Replicated(Strategy strategy, Factory factory)
+      : modules_(std::move(strategy), [factory]() mutable { return as_module(factory()); }) {}
+
+  auto local(const ReplicaContext& replica) const {
+    auto typed = std::dynamic_pointer_cast<Contained>(modules_.module(replica.local_rank()));
+    if constexpr (kHolder) return M(std::move(typed));
+    else return typed;
+  }
+  const ReplicatedModules& modules() const noexcept { return modules_; }
+  operator const ReplicatedModules&() const noexcept { return modules_; }
+
+ private:
+  static auto contained_type() {
+    if constexpr (kHolder) return std::type_identity<typename M::ContainedType>{};
+    else return std::type_identity<M>{};
+  }
+  using Contained = typename decltype(contained_type())::type;
+
+  template <class Made>
+  static std::shared_ptr<torch::nn::Module> as_module(Made made) {
+    if constexpr (requires { made.ptr(); }) return made.ptr();
+    else if constexpr (requires { made.get(); }) return made;
+    else return std::make_shared<Made>(std::move(made));
+  }
+
+  ReplicatedModules modules_;
+};
+
+/// Trains replicated modules. Bound once: owns the optimizer's state, follows the world.
+class Optimizer {
+ public:
+  /// The fused step with one of tutti's rules.
+  Optimizer(const ReplicatedModules& modules, const optim::Rule& rule);
+  /// Any torch optimizer, made once per replica; gradients are all-reduced first.
+  Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
+            const ReplicatedOptions& options = {});
+
+  /// Backward from `loss` (this replica's part, scaled by the global batch), SUM over replicas, one
+  /// update. When it returns the parameters are new and the gradients cleared; under one_device, whose
+  /// replicas take turns, once run() returns. Called by every replica in each step.
+  void minimize(ReplicaContext& replica, const at::Tensor& loss);
+
+  /// Takes part in the step with weight zero: for a replica without samples.
+  void abstain(ReplicaContext& replica);
+
+  void set_learning_rate(double learning_rate);
+  double learning_rate() const;
+  int64_t version() const;  ///< updates applied so far
+  Updater& updater() const noexcept { return *updater_; }
+
+ private:
+  void update(ReplicaContext& replica, double weight);
+
+  ReplicatedModules modules_;
+  std::shared_ptr<Updater> updater_;
+};
+
+}  // namespace tutti

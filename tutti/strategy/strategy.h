@@ -1,0 +1,165 @@
+/// Strategy: where the replicas of a model are and how they stay together. tf.distribute's contract.
+///
+/// The same program runs under every strategy; one flag changes. Replicas of a worker are threads
+/// (the caller is the first of them), workers are processes. Updates SUM over replicas: divide the
+/// loss by the global batch (average_loss), never the gradient by the number of replicas.
+///
+/// Thread rule: a Strategy is used from one thread; what runs inside run() uses its ReplicaContext.
+#pragma once
+
+#include <torch/types.h>
+
+#include <array>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/data/dataset.h"
+#include "tutti/sync/world.h"
+
+namespace tutti {
+
+class DistributedDataset;
+class Strategy;
+
+/// What a function that runs on a replica knows about itself.
+class ReplicaContext {
+ public:
+  int rank() const noexcept;        ///< in the world, 0 to num_replicas_in_sync() - 1
+  int local_rank() const noexcept;  ///< among the replicas of this worker
+  int num_replicas_in_sync() const noexcept;
+
+  /// This replica's own random numbers, seeded by (seed, rank). LibTorch's default generator is one a
+  /// process: thread replicas that draw from it would race, and run() reports that as an error.
+  at::Generator& generator();
+
+  /// The collective group of all replicas. UsageError when replicas take turns on one thread.
+  Group& group();
+
+  const std::vector<at::Device>& devices() const noexcept;  ///< where this replica computes
+  Group model_group() const;                                ///< of size one until model parallel
+
+ private:
+  friend class Strategy;
+  struct State;
+  friend struct StrategyState;
+  std::shared_ptr<State> state_;
+};
+
+/// One value per local replica, as run() returns them.
+template <class T>
+class PerReplica {
+ public:
+  PerReplica(std::vector<T> values, int first_rank)
+      : values_(std::move(values)), first_rank_(first_rank) {}
+  const T& local(int local_rank) const { return values_.at(local_rank); }
+  const T& local(const ReplicaContext& replica) const { return local(replica.local_rank()); }
+  const std::vector<T>& values() const noexcept { return values_; }
+  int first_rank() const noexcept { return first_rank_; }
+
+ private:
+  std::vector<T> values_;
+  int first_rank_;
+};
+
+struct StrategyOptions {
+  std::string kind = "one_device";  ///< one_device, mirrored, multi_worker
+  int replicas = 0;                 ///< of the whole world; 0: one (one_device), cores (mirrored), workers
+  std::string reduction_shape;      ///< one_device: "4", "2x3", "3+1"; empty: one host
+  int threads_per_replica = 0;      ///< 0: usable cores / replicas of this host, at least 1
+  Millis time_limit{kDefaultTimeLimit};  ///< of every wait for another replica
+  bool pin = true;                  ///< pin replicas to cores of their own when there are enough
+  uint64_t seed = 0;                ///< of factories and generators
+};
+
+class Strategy {
+ public:
+  /// Throws UsageError: unknown kind (nearest named), replicas out of range, multi_worker outside a
+  /// launcher (the message has the `tutti run` line to type).
+  explicit Strategy(const StrategyOptions& options = {});
+
+  std::string_view kind() const noexcept;
+  const StrategyOptions& options() const noexcept;  ///< resolved: nothing is unset
+  const World& world() const noexcept;
+  int num_replicas_in_sync() const noexcept { return world().size; }
+  const ReductionShape& reduction_shape() const noexcept { return world().shape; }
+
+  /// Runs `fn(ReplicaContext&)` on each local replica and returns their results, when all are done.
+  /// Rethrows the first error; the others are released from their waits. A replica that is stuck in
+  /// user code for longer than the time limit after the rest is named, and the process ends.
+  template <class Fn>
+  auto run(Fn&& fn) -> std::conditional_t<std::is_void_v<std::invoke_result_t<Fn&, ReplicaContext&>>,
+                                          void, PerReplica<std::invoke_result_t<Fn&, ReplicaContext&>>>;
+
+  /// Combines the replicas' values of the whole world, in the order of the reduction shape. SUM and
+  /// MEAN (over replicas, equally). Collective over workers. Tensors: same shape on all replicas.
+  at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values);
+  double reduce(ReduceOp op, const PerReplica<double>& values);
+  template <size_t K>
+  std::array<double, K> reduce(ReduceOp op, const PerReplica<std::array<double, K>>& values);
+
+  /// As reduce, and over dimension `axis` too: MEAN counts examples, so that partial and empty
+  /// batches weigh by their true size.
+  at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values, int64_t axis);
+
+  /// The dataset, cut by global batch: replica r takes its share of each.
+  DistributedDataset distribute(const data::Dataset& dataset);
+
+  /// Replaces the world by one of `replicas` thread replicas; models, optimizers and their state stay
+  /// (the first ones keep their place). mirrored and one_device; between runs.
+  void resize(int replicas);
+
+  /// What follows the world is told of a resize, for as long as it lives.
+  void follow(std::weak_ptr<WorldMember> member);
+
+ private:
+  void run_all(const std::function<void(ReplicaContext&, int)>& body);
+  void reduce_doubles(ReduceOp op, std::span<double> values);
+
+  std::shared_ptr<struct StrategyState> state_;
+};
+
+/// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
+/// --threads, --time-limit (seconds), --seed. Prints the error and exits with 2 when they are wrong.
+Strategy strategy_from_flags(int& argc, char** argv);
+
+/// sum(per_sample) / global_batch_size: the loss whose gradients, SUMMED over replicas, are those of
+/// the mean over the global batch. Zero, with a graph, for a replica without samples.
+at::Tensor average_loss(const at::Tensor& per_sample, int64_t global_batch_size);
+
+// ---- implementation of templates ----
+
+template <class Fn>
+auto Strategy::run(Fn&& fn)
+    -> std::conditional_t<std::is_void_v<std::invoke_result_t<Fn&, ReplicaContext&>>, void,
+                          PerReplica<std::invoke_result_t<Fn&, ReplicaContext&>>> {
+  using Result = std::invoke_result_t<Fn&, ReplicaContext&>;
+  if constexpr (std::is_void_v<Result>) {
+    run_all([&fn](ReplicaContext& replica, int) { fn(replica); });
+  } else {
+    std::vector<std::optional<Result>> results(world().local);
+    run_all([&](ReplicaContext& replica, int local) { results[local].emplace(fn(replica)); });
+    std::vector<Result> values;
+    values.reserve(results.size());
+    for (auto& result : results) values.push_back(std::move(*result));
+    return PerReplica<Result>(std::move(values), world().first_rank);
+  }
+}
+
+template <size_t K>
+std::array<double, K> Strategy::reduce(ReduceOp op,
+                                       const PerReplica<std::array<double, K>>& values) {
+  std::vector<double> flat;
+  flat.reserve(values.values().size() * K);
+  for (const auto& value : values.values()) flat.insert(flat.end(), value.begin(), value.end());
+  reduce_doubles(op, flat);
+  std::array<double, K> result;
+  std::copy_n(flat.begin(), K, result.begin());
+  return result;
+}
+
+}  // namespace tutti

@@ -1,0 +1,91 @@
+/// Updater: from n gradients to one update. The waist between strategies and everything under them.
+///
+/// Each replica meets it on its own, since with stale updates there is no common step: push() hands
+/// in its part, acquire() returns when parameters new enough are where its forward reads them.
+///
+/// Two exist: *shared*, the fused step over one parameter storage a host, and *replicated*, all-reduce
+/// and then a step on every replica (any torch::optim::Optimizer). docs/design/fused_step.md.
+#pragma once
+
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/optim/rule.h"
+#include "tutti/sync/layout.h"
+#include "tutti/sync/world.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace tutti {
+
+/// Thread rule: replica r calls push and acquire from its own thread, all others from the thread that
+/// runs the strategy, between steps. Gradients are summed over replicas, never averaged.
+class Updater : public WorldMember {
+ public:
+  /// Gets ready for a backward pass of local replica `replica`: its gradients must be cleared. Throws
+  /// UsageError naming the parameter when one is not (a second backward() in a step).
+  virtual void begin(int replica) = 0;
+
+  /// Hands in the gradients of local replica `replica`: one tensor a parameter, in the order of
+  /// parameters(), undefined where unused. weight 0: it had no samples and its gradients are left out.
+  /// A parameter unused on all replicas is skipped, one unused on some counts as zero there.
+  /// Returns the version that contains this part. Throws UsageError naming the parameter when a
+  /// gradient is sparse, part of a graph, or of another shape or dtype; PeerLost, Timeout.
+  virtual int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) = 0;
+
+  /// Returns when this replica's parameters are of version `at_least` or newer. Replicas that take
+  /// turns do not wait: the update is made by the last push of the step.
+  virtual void acquire(int replica, int64_t at_least, const Deadline& deadline) = 0;
+
+  virtual int64_t version() const = 0;  ///< updates applied so far
+
+  /// Takes effect with the next update; rank 0's value counts.
+  virtual void set_learning_rate(double learning_rate) = 0;
+  virtual double learning_rate() const = 0;
+
+  /// Throws Error when a death in the middle of an update left old and new values mixed.
+  virtual void require_whole() const = 0;
+
+  /// The parameters of one local replica, in the order of gradients in push().
+  virtual const std::vector<at::Tensor>& parameters(int replica) const = 0;
+  virtual const Layout& layout() const = 0;
+};
+
+/// What one local replica brings: its parameters, each once, named.
+struct ReplicaParameters {
+  std::vector<std::pair<std::string, at::Tensor>> named;
+};
+
+/// Makes a torch optimizer over one replica's parameters; called once per local replica.
+using TorchOptimizerFactory =
+    std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
+
+/// The fused step. Moves the parameters of all replicas into one storage (rank 0's values win);
+/// optimizer state lies beside it. float32 and float64 parameters on the CPU.
+/// Collective over workers: every worker calls it with the same parameters.
+std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Rule& rule,
+                                             std::vector<ReplicaParameters> replicas);
+
+struct ReplicatedOptions {
+  int64_t bucket_bytes = 4 << 20;        ///< gradients of this size are reduced at once
+  int64_t first_bucket_bytes = 1 << 20;  ///< small, so that reduction starts early
+};
+
+/// All-reduce, then a step on every replica, with a torch optimizer or with one of our rules.
+std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimizerFactory factory,
+                                                 std::vector<ReplicaParameters> replicas,
+                                                 const ReplicatedOptions& options = {});
+std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Rule& rule,
+                                                 std::vector<ReplicaParameters> replicas,
+                                                 const ReplicatedOptions& options = {});
+
+}  // namespace tutti

@@ -1,0 +1,36 @@
+/// World: the replicas that train together now, as the floors above comm see them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tutti/comm/group.h"
+
+namespace tutti {
+
+/// One *generation* of the replicas of a job. A changed membership makes a new World with a higher
+/// generation; whatever was bound to the old one is bound anew (WorldMember).
+struct World {
+  int64_t generation = 0;
+  int size = 1;        ///< replicas in sync, in the whole job
+  int first_rank = 0;  ///< rank of this worker's first replica
+  int local = 1;       ///< replicas of this worker; their ranks are consecutive
+  /// One member per local replica. Empty when the replicas take turns on one thread (OneDevice):
+  /// then nobody can wait for anybody.
+  std::vector<Group> groups;
+  ReductionShape shape = ReductionShape::flat(1);
+  Millis time_limit{kDefaultTimeLimit};
+
+  bool in_turn() const noexcept { return groups.empty(); }
+  /// True when every replica is a thread of this process: memory needs no sharing.
+  bool one_process() const noexcept { return local == size; }
+};
+
+/// What follows the world. The Strategy calls rebind() between runs, in order of construction.
+class WorldMember {
+ public:
+  virtual ~WorldMember() = default;
+  virtual void rebind(const World& world) = 0;
+};
+
+}  // namespace tutti
