@@ -11,6 +11,10 @@ function(tutti_module name)
   foreach(excluded IN LISTS arg_EXCLUDE)
     list(REMOVE_ITEM sources "${folder}/${excluded}")
   endforeach()
+  if(NOT sources)  # a floor that is still to be built
+    set(sources "${PROJECT_BINARY_DIR}/empty_module.cpp")
+    file(CONFIGURE OUTPUT "${sources}" CONTENT "// a module without sources\n")
+  endif()
   add_library(tutti_${name} STATIC ${sources})
   add_library(tutti::${name} ALIAS tutti_${name})
   target_include_directories(tutti_${name} PUBLIC

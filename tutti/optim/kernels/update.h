@@ -1,0 +1,61 @@
+/// The optimizer kernels' table: one per instruction set, filled by update.cpp.
+///
+/// Plain structs and function pointers only: the kernel source is compiled with several instruction
+/// sets, and no inline code of a header may come out of it.
+#pragma once
+
+#include <cstdint>
+
+namespace tutti::optim::detail {
+
+/// Scalars of an SGD update, made in double and rounded once to T.
+template <class T>
+struct SgdScalars {
+  T learning_rate;
+  T momentum;
+  T weight_decay;    ///< added to the gradient times p; 0: p is not read for it
+  bool has_momentum;
+  bool nesterov;
+  bool first;        ///< the buffer holds nothing yet: it becomes the gradient
+};
+
+/// Scalars of an Adam or AdamW update. With s = sqrt(1 - beta2^t), the textbook's
+/// lr / (1 - beta1^t) * m / (sqrt(v) / s + epsilon) is step * m / (sqrt(v) + epsilon_s).
+template <class T>
+struct AdamScalars {
+  T beta1;
+  T one_minus_beta1;
+  T beta2;
+  T one_minus_beta2;
+  T step;          ///< lr s / (1 - beta1^t)
+  T epsilon_s;     ///< epsilon s
+  T weight_decay;  ///< Adam's, added to the gradient times p; 0: none
+  T shrink;        ///< AdamW's 1 - lr weight_decay, by which p is multiplied first; 1: none
+};
+
+/// p, g, v: parameter, gradient, momentum buffer (null without momentum); n elements, not overlapping.
+template <class T>
+using SgdKernel = void (*)(const SgdScalars<T>&, T* p, const T* g, T* v, int64_t n);
+
+/// m, v: first and second moment.
+template <class T>
+using AdamKernel = void (*)(const AdamScalars<T>&, T* p, const T* g, T* m, T* v, int64_t n);
+
+struct Kernels {
+  SgdKernel<float> sgd_float32;
+  SgdKernel<double> sgd_float64;
+  AdamKernel<float> adam_float32;
+  AdamKernel<double> adam_float64;
+};
+
+}  // namespace tutti::optim::detail
+
+namespace tutti::optim::baseline {
+extern const detail::Kernels kernels;
+}
+namespace tutti::optim::avx2 {
+extern const detail::Kernels kernels;
+}
+namespace tutti::optim::avx512 {
+extern const detail::Kernels kernels;
+}
