@@ -1,12 +1,17 @@
-# Finds LibTorch: Torch_DIR, else the wheel in .venv, else the system's.
-if(NOT Torch_DIR)
-  file(GLOB tutti_venv_torch "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch")
+# Finds LibTorch: Torch_DIR (variable or environment), else the wheel in .venv, else the system's.
+if(NOT Torch_DIR AND NOT DEFINED ENV{Torch_DIR})
+  file(GLOB tutti_venv_torch
+    "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch/share/cmake/Torch")
   if(tutti_venv_torch)
-    list(GET tutti_venv_torch 0 Torch_DIR)
-    set(Torch_DIR "${Torch_DIR}" CACHE PATH "LibTorch's CMake files")
+    list(GET tutti_venv_torch 0 tutti_venv_torch)
+    set(Torch_DIR "${tutti_venv_torch}" CACHE PATH "LibTorch's CMake files" FORCE)
   endif()
 endif()
+# The CPU wheel's own files warn that they lack kineto, a profiler that its libraries contain.
+set(tutti_log_level "${CMAKE_MESSAGE_LOG_LEVEL}")
+set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
 find_package(Torch REQUIRED)
+set(CMAKE_MESSAGE_LOG_LEVEL "${tutti_log_level}")
 if(Torch_VERSION VERSION_LESS 2.6)
   message(FATAL_ERROR "LibTorch ${Torch_VERSION} is too old: tutti needs 2.6 or newer (run tools/setup).")
 endif()

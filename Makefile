@@ -1,0 +1,50 @@
+# The commands of a checkout. `make help` lists them; CMakePresets.json holds the settings they use.
+JOBS ?= $(shell nproc)
+# Unit tests run this many at a time; tests that start ranks of their own run alone.
+TEST_JOBS ?= $(JOBS)
+# ON in CI: warnings are errors.
+WERROR ?= OFF
+CONFIGURE = cmake -DTUTTI_WERROR=$(WERROR)
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart setup build test bench lint format asan tsan clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+quickstart: setup  ## on a fresh machine: set up, build, train Quick, Draw! on two replicas
+	@tools/quickstart $(JOBS)
+
+setup:  ## install what is missing: apt packages and LibTorch (tools/setup)
+	@tools/setup
+
+build: setup  ## build everything: library, program, tests, examples, benchmarks
+	$(CONFIGURE) --preset release
+	cmake --build --preset release --parallel $(JOBS)
+
+test: build  ## on a fresh machine: set up, build, run every test
+	ctest --preset release --parallel $(TEST_JOBS)
+
+bench:  ## compare with PyTorch on this machine (installs the peers first)
+	@tools/setup --bench
+	@$(MAKE) --no-print-directory build
+	build/bin/tutti bench compare --data examples/data/quickdraw
+
+lint: build  ## check format, floors, budgets, documentation programs, and clang-tidy's findings
+	@tools/lint/run
+
+format:  ## rewrite C++ sources in the style of .clang-format
+	@tools/lint/run --fix-format
+
+asan: setup  ## floors 0 to 2 and the step of two thread replicas under address + undefined
+	$(CONFIGURE) --preset asan
+	cmake --build --preset asan --parallel $(JOBS)
+	ctest --preset asan
+
+tsan: setup  ## the same under the thread sanitizer
+	$(CONFIGURE) --preset tsan
+	cmake --build --preset tsan --parallel $(JOBS)
+	ctest --preset tsan
+
+clean:  ## remove build/
+	rm -rf build
