@@ -1,0 +1,23 @@
+/// Parsing of the command line: CLI11, with the nearest known word in the answer to an unknown one,
+/// and the one place where errors become messages and exit codes.
+/// Thread rule: the main thread alone.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace tutti::cli {
+
+/// Parses and runs the chosen subcommand's callback. Prints help for --help and returns. Throws
+/// UsageError for wrong flags, subcommands and values; the message names the nearest known one.
+void parse(CLI::App& app, int argc, const char* const* argv);
+
+/// Calls `body` and returns its exit code; an error is printed to stderr as `PLACE: message` and
+/// becomes 2 (UsageError, DataError), 128+signal (Interrupted) or 1 (all others).
+int guarded(const std::function<std::string()>& place, const std::function<int()>& body);
+
+}  // namespace tutti::cli
