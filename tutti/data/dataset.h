@@ -26,6 +26,7 @@ namespace tutti::data {
 namespace detail {
 struct View;
 struct EpochState;
+void require_elements(const Array& array, int64_t num_elements);
 }  // namespace detail
 
 /// Samples [begin, end) of a global batch: what one replica trains on.
@@ -123,6 +124,11 @@ Dataset from_arrays(std::vector<Array> columns);
 /// An array that takes over a vector: array_of(std::vector<float>{1, 2, 3, 4}, {2, 2}).
 /// UsageError when the shape does not hold as many elements.
 template <class T>
-Array array_of(std::vector<T> values, std::vector<int64_t> shape);
+Array array_of(std::vector<T> values, std::vector<int64_t> shape) {
+  auto owner = std::make_shared<std::vector<T>>(std::move(values));
+  Array array = Array::view(owner->data(), dtype_of<T>(), std::move(shape), owner);
+  detail::require_elements(array, static_cast<int64_t>(owner->size()));
+  return array;
+}
 
 }  // namespace tutti::data

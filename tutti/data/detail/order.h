@@ -1,0 +1,42 @@
+/// The order of samples, decided without looking at data: views of a list of rows.
+///
+/// A dataset is a chain of views, each of which knows the one before it. docs/design/sample_order.md
+/// says what decides the order and why. Thread rule: views are immutable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tutti/data/dataset.h"
+
+namespace tutti::data::detail {
+
+/// Which pass over the samples: everything that the order may depend on.
+struct Pass {
+  int64_t epoch = 0;
+  uint64_t seed = 0;  ///< for shuffles without a seed of their own
+};
+
+struct View {
+  explicit View(int64_t samples) : num_samples(samples) {}
+  virtual ~View() = default;
+
+  /// The rows of the source in the order of this pass; num_samples of them.
+  virtual std::vector<int64_t> order(Pass pass) const = 0;
+
+  /// Shuffles from the source up to here, this one included: each has a random stream of its own.
+  virtual int num_shuffles() const = 0;
+
+  const int64_t num_samples;
+};
+
+using ViewHandle = std::shared_ptr<const View>;
+
+ViewHandle all_rows(int64_t num_rows);
+ViewHandle shuffled(ViewHandle before, ShuffleOptions options);
+ViewHandle repeated(ViewHandle before, int64_t count);
+ViewHandle sharded(ViewHandle before, int64_t index, int64_t count);
+ViewHandle taken(ViewHandle before, int64_t count);
+
+}  // namespace tutti::data::detail

@@ -1,0 +1,82 @@
+#include "tutti/data/detail/gzip.h"
+
+#include <zlib.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "tutti/base/error.h"
+
+namespace tutti::data::detail {
+
+// Invariant: a member is open (inflate wants more) or the stream stands right behind one.
+struct GzipReader::State {
+  z_stream stream{};
+  std::span<const std::byte> rest;  // not yet handed to zlib, whose counters have 32 bits
+  std::string where;
+  size_t file_bytes = 0;
+  bool in_member = false;
+
+  size_t unread() const { return rest.size() + stream.avail_in; }
+
+  void feed() {
+    if (stream.avail_in != 0 || rest.empty()) return;
+    const size_t count = std::min(rest.size(), size_t{1} << 30);
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(rest.data()));
+    stream.avail_in = static_cast<uInt>(count);
+    rest = rest.subspan(count);
+  }
+
+  [[noreturn]] void fail(const std::string& why) const {
+    throw DataError(fmt::format("{}: {} (at byte {} of {})\n  fetch the file again", where, why,
+                                file_bytes - unread(), file_bytes));
+  }
+};
+
+GzipReader::GzipReader(std::span<const std::byte> compressed, std::string where)
+    : state_(std::make_unique<State>()) {
+  state_->rest = compressed;
+  state_->where = std::move(where);
+  state_->file_bytes = compressed.size();
+  // 15: the largest window; 16 more: gzip, neither zlib nor raw deflate.
+  if (inflateInit2(&state_->stream, 15 + 16) != Z_OK) throw Error("zlib could not be initialised");
+  state_->in_member = true;
+}
+
+GzipReader::~GzipReader() { inflateEnd(&state_->stream); }
+
+void GzipReader::start_member() {
+  State& state = *state_;
+  inflateReset(&state.stream);
+  state.in_member = true;
+}
+
+size_t GzipReader::read(std::span<std::byte> out) {
+  State& state = *state_;
+  size_t written = 0;
+  while (written < out.size()) {
+    state.feed();
+    if (!state.in_member) {
+      if (state.unread() == 0) break;
+      start_member();
+    }
+    const size_t room = std::min(out.size() - written, size_t{1} << 30);
+    state.stream.next_out = reinterpret_cast<Bytef*>(out.data() + written);
+    state.stream.avail_out = static_cast<uInt>(room);
+    const int result = inflate(&state.stream, Z_NO_FLUSH);
+    written += room - state.stream.avail_out;
+    if (result == Z_STREAM_END) {
+      state.in_member = false;
+    } else if (result == Z_MEM_ERROR) {
+      throw Error("no memory for unpacking " + state.where);
+    } else if (result != Z_OK && result != Z_BUF_ERROR) {
+      state.fail(fmt::format("damaged or no gzip file: {}",
+                             state.stream.msg != nullptr ? state.stream.msg : "unexpected data"));
+    } else if (state.unread() == 0 && state.stream.avail_out != 0) {
+      state.fail("truncated gzip file: the data end in the middle of a member");
+    }
+  }
+  return written;
+}
+
+}  // namespace tutti::data::detail
