@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/base/array.h"
+#include "tutti/base/error.h"
 
 namespace torch::nn {
 class Module;

@@ -27,10 +27,15 @@ class Optimizer;
 
 namespace tutti {
 
+/// One replica's parameters by name, each once, in one order for all replicas.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
 /// Thread rule: replica r calls push and acquire from its own thread, all others from the thread that
 /// runs the strategy, between steps. Gradients are summed over replicas, never averaged.
-class Updater : public WorldMember {
+class Updater {
  public:
+  virtual ~Updater() = default;
+
   /// Gets ready for a backward pass of local replica `replica`: its gradients must be cleared. Throws
   /// UsageError naming the parameter when one is not (a second backward() in a step).
   virtual void begin(int replica) = 0;
@@ -58,11 +63,10 @@ class Updater : public WorldMember {
   /// The parameters of one local replica, in the order of gradients in push().
   virtual const std::vector<at::Tensor>& parameters(int replica) const = 0;
   virtual const Layout& layout() const = 0;
-};
 
-/// What one local replica brings: its parameters, each once, named.
-struct ReplicaParameters {
-  std::vector<std::pair<std::string, at::Tensor>> named;
+  /// Goes on in another world of thread replicas, with version, parameters and state kept. `replicas`
+  /// are the local replicas of the new world; the first ones are those of the old. Between steps.
+  virtual void rebind(const World& world, std::vector<NamedTensors> replicas) = 0;
 };
 
 /// Makes a torch optimizer over one replica's parameters; called once per local replica.
@@ -73,7 +77,7 @@ using TorchOptimizerFactory =
 /// optimizer state lies beside it. float32 and float64 parameters on the CPU.
 /// Collective over workers: every worker calls it with the same parameters.
 std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Rule& rule,
-                                             std::vector<ReplicaParameters> replicas);
+                                             std::vector<NamedTensors> replicas);
 
 struct ReplicatedOptions {
   int64_t bucket_bytes = 4 << 20;        ///< gradients of this size are reduced at once
@@ -82,10 +86,10 @@ struct ReplicatedOptions {
 
 /// All-reduce, then a step on every replica, with a torch optimizer or with one of our rules.
 std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimizerFactory factory,
-                                                 std::vector<ReplicaParameters> replicas,
+                                                 std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options = {});
 std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Rule& rule,
-                                                 std::vector<ReplicaParameters> replicas,
+                                                 std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options = {});
 
 }  // namespace tutti

@@ -1,0 +1,111 @@
+#include "tutti/sync/gradients.h"
+
+#include <torch/torch.h>
+
+#include <exception>
+#include <thread>
+
+#include "tutti/sync/tensors.h"
+
+namespace tutti::detail {
+namespace {
+
+class ReadyHook : public torch::autograd::FunctionPostHook {
+ public:
+  ReadyHook(std::weak_ptr<std::function<void(int)>> ready, int index)
+      : ready_(std::move(ready)), index_(index) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    if (const auto ready = ready_.lock()) (*ready)(index_);
+    return outputs;
+  }
+
+ private:
+  std::weak_ptr<std::function<void(int)>> ready_;
+  int index_;
+};
+
+}  // namespace
+
+std::vector<ParameterSlot> slots_of(const NamedTensors& parameters) {
+  std::vector<ParameterSlot> slots;
+  for (const auto& [name, tensor] : parameters) {
+    if (tensor.layout() != at::kStrided)
+      throw UsageError(fmt::format("parameter \"{}\" is not dense; sparse parameters belong on a "
+                                   "parameter server", name));
+    ParameterSlot slot;
+    slot.name = name;
+    slot.shape = tensor.sizes().vec();
+    slot.dtype = dtype_of(tensor.scalar_type());
+    slot.num_elements = tensor.numel();
+    slot.trained = tensor.requires_grad();
+    slots.push_back(std::move(slot));
+  }
+  return slots;
+}
+
+void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient) {
+  const auto fail = [&](const std::string& what) {
+    throw UsageError(fmt::format("gradient of parameter \"{}\": {}", slot.name, what));
+  };
+  if (gradient.layout() != at::kStrided)
+    fail("it is sparse; build the embedding with sparse(false)");
+  if (gradient.requires_grad())
+    fail("it is part of a graph (backward with create_graph); double backward needs its own loop");
+  if (!slot.trained) fail("the parameter was frozen when the optimizer was made; make a new one");
+  if (gradient.scalar_type() != scalar_type_of(slot.dtype))
+    fail(fmt::format("its dtype is {}, the parameter's {}", c10::toString(gradient.scalar_type()),
+                     name_of(slot.dtype)));
+  if (gradient.sizes() != at::IntArrayRef(slot.shape))
+    fail(fmt::format("its shape is {}, the parameter's {}", c10::str(gradient.sizes()),
+                     c10::str(at::IntArrayRef(slot.shape))));
+  if (!gradient.device().is_cpu())
+    fail(fmt::format("it is on {}; this updater works on the CPU", gradient.device().str()));
+}
+
+void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (parameters[i].grad().defined())
+      throw UsageError(fmt::format(
+          "parameter \"{}\" already has a gradient before the step's backward(): a second backward() "
+          "in one step, or one outside minimize(); clear it with zero_grad()", layout.slots[i].name));
+}
+
+ReadyHooks::ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready)
+    : ready_(std::make_shared<std::function<void(int)>>(std::move(ready))) {
+  for (int i = 0; i < static_cast<int>(parameters.size()); ++i) {
+    if (!parameters[i].requires_grad()) continue;
+    auto node = torch::autograd::impl::grad_accumulator(parameters[i]);
+    node->add_post_hook(std::make_unique<ReadyHook>(ready_, i));
+    nodes_.push_back(std::make_shared<decltype(node)>(node));
+  }
+}
+
+void bump_versions(const std::vector<at::Tensor>& parameters) {
+  for (const auto& parameter : parameters) parameter.unsafeGetTensorImpl()->bump_version();
+}
+
+at::Tensor view_memory(void* data, const ParameterSlot& slot, std::shared_ptr<const void> owner) {
+  return at::from_blob(data, slot.shape, [owner = std::move(owner)](void*) {},
+                       at::TensorOptions().dtype(scalar_type_of(slot.dtype)));
+}
+
+void for_each_local(const World& world, const std::function<void(int)>& fn) {
+  std::vector<std::exception_ptr> errors(world.local);
+  const auto guarded = [&](int local) {
+    try {
+      fn(local);
+    } catch (...) {
+      errors[local] = std::current_exception();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int local = 1; local < world.local; ++local) threads.emplace_back(guarded, local);
+  guarded(0);
+  for (auto& thread : threads) thread.join();
+  for (const auto& error : errors)
+    if (error) std::rethrow_exception(error);
+}
+
+}  // namespace tutti::detail

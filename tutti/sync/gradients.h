@@ -1,0 +1,48 @@
+/// What both Updaters need of autograd: checks of gradients, and hooks that see them become ready.
+#pragma once
+
+#include <torch/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/sync/updater.h"
+
+namespace tutti::detail {
+
+/// The slots of one replica's parameters, in order. UsageError naming the parameter when one is not
+/// dense or has a dtype that spans do not know.
+std::vector<ParameterSlot> slots_of(const NamedTensors& parameters);
+
+/// Throws UsageError naming the parameter when its gradient is sparse, part of a graph (double
+/// backward), or of another dtype, shape or device than the parameter.
+void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient);
+
+/// Throws UsageError naming the first parameter that already has a gradient.
+void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters);
+
+/// Calls `ready(index)` on the autograd thread each time the gradient of parameters[index] has been
+/// accumulated, for as long as this object lives. Hooks that a user installed stay.
+class ReadyHooks {
+ public:
+  ReadyHooks() = default;
+  ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready);
+
+ private:
+  std::shared_ptr<std::function<void(int)>> ready_;
+  std::vector<std::shared_ptr<void>> nodes_;  // autograd itself holds them only weakly
+};
+
+/// Writes made outside autograd bypass the version counters that tell a stale graph; this tells it.
+void bump_versions(const std::vector<at::Tensor>& parameters);
+
+/// A tensor over memory that `owner` keeps alive.
+at::Tensor view_memory(void* data, const ParameterSlot& slot, std::shared_ptr<const void> owner);
+
+/// Runs fn(local) once for each local replica, at the same time when there are several: for
+/// collective calls outside Strategy::run. Rethrows the first error.
+void for_each_local(const World& world, const std::function<void(int)>& fn);
+
+}  // namespace tutti::detail

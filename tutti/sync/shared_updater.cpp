@@ -1,0 +1,346 @@
+// The fused step. All replicas of a host share one parameter storage; the owner of a slice reads the
+// slice of n gradients, adds them in the one order, and updates parameter and optimizer state once.
+//
+// Glossary: n replicas, S bytes of parameters. Piece: elements of one parameter owned by one replica.
+// A step: push (gradients published) | barrier | each owner updates its pieces | barrier.
+// Bytes with Adam: nS read for gradients + 6S for p, m, v, instead of 2nS + n 7S (all-reduce + step).
+// The owner-updates-once idea is ZeRO's (Rajbhandari et al. 2020, arXiv:1910.02054) with the
+// all-gather removed by sharing the storage. docs/design/fused_step.md.
+
+#include <torch/torch.h>
+
+#include <atomic>
+#include <cstring>
+
+#include "tutti/base/check.h"
+#include "tutti/comm/reduce_kernels.h"
+#include "tutti/sync/gradients.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/sync/updater.h"
+
+namespace tutti {
+namespace {
+
+// Elements summed into scratch at once: gradients, parameter and two states of a chunk stay in L2,
+// and the calls per chunk do not show. A multiple of kBlockElements.
+constexpr int64_t kChunkElements = 4 * kBlockElements;
+
+// Lies in shared memory. Invariant: parameters and states are whole when begun == ended.
+struct alignas(64) Header {
+  std::atomic<int64_t> begun;  // version whose update has begun to write
+  std::atomic<int64_t> ended;  // version whose update all owners have finished
+  std::atomic<double> learning_rate;
+};
+
+// One replica's gradients of the current step, as its peers see them.
+struct alignas(64) Gradients {
+  uint8_t* used = nullptr;    // one byte a parameter
+  std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
+  std::vector<const void*> pointers;  // where autograd left them (one process)
+};
+
+// What a local replica keeps for itself.
+struct Lane {
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> keep;  // gradients, or contiguous copies, that peers read until the step ends
+  std::vector<uint8_t> copied;   // by the hook, as the gradient became ready
+  std::vector<optim::StepScalars> scalars;
+  std::vector<Piece> pieces;
+  std::vector<const void*> inputs;
+  Array scratch;
+  detail::ReadyHooks hooks;
+  bool armed = false;
+  bool pushed = false;
+};
+
+Array aligned_bytes(int64_t bytes) { return Array::zeros(DType::uint8, {bytes}); }
+
+class SharedUpdater final : public Updater {
+ public:
+  SharedUpdater(const World& world, const optim::Rule& rule, std::vector<NamedTensors> replicas)
+      : rule_(rule), layout_(Layout::of(detail::slots_of(replicas.at(0)))) {
+    for (const auto& slot : layout_.slots)
+      if (slot.trained && slot.dtype != DType::float32 && slot.dtype != DType::float64)
+        throw UsageError(fmt::format(
+            "parameter \"{}\" is {}: the fused step updates float32 and float64; use a torch optimizer",
+            slot.name, name_of(slot.dtype)));
+    world_ = world;
+    place_storage();
+    header_->learning_rate = rule.learning_rate();
+    if (world_.first_rank == 0) take_values(replicas[0]);
+    bind(std::move(replicas));
+  }
+
+  void begin(int replica) override {
+    Lane& lane = lanes_.at(replica);
+    if (world_.in_turn() && replica == 0) forget_unfinished_step();
+    detail::require_cleared(layout_, lane.parameters);
+    std::fill(lane.copied.begin(), lane.copied.end(), 0);
+    lane.armed = true;
+  }
+
+  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
+  void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
+
+  int64_t version() const override { return header_->ended.load(std::memory_order_acquire); }
+  void set_learning_rate(double learning_rate) override { next_learning_rate_ = learning_rate; }
+  double learning_rate() const override { return next_learning_rate_; }
+
+  void require_whole() const override {
+    if (header_->begun.load() != header_->ended.load())
+      throw Error(fmt::format("the parameters are torn: update {} was cut off by a lost replica and "
+                              "left old and new values mixed; go on from the last checkpoint",
+                              header_->begun.load()));
+  }
+
+  const std::vector<at::Tensor>& parameters(int replica) const override {
+    return lanes_.at(replica).parameters;
+  }
+  const Layout& layout() const override { return layout_; }
+
+  void rebind(const World& world, std::vector<NamedTensors> replicas) override {
+    if (!world.one_process() || !world_.one_process())
+      throw UsageError("a world of several workers cannot be resized while it runs");
+    require_whole();
+    std::vector<optim::StepScalars> scalars = lanes_[0].scalars;
+    world_ = world;
+    bind(std::move(replicas));
+    for (Lane& lane : lanes_) lane.scalars = scalars;
+  }
+
+ private:
+  void place_storage();
+  void take_values(const NamedTensors& values);
+  void bind(std::vector<NamedTensors> replicas);
+  void copy_gradient(int replica, int parameter, const at::Tensor& gradient);
+  void apply(Lane& lane, std::span<const Piece> pieces);
+  void apply_piece(Lane& lane, const Piece& piece);
+  void finish_lane(Lane& lane);
+  void update_in_turn();
+  void forget_unfinished_step();
+
+  // Byte `offset` of the optimizer's state number `state`.
+  std::byte* state_at(int state, int64_t offset) const {
+    return values_ + (state + 1) * layout_.total_bytes + offset;
+  }
+
+  optim::Rule rule_;
+  Layout layout_;
+  World world_;
+  Header* header_ = nullptr;
+  std::byte* values_ = nullptr;  // parameters, then each state, all by the layout's offsets
+  std::shared_ptr<const void> owner_;
+  std::vector<Gradients> gradients_;  // of all ranks
+  std::vector<Lane> lanes_;           // of local replicas
+  std::vector<Array> own_memory_;
+  std::atomic<double> next_learning_rate_{rule_.learning_rate()};
+  int pushed_in_turn_ = 0;
+};
+
+// One process: plain memory. Several: rank 0's part of a shared arena holds header and values, every
+// rank's part its used bytes and its copied gradients.
+void SharedUpdater::place_storage() {
+  const int64_t header_bytes = sizeof(Header);
+  const int64_t values_bytes = (1 + rule_.num_states()) * layout_.total_bytes;
+  if (world_.one_process()) {
+    Array memory = aligned_bytes(header_bytes + values_bytes);
+    header_ = new (memory.data()) Header{};
+    values_ = static_cast<std::byte*>(memory.data()) + header_bytes;
+    owner_ = memory.owner();
+    return;
+  }
+  const int64_t used_bytes = (static_cast<int64_t>(layout_.slots.size()) + 63) / 64 * 64;
+  std::vector<SharedParts> parts(world_.local);
+  detail::for_each_local(world_, [&](int local) {
+    const int64_t shared = world_.groups[local].rank() == 0 ? header_bytes + values_bytes : 0;
+    Group group = world_.groups[local];
+    parts[local] = group.allocate(used_bytes + layout_.total_bytes + shared, world_.time_limit);
+  });
+  owner_ = parts[0].owner;
+  for (const MemorySpan& part : parts[0].parts) {
+    Gradients gradients;
+    gradients.used = static_cast<uint8_t*>(part.data);
+    gradients.base = static_cast<std::byte*>(part.data) + used_bytes;
+    gradients_.push_back(std::move(gradients));
+  }
+  std::byte* shared = gradients_[0].base + layout_.total_bytes;
+  header_ = reinterpret_cast<Header*>(shared);  // zeroed memory is a valid Header
+  values_ = shared + header_bytes;
+}
+
+void SharedUpdater::take_values(const NamedTensors& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const at::Tensor source = values[i].second.detach().contiguous();
+    std::memcpy(values_ + layout_.slots[i].offset_bytes, source.data_ptr(), source.nbytes());
+  }
+}
+
+void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
+  if (!world_.one_process())
+    detail::for_each_local(world_, [&](int local) {
+      Group group = world_.groups[local];
+      group.barrier(world_.time_limit);  // rank 0 has written the values
+    });
+  const size_t count = layout_.slots.size();
+  if (world_.one_process()) {
+    gradients_.assign(world_.size, {});
+    own_memory_.clear();
+    for (Gradients& gradients : gradients_) {
+      own_memory_.push_back(aligned_bytes(static_cast<int64_t>(count)));
+      gradients.used = static_cast<uint8_t*>(own_memory_.back().data());
+      gradients.pointers.assign(count, nullptr);
+    }
+  }
+  const auto pieces = layout_.cut(std::vector<double>(world_.in_turn() ? 1 : world_.size, 1.0));
+  lanes_.clear();
+  lanes_.resize(world_.local);
+  for (int local = 0; local < world_.local; ++local) {
+    Lane& lane = lanes_[local];
+    for (size_t i = 0; i < count; ++i) {
+      at::Tensor parameter = replicas[local][i].second;
+      const ParameterSlot& slot = layout_.slots[i];
+      parameter.set_data(detail::view_memory(values_ + slot.offset_bytes, slot, owner_));
+      lane.parameters.push_back(std::move(parameter));
+    }
+    lane.keep.resize(count);
+    lane.copied.assign(count, 0);
+    lane.scalars.resize(count);
+    lane.inputs.resize(world_.size);
+    lane.scratch = Array::zeros(DType::float64, {kChunkElements});
+    lane.pieces = pieces[world_.in_turn() ? 0 : world_.first_rank + local];
+    if (!world_.one_process())
+      lane.hooks = detail::ReadyHooks(lane.parameters, [this, local](int parameter) {
+        Lane& mine = lanes_[local];
+        if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
+      });
+  }
+}
+
+void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& gradient) {
+  Lane& lane = lanes_[replica];
+  const ParameterSlot& slot = layout_.slots[parameter];
+  if (lane.copied[parameter])
+    throw UsageError(fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran "
+                                 "twice; add the losses and call minimize() once", slot.name));
+  detail::check_gradient(slot, gradient);
+  const at::Tensor dense = gradient.contiguous();
+  std::byte* base = gradients_[world_.first_rank + replica].base;
+  std::memcpy(base + slot.offset_bytes, dense.data_ptr(), dense.nbytes());
+  lane.copied[parameter] = 1;
+}
+
+int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
+  Lane& lane = lanes_.at(replica);
+  const int rank = world_.first_rank + replica;
+  Gradients& mine = gradients_[rank];
+  if (lane.pushed)
+    throw UsageError(fmt::format("replica {} took part twice in one step; call minimize() or "
+                                 "abstain() once a step on each replica", rank));
+  require_whole();
+  lane.armed = false;
+  for (size_t i = 0; i < lane.parameters.size(); ++i) {
+    const bool used = weight != 0 && i < gradients.size() && gradients[i].defined();
+    mine.used[i] = used;
+    if (!used) continue;
+    if (!world_.one_process()) {
+      if (!lane.copied[i]) copy_gradient(replica, static_cast<int>(i), gradients[i]);
+      continue;
+    }
+    detail::check_gradient(layout_.slots[i], gradients[i]);
+    lane.keep[i] = gradients[i].contiguous();
+    mine.pointers[i] = lane.keep[i].data_ptr();
+  }
+  lane.pushed = true;
+  if (rank == 0) header_->learning_rate = next_learning_rate_.load();
+  const int64_t next = version() + 1;
+  if (world_.in_turn()) {
+    if (++pushed_in_turn_ == world_.local) update_in_turn();
+    return next;
+  }
+  world_.groups[replica].barrier(world_.time_limit);
+  return next;
+}
+
+void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
+  Lane& lane = lanes_.at(replica);
+  if (!lane.pushed || world_.in_turn()) return;
+  header_->begun.store(at_least, std::memory_order_release);
+  apply(lane, lane.pieces);
+  world_.groups[replica].barrier(std::min(world_.time_limit, deadline.limit()));
+  header_->ended.store(at_least, std::memory_order_release);
+  finish_lane(lane);
+}
+
+void SharedUpdater::update_in_turn() {
+  const int64_t next = version() + 1;
+  header_->begun = next;
+  apply(lanes_[0], lanes_[0].pieces);
+  header_->ended = next;
+  for (Lane& lane : lanes_) finish_lane(lane);
+  pushed_in_turn_ = 0;
+}
+
+// A turn that ended in an exception of the user's leaves replicas that have pushed and ones that have
+// not; the next step starts afresh.
+void SharedUpdater::forget_unfinished_step() {
+  pushed_in_turn_ = 0;
+  for (Lane& lane : lanes_) lane.pushed = false;
+}
+
+void SharedUpdater::finish_lane(Lane& lane) {
+  detail::bump_versions(lane.parameters);
+  for (at::Tensor& gradient : lane.keep) gradient.reset();
+  lane.pushed = false;
+}
+
+// Every replica advances its own copy of all step counts by the same rule, from the used bytes that
+// all have published, so that nobody needs another barrier for them.
+void SharedUpdater::apply(Lane& lane, std::span<const Piece> pieces) {
+  const double learning_rate = header_->learning_rate.load();
+  for (size_t i = 0; i < layout_.slots.size(); ++i) {
+    bool used = false;
+    for (const Gradients& gradients : gradients_) used |= gradients.used[i] != 0;
+    if (used) lane.scalars[i] = rule_.next(lane.scalars[i], learning_rate);
+  }
+  for (const Piece& piece : pieces) apply_piece(lane, piece);
+}
+
+void SharedUpdater::apply_piece(Lane& lane, const Piece& piece) {
+  const ParameterSlot& slot = layout_.slots[piece.parameter];
+  const int64_t width = size_of(slot.dtype);
+  for (int64_t begin = piece.begin; begin < piece.end; begin += kChunkElements) {
+    const int64_t count = std::min(kChunkElements, piece.end - begin);
+    const int64_t offset = slot.offset_bytes + begin * width;
+    bool used = false;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      const Gradients& peer = gradients_[rank];
+      const void* input = nullptr;
+      if (peer.used[piece.parameter])
+        input = peer.base ? static_cast<const void*>(peer.base + offset)
+                          : static_cast<const std::byte*>(peer.pointers[piece.parameter]) +
+                                begin * width;
+      lane.inputs[rank] = input;
+      used |= input != nullptr;
+    }
+    if (!used) return;
+    const void* gradient = lane.inputs[0];
+    if (world_.size > 1) {
+      reduce_inputs(slot.dtype, ReduceOp::sum, world_.shape, lane.inputs, lane.scratch.data(), count);
+      gradient = lane.scratch.data();
+    }
+    void* states[2] = {};
+    for (int state = 0; state < rule_.num_states(); ++state) states[state] = state_at(state, offset);
+    rule_.update(slot.dtype, values_ + offset, gradient,
+                 std::span<void* const>(states, static_cast<size_t>(rule_.num_states())), count,
+                 lane.scalars[piece.parameter]);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Rule& rule,
+                                             std::vector<NamedTensors> replicas) {
+  return std::make_shared<SharedUpdater>(world, rule, std::move(replicas));
+}
+
+}  // namespace tutti
