@@ -5,8 +5,8 @@
 #
 # A kernel source must not emit an inline function or template of a shared header: the linker keeps
 # one copy of those, maybe the AVX-512 one, and baseline code would call it. It includes <cstdint> and
-# plain structs, puts its own functions in an anonymous namespace, and the test kernels_MODULE checks
-# that no weak symbol is defined.
+# plain structs, puts its own functions in an anonymous namespace, and the tests tutti_MODULE_kernels_*.symbols
+# check that no weak symbol is defined.
 function(tutti_kernel_variants module source)
   set(variants baseline)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
@@ -27,5 +27,17 @@ function(tutti_kernel_variants module source)
       -fno-trapping-math -fno-exceptions ${flags_${variant}})
     target_sources(tutti_${module} PRIVATE $<TARGET_OBJECTS:${target}>)
     set_property(GLOBAL APPEND PROPERTY TUTTI_KERNEL_TARGETS ${target})
+  endforeach()
+endfunction()
+
+# One ctest per kernel object: it must not define a weak symbol (sanitizers add some of their own).
+function(tutti_kernel_symbol_tests)
+  get_property(targets GLOBAL PROPERTY TUTTI_KERNEL_TARGETS)
+  if(TUTTI_SANITIZE OR NOT CMAKE_NM)
+    return()
+  endif()
+  foreach(target IN LISTS targets)
+    add_test(NAME ${target}.symbols COMMAND ${CMAKE_COMMAND} "-DNM=${CMAKE_NM}"
+      "-DOBJECTS=$<TARGET_OBJECTS:${target}>" -P "${PROJECT_SOURCE_DIR}/cmake/CheckKernelSymbols.cmake")
   endforeach()
 endfunction()

@@ -1,0 +1,53 @@
+#include "tutti/base/suggest.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace tutti {
+namespace {
+
+const std::vector<std::string> kOptimizers = {"sgd", "adam", "adamw"};
+const std::vector<std::string> kFlags = {"--replicas", "--reduction-shape", "--batch-size", "--seed"};
+
+TEST(Suggest, FindsTheNearestWord) {
+  struct Case {
+    const char* word;
+    const std::vector<std::string>& known;
+    const char* expected;
+  };
+  const Case cases[] = {
+      {"adm", kOptimizers, "adam"},
+      {"adam", kOptimizers, "adam"},
+      {"adamv", kOptimizers, "adam"},  // as near to adamw: the first wins
+      {"sdg", kOptimizers, "sgd"},     // a swap is one mistake
+      {"ADAM", kOptimizers, "adam"},
+      {"lamb", kOptimizers, ""},
+      {"", kOptimizers, ""},
+      {"--replica", kFlags, "--replicas"},
+      {"--batch_size", kFlags, "--batch-size"},
+      {"--batchsize", kFlags, "--batch-size"},
+      {"--reduction-sahpe", kFlags, "--reduction-shape"},
+      {"--learning-rate", kFlags, ""},
+  };
+  for (const Case& c : cases) EXPECT_EQ(nearest(c.word, c.known), c.expected) << c.word;
+}
+
+TEST(Suggest, SaysNothingWithoutKnownWordsOrForHugeOnes) {
+  EXPECT_EQ(nearest("adam", {}), "");
+  const std::string huge(100'000, 'a');
+  const std::vector<std::string> known = {huge};
+  EXPECT_EQ(nearest(huge, known), "");
+}
+
+TEST(Suggest, MessageNamesTheWordTheNearestAndAllKnown) {
+  EXPECT_EQ(unknown_message("optimizer", "adm", kOptimizers),
+            "unknown optimizer \"adm\"; did you mean \"adam\"? Known: sgd, adam, adamw");
+  EXPECT_EQ(unknown_message("optimizer", "lamb", kOptimizers),
+            "unknown optimizer \"lamb\". Known: sgd, adam, adamw");
+  EXPECT_EQ(unknown_message("optimizer", "lamb", {}), "unknown optimizer \"lamb\"");
+}
+
+}  // namespace
+}  // namespace tutti
