@@ -1,0 +1,22 @@
+# Installs BUILD into WORK/prefix, builds the stranger's project against it, runs it.
+file(REMOVE_RECURSE "${WORK}")
+function(step)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT code EQUAL 0)
+    list(JOIN ARGV " " command)
+    message(FATAL_ERROR "${command}: exit ${code}\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+step("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix")
+step("${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}" -B "${WORK}/build" -G Ninja
+  "-DCMAKE_PREFIX_PATH=${WORK}/prefix")
+if(output MATCHES "CMake (Deprecation )?Warning")
+  message(FATAL_ERROR "find_package(tutti) warns:\n${output}")
+endif()
+step("${CMAKE_COMMAND}" --build "${WORK}/build")
+step("${WORK}/build/stranger")
+if(NOT output STREQUAL "stranger: 24 bytes of float32\n")
+  message(FATAL_ERROR "the stranger printed: ${output}")
+endif()

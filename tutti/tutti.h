@@ -1,0 +1,24 @@
+/// The whole library in one header.
+///
+/// Programs that train include this one. Code that uses a single floor (a reader of data files, a
+/// tool that talks over a Group) includes that floor's headers and stays free of LibTorch.
+#pragma once
+
+#include <torch/torch.h>
+
+#include "tutti/base/array.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/dtype.h"
+#include "tutti/base/error.h"
+#include "tutti/cluster/join.h"
+#include "tutti/comm/group.h"
+#include "tutti/comm/work.h"
+#include "tutti/data/dataset.h"
+#include "tutti/data/quickdraw.h"
+#include "tutti/models/models.h"
+#include "tutti/nn/dropout.h"
+#include "tutti/nn/graph.h"
+#include "tutti/optim/rule.h"
+#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/strategy.h"
+#include "tutti/sync/tensors.h"
