@@ -27,9 +27,14 @@ std::optional<WorkerEnvironment> worker_environment();
 /// return the same group. Throws Timeout naming workers that did not come within `limit`.
 Group join(Millis limit = kDefaultTimeLimit);
 
+struct JoinOptions {
+  Millis limit{kDefaultTimeLimit};  ///< wait for workers that have not come
+  bool pinned = false;              ///< every member's thread is pinned to cores of its own: spin
+};
+
 /// Thread members of several workers in one group: this worker's members, whose ranks in the group
 /// are worker * replicas_per_worker + 0, 1, ... Collective over workers, and every worker gives the
 /// same number. Each call makes a new group with memory of its own.
-std::vector<Group> join_replicas(int replicas_per_worker, Millis limit = kDefaultTimeLimit);
+std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& options = {});
 
 }  // namespace tutti

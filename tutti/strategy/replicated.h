@@ -77,7 +77,8 @@ class Replicated {
   ReplicatedModules modules_;
 };
 
-/// Trains replicated modules. Bound once: owns the optimizer's state, follows the world.
+/// Trains replicated modules. Bound once: owns the optimizer's state, follows the world. Cheap to
+/// copy; copies share the state.
 class Optimizer {
  public:
   /// The fused step with one of tutti's rules.
@@ -85,6 +86,9 @@ class Optimizer {
   /// Any torch optimizer, made once per replica; gradients are all-reduced first.
   Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
             const ReplicatedOptions& options = {});
+  /// One of our rules on top of all-reduce, on every replica: the fused step's oracle and peer.
+  Optimizer(const ReplicatedModules& modules, const optim::Rule& rule,
+            const ReplicatedOptions& options);
 
   /// Backward from `loss` (this replica's part, scaled by the global batch), SUM over replicas, one
   /// update. When it returns the parameters are new and the gradients cleared; under one_device, whose
@@ -97,13 +101,13 @@ class Optimizer {
   void set_learning_rate(double learning_rate);
   double learning_rate() const;
   int64_t version() const;  ///< updates applied so far
-  Updater& updater() const noexcept { return *updater_; }
+  Updater& updater() const noexcept;
 
  private:
   void update(ReplicaContext& replica, double weight);
 
-  ReplicatedModules modules_;
-  std::shared_ptr<Updater> updater_;
+  struct State;
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace tutti

@@ -1,0 +1,48 @@
+#include "tutti/strategy/distributed_dataset.h"
+
+#include "tutti/base/error.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti {
+namespace {
+
+data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world, int rank) {
+  return data::share(epoch.batch_size(step), world.size, rank);
+}
+
+}  // namespace
+
+int64_t DistributedBatch::global_size() const { return epoch_->batch_size(step_); }
+
+int64_t DistributedBatch::first_row(const ReplicaContext& replica) const {
+  return share_of(*epoch_, step_, world_, replica.rank()).begin;
+}
+
+int64_t DistributedBatch::local_size(const ReplicaContext& replica) const {
+  return share_of(*epoch_, step_, world_, replica.rank()).size();
+}
+
+std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica) const {
+  const auto part = epoch_->part(step_, share_of(*epoch_, step_, world_, replica.rank()));
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(part.columns.size());
+  for (const Array& column : part.columns) tensors.push_back(tensor_of(column));
+  return tensors;
+}
+
+std::pair<at::Tensor, at::Tensor> DistributedBatch::local(const ReplicaContext& replica) const {
+  auto all = columns(replica);
+  if (all.size() != 2)
+    throw UsageError(fmt::format("a batch of {} columns is not a pair (x, y); use columns()",
+                                 all.size()));
+  return {std::move(all[0]), std::move(all[1])};
+}
+
+DistributedDataset::Batches DistributedDataset::epoch(int64_t number) const {
+  const data::EpochOptions options{.epoch = number, .seed = strategy_.options().seed};
+  return {std::make_shared<const data::Epoch>(dataset_.epoch(options)), strategy_.world()};
+}
+
+int64_t DistributedDataset::Batches::size() const { return epoch_->num_batches(); }
+
+}  // namespace tutti

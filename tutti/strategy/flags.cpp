@@ -1,0 +1,68 @@
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/strategy.h"
+
+namespace tutti {
+namespace {
+
+template <class Number>
+Number number_of(std::string_view flag, std::string_view text, Number low) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < low)
+    throw UsageError(fmt::format("{} {}: expected a number, {} or more", flag, text, low));
+  return value;
+}
+
+void apply(StrategyOptions& options, std::string_view flag, std::string_view value) {
+  if (flag == "--strategy") options.kind = value;
+  if (flag == "--replicas") options.replicas = number_of<int>(flag, value, 1);
+  if (flag == "--reduction-shape") options.reduction_shape = value;
+  if (flag == "--threads") options.threads_per_replica = number_of<int>(flag, value, 1);
+  if (flag == "--time-limit") options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
+  if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
+}
+
+StrategyOptions take_flags(int& argc, char** argv) {
+  constexpr std::string_view kFlags[] = {"--strategy", "--replicas",   "--reduction-shape",
+                                         "--threads",  "--time-limit", "--seed"};
+  StrategyOptions options;
+  int kept = 1;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    const std::string_view name = word.substr(0, word.find('='));
+    bool ours = false;
+    for (std::string_view flag : kFlags) ours |= name == flag;
+    if (!ours) {
+      argv[kept++] = argv[i];
+      continue;
+    }
+    if (name.size() < word.size()) {
+      apply(options, name, word.substr(name.size() + 1));
+    } else if (i + 1 < argc) {
+      apply(options, name, argv[++i]);
+    } else {
+      throw UsageError(fmt::format("{} needs a value", name));
+    }
+  }
+  argc = kept;
+  argv[argc] = nullptr;
+  return options;
+}
+
+}  // namespace
+
+Strategy strategy_from_flags(int& argc, char** argv) {
+  try {
+    return Strategy(take_flags(argc, argv));
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
+    std::exit(2);
+  }
+}
+
+}  // namespace tutti

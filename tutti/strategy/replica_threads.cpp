@@ -1,0 +1,150 @@
+#include "tutti/strategy/replica_threads.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <thread>
+
+#include "tutti/base/host.h"
+#include "tutti/base/log.h"
+#include "tutti/net/flag.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr Millis kSlice{100};
+
+void set_cores(const cpu_set_t& cores) { pthread_setaffinity_np(pthread_self(), sizeof cores, &cores); }
+
+cpu_set_t set_of(const std::vector<int>& cores) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int core : cores) CPU_SET(core, &set);
+  return set;
+}
+
+}  // namespace
+
+std::vector<ReplicaPlace> choose_places(int local, int first_rank, int threads, bool pinned,
+                                        const std::vector<int>& cores) {
+  std::vector<ReplicaPlace> places;
+  for (int rank = first_rank; rank < first_rank + local; ++rank) {
+    ReplicaPlace place{.rank = rank, .num_threads = threads, .cores = {}};
+    if (pinned) {
+      const auto first = cores.begin() + int64_t{rank} * threads;
+      place.cores.assign(first, first + threads);
+    }
+    places.push_back(std::move(place));
+  }
+  return places;
+}
+
+struct PlaceGuard::Before {
+  int num_threads = 0;
+  std::optional<cpu_set_t> cores;
+};
+
+// at::set_num_threads is half global: a thread first takes over the global number, so it is asked for
+// once before it is set.
+PlaceGuard::PlaceGuard(const ReplicaPlace& place) : before_(std::make_unique<Before>()) {
+  before_->num_threads = at::get_num_threads();
+  if (!place.cores.empty()) {
+    cpu_set_t cores;
+    if (pthread_getaffinity_np(pthread_self(), sizeof cores, &cores) == 0) before_->cores = cores;
+    set_cores(set_of(place.cores));
+  }
+  if (place.num_threads != before_->num_threads) at::set_num_threads(place.num_threads);
+}
+
+PlaceGuard::~PlaceGuard() {
+  if (at::get_num_threads() != before_->num_threads) at::set_num_threads(before_->num_threads);
+  if (before_->cores) set_cores(*before_->cores);
+}
+
+struct ReplicaThreads::State {
+  std::vector<ReplicaPlace> places;
+  Millis time_limit;
+  WaitPolicy policy;
+  FlagLine start;                // counts runs; written by the caller
+  std::vector<FlagLine> done;    // by local replica, counts runs
+  const std::function<void(int)>* body = nullptr;
+  const at::ThreadLocalState* caller = nullptr;
+  bool ending = false;
+  uint32_t runs = 0;
+  std::vector<std::thread> threads;
+
+  void serve(int local);
+  void await(int local);
+};
+
+void ReplicaThreads::State::serve(int local) {
+  set_log_rank(places[local].rank);
+  const PlaceGuard place(places[local]);
+  for (uint32_t run = 1;; ++run) {
+    Flag& flag = start.flag;
+    while (!flag.spin_until(run, policy.spin_pauses) && !flag.reached(run))
+      flag.sleep_until(run, kSlice);
+    if (ending) return;
+    {
+      const at::ThreadLocalStateGuard guard(*caller);
+      (*body)(local);
+    }
+    done[local].flag.set(run);
+  }
+}
+
+void ReplicaThreads::State::await(int local) {
+  Flag& flag = done[local].flag;
+  if (flag.spin_until(runs, policy.spin_pauses)) return;
+  const Deadline deadline(time_limit);
+  while (!flag.reached(runs)) {
+    if (deadline.passed()) {
+      std::fprintf(stderr,
+                   "tutti: replica %d has not returned from run() %lld ms after replica %d\n"
+                   "  it is stuck in the function that run() was given; the process ends\n",
+                   places[local].rank, static_cast<long long>(time_limit.count()), places[0].rank);
+      std::fflush(stderr);
+      std::_Exit(1);
+    }
+    flag.sleep_until(runs, std::min(kSlice, deadline.left()));
+  }
+}
+
+ReplicaThreads::ReplicaThreads(std::vector<ReplicaPlace> places, Millis time_limit)
+    : state_(std::make_unique<State>()) {
+  State& state = *state_;
+  state.places = std::move(places);
+  state.time_limit = time_limit;
+  const int local = static_cast<int>(state.places.size());
+  state.policy = choose_wait_policy(local, host_facts().usable_cores, !state.places[0].cores.empty());
+  state.done = std::vector<FlagLine>(local);
+  for (int replica = 1; replica < local; ++replica)
+    state.threads.emplace_back([&state, replica] { state.serve(replica); });
+}
+
+ReplicaThreads::~ReplicaThreads() {
+  state_->ending = true;
+  state_->start.flag.set(++state_->runs);
+  for (auto& thread : state_->threads) thread.join();
+}
+
+void ReplicaThreads::run(const std::function<void(int)>& body) {
+  State& state = *state_;
+  const PlaceGuard place(state.places[0]);
+  if (state.threads.empty()) return body(0);
+  const at::ThreadLocalState caller;
+  state.body = &body;
+  state.caller = &caller;
+  state.start.flag.set(++state.runs);
+  body(0);
+  for (int local = 1; local < static_cast<int>(state.places.size()); ++local) state.await(local);
+}
+
+const std::vector<ReplicaPlace>& ReplicaThreads::places() const noexcept { return state_->places; }
+
+}  // namespace tutti::detail

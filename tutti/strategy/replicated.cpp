@@ -1,0 +1,204 @@
+#include "tutti/strategy/replicated.h"
+
+#include <torch/torch.h>
+
+#include "tutti/sync/module_values.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti {
+namespace {
+
+using Modules = std::vector<std::shared_ptr<torch::nn::Module>>;
+
+// Puts LibTorch's default generator back to where it was.
+class KeepDefaultGenerator {
+ public:
+  KeepDefaultGenerator() : state_(at::detail::getDefaultCPUGenerator().get_state()) {}
+  ~KeepDefaultGenerator() {
+    auto generator = at::detail::getDefaultCPUGenerator();
+    generator.set_state(state_);
+  }
+
+ private:
+  at::Tensor state_;
+};
+
+}  // namespace
+
+struct ReplicatedModules::State final : WorldMember {
+  State(Strategy strategy_in, Factory factory_in)
+      : strategy(std::move(strategy_in)), factory(std::move(factory_in)) {}
+
+  // One after another, each from the same seed, so that every replica starts the same.
+  void make_until(int count) {
+    const KeepDefaultGenerator keep;
+    while (static_cast<int>(modules.size()) < count) {
+      torch::manual_seed(strategy.options().seed);
+      auto module = factory();
+      if (!module) throw UsageError("the model factory returned null");
+      module->train(training);
+      modules.push_back(std::move(module));
+    }
+  }
+
+  void agree_inside() {
+    const std::string first = detail::describe(*modules[0]);
+    for (size_t i = 1; i < modules.size(); ++i)
+      detail::require_same(first, detail::describe(*modules[i]), strategy.world().first_rank + static_cast<int>(i));
+    for (size_t i = 1; i < modules.size(); ++i) detail::copy_values(*modules[0], *modules[i]);
+  }
+
+  void rebind(const World& world) override {
+    if (static_cast<int>(modules.size()) > world.local) modules.resize(world.local);
+    make_until(world.local);
+    agree_inside();
+  }
+
+  Strategy strategy;
+  Factory factory;
+  Modules modules;
+  bool training = true;
+};
+
+ReplicatedModules::ReplicatedModules(Strategy strategy, Factory factory)
+    : state_(std::make_shared<State>(std::move(strategy), std::move(factory))) {
+  State& state = *state_;
+  const World& world = state.strategy.world();
+  state.make_until(world.local);
+  if (world.one_process()) {
+    state.agree_inside();
+  } else {
+    state.strategy.run([&](ReplicaContext& replica) {
+      auto& module = *state.modules[replica.local_rank()];
+      detail::compare_over_group(replica.group(), detail::describe(module), world.time_limit);
+      detail::broadcast_values(replica.group(), module, 0, world.time_limit);
+    });
+  }
+  state.strategy.follow(state_);
+}
+
+const std::shared_ptr<torch::nn::Module>& ReplicatedModules::module(int local_rank) const {
+  return state_->modules.at(local_rank);
+}
+
+int ReplicatedModules::size() const noexcept { return static_cast<int>(state_->modules.size()); }
+
+Strategy ReplicatedModules::strategy() const { return state_->strategy; }
+
+void ReplicatedModules::train(bool on) {
+  state_->training = on;
+  for (const auto& module : state_->modules) module->train(on);
+}
+
+NamedTensors ReplicatedModules::merged_buffers() const {
+  NamedTensors merged;
+  std::vector<NamedTensors> each;
+  for (const auto& module : state_->modules) each.push_back(unique_buffers(*module));
+  Strategy strategy = state_->strategy;
+  const World& world = strategy.world();
+  for (size_t i = 0; i < each[0].size(); ++i) {
+    std::vector<at::Tensor> values;
+    for (const auto& buffers : each) values.push_back(buffers[i].second);
+    if (values[0].is_floating_point()) {
+      PerReplica<at::Tensor> all(std::move(values), world.first_rank);
+      merged.emplace_back(each[0][i].first, strategy.reduce(ReduceOp::mean, all));
+      continue;
+    }
+    std::vector<at::Tensor> copies;
+    for (const auto& value : values) copies.push_back(value.detach().contiguous().clone());
+    if (!world.one_process())
+      strategy.run([&](ReplicaContext& replica) {
+        replica.group()
+            .broadcast(span_of(copies[replica.local_rank()]), 0, world.time_limit)
+            .wait(world.time_limit);
+      });
+    merged.emplace_back(each[0][i].first, copies[0]);
+  }
+  return merged;
+}
+
+struct Optimizer::State final : WorldMember {
+  explicit State(const ReplicatedModules& modules_in) : modules(modules_in) {}
+
+  std::vector<NamedTensors> named() const {
+    std::vector<NamedTensors> all;
+    for (int local = 0; local < modules.size(); ++local)
+      all.push_back(unique_parameters(*modules.module(local)));
+    if (all[0].empty()) throw UsageError("the model has no parameters to train");
+    return all;
+  }
+
+  void bound(std::shared_ptr<Updater> made) {
+    updater = std::move(made);
+    gradients.assign(modules.size(), {});
+  }
+
+  void rebind(const World& world) override {
+    updater->rebind(world, named());
+    gradients.assign(modules.size(), {});
+  }
+
+  ReplicatedModules modules;
+  std::shared_ptr<Updater> updater;
+  std::vector<std::vector<at::Tensor>> gradients;  // by local replica, kept to save allocations
+};
+
+Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule)
+    : state_(std::make_shared<State>(modules)) {
+  state_->bound(make_shared_updater(modules.strategy().world(), rule, state_->named()));
+  modules.strategy().follow(state_);
+}
+
+Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
+                     const ReplicatedOptions& options)
+    : state_(std::make_shared<State>(modules)) {
+  state_->bound(make_replicated_updater(modules.strategy().world(), std::move(factory),
+                                        state_->named(), options));
+  modules.strategy().follow(state_);
+}
+
+Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule,
+                     const ReplicatedOptions& options)
+    : state_(std::make_shared<State>(modules)) {
+  state_->bound(
+      make_replicated_updater(modules.strategy().world(), rule, state_->named(), options));
+  modules.strategy().follow(state_);
+}
+
+void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
+  if (!loss.defined() || loss.numel() != 1)
+    throw UsageError(fmt::format("minimize: expected a loss of one element, got {}; take "
+                                 "average_loss(per_sample, global_batch_size)",
+                                 loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
+  state_->updater->begin(replica.local_rank());
+  if (loss.requires_grad()) loss.backward();
+  update(replica, 1.0);
+}
+
+void Optimizer::abstain(ReplicaContext& replica) {
+  state_->updater->begin(replica.local_rank());
+  update(replica, 0.0);
+}
+
+void Optimizer::update(ReplicaContext& replica, double weight) {
+  const int local = replica.local_rank();
+  Updater& updater = *state_->updater;
+  const auto& parameters = updater.parameters(local);
+  auto& gradients = state_->gradients[local];
+  gradients.clear();
+  for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
+  const Millis limit = state_->modules.strategy().world().time_limit;
+  const int64_t version = updater.push(local, gradients, weight);
+  updater.acquire(local, version, Deadline(limit));
+  gradients.clear();
+  for (const auto& parameter : parameters) parameter.mutable_grad().reset();
+}
+
+void Optimizer::set_learning_rate(double learning_rate) {
+  state_->updater->set_learning_rate(learning_rate);
+}
+double Optimizer::learning_rate() const { return state_->updater->learning_rate(); }
+int64_t Optimizer::version() const { return state_->updater->version(); }
+Updater& Optimizer::updater() const noexcept { return *state_->updater; }
+
+}  // namespace tutti

@@ -1,0 +1,368 @@
+#include "tutti/strategy/strategy.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "tutti/base/check.h"
+#include "tutti/base/host.h"
+#include "tutti/base/log.h"
+#include "tutti/base/random.h"
+#include "tutti/base/suggest.h"
+#include "tutti/cluster/join.h"
+#include "tutti/comm/reduce_kernels.h"
+#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/replica_threads.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti {
+
+struct ReplicaContext::State {
+  int rank = 0;
+  int local_rank = 0;
+  int size = 1;
+  bool in_turn = true;
+  Group group;
+  at::Generator generator;
+  std::vector<at::Device> devices{at::Device(at::kCPU)};
+};
+
+int ReplicaContext::rank() const noexcept { return state_->rank; }
+int ReplicaContext::local_rank() const noexcept { return state_->local_rank; }
+int ReplicaContext::num_replicas_in_sync() const noexcept { return state_->size; }
+at::Generator& ReplicaContext::generator() { return state_->generator; }
+const std::vector<at::Device>& ReplicaContext::devices() const noexcept { return state_->devices; }
+Group ReplicaContext::model_group() const { return Group(); }
+
+Group& ReplicaContext::group() {
+  if (state_->in_turn && state_->size > 1)
+    throw UsageError(fmt::format("replica {} of {} has no group: under one_device the replicas take "
+                                 "turns on one thread and cannot wait for each other",
+                                 state_->rank, state_->size));
+  return state_->group;
+}
+
+struct StrategyState {
+  StrategyOptions options;
+  World world;
+  std::vector<ReplicaContext> contexts;
+  std::unique_ptr<detail::ReplicaThreads> threads;
+  std::vector<std::weak_ptr<WorldMember>> followers;
+
+  void enter(World next);
+  void run_in_turn(const std::function<void(ReplicaContext&, int)>& body);
+  void run_at_once(const std::function<void(ReplicaContext&, int)>& body);
+};
+
+namespace {
+
+const std::vector<std::string> kKinds = {"one_device", "mirrored", "multi_worker"};
+const std::vector<std::string> kLaterKinds = {"central_storage", "parameter_server", "tpu"};
+constexpr int kMostReplicas = 4096;
+
+std::string launcher_hint(int replicas) {
+  return fmt::format("start it with: tutti run -n {} PROGRAM ARGS...", std::max(replicas, 2));
+}
+
+void check_options(const StrategyOptions& options) {
+  if (std::find(kLaterKinds.begin(), kLaterKinds.end(), options.kind) != kLaterKinds.end())
+    throw UsageError(fmt::format("strategy \"{}\" is not in this version; it has {}", options.kind,
+                                 fmt::join(kKinds, ", ")));
+  if (std::find(kKinds.begin(), kKinds.end(), options.kind) == kKinds.end())
+    throw UsageError(unknown_message("strategy", options.kind, kKinds));
+  const auto in_range = [](const char* name, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high)
+      throw UsageError(fmt::format("{} is {}; expected {} to {}", name, value, low, high));
+  };
+  in_range("replicas", options.replicas, 0, kMostReplicas);
+  in_range("threads per replica", options.threads_per_replica, 0, 1024);
+  in_range("time limit in ms", options.time_limit.count(), 1, 30LL * 24 * 3600 * 1000);
+  if (!options.reduction_shape.empty() && options.kind != "one_device")
+    throw UsageError(fmt::format("a reduction shape ({}) can be chosen under one_device alone; "
+                                 "elsewhere it is where the replicas are", options.reduction_shape));
+}
+
+// One host in this version, so every worker of the job is on it.
+int threads_for(const StrategyOptions& options, int replicas_on_host) {
+  if (options.threads_per_replica > 0) return options.threads_per_replica;
+  return std::max(1, host_facts().usable_cores / replicas_on_host);
+}
+
+bool can_pin(const StrategyOptions& options, int replicas_on_host, int threads) {
+  return options.pin && replicas_on_host > 1 &&
+         int64_t{replicas_on_host} * threads <= static_cast<int64_t>(host_facts().cores.size());
+}
+
+World one_device_world(StrategyOptions& options) {
+  if (options.reduction_shape.empty())
+    options.reduction_shape = ReductionShape::flat(std::max(1, options.replicas)).to_string();
+  World world;
+  world.shape = ReductionShape::parse(options.reduction_shape);
+  if (options.replicas != 0 && options.replicas != world.shape.replicas())
+    throw UsageError(fmt::format("reduction shape {} is for {} replicas, but replicas is {}",
+                                 options.reduction_shape, world.shape.replicas(), options.replicas));
+  world.size = world.local = options.replicas = world.shape.replicas();
+  return world;
+}
+
+World mirrored_world(StrategyOptions& options) {
+  if (options.replicas == 0) options.replicas = host_facts().usable_cores;
+  World world;
+  world.size = world.local = options.replicas;
+  const bool pinned = can_pin(options, world.size, threads_for(options, world.size));
+  for (auto& engine : make_shm_threads(world.size, {.pinned = pinned}))
+    world.groups.emplace_back(std::move(engine));
+  return world;
+}
+
+World multi_worker_world(StrategyOptions& options) {
+  const auto environment = worker_environment();
+  if (!environment)
+    throw UsageError("strategy multi_worker outside a launcher; " + launcher_hint(options.replicas));
+  const int workers = environment->num_workers;
+  if (options.replicas == 0) options.replicas = workers;
+  if (options.replicas % workers != 0)
+    throw UsageError(fmt::format("{} replicas over {} workers: the number of workers must divide the "
+                                 "number of replicas", options.replicas, workers));
+  World world;
+  world.size = options.replicas;
+  world.local = world.size / workers;
+  world.first_rank = environment->worker * world.local;
+  const bool pinned = can_pin(options, world.size, threads_for(options, world.size));
+  world.groups = join_replicas(world.local, {.limit = options.time_limit, .pinned = pinned});
+  return world;
+}
+
+World make_world(StrategyOptions& options) {
+  World world = options.kind == "one_device" ? one_device_world(options)
+                : options.kind == "mirrored" ? mirrored_world(options)
+                                             : multi_worker_world(options);
+  if (!world.in_turn()) {
+    world.shape = world.groups[0].reduction_shape();
+    options.reduction_shape = world.shape.to_string();
+  }
+  world.time_limit = options.time_limit;
+  options.threads_per_replica = threads_for(options, world.size);
+  return world;
+}
+
+// 2.5 KB, compared around run(): a generator that has moved was drawn from.
+at::mt19937_data_pod default_generator_state() {
+  auto generator = at::detail::getDefaultCPUGenerator();
+  return at::check_generator<at::CPUGeneratorImpl>(generator)->engine().data();
+}
+
+bool same_state(const at::mt19937_data_pod& a, const at::mt19937_data_pod& b) {
+  return a.left_ == b.left_ && a.next_ == b.next_ && a.state_ == b.state_;
+}
+
+// Keeps the first error of several threads.
+class FirstError {
+ public:
+  bool take(std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    if (error_) return false;
+    error_ = std::move(error);
+    return true;
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::exception_ptr error_;
+};
+
+std::string words_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an error that is no std::exception";
+  }
+}
+
+}  // namespace
+
+void StrategyState::enter(World next) {
+  threads.reset();  // before the groups that they used
+  world = std::move(next);
+  contexts.clear();
+  for (int local = 0; local < world.local; ++local) {
+    auto state = std::make_shared<ReplicaContext::State>();
+    state->rank = world.first_rank + local;
+    state->local_rank = local;
+    state->size = world.size;
+    state->in_turn = world.in_turn();
+    if (!world.in_turn()) state->group = world.groups[local];
+    state->generator = at::make_generator<at::CPUGeneratorImpl>(
+        random_key(options.seed, RandomPurpose::init, {static_cast<uint64_t>(state->rank)}));
+    contexts.emplace_back();
+    contexts.back().state_ = std::move(state);
+  }
+  const bool pinned =
+      !world.in_turn() && can_pin(options, world.size, options.threads_per_replica);
+  threads = std::make_unique<detail::ReplicaThreads>(
+      detail::choose_places(world.in_turn() ? 1 : world.local, world.first_rank,
+                            options.threads_per_replica, pinned, host_facts().cores),
+      options.time_limit);
+  if (!world.in_turn() && world.size > host_facts().usable_cores)
+    log_once("more replicas than cores", LogLevel::warning,
+             "{} replicas share {} usable cores: this works, but will be slow", world.size,
+             host_facts().usable_cores);
+}
+
+void StrategyState::run_in_turn(const std::function<void(ReplicaContext&, int)>& body) {
+  FirstError first;
+  threads->run([&](int) {
+    try {
+      for (int local = 0; local < world.local; ++local) body(contexts[local], local);
+    } catch (...) {
+      first.take(std::current_exception());
+    }
+  });
+  first.rethrow();
+}
+
+void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>& body) {
+  FirstError first;
+  const bool watch = world.local > 1;
+  at::mt19937_data_pod before;
+  if (watch) before = default_generator_state();
+  threads->run([&](int local) {
+    try {
+      body(contexts[local], local);
+    } catch (...) {
+      const auto error = std::current_exception();
+      if (first.take(error))
+        world.groups[local].abort(
+            fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error)));
+    }
+  });
+  first.rethrow();
+  if (watch && !same_state(before, default_generator_state()))
+    throw UsageError(fmt::format(
+        "a function that runs on {} thread replicas drew from LibTorch's default generator, which "
+        "they share: the numbers would depend on timing\n  use ReplicaContext::generator(), or "
+        "tutti::nn::Dropout instead of torch::nn::Dropout", world.local));
+}
+
+Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<StrategyState>()) {
+  check_options(options);
+  state_->options = options;
+  World world = make_world(state_->options);
+  state_->enter(std::move(world));
+  log(LogLevel::info, "strategy {}: {} replicas ({} here), reduction shape {}, {} threads each",
+      options.kind, state_->world.size, state_->world.local, state_->options.reduction_shape,
+      state_->options.threads_per_replica);
+}
+
+std::string_view Strategy::kind() const noexcept { return state_->options.kind; }
+const StrategyOptions& Strategy::options() const noexcept { return state_->options; }
+const World& Strategy::world() const noexcept { return state_->world; }
+
+void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
+  if (world().in_turn()) {
+    state_->run_in_turn(body);
+  } else {
+    state_->run_at_once(body);
+  }
+}
+
+void Strategy::follow(std::weak_ptr<WorldMember> member) {
+  std::erase_if(state_->followers, [](const auto& follower) { return follower.expired(); });
+  state_->followers.push_back(std::move(member));
+}
+
+void Strategy::resize(int replicas) {
+  if (state_->options.kind == "multi_worker")
+    throw UsageError("a multi_worker job cannot be resized while it runs");
+  if (replicas < 1 || replicas > kMostReplicas)
+    throw UsageError(fmt::format("resize to {} replicas; expected 1 to {}", replicas, kMostReplicas));
+  StrategyOptions options = state_->options;
+  options.replicas = replicas;
+  options.reduction_shape.clear();
+  World next = make_world(options);
+  next.generation = world().generation + 1;
+  state_->options = options;
+  state_->enter(std::move(next));
+  for (const auto& follower : state_->followers)
+    if (const auto member = follower.lock()) member->rebind(world());
+}
+
+// Values of all replicas of the world in the one order. One process adds them itself; several let
+// each local member take part in the collective.
+void Strategy::reduce_doubles(ReduceOp op, std::span<double> values) {
+  const World& now = world();
+  const int64_t count = static_cast<int64_t>(values.size()) / now.local;
+  const auto part = [&](int local) { return values.subspan(local * count, count); };
+  if (now.one_process()) {
+    std::vector<const void*> inputs;
+    for (int local = 0; local < now.local; ++local) inputs.push_back(part(local).data());
+    reduce_inputs(DType::float64, op, now.shape, inputs, values.data(), count);
+    return;
+  }
+  run_all([&](ReplicaContext& replica, int local) {
+    replica.group().all_reduce_now(span_of(part(local)), op, now.time_limit);
+  });
+}
+
+double Strategy::reduce(ReduceOp op, const PerReplica<double>& values) {
+  std::vector<double> flat = values.values();
+  reduce_doubles(op, flat);
+  return flat[0];
+}
+
+at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
+  const World& now = world();
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& value : values.values()) {
+    if (!value.defined() || value.sizes() != values.local(0).sizes())
+      throw UsageError("reduce: all replicas must return tensors of one shape");
+    copies.push_back(value.detach().contiguous().clone());
+  }
+  if (now.one_process()) {
+    std::vector<const void*> inputs;
+    for (const auto& copy : copies) inputs.push_back(copy.data_ptr());
+    reduce_inputs(dtype_of(copies[0].scalar_type()), op, now.shape, inputs, copies[0].data_ptr(),
+                  copies[0].numel());
+    return copies[0];
+  }
+  run_all([&](ReplicaContext& replica, int local) {
+    replica.group().all_reduce(span_of(copies[local]), op, now.time_limit).wait(now.time_limit);
+  });
+  return copies[0];
+}
+
+at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values, int64_t axis) {
+  std::vector<at::Tensor> sums;
+  std::vector<double> counts;
+  for (const at::Tensor& value : values.values()) {
+    sums.push_back(value.detach().sum(axis));
+    counts.push_back(static_cast<double>(value.size(axis)));
+  }
+  at::Tensor sum = reduce(ReduceOp::sum, PerReplica<at::Tensor>(sums, values.first_rank()));
+  if (op == ReduceOp::sum) return sum;
+  if (op != ReduceOp::mean) throw UsageError("reduce over an axis: expected sum or mean");
+  reduce_doubles(ReduceOp::sum, counts);
+  return counts[0] == 0 ? at::zeros_like(sum) : sum / counts[0];
+}
+
+DistributedDataset Strategy::distribute(const data::Dataset& dataset) {
+  return DistributedDataset(*this, dataset);
+}
+
+at::Tensor average_loss(const at::Tensor& per_sample, int64_t global_batch_size) {
+  if (global_batch_size < 1)
+    throw UsageError(fmt::format("average_loss: the global batch is {} samples; expected 1 or more",
+                                 global_batch_size));
+  return per_sample.sum() / static_cast<double>(global_batch_size);
+}
+
+}  // namespace tutti

@@ -1,0 +1,84 @@
+#include "tutti/sync/module_values.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "tutti/base/check.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/sync/updater.h"
+
+namespace tutti::detail {
+namespace {
+
+NamedTensors parameters_and_buffers(const torch::nn::Module& module) {
+  NamedTensors tensors = unique_parameters(module);
+  for (auto& buffer : unique_buffers(module)) tensors.push_back(std::move(buffer));
+  return tensors;
+}
+
+}  // namespace
+
+std::string describe(const torch::nn::Module& module) {
+  std::string text;
+  const auto add = [&](const char* kind, const NamedTensors& tensors) {
+    for (const auto& [name, tensor] : tensors)
+      text += fmt::format("{} \"{}\" {} {}\n", kind, name, c10::toString(tensor.scalar_type()),
+                          c10::str(tensor.sizes()));
+  };
+  add("parameter", unique_parameters(module));
+  add("buffer", unique_buffers(module));
+  return text;
+}
+
+// Names the first line in which `other` differs from rank 0's description.
+void require_same(const std::string& first, const std::string& other, int other_rank) {
+  if (first == other) return;
+  std::istringstream ours(first), theirs(other);
+  std::string left, right;
+  for (int line = 1; std::getline(ours, left) || true; ++line) {
+    if (!ours) left = "nothing more";
+    if (!std::getline(theirs, right)) right = "nothing more";
+    if (left != right)
+      throw Mismatch(fmt::format("the models of rank 0 and rank {} differ, first in part {}:\n"
+                                 "  rank 0 has {}\n  rank {} has {}\n"
+                                 "  every replica's factory must make the same model",
+                                 other_rank, line, left, other_rank, right));
+    TUTTI_CHECK(ours && theirs, "descriptions end without a difference");
+  }
+}
+
+// Every rank sees all descriptions, so all find the same difference.
+void compare_over_group(Group group, const std::string& mine, Millis limit) {
+  const int size = group.size();
+  std::vector<int64_t> lengths(size);
+  int64_t length = static_cast<int64_t>(mine.size());
+  group.all_gather(span_of(std::span(&length, 1)), span_of(std::span(lengths)), limit).wait(limit);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  std::vector<uint8_t> padded(longest), all(longest * size);
+  std::copy(mine.begin(), mine.end(), padded.begin());
+  group.all_gather(span_of(std::span(padded)), span_of(std::span(all)), limit).wait(limit);
+  const auto text_of = [&](int rank) {
+    const auto* begin = reinterpret_cast<const char*>(all.data()) + rank * longest;
+    return std::string(begin, begin + lengths[rank]);
+  };
+  for (int rank = 1; rank < size; ++rank) require_same(text_of(0), text_of(rank), rank);
+}
+
+void copy_values(const torch::nn::Module& from, const torch::nn::Module& to) {
+  at::NoGradGuard no_grad;
+  const auto source = parameters_and_buffers(from), target = parameters_and_buffers(to);
+  for (size_t i = 0; i < source.size(); ++i) target[i].second.detach().copy_(source[i].second);
+}
+
+void broadcast_values(Group group, const torch::nn::Module& module, int root, Millis limit) {
+  at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : parameters_and_buffers(module)) {
+    at::Tensor values = tensor.detach().contiguous();
+    group.broadcast(span_of(values), root, limit).wait(limit);
+    tensor.detach().copy_(values);
+  }
+}
+
+}  // namespace tutti::detail
