@@ -1,0 +1,39 @@
+/// FileDescriptor: an open descriptor with one owner, closed when that goes.
+/// Thread rule: as a unique_ptr, one thread at a time.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace tutti {
+
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  /// Takes over `number`, which may be -1: none.
+  explicit FileDescriptor(int number) noexcept : number_(number) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(other.release()) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    reset(other.release());
+    return *this;
+  }
+  ~FileDescriptor() { reset(); }
+
+  int get() const noexcept { return number_; }
+  explicit operator bool() const noexcept { return number_ >= 0; }
+
+  /// Gives the number away; the caller closes it.
+  int release() noexcept { return std::exchange(number_, -1); }
+
+  /// Closes, and takes over `number`.
+  void reset(int number = -1) noexcept {
+    const int old = std::exchange(number_, number);
+    if (old >= 0) ::close(old);
+  }
+
+ private:
+  int number_ = -1;
+};
+
+}  // namespace tutti
