@@ -9,6 +9,15 @@
 
 namespace tutti::data {
 
+namespace {
+
+// Rounded up, without a sum that could overflow.
+int64_t batches_of(int64_t samples, int64_t batch) {
+  return samples / batch + (samples % batch != 0 ? 1 : 0);
+}
+
+}  // namespace
+
 namespace detail {
 
 struct EpochState {
@@ -17,7 +26,7 @@ struct EpochState {
   int64_t batch = 0;
 
   int64_t num_samples() const { return static_cast<int64_t>(order.size()); }
-  int64_t num_batches() const { return (num_samples() + batch - 1) / batch; }
+  int64_t num_batches() const { return batches_of(num_samples(), batch); }
 };
 
 }  // namespace detail
@@ -143,7 +152,7 @@ int64_t Dataset::num_samples() const { return view_->num_samples; }
 
 int64_t Dataset::num_batches() const {
   if (batch_ == 0) throw UsageError("the dataset has no batches: end it with .batch(n)");
-  return num_samples() / batch_ + (num_samples() % batch_ != 0 ? 1 : 0);
+  return batches_of(num_samples(), batch_);
 }
 
 int64_t Dataset::global_batch_size() const { return batch_; }

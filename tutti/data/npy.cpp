@@ -18,6 +18,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are read as they lie in memory");
 
 constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::string_view kMagicInHex = "93 4e 55 4d 50 59";
 constexpr size_t kFixedBytes = 8;  // magic and version
 // NumPy itself refuses headers beyond 10,000 bytes; one of numbers needs less than 1,000.
 constexpr size_t kMostHeaderBytes = 64 << 10;
@@ -180,9 +181,8 @@ HeaderPlace find_header(std::span<const std::byte> bytes, const std::string& whe
   const auto* octets = reinterpret_cast<const uint8_t*>(bytes.data());
   if (bytes.size() < kMagic.size() || std::string_view(text, kMagic.size()) != kMagic)
     throw DataError(fmt::format(
-        "{}: wrong magic: got {:02x}, expected {:02x} (\\x93NUMPY); this is no .npy file", where,
-        fmt::join(octets, octets + std::min(bytes.size(), kMagic.size()), " "),
-        fmt::join(kMagic.begin(), kMagic.end(), " ")));
+        "{}: wrong magic: got {:02x}, expected {} (\\x93NUMPY); this is no .npy file", where,
+        fmt::join(octets, octets + std::min(bytes.size(), kMagic.size()), " "), kMagicInHex));
   const auto truncated = [&](size_t needed) {
     return DataError(fmt::format("{}: the header is cut off: got {} bytes, expected {} or more",
                                  where, bytes.size(), needed));

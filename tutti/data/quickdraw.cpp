@@ -49,18 +49,37 @@ class QuickdrawSource final : public Source {
     Batch batch{{make_column(columns()[0], size), make_column(columns()[1], size)}, size};
     auto* x = static_cast<float*>(batch.columns[0].data());
     auto* y = static_cast<int64_t*>(batch.columns[1].data());
-    for (int64_t row : rows) {
-      const auto end = std::upper_bound(ends_.begin(), ends_.end(), row);
-      const auto label = static_cast<size_t>(end - ends_.begin());
-      const int64_t first = *end - pixels_[label].shape()[0];
-      scale_row(static_cast<const uint8_t*>(pixels_[label].data()) + (row - first) * kPixels, x);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (i + kAhead < rows.size()) prefetch(find(rows[i + kAhead]).ink);
+      const Doodle doodle = find(rows[i]);
+      scale_row(doodle.ink, x);
       x += kPixels;
-      *y++ = static_cast<int64_t>(label);
+      *y++ = doodle.label;
     }
     return batch;
   }
 
  private:
+  // Shuffled rows are never in cache: asked for this many doodles early, they arrive in time.
+  static constexpr size_t kAhead = 4;
+
+  struct Doodle {
+    const uint8_t* ink = nullptr;
+    int64_t label = 0;
+  };
+
+  Doodle find(int64_t row) const {
+    const auto end = std::upper_bound(ends_.begin(), ends_.end(), row);
+    const int64_t label = end - ends_.begin();
+    const Array& pixels = pixels_[static_cast<size_t>(label)];
+    const int64_t first = *end - pixels.shape()[0];
+    return {static_cast<const uint8_t*>(pixels.data()) + (row - first) * kPixels, label};
+  }
+
+  static void prefetch(const uint8_t* ink) {
+    for (int64_t i = 0; i < kPixels; i += 64) __builtin_prefetch(ink + i);
+  }
+
   std::vector<std::string> names_;
   std::vector<Array> pixels_;
   std::vector<int64_t> ends_;  // ends_[c]: rows of the classes 0 to c together

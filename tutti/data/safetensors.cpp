@@ -63,28 +63,24 @@ std::vector<const NamedArray*> layout(const std::filesystem::path& path,
 std::string make_header(const std::filesystem::path& path,
                         const std::vector<const NamedArray*>& sorted,
                         const std::map<std::string, std::string>& metadata) {
-  // Written piece by piece, since a Json object would sort its keys: readers like header order to
-  // be file order.
-  std::string header = "{";
+  // Keys in the order in which the format's own writer puts them: equal content, equal bytes.
+  std::string header;
   try {
-    const auto add = [&](const std::string& key, const Json& value) {
-      if (header.size() > 1) header += ',';
-      header += Json(key).dump() + ":" + value.dump();
-    };
-    if (!metadata.empty()) add(std::string(kMetadataKey), Json(metadata));
+    if (!metadata.empty())
+      header += fmt::format(",\"{}\":{}", kMetadataKey, Json(metadata).dump());
     int64_t offset = 0;
     for (const NamedArray* entry : sorted) {
       const int64_t end = offset + entry->array.num_bytes();
-      add(entry->name, {{"dtype", safetensors_name(entry->array.dtype())},
-                        {"shape", entry->array.shape()},
-                        {"data_offsets", {offset, end}}});
+      header += fmt::format(R"(,{}:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                            Json(entry->name).dump(), safetensors_name(entry->array.dtype()),
+                            fmt::join(entry->array.shape(), ","), offset, end);
       offset = end;
     }
   } catch (const Json::exception& error) {
     throw UsageError(fmt::format("cannot write {}: a name or metadata is no UTF-8 text: {}",
                                  path.string(), error.what()));
   }
-  header += '}';
+  header = "{" + (header.empty() ? header : header.substr(1)) + "}";
   header.append((8 - header.size() % 8) % 8, ' ');
   return header;
 }

@@ -1,0 +1,181 @@
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <array>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/temp_folder.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+using test::get_bytes;
+using test::message_of;
+using test::put_bytes;
+using test::TempFolder;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Lets files grow to `bytes` and no further while it lives: a full disk, as a write sees it.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    previous_ = std::signal(SIGXFSZ, SIG_IGN);
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, previous_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*previous_)(int) = nullptr;
+};
+
+TEST(WriteFileAtomically, WritesAllPiecesInOrder) {
+  const TempFolder folder;
+  const std::string first = "one, ", empty, last(100'000, 'z');
+  const std::array pieces{std::as_bytes(std::span(first)), std::as_bytes(std::span(empty)),
+                          std::as_bytes(std::span(last))};
+  write_file_atomically(folder / "a", pieces);
+  EXPECT_EQ(get_bytes(folder / "a"), first + last);
+  EXPECT_THAT(folder.names(), ElementsAre("a"));
+}
+
+TEST(WriteFileAtomically, ReplacesAndObeysTheUmask) {
+  const TempFolder folder;
+  put_bytes(folder / "a", "a longer text than the new one");
+  const mode_t before = ::umask(027);
+  write_file_atomically(folder / "a", "new");
+  ::umask(before);
+  EXPECT_EQ(get_bytes(folder / "a"), "new");
+  struct stat status {};
+  ASSERT_EQ(::stat((folder / "a").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0640u);
+}
+
+TEST(WriteFileAtomically, WorksInTheCurrentFolder) {
+  const TempFolder folder;
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  write_file_atomically("bare_name", "x");
+  fs::current_path(before);
+  EXPECT_EQ(get_bytes(folder / "bare_name"), "x");
+}
+
+TEST(WriteFileAtomically, FollowsALink) {
+  const TempFolder folder;
+  put_bytes(folder / "target", "old");
+  fs::create_symlink("target", folder / "link");
+  write_file_atomically(folder / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder / "link"));
+  EXPECT_EQ(get_bytes(folder / "target"), "new");
+}
+
+TEST(WriteFileAtomically, AFullDiskLeavesTheOldFileAndNothingElse) {
+  const TempFolder folder;
+  put_bytes(folder / "a", "old");
+  const std::string large(10'000, 'x');
+  std::string message;
+  {
+    const FullDisk full(4096);
+    message = message_of<Error>([&] { write_file_atomically(folder / "a", large); });
+  }
+  EXPECT_THAT(message, HasSubstr((folder / "a").string()));
+  EXPECT_THAT(message, HasSubstr("after 4096 of 10000 bytes"));
+  EXPECT_THAT(message, HasSubstr("File too large (errno 27)"));
+  EXPECT_EQ(get_bytes(folder / "a"), "old");
+  EXPECT_THAT(folder.names(), ElementsAre("a"));
+}
+
+TEST(WriteFileAtomically, SaysWhyItCannot) {
+  const TempFolder folder;
+  EXPECT_THAT(message_of<Error>([&] { write_file_atomically(folder / "no/such/a", "x"); }),
+              HasSubstr("No such file or directory (errno 2)"));
+  fs::create_directory(folder / "sub");
+  EXPECT_THAT(message_of<Error>([&] { write_file_atomically(folder / "sub", "x"); }),
+              HasSubstr("Is a directory"));
+  EXPECT_THAT(folder.names(), ElementsAre("sub"));
+  // No nameless files there, and no named ones either.
+  EXPECT_THAT(message_of<Error>([&] { write_file_atomically("/proc/a", "x"); }),
+              HasSubstr("/proc/.a."));
+}
+
+TEST(WriteFileAtomically, WritesIntoADeviceInsteadOfReplacingIt) {
+  write_file_atomically("/dev/null", "x");
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  EXPECT_THAT(message_of<Error>([&] { write_file_atomically("/dev/full", "x"); }),
+              HasSubstr("No space left on device"));
+}
+
+TEST(WriteFileAtomically, AReaderSeesOneWholeFileOfSeveralWriters) {
+  const TempFolder folder;
+  put_bytes(folder / "a", std::string(5000, '0'));
+  std::vector<std::thread> writers;
+  for (char letter : {'1', '2', '3'})
+    writers.emplace_back([&, letter] {
+      for (int i = 0; i < 10; ++i) write_file_atomically(folder / "a", std::string(5000, letter));
+    });
+  for (int i = 0; i < 50; ++i) {
+    const std::string seen = get_bytes(folder / "a");
+    EXPECT_EQ(seen, std::string(5000, seen.empty() ? '?' : seen[0]));
+  }
+  for (auto& writer : writers) writer.join();
+  EXPECT_THAT(folder.names(), ElementsAre("a"));
+}
+
+TEST(RequireWritable, LeavesNothingAndNamesTheFlag) {
+  const TempFolder folder;
+  put_bytes(folder / "old", "old");
+  require_writable(folder / "new", "--json");
+  require_writable(folder / "old", "--json");
+  require_writable("/dev/null", "--json");
+  EXPECT_EQ(get_bytes(folder / "old"), "old");
+  EXPECT_THAT(folder.names(), ElementsAre("old"));
+
+  const auto why = [&](const fs::path& path) {
+    return message_of<UsageError>([&] { require_writable(path, "--json"); });
+  };
+  EXPECT_THAT(why(folder / "none/a"), HasSubstr("there is no folder " + (folder / "none").string()));
+  EXPECT_THAT(why(folder / "none/a"), HasSubstr("--json"));
+  EXPECT_THAT(why(folder.path()), HasSubstr("is a folder"));
+  EXPECT_THAT(why(""), HasSubstr("empty"));
+  EXPECT_THAT(why("/proc/a"), HasSubstr("cannot be written"));
+}
+
+TEST(MapFile, KeepsTheBytesUntilTheLastOwnerGoes) {
+  const TempFolder folder;
+  put_bytes(folder / "a", "hello");
+  std::shared_ptr<const void> owner;
+  std::span<const std::byte> bytes;
+  {
+    MappedFile file = map_file(folder / "a");
+    owner = file.owner;
+    bytes = file.bytes;
+  }
+  fs::remove(folder / "a");
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()), "hello");
+}
+
+TEST(MapFile, NamesWhatIsWrong) {
+  const TempFolder folder;
+  put_bytes(folder / "empty", "");
+  EXPECT_TRUE(map_file(folder / "empty").bytes.empty());
+  EXPECT_THAT(message_of<DataError>([&] { map_file(folder / "none"); }),
+              HasSubstr("No such file or directory"));
+  EXPECT_THAT(message_of<DataError>([&] { map_file(folder.path()); }), HasSubstr("a folder"));
+  EXPECT_THAT(message_of<DataError>([&] { map_file("/dev/null"); }), HasSubstr("device"));
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,168 @@
+#include <gmock/gmock.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/support/temp_folder.h"
+#include "tests/unit/data/gzip_support.h"
+#include "tutti/base/error.h"
+#include "tutti/data/npy.h"
+#include "tutti/data/quickdraw.h"
+
+namespace tutti::data {
+namespace {
+
+namespace fs = std::filesystem;
+using test::get_bytes;
+using test::gzip;
+using test::message_of;
+using test::put_bytes;
+using test::TempFolder;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int64_t kPixels = 784;
+
+// Doodle r of a class: pixel p is ink(seed, r, p).
+uint8_t ink(int seed, int64_t row, int64_t pixel) {
+  return static_cast<uint8_t>(seed * 50 + row * 7 + pixel);
+}
+
+Array doodles(int seed, int64_t rows) {
+  std::vector<uint8_t> pixels;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t pixel = 0; pixel < kPixels; ++pixel) pixels.push_back(ink(seed, row, pixel));
+  return array_of(std::move(pixels), {rows, kPixels});
+}
+
+// Three classes, two mapped and one packed, in an order that sorting changes.
+void fill(const TempFolder& folder) {
+  write_npy(folder / "zebra.npy", doodles(2, 13));
+  write_npy(folder / "Zebra.npy", doodles(0, 6));
+  write_npy(folder / "alarm clock.npy", doodles(1, 12));
+  put_bytes(folder / "alarm clock.npy.gz", gzip(get_bytes(folder / "alarm clock.npy")));
+  fs::remove(folder / "alarm clock.npy");
+  put_bytes(folder / "README.md", "not a class");
+  put_bytes(folder / ".npy", "not a class either");
+}
+
+TEST(Quickdraw, SplitsTheLastSixthOfEachClass) {
+  const TempFolder folder;
+  fill(folder);
+  const Dataset train = quickdraw(folder.path()), test = quickdraw(folder.path(), {.split = "test"});
+  EXPECT_THAT(train.classes(), ElementsAre("Zebra", "alarm clock", "zebra"));
+  EXPECT_EQ(train.num_classes(), 3);
+  EXPECT_EQ(train.num_samples(), 5 + 10 + 11);  // 6, 12 and 13 rows: 1, 2 and 2 to test
+  EXPECT_EQ(test.num_samples(), 1 + 2 + 2);
+  EXPECT_EQ(quickdraw(folder.path(), {.split = "all"}).num_samples(), 31);
+
+  const Batch batch = test.batch(5).epoch({}).batch(0);
+  EXPECT_THAT(batch.columns[1].as<int64_t>(), ElementsAre(0, 1, 1, 2, 2));
+  const int64_t file_rows[] = {5, 10, 11, 11, 12};
+  const auto x = batch.columns[0].as<float>();
+  for (size_t i = 0; i < 5; ++i)
+    for (size_t p = 0; p < kPixels; ++p) {
+      const int seed = static_cast<int>(batch.columns[1].as<int64_t>()[i]);
+      ASSERT_NEAR(x[i * kPixels + p], ink(seed, file_rows[i], static_cast<int64_t>(p)) / 255.0, 1e-7);
+    }
+}
+
+TEST(Quickdraw, DeliversFloatsFromZeroToOne) {
+  const TempFolder folder;
+  std::vector<uint8_t> pixels(kPixels);
+  for (size_t i = 0; i < kPixels; ++i) pixels[i] = static_cast<uint8_t>(i);
+  write_npy(folder / "ramp.npy", array_of(pixels, {1, kPixels}));
+  const Dataset dataset = quickdraw(folder.path(), {.split = "all"});
+  EXPECT_EQ(dataset.columns()[0].dtype, DType::float32);
+  EXPECT_THAT(dataset.columns()[0].shape, ElementsAre(1, 28, 28));
+  const Batch batch = dataset.batch(4).epoch({}).batch(0);
+  EXPECT_EQ(batch.columns[0].to_string(), "float32 [1, 1, 28, 28]");
+  const auto x = batch.columns[0].as<float>();
+  for (size_t i = 0; i < kPixels; ++i)
+    EXPECT_EQ(x[i], static_cast<float>(static_cast<uint8_t>(i)) * (1.0f / 255.0f));
+  EXPECT_EQ(x[0], 0.0f);
+  EXPECT_EQ(x[255], 1.0f);
+}
+
+TEST(Quickdraw, TakesAFractionAndALimit) {
+  const TempFolder folder;
+  fill(folder);
+  const auto count = [&](QuickdrawOptions options) {
+    return quickdraw(folder.path(), options).num_samples();
+  };
+  EXPECT_EQ(count({.split = "train", .test_fraction = 0}), 31);
+  EXPECT_EQ(count({.split = "test", .test_fraction = 0.5}), 3 + 6 + 6);
+  EXPECT_EQ(count({.split = "train", .limit_per_class = 7}), 5 + 7 + 7);
+  EXPECT_EQ(count({.split = "test", .limit_per_class = 1}), 3);
+  // The limit takes the first rows of the split, and so never mixes the two.
+  const Batch batch =
+      quickdraw(folder.path(), {.split = "test", .limit_per_class = 1}).batch(3).epoch({}).batch(0);
+  EXPECT_NEAR(batch.columns[0].as<float>()[kPixels], ink(1, 10, 0) / 255.0, 1e-7);
+}
+
+TEST(Quickdraw, RejectsOptionsWithTheValidOnes) {
+  const TempFolder folder;
+  fill(folder);
+  const auto why = [&](QuickdrawOptions options) {
+    return message_of<UsageError>([&] { quickdraw(folder.path(), options); });
+  };
+  EXPECT_THAT(why({.split = "trian"}), AllOf(HasSubstr("\"trian\""), HasSubstr("\"train\"")));
+  EXPECT_THAT(why({.split = ""}), HasSubstr("train, test, all"));
+  EXPECT_THAT(why({.test_fraction = 1}), HasSubstr("0 <= fraction < 1"));
+  EXPECT_THAT(why({.test_fraction = -0.1}), HasSubstr("0 <= fraction < 1"));
+  EXPECT_THAT(why({.limit_per_class = -1}), HasSubstr("0 (all) or more"));
+  EXPECT_THAT(why({.split = "test", .test_fraction = 0}), HasSubstr("empty"));
+}
+
+TEST(Quickdraw, RejectsFoldersAndFilesBeforeTraining) {
+  const TempFolder folder;
+  const auto why = [&](const fs::path& path) {
+    return message_of<DataError>([&] { quickdraw(path); });
+  };
+  EXPECT_THAT(why(folder / "none"), AllOf(HasSubstr("none"), HasSubstr("does not exist")));
+  EXPECT_THAT(why(folder.path()), AllOf(HasSubstr("got no class"), HasSubstr("uint8 [rows, 784]")));
+  put_bytes(folder / "file", "x");
+  EXPECT_THAT(why(folder / "file"), HasSubstr("is no folder"));
+
+  const auto with = [&](const std::string& name, const std::string& bytes) {
+    put_bytes(folder / name, bytes);
+    const std::string message = why(folder.path());
+    EXPECT_THAT(message, HasSubstr(name));
+    fs::remove(folder / name);
+    return message;
+  };
+  write_npy(folder / "cat.npy", doodles(0, 6));
+  const std::string good = get_bytes(folder / "cat.npy");
+  EXPECT_THAT(with("dog.npy", good.substr(0, 4000)), HasSubstr("truncated: got 4000 bytes, expected 4832"));
+  EXPECT_THAT(with("dog.npy.gz", gzip(good).substr(0, 200)), HasSubstr("truncated"));
+  EXPECT_THAT(with("dog.npy", "GIF89a"), HasSubstr("wrong magic"));
+  EXPECT_THAT(with("cat.npy.gz", gzip(good)), HasSubstr("is there twice"));
+  write_npy(folder / "dog.npy", Array::zeros(DType::float32, {6, kPixels}));
+  EXPECT_THAT(why(folder.path()), HasSubstr("got float32 [6, 784], expected uint8 [rows, 784]"));
+  write_npy(folder / "dog.npy", Array::zeros(DType::uint8, {6, 28, 28}));
+  EXPECT_THAT(why(folder.path()), HasSubstr("got uint8 [6, 28, 28]"));
+  write_npy(folder / "dog.npy", Array::zeros(DType::uint8, {6, 785}));
+  EXPECT_THAT(why(folder.path()), HasSubstr("got uint8 [6, 785]"));
+}
+
+TEST(Quickdraw, TheDoodlesOfTheExamplesAreWhole) {
+  const Dataset train = quickdraw("examples/data/quickdraw").shuffle().batch(128);
+  const Dataset test = quickdraw("examples/data/quickdraw", {.split = "test"}).batch(256);
+  EXPECT_THAT(train.classes(), ElementsAre("airplane", "alarm clock", "banana", "bird", "book", "cat",
+                                           "dog", "flower", "house", "rainbow"));
+  EXPECT_EQ(train.num_samples(), 25'000);
+  EXPECT_EQ(train.num_batches(), 196);
+  EXPECT_EQ(test.num_samples(), 5'000);
+  const Batch batch = train.epoch({.epoch = 0, .seed = 7}).batch(195);
+  EXPECT_EQ(batch.size, 40);
+  double sum = 0;
+  for (float pixel : batch.columns[0].as<float>()) sum += pixel;
+  EXPECT_GT(sum / (40 * kPixels), 0.05);  // ink covers 10 to 30 % of a doodle
+  EXPECT_LT(sum / (40 * kPixels), 0.5);
+}
+
+}  // namespace
+}  // namespace tutti::data
