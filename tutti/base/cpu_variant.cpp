@@ -43,8 +43,8 @@ CpuVariant choose_variant(std::string_view wanted) {
   for (CpuVariant variant : kAll) {
     if (name_of(variant) != wanted) continue;
     if (std::find(runnable.begin(), runnable.end(), variant) != runnable.end()) return variant;
-    throw UsageError(fmt::format(
-        "TUTTI_CPU_VARIANT={}: this CPU cannot run it; its best is {}", wanted, name_of(runnable.back())));
+    throw UsageError(fmt::format("TUTTI_CPU_VARIANT={}: this CPU cannot run it; its best is {}",
+                                 wanted, name_of(runnable.back())));
   }
   const std::string known[] = {"baseline", "avx2", "avx512"};
   throw UsageError(unknown_message("TUTTI_CPU_VARIANT", wanted, known));

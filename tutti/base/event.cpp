@@ -47,7 +47,8 @@ const Field* Event::find(std::string_view field) const noexcept {
 }
 
 void add_sink(std::shared_ptr<Sink> sink) {
-  TUTTI_CHECK(sink != nullptr && !in_sink, "add_sink, {} a sink", in_sink ? "called by" : "without");
+  TUTTI_CHECK(sink != nullptr && !in_sink, "add_sink, {} a sink",
+              in_sink ? "called by" : "without");
   std::unique_lock lock(registry().mutex);
   auto& sinks = registry().sinks;
   TUTTI_CHECK(std::find(sinks.begin(), sinks.end(), sink) == sinks.end(), "sink added twice");

@@ -1,6 +1,7 @@
 /// Events: how every floor reports what happens (a step, a wait, a lost rank) to whoever listens.
 ///
-/// Code calls emit(); who wants to know adds a Sink. Without a sink an emit() is one load and a branch.
+/// Code calls emit(); who wants to know adds a Sink. Without a sink an emit() is one load and a
+/// branch.
 /// Thread rule: emit, add_sink and remove_sink may be called from any thread at any time.
 #pragma once
 
@@ -45,8 +46,8 @@ class Sink {
 /// From now on `sink` gets every event. Adding one twice is an Error.
 void add_sink(std::shared_ptr<Sink> sink);
 
-/// When it returns, `sink` is in no call and gets no more. Unknown sinks are ignored. Neither this nor
-/// add_sink may be called from within on_event (Error).
+/// When it returns, `sink` is in no call and gets no more. Unknown sinks are ignored. Neither this
+/// nor add_sink may be called from within on_event (Error).
 void remove_sink(const std::shared_ptr<Sink>& sink);
 
 namespace detail {

@@ -14,8 +14,9 @@ namespace {
 uint64_t mixed(uint64_t key, uint64_t part, uint32_t position) noexcept {
   // The last word keeps these counters apart from those that streams and callers count through.
   constexpr uint32_t kKeyDerivation = 0x7475'7474;
-  const RandomBlock block = philox(key, {static_cast<uint32_t>(part),
-                                         static_cast<uint32_t>(part >> 32), position, kKeyDerivation});
+  const RandomBlock block = philox(
+      key,
+      {static_cast<uint32_t>(part), static_cast<uint32_t>(part >> 32), position, kKeyDerivation});
   return block[0] | uint64_t{block[1]} << 32;
 }
 
@@ -47,8 +48,8 @@ uint64_t RandomStream::below(uint64_t n) noexcept {
     while (drawn >= n) drawn = next64() & mask;
     return drawn;
   }
-  // Lemire 2019, doi:10.1145/3230636: the high half of a product; the few low halves that would make
-  // some results likelier are drawn again.
+  // Lemire 2019, doi:10.1145/3230636: the high half of a product; the few low halves that would
+  // make some results likelier are drawn again.
   uint64_t product = (*this)() * n;
   if (static_cast<uint32_t>(product) < n) {
     const uint64_t surplus = (uint64_t{1} << 32) % n;
@@ -58,16 +59,17 @@ uint64_t RandomStream::below(uint64_t n) noexcept {
 }
 
 void RandomStream::refill() noexcept {
-  block_ = philox(key_, {static_cast<uint32_t>(counter_), static_cast<uint32_t>(counter_ >> 32), 0, 0});
+  block_ =
+      philox(key_, {static_cast<uint32_t>(counter_), static_cast<uint32_t>(counter_ >> 32), 0, 0});
   ++counter_;
   used_ = 0;
 }
 
 std::vector<int64_t> random_permutation(int64_t n, uint64_t key) {
   TUTTI_CHECK(n >= 0, "permutation of {} elements", n);
-  // Beyond the cache Fisher-Yates waits for memory at every swap. So each element first draws one of
-  // 256 bins, and the bins, which fit, are shuffled one by one; the order stays uniform.
-  // Rao 1961; Sandelius 1962, doi:10.1111/j.2517-6161.1962.tb00474.x
+  // Beyond the cache Fisher-Yates waits for memory at every swap. So each element first draws one
+  // of 256 bins, and the bins, which fit, are shuffled one by one; the order stays uniform. Rao
+  // 1961; Sandelius 1962, doi:10.1111/j.2517-6161.1962.tb00474.x
   constexpr int64_t kFitsCache = 1 << 16;
   constexpr size_t kBins = 256;
   const auto length = static_cast<size_t>(n);

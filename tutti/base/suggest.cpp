@@ -11,12 +11,13 @@ namespace {
 
 std::string folded(std::string_view word) {
   std::string out(word);
-  for (char& c : out) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : out)
+    c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return out;
 }
 
-// Optimal string alignment distance: Levenshtein's with swaps of neighbours. Rows are prefixes of a,
-// columns prefixes of b; only the last two rows are kept besides the current one.
+// Optimal string alignment distance: Levenshtein's with swaps of neighbours. Rows are prefixes of
+// a, columns prefixes of b; only the last two rows are kept besides the current one.
 size_t distance(const std::string& a, const std::string& b) {
   std::vector<size_t> before(b.size() + 1), previous(b.size() + 1), current(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) previous[j] = j;

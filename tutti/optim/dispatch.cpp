@@ -28,15 +28,15 @@ template <class T, class AdamLike>
 AdamScalars<T> adam_scalars(const AdamLike& options, const StepScalars& step) {
   constexpr bool kDecoupled = std::is_same_v<AdamLike, AdamWOptions>;
   const double s = std::sqrt(1 - step.beta2_power);
-  return {.beta1 = static_cast<T>(options.beta1),
-          .one_minus_beta1 = static_cast<T>(1 - options.beta1),
-          .beta2 = static_cast<T>(options.beta2),
-          .one_minus_beta2 = static_cast<T>(1 - options.beta2),
-          .step = static_cast<T>(step.learning_rate * s / (1 - step.beta1_power)),
-          .epsilon_s = static_cast<T>(options.epsilon * s),
-          .weight_decay = kDecoupled ? T{0} : static_cast<T>(options.weight_decay),
-          .shrink =
-              kDecoupled ? static_cast<T>(1 - step.learning_rate * options.weight_decay) : T{1}};
+  return {
+      .beta1 = static_cast<T>(options.beta1),
+      .one_minus_beta1 = static_cast<T>(1 - options.beta1),
+      .beta2 = static_cast<T>(options.beta2),
+      .one_minus_beta2 = static_cast<T>(1 - options.beta2),
+      .step = static_cast<T>(step.learning_rate * s / (1 - step.beta1_power)),
+      .epsilon_s = static_cast<T>(options.epsilon * s),
+      .weight_decay = kDecoupled ? T{0} : static_cast<T>(options.weight_decay),
+      .shrink = kDecoupled ? static_cast<T>(1 - step.learning_rate * options.weight_decay) : T{1}};
 }
 
 template <class T>

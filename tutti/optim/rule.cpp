@@ -99,9 +99,8 @@ StepScalars Rule::next(const StepScalars& previous, double learning_rate) const 
       options_);
 }
 
-void Rule::update(DType dtype, void* parameter, const void* gradient,
-                  std::span<void* const> states, int64_t num_elements,
-                  const StepScalars& scalars) const {
+void Rule::update(DType dtype, void* parameter, const void* gradient, std::span<void* const> states,
+                  int64_t num_elements, const StepScalars& scalars) const {
   static const detail::Kernels& kernels = detail::kernels_for(best_variant());
   if (dtype != DType::float32 && dtype != DType::float64) [[unlikely]]
     throw UsageError(fmt::format("optimizer {}: parameters are {}; expected float32 or float64",

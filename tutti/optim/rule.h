@@ -1,8 +1,8 @@
 /// Optimizer rules as kernels over plain spans: SGD, Adam, AdamW.
 ///
-/// A Rule says what one parameter element becomes; it owns no memory. The same bits come out on every
-/// instruction set and wherever a slice is cut: kernels are elementwise IEEE arithmetic without
-/// contraction, with true square root and division, and a tail equal to the body.
+/// A Rule says what one parameter element becomes; it owns no memory. The same bits come out on
+/// every instruction set and wherever a slice is cut: kernels are elementwise IEEE arithmetic
+/// without contraction, with true square root and division, and a tail equal to the body.
 /// Scalars that change with the step (learning rate, bias corrections) come in as StepScalars, made
 /// by plain double multiplication, so that they have the same bits on every CPU too.
 #pragma once
@@ -90,8 +90,8 @@ inline Rule sgd(SgdOptions options = {}) { return Rule(options); }
 inline Rule adam(AdamOptions options = {}) { return Rule(options); }
 inline Rule adamw(AdamWOptions options = {}) { return Rule(options); }
 
-/// "adam" with the options' defaults and this learning rate; unknown names throw UsageError with the
-/// nearest known one. A learning rate of 0 or less means the rule's default.
+/// "adam" with the options' defaults and this learning rate; unknown names throw UsageError with
+/// the nearest known one. A learning rate of 0 or less means the rule's default.
 Rule rule_by_name(std::string_view name, double learning_rate = 0.0);
 
 }  // namespace tutti::optim

@@ -1,5 +1,3 @@
-#include "tutti/base/array.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "tutti/base/array.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -25,11 +24,11 @@ TEST(DType, NamesAndSizes) {
     bool floating;
   };
   const Case cases[] = {
-      {DType::boolean, "bool", 1, false},    {DType::uint8, "uint8", 1, false},
-      {DType::int8, "int8", 1, false},       {DType::uint16, "uint16", 2, false},
-      {DType::int16, "int16", 2, false},     {DType::uint32, "uint32", 4, false},
-      {DType::int32, "int32", 4, false},     {DType::uint64, "uint64", 8, false},
-      {DType::int64, "int64", 8, false},     {DType::float16, "float16", 2, true},
+      {DType::boolean, "bool", 1, false},     {DType::uint8, "uint8", 1, false},
+      {DType::int8, "int8", 1, false},        {DType::uint16, "uint16", 2, false},
+      {DType::int16, "int16", 2, false},      {DType::uint32, "uint32", 4, false},
+      {DType::int32, "int32", 4, false},      {DType::uint64, "uint64", 8, false},
+      {DType::int64, "int64", 8, false},      {DType::float16, "float16", 2, true},
       {DType::bfloat16, "bfloat16", 2, true}, {DType::float32, "float32", 4, true},
       {DType::float64, "float64", 8, true},
   };

@@ -1,11 +1,10 @@
-#include "tutti/base/cpu_variant.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <string>
 
+#include "tutti/base/cpu_variant.h"
 #include "tutti/base/error.h"
 
 namespace tutti {

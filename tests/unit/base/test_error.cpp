@@ -1,5 +1,3 @@
-#include "tutti/base/error.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
 
 namespace tutti {
 namespace {

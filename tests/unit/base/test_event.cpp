@@ -1,5 +1,3 @@
-#include "tutti/base/event.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/event.h"
 
 namespace tutti {
 namespace {
@@ -58,8 +57,8 @@ TEST(Event, ReachesEverySinkUntilItIsRemoved) {
   remove_sink(second);  // unknown by now: ignored
   EXPECT_FALSE(events_wanted());
   emit("nobody.listens");
-  EXPECT_EQ(first->lines(), (std::vector<std::string>{
-                                "sync.step(step=3,wait_us=1.5,kind=shared,)", "comm.wait()"}));
+  EXPECT_EQ(first->lines(), (std::vector<std::string>{"sync.step(step=3,wait_us=1.5,kind=shared,)",
+                                                      "comm.wait()"}));
   EXPECT_EQ(second->lines(), (std::vector<std::string>{"comm.wait()", "comm.end()"}));
 }
 

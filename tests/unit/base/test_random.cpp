@@ -1,5 +1,3 @@
-#include "tutti/base/random.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/random.h"
 #include "tutti/base/sha256.h"
 
 namespace tutti {
@@ -19,8 +18,7 @@ namespace {
 TEST(Philox, GivesThePublishedVectors) {
   // kat_vectors of Random123 1.14, lines "philox4x32 10".
   constexpr uint32_t kOnes = 0xffffffff;
-  EXPECT_EQ(philox(0, {0, 0, 0, 0}),
-            (RandomBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox(0, {0, 0, 0, 0}), (RandomBlock{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox(~uint64_t{0}, {kOnes, kOnes, kOnes, kOnes}),
             (RandomBlock{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(philox(0x299f31d0'a4093822, {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}),
@@ -84,11 +82,16 @@ TEST(RandomStream, BelowKnowsNumbersBeyond32Bits) {
 
 TEST(RandomKey, EveryPartCounts) {
   const auto init = RandomPurpose::init;
-  std::set<uint64_t> keys = {
-      random_key(1, init),         random_key(2, init),         random_key(1, RandomPurpose::dropout),
-      random_key(1, init, {0}),    random_key(1, init, {1}),    random_key(1, init, {0, 0}),
-      random_key(1, init, {0, 1}), random_key(1, init, {1, 0}), random_key(1, init, {1ull << 32}),
-      random_key(1ull << 32, init)};
+  std::set<uint64_t> keys = {random_key(1, init),
+                             random_key(2, init),
+                             random_key(1, RandomPurpose::dropout),
+                             random_key(1, init, {0}),
+                             random_key(1, init, {1}),
+                             random_key(1, init, {0, 0}),
+                             random_key(1, init, {0, 1}),
+                             random_key(1, init, {1, 0}),
+                             random_key(1, init, {1ull << 32}),
+                             random_key(1ull << 32, init)};
   EXPECT_EQ(keys.size(), 10u);
   EXPECT_EQ(random_key(7, init, {1, 2, 3}), random_key(7, init, {1, 2, 3}));
 }

@@ -1,5 +1,3 @@
-#include "tutti/base/reduction_shape.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/reduction_shape.h"
 
 namespace tutti {
 namespace {
@@ -34,7 +33,8 @@ std::string expected_tree(const std::vector<std::string>& leaves) {
   size_t left = 1;
   while (left * 2 < leaves.size()) left *= 2;
   const auto cut = leaves.begin() + static_cast<long>(left);
-  return "(" + expected_tree({leaves.begin(), cut}) + "+" + expected_tree({cut, leaves.end()}) + ")";
+  return "(" + expected_tree({leaves.begin(), cut}) + "+" + expected_tree({cut, leaves.end()}) +
+         ")";
 }
 
 TEST(ReductionShape, TreesAreThoseWrittenDown) {
@@ -83,15 +83,16 @@ TEST(ReductionShape, PowersOfTwoGiveOneTreeOnAllTopologies) {
   };
   for (const auto& group : same)
     for (const char* text : group)
-      EXPECT_EQ(tree_of(ReductionShape::parse(text)), tree_of(ReductionShape::parse(group[0]))) << text;
+      EXPECT_EQ(tree_of(ReductionShape::parse(text)), tree_of(ReductionShape::parse(group[0])))
+          << text;
   EXPECT_NE(tree_of(ReductionShape::parse("6")), tree_of(ReductionShape::parse("2x3")));
   EXPECT_NE(tree_of(ReductionShape::parse("4")), tree_of(ReductionShape::parse("3+1")));
 }
 
 TEST(ReductionShape, TextIsReadBack) {
   const std::pair<const char*, const char*> cases[] = {
-      {"1", "1"},     {"7", "7"},       {"1x5", "5"},     {"2x3", "2x3"},
-      {"3+3", "2x3"}, {"3+1", "3+1"},   {"1+1", "2x1"},   {"2+2+1", "2+2+1"},
+      {"1", "1"},     {"7", "7"},     {"1x5", "5"},   {"2x3", "2x3"},
+      {"3+3", "2x3"}, {"3+1", "3+1"}, {"1+1", "2x1"}, {"2+2+1", "2+2+1"},
   };
   for (const auto& [text, printed] : cases) {
     const auto shape = ReductionShape::parse(text);
@@ -104,8 +105,9 @@ TEST(ReductionShape, TextIsReadBack) {
 }
 
 TEST(ReductionShape, BadTextIsAUsageErrorThatShowsTheForms) {
-  for (const char* text : {"", "0", "-1", "x", "2x", "x3", "2x0", "0x2", "2x3x4", "3+", "+3", "3++1",
-                           "3+0", " 4", "4 ", "4.0", "four", "2x3+1", "99999999999", "1000x1001"}) {
+  for (const char* text :
+       {"",   "0",    "-1",  "x",  "2x", "x3",  "2x0",  "0x2",   "2x3x4",       "3+",
+        "+3", "3++1", "3+0", " 4", "4 ", "4.0", "four", "2x3+1", "99999999999", "1000x1001"}) {
     try {
       ReductionShape::parse(text);
       ADD_FAILURE() << "\"" << text << "\" was read";

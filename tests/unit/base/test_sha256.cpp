@@ -1,8 +1,8 @@
-#include "tutti/base/sha256.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
+
+#include "tutti/base/sha256.h"
 
 namespace tutti {
 namespace {

@@ -1,15 +1,16 @@
-#include "tutti/base/suggest.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "tutti/base/suggest.h"
+
 namespace tutti {
 namespace {
 
 const std::vector<std::string> kOptimizers = {"sgd", "adam", "adamw"};
-const std::vector<std::string> kFlags = {"--replicas", "--reduction-shape", "--batch-size", "--seed"};
+const std::vector<std::string> kFlags = {"--replicas", "--reduction-shape", "--batch-size",
+                                         "--seed"};
 
 TEST(Suggest, FindsTheNearestWord) {
   struct Case {

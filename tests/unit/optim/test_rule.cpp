@@ -1,5 +1,3 @@
-#include "tutti/optim/rule.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/optim/rule.h"
 
 namespace tutti::optim {
 namespace {
@@ -122,8 +121,9 @@ TEST(Rule, UpdateRefusesWrongDtypesAndStates) {
   void* const states[] = {m.data(), v.data()};
   const StepScalars scalars = adam().next({}, 0.1);
   for (DType dtype : {DType::float16, DType::bfloat16, DType::int32})
-    EXPECT_THAT(usage_error_of([&] { adam().update(dtype, p.data(), g.data(), states, 4, scalars); }),
-                AllOf(HasSubstr(std::string(name_of(dtype))), HasSubstr("float32 or float64")));
+    EXPECT_THAT(
+        usage_error_of([&] { adam().update(dtype, p.data(), g.data(), states, 4, scalars); }),
+        AllOf(HasSubstr(std::string(name_of(dtype))), HasSubstr("float32 or float64")));
   const auto update = [&](const Rule& rule, size_t num_states, int64_t n, const StepScalars& step) {
     rule.update(DType::float32, p.data(), g.data(), std::span(states, num_states), n, step);
   };

@@ -1,4 +1,5 @@
-// The kernels against the textbook in double, and the instruction sets against each other, by bytes.
+// The kernels against the textbook in double, and the instruction sets against each other, by
+// bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -183,8 +184,8 @@ TYPED_TEST(UpdateTest, CutsAnywhereGiveTheSameBytes) {
     for (CpuVariant variant : runnable_variants()) {
       const auto update = [&](Problem<TypeParam>& problem, size_t begin, size_t end) {
         detail::update_with(detail::kernels_for(variant), rule.options(), dtype_of<TypeParam>(),
-                            problem.p.data() + begin, g.data() + begin,
-                            problem.states(rule, begin), static_cast<int64_t>(end - begin), scalars);
+                            problem.p.data() + begin, g.data() + begin, problem.states(rule, begin),
+                            static_cast<int64_t>(end - begin), scalars);
       };
       auto whole = hard_problem<TypeParam>(n);
       update(whole, 0, n);
@@ -210,8 +211,7 @@ TYPED_TEST(UpdateTest, TouchesNothingOutsideTheSlice) {
     auto g = hard_numbers<TypeParam>(n, 4);
     const auto g_before = g;
     rule.update(dtype_of<TypeParam>(), problem.p.data() + begin, g.data() + begin,
-                problem.states(rule, begin), static_cast<int64_t>(end - begin),
-                rule.next({}, 0.1));
+                problem.states(rule, begin), static_cast<int64_t>(end - begin), rule.next({}, 0.1));
     EXPECT_EQ(std::memcmp(g.data(), g_before.data(), n * sizeof(TypeParam)), 0) << name;
     for (size_t i = 0; i < n; i = i + 1 == begin ? end : i + 1) {
       EXPECT_EQ(problem.p[i], before.p[i]) << name << " at " << i;

@@ -1,5 +1,5 @@
-/// From a Rule's options to a kernel of one instruction set; apart from Rule so that tests can compare
-/// the instruction sets.
+/// From a Rule's options to a kernel of one instruction set; apart from Rule so that tests can
+/// compare the instruction sets.
 #pragma once
 
 #include "tutti/base/cpu_variant.h"

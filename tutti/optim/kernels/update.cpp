@@ -1,6 +1,6 @@
-// The optimizer kernels, compiled once per instruction set (cmake/TuttiKernels.cmake). Loops are plain
-// C++ that the compiler vectorises: each element goes through the same IEEE operations in body and
-// tail, so the bits depend neither on the vector width nor on where a slice is cut.
+// The optimizer kernels, compiled once per instruction set (cmake/TuttiKernels.cmake). Loops are
+// plain C++ that the compiler vectorises: each element goes through the same IEEE operations in
+// body and tail, so the bits depend neither on the vector width nor on where a slice is cut.
 //
 // p parameter, g gradient, v momentum buffer or second moment, m first moment.
 #include "tutti/optim/kernels/update.h"
@@ -17,8 +17,8 @@ double square_root(double x) { return __builtin_sqrt(x); }
 enum class Buffer { none, first, heavy_ball };
 
 template <class T, bool decay, Buffer buffer, bool nesterov>
-void sgd_loop(const SgdScalars<T>& scalars, T* __restrict p, const T* __restrict g,
-              T* __restrict v, int64_t n) {
+void sgd_loop(const SgdScalars<T>& scalars, T* __restrict p, const T* __restrict g, T* __restrict v,
+              int64_t n) {
   const T learning_rate = scalars.learning_rate;
   const T momentum = scalars.momentum;
   const T weight_decay = scalars.weight_decay;
@@ -39,18 +39,24 @@ void sgd_with(const SgdScalars<T>& scalars, T* p, const T* g, T* v, int64_t n) {
   if (!scalars.has_momentum) {
     sgd_loop<T, decay, Buffer::none, false>(scalars, p, g, v, n);
   } else if (scalars.first) {
-    if (scalars.nesterov) sgd_loop<T, decay, Buffer::first, true>(scalars, p, g, v, n);
-    else sgd_loop<T, decay, Buffer::first, false>(scalars, p, g, v, n);
+    if (scalars.nesterov)
+      sgd_loop<T, decay, Buffer::first, true>(scalars, p, g, v, n);
+    else
+      sgd_loop<T, decay, Buffer::first, false>(scalars, p, g, v, n);
   } else {
-    if (scalars.nesterov) sgd_loop<T, decay, Buffer::heavy_ball, true>(scalars, p, g, v, n);
-    else sgd_loop<T, decay, Buffer::heavy_ball, false>(scalars, p, g, v, n);
+    if (scalars.nesterov)
+      sgd_loop<T, decay, Buffer::heavy_ball, true>(scalars, p, g, v, n);
+    else
+      sgd_loop<T, decay, Buffer::heavy_ball, false>(scalars, p, g, v, n);
   }
 }
 
 template <class T>
 void sgd(const SgdScalars<T>& scalars, T* p, const T* g, T* v, int64_t n) {
-  if (scalars.weight_decay != 0) sgd_with<T, true>(scalars, p, g, v, n);
-  else sgd_with<T, false>(scalars, p, g, v, n);
+  if (scalars.weight_decay != 0)
+    sgd_with<T, true>(scalars, p, g, v, n);
+  else
+    sgd_with<T, false>(scalars, p, g, v, n);
 }
 
 template <class T, bool decay>
@@ -71,8 +77,10 @@ void adam_loop(const AdamScalars<T>& scalars, T* __restrict p, const T* __restri
 
 template <class T>
 void adam(const AdamScalars<T>& scalars, T* p, const T* g, T* m, T* v, int64_t n) {
-  if (scalars.weight_decay != 0) adam_loop<T, true>(scalars, p, g, m, v, n);
-  else adam_loop<T, false>(scalars, p, g, m, v, n);
+  if (scalars.weight_decay != 0)
+    adam_loop<T, true>(scalars, p, g, m, v, n);
+  else
+    adam_loop<T, false>(scalars, p, g, m, v, n);
 }
 
 }  // namespace

@@ -13,10 +13,10 @@ template <class T>
 struct SgdScalars {
   T learning_rate;
   T momentum;
-  T weight_decay;    ///< added to the gradient times p; 0: p is not read for it
+  T weight_decay;  ///< added to the gradient times p; 0: p is not read for it
   bool has_momentum;
   bool nesterov;
-  bool first;        ///< the buffer holds nothing yet: it becomes the gradient
+  bool first;  ///< the buffer holds nothing yet: it becomes the gradient
 };
 
 /// Scalars of an Adam or AdamW update. With s = sqrt(1 - beta2^t), the textbook's
@@ -33,7 +33,8 @@ struct AdamScalars {
   T shrink;        ///< AdamW's 1 - lr weight_decay, by which p is multiplied first; 1: none
 };
 
-/// p, g, v: parameter, gradient, momentum buffer (null without momentum); n elements, not overlapping.
+/// p, g, v: parameter, gradient, momentum buffer (null without momentum); n elements, not
+/// overlapping.
 template <class T>
 using SgdKernel = void (*)(const SgdScalars<T>&, T* p, const T* g, T* v, int64_t n);
 
