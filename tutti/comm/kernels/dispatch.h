@@ -1,0 +1,25 @@
+/// From a dtype and an operation to a kernel: what reduce_kernels.cpp uses, and what tests use to
+/// run the variant they name.
+/// Thread rule: any thread.
+#pragma once
+
+#include <span>
+
+#include "tutti/base/cpu_variant.h"
+#include "tutti/comm/engine.h"
+#include "tutti/comm/kernels/reduce.h"
+
+namespace tutti::detail {
+
+/// The table of a variant that this CPU can run.
+const ReduceTable& reduce_table_of(CpuVariant variant) noexcept;
+
+/// Throws UsageError unless `op` is defined for `dtype`.
+void require_reducible(DType dtype, ReduceOp op);
+
+/// reduce_inputs_to_all() with a given table.
+void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, const ReductionShape& shape,
+                 std::span<const void* const> inputs, std::span<void* const> outs,
+                 int64_t num_elements);
+
+}  // namespace tutti::detail

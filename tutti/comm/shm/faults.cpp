@@ -1,0 +1,223 @@
+// Waiting, and what ends a wait: lost ranks, passed limits, disagreement, abort. The first failure is
+// stored in the segment; every pending and future operation of every member ends with its text.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <thread>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/shm/shm_engine.h"
+
+namespace tutti::detail {
+namespace {
+
+// Sleepers look around between slices, so an abort or a death is noticed within one, without a wake.
+constexpr Millis kSlice{100};
+// Most waits end in the first one: asking the kernel about n members is not paid for before.
+constexpr Millis kFirstSlice{20};
+
+bool ring_reached(const CallLine& line, uint64_t number) {
+  return line.ticket.reached(static_cast<uint32_t>(number + 1));
+}
+
+// 'T' when a process is stopped, 0 when its state cannot be read here.
+char process_state(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const size_t end = line.rfind(") ");
+  return end == line.npos || end + 2 >= line.size() ? '\0' : line[end + 2];
+}
+
+}  // namespace
+
+uint32_t pack_call(const Operation& operation) noexcept {
+  const bool reduces = operation.collective == Collective::all_reduce ||
+                       operation.collective == Collective::reduce_scatter;
+  const bool has_root = operation.collective == Collective::broadcast;
+  const bool has_data = operation.collective != Collective::barrier;
+  return static_cast<uint32_t>(operation.collective) |
+         (reduces ? static_cast<uint32_t>(operation.reduce) << 4 : 0) |
+         (has_data ? static_cast<uint32_t>(operation.output.dtype) << 8 : 0) |
+         (has_root ? static_cast<uint32_t>(operation.root) << 16 : 0);
+}
+
+std::string call_words(uint32_t call, int64_t num_elements) {
+  const auto collective = static_cast<Collective>(call & 0xf);
+  const auto reduce = static_cast<ReduceOp>(call >> 4 & 0xf);
+  const auto dtype = static_cast<DType>(call >> 8 & 0xff);
+  const std::string data = fmt::format("of {} {}", num_elements, name_of(dtype));
+  switch (collective) {
+    case Collective::all_reduce:
+    case Collective::reduce_scatter:
+      return fmt::format("{} ({}) {}", name_of(collective), name_of(reduce), data);
+    case Collective::all_gather: return fmt::format("{} {}", name_of(collective), data);
+    case Collective::broadcast:
+      return fmt::format("{} {} from rank {}", name_of(collective), data, call >> 16);
+    case Collective::barrier: break;
+  }
+  return std::string(name_of(collective));
+}
+
+void ShmEngine::wait(const Need& need, const Deadline* outer) {
+  if (need.flag->spin_until(need.target, policy_.spin_pauses)) return;
+  look_for_failure(need, outer);
+  need.flag->sleep_until(need.target, kFirstSlice);
+  while (!need.flag->reached(need.target)) {
+    look_for_failure(need, outer);
+    look_for_lost(need);
+    Millis left = Deadline(kSlice).left();
+    if (outer != nullptr) left = std::min(left, outer->left());
+    const TimePoint deadline = *entry_of(need.number).deadline;
+    left = std::min(left, std::chrono::ceil<Millis>(deadline - Clock::now()));
+    need.flag->sleep_until(need.target, std::max(left, Millis{1}));
+  }
+}
+
+// What can be seen without asking the kernel: the group's failure, a passed limit.
+void ShmEngine::look_for_failure(const Need& need, const Deadline* outer) {
+  throw_if_poisoned(need.number);
+  Entry& entry = entry_of(need.number);
+  const TimePoint now = Clock::now();
+  if (!entry.deadline) entry.deadline = now + entry.operation.limit;
+  const bool own = now >= *entry.deadline;
+  if (!own && (outer == nullptr || !outer->passed())) return;
+  if (need.flag->reached(need.target)) return;
+  const Millis limit = own ? entry.operation.limit : outer->limit();
+  fail(FailureKind::timeout,
+       fmt::format("not done within its limit of {} ms; silent: {}\n"
+                   "  look at what the silent ranks are doing, or give a longer limit",
+                   limit.count(), silent_words(need.number)),
+       need.number);
+}
+
+// A rank that left or died matters when the operation still needs something of it.
+void ShmEngine::look_for_lost(const Need& need) {
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    const bool left = blocks_[r]->member.state.reached(kLeft);
+    if (!left && !is_dead(r)) continue;
+    // Read after the loss was seen: it may have finished its part just before.
+    if (blocks_[r]->finished.flag.reached(static_cast<uint32_t>(need.number + 1))) continue;
+    fail(FailureKind::peer_lost,
+         left ? fmt::format("{} left the group; {}", rank_words(r), last_call_words(r))
+              : fmt::format("{} died; {}\n  look first at the last lines of rank {}'s log",
+                            rank_words(r), last_call_words(r), r),
+         need.number);
+  }
+}
+
+bool ShmEngine::is_dead(int rank) const {
+  // Threads of this process cannot die alone. A member's lock is taken before it says kJoined.
+  if (all_threads_ || !blocks_[rank]->member.state.reached(kJoined)) return false;
+  return !state_.file.byte_is_locked(rank);
+}
+
+void ShmEngine::throw_if_poisoned(uint64_t number) {
+  if (poison_.state.load(std::memory_order_acquire) != Poison::kNone) [[unlikely]]
+    throw_poison(number);
+}
+
+void ShmEngine::throw_poison(uint64_t number) {
+  // The writer needs microseconds from kWriting to kSet, unless it died between.
+  const Deadline deadline(kSlice);
+  while (poison_.state.load(std::memory_order_acquire) != Poison::kSet && !deadline.passed())
+    std::this_thread::yield();
+  wait_for_busy_peers();
+  const bool set = poison_.state.load(std::memory_order_acquire) == Poison::kSet;
+  const std::string text = fmt::format("{}, rank {} of {}: {}", operation_words(number), rank_, size_,
+                                       set ? poison_.text : "a rank failed and died");
+  if (!set) throw PeerLost(text);
+  switch (poison_.kind) {
+    case FailureKind::peer_lost: throw PeerLost(text);
+    case FailureKind::timeout: throw Timeout(text);
+    case FailureKind::mismatch: throw Mismatch(text);
+    case FailureKind::error: break;
+  }
+  throw Error(text);
+}
+
+void ShmEngine::fail(FailureKind kind, const std::string& text, uint64_t number) {
+  state_.poison(kind, text.c_str());
+  throw_poison(number);
+}
+
+void ShmEngine::fail_mismatch(int other, uint64_t number) {
+  const auto words = [&](int r) {
+    const CallLine& line = line_of(r, number);
+    return call_words(line.call.load(std::memory_order_relaxed),
+                      line.num_elements.load(std::memory_order_relaxed));
+  };
+  // Ranks are compared in order and rank 0 comes first: all that come before `other` agree with this.
+  const auto [first, second] = std::minmax(rank_, other);
+  fail(FailureKind::mismatch,
+       fmt::format("ranks disagree on operation #{}: rank {} called {}, rank {} called {}\n"
+                   "  every rank must make the same calls in the same order",
+                   number + 1, first, words(first), second, words(second)),
+       number);
+}
+
+void ShmEngine::abort(const std::string& reason) noexcept {
+  char text[sizeof poison_.text];
+  std::snprintf(text, sizeof text, "aborted by rank %d: %s", rank_, reason.c_str());
+  state_.poison(FailureKind::error, text);
+  wait_for_busy_peers();
+}
+
+// Threads read and write each other's buffers. Whoever fails gives its own up, so it first waits
+// until all who did not see the poison in time are out; nobody goes in after it.
+void ShmEngine::wait_for_busy_peers() {
+  if (!all_threads_) return;
+  const Deadline deadline(kDefaultTimeLimit);
+  for (int r = 0; r < size_; ++r)
+    while (r != rank_ && blocks_[r]->member.busy.load(std::memory_order_seq_cst) != 0 &&
+           !deadline.passed())
+      std::this_thread::yield();
+}
+
+std::string ShmEngine::operation_words(uint64_t number) const {
+  if (number >= submitted_) return fmt::format("operation #{}", number + 1);
+  return fmt::format("{} #{}", name_of(entry_of(number).operation.collective), number + 1);
+}
+
+std::string ShmEngine::rank_words(int rank) const {
+  if (all_threads_) return fmt::format("rank {}", rank);
+  return fmt::format("rank {} (pid {})", rank,
+                     blocks_[rank]->member.pid.load(std::memory_order_relaxed));
+}
+
+// "its last call was broadcast of 10 float32 from rank 0 (#411)".
+std::string ShmEngine::last_call_words(int rank) const {
+  const CallLine* newest = nullptr;
+  for (const CallLine& line : blocks_[rank]->ring)
+    if (line.ticket.value() != 0 && (newest == nullptr || line.ticket.reached(newest->ticket.value())))
+      newest = &line;
+  if (newest == nullptr) return "it has called nothing yet";
+  const auto call = newest->call.load(std::memory_order_relaxed);
+  const auto num_elements = newest->num_elements.load(std::memory_order_relaxed);
+  return fmt::format("its last call was {} (#{})", call_words(call, num_elements),
+                     newest->ticket.value());
+}
+
+// Every rank that operation `number` waits for, with the last it did.
+std::string ShmEngine::silent_words(uint64_t number) const {
+  std::string words;
+  for (int r = 0; r < size_; ++r) {
+    const RankBlock& block = *blocks_[r];
+    if (r == rank_ || block.finished.flag.reached(static_cast<uint32_t>(number + 1))) continue;
+    const bool called = ring_reached(line_of(r, number), number);
+    // Whoever waits as this rank does is not silent.
+    if (called && entry_of(number).path != Path::direct) continue;
+    const int pid = block.member.pid.load(std::memory_order_relaxed);
+    const bool stopped = !all_threads_ && process_state(pid) == 'T';
+    words += fmt::format("{}{}{}: {}", words.empty() ? "" : "; ", rank_words(r),
+                         stopped ? ", which is stopped" : "",
+                         called ? "called it, has not done its part" : last_call_words(r));
+  }
+  return words.empty() ? "none, all have called it" : words;
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,89 @@
+/// What lies in a segment, byte by byte; every process of the group compiles this same file.
+///
+/// A header, then one block a rank. A rank writes only its own block (and the poison, once, by
+/// compare-and-swap); all others read it. Zero bytes are a valid start of everything here.
+/// docs/design/shm_engine.md explains the protocol.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "tutti/net/flag.h"
+
+namespace tutti::detail {
+
+/// Operations that a rank may have published and not finished.
+constexpr uint32_t kRingLines = 64;
+/// Data up to this size travels in the line that announces the operation.
+constexpr int64_t kInlineBytes = 40;
+/// Slots of each kind that a rank uses in turn.
+constexpr uint32_t kSlots = 2;
+
+/// One announced operation: number, what was called, and where the data lies or the data itself.
+/// Peers wait on the line itself, so a small operation costs one transfer of one line.
+struct alignas(64) CallLine {
+  Flag ticket;                        ///< number of the operation + 1
+  uint32_t finished;                  ///< its writer's finished count when it was written
+  std::atomic<uint32_t> call;         ///< collective, reduction, dtype, root: see pack_call()
+  std::atomic<int64_t> num_elements;  ///< all_gather: of one part; reduce_scatter: of one part
+  union {
+    struct {
+      uint64_t input;   ///< 0: memory that peers cannot see
+      uint64_t output;
+    } places;
+    std::byte payload[kInlineBytes];
+  };
+};
+static_assert(sizeof(CallLine) == 64);
+
+enum MemberState : uint32_t { kAbsent, kJoined, kLeft };
+
+struct alignas(64) MemberLine {
+  Flag state;                     ///< a MemberState
+  std::atomic<uint32_t> claimed;  ///< nonzero once an engine was made for this rank
+  std::atomic<int32_t> pid;
+  std::atomic<uint32_t> busy;     ///< nonzero while it touches memory of other threads
+};
+
+struct RankBlock {
+  CallLine ring[kRingLines];
+  FlagLine finished;  ///< operations whose memory of others this rank needs no more
+  FlagLine staged;    ///< chunks that it has put into its staging slots
+  FlagLine drained;   ///< chunks that it has read from all others' staging slots
+  MemberLine member;
+};
+
+enum class FailureKind : uint32_t { error, peer_lost, timeout, mismatch };
+
+/// The first failure of the group; the first writer wins.
+struct Poison {
+  enum State : uint32_t { kNone, kWriting, kSet };
+  std::atomic<uint32_t> state;
+  FailureKind kind;
+  char text[2040];
+};
+
+/// Written once by who makes the segment, constant afterwards.
+struct SegmentFacts {
+  uint64_t magic;
+  uint32_t version;
+  int32_t size;           ///< ranks
+  int64_t slot_bytes;     ///< of a staging slot
+  int64_t small_bytes;    ///< of a small slot: up to here data is copied when it is announced
+  int64_t stride_bytes;   ///< from one rank's block to the next
+  int64_t fixed_bytes;    ///< header and blocks; memory from allocate() lies behind
+};
+
+struct SegmentHeader {
+  SegmentFacts facts;
+  alignas(64) Poison poison;
+};
+
+constexpr uint64_t kSegmentMagic = 0x6974'7475'742d'6d73;  // "sm-tutti"
+constexpr uint32_t kSegmentVersion = 1;
+constexpr int64_t kHeaderBytes = 4096;
+constexpr int64_t kBlockBytes = 8192;
+static_assert(sizeof(SegmentHeader) <= kHeaderBytes && sizeof(RankBlock) <= kBlockBytes);
+
+}  // namespace tutti::detail

@@ -1,0 +1,153 @@
+#include "tutti/comm/shm/shm.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <numeric>
+
+#include "tutti/base/check.h"
+#include "tutti/base/host.h"
+#include "tutti/comm/shm/shm_engine.h"
+
+namespace tutti {
+namespace detail {
+
+ShmEngine::ShmEngine(const ShmSegment& segment, int rank, bool all_threads)
+    : segment_(segment),
+      state_(*segment.state()),
+      rank_(rank),
+      size_(segment.size()),
+      all_threads_(all_threads),
+      shape_(ReductionShape::flat(size_)),
+      policy_(choose_wait_policy(size_, state_.options.usable_cores, state_.options.pinned)),
+      poison_(state_.header().poison),
+      finished_(static_cast<size_t>(size_)),
+      extents_end_(round_up(state_.facts().fixed_bytes, kPageBytes)),
+      inputs_(static_cast<size_t>(size_)),
+      outputs_(static_cast<size_t>(size_)) {
+  for (int r = 0; r < size_; ++r) blocks_.push_back(&state_.block(r));
+  MemberLine& member = blocks_[rank_]->member;
+  if (member.claimed.exchange(1) != 0)
+    throw UsageError(fmt::format("make_shm: rank {} of {} was made before; each is made once", rank_, size_));
+  // The lock comes before the word: whoever sees kJoined without a lock sees a dead member.
+  if (!all_threads_) state_.locks.lock_byte(rank_);
+  member.pid.store(getpid(), std::memory_order_relaxed);
+  member.state.set(kJoined);
+}
+
+ShmEngine::~ShmEngine() {
+  if (completed_ != submitted_) {
+    const std::string text = fmt::format("{} left the group in the middle of {}", rank_words(rank_),
+                                         operation_words(completed_));
+    state_.poison(FailureKind::peer_lost, text.c_str());
+    wait_for_busy_peers();
+  }
+  blocks_[rank_]->member.state.set(kLeft);
+  state_.wake_sleepers(rank_);
+  if (!all_threads_) state_.locks.unlock_byte(rank_);
+}
+
+void ShmEngine::wait_for_all(Millis limit) {
+  const Deadline deadline(limit);
+  for (int r = 0; r < size_; ++r) {
+    Flag& state = blocks_[r]->member.state;
+    while (!state.reached(kJoined)) {
+      throw_if_poisoned(0);
+      if (deadline.passed()) {
+        std::vector<int> missing;
+        for (int m = 0; m < size_; ++m)
+          if (!blocks_[m]->member.state.reached(kJoined)) missing.push_back(m);
+        throw Timeout(fmt::format("joining, rank {} of {}: rank{} {} did not come within {} ms", rank_,
+                                  size_, missing.size() > 1 ? "s" : "", fmt::join(missing, ", "),
+                                  limit.count()));
+      }
+      state.sleep_until(kJoined, std::min(deadline.left(), Millis{100}));
+    }
+  }
+  if (!all_threads_) return;
+  for (int r = 0; r < size_; ++r)
+    if (blocks_[r]->member.pid.load() != getpid())
+      throw UsageError(fmt::format("make_shm: rank {} of {} is in another process (pid {}), and all_threads "
+                                   "says that none is", r, size_, blocks_[r]->member.pid.load()));
+}
+
+namespace {
+
+// One number from every rank.
+std::vector<int64_t> gather_numbers(ShmEngine& engine, int64_t mine, Millis limit) {
+  std::vector<int64_t> all(static_cast<size_t>(engine.size()));
+  engine.run({.collective = Collective::all_gather,
+              .input = span_of(std::span(&mine, 1)),
+              .output = span_of(std::span(all)),
+              .limit = limit});
+  return all;
+}
+
+[[noreturn]] void fail_allocate(const ShmEngine& engine, int64_t total, std::span<const int64_t> parts,
+                                std::span<const int64_t> left) {
+  for (int r = 0; r < engine.size(); ++r)
+    if (left[r] != 0)
+      throw Error(fmt::format(
+          "allocate, rank {} of {}: {} wanted for all ranks, rank {} could not get its {}: {} left\n"
+          "  free memory, raise the cgroup limit, or use fewer ranks or a smaller model",
+          engine.rank(), engine.size(), size_words(total), r, size_words(parts[r]),
+          size_words(std::max<int64_t>(0, left[r] - 1))));
+  check_failed(__FILE__, __LINE__, "a rank failed", "none did");
+}
+
+}  // namespace
+
+SharedParts ShmEngine::allocate(int64_t bytes, Millis limit) {
+  const std::vector<int64_t> part_bytes = gather_numbers(*this, bytes, limit);
+  std::vector<int64_t> offsets;
+  int64_t end = extents_end_;
+  for (int64_t part : part_bytes) {
+    offsets.push_back(end);
+    end += round_up(part, 64);
+  }
+  const int64_t begin = extents_end_;
+  const int64_t total = end - begin;
+  extents_end_ = round_up(end, kPageBytes);
+
+  // Each rank reserves its own part, so that pages come from its own memory node. The tail of the
+  // last page belongs to the last rank.
+  const int64_t mine = rank_ + 1 == size_ ? extents_end_ - offsets[rank_] : round_up(bytes, 64);
+  const int64_t left_bytes = read_host_facts().memory_left_bytes();
+  const bool reserved = total <= left_bytes && state_.file.reserve(offsets[rank_], mine);
+  const auto short_of = gather_numbers(*this, reserved ? 0 : left_bytes + 1, limit);
+  if (std::any_of(short_of.begin(), short_of.end(), [](int64_t left) { return left != 0; })) {
+    if (reserved) state_.file.give_back(offsets[rank_], mine);
+    fail_allocate(*this, total, part_bytes, short_of);
+  }
+
+  SharedParts shared;
+  if (total > 0) extents_.push_back(state_.extent(begin, extents_end_ - begin));
+  for (int r = 0; r < size_; ++r) {
+    void* const data = part_bytes[r] == 0 ? nullptr : extents_.back().at(offsets[r]);
+    shared.parts.push_back({data, part_bytes[r], DType::uint8});
+  }
+  if (total > 0) shared.owner = extents_.back().owner();
+  // Nobody uses the memory before all have mapped it.
+  run({.collective = Collective::barrier, .limit = limit});
+  return shared;
+}
+
+}  // namespace detail
+
+std::shared_ptr<Engine> make_shm(const ShmSegment& segment, int rank, bool all_threads, Millis limit) {
+  if (rank < 0 || rank >= segment.size())
+    throw UsageError(fmt::format("make_shm: rank {}; expected 0 to {}", rank, segment.size() - 1));
+  auto engine = std::make_shared<detail::ShmEngine>(segment, rank, all_threads);
+  engine->wait_for_all(limit);
+  return engine;
+}
+
+std::vector<std::shared_ptr<Engine>> make_shm_threads(int size, const ShmOptions& options) {
+  const ShmSegment segment = ShmSegment::create(size, options);
+  std::vector<std::shared_ptr<Engine>> engines;
+  for (int rank = 0; rank < size; ++rank)
+    engines.push_back(std::make_shared<detail::ShmEngine>(segment, rank, true));
+  return engines;
+}
+
+}  // namespace tutti

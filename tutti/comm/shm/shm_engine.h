@@ -1,0 +1,135 @@
+/// The shm engine's class. Users call make_shm() of shm.h.
+///
+/// Each operation goes through four counts, in order: submitted >= published >= worked >= completed.
+/// *Published*: announced in this rank's ring, with its data when that is small. *Worked*: this rank
+/// has read all it needs from others and written its share. *Completed*: its buffers are free.
+/// Thread rule: as Engine; abort() from any thread.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/engine.h"
+#include "tutti/comm/shm/segment.h"
+
+namespace tutti::detail {
+
+class ShmEngine final : public Engine {
+ public:
+  /// Claims the rank and announces it; wait_for_all() follows.
+  ShmEngine(const ShmSegment& segment, int rank, bool all_threads);
+  ~ShmEngine() override;
+  /// Waits until every rank has joined.
+  void wait_for_all(Millis limit);
+
+  std::string_view name() const noexcept override { return "shm"; }
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  const ReductionShape& reduction_shape() const noexcept override { return shape_; }
+  bool one_process() const noexcept override { return all_threads_; }
+
+  Ticket submit(std::span<const Operation> batch) override;
+  void progress(Ticket ticket, const Deadline& deadline) override;
+  bool poll(Ticket ticket) override;
+  void run(const Operation& operation) override;
+  void abort(const std::string& reason) noexcept override;
+  SharedParts allocate(int64_t bytes, Millis limit) override;
+
+ private:
+  enum class Path : uint8_t { undecided, small, direct, staged };
+
+  struct Entry {
+    Operation operation;
+    uint32_t call = 0;
+    int64_t num_elements = 0;  ///< as in CallLine
+    int64_t payload_bytes = 0; ///< what peers must see of this rank's memory
+    Path path = Path::undecided;
+    int next_rank = 0;         ///< whose announcement is looked at next
+    int64_t staged_chunks = 0;
+    int64_t drained_chunks = 0;
+    std::optional<TimePoint> deadline;  ///< set on submit, or when run() first sleeps
+  };
+
+  // What keeps the engine from going on: `flag` of `rank` has to reach `target`, for operation `number`.
+  struct Need {
+    Flag* flag = nullptr;
+    uint32_t target = 0;
+    int rank = 0;
+    uint64_t number = 0;
+  };
+
+  // The four stages (shm_engine.cpp). All return true when they moved something.
+  void add_entry(const Operation& operation);
+  bool publish();
+  bool work();
+  bool complete();
+  bool advance(Ticket ticket);
+  bool all_announced(Entry& entry, uint64_t number);
+  bool peers_finished(uint64_t target, uint64_t number, Need& need);
+  void announce(Entry& entry, uint64_t number);
+
+  // Moving data (transfer.cpp).
+  Path choose_path(const Entry& entry, uint64_t number) const;
+  void transfer_small(const Entry& entry, uint64_t number);
+  void transfer_direct(const Entry& entry, uint64_t number);
+  bool transfer_staged(Entry& entry, uint64_t number);
+  bool stage_chunk(Entry& entry, uint64_t number, int64_t chunks);
+  bool drain_chunk(Entry& entry, uint64_t number);
+  int64_t chunk_elements(const Entry& entry) const;
+  uint64_t place_of(const MemorySpan& span) const noexcept;
+  std::byte* address_of(uint64_t place) const;
+
+  // Waiting and failing (faults.cpp).
+  void wait(const Need& need, const Deadline* outer);
+  void look_for_failure(const Need& need, const Deadline* outer);
+  void look_for_lost(const Need& need);
+  void throw_if_poisoned(uint64_t number);
+  [[noreturn]] void throw_poison(uint64_t number);
+  [[noreturn]] void fail(FailureKind kind, const std::string& text, uint64_t number);
+  [[noreturn]] void fail_mismatch(int other, uint64_t number);
+  std::string operation_words(uint64_t number) const;
+  std::string rank_words(int rank) const;
+  std::string last_call_words(int rank) const;
+  std::string silent_words(uint64_t number) const;
+  bool is_dead(int rank) const;
+  void wait_for_busy_peers();
+
+  Entry& entry_of(uint64_t number) { return entries_[number % kRingLines]; }
+  const Entry& entry_of(uint64_t number) const { return entries_[number % kRingLines]; }
+  CallLine& line_of(int rank, uint64_t number) const {
+    return blocks_[rank]->ring[number % kRingLines];
+  }
+
+  const ShmSegment segment_;
+  ShmSegment::State& state_;
+  const int rank_;
+  const int size_;
+  const bool all_threads_;
+  const ReductionShape shape_;
+  const WaitPolicy policy_;
+  std::vector<RankBlock*> blocks_;  ///< one per rank
+  const Poison& poison_;
+
+  std::array<Entry, kRingLines> entries_;
+  uint64_t submitted_ = 0;
+  uint64_t published_ = 0;
+  uint64_t worked_ = 0;
+  uint64_t completed_ = 0;
+  std::vector<uint32_t> finished_;  ///< what is known of each rank's finished count
+  Need publish_need_, work_need_, complete_need_;
+
+  uint32_t chunk_base_ = 0;  ///< staged chunks of all operations before the one at work
+  std::vector<Mapping> extents_;
+  int64_t extents_end_ = 0;
+  std::vector<const void*> inputs_;  ///< scratch of transfers, one per rank
+  std::vector<void*> outputs_;
+  TimePoint next_look_{};  ///< when poll() looks for lost ranks again
+};
+
+/// A MemberState, collective, reduction, dtype and root in one word, and back as words.
+uint32_t pack_call(const Operation& operation) noexcept;
+std::string call_words(uint32_t call, int64_t num_elements);
+
+}  // namespace tutti::detail

@@ -1,0 +1,77 @@
+#include "tutti/comm/solo/solo.h"
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "tutti/base/array.h"
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+
+namespace tutti {
+namespace {
+
+class SoloEngine final : public Engine {
+ public:
+  std::string_view name() const noexcept override { return "solo"; }
+  int rank() const noexcept override { return 0; }
+  int size() const noexcept override { return 1; }
+  const ReductionShape& reduction_shape() const noexcept override { return shape_; }
+  bool one_process() const noexcept override { return true; }
+
+  Ticket submit(std::span<const Operation> batch) override {
+    for (const auto& operation : batch) run(operation);
+    return done_;
+  }
+
+  void progress(Ticket /*ticket*/, const Deadline& /*deadline*/) override { check(); }
+
+  bool poll(Ticket /*ticket*/) override {
+    check();
+    return true;
+  }
+
+  void run(const Operation& operation) override {
+    check();
+    ++done_;
+    const MemorySpan& from = operation.input;
+    const MemorySpan& to = operation.output;
+    const bool copies = operation.collective == Collective::reduce_scatter ||
+                        operation.collective == Collective::all_gather;
+    if (copies && to.data != from.data && to.num_elements > 0)
+      std::memcpy(to.data, from.data, static_cast<size_t>(to.num_bytes()));
+  }
+
+  void abort(const std::string& reason) noexcept override {
+    const std::scoped_lock lock(mutex_);
+    if (aborted_.load(std::memory_order_relaxed)) return;
+    reason_ = reason;
+    aborted_.store(true, std::memory_order_release);
+  }
+
+  SharedParts allocate(int64_t bytes, Millis /*limit*/) override {
+    check();
+    check_memory_for(bytes, "allocate, rank 0 of 1");
+    const Array memory = Array::zeros(DType::uint8, {bytes});
+    return {{memory.span()}, memory.owner()};
+  }
+
+ private:
+  // reason_ is written once, before aborted_ says so.
+  void check() const {
+    if (aborted_.load(std::memory_order_acquire))
+      throw Error(fmt::format("rank 0 of 1: the group was aborted: {}", reason_));
+  }
+
+  const ReductionShape shape_ = ReductionShape::flat(1);
+  Ticket done_ = 0;
+  std::atomic<bool> aborted_{false};
+  std::mutex mutex_;
+  std::string reason_;
+};
+
+}  // namespace
+
+std::shared_ptr<Engine> make_solo() { return std::make_shared<SoloEngine>(); }
+
+}  // namespace tutti
