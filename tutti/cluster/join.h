@@ -1,8 +1,10 @@
 /// Who is in the job, seen from inside: what a worker process learns when it joins.
 #pragma once
 
+#include <exception>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/comm/group.h"
 #include "tutti/comm/shm/shm.h"
@@ -14,8 +16,8 @@ struct WorkerEnvironment {
   int worker = 0;         ///< number of this worker, 0-based
   int num_workers = 1;
   std::string job;        ///< id of the job, for messages
-  int segment_fd = -1;    ///< inherited memfd through which the workers meet
-  int lifeline_fd = -1;   ///< closes when the launcher dies
+  int segment_fd = -1;    ///< inherited memfd through which the workers meet; -1 for one worker
+  int lifeline_fd = -1;   ///< channel to the launcher; closes when that dies
 };
 
 /// Reads the variables that `tutti run` sets; empty outside a launcher. Throws UsageError, with both
@@ -36,5 +38,10 @@ struct JoinOptions {
 /// are worker * replicas_per_worker + 0, 1, ... Collective over workers, and every worker gives the
 /// same number. Each call makes a new group with memory of its own.
 std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& options = {});
+
+/// Tells the launcher which error ends this process, so that it can tell the first failure from
+/// those that follow from it. Call it where main() catches; after join() an exception that nobody
+/// catches is reported by itself. Never throws; does nothing outside a launcher.
+void report_failure(const std::exception& error) noexcept;
 
 }  // namespace tutti

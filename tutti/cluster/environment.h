@@ -1,0 +1,13 @@
+/// The variables through which the launcher talks to a worker's process; docs/guide/environment.md
+/// lists them for users.
+#pragma once
+
+namespace tutti::detail {
+
+inline constexpr const char* kWorkerVariable = "TUTTI_WORKER";
+inline constexpr const char* kNumWorkersVariable = "TUTTI_NUM_WORKERS";
+inline constexpr const char* kJobVariable = "TUTTI_JOB";
+inline constexpr const char* kSegmentVariable = "TUTTI_SEGMENT_FD";
+inline constexpr const char* kLifelineVariable = "TUTTI_LIFELINE_FD";
+
+}  // namespace tutti::detail

@@ -1,0 +1,53 @@
+/// The end of a whole process tree, by the launcher or, when that was killed, by its guard.
+///
+/// Every process of a job carries TUTTI_JOB=<id> in its environment and most stay in their worker's
+/// process group; docs/design/launcher.md says how the rest are found.
+/// Thread rule: the thread that launches.
+#pragma once
+
+#include <sys/types.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/base/file_descriptor.h"
+
+namespace tutti::detail {
+
+/// Kills (SIGKILL) every process whose environment has `job_entry` ("TUTTI_JOB=<id>"), and, when
+/// `orphans` is set, every child of this process that is not in `spare`; these are reaped too.
+/// Returns how many were still there. Async-signal-safe.
+int kill_job_members(const char* job_entry, bool orphans, std::span<const pid_t> spare) noexcept;
+
+/// The children of this process.
+std::vector<pid_t> children_of_this_process();
+
+/// Whether a process is stopped (SIGSTOP, or a debugger).
+bool is_stopped(pid_t pid) noexcept;
+
+/// A process that watches the launcher and, should it die before dismiss(), ends the job's processes.
+/// It is forked without exec and makes system calls only, so that it may be started in a process
+/// with threads.
+class Guard {
+ public:
+  static constexpr int kMaxWorkers = 4096;
+
+  explicit Guard(const std::string& job_entry);
+  Guard(const Guard&) = delete;
+  ~Guard() { dismiss(); }
+
+  /// A worker whose process group must end.
+  void add(pid_t worker) noexcept;
+  /// The job has ended: the guard ends without doing anything, and is reaped.
+  void dismiss() noexcept;
+  pid_t pid() const noexcept { return pid_; }
+
+ private:
+  struct Shared;
+  Shared* shared_ = nullptr;  // a page that both processes map
+  FileDescriptor lifeline_;
+  pid_t pid_ = -1;
+};
+
+}  // namespace tutti::detail

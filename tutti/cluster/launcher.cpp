@@ -1,0 +1,416 @@
+#include "tutti/cluster/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <mutex>
+#include <optional>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/cluster/ending.h"
+#include "tutti/cluster/environment.h"
+#include "tutti/cluster/guard.h"
+#include "tutti/cluster/messages.h"
+#include "tutti/cluster/output.h"
+#include "tutti/cluster/report.h"
+#include "tutti/cluster/signals.h"
+#include "tutti/cluster/spawn.h"
+#include "tutti/comm/shm/shm.h"
+#include "tutti/net/descriptor_channel.h"
+
+namespace tutti {
+namespace {
+
+using detail::Message;
+
+std::string random_job_id() {
+  uint64_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) != sizeof bits) {
+    throw Error("launch: getrandom: " + errno_words(errno));
+  }
+  return fmt::format("{:016x}", bits);
+}
+
+/// One of a worker's two output streams.
+struct Stream {
+  FileDescriptor pipe;  // our end
+  int target = STDOUT_FILENO;
+  detail::LineSplitter lines;
+};
+
+struct Worker {
+  WorkerResult result;
+  FileDescriptor pidfd;
+  DescriptorChannel channel;
+  std::array<Stream, 2> streams{};
+  detail::LastLines last_lines;
+  bool running = false;
+  bool lost_a_peer = false;
+};
+
+// What an epoll event is about; the worker's number stands beside it.
+enum class Source : uint32_t { signal, death, output, errors, channel };
+
+class Job {
+ public:
+  Job(const LaunchOptions& options, std::string program);
+  Job(const Job&) = delete;
+  ~Job() { end_tree(); }
+
+  LaunchResult run();
+
+ private:
+  void start(int number);
+  std::vector<std::string> environment_of(int number, int lifeline) const;
+  void watch(int descriptor, Source source, int worker);
+  void wait_for_events();
+  void drain(Worker& worker, Stream& stream);
+  void flush(Worker& worker);
+  void read_channel(Worker& worker);
+  void on_message(Worker& worker, const DescriptorChannel::Message& received);
+  void on_death(Worker& worker);
+  void blame_a_stopped_worker(const Worker& failed);
+  void print_line(Worker& worker, int target, std::string_view line);
+  void tell(Worker& worker, const Message& message, std::span<const int> descriptors);
+  void send_signal(int signal);
+  void end_tree() noexcept;
+  LaunchResult result() const;
+  bool any_running() const;
+
+  const LaunchOptions& options_;
+  const std::string program_;  // its path
+  const std::string job_ = random_job_id();
+  const std::string job_entry_ = std::string(detail::kJobVariable) + "=" + job_;
+  detail::ReapsOrphans reaps_orphans_;
+  std::optional<detail::SignalPipe> signals_;
+  std::optional<ShmSegment> segment_;
+  FileDescriptor epoll_;
+  std::vector<Worker> workers_;
+  std::vector<pid_t> spare_;  // children that are not the job's orphans
+  detail::Guard guard_;
+  detail::Ending ending_;
+  std::vector<detail::Death> deaths_;  // in order
+  int stopped_worker_ = -1;
+  bool tree_ended_ = false;
+};
+
+Job::Job(const LaunchOptions& options, std::string program)
+    : options_(options),
+      program_(std::move(program)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      spare_(detail::children_of_this_process()),
+      guard_(job_entry_),
+      ending_({.failure_grace = options.failure_grace,
+               .signal_grace = options.signal_grace,
+               .end_on_failure = options.end_on_failure}) {
+  if (!epoll_) throw Error("launch: epoll: " + errno_words(errno));
+  spare_.push_back(guard_.pid());
+  if (options.num_workers > 1) segment_ = ShmSegment::create(options.num_workers);
+  if (options.handle_signals) {
+    signals_.emplace();
+    watch(signals_->descriptor(), Source::signal, 0);
+  }
+}
+
+LaunchResult Job::run() {
+  workers_.resize(static_cast<size_t>(options_.num_workers));
+  for (int w = 0; w < options_.num_workers; ++w) start(w);
+  while (any_running()) {
+    if (const auto signal = ending_.due(Clock::now())) {
+      send_signal(*signal);
+    } else {
+      wait_for_events();
+    }
+  }
+  end_tree();
+  return result();
+}
+
+void Job::start(int number) {
+  Worker& worker = workers_[static_cast<size_t>(number)];
+  worker.result.worker = number;
+  auto [ours, theirs] = DescriptorChannel::make_pair(fmt::format("worker {}", number), "launcher");
+  detail::SpawnPlan plan{.path = program_,
+                         .arguments = options_.command,
+                         .environment = environment_of(number, theirs.descriptor()),
+                         .inherited = {theirs.descriptor()}};
+  if (segment_) plan.inherited.push_back(segment_->descriptor());
+  std::array<FileDescriptor, 2> their_ends;
+  for (size_t i = 0; i < 2; ++i) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw Error("launch: pipe: " + errno_words(errno));
+    worker.streams[i].pipe.reset(ends[0]);
+    worker.streams[i].target = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
+    their_ends[i].reset(ends[1]);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  }
+  plan.output = their_ends[0].get();
+  plan.errors = their_ends[1].get();
+
+  detail::Spawned spawned = detail::spawn(plan);
+  worker.running = true;
+  worker.result.pid = spawned.pid;
+  worker.pidfd = std::move(spawned.pidfd);
+  worker.channel = std::move(ours);
+  spare_.push_back(spawned.pid);
+  guard_.add(spawned.pid);
+  watch(worker.pidfd.get(), Source::death, number);
+  watch(worker.streams[0].pipe.get(), Source::output, number);
+  watch(worker.streams[1].pipe.get(), Source::errors, number);
+  watch(worker.channel.descriptor(), Source::channel, number);
+  if (options_.announce) {
+    detail::write_whole(STDOUT_FILENO, fmt::format("worker {} pid {}\n", number, spawned.pid));
+  }
+}
+
+std::vector<std::string> Job::environment_of(int number, int lifeline) const {
+  using namespace detail;
+  std::vector<std::string> all = {job_entry_, fmt::format("{}={}", kWorkerVariable, number),
+                                  fmt::format("{}={}", kNumWorkersVariable, options_.num_workers),
+                                  fmt::format("{}={}", kLifelineVariable, lifeline)};
+  if (segment_) all.push_back(fmt::format("{}={}", kSegmentVariable, segment_->descriptor()));
+  const auto add = [&](const std::string& entry) {
+    const std::string name = entry.substr(0, entry.find('=') + 1);
+    const bool there = std::any_of(all.begin(), all.end(), [&](const std::string& other) {
+      return other.rfind(name, 0) == 0;
+    });
+    const bool ours = name.rfind(std::string(kSegmentVariable) + "=", 0) == 0;
+    if (!there && !ours) all.push_back(entry);
+  };
+  for (const std::string& entry : options_.environment) add(entry);
+  for (char** entry = environ; *entry != nullptr; ++entry) add(*entry);
+  return all;
+}
+
+void Job::watch(int descriptor, Source source, int worker) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = static_cast<uint64_t>(source) << 32 | static_cast<uint32_t>(worker);
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+    throw Error("launch: epoll_ctl: " + errno_words(errno));
+  }
+}
+
+void Job::wait_for_events() {
+  int timeout = -1;
+  if (const auto next = ending_.next()) {
+    const auto left = std::chrono::ceil<Millis>(*next - Clock::now()).count();
+    timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+  }
+  // The kernel's ready list is in order of arrival, so that of two workers found dead at once the
+  // first one died first. Room for all events keeps that order whole.
+  std::vector<epoll_event> events(4 * workers_.size() + 1);
+  const int ready =
+      epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+  if (ready < 0 && errno != EINTR) throw Error("launch: epoll_wait: " + errno_words(errno));
+  for (int i = 0; i < ready; ++i) {
+    const uint64_t tag = events[static_cast<size_t>(i)].data.u64;
+    Worker& worker = workers_[tag & 0xffffffff];
+    switch (static_cast<Source>(tag >> 32)) {
+      case Source::signal:
+        while (const int signal = signals_->take()) ending_.on_signal(signal, Clock::now());
+        break;
+      case Source::death: on_death(worker); break;
+      case Source::output: drain(worker, worker.streams[0]); break;
+      case Source::errors: drain(worker, worker.streams[1]); break;
+      case Source::channel: read_channel(worker); break;
+    }
+  }
+}
+
+void Job::drain(Worker& worker, Stream& stream) {
+  const auto take = [&](std::string_view line) { print_line(worker, stream.target, line); };
+  std::array<char, 64 << 10> bytes;
+  while (stream.pipe) {
+    const ssize_t got = read(stream.pipe.get(), bytes.data(), bytes.size());
+    if (got > 0) {
+      stream.lines.append({bytes.data(), static_cast<size_t>(got)}, take);
+    } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
+      stream.pipe.reset();  // epoll forgets it
+      stream.lines.finish(take);
+    } else if (errno == EAGAIN) {
+      return;
+    }
+  }
+}
+
+/// Everything that is there, and a last line without an end.
+void Job::flush(Worker& worker) {
+  for (Stream& stream : worker.streams) {
+    drain(worker, stream);
+    stream.lines.finish([&](std::string_view line) { print_line(worker, stream.target, line); });
+  }
+}
+
+void Job::print_line(Worker& worker, int target, std::string_view line) {
+  worker.last_lines.add(line);
+  detail::write_whole(target, options_.prefix_output
+                                  ? fmt::format("[{}] {}\n", worker.result.worker, line)
+                                  : fmt::format("{}\n", line));
+}
+
+void Job::read_channel(Worker& worker) {
+  while (worker.channel.descriptor() >= 0) {
+    pollfd entry{worker.channel.descriptor(), POLLIN, 0};
+    if (poll(&entry, 1, 0) <= 0) return;
+    try {
+      on_message(worker, worker.channel.receive(Deadline(Millis{0})));
+    } catch (const PeerLost&) {
+      worker.channel.close();  // it ended, or never used it
+    } catch (const Error& error) {
+      log(LogLevel::warning, "{}", error.what());
+      worker.channel.close();
+    }
+  }
+}
+
+void Job::on_message(Worker& worker, const DescriptorChannel::Message& received) {
+  auto message = detail::decode(received.text);
+  if (!message) throw Error(fmt::format("worker {} sent \"{}\"", worker.result.worker, received.text));
+  message->worker = worker.result.worker;
+  if (message->kind == Message::Kind::failed) {
+    const size_t colon = message->text.find(": ");
+    worker.lost_a_peer = message->text.substr(0, colon) == "PeerLost";
+    worker.result.error = colon == std::string::npos ? message->text : message->text.substr(colon + 2);
+    return;
+  }
+  std::vector<int> descriptors;
+  for (const FileDescriptor& fd : received.descriptors) descriptors.push_back(fd.get());
+  for (Worker& other : workers_) {
+    if (&other != &worker || message->kind == Message::Kind::joined) {
+      tell(other, *message, descriptors);
+    }
+  }
+}
+
+void Job::tell(Worker& worker, const Message& message, std::span<const int> descriptors) {
+  if (!worker.running || worker.channel.descriptor() < 0) return;
+  try {
+    worker.channel.send(detail::encode(message), descriptors, Deadline(Millis{0}));
+  } catch (const Error& error) {
+    // It is about to end, or does not read; its own deadlines answer for it.
+    log(LogLevel::debug, "{}", error.what());
+  }
+}
+
+void Job::on_death(Worker& worker) {
+  siginfo_t facts{};
+  // It stays a zombie until the end of the tree, so that its process group's number is not reused.
+  if (waitid(P_PIDFD, static_cast<id_t>(worker.pidfd.get()), &facts, WEXITED | WNOWAIT | WNOHANG) != 0) {
+    throw Error("launch: waitid: " + errno_words(errno));
+  }
+  if (facts.si_pid == 0) return;
+  flush(worker);
+  read_channel(worker);
+  worker.running = false;
+  worker.pidfd.reset();
+  worker.channel.close();
+  WorkerResult& result = worker.result;
+  if (facts.si_code == CLD_EXITED) {
+    result.exit_code = facts.si_status;
+  } else {
+    result.signal = facts.si_status;
+  }
+  deaths_.push_back({result.worker, result.failed(), worker.lost_a_peer});
+  const std::string how = result.ending();
+  for (Worker& other : workers_) {
+    tell(other, {.kind = Message::Kind::lost, .worker = result.worker, .text = how}, {});
+  }
+  if (!result.failed()) return;
+  blame_a_stopped_worker(worker);
+  ending_.on_failure(Clock::now());
+}
+
+/// A worker that is stopped lets the others' limits pass: they die first, but it is the cause.
+void Job::blame_a_stopped_worker(const Worker& failed) {
+  const auto failures = std::count_if(deaths_.begin(), deaths_.end(),
+                                      [](const detail::Death& death) { return death.failed; });
+  if (failures > 1 || failed.result.stopped_by_launcher) return;
+  for (const Worker& other : workers_) {
+    if (other.running && detail::is_stopped(other.result.pid)) stopped_worker_ = other.result.worker;
+  }
+}
+
+void Job::send_signal(int signal) {
+  for (Worker& worker : workers_) {
+    if (!worker.running) continue;
+    worker.result.stopped_by_launcher = true;
+    kill(-worker.result.pid, signal);
+  }
+}
+
+bool Job::any_running() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.running; });
+}
+
+void Job::end_tree() noexcept {
+  if (tree_ended_) return;
+  tree_ended_ = true;
+  for (const Worker& worker : workers_) {
+    if (worker.result.pid > 0) kill(-worker.result.pid, SIGKILL);
+  }
+  // What was killed takes a moment to go; what it forked meanwhile is found in the next round.
+  constexpr int kRounds = 400;
+  for (int round = 0; round < kRounds; ++round) {
+    if (detail::kill_job_members(job_entry_.c_str(), true, spare_) == 0) break;
+    const timespec pause{0, 5'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  for (Worker& worker : workers_) {
+    if (worker.result.pid <= 0) continue;
+    while (waitpid(worker.result.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    flush(worker);
+  }
+  guard_.dismiss();
+}
+
+LaunchResult Job::result() const {
+  LaunchResult result;
+  for (const Worker& worker : workers_) {
+    result.workers.push_back(worker.result);
+    result.workers.back().last_lines = worker.last_lines.lines();
+  }
+  const int signal = ending_.first_signal();
+  const auto root = detail::root_of(deaths_);
+  if (signal != 0) {
+    result.exit_code = 128 + signal;
+    result.root_cause = fmt::format("ended by SIG{}", sigabbrev_np(signal));
+  } else if (root) {
+    const WorkerResult& first = workers_[static_cast<size_t>(*root)].result;
+    result.exit_code = first.signal != 0 ? 128 + first.signal : first.exit_code;
+    result.root_worker = stopped_worker_ >= 0 ? stopped_worker_ : *root;
+    result.root_cause =
+        stopped_worker_ >= 0
+            ? fmt::format("rank {} was stopped (SIGSTOP) and did not go on", stopped_worker_)
+            : fmt::format("rank {} {}", *root, first.ending());
+  }
+  return result;
+}
+
+}  // namespace
+
+LaunchResult launch(const LaunchOptions& options) {
+  if (options.num_workers < 1 || options.num_workers > detail::Guard::kMaxWorkers) {
+    throw UsageError(fmt::format("launch: {} workers; 1 to {} are possible", options.num_workers,
+                                 detail::Guard::kMaxWorkers));
+  }
+  if (options.command.empty()) throw UsageError("launch: no program to start");
+  static std::mutex one_at_a_time;
+  const std::unique_lock lock(one_at_a_time, std::try_to_lock);
+  if (!lock) throw UsageError("launch: another launch of this process is running");
+  return Job(options, detail::find_program(options.command.front())).run();
+}
+
+}  // namespace tutti

@@ -1,0 +1,32 @@
+/// What workers and their launcher say to each other over the lifeline: one word, numbers, a text.
+/// Thread rule: pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace tutti::detail {
+
+/// joined   worker to launcher, and on to all: this worker has called join()
+/// lost     launcher to all: a worker has ended; text says how
+/// share    worker to launcher, and on to the others: a descriptor; number counts them
+/// refused  instead of a share: it could not be made; text says why
+/// failed   worker to launcher: the error that ends it; text is "CLASS: what()"
+struct Message {
+  enum class Kind { joined, lost, share, refused, failed };
+  Kind kind = Kind::joined;
+  int worker = 0;
+  int number = 0;
+  std::string text;
+
+  bool operator==(const Message&) const = default;
+};
+
+/// "lost 2 0 was killed by SIGKILL".
+std::string encode(const Message& message);
+
+/// What encode() wrote; nothing when it is something else.
+std::optional<Message> decode(std::string_view text);
+
+}  // namespace tutti::detail

@@ -1,0 +1,59 @@
+#include "tutti/cluster/report.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstring>
+
+namespace tutti {
+
+std::string WorkerResult::ending() const {
+  std::string text;
+  if (signal != 0) {
+    const char* name = sigabbrev_np(signal);
+    text = name != nullptr ? fmt::format("was killed by SIG{}", name)
+                           : fmt::format("was killed by signal {}", signal);
+  } else {
+    text = fmt::format("exited with code {}", exit_code);
+  }
+  if (!error.empty()) text += ": " + error.substr(0, error.find('\n'));
+  return text;
+}
+
+std::string failure_report(const LaunchResult& result) {
+  if (result.root_cause.empty()) return "";
+  std::string others;
+  for (const WorkerResult& worker : result.workers) {
+    if (!worker.failed() || worker.worker == result.root_worker) continue;
+    WorkerResult brief = worker;
+    brief.error.clear();  // secondary failures are folded
+    others += fmt::format("{}rank {} {}{}", others.empty() ? "" : ", ", worker.worker,
+                          brief.ending(), worker.stopped_by_launcher ? " (ended by tutti)" : "");
+  }
+  std::string text;
+  if (!others.empty()) text += fmt::format("after the first failure: {}\n", others);
+  if (result.root_worker >= 0) {
+    const auto& root = result.workers.at(static_cast<size_t>(result.root_worker));
+    if (!root.last_lines.empty()) text += fmt::format("last lines of rank {}:\n", root.worker);
+    for (const std::string& line : root.last_lines) text += "  " + line + "\n";
+    if (root.signal == SIGKILL && !root.stopped_by_launcher) {
+      text += "a SIGKILL that nobody sent is often the kernel's answer to memory running out\n";
+    }
+  }
+  return text + result.root_cause;
+}
+
+namespace detail {
+
+std::optional<int> root_of(const std::vector<Death>& deaths) {
+  std::optional<int> first;
+  for (const Death& death : deaths) {
+    if (!death.failed) continue;
+    if (!death.lost_a_peer) return death.worker;
+    if (!first) first = death.worker;
+  }
+  return first;
+}
+
+}  // namespace detail
+}  // namespace tutti
