@@ -9,11 +9,11 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <string>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file_descriptor.h"
 
 namespace tutti {
 namespace {
@@ -21,25 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 using Pieces = std::span<const std::span<const std::byte>>;
-
-// Rules shared by the functions below: a descriptor has one owner, and errno is read at once.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) noexcept : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const noexcept { return fd_; }
-  bool open() const noexcept { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 [[noreturn]] void fail_write(const fs::path& path, std::string_view operation, int error_number) {
   throw Error(fmt::format("cannot write {}: {}: {}\n  an earlier file of that name is untouched",
@@ -61,8 +42,7 @@ void write_all(int fd, Pieces pieces, const fs::path& path) {
     while (!piece.empty()) {
       const ssize_t count = ::write(fd, piece.data(), std::min(piece.size(), kMostPerCall));
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0)
-        fail_write(path, fmt::format("after {} of {} bytes", written, total), errno);
+      if (count < 0) fail_write(path, fmt::format("after {} of {} bytes", written, total), errno);
       piece = piece.subspan(static_cast<size_t>(count));
       written += static_cast<size_t>(count);
     }
@@ -75,8 +55,8 @@ fs::path folder_of(const fs::path& path) {
 
 fs::path temporary_name(const fs::path& path) {
   static std::atomic<unsigned> counter{0};
-  return folder_of(path) / fmt::format(".{}.{}-{}.tmp", path.filename().string(), ::getpid(),
-                                       counter.fetch_add(1));
+  return folder_of(path) /
+         fmt::format(".{}.{}-{}.tmp", path.filename().string(), ::getpid(), counter.fetch_add(1));
 }
 
 // A file that has no place in the folder yet, or has one under a temporary name that goes away
@@ -84,13 +64,13 @@ fs::path temporary_name(const fs::path& path) {
 class NewFile {
  public:
   explicit NewFile(const fs::path& path) : path_(path), temporary_(temporary_name(path)) {
-    fd_ = Descriptor(::open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
-    if (fd_.open()) return;
+    fd_ = FileDescriptor(::open(folder_of(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666));
+    if (fd_) return;
     // What a file system without nameless files, or a kernel without knowledge of them, answers.
     if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)
       fail_write(path, "making a file in " + folder_of(path).string(), errno);
-    fd_ = Descriptor(::open(temporary_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666));
-    if (!fd_.open()) fail_write(path, "making " + temporary_.string(), errno);
+    fd_ = FileDescriptor(::open(temporary_.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666));
+    if (!fd_) fail_write(path, "making " + temporary_.string(), errno);
     named_ = true;
   }
   NewFile(const NewFile&) = delete;
@@ -116,16 +96,16 @@ class NewFile {
  private:
   fs::path path_;
   fs::path temporary_;
-  Descriptor fd_;
+  FileDescriptor fd_;
   bool named_ = false;
 };
 
 void sync_folder(const fs::path& path) {
-  const Descriptor folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FileDescriptor folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // Some file systems cannot sync a folder (EINVAL): there the rename is all that there is.
-  if (folder.open() && ::fsync(folder.get()) != 0 && errno != EINVAL && errno != EROFS)
-    throw Error(fmt::format("{} is written, but its folder could not be synced: {}",
-                            path.string(), errno_words(errno)));
+  if (folder && ::fsync(folder.get()) != 0 && errno != EINVAL && errno != EROFS)
+    throw Error(fmt::format("{} is written, but its folder could not be synced: {}", path.string(),
+                            errno_words(errno)));
 }
 
 // The file that `path` stands for, links followed; its last part need not be there.
@@ -148,9 +128,9 @@ MappedFile map_file(const fs::path& path) {
   const auto fail = [&](int error_number) {
     throw DataError(fmt::format("cannot read {}: {}", path.string(), errno_words(error_number)));
   };
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.open()) fail(errno);
-  struct stat status {};
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) fail(errno);
+  struct stat status{};
   if (::fstat(fd.get(), &status) != 0) fail(errno);
   if (!S_ISREG(status.st_mode))
     throw DataError(fmt::format("cannot read {}: got a {}, expected a regular file", path.string(),
@@ -166,8 +146,8 @@ MappedFile map_file(const fs::path& path) {
 
 void write_file_atomically(const fs::path& path, Pieces pieces) {
   if (is_stream(path)) {
-    const Descriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-    if (!fd.open()) fail_write(path, "open", errno);
+    const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!fd) fail_write(path, "open", errno);
     write_all(fd.get(), pieces, path);
     return;
   }

@@ -24,10 +24,11 @@ MappedFile map_file(const std::filesystem::path& path);
 
 /// Replaces `path` by the pieces, one after another, or leaves it as it was.
 ///
-/// The bytes go to a file without a name in the same folder, are synced, get a name, and are renamed
-/// to `path`; the folder is synced last. A death on the way leaves nothing (on file systems without
-/// O_TMPFILE: a file `.<name>.<pid>-<n>.tmp`). Links are followed. A device or pipe (/dev/stdout) is
-/// written directly. Throws Error with path, bytes and cause; an earlier file is then untouched.
+/// The bytes go to a file without a name in the same folder, are synced, get a name, and are
+/// renamed to `path`; the folder is synced last. A death on the way leaves nothing (on file systems
+/// without O_TMPFILE: a file `.<name>.<pid>-<n>.tmp`). Links are followed. A device or pipe
+/// (/dev/stdout) is written directly. Throws Error with path, bytes and cause; an earlier file is
+/// then untouched.
 void write_file_atomically(const std::filesystem::path& path,
                            std::span<const std::span<const std::byte>> pieces);
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);

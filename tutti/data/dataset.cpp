@@ -44,9 +44,9 @@ void require_rank(int64_t global_size, int replicas, int rank, std::span<const d
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   if (!good || !(total > 0) || !std::isfinite(total) ||
       weights.size() != static_cast<size_t>(replicas))
-    throw UsageError(fmt::format(
-        "weights of shares [{}]: expected {} finite numbers >= 0, not all of them 0",
-        fmt::join(weights, ", "), replicas));
+    throw UsageError(
+        fmt::format("weights of shares [{}]: expected {} finite numbers >= 0, not all of them 0",
+                    fmt::join(weights, ", "), replicas));
 }
 
 // Largest remainder: everybody gets the whole part, the largest fractions one more.
@@ -105,8 +105,7 @@ std::span<const int64_t> Epoch::rows(int64_t step) const {
 
 Batch Epoch::part(int64_t step, Share share) const {
   const auto whole = rows(step);
-  if (share.begin < 0 || share.begin > share.end ||
-      share.end > static_cast<int64_t>(whole.size()))
+  if (share.begin < 0 || share.begin > share.end || share.end > static_cast<int64_t>(whole.size()))
     throw UsageError(fmt::format("samples [{}, {}) of batch {}, which has {}", share.begin,
                                  share.end, step, whole.size()));
   return state_->source->gather(

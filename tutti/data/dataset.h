@@ -99,12 +99,12 @@ class Dataset {
   /// last: a view after it is a UsageError; batch() again replaces the size.
   Dataset batch(int64_t global_size) const;
 
-  int64_t num_samples() const;              ///< in one epoch, after all views
-  int64_t num_batches() const;              ///< in one epoch; UsageError without batch()
-  int64_t global_batch_size() const;        ///< that of batch(); 0 when there was none
-  const std::vector<Column>& columns() const;  ///< dtype and shape of a row, column by column
+  int64_t num_samples() const;                      ///< in one epoch, after all views
+  int64_t num_batches() const;                      ///< in one epoch; UsageError without batch()
+  int64_t global_batch_size() const;                ///< that of batch(); 0 when there was none
+  const std::vector<Column>& columns() const;       ///< dtype and shape of a row, column by column
   const std::vector<std::string>& classes() const;  ///< names by label; empty when there are none
-  int64_t num_classes() const;              ///< classes().size()
+  int64_t num_classes() const;                      ///< classes().size()
 
   /// The order of one epoch. Costs 8 bytes a sample. UsageError without batch() or with epoch < 0.
   Epoch epoch(EpochOptions options) const;

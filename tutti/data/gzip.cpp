@@ -73,7 +73,10 @@ size_t GzipReader::read(std::span<std::byte> out) {
       state.fail(fmt::format("damaged or no gzip file: {}",
                              state.stream.msg != nullptr ? state.stream.msg : "unexpected data"));
     } else if (state.unread() == 0 && state.stream.avail_out != 0) {
-      state.fail("truncated gzip file: the data end in the middle of a member");
+      state.fail(
+          fmt::format("truncated gzip file: got {} bytes, expected more: they end in the "
+                      "middle of a member",
+                      state.file_bytes));
     }
   }
   return written;

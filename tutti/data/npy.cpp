@@ -36,8 +36,8 @@ constexpr Kind kKinds[] = {
     {"i8", DType::int64},   {"f2", DType::float16}, {"f4", DType::float32}, {"f8", DType::float64},
 };
 
-// Reads the header's Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }.
-// Nothing but such a dictionary of exactly these three keys is taken.
+// Reads the header's Python dictionary: {'descr': '<f4', 'fortran_order': False, 'shape': (2, 3),
+// }. Nothing but such a dictionary of exactly these three keys is taken.
 class Dictionary {
  public:
   Dictionary(std::string_view text, const std::string& where) : text_(text), where_(where) {}
@@ -198,8 +198,10 @@ HeaderPlace find_header(std::span<const std::byte> bytes, const std::string& whe
   size_t length = 0;
   for (size_t i = 0; i < length_bytes; ++i) length |= size_t{octets[kFixedBytes + i]} << (8 * i);
   if (length > kMostHeaderBytes)
-    throw DataError(fmt::format("{}: damaged .npy header: got a length of {} bytes, expected at "
-                                "most {}", where, length, kMostHeaderBytes));
+    throw DataError(
+        fmt::format("{}: damaged .npy header: got a length of {} bytes, expected at "
+                    "most {}",
+                    where, length, kMostHeaderBytes));
   place.end = place.begin + length;
   if (bytes.size() < place.end) throw truncated(place.end);
   return place;
@@ -272,6 +274,7 @@ Array read_gzipped(const std::filesystem::path& path) {
   const size_t got = reader.read({static_cast<std::byte*>(array.data()), expected});
   std::byte one_more{};
   const size_t beyond = got == expected ? reader.read({&one_more, 1}) : 0;
+  // How much is left over is not known without unpacking it: at least one byte.
   if (got + beyond != expected)
     fail_size(where, header, header.data_offset + static_cast<int64_t>(got + beyond));
   if (header.swapped) swap_elements(array.data(), header.num_elements, size_of(header.dtype));
@@ -289,9 +292,10 @@ NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::string& 
   header.data_offset = static_cast<int64_t>(place.end);
   set_dtype(dictionary.descr, where, header);
   if (dictionary.fortran_order && dictionary.shape.size() > 1)
-    throw DataError(fmt::format(
-        "{}: got Fortran order with shape [{}], expected C order\n  save it again with "
-        "numpy.ascontiguousarray", where, fmt::join(dictionary.shape, ", ")));
+    throw DataError(
+        fmt::format("{}: got Fortran order with shape [{}], expected C order\n  save it again with "
+                    "numpy.ascontiguousarray",
+                    where, fmt::join(dictionary.shape, ", ")));
   set_shape(std::move(dictionary.shape), where, header);
   return header;
 }
@@ -301,16 +305,14 @@ Array read_npy(const std::filesystem::path& path) {
 }
 
 void write_npy(const std::filesystem::path& path, const Array& array) {
-  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& known) {
-    return known.dtype == array.dtype();
-  });
+  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
+                                  [&](const Kind& known) { return known.dtype == array.dtype(); });
   if (kind == std::end(kKinds))
     throw UsageError(fmt::format("{}: .npy has no dtype for {}", path.string(), array.to_string()));
   std::string shape;
   for (int64_t dimension : array.shape()) shape += fmt::format("{}, ", dimension);
-  std::string header =
-      fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}",
-                  size_of(array.dtype()) == 1 ? '|' : '<', kind->code, shape);
+  std::string header = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}",
+                                   size_of(array.dtype()) == 1 ? '|' : '<', kind->code, shape);
   constexpr size_t kPrefix = kFixedBytes + 2;
   const size_t whole = (kPrefix + header.size() + 1 + 63) / 64 * 64;
   header.append(whole - kPrefix - header.size() - 1, ' ');
@@ -318,10 +320,9 @@ void write_npy(const std::filesystem::path& path, const Array& array) {
   std::string prefix(kMagic);
   prefix += {'\x01', '\x00', static_cast<char>(header.size() & 0xff),
              static_cast<char>(header.size() >> 8)};
-  const std::array pieces{
-      std::as_bytes(std::span(prefix)), std::as_bytes(std::span(header)),
-      std::span(static_cast<const std::byte*>(array.data()),
-                static_cast<size_t>(array.num_bytes()))};
+  const std::array pieces{std::as_bytes(std::span(prefix)), std::as_bytes(std::span(header)),
+                          std::span(static_cast<const std::byte*>(array.data()),
+                                    static_cast<size_t>(array.num_bytes()))};
   write_file_atomically(path, pieces);
 }
 

@@ -20,7 +20,7 @@ struct NpyHeader {
   bool swapped = false;        ///< big-endian elements of more than one byte
   std::vector<int64_t> shape;  ///< empty: one element
   int64_t num_elements = 1;
-  int64_t data_offset = 0;     ///< bytes from the start of the file to the first element
+  int64_t data_offset = 0;  ///< bytes from the start of the file to the first element
   int64_t num_bytes() const noexcept { return num_elements * size_of(dtype); }
 };
 
@@ -37,7 +37,8 @@ NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::string& 
 /// A mapped array is read-only, private to this process, and keeps the mapping alive; writing to it
 /// ends the process. It is a copy instead where the file is big-endian or its elements are not
 /// aligned. Throws DataError: file missing or unreadable, all of parse_npy_header's cases, and a
-/// file longer or shorter than its header says (both sizes are named); nothing is read past its end.
+/// file longer or shorter than its header says (both sizes are named); nothing is read past its
+/// end.
 Array read_npy(const std::filesystem::path& path);
 
 /// Writes version 1.0, little-endian, elements from a 64-byte boundary on; atomically, see

@@ -1,10 +1,11 @@
+#include "tutti/data/detail/order.h"
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/random.h"
-#include "tutti/data/detail/order.h"
 
 namespace tutti::data::detail {
 namespace {
@@ -63,7 +64,8 @@ struct Repeated final : Derived {
 struct Sharded final : Derived {
   Sharded(ViewHandle from, int64_t shard_index, int64_t shards)
       : Derived(from, (from->num_samples - shard_index + shards - 1) / shards),
-        index(shard_index), count(shards) {}
+        index(shard_index),
+        count(shards) {}
   std::vector<int64_t> order(Pass pass) const override {
     std::vector<int64_t> rows = before->order(pass);
     for (int64_t i = 0; i < num_samples; ++i)

@@ -90,8 +90,8 @@ void require_options(const QuickdrawOptions& options) {
   if (std::find(splits.begin(), splits.end(), options.split) == splits.end())
     throw UsageError(unknown_message("split", options.split, splits));
   if (!(options.test_fraction >= 0 && options.test_fraction < 1))
-    throw UsageError(fmt::format("test fraction {}: expected 0 <= fraction < 1",
-                                 options.test_fraction));
+    throw UsageError(
+        fmt::format("test fraction {}: expected 0 <= fraction < 1", options.test_fraction));
   if (options.limit_per_class < 0)
     throw UsageError(fmt::format("limit of {} doodles a class: expected 0 (all) or more",
                                  options.limit_per_class));
@@ -109,10 +109,10 @@ std::string class_of(const std::string& name) {
 std::map<std::string, fs::path> find_classes(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
-    throw DataError(fmt::format("data folder {}: {}, expected a folder of <class>.npy or "
-                                "<class>.npy.gz files\n  check the path",
-                                folder.string(),
-                                fs::exists(folder, error) ? "is no folder" : "does not exist"));
+    throw DataError(fmt::format(
+        "data folder {}: {}, expected a folder of <class>.npy or "
+        "<class>.npy.gz files\n  check the path",
+        folder.string(), fs::exists(folder, error) ? "is no folder" : "does not exist"));
   std::map<std::string, fs::path> files;
   auto entries = fs::directory_iterator(folder, error);
   for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
@@ -120,18 +120,20 @@ std::map<std::string, fs::path> find_classes(const fs::path& folder) {
     if (name.empty()) continue;
     const auto [known, is_new] = files.emplace(name, entries->path());
     if (!is_new)
-      throw DataError(fmt::format("data folder {}: class \"{}\" is there twice, as {} and {}\n"
-                                  "  remove one", folder.string(), name,
-                                  known->second.filename().string(),
-                                  entries->path().filename().string()));
+      throw DataError(
+          fmt::format("data folder {}: class \"{}\" is there twice, as {} and {}\n"
+                      "  remove one",
+                      folder.string(), name, known->second.filename().string(),
+                      entries->path().filename().string()));
   }
   if (error)
-    throw DataError(fmt::format("data folder {} cannot be read: {}", folder.string(),
-                                error.message()));
+    throw DataError(
+        fmt::format("data folder {} cannot be read: {}", folder.string(), error.message()));
   if (files.empty())
-    throw DataError(fmt::format("data folder {}: got no class, expected <class>.npy or "
-                                "<class>.npy.gz files of uint8 [rows, {}]", folder.string(),
-                                kPixels));
+    throw DataError(
+        fmt::format("data folder {}: got no class, expected <class>.npy or "
+                    "<class>.npy.gz files of uint8 [rows, {}]",
+                    folder.string(), kPixels));
   return files;
 }
 
@@ -165,9 +167,9 @@ Dataset quickdraw(const fs::path& folder, QuickdrawOptions options) {
   }
   auto source = std::make_shared<QuickdrawSource>(std::move(names), std::move(pixels));
   if (source->num_rows() == 0)
-    throw UsageError(fmt::format(
-        "data folder {}: the split \"{}\" is empty with a test fraction of {:.3g}", folder.string(),
-        options.split, options.test_fraction));
+    throw UsageError(
+        fmt::format("data folder {}: the split \"{}\" is empty with a test fraction of {:.3g}",
+                    folder.string(), options.split, options.test_fraction));
   return Dataset(std::move(source));
 }
 

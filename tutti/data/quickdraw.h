@@ -1,7 +1,7 @@
 /// Quick, Draw! doodles: a folder of one .npy or .npy.gz file a class.
 ///
-/// Each file holds uint8 [rows, 784]: 28 x 28 pixels, row by row from the top, 0 background, 255 ink.
-/// The class is the file's name without its ending; labels number the classes sorted by bytes.
+/// Each file holds uint8 [rows, 784]: 28 x 28 pixels, row by row from the top, 0 background, 255
+/// ink. The class is the file's name without its ending; labels number the classes sorted by bytes.
 /// docs/formats/quickdraw.md describes the folder.
 #pragma once
 
@@ -14,9 +14,9 @@
 namespace tutti::data {
 
 struct QuickdrawOptions {
-  std::string split = "train";         ///< "train", "test" or "all"
-  double test_fraction = 1.0 / 6;      ///< in [0, 1): the last rows of each class, rounded down
-  int64_t limit_per_class = 0;         ///< at most so many of the split's rows a class; 0: all
+  std::string split = "train";     ///< "train", "test" or "all"
+  double test_fraction = 1.0 / 6;  ///< in [0, 1): the last rows of each class, rounded down
+  int64_t limit_per_class = 0;     ///< at most so many of the split's rows a class; 0: all
 };
 
 /// Opens a folder of doodles.

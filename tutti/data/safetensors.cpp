@@ -28,10 +28,10 @@ struct Kind {
   DType dtype;
 };
 constexpr Kind kKinds[] = {
-    {"BOOL", DType::boolean}, {"U8", DType::uint8},    {"I8", DType::int8},
-    {"U16", DType::uint16},   {"I16", DType::int16},   {"F16", DType::float16},
+    {"BOOL", DType::boolean},  {"U8", DType::uint8},   {"I8", DType::int8},
+    {"U16", DType::uint16},    {"I16", DType::int16},  {"F16", DType::float16},
     {"BF16", DType::bfloat16}, {"U32", DType::uint32}, {"I32", DType::int32},
-    {"F32", DType::float32},  {"U64", DType::uint64},  {"I64", DType::int64},
+    {"F32", DType::float32},   {"U64", DType::uint64}, {"I64", DType::int64},
     {"F64", DType::float64},
 };
 
@@ -48,9 +48,9 @@ std::vector<const NamedArray*> layout(const std::filesystem::path& path,
   std::set<std::string_view> names;
   for (const NamedArray& entry : arrays) {
     if (entry.name.empty() || entry.name == kMetadataKey || !names.insert(entry.name).second)
-      throw UsageError(fmt::format(
-          "cannot write {}: array name \"{}\" is empty, reserved or there twice", path.string(),
-          entry.name));
+      throw UsageError(
+          fmt::format("cannot write {}: array name \"{}\" is empty, reserved or there twice",
+                      path.string(), entry.name));
     sorted.push_back(&entry);
   }
   std::sort(sorted.begin(), sorted.end(), [](const NamedArray* a, const NamedArray* b) {
@@ -66,8 +66,7 @@ std::string make_header(const std::filesystem::path& path,
   // Keys in the order in which the format's own writer puts them: equal content, equal bytes.
   std::string header;
   try {
-    if (!metadata.empty())
-      header += fmt::format(",\"{}\":{}", kMetadataKey, Json(metadata).dump());
+    if (!metadata.empty()) header += fmt::format(",\"{}\":{}", kMetadataKey, Json(metadata).dump());
     int64_t offset = 0;
     for (const NamedArray* entry : sorted) {
       const int64_t end = offset + entry->array.num_bytes();

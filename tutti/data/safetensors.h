@@ -19,7 +19,7 @@ struct NamedArray {
 };
 
 struct Safetensors {
-  std::vector<NamedArray> arrays;                ///< in the order of their bytes in the file
+  std::vector<NamedArray> arrays;               ///< in the order of their bytes in the file
   std::map<std::string, std::string> metadata;  ///< free text by key; the format's __metadata__
 
   /// The array of that name, or nullptr.
@@ -39,8 +39,9 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
 /// file does not align them for their dtype).
 ///
 /// Throws DataError, with what was got and expected, when the file is missing, unreadable or
-/// truncated; when the header is no valid JSON, has a key twice or one that is unknown; when a dtype
-/// has no counterpart (F8_E4M3, ...), or shapes and offsets disagree, overlap or leave bytes over.
+/// truncated; when the header is no valid JSON, has a key twice or one that is unknown; when a
+/// dtype has no counterpart (F8_E4M3, ...), or shapes and offsets disagree, overlap or leave bytes
+/// over.
 Safetensors read_safetensors(const std::filesystem::path& path);
 
 }  // namespace tutti::data

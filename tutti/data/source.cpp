@@ -25,7 +25,8 @@ Array uninitialized(DType dtype, std::vector<int64_t> shape) {
 
 void require_elements(const Array& array, int64_t num_elements) {
   if (array.num_elements() != num_elements)
-    throw UsageError(fmt::format("array_of: got {} elements for {}", num_elements, array.to_string()));
+    throw UsageError(
+        fmt::format("array_of: got {} elements for {}", num_elements, array.to_string()));
 }
 
 }  // namespace detail
@@ -43,10 +44,10 @@ class ArraySource final : public Source {
             "from_arrays: column {} is {}, column 0 is {}: all need the same first dimension",
             columns_.size(), array.to_string(), arrays_[0].to_string()));
       const char* const names[] = {"x", "y"};
-      columns_.push_back({columns_.size() < 2 ? names[columns_.size()]
-                                              : fmt::format("column{}", columns_.size()),
-                          array.dtype(),
-                          {array.shape().begin() + 1, array.shape().end()}});
+      columns_.push_back(
+          {columns_.size() < 2 ? names[columns_.size()] : fmt::format("column{}", columns_.size()),
+           array.dtype(),
+           {array.shape().begin() + 1, array.shape().end()}});
     }
   }
 

@@ -17,7 +17,8 @@ namespace tutti::data {
 struct Column {
   std::string name;            ///< "x" (features), "y" (label), ...
   DType dtype = DType::uint8;  ///< as delivered: doodles arrive as float32, whatever the file holds
-  std::vector<int64_t> shape;  ///< of one row, without the batch dimension: {1, 28, 28}; a label: {}
+  std::vector<int64_t>
+      shape;  ///< of one row, without the batch dimension: {1, 28, 28}; a label: {}
 };
 
 /// Some rows of every column. Column c has shape [size, columns()[c].shape...].

@@ -8,9 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/temp_folder.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+
+#include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
@@ -59,7 +60,7 @@ TEST(WriteFileAtomically, ReplacesAndObeysTheUmask) {
   write_file_atomically(folder / "a", "new");
   ::umask(before);
   EXPECT_EQ(get_bytes(folder / "a"), "new");
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat((folder / "a").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0640u);
 }
@@ -146,7 +147,8 @@ TEST(RequireWritable, LeavesNothingAndNamesTheFlag) {
   const auto why = [&](const fs::path& path) {
     return message_of<UsageError>([&] { require_writable(path, "--json"); });
   };
-  EXPECT_THAT(why(folder / "none/a"), HasSubstr("there is no folder " + (folder / "none").string()));
+  EXPECT_THAT(why(folder / "none/a"),
+              HasSubstr("there is no folder " + (folder / "none").string()));
   EXPECT_THAT(why(folder / "none/a"), HasSubstr("--json"));
   EXPECT_THAT(why(folder.path()), HasSubstr("is a folder"));
   EXPECT_THAT(why(""), HasSubstr("empty"));

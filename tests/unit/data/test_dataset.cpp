@@ -10,9 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "tests/support/temp_folder.h"
 #include "tutti/base/error.h"
 #include "tutti/data/dataset.h"
+
+#include "tests/support/temp_folder.h"
 
 namespace tutti::data {
 namespace {
@@ -325,10 +326,11 @@ TEST(Dataset, RejectsTheWrongOrderOfCalls) {
 TEST(FromArrays, RejectsColumnsThatDoNotFit) {
   EXPECT_THROW(from_arrays({}), UsageError);
   EXPECT_THROW(from_arrays({Array::zeros(DType::float32, {})}), UsageError);
-  EXPECT_THAT(message_of<UsageError>([] {
-                from_arrays({Array::zeros(DType::float32, {3, 2}), Array::zeros(DType::int64, {4})});
-              }),
-              HasSubstr("column 1 is int64 [4], column 0 is float32 [3, 2]"));
+  EXPECT_THAT(
+      message_of<UsageError>([] {
+        from_arrays({Array::zeros(DType::float32, {3, 2}), Array::zeros(DType::int64, {4})});
+      }),
+      HasSubstr("column 1 is int64 [4], column 0 is float32 [3, 2]"));
   EXPECT_THROW(array_of(std::vector<float>{1, 2, 3}, {2, 2}), UsageError);
   EXPECT_EQ(from_arrays({Array::zeros(DType::float32, {0, 2})}).num_samples(), 0);
 }

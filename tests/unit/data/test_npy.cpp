@@ -6,11 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/error.h"
+#include "tutti/data/npy.h"
+
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/gzip_support.h"
 #include "tests/unit/data/python_support.h"
-#include "tutti/base/error.h"
-#include "tutti/data/npy.h"
 
 namespace tutti::data {
 namespace {
@@ -183,14 +184,15 @@ TEST(Npy, RejectsMagicVersionAndSizesWithGotAndExpected) {
     put_bytes(folder / "a.npy", bytes);
     return message_of<DataError>([&] { read_npy(folder / "a.npy"); });
   };
-  EXPECT_THAT(why("PK\x03\x04 zip"), AllOf(HasSubstr("got 50 4b 03 04"),
-                                           HasSubstr("expected 93 4e 55 4d 50 59")));
+  EXPECT_THAT(why("PK\x03\x04 zip"),
+              AllOf(HasSubstr("got 50 4b 03 04"), HasSubstr("expected 93 4e 55 4d 50 59")));
   std::string version = kSmall;
   version[6] = 4;
   EXPECT_THAT(why(version), HasSubstr("got .npy version 4.0, expected 1.0, 2.0 or 3.0"));
   EXPECT_THAT(why(npy(2, std::string(70'000, ' '), "")), HasSubstr("got a length of"));
-  EXPECT_THAT(why(kSmall.substr(0, kSmall.size() - 1)),
-              HasSubstr("truncated: got 142 bytes, expected 143 (128 of header, 15 for uint8 [3, 5])"));
+  EXPECT_THAT(
+      why(kSmall.substr(0, kSmall.size() - 1)),
+      HasSubstr("truncated: got 142 bytes, expected 143 (128 of header, 15 for uint8 [3, 5])"));
   EXPECT_THAT(why(kSmall + "!"), HasSubstr("bytes left over: got 144 bytes, expected 143"));
   EXPECT_THAT(message_of<DataError>([&] { read_npy(folder / "none.npy"); }),
               AllOf(HasSubstr("none.npy"), HasSubstr("No such file")));
@@ -292,19 +294,28 @@ TEST(NpyPython, NumpyAndWeReadEachOther) {
   if (!python.why_not().empty()) GTEST_SKIP() << python.why_not();
   const TempFolder folder;
   const std::string path = folder.path().string();
-  python.run("import numpy as np\n"
-             "np.save('" + path + "/a.npy', np.arange(12, dtype='>i4').reshape(3, 4) - 5)\n"
-             "np.save('" + path + "/b.npy', np.float16(2.5))\n"
-             "np.lib.format.write_array(open('" + path + "/c.npy', 'wb'), np.ones((2, 3), bool), (3, 0))\n");
+  python.run(
+      "import numpy as np\n"
+      "np.save('" +
+      path +
+      "/a.npy', np.arange(12, dtype='>i4').reshape(3, 4) - 5)\n"
+      "np.save('" +
+      path +
+      "/b.npy', np.float16(2.5))\n"
+      "np.lib.format.write_array(open('" +
+      path + "/c.npy', 'wb'), np.ones((2, 3), bool), (3, 0))\n");
   EXPECT_THAT(read_npy(folder / "a.npy").as<int32_t>(),
               ElementsAre(-5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6));
   EXPECT_EQ(read_npy(folder / "b.npy").to_string(), "float16 []");
   EXPECT_EQ(read_npy(folder / "c.npy").to_string(), "bool [2, 3]");
 
   write_npy(folder / "ours.npy", read_npy(folder / "a.npy"));
-  python.run("import numpy as np\n"
-             "a = np.load('" + path + "/ours.npy')\n"
-             "assert a.dtype == np.int32 and (a == np.arange(12).reshape(3, 4) - 5).all()\n");
+  python.run(
+      "import numpy as np\n"
+      "a = np.load('" +
+      path +
+      "/ours.npy')\n"
+      "assert a.dtype == np.int32 and (a == np.arange(12).reshape(3, 4) - 5).all()\n");
 }
 
 }  // namespace

@@ -1,15 +1,18 @@
 #include <gmock/gmock.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-#include "tests/support/temp_folder.h"
-#include "tests/unit/data/gzip_support.h"
 #include "tutti/base/error.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/quickdraw.h"
+
+#include "tests/support/temp_folder.h"
+#include "tests/unit/data/gzip_support.h"
 
 namespace tutti::data {
 namespace {
@@ -52,7 +55,8 @@ void fill(const TempFolder& folder) {
 TEST(Quickdraw, SplitsTheLastSixthOfEachClass) {
   const TempFolder folder;
   fill(folder);
-  const Dataset train = quickdraw(folder.path()), test = quickdraw(folder.path(), {.split = "test"});
+  const Dataset train = quickdraw(folder.path()),
+                test = quickdraw(folder.path(), {.split = "test"});
   EXPECT_THAT(train.classes(), ElementsAre("Zebra", "alarm clock", "zebra"));
   EXPECT_EQ(train.num_classes(), 3);
   EXPECT_EQ(train.num_samples(), 5 + 10 + 11);  // 6, 12 and 13 rows: 1, 2 and 2 to test
@@ -66,7 +70,8 @@ TEST(Quickdraw, SplitsTheLastSixthOfEachClass) {
   for (size_t i = 0; i < 5; ++i)
     for (size_t p = 0; p < kPixels; ++p) {
       const int seed = static_cast<int>(batch.columns[1].as<int64_t>()[i]);
-      ASSERT_NEAR(x[i * kPixels + p], ink(seed, file_rows[i], static_cast<int64_t>(p)) / 255.0, 1e-7);
+      ASSERT_NEAR(x[i * kPixels + p], ink(seed, file_rows[i], static_cast<int64_t>(p)) / 255.0,
+                  1e-7);
     }
 }
 
@@ -136,7 +141,8 @@ TEST(Quickdraw, RejectsFoldersAndFilesBeforeTraining) {
   };
   write_npy(folder / "cat.npy", doodles(0, 6));
   const std::string good = get_bytes(folder / "cat.npy");
-  EXPECT_THAT(with("dog.npy", good.substr(0, 4000)), HasSubstr("truncated: got 4000 bytes, expected 4832"));
+  EXPECT_THAT(with("dog.npy", good.substr(0, 4000)),
+              HasSubstr("truncated: got 4000 bytes, expected 4832"));
   EXPECT_THAT(with("dog.npy.gz", gzip(good).substr(0, 200)), HasSubstr("truncated"));
   EXPECT_THAT(with("dog.npy", "GIF89a"), HasSubstr("wrong magic"));
   EXPECT_THAT(with("cat.npy.gz", gzip(good)), HasSubstr("is there twice"));
@@ -148,11 +154,30 @@ TEST(Quickdraw, RejectsFoldersAndFilesBeforeTraining) {
   EXPECT_THAT(why(folder.path()), HasSubstr("got uint8 [6, 785]"));
 }
 
+TEST(CutQuickdraw, PacksTheFirstRowsAndRefusesTooFew) {
+  if (std::system("python3 --version > /dev/null 2>&1") != 0) GTEST_SKIP() << "no python3";
+  const TempFolder from, to;
+  write_npy(from / "alarm clock.npy", doodles(1, 7));
+  const auto cut = [&](const std::string& options) {
+    return std::system(("python3 examples/data/cut_quickdraw.py " + from.path().string() + " " +
+                        to.path().string() + options + " > /dev/null 2>&1")
+                           .c_str());
+  };
+  EXPECT_NE(cut(" --rows 8"), 0);
+  ASSERT_EQ(cut(" --rows 6"), 0);
+  const std::string first = get_bytes(to / "alarm clock.npy.gz");
+  ASSERT_EQ(cut(" --rows 6"), 0);
+  EXPECT_EQ(get_bytes(to / "alarm clock.npy.gz"), first);
+  const Array cut_rows = read_npy(to / "alarm clock.npy.gz");
+  EXPECT_EQ(cut_rows.to_string(), "uint8 [6, 784]");
+  EXPECT_EQ(std::memcmp(cut_rows.data(), doodles(1, 6).data(), 6 * kPixels), 0);
+}
+
 TEST(Quickdraw, TheDoodlesOfTheExamplesAreWhole) {
   const Dataset train = quickdraw("examples/data/quickdraw").shuffle().batch(128);
   const Dataset test = quickdraw("examples/data/quickdraw", {.split = "test"}).batch(256);
-  EXPECT_THAT(train.classes(), ElementsAre("airplane", "alarm clock", "banana", "bird", "book", "cat",
-                                           "dog", "flower", "house", "rainbow"));
+  EXPECT_THAT(train.classes(), ElementsAre("airplane", "alarm clock", "banana", "bird", "book",
+                                           "cat", "dog", "flower", "house", "rainbow"));
   EXPECT_EQ(train.num_samples(), 25'000);
   EXPECT_EQ(train.num_batches(), 196);
   EXPECT_EQ(test.num_samples(), 5'000);

@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/temp_folder.h"
-#include "tests/unit/data/python_support.h"
 #include "tutti/base/error.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/safetensors.h"
+
+#include "tests/support/temp_folder.h"
+#include "tests/unit/data/python_support.h"
 
 namespace tutti::data {
 namespace {
@@ -32,11 +33,11 @@ std::string file_of(const std::string& header, const std::string& data) {
 
 // Written by Python's safetensors 0.8.0: save_file({"b": arange(3, float32), "a": uint8 [[1, 2]],
 // "d": float64 7}, metadata={"k": "v"}).
-const std::string kFromPython = file_of(
-    R"({"__metadata__":{"k":"v"},"d":{"dtype":"F64","shape":[],"data_offsets":[0,8]},)"
-    R"("b":{"dtype":"F32","shape":[3],"data_offsets":[8,20]},)"
-    R"("a":{"dtype":"U8","shape":[1,2],"data_offsets":[20,22]}}    )",
-    std::string("\0\0\0\0\0\0\x1c\x40\0\0\0\0\0\0\x80\x3f\0\0\0\x40\x01\x02", 22));
+const std::string kFromPython =
+    file_of(R"({"__metadata__":{"k":"v"},"d":{"dtype":"F64","shape":[],"data_offsets":[0,8]},)"
+            R"("b":{"dtype":"F32","shape":[3],"data_offsets":[8,20]},)"
+            R"("a":{"dtype":"U8","shape":[1,2],"data_offsets":[20,22]}}    )",
+            std::string("\0\0\0\0\0\0\x1c\x40\0\0\0\0\0\0\x80\x3f\0\0\0\x40\x01\x02", 22));
 
 TEST(Safetensors, ReadsWhatPythonWrote) {
   const TempFolder folder;
@@ -81,8 +82,9 @@ TEST(Safetensors, KeepsEveryDtypeAndOddNames) {
     ASSERT_NE(read, nullptr) << name;
     EXPECT_EQ(read->to_string(), array.to_string()) << name;
     EXPECT_EQ(std::memcmp(read->data(), array.data(), static_cast<size_t>(array.num_bytes())), 0);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(read->data()) %
-                  static_cast<uintptr_t>(size_of(read->dtype())), 0u);
+    EXPECT_EQ(
+        reinterpret_cast<uintptr_t>(read->data()) % static_cast<uintptr_t>(size_of(read->dtype())),
+        0u);
   }
 }
 
@@ -106,10 +108,9 @@ TEST(Safetensors, AFileWithoutArraysIsValid) {
 
 TEST(Safetensors, CopiesWhatTheFileDoesNotAlign) {
   const TempFolder folder;
-  put_bytes(folder / "a",
-            file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                    R"("b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})",
-                    std::string("\x07\0\0\x80\x3f", 5)));
+  put_bytes(folder / "a", file_of(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                                  R"("b":{"dtype":"F32","shape":[1],"data_offsets":[1,5]}})",
+                                  std::string("\x07\0\0\x80\x3f", 5)));
   const Safetensors file = read_safetensors(folder / "a");
   EXPECT_EQ(file.find("b")->as<float>()[0], 1.0f);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(file.find("b")->data()) % alignof(float), 0u);
@@ -132,7 +133,8 @@ TEST(Safetensors, RejectsBadFilesWithTheReason) {
       {file_of("{\"a\":", ""), "no JSON"},
       {file_of("{} {}", ""), "no JSON"},
       {file_of("{\"\xff\":1}", ""), "no JSON"},
-      {file_of(good.substr(0, good.size() - 1) + "," + good.substr(1), "abcd"), "\"a\" is there twice"},
+      {file_of(good.substr(0, good.size() - 1) + "," + good.substr(1), "abcd"),
+       "\"a\" is there twice"},
       {file_of(entry(R"({"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]})"), "abcd"),
        "\"dtype\" is there twice"},
       {file_of(entry("3"), ""), "is number, expected an object"},
@@ -142,14 +144,18 @@ TEST(Safetensors, RejectsBadFilesWithTheReason) {
       {file_of(entry(R"({"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]})"), "abcd"),
        "got dtype \"F8_E4M3\", expected one of BOOL, U8"},
       {file_of(entry(R"({"dtype":1,"shape":[4],"data_offsets":[0,4]})"), "abcd"), "got dtype 1"},
-      {file_of(entry(R"({"dtype":"U8","shape":4,"data_offsets":[0,4]})"), "abcd"), "expected a list"},
+      {file_of(entry(R"({"dtype":"U8","shape":4,"data_offsets":[0,4]})"), "abcd"),
+       "expected a list"},
       {file_of(entry(R"({"dtype":"U8","shape":[-4],"data_offsets":[0,4]})"), "abcd"),
        "shape is [-4], expected whole numbers >= 0"},
-      {file_of(entry(R"({"dtype":"U8","shape":[4.0],"data_offsets":[0,4]})"), "abcd"), "whole numbers"},
+      {file_of(entry(R"({"dtype":"U8","shape":[4.0],"data_offsets":[0,4]})"), "abcd"),
+       "whole numbers"},
       {file_of(entry(R"({"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,4]})"),
-               "abcd"), "whole numbers"},
+               "abcd"),
+       "whole numbers"},
       {file_of(entry(R"({"dtype":"F64","shape":[4294967296,4294967296],"data_offsets":[0,4]})"),
-               "abcd"), "more than any memory"},
+               "abcd"),
+       "more than any memory"},
       {file_of(entry(R"({"dtype":"U8","shape":[5],"data_offsets":[0,4]})"), "abcd"),
        "got 4 bytes by its offsets, expected 5 for uint8 [5]"},
       {file_of(entry(R"({"dtype":"U8","shape":[4],"data_offsets":[4,0]})"), "abcd"),
@@ -159,7 +165,8 @@ TEST(Safetensors, RejectsBadFilesWithTheReason) {
       {file_of(entry(R"({"dtype":"U8","shape":[3],"data_offsets":[1,4]})"), "abcd"),
        "begins at byte 1 of the data, expected 0"},
       {file_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
-               R"("b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", "abcd"),
+               R"("b":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})",
+               "abcd"),
        "begins at byte 2 of the data, expected 3: arrays overlap"},
       {file_of(good, "abc"), "truncated: got 3 bytes of data, expected 4"},
       {file_of(good, "abcde"), "bytes left: got 5 bytes of data, expected 4"},
@@ -235,19 +242,25 @@ TEST(SafetensorsPython, TheyAndWeReadEachOther) {
                      {"mask", Array::zeros(DType::boolean, {3})},
                      {"none", Array::zeros(DType::float16, {0, 2})}},
                     {{"made by", "tutti"}});
-  python.run("from safetensors import safe_open\n"
-             "from safetensors.numpy import load_file\n"
-             "t = load_file('" + path + "/ours')\n"
-             "assert sorted(t) == ['conv.weight', 'mask', 'none', 'steps'], t\n"
-             "assert t['conv.weight'].tolist() == [[1, 2], [3, 4]]\n"
-             "assert t['conv.weight'].dtype == 'float32' and t['steps'].dtype == 'int64'\n"
-             "assert t['steps'].shape == () and t['steps'] == -7\n"
-             "assert t['mask'].tolist() == [False] * 3 and t['none'].shape == (0, 2)\n"
-             "assert safe_open('" + path + "/ours', 'np').metadata() == {'made by': 'tutti'}\n");
-  python.run("import numpy as np\n"
-             "from safetensors.numpy import save_file\n"
-             "save_file({'b': np.arange(3, dtype=np.float32), 'a': np.array([[1, 2]], np.uint8),\n"
-             "           'd': np.array(7.0)}, '" + path + "/theirs', {'k': 'v'})\n");
+  python.run(
+      "from safetensors import safe_open\n"
+      "from safetensors.numpy import load_file\n"
+      "t = load_file('" +
+      path +
+      "/ours')\n"
+      "assert sorted(t) == ['conv.weight', 'mask', 'none', 'steps'], t\n"
+      "assert t['conv.weight'].tolist() == [[1, 2], [3, 4]]\n"
+      "assert t['conv.weight'].dtype == 'float32' and t['steps'].dtype == 'int64'\n"
+      "assert t['steps'].shape == () and t['steps'] == -7\n"
+      "assert t['mask'].tolist() == [False] * 3 and t['none'].shape == (0, 2)\n"
+      "assert safe_open('" +
+      path + "/ours', 'np').metadata() == {'made by': 'tutti'}\n");
+  python.run(
+      "import numpy as np\n"
+      "from safetensors.numpy import save_file\n"
+      "save_file({'b': np.arange(3, dtype=np.float32), 'a': np.array([[1, 2]], np.uint8),\n"
+      "           'd': np.array(7.0)}, '" +
+      path + "/theirs', {'k': 'v'})\n");
   const Safetensors file = read_safetensors(folder / "theirs");
   EXPECT_THAT(file.find("b")->as<float>(), ElementsAre(0, 1, 2));
   EXPECT_EQ(file.metadata.at("k"), "v");

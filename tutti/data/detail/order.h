@@ -1,7 +1,8 @@
 /// The order of samples, decided without looking at data: views of a list of rows.
 ///
-/// A dataset is a chain of views, each of which knows the one before it. docs/design/sample_order.md
-/// says what decides the order and why. Thread rule: views are immutable.
+/// A dataset is a chain of views, each of which knows the one before it.
+/// docs/design/sample_order.md says what decides the order and why. Thread rule: views are
+/// immutable.
 #pragma once
 
 #include <cstdint>
