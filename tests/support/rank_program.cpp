@@ -1,4 +1,5 @@
 // The inside of a rank: finds the named program, runs it, reports how it ended.
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -43,12 +44,19 @@ std::string class_of(const std::exception& error) {
   return "std::exception";
 }
 
-void report(const std::exception& error) {
+void report(const std::exception& error, int out) {
   std::fprintf(stderr, "error: %s\n", error.what());
   std::fflush(stderr);
-  const int out = number("TUTTI_TEST_REPORT", -1);
   const std::string text = class_of(error) + "\n" + error.what();
   if (out >= 0 && write(out, text.data(), text.size()) < 0) std::perror("report");
+}
+
+/// Where to report to; not for processes that this one starts.
+int take_report_descriptor() {
+  const int out = number("TUTTI_TEST_REPORT", -1);
+  if (out >= 0) fcntl(out, F_SETFD, FD_CLOEXEC);
+  unsetenv("TUTTI_TEST_REPORT");
+  return out;
 }
 
 }  // namespace
@@ -67,8 +75,8 @@ int run_named_rank_program() {
   if (name == nullptr) return -1;
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that is itself killed leaves no rank
   // Under the launcher a rank program is a worker, and its numbers come from there.
-  Rank rank{.rank = number("TUTTI_TEST_RANK", number("TUTTI_WORKER", 0)),
-            .size = number("TUTTI_TEST_SIZE", number("TUTTI_NUM_WORKERS", 1)),
+  Rank rank{.rank = number("TUTTI_WORKER", number("TUTTI_TEST_RANK", 0)),
+            .size = number("TUTTI_NUM_WORKERS", number("TUTTI_TEST_SIZE", 1)),
             .descriptors = {},
             .arguments = lines("TUTTI_TEST_ARGUMENTS")};
   for (const std::string& fd : lines("TUTTI_TEST_DESCRIPTORS")) {
@@ -79,11 +87,15 @@ int run_named_rank_program() {
     std::fprintf(stderr, "error: no rank program \"%s\"\n", name);
     return 2;
   }
+  const int report_to = take_report_descriptor();
   try {
     found->second(rank);
     return 0;
+  } catch (const Interrupted& end) {
+    report(end, report_to);
+    return 128 + end.signal();
   } catch (const std::exception& error) {
-    report(error);
+    report(error, report_to);
     return 1;
   }
 }

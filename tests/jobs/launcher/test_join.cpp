@@ -1,0 +1,120 @@
+// join() and join_replicas() in workers of the launcher.
+#include "tutti/cluster/join.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/support/run_ranks.h"
+#include "tutti/base/error.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+RankOutcome launch_workers(int count, const std::string& program,
+                           const std::vector<std::string>& arguments = {}) {
+  std::vector<std::string> all = {std::to_string(count), program, "end"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return run_ranks(1, "launch_it", {.arguments = all})[0];
+}
+
+int count_of(const std::string& log, const std::string& words) {
+  int count = 0;
+  for (size_t at = 0; (at = log.find(words, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+TEST(Join, WorkersAddTheirRanks) {
+  for (int workers : {1, 2, 3}) {
+    const auto out = launch_workers(workers, "join_and_add");
+    EXPECT_EQ(out.exit_code, 0) << out.log;
+    EXPECT_EQ(count_of(out.log, "same group 1"), workers);
+  }
+}
+
+TEST(Join, AWorkerThatNeverComesIsNamed) {
+  const auto out = launch_workers(3, "join_late");
+  EXPECT_EQ(out.exit_code, 1);
+  EXPECT_THAT(out.log, HasSubstr("after 300 ms rank 1 had not called join()"));
+}
+
+TEST(JoinReplicas, ThreadsOfSeveralWorkersAreOneGroup) {
+  const struct {
+    int workers, replicas;
+  } cases[] = {{1, 1}, {1, 3}, {2, 1}, {2, 2}, {3, 2}};
+  for (const auto& c : cases) {
+    const auto out = launch_workers(
+        c.workers, "join_in_threads",
+        std::vector<std::string>(static_cast<size_t>(c.workers), std::to_string(c.replicas)));
+    EXPECT_EQ(out.exit_code, 0) << out.log;
+    const int n = c.workers * c.replicas;
+    const int sum = n * (n - 1) / 2 + 100 * n * n;
+    EXPECT_EQ(count_of(out.log, "sum " + std::to_string(sum) + "\n"), 2 * n) << out.log;
+  }
+}
+
+TEST(JoinReplicas, EveryWorkerGivesTheSameNumber) {
+  const auto out = launch_workers(2, "join_in_threads", {"2", "3"});
+  EXPECT_EQ(out.exit_code, 1);
+  for (int worker : {0, 1}) {
+    EXPECT_THAT(out.log,
+                HasSubstr("[" + std::to_string(worker) + "] error: join_replicas, worker " +
+                          std::to_string(worker) +
+                          " of 2: worker 0 asks for 2 replicas a worker, worker 1 for 3"));
+  }
+}
+
+TEST(JoinReplicas, OutsideALauncher) {
+  EXPECT_FALSE(worker_environment());
+  EXPECT_EQ(join().size(), 1);
+  const auto members = join_replicas(3);
+  ASSERT_EQ(members.size(), 3U);
+  EXPECT_EQ(members[2].rank(), 2);
+  EXPECT_EQ(members[2].size(), 3);
+  EXPECT_THROW(join_replicas(0), UsageError);
+  report_failure(Error("nobody hears this"));
+}
+
+class Environment : public testing::Test {
+ protected:
+  void set(const char* name, const char* value) { setenv(name, value, 1); }
+  ~Environment() override {
+    for (const char* name : {"TUTTI_WORKER", "TUTTI_NUM_WORKERS", "TUTTI_JOB", "TUTTI_SEGMENT_FD",
+                             "TUTTI_LIFELINE_FD"}) {
+      unsetenv(name);
+    }
+  }
+};
+
+TEST_F(Environment, PartsOfItAreAnError) {
+  set("TUTTI_WORKER", "0");
+  EXPECT_THAT([] { worker_environment(); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("TUTTI_WORKER set"),
+                                              HasSubstr("TUTTI_NUM_WORKERS"))));
+}
+
+TEST_F(Environment, AJobAloneMarksAGrandchild) {
+  set("TUTTI_JOB", "1234");
+  EXPECT_FALSE(worker_environment());
+}
+
+TEST_F(Environment, ContradictionsNameBothValues) {
+  set("TUTTI_WORKER", "2");
+  set("TUTTI_NUM_WORKERS", "2");
+  set("TUTTI_JOB", "1234");
+  set("TUTTI_LIFELINE_FD", "0");
+  EXPECT_THAT([] { worker_environment(); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("TUTTI_WORKER=2"),
+                                              HasSubstr("TUTTI_NUM_WORKERS=2"))));
+  set("TUTTI_WORKER", "two");
+  EXPECT_THAT([] { worker_environment(); }, ThrowsMessage<UsageError>(HasSubstr("\"two\"")));
+  set("TUTTI_WORKER", "1");
+  set("TUTTI_LIFELINE_FD", "987654");
+  EXPECT_THAT([] { worker_environment(); },
+              ThrowsMessage<UsageError>(HasSubstr("Bad file descriptor")));
+}
+
+}  // namespace
+}  // namespace tutti::test

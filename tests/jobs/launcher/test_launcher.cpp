@@ -1,0 +1,224 @@
+// The launcher as a whole: output, failures of every kind at every time, signals, and what is left.
+#include "tutti/cluster/launcher.h"
+
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <regex>
+#include <thread>
+
+#include "tests/support/run_ranks.h"
+#include "tutti/base/error.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::ThrowsMessage;
+using namespace std::chrono_literals;
+
+RankOutcome launch_workers(int count, const std::string& program,
+                           const std::vector<std::string>& arguments = {},
+                           const KillPlan& kill = {}, const std::string& on_failure = "end") {
+  std::vector<std::string> all = {std::to_string(count), program, on_failure};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  auto outcome = run_ranks(1, "launch_it", {.kill = kill, .arguments = all});
+  return outcome[0];
+}
+
+/// The numbers behind `words` in a log.
+std::vector<int> numbers_after(const std::string& log, const std::string& words) {
+  std::vector<int> numbers;
+  const std::regex pattern(words + "([0-9]+)");
+  for (std::sregex_iterator at(log.begin(), log.end(), pattern), end; at != end; ++at) {
+    numbers.push_back(std::stoi((*at)[1]));
+  }
+  return numbers;
+}
+
+bool is_gone(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');
+  return name_end == std::string::npos || text.substr(name_end, 3) == ") Z";
+}
+
+/// Waits for processes that are being ended by somebody else.
+bool are_gone_soon(const std::vector<int>& pids) {
+  for (const Deadline deadline(10s); !deadline.passed(); std::this_thread::sleep_for(5ms)) {
+    if (std::all_of(pids.begin(), pids.end(), is_gone)) return true;
+  }
+  return false;
+}
+
+std::string last_line_with(const std::string& log, const std::string& words) {
+  const size_t at = log.rfind(words);
+  if (at == std::string::npos) return "";
+  const size_t begin = log.rfind('\n', at) + 1;
+  return log.substr(begin, log.find('\n', at) - begin);
+}
+
+TEST(Launcher, ForwardsLinesBehindTheWorkersNumber) {
+  const auto out = launch_workers(2, "say_lines");
+  EXPECT_EQ(out.exit_code, 0);
+  const auto pids = numbers_after(out.log, "worker [01] pid ");
+  EXPECT_EQ(pids.size(), 2U) << out.log;
+  for (const char* line : {"[0] out 0\n", "[1] out 1\n", "[0] err 0\n", "[1] err 1\n", "[0] \n",
+                           "[0] last without end\n", "[1] last without end\n"}) {
+    EXPECT_THAT(out.log, HasSubstr(line));
+  }
+  EXPECT_THAT(out.log, Not(HasSubstr("LEFT")));
+}
+
+TEST(Launcher, LinesOfWorkersNeverMix) {
+  const auto out = launch_workers(3, "shout");
+  EXPECT_EQ(out.exit_code, 0);
+  for (int w = 0; w < 3; ++w) {
+    const std::string line =
+        "[" + std::to_string(w) + "] " + std::string(300, static_cast<char>('a' + w)) + "\n";
+    int count = 0;
+    for (size_t at = 0; (at = out.log.find(line, at)) != std::string::npos; ++at) ++count;
+    EXPECT_EQ(count, 200) << "worker " << w;
+  }
+}
+
+struct Failure {
+  const char* way;
+  const char* when;
+  int exit_code;
+  const char* cause;
+};
+
+class LauncherFailure : public testing::TestWithParam<Failure> {};
+
+TEST_P(LauncherFailure, IsNamedLastAndNothingIsLeft) {
+  const Failure& failure = GetParam();
+  const auto out = launch_workers(3, "fail_in_training", {failure.way, failure.when});
+  EXPECT_FALSE(out.timed_out);
+  EXPECT_EQ(out.exit_code, failure.exit_code) << out.log;
+  EXPECT_THAT(last_line_with(out.log, "rank 1 "), HasSubstr(failure.cause)) << out.log;
+  EXPECT_THAT(out.log, HasSubstr("root worker 1")) << out.log;
+  EXPECT_THAT(out.log, Not(HasSubstr("LEFT")));
+  for (const char* survivor : {"[0] error: ", "[2] error: "}) {
+    const std::string line = last_line_with(out.log, survivor);
+    EXPECT_THAT(line, HasSubstr("rank 1")) << out.log;
+  }
+  for (int pid : numbers_after(out.log, "worker [012] pid ")) EXPECT_TRUE(is_gone(pid)) << pid;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Matrix, LauncherFailure,
+    testing::Values(Failure{"kill", "start", 137, "rank 1 was killed by SIGKILL"},
+                    Failure{"kill", "middle", 137, "rank 1 was killed by SIGKILL"},
+                    Failure{"kill", "end", 137, "rank 1 was killed by SIGKILL"},
+                    Failure{"exit", "start", 3, "rank 1 exited with code 3"},
+                    Failure{"exit", "middle", 3, "rank 1 exited with code 3"},
+                    Failure{"exit", "end", 3, "rank 1 exited with code 3"},
+                    Failure{"throw", "start", 1, "rank 1 exited with code 1: row 17 is damaged"},
+                    Failure{"throw", "middle", 1, "rank 1 exited with code 1: row 17 is damaged"},
+                    Failure{"throw", "end", 1, "rank 1 exited with code 1: row 17 is damaged"},
+                    Failure{"abort", "middle", 134, "rank 1 was killed by SIGABRT"},
+                    Failure{"stop", "start", 1, "rank 1 was stopped (SIGSTOP)"},
+                    Failure{"stop", "middle", 1, "rank 1 was stopped (SIGSTOP)"}),
+    [](const auto& info) { return std::string(info.param.way) + "_" + info.param.when; });
+
+TEST(Launcher, AnExceptionThatNobodyCatchesIsTold) {
+  const auto out = launch_workers(2, "throw_uncaught");
+  EXPECT_EQ(out.exit_code, 134) << out.log;
+  EXPECT_THAT(last_line_with(out.log, "rank 1 "),
+              HasSubstr("rank 1 was killed by SIGABRT: nobody catches this"));
+}
+
+TEST(Launcher, KillsWhatIgnoresSigterm) {
+  const auto out = launch_workers(2, "never_end");
+  EXPECT_EQ(out.exit_code, 3) << out.log;
+  EXPECT_THAT(out.log, HasSubstr("rank 0 was killed by SIGKILL (ended by tutti)"));
+  EXPECT_THAT(last_line_with(out.log, "rank 1 "), HasSubstr("rank 1 exited with code 3"));
+}
+
+TEST(Launcher, LetsTheRestGoOnWhenToldSo) {
+  const auto out = launch_workers(3, "fail_alone", {}, {}, "continue");
+  EXPECT_EQ(out.exit_code, 3);
+  EXPECT_THAT(out.log, AllOf(HasSubstr("[0] goes on"), HasSubstr("[2] goes on")));
+  EXPECT_THAT(out.log, Not(HasSubstr("ended by tutti")));
+}
+
+TEST(Launcher, ASignalEndsTheJobInOrder) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const auto out = launch_workers(2, "end_in_order", {},
+                                    {.rank = 0, .after = "[1] ready", .signal = signal});
+    EXPECT_EQ(out.exit_code, 128 + signal) << out.log;
+    EXPECT_THAT(out.log, AllOf(HasSubstr("[0] ends in order"), HasSubstr("[1] ends in order")));
+    EXPECT_THAT(out.log, Not(HasSubstr("LEFT")));
+  }
+}
+
+TEST(Launcher, ASecondSignalEndsAtOnce) {
+  const auto out = launch_workers(1, "answer_signal_with_signal", {},
+                                  {.rank = 0, .after = "[0] ready", .signal = SIGINT});
+  EXPECT_EQ(out.exit_code, 128 + SIGINT) << out.log;
+  EXPECT_THAT(out.log, HasSubstr("ended by SIGINT"));
+}
+
+TEST(Launcher, EndsGrandchildrenToo) {
+  const auto out = launch_workers(2, "leave_grandchildren");
+  EXPECT_EQ(out.exit_code, 0) << out.log;
+  const auto grandchildren = numbers_after(out.log, "grandchild pid ");
+  EXPECT_EQ(grandchildren.size(), 4U) << out.log;
+  for (int pid : grandchildren) EXPECT_TRUE(is_gone(pid)) << pid;
+  EXPECT_THAT(out.log, Not(HasSubstr("LEFT")));
+}
+
+TEST(Launcher, KilledItselfLeavesNobody) {
+  // Two workers with two grandchildren each; the fourth line may come from either.
+  const auto out = launch_workers(1, "leave_grandchildren", {"stay"},
+                                  {.rank = 0, .after = "grandchild pid ", .signal = SIGKILL});
+  EXPECT_EQ(out.signal, SIGKILL);
+  auto pids = numbers_after(out.log, "pid ");
+  EXPECT_GE(pids.size(), 2U) << out.log;
+  EXPECT_TRUE(are_gone_soon(pids)) << out.log;
+}
+
+TEST(Launcher, RefusesProgramsThatCannotBeStarted) {
+  const auto launching = [](const std::string& program) {
+    return [program] { launch({.command = {program}, .announce = false}); };
+  };
+  EXPECT_THAT(launching("./no/such/program"),
+              ThrowsMessage<UsageError>(HasSubstr("No such file or directory")));
+  EXPECT_THAT(launching("no-such-program-in-path"), ThrowsMessage<UsageError>(HasSubstr("PATH")));
+  EXPECT_THAT(launching("/etc/passwd"), ThrowsMessage<UsageError>(HasSubstr("not executable")));
+  EXPECT_THAT(launching("/usr"), ThrowsMessage<UsageError>(HasSubstr("a folder")));
+  EXPECT_THAT(launching(""), ThrowsMessage<UsageError>(HasSubstr("empty")));
+  EXPECT_THAT(launching("/bin/slep"), ThrowsMessage<UsageError>(HasSubstr("/bin/sleep")));
+
+  const std::string file = testing::TempDir() + "tutti_not_a_program";
+  std::ofstream(file) << "neither a script nor a binary\n";
+  ASSERT_EQ(chmod(file.c_str(), 0755), 0);
+  EXPECT_THAT(launching(file), ThrowsMessage<UsageError>(HasSubstr("Exec format error")));
+  unlink(file.c_str());
+
+  EXPECT_THROW(launch({.num_workers = 0, .command = {"/bin/true"}}), UsageError);
+  EXPECT_THROW(launch({.num_workers = 1 << 20, .command = {"/bin/true"}}), UsageError);
+  EXPECT_THROW(launch({.num_workers = 1}), UsageError);
+}
+
+TEST(Launcher, RunsProgramsThatKnowNothingOfTutti) {
+  testing::internal::CaptureStdout();
+  const auto result = launch({.num_workers = 2,
+                              .command = {"sh", "-c", "read line || echo $WHO $TUTTI_WORKER"},
+                              .environment = {"WHO=worker"},
+                              .announce = false,
+                              .prefix_output = false});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.root_cause, "");
+  EXPECT_EQ(failure_report(result), "");
+  EXPECT_THAT(testing::internal::GetCapturedStdout(),
+              AllOf(HasSubstr("worker 0\n"), HasSubstr("worker 1\n")));
+}
+
+}  // namespace
+}  // namespace tutti::test

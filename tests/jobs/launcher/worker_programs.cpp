@@ -1,0 +1,193 @@
+// What the workers of the launcher's tests do, and the process that launches them.
+#include <dirent.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <thread>
+
+#include "tests/support/run_ranks.h"
+#include "tutti/base/error.h"
+#include "tutti/base/stop.h"
+#include "tutti/cluster/join.h"
+#include "tutti/cluster/launcher.h"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string descriptors_and_children() {
+  std::string text;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    text += entry.path().filename().string() + " ";
+  }
+  siginfo_t none{};
+  text += waitid(P_ALL, 0, &none, WEXITED | WNOHANG | WNOWAIT) == 0 ? "children" : "no children";
+  return text;
+}
+
+/// arguments: number of workers, program, on_failure ("end" or "continue"), the program's own.
+RANK_PROGRAM(launch_it) {
+  std::string own;
+  for (size_t i = 3; i < rank.arguments.size(); ++i) own += rank.arguments[i] + "\n";
+  const std::string before = descriptors_and_children();
+  const LaunchResult result =
+      launch({.num_workers = std::stoi(rank.arguments.at(0)),
+              .command = {"/proc/self/exe"},
+              .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments.at(1),
+                              "TUTTI_TEST_ARGUMENTS=" + own},
+              .end_on_failure = rank.arguments.at(2) == "end"});
+  std::fprintf(stderr, "%s\n", failure_report(result).c_str());
+  if (descriptors_and_children() != before) {
+    std::fprintf(stderr, "LEFT: was %s, is %s\n", before.c_str(), descriptors_and_children().c_str());
+  }
+  std::fprintf(stderr, "root worker %d\n", result.root_worker);
+  std::fflush(stderr);
+  std::_Exit(result.exit_code);
+}
+
+RANK_PROGRAM(say_lines) {
+  std::printf("out %d\n\nlast without end", rank.rank);
+  std::fflush(stdout);
+  std::fprintf(stderr, "err %d\n", rank.rank);
+}
+
+RANK_PROGRAM(shout) {
+  const std::string line(300, static_cast<char>('a' + rank.rank));
+  for (int i = 0; i < 200; ++i) {
+    std::printf("%s", line.substr(0, 100).c_str());
+    std::fflush(stdout);
+    std::printf("%s\n", line.substr(100).c_str());
+  }
+}
+
+void fail(const std::string& way) {
+  if (way == "kill") std::raise(SIGKILL);
+  if (way == "stop") std::raise(SIGSTOP);
+  if (way == "exit") std::_Exit(3);
+  if (way == "throw") throw DataError("row 17 is damaged");
+  if (way == "abort") std::abort();
+}
+
+/// arguments: way to fail, when (start, middle, end). Rank 1 fails.
+RANK_PROGRAM(fail_in_training) {
+  const std::string& way = rank.arguments.at(0);
+  const std::string& when = rank.arguments.at(1);
+  const Millis limit = way == "stop" ? 1'000ms : 20'000ms;
+  const bool failing = rank.rank == 1;
+  try {
+    if (failing && when == "start") fail(way);
+    Group world = join(limit);
+    for (int step = 0; step < 100; ++step) {
+      if (failing && when == "middle" && step == 50) fail(way);
+      std::vector<float> values(1000, static_cast<float>(rank.rank));
+      world.all_reduce(span_of(std::span(values)), ReduceOp::sum, limit).wait(limit);
+    }
+    if (failing && when == "end") fail(way);
+    world.barrier(limit);
+  } catch (const std::exception& error) {
+    report_failure(error);
+    throw;
+  }
+}
+
+RANK_PROGRAM(throw_uncaught) {
+  join();
+  if (rank.rank == 1) {
+    std::thread([] { throw UsageError("nobody catches this"); }).join();
+  }
+  while (true) pause();
+}
+
+RANK_PROGRAM(never_end) {
+  std::signal(SIGTERM, SIG_IGN);
+  rank.mark("ready");
+  if (rank.rank == 1) std::_Exit(3);
+  while (true) pause();
+}
+
+RANK_PROGRAM(fail_alone) {
+  if (rank.rank == 1) std::_Exit(3);
+  rank.mark("goes on");
+}
+
+RANK_PROGRAM(end_in_order) {
+  install_stop_handler();
+  join();
+  rank.mark("ready");
+  while (stop_requested() == 0) pause();
+  rank.mark("ends in order");
+  throw_if_stop_requested("the loop");
+}
+
+RANK_PROGRAM(answer_signal_with_signal) {
+  static volatile std::sig_atomic_t answered = 0;
+  std::signal(SIGINT, [](int) {
+    if (answered == 0) kill(getppid(), SIGINT);
+    answered = 1;
+  });
+  rank.mark("ready");
+  while (true) pause();
+}
+
+/// Each worker leaves behind: a child, and a child that is in a session of its own.
+RANK_PROGRAM(leave_grandchildren) {
+  for (bool own_session : {false, true}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (own_session) {
+        setsid();
+        if (fork() != 0) _exit(0);
+      }
+      std::printf("grandchild pid %d\n", getpid());
+      std::fflush(stdout);
+      while (true) pause();
+    }
+  }
+  if (!rank.arguments.empty() && rank.arguments.at(0) == "stay") {
+    join();
+    while (true) pause();
+  }
+  std::this_thread::sleep_for(200ms);  // so that they have printed
+}
+
+RANK_PROGRAM(join_and_add) {
+  Group world = join();
+  if (world.rank() != rank.rank || world.size() != rank.size) throw Error("wrong place");
+  std::vector<int64_t> values = {1, world.rank()};
+  world.all_reduce(span_of(std::span(values)), ReduceOp::sum).wait();
+  if (values[0] != rank.size || values[1] != rank.size * (rank.size - 1) / 2) throw Error("sum");
+  rank.mark("same group " + std::to_string(&join().engine() == &world.engine()));
+}
+
+/// arguments: replicas a worker, for each worker.
+RANK_PROGRAM(join_in_threads) {
+  const int count = std::stoi(rank.arguments.at(static_cast<size_t>(rank.rank)));
+  for (int round = 0; round < 2; ++round) {
+    std::vector<Group> members = join_replicas(count);
+    std::vector<std::thread> threads;
+    std::vector<int64_t> sums(members.size());
+    for (size_t i = 0; i < members.size(); ++i) {
+      threads.emplace_back([&, i] {
+        sums[i] = members[i].rank() + 100 * members[i].size();
+        members[i].all_reduce_now(span_of(std::span(&sums[i], 1)), ReduceOp::sum);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const int64_t sum : sums) rank.mark("sum " + std::to_string(sum));
+  }
+}
+
+RANK_PROGRAM(join_late) {
+  if (rank.rank == 1) {
+    while (true) pause();
+  }
+  join(300ms);
+}
+
+}  // namespace
+}  // namespace tutti::test

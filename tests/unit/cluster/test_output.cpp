@@ -1,0 +1,127 @@
+// Lines from pieces of output, and the messages between workers and launcher.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <thread>
+
+#include "tutti/cluster/guard.h"
+#include "tutti/cluster/messages.h"
+#include "tutti/cluster/output.h"
+
+namespace tutti::detail {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::Not;
+using Lines = std::vector<std::string>;
+
+Lines lines_of(const std::vector<std::string>& pieces, bool finish = true) {
+  LineSplitter splitter;
+  Lines lines;
+  const auto take = [&](std::string_view line) { lines.emplace_back(line); };
+  for (const std::string& piece : pieces) splitter.append(piece, take);
+  if (finish) splitter.finish(take);
+  return lines;
+}
+
+TEST(LineSplitter, CutsHoweverThePiecesCome) {
+  const std::string text = "one\n\ntwo words\nlast";
+  const Lines expected = {"one", "", "two words", "last"};
+  for (size_t cut = 0; cut <= text.size(); ++cut) {
+    EXPECT_EQ(lines_of({text.substr(0, cut), text.substr(cut)}), expected) << cut;
+  }
+  std::vector<std::string> letters;
+  for (char letter : text) letters.emplace_back(1, letter);
+  EXPECT_EQ(lines_of(letters), expected);
+}
+
+TEST(LineSplitter, GivesAPartialLineOnlyWhenFinished) {
+  EXPECT_THAT(lines_of({"no end"}, false), ElementsAre());
+  EXPECT_THAT(lines_of({"an end\n"}), ElementsAre("an end"));
+  EXPECT_THAT(lines_of({}), ElementsAre());
+}
+
+TEST(LineSplitter, CutsALineThatNeverEnds) {
+  const std::string piece(LineSplitter::kMaxLineBytes / 2, 'x');
+  const Lines lines = lines_of({piece, piece, piece, "\n"});
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0].size(), LineSplitter::kMaxLineBytes);
+  EXPECT_EQ(lines[1], piece);
+}
+
+TEST(LastLines, KeepsTheLast) {
+  LastLines last;
+  for (int i = 0; i < 25; ++i) last.add(std::to_string(i));
+  const Lines kept = last.lines();
+  ASSERT_EQ(kept.size(), LastLines::kKept);
+  EXPECT_EQ(kept.front(), "15");
+  EXPECT_EQ(kept.back(), "24");
+}
+
+TEST(WriteWhole, WaitsForASlowReader) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  fcntl(ends[1], F_SETFL, O_NONBLOCK);
+  const std::string text(300'000, 'x');  // more than a pipe holds
+  std::thread writer([&] {
+    write_whole(ends[1], text);
+    close(ends[1]);
+  });
+  size_t total = 0;
+  char bytes[4096];
+  for (ssize_t got = 0; (got = read(ends[0], bytes, sizeof bytes)) > 0;) {
+    total += static_cast<size_t>(got);
+  }
+  writer.join();
+  EXPECT_EQ(total, text.size());
+  close(ends[0]);
+  write_whole(-1, "dropped");  // returns
+}
+
+TEST(Messages, ComeBackAsTheyWere) {
+  for (const Message& message :
+       {Message{Message::Kind::joined, 3, 0, ""}, Message{Message::Kind::share, 0, 17, ""},
+        Message{Message::Kind::lost, 2, 0, "was killed by SIGKILL"},
+        Message{Message::Kind::refused, 0, 1, "needs 2 GiB\n  of memory"},
+        Message{Message::Kind::failed, 1, 0, " leading space"}}) {
+    EXPECT_EQ(decode(encode(message)), message) << encode(message);
+  }
+}
+
+TEST(Messages, OtherTextIsNone) {
+  for (const char* text : {"", "joined", "joined 1", "joined one 0 ", "hello 1 2 text", "joined 1x 0 "}) {
+    EXPECT_EQ(decode(text), std::nullopt) << text;
+  }
+}
+
+TEST(Messages, ALongErrorIsCutToFit) {
+  const Message message{Message::Kind::failed, 0, 0, std::string(1 << 20, 'x')};
+  EXPECT_LT(encode(message).size(), size_t{16} << 10);
+}
+
+TEST(Guard, DismissedItDoesNothing) {
+  const pid_t bystander = fork();
+  if (bystander == 0) {
+    while (true) pause();
+  }
+  {
+    Guard guard("TUTTI_JOB=of the test");
+    guard.add(bystander);
+    EXPECT_THAT(children_of_this_process(), Contains(guard.pid()));
+    EXPECT_FALSE(is_stopped(guard.pid()));
+    guard.dismiss();
+    EXPECT_EQ(guard.pid(), -1);
+  }
+  EXPECT_EQ(kill(bystander, 0), 0) << "not killed";
+  EXPECT_EQ(kill_job_members("TUTTI_JOB=of nobody", false, {}), 0);
+  EXPECT_THAT(children_of_this_process(), Contains(bystander));
+  EXPECT_EQ(kill_job_members("TUTTI_JOB=of nobody", true, {}), 1) << "an orphan of the job";
+  while (kill_job_members("TUTTI_JOB=of nobody", true, {}) > 0) std::this_thread::yield();
+  EXPECT_THAT(children_of_this_process(), Not(Contains(bystander))) << "killed and reaped";
+}
+
+}  // namespace
+}  // namespace tutti::detail

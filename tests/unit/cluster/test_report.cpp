@@ -1,0 +1,74 @@
+// Which failure was the first, and the words for it.
+#include "tutti/cluster/report.h"
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+
+namespace tutti {
+namespace {
+
+using detail::Death;
+using detail::root_of;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(RootOf, IsTheFirstThatDidNotMerelyLoseAPeer) {
+  const struct {
+    const char* why;
+    std::vector<Death> deaths;
+    std::optional<int> root;
+  } cases[] = {
+      {"nobody failed", {{0, false}, {1, false}}, std::nullopt},
+      {"the first in time", {{2, true}, {0, true}}, 2},
+      {"a normal end before it does not count", {{0, false}, {1, true}}, 1},
+      {"the survivor's error came first", {{0, true, true}, {1, true}}, 1},
+      {"all lost a peer", {{1, true, true}, {0, true, true}}, 1},
+  };
+  for (const auto& c : cases) EXPECT_EQ(root_of(c.deaths), c.root) << c.why;
+}
+
+TEST(WorkerResult, WordsForItsEnd) {
+  EXPECT_EQ((WorkerResult{.signal = SIGKILL}).ending(), "was killed by SIGKILL");
+  EXPECT_EQ((WorkerResult{.signal = SIGRTMIN + 3}).ending(),
+            "was killed by signal " + std::to_string(SIGRTMIN + 3));
+  EXPECT_EQ((WorkerResult{.exit_code = 3}).ending(), "exited with code 3");
+  EXPECT_EQ((WorkerResult{.exit_code = 1, .error = "bad file\n  details"}).ending(),
+            "exited with code 1: bad file");
+  EXPECT_FALSE((WorkerResult{.exit_code = 0}).failed());
+  EXPECT_TRUE((WorkerResult{.exit_code = 0, .signal = SIGTERM}).failed());
+}
+
+LaunchResult three_workers() {
+  LaunchResult result;
+  result.workers = {{.worker = 0, .exit_code = 1, .error = "rank 1 went away"},
+                    {.worker = 1, .signal = SIGKILL, .last_lines = {"step 1", "step 2"}},
+                    {.worker = 2, .signal = SIGTERM, .stopped_by_launcher = true}};
+  return result;
+}
+
+TEST(FailureReport, FoldsTheRestAndNamesTheCauseLast) {
+  LaunchResult result = three_workers();
+  result.root_worker = 1;
+  result.root_cause = "rank 1 was killed by SIGKILL";
+  const std::string text = failure_report(result);
+  EXPECT_THAT(text, HasSubstr("after the first failure: rank 0 exited with code 1, "
+                              "rank 2 was killed by SIGTERM (ended by tutti)\n"));
+  EXPECT_THAT(text, HasSubstr("last lines of rank 1:\n  step 1\n  step 2\n"));
+  EXPECT_THAT(text, HasSubstr("memory"));
+  EXPECT_THAT(text, EndsWith("\nrank 1 was killed by SIGKILL"));
+}
+
+TEST(FailureReport, AfterASignalNoWorkerIsBlamed) {
+  LaunchResult result = three_workers();
+  result.root_cause = "ended by SIGINT";
+  const std::string text = failure_report(result);
+  EXPECT_THAT(text, Not(HasSubstr("last lines")));
+  EXPECT_THAT(text, EndsWith("ended by SIGINT"));
+}
+
+TEST(FailureReport, IsEmptyAfterSuccess) { EXPECT_EQ(failure_report({}), ""); }
+
+}  // namespace
+}  // namespace tutti
