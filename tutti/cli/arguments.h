@@ -5,10 +5,12 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace tutti::cli {
 
@@ -16,8 +18,16 @@ namespace tutti::cli {
 /// UsageError for wrong flags, subcommands and values; the message names the nearest known one.
 void parse(CLI::App& app, int argc, const char* const* argv);
 
-/// Calls `body` and returns its exit code; an error is printed to stderr as `PLACE: message` and
-/// becomes 2 (UsageError, DataError), 128+signal (Interrupted) or 1 (all others).
+/// Lets `option` take only these words; another one is answered with the nearest. `what` names the
+/// kind of thing: "strategy".
+void require_one_of(CLI::Option& option, const std::string& what, std::vector<std::string> words);
+
+/// Throws UsageError when `word` is a flag that `app` does not know; for commands that take the rest
+/// of the line as it is.
+void refuse_unknown_flag(const CLI::App& app, const std::string& word);
+
+/// Calls `body` and returns its exit code; an error is told to the launcher, printed to stderr as
+/// `PLACE: message`, and becomes 2 (UsageError, DataError), 128+signal (Interrupted) or 1 (others).
 int guarded(const std::function<std::string()>& place, const std::function<int()>& body);
 
 }  // namespace tutti::cli

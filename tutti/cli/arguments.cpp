@@ -1,0 +1,103 @@
+#include "tutti/cli/arguments.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "tutti/base/error.h"
+#include "tutti/base/suggest.h"
+#include "tutti/cluster/join.h"
+
+namespace tutti::cli {
+namespace {
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) flags.push_back("-" + name);
+  }
+  return flags;
+}
+
+std::vector<std::string> subcommands_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  return names;
+}
+
+/// The deepest subcommand that was used.
+const CLI::App& used(const CLI::App& app) {
+  const auto subs = app.get_subcommands();
+  return subs.empty() ? app : used(*subs.front());
+}
+
+/// CLI11 only says that a subcommand is required; this names the word that is none.
+void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv) {
+  const auto names = subcommands_of(app);
+  if (argc < 2 || names.empty()) return;
+  const std::string word = argv[1];
+  if (word.empty() || word.front() == '-') return;
+  if (std::find(names.begin(), names.end(), word) == names.end()) {
+    throw UsageError(unknown_message("command", word, names));
+  }
+  refuse_unknown_subcommand(*app.get_subcommand(word), argc - 1, argv + 1);
+}
+
+[[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = used(app);
+  for (const std::string& word : command.remaining(true)) refuse_unknown_flag(command, word);
+  for (const std::string& word : app.remaining(true)) refuse_unknown_flag(command, word);
+  throw UsageError(fmt::format("{} (--help shows what is possible)", error.what()));
+}
+
+int code_of(const std::exception& error) {
+  if (const auto* end = dynamic_cast<const Interrupted*>(&error)) return 128 + end->signal();
+  const bool usage = dynamic_cast<const UsageError*>(&error) != nullptr ||
+                     dynamic_cast<const DataError*>(&error) != nullptr;
+  return usage ? 2 : 1;
+}
+
+}  // namespace
+
+void parse(CLI::App& app, int argc, const char* const* argv) {
+  refuse_unknown_subcommand(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& wish) {  // --help, --version
+    app.exit(wish);
+  } catch (const CLI::ParseError& error) {
+    refuse(app, error);
+  }
+}
+
+void require_one_of(CLI::Option& option, const std::string& what, std::vector<std::string> words) {
+  option.check(CLI::Validator(
+      [what, words = std::move(words)](const std::string& word) {
+        const bool known = std::find(words.begin(), words.end(), word) != words.end();
+        return known ? std::string() : unknown_message(what, word, words);
+      },
+      ""));
+}
+
+void refuse_unknown_flag(const CLI::App& app, const std::string& word) {
+  if (word.size() < 2 || word.front() != '-') return;
+  const std::string flag = word.substr(0, word.find('='));
+  throw UsageError(unknown_message("flag", flag, flags_of(app)));
+}
+
+int guarded(const std::function<std::string()>& place, const std::function<int()>& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    report_failure(error);
+    std::fflush(stdout);
+    std::fprintf(stderr, "%s: %s\n", place().c_str(), error.what());
+    return code_of(error);
+  }
+}
+
+}  // namespace tutti::cli

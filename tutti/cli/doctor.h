@@ -1,0 +1,38 @@
+/// What `tutti doctor` looks at, and the pure decision of what is wrong.
+/// Thread rule: the main thread alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/base/host.h"
+#include "tutti/cli/torch_facts.h"
+
+namespace tutti::cli {
+
+struct Examination {
+  HostFacts host;
+  TorchFacts torch;
+  int64_t dev_shm_bytes = 0;
+  int64_t descriptor_limit = 0;        ///< open files a process
+  std::string kernel;                  ///< release
+  std::vector<std::string> addresses;  ///< "eth0 10.0.0.7"
+  std::vector<std::string> engines;    ///< built in
+  bool memfd_works = true;
+  bool pidfd_works = true;
+};
+
+/// Looks at this machine.
+Examination examine();
+
+struct Problem {
+  std::string what;
+  std::string cure;
+  bool fatal = false;  ///< tutti cannot work at all
+};
+
+/// What is wrong with a machine, most serious first. Pure.
+std::vector<Problem> problems_of(const Examination& facts);
+
+}  // namespace tutti::cli
