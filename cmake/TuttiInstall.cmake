@@ -22,8 +22,9 @@ install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION "${tutti_package_dir}"
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/tutti" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
   FILES_MATCHING PATTERN "*.h" PATTERN "cli" EXCLUDE PATTERN "kernels" EXCLUDE)
 if(TARGET tutti_program)
-  # The installed program finds LibTorch where the build found it.
-  set_target_properties(tutti_program PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+  # The installed program finds LibTorch where the build found it (INSTALL_RPATH_USE_LINK_PATH drops
+  # folders inside the project, and .venv is one).
+  set_target_properties(tutti_program PROPERTIES INSTALL_RPATH "$<TARGET_FILE_DIR:torch>")
   install(TARGETS tutti_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 

@@ -1,0 +1,212 @@
+"""The checks of tools/lint find what is planted in a small tree, and nothing in a clean one."""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(REPOSITORY / "tools" / "lint"))
+
+import budgets  # noqa: E402
+import documents  # noqa: E402
+import environment  # noqa: E402
+import floors  # noqa: E402
+from common import AllowList, Tree, blank, finding  # noqa: E402
+
+
+class LintTest(unittest.TestCase):
+    def tree(self, **files):
+        """A checkout with these files; `__` in a name stands for `/`, the last `_` for the dot."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        subprocess.run(["git", "init", "-q", folder.name], check=True)
+        for name, text in files.items():
+            stem, _, suffix = name.replace("__", "/").rpartition("_")
+            path = pathlib.Path(folder.name, f"{stem}.{suffix}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return Tree(folder.name)
+
+    def rules(self, found):
+        return sorted({text.split(":")[2].strip() for text in found})
+
+
+class FloorsTest(LintTest):
+    def test_includes_downwards_are_fine(self):
+        tree = self.tree(
+            tutti__comm__group_h='#include "tutti/net/flag.h"\n#include "tutti/comm/work.h"\n',
+            tutti__sync__world_h='#include <torch/torch.h>\n#include "tutti/data/npy.h"\n',
+            tutti__tutti_h='#include "tutti/train/model.h"\n',
+        )
+        self.assertEqual(floors.check(tree), [])
+
+    def test_each_way_up_is_found(self):
+        cases = {
+            "a higher floor": ("tutti__base__a_h", '#include "tutti/comm/group.h"\n'),
+            "later in its row": ("tutti__comm__a_h", '#include "tutti/cluster/join.h"\n'),
+            "another row": ("tutti__optim__a_h", '#include "tutti/comm/group.h"\n'),
+            "torch below floor 3": ("tutti__data__a_cpp", "#include <ATen/ATen.h>\n"),
+            "the umbrella": ("tutti__train__a_h", '#include "tutti/tutti.h"\n'),
+            "no such module": ("tutti__misc__a_h", "\n"),
+        }
+        for name, (path, text) in cases.items():
+            with self.subTest(name):
+                self.assertEqual(self.rules(floors.check(self.tree(**{path: text}))), ["floors"])
+
+    def test_torch_is_seen_through_headers(self):
+        tree = self.tree(
+            tutti__sync__a_h="#include <torch/torch.h>\n",
+            tutti__sync__b_h='#include "tutti/sync/a.h"\n',
+            tutti__sync__c_cpp='#include "tutti/sync/b.h"\n',
+            tutti__sync__d_cpp="#include <vector>\n",
+        )
+        self.assertEqual(floors.torch_sources(tree), ["tutti/sync/c.cpp"])
+
+
+class BudgetsTest(LintTest):
+    def test_forbidden_words(self):
+        cases = {
+            "goto": "void f() { goto end; }\n",
+            "raw-new": "int* p = new int(3);\n",
+            "swallow": "void f() { try { g(); } catch (...) { } }\n",
+            "todo": "// TODO: later\n",
+            "columns": "// " + "x" * 98 + "\n",
+        }
+        for rule, text in cases.items():
+            with self.subTest(rule):
+                found = budgets.check(self.tree(tests__a_cpp=text))
+                self.assertEqual(self.rules(found), [rule])
+
+    def test_words_in_comments_strings_and_placement_new_are_fine(self):
+        text = '// a new goto\nauto s = "goto new int";\nauto* p = new (place) int(3);  // TODO(#8): x\n'
+        self.assertEqual(budgets.check(self.tree(tests__a_cpp=text)), [])
+
+    def test_headers(self):
+        header = "/// What it is.\n" * 3 + "struct A {};\n" * 3
+        tests = "int a;\n" * 400
+        self.assertEqual(budgets.check(self.tree(tutti__base__a_h=header, tests__a_cpp=tests)), [])
+        cases = {
+            "header-lines": header * 50,
+            "comment-share": header + "struct B {};\n" * 30,
+            "header-macro": header + "#define TWICE(x) x x\n",
+            "using-namespace": header + "using namespace std;\n",
+        }
+        for rule, text in cases.items():
+            with self.subTest(rule):
+                tree = self.tree(tutti__base__a_h=text, tests__a_cpp=tests)
+                self.assertEqual(self.rules(budgets.check(tree)), [rule])
+
+    def test_an_engines_insides_are_no_public_headers(self):
+        tree = self.tree(
+            tutti__comm__shm__shm_h="", tutti__comm__shm__layout_h="", tutti__data__detail__a_h=""
+        )
+        self.assertEqual(tree.public_headers(), ["tutti/comm/shm/shm.h"])
+
+    def test_functions(self):
+        code = "namespace a {\nclass B {\n  int f() {\n    if (x) {\n    }\n  }\n};\nint g() { return 1; }\n}\n"
+        self.assertEqual(budgets.functions(code), [(3, 6), (8, 8)])
+        long = "int f() {\n" + "  g();\n" * 100 + "}\n"
+        self.assertEqual(
+            self.rules(budgets.check(self.tree(tests__a_cpp=long))), ["function-lines"]
+        )
+
+    def test_conditionals_and_test_share(self):
+        source = "/// A.\n" + "int a;\n" * 100
+        found = budgets.check(self.tree(tutti__base__a_cpp=source + "#if A\n#endif\n" * 3))
+        self.assertEqual(self.rules(found), ["conditionals", "test-share"])
+
+    def test_readme(self):
+        self.assertEqual(budgets.check(self.tree(README_md="# a\n```cpp\n```\n")), [])
+        late = self.tree(README_md="# a\n" + "\n" * 30 + "```cpp\n```\n")
+        self.assertEqual(self.rules(budgets.check(late)), ["readme"])
+
+    def test_blank_keeps_lines(self):
+        text = 'a /* x\n y */ b "//" // c\n'
+        self.assertEqual(blank(text), 'a     \n      b "  "     \n')
+
+
+class AllowListTest(LintTest):
+    def test_entries_excuse_and_stale_ones_are_found(self):
+        tree = self.tree(
+            tools__lint_allow_txt="goto a.cpp because\nraw-new b.cpp\ntodo c.cpp why not\n"
+        )
+        allow = AllowList(tree)
+        kept = allow.filter([finding("goto", "a.cpp", 3, "x"), finding("goto", "b.cpp", 3, "x")])
+        self.assertEqual(kept, ["b.cpp:3: goto: x"])
+        self.assertEqual(len(allow.leftovers()), 2)
+
+
+class EnvironmentTest(LintTest):
+    def test_both_directions(self):
+        tree = self.tree(
+            tutti__base__a_cpp='auto a = getenv("HOME");\nconstexpr auto kName = "TUTTI_LOG";\n',
+            docs__guide__environment_md="| `TUTTI_LOG` | level |\n| `OLD` | gone |\n",
+        )
+        found = environment.check(tree)
+        self.assertEqual(len(found), 2)
+        self.assertIn("HOME is read here", found[0])
+        self.assertIn("OLD is listed", found[1])
+
+
+class DocumentsTest(LintTest):
+    PAGE = """# t
+```cpp
+#include <cstdio>
+int main(int argc, char** argv) {
+  std::printf("%d\\n", argc);
+}
+```
+```console
+$ ./hello a b
+3
+$ tutti run -n 2 ./hello  # 1 1
+```
+## next
+```cpp compile-only
+int main() {}
+```
+"""
+
+    def test_programs_and_what_they_print(self):
+        first, second = documents.programs(self.tree(README_md=self.PAGE))
+        self.assertEqual([c.expected for c in first.commands], ["3\n", "1 1"])
+        self.assertEqual(first.commands[0].text, "./hello a b")
+        self.assertEqual((first.name, second.commands), ("README_md_2", []))
+
+    def test_extracted_source_runs(self):
+        tree = self.tree(README_md=self.PAGE)
+        source, program = tree.root / "programs.cpp", tree.root / "bin" / "doc_programs"
+        program.parent.mkdir()
+        source.write_text(documents.extract(tree))
+        subprocess.run(["c++", "-std=c++20", source, "-o", program], check=True)
+        first = documents.programs(tree)[0]
+        command = documents.Command(1, "./hello a b", "3")
+        self.assertIsNone(documents.run_command(tree.root, first, command))
+        command.expected = "4"
+        self.assertIn("the page says: 4", documents.run_command(tree.root, first, command))
+        command.text = "./hello && exit 7"
+        self.assertIn("ended with 7", documents.run_command(tree.root, first, command))
+
+    def test_matching(self):
+        self.assertTrue(documents.matches("a ... c\n", "a  b c  \n"))
+        self.assertTrue(documents.matches("a\n...\nz", "a\nb\nc\nz\n"))
+        self.assertFalse(documents.matches("a c", "a b c"))
+        self.assertFalse(documents.matches("", "a"))
+
+    def test_flags_of_commands(self):
+        page = "```sh\ntutti run -n 2 ./a --theirs\ntutti train mlp --epochs 3 --epoch 2\ntutti fly\n```\n"
+        tree = self.tree(README_md=page)
+        program = tree.root / "bin" / "tutti"
+        program.parent.mkdir()
+        program.write_text('#!/bin/sh\n[ "$1" != fly ] && echo "  --epochs N"\n')
+        program.chmod(0o755)
+        found = documents.check_flags(tree, tree.root)
+        self.assertEqual(len(found), 2, found)
+        self.assertIn("knows no --epoch", found[0])
+        self.assertIn("fly --help fails", found[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,277 @@
+"""Programs in README.md and docs: they compile, run, and print what the page says.
+
+A program is a ```cpp block with `int main`. A ```console block that follows it, before the next
+heading, says how it is run and what it prints:
+
+    $ tutti run -n 4 ./hello        a command; ./NAME is the program above, `#` starts what it prints
+    10 10 10 10                     or the lines below say it; `...` stands for any text
+
+Without such a block the program is run without arguments and must exit 0; "```cpp compile-only" asks
+for compiling alone. In every ```console and ```sh block, flags of `tutti` commands must be known to
+that command's --help. All programs become one source file, each in a namespace of its own, so that
+the torch headers are read once.
+
+    documents.py extract OUT.cpp             writes that file (the build does)
+    documents.py run BUILD_DIR               runs the programs, checks what they print (ctest does)
+"""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+from common import ROOT, Tree, blank, finding
+
+PAGES = (r"README\.md", r"docs/.*\.md", r"examples/.*\.md")
+FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^ *```[ \t]*$", re.MULTILINE | re.DOTALL
+)
+HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
+LIMIT_S = 120
+
+
+@dataclasses.dataclass
+class Block:
+    path: str
+    line: int
+    language: str
+    options: list
+    body: str
+    start: int
+    end: int
+
+
+@dataclasses.dataclass
+class Command:
+    line: int
+    text: str
+    expected: str = None
+
+
+@dataclasses.dataclass
+class Program:
+    name: str
+    block: Block
+    commands: list
+
+
+def blocks(tree, path):
+    text = tree.text(path)
+    for match in FENCE.finditer(text):
+        words = match.group("info").split() or [""]
+        indent = match.group("indent")
+        body = re.sub(f"^{indent}", "", match.group("body"), flags=re.MULTILINE)
+        yield Block(
+            path,
+            text.count("\n", 0, match.start("info")) + 1,
+            words[0],
+            words[1:],
+            body,
+            match.start(),
+            match.end(),
+        )
+
+
+def commands(block):
+    """The `$` lines of a console block, each with what it must print (None: anything)."""
+    result = []
+    for number, line in enumerate(block.body.splitlines(), block.line + 1):
+        if line.startswith("$ "):
+            text, mark, says = line[2:].partition(" # ")
+            result.append(Command(number, text.strip(), says.strip() if mark else None))
+        elif result and line.strip():
+            result[-1].expected = (result[-1].expected or "") + line + "\n"
+    return result
+
+
+def programs(tree):
+    result = []
+    for path in tree.matching(*PAGES):
+        text, page = tree.text(path), list(blocks(tree, path))
+        for index, block in enumerate(page):
+            if block.language != "cpp" or not re.search(r"\bint main\s*\(", block.body):
+                continue
+            after = page[index + 1] if index + 1 < len(page) else None
+            shown = (
+                after
+                and after.language == "console"
+                and not HEADING.search(text[block.end : after.start])
+            )
+            runs = (
+                []
+                if "compile-only" in block.options
+                else commands(after) if shown else [Command(block.line, "./program")]
+            )
+            name = re.sub(r"\W+", "_", f"{path}_{block.line}")
+            result.append(Program(name, block, runs))
+    return result
+
+
+def return_from_main(body):
+    """Ends main with a return: outside the global namespace it is a function like any other."""
+    code = blank(body)
+    depth, position = 0, re.search(r"\bint main\s*\(", code).end()
+    for match in re.finditer(r"[{}]", code[position:]):
+        depth += 1 if match.group() == "{" else -1
+        if depth == 0:
+            end = position + match.start()
+            return f"{body[:end]} return 0; {body[end:]}"
+    return body
+
+
+def extract(tree):
+    """One source file with every program, and a main that runs the one its first argument names."""
+    found = programs(tree)
+    headers, bodies, calls = {}, [], []
+    for program in found:
+        block, lines = program.block, []
+        for number, line in enumerate(block.body.splitlines(), block.line + 1):
+            if re.match(r"\s*#\s*include\b", line):
+                headers.setdefault(line.strip(), f'#line {number} "{block.path}"')
+                lines.append("")
+            else:
+                lines.append(line)
+        body = return_from_main("\n".join(lines))
+        bodies.append(
+            f'namespace {program.name} {{\n#line {block.line + 1} "{block.path}"\n{body}\n}}\n'
+        )
+        arguments = "argc, argv" if re.search(r"\bint main\s*\(\s*int", block.body) else ""
+        calls.append(f'  if (name == "{program.name}") return {program.name}::main({arguments});\n')
+    text = "// Made from the programs in README.md and docs by tools/lint/documents.py.\n"
+    text += "".join(f"{where}\n{header}\n" for header, where in headers.items())
+    text += '#line 1 "doc_programs.cpp"\n#include <cstdio>\n#include <string_view>\n'
+    text += "".join(bodies)
+    text += (
+        "int main(int argc, char** argv) {\n"
+        '  const std::string_view name = argc > 1 ? argv[1] : "";\n'
+        "  if (argc > 1) {\n    argv[1] = argv[0];\n    ++argv;\n    --argc;\n  }\n"
+        + "".join(calls)
+        + '  std::fprintf(stderr, "doc_programs: no program of that name\\n");\n  return 2;\n}\n'
+    )
+    return text
+
+
+def matches(expected, output):
+    """Equal but for white space at line ends and around; `...` stands for any text."""
+    tidy = lambda text: "\n".join(line.rstrip() for line in text.strip().splitlines())
+    pattern = ".*?".join(re.escape(part) for part in tidy(expected).split("..."))
+    return re.fullmatch(pattern, tidy(output), re.DOTALL) is not None
+
+
+def prepare_folder(folder, build, program, text):
+    """Where a reader would stand: the program under the name the command uses, examples beside it."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    for name in set(re.findall(r"(?<!\S)\./(\S+)", text)):
+        script = folder / name
+        script.parent.mkdir(parents=True, exist_ok=True)
+        script.write_text(f'#!/bin/sh\nexec "{build}/bin/doc_programs" {program.name} "$@"\n')
+        script.chmod(0o755)
+
+
+def run_command(build, program, command):
+    environment = dict(os.environ, PATH=f"{build}/bin:{os.environ['PATH']}")
+    with tempfile.TemporaryDirectory(prefix="tutti-doc-") as name:
+        folder = pathlib.Path(name)
+        prepare_folder(folder, build, program, command.text)
+        try:
+            done = subprocess.run(
+                ["sh", "-c", command.text],
+                cwd=folder,
+                env=environment,
+                text=True,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            return f"`{command.text}` did not end within {LIMIT_S} s"
+    if done.returncode != 0:
+        return f"`{command.text}` ended with {done.returncode}\n{done.stdout}{done.stderr}"
+    if command.expected is not None and not matches(command.expected, done.stdout):
+        return f"`{command.text}`\n  the page says: {command.expected.strip()}\n  it printed:    {done.stdout.strip()}"
+    return None
+
+
+def tutti_commands(tree):
+    """(path, line, words) of each command of the program in console and sh blocks."""
+    for path in tree.matching(*PAGES):
+        for block in blocks(tree, path):
+            if block.language not in ("sh", "bash", "console", "shell"):
+                continue
+            for number, line in enumerate(block.body.splitlines(), block.line + 1):
+                line = re.sub(r"^\$ ", "", line).split(" # ")[0].strip()
+                try:
+                    words = shlex.split(line)
+                except ValueError:
+                    continue
+                if words and (words[0] == "tutti" or words[0].endswith("bin/tutti")):
+                    yield path, number, words[1:]
+
+
+def check_flags(tree, build):
+    found, helps = [], {}
+    for path, number, words in tutti_commands(tree):
+        names = [w for w in words if re.fullmatch(r"[a-z][a-z-]*", w)]
+        command = tuple(names[:2] if names[:1] == ["bench"] else names[:1])
+        if command not in helps:
+            done = subprocess.run(
+                [f"{build}/bin/tutti", *command, "--help"],
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+            )
+            helps[command] = done.stdout if done.returncode == 0 else ""
+        if not helps[command]:
+            found.append(finding("docs", path, number, f"tutti {' '.join(command)} --help fails"))
+            continue
+        own = words[: words.index("--")] if "--" in words else words
+        if command == ("run",):  # what follows the program is the program's
+            program = next((i for i, w in enumerate(own) if "/" in w), len(own))
+            own = own[:program]
+        for word in own:
+            flag = word.split("=")[0]
+            if flag.startswith("--") and not re.search(
+                re.escape(flag) + r"(?![\w-])", helps[command]
+            ):
+                found.append(
+                    finding("docs", path, number, f"tutti {' '.join(command)} knows no {flag}")
+                )
+    return found
+
+
+def run(tree, build):
+    found, count = [], 0
+    for program in programs(tree):
+        for command in program.commands:
+            count += 1
+            problem = run_command(build, program, command)
+            if problem:
+                found.append(finding("docs", program.block.path, command.line, problem))
+    found += check_flags(tree, build)
+    print(
+        f"documentation: {len(programs(tree))} programs, {count} commands run, {len(found)} wrong"
+    )
+    return found
+
+
+def main(arguments):
+    tree = Tree()
+    if arguments[:1] == ["extract"] and len(arguments) == 2:
+        out, text = pathlib.Path(arguments[1]), extract(tree)
+        if not out.exists() or out.read_text() != text:
+            out.write_text(text)
+        return 0
+    if arguments[:1] == ["run"] and len(arguments) == 2:
+        found = run(tree, pathlib.Path(arguments[1]).resolve())
+        print("\n".join(found))
+        return 1 if found else 0
+    print(__doc__, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,127 @@
+"""The ladder of floors: who may include whom, and where LibTorch begins.
+
+A module includes what stands on lower floors, and on its own floor what stands before it in its row.
+"""
+
+import re
+
+from common import finding
+
+# floor -> rows of modules, lowest first; rows of one floor do not know each other.
+FLOORS = [
+    [["base", "net"]],
+    [["optim"], ["comm", "cluster"]],
+    [["device", "data", "ps", "observe"]],
+    [["sync"]],
+    [["strategy"]],
+    [["nn", "parallel"]],
+    [["train"]],
+    [["models"], ["plan"]],
+    [["cli"]],
+]
+FIRST_TORCH_FLOOR = 3
+# A file that sees torch costs about 8 s of compiling on one core, precompiled header included.
+MAX_TORCH_SOURCES = 30
+
+PLACE = {
+    module: (floor, row, step)
+    for floor, rows in enumerate(FLOORS)
+    for row, modules in enumerate(rows)
+    for step, module in enumerate(modules)
+}
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTILINE)
+TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
+
+
+def includes(tree, path):
+    """(line, name) of each include."""
+    text = tree.text(path)
+    return [(text.count("\n", 0, m.start(2)) + 1, m.group(2)) for m in INCLUDE.finditer(text)]
+
+
+def may_include(user, used):
+    (floor, row, step), (low, low_row, low_step) = PLACE[user], PLACE[used]
+    return low < floor or (low == floor and low_row == row and low_step <= step)
+
+
+def module_of(path):
+    match = re.match(r"tutti/([^/]+)/", path)
+    return match.group(1) if match else None
+
+
+def check_ladder(tree):
+    found = []
+    for path in tree.matching(r"tutti/.*\.(h|cpp)"):
+        module = module_of(path)
+        if module is None:  # tutti/tutti.h, which includes the whole library
+            continue
+        if module not in PLACE:
+            found.append(
+                finding(
+                    "floors", path, 1, f"module {module} stands on no floor (tools/lint/floors.py)"
+                )
+            )
+            continue
+        for line, name in includes(tree, path):
+            used = module_of(name)
+            if TORCH.match(name) and PLACE[module][0] < FIRST_TORCH_FLOOR:
+                found.append(
+                    finding(
+                        "floors",
+                        path,
+                        line,
+                        f"{module} stands below LibTorch and includes <{name}>",
+                    )
+                )
+            elif name == "tutti/tutti.h":
+                found.append(
+                    finding(
+                        "floors", path, line, "the library does not include its umbrella header"
+                    )
+                )
+            elif used and used in PLACE and not may_include(module, used):
+                found.append(
+                    finding(
+                        "floors",
+                        path,
+                        line,
+                        f"{module} may not include {used}: it stands above or beside",
+                    )
+                )
+    return found
+
+
+def torch_sources(tree):
+    """The .cpp files that see a torch header, directly or through headers of ours."""
+    known = set(tree.cpp())
+    sees = {}
+
+    def visit(path):
+        if path not in sees:
+            sees[path] = False  # cycles end here
+            sees[path] = any(
+                TORCH.match(name) or (name in known and visit(name))
+                for _, name in includes(tree, path)
+            )
+        return sees[path]
+
+    return [path for path in sorted(known) if path.endswith(".cpp") and visit(path)]
+
+
+def check_torch_count(tree):
+    sources = torch_sources(tree)
+    if len(sources) <= MAX_TORCH_SOURCES:
+        return []
+    return [
+        finding(
+            "torch-count",
+            "tutti",
+            1,
+            f"{len(sources)} source files see a torch header, "
+            f"at most {MAX_TORCH_SOURCES}: " + " ".join(sources),
+        )
+    ]
+
+
+def check(tree):
+    return check_ladder(tree) + check_torch_count(tree)
