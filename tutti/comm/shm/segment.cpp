@@ -20,7 +20,7 @@ constexpr int kMaxRanks = 1024;
 
 // Up to here every rank reduces everything, which saves the barrier at the end; beyond, the n - 1
 // foreign copies that each rank pulls cost more than that barrier. Measured at 2 ranks.
-constexpr int64_t kSmallBytesOfTwo = 16 << 10;
+constexpr int64_t kSmallBytesOfTwo = 4 << 10;
 
 int64_t small_bytes_for(int size) {
   return std::clamp<int64_t>(kSmallBytesOfTwo * 2 / size / 64 * 64, 512, kSmallBytesOfTwo);
