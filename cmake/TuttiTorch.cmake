@@ -20,14 +20,25 @@ if(TORCH_CXX_FLAGS MATCHES "_GLIBCXX_USE_CXX11_ABI=0")
     "(torch==2.13.0+cpu, as tools/setup installs it) or Debian's libtorch-dev.")
 endif()
 
+# Wheels of LibTorch bring headers of another fmt, without its library. A folder that holds only the
+# system's fmt goes before them, so that every floor is compiled with the fmt it is linked with.
+find_package(fmt REQUIRED)
+get_target_property(TUTTI_FMT_INCLUDE fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+set(tutti_fmt_first "${PROJECT_BINARY_DIR}/fmt_first")
+file(MAKE_DIRECTORY "${tutti_fmt_first}")
+file(CREATE_LINK "${TUTTI_FMT_INCLUDE}/fmt" "${tutti_fmt_first}/fmt" SYMBOLIC)
+
 # The one precompiled header of the torch floors; every target that uses torch shares it.
 file(WRITE "${PROJECT_BINARY_DIR}/torch_pch.cpp.in" "// holds the precompiled torch header\n")
 configure_file("${PROJECT_BINARY_DIR}/torch_pch.cpp.in" "${PROJECT_BINARY_DIR}/torch_pch.cpp" COPYONLY)
 add_library(tutti_torch_pch OBJECT "${PROJECT_BINARY_DIR}/torch_pch.cpp")
 target_link_libraries(tutti_torch_pch PUBLIC torch)
+target_include_directories(tutti_torch_pch BEFORE PRIVATE "${tutti_fmt_first}")
 target_precompile_headers(tutti_torch_pch PUBLIC <torch/torch.h>)
 
 function(tutti_use_torch target)
   target_link_libraries(${target} PUBLIC torch)
+  target_include_directories(${target} BEFORE PRIVATE "${tutti_fmt_first}")
+  target_compile_definitions(${target} INTERFACE $<INSTALL_INTERFACE:FMT_HEADER_ONLY>)
   target_precompile_headers(${target} REUSE_FROM tutti_torch_pch)
 endfunction()
