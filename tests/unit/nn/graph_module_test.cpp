@@ -1,0 +1,261 @@
+#include "tutti/nn/graph_module.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tutti/base/error.h"
+#include "tutti/nn/dropout.h"
+#include "tutti/nn/sample_context.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// The same network by hand, in plain LibTorch.
+struct HandWritten : torch::nn::Module {
+  HandWritten() {
+    conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 4, 3).padding(1)));
+    norm = register_module("norm", torch::nn::BatchNorm2d(4));
+    dense = register_module("dense", torch::nn::Linear(4 * 3 * 3, 5));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    auto y = torch::relu(norm(conv(x)));
+    y = torch::max_pool2d(y + torch::relu(y), 2);
+    return dense(y.flatten(1));
+  }
+  torch::nn::Conv2d conv{nullptr};
+  torch::nn::BatchNorm2d norm{nullptr};
+  torch::nn::Linear dense{nullptr};
+};
+
+nn::Graph same_as_graph() {
+  const auto input = nn::input({2, 6, 6});
+  auto x = nn::conv2d(4, 3, {.padding = 1}).named("conv")(input);
+  x = nn::relu()(nn::batch_norm2d().named("norm")(x));
+  x = nn::max_pool2d(2)(nn::add(x, nn::relu()(x)));
+  return nn::Graph(input, nn::linear(5).named("dense")(nn::flatten()(x)));
+}
+
+TEST(GraphModule, IsBitForBitTheHandWrittenModule) {
+  torch::manual_seed(3);
+  HandWritten by_hand;
+  torch::manual_seed(3);
+  const auto module = nn::make_module(same_as_graph());
+  const auto x = torch::randn({7, 2, 6, 6});
+  for (int step = 0; step < 2; ++step) {
+    const auto expected = by_hand.forward(x);
+    const auto got = module->forward(x);
+    EXPECT_TRUE(torch::equal(got, expected));
+    expected.pow(2).sum().backward();
+    got.pow(2).sum().backward();
+  }
+  const auto expected = by_hand.named_parameters();
+  const auto got = module->named_parameters();
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& parameter : expected) {
+    EXPECT_TRUE(torch::equal(got[parameter.key()], parameter.value())) << parameter.key();
+    EXPECT_TRUE(torch::equal(got[parameter.key()].grad(), parameter.value().grad()))
+        << parameter.key();
+  }
+  for (const auto& buffer : by_hand.named_buffers()) {
+    EXPECT_TRUE(torch::equal(module->named_buffers()[buffer.key()], buffer.value()));
+  }
+  by_hand.eval();
+  module->eval();
+  EXPECT_TRUE(torch::equal(module->forward(x), by_hand.forward(x)));
+}
+
+TEST(GraphModule, AReluLeavesValuesAloneThatOthersRead) {
+  const auto input = nn::input({3});
+  const auto dense = nn::linear(3)(input);
+  const auto graph = nn::Graph(input, nn::add(dense, nn::relu()(dense)));
+  const auto module = nn::make_module(graph);
+  const auto x = torch::randn({5, 3});
+  const auto y = torch::linear(x, module->named_parameters()["linear_1.weight"],
+                               module->named_parameters()["linear_1.bias"]);
+  EXPECT_TRUE(torch::equal(module->forward(x), y + torch::relu(y)));
+}
+
+TEST(GraphModule, EveryLayerMeansWhatLibTorchMeans) {
+  const auto input = nn::input({1, 6, 6});
+  const auto run = [&](const nn::Value& output, const at::Tensor& x) {
+    return nn::make_module(nn::Graph(input, output))->forward(x);
+  };
+  const auto x = torch::randn({3, 1, 6, 6});
+  const auto original = x.clone();
+  EXPECT_TRUE(torch::equal(run(nn::relu()(input), x), torch::relu(x)));
+  EXPECT_TRUE(torch::equal(x, original)) << "relu wrote over the input";
+  EXPECT_TRUE(torch::equal(run(nn::max_pool2d(3, {.stride = 2, .padding = 1})(input), x),
+                           torch::max_pool2d(x, 3, 2, 1)));
+  EXPECT_TRUE(torch::equal(run(nn::avg_pool2d(2)(input), x), torch::avg_pool2d(x, 2)));
+  EXPECT_TRUE(torch::allclose(run(nn::global_avg_pool2d()(input), x), x.mean({2, 3})));
+  EXPECT_TRUE(torch::equal(run(nn::softmax()(input), x), torch::softmax(x, -1)));
+  EXPECT_TRUE(torch::equal(run(nn::repeat_channels(3)(input), x), torch::cat({x, x, x}, 1)));
+  EXPECT_TRUE(torch::equal(run(nn::add(input, input), x), x + x));
+  EXPECT_TRUE(torch::equal(run(input, x), x));
+  const auto cube = nn::relu()(nn::linear(4)(nn::relu()(nn::linear(5)(input))));
+  EXPECT_EQ(run(cube, x).sizes(), (std::vector<int64_t>{3, 1, 6, 4}));
+  EXPECT_EQ(run(nn::flatten()(input), torch::zeros({0, 1, 6, 6})).sizes(),
+            (std::vector<int64_t>{0, 36}));
+}
+
+TEST(GraphModule, AnInputOfAnotherShapeIsNamed) {
+  const auto module = nn::make_module(same_as_graph());
+  try {
+    module->forward(torch::zeros({7, 1, 28, 28}));
+    FAIL() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("[7, 1, 28, 28]"));
+    EXPECT_THAT(error.what(), HasSubstr("[batch, 2, 6, 6]"));
+  }
+}
+
+TEST(GraphModule, ASharedLayerHasOneParameterAndBothGradients) {
+  const auto input = nn::input({2});
+  const auto dense = nn::linear(2, {.bias = false}).named("w");
+  const auto module = nn::make_module(nn::Graph(input, dense(dense(input))));
+  ASSERT_EQ(module->parameters().size(), 1U);
+  const auto w = module->parameters()[0];
+  const auto x = torch::randn({4, 2});
+  module->forward(x).sum().backward();
+  const auto v = w.detach().clone().requires_grad_();
+  torch::linear(torch::linear(x, v), v).sum().backward();
+  EXPECT_TRUE(torch::allclose(w.grad(), v.grad()));
+}
+
+TEST(GraphModule, ACloneIsEqualAndItsOwn) {
+  torch::manual_seed(1);
+  const auto module = nn::make_module(same_as_graph());
+  module->forward(torch::randn({4, 2, 6, 6}));
+  module->named_parameters()["dense.bias"].set_requires_grad(false);
+  module->eval();
+  const auto copy = std::dynamic_pointer_cast<nn::GraphModule>(module->clone());
+  ASSERT_TRUE(copy);
+  const auto x = torch::randn({2, 2, 6, 6});
+  const auto before = module->forward(x);
+  EXPECT_TRUE(torch::equal(copy->forward(x), before));
+  EXPECT_FALSE(copy->named_parameters()["dense.bias"].requires_grad());
+  {
+    torch::NoGradGuard no_grad;
+    for (auto& parameter : copy->parameters()) parameter.zero_();
+  }
+  EXPECT_TRUE(torch::equal(module->forward(x), before));
+}
+
+// ---- dropout ----
+
+constexpr uint64_t kKey = 1234;
+
+TEST(Dropout, MaskOfARowDoesNotDependOnHowTheBatchIsCut) {
+  for (int64_t row_elements : {1, 3, 4, 5, 33}) {
+    const int64_t rows = 13;
+    std::vector<float> whole(rows * row_elements);
+    nn::dropout_mask(kKey, 0.3, 0, rows, row_elements, whole.data());
+    for (int replicas : {2, 3, 5}) {
+      std::vector<float> parts(whole.size(), -1.0F);
+      for (int64_t begin = 0, r = 0; r < replicas; ++r) {
+        const int64_t count = rows / replicas + (r < rows % replicas ? 1 : 0);
+        nn::dropout_mask(kKey, 0.3, begin, count, row_elements,
+                         parts.data() + begin * row_elements);
+        begin += count;
+      }
+      EXPECT_EQ(parts, whole) << replicas << " replicas";
+    }
+  }
+}
+
+TEST(Dropout, ZeroesTheShareItIsToldAndScalesTheRest) {
+  std::vector<float> mask(1000 * 100);
+  nn::dropout_mask(kKey, 0.25, 0, 1000, 100, mask.data());
+  int64_t zeros = 0;
+  for (float m : mask) {
+    if (m == 0.0F) ++zeros;
+    else ASSERT_FLOAT_EQ(m, 1.0F / 0.75F);
+  }
+  // 100,000 draws: the standard deviation of the share is 0.0014.
+  EXPECT_NEAR(static_cast<double>(zeros) / 1e5, 0.25, 0.007);
+}
+
+TEST(Dropout, SeedStepLayerAndRowEachChangeTheMask) {
+  nn::Dropout one({.probability = 0.5, .layer = 1});
+  nn::Dropout two({.probability = 0.5, .layer = 2});
+  const auto x = torch::ones({4, 64});
+  const auto draw = [&](nn::Dropout& layer, nn::SamplePlace place) {
+    nn::SampleContext here(place);
+    return layer(x);
+  };
+  const auto base = draw(one, {.seed = 7, .step = 3, .first_row = 8});
+  EXPECT_TRUE(torch::equal(draw(one, {.seed = 7, .step = 3, .first_row = 8}), base));
+  EXPECT_FALSE(torch::equal(draw(one, {.seed = 8, .step = 3, .first_row = 8}), base));
+  EXPECT_FALSE(torch::equal(draw(one, {.seed = 7, .step = 4, .first_row = 8}), base));
+  EXPECT_FALSE(torch::equal(draw(two, {.seed = 7, .step = 3, .first_row = 8}), base));
+  const auto shifted = draw(one, {.seed = 7, .step = 3, .first_row = 9});
+  EXPECT_TRUE(torch::equal(shifted.slice(0, 0, 3), base.slice(0, 1, 4)));
+  EXPECT_FALSE(torch::equal(shifted, base));
+}
+
+TEST(Dropout, UnnumberedLayersAreNumberedByCall) {
+  nn::Dropout drop(0.5);
+  const auto x = torch::ones({4, 64});
+  const auto both = [&] {
+    nn::SampleContext here({.seed = 1});
+    auto first = drop(x);
+    return std::pair{first, drop(x)};
+  };
+  const auto [a, b] = both();
+  EXPECT_FALSE(torch::equal(a, b));
+  const auto [c, d] = both();
+  EXPECT_TRUE(torch::equal(a, c));
+  EXPECT_TRUE(torch::equal(b, d));
+}
+
+TEST(Dropout, IsTheIdentityInEvaluationAndPassesGradients) {
+  nn::Dropout drop(0.5);
+  auto x = torch::randn({3, 2, 5}, torch::requires_grad());
+  nn::SampleContext here({.seed = 2});
+  const auto y = drop(x);
+  y.sum().backward();
+  EXPECT_TRUE(torch::equal(x.grad() * x, y));
+  EXPECT_EQ(drop(x.to(torch::kBFloat16)).scalar_type(), torch::kBFloat16);
+  EXPECT_EQ(drop(torch::ones({0, 3})).sizes(), (std::vector<int64_t>{0, 3}));
+  drop->eval();
+  EXPECT_TRUE(torch::equal(drop(x), x));
+}
+
+TEST(Dropout, WithoutContextOrWithABadProbabilityIsAnError) {
+  nn::Dropout drop(0.5);
+  EXPECT_THROW(drop(torch::ones({2, 2})), UsageError);
+  drop->eval();
+  EXPECT_NO_THROW(drop(torch::ones({2, 2})));
+  EXPECT_THROW(nn::Dropout(1.0), UsageError);
+  EXPECT_THROW(nn::Dropout(-0.1), UsageError);
+}
+
+TEST(Dropout, InAGraphEachLayerHasItsOwnMask) {
+  const auto input = nn::input({64});
+  const auto graph =
+      nn::Graph(input, nn::add(nn::dropout(0.5)(input), nn::dropout(0.5)(input)));
+  const auto module = nn::make_module(graph);
+  nn::SampleContext here({.seed = 5});
+  const auto y = module->forward(torch::ones({8, 64}));
+  EXPECT_TRUE((y == 2).any().item<bool>()) << "both layers draw the same mask";
+}
+
+TEST(SampleContext, NestsAndEnds) {
+  EXPECT_EQ(nn::SampleContext::current(), nullptr);
+  {
+    nn::SampleContext outer({.step = 1});
+    {
+      nn::SampleContext inner({.step = 2});
+      EXPECT_EQ(nn::SampleContext::current()->place().step, 2);
+    }
+    EXPECT_EQ(nn::SampleContext::current()->place().step, 1);
+  }
+  EXPECT_EQ(nn::SampleContext::current(), nullptr);
+}
+
+}  // namespace
+}  // namespace tutti

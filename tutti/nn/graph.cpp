@@ -1,0 +1,274 @@
+#include "tutti/nn/graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "tutti/base/error.h"
+
+namespace tutti::nn {
+
+namespace detail {
+
+/// One application of a layer, as it was written. Graph turns the reachable ones into Nodes.
+struct Record {
+  Resolved resolved;
+  std::string name;                   ///< empty: the Graph counts
+  std::shared_ptr<const void> layer;  ///< identity: equal for applications of one Layer
+  std::vector<std::shared_ptr<const Record>> inputs;
+  uint64_t serial = 0;  ///< increases with each application, so inputs come first
+};
+
+namespace {
+
+std::shared_ptr<const Record> make_record(const Op& op, const std::string& name,
+                                          std::shared_ptr<const void> layer,
+                                          std::vector<std::shared_ptr<const Record>> inputs) {
+  static std::atomic<uint64_t> serial{0};
+  std::vector<Shape> shapes;
+  for (const auto& input : inputs) shapes.push_back(input->resolved.shape);
+  auto record = std::make_shared<Record>();
+  record->resolved = resolve(op, shapes, name);
+  record->name = name;
+  record->layer = std::move(layer);
+  record->inputs = std::move(inputs);
+  record->serial = ++serial;
+  return record;
+}
+
+}  // namespace
+}  // namespace detail
+
+using detail::Record;
+
+struct Layer::State {
+  Op op;
+  std::string name;
+};
+
+const Shape& Value::shape() const noexcept { return record_->resolved.shape; }
+
+Layer::Layer(Op op) : state_(std::make_shared<State>(State{std::move(op), ""})) {}
+
+Layer Layer::named(std::string name) const {
+  const bool bad = name.empty() || name.front() == '.' || name.back() == '.' ||
+                   name.find("..") != std::string::npos;
+  if (bad) {
+    throw UsageError(fmt::format(
+        "nn layer {}: \"{}\" is no name; expected words joined by dots, as \"layer1.0.conv1\"",
+        kind_of(state_->op), name));
+  }
+  Layer copy(state_->op);
+  copy.state_ = std::make_shared<State>(State{state_->op, std::move(name)});
+  return copy;
+}
+
+Value Layer::operator()(const Value& x) const {
+  return Value(detail::make_record(state_->op, state_->name, state_, {x.record_}));
+}
+
+Value input(Shape shape) {
+  return Value(detail::make_record(op::Input{std::move(shape)}, "", nullptr, {}));
+}
+
+Value add(const Value& a, const Value& b) {
+  return Value(detail::make_record(op::Add{}, "", nullptr, {a.record_, b.record_}));
+}
+
+Layer conv2d(int64_t out_channels, int64_t kernel, Conv2dOptions options) {
+  return Layer(op::Conv2d{.out_channels = out_channels,
+                          .kernel = kernel,
+                          .stride = options.stride,
+                          .padding = options.padding,
+                          .groups = options.groups,
+                          .bias = options.bias});
+}
+Layer linear(int64_t units, LinearOptions options) {
+  return Layer(op::Linear{.units = units, .bias = options.bias});
+}
+Layer max_pool2d(int64_t kernel, PoolOptions options) {
+  const int64_t stride = options.stride == 0 ? kernel : options.stride;
+  return Layer(op::MaxPool2d{.kernel = kernel, .stride = stride, .padding = options.padding});
+}
+Layer avg_pool2d(int64_t kernel, PoolOptions options) {
+  if (options.padding != 0) {
+    throw UsageError(fmt::format("nn layer avg_pool2d: padding is {}, must be 0", options.padding));
+  }
+  return Layer(
+      op::AvgPool2d{.kernel = kernel, .stride = options.stride == 0 ? kernel : options.stride});
+}
+Layer batch_norm2d(BatchNormOptions options) {
+  return Layer(op::BatchNorm2d{.epsilon = options.epsilon, .momentum = options.momentum});
+}
+Layer dropout(double probability) { return Layer(op::Dropout{probability}); }
+Layer repeat_channels(int64_t times) { return Layer(op::RepeatChannels{times}); }
+Layer global_avg_pool2d() { return Layer(op::GlobalAvgPool2d{}); }
+Layer relu() { return Layer(op::Relu{}); }
+Layer softmax() { return Layer(op::Softmax{}); }
+Layer flatten() { return Layer(op::Flatten{}); }
+
+namespace {
+
+/// All records from which `output` is computed, in the order in which they were made.
+std::vector<const Record*> reachable(const Record* output) {
+  std::set<const Record*> seen{output};
+  std::vector<const Record*> order{output};
+  for (size_t i = 0; i < order.size(); ++i) {
+    for (const auto& input : order[i]->inputs) {
+      if (seen.insert(input.get()).second) order.push_back(input.get());
+    }
+  }
+  std::sort(order.begin(), order.end(),
+            [](const Record* a, const Record* b) { return a->serial < b->serial; });
+  return order;
+}
+
+/// Gives every layer its name: the user's, or kind and number in order of first use.
+class Names {
+ public:
+  std::string of(const Record& record) {
+    if (record.layer) {
+      if (auto known = by_layer_.find(record.layer.get()); known != by_layer_.end()) {
+        return known->second;
+      }
+    }
+    std::string name = record.name.empty() ? counted(record) : record.name;
+    if (!taken_.insert(name).second) {
+      throw UsageError(fmt::format(
+          "nn::Graph: two layers are named \"{}\"; give each layer with parameters its own name",
+          name));
+    }
+    if (record.layer) by_layer_.emplace(record.layer.get(), name);
+    return name;
+  }
+
+  /// A name cannot be a layer and a group of layers at once ("a" beside "a.b").
+  void check_nesting() const {
+    for (const auto& name : taken_) {
+      for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+        const std::string group = name.substr(0, dot);
+        if (taken_.contains(group)) {
+          throw UsageError(fmt::format(
+              "nn::Graph: \"{}\" is a layer, so no layer can be named \"{}\"", group, name));
+        }
+      }
+    }
+  }
+
+ private:
+  std::string counted(const Record& record) {
+    const std::string kind(kind_of(record.resolved.op));
+    if (kind == "input") return kind;
+    return fmt::format("{}_{}", kind, ++counts_[kind]);
+  }
+
+  std::map<std::string, int> counts_;
+  std::map<const void*, std::string> by_layer_;
+  std::set<std::string> taken_;
+};
+
+bool same_parameters(const std::vector<Parameter>& a, const std::vector<Parameter>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Parameter& x, const Parameter& y) {
+                      return x.name == y.name && x.shape == y.shape;
+                    });
+}
+
+/// A layer applied twice must need the same parameters both times.
+void check_shared(const std::vector<Node>& nodes) {
+  std::map<std::string, const Node*> first;
+  for (const Node& node : nodes) {
+    const auto [known, fresh] = first.emplace(node.name, &node);
+    if (!fresh && !same_parameters(known->second->parameters, node.parameters)) {
+      throw UsageError(fmt::format(
+          "nn::Graph: layer \"{}\" is applied to inputs that need parameters of other shapes; its "
+          "outputs are {} and {}",
+          node.name, to_string(known->second->shape), to_string(node.shape)));
+    }
+  }
+}
+
+std::string grouped(int64_t number) {
+  std::string digits = std::to_string(number);
+  for (int place = static_cast<int>(digits.size()) - 3; place > 0; place -= 3) {
+    digits.insert(static_cast<size_t>(place), 1, ',');
+  }
+  return digits;
+}
+
+int64_t elements(const std::vector<Parameter>& parameters, bool trainable) {
+  int64_t total = 0;
+  for (const Parameter& parameter : parameters) {
+    if (parameter.trainable != trainable) continue;
+    int64_t count = 1;
+    for (int64_t side : parameter.shape) count *= side;
+    total += count;
+  }
+  return total;
+}
+
+int64_t total_elements(const std::vector<Node>& nodes, bool trainable) {
+  std::set<std::string> seen;
+  int64_t total = 0;
+  for (const Node& node : nodes) {
+    if (seen.insert(node.name).second) total += elements(node.parameters, trainable);
+  }
+  return total;
+}
+
+}  // namespace
+
+Graph::Graph(const Value& input, const Value& output) {
+  const auto order = reachable(output.record_.get());
+  if (std::find(order.begin(), order.end(), input.record_.get()) == order.end()) {
+    throw UsageError(
+        "nn::Graph: the output does not come from this input; give the value that nn::input() "
+        "returned and the value of the last layer");
+  }
+  auto nodes = std::make_shared<std::vector<Node>>();
+  Names names;
+  std::map<const Record*, int> places;
+  for (const Record* record : order) {
+    if (record->inputs.empty() && record != input.record_.get()) {
+      throw UsageError("nn::Graph: the output comes from more than one nn::input(); one is allowed");
+    }
+    Node node{record->resolved.op, names.of(*record), {}, record->resolved.shape,
+              record->resolved.parameters};
+    for (const auto& from : record->inputs) node.inputs.push_back(places.at(from.get()));
+    places.emplace(record, static_cast<int>(nodes->size()));
+    nodes->push_back(std::move(node));
+  }
+  names.check_nesting();
+  check_shared(*nodes);
+  nodes_ = std::move(nodes);
+}
+
+int64_t Graph::num_parameters() const { return total_elements(nodes(), true); }
+
+std::string Graph::summary() const {
+  size_t name_width = 5;
+  size_t shape_width = 12;
+  for (const Node& node : nodes()) {
+    name_width = std::max(name_width, node.name.size());
+    shape_width = std::max(shape_width, to_string(node.shape).size());
+  }
+  std::string out = fmt::format("{:<{}}  {:<{}}  {:>12}\n", "layer", name_width, "output shape",
+                                shape_width, "parameters");
+  std::set<std::string> seen;
+  for (const Node& node : nodes()) {
+    const bool fresh = seen.insert(node.name).second;
+    const std::string count = fresh ? grouped(elements(node.parameters, true)) : "shared";
+    out += fmt::format("{:<{}}  {:<{}}  {:>12}\n", node.name, name_width, to_string(node.shape),
+                       shape_width, count);
+  }
+  const int64_t buffers = total_elements(nodes(), false);
+  out += fmt::format("{} parameters", grouped(num_parameters()));
+  if (buffers > 0) out += fmt::format(", {} elements in buffers", grouped(buffers));
+  return out + "\n";
+}
+
+}  // namespace tutti::nn

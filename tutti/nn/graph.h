@@ -1,0 +1,122 @@
+/// nn::Graph: a model as data, written the functional way.
+///
+///   auto input = nn::input({1, 28, 28});
+///   auto x = nn::conv2d(16, 3, {.padding = 1})(input);
+///   x = nn::max_pool2d(2)(nn::relu()(x));
+///   x = nn::linear(10)(nn::flatten()(x));
+///   auto graph = nn::Graph(input, x);
+///
+/// One description gives the torch module (graph_module.h), the summary, and what others read from
+/// nodes(). Wrong shapes are found while the graph is written, not in the first step.
+/// Thread rule: all types here are immutable handles; copies share and may go to any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/nn/ops.h"
+
+namespace tutti::nn {
+
+namespace detail {
+struct Record;
+}
+
+/// The output of a layer, for one sample of any batch.
+class Value {
+ public:
+  const Shape& shape() const noexcept;
+
+ private:
+  friend class Layer;
+  friend class Graph;
+  friend Value input(Shape shape);
+  friend Value add(const Value& a, const Value& b);
+  explicit Value(std::shared_ptr<const detail::Record> record) : record_(std::move(record)) {}
+  std::shared_ptr<const detail::Record> record_;
+};
+
+/// A layer that waits for its input. Applied twice, it uses the same parameters twice.
+class Layer {
+ public:
+  explicit Layer(Op op);
+
+  /// The name its parameters get: "layer1.0.conv1" stands for nested modules. Without one, a Graph
+  /// counts: "conv2d_1", "conv2d_2", ...
+  Layer named(std::string name) const;
+
+  /// Throws UsageError when `x` does not fit, with the layer, what it got and what it expects.
+  Value operator()(const Value& x) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+struct Conv2dOptions {
+  int64_t stride = 1;
+  int64_t padding = 0;
+  int64_t groups = 1;
+  bool bias = true;
+};
+struct LinearOptions {
+  bool bias = true;
+};
+struct PoolOptions {
+  int64_t stride = 0;   ///< 0: the kernel's size
+  int64_t padding = 0;  ///< max_pool2d only
+};
+struct BatchNormOptions {
+  double epsilon = 1e-5;
+  double momentum = 0.1;
+};
+
+/// Where samples of this shape (without the batch dimension) enter.
+Value input(Shape shape);
+Layer conv2d(int64_t out_channels, int64_t kernel, Conv2dOptions options = {});
+Layer linear(int64_t units, LinearOptions options = {});
+Layer max_pool2d(int64_t kernel, PoolOptions options = {});
+Layer avg_pool2d(int64_t kernel, PoolOptions options = {});
+Layer global_avg_pool2d();
+Layer batch_norm2d(BatchNormOptions options = {});
+Layer relu();
+Layer softmax();
+Layer flatten();
+Layer dropout(double probability);
+/// One channel to `times` channels; an input that has them already stays as it is.
+Layer repeat_channels(int64_t times);
+/// Sum of two values of one shape: where branches meet.
+Value add(const Value& a, const Value& b);
+
+/// One layer applied to its inputs.
+struct Node {
+  Op op;
+  std::string name;                   ///< unique; equal names mean one layer applied twice
+  std::vector<int> inputs;            ///< places in Graph::nodes(), each before this one
+  Shape shape;                        ///< of one sample
+  std::vector<Parameter> parameters;  ///< what the layer owns; names within the layer
+};
+
+class Graph {
+ public:
+  /// Everything between `input` and `output`. Throws UsageError when the output does not come from
+  /// this input alone, or when two layers have one name.
+  Graph(const Value& input, const Value& output);
+
+  /// In the order in which the layers were applied, which is the order of execution.
+  const std::vector<Node>& nodes() const noexcept { return *nodes_; }
+  const Shape& input_shape() const noexcept { return nodes().front().shape; }
+  const Shape& output_shape() const noexcept { return nodes().back().shape; }
+
+  /// Elements of all trainable parameters, shared ones once.
+  int64_t num_parameters() const;
+
+  /// A table: layer, output shape, parameters; totals below.
+  std::string summary() const;
+
+ private:
+  std::shared_ptr<const std::vector<Node>> nodes_;
+};
+
+}  // namespace tutti::nn

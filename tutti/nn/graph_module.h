@@ -1,0 +1,46 @@
+/// GraphModule: the torch module that an nn::Graph describes.
+///
+/// Parameters have torch's shapes, names and default initial values, in the order of the graph; a
+/// layer named "layer1.0.conv1" lies in nested modules, so weights of torchvision's models load.
+/// forward() costs what hand-written LibTorch does: the order of execution and the life of every
+/// intermediate tensor are settled when the module is made.
+/// Thread rule: as any torch module, one thread at a time; distinct modules are independent.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <vector>
+
+#include "tutti/nn/graph.h"
+
+namespace tutti::nn {
+
+class GraphModule : public torch::nn::Module {
+ public:
+  /// Draws initial values from LibTorch's default generator: seed it with torch::manual_seed.
+  explicit GraphModule(Graph graph);
+  ~GraphModule() override;
+
+  /// x: [batch, input_shape...]; gives [batch, output_shape...]. Any batch size, 0 included.
+  /// Throws UsageError with both shapes when x has another one.
+  at::Tensor forward(const at::Tensor& x);
+
+  const Graph& graph() const noexcept { return graph_; }
+
+  /// A module of its own with equal parameters and buffers.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
+
+ private:
+  struct Step;
+
+  void check_input(const at::Tensor& x) const;
+
+  Graph graph_;
+  std::vector<Step> steps_;
+};
+
+std::shared_ptr<GraphModule> make_module(const Graph& graph);
+
+}  // namespace tutti::nn

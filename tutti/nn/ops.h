@@ -1,0 +1,111 @@
+/// What each layer of a Graph computes, as plain data: the vocabulary of nn::Graph.
+///
+/// A walker (module builder, summary, cut for model parallel, exporter) takes the variant apart with
+/// std::get_if or std::visit. Sizes that follow from the input are filled in when a layer is applied.
+/// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace tutti::nn {
+
+/// Dimensions of one sample, without the batch dimension: {channels, height, width} or {features}.
+using Shape = std::vector<int64_t>;
+
+/// "[16, 28, 28]".
+std::string to_string(const Shape& shape);
+
+namespace op {
+
+/// Where a batch enters: [batch, shape...].
+struct Input {
+  Shape shape;
+};
+
+/// Cross-correlation with square kernels, zero padding: torch::nn::Conv2d.
+struct Conv2d {
+  int64_t in_channels = 0;   ///< from the input
+  int64_t out_channels = 0;  ///< >= 1
+  int64_t kernel = 1;        ///< height and width, >= 1
+  int64_t stride = 1;        ///< >= 1
+  int64_t padding = 0;       ///< zeros on each side, >= 0
+  int64_t groups = 1;        ///< divides both channel counts
+  bool bias = true;
+};
+
+/// y = x W' + b on the last dimension: torch::nn::Linear.
+struct Linear {
+  int64_t in_features = 0;  ///< from the input
+  int64_t units = 0;        ///< >= 1
+  bool bias = true;
+};
+
+/// Largest value of each window; padding counts as minus infinity.
+struct MaxPool2d {
+  int64_t kernel = 2;
+  int64_t stride = 2;
+  int64_t padding = 0;  ///< at most half the kernel
+};
+
+/// Mean of each window.
+struct AvgPool2d {
+  int64_t kernel = 2;
+  int64_t stride = 2;
+};
+
+/// Per channel: (x - mean) / sqrt(variance + epsilon) * weight + bias. Statistics are those of this
+/// replica's part in training, the running ones in evaluation.
+struct BatchNorm2d {
+  int64_t channels = 0;   ///< from the input
+  double epsilon = 1e-5;  ///< > 0
+  double momentum = 0.1;  ///< share of the new batch in the running statistics, in [0, 1]
+};
+
+/// Zeroes each element with this probability in training and scales the rest by 1 / (1 - p).
+struct Dropout {
+  double probability = 0.5;  ///< in [0, 1)
+};
+
+/// [1, h, w] to [times, h, w]; a view, nothing is copied.
+struct RepeatChannels {
+  int64_t times = 1;
+};
+
+struct Relu {};             ///< max(x, 0)
+struct GlobalAvgPool2d {};  ///< [c, h, w] to [c]
+struct Flatten {};          ///< all dimensions of a sample to one
+struct Softmax {};          ///< over the last dimension
+struct Add {};              ///< two inputs of one shape
+
+}  // namespace op
+
+using Op = std::variant<op::Input, op::Conv2d, op::Linear, op::MaxPool2d, op::AvgPool2d,
+                        op::BatchNorm2d, op::Dropout, op::RepeatChannels, op::Relu,
+                        op::GlobalAvgPool2d, op::Flatten, op::Softmax, op::Add>;
+
+/// "conv2d", "linear", ...: the name of the function that makes the layer.
+std::string_view kind_of(const Op& op) noexcept;
+
+/// A tensor that a layer owns.
+struct Parameter {
+  std::string name;       ///< within the layer: "weight", "running_mean"
+  Shape shape;            ///< full shape; {} is a scalar
+  bool trainable = true;  ///< false: a buffer
+};
+
+/// What a layer becomes on inputs of given shapes.
+struct Resolved {
+  Op op;  ///< sizes filled in
+  Shape shape;
+  std::vector<Parameter> parameters;
+};
+
+/// Infers shapes. Throws UsageError that says the layer (`name` may be empty), what it got and what
+/// it expects.
+Resolved resolve(const Op& op, const std::vector<Shape>& inputs, std::string_view name);
+
+}  // namespace tutti::nn
