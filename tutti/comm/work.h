@@ -15,7 +15,8 @@ class Work {
   Work() = default;
   Work(std::shared_ptr<Engine> engine, Ticket ticket) : engine_(std::move(engine)), ticket_(ticket) {}
 
-  /// Waits until the operation is done, no longer than its own limit and `limit`.
+  /// Waits until the operation is done, no longer than its own limit and `limit`. When either
+  /// passes the group has failed: peers may not touch a buffer that its owner gave up.
   ///
   /// Throws PeerLost (a rank went away, named), Timeout (silent ranks named), Mismatch (ranks
   /// disagree on shape, dtype or order of calls), or the error with which the group was aborted.

@@ -151,12 +151,12 @@ void ShmEngine::fail_mismatch(int other, uint64_t number) {
     return call_words(line.call.load(std::memory_order_relaxed),
                       line.num_elements.load(std::memory_order_relaxed));
   };
-  // Ranks are compared in order and rank 0 comes first: all that come before `other` agree with this.
-  const auto [first, second] = std::minmax(rank_, other);
+  // Ranks are looked at in order, rank 0 first: when `other` is not rank 0, this rank agrees with it.
+  const int odd = other == 0 ? rank_ : other;
   fail(FailureKind::mismatch,
-       fmt::format("ranks disagree on operation #{}: rank {} called {}, rank {} called {}\n"
+       fmt::format("ranks disagree on operation #{}: rank 0 called {}, rank {} called {}\n"
                    "  every rank must make the same calls in the same order",
-                   number + 1, first, words(first), second, words(second)),
+                   number + 1, words(0), odd, words(odd)),
        number);
 }
 
@@ -179,7 +179,7 @@ void ShmEngine::wait_for_busy_peers() {
 }
 
 std::string ShmEngine::operation_words(uint64_t number) const {
-  if (number >= submitted_) return fmt::format("operation #{}", number + 1);
+  if (number == kJoining) return "joining";
   return fmt::format("{} #{}", name_of(entry_of(number).operation.collective), number + 1);
 }
 

@@ -52,7 +52,7 @@ void ShmEngine::wait_for_all(Millis limit) {
   for (int r = 0; r < size_; ++r) {
     Flag& state = blocks_[r]->member.state;
     while (!state.reached(kJoined)) {
-      throw_if_poisoned(0);
+      throw_if_poisoned(kJoining);
       if (deadline.passed()) {
         std::vector<int> missing;
         for (int m = 0; m < size_; ++m)

@@ -27,7 +27,6 @@ std::pair<int64_t, MemorySpan> essentials(const Operation& operation) {
 }  // namespace
 
 void ShmEngine::add_entry(const Operation& operation) {
-  throw_if_poisoned(submitted_);
   while (submitted_ - completed_ == kRingLines) {
     const Ticket oldest = completed_ + 1;
     while (!advance(oldest)) wait(complete_need_, nullptr);
@@ -43,6 +42,7 @@ void ShmEngine::add_entry(const Operation& operation) {
   entry.staged_chunks = 0;
   entry.drained_chunks = 0;
   entry.deadline.reset();
+  throw_if_poisoned(submitted_);
   ++submitted_;
 }
 

@@ -60,6 +60,9 @@ class ShmEngine final : public Engine {
     uint64_t number = 0;
   };
 
+  /// Instead of an operation's number while it waits for the others to join.
+  static constexpr uint64_t kJoining = UINT64_MAX;
+
   // The four stages (shm_engine.cpp). All return true when they moved something.
   void add_entry(const Operation& operation);
   bool publish();
@@ -128,7 +131,7 @@ class ShmEngine final : public Engine {
   TimePoint next_look_{};  ///< when poll() looks for lost ranks again
 };
 
-/// A MemberState, collective, reduction, dtype and root in one word, and back as words.
+/// Collective, reduction, dtype and root in one word, and back as words.
 uint32_t pack_call(const Operation& operation) noexcept;
 std::string call_words(uint32_t call, int64_t num_elements);
 

@@ -1,0 +1,286 @@
+// What ends an operation other than success, with members on threads: disagreement, silence, abort,
+// leaving, too little memory. Each error is checked on every member.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <random>
+
+#include "tests/support/comm.h"
+#include "tutti/base/host.h"
+#include "tutti/net/arena.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::StartsWith;
+using testing::ThrowsMessage;
+
+using Call = std::function<void(Group&)>;
+
+// Small enough to be inline, to lie in a small slot, and to be reduced where it lies.
+constexpr int64_t kLengths[] = {3, 200, 100'000};
+
+std::vector<std::string> errors_of(const std::vector<std::shared_ptr<Engine>>& members,
+                                   const std::function<void(Group)>& body) {
+  std::vector<std::string> words;
+  for (const auto& thrown : test::run_members(members, body)) words.push_back(test::words_of(thrown));
+  return words;
+}
+
+Call all_reduce(int64_t n, DType dtype = DType::float32, ReduceOp op = ReduceOp::sum) {
+  return [=](Group& group) {
+    std::vector<double> memory(static_cast<size_t>(n) + 1);
+    group.all_reduce({memory.data(), n, dtype}, op).wait();
+  };
+}
+
+Call broadcast(int64_t n, int root) {
+  return [=](Group& group) {
+    std::vector<float> memory(static_cast<size_t>(n));
+    group.broadcast(span_of(std::span(memory)), root).wait();
+  };
+}
+
+const Call kBarrier = [](Group& group) { group.barrier(); };
+
+struct Disagreement {
+  std::string name;
+  Call common, odd;
+  std::string first, second;
+};
+
+TEST(Mismatch, NamesBothCallsOnEveryRank) {
+  const Disagreement table[] = {
+      {"length", all_reduce(10), all_reduce(11), "all_reduce (sum) of 10 float32",
+       "all_reduce (sum) of 11 float32"},
+      {"dtype", all_reduce(10), all_reduce(10, DType::int32), "of 10 float32", "of 10 int32"},
+      {"operation", all_reduce(10), all_reduce(10, DType::float32, ReduceOp::max),
+       "all_reduce (sum)", "all_reduce (max)"},
+      {"collective", all_reduce(10), broadcast(10, 0), "all_reduce (sum) of 10 float32",
+       "broadcast of 10 float32 from rank 0"},
+      {"root", broadcast(500, 0), broadcast(500, 2), "from rank 0", "from rank 2"},
+      {"path", all_reduce(3), all_reduce(100'000), "of 3 float32", "of 100000 float32"},
+      {"large", all_reduce(100'001), all_reduce(100'000), "of 100001 ", "of 100000 "},
+      {"barrier", kBarrier, all_reduce(0), "called barrier", "all_reduce (sum) of 0 float32"},
+  };
+  for (const auto& row : table)
+    for (const char* engine : {"shm", "shm staged"}) {
+      const auto errors = errors_of(test::make_engines(engine, 3), [&](Group group) {
+        group.barrier();
+        group.rank() == 1 ? row.odd(group) : row.common(group);
+      });
+      EXPECT_THAT(errors, Each(AllOf(StartsWith("Mismatch: "), HasSubstr("operation #2"),
+                                     HasSubstr("rank 0 called"), HasSubstr("rank 1 called"),
+                                     HasSubstr(row.first), HasSubstr(row.second))))
+          << row.name;
+    }
+}
+
+TEST(Mismatch, OfTheOrderAmongOperationsInFlight) {
+  const auto errors = errors_of(make_shm_threads(2), [](Group group) {
+    std::vector<float> a(50'000), b(7);
+    const auto first = span_of(std::span(group.rank() == 0 ? a : b));
+    const auto second = span_of(std::span(group.rank() == 0 ? b : a));
+    Work one = group.all_reduce(first, ReduceOp::sum);
+    Work two = group.all_reduce(second, ReduceOp::sum);
+    two.wait();
+  });
+  EXPECT_THAT(errors, Each(AllOf(StartsWith("Mismatch: "), HasSubstr("of 50000"), HasSubstr("of 7 "))));
+}
+
+TEST(Silence, TimeoutNamesTheSilentRanksAndWhatTheyDidLast) {
+  for (int64_t n : kLengths) {
+    const auto errors = errors_of(make_shm_threads(3), [&](Group group) {
+      all_reduce(10)(group);
+      if (group.rank() == 2) return;
+      std::vector<float> data(n);
+      group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{60}).wait();
+    });
+    EXPECT_EQ(errors[2], "");
+    for (int r : {0, 1})
+      EXPECT_THAT(errors[r],
+                  AllOf(StartsWith("Timeout: all_reduce #2, rank "), HasSubstr("limit of 60 ms"),
+                        HasSubstr("silent: rank 2: its last call was all_reduce (sum) of 10 float32 (#1)")))
+          << n;
+  }
+}
+
+TEST(Silence, TimeoutOfTheShorterOfBothLimitsEndsTheGroup) {
+  std::atomic<bool> over{false};
+  const auto errors = errors_of(make_shm_threads(2), [&](Group group) {
+    std::vector<float> data(10);
+    if (group.rank() == 0) {
+      Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum);
+      EXPECT_THROW(work.wait(Millis{30}), Timeout);
+      over = true;
+      work.wait();
+    }
+    while (!over) std::this_thread::yield();
+    group.barrier();
+  });
+  EXPECT_THAT(errors, Each(AllOf(StartsWith("Timeout: "), HasSubstr("limit of 30 ms"),
+                                 HasSubstr("rank 1: it has called nothing yet"))));
+}
+
+TEST(Silence, PollingSeesPassedLimitsToo) {
+  const auto errors = errors_of(make_shm_threads(2), [](Group group) {
+    std::vector<float> data(10);
+    if (group.rank() == 1) return;
+    Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{40});
+    while (!work.test()) std::this_thread::yield();
+  });
+  EXPECT_THAT(errors[0], StartsWith("Timeout: all_reduce #1, rank 0 of 2"));
+}
+
+TEST(Abort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
+  for (int64_t n : kLengths) {
+    const auto members = make_shm_threads(4);
+    std::atomic<int> waiting{0};
+    std::thread outside([&] {  // not a member's thread, as a signal watcher would be
+      while (waiting < 3) std::this_thread::yield();
+      members[1]->abort("the loader of rank 1 failed: disk full");
+      members[1]->abort("later reason");
+    });
+    const auto errors = errors_of(members, [&](Group group) {
+      std::vector<float> data(n);
+      if (group.rank() == 3) {
+        outside.join();
+        EXPECT_THAT([&] { group.barrier(); }, ThrowsMessage<Error>(HasSubstr("disk full")));
+        (void)group.allocate(10);
+      }
+      Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum);
+      ++waiting;
+      work.wait();
+    });
+    EXPECT_THAT(errors, Each(AllOf(StartsWith("Error: "),
+                                   HasSubstr("aborted by rank 1: the loader of rank 1 failed: disk full"))))
+        << n;
+  }
+}
+
+// Members free their buffers as soon as they throw; nobody may still read them. Address and thread
+// sanitizer watch this one.
+TEST(Abort, LeavesNobodyInTheBuffersOfOthers) {
+  for (uint32_t round = 0; round < 60; ++round) {
+    const auto members = make_shm_threads(3);
+    const auto errors = errors_of(members, [&](Group group) {
+      std::mt19937 random(round);
+      const uint32_t last = random() % 12;
+      for (uint32_t i = 0;; ++i) {
+        std::vector<float> data(40'000, 1.f);
+        Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum);
+        if (i == last && group.rank() == static_cast<int>(round % 3)) group.abort("enough");
+        work.wait();
+      }
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("enough")));
+  }
+}
+
+TEST(Leaving, EndsThoseWhoStillNeedTheRank) {
+  for (int64_t n : kLengths) {
+    auto members = make_shm_threads(3);
+    const auto errors = errors_of({members[0], members[2]}, [&](Group group) {
+      if (group.rank() == 0) members[1].reset();
+      all_reduce(n)(group);
+    });
+    EXPECT_THAT(errors, Each(AllOf(StartsWith("PeerLost: all_reduce #1, rank "),
+                                   HasSubstr("rank 1 left the group; it has called nothing yet"))));
+  }
+}
+
+TEST(Leaving, InTheMiddleOfAnOperationNamesIt) {
+  auto members = make_shm_threads(2);
+  const auto errors = errors_of({members[0]}, [&](Group group) {
+    std::vector<float> mine(100'000), others(100'000);
+    (void)Group(members[1]).all_reduce(span_of(std::span(others)), ReduceOp::sum);
+    members[1].reset();
+    group.all_reduce(span_of(std::span(mine)), ReduceOp::sum).wait();
+  });
+  EXPECT_THAT(errors[0], AllOf(StartsWith("PeerLost: "),
+                               HasSubstr("rank 1 left the group in the middle of all_reduce #1")));
+}
+
+TEST(Leaving, AfterTheLastOperationDisturbsNobody) {
+  for (int round = 0; round < 50; ++round) {
+    auto members = make_shm_threads(4);
+    const auto errors = errors_of(members, [&](Group group) {
+      for (int64_t n : kLengths) all_reduce(n)(group);
+      members[group.rank()].reset();
+    });
+    EXPECT_THAT(errors, Each("")) << round;
+  }
+}
+
+TEST(Joining, ClaimsEachRankOnceAndNamesTheMissing) {
+  const ShmSegment segment = ShmSegment::create(3);
+  EXPECT_THAT([&] { make_shm(segment, 3, true); },
+              ThrowsMessage<UsageError>(HasSubstr("rank 3; expected 0 to 2")));
+  EXPECT_THAT([&] { make_shm(segment, 1, true, Millis{30}); },
+              ThrowsMessage<Timeout>(AllOf(HasSubstr("joining, rank 1 of 3"),
+                                           HasSubstr("ranks 0, 2 did not come within 30 ms"))));
+  EXPECT_THAT([&] { make_shm(segment, 1, true, Millis{30}); },
+              ThrowsMessage<UsageError>(HasSubstr("rank 1 of 3 was made before")));
+}
+
+TEST(Segments, RefuseWhatIsNone) {
+  EXPECT_THROW(ShmSegment::create(0), UsageError);
+  EXPECT_THROW(ShmSegment::create(100'000), UsageError);
+  EXPECT_THROW(ShmSegment::open(-1), UsageError);
+  const SharedFile other = SharedFile::create("other");
+  EXPECT_THAT([&] { ShmSegment::open(other.descriptor()); },
+              ThrowsMessage<UsageError>(HasSubstr("is not a segment of tutti")));
+}
+
+TEST(Allocate, TooMuchIsAnErrorWithBothSizesAndTheGroupGoesOn) {
+  const int64_t too_much = read_host_facts().memory_total_bytes;
+  const auto errors = errors_of(make_shm_threads(3), [&](Group group) {
+    std::string error;
+    try {
+      (void)group.allocate(group.rank() == 1 ? too_much : 1000);
+    } catch (const Error& thrown) {
+      error = thrown.what();
+    }
+    EXPECT_THAT(error, AllOf(HasSubstr("wanted for all ranks"), HasSubstr(size_words(too_much)),
+                             HasSubstr("left")));
+    const SharedParts shared = group.allocate(5000);
+    std::memset(shared.parts[group.rank()].data, 1, 5000);
+    all_reduce(100)(group);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+// Beyond 2 GiB: lengths and offsets are 64-bit everywhere. Takes 5 GB and about 10 s.
+TEST(BeyondTwoGiB, AllGatherAndAllReduce) {
+  constexpr int64_t kBytes = (int64_t{1} << 31) + 4098;
+  if (read_host_facts().memory_left_bytes() < 4 * kBytes || std::getenv("TUTTI_TEST_LARGE") == nullptr)
+    GTEST_SKIP() << "needs TUTTI_TEST_LARGE=1 and 8.6 GB of memory";
+  const auto errors = errors_of(test::make_engines("shm", 2), [&](Group group) {
+    const SharedParts shared = group.allocate(kBytes);
+    MemorySpan mine = shared.parts[group.rank()];
+    std::memset(mine.data, 0, kBytes);
+    mine.dtype = DType::bfloat16;
+    mine.num_elements = kBytes / 2;
+    auto* numbers = static_cast<uint16_t*>(mine.data);
+    const uint16_t one = 0x3f80, two = 0x4000;
+    numbers[0] = numbers[mine.num_elements / 2] = numbers[mine.num_elements - 1] = one;
+    group.all_reduce(mine, ReduceOp::sum, Millis{120'000}).wait(Millis{120'000});
+    EXPECT_EQ(numbers[0], two);
+    EXPECT_EQ(numbers[1], 0);
+    EXPECT_EQ(numbers[mine.num_elements / 2], two);
+    EXPECT_EQ(numbers[mine.num_elements - 1], two);
+    MemorySpan bytes = {mine.data, kBytes, DType::uint8};
+    static_cast<unsigned char*>(mine.data)[kBytes - 5] = group.rank() == 1 ? 77 : 0;
+    group.broadcast(bytes, 1, Millis{120'000}).wait(Millis{120'000});
+    EXPECT_EQ(static_cast<unsigned char*>(mine.data)[kBytes - 5], 77);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+}  // namespace
+}  // namespace tutti
