@@ -30,7 +30,7 @@ struct Derived : View {
 };
 
 struct Shuffled final : Derived {
-  Shuffled(ViewHandle from, ShuffleOptions shuffle)
+  Shuffled(const ViewHandle& from, ShuffleOptions shuffle)
       : Derived(from, from->num_samples), options(shuffle) {}
   std::vector<int64_t> order(Pass pass) const override {
     const std::vector<int64_t> rows = before->order(pass);
@@ -47,7 +47,7 @@ struct Shuffled final : Derived {
 };
 
 struct Repeated final : Derived {
-  Repeated(ViewHandle from, int64_t times)
+  Repeated(const ViewHandle& from, int64_t times)
       : Derived(from, from->num_samples * times), count(times) {}
   std::vector<int64_t> order(Pass pass) const override {
     std::vector<int64_t> rows;
@@ -62,7 +62,7 @@ struct Repeated final : Derived {
 };
 
 struct Sharded final : Derived {
-  Sharded(ViewHandle from, int64_t shard_index, int64_t shards)
+  Sharded(const ViewHandle& from, int64_t shard_index, int64_t shards)
       : Derived(from, (from->num_samples - shard_index + shards - 1) / shards),
         index(shard_index),
         count(shards) {}
@@ -78,7 +78,7 @@ struct Sharded final : Derived {
 };
 
 struct Taken final : Derived {
-  Taken(ViewHandle from, int64_t count) : Derived(from, std::min(count, from->num_samples)) {}
+  Taken(const ViewHandle& from, int64_t count) : Derived(from, std::min(count, from->num_samples)) {}
   std::vector<int64_t> order(Pass pass) const override {
     std::vector<int64_t> rows = before->order(pass);
     rows.resize(static_cast<size_t>(num_samples));
