@@ -78,7 +78,8 @@ struct Sharded final : Derived {
 };
 
 struct Taken final : Derived {
-  Taken(const ViewHandle& from, int64_t count) : Derived(from, std::min(count, from->num_samples)) {}
+  Taken(const ViewHandle& from, int64_t count)
+      : Derived(from, std::min(count, from->num_samples)) {}
   std::vector<int64_t> order(Pass pass) const override {
     std::vector<int64_t> rows = before->order(pass);
     rows.resize(static_cast<size_t>(num_samples));
@@ -90,31 +91,31 @@ struct Taken final : Derived {
 
 ViewHandle all_rows(int64_t num_rows) { return std::make_shared<AllRows>(num_rows); }
 
-ViewHandle shuffled(ViewHandle before, ShuffleOptions options) {
-  return std::make_shared<Shuffled>(std::move(before), options);
+ViewHandle shuffled(const ViewHandle& before, ShuffleOptions options) {
+  return std::make_shared<Shuffled>(before, options);
 }
 
-ViewHandle repeated(ViewHandle before, int64_t count) {
+ViewHandle repeated(const ViewHandle& before, int64_t count) {
   if (count < 1) throw UsageError(fmt::format("repeat({}): expected 1 or more", count));
   int64_t samples = 0;
   if (__builtin_mul_overflow(before->num_samples, count, &samples) || samples > kMostSamples)
     throw UsageError(fmt::format(
         "repeat({}) of {} samples: an epoch may hold at most {}; train more epochs instead", count,
         before->num_samples, kMostSamples));
-  return std::make_shared<Repeated>(std::move(before), count);
+  return std::make_shared<Repeated>(before, count);
 }
 
-ViewHandle sharded(ViewHandle before, int64_t index, int64_t count) {
+ViewHandle sharded(const ViewHandle& before, int64_t index, int64_t count) {
   if (count < 1 || index < 0 || index >= count)
     throw UsageError(fmt::format(
         "shard(index {}, count {}): expected 1 shard or more and an index below the count", index,
         count));
-  return std::make_shared<Sharded>(std::move(before), index, count);
+  return std::make_shared<Sharded>(before, index, count);
 }
 
-ViewHandle taken(ViewHandle before, int64_t count) {
+ViewHandle taken(const ViewHandle& before, int64_t count) {
   if (count < 0) throw UsageError(fmt::format("take({}): expected 0 or more", count));
-  return std::make_shared<Taken>(std::move(before), count);
+  return std::make_shared<Taken>(before, count);
 }
 
 }  // namespace tutti::data::detail

@@ -35,9 +35,9 @@ struct View {
 using ViewHandle = std::shared_ptr<const View>;
 
 ViewHandle all_rows(int64_t num_rows);
-ViewHandle shuffled(ViewHandle before, ShuffleOptions options);
-ViewHandle repeated(ViewHandle before, int64_t count);
-ViewHandle sharded(ViewHandle before, int64_t index, int64_t count);
-ViewHandle taken(ViewHandle before, int64_t count);
+ViewHandle shuffled(const ViewHandle& before, ShuffleOptions options);
+ViewHandle repeated(const ViewHandle& before, int64_t count);
+ViewHandle sharded(const ViewHandle& before, int64_t index, int64_t count);
+ViewHandle taken(const ViewHandle& before, int64_t count);
 
 }  // namespace tutti::data::detail
