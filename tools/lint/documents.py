@@ -28,7 +28,8 @@ from common import ROOT, Tree, blank, finding
 
 PAGES = (r"README\.md", r"docs/.*\.md", r"examples/.*\.md")
 FENCE = re.compile(
-    r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<body>.*?)^ *```[ \t]*$", re.MULTILINE | re.DOTALL
+    r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^ *(?P=ticks)[ \t]*$",
+    re.MULTILINE | re.DOTALL,
 )
 HEADING = re.compile(r"^#{1,6} ", re.MULTILINE)
 LIMIT_S = 120

@@ -189,6 +189,10 @@ int main() {}
         command.text = "./hello && exit 7"
         self.assertIn("ended with 7", documents.run_command(tree.root, first, command))
 
+    def test_a_page_may_show_a_page(self):
+        shown = "````markdown\n" + self.PAGE + "````\n"
+        self.assertEqual(documents.programs(self.tree(README_md=shown)), [])
+
     def test_matching(self):
         self.assertTrue(documents.matches("a ... c\n", "a  b c  \n"))
         self.assertTrue(documents.matches("a\n...\nz", "a\nb\nc\nz\n"))
