@@ -37,8 +37,14 @@ endif()
 find_program(TUTTI_CCACHE ccache)
 if(TUTTI_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # A precompiled header is part of what ccache must compare.
-  set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      ${TUTTI_CCACHE})
+  set(tutti_ccache
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime)
+  # In build/ paths count from the checkout, so that another clone finds what this one compiled; with
+  # debug symbols the folder stays part of the key.
+  cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${PROJECT_BINARY_DIR}" tutti_builds_inside)
+  if(tutti_builds_inside AND CMAKE_BUILD_TYPE STREQUAL "Release")
+    list(APPEND tutti_ccache CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
+  endif()
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env ${tutti_ccache} ${TUTTI_CCACHE})
   add_compile_options(-fpch-preprocess)
 endif()

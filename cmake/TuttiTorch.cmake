@@ -36,9 +36,16 @@ target_link_libraries(tutti_torch_pch PUBLIC torch)
 target_include_directories(tutti_torch_pch BEFORE PRIVATE "${tutti_fmt_first}")
 target_precompile_headers(tutti_torch_pch PUBLIC <torch/torch.h>)
 
+# A compiler that reads torch headers takes up to 2 GiB: no more of them at once than memory holds.
+cmake_host_system_information(RESULT tutti_memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
+math(EXPR tutti_torch_jobs "${tutti_memory_mib} / 2048 + 1")
+set_property(GLOBAL APPEND PROPERTY JOB_POOLS tutti_torch=${tutti_torch_jobs})
+set_property(TARGET tutti_torch_pch PROPERTY JOB_POOL_COMPILE tutti_torch)
+
 function(tutti_use_torch target)
   target_link_libraries(${target} PUBLIC torch)
   target_include_directories(${target} BEFORE PRIVATE "${tutti_fmt_first}")
   target_compile_definitions(${target} INTERFACE $<INSTALL_INTERFACE:FMT_HEADER_ONLY>)
   target_precompile_headers(${target} REUSE_FROM tutti_torch_pch)
+  set_property(TARGET ${target} PROPERTY JOB_POOL_COMPILE tutti_torch)
 endfunction()
