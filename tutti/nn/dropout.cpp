@@ -19,9 +19,9 @@ void dropout_mask(uint64_t key, double probability, int64_t first_row, int64_t r
     const auto global = static_cast<uint64_t>(first_row + row);
     for (int64_t begin = 0; begin < row_elements; begin += 4) {
       const auto block = static_cast<uint64_t>(begin / 4);
-      const RandomBlock bits = philox(
-          key, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
-                static_cast<uint32_t>(global), static_cast<uint32_t>(global >> 32)});
+      const RandomBlock bits =
+          philox(key, {static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32),
+                       static_cast<uint32_t>(global), static_cast<uint32_t>(global >> 32)});
       const int64_t count = std::min<int64_t>(4, row_elements - begin);
       for (int64_t i = 0; i < count; ++i) {
         const bool kept = uniform_float(bits[static_cast<size_t>(i)]) >= threshold;
@@ -50,10 +50,9 @@ at::Tensor DropoutImpl::forward(const at::Tensor& x) {
   const auto& place = context->place();
   const int64_t layer = options_.layer >= 0 ? options_.layer : context->next_call();
   // Numbered calls and numbered layers are two kinds of places: the last part keeps them apart.
-  const uint64_t key =
-      random_key(place.seed, RandomPurpose::dropout,
-                 {static_cast<uint64_t>(place.step), static_cast<uint64_t>(layer),
-                  static_cast<uint64_t>(options_.layer >= 0)});
+  const uint64_t key = random_key(place.seed, RandomPurpose::dropout,
+                                  {static_cast<uint64_t>(place.step), static_cast<uint64_t>(layer),
+                                   static_cast<uint64_t>(options_.layer >= 0)});
   at::Tensor mask = torch::empty(x.sizes(), torch::TensorOptions().dtype(torch::kFloat32));
   const int64_t rows = x.size(0);
   dropout_mask(key, options_.probability, place.first_row, rows, rows > 0 ? x.numel() / rows : 0,

@@ -15,8 +15,8 @@ namespace tutti::nn {
 
 struct DropoutOptions {
   double probability = 0.5;  ///< of an element to become zero, in [0, 1)
-  /// Number of the layer in its model, part of the key. -1: calls are numbered in the order in which
-  /// they are made in a step, which is right unless replicas take different branches.
+  /// Number of the layer in its model, part of the key. -1: calls are numbered in the order in
+  /// which they are made in a step, which is right unless replicas take different branches.
   int64_t layer = -1;
 };
 
@@ -35,7 +35,8 @@ class DropoutImpl : public torch::nn::Module {
   explicit DropoutImpl(DropoutOptions options);
 
   /// x: [batch, ...], any floating dtype. In training the surviving elements are scaled by
-  /// 1 / (1 - p); in evaluation x comes back as it is. Training without a SampleContext: UsageError.
+  /// 1 / (1 - p); in evaluation x comes back as it is. Training without a SampleContext:
+  /// UsageError.
   at::Tensor forward(const at::Tensor& x);
 
   const DropoutOptions& options() const noexcept { return options_; }
@@ -48,8 +49,7 @@ class DropoutImpl : public torch::nn::Module {
 class Dropout : public torch::nn::ModuleHolder<DropoutImpl> {
  public:
   using torch::nn::ModuleHolder<DropoutImpl>::ModuleHolder;
-  explicit Dropout(DropoutOptions options)
-      : ModuleHolder(std::make_shared<DropoutImpl>(options)) {}
+  explicit Dropout(DropoutOptions options) : ModuleHolder(std::make_shared<DropoutImpl>(options)) {}
 };
 
 }  // namespace tutti::nn

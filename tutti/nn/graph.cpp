@@ -234,9 +234,13 @@ Graph::Graph(const Value& input, const Value& output) {
   std::map<const Record*, int> places;
   for (const Record* record : order) {
     if (record->inputs.empty() && record != input.record_.get()) {
-      throw UsageError("nn::Graph: the output comes from more than one nn::input(); one is allowed");
+      throw UsageError(
+          "nn::Graph: the output comes from more than one nn::input(); one is allowed");
     }
-    Node node{record->resolved.op, names.of(*record), {}, record->resolved.shape,
+    Node node{record->resolved.op,
+              names.of(*record),
+              {},
+              record->resolved.shape,
               record->resolved.parameters};
     for (const auto& from : record->inputs) node.inputs.push_back(places.at(from.get()));
     places.emplace(record, static_cast<int>(nodes->size()));

@@ -54,16 +54,18 @@ void register_nested(Module& root, const std::string& name, std::shared_ptr<Modu
   size_t begin = 0;
   for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', begin)) {
     const std::string part = name.substr(begin, dot - begin);
-    const std::shared_ptr<Module> child = group->named_children().contains(part)
-                                              ? group->named_children()[part]
-                                              : group->register_module(part, std::make_shared<Module>(part));
+    const std::shared_ptr<Module> child =
+        group->named_children().contains(part)
+            ? group->named_children()[part]
+            : group->register_module(part, std::make_shared<Module>(part));
     group = child.get();
     begin = dot + 1;
   }
   group->register_module(name.substr(begin), std::move(module));
 }
 
-/// True when nothing of the backward pass reads this layer's output, so that a ReLU may overwrite it.
+/// True when nothing of the backward pass reads this layer's output, so that a ReLU may overwrite
+/// it.
 bool output_is_free(const Op& op) {
   return std::holds_alternative<op::Conv2d>(op) || std::holds_alternative<op::Linear>(op) ||
          std::holds_alternative<op::BatchNorm2d>(op) || std::holds_alternative<op::Add>(op);
@@ -165,8 +167,8 @@ GraphModule::~GraphModule() = default;
 void GraphModule::check_input(const at::Tensor& x) const {
   const Shape& wanted = graph_.input_shape();
   const auto got = x.sizes();
-  const bool fits = got.size() == wanted.size() + 1 &&
-                    std::equal(wanted.begin(), wanted.end(), got.begin() + 1);
+  const bool fits =
+      got.size() == wanted.size() + 1 && std::equal(wanted.begin(), wanted.end(), got.begin() + 1);
   if (!fits) {
     throw UsageError(fmt::format("nn::Graph: got an input of shape {}, expected [batch, {}",
                                  to_string(Shape(got.begin(), got.end())),

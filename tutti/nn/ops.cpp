@@ -105,8 +105,8 @@ Resolved infer(op::Linear op, const Site& site) {
 Resolved infer(op::MaxPool2d op, const Site& site) {
   const Shape& in = site.image();
   if (2 * op.padding > op.kernel) {
-    site.fail(fmt::format("padding is {}, must be at most half the kernel of {}", op.padding,
-                          op.kernel));
+    site.fail(
+        fmt::format("padding is {}, must be at most half the kernel of {}", op.padding, op.kernel));
   }
   return {op,
           {in[0], site.windows(in[1], op.kernel, op.stride, op.padding),
@@ -158,9 +158,7 @@ Resolved infer(op::RepeatChannels op, const Site& site) {
 Resolved infer(op::Relu op, const Site& site) { return {op, site.only_input(), {}}; }
 Resolved infer(op::Softmax op, const Site& site) { return {op, site.only_input(), {}}; }
 Resolved infer(op::GlobalAvgPool2d op, const Site& site) { return {op, {site.image()[0]}, {}}; }
-Resolved infer(op::Flatten op, const Site& site) {
-  return {op, {product(site.only_input())}, {}};
-}
+Resolved infer(op::Flatten op, const Site& site) { return {op, {product(site.only_input())}, {}}; }
 
 Resolved infer(op::Add op, const Site& site) {
   if (site.inputs.size() != 2) {

@@ -1,8 +1,8 @@
 /// What each layer of a Graph computes, as plain data: the vocabulary of nn::Graph.
 ///
-/// A walker (module builder, summary, cut for model parallel, exporter) takes the variant apart with
-/// std::get_if or std::visit. Sizes that follow from the input are filled in when a layer is applied.
-/// Thread rule: plain values.
+/// A walker (module builder, summary, cut for model parallel, exporter) takes the variant apart
+/// with std::get_if or std::visit. Sizes that follow from the input are filled in when a layer is
+/// applied. Thread rule: plain values.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@
 
 namespace tutti::nn {
 
-/// Place of a part of a global batch. Row i of the part is row first_row + i of the global batch, so
-/// any number of replicas draws the same numbers for the same sample.
+/// Place of a part of a global batch. Row i of the part is row first_row + i of the global batch,
+/// so any number of replicas draws the same numbers for the same sample.
 struct SamplePlace {
   uint64_t seed = 0;      ///< of the training
   int64_t step = 0;       ///< >= 0, different for every update of the training

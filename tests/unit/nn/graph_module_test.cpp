@@ -172,8 +172,10 @@ TEST(Dropout, ZeroesTheShareItIsToldAndScalesTheRest) {
   nn::dropout_mask(kKey, 0.25, 0, 1000, 100, mask.data());
   int64_t zeros = 0;
   for (float m : mask) {
-    if (m == 0.0F) ++zeros;
-    else ASSERT_FLOAT_EQ(m, 1.0F / 0.75F);
+    if (m == 0.0F)
+      ++zeros;
+    else
+      ASSERT_FLOAT_EQ(m, 1.0F / 0.75F);
   }
   // 100,000 draws: the standard deviation of the share is 0.0014.
   EXPECT_NEAR(static_cast<double>(zeros) / 1e5, 0.25, 0.007);
@@ -236,8 +238,7 @@ TEST(Dropout, WithoutContextOrWithABadProbabilityIsAnError) {
 
 TEST(Dropout, InAGraphEachLayerHasItsOwnMask) {
   const auto input = nn::input({64});
-  const auto graph =
-      nn::Graph(input, nn::add(nn::dropout(0.5)(input), nn::dropout(0.5)(input)));
+  const auto graph = nn::Graph(input, nn::add(nn::dropout(0.5)(input), nn::dropout(0.5)(input)));
   const auto module = nn::make_module(graph);
   nn::SampleContext here({.seed = 5});
   const auto y = module->forward(torch::ones({8, 64}));

@@ -1,0 +1,375 @@
+// Model under the strategies of one process.
+#include "tutti/train/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <cmath>
+#include <csignal>
+#include <filesystem>
+
+#include "tutti/base/error.h"
+#include "tutti/base/stop.h"
+#include "tutti/nn/graph.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Strategy strategy_of(const std::string& kind, int replicas) {
+  return Strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 7});
+}
+
+template <class Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// `count` samples of three classes in four features, the same for every call.
+data::Dataset three_classes(int64_t count) {
+  std::vector<float> x;
+  std::vector<int64_t> y;
+  for (int64_t i = 0; i < count; ++i) {
+    y.push_back(i % 3);
+    for (int64_t f = 0; f < 4; ++f) {
+      x.push_back(std::sin(static_cast<float>(i * 4 + f)) * 0.5F + (f == i % 3 ? 1.0F : 0.0F));
+    }
+  }
+  return data::from_arrays({data::array_of(x, {count, 4}), data::array_of(y, {count})});
+}
+
+nn::Graph small_graph(double dropout = 0) {
+  const auto input = nn::input({4});
+  auto x = nn::relu()(nn::linear(8)(input));
+  if (dropout > 0) x = nn::dropout(dropout)(x);
+  return nn::Graph(input, nn::linear(3)(x));
+}
+
+CompileOptions adam_and_accuracy() {
+  return {.optimizer = optim::adam({.learning_rate = 0.01}),
+          .loss = losses::sparse_categorical_crossentropy(),
+          .metrics = {metrics::accuracy(), metrics::top_k_accuracy(2)}};
+}
+
+Model small_model(const Strategy& strategy, double dropout = 0) {
+  Model model(strategy, [dropout] { return small_graph(dropout); });
+  model.compile(adam_and_accuracy());
+  return model;
+}
+
+// The linear regression of the tf.distribute guide: one unit, all data (1, 1), SGD 0.01. With
+// e = w + b - 1, a step gives e' = e (1 - 0.04), and its loss is e^2.
+TEST(Model, LinearRegressionGivesTheClosedForm) {
+  const auto ones = [] {
+    return data::from_arrays({data::array_of(std::vector<float>(100, 1.0F), {100, 1}),
+                              data::array_of(std::vector<float>(100, 1.0F), {100, 1})})
+        .batch(10);
+  };
+  for (const auto& [kind, replicas] : {std::pair{"one_device", 1}, std::pair{"one_device", 2},
+                                       std::pair{"mirrored", 2}, std::pair{"mirrored", 3}}) {
+    Model model(strategy_of(kind, replicas), [] {
+      const auto input = nn::input({1});
+      return nn::Graph(input, nn::linear(1)(input));
+    });
+    model.compile(
+        {.optimizer = optim::sgd({.learning_rate = 0.01}), .loss = losses::mean_squared_error()});
+    double error = model.predict(torch::ones({1, 1})).item<double>() - 1.0;
+    const History history = model.fit(ones(), {.epochs = 2, .verbose = 0});
+    for (double loss : history.column("train_loss")) {
+      double expected = 0;
+      for (int step = 0; step < 10; ++step) {
+        expected += error * error / 10;
+        error *= 1 - 0.04;
+      }
+      EXPECT_NEAR(loss, expected, 1e-6) << kind << " " << replicas;
+    }
+  }
+}
+
+TEST(Model, ThreadsGiveTheBitsOfTheSamePartsInTurn) {
+  for (int replicas : {2, 3}) {
+    std::vector<std::string> fingerprints;
+    std::vector<std::vector<double>> losses;
+    for (const auto* kind : {"one_device", "mirrored", "mirrored"}) {
+      Model model = small_model(strategy_of(kind, replicas), 0.25);
+      // 29 samples in batches of 7: the last one has a single sample.
+      const History history =
+          model.fit(three_classes(29).shuffle().batch(7), {.epochs = 3, .verbose = 0});
+      fingerprints.push_back(model.weights_sha256());
+      losses.push_back(history.column("train_loss"));
+    }
+    EXPECT_THAT(fingerprints, Each(fingerprints[0])) << replicas;
+    EXPECT_THAT(losses, Each(losses[0])) << replicas;
+  }
+}
+
+TEST(Model, AnyNumberOfReplicasLearnsTheSame) {
+  std::vector<double> losses;
+  for (int replicas : {1, 2, 5}) {
+    Model model = small_model(strategy_of("one_device", replicas), 0.25);
+    const auto history =
+        model.fit(three_classes(29).shuffle().batch(7), {.epochs = 3, .verbose = 0});
+    losses.push_back(history.last("train_loss"));
+    EXPECT_EQ(history.steps, 15);
+    EXPECT_EQ(history.images, 87);
+    EXPECT_EQ(history.step_ms.size(), 15U);
+  }
+  EXPECT_NEAR(losses[1], losses[0], 1e-4 * losses[0]);
+  EXPECT_NEAR(losses[2], losses[0], 1e-4 * losses[0]);
+}
+
+TEST(Model, OneStepIsThatOfPlainLibTorch) {
+  const auto data = three_classes(12);
+  Model model = small_model(strategy_of("mirrored", 2));
+  auto plain = std::dynamic_pointer_cast<nn::GraphModule>(model.modules().module(0)->clone());
+  torch::optim::Adam adam(plain->parameters(), torch::optim::AdamOptions(0.01));
+  const auto batch = data.batch(12).epoch({}).batch(0);
+  const auto x = torch::from_blob(batch.columns[0].data(), {12, 4}).clone();
+  const auto y = torch::from_blob(batch.columns[1].data(), {12}, torch::kInt64).clone();
+  torch::cross_entropy_loss(plain->forward(x), y).backward();
+  adam.step();
+  model.fit(data.batch(12), {.verbose = 0});
+  const auto got = model.modules().module(1)->named_parameters();
+  for (const auto& parameter : plain->named_parameters()) {
+    EXPECT_TRUE(torch::allclose(got[parameter.key()], parameter.value(), 1e-5, 1e-7))
+        << parameter.key();
+  }
+}
+
+TEST(Model, EvaluateIsExactWithPartialAndEmptyParts) {
+  const auto data = three_classes(7).batch(2);  // parts of 1, 1, 0; the last batch of 1, 0, 0
+  Model model = small_model(strategy_of("mirrored", 3));
+  const Scores scores = model.evaluate(data);
+  const auto all = three_classes(7).batch(7).epoch({}).batch(0);
+  const auto x = torch::from_blob(all.columns[0].data(), {7, 4}).clone();
+  const auto y = torch::from_blob(all.columns[1].data(), {7}, torch::kInt64).clone();
+  const auto logits = model.predict(x);
+  EXPECT_NEAR(scores.loss, torch::cross_entropy_loss(logits, y).item<double>(), 1e-6);
+  EXPECT_DOUBLE_EQ(scores.at("accuracy"), (logits.argmax(1) == y).sum().item<double>() / 7);
+  EXPECT_EQ(scores.samples, 7);
+  EXPECT_THAT(message_of([&] { scores.at("acuracy"); }), HasSubstr("did you mean \"accuracy\""));
+  EXPECT_TRUE(torch::allclose(model.predict(data), logits, 1e-6, 1e-7));
+  EXPECT_TRUE(
+      torch::allclose(small_model(strategy_of("one_device", 3)).predict(data), logits, 1e-6, 1e-7));
+}
+
+TEST(Model, HistoryHasOneRowAnEpoch) {
+  Model model = small_model(strategy_of("one_device", 1));
+  const auto data = three_classes(30).shuffle().batch(10);
+  const History history =
+      model.fit(data, {.epochs = 4, .validation = three_classes(9).batch(9), .verbose = 0});
+  EXPECT_THAT(history.columns,
+              ElementsAre("train_loss", "accuracy", "top_2_accuracy", "val_loss", "val_accuracy",
+                          "val_top_2_accuracy", "seconds", "images_per_second"));
+  ASSERT_EQ(history.rows.size(), 4U);
+  EXPECT_LT(history.last("train_loss"), history.column("train_loss")[0]);
+  EXPECT_DOUBLE_EQ(history.last("val_loss"), model.evaluate(three_classes(9).batch(9)).loss);
+  EXPECT_GT(history.train_seconds, 0);
+}
+
+TEST(Model, MaxStepsEndsInTheMiddleOfAnEpoch) {
+  Model model = small_model(strategy_of("mirrored", 2));
+  const auto history =
+      model.fit(three_classes(30).batch(10), {.epochs = 9, .max_steps = 4, .verbose = 0});
+  EXPECT_EQ(history.steps, 4);
+  EXPECT_EQ(history.rows.size(), 2U);
+  EXPECT_EQ(history.images, 40);
+  EXPECT_EQ(model.optimizer().version(), 4);
+}
+
+TEST(Model, TheSeedOfFitDecidesTheOrder) {
+  const auto run = [](std::optional<uint64_t> seed) {
+    Model model = small_model(strategy_of("one_device", 1));
+    model.fit(three_classes(30).shuffle().batch(10), {.seed = seed, .verbose = 0});
+    return model.weights_sha256();
+  };
+  EXPECT_EQ(run(3), run(3));
+  EXPECT_NE(run(3), run(4));
+  EXPECT_EQ(run(std::nullopt), run(7));
+}
+
+struct Net : torch::nn::Module {
+  Net() { dense = register_module("dense", torch::nn::Linear(4, 3)); }
+  at::Tensor forward(const at::Tensor& x) { return dense(x); }
+  torch::nn::Linear dense{nullptr};
+};
+
+TEST(Model, TakesEveryKindOfModule) {
+  const auto fingerprint = [](auto factory) {
+    Model model(strategy_of("mirrored", 2), factory);
+    model.compile(adam_and_accuracy());
+    model.fit(three_classes(12).batch(6), {.verbose = 0});
+    EXPECT_THAT(model.summary(), HasSubstr("[3, 4]"));
+    return model.modules().module(0)->parameters()[0].sum().item<double>();
+  };
+  const double by_holder = fingerprint([] { return torch::nn::Linear(4, 3); });
+  EXPECT_EQ(fingerprint([] { return torch::nn::Sequential(torch::nn::Linear(4, 3)); }), by_holder);
+  EXPECT_EQ(fingerprint([] { return std::make_shared<Net>(); }), by_holder);
+  EXPECT_EQ(fingerprint([] { return Net(); }), by_holder);
+}
+
+TEST(Model, AnyTorchOptimizerTrains) {
+  Model ours = small_model(strategy_of("mirrored", 2));
+  Model theirs = small_model(strategy_of("mirrored", 2));
+  CompileOptions options = adam_and_accuracy();
+  options.optimizer = TorchOptimizerFactory([](std::vector<at::Tensor> parameters) {
+    return std::make_unique<torch::optim::Adam>(std::move(parameters),
+                                                torch::optim::AdamOptions(0.01));
+  });
+  theirs.compile(options);
+  const auto data = three_classes(30).shuffle().batch(10);
+  EXPECT_NEAR(ours.fit(data, {.verbose = 0}).last("train_loss"),
+              theirs.fit(data, {.verbose = 0}).last("train_loss"), 1e-6);
+}
+
+TEST(Model, SavesAndLoads) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / "tutti_model_test.safetensors";
+  Model model = small_model(strategy_of("mirrored", 2));
+  model.fit(three_classes(12).batch(6), {.verbose = 0});
+  model.save(path);
+  Model other(Strategy({.kind = "mirrored", .replicas = 2, .seed = 99}),
+              [] { return small_graph(); });
+  EXPECT_NE(other.weights_sha256(), model.weights_sha256());
+  other.load(path);
+  EXPECT_EQ(other.weights_sha256(), model.weights_sha256());
+  const auto first = other.modules().module(0)->parameters();
+  const auto second = other.modules().module(1)->parameters();
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(torch::equal(first[i], second[i]));
+  EXPECT_THROW(model.save("/no/such/folder/m.safetensors"), Error);
+  EXPECT_THROW(model.load("/no/such/file.safetensors"), DataError);
+  std::filesystem::remove(path);
+}
+
+TEST(Model, EvaluatesWithMergedBuffersAndGivesThemBack) {
+  Model model(strategy_of("mirrored", 2), [] {
+    const auto input = nn::input({1, 2, 2});
+    return nn::Graph(input, nn::linear(3)(nn::flatten()(nn::batch_norm2d().named("bn")(input))));
+  });
+  model.compile(adam_and_accuracy());
+  const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
+  const auto data = data::from_arrays({Array::view(flat.columns[0].data(), DType::float32,
+                                                   {12, 1, 2, 2}, flat.columns[0].owner()),
+                                       flat.columns[1]})
+                        .batch(6);
+  model.fit(data, {.verbose = 0});
+  const auto mean_of = [&](int local) {
+    return model.modules().module(local)->named_buffers()["bn.running_mean"].item<double>();
+  };
+  const double own[2] = {mean_of(0), mean_of(1)};
+  ASSERT_NE(own[0], own[1]) << "batch statistics are per replica";
+  model.evaluate(data);
+  EXPECT_EQ(mean_of(0), own[0]);
+  EXPECT_EQ(mean_of(1), own[1]);
+  const auto merged = model.modules().merged_buffers();
+  for (const auto& [name, value] : merged) {
+    if (name == "bn.running_mean") EXPECT_FLOAT_EQ(value.item<float>(), (own[0] + own[1]) / 2);
+    if (name == "bn.num_batches_tracked") EXPECT_EQ(value.item<int64_t>(), 2);
+  }
+  const auto x = torch::zeros({1, 1, 2, 2});
+  const auto before = model.predict(x);
+  const auto path = std::filesystem::path(::testing::TempDir()) / "tutti_merged.safetensors";
+  model.save(path);
+  model.load(path);
+  EXPECT_EQ(mean_of(0), mean_of(1));
+  EXPECT_TRUE(torch::equal(model.predict(x), before));
+  std::filesystem::remove(path);
+}
+
+TEST(Model, StopsWhenTheLossIsNotFinite) {
+  for (const auto* kind : {"one_device", "mirrored"}) {
+    for (const auto on_nan : {OnNan::stop, OnNan::go_on}) {
+      Model model(strategy_of(kind, 2), [] { return small_graph(); });
+      // Sample 13 is met by one replica alone, in the second step of the first epoch.
+      const Loss loss("breaks", [](const at::Tensor& y, const at::Tensor& labels) {
+        const auto each =
+            torch::cross_entropy_loss(y, labels.clamp_max(2), {}, at::Reduction::None);
+        return torch::where(labels == 3, each * std::nan(""), each);
+      });
+      model.compile({.optimizer = optim::sgd(), .loss = loss});
+      const auto flat = three_classes(30).batch(30).epoch({}).batch(0);
+      flat.columns[1].as<int64_t>()[13] = 3;
+      const auto data = data::from_arrays(flat.columns).batch(10);
+      const FitOptions options{.epochs = 2, .verbose = 0, .on_nan = on_nan};
+      if (on_nan == OnNan::go_on) {
+        EXPECT_TRUE(std::isnan(model.fit(data, options).last("train_loss")));
+        continue;
+      }
+      const auto message = message_of([&] { model.fit(data, options); });
+      EXPECT_THAT(message, HasSubstr("epoch 1 of 2, step 2 of 3")) << kind;
+      EXPECT_EQ(model.optimizer().version(), 2);
+    }
+  }
+}
+
+TEST(Model, EndsAfterTheRunningStepWhenAskedTo) {
+  install_stop_handler();
+  for (const auto* kind : {"one_device", "mirrored"}) {
+    std::atomic<int> calls{0};
+    Model model(strategy_of(kind, 2), [] { return small_graph(); });
+    const Loss loss("asks", [&calls](const at::Tensor& y, const at::Tensor& labels) {
+      if (++calls == 5) std::raise(SIGTERM);  // in the third step: two replicas, one call each
+      return torch::cross_entropy_loss(y, labels, {}, at::Reduction::None);
+    });
+    model.compile({.optimizer = optim::sgd(), .loss = loss});
+    try {
+      model.fit(three_classes(60).batch(10), {.verbose = 0});
+      ADD_FAILURE() << "not interrupted";
+    } catch (const Interrupted& interrupted) {
+      EXPECT_EQ(interrupted.signal(), SIGTERM);
+      EXPECT_THAT(interrupted.what(), HasSubstr("SIGTERM"));
+    }
+    EXPECT_EQ(model.optimizer().version(), 3);
+    EXPECT_THROW(model.evaluate(three_classes(6).batch(6)), Interrupted);
+    remove_stop_handler();
+    install_stop_handler();
+  }
+  remove_stop_handler();
+}
+
+TEST(Model, AnErrorInOneReplicaIsThrownOnce) {
+  Model model = small_model(strategy_of("mirrored", 2));
+  const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
+  flat.columns[1].as<int64_t>()[11] = 5;
+  EXPECT_THAT(
+      message_of([&] { model.fit(data::from_arrays(flat.columns).batch(12), {.verbose = 0}); }),
+      HasSubstr("label 5"));
+}
+
+TEST(Model, WrongUseIsFoundBeforeTheFirstStep) {
+  const auto good = three_classes(12).batch(6);
+  Model fresh(strategy_of("mirrored", 2), [] { return small_graph(); });
+  EXPECT_THAT(message_of([&] { fresh.fit(good); }), HasSubstr("call compile() first"));
+  EXPECT_THAT(message_of([&] { fresh.evaluate(good); }), HasSubstr("call compile() first"));
+  EXPECT_THAT(message_of([&] { fresh.optimizer(); }), HasSubstr("call compile() first"));
+
+  Model model = small_model(strategy_of("mirrored", 2));
+  const auto fit = [&](const data::Dataset& data, FitOptions options = {}) {
+    return message_of([&] { model.fit(data, options); });
+  };
+  EXPECT_THAT(fit(three_classes(12)), HasSubstr("call batch(n) last"));
+  EXPECT_THAT(fit(three_classes(12).batch(1)), HasSubstr("smaller than the 2 replicas"));
+  EXPECT_THAT(fit(three_classes(12).take(0).batch(6)), HasSubstr("no samples"));
+  EXPECT_THAT(fit(good, {.epochs = 0}), HasSubstr("epochs is 0"));
+  EXPECT_THAT(fit(good, {.max_steps = -1}), HasSubstr("max_steps is -1"));
+  EXPECT_THAT(fit(good, {.verbose = 3}), HasSubstr("verbose is 3"));
+  EXPECT_THAT(fit(good, {.validation = three_classes(3)}), HasSubstr("validation"));
+  const auto wide = data::from_arrays({data::array_of(std::vector<float>(20), {4, 5}),
+                                       data::array_of(std::vector<int64_t>(4), {4})});
+  EXPECT_THAT(fit(wide.batch(4)), HasSubstr("have shape [5], the model takes [4]"));
+  const auto lonely = data::from_arrays({data::array_of(std::vector<float>(20), {5, 4})});
+  EXPECT_THAT(fit(lonely.batch(5)), HasSubstr("1 columns"));
+  EXPECT_EQ(model.optimizer().version(), 0);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,269 @@
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/base/stop.h"
+#include "tutti/nn/sample_context.h"
+#include "tutti/train/model_state.h"
+
+namespace tutti {
+
+using detail::Totals;
+
+namespace {
+
+void check_options(const FitOptions& options) {
+  const auto at_least = [](const char* what, int64_t value, int64_t least) {
+    if (value < least) {
+      throw UsageError(fmt::format("fit: {} is {}, must be {} or more", what, value, least));
+    }
+  };
+  at_least("epochs", options.epochs, 1);
+  at_least("max_steps", options.max_steps, 0);
+  if (options.verbose < 0 || options.verbose > 2) {
+    throw UsageError(fmt::format("fit: verbose is {}, must be 0, 1 or 2", options.verbose));
+  }
+}
+
+std::vector<std::string> columns_of(const std::vector<Metric>& metrics, bool validation) {
+  std::vector<std::string> columns{"train_loss"};
+  for (const auto& metric : metrics) columns.push_back(metric.name());
+  if (validation) {
+    columns.push_back("val_loss");
+    for (const auto& metric : metrics) columns.push_back("val_" + metric.name());
+  }
+  columns.push_back("seconds");
+  columns.push_back("images_per_second");
+  return columns;
+}
+
+std::string signal_words(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
+
+double seconds_since(TimePoint begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+namespace detail {
+
+/// One call of fit(): the state of its loop.
+class Fit {
+ public:
+  Fit(Model::State& model, data::Dataset train, FitOptions options);
+  History run();
+
+ private:
+  struct Epoch {
+    int64_t number;
+    int64_t first_update;  ///< of the optimizer: dropout never draws a step's numbers twice
+    int64_t steps;
+    std::shared_ptr<const data::Epoch> data;
+    World world;
+  };
+
+  void run_epoch(Epoch epoch);
+  PerReplica<Totals> replicas_at_once(const Epoch& epoch);
+  PerReplica<Totals> replicas_in_turn(const Epoch& epoch);
+  void step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
+            Totals& totals);
+  void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
+  void stepped(const Epoch& epoch, int64_t step, const Totals& totals);
+  bool ends(const Totals& totals) const {
+    return totals.signal != 0 || (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
+  }
+  void raise(const Epoch& epoch, const Totals& totals) const;
+  Totals fresh() const {
+    return Totals{.metrics = std::vector<MetricSum>(compiled_.metrics.size())};
+  }
+
+  Model::State& model_;
+  Compiled& compiled_;
+  data::Dataset train_;
+  FitOptions options_;
+  uint64_t seed_;
+  bool shows_;  ///< this worker has rank 0
+  Progress progress_;
+  History history_;
+  TimePoint last_{};
+  int64_t epoch_images_ = 0;
+};
+
+Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
+    : model_(model),
+      compiled_(model.require_compiled("fit")),
+      train_(std::move(train)),
+      options_(std::move(options)),
+      seed_(options_.seed.value_or(model.strategy.options().seed)),
+      shows_(model.strategy.world().first_rank == 0),
+      progress_(shows_ ? static_cast<Verbose>(options_.verbose) : Verbose::silent,
+                options_.epochs) {
+  history_.columns = columns_of(compiled_.metrics, options_.validation.has_value());
+}
+
+History Fit::run() {
+  for (int64_t number = 0; number < options_.epochs; ++number) {
+    const TimePoint begin = Clock::now();
+    Epoch epoch{number, compiled_.optimizer.version(), 0,
+                std::make_shared<const data::Epoch>(train_.epoch({.epoch = number, .seed = seed_})),
+                model_.strategy.world()};
+    epoch.steps = epoch.data->num_batches();
+    if (options_.max_steps > 0) {
+      epoch.steps = std::min(epoch.steps, options_.max_steps - history_.steps);
+    }
+    last_ = begin;
+    epoch_images_ = 0;
+    progress_.begin_epoch(number, epoch.steps, begin);
+    run_epoch(std::move(epoch));
+    if (options_.max_steps > 0 && history_.steps >= options_.max_steps) break;
+  }
+  return std::move(history_);
+}
+
+void Fit::run_epoch(Epoch epoch) {
+  const TimePoint begin = last_;
+  model_.modules.train(true);
+  const bool in_turn = epoch.world.in_turn() && epoch.world.size > 1;
+  const auto each = in_turn ? replicas_in_turn(epoch) : replicas_at_once(epoch);
+  raise(epoch, each.local(0));
+  const Totals all = sum_over_world(model_.strategy, each);
+  const double seconds = seconds_since(begin);
+  history_.train_seconds += seconds;
+  history_.images += epoch_images_;
+
+  NamedValues values = means_of(all, compiled_.metrics, "");
+  if (options_.validation) {
+    const TimePoint validation_begin = Clock::now();
+    const Scores scores = model_.evaluate(*options_.validation);
+    history_.validation_seconds += seconds_since(validation_begin);
+    values.emplace_back("val_loss", scores.loss);
+    for (const auto& [name, value] : scores.metrics) values.emplace_back("val_" + name, value);
+  }
+  const double rate = seconds > 0 ? static_cast<double>(epoch_images_) / seconds : 0;
+  std::vector<double> row;
+  for (const auto& [name, value] : values) row.push_back(value);
+  row.push_back(seconds);
+  row.push_back(rate);
+  history_.rows.push_back(std::move(row));
+  progress_.end_epoch(values, seconds, rate);
+}
+
+PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
+  // One run() for the whole epoch: replicas meet in the updater, nobody wakes or joins threads.
+  return model_.strategy.run([&](ReplicaContext& replica) {
+    const Forward& forward = model_.forward(replica.local_rank());
+    Totals totals = fresh();
+    for (int64_t s = 0; s < epoch.steps && !ends(totals); ++s) {
+      step(replica, forward, epoch, s, totals);
+      agree(replica, epoch, s, totals);
+      if (replica.local_rank() == 0) stepped(epoch, s, totals);
+    }
+    return totals;
+  });
+}
+
+PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
+  std::vector<Totals> each(static_cast<size_t>(epoch.world.local), fresh());
+  for (int64_t s = 0; s < epoch.steps && !ends(each[0]); ++s) {
+    model_.strategy.run([&](ReplicaContext& replica) {
+      const int local = replica.local_rank();
+      step(replica, model_.forward(local), epoch, s, each[static_cast<size_t>(local)]);
+    });
+    for (const auto& totals : each) {
+      if (each[0].bad_step < 0) each[0].bad_step = totals.bad_step;
+    }
+    each[0].signal = stop_requested();
+    stepped(epoch, s, each[0]);
+  }
+  return {std::move(each), epoch.world.first_rank};
+}
+
+void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
+               Totals& totals) {
+  const DistributedBatch batch(epoch.data, step, epoch.world);
+  const int64_t samples = batch.local_size(replica);
+  if (samples == 0) {
+    compiled_.optimizer.abstain(replica);
+    return;
+  }
+  const auto columns = batch.columns(replica);
+  const nn::SampleContext place(
+      {.seed = seed_, .step = epoch.first_update + step, .first_row = batch.first_row(replica)});
+  const at::Tensor output = forward(columns[0]);
+  double sum = 0;
+  const at::Tensor loss = compiled_.loss.kernel().scaled_sum(
+      output, columns[1], 1.0 / static_cast<double>(batch.global_size()), sum);
+  totals.loss += sum;
+  totals.samples += samples;
+  totals.add_metrics(compiled_.metrics, output, columns[1]);
+  if (!std::isfinite(sum) && totals.bad_step < 0) totals.bad_step = step;
+  compiled_.optimizer.minimize(replica, loss);
+}
+
+void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {
+  totals.signal = stop_requested();
+  if (epoch.world.size == 1) return;
+  // Every replica must end at the same step. They have just met in the updater, so this costs no
+  // waiting: 0.1 to 0.2 us.
+  std::array<double, 2> flags{static_cast<double>(totals.signal), totals.bad_step >= 0 ? 1.0 : 0.0};
+  replica.group().all_reduce_now(span_of(std::span<double>(flags)), ReduceOp::max,
+                                 epoch.world.time_limit);
+  totals.signal = static_cast<int>(flags[0]);
+  if (flags[1] > 0 && totals.bad_step < 0) totals.bad_step = step;
+}
+
+void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
+  const TimePoint now = Clock::now();
+  history_.step_ms.push_back(std::chrono::duration<float, std::milli>(now - last_).count());
+  last_ = now;
+  ++history_.steps;
+  epoch_images_ += epoch.data->batch_size(step);
+  if (progress_.due(now)) {
+    progress_.show(step + 1, epoch_images_, means_of(totals, compiled_.metrics, ""), now);
+  }
+}
+
+void Fit::raise(const Epoch& epoch, const Totals& totals) const {
+  if (totals.bad_step >= 0) {
+    const std::string where = fmt::format(
+        "fit: the loss is not finite (NaN or infinite) since epoch {} of {}, step {} of {}",
+        epoch.number + 1, options_.epochs, totals.bad_step + 1, epoch.steps);
+    if (options_.on_nan == OnNan::stop) {
+      throw Error(where +
+                  "; try a smaller learning rate, look for NaN in the data, or set on_nan "
+                  "to go on");
+    }
+    log_once("fit: loss not finite", LogLevel::warning, "{}; going on, as told", where);
+  }
+  if (totals.signal != 0) {
+    throw Interrupted(totals.signal,
+                      fmt::format("fit: asked to end by {} in epoch {} of {}, after {} steps",
+                                  signal_words(totals.signal), epoch.number + 1, options_.epochs,
+                                  history_.steps));
+  }
+}
+
+}  // namespace detail
+
+History Model::fit(const data::Dataset& train, FitOptions options) {
+  check_options(options);
+  state_->require_compiled("fit");
+  state_->check_data("fit", train, true);
+  if (train.global_batch_size() < state_->strategy.num_replicas_in_sync()) {
+    throw UsageError(fmt::format(
+        "fit: a global batch of {} samples is smaller than the {} replicas that share it",
+        train.global_batch_size(), state_->strategy.num_replicas_in_sync()));
+  }
+  if (options.validation) state_->check_data("fit, validation", *options.validation, true);
+  return detail::Fit(*state_, train, std::move(options)).run();
+}
+
+}  // namespace tutti

@@ -1,0 +1,74 @@
+#include "tutti/train/history.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/suggest.h"
+
+namespace tutti {
+
+double History::images_per_second() const noexcept {
+  return train_seconds > 0 ? static_cast<double>(images) / train_seconds : 0;
+}
+
+double History::step_ms_percentile(double fraction) const {
+  if (step_ms.empty()) return 0;
+  std::vector<float> sorted = step_ms;
+  const auto last = static_cast<double>(sorted.size() - 1);
+  const auto place = static_cast<int64_t>(std::ceil(std::clamp(fraction, 0.0, 1.0) * last));
+  std::nth_element(sorted.begin(), sorted.begin() + place, sorted.end());
+  return sorted[static_cast<size_t>(place)];
+}
+
+std::vector<double> History::column(std::string_view name) const {
+  const auto found = std::find(columns.begin(), columns.end(), name);
+  if (found == columns.end()) throw UsageError(unknown_message("history column", name, columns));
+  const auto place = static_cast<size_t>(found - columns.begin());
+  std::vector<double> values;
+  for (const auto& row : rows) values.push_back(row[place]);
+  return values;
+}
+
+double History::last(std::string_view name) const {
+  const auto values = column(name);
+  if (values.empty()) throw UsageError("history: no epoch has ended yet");
+  return values.back();
+}
+
+std::string History::to_string() const {
+  std::string out = fmt::format("{:>5}", "epoch");
+  for (const auto& name : columns) out += fmt::format("  {:>10}", name);
+  out += '\n';
+  for (size_t epoch = 0; epoch < rows.size(); ++epoch) {
+    out += fmt::format("{:>5}", epoch + 1);
+    for (size_t c = 0; c < columns.size(); ++c) {
+      const auto width = std::max<size_t>(10, columns[c].size());
+      const bool rate = columns[c] == "images_per_second";
+      out += fmt::format("  {:>{}.{}f}", rows[epoch][c], width, rate ? 0 : 4);
+    }
+    out += '\n';
+  }
+  return out;
+}
+
+std::string History::to_csv() const {
+  std::string out = "epoch";
+  for (const auto& name : columns) out += "," + name;
+  out += '\n';
+  for (size_t epoch = 0; epoch < rows.size(); ++epoch) {
+    out += fmt::format("{}", epoch + 1);
+    for (double value : rows[epoch]) out += fmt::format(",{}", value);
+    out += '\n';
+  }
+  return out;
+}
+
+void History::save_csv(const std::filesystem::path& path) const {
+  write_file_atomically(path, to_csv());
+}
+
+}  // namespace tutti

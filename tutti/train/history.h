@@ -1,0 +1,45 @@
+/// History: what Model::fit measured, epoch by epoch. Prints as a table, is saved as CSV.
+/// Thread rule: a plain value.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+
+/// One column a quantity, one row an epoch. Columns are "train_loss", the metrics ("accuracy"),
+/// then the same of the validation data as "val_loss", "val_accuracy", last "seconds" and
+/// "images_per_second" of the training part.
+struct History {
+  std::vector<std::string> columns;
+  std::vector<std::vector<double>> rows;
+
+  int64_t steps = 0;         ///< updates in all
+  int64_t images = 0;        ///< samples trained on in all, repeats counted
+  double train_seconds = 0;  ///< wall time of the training parts, without set-up and validation
+  double validation_seconds = 0;
+  std::vector<float> step_ms;  ///< wall time of each step, reading its data included
+
+  /// images / train_seconds; 0 before the first step.
+  double images_per_second() const noexcept;
+
+  /// The step time that a share `fraction` (0 to 1) of all steps does not exceed; 0 without steps.
+  double step_ms_percentile(double fraction) const;
+
+  /// One quantity over the epochs. Throws UsageError with the nearest known column.
+  std::vector<double> column(std::string_view name) const;
+  /// Its value in the last epoch.
+  double last(std::string_view name) const;
+
+  /// The table for people: a line a epoch.
+  std::string to_string() const;
+  /// "epoch,train_loss,...": epochs from 1, numbers as short as they read back exactly.
+  std::string to_csv() const;
+  /// Writes to_csv() atomically.
+  void save_csv(const std::filesystem::path& path) const;
+};
+
+}  // namespace tutti

@@ -1,0 +1,331 @@
+#include "tutti/train/model.h"
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <exception>
+
+#include "tutti/base/error.h"
+#include "tutti/base/stop.h"
+#include "tutti/base/suggest.h"
+#include "tutti/sync/module_values.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/train/model_state.h"
+#include "tutti/train/weights.h"
+
+namespace tutti {
+
+using detail::Totals;
+
+// ---- totals ----
+
+namespace detail {
+
+void Totals::add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
+                         const at::Tensor& target) {
+  if (all.empty()) return;
+  const bool plain =
+      output.scalar_type() == at::kFloat && output.is_cpu() && output.is_contiguous();
+  const at::Tensor values = plain ? output : output.detach().to(at::kCPU, at::kFloat).contiguous();
+  const bool labelled = target.scalar_type() == at::kLong && target.dim() == 1;
+  const at::Tensor labels = labelled ? target.to(at::kCPU).contiguous() : at::Tensor();
+  const int64_t rows = values.size(0);
+  const SampleRows samples{values.data_ptr<float>(),
+                           labelled ? labels.data_ptr<int64_t>() : nullptr, rows,
+                           rows > 0 ? values.numel() / rows : 0};
+  for (size_t m = 0; m < all.size(); ++m) all[m].add(samples, metrics[m]);
+}
+
+Totals sum_over_world(Strategy& strategy, const PerReplica<Totals>& each) {
+  std::vector<at::Tensor> packed;
+  for (const Totals& totals : each.values()) {
+    std::vector<double> values{totals.loss, static_cast<double>(totals.samples),
+                               static_cast<double>(totals.signal)};
+    for (const auto& metric : totals.metrics) {
+      values.push_back(metric.sum);
+      values.push_back(static_cast<double>(metric.count));
+    }
+    packed.push_back(at::tensor(values, at::kDouble));
+  }
+  const at::Tensor sums =
+      strategy.reduce(ReduceOp::sum, PerReplica<at::Tensor>(std::move(packed), each.first_rank()));
+  const double* value = sums.data_ptr<double>();
+  Totals all{.loss = value[0],
+             .samples = static_cast<int64_t>(value[1]),
+             .signal = static_cast<int>(value[2])};
+  for (int64_t i = 3; i + 1 < sums.numel(); i += 2) {
+    all.metrics.push_back({value[i], static_cast<int64_t>(value[i + 1])});
+  }
+  return all;
+}
+
+NamedValues means_of(const Totals& totals, const std::vector<Metric>& metrics,
+                     const std::string& prefix) {
+  const auto samples = static_cast<double>(totals.samples);
+  NamedValues values{{prefix + "loss", totals.samples == 0 ? 0 : totals.loss / samples}};
+  for (size_t m = 0; m < metrics.size(); ++m) {
+    values.emplace_back(prefix + metrics[m].name(), totals.metrics[m].value());
+  }
+  return values;
+}
+
+namespace {
+
+/// Evaluation mode with merged buffers in every replica; afterwards each has its own again.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(ReplicatedModules& modules) : modules_(modules) {
+    const NamedTensors merged = modules.merged_buffers();
+    at::NoGradGuard no_grad;
+    for (int local = 0; local < modules.size(); ++local) {
+      const NamedTensors buffers = unique_buffers(*modules.module(local));
+      for (size_t i = 0; i < buffers.size(); ++i) {
+        own_.emplace_back(buffers[i].second, buffers[i].second.clone());
+        at::Tensor buffer = buffers[i].second;
+        buffer.copy_(merged[i].second);
+      }
+    }
+    modules.train(false);
+  }
+  ~EvaluationMode() {
+    at::NoGradGuard no_grad;
+    for (auto& [buffer, value] : own_) buffer.copy_(value);
+    modules_.train(true);
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  ReplicatedModules& modules_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> own_;
+};
+
+std::shared_ptr<const data::Epoch> first_epoch(const Strategy& strategy,
+                                               const data::Dataset& dataset) {
+  return std::make_shared<const data::Epoch>(
+      dataset.epoch({.epoch = 0, .seed = strategy.options().seed}));
+}
+
+/// Agrees over workers on whether anybody failed. Rethrows the own error; else names `what`.
+void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const std::string& what) {
+  const World& world = strategy.world();
+  double failures = own ? 1 : 0;
+  if (!world.one_process()) {
+    std::vector<double> each(static_cast<size_t>(world.local), 0.0);
+    each[0] = failures;
+    failures = strategy.reduce(ReduceOp::sum, PerReplica<double>(each, world.first_rank));
+  }
+  if (own) std::rethrow_exception(own);
+  if (failures > 0) {
+    throw Error(fmt::format("{}: failed on another worker; its own message says why", what));
+  }
+}
+
+}  // namespace
+}  // namespace detail
+
+// ---- state ----
+
+Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> factory)
+    : strategy(std::move(strategy_in)),
+      forwards(std::make_shared<std::unordered_map<const torch::nn::Module*, detail::Forward>>()),
+      modules(strategy, [factory = std::move(factory), known = forwards] {
+        detail::ErasedModel made = factory();
+        if (!made.module) throw UsageError("Model: the factory returned no module");
+        known->insert_or_assign(made.module.get(), made.forward);
+        return made.module;
+      }) {
+  if (const auto* known = dynamic_cast<const nn::GraphModule*>(modules.module(0).get())) {
+    graph = known->graph();
+  }
+}
+
+const detail::Forward& Model::State::forward(int local_rank) const {
+  return forwards->at(modules.module(local_rank).get());
+}
+
+detail::Compiled& Model::State::require_compiled(std::string_view operation) {
+  if (!compiled) {
+    throw UsageError(fmt::format("{}: call compile() first, with optimizer and loss", operation));
+  }
+  return *compiled;
+}
+
+void Model::State::check_data(std::string_view operation, const data::Dataset& dataset,
+                              bool needs_target) const {
+  const auto& columns = dataset.columns();
+  if (dataset.global_batch_size() < 1) {
+    throw UsageError(fmt::format("{}: the dataset has no batches; call batch(n) last", operation));
+  }
+  if (dataset.num_samples() < 1) {
+    throw UsageError(fmt::format("{}: the dataset has no samples", operation));
+  }
+  if (needs_target && columns.size() != 2) {
+    throw UsageError(fmt::format("{}: the dataset has {} columns, expected features and target",
+                                 operation, columns.size()));
+  }
+  if (!graph) return;
+  if (columns[0].shape != graph->input_shape()) {
+    throw UsageError(fmt::format("{}: the dataset's samples have shape {}, the model takes {}",
+                                 operation, nn::to_string(columns[0].shape),
+                                 nn::to_string(graph->input_shape())));
+  }
+  if (needs_target && dataset.num_classes() > graph->output_shape().back()) {
+    throw UsageError(fmt::format("{}: the dataset has {} classes, the model gives {} outputs",
+                                 operation, dataset.num_classes(), graph->output_shape().back()));
+  }
+}
+
+Scores Model::State::evaluate(const data::Dataset& dataset) {
+  const detail::Compiled& made = *compiled;
+  const auto epoch = detail::first_epoch(strategy, dataset);
+  const World world = strategy.world();
+  const detail::EvaluationMode mode(modules);
+  const auto each = strategy.run([&](ReplicaContext& replica) {
+    const at::NoGradGuard no_grad;
+    const detail::Forward& apply = forward(replica.local_rank());
+    Totals totals{.metrics = std::vector<MetricSum>(made.metrics.size())};
+    for (int64_t step = 0; step < epoch->num_batches(); ++step) {
+      totals.signal = stop_requested();
+      if (totals.signal != 0) break;
+      const DistributedBatch batch(epoch, step, world);
+      if (batch.local_size(replica) == 0) continue;
+      const auto columns = batch.columns(replica);
+      const at::Tensor output = apply(columns[0]);
+      made.loss.kernel().add_to(output, columns[1], totals.loss);
+      totals.samples += columns[0].size(0);
+      totals.add_metrics(made.metrics, output, columns[1]);
+    }
+    return totals;
+  });
+  const Totals all = detail::sum_over_world(strategy, each);
+  throw_if_stop_requested("evaluate");
+  if (all.signal != 0) {
+    throw Error("evaluate: another worker was asked to end and did not see all samples");
+  }
+  NamedValues values = detail::means_of(all, made.metrics, "");
+  Scores scores{.loss = values[0].second, .samples = all.samples};
+  scores.metrics.assign(values.begin() + 1, values.end());
+  return scores;
+}
+
+double Scores::at(std::string_view metric) const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : metrics) {
+    if (name == metric) return value;
+    names.push_back(name);
+  }
+  throw UsageError(unknown_message("metric", metric, names));
+}
+
+// ---- model ----
+
+Model::Model(Strategy strategy, ErasedFactory factory)
+    : state_(std::make_shared<State>(std::move(strategy), std::move(factory))) {}
+
+void Model::compile(CompileOptions options) {
+  State& state = *state_;
+  state.compiled.reset();
+  state.compiled.emplace(detail::Compiled{
+      std::visit([&](const auto& choice) { return Optimizer(state.modules, choice); },
+                 options.optimizer),
+      std::move(options.loss), std::move(options.metrics)});
+}
+
+Scores Model::evaluate(const data::Dataset& dataset) {
+  state_->require_compiled("evaluate");
+  state_->check_data("evaluate", dataset, true);
+  return state_->evaluate(dataset);
+}
+
+at::Tensor Model::predict(const at::Tensor& inputs) {
+  const detail::EvaluationMode mode(state_->modules);
+  const at::NoGradGuard no_grad;
+  return state_->forward(0)(inputs);
+}
+
+at::Tensor Model::predict(const data::Dataset& dataset) {
+  State& state = *state_;
+  state.check_data("predict", dataset, false);
+  const auto epoch = detail::first_epoch(state.strategy, dataset);
+  const World world = state.strategy.world();
+  const int64_t batch_rows = dataset.global_batch_size();
+  using Parts = std::vector<std::pair<int64_t, at::Tensor>>;
+  const detail::EvaluationMode mode(state.modules);
+  const auto each = state.strategy.run([&](ReplicaContext& replica) {
+    const at::NoGradGuard no_grad;
+    Parts parts;
+    for (int64_t step = 0; step < epoch->num_batches(); ++step) {
+      const DistributedBatch batch(epoch, step, world);
+      // A replica without any sample still says, by an empty output, how wide outputs are.
+      if (batch.local_size(replica) == 0 && step > 0) continue;
+      parts.emplace_back(step * batch_rows + batch.first_row(replica),
+                         state.forward(replica.local_rank())(batch.columns(replica)[0]));
+    }
+    return parts;
+  });
+  std::vector<int64_t> shape = each.local(0)[0].second.sizes().vec();
+  shape[0] = epoch->num_samples();
+  const at::Tensor all = at::zeros(shape, each.local(0)[0].second.options());
+  for (const Parts& parts : each.values()) {
+    for (const auto& [row, part] : parts) all.narrow(0, row, part.size(0)).copy_(part);
+  }
+  if (world.one_process()) return all;
+  // Each worker has filled its own rows and left zeros elsewhere.
+  std::vector<at::Tensor> values(static_cast<size_t>(world.local));
+  values[0] = all;
+  for (size_t local = 1; local < values.size(); ++local) values[local] = at::zeros_like(all);
+  return state.strategy.reduce(ReduceOp::sum,
+                               PerReplica<at::Tensor>(std::move(values), world.first_rank));
+}
+
+void Model::save(const std::filesystem::path& path) {
+  State& state = *state_;
+  if (state.compiled) state.compiled->optimizer.updater().require_whole();
+  const ModelState weights{unique_parameters(*state.modules.module(0)),
+                           state.modules.merged_buffers()};
+  std::exception_ptr failure;
+  if (state.strategy.world().first_rank == 0) {
+    try {
+      save_weights(weights, path);
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+  }
+  detail::agree_on_failure(state.strategy, failure, "save " + path.string());
+}
+
+void Model::load(const std::filesystem::path& path) {
+  State& state = *state_;
+  const torch::nn::Module& first = *state.modules.module(0);
+  std::exception_ptr failure;
+  try {
+    load_weights(state_of(first), path, all_names(first));
+    for (int local = 1; local < state.modules.size(); ++local) {
+      detail::copy_values(first, *state.modules.module(local));
+    }
+  } catch (const Error&) {
+    failure = std::current_exception();
+  }
+  detail::agree_on_failure(state.strategy, failure, "load " + path.string());
+}
+
+std::string Model::weights_sha256() {
+  return tutti::weights_sha256(
+      {unique_parameters(*state_->modules.module(0)), state_->modules.merged_buffers()});
+}
+
+std::string Model::summary() const {
+  if (state_->graph) return state_->graph->summary();
+  std::string out;
+  for (const auto& [name, tensor] : unique_parameters(*state_->modules.module(0))) {
+    out += fmt::format("{}  {}\n", name, nn::to_string(tensor.sizes().vec()));
+  }
+  return out;
+}
+
+Strategy Model::strategy() const { return state_->strategy; }
+const ReplicatedModules& Model::modules() const noexcept { return state_->modules; }
+Optimizer& Model::optimizer() { return state_->require_compiled("optimizer").optimizer; }
+
+}  // namespace tutti

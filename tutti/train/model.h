@@ -1,0 +1,147 @@
+/// Model: a network that is trained, tested and used under a strategy.
+///
+///   tutti::Model model(strategy, [] { return tutti::models::doodle_cnn({.classes = 10}); });
+///   model.compile({.optimizer = tutti::optim::adam(), .loss = ..., .metrics = {...}});
+///   model.fit(train, {.epochs = 5, .validation = test});
+///   model.save("doodle.safetensors");
+///
+/// The factory is the scope: what it makes is made once per replica. Under multi_worker every
+/// worker makes the same calls in the same order. Thread rule: one thread, that of its strategy.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <concepts>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "tutti/data/dataset.h"
+#include "tutti/nn/graph_module.h"
+#include "tutti/strategy/replicated.h"
+#include "tutti/train/history.h"
+#include "tutti/train/losses.h"
+#include "tutti/train/metrics.h"
+#include "tutti/train/progress.h"
+
+namespace tutti {
+
+/// One of tutti's rules, trained by the fused step, or any torch optimizer.
+using OptimizerChoice = std::variant<optim::Rule, TorchOptimizerFactory>;
+
+struct CompileOptions {
+  OptimizerChoice optimizer = optim::adam();
+  Loss loss;
+  std::vector<Metric> metrics{};
+};
+
+enum class OnNan : uint8_t {
+  stop,   ///< Error with epoch and step
+  go_on,  ///< a warning, once
+};
+
+struct FitOptions {
+  int64_t epochs = 1;                         ///< >= 1 passes over the data
+  std::optional<data::Dataset> validation{};  ///< evaluated after each epoch
+  int64_t max_steps = 0;                      ///< ends after so many steps in all; 0: no limit
+  std::optional<uint64_t> seed{};             ///< of order and dropout; unset: the strategy's
+  int verbose = 1;  ///< 0 silent; 1 a bar on a terminal, else lines now and then; 2 a line an epoch
+  OnNan on_nan = OnNan::stop;
+};
+
+/// What evaluate() gives: means over all samples.
+struct Scores {
+  double loss = 0;
+  NamedValues metrics;
+  int64_t samples = 0;
+  /// The metric of that name; UsageError with the nearest one.
+  double at(std::string_view metric) const;
+};
+
+namespace detail {
+
+/// A model without its type.
+struct ErasedModel {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<at::Tensor(const at::Tensor&)> forward;
+};
+
+/// Made is an nn::Graph, a torch ModuleHolder (Sequential too), a shared_ptr to a module, or a
+/// module.
+template <class Made>
+ErasedModel erase(Made made) {
+  if constexpr (std::same_as<Made, ErasedModel>) {
+    return made;
+  } else if constexpr (std::same_as<Made, nn::Graph>) {
+    return erase(nn::make_module(made));
+  } else if constexpr (requires { made.ptr(); }) {
+    return erase(made.ptr());
+  } else if constexpr (requires { made.get(); }) {
+    static_assert(
+        requires(at::Tensor x) { at::Tensor(made->forward(x)); },
+        "a model needs forward(Tensor) that gives a Tensor");
+    return {made, [made](const at::Tensor& x) -> at::Tensor { return made->forward(x); }};
+  } else {
+    return erase(std::make_shared<Made>(std::move(made)));
+  }
+}
+
+}  // namespace detail
+
+class Model {
+ public:
+  /// `factory()` returns an nn::Graph, a ModuleHolder, a shared_ptr<Module> or a Module whose
+  /// forward takes one tensor and gives one. Ranks whose models differ get a Mismatch.
+  template <class Factory>
+  Model(Strategy strategy, Factory factory)
+      : Model(std::move(strategy),
+              ErasedFactory([factory]() mutable { return detail::erase(factory()); })) {}
+
+  /// What to train with. Again: a new optimizer with fresh state.
+  void compile(CompileOptions options);
+
+  /// Trains. The batches of each epoch come from (seed, epoch) alone; the last, partial one counts
+  /// by its true size. Ends after the running step with Interrupted when a signal asked for it
+  /// (base/stop.h). Throws UsageError before the first step when options, data and model do not
+  /// fit; Error when the loss is not finite, unless told to go on; what the strategy throws.
+  History fit(const data::Dataset& train, FitOptions options = {});
+
+  /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().
+  Scores evaluate(const data::Dataset& dataset);
+
+  /// Outputs for all samples of a dataset's epoch 0, in its order, [samples, ...]; for a batch of
+  /// inputs, [batch, ...], computed by this worker's first replica. In evaluation mode.
+  at::Tensor predict(const data::Dataset& dataset);
+  at::Tensor predict(const at::Tensor& inputs);
+
+  /// Parameters and merged buffers as safetensors; rank 0's worker writes. An earlier file stays
+  /// untouched when that fails, which is an error on every worker.
+  void save(const std::filesystem::path& path);
+  /// Into all replicas. Throws DataError that lists what does not fit; then nothing has changed.
+  void load(const std::filesystem::path& path);
+
+  /// Of parameters and merged buffers (weights.h). Equal on all workers.
+  std::string weights_sha256();
+
+  /// The graph's table, or names and shapes of the parameters.
+  std::string summary() const;
+
+  Strategy strategy() const;
+  const ReplicatedModules& modules() const noexcept;
+  /// Updates so far; UsageError before compile().
+  Optimizer& optimizer();
+
+  struct State;
+
+ private:
+  using ErasedFactory = std::function<detail::ErasedModel()>;
+  Model(Strategy strategy, ErasedFactory factory);
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tutti

@@ -1,0 +1,68 @@
+/// What stands behind a Model: shared by model.cpp and fit.cpp, not for users.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/train/model.h"
+
+namespace tutti {
+
+namespace detail {
+
+using Forward = std::function<at::Tensor(const at::Tensor&)>;
+
+struct Compiled {
+  Optimizer optimizer;
+  Loss loss;
+  std::vector<Metric> metrics;
+};
+
+/// What one replica has added up over the samples it saw.
+struct Totals {
+  double loss = 0;
+  int64_t samples = 0;
+  std::vector<MetricSum> metrics;
+  int signal = 0;         ///< that asked for an end
+  int64_t bad_step = -1;  ///< first step whose loss was not finite
+
+  /// Adds the metrics of some outputs; the loss is added by its kernel.
+  void add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
+                   const at::Tensor& target);
+};
+
+/// Sums of all replicas of the world, added in the one order. Collective over workers.
+Totals sum_over_world(Strategy& strategy, const PerReplica<Totals>& each);
+
+/// Means as shown and kept: "loss" (with its prefix) and the metrics.
+NamedValues means_of(const Totals& totals, const std::vector<Metric>& metrics,
+                     const std::string& prefix);
+
+}  // namespace detail
+
+struct Model::State {
+  State(Strategy strategy, std::function<detail::ErasedModel()> factory);
+
+  const detail::Forward& forward(int local_rank) const;
+  detail::Compiled& require_compiled(std::string_view operation);
+
+  /// Throws UsageError when the model cannot take this dataset; `needs_target` when it is scored.
+  void check_data(std::string_view operation, const data::Dataset& dataset,
+                  bool needs_target) const;
+
+  Scores evaluate(const data::Dataset& dataset);
+
+  Strategy strategy;
+  std::shared_ptr<std::unordered_map<const torch::nn::Module*, detail::Forward>> forwards;
+  ReplicatedModules modules;
+  std::optional<nn::Graph> graph;
+  std::optional<detail::Compiled> compiled;
+};
+
+}  // namespace tutti

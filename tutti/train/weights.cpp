@@ -1,0 +1,134 @@
+#include "tutti/train/weights.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tutti/base/error.h"
+#include "tutti/base/sha256.h"
+#include "tutti/base/suggest.h"
+#include "tutti/data/safetensors.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kDifferencesShown = 12;  // one screen; a whole wrong model has hundreds
+
+at::Tensor plain(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
+
+std::string words(DType dtype, at::IntArrayRef shape) {
+  return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ", "));
+}
+
+void add_sorted(Sha256& sha, NamedTensors tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor values = plain(tensor);
+    const MemorySpan span = span_of(values);
+    sha.update(fmt::format("{} {}\n", name, words(span.dtype, values.sizes())));
+    sha.update(span.data, static_cast<size_t>(span.num_bytes()));
+  }
+}
+
+NamedTensors all_of(const ModelState& state) {
+  NamedTensors all = state.parameters;
+  all.insert(all.end(), state.buffers.begin(), state.buffers.end());
+  return all;
+}
+
+std::string nearest_words(const std::string& name, const std::vector<std::string>& known) {
+  const std::string near = nearest(name, known);
+  return near.empty() ? "" : fmt::format(" (the nearest there is \"{}\")", near);
+}
+
+/// Every way in which the file does not fit the model, one sentence each.
+std::vector<std::string> differences(const NamedTensors& wanted, const data::Safetensors& file,
+                                     const std::vector<std::string>& aliases) {
+  std::vector<std::string> found;
+  std::vector<std::string> in_file;
+  std::vector<std::string> in_model;
+  for (const auto& array : file.arrays) in_file.push_back(array.name);
+  for (const auto& [name, tensor] : wanted) in_model.push_back(name);
+
+  for (const auto& [name, tensor] : wanted) {
+    const std::string own = words(dtype_of(tensor.scalar_type()), tensor.sizes());
+    const Array* array = file.find(name);
+    if (array == nullptr) {
+      found.push_back(fmt::format("\"{}\", {} in the model, is not in the file{}", name, own,
+                                  nearest_words(name, in_file)));
+      continue;
+    }
+    const std::string theirs = words(array->dtype(), array->shape());
+    if (theirs != own) {
+      found.push_back(fmt::format("\"{}\" is {} in the file, {} in the model", name, theirs, own));
+    }
+  }
+  std::set<std::string> known(in_model.begin(), in_model.end());
+  known.insert(aliases.begin(), aliases.end());
+  for (const auto& name : in_file) {
+    if (!known.contains(name)) {
+      found.push_back(
+          fmt::format("\"{}\" is not in the model{}", name, nearest_words(name, in_model)));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+ModelState state_of(const torch::nn::Module& module) {
+  return {unique_parameters(module), unique_buffers(module)};
+}
+
+std::string weights_sha256(const ModelState& state) {
+  Sha256 sha;
+  add_sorted(sha, state.parameters);
+  add_sorted(sha, state.buffers);
+  return sha.hex();
+}
+
+void save_weights(const ModelState& state, const std::filesystem::path& path) {
+  std::vector<data::NamedArray> arrays;
+  for (const auto& [name, tensor] : all_of(state)) {
+    const auto values = std::make_shared<at::Tensor>(plain(tensor));
+    const MemorySpan span = span_of(*values);
+    arrays.push_back({name, Array::view(span.data, span.dtype, values->sizes().vec(), values)});
+  }
+  data::write_safetensors(path, arrays, {{"format", "pt"}});
+}
+
+void load_weights(const ModelState& state, const std::filesystem::path& path,
+                  const std::vector<std::string>& aliases) {
+  const data::Safetensors file = data::read_safetensors(path);
+  const NamedTensors wanted = all_of(state);
+  auto found = differences(wanted, file, aliases);
+  if (!found.empty()) {
+    const size_t all = found.size();
+    if (all > kDifferencesShown) {
+      found.resize(kDifferencesShown);
+      found.push_back(fmt::format("and {} more", all - kDifferencesShown));
+    }
+    throw DataError(fmt::format("load {}: the file does not fit the model\n  {}", path.string(),
+                                fmt::join(found, "\n  ")));
+  }
+  at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : wanted) {
+    at::Tensor target = tensor;
+    target.copy_(tensor_of(*file.find(name)));
+  }
+}
+
+std::vector<std::string> all_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : module.named_parameters()) names.push_back(item.key());
+  for (const auto& item : module.named_buffers()) names.push_back(item.key());
+  return names;
+}
+
+}  // namespace tutti
