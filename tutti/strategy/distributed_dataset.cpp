@@ -7,7 +7,7 @@ namespace tutti {
 namespace {
 
 data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world, int rank) {
-  return data::share(epoch.batch_size(step), world.size, rank);
+  return data::share(epoch.batch_size(step), world.size, rank, world.shares);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -18,18 +19,29 @@ Number number_of(std::string_view flag, std::string_view text, Number low) {
   return value;
 }
 
+std::vector<double> shares_of(std::string_view text) {
+  std::vector<double> shares;
+  while (true) {
+    const size_t end = std::min(text.find(','), text.size());
+    shares.push_back(number_of<double>("--shares", text.substr(0, end), 0.0));
+    if (end == text.size()) return shares;
+    text.remove_prefix(end + 1);
+  }
+}
+
 void apply(StrategyOptions& options, std::string_view flag, std::string_view value) {
   if (flag == "--strategy") options.kind = value;
   if (flag == "--replicas") options.replicas = number_of<int>(flag, value, 1);
   if (flag == "--reduction-shape") options.reduction_shape = value;
   if (flag == "--threads") options.threads_per_replica = number_of<int>(flag, value, 1);
   if (flag == "--time-limit") options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
+  if (flag == "--shares") options.shares = shares_of(value);
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
 }
 
 StrategyOptions take_flags(int& argc, char** argv) {
   constexpr std::string_view kFlags[] = {"--strategy", "--replicas",   "--reduction-shape",
-                                         "--threads",  "--time-limit", "--seed"};
+                                         "--threads",  "--time-limit", "--seed", "--shares"};
   StrategyOptions options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {

@@ -52,6 +52,7 @@ struct StrategyState {
   std::vector<ReplicaContext> contexts;
   std::unique_ptr<detail::ReplicaThreads> threads;
   std::vector<std::weak_ptr<WorldMember>> followers;
+  std::exception_ptr failure;  // the first of this world's; its group is of no use after it
 
   void enter(World next);
   void run_in_turn(const std::function<void(ReplicaContext&, int)>& body);
@@ -81,6 +82,9 @@ void check_options(const StrategyOptions& options) {
   in_range("replicas", options.replicas, 0, kMostReplicas);
   in_range("threads per replica", options.threads_per_replica, 0, 1024);
   in_range("time limit in ms", options.time_limit.count(), 1, 30LL * 24 * 3600 * 1000);
+  for (double share : options.shares)
+    if (!(share > 0) || share > 1e9)
+      throw UsageError(fmt::format("a share is {}; expected a number above 0", share));
   if (!options.reduction_shape.empty() && options.kind != "one_device")
     throw UsageError(fmt::format("a reduction shape ({}) can be chosen under one_device alone; "
                                  "elsewhere it is where the replicas are", options.reduction_shape));
@@ -146,6 +150,10 @@ World make_world(StrategyOptions& options) {
     options.reduction_shape = world.shape.to_string();
   }
   world.time_limit = options.time_limit;
+  world.shares = options.shares;
+  if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.size)
+    throw UsageError(fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
+                                 world.shares.size(), world.size));
   options.threads_per_replica = threads_for(options, world.size);
   return world;
 }
@@ -169,9 +177,7 @@ class FirstError {
     error_ = std::move(error);
     return true;
   }
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
+  const std::exception_ptr& error() const { return error_; }
 
  private:
   std::mutex mutex_;
@@ -193,6 +199,7 @@ std::string words_of(const std::exception_ptr& error) {
 void StrategyState::enter(World next) {
   threads.reset();  // before the groups that they used
   world = std::move(next);
+  failure = nullptr;
   contexts.clear();
   for (int local = 0; local < world.local; ++local) {
     auto state = std::make_shared<ReplicaContext::State>();
@@ -227,10 +234,11 @@ void StrategyState::run_in_turn(const std::function<void(ReplicaContext&, int)>&
       first.take(std::current_exception());
     }
   });
-  first.rethrow();
+  if (first.error()) std::rethrow_exception(first.error());
 }
 
 void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>& body) {
+  if (failure) std::rethrow_exception(failure);
   FirstError first;
   const bool watch = world.local > 1;
   at::mt19937_data_pod before;
@@ -245,7 +253,8 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
             fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error)));
     }
   });
-  first.rethrow();
+  failure = first.error();
+  if (failure) std::rethrow_exception(failure);
   if (watch && !same_state(before, default_generator_state()))
     throw UsageError(fmt::format(
         "a function that runs on {} thread replicas drew from LibTorch's default generator, which "
@@ -280,7 +289,7 @@ void Strategy::follow(std::weak_ptr<WorldMember> member) {
   state_->followers.push_back(std::move(member));
 }
 
-void Strategy::resize(int replicas) {
+void Strategy::resize(int replicas, std::vector<double> shares) {
   if (state_->options.kind == "multi_worker")
     throw UsageError("a multi_worker job cannot be resized while it runs");
   if (replicas < 1 || replicas > kMostReplicas)
@@ -288,6 +297,7 @@ void Strategy::resize(int replicas) {
   StrategyOptions options = state_->options;
   options.replicas = replicas;
   options.reduction_shape.clear();
+  options.shares = std::move(shares);
   World next = make_world(options);
   next.generation = world().generation + 1;
   state_->options = options;

@@ -74,6 +74,7 @@ struct StrategyOptions {
   Millis time_limit{kDefaultTimeLimit};  ///< of every wait for another replica
   bool pin = true;                  ///< pin replicas to cores of their own when there are enough
   uint64_t seed = 0;                ///< of factories and generators
+  std::vector<double> shares;       ///< of a batch and a slice, per replica, each > 0; empty: equal
 };
 
 class Strategy {
@@ -89,7 +90,8 @@ class Strategy {
   const ReductionShape& reduction_shape() const noexcept { return world().shape; }
 
   /// Runs `fn(ReplicaContext&)` on each local replica and returns their results, when all are done.
-  /// Rethrows the first error; the others are released from their waits. A replica that is stuck in
+  /// Rethrows the first error; the others are released from their waits, and every later run() throws
+  /// it too, until resize() makes a new world. A replica that is stuck in
   /// user code for longer than the time limit after the rest is named, and the process ends.
   template <class Fn>
   auto run(Fn&& fn) -> std::conditional_t<std::is_void_v<std::invoke_result_t<Fn&, ReplicaContext&>>,
@@ -111,7 +113,7 @@ class Strategy {
 
   /// Replaces the world by one of `replicas` thread replicas; models, optimizers and their state stay
   /// (the first ones keep their place). mirrored and one_device; between runs.
-  void resize(int replicas);
+  void resize(int replicas, std::vector<double> shares = {});
 
   /// What follows the world is told of a resize, for as long as it lives.
   void follow(std::weak_ptr<WorldMember> member);
@@ -124,7 +126,7 @@ class Strategy {
 };
 
 /// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
-/// --threads, --time-limit (seconds), --seed. Prints the error and exits with 2 when they are wrong.
+/// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica). Prints the error and exits with 2 when they are wrong.
 Strategy strategy_from_flags(int& argc, char** argv);
 
 /// sum(per_sample) / global_batch_size: the loss whose gradients, SUMMED over replicas, are those of

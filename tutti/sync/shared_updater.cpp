@@ -191,7 +191,9 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
       gradients.pointers.assign(count, nullptr);
     }
   }
-  const auto pieces = layout_.cut(std::vector<double>(world_.in_turn() ? 1 : world_.size, 1.0));
+  auto shares = world_.shares;
+  if (shares.empty() || world_.in_turn()) shares.assign(world_.in_turn() ? 1 : world_.size, 1.0);
+  const auto pieces = layout_.cut(shares);
   lanes_.clear();
   lanes_.resize(world_.local);
   for (int local = 0; local < world_.local; ++local) {

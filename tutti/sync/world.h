@@ -19,6 +19,8 @@ struct World {
   /// then nobody can wait for anybody.
   std::vector<Group> groups;
   ReductionShape shape = ReductionShape::flat(1);
+  /// Each replica's part of a batch and of a slice, in proportion; empty: equal.
+  std::vector<double> shares;
   Millis time_limit{kDefaultTimeLimit};
 
   bool in_turn() const noexcept { return groups.empty(); }

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "tests/support/plain_training.h"
+#include "tutti/base/error.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/tensors.h"
@@ -149,6 +150,20 @@ TEST(ReductionShapes, ChangeTheBitsAndNothingElse) {
   pairs.reduction_shape = "2x2";
   EXPECT_TRUE(bits_equal(train(Strategy(same), How::fused).parameters,
                          train(Strategy(pairs), How::fused).parameters));
+}
+
+TEST(Shares, UnequalOnesHaveTheBitsOfThePartsInTurn) {
+  auto threads = options("mirrored", 3);
+  threads.shares = {3, 1, 2};
+  auto in_turn = threads;
+  in_turn.kind = "one_device";
+  const auto weights = train(Strategy(threads), How::fused).parameters;
+  EXPECT_TRUE(bits_equal(weights, train(Strategy(in_turn), How::fused).parameters));
+  EXPECT_FALSE(bits_equal(weights, train(Strategy(options("mirrored", 3)), How::fused).parameters));
+  threads.shares = {3, 1};
+  EXPECT_THROW(Strategy{threads}, UsageError);
+  threads.shares = {1, 0, 1};
+  EXPECT_THROW(Strategy{threads}, UsageError);
 }
 
 TEST(Resize, KeepsParametersAndOptimizerState) {
