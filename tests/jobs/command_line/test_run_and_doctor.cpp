@@ -1,0 +1,120 @@
+// The program `tutti` itself: run, doctor, and its answers to what is wrong.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/host.h"
+
+#include "tests/support/command.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+CommandResult tutti_command(std::vector<std::string> words) {
+  words.insert(words.begin(), TUTTI_PROGRAM);
+  return run_command(words);
+}
+
+TEST(CommandLine, WrongWordsAreAnsweredWithTheNearest) {
+  const struct {
+    std::vector<std::string> words;
+    const char* answer;
+  } cases[] = {
+      {{"rnu", "-n", "2", "true"}, "tutti: unknown command \"rnu\"; did you mean \"run\"?"},
+      {{"doctro"}, "did you mean \"doctor\"?"},
+      {{"run", "--grase", "3", "true"},
+       "tutti run: unknown flag \"--grase\"; did you mean \"--grace\"?"},
+      {{"run", "--on-failure", "contniue", "true"}, "did you mean \"continue\"?"},
+      {{"doctor", "--jsno"}, "tutti doctor: unknown flag \"--jsno\"; did you mean \"--json\"?"},
+      {{"run", "-n", "two", "true"}, "two"},
+      {{"run", "-n", "0", "true"}, "-n 0: at least 1"},
+      {{"run", "-n", "-3", "true"}, "-n -3: at least 1"},
+      {{"run", "-n", "1000000", "true"}, "1 to 4096"},
+      {{"run", "--grace", "-1", "true"}, "0 to 86400 seconds"},
+      {{"run", "--grace", "nan", "true"}, "0 to 86400 seconds"},
+      {{"run", "-n", "2"}, "no program to start"},
+      {{"run", "--nodes", "2", "true"}, "tcp engine"},
+      {{"run", "./not/there"}, "No such file or directory"},
+      {{"run", "slep", "3"}, "PATH"},
+      {{"run", "/etc/passwd"}, "not executable"},
+      {{}, "tutti: "},
+  };
+  for (const auto& c : cases) {
+    const auto result = tutti_command(c.words);
+    const std::string line = testing::PrintToString(c.words);
+    EXPECT_EQ(result.exit_code, 2) << line << result.err;
+    EXPECT_THAT(result.err, AllOf(StartsWith("tutti"), HasSubstr(c.answer))) << line;
+    EXPECT_EQ(result.out, "") << line;
+  }
+}
+
+TEST(CommandLine, HelpShowsExamples) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--help"}, {"run", "--help"}, {"doctor", "--help"}}) {
+    const auto result = tutti_command(words);
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:"), HasSubstr("tutti "))) << result.err;
+    EXPECT_EQ(result.err, "");
+  }
+}
+
+TEST(Run, TheProgramsOwnFlagsAreItsOwn) {
+  const auto result = tutti_command({"run", "-n", "2", "echo", "-n", "--grace", "x", "--help"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* line :
+       {"worker 0 pid ", "worker 1 pid ", "[0] --grace x --help\n", "[1] --grace x --help\n"}) {
+    EXPECT_THAT(result.out, HasSubstr(line));
+  }
+  EXPECT_EQ(result.err, "");
+}
+
+TEST(Run, OneWorkerUnlessTold) {
+  const auto result = tutti_command({"run", "sh", "-c", "echo of $TUTTI_NUM_WORKERS; echo e >&2"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, EndsWith("[0] of 1\n"));
+  EXPECT_EQ(result.err, "[0] e\n");
+}
+
+TEST(Run, TheFirstFailureIsNamedLastAndGivesTheExitCode) {
+  const auto exited =
+      tutti_command({"run", "-n", "2", "sh", "-c", "echo why >&2; exit $TUTTI_WORKER"});
+  EXPECT_EQ(exited.exit_code, 1);
+  EXPECT_THAT(exited.err,
+              AllOf(HasSubstr("  why\n"), EndsWith("tutti run: rank 1 exited with code 1\n")));
+
+  const auto killed = tutti_command({"run", "sh", "-c", "kill -9 $$"});
+  EXPECT_EQ(killed.exit_code, 137);
+  EXPECT_THAT(killed.err, EndsWith("tutti run: rank 0 was killed by SIGKILL\n"));
+}
+
+TEST(Doctor, SaysWhatThisMachineHas) {
+  const auto result = tutti_command({"doctor"});
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  for (const char* word :
+       {"cores", "memory", "/dev/shm", "shm", "LibTorch", "OpenMP", "BLAS", "ABI"}) {
+    EXPECT_THAT(result.out, HasSubstr(word));
+  }
+  EXPECT_THAT(result.out, Not(HasSubstr("BLAS unknown")));
+}
+
+TEST(Doctor, JsonHasTheSameFacts) {
+  const auto result = tutti_command({"doctor", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  const auto json = nlohmann::json::parse(result.out);
+  const HostFacts facts = read_host_facts();
+  EXPECT_EQ(json.at("cores_usable").get<int>(), facts.usable_cores);
+  EXPECT_EQ(json.at("memory_total_bytes").get<int64_t>(), facts.memory_total_bytes);
+  EXPECT_EQ(json.at("engines").get<std::vector<std::string>>(),
+            (std::vector<std::string>{"solo", "shm"}));
+  EXPECT_EQ(json.at("torch").at("abi"), "C++11");
+  EXPECT_TRUE(json.at("problems").is_array());
+}
+
+}  // namespace
+}  // namespace tutti::test
