@@ -10,8 +10,9 @@
 #include <sstream>
 #include <string>
 
-#include "tests/support/run_ranks.h"
 #include "tutti/base/error.h"
+
+#include "tests/support/run_ranks.h"
 
 namespace tutti::test {
 namespace {

@@ -38,11 +38,12 @@ std::vector<std::string> environment_of(int rank, int size, const std::string& p
   for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);
   std::vector<std::string> descriptors;
   for (int fd : options.descriptors) descriptors.push_back(std::to_string(fd));
-  all.insert(all.begin(), {"TUTTI_TEST_PROGRAM=" + program, "TUTTI_TEST_RANK=" + std::to_string(rank),
-                           "TUTTI_TEST_SIZE=" + std::to_string(size),
-                           "TUTTI_TEST_REPORT=" + std::to_string(report),
-                           "TUTTI_TEST_ARGUMENTS=" + joined(options.arguments),
-                           "TUTTI_TEST_DESCRIPTORS=" + joined(descriptors)});
+  all.insert(
+      all.begin(),
+      {"TUTTI_TEST_PROGRAM=" + program, "TUTTI_TEST_RANK=" + std::to_string(rank),
+       "TUTTI_TEST_SIZE=" + std::to_string(size), "TUTTI_TEST_REPORT=" + std::to_string(report),
+       "TUTTI_TEST_ARGUMENTS=" + joined(options.arguments),
+       "TUTTI_TEST_DESCRIPTORS=" + joined(descriptors)});
   return all;
 }
 
@@ -164,8 +165,8 @@ class Watch {
 
   bool only_the_stopped_one_is_left() const {
     if (!killed_ || options_.kill.signal != SIGSTOP) return false;
-    const auto running = std::count_if(ranks_.begin(), ranks_.end(),
-                                       [](const Process& p) { return !p.ended; });
+    const auto running =
+        std::count_if(ranks_.begin(), ranks_.end(), [](const Process& p) { return !p.ended; });
     return running == 1 && !ranks_[static_cast<size_t>(options_.kill.rank)].ended;
   }
 

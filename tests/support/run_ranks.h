@@ -37,27 +37,28 @@ struct Rank {
 using RankProgram = std::function<void(const Rank&)>;
 
 struct KillPlan {
-  int rank = -1;          ///< whom; -1 nobody
-  std::string after;      ///< once this rank has printed a line that contains this; "" at start
-  int signal = SIGKILL;   ///< or SIGSTOP, ... A stopped rank is killed when all others have ended.
+  int rank = -1;         ///< whom; -1 nobody
+  std::string after;     ///< once this rank has printed a line that contains this; "" at start
+  int signal = SIGKILL;  ///< or SIGSTOP, ... A stopped rank is killed when all others have ended.
 };
 
 struct RunOptions {
   KillPlan kill{};
-  Millis limit{60'000};                  ///< for all ranks together; then all are killed
-  std::vector<int> descriptors;          ///< inherited by every rank (memfd, sockets)
+  Millis limit{60'000};          ///< for all ranks together; then all are killed
+  std::vector<int> descriptors;  ///< inherited by every rank (memfd, sockets)
   std::vector<std::string> arguments;
   std::vector<std::string> environment;  ///< extra NAME=value
 };
 
 struct RankOutcome {
   int pid = 0;
-  int exit_code = -1;       ///< when it exited
-  int signal = 0;           ///< when it was killed by one
-  std::string error;        ///< what() of the exception that ended it
-  std::string error_class;  ///< "PeerLost", "Timeout", "Mismatch", "UsageError", ..., "std::exception"
-  std::string log;          ///< all it printed, stdout and stderr together
-  bool timed_out = false;   ///< killed at the limit
+  int exit_code = -1;  ///< when it exited
+  int signal = 0;      ///< when it was killed by one
+  std::string error;   ///< what() of the exception that ended it
+  std::string
+      error_class;  ///< "PeerLost", "Timeout", "Mismatch", "UsageError", ..., "std::exception"
+  std::string log;  ///< all it printed, stdout and stderr together
+  bool timed_out = false;          ///< killed at the limit
   double seconds_after_kill = -1;  ///< how long it lived after the planned kill; -1 without one
 };
 
@@ -76,8 +77,8 @@ int run_named_rank_program();
 }  // namespace tutti::test
 
 /// Defines and registers a rank program; the body sees `const Rank& rank`.
-#define RANK_PROGRAM(name)                                                              \
-  static void rank_program_##name(const ::tutti::test::Rank& rank);                     \
-  static const ::tutti::test::RegisterRankProgram register_rank_program_##name(         \
-      #name, rank_program_##name);                                                      \
+#define RANK_PROGRAM(name)                                                      \
+  static void rank_program_##name(const ::tutti::test::Rank& rank);             \
+  static const ::tutti::test::RegisterRankProgram register_rank_program_##name( \
+      #name, rank_program_##name);                                              \
   static void rank_program_##name([[maybe_unused]] const ::tutti::test::Rank& rank)

@@ -8,8 +8,11 @@
 
 namespace tutti {
 
+/// Moves, does not copy. Made of a number that a system call returned; a failed call's -1 is
+/// "none".
 class FileDescriptor {
  public:
+  /// None.
   FileDescriptor() = default;
   /// Takes over `number`, which may be -1: none.
   explicit FileDescriptor(int number) noexcept : number_(number) {}
@@ -20,6 +23,7 @@ class FileDescriptor {
   }
   ~FileDescriptor() { reset(); }
 
+  /// The number for system calls; -1 when none. It stays this object's.
   int get() const noexcept { return number_; }
   explicit operator bool() const noexcept { return number_ >= 0; }
 

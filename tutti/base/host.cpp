@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <fstream>
 #include <iterator>
-#include <cmath>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host_parse.h"
@@ -42,7 +42,8 @@ std::vector<std::vector<int>> numa_nodes(const std::vector<int>& cores) {
   std::vector<std::vector<int>> nodes;
   const auto online = read_text("/sys/devices/system/node/online");
   for (int node : detail::parse_core_list(online.value_or(""))) {
-    const auto list = read_text("/sys/devices/system/node/node" + std::to_string(node) + "/cpulist");
+    const auto list =
+        read_text("/sys/devices/system/node/node" + std::to_string(node) + "/cpulist");
     auto in_node = detail::parse_core_list(list.value_or(""));
     if (!in_node.empty()) nodes.push_back(std::move(in_node));
   }
@@ -80,7 +81,7 @@ HostFacts read_host_facts() {
   facts.cpu_model = std::move(cpu.model);
   facts.instruction_sets = std::move(cpu.instruction_sets);
 
-  struct stat entry {};
+  struct stat entry{};
   if (stat("/proc/self/ns/pid", &entry) == 0) facts.pid_namespace = entry.st_ino;
   return facts;
 }
@@ -103,10 +104,11 @@ void check_memory_for(int64_t bytes, std::string_view what, const HostFacts& fac
                              size_words(*facts.cgroup_memory_limit_bytes),
                              size_words(facts.cgroup_memory_used_bytes))
                : fmt::format("the machine has {}", size_words(facts.memory_total_bytes));
-  throw Error(fmt::format(
-      "{} needs {}, but only {} of memory are left ({})\n"
-      "  use fewer replicas or a smaller model, or raise the limit; `tutti doctor` shows all limits",
-      what, size_words(bytes), size_words(left), reason));
+  throw Error(
+      fmt::format("{} needs {}, but only {} of memory are left ({})\n"
+                  "  use fewer replicas or a smaller model, or raise the limit; `tutti doctor` "
+                  "shows all limits",
+                  what, size_words(bytes), size_words(left), reason));
 }
 
 std::string size_words(int64_t bytes) {

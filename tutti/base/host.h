@@ -14,19 +14,19 @@
 namespace tutti {
 
 struct HostFacts {
-  int present_cores = 1;               ///< online on this machine
-  std::vector<int> cores;              ///< numbers of the cores that affinity allows, ascending
-  std::optional<double> cpu_quota;     ///< cores' worth of time that the cgroup allows, if limited
-  int usable_cores = 1;                ///< cores.size() cut by the quota (rounded down); >= 1
+  int present_cores = 1;            ///< online on this machine
+  std::vector<int> cores;           ///< numbers of the cores that affinity allows, ascending
+  std::optional<double> cpu_quota;  ///< cores' worth of time that the cgroup allows, if limited
+  int usable_cores = 1;             ///< cores.size() cut by the quota (rounded down); >= 1
   std::vector<std::vector<int>> numa_nodes;  ///< cores of each NUMA node; one node when unknown
 
   int64_t memory_total_bytes = 0;
-  int64_t memory_available_bytes = 0;  ///< without swapping
+  int64_t memory_available_bytes = 0;                ///< without swapping
   std::optional<int64_t> cgroup_memory_limit_bytes;  ///< of the tightest level, if limited
   int64_t cgroup_memory_used_bytes = 0;              ///< of that level, without reclaimable cache
 
-  std::string cpu_model;                        ///< "" when the kernel does not say
-  std::vector<std::string> instruction_sets;    ///< "avx2", "avx512f", ...
+  std::string cpu_model;                      ///< "" when the kernel does not say
+  std::vector<std::string> instruction_sets;  ///< "avx2", "avx512f", ...
   uint64_t pid_namespace = 0;  ///< processes with the same number see each other's pids; 0 unknown
 
   /// Bytes that can be used now: the smaller of what the machine and the cgroup leave.

@@ -40,10 +40,10 @@ bool contains(const std::vector<std::string>& list, std::string_view word) {
 }
 
 struct Mount {
-  std::string root;    // which folder of the hierarchy is shown
-  std::string point;   // where
+  std::string root;   // which folder of the hierarchy is shown
+  std::string point;  // where
   bool v2 = false;
-  std::vector<std::string> options;   // v1: the controllers
+  std::vector<std::string> options;  // v1: the controllers
 };
 
 // "36 25 0:30 / /sys/fs/cgroup/memory rw,nosuid shared:16 - cgroup cgroup rw,memory"
@@ -96,14 +96,14 @@ Meminfo parse_meminfo(std::string_view text) {
     return std::nullopt;
   };
   const int64_t total = kib("MemTotal").value_or(0);
-  const int64_t estimate = kib("MemFree").value_or(0) + kib("Buffers").value_or(0) +
-                           kib("Cached").value_or(0);
+  const int64_t estimate =
+      kib("MemFree").value_or(0) + kib("Buffers").value_or(0) + kib("Cached").value_or(0);
   return {total * 1024, kib("MemAvailable").value_or(estimate) * 1024};
 }
 
 Cpuinfo parse_cpuinfo(std::string_view text) {
   constexpr std::array<std::string_view, 13> kSets = {
-      "sse4_2",  "avx",     "f16c",   "fma",          "avx2",        "avx512f",  "avx512bw",
+      "sse4_2",      "avx",         "f16c",        "fma",      "avx2",  "avx512f", "avx512bw",
       "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "asimd", "sve"};
   Cpuinfo facts;
   bool have_flags = false;

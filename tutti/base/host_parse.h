@@ -28,8 +28,8 @@ struct Meminfo {
 Meminfo parse_meminfo(std::string_view text);
 
 struct Cpuinfo {
-  std::string model;                           ///< "model name", or "" (ARM has none)
-  std::vector<std::string> instruction_sets;   ///< those that matter here: "sse4_2", "avx2", ...
+  std::string model;                          ///< "model name", or "" (ARM has none)
+  std::vector<std::string> instruction_sets;  ///< those that matter here: "sse4_2", "avx2", ...
 };
 /// /proc/cpuinfo, first processor.
 Cpuinfo parse_cpuinfo(std::string_view text);
@@ -56,9 +56,9 @@ std::vector<CgroupFolder> cgroup_folders(std::string_view cgroup, std::string_vi
                                          std::string_view controller);
 
 struct CgroupLimits {
-  std::optional<double> cpu_quota;              ///< cores, the smallest of all levels
-  std::optional<int64_t> memory_limit_bytes;    ///< of the level with least memory left
-  int64_t memory_used_bytes = 0;                ///< of that level, without page cache that can go
+  std::optional<double> cpu_quota;            ///< cores, the smallest of all levels
+  std::optional<int64_t> memory_limit_bytes;  ///< of the level with least memory left
+  int64_t memory_used_bytes = 0;              ///< of that level, without page cache that can go
 };
 /// The limits that hold for this process, through `read`.
 CgroupLimits read_cgroup_limits(const ReadFile& read);

@@ -19,7 +19,7 @@ std::atomic<int> requested{0};
 static_assert(std::atomic<int>::is_always_lock_free, "used inside a signal handler");
 
 std::mutex mutex;
-bool installed = false;                        // under mutex
+bool installed = false;                                    // under mutex
 std::array<struct sigaction, kSignals.size()> previous{};  // under mutex
 
 // Only what may be called inside a signal handler.
@@ -35,7 +35,7 @@ void install_stop_handler() {
   if (installed) return;
   installed = true;
   for (size_t i = 0; i < kSignals.size(); ++i) {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = on_stop_signal;
     action.sa_flags = SA_RESTART;
     sigaction(kSignals[i], &action, &previous[i]);
@@ -48,8 +48,8 @@ int stop_requested() noexcept { return requested.load(std::memory_order_relaxed)
 void throw_if_stop_requested(const char* where) {
   const int signal = stop_requested();
   if (signal == 0) return;
-  throw Interrupted(signal, fmt::format("{}: ended in order after SIG{}", where,
-                                        sigabbrev_np(signal)));
+  throw Interrupted(signal,
+                    fmt::format("{}: ended in order after SIG{}", where, sigabbrev_np(signal)));
 }
 
 void remove_stop_handler() {

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+
+#include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"

@@ -22,8 +22,8 @@ void parse(CLI::App& app, int argc, const char* const* argv);
 /// kind of thing: "strategy".
 void require_one_of(CLI::Option& option, const std::string& what, std::vector<std::string> words);
 
-/// Throws UsageError when `word` is a flag that `app` does not know; for commands that take the rest
-/// of the line as it is.
+/// Throws UsageError when `word` is a flag that `app` does not know; for commands that take the
+/// rest of the line as it is.
 void refuse_unknown_flag(const CLI::App& app, const std::string& word);
 
 /// Calls `body` and returns its exit code; an error is told to the launcher, printed to stderr as

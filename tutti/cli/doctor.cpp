@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <ifaddrs.h>
-#include <netdb.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -13,10 +13,11 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/file_descriptor.h"
@@ -49,7 +50,7 @@ std::string kernel_release() {
 }
 
 int64_t shm_bytes() {
-  struct statvfs facts {};
+  struct statvfs facts{};
   if (statvfs("/dev/shm", &facts) != 0) return 0;
   return static_cast<int64_t>(facts.f_blocks) * static_cast<int64_t>(facts.f_frsize);
 }
@@ -62,27 +63,27 @@ int64_t descriptor_limit() {
 
 nlohmann::json json_of(const Examination& facts) {
   const HostFacts& host = facts.host;
-  nlohmann::json json = {
-      {"cpu", host.cpu_model},
-      {"instruction_sets", host.instruction_sets},
-      {"cores_present", host.present_cores},
-      {"cores", host.cores},
-      {"cores_usable", host.usable_cores},
-      {"numa_nodes", host.numa_nodes},
-      {"memory_total_bytes", host.memory_total_bytes},
-      {"memory_available_bytes", host.memory_available_bytes},
-      {"memory_left_bytes", host.memory_left_bytes()},
-      {"dev_shm_bytes", facts.dev_shm_bytes},
-      {"descriptor_limit", facts.descriptor_limit},
-      {"kernel", facts.kernel},
-      {"engines", facts.engines},
-      {"addresses", facts.addresses},
-      {"torch", {{"version", facts.torch.version},
-                 {"blas", facts.torch.blas},
-                 {"openmp", facts.torch.openmp},
-                 {"abi", facts.torch.abi},
-                 {"cpu_capability", facts.torch.cpu_capability},
-                 {"threads", facts.torch.threads}}}};
+  nlohmann::json json = {{"cpu", host.cpu_model},
+                         {"instruction_sets", host.instruction_sets},
+                         {"cores_present", host.present_cores},
+                         {"cores", host.cores},
+                         {"cores_usable", host.usable_cores},
+                         {"numa_nodes", host.numa_nodes},
+                         {"memory_total_bytes", host.memory_total_bytes},
+                         {"memory_available_bytes", host.memory_available_bytes},
+                         {"memory_left_bytes", host.memory_left_bytes()},
+                         {"dev_shm_bytes", facts.dev_shm_bytes},
+                         {"descriptor_limit", facts.descriptor_limit},
+                         {"kernel", facts.kernel},
+                         {"engines", facts.engines},
+                         {"addresses", facts.addresses},
+                         {"torch",
+                          {{"version", facts.torch.version},
+                           {"blas", facts.torch.blas},
+                           {"openmp", facts.torch.openmp},
+                           {"abi", facts.torch.abi},
+                           {"cpu_capability", facts.torch.cpu_capability},
+                           {"threads", facts.torch.threads}}}};
   json["cpu_quota"] = host.cpu_quota ? nlohmann::json(*host.cpu_quota) : nlohmann::json();
   json["cgroup_memory_limit_bytes"] = host.cgroup_memory_limit_bytes
                                           ? nlohmann::json(*host.cgroup_memory_limit_bytes)
@@ -107,12 +108,13 @@ void print(const Examination& facts) {
   row("NUMA nodes", fmt::format("{}", host.numa_nodes.size()));
   row("memory", fmt::format("{} left of {}", size_words(host.memory_left_bytes()),
                             size_words(host.memory_total_bytes)));
-  row("memory limit", host.cgroup_memory_limit_bytes
-                          ? fmt::format("{} (cgroup), {} used",
-                                        size_words(*host.cgroup_memory_limit_bytes),
-                                        size_words(host.cgroup_memory_used_bytes))
-                          : "none");
-  row("/dev/shm", fmt::format("{} (not used: segments are memfds)", size_words(facts.dev_shm_bytes)));
+  row("memory limit",
+      host.cgroup_memory_limit_bytes
+          ? fmt::format("{} (cgroup), {} used", size_words(*host.cgroup_memory_limit_bytes),
+                        size_words(host.cgroup_memory_used_bytes))
+          : "none");
+  row("/dev/shm",
+      fmt::format("{} (not used: segments are memfds)", size_words(facts.dev_shm_bytes)));
   row("descriptors", fmt::format("{} a process", facts.descriptor_limit));
   row("kernel", facts.kernel);
   row("engines", fmt::format("{}", fmt::join(facts.engines, " ")));
@@ -161,8 +163,8 @@ std::vector<Problem> problems_of(const Examination& facts) {
                    true});
   }
   if (facts.torch.abi == "old") {
-    all.push_back({"LibTorch has the old C++ ABI", "run tools/setup, which installs the right one",
-                   true});
+    all.push_back(
+        {"LibTorch has the old C++ ABI", "run tools/setup, which installs the right one", true});
   }
   if (host.memory_left_bytes() < kGiB) {
     all.push_back({fmt::format("only {} of memory are left", size_words(host.memory_left_bytes())),
@@ -173,11 +175,10 @@ std::vector<Problem> problems_of(const Examination& facts) {
                    false});
   }
   if (host.usable_cores < host.present_cores) {
-    all.push_back(
-        {fmt::format("{} of {} cores can be used", host.usable_cores, host.present_cores),
-         host.cpu_quota ? "raise the CPU quota of the container or job for more replicas"
-                        : "widen the affinity (taskset, cpuset) for more replicas",
-         false});
+    all.push_back({fmt::format("{} of {} cores can be used", host.usable_cores, host.present_cores),
+                   host.cpu_quota ? "raise the CPU quota of the container or job for more replicas"
+                                  : "widen the affinity (taskset, cpuset) for more replicas",
+                   false});
   }
   if (facts.descriptor_limit < kFewDescriptors) {
     all.push_back({fmt::format("a process may open {} files only", facts.descriptor_limit),
@@ -192,11 +193,12 @@ std::vector<Problem> problems_of(const Examination& facts) {
 
 void add_doctor(CLI::App& app, int& exit_code) {
   auto as_json = std::make_shared<bool>(false);
-  CLI::App* command = app.add_subcommand(
-      "doctor", "Show what this machine has, what is wrong, and how to mend it");
+  CLI::App* command =
+      app.add_subcommand("doctor", "Show what this machine has, what is wrong, and how to mend it");
   command->add_flag("--json", *as_json, "Print one JSON object instead");
-  command->footer("Examples:\n  tutti doctor\n  tutti doctor --json\n\n"
-                  "Exit code: 0, or 1 when something keeps tutti from working at all.");
+  command->footer(
+      "Examples:\n  tutti doctor\n  tutti doctor --json\n\n"
+      "Exit code: 0, or 1 when something keeps tutti from working at all.");
   command->callback([as_json, &exit_code] {
     const Examination facts = examine();
     if (*as_json) {

@@ -1,12 +1,13 @@
 // tutti run: starts the workers of a program on this machine.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <sstream>
 #include <string>
+
+#include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
@@ -51,11 +52,11 @@ int run(const CLI::App& command, const RunFlags& flags) {
                                  kMaxGraceSeconds));
   }
   std::fflush(stdout);
-  const LaunchResult result = launch(
-      {.num_workers = flags.workers,
-       .command = words,
-       .signal_grace = Millis(static_cast<int64_t>(std::lround(flags.grace_seconds * 1000))),
-       .end_on_failure = flags.on_failure == "end"});
+  const LaunchResult result =
+      launch({.num_workers = flags.workers,
+              .command = words,
+              .signal_grace = Millis(static_cast<int64_t>(std::lround(flags.grace_seconds * 1000))),
+              .end_on_failure = flags.on_failure == "end"});
   print_report(failure_report(result));
   return result.exit_code;
 }
@@ -64,8 +65,9 @@ int run(const CLI::App& command, const RunFlags& flags) {
 
 void add_run(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RunFlags>();
-  CLI::App* command = app.add_subcommand("run", "Start N workers of a program on this machine:\n"
-                                              "tutti run [-n N] [FLAGS] PROGRAM ARGS...");
+  CLI::App* command = app.add_subcommand("run",
+                                         "Start N workers of a program on this machine:\n"
+                                         "tutti run [-n N] [FLAGS] PROGRAM ARGS...");
   command->add_option("-n,--workers", flags->workers, "How many workers")->type_name("N");
   command->add_option("--nodes", flags->nodes, "How many machines take part")->type_name("M");
   command->add_option("--node-rank", flags->node_rank, "Number of this machine")->type_name("I");

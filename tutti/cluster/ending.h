@@ -1,7 +1,8 @@
 /// When is what is left of a job told to end, and how firmly? A pure decision: no clock, no I/O.
 ///
 /// After the first failure the rest may end with their own error; then SIGTERM, then SIGKILL. A
-/// signal to the job is forwarded at once, and followed by SIGKILL; a second one is SIGKILL at once.
+/// signal to the job is forwarded at once, and followed by SIGKILL; a second one is SIGKILL at
+/// once.
 #pragma once
 
 #include <optional>
@@ -36,7 +37,7 @@ class Ending {
   EndingOptions options_;
   int first_signal_ = 0;
   bool failed_ = false;
-  int polite_signal_ = 0;                 // what is sent at polite_at_
+  int polite_signal_ = 0;  // what is sent at polite_at_
   std::optional<TimePoint> polite_at_;
   std::optional<TimePoint> kill_at_;
 };

@@ -28,7 +28,8 @@ int open_proc(pid_t pid, const char* file) noexcept {
   char path[64] = "/proc/";
   char digits[16];
   int length = 0;
-  for (pid_t rest = pid; rest > 0; rest /= 10) digits[length++] = static_cast<char>('0' + rest % 10);
+  for (pid_t rest = pid; rest > 0; rest /= 10)
+    digits[length++] = static_cast<char>('0' + rest % 10);
   char* end = path + std::strlen(path);
   while (length > 0) *end++ = digits[--length];
   *end++ = '/';
@@ -180,7 +181,8 @@ template <class Shared>
 }  // namespace
 
 Guard::Guard(const std::string& job_entry) {
-  void* page = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* page =
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) throw Error("launch: no memory for the guard: " + errno_words(errno));
   shared_ = new (page) Shared;
   std::strncpy(shared_->job_entry, job_entry.c_str(), sizeof shared_->job_entry - 1);

@@ -26,9 +26,9 @@ std::vector<pid_t> children_of_this_process();
 /// Whether a process is stopped (SIGSTOP, or a debugger).
 bool is_stopped(pid_t pid) noexcept;
 
-/// A process that watches the launcher and, should it die before dismiss(), ends the job's processes.
-/// It is forked without exec and makes system calls only, so that it may be started in a process
-/// with threads.
+/// A process that watches the launcher and, should it die before dismiss(), ends the job's
+/// processes. It is forked without exec and makes system calls only, so that it may be started in a
+/// process with threads.
 class Guard {
  public:
   static constexpr int kMaxWorkers = 4096;

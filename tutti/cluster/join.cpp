@@ -56,8 +56,7 @@ Group join_workers(Millis limit) {
 /// Every worker gives the same number, or every worker throws.
 void require_same(Group& workers, int64_t replicas, const Deadline& deadline) {
   std::vector<int64_t> all(static_cast<size_t>(workers.size()));
-  workers
-      .all_gather(span_of(std::span(&replicas, 1)), span_of(std::span(all)), deadline.left())
+  workers.all_gather(span_of(std::span(&replicas, 1)), span_of(std::span(all)), deadline.left())
       .wait(deadline.left());
   const auto other = std::find_if(all.begin(), all.end(), [&](int64_t n) { return n != all[0]; });
   if (other == all.end()) return;
@@ -94,7 +93,8 @@ std::vector<Group> make_members(const ShmSegment& segment, int first_rank, int c
   for (size_t i = 0; i < members.size(); ++i) {
     threads.emplace_back([&, i] {
       try {
-        members[i] = Group(make_shm(segment, first_rank + static_cast<int>(i), false, deadline.left()));
+        members[i] =
+            Group(make_shm(segment, first_rank + static_cast<int>(i), false, deadline.left()));
       } catch (...) {
         failures[i] = std::current_exception();
       }

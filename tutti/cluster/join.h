@@ -13,15 +13,15 @@ namespace tutti {
 
 /// What a launcher told this process. Workers of one host share a memfd and a lifeline.
 struct WorkerEnvironment {
-  int worker = 0;         ///< number of this worker, 0-based
+  int worker = 0;  ///< number of this worker, 0-based
   int num_workers = 1;
-  std::string job;        ///< id of the job, for messages
-  int segment_fd = -1;    ///< inherited memfd through which the workers meet; -1 for one worker
-  int lifeline_fd = -1;   ///< channel to the launcher; closes when that dies
+  std::string job;       ///< id of the job, for messages
+  int segment_fd = -1;   ///< inherited memfd through which the workers meet; -1 for one worker
+  int lifeline_fd = -1;  ///< channel to the launcher; closes when that dies
 };
 
-/// Reads the variables that `tutti run` sets; empty outside a launcher. Throws UsageError, with both
-/// values and where they came from, when they contradict each other.
+/// Reads the variables that `tutti run` sets; empty outside a launcher. Throws UsageError, with
+/// both values and where they came from, when they contradict each other.
 std::optional<WorkerEnvironment> worker_environment();
 
 /// The group of all workers of this job, one rank a process; a group of one outside a launcher.

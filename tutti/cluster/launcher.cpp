@@ -277,12 +277,14 @@ void Job::read_channel(Worker& worker) {
 
 void Job::on_message(Worker& worker, const DescriptorChannel::Message& received) {
   auto message = detail::decode(received.text);
-  if (!message) throw Error(fmt::format("worker {} sent \"{}\"", worker.result.worker, received.text));
+  if (!message)
+    throw Error(fmt::format("worker {} sent \"{}\"", worker.result.worker, received.text));
   message->worker = worker.result.worker;
   if (message->kind == Message::Kind::failed) {
     const size_t colon = message->text.find(": ");
     worker.lost_a_peer = message->text.substr(0, colon) == "PeerLost";
-    worker.result.error = colon == std::string::npos ? message->text : message->text.substr(colon + 2);
+    worker.result.error =
+        colon == std::string::npos ? message->text : message->text.substr(colon + 2);
     return;
   }
   std::vector<int> descriptors;
@@ -307,7 +309,8 @@ void Job::tell(Worker& worker, const Message& message, std::span<const int> desc
 void Job::on_death(Worker& worker) {
   siginfo_t facts{};
   // It stays a zombie until the end of the tree, so that its process group's number is not reused.
-  if (waitid(P_PIDFD, static_cast<id_t>(worker.pidfd.get()), &facts, WEXITED | WNOWAIT | WNOHANG) != 0) {
+  if (waitid(P_PIDFD, static_cast<id_t>(worker.pidfd.get()), &facts, WEXITED | WNOWAIT | WNOHANG) !=
+      0) {
     throw Error("launch: waitid: " + errno_words(errno));
   }
   if (facts.si_pid == 0) return;
@@ -338,7 +341,8 @@ void Job::blame_a_stopped_worker(const Worker& failed) {
                                       [](const detail::Death& death) { return death.failed; });
   if (failures > 1 || failed.result.stopped_by_launcher) return;
   for (const Worker& other : workers_) {
-    if (other.running && detail::is_stopped(other.result.pid)) stopped_worker_ = other.result.worker;
+    if (other.running && detail::is_stopped(other.result.pid))
+      stopped_worker_ = other.result.worker;
   }
 }
 

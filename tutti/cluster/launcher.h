@@ -1,7 +1,7 @@
 /// The local launcher: starts workers by exec, forwards what they print, ends the whole tree.
 ///
-/// Thread rule: one launch at a time in a process, and nothing else in it starts processes meanwhile
-/// (orphans of the job become children of this process, and are ended with it).
+/// Thread rule: one launch at a time in a process, and nothing else in it starts processes
+/// meanwhile (orphans of the job become children of this process, and are ended with it).
 #pragma once
 
 #include <string>
@@ -12,24 +12,24 @@
 namespace tutti {
 
 struct LaunchOptions {
-  int num_workers = 1;                 ///< >= 1
-  std::vector<std::string> command;    ///< program and arguments; searched in PATH when without '/'
-  std::vector<std::string> environment;///< extra NAME=value for each worker
-  Millis failure_grace{2'000};         ///< after the first failure the rest may end with their own error
-  Millis signal_grace{2'000};          ///< after SIGTERM or SIGINT to the job, before SIGKILL
-  bool end_on_failure = true;          ///< false: the rest go on (asynchronous and elastic jobs)
-  bool announce = true;                ///< print `worker I pid P` at start
-  bool prefix_output = true;           ///< forward output line by line behind `[worker]`
-  bool handle_signals = true;          ///< forward SIGINT and SIGTERM; a second one ends at once
+  int num_workers = 1;               ///< >= 1
+  std::vector<std::string> command;  ///< program and arguments; searched in PATH when without '/'
+  std::vector<std::string> environment;  ///< extra NAME=value for each worker
+  Millis failure_grace{2'000};  ///< after the first failure the rest may end with their own error
+  Millis signal_grace{2'000};   ///< after SIGTERM or SIGINT to the job, before SIGKILL
+  bool end_on_failure = true;   ///< false: the rest go on (asynchronous and elastic jobs)
+  bool announce = true;         ///< print `worker I pid P` at start
+  bool prefix_output = true;    ///< forward output line by line behind `[worker]`
+  bool handle_signals = true;   ///< forward SIGINT and SIGTERM; a second one ends at once
 };
 
 struct WorkerResult {
   int worker = 0;
   int pid = 0;
-  int exit_code = -1;   ///< when it exited
-  int signal = 0;       ///< when it was killed by one
+  int exit_code = -1;                ///< when it exited
+  int signal = 0;                    ///< when it was killed by one
   bool stopped_by_launcher = false;  ///< SIGTERM or SIGKILL came from us
-  std::string error;         ///< what report_failure() said in it, if anything
+  std::string error;                 ///< what report_failure() said in it, if anything
   std::vector<std::string> last_lines;
 
   /// "was killed by SIGKILL", "exited with code 3: <first line of its error>".
@@ -38,18 +38,19 @@ struct WorkerResult {
 };
 
 struct LaunchResult {
-  int exit_code = 0;         ///< 0, the first failure's code, or 128 + signal
-  std::string root_cause;    ///< "rank 1 was killed by SIGKILL"; empty on success
-  int root_worker = -1;      ///< whose failure that was; -1 on success or after a signal to the job
+  int exit_code = 0;       ///< 0, the first failure's code, or 128 + signal
+  std::string root_cause;  ///< "rank 1 was killed by SIGKILL"; empty on success
+  int root_worker = -1;    ///< whose failure that was; -1 on success or after a signal to the job
   std::vector<WorkerResult> workers;
 };
 
-/// Runs the workers to their end. Throws UsageError when the program is not there or not executable,
-/// Error when there is no memory for the segment. Nothing of the job outlives the call, nor the
-/// launcher itself should it be killed.
+/// Runs the workers to their end. Throws UsageError when the program is not there or not
+/// executable, Error when there is no memory for the segment. Nothing of the job outlives the call,
+/// nor the launcher itself should it be killed.
 ///
 /// The root cause is the first failure in time that was not itself the loss of a peer; failures of
-/// the others follow from it. A worker found stopped (SIGSTOP) when others give up on it is the cause.
+/// the others follow from it. A worker found stopped (SIGSTOP) when others give up on it is the
+/// cause.
 LaunchResult launch(const LaunchOptions& options);
 
 /// What to print after a failed run: the other workers in a line, the last lines of the one that

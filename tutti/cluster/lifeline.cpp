@@ -25,7 +25,7 @@ namespace {
 
 Lifeline& Lifeline::of(const WorkerEnvironment& environment) {
   // Never destroyed: its thread uses it until the process ends.
-  static Lifeline& instance = *std::unique_ptr<Lifeline>(new Lifeline(environment)).release();
+  static Lifeline& instance = *std::make_unique<Lifeline>(environment).release();
   return instance;
 }
 
@@ -92,12 +92,13 @@ void Lifeline::wait_until_all_joined(const Deadline& deadline) {
     }
     return -1;
   };
-  const bool in_time = changed_.wait_until(
-      lock, deadline.at(), [&] { return missing().empty() || lost_before() >= 0; });
+  const bool in_time = changed_.wait_until(lock, deadline.at(),
+                                           [&] { return missing().empty() || lost_before() >= 0; });
   if (const int worker = lost_before(); worker >= 0) {
-    throw PeerLost(fmt::format("join, rank {} of {}: rank {} {} before it joined\n"
-                               "  look first at the last lines of rank {}",
-                               worker_, joined_.size(), worker, lost_.at(worker), worker));
+    throw PeerLost(
+        fmt::format("join, rank {} of {}: rank {} {} before it joined\n"
+                    "  look first at the last lines of rank {}",
+                    worker_, joined_.size(), worker, lost_.at(worker), worker));
   }
   if (!in_time) {
     throw Timeout(fmt::format("join, rank {} of {}: after {} ms rank {} had not called join()",
@@ -118,8 +119,9 @@ FileDescriptor Lifeline::wait_for_share(int number, const Deadline& deadline) {
                                worker_, lost_.at(0)));
   }
   TUTTI_CHECK(!in_time, "share {}", number);
-  throw Timeout(fmt::format("join_replicas, worker {}: rank 0 did not give out the segment in {} ms",
-                            worker_, deadline.limit().count()));
+  throw Timeout(
+      fmt::format("join_replicas, worker {}: rank 0 did not give out the segment in {} ms", worker_,
+                  deadline.limit().count()));
 }
 
 }  // namespace tutti::detail

@@ -25,16 +25,18 @@ class Lifeline {
 
   void send(const Message& message, std::span<const int> descriptors, const Deadline& deadline);
 
-  /// Waits until every worker has said that it joined. Throws PeerLost naming one that ended before,
-  /// Timeout naming those that have not come.
+  /// Waits until every worker has said that it joined. Throws PeerLost naming one that ended
+  /// before, Timeout naming those that have not come.
   void wait_until_all_joined(const Deadline& deadline);
 
-  /// Waits for share number `number` of worker 0. Throws PeerLost, Timeout, or Error with worker 0's
-  /// words when it was refused.
+  /// Waits for share number `number` of worker 0. Throws PeerLost, Timeout, or Error with worker
+  /// 0's words when it was refused.
   FileDescriptor wait_for_share(int number, const Deadline& deadline);
 
- private:
+  /// Use of(); this takes over the descriptor and starts the thread.
   explicit Lifeline(const WorkerEnvironment& environment);
+
+ private:
   void listen();
   void keep(DescriptorChannel::Message received);
 
@@ -45,9 +47,9 @@ class Lifeline {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<bool> joined_;
-  std::map<int, std::string> lost_;           // worker -> how it ended
-  std::map<int, FileDescriptor> shares_;      // by number
-  std::map<int, std::string> refusals_;       // by number
+  std::map<int, std::string> lost_;       // worker -> how it ended
+  std::map<int, FileDescriptor> shares_;  // by number
+  std::map<int, std::string> refusals_;   // by number
 };
 
 }  // namespace tutti::detail

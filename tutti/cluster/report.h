@@ -16,8 +16,8 @@ struct Death {
   bool lost_a_peer = false;  ///< its own error says that it lost a peer: a consequence
 };
 
-/// The worker whose failure the others followed: of those that failed, in order of their deaths, the
-/// first that did not merely lose a peer; else the first.
+/// The worker whose failure the others followed: of those that failed, in order of their deaths,
+/// the first that did not merely lose a peer; else the first.
 std::optional<int> root_of(const std::vector<Death>& deaths);
 
 }  // namespace tutti::detail

@@ -31,7 +31,7 @@ SignalPipe::SignalPipe() {
   write_end_.reset(ends[1]);
   pipe_for_handler = ends[1];
   for (size_t i = 0; i < kSignals.size(); ++i) {
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = on_launcher_signal;
     action.sa_flags = SA_RESTART;
     sigaction(kSignals[i], &action, &previous_[i]);
@@ -50,7 +50,7 @@ int SignalPipe::take() noexcept {
 }
 
 ReapsOrphans::ReapsOrphans() {
-  struct sigaction plain {};
+  struct sigaction plain{};
   plain.sa_handler = SIG_DFL;
   sigaction(SIGCHLD, &plain, &previous_);
   prctl(PR_GET_CHILD_SUBREAPER, &was_subreaper_);

@@ -36,7 +36,7 @@ class ReapsOrphans {
   ~ReapsOrphans();
 
  private:
-  struct sigaction previous_ {};
+  struct sigaction previous_{};
   int was_subreaper_ = 0;
 };
 

@@ -21,7 +21,7 @@ namespace tutti::detail {
 namespace {
 
 bool is_file(const std::string& path) {
-  struct stat entry {};
+  struct stat entry{};
   return stat(path.c_str(), &entry) == 0 && S_ISREG(entry.st_mode);
 }
 
@@ -41,7 +41,7 @@ std::string near_program(const std::string& path) {
 }
 
 void require_executable(const std::string& path) {
-  struct stat entry {};
+  struct stat entry{};
   if (stat(path.c_str(), &entry) != 0) {
     throw UsageError(fmt::format("program \"{}\" cannot be started: {}{}", path, errno_words(errno),
                                  near_program(path)));
@@ -87,7 +87,7 @@ struct ChildPlan {
     ready = fcntl(plan.inherited[i], F_SETFD, 0) == 0;
   }
   if (ready) {
-    struct sigaction plain {};
+    struct sigaction plain{};
     plain.sa_handler = SIG_DFL;
     for (int signal = 1; signal < NSIG; ++signal) sigaction(signal, &plain, nullptr);
     sigset_t none;
@@ -122,8 +122,8 @@ std::string find_program(const std::string& name) {
     rest.erase(0, end + 1);
   }
   if (is_file(name)) {
-    throw UsageError(fmt::format("program \"{0}\" is not in PATH; type ./{0} for the one in this folder",
-                                 name));
+    throw UsageError(
+        fmt::format("program \"{0}\" is not in PATH; type ./{0} for the one in this folder", name));
   }
   throw UsageError(fmt::format("program \"{}\" is not in PATH{}", name, near_program(name)));
 }
@@ -136,9 +136,10 @@ Spawned spawn(const SpawnPlan& plan) {
   FileDescriptor write_end(ends[1]);
   const auto arguments = pointers(plan.arguments);
   const auto environment = pointers(plan.environment);
-  const ChildPlan child{plan.path.c_str(), arguments.data(), environment.data(), null.get(),
-                        plan.output, plan.errors, write_end.get(), plan.inherited.data(),
-                        plan.inherited.size(), getpid()};
+  const ChildPlan child{plan.path.c_str(), arguments.data(),      environment.data(),
+                        null.get(),        plan.output,           plan.errors,
+                        write_end.get(),   plan.inherited.data(), plan.inherited.size(),
+                        getpid()};
   // Signals wait meanwhile: a handler of this process must not run in the child.
   sigset_t all;
   sigset_t before;
@@ -159,7 +160,8 @@ Spawned spawn(const SpawnPlan& plan) {
   } while (got < 0 && errno == EINTR);
   if (got == sizeof failure) {
     waitpid(pid, nullptr, 0);
-    throw UsageError(fmt::format("program \"{}\" cannot be started: {}", plan.path, errno_words(failure)));
+    throw UsageError(
+        fmt::format("program \"{}\" cannot be started: {}", plan.path, errno_words(failure)));
   }
   Spawned started{.pid = pid, .pidfd = {}};
   started.pidfd = opened(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)), "pidfd_open");

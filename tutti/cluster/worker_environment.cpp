@@ -43,7 +43,8 @@ std::optional<WorkerEnvironment> worker_environment() {
   using namespace detail;
   std::vector<std::string> there;
   std::vector<std::string> missing;
-  for (const char* variable : {kWorkerVariable, kNumWorkersVariable, kJobVariable, kLifelineVariable}) {
+  for (const char* variable :
+       {kWorkerVariable, kNumWorkersVariable, kJobVariable, kLifelineVariable}) {
     (std::getenv(variable) != nullptr ? there : missing).emplace_back(variable);
   }
   // TUTTI_JOB alone marks what a worker has started.

@@ -25,10 +25,10 @@ constexpr uint32_t kMagic = 0x74757474;  // "tutt"
 constexpr size_t kControlBytes = CMSG_SPACE(sizeof(int) * DescriptorChannel::kMaxDescriptors);
 
 Error garbage(const std::string& peer, const std::string& what) {
-  return Error(fmt::format(
-      "receive from {}: this is not a message of a channel ({})\n"
-      "  something else writes to this socket, or the two sides are different builds",
-      peer, what));
+  return Error(
+      fmt::format("receive from {}: this is not a message of a channel ({})\n"
+                  "  something else writes to this socket, or the two sides are different builds",
+                  peer, what));
 }
 
 std::vector<FileDescriptor> descriptors_of(msghdr& message) {
@@ -82,8 +82,8 @@ void DescriptorChannel::wait_for(short events, const char* operation,
                                  const Deadline& deadline) const {
   pollfd entry{socket_.get(), events, 0};
   while (true) {
-    const int ready = poll(&entry, 1, static_cast<int>(std::min<int64_t>(
-                                          deadline.left().count(), 1'000'000)));
+    const int ready =
+        poll(&entry, 1, static_cast<int>(std::min<int64_t>(deadline.left().count(), 1'000'000)));
     if (ready > 0) return;
     if (ready < 0 && errno != EINTR) throw Error(fmt::format("poll: {}", errno_words(errno)));
     if (deadline.passed()) {
@@ -97,9 +97,9 @@ void DescriptorChannel::send(std::string_view text, std::span<const int> descrip
                              const Deadline& deadline) {
   if (!socket_) throw UsageError("send: this channel is closed");
   if (text.size() > kMaxTextBytes || descriptors.size() > kMaxDescriptors) {
-    throw UsageError(fmt::format(
-        "send to {}: {} bytes and {} descriptors; at most {} and {} fit in a message", peer_,
-        text.size(), descriptors.size(), kMaxTextBytes, kMaxDescriptors));
+    throw UsageError(
+        fmt::format("send to {}: {} bytes and {} descriptors; at most {} and {} fit in a message",
+                    peer_, text.size(), descriptors.size(), kMaxTextBytes, kMaxDescriptors));
   }
   Header header{kMagic, static_cast<uint32_t>(text.size()),
                 static_cast<uint32_t>(descriptors.size())};
@@ -160,9 +160,9 @@ DescriptorChannel::Message DescriptorChannel::receive(const Deadline& deadline) 
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
       header.text_bytes != bytes - sizeof header ||
       header.num_descriptors != result.descriptors.size()) {
-    throw garbage(peer_, fmt::format("{} of {} text bytes, {} of {} descriptors",
-                                     bytes - sizeof header, header.text_bytes,
-                                     result.descriptors.size(), header.num_descriptors));
+    throw garbage(
+        peer_, fmt::format("{} of {} text bytes, {} of {} descriptors", bytes - sizeof header,
+                           header.text_bytes, result.descriptors.size(), header.num_descriptors));
   }
   text.resize(header.text_bytes);
   result.text = std::move(text);

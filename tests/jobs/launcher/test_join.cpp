@@ -1,10 +1,10 @@
 // join() and join_replicas() in workers of the launcher.
-#include "tutti/cluster/join.h"
-
 #include <gmock/gmock.h>
 
-#include "tests/support/run_ranks.h"
 #include "tutti/base/error.h"
+#include "tutti/cluster/join.h"
+
+#include "tests/support/run_ranks.h"
 
 namespace tutti::test {
 namespace {
@@ -59,10 +59,9 @@ TEST(JoinReplicas, EveryWorkerGivesTheSameNumber) {
   const auto out = launch_workers(2, "join_in_threads", {"2", "3"});
   EXPECT_EQ(out.exit_code, 1);
   for (int worker : {0, 1}) {
-    EXPECT_THAT(out.log,
-                HasSubstr("[" + std::to_string(worker) + "] error: join_replicas, worker " +
-                          std::to_string(worker) +
-                          " of 2: worker 0 asks for 2 replicas a worker, worker 1 for 3"));
+    EXPECT_THAT(out.log, HasSubstr("[" + std::to_string(worker) +
+                                   "] error: join_replicas, worker " + std::to_string(worker) +
+                                   " of 2: worker 0 asks for 2 replicas a worker, worker 1 for 3"));
   }
 }
 
@@ -91,8 +90,8 @@ class Environment : public testing::Test {
 TEST_F(Environment, PartsOfItAreAnError) {
   set("TUTTI_WORKER", "0");
   EXPECT_THAT([] { worker_environment(); },
-              ThrowsMessage<UsageError>(AllOf(HasSubstr("TUTTI_WORKER set"),
-                                              HasSubstr("TUTTI_NUM_WORKERS"))));
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr("TUTTI_WORKER set"), HasSubstr("TUTTI_NUM_WORKERS"))));
 }
 
 TEST_F(Environment, AJobAloneMarksAGrandchild) {
@@ -106,8 +105,8 @@ TEST_F(Environment, ContradictionsNameBothValues) {
   set("TUTTI_JOB", "1234");
   set("TUTTI_LIFELINE_FD", "0");
   EXPECT_THAT([] { worker_environment(); },
-              ThrowsMessage<UsageError>(AllOf(HasSubstr("TUTTI_WORKER=2"),
-                                              HasSubstr("TUTTI_NUM_WORKERS=2"))));
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr("TUTTI_WORKER=2"), HasSubstr("TUTTI_NUM_WORKERS=2"))));
   set("TUTTI_WORKER", "two");
   EXPECT_THAT([] { worker_environment(); }, ThrowsMessage<UsageError>(HasSubstr("\"two\"")));
   set("TUTTI_WORKER", "1");

@@ -1,6 +1,4 @@
 // The launcher as a whole: output, failures of every kind at every time, signals, and what is left.
-#include "tutti/cluster/launcher.h"
-
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -8,8 +6,10 @@
 #include <regex>
 #include <thread>
 
-#include "tests/support/run_ranks.h"
 #include "tutti/base/error.h"
+#include "tutti/cluster/launcher.h"
+
+#include "tests/support/run_ranks.h"
 
 namespace tutti::test {
 namespace {
@@ -149,8 +149,8 @@ TEST(Launcher, LetsTheRestGoOnWhenToldSo) {
 
 TEST(Launcher, ASignalEndsTheJobInOrder) {
   for (const int signal : {SIGINT, SIGTERM}) {
-    const auto out = launch_workers(2, "end_in_order", {},
-                                    {.rank = 0, .after = "[1] ready", .signal = signal});
+    const auto out =
+        launch_workers(2, "end_in_order", {}, {.rank = 0, .after = "[1] ready", .signal = signal});
     EXPECT_EQ(out.exit_code, 128 + signal) << out.log;
     EXPECT_THAT(out.log, AllOf(HasSubstr("[0] ends in order"), HasSubstr("[1] ends in order")));
     EXPECT_THAT(out.log, Not(HasSubstr("LEFT")));

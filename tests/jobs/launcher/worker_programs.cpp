@@ -9,11 +9,12 @@
 #include <filesystem>
 #include <thread>
 
-#include "tests/support/run_ranks.h"
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
 #include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
+
+#include "tests/support/run_ranks.h"
 
 namespace tutti::test {
 namespace {
@@ -35,15 +36,15 @@ RANK_PROGRAM(launch_it) {
   std::string own;
   for (size_t i = 3; i < rank.arguments.size(); ++i) own += rank.arguments[i] + "\n";
   const std::string before = descriptors_and_children();
-  const LaunchResult result =
-      launch({.num_workers = std::stoi(rank.arguments.at(0)),
-              .command = {"/proc/self/exe"},
-              .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments.at(1),
-                              "TUTTI_TEST_ARGUMENTS=" + own},
-              .end_on_failure = rank.arguments.at(2) == "end"});
+  const LaunchResult result = launch(
+      {.num_workers = std::stoi(rank.arguments.at(0)),
+       .command = {"/proc/self/exe"},
+       .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments.at(1), "TUTTI_TEST_ARGUMENTS=" + own},
+       .end_on_failure = rank.arguments.at(2) == "end"});
   std::fprintf(stderr, "%s\n", failure_report(result).c_str());
   if (descriptors_and_children() != before) {
-    std::fprintf(stderr, "LEFT: was %s, is %s\n", before.c_str(), descriptors_and_children().c_str());
+    std::fprintf(stderr, "LEFT: was %s, is %s\n", before.c_str(),
+                 descriptors_and_children().c_str());
   }
   std::fprintf(stderr, "root worker %d\n", result.root_worker);
   std::fflush(stderr);

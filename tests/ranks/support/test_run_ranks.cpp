@@ -6,8 +6,9 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "tests/support/run_ranks.h"
 #include "tutti/base/error.h"
+
+#include "tests/support/run_ranks.h"
 
 namespace tutti::test {
 namespace {
@@ -53,8 +54,8 @@ TEST(RunRanks, KillsAfterTheMark) {
 }
 
 TEST(RunRanks, AStoppedRankIsKilledWhenTheOthersHaveEnded) {
-  const auto out = run_ranks(1, "wait_for_ever",
-                             {.kill = {.rank = 0, .after = "waiting", .signal = SIGSTOP}});
+  const auto out =
+      run_ranks(1, "wait_for_ever", {.kill = {.rank = 0, .after = "waiting", .signal = SIGSTOP}});
   EXPECT_EQ(out[0].signal, SIGKILL);
   EXPECT_FALSE(out[0].timed_out);
 }
@@ -71,9 +72,10 @@ TEST(RunRanks, KillsAllAtTheLimit) {
 TEST(RunRanks, HandsOnDescriptorsArgumentsAndEnvironment) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  const auto out = run_ranks(1, "echo", {.descriptors = {ends[1]},
-                                         .arguments = {"with spaces"},
-                                         .environment = {"TUTTI_TEST_EXTRA=and more"}});
+  const auto out = run_ranks(1, "echo",
+                             {.descriptors = {ends[1]},
+                              .arguments = {"with spaces"},
+                              .environment = {"TUTTI_TEST_EXTRA=and more"}});
   EXPECT_EQ(out[0].exit_code, 0) << out[0].log;
   char bytes[64] = {};
   EXPECT_EQ(read(ends[0], bytes, sizeof bytes), 20);

@@ -1,6 +1,4 @@
 // Host facts: the parsers on recorded files, as tables, and the live reading against other sources.
-#include "tutti/base/host.h"
-
 #include <gmock/gmock.h>
 #include <sched.h>
 #include <unistd.h>
@@ -10,6 +8,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/host.h"
 #include "tutti/base/host_parse.h"
 
 namespace tutti {
@@ -29,9 +28,14 @@ TEST(HostParse, CoreLists) {
   const struct {
     const char* text;
     std::vector<int> cores;
-  } cases[] = {{"0", {0}},          {"0-3\n", {0, 1, 2, 3}}, {"0-1,8,10-11", {0, 1, 8, 10, 11}},
-               {"3,1,1-2", {1, 2, 3}}, {"", {}},              {"words", {}},
-               {"5-", {}},           {"4-2", {}}};
+  } cases[] = {{"0", {0}},
+               {"0-3\n", {0, 1, 2, 3}},
+               {"0-1,8,10-11", {0, 1, 8, 10, 11}},
+               {"3,1,1-2", {1, 2, 3}},
+               {"", {}},
+               {"words", {}},
+               {"5-", {}},
+               {"4-2", {}}};
   for (const auto& c : cases) EXPECT_EQ(parse_core_list(c.text), c.cores) << c.text;
 }
 
@@ -39,7 +43,8 @@ TEST(HostParse, Meminfo) {
   const auto recent = parse_meminfo("MemTotal:  8000 kB\nMemFree: 100 kB\nMemAvailable: 5000 kB\n");
   EXPECT_EQ(recent.total_bytes, 8000 * 1024);
   EXPECT_EQ(recent.available_bytes, 5000 * 1024);
-  const auto old = parse_meminfo("MemTotal: 8000 kB\nMemFree: 100 kB\nBuffers: 20 kB\nCached: 3 kB\n");
+  const auto old =
+      parse_meminfo("MemTotal: 8000 kB\nMemFree: 100 kB\nBuffers: 20 kB\nCached: 3 kB\n");
   EXPECT_EQ(old.available_bytes, 123 * 1024);
   EXPECT_EQ(parse_meminfo("").total_bytes, 0);
 }
@@ -85,11 +90,11 @@ TEST(HostParse, UsableCores) {
 constexpr char kMountV2[] = "30 24 0:27 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
 
 TEST(CgroupFolders, EveryLevelUpToTheMount) {
-  EXPECT_THAT(cgroup_folders("0::/user/job/7\n", kMountV2, "memory"),
-              ElementsAre(CgroupFolder{"/sys/fs/cgroup/user/job/7", true},
-                          CgroupFolder{"/sys/fs/cgroup/user/job", true},
-                          CgroupFolder{"/sys/fs/cgroup/user", true},
-                          CgroupFolder{"/sys/fs/cgroup", true}));
+  EXPECT_THAT(
+      cgroup_folders("0::/user/job/7\n", kMountV2, "memory"),
+      ElementsAre(CgroupFolder{"/sys/fs/cgroup/user/job/7", true},
+                  CgroupFolder{"/sys/fs/cgroup/user/job", true},
+                  CgroupFolder{"/sys/fs/cgroup/user", true}, CgroupFolder{"/sys/fs/cgroup", true}));
 }
 
 TEST(CgroupFolders, Version1FindsItsController) {
@@ -97,8 +102,9 @@ TEST(CgroupFolders, Version1FindsItsController) {
       "31 30 0:28 / /cg/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n"
       "32 30 0:29 / /cg/memory rw - cgroup cgroup rw,memory\n";
   const char* cgroup = "4:memory:/job\n2:cpu,cpuacct:/\n0::/\n";
-  EXPECT_THAT(cgroup_folders(cgroup, mounts, "memory"),
-              ElementsAre(CgroupFolder{"/cg/memory/job", false}, CgroupFolder{"/cg/memory", false}));
+  EXPECT_THAT(
+      cgroup_folders(cgroup, mounts, "memory"),
+      ElementsAre(CgroupFolder{"/cg/memory/job", false}, CgroupFolder{"/cg/memory", false}));
   EXPECT_THAT(cgroup_folders(cgroup, mounts, "cpu"),
               ElementsAre(CgroupFolder{"/cg/cpu,cpuacct", false}));
 }
@@ -141,8 +147,9 @@ TEST(CgroupLimits, TheTightestLevelHolds) {
 TEST(CgroupLimits, Version1) {
   const auto limits = read_cgroup_limits(reader({
       {"/proc/self/cgroup", "4:memory:/job\n1:cpu:/job\n"},
-      {"/proc/self/mountinfo", "31 30 0:28 / /cg/cpu rw - cgroup cgroup rw,cpu\n"
-                               "32 30 0:29 / /cg/memory rw - cgroup cgroup rw,memory\n"},
+      {"/proc/self/mountinfo",
+       "31 30 0:28 / /cg/cpu rw - cgroup cgroup rw,cpu\n"
+       "32 30 0:29 / /cg/memory rw - cgroup cgroup rw,memory\n"},
       {"/cg/cpu/job/cpu.cfs_quota_us", "50000"},
       {"/cg/cpu/job/cpu.cfs_period_us", "100000"},
       {"/cg/memory/memory.limit_in_bytes", "9223372036854771712"},

@@ -1,10 +1,10 @@
 // The log: levels, prefix, one line a message, and log_once.
-#include "tutti/base/log.h"
-
 #include <gmock/gmock.h>
 
 #include <string>
 #include <thread>
+
+#include "tutti/base/log.h"
 
 namespace tutti {
 namespace {

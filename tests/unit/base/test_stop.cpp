@@ -1,11 +1,10 @@
 // The stop flag: the first signal sets it, what was there before comes back.
-#include "tutti/base/stop.h"
-
 #include <gmock/gmock.h>
 
 #include <csignal>
 
 #include "tutti/base/error.h"
+#include "tutti/base/stop.h"
 
 namespace tutti {
 namespace {

@@ -1,9 +1,9 @@
 // When what is left of a job is told to end: stories of events, with what is sent and when.
-#include "tutti/cluster/ending.h"
-
 #include <gmock/gmock.h>
 
 #include <csignal>
+
+#include "tutti/cluster/ending.h"
 
 namespace tutti::detail {
 namespace {

@@ -92,7 +92,8 @@ TEST(Messages, ComeBackAsTheyWere) {
 }
 
 TEST(Messages, OtherTextIsNone) {
-  for (const char* text : {"", "joined", "joined 1", "joined one 0 ", "hello 1 2 text", "joined 1x 0 "}) {
+  for (const char* text :
+       {"", "joined", "joined 1", "joined one 0 ", "hello 1 2 text", "joined 1x 0 "}) {
     EXPECT_EQ(decode(text), std::nullopt) << text;
   }
 }

@@ -1,9 +1,9 @@
 // Which failure was the first, and the words for it.
-#include "tutti/cluster/report.h"
-
 #include <gmock/gmock.h>
 
 #include <csignal>
+
+#include "tutti/cluster/report.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,4 @@
 // Messages and descriptors through a DescriptorChannel, and what each fault gives.
-#include "tutti/net/descriptor_channel.h"
-
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/mman.h>
@@ -11,6 +9,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/net/descriptor_channel.h"
 
 namespace tutti {
 namespace {
