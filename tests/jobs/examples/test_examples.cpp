@@ -1,0 +1,108 @@
+// Every example runs and says what its page says; the linear regression equals its closed form.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <regex>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const std::filesystem::path kSource = TUTTI_SOURCE_DIR;
+const std::filesystem::path kPrograms = TUTTI_PROGRAM_DIR;
+const std::string kTutti = (kPrograms / "tutti").string();
+const std::string kData = (kSource / "examples/data/quickdraw").string();
+
+std::string example(const std::string& name) { return (kPrograms / name).string(); }
+
+TEST(Examples, HelloRanks) {
+  const auto out = run_command({kTutti, "run", "-n", "4", example("01_hello_ranks")});
+  ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_THAT(out.out, HasSubstr("[" + std::to_string(rank) + "] rank " + std::to_string(rank) +
+                                      " of 4: the sum is 10"));
+  EXPECT_THAT(run_command({example("01_hello_ranks")}).out, HasSubstr("rank 0 of 1: the sum is 1"));
+}
+
+// The losses of both epochs, as the example prints them with full precision.
+std::vector<double> losses_in(const std::string& output) {
+  std::vector<double> losses;
+  const std::regex pattern("epoch \\d+: loss ([0-9.e-]+)");
+  for (std::sregex_iterator it(output.begin(), output.end(), pattern), end; it != end; ++it)
+    losses.push_back(std::stod((*it)[1]));
+  return losses;
+}
+
+// Prediction w + b starts at 0.5; a step with learning rate 0.01 on (p - 1)^2 changes both w and b by
+// 0.02 (1 - p), so what is missing shrinks by 0.96 a step. An epoch has 10 steps; its loss is the mean.
+std::vector<double> closed_form() {
+  std::vector<double> losses;
+  double missing = 0.5;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    double sum = 0;
+    for (int step = 0; step < 10; ++step) {
+      sum += missing * missing;
+      missing *= 0.96;
+    }
+    losses.push_back(sum / 10);
+  }
+  return losses;
+}
+
+TEST(Examples, LinearRegressionEqualsItsClosedFormOnAnyStrategy) {
+  const std::string program = example("02_linear_regression");
+  const std::vector<std::vector<std::string>> commands = {
+      {program},
+      {program, "--strategy", "mirrored", "--replicas", "2"},
+      {program, "--strategy", "mirrored", "--replicas", "3"},
+      {program, "--strategy", "one_device", "--replicas", "2"},
+      {kTutti, "run", "-n", "2", program, "--strategy", "multi_worker"}};
+  for (const auto& command : commands) {
+    const auto out = run_command(command);
+    ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
+    const auto losses = losses_in(out.out);
+    ASSERT_EQ(losses.size(), 2u) << out.out;
+    for (int epoch = 0; epoch < 2; ++epoch)
+      EXPECT_NEAR(losses[epoch], closed_form()[epoch], 1e-6) << out.out;
+  }
+}
+
+TEST(Examples, QuickDrawTrainsAndSaves) {
+  const TempFolder folder;
+  const auto out = run_command({"env", "--chdir=" + folder.path().string(), example("03_quickdraw"),
+                                "--strategy", "mirrored", "--replicas", "2", kData, "1"});
+  ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
+  EXPECT_TRUE(std::filesystem::exists(folder / "doodle.safetensors"));
+}
+
+TEST(Examples, CustomLoopGivesTheSameLossesOnAnyStrategy) {
+  const std::string program = example("04_custom_loop");
+  const auto threads = run_command({program, "--strategy", "mirrored", "--replicas", "2", kData, "1"});
+  ASSERT_EQ(threads.exit_code, 0) << threads.out << threads.err;
+  EXPECT_THAT(threads.out, HasSubstr("epoch 0: mean loss"));
+  const auto in_turn =
+      run_command({program, "--strategy", "one_device", "--replicas", "2", kData, "1"});
+  EXPECT_EQ(threads.out, in_turn.out);
+}
+
+TEST(Examples, ExistingLoopLearns) {
+  const auto out = run_command({kTutti, "run", "-n", "2", example("05_existing_loop")});
+  ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
+  EXPECT_THAT(out.out, AllOf(HasSubstr("[0] step 50: loss"), HasSubstr("[0] step 200: loss 0.0")));
+}
+
+TEST(Examples, WrongFlagsAreAnswered) {
+  const auto out = run_command({example("03_quickdraw"), "--strategy", "mirorred"});
+  EXPECT_EQ(out.exit_code, 2);
+  EXPECT_THAT(out.err, HasSubstr("did you mean \"mirrored\""));
+}
+
+}  // namespace
+}  // namespace tutti::test
