@@ -85,9 +85,7 @@ void floor_kernel(const Member& member, int64_t n) {
   }
 }
 
-void produce(const Member& member, int64_t n) {
-  std::fill_n(member.mine(), n, 1.f);
-}
+void produce(const Member& member, int64_t n) { std::fill_n(member.mine(), n, 1.f); }
 
 // A sum that is used, so that it is not left out.
 float consume(const Member& member, int64_t n) {
@@ -130,7 +128,9 @@ double flag_round_trip_ns(Member& member) {
   return (now_us() - start) * 1e3 / kRounds;
 }
 
-int samples_per_round(int64_t bytes) { return bytes <= (1 << 20) ? 40 : bytes <= (16 << 20) ? 8 : 3; }
+int samples_per_round(int64_t bytes) {
+  return bytes <= (1 << 20) ? 40 : bytes <= (16 << 20) ? 8 : 3;
+}
 
 // The p-quantile of the slowest rank's samples.
 double quantile(std::vector<double> samples, double p) {
@@ -140,7 +140,8 @@ double quantile(std::vector<double> samples, double p) {
 }
 
 // Adds one round's samples of the slowest ranks to `all`.
-void gather(Member& member, int count, double (Board::*samples)[kMaxSamples], std::vector<double>& all) {
+void gather(Member& member, int count, double (Board::*samples)[kMaxSamples],
+            std::vector<double>& all) {
   for (int i = 0; i < count; ++i) {
     double slowest = 0;
     for (int r = 0; r < member.size(); ++r)
@@ -195,7 +196,8 @@ std::string AllReduceRow::to_json() const {
 std::vector<AllReduceRow> measure_all_reduce(Group group, const AllReduceBench& bench) {
   for (int64_t bytes : bench.bytes)
     if (bytes < 0 || bytes % 4 != 0)
-      throw UsageError(fmt::format("bench all-reduce: {} bytes; expected a multiple of 4, 0 or more", bytes));
+      throw UsageError(
+          fmt::format("bench all-reduce: {} bytes; expected a multiple of 4, 0 or more", bytes));
   if (bench.bytes.empty() || bench.rounds < 1) return {};
   if (bench.pin && group.size() <= host_facts().usable_cores) pin_to_core(group.rank());
   Member member(std::move(group), *std::max_element(bench.bytes.begin(), bench.bytes.end()));

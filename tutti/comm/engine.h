@@ -1,7 +1,9 @@
-/// Engine: what moves data under a Group. Users hold Groups; who writes an engine derives from this.
+/// Engine: what moves data under a Group. Users hold Groups; who writes an engine derives from
+/// this.
 ///
-/// An engine knows plain memory spans and nothing of training. It is given connected links (a shared
-/// segment, sockets) and finds nobody by itself. One Engine object is one member (rank) of a group.
+/// An engine knows plain memory spans and nothing of training. It is given connected links (a
+/// shared segment, sockets) and finds nobody by itself. One Engine object is one member (rank) of a
+/// group.
 ///
 /// Thread rule: the owning thread alone calls submit, progress, allocate and the synchronous entry;
 /// abort may come from any thread. Operations complete in the order in which they were submitted.
@@ -30,9 +32,10 @@ std::string_view name_of(Collective collective) noexcept;
 struct Operation {
   Collective collective = Collective::barrier;
   ReduceOp reduce = ReduceOp::sum;
-  int root = 0;            ///< broadcast: the rank whose data all receive
-  MemorySpan input{};      ///< reduce_scatter: n parts; all_gather: this rank's part
-  MemorySpan output{};     ///< all_reduce, broadcast: in place; reduce_scatter: 1 part; all_gather: n parts
+  int root = 0;        ///< broadcast: the rank whose data all receive
+  MemorySpan input{};  ///< reduce_scatter: n parts; all_gather: this rank's part
+  MemorySpan
+      output{};  ///< all_reduce, broadcast: in place; reduce_scatter: 1 part; all_gather: n parts
   Millis limit{kDefaultTimeLimit};  ///< wall time of the whole operation, queueing included
 };
 
@@ -77,7 +80,8 @@ class Engine {
   virtual void abort(const std::string& reason) noexcept = 0;
 
   /// Collective: memory mapped by all members; each gives the bytes of its own part (0 allowed).
-  /// Zeroed and resident. Throws Error with both sizes when memory or its cgroup limit is too small.
+  /// Zeroed and resident. Throws Error with both sizes when memory or its cgroup limit is too
+  /// small.
   virtual SharedParts allocate(int64_t bytes, Millis limit) = 0;
 };
 

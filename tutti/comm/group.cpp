@@ -12,18 +12,24 @@ namespace {
       fmt::format("{}, rank {} of {}: {}", name_of(call), engine.rank(), engine.size(), why));
 }
 
-void check_span(const Engine& engine, Collective call, std::string_view name, const MemorySpan& span) {
+void check_span(const Engine& engine, Collective call, std::string_view name,
+                const MemorySpan& span) {
   if (span.num_elements < 0)
-    refuse(engine, call, fmt::format("{} has {} elements; expected 0 or more", name, span.num_elements));
+    refuse(engine, call,
+           fmt::format("{} has {} elements; expected 0 or more", name, span.num_elements));
   if (span.num_elements > 0 && span.data == nullptr)
     refuse(engine, call, fmt::format("{} has {} elements and no data", name, span.num_elements));
   if (span.num_elements > INT64_MAX / 8 / engine.size())
-    refuse(engine, call, fmt::format("{} has {} elements, more than memory can hold", name, span.num_elements));
+    refuse(engine, call,
+           fmt::format("{} has {} elements, more than memory can hold", name, span.num_elements));
   if (reinterpret_cast<uintptr_t>(span.data) % static_cast<uintptr_t>(size_of(span.dtype)) != 0)
-    refuse(engine, call, fmt::format("{} at {} is not aligned to its {}", name, span.data, name_of(span.dtype)));
+    refuse(engine, call,
+           fmt::format("{} at {} is not aligned to its {}", name, span.data, name_of(span.dtype)));
   if (span.place.kind != Place::Kind::host)
-    refuse(engine, call, fmt::format("{} is in device memory, which engine \"{}\" cannot reach; copy it to the host",
-                                     name, engine.name()));
+    refuse(
+        engine, call,
+        fmt::format("{} is in device memory, which engine \"{}\" cannot reach; copy it to the host",
+                    name, engine.name()));
 }
 
 void check_reduction(const Engine& engine, Collective call, DType dtype, ReduceOp op) {
@@ -36,15 +42,17 @@ void check_reduction(const Engine& engine, Collective call, DType dtype, ReduceO
 
 // Overlap is allowed only where `part` is exactly rank's share of `whole`.
 void check_overlap(const Engine& engine, Collective call, const MemorySpan& whole,
-                   const MemorySpan& part, std::string_view whole_name, std::string_view part_name) {
+                   const MemorySpan& part, std::string_view whole_name,
+                   std::string_view part_name) {
   const auto* whole_begin = static_cast<const char*>(whole.data);
   const auto* part_begin = static_cast<const char*>(part.data);
   if (part.num_bytes() == 0 || whole_begin + whole.num_bytes() <= part_begin ||
       part_begin + part.num_bytes() <= whole_begin)
     return;
   if (part_begin == whole_begin + engine.rank() * part.num_bytes()) return;
-  refuse(engine, call, fmt::format("{} and {} overlap; allowed only where {} is part {} of {}",
-                                   whole_name, part_name, part_name, engine.rank(), whole_name));
+  refuse(engine, call,
+         fmt::format("{} and {} overlap; allowed only where {} is part {} of {}", whole_name,
+                     part_name, part_name, engine.rank(), whole_name));
 }
 
 void check_parts(const Engine& engine, Collective call, const MemorySpan& whole,
@@ -52,11 +60,13 @@ void check_parts(const Engine& engine, Collective call, const MemorySpan& whole,
   check_span(engine, call, whole_name, whole);
   check_span(engine, call, part_name, part);
   if (whole.dtype != part.dtype)
-    refuse(engine, call, fmt::format("{} is {}, {} is {}", whole_name, name_of(whole.dtype), part_name,
-                                     name_of(part.dtype)));
+    refuse(engine, call,
+           fmt::format("{} is {}, {} is {}", whole_name, name_of(whole.dtype), part_name,
+                       name_of(part.dtype)));
   if (whole.num_elements != part.num_elements * engine.size())
-    refuse(engine, call, fmt::format("{} has {} elements; expected {} times the {} of {}", whole_name,
-                                     whole.num_elements, engine.size(), part.num_elements, part_name));
+    refuse(engine, call,
+           fmt::format("{} has {} elements; expected {} times the {} of {}", whole_name,
+                       whole.num_elements, engine.size(), part.num_elements, part_name));
   check_overlap(engine, call, whole, part, whole_name, part_name);
 }
 
@@ -129,7 +139,8 @@ void Group::barrier(Millis limit) {
 
 SharedParts Group::allocate(int64_t bytes, Millis limit) {
   if (bytes < 0)
-    throw UsageError(fmt::format("allocate, rank {} of {}: {} bytes; expected 0 or more", rank(), size(), bytes));
+    throw UsageError(fmt::format("allocate, rank {} of {}: {} bytes; expected 0 or more", rank(),
+                                 size(), bytes));
   return engine_->allocate(bytes, limit);
 }
 

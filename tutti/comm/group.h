@@ -31,8 +31,8 @@ class Group {
   /// Reduces `data` over all ranks, in place. mean of integers: UsageError.
   [[nodiscard]] Work all_reduce(MemorySpan data, ReduceOp op, Millis limit = kDefaultTimeLimit);
 
-  /// Reduces `input` (n equal parts) over all ranks; `output` receives part rank(). They may overlap
-  /// only when output is exactly this rank's part of input.
+  /// Reduces `input` (n equal parts) over all ranks; `output` receives part rank(). They may
+  /// overlap only when output is exactly this rank's part of input.
   [[nodiscard]] Work reduce_scatter(MemorySpan input, MemorySpan output, ReduceOp op,
                                     Millis limit = kDefaultTimeLimit);
 

@@ -54,7 +54,8 @@ class Program {
  private:
   void combine(Partial& into, Partial& from) {
     // Both operations and their operands commute bit for bit, so an accumulator may stand first.
-    if (into.kind == Partial::absent || (into.kind == Partial::input && from.kind == Partial::buffer))
+    if (into.kind == Partial::absent ||
+        (into.kind == Partial::input && from.kind == Partial::buffer))
       std::swap(into, from);
     if (from.kind == Partial::absent) return;
     if (into.kind == Partial::input) into = loaded(into.index);
@@ -153,10 +154,12 @@ const ReduceTable& reduce_table_of([[maybe_unused]] CpuVariant variant) noexcept
 
 void require_reducible(DType dtype, ReduceOp op) {
   if (row_of(dtype) < 0)
-    throw UsageError(fmt::format("{} of {}: expected float32, float64, bfloat16, float16, int32 or int64",
-                                 name_of(op), name_of(dtype)));
+    throw UsageError(
+        fmt::format("{} of {}: expected float32, float64, bfloat16, float16, int32 or int64",
+                    name_of(op), name_of(dtype)));
   if (op == ReduceOp::mean && !is_floating(dtype))
-    throw UsageError(fmt::format("mean of {}: a mean needs a floating type; use sum", name_of(dtype)));
+    throw UsageError(
+        fmt::format("mean of {}: a mean needs a floating type; use sum", name_of(dtype)));
 }
 
 void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, const ReductionShape& shape,

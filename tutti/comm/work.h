@@ -13,7 +13,8 @@ class Work {
  public:
   /// A Work that is done.
   Work() = default;
-  Work(std::shared_ptr<Engine> engine, Ticket ticket) : engine_(std::move(engine)), ticket_(ticket) {}
+  Work(std::shared_ptr<Engine> engine, Ticket ticket)
+      : engine_(std::move(engine)), ticket_(ticket) {}
 
   /// Waits until the operation is done, no longer than its own limit and `limit`. When either
   /// passes the group has failed: peers may not touch a buffer that its owner gave up.

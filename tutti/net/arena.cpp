@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kLockBase = int64_t{1} << 60;
 
 struct flock lock_request(int16_t kind, int64_t index) {
-  struct flock request {};
+  struct flock request{};
   request.l_type = kind;
   request.l_whence = SEEK_SET;
   request.l_start = kLockBase + index;
@@ -28,8 +28,7 @@ struct flock lock_request(int16_t kind, int64_t index) {
 }  // namespace
 
 SharedFile SharedFile::create(std::string_view name) {
-  const int descriptor =
-      memfd_create(std::string(name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int descriptor = memfd_create(std::string(name).c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (descriptor < 0) throw Error(fmt::format("memfd_create: {}", errno_words(errno)));
   // Nobody can cut memory away under a mapping, which would be a SIGBUS.
   fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK);
@@ -39,7 +38,8 @@ SharedFile SharedFile::create(std::string_view name) {
 SharedFile SharedFile::duplicate(int descriptor) {
   const int copy = fcntl(descriptor, F_DUPFD_CLOEXEC, 3);
   if (copy < 0)
-    throw UsageError(fmt::format("descriptor {} of shared memory: {}", descriptor, errno_words(errno)));
+    throw UsageError(
+        fmt::format("descriptor {} of shared memory: {}", descriptor, errno_words(errno)));
   return SharedFile(copy);
 }
 
@@ -56,7 +56,7 @@ SharedFile::~SharedFile() {
 }
 
 int64_t SharedFile::size_bytes() const {
-  struct stat facts {};
+  struct stat facts{};
   if (fstat(descriptor_, &facts) != 0)
     throw Error(fmt::format("shared memory, reading its size: {}", errno_words(errno)));
   return facts.st_size;

@@ -35,15 +35,15 @@ class SharedFile {
   int descriptor() const noexcept { return descriptor_; }
   int64_t size_bytes() const;
 
-  /// Makes [offset, offset + bytes) resident and zero, growing the file; false when memory is short.
-  /// Without it the first touch of a page that cannot be had would be a SIGBUS.
+  /// Makes [offset, offset + bytes) resident and zero, growing the file; false when memory is
+  /// short. Without it the first touch of a page that cannot be had would be a SIGBUS.
   [[nodiscard]] bool reserve(int64_t offset, int64_t bytes) const;
   /// Gives the memory of [offset, offset + bytes) back; it reads as zero afterwards.
   void give_back(int64_t offset, int64_t bytes) const noexcept;
 
-  /// Holds byte `index` of an advisory lock until unlocked, or until this process is dead: the kernel
-  /// releases it then, whatever the kind of death. Locks belong to this object's own description, so
-  /// make it with reopen().
+  /// Holds byte `index` of an advisory lock until unlocked, or until this process is dead: the
+  /// kernel releases it then, whatever the kind of death. Locks belong to this object's own
+  /// description, so make it with reopen().
   void lock_byte(int64_t index) const;
   void unlock_byte(int64_t index) const noexcept;
   /// Whether another description holds byte `index`. Works across pid namespaces.

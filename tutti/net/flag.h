@@ -19,7 +19,8 @@ class Flag {
     // Both sides order (own store, then load of the other's word) sequentially: either set() sees
     // the sleeper, or the kernel sees the new value and does not let it sleep.
     value_.exchange(value, std::memory_order_seq_cst);
-    if (sleepers_.load(std::memory_order_seq_cst) != 0) [[unlikely]] wake();
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+      wake();
   }
 
   uint32_t value() const noexcept { return value_.load(std::memory_order_acquire); }
@@ -32,7 +33,8 @@ class Flag {
   /// Polls at most `pauses` times; true when reached. Reads no clock.
   bool spin_until(uint32_t target, int pauses) const noexcept;
 
-  /// Sleeps until the flag moves, is woken, or `limit` passes; at once when reached. May return early.
+  /// Sleeps until the flag moves, is woken, or `limit` passes; at once when reached. May return
+  /// early.
   void sleep_until(uint32_t target, std::chrono::milliseconds limit) noexcept;
 
   /// Wakes all sleepers without a change, so that they look at what else may have happened.

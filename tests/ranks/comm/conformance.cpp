@@ -41,7 +41,8 @@ class Conformance : public testing::TestWithParam<Case> {
     const int64_t n = ranks();
     std::vector<int64_t> all = {0, 1, n, n + 1, 997, n > 8 ? 3'001 : 20'011};
     if (n > 1) all.push_back(n - 1);
-    for (int64_t bytes : {int64_t{40}, 2 * 4096 / std::max<int64_t>(n, 2), kSlotBytes, 3 * kSlotBytes})
+    for (int64_t bytes :
+         {int64_t{40}, 2 * 4096 / std::max<int64_t>(n, 2), kSlotBytes, 3 * kSlotBytes})
       for (int64_t extra : {-1, 0, 1}) all.push_back(bytes / size_of(dtype) + extra);
     return all;
   }
@@ -56,7 +57,8 @@ class Conformance : public testing::TestWithParam<Case> {
 void expect_same(DType dtype, const Bytes& got, const Bytes& expected, const std::string& what) {
   ASSERT_EQ(got.size(), expected.size());
   EXPECT_EQ(test::first_difference(dtype, got.data(), expected.data(),
-                                   static_cast<int64_t>(got.size()) / size_of(dtype)), "")
+                                   static_cast<int64_t>(got.size()) / size_of(dtype)),
+            "")
       << what;
 }
 
@@ -91,10 +93,12 @@ TEST_P(Conformance, ReduceScatterAlsoInPlace) {
           const int rank = group.rank();
           MemorySpan output = span_of_bytes(parts[rank], dtype);
           if (in_place) output.data = data[rank].data() + rank * output.num_bytes();
-          (void)group.reduce_scatter(span_of_bytes(data[rank], dtype), output, ReduceOp::sum).wait();
+          (void)group.reduce_scatter(span_of_bytes(data[rank], dtype), output, ReduceOp::sum)
+              .wait();
           if (in_place && n > 0) std::memcpy(parts[rank].data(), output.data, output.num_bytes());
         });
-        const Bytes whole = test::oracle(dtype, ReduceOp::sum, ReductionShape::flat(ranks()), given);
+        const Bytes whole =
+            test::oracle(dtype, ReduceOp::sum, ReductionShape::flat(ranks()), given);
         for (int r = 0; r < ranks(); ++r)
           expect_same(dtype, parts[r],
                       Bytes(whole.begin() + r * n * size_of(dtype),
@@ -122,7 +126,8 @@ TEST_P(Conformance, AllGatherOfAnyDtypeAlsoInPlace) {
           }
           (void)group.all_gather(input, span_of_bytes(results[rank], dtype)).wait();
         });
-        for (const auto& result : results) expect_same(dtype, result, expected, name_of(dtype).data());
+        for (const auto& result : results)
+          expect_same(dtype, result, expected, name_of(dtype).data());
       }
 }
 
@@ -192,7 +197,8 @@ TEST_P(Conformance, AllocatesMemoryThatAllSeeAndThatOutlivesTheGroup) {
   std::vector<SharedParts> kept(ranks());
   test::run_all_members(engines(), [&](Group group) {
     const int rank = group.rank();
-    for (int64_t unit : {0, 1000, 90'000}) {  // also one where rank 0 and one where all want nothing
+    for (int64_t unit :
+         {0, 1000, 90'000}) {  // also one where rank 0 and one where all want nothing
       SharedParts shared = group.allocate(unit * rank);
       ASSERT_EQ(static_cast<int>(shared.parts.size()), group.size());
       for (int r = 0; r < group.size(); ++r) {
@@ -203,7 +209,8 @@ TEST_P(Conformance, AllocatesMemoryThatAllSeeAndThatOutlivesTheGroup) {
         EXPECT_TRUE(std::all_of(bytes, bytes + part.num_elements, [](char x) { return x == 0; }));
       }
       group.barrier();
-      if (unit * rank > 0) std::memset(shared.parts[rank].data, rank + 1, shared.parts[rank].num_elements);
+      if (unit * rank > 0)
+        std::memset(shared.parts[rank].data, rank + 1, shared.parts[rank].num_elements);
       group.barrier();
       for (int r = 0; r < group.size(); ++r) {
         const auto* bytes = static_cast<const char*>(shared.parts[r].data);
@@ -268,7 +275,8 @@ TEST(ManyRanks, SixtyFour) {
   test::run_all_members(members, [&](Group group) {
     (void)group.all_reduce(span_of_bytes(data[group.rank()], DType::float32), ReduceOp::sum).wait();
   });
-  const Bytes expected = test::oracle(DType::float32, ReduceOp::sum, ReductionShape::flat(64), given);
+  const Bytes expected =
+      test::oracle(DType::float32, ReduceOp::sum, ReductionShape::flat(64), given);
   for (const auto& result : data) expect_same(DType::float32, result, expected, "64 ranks");
 }
 

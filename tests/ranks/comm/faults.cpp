@@ -7,9 +7,10 @@
 #include <atomic>
 #include <random>
 
-#include "tests/support/comm.h"
 #include "tutti/base/host.h"
 #include "tutti/net/arena.h"
+
+#include "tests/support/comm.h"
 
 namespace tutti {
 namespace {
@@ -28,7 +29,8 @@ constexpr int64_t kLengths[] = {3, 200, 100'000};
 std::vector<std::string> errors_of(const std::vector<std::shared_ptr<Engine>>& members,
                                    const std::function<void(Group)>& body) {
   std::vector<std::string> words;
-  for (const auto& thrown : test::run_members(members, body)) words.push_back(test::words_of(thrown));
+  for (const auto& thrown : test::run_members(members, body))
+    words.push_back(test::words_of(thrown));
   return words;
 }
 
@@ -90,7 +92,8 @@ TEST(Mismatch, OfTheOrderAmongOperationsInFlight) {
     Work two = group.all_reduce(second, ReduceOp::sum);
     two.wait();
   });
-  EXPECT_THAT(errors, Each(AllOf(StartsWith("Mismatch: "), HasSubstr("of 50000"), HasSubstr("of 7 "))));
+  EXPECT_THAT(errors,
+              Each(AllOf(StartsWith("Mismatch: "), HasSubstr("of 50000"), HasSubstr("of 7 "))));
 }
 
 TEST(Silence, TimeoutNamesTheSilentRanksAndWhatTheyDidLast) {
@@ -103,9 +106,10 @@ TEST(Silence, TimeoutNamesTheSilentRanksAndWhatTheyDidLast) {
     });
     EXPECT_EQ(errors[2], "");
     for (int r : {0, 1})
-      EXPECT_THAT(errors[r],
-                  AllOf(StartsWith("Timeout: all_reduce #2, rank "), HasSubstr("limit of 60 ms"),
-                        HasSubstr("silent: rank 2: its last call was all_reduce (sum) of 10 float32 (#1)")))
+      EXPECT_THAT(
+          errors[r],
+          AllOf(StartsWith("Timeout: all_reduce #2, rank "), HasSubstr("limit of 60 ms"),
+                HasSubstr("silent: rank 2: its last call was all_reduce (sum) of 10 float32 (#1)")))
           << n;
   }
 }
@@ -157,8 +161,9 @@ TEST(Abort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
       ++waiting;
       work.wait();
     });
-    EXPECT_THAT(errors, Each(AllOf(StartsWith("Error: "),
-                                   HasSubstr("aborted by rank 1: the loader of rank 1 failed: disk full"))))
+    EXPECT_THAT(errors,
+                Each(AllOf(StartsWith("Error: "),
+                           HasSubstr("aborted by rank 1: the loader of rank 1 failed: disk full"))))
         << n;
   }
 }
@@ -258,7 +263,8 @@ TEST(Allocate, TooMuchIsAnErrorWithBothSizesAndTheGroupGoesOn) {
 // Beyond 2 GiB: lengths and offsets are 64-bit everywhere. Takes 5 GB and about 10 s.
 TEST(BeyondTwoGiB, AllGatherAndAllReduce) {
   constexpr int64_t kBytes = (int64_t{1} << 31) + 4098;
-  if (read_host_facts().memory_left_bytes() < 4 * kBytes || std::getenv("TUTTI_TEST_LARGE") == nullptr)
+  if (read_host_facts().memory_left_bytes() < 4 * kBytes ||
+      std::getenv("TUTTI_TEST_LARGE") == nullptr)
     GTEST_SKIP() << "needs TUTTI_TEST_LARGE=1 and 8.6 GB of memory";
   const auto errors = errors_of(test::make_engines("shm", 2), [&](Group group) {
     const SharedParts shared = group.allocate(kBytes);

@@ -1,5 +1,5 @@
-// Ranks as processes: the same results as threads, and the failure matrix. Members die, stop and leave
-// when entering, in the middle of and between operations; every survivor names them.
+// Ranks as processes: the same results as threads, and the failure matrix. Members die, stop and
+// leave when entering, in the middle of and between operations; every survivor names them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -23,7 +23,8 @@ Group join(const Rank& rank) {
   return Group(make_shm(ShmSegment::open(rank.descriptors[0]), rank.rank, false));
 }
 
-std::vector<test::RankOutcome> run(int size, const std::string& program, test::RunOptions options = {}) {
+std::vector<test::RankOutcome> run(int size, const std::string& program,
+                                   test::RunOptions options = {}) {
   const ShmSegment segment = ShmSegment::create(size);
   options.descriptors = {segment.descriptor()};
   return test::run_ranks(size, program, options);
@@ -31,7 +32,8 @@ std::vector<test::RankOutcome> run(int size, const std::string& program, test::R
 
 void expect_sum(Group& group, void* data, int64_t n, int members) {
   std::vector<Bytes> inputs;
-  for (int r = 0; r < members; ++r) inputs.push_back(test::ordinary_values(DType::float32, n, 21, r));
+  for (int r = 0; r < members; ++r)
+    inputs.push_back(test::ordinary_values(DType::float32, n, 21, r));
   std::memcpy(data, inputs[group.rank()].data(), n * 4);
   group.all_reduce({data, n, DType::float32}, ReduceOp::sum).wait();
   const Bytes expected =
@@ -79,8 +81,8 @@ RANK_PROGRAM(two_members_in_each_process) {
 
 TEST(Processes, HoldSeveralMembersEach) {
   const ShmSegment segment = ShmSegment::create(4);
-  const auto ranks = test::run_ranks(2, "two_members_in_each_process",
-                                     {.descriptors = {segment.descriptor()}});
+  const auto ranks =
+      test::run_ranks(2, "two_members_in_each_process", {.descriptors = {segment.descriptor()}});
   for (const auto& rank : ranks) EXPECT_EQ(rank.exit_code, 0) << rank.log;
 }
 
@@ -92,7 +94,8 @@ void end_as(const Rank& rank, const std::string& how) {
   rank.mark("now");
   if (how == "exit") std::_Exit(3);
   if (how == "throw") throw Error("my own failure");
-  if (how == "signal") while (true) pause();
+  if (how == "signal")
+    while (true) pause();
 }
 
 // All but the victim are in a wait before it would enter.
@@ -101,7 +104,8 @@ RANK_PROGRAM(fail_entering) {
   group.barrier();
   end_as(rank, rank.arguments[0]);
   std::vector<float> data(100'000);
-  group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{std::stoi(rank.arguments[1])}).wait();
+  group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{std::stoi(rank.arguments[1])})
+      .wait();
 }
 
 // The victim ends at some point of a long row of operations.
@@ -147,7 +151,8 @@ class FailureMatrix : public testing::TestWithParam<Fault> {};
 TEST_P(FailureMatrix, EverySurvivorNamesTheRank) {
   const Fault& fault = GetParam();
   const bool stopped = fault.signal == SIGSTOP;
-  test::RunOptions options{.limit = Millis{60'000}, .arguments = {fault.how, stopped ? "1000" : "25000"}};
+  test::RunOptions options{.limit = Millis{60'000},
+                           .arguments = {fault.how, stopped ? "1000" : "25000"}};
   if (fault.signal != 0) options.kill = {.rank = kVictim, .after = "now", .signal = fault.signal};
   const auto out = run(4, fault.program, options);
   for (int r : {0, 2, 3}) {
@@ -170,21 +175,25 @@ TEST_P(FailureMatrix, EverySurvivorNamesTheRank) {
 std::string fault_name(const testing::TestParamInfo<Fault>& info) {
   const int signal = info.param.signal;
   return info.param.program + "_" +
-         (signal == SIGKILL ? "sigkill" : signal == SIGSTOP ? "sigstop" : info.param.how);
+         (signal == SIGKILL   ? "sigkill"
+          : signal == SIGSTOP ? "sigstop"
+                              : info.param.how);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shm, FailureMatrix,
-    testing::Values(Fault{"fail_entering", "exit"}, Fault{"fail_entering", "throw"},
-                    Fault{"fail_entering", "signal", SIGKILL}, Fault{"fail_entering", "signal", SIGSTOP},
-                    Fault{"fail_in_the_middle", "exit"}, Fault{"fail_in_the_middle", "throw"},
-                    Fault{"fail_in_the_middle", "signal", SIGKILL},
-                    Fault{"fail_in_the_middle", "signal", SIGSTOP},
-                    Fault{"fail_while_others_are_idle", "exit"},
-                    Fault{"fail_while_others_are_idle", "throw"},
-                    Fault{"fail_while_others_are_idle", "signal", SIGKILL},
-                    Fault{"fail_while_others_are_idle", "signal", SIGSTOP}),
-    fault_name);
+INSTANTIATE_TEST_SUITE_P(Shm, FailureMatrix,
+                         testing::Values(Fault{"fail_entering", "exit"},
+                                         Fault{"fail_entering", "throw"},
+                                         Fault{"fail_entering", "signal", SIGKILL},
+                                         Fault{"fail_entering", "signal", SIGSTOP},
+                                         Fault{"fail_in_the_middle", "exit"},
+                                         Fault{"fail_in_the_middle", "throw"},
+                                         Fault{"fail_in_the_middle", "signal", SIGKILL},
+                                         Fault{"fail_in_the_middle", "signal", SIGSTOP},
+                                         Fault{"fail_while_others_are_idle", "exit"},
+                                         Fault{"fail_while_others_are_idle", "throw"},
+                                         Fault{"fail_while_others_are_idle", "signal", SIGKILL},
+                                         Fault{"fail_while_others_are_idle", "signal", SIGSTOP}),
+                         fault_name);
 
 RANK_PROGRAM(says_all_threads) {
   (void)make_shm(ShmSegment::open(rank.descriptors[0]), rank.rank, true);

@@ -19,7 +19,9 @@ using testing::ThrowsMessage;
 
 struct Numbers {
   std::array<float, 8> memory{};
-  MemorySpan span(int64_t n, int64_t first = 0) { return {memory.data() + first, n, DType::float32}; }
+  MemorySpan span(int64_t n, int64_t first = 0) {
+    return {memory.data() + first, n, DType::float32};
+  }
 };
 
 // Nothing is published for a refused call, so one member alone can make it.
@@ -30,12 +32,14 @@ Group first_of_two() {
 
 TEST(GroupArguments, NegativeLengthsAndMissingDataAreRefused) {
   Group group = first_of_two();
-  EXPECT_THAT([&] { (void)group.all_reduce({nullptr, -1, DType::float32}, ReduceOp::sum); },
-              ThrowsMessage<UsageError>(HasSubstr("all_reduce, rank 0 of 2: data has -1 elements")));
+  EXPECT_THAT(
+      [&] { (void)group.all_reduce({nullptr, -1, DType::float32}, ReduceOp::sum); },
+      ThrowsMessage<UsageError>(HasSubstr("all_reduce, rank 0 of 2: data has -1 elements")));
   EXPECT_THAT([&] { (void)group.broadcast({nullptr, 3, DType::float32}, 0); },
               ThrowsMessage<UsageError>(HasSubstr("3 elements and no data")));
-  EXPECT_THAT([&] { (void)group.all_reduce({nullptr, INT64_MAX / 2, DType::int64}, ReduceOp::sum); },
-              ThrowsMessage<UsageError>(HasSubstr("elements")));
+  EXPECT_THAT(
+      [&] { (void)group.all_reduce({nullptr, INT64_MAX / 2, DType::int64}, ReduceOp::sum); },
+      ThrowsMessage<UsageError>(HasSubstr("elements")));
 }
 
 TEST(GroupArguments, ReductionsWithoutMeaningAreRefused) {
@@ -50,8 +54,9 @@ TEST(GroupArguments, ReductionsWithoutMeaningAreRefused) {
 TEST(GroupArguments, UnequalPartsAndDtypesAreRefused) {
   Group group = first_of_two();
   Numbers a, b;
-  EXPECT_THAT([&] { (void)group.all_gather(a.span(2), b.span(5)); },
-              ThrowsMessage<UsageError>(HasSubstr("output has 5 elements; expected 2 times the 2")));
+  EXPECT_THAT(
+      [&] { (void)group.all_gather(a.span(2), b.span(5)); },
+      ThrowsMessage<UsageError>(HasSubstr("output has 5 elements; expected 2 times the 2")));
   EXPECT_THAT([&] { (void)group.reduce_scatter(a.span(3), b.span(2), ReduceOp::sum); },
               ThrowsMessage<UsageError>(HasSubstr("input has 3 elements; expected 2 times the 2")));
   EXPECT_THAT([&] { (void)group.all_gather({a.memory.data(), 2, DType::int32}, b.span(4)); },

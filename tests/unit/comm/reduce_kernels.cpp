@@ -5,9 +5,10 @@
 
 #include <vector>
 
-#include "tests/support/reduce_oracle.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/kernels/dispatch.h"
+
+#include "tests/support/reduce_oracle.h"
 
 namespace tutti {
 namespace {
@@ -148,7 +149,8 @@ TEST_P(ReduceKernels, ExtremesDoNotDependOnTheOrderOfRanks) {
         EXPECT_EQ(std::memcmp(forth.data(), back.data(), 19 * 4), 0) << a << " " << b;
         const float expected = test::oracle_combine(op, a, b);
         EXPECT_EQ(test::first_difference(DType::float32, forth.data(),
-                                         std::vector<float>(19, expected).data(), 19), "")
+                                         std::vector<float>(19, expected).data(), 19),
+                  "")
             << name_of(op) << " of " << a << " and " << b;
       }
 }
@@ -159,8 +161,8 @@ TEST_P(ReduceKernels, LeaveOutNullInputsAndCountThemInTheMean) {
   std::vector<float> out(3);
   void* outs[] = {out.data()};
   const auto run = [&](std::vector<const void*> inputs, ReduceOp op) {
-    detail::reduce_with(table, DType::float32, op, ReductionShape::flat(static_cast<int>(inputs.size())),
-                        inputs, outs, 3);
+    detail::reduce_with(table, DType::float32, op,
+                        ReductionShape::flat(static_cast<int>(inputs.size())), inputs, outs, 3);
     return out;
   };
   EXPECT_EQ(run({nullptr, two.data(), nullptr, six.data()}, ReduceOp::mean),
@@ -193,12 +195,15 @@ INSTANTIATE_TEST_SUITE_P(Variants, ReduceKernels, testing::ValuesIn(runnable_var
 TEST(ReduceInputs, RefuseWhatHasNoMeaning) {
   int32_t number = 1;
   const void* inputs[] = {&number, &number};
-  EXPECT_THROW(reduce_inputs(DType::int32, ReduceOp::mean, ReductionShape::flat(2), inputs, &number, 1),
-               UsageError);
-  EXPECT_THROW(reduce_inputs(DType::uint8, ReduceOp::sum, ReductionShape::flat(2), inputs, &number, 1),
-               UsageError);
-  EXPECT_THROW(reduce_inputs(DType::int32, ReduceOp::sum, ReductionShape::flat(3), inputs, &number, 1),
-               Error);
+  EXPECT_THROW(
+      reduce_inputs(DType::int32, ReduceOp::mean, ReductionShape::flat(2), inputs, &number, 1),
+      UsageError);
+  EXPECT_THROW(
+      reduce_inputs(DType::uint8, ReduceOp::sum, ReductionShape::flat(2), inputs, &number, 1),
+      UsageError);
+  EXPECT_THROW(
+      reduce_inputs(DType::int32, ReduceOp::sum, ReductionShape::flat(3), inputs, &number, 1),
+      Error);
 }
 
 }  // namespace

@@ -39,7 +39,8 @@ TEST(Flag, WakesSleepersAndShowsWhatWasWrittenBefore) {
   constexpr uint32_t kRounds = 2'000;
   std::thread other([&] {
     for (uint32_t round = 1; round <= kRounds; ++round) {
-      while (!ping.flag.reached(round)) ping.flag.sleep_until(round, std::chrono::milliseconds(60'000));
+      while (!ping.flag.reached(round))
+        ping.flag.sleep_until(round, std::chrono::milliseconds(60'000));
       EXPECT_EQ(carried, round);
       carried = round * 2;
       pong.flag.set(round);
@@ -48,7 +49,8 @@ TEST(Flag, WakesSleepersAndShowsWhatWasWrittenBefore) {
   for (uint32_t round = 1; round <= kRounds; ++round) {
     carried = round;
     ping.flag.set(round);
-    while (!pong.flag.reached(round)) pong.flag.sleep_until(round, std::chrono::milliseconds(60'000));
+    while (!pong.flag.reached(round))
+      pong.flag.sleep_until(round, std::chrono::milliseconds(60'000));
     EXPECT_EQ(carried, round * 2);
   }
   other.join();

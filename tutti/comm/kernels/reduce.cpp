@@ -1,6 +1,7 @@
-// Reduction kernels, compiled once per instruction set (cmake/TuttiKernels.cmake). Every element goes
-// through the same operations in vector body and tail, so results do not depend on the instruction
-// set or on where a slice is cut. Conversions of 16-bit types are integer arithmetic for that reason.
+// Reduction kernels, compiled once per instruction set (cmake/TuttiKernels.cmake). Every element
+// goes through the same operations in vector body and tail, so results do not depend on the
+// instruction set or on where a slice is cut. Conversions of 16-bit types are integer arithmetic
+// for that reason.
 //
 // Loops carry `ivdep`: an out may be exactly one of the inputs, so that iteration i touches only
 // index i of each, and the compiler may vectorise without a check for overlap.
@@ -77,8 +78,8 @@ inline int64_t add(int64_t a, int64_t b) {
 }
 
 // Extremes of floats do not depend on the order of their operands: any NaN gives the one quiet NaN,
-// and of two zeros min takes the negative one, max the positive one (equal numbers differ in nothing
-// but the sign bit of zero, so or-ing or and-ing their bits chooses it).
+// and of two zeros min takes the negative one, max the positive one (equal numbers differ in
+// nothing but the sign bit of zero, so or-ing or and-ing their bits chooses it).
 template <bool kMinimum, class T, class Bits>
 inline T extreme_float(T a, T b, Bits quiet_nan) {
   const Bits a_bits = bits_as<Bits>(a);
@@ -196,8 +197,9 @@ constexpr ReduceKernels kernels_of() {
 
 extern const detail::ReduceTable reduce_table;
 const detail::ReduceTable reduce_table = {{
-#define TUTTI_FLOATING(Type) \
-  {kernels_of<Type, Sum>(), kernels_of<Type, Mean>(), kernels_of<Type, Min>(), kernels_of<Type, Max>()}
+#define TUTTI_FLOATING(Type)                                                   \
+  {kernels_of<Type, Sum>(), kernels_of<Type, Mean>(), kernels_of<Type, Min>(), \
+   kernels_of<Type, Max>()}
 #define TUTTI_INTEGER(Type) \
   {kernels_of<Type, Sum>(), ReduceKernels{}, kernels_of<Type, Min>(), kernels_of<Type, Max>()}
     TUTTI_FLOATING(Plain<float>),

@@ -1,5 +1,5 @@
-// Waiting, and what ends a wait: lost ranks, passed limits, disagreement, abort. The first failure is
-// stored in the segment; every pending and future operation of every member ends with its text.
+// Waiting, and what ends a wait: lost ranks, passed limits, disagreement, abort. The first failure
+// is stored in the segment; every pending and future operation of every member ends with its text.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -14,7 +14,8 @@
 namespace tutti::detail {
 namespace {
 
-// Sleepers look around between slices, so an abort or a death is noticed within one, without a wake.
+// Sleepers look around between slices, so an abort or a death is noticed within one, without a
+// wake.
 constexpr Millis kSlice{100};
 // Most waits end in the first one: asking the kernel about n members is not paid for before.
 constexpr Millis kFirstSlice{20};
@@ -128,8 +129,8 @@ void ShmEngine::throw_poison(uint64_t number) {
     std::this_thread::yield();
   wait_for_busy_peers();
   const bool set = poison_.state.load(std::memory_order_acquire) == Poison::kSet;
-  const std::string text = fmt::format("{}, rank {} of {}: {}", operation_words(number), rank_, size_,
-                                       set ? poison_.text : "a rank failed and died");
+  const std::string text = fmt::format("{}, rank {} of {}: {}", operation_words(number), rank_,
+                                       size_, set ? poison_.text : "a rank failed and died");
   if (!set) throw PeerLost(text);
   switch (poison_.kind) {
     case FailureKind::peer_lost: throw PeerLost(text);
@@ -151,7 +152,8 @@ void ShmEngine::fail_mismatch(int other, uint64_t number) {
     return call_words(line.call.load(std::memory_order_relaxed),
                       line.num_elements.load(std::memory_order_relaxed));
   };
-  // Ranks are looked at in order, rank 0 first: when `other` is not rank 0, this rank agrees with it.
+  // Ranks are looked at in order, rank 0 first: when `other` is not rank 0, this rank agrees with
+  // it.
   const int odd = other == 0 ? rank_ : other;
   fail(FailureKind::mismatch,
        fmt::format("ranks disagree on operation #{}: rank 0 called {}, rank {} called {}\n"
@@ -193,7 +195,8 @@ std::string ShmEngine::rank_words(int rank) const {
 std::string ShmEngine::last_call_words(int rank) const {
   const CallLine* newest = nullptr;
   for (const CallLine& line : blocks_[rank]->ring)
-    if (line.ticket.value() != 0 && (newest == nullptr || line.ticket.reached(newest->ticket.value())))
+    if (line.ticket.value() != 0 &&
+        (newest == nullptr || line.ticket.reached(newest->ticket.value())))
       newest = &line;
   if (newest == nullptr) return "it has called nothing yet";
   const auto call = newest->call.load(std::memory_order_relaxed);

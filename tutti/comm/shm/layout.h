@@ -29,7 +29,7 @@ struct alignas(64) CallLine {
   std::atomic<int64_t> num_elements;  ///< all_gather: of one part; reduce_scatter: of one part
   union {
     struct {
-      uint64_t input;   ///< 0: memory that peers cannot see
+      uint64_t input;  ///< 0: memory that peers cannot see
       uint64_t output;
     } places;
     std::byte payload[kInlineBytes];
@@ -43,7 +43,7 @@ struct alignas(64) MemberLine {
   Flag state;                     ///< a MemberState
   std::atomic<uint32_t> claimed;  ///< nonzero once an engine was made for this rank
   std::atomic<int32_t> pid;
-  std::atomic<uint32_t> busy;     ///< nonzero while it touches memory of other threads
+  std::atomic<uint32_t> busy;  ///< nonzero while it touches memory of other threads
 };
 
 struct RankBlock {
@@ -68,11 +68,11 @@ struct Poison {
 struct SegmentFacts {
   uint64_t magic;
   uint32_t version;
-  int32_t size;           ///< ranks
-  int64_t slot_bytes;     ///< of a staging slot
-  int64_t small_bytes;    ///< of a small slot: up to here data is copied when it is announced
-  int64_t stride_bytes;   ///< from one rank's block to the next
-  int64_t fixed_bytes;    ///< header and blocks; memory from allocate() lies behind
+  int32_t size;          ///< ranks
+  int64_t slot_bytes;    ///< of a staging slot
+  int64_t small_bytes;   ///< of a small slot: up to here data is copied when it is announced
+  int64_t stride_bytes;  ///< from one rank's block to the next
+  int64_t fixed_bytes;   ///< header and blocks; memory from allocate() lies behind
 };
 
 struct SegmentHeader {

@@ -32,9 +32,11 @@ SegmentFacts make_facts(int size, const ShmOptions& options) {
   facts.version = detail::kSegmentVersion;
   facts.size = size;
   // A staging slot holds at least one 64-byte line for each rank.
-  facts.slot_bytes = round_up(std::max<int64_t>(options.slot_bytes, int64_t{64} * size), kPageBytes);
+  facts.slot_bytes =
+      round_up(std::max<int64_t>(options.slot_bytes, int64_t{64} * size), kPageBytes);
   facts.small_bytes = small_bytes_for(size);
-  facts.stride_bytes = detail::kBlockBytes +
+  facts.stride_bytes =
+      detail::kBlockBytes +
       round_up(detail::kSlots * (facts.small_bytes + facts.slot_bytes), kPageBytes);
   facts.fixed_bytes = detail::kHeaderBytes + size * facts.stride_bytes;
   return facts;
@@ -47,8 +49,9 @@ SegmentFacts read_facts(const SharedFile& file) {
   if (got != static_cast<ssize_t>(kBytes) || facts.magic != detail::kSegmentMagic)
     throw UsageError(fmt::format("descriptor {} is not a segment of tutti", file.descriptor()));
   if (facts.version != detail::kSegmentVersion)
-    throw UsageError(fmt::format("the segment has version {}, this program {}: all ranks must run one build",
-                                 facts.version, detail::kSegmentVersion));
+    throw UsageError(
+        fmt::format("the segment has version {}, this program {}: all ranks must run one build",
+                    facts.version, detail::kSegmentVersion));
   return facts;
 }
 

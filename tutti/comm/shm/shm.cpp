@@ -28,7 +28,8 @@ ShmEngine::ShmEngine(const ShmSegment& segment, int rank, bool all_threads)
   for (int r = 0; r < size_; ++r) blocks_.push_back(&state_.block(r));
   MemberLine& member = blocks_[rank_]->member;
   if (member.claimed.exchange(1) != 0)
-    throw UsageError(fmt::format("make_shm: rank {} of {} was made before; each is made once", rank_, size_));
+    throw UsageError(
+        fmt::format("make_shm: rank {} of {} was made before; each is made once", rank_, size_));
   // The lock comes before the word: whoever sees kJoined without a lock sees a dead member.
   if (!all_threads_) state_.locks.lock_byte(rank_);
   member.pid.store(getpid(), std::memory_order_relaxed);
@@ -57,9 +58,9 @@ void ShmEngine::wait_for_all(Millis limit) {
         std::vector<int> missing;
         for (int m = 0; m < size_; ++m)
           if (!blocks_[m]->member.state.reached(kJoined)) missing.push_back(m);
-        throw Timeout(fmt::format("joining, rank {} of {}: rank{} {} did not come within {} ms", rank_,
-                                  size_, missing.size() > 1 ? "s" : "", fmt::join(missing, ", "),
-                                  limit.count()));
+        throw Timeout(fmt::format("joining, rank {} of {}: rank{} {} did not come within {} ms",
+                                  rank_, size_, missing.size() > 1 ? "s" : "",
+                                  fmt::join(missing, ", "), limit.count()));
       }
       state.sleep_until(kJoined, std::min(deadline.left(), Millis{100}));
     }
@@ -67,8 +68,10 @@ void ShmEngine::wait_for_all(Millis limit) {
   if (!all_threads_) return;
   for (int r = 0; r < size_; ++r)
     if (blocks_[r]->member.pid.load() != getpid())
-      throw UsageError(fmt::format("make_shm: rank {} of {} is in another process (pid {}), and all_threads "
-                                   "says that none is", r, size_, blocks_[r]->member.pid.load()));
+      throw UsageError(
+          fmt::format("make_shm: rank {} of {} is in another process (pid {}), and all_threads "
+                      "says that none is",
+                      r, size_, blocks_[r]->member.pid.load()));
 }
 
 namespace {
@@ -83,12 +86,13 @@ std::vector<int64_t> gather_numbers(ShmEngine& engine, int64_t mine, Millis limi
   return all;
 }
 
-[[noreturn]] void fail_allocate(const ShmEngine& engine, int64_t total, std::span<const int64_t> parts,
-                                std::span<const int64_t> left) {
+[[noreturn]] void fail_allocate(const ShmEngine& engine, int64_t total,
+                                std::span<const int64_t> parts, std::span<const int64_t> left) {
   for (int r = 0; r < engine.size(); ++r)
     if (left[r] != 0)
       throw Error(fmt::format(
-          "allocate, rank {} of {}: {} wanted for all ranks, rank {} could not get its {}: {} left\n"
+          "allocate, rank {} of {}: {} wanted for all ranks, rank {} could not get its {}: {} "
+          "left\n"
           "  free memory, raise the cgroup limit, or use fewer ranks or a smaller model",
           engine.rank(), engine.size(), size_words(total), r, size_words(parts[r]),
           size_words(std::max<int64_t>(0, left[r] - 1))));
@@ -134,7 +138,8 @@ SharedParts ShmEngine::allocate(int64_t bytes, Millis limit) {
 
 }  // namespace detail
 
-std::shared_ptr<Engine> make_shm(const ShmSegment& segment, int rank, bool all_threads, Millis limit) {
+std::shared_ptr<Engine> make_shm(const ShmSegment& segment, int rank, bool all_threads,
+                                 Millis limit) {
   if (rank < 0 || rank >= segment.size())
     throw UsageError(fmt::format("make_shm: rank {}; expected 0 to {}", rank, segment.size() - 1));
   auto engine = std::make_shared<detail::ShmEngine>(segment, rank, all_threads);

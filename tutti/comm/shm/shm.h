@@ -24,7 +24,8 @@ class ShmSegment {
  public:
   /// Makes a segment for `size` ranks (>= 1). Throws Error when memory is too small.
   static ShmSegment create(int size, const ShmOptions& options = {});
-  /// Maps a segment that another process made; `descriptor` is duplicated, the caller keeps its own.
+  /// Maps a segment that another process made; `descriptor` is duplicated, the caller keeps its
+  /// own.
   static ShmSegment open(int descriptor, const ShmOptions& options = {});
 
   int descriptor() const noexcept;  ///< of the memfd, close-on-exec

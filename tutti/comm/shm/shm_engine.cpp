@@ -99,8 +99,7 @@ bool ShmEngine::publish() {
     // The line and the slot are free once all have finished the operation that had them last.
     const bool in_slot = entry.path == Path::small && entry.payload_bytes > kInlineBytes;
     const uint64_t turns = in_slot ? kSlots : kRingLines;
-    if (published_ >= turns &&
-        !peers_finished(published_ - turns + 1, published_, publish_need_))
+    if (published_ >= turns && !peers_finished(published_ - turns + 1, published_, publish_need_))
       break;
     throw_if_poisoned(published_);
     announce(entry, published_);
@@ -119,8 +118,8 @@ void ShmEngine::announce(Entry& entry, uint64_t number) {
     line.places.input = place_of(entry.operation.input);
     line.places.output = place_of(entry.operation.output);
   } else if (entry.payload_bytes > 0) {
-    const bool silent = entry.operation.collective == Collective::broadcast &&
-                        entry.operation.root != rank_;
+    const bool silent =
+        entry.operation.collective == Collective::broadcast && entry.operation.root != rank_;
     std::byte* const to = entry.payload_bytes <= kInlineBytes
                               ? line.payload
                               : state_.small_slot(rank_, number % kSlots);

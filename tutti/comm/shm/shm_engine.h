@@ -1,9 +1,9 @@
 /// The shm engine's class. Users call make_shm() of shm.h.
 ///
-/// Each operation goes through four counts, in order: submitted >= published >= worked >= completed.
-/// *Published*: announced in this rank's ring, with its data when that is small. *Worked*: this rank
-/// has read all it needs from others and written its share. *Completed*: its buffers are free.
-/// Thread rule: as Engine; abort() from any thread.
+/// Each operation goes through four counts, in order: submitted >= published >= worked >=
+/// completed. *Published*: announced in this rank's ring, with its data when that is small.
+/// *Worked*: this rank has read all it needs from others and written its share. *Completed*: its
+/// buffers are free. Thread rule: as Engine; abort() from any thread.
 #pragma once
 
 #include <array>
@@ -43,16 +43,17 @@ class ShmEngine final : public Engine {
   struct Entry {
     Operation operation;
     uint32_t call = 0;
-    int64_t num_elements = 0;  ///< as in CallLine
-    int64_t payload_bytes = 0; ///< what peers must see of this rank's memory
+    int64_t num_elements = 0;   ///< as in CallLine
+    int64_t payload_bytes = 0;  ///< what peers must see of this rank's memory
     Path path = Path::undecided;
-    int next_rank = 0;         ///< whose announcement is looked at next
+    int next_rank = 0;  ///< whose announcement is looked at next
     int64_t staged_chunks = 0;
     int64_t drained_chunks = 0;
     std::optional<TimePoint> deadline;  ///< set on submit, or when run() first sleeps
   };
 
-  // What keeps the engine from going on: `flag` of `rank` has to reach `target`, for operation `number`.
+  // What keeps the engine from going on: `flag` of `rank` has to reach `target`, for operation
+  // `number`.
   struct Need {
     Flag* flag = nullptr;
     uint32_t target = 0;

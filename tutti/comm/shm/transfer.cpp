@@ -2,7 +2,8 @@
 //
 // small   every rank copies its data beside its announcement; every rank reads all n. One wait, no
 //         barrier at the end: two slots are used in turn.
-// direct  every rank sees everyone's buffer. It reads its slice of all n, adds in registers, writes to
+// direct  every rank sees everyone's buffer. It reads its slice of all n, adds in registers, writes
+// to
 //         all n: 2nS bytes moved, the least possible. A second wait, for all to have finished.
 // staged  buffers that peers cannot see pass through two cache-sized slots a rank, chunk by chunk.
 #include <algorithm>
@@ -130,13 +131,13 @@ void ShmEngine::transfer_direct(const Entry& entry, uint64_t number) {
       for (int i = 0; i < size_; ++i) {
         const int r = (rank_ + i) % size_;
         copy_bytes(bytes_of(operation.output) + r * part_bytes,
-             address_of(line_of(r, number).places.input), part_bytes);
+                   address_of(line_of(r, number).places.input), part_bytes);
       }
       break;
     case Collective::broadcast:
       if (operation.root != rank_)
         copy_bytes(operation.output.data, address_of(line_of(operation.root, number).places.output),
-             part_bytes);
+                   part_bytes);
       break;
     case Collective::barrier: break;
   }
@@ -148,8 +149,8 @@ int64_t ShmEngine::chunk_elements(const Entry& entry) const {
   return state_.facts().slot_bytes / parts / size_of(entry.operation.output.dtype);
 }
 
-// Chunks are numbered through all operations. Chunk j lies in slot j % 2; it may be overwritten when
-// all have drained chunk j - 2. A rank stages at most one chunk ahead of what it drains.
+// Chunks are numbered through all operations. Chunk j lies in slot j % 2; it may be overwritten
+// when all have drained chunk j - 2. A rank stages at most one chunk ahead of what it drains.
 bool ShmEngine::transfer_staged(Entry& entry, uint64_t number) {
   const int64_t per_chunk = chunk_elements(entry);
   const int64_t chunks = (entry.num_elements + per_chunk - 1) / per_chunk;
@@ -226,7 +227,8 @@ bool ShmEngine::drain_chunk(Entry& entry, uint64_t number) {
       break;
     }
     case Collective::all_gather:
-      for (int r = 0; r < size_; ++r) copy_bytes(output + r * part_bytes + begin, slot_of(r), bytes);
+      for (int r = 0; r < size_; ++r)
+        copy_bytes(output + r * part_bytes + begin, slot_of(r), bytes);
       break;
     case Collective::broadcast: copy_bytes(output + begin, slot_of(operation.root), bytes); break;
     case Collective::barrier: break;
