@@ -23,6 +23,9 @@ class Flag {
       wake();
   }
 
+  /// Publishes `value` where nobody can be asleep waiting for it: a plain store.
+  void set_unwatched(uint32_t value) noexcept { value_.store(value, std::memory_order_release); }
+
   uint32_t value() const noexcept { return value_.load(std::memory_order_acquire); }
 
   /// True when the counter stands at `target` or beyond.

@@ -42,7 +42,7 @@ class Conformance : public testing::TestWithParam<Case> {
     std::vector<int64_t> all = {0, 1, n, n + 1, 997, n > 8 ? 3'001 : 20'011};
     if (n > 1) all.push_back(n - 1);
     for (int64_t bytes :
-         {int64_t{40}, 2 * 4096 / std::max<int64_t>(n, 2), kSlotBytes, 3 * kSlotBytes})
+         {int64_t{40}, 2 * 8192 / std::max<int64_t>(n, 2), kSlotBytes, 3 * kSlotBytes})
       for (int64_t extra : {-1, 0, 1}) all.push_back(bytes / size_of(dtype) + extra);
     return all;
   }

@@ -65,16 +65,15 @@ std::string call_words(uint32_t call, int64_t num_elements) {
 
 void ShmEngine::wait(const Need& need, const Deadline* outer) {
   if (need.flag->spin_until(need.target, policy_.spin_pauses)) return;
-  look_for_failure(need, outer);
-  need.flag->sleep_until(need.target, kFirstSlice);
+  Millis slice = kFirstSlice;
   while (!need.flag->reached(need.target)) {
     look_for_failure(need, outer);
-    look_for_lost(need);
-    Millis left = Deadline(kSlice).left();
-    if (outer != nullptr) left = std::min(left, outer->left());
-    const TimePoint deadline = *entry_of(need.number).deadline;
-    left = std::min(left, std::chrono::ceil<Millis>(deadline - Clock::now()));
-    need.flag->sleep_until(need.target, std::max(left, Millis{1}));
+    if (slice != kFirstSlice) look_for_lost(need);
+    const TimePoint own = *entry_of(need.number).deadline;
+    const Millis left = std::chrono::ceil<Millis>(own - Clock::now());
+    const Millis outer_left = outer == nullptr ? left : outer->left();
+    need.flag->sleep_until(need.target, std::max(Millis{1}, std::min({slice, left, outer_left})));
+    slice = kSlice;
   }
 }
 

@@ -18,12 +18,18 @@ namespace {
 
 constexpr int kMaxRanks = 1024;
 
-// Up to here every rank reduces everything, which saves the barrier at the end; beyond, the n - 1
-// foreign copies that each rank pulls cost more than that barrier. Measured at 2 ranks.
-constexpr int64_t kSmallBytesOfTwo = 4 << 10;
+// Up to here every rank reduces everything, which saves the barrier at the end; beyond, copying and
+// pulling what others copied costs more than that. Measured at 2 ranks: equal at 1.5 KiB (cores
+// near each other) to 4 KiB (far) when waits spin; where waits sleep a barrier costs 5 us or more.
+constexpr int64_t kSmallBytesSpinning = 2 << 10;
+constexpr int64_t kSmallBytesSleeping = 8 << 10;
 
-int64_t small_bytes_for(int size) {
-  return std::clamp<int64_t>(kSmallBytesOfTwo * 2 / size / 64 * 64, 512, kSmallBytesOfTwo);
+// More ranks read more copies, so less is small.
+int64_t small_bytes_for(int size, const ShmOptions& options) {
+  const int cores = options.usable_cores > 0 ? options.usable_cores : host_facts().usable_cores;
+  const int64_t of_two =
+      options.pinned && size <= cores ? kSmallBytesSpinning : kSmallBytesSleeping;
+  return std::clamp<int64_t>(of_two * 2 / size / 64 * 64, 512, of_two);
 }
 
 SegmentFacts make_facts(int size, const ShmOptions& options) {
@@ -34,7 +40,7 @@ SegmentFacts make_facts(int size, const ShmOptions& options) {
   // A staging slot holds at least one 64-byte line for each rank.
   facts.slot_bytes =
       round_up(std::max<int64_t>(options.slot_bytes, int64_t{64} * size), kPageBytes);
-  facts.small_bytes = small_bytes_for(size);
+  facts.small_bytes = small_bytes_for(size, options);
   facts.stride_bytes =
       detail::kBlockBytes +
       round_up(detail::kSlots * (facts.small_bytes + facts.slot_bytes), kPageBytes);

@@ -158,7 +158,13 @@ bool ShmEngine::work() {
   else if (!transfer_staged(entry, number))
     return false;
   ++worked_;
-  blocks_[rank_]->finished.flag.set(static_cast<uint32_t>(worked_));
+  Flag& finished = blocks_[rank_]->finished.flag;
+  // Slots are what a peer waits for after a small operation, and it learns of them from the next
+  // announcement, unless that was made before.
+  if (entry.path == Path::small && published_ == worked_)
+    finished.set_unwatched(static_cast<uint32_t>(worked_));
+  else
+    finished.set(static_cast<uint32_t>(worked_));
   return true;
 }
 
