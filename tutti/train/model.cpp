@@ -100,6 +100,17 @@ class EvaluationMode {
   std::vector<std::pair<at::Tensor, at::Tensor>> own_;
 };
 
+/// Gives every parameter memory of its own again, as a second compile() must find it: the fused
+/// step keeps those of all replicas in one storage.
+void own_storage(const ReplicatedModules& modules) {
+  const at::NoGradGuard no_grad;
+  for (int local = 0; local < modules.size(); ++local) {
+    for (auto& [name, parameter] : unique_parameters(*modules.module(local))) {
+      parameter.set_data(parameter.detach().clone());
+    }
+  }
+}
+
 std::shared_ptr<const data::Epoch> first_epoch(const Strategy& strategy,
                                                const data::Dataset& dataset) {
   return std::make_shared<const data::Epoch>(
@@ -225,6 +236,7 @@ Model::Model(Strategy strategy, ErasedFactory factory)
 
 void Model::compile(CompileOptions options) {
   State& state = *state_;
+  if (state.compiled) detail::own_storage(state.modules);
   state.compiled.reset();
   state.compiled.emplace(detail::Compiled{
       std::visit([&](const auto& choice) { return Optimizer(state.modules, choice); },

@@ -50,18 +50,28 @@ std::string nearest_words(const std::string& name, const std::vector<std::string
 /// Every way in which the file does not fit the model, one sentence each.
 std::vector<std::string> differences(const NamedTensors& wanted, const data::Safetensors& file,
                                      const std::vector<std::string>& aliases) {
-  std::vector<std::string> found;
-  std::vector<std::string> in_file;
-  std::vector<std::string> in_model;
-  for (const auto& array : file.arrays) in_file.push_back(array.name);
-  for (const auto& [name, tensor] : wanted) in_model.push_back(name);
+  std::set<std::string> in_model;
+  for (const auto& [name, tensor] : wanted) in_model.insert(name);
+  const std::set<std::string> also(aliases.begin(), aliases.end());
+  // A name that one side lacks is most likely one that only the other side has.
+  std::vector<std::string> only_in_file;
+  std::vector<std::string> only_in_model;
+  for (const auto& array : file.arrays) {
+    if (!in_model.contains(array.name) && !also.contains(array.name)) {
+      only_in_file.push_back(array.name);
+    }
+  }
+  for (const auto& [name, tensor] : wanted) {
+    if (file.find(name) == nullptr) only_in_model.push_back(name);
+  }
 
+  std::vector<std::string> found;
   for (const auto& [name, tensor] : wanted) {
     const std::string own = words(dtype_of(tensor.scalar_type()), tensor.sizes());
     const Array* array = file.find(name);
     if (array == nullptr) {
       found.push_back(fmt::format("\"{}\", {} in the model, is not in the file{}", name, own,
-                                  nearest_words(name, in_file)));
+                                  nearest_words(name, only_in_file)));
       continue;
     }
     const std::string theirs = words(array->dtype(), array->shape());
@@ -69,13 +79,9 @@ std::vector<std::string> differences(const NamedTensors& wanted, const data::Saf
       found.push_back(fmt::format("\"{}\" is {} in the file, {} in the model", name, theirs, own));
     }
   }
-  std::set<std::string> known(in_model.begin(), in_model.end());
-  known.insert(aliases.begin(), aliases.end());
-  for (const auto& name : in_file) {
-    if (!known.contains(name)) {
-      found.push_back(
-          fmt::format("\"{}\" is not in the model{}", name, nearest_words(name, in_model)));
-    }
+  for (const auto& name : only_in_file) {
+    found.push_back(
+        fmt::format("\"{}\" is not in the model{}", name, nearest_words(name, only_in_model)));
   }
   return found;
 }

@@ -272,8 +272,11 @@ TEST(Model, EvaluatesWithMergedBuffersAndGivesThemBack) {
   EXPECT_EQ(mean_of(1), own[1]);
   const auto merged = model.modules().merged_buffers();
   for (const auto& [name, value] : merged) {
-    if (name == "bn.running_mean") EXPECT_FLOAT_EQ(value.item<float>(), (own[0] + own[1]) / 2);
-    if (name == "bn.num_batches_tracked") EXPECT_EQ(value.item<int64_t>(), 2);
+    if (name == "bn.running_mean") {
+      EXPECT_FLOAT_EQ(value.item<float>(), (own[0] + own[1]) / 2);
+    } else if (name == "bn.num_batches_tracked") {
+      EXPECT_EQ(value.item<int64_t>(), 2);
+    }
   }
   const auto x = torch::zeros({1, 1, 2, 2});
   const auto before = model.predict(x);
