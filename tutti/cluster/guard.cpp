@@ -139,10 +139,7 @@ std::vector<pid_t> children_of_this_process() {
   return children;
 }
 
-bool is_stopped(pid_t pid) noexcept {
-  const char state = stat_of(pid).state;
-  return state == 'T' || state == 't';
-}
+bool is_stopped(pid_t pid) noexcept { return stat_of(pid).state == 'T'; }
 
 struct Guard::Shared {
   std::atomic<int> num_workers{0};

@@ -23,7 +23,7 @@ int kill_job_members(const char* job_entry, bool orphans, std::span<const pid_t>
 /// The children of this process.
 std::vector<pid_t> children_of_this_process();
 
-/// Whether a process is stopped (SIGSTOP, or a debugger).
+/// Whether a process is stopped by a signal (not by a debugger).
 bool is_stopped(pid_t pid) noexcept;
 
 /// A process that watches the launcher and, should it die before dismiss(), ends the job's

@@ -56,7 +56,7 @@ struct Worker {
   std::array<Stream, 2> streams{};
   detail::LastLines last_lines;
   bool running = false;
-  bool lost_a_peer = false;
+  std::string error_class;  // of the error that it reported
 };
 
 // What an epoll event is about; the worker's number stands beside it.
@@ -80,7 +80,7 @@ class Job {
   void read_channel(Worker& worker);
   void on_message(Worker& worker, const DescriptorChannel::Message& received);
   void on_death(Worker& worker);
-  void blame_a_stopped_worker(const Worker& failed);
+  void blame_a_stopped_worker();
   void print_line(Worker& worker, int target, std::string_view line);
   void tell(Worker& worker, const Message& message, std::span<const int> descriptors);
   void send_signal(int signal);
@@ -282,7 +282,7 @@ void Job::on_message(Worker& worker, const DescriptorChannel::Message& received)
   message->worker = worker.result.worker;
   if (message->kind == Message::Kind::failed) {
     const size_t colon = message->text.find(": ");
-    worker.lost_a_peer = message->text.substr(0, colon) == "PeerLost";
+    worker.error_class = message->text.substr(0, colon);
     worker.result.error =
         colon == std::string::npos ? message->text : message->text.substr(colon + 2);
     return;
@@ -325,32 +325,37 @@ void Job::on_death(Worker& worker) {
   } else {
     result.signal = facts.si_status;
   }
-  deaths_.push_back({result.worker, result.failed(), worker.lost_a_peer});
+  deaths_.push_back({result.worker, result.failed(), worker.error_class == "PeerLost"});
   const std::string how = result.ending();
   for (Worker& other : workers_) {
     tell(other, {.kind = Message::Kind::lost, .worker = result.worker, .text = how}, {});
   }
-  if (!result.failed()) return;
-  blame_a_stopped_worker(worker);
-  ending_.on_failure(Clock::now());
+  if (result.failed()) ending_.on_failure(Clock::now());
 }
 
-/// A worker that is stopped lets the others' limits pass: they die first, but it is the cause.
-void Job::blame_a_stopped_worker(const Worker& failed) {
-  const auto failures = std::count_if(deaths_.begin(), deaths_.end(),
-                                      [](const detail::Death& death) { return death.failed; });
-  if (failures > 1 || failed.result.stopped_by_launcher) return;
+/// A worker that is stopped lets the others' limits pass: they die first, but it is the cause. It
+/// is one that is still stopped when the time to end by itself is over.
+void Job::blame_a_stopped_worker() {
+  const auto first = detail::root_of(deaths_);
+  if (!first || ending_.first_signal() != 0) return;
+  const Worker& root = workers_[static_cast<size_t>(*first)];
+  if (root.result.signal != 0 || (!root.error_class.empty() && root.error_class != "Timeout")) {
+    return;
+  }
   for (const Worker& other : workers_) {
-    if (other.running && detail::is_stopped(other.result.pid))
+    if (other.running && detail::is_stopped(other.result.pid)) {
       stopped_worker_ = other.result.worker;
+    }
   }
 }
 
 void Job::send_signal(int signal) {
+  blame_a_stopped_worker();
   for (Worker& worker : workers_) {
     if (!worker.running) continue;
     worker.result.stopped_by_launcher = true;
-    kill(-worker.result.pid, signal);
+    // A stopped process cannot end in order.
+    kill(-worker.result.pid, detail::is_stopped(worker.result.pid) ? SIGKILL : signal);
   }
 }
 

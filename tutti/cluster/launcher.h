@@ -49,8 +49,8 @@ struct LaunchResult {
 /// nor the launcher itself should it be killed.
 ///
 /// The root cause is the first failure in time that was not itself the loss of a peer; failures of
-/// the others follow from it. A worker found stopped (SIGSTOP) when others give up on it is the
-/// cause.
+/// the others follow from it. A worker that is still stopped (SIGSTOP) when
+/// the others have given up on it is the cause though it dies last.
 LaunchResult launch(const LaunchOptions& options);
 
 /// What to print after a failed run: the other workers in a line, the last lines of the one that
