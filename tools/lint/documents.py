@@ -244,8 +244,17 @@ def check_flags(tree, build):
     return found
 
 
+def check_index(tree):
+    """Every page stands in the index of docs/."""
+    index = tree.text("docs/README.md") if "docs/README.md" in tree.files else ""
+    pages = [p.removeprefix("docs/") for p in tree.matching(r"docs/.+/[^/]+\.md")]
+    return [
+        finding("docs", f"docs/{p}", 1, "not in docs/README.md") for p in pages if f"({p})" not in index
+    ]
+
+
 def run(tree, build):
-    found, count = [], 0
+    found, count = check_index(tree), 0
     for program in programs(tree):
         for command in program.commands:
             count += 1

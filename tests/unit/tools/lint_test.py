@@ -199,6 +199,10 @@ int main() {}
         self.assertFalse(documents.matches("a c", "a b c"))
         self.assertFalse(documents.matches("", "a"))
 
+    def test_pages_missing_in_the_index(self):
+        tree = self.tree(docs__README_md="[a](design/a.md)\n", docs__design__a_md="", docs__design__b_md="")
+        self.assertEqual([f.split(":")[0] for f in documents.check_index(tree)], ["docs/design/b.md"])
+
     def test_flags_of_commands(self):
         page = "```sh\ntutti run -n 2 ./a --theirs\ntutti train mlp --epochs 3 --epoch 2\ntutti fly\n```\n"
         tree = self.tree(README_md=page)
