@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <thread>
@@ -113,8 +114,8 @@ bool check(Member& member, int64_t n) {
   member.group().all_reduce_now({member.mine(), n, DType::float32}, ReduceOp::sum, kLimit);
   int32_t right = 1;
   for (int64_t i = 0; i < n; ++i) {
-    const auto expected = static_cast<float>(i % 1009 * size + int64_t{size} * (size - 1) / 2);
-    if (member.mine()[i] != expected) right = 0;
+    const int64_t expected = i % 1009 * size + int64_t{size} * (size - 1) / 2;
+    if (member.mine()[i] != static_cast<float>(expected)) right = 0;
   }
   member.group().all_reduce_now({&right, 1, DType::int32}, ReduceOp::min, kLimit);
   return right == 1;
@@ -136,7 +137,7 @@ int samples_per_round(int64_t bytes) {
 double quantile(std::vector<double> samples, double p) {
   std::sort(samples.begin(), samples.end());
   const auto last = static_cast<double>(samples.size() - 1);
-  return samples[static_cast<size_t>(p * last + 0.5)];
+  return samples[static_cast<size_t>(std::lround(p * last))];
 }
 
 // Adds one round's samples of the slowest ranks to `all`.
