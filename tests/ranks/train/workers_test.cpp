@@ -1,0 +1,162 @@
+// Model with replicas in several processes: everything it does gives what the parts in turn give.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <csignal>
+#include <cstdio>
+
+#include "tutti/base/error.h"
+#include "tutti/base/stop.h"
+#include "tutti/cluster/launcher.h"
+#include "tutti/train/model.h"
+
+#include "tests/support/run_ranks.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Batches of 10 over 27 samples: the last one has 7, so shares are unequal.
+data::Dataset images(int64_t count) {
+  std::vector<float> x;
+  std::vector<int64_t> y;
+  for (int64_t i = 0; i < count; ++i) {
+    y.push_back(i % 3);
+    for (int64_t k = 0; k < 16; ++k) x.push_back(std::sin(static_cast<float>(i * 16 + k)));
+  }
+  return data::from_arrays({data::array_of(x, {count, 1, 4, 4}), data::array_of(y, {count})})
+      .batch(10);
+}
+
+Model make_model(const Strategy& strategy) {
+  Model model(strategy, [] {
+    const auto input = nn::input({1, 4, 4});
+    auto x = nn::batch_norm2d()(nn::conv2d(4, 3, {.padding = 1})(input));
+    x = nn::dropout(0.25)(nn::flatten()(nn::relu()(x)));
+    return nn::Graph(input, nn::linear(3)(x));
+  });
+  model.compile({.optimizer = optim::adam({.learning_rate = 0.01}),
+                 .loss = losses::sparse_categorical_crossentropy(),
+                 .metrics = {metrics::accuracy()}});
+  return model;
+}
+
+/// Everything a Model says about one training, as text with all digits.
+std::string story(const Strategy& strategy, const std::string& path) {
+  Model model = make_model(strategy);
+  const History history =
+      model.fit(images(27).batch(10), {.epochs = 2, .validation = images(7), .verbose = 0});
+  std::string out;
+  for (const auto* name : {"train_loss", "accuracy", "val_loss", "val_accuracy"}) {
+    for (double value : history.column(name)) out += fmt::format("{:.17g} ", value);
+  }
+  const at::Tensor outputs = model.predict(images(7)).contiguous();
+  for (int64_t i = 0; i < outputs.numel(); ++i) {
+    out += fmt::format("{:.9g} ", outputs.data_ptr<float>()[i]);
+  }
+  model.save(path);
+  const std::string before = model.weights_sha256();
+  model.fit(images(10), {.verbose = 0});
+  if (model.weights_sha256() == before) out += "did not learn ";
+  model.load(path);
+  if (model.weights_sha256() != before) out += "did not load ";
+  return out + before;
+}
+
+Strategy strategy_of(const std::string& kind, int replicas) {
+  return Strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 11});
+}
+
+RANK_PROGRAM(tell_story) {
+  rank.mark("story " +
+            story(strategy_of("multi_worker", std::stoi(rank.arguments[0])), rank.arguments[1]));
+}
+
+RANK_PROGRAM(save_in_vain) {
+  Model model = make_model(strategy_of("multi_worker", 2));
+  try {
+    model.save("/no/such/folder/model.safetensors");
+  } catch (const Error& error) {
+    rank.mark(std::string("save failed: ") + error.what());
+  }
+  model.fit(images(10), {.verbose = 0});
+  rank.mark("trained on");
+}
+
+// Only worker 1 sees the signal; both end after the same step.
+RANK_PROGRAM(one_is_asked_to_end) {
+  install_stop_handler();
+  const Strategy strategy = strategy_of("multi_worker", 2);
+  Model model(strategy,
+              [] { return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(16, 3)); });
+  const bool mine = strategy.world().first_rank == 1;
+  int calls = 0;
+  const Loss loss("asks", [&](const at::Tensor& y, const at::Tensor& labels) {
+    if (mine && ++calls == 2) std::raise(SIGTERM);
+    return torch::cross_entropy_loss(y, labels, {}, at::Reduction::None);
+  });
+  model.compile({.optimizer = optim::sgd(), .loss = loss});
+  try {
+    model.fit(images(27), {.epochs = 5, .verbose = 0});
+  } catch (const Interrupted& interrupted) {
+    rank.mark(fmt::format("ended by {} after {} updates", interrupted.signal(),
+                          model.optimizer().version()));
+  }
+}
+
+// Runs another program of this binary as workers: their number, the program, its own arguments.
+RANK_PROGRAM(as_workers) {
+  std::string own;
+  for (size_t i = 2; i < rank.arguments.size(); ++i) own += rank.arguments[i] + "\n";
+  const auto result = launch(
+      {.num_workers = std::stoi(rank.arguments[0]),
+       .command = {"/proc/self/exe"},
+       .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments[1], "TUTTI_TEST_ARGUMENTS=" + own},
+       .announce = false});
+  std::fflush(nullptr);
+  std::_Exit(result.exit_code);
+}
+
+test::RankOutcome as_workers(std::vector<std::string> arguments) {
+  return test::run_ranks(1, "as_workers", {.arguments = std::move(arguments)})[0];
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(ModelWorkers, TellTheStoryOfThePartsInTurn) {
+  const test::TempFolder folder;
+  const std::pair<int, int> worlds[] = {{2, 2}, {3, 3}, {2, 4}};
+  for (const auto& [workers, replicas] : worlds) {
+    const auto out = as_workers({std::to_string(workers), "tell_story", std::to_string(replicas),
+                                 folder / "workers.safetensors"});
+    ASSERT_EQ(out.exit_code, 0) << out.log;
+    const auto expected = story(strategy_of("one_device", replicas), folder / "turns.safetensors");
+    EXPECT_THAT(expected, ::testing::Not(HasSubstr("did not")));
+    EXPECT_EQ(count(out.log, "story " + expected), workers) << expected << "\n" << out.log;
+    EXPECT_EQ(test::get_bytes(folder / "workers.safetensors"),
+              test::get_bytes(folder / "turns.safetensors"));
+  }
+}
+
+TEST(ModelWorkers, AFailedSaveIsAnErrorOnAllAndTrainingCanGoOn) {
+  const auto out = as_workers({"2", "save_in_vain"});
+  EXPECT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_EQ(count(out.log, "save failed"), 2) << out.log;
+  EXPECT_THAT(out.log, HasSubstr("failed on another worker"));
+  EXPECT_EQ(count(out.log, "trained on"), 2) << out.log;
+}
+
+TEST(ModelWorkers, EndAtTheSameStep) {
+  const auto out = as_workers({"2", "one_is_asked_to_end"});
+  EXPECT_EQ(count(out.log, fmt::format("ended by {} after 2 updates", SIGTERM)), 2) << out.log;
+}
+
+}  // namespace
+}  // namespace tutti
