@@ -41,7 +41,8 @@ uint64_t ShmEngine::place_of(const MemorySpan& span) const noexcept {
 
 std::byte* ShmEngine::address_of(uint64_t place) const {
   // The pointer itself, as place_of() sent it through a word of the segment.
-  if (all_threads_) return reinterpret_cast<std::byte*>(place);  // NOLINT(performance-no-int-to-ptr)
+  if (all_threads_)
+    return reinterpret_cast<std::byte*>(place);  // NOLINT(performance-no-int-to-ptr)
   const auto offset = static_cast<int64_t>(place);
   for (const Mapping& extent : extents_)
     if (offset >= extent.offset() && offset < extent.offset() + extent.num_bytes())
