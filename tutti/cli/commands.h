@@ -2,8 +2,8 @@
 /// it, and a line in main.cpp.
 ///
 /// Every add_ function describes its flags on `app` and sets a callback that does the work and
-/// stores the exit code: 0 done, 1 the run failed, 2 wrong usage, 128+signal. Errors are thrown; main
-/// prints them as `tutti NAME: message` and turns their class into the code.
+/// stores the exit code: 0 done, 1 the run failed, 2 wrong usage, 128+signal. Errors are thrown;
+/// main prints them as `tutti NAME: message` and turns their class into the code.
 /// Thread rule: the main thread alone.
 #pragma once
 
@@ -15,5 +15,7 @@ namespace tutti::cli {
 
 void add_run(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
+void add_train(CLI::App& app, int& exit_code);
+void add_bench(CLI::App& app, int& exit_code);
 
 }  // namespace tutti::cli

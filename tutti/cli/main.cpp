@@ -1,9 +1,10 @@
 // The program `tutti`: registers the subcommands, and turns errors into messages and exit codes.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
+
+#include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
@@ -12,7 +13,9 @@
 namespace {
 
 void register_commands(CLI::App& app, int& exit_code) {
+  tutti::cli::add_train(app, exit_code);
   tutti::cli::add_run(app, exit_code);
+  tutti::cli::add_bench(app, exit_code);
   tutti::cli::add_doctor(app, exit_code);
 }
 
@@ -26,13 +29,16 @@ std::string place_of(const CLI::App& app) {
 
 int main(int argc, char** argv) {
   CLI::App app{"Distributed deep-learning training on LibTorch.", "tutti"};
-  app.footer("Examples:\n  tutti doctor\n  tutti run -n 4 ./hello\n\nExit codes: 0 done; 1 the run "
-             "failed; 2 wrong usage or bad input; 128+signal for a killed worker.");
+  app.footer(
+      "Examples:\n  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored "
+             "--replicas 2\n  tutti run -n 4 ./hello\n  tutti doctor\n\nExit codes: 0 done; 1 the run "
+      "failed; 2 wrong usage or bad input; 128+signal for a killed worker.");
   app.require_subcommand(1);
   int exit_code = 0;
   register_commands(app, exit_code);
-  return tutti::cli::guarded([&] { return place_of(app); }, [&] {
-    tutti::cli::parse(app, argc, argv);
-    return exit_code;
-  });
+  return tutti::cli::guarded([&] { return place_of(app); },
+                             [&] {
+                               tutti::cli::parse(app, argc, argv);
+                               return exit_code;
+                             });
 }

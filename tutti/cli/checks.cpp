@@ -1,0 +1,125 @@
+#include "tutti/cli/checks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string_view>
+
+#include "tutti/base/error.h"
+#include "tutti/base/suggest.h"
+
+namespace tutti::cli {
+namespace {
+
+template <class Number>
+std::optional<Number> number_in(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+template <class Accept>
+CLI::Validator number_check(Accept accept, std::string expected) {
+  return CLI::Validator(
+      [accept, expected](std::string& text) {
+        const auto value = number_in<double>(text);
+        if (value && std::isfinite(*value) && accept(*value)) return std::string();
+        return fmt::format("got \"{}\"; expected {}", text, expected);
+      },
+      "");
+}
+
+std::vector<std::string_view> parts_of(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (;;) {
+    const size_t comma = text.find(',');
+    parts.push_back(text.substr(0, comma));
+    if (comma == std::string_view::npos) return parts;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::optional<int64_t> size_in(std::string_view text) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  int64_t unit = 1;
+  if (!text.empty()) {
+    const size_t letter = std::string_view("KMG").find(text.back());
+    if (letter != std::string_view::npos) {
+      unit = int64_t{1} << (10 * (letter + 1));
+      text.remove_suffix(1);
+    }
+  }
+  const auto number = number_in<int64_t>(text);
+  if (!number || *number < 0 || *number > kMost / unit) return std::nullopt;
+  return *number * unit;
+}
+
+}  // namespace
+
+CLI::Validator whole_number(int64_t low, int64_t high) {
+  return CLI::Validator(
+      [low, high](std::string& text) {
+        const auto value = number_in<int64_t>(text);
+        if (value && *value >= low && *value <= high) return std::string();
+        return fmt::format("got \"{}\"; expected a whole number, {} to {}", text, low, high);
+      },
+      "");
+}
+
+CLI::Validator positive_number(double high) {
+  return number_check([high](double value) { return value > 0 && value <= high; },
+                      fmt::format("a number above 0, at most {}", high));
+}
+
+CLI::Validator number_between(double low, double high) {
+  return number_check([low, high](double value) { return value >= low && value <= high; },
+                      fmt::format("a number, {} to {}", low, high));
+}
+
+CLI::Validator one_of(std::string what, std::vector<std::string> known,
+                      std::vector<std::string> later) {
+  return CLI::Validator(
+      [what = std::move(what), known = std::move(known),
+       later = std::move(later)](std::string& text) {
+        if (std::find(known.begin(), known.end(), text) != known.end()) return std::string();
+        if (std::find(later.begin(), later.end(), text) != later.end())
+          return fmt::format("{} \"{}\" is not in this version; it has {}", what, text,
+                             fmt::join(known, ", "));
+        return unknown_message(what, text, known);
+      },
+      "");
+}
+
+std::vector<int64_t> parse_sizes(const std::string& flag, const std::string& text) {
+  std::vector<int64_t> sizes;
+  for (const std::string_view part : parts_of(text)) {
+    const auto size = size_in(part);
+    if (!size)
+      throw UsageError(fmt::format(
+          "{}: got \"{}\" in \"{}\"; expected sizes in bytes, as in 8,1K,64M", flag, part, text));
+    sizes.push_back(*size);
+  }
+  return sizes;
+}
+
+std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& text, int64_t low,
+                                   int64_t high) {
+  std::vector<int64_t> numbers;
+  for (const std::string_view part : parts_of(text)) {
+    const auto number = number_in<int64_t>(part);
+    if (!number || *number < low || *number > high)
+      throw UsageError(
+          fmt::format("{}: got \"{}\" in \"{}\"; expected whole numbers, {} to {}, as in "
+                      "1,2,4",
+                      flag, part, text, low, high));
+    numbers.push_back(*number);
+  }
+  return numbers;
+}
+
+}  // namespace tutti::cli

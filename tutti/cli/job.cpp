@@ -1,0 +1,177 @@
+#include "tutti/cli/job.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cluster/join.h"
+#include "tutti/cluster/launcher.h"
+#include "tutti/models/models.h"
+
+namespace tutti::cli {
+namespace {
+
+constexpr int64_t kMostReplicas = 4096;
+constexpr double kMostSeconds = 30.0 * 24 * 3600;
+
+Millis millis_of(double seconds) {
+  return Millis{std::max<int64_t>(1, static_cast<int64_t>(seconds * 1000))};
+}
+
+void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> strategies) {
+  app.add_option("--strategy", flags.strategy,
+                 "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
+                 "process), multi_worker (processes)")
+      ->check(
+          one_of("strategy", std::move(strategies), {"central_storage", "parameter_server", "tpu"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option(
+         "--replicas", flags.replicas,
+         "Copies of the model that train together, in all (default: 1 for one_device, else the "
+         "usable cores or the workers)")
+      ->check(whole_number(1, kMostReplicas))
+      ->type_name("N");
+  app.add_option("--reduction-shape", flags.reduction_shape,
+                 "one_device: add gradients as these hosts would, \"2x3\" or \"3+1\"")
+      ->type_name("SHAPE");
+  app.add_option("--threads", flags.threads,
+                 "Threads of LibTorch in each replica (default: usable cores / replicas)")
+      ->check(whole_number(1, 1024))
+      ->type_name("T");
+  app.add_option("--time-limit", flags.time_limit_s,
+                 "How long one replica waits for another before it gives up")
+      ->check(positive_number(kMostSeconds))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  app.add_option("--grace", flags.grace_s,
+                 "How long workers may take to end after Ctrl-C or SIGTERM")
+      ->check(number_between(0, kMostSeconds))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies) {
+  std::vector<std::string> strategies = {"one_device", "mirrored", "multi_worker"};
+  strategies.insert(strategies.end(), extra_strategies.begin(), extra_strategies.end());
+  app.add_option("--data", flags.data, "Folder of doodles: one .npy or .npy.gz file a class")
+      ->required()
+      ->type_name("DIR");
+  add_strategy_flags(app, flags, std::move(strategies));
+  app.add_option("--batch-size", flags.global_batch, "Samples of a step, over all replicas")
+      ->check(whole_number(1, int64_t{1} << 31))
+      ->type_name("GLOBAL")
+      ->capture_default_str();
+  app.add_option("--optimizer", flags.optimizer, "sgd, adam or adamw")
+      ->check(one_of("optimizer", {"sgd", "adam", "adamw"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--learning-rate", flags.learning_rate, "Default: the optimizer's own (adam 1e-3)")
+      ->check(positive_number(1e38))
+      ->type_name("R");
+  app.add_option("--seed", flags.seed, "Of initial weights, order of samples and dropout")
+      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
+      ->type_name("S")
+      ->capture_default_str();
+}
+
+bool starts_workers(const JobFlags& flags) {
+  const bool processes = flags.strategy == "multi_worker" || flags.strategy == "independent";
+  return processes && !worker_environment();
+}
+
+int num_workers_of(const JobFlags& flags) {
+  return static_cast<int>(flags.replicas.value_or(host_facts().usable_cores));
+}
+
+std::vector<std::string> own_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> words;
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = std::min(all.find('\0', at), all.size());
+    words.push_back(all.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+int run_as_workers(const std::string& name, const JobFlags& flags, int num_workers) {
+  LaunchOptions options{.num_workers = num_workers, .command = own_command()};
+  options.command.at(0) = std::filesystem::read_symlink("/proc/self/exe").string();
+  options.signal_grace = millis_of(flags.grace_s);
+  const LaunchResult result = launch(options);
+  std::istringstream report(failure_report(result));
+  for (std::string line; std::getline(report, line);)
+    fmt::print(stderr, "{}{}\n", line.starts_with("  ") ? "" : "tutti " + name + ": ", line);
+  return result.exit_code;
+}
+
+StrategyOptions strategy_options(const JobFlags& flags) {
+  StrategyOptions options;
+  options.kind = flags.strategy;
+  options.replicas = static_cast<int>(flags.replicas.value_or(0));
+  options.reduction_shape = flags.reduction_shape;
+  options.threads_per_replica = static_cast<int>(flags.threads.value_or(0));
+  options.time_limit = millis_of(flags.time_limit_s);
+  options.seed = flags.seed;
+
+  int replicas = std::max(options.replicas, 1);
+  if (!flags.reduction_shape.empty()) {
+    const auto shape = ReductionShape::parse(flags.reduction_shape);
+    if (flags.strategy != "one_device")
+      throw UsageError(
+          fmt::format("--reduction-shape {}: can be chosen under one_device alone; under "
+                      "{} it is where the replicas are",
+                      flags.reduction_shape, flags.strategy));
+    if (flags.replicas && *flags.replicas != shape.replicas())
+      throw UsageError(fmt::format("--reduction-shape {} is for {} replicas, but --replicas is {}",
+                                   flags.reduction_shape, shape.replicas(), *flags.replicas));
+    replicas = shape.replicas();
+  }
+  const auto launcher = worker_environment();
+  if (flags.strategy == "mirrored" && !flags.replicas) replicas = host_facts().usable_cores;
+  if (flags.strategy == "multi_worker" && !flags.replicas)
+    replicas = launcher ? launcher->num_workers : num_workers_of(flags);
+  if (launcher && launcher->num_workers > 1 &&
+      (flags.strategy == "one_device" || flags.strategy == "mirrored"))
+    throw UsageError(
+        fmt::format("--strategy {} is for one process, but a launcher started {} workers; "
+                    "use --strategy multi_worker, or start it without `tutti run`",
+                    flags.strategy, launcher->num_workers));
+  if (flags.global_batch < replicas)
+    throw UsageError(
+        fmt::format("--batch-size {} is the global batch and is smaller than the {} "
+                    "replicas that share it; expected {} or more",
+                    flags.global_batch, replicas, replicas));
+  return options;
+}
+
+nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset) {
+  return models::model_by_name(
+      flags.model, {.classes = dataset.num_classes(), .input = dataset.columns().at(0).shape});
+}
+
+void check_batch(const JobFlags& flags, const data::Dataset& train) {
+  if (flags.global_batch > train.num_samples())
+    throw UsageError(
+        fmt::format("--batch-size {} is more than the {} training samples in {}; expected "
+                    "{} or less",
+                    flags.global_batch, train.num_samples(), flags.data, train.num_samples()));
+}
+
+}  // namespace tutti::cli

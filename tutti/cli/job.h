@@ -1,0 +1,65 @@
+/// A training job as flags describe it: model, data and strategy, checked before any work starts.
+/// `train` and `bench step` share them.
+/// Thread rule: the main thread alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/data/dataset.h"
+#include "tutti/nn/graph.h"
+#include "tutti/strategy/strategy.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tutti::cli {
+
+/// What was typed; unset is empty.
+struct JobFlags {
+  std::string model;
+  std::string data;
+  std::string strategy = "one_device";
+  std::optional<int64_t> replicas;  ///< of the whole world
+  std::string reduction_shape;
+  std::optional<int64_t> threads;  ///< of LibTorch in each replica
+  double time_limit_s = 30;
+  double grace_s = 2;  ///< between SIGTERM to the job and SIGKILL
+  int64_t global_batch = 128;
+  std::string optimizer = "adam";
+  std::optional<double> learning_rate;
+  uint64_t seed = 0;
+};
+
+/// Describes the flags on `app`. `extra_strategies` are known beside those of Strategy.
+void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies = {});
+
+/// Whether this process is to start the workers of its job itself: multi_worker, outside a
+/// launcher.
+bool starts_workers(const JobFlags& flags);
+
+/// How many workers those are: the number of replicas, or the usable cores when none was given.
+int num_workers_of(const JobFlags& flags);
+
+/// Starts this very command (`name`: "train") again as each of `num_workers` workers, prints what
+/// failed, and returns the job's exit code.
+int run_as_workers(const std::string& name, const JobFlags& flags, int num_workers);
+
+/// The arguments this process was started with, the program's name first.
+std::vector<std::string> own_command();
+
+/// Strategy's options. Throws UsageError when they contradict each other, the global batch is
+/// smaller than the number of replicas, or there are more workers than replicas.
+StrategyOptions strategy_options(const JobFlags& flags);
+
+/// The model that was named, for the samples and classes of `dataset`. UsageError when it cannot
+/// take them.
+nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset);
+
+/// UsageError when a global batch holds more samples than there are.
+void check_batch(const JobFlags& flags, const data::Dataset& train);
+
+}  // namespace tutti::cli

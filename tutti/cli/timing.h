@@ -1,0 +1,22 @@
+/// Figures from the times of steps.
+/// Thread rule: pure functions.
+#pragma once
+
+#include <chrono>
+#include <vector>
+
+namespace tutti::cli {
+
+/// Milliseconds between two readings of the steady clock.
+inline double ms_between(std::chrono::steady_clock::time_point from,
+                         std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+/// The value below which `fraction` (0 to 1) of the values lie, by linear interpolation; 0 for
+/// none.
+double quantile(std::vector<double> values, double fraction);
+
+inline double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
+
+}  // namespace tutti::cli

@@ -1,0 +1,202 @@
+// tutti train: trains a model of the zoo on a folder of doodles, under any strategy.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/stop.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/job.h"
+#include "tutti/data/quickdraw.h"
+#include "tutti/models/models.h"
+#include "tutti/train/model.h"
+
+namespace tutti::cli {
+namespace {
+
+// Test samples evaluated at once, over all replicas: large enough for full speed, small in memory.
+constexpr int64_t kTestBatch = 512;
+
+struct TrainFlags {
+  JobFlags job;
+  int64_t epochs = 5;
+  int64_t max_steps = 0;
+  std::string out;
+  std::string json;
+  std::string nan = "stop";
+};
+
+// All that is settled before the first step.
+struct Plan {
+  StrategyOptions strategy;
+  data::Dataset train, test;
+  nn::Graph graph;
+};
+
+std::filesystem::path weights_file(const TrainFlags& flags) {
+  return std::filesystem::path(flags.out) / "model.safetensors";
+}
+
+std::filesystem::path history_file(const TrainFlags& flags) {
+  return std::filesystem::path(flags.out) / "history.csv";
+}
+
+void check_outputs(const TrainFlags& flags) {
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
+  if (flags.out.empty()) return;
+  std::error_code failure;
+  std::filesystem::create_directories(flags.out, failure);
+  if (failure)
+    throw UsageError(
+        fmt::format("--out {}: the folder cannot be made: {}", flags.out, failure.message()));
+  require_writable(weights_file(flags), "--out");
+  require_writable(history_file(flags), "--out");
+}
+
+Plan make_plan(const TrainFlags& flags) {
+  StrategyOptions strategy = strategy_options(flags.job);
+  auto train = data::quickdraw(flags.job.data, {.split = "train"});
+  auto test = data::quickdraw(flags.job.data, {.split = "test"});
+  check_batch(flags.job, train);
+  nn::Graph graph = model_for(flags.job, train);
+  check_outputs(flags);
+  return {std::move(strategy), train.shuffle().batch(flags.job.global_batch),
+          test.batch(kTestBatch), std::move(graph)};
+}
+
+void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strategy) {
+  const int replicas = strategy.num_replicas_in_sync();
+  fmt::print("{}: {} parameters, {} classes; {} samples to train on, {} to test\n", flags.job.model,
+             with_commas(static_cast<double>(plan.graph.num_parameters())),
+             plan.train.num_classes(), with_commas(static_cast<double>(plan.train.num_samples())),
+             with_commas(static_cast<double>(plan.test.num_samples())));
+  fmt::print("{}: {} replica{} of {} thread{}, reduction shape {}; global batch {}\n",
+             strategy.kind(), replicas, replicas == 1 ? "" : "s",
+             strategy.options().threads_per_replica,
+             strategy.options().threads_per_replica == 1 ? "" : "s",
+             strategy.reduction_shape().to_string(), flags.job.global_batch);
+  std::fflush(stdout);
+}
+
+nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy,
+                               const History& history, const std::string& sha256) {
+  return {{"model", flags.job.model},
+          {"strategy", strategy.kind()},
+          {"replicas", strategy.num_replicas_in_sync()},
+          {"reduction_shape", strategy.reduction_shape().to_string()},
+          {"epochs", history.rows.size()},
+          {"global_batch", flags.job.global_batch},
+          {"train_seconds", history.train_seconds},
+          {"images_per_second", history.images_per_second()},
+          {"step_ms_p50", history.step_ms_percentile(0.5)},
+          {"step_ms_p99", history.step_ms_percentile(0.99)},
+          {"train_loss", history.column("train_loss")},
+          {"val_loss", history.last("val_loss")},
+          {"val_accuracy", history.last("val_accuracy")},
+          {"weights_sha256", sha256}};
+}
+
+void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const History& history) {
+  fmt::print("{}\n", history.to_string());
+  fmt::print("test accuracy {:.4f} after {} steps: {:.1f} s of training, {} images/s\n",
+             history.last("val_accuracy"), with_commas(static_cast<double>(history.steps)),
+             history.train_seconds, with_commas(history.images_per_second()));
+  if (flags.out.empty()) {
+    fmt::print("weights were not kept: --out DIR saves them\n");
+  } else {
+    fmt::print("saved {} and {}\n", weights_file(flags).string(), history_file(flags).string());
+  }
+  if (!flags.json.empty()) fmt::print("figures are in {}\n", flags.json);
+  if (strategy.kind() == "mirrored")
+    fmt::print(
+        "try next: --strategy multi_worker, which trains the same weights, bit for bit, in {} "
+        "processes\n",
+        strategy.num_replicas_in_sync());
+  std::fflush(stdout);
+}
+
+// Collective over workers; worker 0 writes and prints.
+int train_here(const TrainFlags& flags, const Plan& plan) {
+  install_stop_handler();
+  Strategy strategy(plan.strategy);
+  const bool speaks = strategy.world().first_rank == 0;
+  Model model(strategy, [&plan] { return plan.graph; });
+  model.compile(
+      {.optimizer = optim::rule_by_name(flags.job.optimizer, flags.job.learning_rate.value_or(0)),
+       .loss = losses::sparse_categorical_crossentropy(),
+       .metrics = {metrics::accuracy()}});
+  if (speaks) announce(flags, plan, strategy);
+
+  const History history =
+      model.fit(plan.train, {.epochs = flags.epochs,
+                             .validation = plan.test,
+                             .max_steps = flags.max_steps,
+                             .verbose = speaks ? 1 : 0,
+                             .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on});
+  const std::string sha256 = model.weights_sha256();
+  if (!flags.out.empty()) model.save(weights_file(flags));
+  if (!speaks) return 0;
+  if (!flags.out.empty()) history.save_csv(history_file(flags));
+  if (!flags.json.empty())
+    write_file_atomically(flags.json, json_of(flags, strategy, history, sha256).dump(2) + "\n");
+  say_what_came_out(flags, strategy, history);
+  return 0;
+}
+
+int train(const TrainFlags& flags) {
+  const Plan plan = make_plan(flags);
+  if (starts_workers(flags.job))
+    return run_as_workers("train", flags.job, num_workers_of(flags.job));
+  return train_here(flags, plan);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<TrainFlags>();
+  CLI::App* command =
+      app.add_subcommand("train", "Train a model of the zoo on a folder of doodles");
+  command->add_option("MODEL", flags->job.model, "mlp, wide, cnn (doodle_cnn) or resnet18")
+      ->required()
+      ->check(one_of("model", models::model_names()))
+      ->type_name("");
+  add_job_flags(*command, flags->job);
+  command->add_option("--epochs", flags->epochs, "Passes over the training data")
+      ->check(whole_number(1, 1'000'000))
+      ->type_name("E")
+      ->capture_default_str();
+  command->add_option("--max-steps", flags->max_steps, "End after so many steps in all")
+      ->check(whole_number(1, int64_t{1} << 40))
+      ->type_name("K");
+  command->add_option("--out", flags->out, "Folder for model.safetensors and history.csv")
+      ->type_name("DIR");
+  command->add_option("--json", flags->json, "File for the figures of this training")
+      ->type_name("FILE");
+  command->add_option("--nan", flags->nan, "What to do when the loss is no number: stop or ignore")
+      ->check(one_of("answer to --nan", {"stop", "ignore"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->footer(
+      "Examples:\n"
+      "  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored --replicas 2\n"
+      "  tutti train mlp --data examples/data/quickdraw --epochs 3 --batch-size 256 --out "
+      "runs/mlp\n"
+      "  tutti train cnn --data examples/data/quickdraw --strategy multi_worker --replicas 2 "
+      "--json cnn.json\n\n"
+      "N replicas give the same weights, bit for bit, as threads (mirrored), as processes\n"
+      "(multi_worker) and in turn (one_device --replicas N). Exit codes: 0 done; 1 training "
+      "failed;\n"
+      "2 wrong usage or bad input, found before training; 128+signal.");
+  command->callback([flags, &exit_code] { exit_code = train(*flags); });
+}
+
+}  // namespace tutti::cli
