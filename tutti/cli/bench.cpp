@@ -1,0 +1,215 @@
+// tutti bench: the flags of the benchmarks. What each measures is in its own file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/host.h"
+#include "tutti/cli/bench_all_reduce.h"
+#include "tutti/cli/bench_compare.h"
+#include "tutti/cli/bench_scale.h"
+#include "tutti/cli/bench_step.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+
+namespace tutti::cli {
+namespace {
+
+constexpr int64_t kMostSteps = 100'000'000;
+
+void add_model_flag(CLI::App& app, std::string& model) {
+  app.add_option("--model", model, "mlp, cnn or wide")
+      ->required()
+      ->check(one_of("model", {"mlp", "cnn", "wide", "doodle_cnn", "resnet18"}))
+      ->type_name("NAME");
+}
+
+void add_json_flag(CLI::App& app, std::string& json) {
+  app.add_option("--json", json, "File for the figures, a JSON object a line")->type_name("FILE");
+}
+
+void add_step_flags(CLI::App& app, StepFlags& flags) {
+  app.add_option("--steps", flags.steps, "Timed steps")
+      ->check(whole_number(1, kMostSteps))
+      ->type_name("K")
+      ->capture_default_str();
+  app.add_option("--warmup", flags.warmup, "Steps before the clock starts")
+      ->check(whole_number(0, kMostSteps))
+      ->type_name("K")
+      ->capture_default_str();
+  app.add_flag("--preload", flags.preload, "Make batches before the clock starts");
+  app.add_flag("--unfused", flags.unfused,
+               "All-reduce, then update every replica, instead of the "
+               "fused step");
+}
+
+struct AllReduceFlags {
+  std::string engine = "shm";
+  int64_t ranks = 2;
+  std::string bytes = "8,1K,64K,1M,16M,64M";
+  int64_t rounds = 5;
+  bool no_pin = false;
+  std::string json;
+};
+
+int bench_all_reduce(const AllReduceFlags& flags) {
+  AllReduceBench bench{.bytes = parse_sizes("--bytes", flags.bytes),
+                       .rounds = static_cast<int>(flags.rounds),
+                       .pin = !flags.no_pin};
+  if (flags.engine == "solo" && flags.ranks != 1)
+    throw UsageError(
+        fmt::format("--engine solo is a group of one, but --ranks is {}", flags.ranks));
+  int64_t largest = 0;
+  for (const int64_t bytes : bench.bytes) largest = std::max(largest, bytes);
+  check_memory_for(flags.ranks * largest, fmt::format("the buffers of {} ranks", flags.ranks));
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
+  const auto rows = flags.engine == "solo"
+                        ? measure_all_reduce(Group(), bench)
+                        : bench_all_reduce_threads(static_cast<int>(flags.ranks), bench);
+  fmt::print("{:>12} {:>12} {:>12} {:>9} {:>15}   engine={} ranks={} flag round trip {:.0f} ns\n",
+             "bytes", "p50 us", "p99 us", "GB/s", "share of floor", flags.engine, flags.ranks,
+             rows.empty() ? 0.0 : rows[0].flag_round_trip_ns);
+  std::string lines;
+  bool correct = true;
+  for (const AllReduceRow& row : rows) {
+    fmt::print("{:>12} {:>12.2f} {:>12.2f} {:>9.2f} {:>15.2f}{}\n", row.bytes, row.p50_us,
+               row.p99_us, row.bus_gb_s, row.floor_fraction, row.correct ? "" : "   WRONG SUM");
+    lines += row.to_json() + "\n";
+    correct &= row.correct;
+  }
+  fmt::print("{}", lines);
+  if (!flags.json.empty()) write_file_atomically(flags.json, lines);
+  return correct ? 0 : 1;
+}
+
+void add_all_reduce(CLI::App& bench, int& exit_code) {
+  auto flags = std::make_shared<AllReduceFlags>();
+  CLI::App* command =
+      bench.add_subcommand("all-reduce", "An engine's all-reduce, beside its floor");
+  command->add_option("--engine", flags->engine, "shm or solo")
+      ->check(one_of("engine", {"shm", "solo"}, {"tcp", "hier", "mpi", "nccl"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_option("--ranks", flags->ranks, "How many, on this machine")
+      ->check(whole_number(1, 256))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--bytes", flags->bytes, "Sizes, with K, M, G for powers of 1024")
+      ->type_name("SIZE,...")
+      ->capture_default_str();
+  command->add_option("--rounds", flags->rounds, "Turns of all sizes")
+      ->check(whole_number(1, 1000))
+      ->type_name("R")
+      ->capture_default_str();
+  command->add_flag("--no-pin", flags->no_pin, "Do not pin ranks to cores of their own");
+  add_json_flag(*command, flags->json);
+  command->footer(
+      "Examples:\n"
+      "  tutti bench all-reduce\n"
+      "  tutti bench all-reduce --engine shm --ranks 2 --bytes 8,1K,64M --json shm.json");
+  command->callback([flags, &exit_code] { exit_code = bench_all_reduce(*flags); });
+}
+
+void add_step(CLI::App& bench, int& exit_code) {
+  auto flags = std::make_shared<StepFlags>();
+  CLI::App* command = bench.add_subcommand("step", "What a training step costs, and where it goes");
+  add_model_flag(*command, flags->job.model);
+  add_job_flags(*command, flags->job, {"independent"});
+  add_step_flags(*command, *flags);
+  add_json_flag(*command, flags->json);
+  command->footer(
+      "Strategy `independent` trains as many processes that never talk to each other: the "
+      "limit.\n\n"
+      "Examples:\n"
+      "  tutti bench step --model mlp --strategy mirrored --replicas 2 --data "
+      "examples/data/quickdraw\n"
+      "  tutti bench step --model wide --strategy multi_worker --replicas 2 --batch-size 128 "
+      "--steps 100 --data examples/data/quickdraw --json step.json");
+  command->callback([flags, &exit_code] { exit_code = bench_step(*flags); });
+}
+
+void add_scale(CLI::App& bench, int& exit_code) {
+  auto flags = std::make_shared<ScaleFlags>();
+  JobFlags& job = flags->step.job;
+  job.strategy = "mirrored";
+  CLI::App* command =
+      bench.add_subcommand("scale", "Speed by number of replicas, beside its limit");
+  add_model_flag(*command, job.model);
+  command->add_option("--data", job.data, "Folder of doodles")->required()->type_name("DIR");
+  command->add_option("--strategy", job.strategy, "mirrored or multi_worker")
+      ->check(one_of("strategy", {"mirrored", "multi_worker"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_option("--replicas", flags->replicas, "How many, one after another")
+      ->type_name("N,N,...")
+      ->capture_default_str();
+  command
+      ->add_option("--batch-per-replica", flags->batch_per_replica, "Samples of a step, a replica")
+      ->check(whole_number(1, 1 << 24))
+      ->type_name("B")
+      ->capture_default_str();
+  command
+      ->add_option("--threads", job.threads,
+                   "Of LibTorch in each replica (default: usable cores / most replicas)")
+      ->check(whole_number(1, 1024))
+      ->type_name("T");
+  command->add_option("--rounds", flags->rounds, "Medians of so many rounds")
+      ->check(whole_number(1, 1000))
+      ->type_name("R")
+      ->capture_default_str();
+  add_step_flags(*command, flags->step);
+  add_json_flag(*command, flags->step.json);
+  command->footer(
+      "Example:\n  tutti bench scale --model cnn --replicas 1,2,4 --data "
+      "examples/data/quickdraw");
+  command->callback([flags, &exit_code] { exit_code = bench_scale(*flags); });
+}
+
+void add_compare(CLI::App& bench, int& exit_code) {
+  auto flags = std::make_shared<CompareFlags>();
+  CLI::App* command = bench.add_subcommand("compare", "The same work in PyTorch and here, in turn");
+  command->add_option("--data", flags->data, "Folder of doodles")
+      ->type_name("DIR")
+      ->capture_default_str();
+  command->add_option("--models", flags->models, "Of mlp, cnn, wide")
+      ->type_name("NAME,...")
+      ->capture_default_str();
+  command->add_option("--rounds", flags->rounds, "Medians of so many rounds")
+      ->check(whole_number(1, 1000))
+      ->type_name("R")
+      ->capture_default_str();
+  command->add_option("--steps", flags->steps, "Timed steps (default: what takes 1.5 s)")
+      ->check(whole_number(1, kMostSteps))
+      ->type_name("K");
+  command->add_flag("--quick", flags->quick, "A few steps, one round: does it still run?");
+  command->add_flag("--all-reduce", flags->all_reduce,
+                    "shm all-reduce against Open MPI and Gloo, instead of steps");
+  add_json_flag(*command, flags->json);
+  command->footer(
+      "PyTorch and Open MPI are installed by tools/setup --bench.\n\n"
+      "Examples:\n"
+      "  tutti bench compare\n"
+      "  tutti bench compare --models mlp --rounds 9 --json compare.json\n"
+      "  tutti bench compare --all-reduce");
+  command->callback([flags, &exit_code] { exit_code = bench_compare(*flags); });
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, int& exit_code) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure: all-reduce, step, scale, compare");
+  bench->require_subcommand(1);
+  bench->footer(
+      "Example:\n  tutti bench step --model mlp --strategy mirrored --replicas 2 --data "
+      "examples/data/quickdraw");
+  add_all_reduce(*bench, exit_code);
+  add_step(*bench, exit_code);
+  add_scale(*bench, exit_code);
+  add_compare(*bench, exit_code);
+}
+
+}  // namespace tutti::cli

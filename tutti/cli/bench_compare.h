@@ -1,0 +1,49 @@
+/// `tutti bench compare`: the same work in PyTorch and here, in turn, in one run.
+///
+/// Rows, bounds and aims are those of the design's table of what a step may cost. Every contender
+/// gets its best: batches in memory before the clock starts, warm-up, its own cores, fused Adam,
+/// one thread a rank. Thread rule: the main thread alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tutti::cli {
+
+struct CompareFlags {
+  std::string data = "examples/data/quickdraw";
+  std::string models = "mlp,cnn,wide";
+  int64_t rounds = 5;
+  int64_t steps = 0;        ///< timed steps of each measurement; 0: as many as take 1.5 s
+  bool quick = false;       ///< a few steps, one round: does it still run?
+  bool all_reduce = false;  ///< all-reduce against Open MPI and Gloo instead of steps
+  std::string json;
+};
+
+/// A claim: `ours` is at least `bound` times as fast as `theirs`; `aim` is what it should be.
+struct Claim {
+  std::string ours, theirs;  ///< names of contenders
+  double bound = 0, aim = 0;
+};
+
+/// A model at a batch size, and what is claimed of it.
+struct Subject {
+  std::string model;
+  int64_t batch = 64;  ///< of one replica; two replicas train
+  std::vector<Claim> claims;
+};
+
+/// The design's rows for these models. UsageError for an unknown model.
+std::vector<Subject> subjects_for(const std::vector<std::string>& models);
+
+/// UsageError (exit 2) that names tools/setup --bench when there is no PyTorch.
+int bench_compare(const CompareFlags& flags);
+
+/// `--all-reduce`: shm beside Open MPI (when mpicc and mpirun are installed) and Gloo.
+int compare_all_reduce(const CompareFlags& flags);
+
+/// The Python of .venv. UsageError when it has no torch.
+std::string python_with_torch();
+
+}  // namespace tutti::cli

@@ -1,0 +1,172 @@
+#include "tutti/cli/bench_contenders.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/cli/bench_compare.h"
+#include "tutti/cli/bench_runs.h"
+#include "tutti/cli/child.h"
+
+namespace tutti::cli {
+namespace {
+
+// Starting Python with torch on a busy machine, and a whole measurement.
+constexpr Millis kStartLimit{120'000};
+constexpr Millis kWorkLimit{10 * 60'000};
+
+class Ours final : public Contender {
+ public:
+  Ours(std::string strategy, std::string data)
+      : strategy_(std::move(strategy)), data_(std::move(data)) {}
+
+  int64_t replicas() const { return strategy_ == "one_device" ? 1 : kReplicas; }
+  int64_t step_images(const Trial& trial) const override { return replicas() * trial.batch; }
+
+  double images_per_second(const Trial& trial) override {
+    StepFlags flags;
+    flags.job.model = trial.model;
+    flags.job.data = data_;
+    flags.job.strategy = strategy_;
+    flags.job.replicas = replicas();
+    flags.job.threads = 1;
+    flags.job.global_batch = step_images(trial);
+    flags.steps = trial.steps;
+    flags.warmup = trial.warmup;
+    flags.preload = true;
+    return run_step(flags).at("images_per_second").get<double>();
+  }
+
+ private:
+  std::string strategy_, data_;
+};
+
+// Cores [first, first + count) of those usable, as "0,1"; empty where there are not enough.
+std::string core_list(int first, int count) {
+  const auto& cores = host_facts().cores;
+  if (first + count > static_cast<int>(cores.size())) return "";
+  return fmt::format("{}", fmt::join(cores.begin() + first, cores.begin() + first + count, ","));
+}
+
+// A file under which the ranks of one job meet; gone with this object.
+class MeetingPlace {
+ public:
+  MeetingPlace() {
+    static std::atomic<int> number{0};
+    path_ = std::filesystem::temp_directory_path() /
+            fmt::format("tutti-bench-{}-{}", getpid(), number.fetch_add(1));
+  }
+  ~MeetingPlace() {
+    std::error_code gone_already;
+    std::filesystem::remove(path_, gone_already);
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+struct PeerPlan {
+  std::string mode;  // "ddp" or "alone"
+  int processes = 1;
+  int threads = 1;  // of each
+};
+
+// Processes of bench/peer/step.py that stay and wait for trial.
+class Peers final : public Contender {
+ public:
+  Peers(PeerPlan plan, const std::string& data) : plan_(plan) {
+    for (int rank = 0; rank < plan_.processes; ++rank) {
+      std::vector<std::string> command = {python_with_torch(),
+                                          (checkout() / "bench/peer/step.py").string(),
+                                          plan_.mode,
+                                          "--data",
+                                          data,
+                                          "--threads",
+                                          std::to_string(plan_.threads),
+                                          "--cores",
+                                          core_list(rank * plan_.threads, plan_.threads)};
+      if (plan_.mode == "ddp")
+        command.insert(command.end(), {"--rank", std::to_string(rank), "--ranks",
+                                       std::to_string(plan_.processes), "--store", store_.path()});
+      children_.emplace_back(
+          std::move(command),
+          std::vector<std::string>{fmt::format("OMP_NUM_THREADS={}", plan_.threads),
+                                   "OMP_PROC_BIND=true"});
+    }
+    for (Child& child : children_) child.hear(kStartLimit);  // it has imported torch
+  }
+
+  int64_t batch_of_each(const Trial& trial) const { return trial.batch * plan_.threads; }
+  int64_t step_images(const Trial& trial) const override {
+    return batch_of_each(trial) * plan_.processes;
+  }
+
+  double images_per_second(const Trial& trial) override {
+    const nlohmann::json command = {{"model", trial.model},
+                                    {"batch", batch_of_each(trial)},
+                                    {"steps", trial.steps},
+                                    {"warmup", trial.warmup}};
+    for (Child& child : children_) child.say(command.dump());
+    double total = 0, slowest = 0;
+    for (Child& child : children_) {
+      const double rate =
+          nlohmann::json::parse(child.hear(kWorkLimit)).at("images_per_second").get<double>();
+      total += rate;
+      slowest = slowest == 0 ? rate : std::min(slowest, rate);
+    }
+    // Ranks that wait for each other are as fast as the slowest of them.
+    return plan_.mode == "ddp" ? slowest * plan_.processes : total;
+  }
+
+ private:
+  PeerPlan plan_;
+  MeetingPlace store_;
+  std::vector<Child> children_;
+};
+
+class PlainLibTorch final : public Contender {
+ public:
+  explicit PlainLibTorch(std::string data) : data_(std::move(data)) {
+    program_ = own_program().parent_path() / "bench_plain_libtorch";
+    if (!std::filesystem::exists(program_))
+      throw UsageError(
+          fmt::format("{} was not built; build everything: make build", program_.string()));
+  }
+
+  int64_t step_images(const Trial& trial) const override { return trial.batch; }
+
+  double images_per_second(const Trial& trial) override {
+    Child child({program_.string(), trial.model, data_, std::to_string(trial.batch),
+                 std::to_string(trial.steps), std::to_string(trial.warmup)});
+    return json_in(child.finish(kWorkLimit)).at("images_per_second").get<double>();
+  }
+
+ private:
+  std::string data_;
+  std::filesystem::path program_;
+};
+
+}  // namespace
+
+std::unique_ptr<Contender> make_ours(const std::string& strategy, const std::string& data) {
+  return std::make_unique<Ours>(strategy, data);
+}
+std::unique_ptr<Contender> make_ddp(const std::string& data) {
+  return std::make_unique<Peers>(PeerPlan{.mode = "ddp", .processes = kReplicas}, data);
+}
+std::unique_ptr<Contender> make_one_process(const std::string& data) {
+  return std::make_unique<Peers>(PeerPlan{.mode = "alone", .threads = kReplicas}, data);
+}
+std::unique_ptr<Contender> make_separate(const std::string& data) {
+  return std::make_unique<Peers>(PeerPlan{.mode = "alone", .processes = kReplicas}, data);
+}
+std::unique_ptr<Contender> make_plain_libtorch(const std::string& data) {
+  return std::make_unique<PlainLibTorch>(data);
+}
+
+}  // namespace tutti::cli

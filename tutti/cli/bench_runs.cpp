@@ -1,0 +1,90 @@
+#include "tutti/cli/bench_runs.h"
+
+#include <fmt/format.h>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/cli/child.h"
+#include "tutti/cli/torch_facts.h"
+
+namespace tutti::cli {
+namespace {
+
+// Far beyond any measurement; a program that hangs ends the benchmark.
+constexpr Millis kRunLimit{10 * 60'000};
+
+std::string commit_of(const std::filesystem::path& folder) {
+  try {
+    std::string commit = Child({"git", "-C", folder.string(), "describe", "--always", "--dirty"})
+                             .finish(Millis{10'000});
+    while (!commit.empty() && commit.back() == '\n') commit.pop_back();
+    return commit;
+  } catch (const Error&) {  // no git, or no repository: a release archive
+    return "unknown";
+  }
+}
+
+}  // namespace
+
+std::filesystem::path own_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+std::filesystem::path checkout() {
+  for (const auto& start : {own_program().parent_path(), std::filesystem::current_path()})
+    for (auto folder = start;; folder = folder.parent_path()) {
+      if (std::filesystem::exists(folder / "bench/peer/step.py")) return folder;
+      if (folder == folder.parent_path()) break;
+    }
+  throw UsageError(
+      "bench/peer was not found above this program or the working folder: run it in a "
+      "checkout of tutti");
+}
+
+nlohmann::json json_in(const std::string& output) {
+  for (size_t at = 0; at < output.size();) {
+    const size_t end = std::min(output.find('\n', at), output.size());
+    const size_t brace = output.find('{', at);
+    if (brace < end) return nlohmann::json::parse(output.substr(brace, end - brace));
+    at = end + 1;
+  }
+  throw Error("expected a line of JSON, got:\n" + output);
+}
+
+nlohmann::json run_step(const StepFlags& flags) {
+  const JobFlags& job = flags.job;
+  std::vector<std::string> command = {own_program().string(),
+                                      "bench",
+                                      "step",
+                                      "--model",
+                                      job.model,
+                                      "--data",
+                                      job.data,
+                                      "--strategy",
+                                      job.strategy,
+                                      "--replicas",
+                                      std::to_string(job.replicas.value_or(1)),
+                                      "--batch-size",
+                                      std::to_string(job.global_batch),
+                                      "--steps",
+                                      std::to_string(flags.steps),
+                                      "--warmup",
+                                      std::to_string(flags.warmup),
+                                      "--optimizer",
+                                      job.optimizer,
+                                      "--seed",
+                                      std::to_string(job.seed)};
+  if (job.threads) command.insert(command.end(), {"--threads", std::to_string(*job.threads)});
+  if (flags.preload) command.push_back("--preload");
+  if (flags.unfused) command.push_back("--unfused");
+  return json_in(Child(std::move(command)).finish(kRunLimit));
+}
+
+nlohmann::ordered_json surroundings() {
+  const HostFacts& host = host_facts();
+  return {{"commit", commit_of(checkout())},
+          {"machine", host.cpu_model},
+          {"cores", host.usable_cores},
+          {"compiler", fmt::format("g++ {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__)},
+          {"torch", torch_facts().version}};
+}
+
+}  // namespace tutti::cli

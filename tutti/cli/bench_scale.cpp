@@ -1,0 +1,99 @@
+#include "tutti/cli/bench_scale.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/host.h"
+#include "tutti/cli/bench_runs.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/timing.h"
+#include "tutti/data/quickdraw.h"
+
+namespace tutti::cli {
+namespace {
+
+struct Rates {
+  std::vector<double> ours, limit, ratio;
+};
+
+// One step of `replicas` replicas, each with one share of the cores that all sizes can have.
+StepFlags with_replicas(const ScaleFlags& flags, int64_t replicas, int64_t threads) {
+  StepFlags step = flags.step;
+  step.job.replicas = replicas;
+  step.job.global_batch = replicas * flags.batch_per_replica;
+  step.job.threads = threads;
+  // One replica alone is what every strategy is compared with: nothing to wait for, no launcher.
+  if (replicas == 1) step.job.strategy = "one_device";
+  return step;
+}
+
+Rates measure(const ScaleFlags& flags, int64_t replicas, int64_t threads) {
+  Rates rates;
+  for (int64_t round = 0; round < flags.rounds; ++round) {
+    const StepFlags step = with_replicas(flags, replicas, threads);
+    StepFlags alone = step;
+    alone.job.strategy = "independent";
+    const double ours = run_step(step).at("images_per_second").get<double>();
+    const double limit = run_step(alone).at("images_per_second").get<double>();
+    rates.ours.push_back(ours);
+    rates.limit.push_back(limit);
+    rates.ratio.push_back(ours / limit);
+  }
+  return rates;
+}
+
+}  // namespace
+
+int bench_scale(const ScaleFlags& flags) {
+  const auto counts = parse_numbers("--replicas", flags.replicas, 1, 4096);
+  if (!flags.step.json.empty()) require_writable(flags.step.json, "--json");
+  const auto train = data::quickdraw(flags.step.job.data, {.split = "train"});
+  for (const int64_t count : counts) {
+    JobFlags job = with_replicas(flags, count, 1).job;
+    check_batch(job, train);
+    strategy_options(job);
+  }
+  int64_t most = 1;
+  for (const int64_t count : counts) most = std::max(most, count);
+  const int64_t threads =
+      flags.step.job.threads.value_or(std::max<int64_t>(1, host_facts().usable_cores / most));
+
+  fmt::print("{} under {}, {} samples a replica, {} thread{} each, medians of {} rounds\n",
+             flags.step.job.model, flags.step.job.strategy, flags.batch_per_replica, threads,
+             threads == 1 ? "" : "s", flags.rounds);
+  fmt::print("{:>8} {:>10} {:>8} {:>10} {:>15} {:>14}\n", "replicas", "images/s", "speedup",
+             "efficiency", "limit images/s", "share of limit");
+  std::string lines;
+  double first = 0;
+  for (const int64_t count : counts) {
+    const Rates rates = measure(flags, count, threads);
+    const double ours = median(rates.ours);
+    if (first == 0) first = ours / static_cast<double>(counts[0]);
+    const double speedup = ours / first;
+    const double efficiency = speedup / static_cast<double>(count);
+    const double share = median(rates.ratio);
+    fmt::print("{:>8} {:>10.0f} {:>8.2f} {:>10.2f} {:>15.0f} {:>14.2f}\n", count, ours, speedup,
+               efficiency, median(rates.limit), share);
+    std::fflush(stdout);
+    nlohmann::ordered_json line = {{"bench", "scale"},
+                                   {"model", flags.step.job.model},
+                                   {"strategy", flags.step.job.strategy},
+                                   {"replicas", count},
+                                   {"global_batch", count * flags.batch_per_replica},
+                                   {"images_per_second", ours},
+                                   {"speedup", speedup},
+                                   {"efficiency", efficiency},
+                                   {"limit_images_per_second", median(rates.limit)},
+                                   {"share_of_limit", share}};
+    line.update(surroundings());
+    lines += line.dump() + "\n";
+  }
+  fmt::print("{}", lines);
+  if (!flags.step.json.empty()) write_file_atomically(flags.step.json, lines);
+  return 0;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,285 @@
+#include "tutti/cli/bench_step.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/host.h"
+#include "tutti/base/random.h"
+#include "tutti/cli/timing.h"
+#include "tutti/cluster/join.h"
+#include "tutti/data/quickdraw.h"
+#include "tutti/nn/graph_module.h"
+#include "tutti/nn/sample_context.h"
+#include "tutti/optim/rule.h"
+#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/replicated.h"
+#include "tutti/train/losses.h"
+
+namespace tutti::cli {
+namespace {
+
+using Pair = std::pair<at::Tensor, at::Tensor>;
+
+// More batches than this are not kept by --preload: they would only push each other out of the
+// cache that both we and the peers have.
+constexpr size_t kPreloaded = 32;
+
+// What the first replica writes down, one entry a timed step.
+struct Times {
+  std::vector<double> step, data, compute, sync;
+};
+
+// Global batches in order, epoch after epoch. One replica's own: no thread waits for another's
+// order.
+class Batches {
+ public:
+  Batches(Strategy strategy, const data::Dataset& train)
+      : data_(strategy.distribute(train)), per_epoch_(train.num_batches()) {}
+
+  DistributedBatch at(int64_t step) {
+    const int64_t epoch = step / per_epoch_;
+    if (epoch != epoch_) {
+      range_.emplace(data_.epoch(epoch));
+      epoch_ = epoch;
+    }
+    return *DistributedDataset::Batches::iterator(&*range_, step % per_epoch_);
+  }
+
+ private:
+  DistributedDataset data_;
+  int64_t per_epoch_;
+  int64_t epoch_ = -1;
+  std::optional<DistributedDataset::Batches> range_;
+};
+
+class Measurement {
+ public:
+  Measurement(const StepFlags& flags, Strategy strategy, const nn::Graph& graph,
+              const data::Dataset& train)
+      : flags_(flags),
+        strategy_(std::move(strategy)),
+        train_(train.shuffle().batch(flags.job.global_batch)),
+        net_(strategy_, [graph] { return nn::make_module(graph); }),
+        optimizer_(make_optimizer()),
+        batches_(strategy_.world().local, Batches(strategy_, train_)),
+        losses_(strategy_.world().local) {}
+
+  StepFigures run() {
+    if (flags_.preload) preload();
+    steps(0, flags_.warmup, false);
+    times_ = {};
+    const auto begin = Clock::now();
+    steps(flags_.warmup, flags_.warmup + flags_.steps, true);
+    const double seconds = ms_between(begin, Clock::now()) / 1000;
+    return figures(seconds);
+  }
+
+ private:
+  Optimizer make_optimizer() const {
+    const auto rule =
+        optim::rule_by_name(flags_.job.optimizer, flags_.job.learning_rate.value_or(0));
+    if (flags_.unfused) return Optimizer(net_, rule, ReplicatedOptions{});
+    return Optimizer(net_, rule);
+  }
+
+  int64_t size_of(int64_t step) const {
+    return flags_.preload ? flags_.job.global_batch
+                          : std::min(flags_.job.global_batch,
+                                     train_.num_samples() -
+                                         step % train_.num_batches() * flags_.job.global_batch);
+  }
+
+  void preload() {
+    const int64_t whole = std::max<int64_t>(1, train_.num_samples() / flags_.job.global_batch);
+    const auto count = std::min<int64_t>(whole, kPreloaded);
+    preloaded_ = strategy_
+                     .run([&](ReplicaContext& replica) {
+                       std::vector<Pair> mine;
+                       for (int64_t i = 0; i < count; ++i)
+                         mine.push_back(batches_[replica.local_rank()].at(i).local(replica));
+                       return mine;
+                     })
+                     .values();
+  }
+
+  // One step of one replica; `note` where its times go, or null.
+  void step(ReplicaContext& replica, int64_t number, Times* note) {
+    const int local = replica.local_rank();
+    const auto begin = Clock::now();
+    std::optional<DistributedBatch> batch;
+    if (!flags_.preload) batch.emplace(batches_[local].at(number));
+    const auto [x, y] =
+        batch ? batch->local(replica) : preloaded_[local][number % preloaded_[local].size()];
+    const nn::SampleContext here({.seed = flags_.job.seed,
+                                  .step = number,
+                                  .first_row = batch ? batch->first_row(replica) : 0});
+    const auto read = Clock::now();
+    auto computed = read;
+    const auto global = static_cast<double>(batch ? batch->global_size() : flags_.job.global_batch);
+    double sum = 0;
+    const auto loss =
+        loss_.kernel().scaled_sum(net_.local(replica)->forward(x), y, 1 / global, sum);
+    if (note)  // the clock is read when autograd has finished, inside minimize()
+      loss.register_hook([&computed](const at::Tensor&) {
+        torch::autograd::Engine::get_default_engine().queue_callback(
+            [&computed] { computed = Clock::now(); });
+      });
+    optimizer_.minimize(replica, loss);
+    losses_[local] = sum / global;
+    if (!note) return;
+    const auto end = Clock::now();
+    note->data.push_back(ms_between(begin, read));
+    note->compute.push_back(ms_between(read, computed));
+    note->sync.push_back(ms_between(computed, end));
+    note->step.push_back(ms_between(begin, end));
+  }
+
+  void steps(int64_t from, int64_t to, bool timed) {
+    const auto loop = [&](ReplicaContext& replica, int64_t first, int64_t last) {
+      Times* note = timed && replica.local_rank() == 0 ? &times_ : nullptr;
+      for (int64_t number = first; number < last; ++number) step(replica, number, note);
+    };
+    if (!strategy_.world().in_turn() || strategy_.world().size == 1)
+      return strategy_.run([&](ReplicaContext& replica) { loop(replica, from, to); });
+    for (int64_t number = from; number < to;
+         ++number) {  // replicas that take turns end a step together
+      const auto begin = Clock::now();
+      strategy_.run([&](ReplicaContext& replica) { loop(replica, number, number + 1); });
+      if (timed) times_.step.back() = ms_between(begin, Clock::now());
+    }
+  }
+
+  StepFigures figures(double seconds) {
+    const auto mean = [](const std::vector<double>& values) {
+      double sum = 0;
+      for (double value : values) sum += value;
+      return values.empty() ? 0 : sum / static_cast<double>(values.size());
+    };
+    int64_t images = 0;
+    for (int64_t i = 0; i < flags_.steps; ++i) images += size_of(flags_.warmup + i);
+    StepFigures figures;
+    figures.images_per_second = static_cast<double>(images) / seconds;
+    figures.step_ms_p50 = quantile(times_.step, 0.5);
+    figures.step_ms_p99 = quantile(times_.step, 0.99);
+    figures.compute_ms = mean(times_.compute);
+    figures.sync_ms = mean(times_.sync);
+    figures.data_ms = mean(times_.data);
+    figures.loss =
+        strategy_.reduce(ReduceOp::sum, PerReplica<double>(losses_, strategy_.world().first_rank));
+    return figures;
+  }
+
+  StepFlags flags_;
+  Strategy strategy_;
+  data::Dataset train_;
+  Replicated<nn::GraphModule> net_;
+  Optimizer optimizer_;
+  Loss loss_ = losses::sparse_categorical_crossentropy();
+  // By local replica.
+  std::vector<Batches> batches_;
+  std::vector<std::vector<Pair>> preloaded_;
+  std::vector<double> losses_;  // this part of the last step's loss
+  Times times_;
+};
+
+// Cores of its own for a worker that trains by itself.
+void pin_to_own_cores(int worker, int num_workers, int threads) {
+  const auto& cores = host_facts().cores;
+  if (int64_t{num_workers} * threads > static_cast<int64_t>(cores.size())) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (int i = 0; i < threads; ++i) CPU_SET(cores[worker * threads + i], &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0)
+    throw Error(fmt::format("worker {}: cannot be pinned: {}", worker, errno_words(errno)));
+}
+
+// One worker among several that never talk, but to begin together and to add up at the end.
+StepFigures measure_alone(const StepFlags& flags, StrategyOptions options, const nn::Graph& graph,
+                          const data::Dataset& train) {
+  Group all = join(options.time_limit);
+  const int workers = all.size();
+  const int threads = flags.job.threads ? static_cast<int>(*flags.job.threads)
+                                        : std::max(1, host_facts().usable_cores / workers);
+  pin_to_own_cores(all.rank(), workers, threads);
+  StepFlags mine = flags;
+  mine.job.global_batch = flags.job.global_batch / workers;
+  options.kind = "one_device";
+  options.replicas = 1;
+  options.threads_per_replica = threads;
+  Strategy strategy(options);
+  all.barrier(options.time_limit);
+  StepFigures figures = measure_steps(mine, strategy, graph, train);
+  double totals[] = {figures.images_per_second, figures.loss / workers};
+  all.all_reduce_now(span_of(std::span<double>(totals)), ReduceOp::sum, options.time_limit);
+  figures.images_per_second = totals[0];
+  figures.loss = totals[1];
+  return figures;
+}
+
+nlohmann::ordered_json json_of(const StepFlags& flags, int replicas, const StepFigures& figures) {
+  return {{"bench", "step"},
+          {"model", flags.job.model},
+          {"strategy", flags.job.strategy},
+          {"replicas", replicas},
+          {"global_batch", flags.job.global_batch},
+          {"images_per_second", figures.images_per_second},
+          {"step_ms_p50", figures.step_ms_p50},
+          {"step_ms_p99", figures.step_ms_p99},
+          {"compute_ms", figures.compute_ms},
+          {"sync_ms", figures.sync_ms},
+          {"data_ms", figures.data_ms},
+          {"loss", figures.loss}};
+}
+
+void report(const StepFlags& flags, int replicas, const StepFigures& figures) {
+  fmt::print("{:<8} {:<13} {:>8} {:>6} {:>10} {:>9} {:>9} {:>11} {:>8} {:>8}\n", "model",
+             "strategy", "replicas", "batch", "images/s", "p50 ms", "p99 ms", "compute ms",
+             "sync ms", "data ms");
+  fmt::print("{:<8} {:<13} {:>8} {:>6} {:>10.0f} {:>9.3f} {:>9.3f} {:>11.3f} {:>8.3f} {:>8.3f}\n",
+             flags.job.model, flags.job.strategy, replicas, flags.job.global_batch,
+             figures.images_per_second, figures.step_ms_p50, figures.step_ms_p99,
+             figures.compute_ms, figures.sync_ms, figures.data_ms);
+  const std::string line = json_of(flags, replicas, figures).dump();
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+  if (!flags.json.empty()) write_file_atomically(flags.json, line + "\n");
+}
+
+}  // namespace
+
+StepFigures measure_steps(const StepFlags& flags, Strategy strategy, const nn::Graph& graph,
+                          const data::Dataset& train) {
+  return Measurement(flags, std::move(strategy), graph, train).run();
+}
+
+int bench_step(const StepFlags& flags) {
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
+  const StrategyOptions options = strategy_options(flags.job);
+  const auto train = data::quickdraw(flags.job.data, {.split = "train"});
+  check_batch(flags.job, train);
+  const nn::Graph graph = model_for(flags.job, train);
+  if (starts_workers(flags.job))
+    return run_as_workers("bench step", flags.job, num_workers_of(flags.job));
+
+  if (flags.job.strategy == "independent") {
+    const StepFigures figures = measure_alone(flags, options, graph, train);
+    const auto worker = worker_environment();
+    if (worker->worker == 0) report(flags, worker->num_workers, figures);
+    return 0;
+  }
+  Strategy strategy(options);
+  const StepFigures figures = measure_steps(flags, strategy, graph, train);
+  if (strategy.world().first_rank == 0) report(flags, strategy.num_replicas_in_sync(), figures);
+  return 0;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,44 @@
+/// `tutti bench step`: what one training step costs, and where its time goes.
+///
+/// Measures the loop a user writes (Replicated, Optimizer::minimize, DistributedDataset), all steps
+/// in one run(). Times are those of the worker's first replica. Thread rule: the main thread alone.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "tutti/cli/job.h"
+
+namespace tutti::cli {
+
+struct StepFlags {
+  JobFlags job;
+  int64_t steps = 200;
+  int64_t warmup = 20;
+  bool preload = false;  ///< batches are made before the clock starts
+  bool unfused = false;  ///< all-reduce, then an update on every replica
+  std::string json;      ///< file; empty: none
+};
+
+struct StepFigures {
+  double images_per_second = 0;
+  double step_ms_p50 = 0, step_ms_p99 = 0;
+  double compute_ms = 0;  ///< forward and backward, mean of a step
+  double sync_ms = 0;     ///< from the end of backward until the parameters are new
+  double data_ms = 0;     ///< reading the replica's part of the batch
+  double loss = 0;        ///< of the last step, over the global batch
+};
+
+/// Trains under `strategy` and measures. Collective over workers; all of them get the same loss.
+StepFigures measure_steps(const StepFlags& flags, Strategy strategy, const nn::Graph& graph,
+                          const data::Dataset& train);
+
+/// The command: checks, starts workers where needed, prints a table and a JSON line, writes --json.
+/// Besides Strategy's kinds it knows `independent`: each worker trains by itself on cores of its
+/// own, all begin together, and images_per_second is their sum: the limit of any synchronous
+/// training.
+int bench_step(const StepFlags& flags);
+
+}  // namespace tutti::cli
