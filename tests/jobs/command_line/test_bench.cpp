@@ -1,0 +1,203 @@
+// Every benchmark of `tutti bench` for a few steps, so that none rots: figures are there, not how
+// good.
+#include <gmock/gmock.h>
+
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+using nlohmann::json;
+
+constexpr const char* kData = "examples/data/quickdraw";
+
+CommandResult bench(Words words, const std::vector<std::string>& environment = {}) {
+  words.insert(words.begin(), {TUTTI_PROGRAM, "bench"});
+  return run_command(words, environment, Millis{280'000});
+}
+
+std::vector<json> lines_of(const std::filesystem::path& file) {
+  std::istringstream text(get_bytes(file));
+  std::vector<json> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST(BenchSmoke, StepUnderEachStrategy) {
+  for (const std::string strategy : {"one_device", "mirrored", "multi_worker", "independent"})
+    for (const bool preload : {false, true}) {
+      const TempFolder folder;
+      Words words = {"step",
+                     "--model",
+                     "mlp",
+                     "--strategy",
+                     strategy,
+                     "--replicas",
+                     "2",
+                     "--batch-size",
+                     "128",
+                     "--steps",
+                     "6",
+                     "--warmup",
+                     "2",
+                     "--data",
+                     kData,
+                     "--json",
+                     folder / "f.json"};
+      if (preload) words.push_back("--preload");
+      const auto result = bench(words);
+      ASSERT_EQ(result.exit_code, 0) << strategy << result.err;
+      const auto lines = lines_of(folder / "f.json");
+      ASSERT_EQ(lines.size(), 1u);
+      const json& line = lines[0];
+      EXPECT_EQ(line.at("bench"), "step");
+      EXPECT_EQ(line.at("model"), "mlp");
+      EXPECT_EQ(line.at("strategy"), strategy);
+      EXPECT_EQ(line.at("replicas"), 2);
+      EXPECT_EQ(line.at("global_batch"), 128);
+      for (const char* name : {"images_per_second", "step_ms_p50", "step_ms_p99", "compute_ms",
+                               "sync_ms", "data_ms", "loss"})
+        EXPECT_GT(line.at(name).get<double>(), 0) << strategy << name;
+      EXPECT_LT(line.at("loss").get<double>(), 3.0) << "about log(10) at the start";
+      EXPECT_THAT(result.out, HasSubstr(line.dump().substr(0, 40)));
+    }
+}
+
+TEST(BenchSmoke, StepGivesTheSameLossUnderEachStrategy) {
+  const auto loss = [](const std::string& strategy, bool unfused) {
+    const TempFolder folder;
+    Words words = {"step",
+                   "--model",
+                   "cnn",
+                   "--strategy",
+                   strategy,
+                   "--replicas",
+                   "2",
+                   "--threads",
+                   "1",
+                   "--steps",
+                   "3",
+                   "--warmup",
+                   "1",
+                   "--data",
+                   kData,
+                   "--json",
+                   folder / "f.json"};
+    if (unfused) words.push_back("--unfused");
+    const auto result = bench(words);
+    EXPECT_EQ(result.exit_code, 0) << strategy << result.err;
+    return lines_of(folder / "f.json").at(0).at("loss").get<double>();
+  };
+  const double expected = loss("one_device", false);
+  for (const bool unfused : {false, true}) {
+    EXPECT_EQ(loss("mirrored", unfused), expected);
+    EXPECT_EQ(loss("multi_worker", unfused), expected);
+  }
+}
+
+TEST(BenchSmoke, AllReduce) {
+  const TempFolder folder;
+  for (const auto& [engine, ranks] : {std::pair{"shm", "3"}, std::pair{"solo", "1"}}) {
+    const auto result = bench({"all-reduce", "--engine", engine, "--ranks", ranks, "--bytes",
+                               "8,1K,1M", "--rounds", "1", "--json", folder / "f.json"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto lines = lines_of(folder / "f.json");
+    ASSERT_EQ(lines.size(), 3u);
+    EXPECT_EQ(lines[1].at("bytes"), 1024);
+    for (const json& line : lines) {
+      EXPECT_EQ(line.at("bench"), "all-reduce");
+      EXPECT_EQ(line.at("engine"), engine);
+      EXPECT_EQ(line.at("ranks"), std::stoi(ranks));
+      EXPECT_EQ(line.at("correct"), true);
+      for (const char* name : {"p50_us", "p99_us", "bus_gb_s", "floor_fraction"})
+        EXPECT_TRUE(line.at(name).is_number()) << name;
+    }
+  }
+}
+
+TEST(BenchSmoke, Scale) {
+  const TempFolder folder;
+  const auto result =
+      bench({"scale", "--model", "mlp", "--replicas", "1,2", "--steps", "5", "--warmup", "1",
+             "--rounds", "1", "--data", kData, "--json", folder / "f.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = lines_of(folder / "f.json");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].at("speedup"), 1.0);
+  EXPECT_EQ(lines[1].at("global_batch"), 128);
+  for (const json& line : lines)
+    for (const char* name :
+         {"images_per_second", "efficiency", "limit_images_per_second", "share_of_limit"})
+      EXPECT_GT(line.at(name).get<double>(), 0) << name;
+}
+
+// Where PyTorch is, every row; elsewhere the answer says how to get it.
+TEST(BenchSmoke, Compare) {
+  const bool torch = run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code == 0;
+  const TempFolder folder;
+  const auto result = bench({"compare", "--quick", "--models", "mlp", "--json", folder / "f.json"});
+  if (!torch) {
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("tools/setup --bench"));
+    return;
+  }
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = lines_of(folder / "f.json");
+  EXPECT_EQ(lines.size(), 5u);
+  for (const json& line : lines) {
+    EXPECT_GT(line.at("ratio").get<double>(), 0);
+    for (const char* name : {"commit", "machine", "compiler", "torch", "bound", "aim"})
+      EXPECT_TRUE(line.contains(name)) << name;
+  }
+}
+
+TEST(Bench, BadInputIsAnsweredBeforeWork) {
+  const struct {
+    Words words;
+    const char* answer;
+  } cases[] = {
+      {{"stpe"}, "did you mean \"step\"?"},
+      {{"step", "--model", "mpl", "--data", kData}, "did you mean \"mlp\"?"},
+      {{"step", "--model", "mlp", "--data", kData, "--steps", "0"}, "--steps"},
+      {{"step", "--model", "mlp", "--data", kData, "--stesp", "9"}, "did you mean \"--steps\"?"},
+      {{"step", "--model", "mlp", "--data", "not/there"}, "not/there"},
+      {{"step", "--model", "mlp", "--data", kData, "--strategy", "mirrored", "--replicas", "9",
+        "--batch-size", "8"},
+       "9 replicas"},
+      {{"step", "--model", "mlp", "--data", kData, "--json", "/not/there/x"}, "/not/there/x"},
+      {{"scale", "--model", "mlp", "--data", kData, "--replicas", "1,,2"}, "1,,2"},
+      {{"scale", "--model", "mlp", "--data", kData, "--replicas", "0"}, "--replicas"},
+      {{"all-reduce", "--engine", "shn"}, "did you mean \"shm\"?"},
+      {{"all-reduce", "--engine", "tcp"}, "not in this version"},
+      {{"all-reduce", "--engine", "solo", "--ranks", "2"}, "solo"},
+      {{"all-reduce", "--ranks", "0"}, "--ranks"},
+      {{"all-reduce", "--bytes", "8,1KB"}, "1KB"},
+      {{"all-reduce", "--bytes", "7"}, "7"},
+      {{"compare", "--models", "mlp,cmn"}, "did you mean \"cnn\"?"},
+      {{"compare", "--rounds", "0"}, "--rounds"},
+  };
+  for (const auto& c : cases) {
+    const auto result = bench(c.words);
+    EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(c.words) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(c.answer)) << testing::PrintToString(c.words);
+    EXPECT_EQ(result.out, "") << testing::PrintToString(c.words);
+  }
+}
+
+TEST(Bench, HelpShowsExamples) {
+  for (const char* name : {"all-reduce", "step", "scale", "compare"}) {
+    const auto result = bench({name, "--help"});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.out, HasSubstr("tutti bench " + std::string(name))) << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test

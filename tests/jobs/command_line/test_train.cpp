@@ -1,0 +1,240 @@
+// `tutti train` as a user runs it: bad input, figures, equal weights, signals, a killed worker.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+using Words = std::vector<std::string>;
+using nlohmann::json;
+
+constexpr const char* kData = "examples/data/quickdraw";
+
+CommandResult train(Words words) {
+  words.insert(words.begin(), {TUTTI_PROGRAM, "train"});
+  return run_command(words, {}, Millis{240'000});
+}
+
+// Figures of a training that must succeed.
+json figures(Words words) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  words.insert(words.end(), {"--data", kData, "--json", file});
+  const auto result = train(words);
+  EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(words) << result.err << result.out;
+  return result.exit_code == 0 ? json::parse(get_bytes(file)) : json{};
+}
+
+// Runs a bash script whose $@ is `tutti train ...` and whose $LOG is a file for its output.
+CommandResult train_in_script(const TempFolder& folder, const std::string& script, Words words) {
+  words.insert(words.begin(), {"bash", "-c", "set -m; " + script, "bash", TUTTI_PROGRAM, "train"});
+  words.insert(words.end(), {"--data", kData});
+  return run_command(words, {"LOG=" + (folder / "log").string()}, Millis{120'000});
+}
+
+// "$@" in the background, past its first word about an epoch.
+const std::string kStart =
+    "\"$@\" > $LOG 2>&1 & job=$!; until grep -q 'epoch 1' $LOG; do "
+    "kill -0 $job || { cat $LOG; exit 99; }; sleep 0.05; done; ";
+
+TEST(Train, BadInputIsAnsweredBeforeTraining) {
+  const TempFolder folder;
+  const std::string empty = folder / "empty", broken = folder / "broken";
+  std::filesystem::create_directory(empty);
+  std::filesystem::create_directory(broken);
+  put_bytes(std::filesystem::path(broken) / "cat.npy", "this is no array");
+  put_bytes(folder / "file", "");
+  const std::string under_file = folder / "file/inside";
+
+  const struct {
+    Words words;
+    std::vector<const char*> answer;
+  } cases[] = {
+      {{"doodle_cmn", "--data", kData},
+       {"unknown model \"doodle_cmn\"", "did you mean \"doodle_cnn\"?"}},
+      {{"--data", kData}, {"MODEL"}},
+      {{"mlp"}, {"--data"}},
+      {{"mlp", "--data", kData, "--strategy", "mirored"}, {"did you mean \"mirrored\"?"}},
+      {{"mlp", "--data", kData, "--strategy", "parameter_server"}, {"not in this version"}},
+      {{"mlp", "--data", kData, "--optimizer", "adan"}, {"did you mean \"adam\"?"}},
+      {{"mlp", "--data", kData, "--replicas", "0"}, {"--replicas", "got \"0\"", "1 to 4096"}},
+      {{"mlp", "--data", kData, "--replicas", "-2"}, {"--replicas", "got \"-2\""}},
+      {{"mlp", "--data", kData, "--replicas", "two"}, {"--replicas", "got \"two\""}},
+      {{"mlp", "--data", kData, "--replicas", "1000000"}, {"--replicas", "1 to 4096"}},
+      {{"mlp", "--data", kData, "--epochs", "0"}, {"--epochs", "got \"0\""}},
+      {{"mlp", "--data", kData, "--epochs", "1.5"}, {"--epochs", "got \"1.5\""}},
+      {{"mlp", "--data", kData, "--batch-size", "-1"}, {"--batch-size", "got \"-1\""}},
+      {{"mlp", "--data", kData, "--batch-size", "99999999"}, {"--batch-size 99999999", "25000"}},
+      {{"mlp", "--data", kData, "--learning-rate", "nan"}, {"--learning-rate", "above 0"}},
+      {{"mlp", "--data", kData, "--learning-rate", "-1"}, {"--learning-rate", "got \"-1\""}},
+      {{"mlp", "--data", kData, "--max-steps", "0"}, {"--max-steps"}},
+      {{"mlp", "--data", kData, "--threads", "0"}, {"--threads"}},
+      {{"mlp", "--data", kData, "--time-limit", "0"}, {"--time-limit"}},
+      {{"mlp", "--data", kData, "--seed", "-7"}, {"--seed"}},
+      {{"mlp", "--data", kData, "--nan", "stpo"}, {"did you mean \"stop\"?"}},
+      {{"mlp", "--data", kData, "--epocs", "3"}, {"did you mean \"--epochs\"?"}},
+      {{"mlp", "--data", kData, "--resume"}, {"unknown flag \"--resume\""}},
+      {{"mlp", "--data", kData, "--strategy", "mirrored", "--replicas", "4", "--batch-size", "3"},
+       {"--batch-size 3", "4 replicas"}},
+      {{"mlp", "--data", kData, "--strategy", "multi_worker", "--replicas", "4", "--batch-size",
+        "3"},
+       {"--batch-size 3", "4 replicas"}},
+      {{"mlp", "--data", kData, "--replicas", "4", "--reduction-shape", "2x3"}, {"2x3", "6", "4"}},
+      {{"mlp", "--data", kData, "--reduction-shape", "2by3"}, {"2by3"}},
+      {{"mlp", "--data", kData, "--strategy", "mirrored", "--reduction-shape", "2x3"},
+       {"one_device"}},
+      {{"linear_regression", "--data", kData}, {"linear_regression"}},
+      {{"mlp", "--data", "not/there"}, {"not/there"}},
+      {{"mlp", "--data", empty}, {"empty"}},
+      {{"mlp", "--data", broken}, {"cat.npy"}},
+      {{"mlp", "--data", broken, "--strategy", "multi_worker", "--replicas", "2"}, {"cat.npy"}},
+      {{"mlp", "--data", kData, "--json", "/not/there/x.json"}, {"--json", "/not/there/x.json"}},
+      {{"mlp", "--data", kData, "--out", under_file}, {"--out", "file/inside"}},
+      {{"mlp", "--data", kData, "--out", "/proc/nothing"}, {"--out", "/proc/nothing"}},
+  };
+  for (const auto& c : cases) {
+    const std::string line = testing::PrintToString(c.words);
+    const auto result = train(c.words);
+    EXPECT_EQ(result.exit_code, 2) << line << result.err;
+    EXPECT_THAT(result.err, StartsWith("tutti train: ")) << line;
+    for (const char* part : c.answer) EXPECT_THAT(result.err, HasSubstr(part)) << line;
+    EXPECT_EQ(result.out, "") << line;
+  }
+}
+
+TEST(Train, HelpShowsExamples) {
+  const auto result = train({"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:"), HasSubstr("tutti train doodle_cnn"),
+                                HasSubstr("--reduction-shape")));
+}
+
+TEST(Train, FiguresAndFiles) {
+  const TempFolder folder;
+  const std::string out = folder / "a/b", file = folder / "figures.json";
+  const auto result = train({"mlp", "--data", kData, "--strategy", "mirrored", "--replicas", "2",
+                             "--epochs", "2", "--batch-size", "100", "--out", out, "--json", file});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("test accuracy"), HasSubstr(out), HasSubstr(file)));
+  EXPECT_THAT(get_bytes(std::filesystem::path(out) / "history.csv"),
+              StartsWith("epoch,train_loss"));
+  EXPECT_GT(std::filesystem::file_size(std::filesystem::path(out) / "model.safetensors"), 400'000u);
+  EXPECT_THAT(folder.names(), testing::UnorderedElementsAre("a", "figures.json"));
+
+  const json all = json::parse(get_bytes(file));
+  EXPECT_EQ(all.at("model"), "mlp");
+  EXPECT_EQ(all.at("strategy"), "mirrored");
+  EXPECT_EQ(all.at("replicas"), 2);
+  EXPECT_EQ(all.at("reduction_shape"), "2");
+  EXPECT_EQ(all.at("epochs"), 2);
+  EXPECT_EQ(all.at("global_batch"), 100);
+  for (const char* name : {"train_seconds", "images_per_second", "step_ms_p50", "step_ms_p99",
+                           "val_loss", "val_accuracy"}) {
+    ASSERT_TRUE(all.at(name).is_number_float()) << name;
+    EXPECT_GT(all.at(name).get<double>(), 0) << name;
+  }
+  EXPECT_LE(all.at("step_ms_p50").get<double>(), all.at("step_ms_p99").get<double>());
+  ASSERT_EQ(all.at("train_loss").size(), 2u);
+  EXPECT_LT(all.at("train_loss")[1].get<double>(), all.at("train_loss")[0].get<double>());
+  EXPECT_GT(all.at("val_accuracy").get<double>(), 0.7);
+  EXPECT_THAT(all.at("weights_sha256").get<std::string>(), testing::MatchesRegex("[0-9a-f]{64}"));
+}
+
+TEST(Train, SameWeightsHoweverReplicasArePlaced) {
+  for (const std::string replicas : {"2", "3"}) {
+    const Words common = {"doodle_cnn", "--epochs", "1", "--max-steps", "6", "--batch-size",
+                          "100",        "--seed",   "7", "--threads",   "1", "--replicas",
+                          replicas};
+    const auto sha = [&](const std::string& strategy) {
+      Words words = common;
+      words.insert(words.end(), {"--strategy", strategy});
+      const json all = figures(words);
+      EXPECT_EQ(all.at("replicas"), std::stoi(replicas));
+      return all.at("weights_sha256").get<std::string>();
+    };
+    const std::string expected = sha("one_device");
+    EXPECT_EQ(sha("mirrored"), expected);
+    EXPECT_EQ(sha("mirrored"), expected) << "a second run";
+    EXPECT_EQ(sha("multi_worker"), expected);
+  }
+}
+
+TEST(Train, SeedsAndShapesMakeADifference) {
+  const Words common = {"mlp", "--max-steps", "5", "--threads", "1"};
+  const auto sha = [&](Words more) {
+    more.insert(more.begin(), common.begin(), common.end());
+    return figures(more).at("weights_sha256").get<std::string>();
+  };
+  const std::string first = sha({"--seed", "1"});
+  EXPECT_NE(sha({"--seed", "2"}), first);
+  EXPECT_NE(sha({"--seed", "1", "--replicas", "6"}), first);
+  EXPECT_NE(sha({"--seed", "1", "--reduction-shape", "2x3"}),
+            sha({"--seed", "1", "--replicas", "6"}));
+}
+
+TEST(Train, JoinsTheLauncherThatStartedIt) {
+  const TempFolder folder;
+  const std::string file = folder / "f.json";
+  const auto result =
+      run_command({TUTTI_PROGRAM, "run", "-n", "2", TUTTI_PROGRAM, "train", "mlp", "--data", kData,
+                   "--strategy", "multi_worker", "--max-steps", "5", "--json", file});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json::parse(get_bytes(file)).at("replicas"), 2);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[0] test accuracy"), Not(HasSubstr("[1] "))));
+}
+
+TEST(Train, StopsWhenTheLossIsNoNumber) {
+  const Words words = {"mlp", "--data", kData, "--learning-rate", "1e30", "--max-steps", "30"};
+  const auto result = train(words);
+  EXPECT_EQ(result.exit_code, 1) << result.out;
+  EXPECT_THAT(result.err,
+              AllOf(StartsWith("tutti train: "), HasSubstr("step"), HasSubstr("epoch 1")));
+  Words told = words;
+  told.insert(told.end(), {"--nan", "ignore"});
+  EXPECT_EQ(train(told).exit_code, 0);
+}
+
+TEST(Train, SignalsEndItInOrder) {
+  for (const Words& where :
+       {Words{"--strategy", "mirrored"}, Words{"--strategy", "multi_worker"}}) {
+    Words words = {"doodle_cnn", "--epochs", "100000", "--replicas", "2"};
+    words.insert(words.end(), where.begin(), where.end());
+    for (const auto& [name, code] : {std::pair{"INT", 130}, std::pair{"TERM", 143}}) {
+      const TempFolder folder;
+      const auto result =
+          train_in_script(folder, kStart + "kill -" + name + " $job; wait $job", words);
+      const std::string log = get_bytes(folder / "log");
+      EXPECT_EQ(result.exit_code, code) << where[1] << log << result.err;
+      EXPECT_THAT(log, AllOf(HasSubstr("SIG"), Not(HasSubstr("terminate called")),
+                             Not(HasSubstr("Exception raised"))))
+          << where[1];
+    }
+  }
+}
+
+TEST(Train, SurvivorsNameAKilledWorker) {
+  const TempFolder folder;
+  const auto result = train_in_script(
+      folder,
+      kStart +
+          "kill -KILL $(sed -n 's/^worker 1 pid //p' $LOG); wait $job; code=$?; "
+          "for p in $(sed -n 's/^worker [0-9]* pid //p' $LOG); do "
+          "kill -0 $p 2>/dev/null && exit 98; done; exit $code",
+      {"mlp", "--epochs", "100000", "--strategy", "multi_worker", "--replicas", "3"});
+  const std::string log = get_bytes(folder / "log");
+  EXPECT_EQ(result.exit_code, 137) << log << result.err;
+  EXPECT_THAT(log, AllOf(testing::ContainsRegex("\\[0\\] tutti train: .*rank 1"),
+                         testing::ContainsRegex("\\[2\\] tutti train: .*rank 1"),
+                         HasSubstr("rank 1 was killed by SIGKILL")));
+}
+
+}  // namespace
+}  // namespace tutti::test
