@@ -71,6 +71,17 @@ bool output_is_free(const Op& op) {
          std::holds_alternative<op::BatchNorm2d>(op) || std::holds_alternative<op::Add>(op);
 }
 
+/// The same values with channels innermost, where LibTorch's CPU convolutions and pools are fastest
+/// (docs/design/graph.md). What comes after follows its input's layout.
+at::Tensor channels_last(const at::Tensor& x) {
+  if (!x.is_cpu()) return x;
+  if (x.size(1) == 1 && x.is_contiguous() && !x.requires_grad()) {
+    // With one channel both layouts are the same memory; only the strides say which is meant.
+    return x.as_strided(x.sizes(), {x.size(2) * x.size(3), 1, x.size(3), 1});
+  }
+  return x.contiguous(at::MemoryFormat::ChannelsLast);
+}
+
 }  // namespace
 
 /// One node, ready to run.
@@ -88,7 +99,7 @@ struct GraphModule::Step {
  private:
   at::Tensor apply(const op::Input&, at::Tensor x, const at::Tensor&) const { return x; }
   at::Tensor apply(const op::Conv2d&, at::Tensor x, const at::Tensor&) const {
-    return static_cast<torch::nn::Conv2dImpl*>(module)->forward(x);
+    return static_cast<torch::nn::Conv2dImpl*>(module)->forward(channels_last(x));
   }
   at::Tensor apply(const op::Linear&, at::Tensor x, const at::Tensor&) const {
     return static_cast<torch::nn::LinearImpl*>(module)->forward(x);
@@ -159,6 +170,19 @@ GraphModule::GraphModule(Graph graph) : torch::nn::Module("Graph"), graph_(std::
                       nodes[input].shape.size() != 2;
     }
     steps_.push_back(std::move(step));
+  }
+  pool_before_relu(readers, last_reader);
+}
+
+void GraphModule::pool_before_relu(const std::vector<int>& readers,
+                                   const std::vector<int>& last_reader) {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (!std::holds_alternative<op::Relu>(steps_[i].op) || readers[i] != 1) continue;
+    Step& pool = steps_[static_cast<size_t>(last_reader[i])];
+    if (!std::holds_alternative<op::MaxPool2d>(pool.op)) continue;
+    std::swap(steps_[i].op, pool.op);
+    steps_[i].in_place = false;
+    pool.in_place = true;  // now the ReLU, over the pool's output, which nobody else reads
   }
 }
 

@@ -22,7 +22,7 @@ struct HandWritten : torch::nn::Module {
     dense = register_module("dense", torch::nn::Linear(4 * 3 * 3, 5));
   }
   at::Tensor forward(const at::Tensor& x) {
-    auto y = torch::relu(norm(conv(x)));
+    auto y = torch::relu(norm(conv(x.contiguous(at::MemoryFormat::ChannelsLast))));
     y = torch::max_pool2d(y + torch::relu(y), 2);
     return dense(y.flatten(1));
   }
@@ -66,6 +66,35 @@ TEST(GraphModule, IsBitForBitTheHandWrittenModule) {
   by_hand.eval();
   module->eval();
   EXPECT_TRUE(torch::equal(module->forward(x), by_hand.forward(x)));
+}
+
+/// The fast order and layout against the plain ones: only rounding may differ.
+TEST(GraphModule, ConvolutionsAndPoolsAgreeWithThePlainLayout) {
+  for (int64_t channels : {1, 3}) {
+    torch::manual_seed(4);
+    const auto input = nn::input({channels, 9, 8});
+    auto x = nn::max_pool2d(2)(nn::relu()(nn::conv2d(4, 3, {.padding = 1}).named("a")(input)));
+    x = nn::max_pool2d(2)(nn::relu()(nn::conv2d(6, 3, {.padding = 1}).named("b")(x)));
+    const auto module = nn::make_module(nn::Graph(input, nn::flatten()(x)));
+    const auto p = module->named_parameters();
+    const auto images = torch::randn({5, channels, 9, 8});
+    const auto plain = [&](const char* layer, const at::Tensor& in) {
+      const std::string name(layer);
+      const auto y = torch::conv2d(in, p[name + ".weight"], p[name + ".bias"], 1, 1);
+      return torch::max_pool2d(torch::relu(y), 2);
+    };
+    const auto expected = plain("b", plain("a", images)).flatten(1);
+    const auto got = module->forward(images);
+    EXPECT_TRUE(torch::allclose(got, expected, 1e-5, 1e-6));
+    const auto weights = torch::randn_like(expected);
+    const auto wanted = torch::autograd::grad({(expected * weights).sum()}, module->parameters());
+    (got * weights).sum().backward();
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const auto gradient = module->parameters()[i].grad();
+      EXPECT_TRUE(torch::allclose(gradient, wanted[i], 1e-4, 1e-5)) << i;
+      EXPECT_TRUE(gradient.is_contiguous()) << i;
+    }
+  }
 }
 
 TEST(GraphModule, AReluLeavesValuesAloneThatOthersRead) {
