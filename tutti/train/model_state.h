@@ -18,6 +18,7 @@ namespace detail {
 
 using Forward = std::function<at::Tensor(const at::Tensor&)>;
 
+/// What compile() made.
 struct Compiled {
   Optimizer optimizer;
   Loss loss;
@@ -59,6 +60,7 @@ struct Model::State {
   Scores evaluate(const data::Dataset& dataset);
 
   Strategy strategy;
+  /// By module, since a resized world brings new replicas, whose factory runs later.
   std::shared_ptr<std::unordered_map<const torch::nn::Module*, detail::Forward>> forwards;
   ReplicatedModules modules;
   std::optional<nn::Graph> graph;
