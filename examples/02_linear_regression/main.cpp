@@ -1,5 +1,5 @@
-// The linear regression of the tf.distribute guide: one dense unit, the point (1, 1) a hundred times.
-// The losses do not depend on the number of replicas.
+// The linear regression of the tf.distribute guide: one dense unit, the point (1, 1) a hundred
+// times. The losses do not depend on the number of replicas.
 #include <tutti/tutti.h>
 
 #include <cstdio>

@@ -23,8 +23,8 @@ int main(int argc, char** argv) {
     for (auto&& batch : batches) {  // one part per replica
       auto losses = strategy.run([&](tutti::ReplicaContext& replica) {
         auto [x, y] = batch.local(replica);
-        auto each = torch::cross_entropy_loss(net.local(replica)->forward(x), y, {},
-                                              at::Reduction::None);
+        auto each =
+            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
         auto loss = tutti::average_loss(each, batch.global_size());
         optimizer.minimize(replica, loss);  // backward, SUM over replicas, one update
         return loss.detach();

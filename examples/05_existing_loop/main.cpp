@@ -6,10 +6,11 @@
 
 int main() {
   tutti::Group world = tutti::join();  // <-- 2
-  torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::ReLU(), torch::nn::Linear(32, 1));
+  torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::ReLU(),
+                              torch::nn::Linear(32, 1));
   torch::optim::Adam adam(model->parameters(), torch::optim::AdamOptions(0.01));
-  tutti::broadcast_parameters(*model, world);                      // <-- 3
-  tutti::DistributedOptimizer optimizer(*model, adam, world);      // <-- 4
+  tutti::broadcast_parameters(*model, world);                  // <-- 3
+  tutti::DistributedOptimizer optimizer(*model, adam, world);  // <-- 4
 
   torch::manual_seed(world.rank());  // <-- 5: every rank reads data of its own
   for (int step = 0; step < 200; ++step) {
@@ -17,7 +18,7 @@ int main() {
     auto y = x.sum(1, /*keepdim=*/true);
     optimizer.zero_grad();
     auto loss = torch::mse_loss(model->forward(x), y);
-    loss.backward();   // gradients are averaged over the ranks meanwhile
+    loss.backward();  // gradients are averaged over the ranks meanwhile
     optimizer.step();
     if (step % 50 == 49 && world.rank() == 0)
       std::printf("step %d: loss %.4f\n", step + 1, loss.item<double>());

@@ -1,8 +1,9 @@
 /// Array: a small, copyable handle on contiguous plain memory with dtype, shape and owner.
 ///
-/// Batches, dataset rows and snapshots travel as Arrays below LibTorch. Copies share the memory; the
-/// last one frees it (or lets go of whatever owns it: a mapped file, a tensor, a shared segment).
-/// Thread rule: distinct handles may be used from distinct threads; the memory itself is not locked.
+/// Batches, dataset rows and snapshots travel as Arrays below LibTorch. Copies share the memory;
+/// the last one frees it (or lets go of whatever owns it: a mapped file, a tensor, a shared
+/// segment). Thread rule: distinct handles may be used from distinct threads; the memory itself is
+/// not locked.
 #pragma once
 
 #include <cstdint>

@@ -20,9 +20,7 @@ class Deadline {
   bool passed() const { return Clock::now() >= at_; }
 
   /// Time left, never negative, rounded up: ready for poll(2).
-  Millis left() const {
-    return std::max(Millis{0}, std::chrono::ceil<Millis>(at_ - Clock::now()));
-  }
+  Millis left() const { return std::max(Millis{0}, std::chrono::ceil<Millis>(at_ - Clock::now())); }
 
   Millis limit() const { return limit_; }  ///< what it was made with, for messages
   TimePoint at() const { return at_; }

@@ -17,8 +17,8 @@ std::string errno_words(int error_number) {
 }
 
 std::string_view name_of(DType dtype) noexcept {
-  constexpr std::string_view kNames[] = {"bool",  "uint8",   "int8",     "uint16",  "int16",
-                                         "uint32", "int32",  "uint64",   "int64",   "float16",
+  constexpr std::string_view kNames[] = {"bool",     "uint8",   "int8",   "uint16", "int16",
+                                         "uint32",   "int32",   "uint64", "int64",  "float16",
                                          "bfloat16", "float32", "float64"};
   return kNames[static_cast<size_t>(dtype)];
 }

@@ -47,7 +47,8 @@ class DataError : public Error {
   using Error::Error;
 };
 
-/// The job was asked to end (Ctrl-C, SIGTERM): unwind in order, no stack trace. Exit code 128+signal.
+/// The job was asked to end (Ctrl-C, SIGTERM): unwind in order, no stack trace. Exit code
+/// 128+signal.
 class Interrupted : public Error {
  public:
   Interrupted(int signal, const std::string& what) : Error(what), signal_(signal) {}

@@ -11,6 +11,10 @@
 
 #include "tutti/cli/job.h"
 
+namespace tutti {
+class Strategy;
+}
+
 namespace tutti::cli {
 
 struct StepFlags {

@@ -10,7 +10,7 @@
 
 #include "tutti/data/dataset.h"
 #include "tutti/nn/graph.h"
-#include "tutti/strategy/strategy.h"
+#include "tutti/strategy/options.h"
 
 namespace CLI {
 class App;

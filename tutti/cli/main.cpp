@@ -30,9 +30,11 @@ std::string place_of(const CLI::App& app) {
 int main(int argc, char** argv) {
   CLI::App app{"Distributed deep-learning training on LibTorch.", "tutti"};
   app.footer(
-      "Examples:\n  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored "
-             "--replicas 2\n  tutti run -n 4 ./hello\n  tutti doctor\n\nExit codes: 0 done; 1 the run "
-      "failed; 2 wrong usage or bad input; 128+signal for a killed worker.");
+      "Examples:\n"
+      "  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored --replicas 2\n"
+      "  tutti run -n 4 ./hello\n  tutti doctor\n\n"
+      "Exit codes: 0 done; 1 the run failed; 2 wrong usage or bad input; 128+signal for a killed "
+      "worker.");
   app.require_subcommand(1);
   int exit_code = 0;
   register_commands(app, exit_code);

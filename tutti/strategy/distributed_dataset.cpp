@@ -33,8 +33,8 @@ std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica)
 std::pair<at::Tensor, at::Tensor> DistributedBatch::local(const ReplicaContext& replica) const {
   auto all = columns(replica);
   if (all.size() != 2)
-    throw UsageError(fmt::format("a batch of {} columns is not a pair (x, y); use columns()",
-                                 all.size()));
+    throw UsageError(
+        fmt::format("a batch of {} columns is not a pair (x, y); use columns()", all.size()));
   return {std::move(all[0]), std::move(all[1])};
 }
 

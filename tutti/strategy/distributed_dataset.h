@@ -1,4 +1,12 @@
 /// A dataset as replicas see it: one part of each global batch per replica.
+///
+///   auto data = strategy.distribute(train);          // train is batched by the global batch
+///   for (auto&& batch : data.epoch(0))
+///     strategy.run([&](ReplicaContext& replica) { auto [x, y] = batch.local(replica); ... });
+///
+/// The number of replicas never changes which samples make up a global batch. Thread rule: the
+/// strategy's thread makes epochs and batches; local() and columns() are called by each replica in
+/// its own thread, at the same time.
 #pragma once
 
 #include <torch/types.h>
@@ -19,10 +27,11 @@ class DistributedBatch {
   DistributedBatch(std::shared_ptr<const data::Epoch> epoch, int64_t step, World world)
       : epoch_(std::move(epoch)), step_(step), world_(std::move(world)) {}
 
+  /// Its number in the epoch, from 0.
   int64_t step() const noexcept { return step_; }
-  int64_t global_size() const;                          ///< true size; the last batch may be smaller
-  int64_t first_row(const ReplicaContext& replica) const;  ///< of its part, in the global batch
-  int64_t local_size(const ReplicaContext& replica) const; ///< may be 0
+  int64_t global_size() const;  ///< true size; the last batch may be smaller
+  int64_t first_row(const ReplicaContext& replica) const;   ///< of its part, in the global batch
+  int64_t local_size(const ReplicaContext& replica) const;  ///< may be 0
 
   /// The part's columns as tensors, freshly read.
   std::vector<at::Tensor> columns(const ReplicaContext& replica) const;
@@ -41,7 +50,8 @@ class DistributedDataset {
   DistributedDataset(Strategy strategy, data::Dataset dataset)
       : strategy_(std::move(strategy)), dataset_(std::move(dataset)) {}
 
-  /// The batches of epoch `number`, in an order that (seed, number) alone decide: a range for `for`.
+  /// The batches of epoch `number`, in an order that (seed, number) alone decide: a range for
+  /// `for`.
   class Batches;
   Batches epoch(int64_t number) const;
 
@@ -50,6 +60,7 @@ class DistributedDataset {
   data::Dataset dataset_;
 };
 
+/// The global batches of one epoch, in order. Keeps the world it was made for.
 class DistributedDataset::Batches {
  public:
   Batches(std::shared_ptr<const data::Epoch> epoch, World world)
@@ -60,7 +71,10 @@ class DistributedDataset::Batches {
     using difference_type = std::ptrdiff_t;
     iterator(const Batches* range, int64_t step) : range_(range), step_(step) {}
     DistributedBatch operator*() const { return {range_->epoch_, step_, range_->world_}; }
-    iterator& operator++() { ++step_; return *this; }
+    iterator& operator++() {
+      ++step_;
+      return *this;
+    }
     void operator++(int) { ++step_; }
     bool operator==(const iterator& other) const { return step_ == other.step_; }
 

@@ -1,11 +1,9 @@
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
-#include <cstdlib>
 #include <string_view>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/strategy.h"
+#include "tutti/strategy/options.h"
 
 namespace tutti {
 namespace {
@@ -34,14 +32,18 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--replicas") options.replicas = number_of<int>(flag, value, 1);
   if (flag == "--reduction-shape") options.reduction_shape = value;
   if (flag == "--threads") options.threads_per_replica = number_of<int>(flag, value, 1);
-  if (flag == "--time-limit") options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
+  if (flag == "--time-limit")
+    options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
   if (flag == "--shares") options.shares = shares_of(value);
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
 }
 
-StrategyOptions take_flags(int& argc, char** argv) {
+}  // namespace
+
+StrategyOptions take_strategy_flags(int& argc, char** argv) {
   constexpr std::string_view kFlags[] = {"--strategy", "--replicas",   "--reduction-shape",
-                                         "--threads",  "--time-limit", "--seed", "--shares"};
+                                         "--threads",  "--time-limit", "--seed",
+                                         "--shares"};
   StrategyOptions options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
@@ -64,17 +66,6 @@ StrategyOptions take_flags(int& argc, char** argv) {
   argc = kept;
   argv[argc] = nullptr;
   return options;
-}
-
-}  // namespace
-
-Strategy strategy_from_flags(int& argc, char** argv) {
-  try {
-    return Strategy(take_flags(argc, argv));
-  } catch (const UsageError& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    std::exit(2);
-  }
 }
 
 }  // namespace tutti

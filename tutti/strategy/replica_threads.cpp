@@ -19,7 +19,9 @@ namespace {
 
 constexpr Millis kSlice{100};
 
-void set_cores(const cpu_set_t& cores) { pthread_setaffinity_np(pthread_self(), sizeof cores, &cores); }
+void set_cores(const cpu_set_t& cores) {
+  pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
+}
 
 cpu_set_t set_of(const std::vector<int>& cores) {
   cpu_set_t set;
@@ -49,8 +51,8 @@ struct PlaceGuard::Before {
   std::optional<cpu_set_t> cores;
 };
 
-// at::set_num_threads is half global: a thread first takes over the global number, so it is asked for
-// once before it is set.
+// at::set_num_threads is half global: a thread first takes over the global number, so it is asked
+// for once before it is set.
 PlaceGuard::PlaceGuard(const ReplicaPlace& place) : before_(std::make_unique<Before>()) {
   before_->num_threads = at::get_num_threads();
   if (!place.cores.empty()) {
@@ -70,8 +72,8 @@ struct ReplicaThreads::State {
   std::vector<ReplicaPlace> places;
   Millis time_limit;
   WaitPolicy policy;
-  FlagLine start;                // counts runs; written by the caller
-  std::vector<FlagLine> done;    // by local replica, counts runs
+  FlagLine start;              // counts runs; written by the caller
+  std::vector<FlagLine> done;  // by local replica, counts runs
   const std::function<void(int)>* body = nullptr;
   const at::ThreadLocalState* caller = nullptr;
   bool ending = false;
@@ -121,7 +123,8 @@ ReplicaThreads::ReplicaThreads(std::vector<ReplicaPlace> places, Millis time_lim
   state.places = std::move(places);
   state.time_limit = time_limit;
   const int local = static_cast<int>(state.places.size());
-  state.policy = choose_wait_policy(local, host_facts().usable_cores, !state.places[0].cores.empty());
+  state.policy =
+      choose_wait_policy(local, host_facts().usable_cores, !state.places[0].cores.empty());
   state.done = std::vector<FlagLine>(local);
   for (int replica = 1; replica < local; ++replica)
     state.threads.emplace_back([&state, replica] { state.serve(replica); });

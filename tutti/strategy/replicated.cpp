@@ -2,7 +2,6 @@
 
 #include <torch/torch.h>
 
-#include "tutti/sync/module_values.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -44,7 +43,8 @@ struct ReplicatedModules::State final : WorldMember {
   void agree_inside() {
     const std::string first = detail::describe(*modules[0]);
     for (size_t i = 1; i < modules.size(); ++i)
-      detail::require_same(first, detail::describe(*modules[i]), strategy.world().first_rank + static_cast<int>(i));
+      detail::require_same(first, detail::describe(*modules[i]),
+                           strategy.world().first_rank + static_cast<int>(i));
     for (size_t i = 1; i < modules.size(); ++i) detail::copy_values(*modules[0], *modules[i]);
   }
 
@@ -167,9 +167,10 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule,
 
 void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
   if (!loss.defined() || loss.numel() != 1)
-    throw UsageError(fmt::format("minimize: expected a loss of one element, got {}; take "
-                                 "average_loss(per_sample, global_batch_size)",
-                                 loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
+    throw UsageError(
+        fmt::format("minimize: expected a loss of one element, got {}; take "
+                    "average_loss(per_sample, global_batch_size)",
+                    loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
   state_->updater->begin(replica.local_rank());
   if (loss.requires_grad()) loss.backward();
   update(replica, 1.0);

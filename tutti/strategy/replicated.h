@@ -19,8 +19,8 @@ namespace tutti {
 
 /// The modules of all local replicas, without their type. Made once, under a strategy: the factory
 /// runs once per replica, one after another, each time from the same seed; replica 0's values win.
-/// Ranks whose models differ (number, names, shapes, dtypes) all get a Mismatch that names the first
-/// difference. Cheap to copy; copies share the modules.
+/// Ranks whose models differ (number, names, shapes, dtypes) all get a Mismatch that names the
+/// first difference. Cheap to copy; copies share the modules.
 class ReplicatedModules {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
@@ -30,6 +30,7 @@ class ReplicatedModules {
   int size() const noexcept;  ///< local replicas
   Strategy strategy() const;
 
+  /// Training mode (dropout, batch statistics) on all modules, or evaluation mode.
   void train(bool on = true);
 
   /// Buffers as saved and compared: floating ones averaged in rank order, others rank 0's; the same
@@ -41,7 +42,8 @@ class ReplicatedModules {
   std::shared_ptr<State> state_;
 };
 
-/// M is a torch ModuleHolder (local() returns the holder) or a Module (local() returns shared_ptr<M>).
+/// M is a torch ModuleHolder (local() returns the holder) or a Module (local() returns
+/// shared_ptr<M>).
 template <class M>
 class Replicated {
   static constexpr bool kHolder = requires(M m) { m.ptr(); };
@@ -52,26 +54,35 @@ class Replicated {
   Replicated(Strategy strategy, Factory factory)
       : modules_(std::move(strategy), [factory]() mutable { return as_module(factory()); }) {}
 
+  /// This replica's model; the holder or pointer shares it.
   auto local(const ReplicaContext& replica) const {
     auto typed = std::dynamic_pointer_cast<Contained>(modules_.module(replica.local_rank()));
-    if constexpr (kHolder) return M(std::move(typed));
-    else return typed;
+    if constexpr (kHolder)
+      return M(std::move(typed));
+    else
+      return typed;
   }
+  /// The same modules without their type: what Optimizer takes.
   const ReplicatedModules& modules() const noexcept { return modules_; }
   operator const ReplicatedModules&() const noexcept { return modules_; }
 
  private:
   static auto contained_type() {
-    if constexpr (kHolder) return std::type_identity<typename M::ContainedType>{};
-    else return std::type_identity<M>{};
+    if constexpr (kHolder)
+      return std::type_identity<typename M::ContainedType>{};
+    else
+      return std::type_identity<M>{};
   }
   using Contained = typename decltype(contained_type())::type;
 
   template <class Made>
   static std::shared_ptr<torch::nn::Module> as_module(Made made) {
-    if constexpr (requires { made.ptr(); }) return made.ptr();
-    else if constexpr (requires { made.get(); }) return made;
-    else return std::make_shared<Made>(std::move(made));
+    if constexpr (requires { made.ptr(); })
+      return made.ptr();
+    else if constexpr (requires { made.get(); })
+      return made;
+    else
+      return std::make_shared<Made>(std::move(made));
   }
 
   ReplicatedModules modules_;
@@ -91,13 +102,14 @@ class Optimizer {
             const ReplicatedOptions& options);
 
   /// Backward from `loss` (this replica's part, scaled by the global batch), SUM over replicas, one
-  /// update. When it returns the parameters are new and the gradients cleared; under one_device, whose
-  /// replicas take turns, once run() returns. Called by every replica in each step.
+  /// update. When it returns the parameters are new and the gradients cleared; under one_device,
+  /// whose replicas take turns, once run() returns. Called by every replica in each step.
   void minimize(ReplicaContext& replica, const at::Tensor& loss);
 
   /// Takes part in the step with weight zero: for a replica without samples.
   void abstain(ReplicaContext& replica);
 
+  /// Takes effect with the next update; between runs, the same on every worker.
   void set_learning_rate(double learning_rate);
   double learning_rate() const;
   int64_t version() const;  ///< updates applied so far

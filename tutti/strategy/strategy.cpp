@@ -5,7 +5,8 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <cstring>
+#include <cstdio>
+#include <cstdlib>
 #include <mutex>
 
 #include "tutti/base/check.h"
@@ -40,9 +41,10 @@ Group ReplicaContext::model_group() const { return Group(); }
 
 Group& ReplicaContext::group() {
   if (state_->in_turn && state_->size > 1)
-    throw UsageError(fmt::format("replica {} of {} has no group: under one_device the replicas take "
-                                 "turns on one thread and cannot wait for each other",
-                                 state_->rank, state_->size));
+    throw UsageError(
+        fmt::format("replica {} of {} has no group: under one_device the replicas take "
+                    "turns on one thread and cannot wait for each other",
+                    state_->rank, state_->size));
   return state_->group;
 }
 
@@ -86,8 +88,10 @@ void check_options(const StrategyOptions& options) {
     if (!(share > 0) || share > 1e9)
       throw UsageError(fmt::format("a share is {}; expected a number above 0", share));
   if (!options.reduction_shape.empty() && options.kind != "one_device")
-    throw UsageError(fmt::format("a reduction shape ({}) can be chosen under one_device alone; "
-                                 "elsewhere it is where the replicas are", options.reduction_shape));
+    throw UsageError(
+        fmt::format("a reduction shape ({}) can be chosen under one_device alone; "
+                    "elsewhere it is where the replicas are",
+                    options.reduction_shape));
 }
 
 // One host in this version, so every worker of the job is on it.
@@ -108,7 +112,8 @@ World one_device_world(StrategyOptions& options) {
   world.shape = ReductionShape::parse(options.reduction_shape);
   if (options.replicas != 0 && options.replicas != world.shape.replicas())
     throw UsageError(fmt::format("reduction shape {} is for {} replicas, but replicas is {}",
-                                 options.reduction_shape, world.shape.replicas(), options.replicas));
+                                 options.reduction_shape, world.shape.replicas(),
+                                 options.replicas));
   world.size = world.local = options.replicas = world.shape.replicas();
   return world;
 }
@@ -126,12 +131,15 @@ World mirrored_world(StrategyOptions& options) {
 World multi_worker_world(StrategyOptions& options) {
   const auto environment = worker_environment();
   if (!environment)
-    throw UsageError("strategy multi_worker outside a launcher; " + launcher_hint(options.replicas));
+    throw UsageError("strategy multi_worker outside a launcher; " +
+                     launcher_hint(options.replicas));
   const int workers = environment->num_workers;
   if (options.replicas == 0) options.replicas = workers;
   if (options.replicas % workers != 0)
-    throw UsageError(fmt::format("{} replicas over {} workers: the number of workers must divide the "
-                                 "number of replicas", options.replicas, workers));
+    throw UsageError(
+        fmt::format("{} replicas over {} workers: the number of workers must divide the "
+                    "number of replicas",
+                    options.replicas, workers));
   World world;
   world.size = options.replicas;
   world.local = world.size / workers;
@@ -152,8 +160,9 @@ World make_world(StrategyOptions& options) {
   world.time_limit = options.time_limit;
   world.shares = options.shares;
   if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.size)
-    throw UsageError(fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
-                                 world.shares.size(), world.size));
+    throw UsageError(
+        fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
+                    world.shares.size(), world.size));
   options.threads_per_replica = threads_for(options, world.size);
   return world;
 }
@@ -213,8 +222,7 @@ void StrategyState::enter(World next) {
     contexts.emplace_back();
     contexts.back().state_ = std::move(state);
   }
-  const bool pinned =
-      !world.in_turn() && can_pin(options, world.size, options.threads_per_replica);
+  const bool pinned = !world.in_turn() && can_pin(options, world.size, options.threads_per_replica);
   threads = std::make_unique<detail::ReplicaThreads>(
       detail::choose_places(world.in_turn() ? 1 : world.local, world.first_rank,
                             options.threads_per_replica, pinned, host_facts().cores),
@@ -259,7 +267,8 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
     throw UsageError(fmt::format(
         "a function that runs on {} thread replicas drew from LibTorch's default generator, which "
         "they share: the numbers would depend on timing\n  use ReplicaContext::generator(), or "
-        "tutti::nn::Dropout instead of torch::nn::Dropout", world.local));
+        "tutti::nn::Dropout instead of torch::nn::Dropout",
+        world.local));
 }
 
 Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<StrategyState>()) {
@@ -293,7 +302,8 @@ void Strategy::resize(int replicas, std::vector<double> shares) {
   if (state_->options.kind == "multi_worker")
     throw UsageError("a multi_worker job cannot be resized while it runs");
   if (replicas < 1 || replicas > kMostReplicas)
-    throw UsageError(fmt::format("resize to {} replicas; expected 1 to {}", replicas, kMostReplicas));
+    throw UsageError(
+        fmt::format("resize to {} replicas; expected 1 to {}", replicas, kMostReplicas));
   StrategyOptions options = state_->options;
   options.replicas = replicas;
   options.reduction_shape.clear();
@@ -366,6 +376,15 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values, i
 
 DistributedDataset Strategy::distribute(const data::Dataset& dataset) {
   return DistributedDataset(*this, dataset);
+}
+
+Strategy strategy_from_flags(int& argc, char** argv) {
+  try {
+    return Strategy(take_strategy_flags(argc, argv));
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
+    std::exit(2);
+  }
 }
 
 at::Tensor average_loss(const at::Tensor& per_sample, int64_t global_batch_size) {

@@ -1,4 +1,5 @@
-/// Strategy: where the replicas of a model are and how they stay together. tf.distribute's contract.
+/// Strategy: where the replicas of a model are and how they stay together. tf.distribute's
+/// contract.
 ///
 /// The same program runs under every strategy; one flag changes. Replicas of a worker are threads
 /// (the caller is the first of them), workers are processes. Updates SUM over replicas: divide the
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "tutti/data/dataset.h"
+#include "tutti/strategy/options.h"
 #include "tutti/sync/world.h"
 
 namespace tutti {
@@ -33,8 +35,8 @@ class ReplicaContext {
   int local_rank() const noexcept;  ///< among the replicas of this worker
   int num_replicas_in_sync() const noexcept;
 
-  /// This replica's own random numbers, seeded by (seed, rank). LibTorch's default generator is one a
-  /// process: thread replicas that draw from it would race, and run() reports that as an error.
+  /// This replica's own random numbers, seeded by (seed, rank). LibTorch's default generator is one
+  /// a process: thread replicas that draw from it would race, and run() reports that as an error.
   at::Generator& generator();
 
   /// The collective group of all replicas. UsageError when replicas take turns on one thread.
@@ -66,17 +68,6 @@ class PerReplica {
   int first_rank_;
 };
 
-struct StrategyOptions {
-  std::string kind = "one_device";  ///< one_device, mirrored, multi_worker
-  int replicas = 0;                 ///< of the whole world; 0: one (one_device), cores (mirrored), workers
-  std::string reduction_shape;      ///< one_device: "4", "2x3", "3+1"; empty: one host
-  int threads_per_replica = 0;      ///< 0: usable cores / replicas of this host, at least 1
-  Millis time_limit{kDefaultTimeLimit};  ///< of every wait for another replica
-  bool pin = true;                  ///< pin replicas to cores of their own when there are enough
-  uint64_t seed = 0;                ///< of factories and generators
-  std::vector<double> shares;       ///< of a batch and a slice, per replica, each > 0; empty: equal
-};
-
 class Strategy {
  public:
   /// Throws UsageError: unknown kind (nearest named), replicas out of range, multi_worker outside a
@@ -90,12 +81,13 @@ class Strategy {
   const ReductionShape& reduction_shape() const noexcept { return world().shape; }
 
   /// Runs `fn(ReplicaContext&)` on each local replica and returns their results, when all are done.
-  /// Rethrows the first error; the others are released from their waits, and every later run() throws
-  /// it too, until resize() makes a new world. A replica that is stuck in
-  /// user code for longer than the time limit after the rest is named, and the process ends.
+  /// Rethrows the first error; the others are released from their waits, and every later run()
+  /// throws it too, until resize() makes a new world. A replica that is stuck in user code for
+  /// longer than the time limit after the rest is named, and the process ends.
   template <class Fn>
-  auto run(Fn&& fn) -> std::conditional_t<std::is_void_v<std::invoke_result_t<Fn&, ReplicaContext&>>,
-                                          void, PerReplica<std::invoke_result_t<Fn&, ReplicaContext&>>>;
+  auto run(Fn&& fn)
+      -> std::conditional_t<std::is_void_v<std::invoke_result_t<Fn&, ReplicaContext&>>, void,
+                            PerReplica<std::invoke_result_t<Fn&, ReplicaContext&>>>;
 
   /// Combines the replicas' values of the whole world, in the order of the reduction shape. SUM and
   /// MEAN (over replicas, equally). Collective over workers. Tensors: same shape on all replicas.
@@ -111,8 +103,8 @@ class Strategy {
   /// The dataset, cut by global batch: replica r takes its share of each.
   DistributedDataset distribute(const data::Dataset& dataset);
 
-  /// Replaces the world by one of `replicas` thread replicas; models, optimizers and their state stay
-  /// (the first ones keep their place). mirrored and one_device; between runs.
+  /// Replaces the world by one of `replicas` thread replicas; models, optimizers and their state
+  /// stay (the first ones keep their place). mirrored and one_device; between runs.
   void resize(int replicas, std::vector<double> shares = {});
 
   /// What follows the world is told of a resize, for as long as it lives.
@@ -126,11 +118,12 @@ class Strategy {
 };
 
 /// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
-/// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica). Prints the error and exits with 2 when they are wrong.
+/// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica). Prints the error and
+/// exits with 2 when they are wrong.
 Strategy strategy_from_flags(int& argc, char** argv);
 
-/// sum(per_sample) / global_batch_size: the loss whose gradients, SUMMED over replicas, are those of
-/// the mean over the global batch. Zero, with a graph, for a replica without samples.
+/// sum(per_sample) / global_batch_size: the loss whose gradients, SUMMED over replicas, are those
+/// of the mean over the global batch. Zero, with a graph, for a replica without samples.
 at::Tensor average_loss(const at::Tensor& per_sample, int64_t global_batch_size);
 
 // ---- implementation of templates ----

@@ -5,7 +5,6 @@
 #include <unordered_set>
 
 #include "tutti/sync/gradient_reducer.h"
-#include "tutti/sync/module_values.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -21,8 +20,10 @@ NamedTensors trained_parameters(const torch::nn::Module& module,
   for (auto& [name, tensor] : unique_parameters(module))
     if (known.erase(tensor.unsafeGetTensorImpl())) trained.emplace_back(name, tensor);
   if (!known.empty())
-    throw UsageError(fmt::format("DistributedOptimizer: the optimizer trains {} tensors that are no "
-                                 "parameters of the module", known.size()));
+    throw UsageError(
+        fmt::format("DistributedOptimizer: the optimizer trains {} tensors that are no "
+                    "parameters of the module",
+                    known.size()));
   if (trained.empty()) throw UsageError("DistributedOptimizer: the optimizer trains no parameter");
   return trained;
 }

@@ -5,8 +5,8 @@
 ///   tutti::DistributedOptimizer distributed(*model, optimizer, world);
 ///   ... loss.backward(); distributed.step();
 ///
-/// Here gradients are AVERAGED over ranks, as in Horovod and DDP, since an existing loop divides its
-/// loss by its own batch. (Strategies sum, and divide the loss by the global batch.)
+/// Here gradients are AVERAGED over ranks, as in Horovod and DDP, since an existing loop divides
+/// its loss by its own batch. (Strategies sum, and divide the loss by the global batch.)
 #pragma once
 
 #include <memory>
@@ -48,8 +48,8 @@ class DistributedOptimizer {
   std::unique_ptr<State> state_;
 };
 
-/// Copies rank `root`'s parameters and buffers to all ranks. Mismatch naming the first parameter when
-/// the models differ.
+/// Copies rank `root`'s parameters and buffers to all ranks. Mismatch naming the first parameter
+/// when the models differ.
 void broadcast_parameters(const torch::nn::Module& module, Group group, int root = 0);
 
 }  // namespace tutti

@@ -72,7 +72,8 @@ void GradientReducer::adopt(std::span<const int> order) {
 
 void GradientReducer::reset() {
   missing_.clear();
-  for (const Bucket& bucket : buckets_) missing_.push_back(static_cast<int>(bucket.parameters.size()));
+  for (const Bucket& bucket : buckets_)
+    missing_.push_back(static_cast<int>(bucket.parameters.size()));
   placed_.assign(layout_.slots.size(), 0);
   used_.assign(layout_.slots.size(), 0);
   works_.clear();
@@ -82,8 +83,10 @@ void GradientReducer::reset() {
 void GradientReducer::gradient_ready(int parameter) {
   const ParameterSlot& slot = layout_.slots[parameter];
   if (placed_[parameter])
-    throw UsageError(fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran "
-                                 "twice before step(); add the losses and call it once", slot.name));
+    throw UsageError(
+        fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran "
+                    "twice before step(); add the losses and call it once",
+                    slot.name));
   const at::Tensor& gradient = parameters_[parameter].grad();
   check_gradient(slot, gradient);
   place(parameter, &gradient);

@@ -32,8 +32,10 @@ std::vector<ParameterSlot> slots_of(const NamedTensors& parameters) {
   std::vector<ParameterSlot> slots;
   for (const auto& [name, tensor] : parameters) {
     if (tensor.layout() != at::kStrided)
-      throw UsageError(fmt::format("parameter \"{}\" is not dense; sparse parameters belong on a "
-                                   "parameter server", name));
+      throw UsageError(
+          fmt::format("parameter \"{}\" is not dense; sparse parameters belong on a "
+                      "parameter server",
+                      name));
     ParameterSlot slot;
     slot.name = name;
     slot.shape = tensor.sizes().vec();
@@ -67,9 +69,11 @@ void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient) {
 void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i)
     if (parameters[i].grad().defined())
-      throw UsageError(fmt::format(
-          "parameter \"{}\" already has a gradient before the step's backward(): a second backward() "
-          "in one step, or one outside minimize(); clear it with zero_grad()", layout.slots[i].name));
+      throw UsageError(
+          fmt::format("parameter \"{}\" already has a gradient before the step's backward(): a "
+                      "second backward() "
+                      "in one step, or one outside minimize(); clear it with zero_grad()",
+                      layout.slots[i].name));
 }
 
 ReadyHooks::ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready)
@@ -87,8 +91,9 @@ void bump_versions(const std::vector<at::Tensor>& parameters) {
 }
 
 at::Tensor view_memory(void* data, const ParameterSlot& slot, std::shared_ptr<const void> owner) {
-  return at::from_blob(data, slot.shape, [owner = std::move(owner)](void*) {},
-                       at::TensorOptions().dtype(scalar_type_of(slot.dtype)));
+  return at::from_blob(
+      data, slot.shape, [owner = std::move(owner)](void*) {},
+      at::TensorOptions().dtype(scalar_type_of(slot.dtype)));
 }
 
 void for_each_local(const World& world, const std::function<void(int)>& fn) {

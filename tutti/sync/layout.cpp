@@ -64,7 +64,8 @@ std::vector<std::vector<Piece>> Layout::cut(std::span<const double> shares) cons
 std::string Layout::describe() const {
   std::string text;
   for (const auto& slot : slots)
-    text += fmt::format("{} {} [{}]\n", slot.name, name_of(slot.dtype), fmt::join(slot.shape, ", "));
+    text +=
+        fmt::format("{} {} [{}]\n", slot.name, name_of(slot.dtype), fmt::join(slot.shape, ", "));
   return text;
 }
 

@@ -22,8 +22,8 @@ struct ParameterSlot {
   std::vector<int64_t> shape;  ///< global shape
   DType dtype = DType::float32;
   int64_t num_elements = 0;
-  int64_t offset_bytes = 0;    ///< in a storage of Layout::total_bytes
-  bool trained = true;         ///< false: frozen when it was bound; it has no optimizer state
+  int64_t offset_bytes = 0;  ///< in a storage of Layout::total_bytes
+  bool trained = true;       ///< false: frozen when it was bound; it has no optimizer state
   int axis = 0;
   int64_t axis_offset = 0;
 };

@@ -35,7 +35,9 @@ class TorchStepper final : public Stepper {
     optimizer_->step();
   }
 
-  double learning_rate() const override { return optimizer_->param_groups().at(0).options().get_lr(); }
+  double learning_rate() const override {
+    return optimizer_->param_groups().at(0).options().get_lr();
+  }
 
   std::unique_ptr<Stepper> clone_for(std::vector<at::Tensor> parameters) const override {
     return std::make_unique<TorchStepper>(factory_, std::move(parameters));
@@ -146,7 +148,8 @@ class ReplicatedUpdater final : public Updater {
     if (!world.one_process() || !world_.one_process())
       throw UsageError("a world of several workers cannot be resized while it runs");
     if (world.local > world_.local)
-      throw UsageError("replicas with a torch optimizer cannot be added: its state cannot be copied");
+      throw UsageError(
+          "replicas with a torch optimizer cannot be added: its state cannot be copied");
     std::vector<std::unique_ptr<Stepper>> steppers;
     for (int local = 0; local < world.local; ++local)
       steppers.push_back(std::move(lanes_[local].stepper));
@@ -169,6 +172,8 @@ class ReplicatedUpdater final : public Updater {
   int pushed_in_turn_ = 0;
 };
 
+// A first binding gives each replica memory of its own: an earlier fused step may have left all of
+// them on one storage.
 void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> replicas,
                              std::vector<std::unique_ptr<Stepper>> steppers) {
   world_ = world;
@@ -176,7 +181,10 @@ void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> repli
   lanes_.resize(world_.local);
   for (int local = 0; local < world_.local; ++local) {
     Lane& lane = lanes_[local];
-    for (auto& [name, tensor] : replicas[local]) lane.parameters.push_back(tensor);
+    for (auto& [name, tensor] : replicas[local]) {
+      if (steppers.empty()) tensor.set_data(tensor.detach().clone());
+      lane.parameters.push_back(tensor);
+    }
     lane.stepper = steppers.empty() ? factory_(lane.parameters) : std::move(steppers[local]);
   }
   if (world_.in_turn()) return;

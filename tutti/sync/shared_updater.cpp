@@ -1,10 +1,11 @@
-// The fused step. All replicas of a host share one parameter storage; the owner of a slice reads the
-// slice of n gradients, adds them in the one order, and updates parameter and optimizer state once.
+// The fused step. All replicas of a host share one parameter storage; the owner of a slice reads
+// the slice of n gradients, adds them in the one order, and updates parameter and optimizer state
+// once.
 //
-// Glossary: n replicas, S bytes of parameters. Piece: elements of one parameter owned by one replica.
-// A step: push (gradients published) | barrier | each owner updates its pieces | barrier.
-// Bytes with Adam: nS read for gradients + 6S for p, m, v, instead of 2nS + n 7S (all-reduce + step).
-// The owner-updates-once idea is ZeRO's (Rajbhandari et al. 2020, arXiv:1910.02054) with the
+// Glossary: n replicas, S bytes of parameters. Piece: elements of one parameter owned by one
+// replica. A step: push (gradients published) | barrier | each owner updates its pieces | barrier.
+// Bytes with Adam: nS read for gradients + 6S for p, m, v, instead of 2nS + n 7S (all-reduce +
+// step). The owner-updates-once idea is ZeRO's (Rajbhandari et al. 2020, arXiv:1910.02054) with the
 // all-gather removed by sharing the storage. docs/design/fused_step.md.
 
 #include <torch/torch.h>
@@ -42,8 +43,9 @@ struct alignas(64) Gradients {
 // What a local replica keeps for itself.
 struct Lane {
   std::vector<at::Tensor> parameters;
-  std::vector<at::Tensor> keep;  // gradients, or contiguous copies, that peers read until the step ends
-  std::vector<uint8_t> copied;   // by the hook, as the gradient became ready
+  std::vector<at::Tensor>
+      keep;  // gradients, or contiguous copies, that peers read until the step ends
+  std::vector<uint8_t> copied;  // by the hook, as the gradient became ready
   std::vector<optim::StepScalars> scalars;
   std::vector<Piece> pieces;
   std::vector<const void*> inputs;
@@ -61,9 +63,10 @@ class SharedUpdater final : public Updater {
       : rule_(rule), layout_(Layout::of(detail::slots_of(replicas.at(0)))) {
     for (const auto& slot : layout_.slots)
       if (slot.trained && slot.dtype != DType::float32 && slot.dtype != DType::float64)
-        throw UsageError(fmt::format(
-            "parameter \"{}\" is {}: the fused step updates float32 and float64; use a torch optimizer",
-            slot.name, name_of(slot.dtype)));
+        throw UsageError(
+            fmt::format("parameter \"{}\" is {}: the fused step updates float32 and float64; use a "
+                        "torch optimizer",
+                        slot.name, name_of(slot.dtype)));
     world_ = world;
     place_storage();
     header_->learning_rate = rule.learning_rate();
@@ -88,9 +91,10 @@ class SharedUpdater final : public Updater {
 
   void require_whole() const override {
     if (header_->begun.load() != header_->ended.load())
-      throw Error(fmt::format("the parameters are torn: update {} was cut off by a lost replica and "
-                              "left old and new values mixed; go on from the last checkpoint",
-                              header_->begun.load()));
+      throw Error(
+          fmt::format("the parameters are torn: update {} was cut off by a lost replica and "
+                      "left old and new values mixed; go on from the last checkpoint",
+                      header_->begun.load()));
   }
 
   const std::vector<at::Tensor>& parameters(int replica) const override {
@@ -137,8 +141,8 @@ class SharedUpdater final : public Updater {
   int pushed_in_turn_ = 0;
 };
 
-// One process: plain memory. Several: rank 0's part of a shared arena holds header and values, every
-// rank's part its used bytes and its copied gradients.
+// One process: plain memory. Several: rank 0's part of a shared arena holds header and values,
+// every rank's part its used bytes and its copied gradients.
 void SharedUpdater::place_storage() {
   const int64_t header_bytes = sizeof(Header);
   const int64_t values_bytes = (1 + rule_.num_states()) * layout_.total_bytes;
@@ -222,8 +226,10 @@ void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& 
   Lane& lane = lanes_[replica];
   const ParameterSlot& slot = layout_.slots[parameter];
   if (lane.copied[parameter])
-    throw UsageError(fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran "
-                                 "twice; add the losses and call minimize() once", slot.name));
+    throw UsageError(
+        fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran "
+                    "twice; add the losses and call minimize() once",
+                    slot.name));
   detail::check_gradient(slot, gradient);
   const at::Tensor dense = gradient.contiguous();
   std::byte* base = gradients_[world_.first_rank + replica].base;
@@ -236,8 +242,10 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   const int rank = world_.first_rank + replica;
   Gradients& mine = gradients_[rank];
   if (lane.pushed)
-    throw UsageError(fmt::format("replica {} took part twice in one step; call minimize() or "
-                                 "abstain() once a step on each replica", rank));
+    throw UsageError(
+        fmt::format("replica {} took part twice in one step; call minimize() or "
+                    "abstain() once a step on each replica",
+                    rank));
   require_whole();
   lane.armed = false;
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
@@ -282,8 +290,8 @@ void SharedUpdater::update_in_turn() {
   pushed_in_turn_ = 0;
 }
 
-// A turn that ended in an exception of the user's leaves replicas that have pushed and ones that have
-// not; the next step starts afresh.
+// A turn that ended in an exception of the user's leaves replicas that have pushed and ones that
+// have not; the next step starts afresh.
 void SharedUpdater::forget_unfinished_step() {
   pushed_in_turn_ = 0;
   for (Lane& lane : lanes_) lane.pushed = false;
@@ -318,20 +326,22 @@ void SharedUpdater::apply_piece(Lane& lane, const Piece& piece) {
       const Gradients& peer = gradients_[rank];
       const void* input = nullptr;
       if (peer.used[piece.parameter])
-        input = peer.base ? static_cast<const void*>(peer.base + offset)
-                          : static_cast<const std::byte*>(peer.pointers[piece.parameter]) +
-                                begin * width;
+        input = peer.base
+                    ? static_cast<const void*>(peer.base + offset)
+                    : static_cast<const std::byte*>(peer.pointers[piece.parameter]) + begin * width;
       lane.inputs[rank] = input;
       used |= input != nullptr;
     }
     if (!used) return;
     const void* gradient = lane.inputs[0];
     if (world_.size > 1) {
-      reduce_inputs(slot.dtype, ReduceOp::sum, world_.shape, lane.inputs, lane.scratch.data(), count);
+      reduce_inputs(slot.dtype, ReduceOp::sum, world_.shape, lane.inputs, lane.scratch.data(),
+                    count);
       gradient = lane.scratch.data();
     }
     void* states[2] = {};
-    for (int state = 0; state < rule_.num_states(); ++state) states[state] = state_at(state, offset);
+    for (int state = 0; state < rule_.num_states(); ++state)
+      states[state] = state_at(state, offset);
     rule_.update(slot.dtype, values_ + offset, gradient,
                  std::span<void* const>(states, static_cast<size_t>(rule_.num_states())), count,
                  lane.scalars[piece.parameter]);

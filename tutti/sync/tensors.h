@@ -9,6 +9,7 @@
 
 #include "tutti/base/array.h"
 #include "tutti/base/error.h"
+#include "tutti/comm/group.h"
 
 namespace torch::nn {
 class Module;
@@ -16,7 +17,8 @@ class Module;
 
 namespace tutti {
 
-/// LibTorch's dtype as ours and back; UsageError for types that spans do not have (complex, quantised).
+/// LibTorch's dtype as ours and back; UsageError for types that spans do not have (complex,
+/// quantised).
 DType dtype_of(at::ScalarType type);
 at::ScalarType scalar_type_of(DType dtype);
 
@@ -32,5 +34,26 @@ std::vector<std::pair<std::string, at::Tensor>> unique_parameters(const torch::n
 
 /// The same for buffers.
 std::vector<std::pair<std::string, at::Tensor>> unique_buffers(const torch::nn::Module& module);
+
+// ---- a model's tensors as a whole ----
+
+namespace detail {
+
+/// One line a parameter, then one a buffer: kind, name, dtype, shape.
+std::string describe(const torch::nn::Module& module);
+
+/// Mismatch naming the first line in which rank `other_rank` differs from rank 0.
+void require_same(const std::string& first, const std::string& other, int other_rank);
+
+/// Collective: the same Mismatch on every rank when any rank's description differs from rank 0's.
+void compare_over_group(Group group, const std::string& mine, Millis limit);
+
+/// Copies parameters and buffers between two models of this process that have the same description.
+void copy_values(const torch::nn::Module& from, const torch::nn::Module& to);
+
+/// Collective: rank `root`'s parameters and buffers become everybody's.
+void broadcast_values(Group group, const torch::nn::Module& module, int root, Millis limit);
+
+}  // namespace detail
 
 }  // namespace tutti

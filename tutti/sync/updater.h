@@ -3,8 +3,9 @@
 /// Each replica meets it on its own, since with stale updates there is no common step: push() hands
 /// in its part, acquire() returns when parameters new enough are where its forward reads them.
 ///
-/// Two exist: *shared*, the fused step over one parameter storage a host, and *replicated*, all-reduce
-/// and then a step on every replica (any torch::optim::Optimizer). docs/design/fused_step.md.
+/// Two exist: *shared*, the fused step over one parameter storage a host, and *replicated*,
+/// all-reduce and then a step on every replica (any torch::optim::Optimizer).
+/// docs/design/fused_step.md.
 #pragma once
 
 #include <torch/types.h>
@@ -30,19 +31,19 @@ namespace tutti {
 /// One replica's parameters by name, each once, in one order for all replicas.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// Thread rule: replica r calls push and acquire from its own thread, all others from the thread that
-/// runs the strategy, between steps. Gradients are summed over replicas, never averaged.
+/// Thread rule: replica r calls push and acquire from its own thread, all others from the thread
+/// that runs the strategy, between steps. Gradients are summed over replicas, never averaged.
 class Updater {
  public:
   virtual ~Updater() = default;
 
-  /// Gets ready for a backward pass of local replica `replica`: its gradients must be cleared. Throws
-  /// UsageError naming the parameter when one is not (a second backward() in a step).
+  /// Gets ready for a backward pass of local replica `replica`: its gradients must be cleared.
+  /// Throws UsageError naming the parameter when one is not (a second backward() in a step).
   virtual void begin(int replica) = 0;
 
   /// Hands in the gradients of local replica `replica`: one tensor a parameter, in the order of
-  /// parameters(), undefined where unused. weight 0: it had no samples and its gradients are left out.
-  /// A parameter unused on all replicas is skipped, one unused on some counts as zero there.
+  /// parameters(), undefined where unused. weight 0: it had no samples and its gradients are left
+  /// out. A parameter unused on all replicas is skipped, one unused on some counts as zero there.
   /// Returns the version that contains this part. Throws UsageError naming the parameter when a
   /// gradient is sparse, part of a graph, or of another shape or dtype; PeerLost, Timeout.
   virtual int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) = 0;
@@ -64,8 +65,9 @@ class Updater {
   virtual const std::vector<at::Tensor>& parameters(int replica) const = 0;
   virtual const Layout& layout() const = 0;
 
-  /// Goes on in another world of thread replicas, with version, parameters and state kept. `replicas`
-  /// are the local replicas of the new world; the first ones are those of the old. Between steps.
+  /// Goes on in another world of thread replicas, with version, parameters and state kept.
+  /// `replicas` are the local replicas of the new world; the first ones are those of the old.
+  /// Between steps.
   virtual void rebind(const World& world, std::vector<NamedTensors> replicas) = 0;
 };
 

@@ -8,7 +8,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
-#include "tutti/sync/module_values.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model_state.h"
 #include "tutti/train/weights.h"

@@ -27,7 +27,7 @@ TEST(Examples, HelloRanks) {
   ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
   for (int rank = 0; rank < 4; ++rank)
     EXPECT_THAT(out.out, HasSubstr("[" + std::to_string(rank) + "] rank " + std::to_string(rank) +
-                                      " of 4: the sum is 10"));
+                                   " of 4: the sum is 10"));
   EXPECT_THAT(run_command({example("01_hello_ranks")}).out, HasSubstr("rank 0 of 1: the sum is 1"));
 }
 
@@ -40,8 +40,9 @@ std::vector<double> losses_in(const std::string& output) {
   return losses;
 }
 
-// Prediction w + b starts at 0.5; a step with learning rate 0.01 on (p - 1)^2 changes both w and b by
-// 0.02 (1 - p), so what is missing shrinks by 0.96 a step. An epoch has 10 steps; its loss is the mean.
+// Prediction w + b starts at 0.5; a step with learning rate 0.01 on (p - 1)^2 changes both w and b
+// by 0.02 (1 - p), so what is missing shrinks by 0.96 a step. An epoch has 10 steps; its loss is
+// the mean.
 std::vector<double> closed_form() {
   std::vector<double> losses;
   double missing = 0.5;
@@ -84,7 +85,8 @@ TEST(Examples, QuickDrawTrainsAndSaves) {
 
 TEST(Examples, CustomLoopGivesTheSameLossesOnAnyStrategy) {
   const std::string program = example("04_custom_loop");
-  const auto threads = run_command({program, "--strategy", "mirrored", "--replicas", "2", kData, "1"});
+  const auto threads =
+      run_command({program, "--strategy", "mirrored", "--replicas", "2", kData, "1"});
   ASSERT_EQ(threads.exit_code, 0) << threads.out << threads.err;
   EXPECT_THAT(threads.out, HasSubstr("epoch 0: mean loss"));
   const auto in_turn =

@@ -8,9 +8,6 @@
 #include <fstream>
 #include <thread>
 
-#include "tests/support/plain_training.h"
-#include "tests/support/run_ranks.h"
-#include "tests/support/temp_folder.h"
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 #include "tutti/cluster/join.h"
@@ -19,6 +16,10 @@
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/distributed_optimizer.h"
 #include "tutti/sync/tensors.h"
+
+#include "tests/support/plain_training.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
@@ -46,14 +47,16 @@ std::string sha_of(const std::vector<at::Tensor>& parameters) {
 std::string train(Strategy strategy, const std::string& how) {
   Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
   const auto rule = optim::adam({.learning_rate = 0.01});
-  Optimizer optimizer = how == "fused" ? Optimizer(net, rule) : Optimizer(net, rule, ReplicatedOptions{});
+  Optimizer optimizer =
+      how == "fused" ? Optimizer(net, rule) : Optimizer(net, rule, ReplicatedOptions{});
   auto batches = strategy.distribute(small_data());
   double sum = 0;
   for (int epoch = 0; epoch < 2; ++epoch)
     for (auto&& batch : batches.epoch(epoch)) {
       auto losses = strategy.run([&](ReplicaContext& replica) {
         auto [x, y] = batch.local(replica);
-        auto each = torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
+        auto each =
+            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
         auto loss = average_loss(each, batch.global_size());
         optimizer.minimize(replica, loss);
         return loss.item<double>();
@@ -68,7 +71,8 @@ Strategy strategy_of(const std::string& kind, int replicas) {
 }
 
 RANK_PROGRAM(train_workers) {
-  const auto result = train(strategy_of("multi_worker", std::stoi(rank.arguments[0])), rank.arguments[1]);
+  const auto result =
+      train(strategy_of("multi_worker", std::stoi(rank.arguments[0])), rank.arguments[1]);
   rank.mark("weights " + result);
 }
 
@@ -77,11 +81,11 @@ RANK_PROGRAM(train_workers) {
 RANK_PROGRAM(under_launcher) {
   std::string own;
   for (size_t i = 2; i < rank.arguments.size(); ++i) own += rank.arguments[i] + "\n";
-  const auto result = launch({.num_workers = std::stoi(rank.arguments[0]),
-                              .command = {"/proc/self/exe"},
-                              .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments[1],
-                                              "TUTTI_TEST_ARGUMENTS=" + own},
-                              .announce = false});
+  const auto result = launch(
+      {.num_workers = std::stoi(rank.arguments[0]),
+       .command = {"/proc/self/exe"},
+       .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments[1], "TUTTI_TEST_ARGUMENTS=" + own},
+       .announce = false});
   std::fprintf(stderr, "%s\n", failure_report(result).c_str());
   std::fflush(nullptr);
   std::_Exit(result.exit_code);
@@ -97,7 +101,8 @@ std::vector<std::string> weights_in(const std::string& log) {
   std::vector<std::string> found;
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);)
-    if (const size_t at = line.find("weights "); at != line.npos) found.push_back(line.substr(at + 8));
+    if (const size_t at = line.find("weights "); at != line.npos)
+      found.push_back(line.substr(at + 8));
   return found;
 }
 
@@ -114,7 +119,8 @@ TEST_P(Processes, HaveTheBitsOfThePartsInTurn) {
     const auto out = under_launcher(workers, {"train_workers", std::to_string(replicas), how});
     ASSERT_EQ(out.exit_code, 0) << out.log;
     const auto expected = train(strategy_of("one_device", replicas), how);
-    EXPECT_THAT(weights_in(out.log), ::testing::AllOf(::testing::SizeIs(workers), ::testing::Each(expected)))
+    EXPECT_THAT(weights_in(out.log),
+                ::testing::AllOf(::testing::SizeIs(workers), ::testing::Each(expected)))
         << out.log;
   }
 }
@@ -123,7 +129,8 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Processes,
                          ::testing::Values(ProcessCase{1, 1}, ProcessCase{2, 2}, ProcessCase{3, 3},
                                            ProcessCase{2, 4}, ProcessCase{1, 2}),
                          [](const auto& info) {
-                           return fmt::format("{}workers{}replicas", info.param.workers, info.param.replicas);
+                           return fmt::format("{}workers{}replicas", info.param.workers,
+                                              info.param.replicas);
                          });
 
 RANK_PROGRAM(unlike_models) {
@@ -136,7 +143,8 @@ TEST(Models, ThatDifferBetweenRanksAreOneErrorOnEachRank) {
   const auto out = under_launcher(3, {"unlike_models"});
   EXPECT_EQ(out.exit_code, 1);
   for (int worker : {0, 1, 2})
-    EXPECT_THAT(out.log, HasSubstr(fmt::format("[{}] error: the models of rank 0 and rank 2 differ", worker)));
+    EXPECT_THAT(out.log, HasSubstr(fmt::format("[{}] error: the models of rank 0 and rank 2 differ",
+                                               worker)));
   EXPECT_THAT(out.log, HasSubstr("[4, 3]"));
   EXPECT_THAT(out.log, HasSubstr("[5, 3]"));
 }
@@ -177,7 +185,8 @@ TEST(FusedStep, DeathInTheUpdateLeavesTheSegmentTorn) {
 }
 
 RANK_PROGRAM(stuck_replica) {
-  Strategy strategy({.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(300)});
+  Strategy strategy(
+      {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(300)});
   strategy.run([&](ReplicaContext& replica) {
     if (replica.rank() == 1) std::this_thread::sleep_for(std::chrono::minutes(10));
   });
@@ -196,13 +205,15 @@ RANK_PROGRAM(existing_loop) {
   torch::nn::Sequential model = test::small_cnn();
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   broadcast_parameters(*model, world);
-  DistributedOptimizer optimizer(*model, sgd, world, {.buckets = {.bucket_bytes = 1024, .first_bucket_bytes = 64}});
+  DistributedOptimizer optimizer(*model, sgd, world,
+                                 {.buckets = {.bucket_bytes = 1024, .first_bucket_bytes = 64}});
   auto epoch = small_data().epoch({.epoch = 0, .seed = 1});
   for (int step = 0; step < 3; ++step) {
     const auto part = epoch.part(step, data::share(16, world.size(), world.rank()));
     optimizer.zero_grad();
     torch::nn::functional::cross_entropy(model->forward(tensor_of(part.columns[0])),
-                                         tensor_of(part.columns[1])).backward();
+                                         tensor_of(part.columns[1]))
+        .backward();
     optimizer.step();
   }
   std::vector<at::Tensor> parameters;
@@ -216,7 +227,8 @@ RANK_PROGRAM(existing_loop) {
       const auto batch = epoch.batch(step);
       plain.zero_grad();
       torch::nn::functional::cross_entropy(whole->forward(tensor_of(batch.columns[0])),
-                                           tensor_of(batch.columns[1])).backward();
+                                           tensor_of(batch.columns[1]))
+          .backward();
       plain.step();
     }
     std::vector<at::Tensor> expected;

@@ -1,15 +1,16 @@
-// N replicas train the same model as one: against the parts in turn (bit for bit) and against a plain
-// LibTorch loop (within rounding).
+// N replicas train the same model as one: against the parts in turn (bit for bit) and against a
+// plain LibTorch loop (within rounding).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tests/support/plain_training.h"
 #include "tutti/base/error.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/tensors.h"
+
+#include "tests/support/plain_training.h"
 
 namespace tutti {
 namespace {
@@ -18,8 +19,8 @@ using test::bits_equal;
 using test::relative_difference;
 
 constexpr double kLearningRate = 0.01;
-// Adam's first step is g / (|g| + epsilon): with a tiny epsilon the rounding of gradients that almost
-// vanish would decide it, on any implementation.
+// Adam's first step is g / (|g| + epsilon): with a tiny epsilon the rounding of gradients that
+// almost vanish would decide it, on any implementation.
 constexpr double kEpsilon = 1e-4;
 constexpr int64_t kRows = 50;  // global batches of 16, 16, 16 and a last one of 2
 
@@ -43,9 +44,11 @@ Optimizer make_optimizer(const ReplicatedModules& modules, How how) {
   const auto rule = optim::adam({.learning_rate = kLearningRate, .epsilon = kEpsilon});
   if (how == How::fused) return Optimizer(modules, rule);
   if (how == How::replicated_rule)
-    return Optimizer(modules, rule, ReplicatedOptions{.bucket_bytes = 2048, .first_bucket_bytes = 256});
+    return Optimizer(modules, rule,
+                     ReplicatedOptions{.bucket_bytes = 2048, .first_bucket_bytes = 256});
   return Optimizer(modules, [](std::vector<at::Tensor> parameters) {
-    return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(kLearningRate).eps(kEpsilon));
+    return std::make_unique<torch::optim::Adam>(
+        parameters, torch::optim::AdamOptions(kLearningRate).eps(kEpsilon));
   });
 }
 
@@ -69,7 +72,8 @@ Trained train(Strategy strategy, How how, int epochs = 2) {
     for (auto&& batch : batches.epoch(epoch)) {
       auto losses = strategy.run([&](ReplicaContext& replica) {
         auto [x, y] = batch.local(replica);
-        auto each = torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
+        auto each =
+            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
         auto loss = average_loss(each, batch.global_size());
         optimizer.minimize(replica, loss);
         return loss.item<double>();
@@ -77,7 +81,8 @@ Trained train(Strategy strategy, How how, int epochs = 2) {
       trained.losses.push_back(strategy.reduce(ReduceOp::sum, losses));
     }
   for (int local = 1; local < strategy.world().local; ++local)
-    EXPECT_TRUE(bits_equal(optimizer.updater().parameters(0), optimizer.updater().parameters(local)));
+    EXPECT_TRUE(
+        bits_equal(optimizer.updater().parameters(0), optimizer.updater().parameters(local)));
   trained.parameters = copy_of(optimizer.updater().parameters(0));
   return trained;
 }
@@ -114,18 +119,21 @@ TEST_P(ManyReplicas, OneStepAgreesWithPlainLibTorch) {
     for (How how : {How::fused, How::replicated_rule, How::replicated_torch}) {
       Strategy strategy(options(kind, GetParam()));
       Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
-      auto start = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net.modules().module(0)->clone());
+      auto start =
+          std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net.modules().module(0)->clone());
       Optimizer optimizer = make_optimizer(net, how);
       auto epoch = small_data().epoch({.epoch = 0, .seed = 11});
       auto whole = epoch.batch(0);
       const std::vector<test::PlainStep> steps = {
           {tensor_of(whole.columns[0]), tensor_of(whole.columns[1])}};
-      const auto expected = test::train_plainly(torch::nn::Sequential(start), steps, kLearningRate, kEpsilon);
+      const auto expected =
+          test::train_plainly(torch::nn::Sequential(start), steps, kLearningRate, kEpsilon);
       auto batches = strategy.distribute(small_data()).epoch(0);
       const auto batch = *batches.begin();
       strategy.run([&](ReplicaContext& replica) {
         auto [x, y] = batch.local(replica);
-        auto each = torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
+        auto each =
+            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
         optimizer.minimize(replica, average_loss(each, batch.global_size()));
       });
       EXPECT_LT(relative_difference(copy_of(optimizer.updater().parameters(0)), expected), 1e-5)
@@ -177,7 +185,8 @@ TEST(Resize, KeepsParametersAndOptimizerState) {
       DistributedBatch batch = *DistributedDataset::Batches::iterator(&epoch, number);
       strategy.run([&](ReplicaContext& replica) {
         auto [x, y] = batch.local(replica);
-        auto each = torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
+        auto each =
+            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
         optimizer.minimize(replica, average_loss(each, batch.global_size()));
       });
     };

@@ -6,10 +6,11 @@
 #include <sched.h>
 #include <torch/torch.h>
 
-#include "tests/support/plain_training.h"
 #include "tutti/base/error.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/tensors.h"
+
+#include "tests/support/plain_training.h"
 
 namespace tutti {
 namespace {
@@ -61,7 +62,8 @@ TEST(Autograd, WriteBetweenForwardAndBackwardIsAnError) {
     bench.optimizer.minimize(replica, net.a.sum());
   });
   for (auto& loss : old_loss)
-    EXPECT_THAT([&] { loss.backward(); }, ThrowsMessage<c10::Error>(HasSubstr("modified by an inplace")));
+    EXPECT_THAT([&] { loss.backward(); },
+                ThrowsMessage<c10::Error>(HasSubstr("modified by an inplace")));
 }
 
 TEST(Autograd, GradientsOfTwoParametersMayShareOneBuffer) {
@@ -218,12 +220,13 @@ TEST(Parameters, FrozenOnesStayAndSeveralDtypesTrain) {
     for (int step = 0; step < 2; ++step)
       strategy.run([&](ReplicaContext& replica) {
         auto& module = *net.local(replica);
-        optimizer.minimize(replica,
-                           (module.single.to(at::kDouble) * 2 + module.wide * module.frozen[0]).sum());
+        optimizer.minimize(
+            replica, (module.single.to(at::kDouble) * 2 + module.wide * module.frozen[0]).sum());
       });
     const auto& parameters = optimizer.updater().parameters(2);
     EXPECT_TRUE(at::equal(parameters[0].detach(), torch::full({1500}, 1.0f - 2 * 1.5f)));
-    EXPECT_TRUE(at::equal(parameters[1].detach(), torch::full({1500}, 1.0 - 2 * 0.75, at::kDouble)));
+    EXPECT_TRUE(
+        at::equal(parameters[1].detach(), torch::full({1500}, 1.0 - 2 * 0.75, at::kDouble)));
     EXPECT_TRUE(at::equal(parameters[2].detach(), torch::ones({5})));
   }
 }
@@ -249,11 +252,10 @@ TEST(Parameters, HalfPrecisionUnderTheFusedStepIsNamed) {
   Optimizer optimizer(net, [](std::vector<at::Tensor> parameters) {
     return std::make_unique<torch::optim::SGD>(parameters, 0.5);
   });
-  strategy.run([&](ReplicaContext& replica) {
-    optimizer.minimize(replica, net.local(replica)->w.sum());
-  });
-  EXPECT_TRUE(at::equal(optimizer.updater().parameters(1)[0].detach(),
-                        torch::zeros({4}, at::kBFloat16)));
+  strategy.run(
+      [&](ReplicaContext& replica) { optimizer.minimize(replica, net.local(replica)->w.sum()); });
+  EXPECT_TRUE(
+      at::equal(optimizer.updater().parameters(1)[0].detach(), torch::zeros({4}, at::kBFloat16)));
 }
 
 TEST(Factories, RunFromTheSameSeedAndMustAgree) {
@@ -262,11 +264,17 @@ TEST(Factories, RunFromTheSameSeedAndMustAgree) {
   const auto expected_next = torch::rand({1});
   torch::manual_seed(99);
   Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(4, 4); });
-  EXPECT_TRUE(at::equal(torch::rand({1}), expected_next)) << "the default generator must be put back";
-  EXPECT_TRUE(at::equal(net.modules().module(0)->parameters()[0], net.modules().module(2)->parameters()[0]));
+  EXPECT_TRUE(at::equal(torch::rand({1}), expected_next))
+      << "the default generator must be put back";
+  EXPECT_TRUE(at::equal(net.modules().module(0)->parameters()[0],
+                        net.modules().module(2)->parameters()[0]));
   int made = 0;
-  EXPECT_THAT([&] { Replicated<torch::nn::Linear>(strategy, [&] { return torch::nn::Linear(4, 4 + made++ / 2); }); },
-              ThrowsMessage<Mismatch>(AllOf(HasSubstr("rank 2"), HasSubstr("\"weight\""))));
+  EXPECT_THAT(
+      [&] {
+        Replicated<torch::nn::Linear>(strategy,
+                                      [&] { return torch::nn::Linear(4, 4 + made++ / 2); });
+      },
+      ThrowsMessage<Mismatch>(AllOf(HasSubstr("rank 2"), HasSubstr("\"weight\""))));
 }
 
 TEST(Threads, RunRethrowsTheFirstErrorAndFreesTheOthers) {
@@ -306,11 +314,11 @@ TEST(Threads, TakeTheCallersThreadLocalState) {
 
 TEST(Threads, DrawingFromTheDefaultGeneratorIsAnError) {
   auto strategy = mirrored(2);
-  EXPECT_THAT([&] { strategy.run([](ReplicaContext&) { return torch::rand({2}).sum().item<float>(); }); },
-              ThrowsMessage<UsageError>(HasSubstr("default generator")));
-  const auto numbers = strategy.run([](ReplicaContext& replica) {
-    return torch::rand({1}, replica.generator()).item<float>();
-  });
+  EXPECT_THAT(
+      [&] { strategy.run([](ReplicaContext&) { return torch::rand({2}).sum().item<float>(); }); },
+      ThrowsMessage<UsageError>(HasSubstr("default generator")));
+  const auto numbers = strategy.run(
+      [](ReplicaContext& replica) { return torch::rand({1}, replica.generator()).item<float>(); });
   EXPECT_NE(numbers.local(0), numbers.local(1));
 }
 
@@ -328,14 +336,16 @@ TEST(Reduce, MeanOverAnAxisCountsExamples) {
 TEST(Options, WrongOnesNameTheValidOnes) {
   EXPECT_THAT([] { Strategy({.kind = "mirorred"}); },
               ThrowsMessage<UsageError>(HasSubstr("did you mean \"mirrored\"")));
-  EXPECT_THAT([] { Strategy({.kind = "tpu"}); }, ThrowsMessage<UsageError>(HasSubstr("not in this version")));
+  EXPECT_THAT([] { Strategy({.kind = "tpu"}); },
+              ThrowsMessage<UsageError>(HasSubstr("not in this version")));
   EXPECT_THAT([] { Strategy({.kind = "mirrored", .replicas = -1}); },
               ThrowsMessage<UsageError>(HasSubstr("replicas is -1")));
   EXPECT_THAT([] { Strategy({.kind = "multi_worker", .replicas = 2}); },
               ThrowsMessage<UsageError>(HasSubstr("tutti run -n 2")));
   EXPECT_THAT([] { Strategy({.kind = "one_device", .replicas = 4, .reduction_shape = "2x3"}); },
               ThrowsMessage<UsageError>(HasSubstr("6 replicas")));
-  EXPECT_THAT([] { average_loss(torch::ones({2}), 0); }, ThrowsMessage<UsageError>(HasSubstr("0 samples")));
+  EXPECT_THAT([] { average_loss(torch::ones({2}), 0); },
+              ThrowsMessage<UsageError>(HasSubstr("0 samples")));
 }
 
 }  // namespace

@@ -13,7 +13,10 @@ using ::testing::ElementsAre;
 
 ParameterSlot slot(std::string name, int64_t elements, DType dtype = DType::float32,
                    bool trained = true) {
-  return {.name = std::move(name), .shape = {elements}, .dtype = dtype, .num_elements = elements,
+  return {.name = std::move(name),
+          .shape = {elements},
+          .dtype = dtype,
+          .num_elements = elements,
           .trained = trained};
 }
 
@@ -64,7 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
                       CutCase{"two owners", {1024, 1024, 100}, {1, 1}},
                       CutCase{"more owners than blocks", {10, 10}, {1, 1, 1, 1, 1}},
                       CutCase{"no elements", {0, 0}, {1, 1}},
-                      CutCase{"unequal", {100000, 7}, {3, 1}}, CutCase{"primes", {7919, 104729}, {1, 1, 1}}),
+                      CutCase{"unequal", {100000, 7}, {3, 1}},
+                      CutCase{"primes", {7919, 104729}, {1, 1, 1}}),
     [](const auto& info) {
       std::string name = info.param.name;
       for (char& c : name)
@@ -80,8 +84,9 @@ TEST(LayoutCutShares, FollowTheShares) {
 }
 
 TEST(LayoutCutShares, WeighBytesNotElementsAndLeaveFrozenOut) {
-  const Layout layout = Layout::of({slot("half", 4096, DType::bfloat16), slot("double", 1024, DType::float64),
-                                    slot("frozen", 1 << 20, DType::float32, false)});
+  const Layout layout =
+      Layout::of({slot("half", 4096, DType::bfloat16), slot("double", 1024, DType::float64),
+                  slot("frozen", 1 << 20, DType::float32, false)});
   const auto owners = layout.cut(std::vector<double>{1, 1});
   EXPECT_THAT(owners[0], ElementsAre(Piece{0, 0, 4096}));
   EXPECT_THAT(owners[1], ElementsAre(Piece{1, 0, 1024}));

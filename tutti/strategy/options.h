@@ -1,0 +1,30 @@
+/// StrategyOptions: which strategy, and how many replicas, as flags and programs say it.
+///
+/// Without LibTorch, so that what only reads flags compiles in a second.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti {
+
+/// Unset fields are resolved when a Strategy is made (Strategy::options()).
+struct StrategyOptions {
+  std::string kind = "one_device";  ///< one_device, mirrored, multi_worker
+  int replicas = 0;  ///< of the whole world; 0: one (one_device), cores (mirrored), workers
+  std::string reduction_shape;           ///< one_device: "4", "2x3", "3+1"; empty: one host
+  int threads_per_replica = 0;           ///< 0: usable cores / replicas of this host, at least 1
+  Millis time_limit{kDefaultTimeLimit};  ///< of every wait for another replica
+  bool pin = true;             ///< pin replicas to cores of their own when there are enough
+  uint64_t seed = 0;           ///< of factories and generators
+  std::vector<double> shares;  ///< of a batch and a slice, per replica, each > 0; empty: equal
+};
+
+/// Takes the strategy's own flags (strategy_from_flags in strategy.h lists them) out of argv.
+/// UsageError when a value is missing or no number in range.
+StrategyOptions take_strategy_flags(int& argc, char** argv);
+
+}  // namespace tutti
