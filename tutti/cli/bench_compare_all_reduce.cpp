@@ -1,7 +1,6 @@
 // tutti bench compare --all-reduce: shm beside Open MPI and Gloo, two ranks, in turn.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <map>
@@ -19,12 +18,15 @@ namespace tutti::cli {
 namespace {
 
 constexpr int kRanks = 2;
+const std::string kFloor = "floor";  // a plain loop with the same working set and sharing
+const std::string kGloo = "Gloo";
+const std::string kMpi = "Open MPI";
 constexpr Millis kLimit{10 * 60'000};
 
 // Median microseconds by bytes.
 using Times = std::map<int64_t, double>;
 
-Times times_in(const std::string& output) {
+Times times_in(const std::string& output, const char* field = "p50_us") {
   Times times;
   for (size_t at = 0; at < output.size();) {
     const size_t end = std::min(output.find('\n', at), output.size());
@@ -32,41 +34,26 @@ Times times_in(const std::string& output) {
     if (brace < end) {
       const auto line = nlohmann::json::parse(output.substr(brace, end - brace));
       if (!line.at("correct").get<bool>()) throw Error("a wrong sum: " + line.dump());
-      times[line.at("bytes").get<int64_t>()] = line.at("p50_us").get<double>();
+      times[line.at("bytes").get<int64_t>()] = line.at(field).get<double>();
     }
     at = end + 1;
   }
   return times;
 }
 
-// A file or folder below the temporary folder, gone with this object.
-class Scratch {
- public:
-  explicit Scratch(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() /
-              fmt::format("tutti-bench-{}-{}", getpid(), name)) {}
-  ~Scratch() {
-    std::error_code gone_already;
-    std::filesystem::remove_all(path_, gone_already);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
-Times run_shm(const std::vector<int64_t>& sizes) {
-  const Scratch json("shm.json");
+// The JSON lines of our own measurement, which has the floor kernel's times too.
+std::string run_shm(const std::vector<int64_t>& sizes) {
+  const ScratchFile json;
   Child({own_program().string(), "bench", "all-reduce", "--engine", "shm", "--ranks",
          std::to_string(kRanks), "--bytes", fmt::format("{}", fmt::join(sizes, ",")), "--json",
          json.path()})
       .finish(kLimit);
   const MappedFile file = map_file(json.path());
-  return times_in({reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size()});
+  return {reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size()};
 }
 
 Times run_gloo(const std::vector<int64_t>& sizes, int iterations) {
-  const Scratch store("gloo");
+  const ScratchFile store;
   std::vector<Child> ranks;
   for (int rank = 0; rank < kRanks; ++rank) {
     const auto& cores = host_facts().cores;
@@ -83,7 +70,7 @@ Times run_gloo(const std::vector<int64_t>& sizes, int iterations) {
 }
 
 // Compiles the peer; nothing when there is no MPI here.
-std::optional<std::string> make_mpi_program(const Scratch& program) {
+std::optional<std::string> make_mpi_program(const ScratchFile& program) {
   try {
     Child({"mpirun", "--version"}).finish(kLimit);
     Child({"mpicc", "-O2", "-o", program.path(),
@@ -107,9 +94,10 @@ Times run_mpi(const std::string& program, const std::vector<int64_t>& sizes, int
 // How many times faster shm has to be; 0 where nothing is claimed.
 double bound_of(const std::string& peer, int64_t bytes) {
   constexpr int64_t kMega = 1 << 20;
+  if (peer == kFloor) return bytes >= 16 * kMega ? 0.8 : 0;
   if (bytes < kMega) return 0;
-  if (bytes <= 16 * kMega) return peer == "Gloo" ? 15 : 5;
-  return peer == "Gloo" ? 8 : 4;
+  if (bytes <= 16 * kMega) return peer == kGloo ? 15 : 5;
+  return peer == kGloo ? 8 : 4;
 }
 
 class Rows {
@@ -123,9 +111,11 @@ class Rows {
       ratios.push_back(their_us.back() / our_us.back());
     }
     const double bound = bound_of(peer, bytes), ratio = median(ratios);
-    fmt::print("{:>10} {:>12.2f} {:<9} {:>12.2f} {:>8.1f} {:>7}  {}\n", bytes, median(our_us), peer,
-               median(their_us), ratio, bound == 0 ? "-" : fmt::format("{:.0f}", bound),
-               ratio >= bound ? "holds" : "BELOW BOUND");
+    fmt::print("{:>10} {:>12.2f} {:<9} {:>12.2f} {:>8.2f} {:>7}  {}\n", bytes, median(our_us), peer,
+               median(their_us), ratio, bound == 0 ? "-" : fmt::format("{}", bound),
+               bound == 0       ? ""
+               : ratio >= bound ? "holds"
+                                : "BELOW BOUND");
     nlohmann::ordered_json line = {{"bench", "compare all-reduce"},
                                    {"ranks", kRanks},
                                    {"bytes", bytes},
@@ -151,12 +141,14 @@ int compare_all_reduce(const CompareFlags& flags) {
       flags.quick ? std::vector<int64_t>{1 << 10, 1 << 20}
                   : std::vector<int64_t>{1 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
   const int iterations = flags.quick ? 3 : 15;
-  const Scratch program("mpi");
+  const ScratchFile program;
   const auto mpi = make_mpi_program(program);
 
-  std::vector<Times> shm, gloo, open_mpi;
+  std::vector<Times> shm, floor, gloo, open_mpi;
   for (int64_t round = 0; round < (flags.quick ? 1 : flags.rounds); ++round) {
-    shm.push_back(run_shm(sizes));
+    const std::string ours = run_shm(sizes);
+    shm.push_back(times_in(ours));
+    floor.push_back(times_in(ours, "floor_p50_us"));
     gloo.push_back(run_gloo(sizes, iterations));
     if (mpi) open_mpi.push_back(run_mpi(*mpi, sizes, iterations));
   }
@@ -165,8 +157,9 @@ int compare_all_reduce(const CompareFlags& flags) {
   Rows rows;
   const auto around = surroundings();
   for (const int64_t size : sizes) {
-    rows.add("Gloo", size, shm, gloo, around);
-    if (mpi) rows.add("Open MPI", size, shm, open_mpi, around);
+    rows.add(kFloor, size, shm, floor, around);
+    if (mpi) rows.add(kMpi, size, shm, open_mpi, around);
+    rows.add(kGloo, size, shm, gloo, around);
   }
   fmt::print("{}", rows.lines);
   if (!flags.json.empty()) write_file_atomically(flags.json, rows.lines);

@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
-
-#include <atomic>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
@@ -51,24 +48,6 @@ std::string core_list(int first, int count) {
   if (first + count > static_cast<int>(cores.size())) return "";
   return fmt::format("{}", fmt::join(cores.begin() + first, cores.begin() + first + count, ","));
 }
-
-// A file under which the ranks of one job meet; gone with this object.
-class MeetingPlace {
- public:
-  MeetingPlace() {
-    static std::atomic<int> number{0};
-    path_ = std::filesystem::temp_directory_path() /
-            fmt::format("tutti-bench-{}-{}", getpid(), number.fetch_add(1));
-  }
-  ~MeetingPlace() {
-    std::error_code gone_already;
-    std::filesystem::remove(path_, gone_already);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 struct PeerPlan {
   std::string mode;  // "ddp" or "alone"
@@ -125,7 +104,7 @@ class Peers final : public Contender {
 
  private:
   PeerPlan plan_;
-  MeetingPlace store_;
+  ScratchFile store_;  // through which ranks meet
   std::vector<Child> children_;
 };
 

@@ -1,6 +1,10 @@
 #include "tutti/cli/bench_runs.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <system_error>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
@@ -37,6 +41,17 @@ std::filesystem::path checkout() {
   throw UsageError(
       "bench/peer was not found above this program or the working folder: run it in a "
       "checkout of tutti");
+}
+
+ScratchFile::ScratchFile() {
+  static std::atomic<int> number{0};
+  path_ = std::filesystem::temp_directory_path() /
+          fmt::format("tutti-bench-{}-{}", getpid(), number.fetch_add(1));
+}
+
+ScratchFile::~ScratchFile() {
+  std::error_code gone_already;
+  std::filesystem::remove(path_, gone_already);
 }
 
 nlohmann::json json_in(const std::string& output) {

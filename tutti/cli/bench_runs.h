@@ -19,6 +19,19 @@ std::filesystem::path own_program();
 /// UsageError when there is none.
 std::filesystem::path checkout();
 
+/// The name of a file in the temporary folder that is not there yet; what somebody puts there is
+/// gone with this object.
+class ScratchFile {
+ public:
+  ScratchFile();
+  ~ScratchFile();
+  ScratchFile(const ScratchFile&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
 /// The first line of `output` that has a JSON object, as that object. Error when there is none.
 nlohmann::json json_in(const std::string& output);
 
