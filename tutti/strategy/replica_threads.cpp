@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -44,6 +45,17 @@ std::vector<ReplicaPlace> choose_places(int local, int first_rank, int threads, 
     places.push_back(std::move(place));
   }
   return places;
+}
+
+// 32 MiB is the most that glibc takes as the size from which each block is mapped by itself.
+void keep_freed_memory() {
+  constexpr int kOwnMappingBytes = 32 << 20;
+  constexpr int kKeptBytes = 1 << 30;
+  const bool done = mallopt(M_MMAP_THRESHOLD, kOwnMappingBytes) == 1 &&
+                    mallopt(M_TRIM_THRESHOLD, kKeptBytes) == 1;
+  if (!done)
+    log_once("mallopt", LogLevel::warning,
+             "malloc does not keep freed memory: steps may be slower");
 }
 
 struct PlaceGuard::Before {

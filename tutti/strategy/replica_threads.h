@@ -36,6 +36,12 @@ class PlaceGuard {
   std::unique_ptr<Before> before_;
 };
 
+/// Lets malloc keep what a step frees for the next step, in this process and from now on (glibc).
+/// Otherwise each step returns its activations to the kernel and faults them in again, page by
+/// page, and thread replicas queue for the one address space: a step of cnn takes 1.7 times as
+/// long.
+void keep_freed_memory();
+
 class ReplicaThreads {
  public:
   explicit ReplicaThreads(std::vector<ReplicaPlace> places, Millis time_limit);

@@ -273,6 +273,7 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
 
 Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<StrategyState>()) {
   check_options(options);
+  detail::keep_freed_memory();
   state_->options = options;
   World world = make_world(state_->options);
   state_->enter(std::move(world));
