@@ -38,7 +38,9 @@ TEST(Checks, NumbersNameWhatWasGotAndTheRange) {
     std::string text = c.text;
     const std::string answer = c.check(text);
     EXPECT_EQ(answer.empty(), c.good) << c.text;
-    if (!c.good) EXPECT_THAT(answer, HasSubstr("got \"" + text + "\"; expected")) << c.text;
+    if (!c.good) {
+      EXPECT_THAT(answer, HasSubstr("got \"" + text + "\"; expected")) << c.text;
+    }
   }
 }
 
