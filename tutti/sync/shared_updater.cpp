@@ -42,12 +42,14 @@ struct alignas(64) Gradients {
 
 // What a local replica keeps for itself.
 struct Lane {
+  int rank = 0;
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor>
       keep;  // gradients, or contiguous copies, that peers read until the step ends
   std::vector<uint8_t> copied;  // by the hook, as the gradient became ready
   std::vector<optim::StepScalars> scalars;
   std::vector<Piece> pieces;
+  std::vector<Piece> owned;  // by parameter: what of it this replica updates; may be empty
   std::vector<const void*> inputs;
   Array scratch;
   detail::ReadyHooks hooks;
@@ -119,6 +121,7 @@ class SharedUpdater final : public Updater {
   void copy_gradient(int replica, int parameter, const at::Tensor& gradient);
   void apply(Lane& lane, std::span<const Piece> pieces);
   void apply_piece(Lane& lane, const Piece& piece);
+  const std::byte* gradient_at(const Lane& lane, int rank, int parameter, int64_t begin) const;
   void finish_lane(Lane& lane);
   void update_in_turn();
   void forget_unfinished_step();
@@ -214,6 +217,9 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     lane.inputs.resize(world_.size);
     lane.scratch = Array::zeros(DType::float64, {kChunkElements});
     lane.pieces = pieces[world_.in_turn() ? 0 : world_.first_rank + local];
+    lane.rank = world_.first_rank + local;
+    lane.owned.assign(count, {});
+    for (const Piece& piece : lane.pieces) lane.owned[piece.parameter] = piece;
     if (!world_.one_process())
       lane.hooks = detail::ReadyHooks(lane.parameters, [this, local](int parameter) {
         Lane& mine = lanes_[local];
@@ -231,9 +237,15 @@ void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& 
                     "twice; add the losses and call minimize() once",
                     slot.name));
   detail::check_gradient(slot, gradient);
-  const at::Tensor dense = gradient.contiguous();
-  std::byte* base = gradients_[world_.first_rank + replica].base;
-  std::memcpy(base + slot.offset_bytes, dense.data_ptr(), dense.nbytes());
+  // Peers need what they own; this replica reads its own part where autograd left it.
+  lane.keep[parameter] = gradient.contiguous();
+  const auto* from = static_cast<const std::byte*>(lane.keep[parameter].data_ptr());
+  std::byte* to = gradients_[world_.first_rank + replica].base + slot.offset_bytes;
+  const int64_t width = size_of(slot.dtype);
+  const int64_t begin = lane.owned[parameter].begin * width;
+  const int64_t end = lane.owned[parameter].end * width;
+  std::memcpy(to, from, static_cast<size_t>(begin));
+  std::memcpy(to + end, from + end, static_cast<size_t>(slot.num_elements * width - end));
   lane.copied[parameter] = 1;
 }
 
@@ -315,6 +327,20 @@ void SharedUpdater::apply(Lane& lane, std::span<const Piece> pieces) {
   for (const Piece& piece : pieces) apply_piece(lane, piece);
 }
 
+// Where element `begin` of a replica's gradient lies; null when it did not use the parameter.
+const std::byte* SharedUpdater::gradient_at(const Lane& lane, int rank, int parameter,
+                                            int64_t begin) const {
+  const Gradients& peer = gradients_[rank];
+  if (!peer.used[parameter]) return nullptr;
+  const ParameterSlot& slot = layout_.slots[parameter];
+  const int64_t bytes = begin * size_of(slot.dtype);
+  const bool copied = peer.base != nullptr && rank != lane.rank;
+  if (copied) return peer.base + slot.offset_bytes + bytes;
+  const void* left =
+      peer.base != nullptr ? lane.keep[parameter].data_ptr() : peer.pointers[parameter];
+  return static_cast<const std::byte*>(left) + bytes;
+}
+
 void SharedUpdater::apply_piece(Lane& lane, const Piece& piece) {
   const ParameterSlot& slot = layout_.slots[piece.parameter];
   const int64_t width = size_of(slot.dtype);
@@ -323,14 +349,8 @@ void SharedUpdater::apply_piece(Lane& lane, const Piece& piece) {
     const int64_t offset = slot.offset_bytes + begin * width;
     bool used = false;
     for (int rank = 0; rank < world_.size; ++rank) {
-      const Gradients& peer = gradients_[rank];
-      const void* input = nullptr;
-      if (peer.used[piece.parameter])
-        input = peer.base
-                    ? static_cast<const void*>(peer.base + offset)
-                    : static_cast<const std::byte*>(peer.pointers[piece.parameter]) + begin * width;
-      lane.inputs[rank] = input;
-      used |= input != nullptr;
+      lane.inputs[rank] = gradient_at(lane, rank, piece.parameter, begin);
+      used |= lane.inputs[rank] != nullptr;
     }
     if (!used) return;
     const void* gradient = lane.inputs[0];
