@@ -1,7 +1,7 @@
 // Uses the umbrella header and one thing from each end of the ladder.
-#include <cstdio>
-
 #include <tutti/tutti.h>
+
+#include <cstdio>
 
 int main() {
   const auto ones = torch::ones({2, 3});
