@@ -1,5 +1,6 @@
 // What the workers of the launcher's tests do, and the process that launches them.
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -137,6 +138,8 @@ RANK_PROGRAM(answer_signal_with_signal) {
 
 /// Each worker leaves behind: a child, and a child that is in a session of its own.
 RANK_PROGRAM(leave_grandchildren) {
+  int printed[2];  // its end is read once both grandchildren have printed and closed theirs
+  if (pipe2(printed, O_CLOEXEC) != 0) throw Error("pipe: " + errno_words(errno));
   for (bool own_session : {false, true}) {
     const pid_t child = fork();
     if (child == 0) {
@@ -146,14 +149,18 @@ RANK_PROGRAM(leave_grandchildren) {
       }
       std::printf("grandchild pid %d\n", getpid());
       std::fflush(stdout);
+      close(printed[1]);
       while (true) pause();
     }
   }
+  close(printed[1]);
+  char byte = 0;
+  if (read(printed[0], &byte, 1) != 0) throw Error("a grandchild wrote to the pipe");
+  close(printed[0]);
   if (!rank.arguments.empty() && rank.arguments.at(0) == "stay") {
     join();
     while (true) pause();
   }
-  std::this_thread::sleep_for(200ms);  // so that they have printed
 }
 
 RANK_PROGRAM(join_and_add) {
