@@ -1,7 +1,6 @@
 // A folder of its own for each test, gone at its end; and files in it as bytes.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -52,18 +51,6 @@ inline void put_bytes(const std::filesystem::path& path, const std::string& byte
 inline std::string get_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// What `action` throws as an E; the test fails when it throws nothing.
-template <class E, class Action>
-std::string message_of(Action&& action) {
-  try {
-    action();
-  } catch (const E& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return {};
 }
 
 }  // namespace tutti::test

@@ -72,6 +72,7 @@ HostFacts read_host_facts() {
       detail::usable_core_count(static_cast<int>(facts.cores.size()), limits.cpu_quota);
   facts.cgroup_memory_limit_bytes = limits.memory_limit_bytes;
   facts.cgroup_memory_used_bytes = limits.memory_used_bytes;
+  facts.oom_kills = limits.oom_kills;
 
   const auto memory = detail::parse_meminfo(read_text("/proc/meminfo").value_or(""));
   facts.memory_total_bytes = memory.total_bytes;

@@ -24,6 +24,7 @@ struct HostFacts {
   int64_t memory_available_bytes = 0;                ///< without swapping
   std::optional<int64_t> cgroup_memory_limit_bytes;  ///< of the tightest level, if limited
   int64_t cgroup_memory_used_bytes = 0;              ///< of that level, without reclaimable cache
+  int64_t oom_kills = 0;  ///< processes of this cgroup that the kernel killed for lack of memory
 
   std::string cpu_model;                      ///< "" when the kernel does not say
   std::vector<std::string> instruction_sets;  ///< "avx2", "avx512f", ...

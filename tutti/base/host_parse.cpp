@@ -193,7 +193,9 @@ CgroupLimits read_cgroup_limits(const ReadFile& read) {
                                                    file(folder, "", "cpu.cfs_period_us"));
     if (quota) limits.cpu_quota = std::min(quota.value(), limits.cpu_quota.value_or(*quota));
   }
+  std::string events;
   for (const CgroupFolder& folder : cgroup_folders(cgroup, mounts, "memory")) {
+    if (events.empty()) events = file(folder, "memory.events", "memory.oom_control");
     const auto limit = parse_memory_limit(file(folder, "memory.max", "memory.limit_in_bytes"));
     if (!limit) continue;
     const auto used = number<int64_t>(file(folder, "memory.current", "memory.usage_in_bytes"));
@@ -206,6 +208,7 @@ CgroupLimits read_cgroup_limits(const ReadFile& read) {
       limits.memory_used_bytes = in_use;
     }
   }
+  limits.oom_kills = parse_stat(events, "oom_kill");
   return limits;
 }
 

@@ -40,7 +40,7 @@ std::optional<double> parse_cpu_max(std::string_view text);
 std::optional<double> parse_cpu_quota(std::string_view quota_us, std::string_view period_us);
 /// memory.max or memory.limit_in_bytes; empty for "max" and for v1's "no limit" (near 2^63).
 std::optional<int64_t> parse_memory_limit(std::string_view text);
-/// A line "KEY number" of memory.stat; 0 when it is not there.
+/// A line "KEY number" of memory.stat or memory.events; 0 when it is not there.
 int64_t parse_stat(std::string_view text, std::string_view key);
 
 /// A folder in which limits of this process may stand.
@@ -59,6 +59,7 @@ struct CgroupLimits {
   std::optional<double> cpu_quota;            ///< cores, the smallest of all levels
   std::optional<int64_t> memory_limit_bytes;  ///< of the level with least memory left
   int64_t memory_used_bytes = 0;              ///< of that level, without page cache that can go
+  int64_t oom_kills = 0;                      ///< in this process's own group, since it exists
 };
 /// The limits that hold for this process, through `read`.
 CgroupLimits read_cgroup_limits(const ReadFile& read);

@@ -132,6 +132,10 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
   const Deadline deadline(options.limit);
   const ShmOptions shm{.pinned = options.pinned};
   Group workers = join(options.limit);
+  if (const auto environment = worker_environment(); environment && replicas_per_worker > 1) {
+    Lifeline::of(*environment)
+        .send({.kind = Message::Kind::replicas, .number = replicas_per_worker}, {}, deadline);
+  }
   if (workers.size() == 1) return local_members(replicas_per_worker, shm);
   require_same(workers, replicas_per_worker, deadline);
   static std::atomic<int> groups_made{0};

@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/ending.h"
 #include "tutti/cluster/environment.h"
@@ -101,6 +102,7 @@ class Job {
   detail::Guard guard_;
   detail::Ending ending_;
   std::vector<detail::Death> deaths_;  // in order
+  const int64_t oom_kills_before_ = read_host_facts().oom_kills;
   int stopped_worker_ = -1;
   bool tree_ended_ = false;
 };
@@ -280,6 +282,10 @@ void Job::on_message(Worker& worker, const DescriptorChannel::Message& received)
   if (!message)
     throw Error(fmt::format("worker {} sent \"{}\"", worker.result.worker, received.text));
   message->worker = worker.result.worker;
+  if (message->kind == Message::Kind::replicas) {
+    worker.result.replicas = std::max(1, message->number);
+    return;
+  }
   if (message->kind == Message::Kind::failed) {
     const size_t colon = message->text.find(": ");
     worker.error_class = message->text.substr(0, colon);
@@ -387,6 +393,7 @@ void Job::end_tree() noexcept {
 
 LaunchResult Job::result() const {
   LaunchResult result;
+  result.oom_kills = read_host_facts().oom_kills - oom_kills_before_;
   for (const Worker& worker : workers_) {
     result.workers.push_back(worker.result);
     result.workers.back().last_lines = worker.last_lines.lines();
@@ -400,10 +407,10 @@ LaunchResult Job::result() const {
     const WorkerResult& first = workers_[static_cast<size_t>(*root)].result;
     result.exit_code = first.signal != 0 ? 128 + first.signal : first.exit_code;
     result.root_worker = stopped_worker_ >= 0 ? stopped_worker_ : *root;
+    const WorkerResult& cause = workers_[static_cast<size_t>(result.root_worker)].result;
     result.root_cause =
-        stopped_worker_ >= 0
-            ? fmt::format("rank {} was stopped (SIGSTOP) and did not go on", stopped_worker_)
-            : fmt::format("rank {} {}", *root, first.ending());
+        cause.name() + " " +
+        (stopped_worker_ >= 0 ? "was stopped (SIGSTOP) and did not go on" : first.ending());
   }
   return result;
 }

@@ -4,6 +4,7 @@
 /// meanwhile (orphans of the job become children of this process, and are ended with it).
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ struct LaunchOptions {
 
 struct WorkerResult {
   int worker = 0;
+  int replicas = 1;  ///< ranks that it held, as join_replicas() said
   int pid = 0;
   int exit_code = -1;                ///< when it exited
   int signal = 0;                    ///< when it was killed by one
@@ -32,6 +34,8 @@ struct WorkerResult {
   std::string error;                 ///< what report_failure() said in it, if anything
   std::vector<std::string> last_lines;
 
+  /// "rank 1"; "worker 1 (ranks 2 to 3)" where it held several.
+  std::string name() const;
   /// "was killed by SIGKILL", "exited with code 3: <first line of its error>".
   std::string ending() const;
   bool failed() const noexcept { return signal != 0 || exit_code != 0; }
@@ -41,6 +45,7 @@ struct LaunchResult {
   int exit_code = 0;       ///< 0, the first failure's code, or 128 + signal
   std::string root_cause;  ///< "rank 1 was killed by SIGKILL"; empty on success
   int root_worker = -1;    ///< whose failure that was; -1 on success or after a signal to the job
+  int64_t oom_kills = 0;   ///< processes that the kernel killed in this cgroup for lack of memory
   std::vector<WorkerResult> workers;
 };
 

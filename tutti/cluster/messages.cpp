@@ -9,7 +9,8 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::array<std::string_view, 5> kWords = {"joined", "lost", "share", "refused", "failed"};
+constexpr std::array<std::string_view, 6> kWords = {"joined",  "lost",   "share",
+                                                    "refused", "failed", "replicas"};
 // What fits beside the words in one message of a channel.
 constexpr size_t kMaxText = 8 << 10;
 

@@ -13,8 +13,9 @@ namespace tutti::detail {
 /// share    worker to launcher, and on to the others: a descriptor; number counts them
 /// refused  instead of a share: it could not be made; text says why
 /// failed   worker to launcher: the error that ends it; text is "CLASS: what()"
+/// replicas worker to launcher: it holds `number` ranks
 struct Message {
-  enum class Kind { joined, lost, share, refused, failed };
+  enum class Kind { joined, lost, share, refused, failed, replicas };
   Kind kind = Kind::joined;
   int worker = 0;
   int number = 0;

@@ -7,6 +7,12 @@
 
 namespace tutti {
 
+std::string WorkerResult::name() const {
+  if (replicas == 1) return fmt::format("rank {}", worker);
+  return fmt::format("worker {} (ranks {} to {})", worker, worker * replicas,
+                     (worker + 1) * replicas - 1);
+}
+
 std::string WorkerResult::ending() const {
   std::string text;
   if (signal != 0) {
@@ -27,17 +33,21 @@ std::string failure_report(const LaunchResult& result) {
     if (!worker.failed() || worker.worker == result.root_worker) continue;
     WorkerResult brief = worker;
     brief.error.clear();  // secondary failures are folded
-    others += fmt::format("{}rank {} {}{}", others.empty() ? "" : ", ", worker.worker,
-                          brief.ending(), worker.stopped_by_launcher ? " (ended by tutti)" : "");
+    others += fmt::format("{}{} {}{}", others.empty() ? "" : ", ", worker.name(), brief.ending(),
+                          worker.stopped_by_launcher ? " (ended by tutti)" : "");
   }
   std::string text;
   if (!others.empty()) text += fmt::format("after the first failure: {}\n", others);
   if (result.root_worker >= 0) {
     const auto& root = result.workers.at(static_cast<size_t>(result.root_worker));
-    if (!root.last_lines.empty()) text += fmt::format("last lines of rank {}:\n", root.worker);
+    if (!root.last_lines.empty()) text += fmt::format("last lines of {}:\n", root.name());
     for (const std::string& line : root.last_lines) text += "  " + line + "\n";
     if (root.signal == SIGKILL && !root.stopped_by_launcher) {
-      text += "a SIGKILL that nobody sent is often the kernel's answer to memory running out\n";
+      text +=
+          result.oom_kills > 0
+              ? fmt::format("memory ran out: the kernel killed {} of this cgroup's processes\n",
+                            result.oom_kills)
+              : "a SIGKILL that nobody sent is often the kernel's answer to memory running out\n";
     }
   }
   return text + result.root_cause;

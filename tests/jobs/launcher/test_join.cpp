@@ -1,41 +1,32 @@
 // join() and join_replicas() in workers of the launcher.
 #include <gmock/gmock.h>
 
+#include <csignal>
+
 #include "tutti/base/error.h"
 #include "tutti/cluster/join.h"
 
-#include "tests/support/run_ranks.h"
+#include "tests/support/run_workers.h"
 
 namespace tutti::test {
 namespace {
 
 using testing::AllOf;
+using testing::Each;
 using testing::HasSubstr;
+using testing::SizeIs;
 using testing::ThrowsMessage;
-
-RankOutcome launch_workers(int count, const std::string& program,
-                           const std::vector<std::string>& arguments = {}) {
-  std::vector<std::string> all = {std::to_string(count), program, "end"};
-  all.insert(all.end(), arguments.begin(), arguments.end());
-  return run_ranks(1, "launch_it", {.arguments = all})[0];
-}
-
-int count_of(const std::string& log, const std::string& words) {
-  int count = 0;
-  for (size_t at = 0; (at = log.find(words, at)) != std::string::npos; ++at) ++count;
-  return count;
-}
 
 TEST(Join, WorkersAddTheirRanks) {
   for (int workers : {1, 2, 3}) {
-    const auto out = launch_workers(workers, "join_and_add");
+    const auto out = run_workers(workers, "join_and_add");
     EXPECT_EQ(out.exit_code, 0) << out.log;
-    EXPECT_EQ(count_of(out.log, "same group 1"), workers);
+    EXPECT_THAT(lines_after(out.log, "same group 1"), SizeIs(workers));
   }
 }
 
 TEST(Join, AWorkerThatNeverComesIsNamed) {
-  const auto out = launch_workers(3, "join_late");
+  const auto out = run_workers(3, "join_late");
   EXPECT_EQ(out.exit_code, 1);
   EXPECT_THAT(out.log, HasSubstr("after 300 ms rank 1 had not called join()"));
 }
@@ -45,18 +36,26 @@ TEST(JoinReplicas, ThreadsOfSeveralWorkersAreOneGroup) {
     int workers, replicas;
   } cases[] = {{1, 1}, {1, 3}, {2, 1}, {2, 2}, {3, 2}};
   for (const auto& c : cases) {
-    const auto out = launch_workers(
+    const auto out = run_workers(
         c.workers, "join_in_threads",
         std::vector<std::string>(static_cast<size_t>(c.workers), std::to_string(c.replicas)));
     EXPECT_EQ(out.exit_code, 0) << out.log;
     const int n = c.workers * c.replicas;
     const int sum = n * (n - 1) / 2 + 100 * n * n;
-    EXPECT_EQ(count_of(out.log, "sum " + std::to_string(sum) + "\n"), 2 * n) << out.log;
+    EXPECT_THAT(lines_after(out.log, "sum " + std::to_string(sum)), AllOf(SizeIs(2 * n), Each("")))
+        << out.log;
   }
 }
 
+TEST(JoinReplicas, ALostWorkerIsNamedWithItsRanks) {
+  const auto out = run_workers(3, "lose_replicas");
+  EXPECT_EQ(out.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(out.log, HasSubstr("\nworker 1 (ranks 2 to 3) was killed by SIGKILL\n"));
+  EXPECT_THAT(out.log, HasSubstr("worker 0 (ranks 0 to 1) exited with code 1"));
+}
+
 TEST(JoinReplicas, EveryWorkerGivesTheSameNumber) {
-  const auto out = launch_workers(2, "join_in_threads", {"2", "3"});
+  const auto out = run_workers(2, "join_in_threads", {"2", "3"});
   EXPECT_EQ(out.exit_code, 1);
   for (int worker : {0, 1}) {
     EXPECT_THAT(out.log, HasSubstr("[" + std::to_string(worker) +

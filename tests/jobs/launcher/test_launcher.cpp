@@ -9,7 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/launcher.h"
 
-#include "tests/support/run_ranks.h"
+#include "tests/support/run_workers.h"
 
 namespace tutti::test {
 namespace {
@@ -19,15 +19,6 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::ThrowsMessage;
 using namespace std::chrono_literals;
-
-RankOutcome launch_workers(int count, const std::string& program,
-                           const std::vector<std::string>& arguments = {},
-                           const KillPlan& kill = {}, const std::string& on_failure = "end") {
-  std::vector<std::string> all = {std::to_string(count), program, on_failure};
-  all.insert(all.end(), arguments.begin(), arguments.end());
-  auto outcome = run_ranks(1, "launch_it", {.kill = kill, .arguments = all});
-  return outcome[0];
-}
 
 /// The numbers behind `words` in a log.
 std::vector<int> numbers_after(const std::string& log, const std::string& words) {
@@ -63,7 +54,7 @@ std::string last_line_with(const std::string& log, const std::string& words) {
 }
 
 TEST(Launcher, ForwardsLinesBehindTheWorkersNumber) {
-  const auto out = launch_workers(2, "say_lines");
+  const auto out = run_workers(2, "say_lines");
   EXPECT_EQ(out.exit_code, 0);
   const auto pids = numbers_after(out.log, "worker [01] pid ");
   EXPECT_EQ(pids.size(), 2U) << out.log;
@@ -75,7 +66,7 @@ TEST(Launcher, ForwardsLinesBehindTheWorkersNumber) {
 }
 
 TEST(Launcher, LinesOfWorkersNeverMix) {
-  const auto out = launch_workers(3, "shout");
+  const auto out = run_workers(3, "shout");
   EXPECT_EQ(out.exit_code, 0);
   for (int w = 0; w < 3; ++w) {
     const std::string line =
@@ -97,7 +88,7 @@ class LauncherFailure : public testing::TestWithParam<Failure> {};
 
 TEST_P(LauncherFailure, IsNamedLastAndNothingIsLeft) {
   const Failure& failure = GetParam();
-  const auto out = launch_workers(3, "fail_in_training", {failure.way, failure.when});
+  const auto out = run_workers(3, "fail_in_training", {failure.way, failure.when});
   EXPECT_FALSE(out.timed_out);
   EXPECT_EQ(out.exit_code, failure.exit_code) << out.log;
   EXPECT_THAT(last_line_with(out.log, "rank 1 "), HasSubstr(failure.cause)) << out.log;
@@ -123,25 +114,26 @@ INSTANTIATE_TEST_SUITE_P(
                     Failure{"throw", "end", 1, "rank 1 exited with code 1: row 17 is damaged"},
                     Failure{"abort", "middle", 134, "rank 1 was killed by SIGABRT"},
                     Failure{"stop", "start", 1, "rank 1 was stopped (SIGSTOP)"},
-                    Failure{"stop", "middle", 1, "rank 1 was stopped (SIGSTOP)"}),
+                    Failure{"stop", "middle", 1, "rank 1 was stopped (SIGSTOP)"},
+                    Failure{"stop", "end", 1, "rank 1 was stopped (SIGSTOP)"}),
     [](const auto& info) { return std::string(info.param.way) + "_" + info.param.when; });
 
 TEST(Launcher, AnExceptionThatNobodyCatchesIsTold) {
-  const auto out = launch_workers(2, "throw_uncaught");
+  const auto out = run_workers(2, "throw_uncaught");
   EXPECT_EQ(out.exit_code, 134) << out.log;
   EXPECT_THAT(last_line_with(out.log, "rank 1 "),
               HasSubstr("rank 1 was killed by SIGABRT: nobody catches this"));
 }
 
 TEST(Launcher, KillsWhatIgnoresSigterm) {
-  const auto out = launch_workers(2, "never_end");
+  const auto out = run_workers(2, "never_end");
   EXPECT_EQ(out.exit_code, 3) << out.log;
   EXPECT_THAT(out.log, HasSubstr("rank 0 was killed by SIGKILL (ended by tutti)"));
   EXPECT_THAT(last_line_with(out.log, "rank 1 "), HasSubstr("rank 1 exited with code 3"));
 }
 
 TEST(Launcher, LetsTheRestGoOnWhenToldSo) {
-  const auto out = launch_workers(3, "fail_alone", {}, {}, "continue");
+  const auto out = run_workers(3, "fail_alone", {}, {}, false);
   EXPECT_EQ(out.exit_code, 3);
   EXPECT_THAT(out.log, AllOf(HasSubstr("[0] goes on"), HasSubstr("[2] goes on")));
   EXPECT_THAT(out.log, Not(HasSubstr("ended by tutti")));
@@ -150,7 +142,7 @@ TEST(Launcher, LetsTheRestGoOnWhenToldSo) {
 TEST(Launcher, ASignalEndsTheJobInOrder) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const auto out =
-        launch_workers(2, "end_in_order", {}, {.rank = 0, .after = "[1] ready", .signal = signal});
+        run_workers(2, "end_in_order", {}, {.rank = 0, .after = "[1] ready", .signal = signal});
     EXPECT_EQ(out.exit_code, 128 + signal) << out.log;
     EXPECT_THAT(out.log, AllOf(HasSubstr("[0] ends in order"), HasSubstr("[1] ends in order")));
     EXPECT_THAT(out.log, Not(HasSubstr("LEFT")));
@@ -158,14 +150,14 @@ TEST(Launcher, ASignalEndsTheJobInOrder) {
 }
 
 TEST(Launcher, ASecondSignalEndsAtOnce) {
-  const auto out = launch_workers(1, "answer_signal_with_signal", {},
-                                  {.rank = 0, .after = "[0] ready", .signal = SIGINT});
+  const auto out = run_workers(1, "answer_signal_with_signal", {},
+                               {.rank = 0, .after = "[0] ready", .signal = SIGINT});
   EXPECT_EQ(out.exit_code, 128 + SIGINT) << out.log;
   EXPECT_THAT(out.log, HasSubstr("ended by SIGINT"));
 }
 
 TEST(Launcher, EndsGrandchildrenToo) {
-  const auto out = launch_workers(2, "leave_grandchildren");
+  const auto out = run_workers(2, "leave_grandchildren");
   EXPECT_EQ(out.exit_code, 0) << out.log;
   const auto grandchildren = numbers_after(out.log, "grandchild pid ");
   EXPECT_EQ(grandchildren.size(), 4U) << out.log;
@@ -175,8 +167,8 @@ TEST(Launcher, EndsGrandchildrenToo) {
 
 TEST(Launcher, KilledItselfLeavesNobody) {
   // Two workers with two grandchildren each; the fourth line may come from either.
-  const auto out = launch_workers(1, "leave_grandchildren", {"stay"},
-                                  {.rank = 0, .after = "grandchild pid ", .signal = SIGKILL});
+  const auto out = run_workers(1, "leave_grandchildren", {"stay"},
+                               {.rank = 0, .after = "grandchild pid ", .signal = SIGKILL});
   EXPECT_EQ(out.signal, SIGKILL);
   auto pids = numbers_after(out.log, "pid ");
   EXPECT_GE(pids.size(), 2U) << out.log;

@@ -1,4 +1,4 @@
-// What the workers of the launcher's tests do, and the process that launches them.
+// What the workers of the launcher's tests do.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -21,36 +21,6 @@ namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
-
-std::string descriptors_and_children() {
-  std::string text;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    text += entry.path().filename().string() + " ";
-  }
-  siginfo_t none{};
-  text += waitid(P_ALL, 0, &none, WEXITED | WNOHANG | WNOWAIT) == 0 ? "children" : "no children";
-  return text;
-}
-
-/// arguments: number of workers, program, on_failure ("end" or "continue"), the program's own.
-RANK_PROGRAM(launch_it) {
-  std::string own;
-  for (size_t i = 3; i < rank.arguments.size(); ++i) own += rank.arguments[i] + "\n";
-  const std::string before = descriptors_and_children();
-  const LaunchResult result = launch(
-      {.num_workers = std::stoi(rank.arguments.at(0)),
-       .command = {"/proc/self/exe"},
-       .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments.at(1), "TUTTI_TEST_ARGUMENTS=" + own},
-       .end_on_failure = rank.arguments.at(2) == "end"});
-  std::fprintf(stderr, "%s\n", failure_report(result).c_str());
-  if (descriptors_and_children() != before) {
-    std::fprintf(stderr, "LEFT: was %s, is %s\n", before.c_str(),
-                 descriptors_and_children().c_str());
-  }
-  std::fprintf(stderr, "root worker %d\n", result.root_worker);
-  std::fflush(stderr);
-  std::_Exit(result.exit_code);
-}
 
 RANK_PROGRAM(say_lines) {
   std::printf("out %d\n\nlast without end", rank.rank);
@@ -187,6 +157,17 @@ RANK_PROGRAM(join_in_threads) {
     }
     for (std::thread& thread : threads) thread.join();
     for (const int64_t sum : sums) rank.mark("sum " + std::to_string(sum));
+  }
+}
+
+RANK_PROGRAM(lose_replicas) {
+  try {
+    std::vector<Group> members = join_replicas(2);
+    if (rank.rank == 1) std::raise(SIGKILL);
+    members[0].barrier(20'000ms);
+  } catch (const PeerLost& error) {
+    report_failure(error);
+    throw;
   }
 }
 

@@ -1,109 +1,40 @@
 // Replicas as processes, and as threads of several processes: the same bits as the parts in turn.
 
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <fstream>
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/base/sha256.h"
 #include "tutti/cluster/join.h"
-#include "tutti/cluster/launcher.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/replicated.h"
 #include "tutti/sync/distributed_optimizer.h"
-#include "tutti/sync/tensors.h"
 
-#include "tests/support/plain_training.h"
-#include "tests/support/run_ranks.h"
-#include "tests/support/temp_folder.h"
+#include "tests/support/run_workers.h"
+#include "tests/support/small_training.h"
 
 namespace tutti {
 namespace {
 
+using test::sha_of;
+using test::strategy_of;
 using ::testing::HasSubstr;
 
-data::Dataset small_data() {
-  torch::manual_seed(3);
-  const auto array_of = [](at::Tensor tensor) {
-    return Array::view(tensor.data_ptr(), dtype_of(tensor.scalar_type()), tensor.sizes().vec(),
-                       std::make_shared<at::Tensor>(tensor));
-  };
-  return data::from_arrays({array_of(torch::rand({50, 1, 8, 8})),
-                            array_of(torch::randint(0, 4, {50}, at::kLong))})
-      .shuffle()
-      .batch(16);
-}
-
-std::string sha_of(const std::vector<at::Tensor>& parameters) {
-  Sha256 sha;
-  for (const auto& parameter : parameters) sha.update(parameter.data_ptr(), parameter.nbytes());
-  return sha.hex();
-}
-
-std::string train(Strategy strategy, const std::string& how) {
-  Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
-  const auto rule = optim::adam({.learning_rate = 0.01});
-  Optimizer optimizer =
-      how == "fused" ? Optimizer(net, rule) : Optimizer(net, rule, ReplicatedOptions{});
-  auto batches = strategy.distribute(small_data());
-  double sum = 0;
-  for (int epoch = 0; epoch < 2; ++epoch)
-    for (auto&& batch : batches.epoch(epoch)) {
-      auto losses = strategy.run([&](ReplicaContext& replica) {
-        auto [x, y] = batch.local(replica);
-        auto each =
-            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
-        auto loss = average_loss(each, batch.global_size());
-        optimizer.minimize(replica, loss);
-        return loss.item<double>();
-      });
-      sum += strategy.reduce(ReduceOp::sum, losses);
-    }
-  return sha_of(optimizer.updater().parameters(0)) + fmt::format(" {:.17g}", sum);
-}
-
-Strategy strategy_of(const std::string& kind, int replicas) {
-  return Strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 11});
+std::string train(const Strategy& strategy, const std::string& how) {
+  const auto trained = test::train(strategy, [&](const ReplicatedModules& modules) {
+    const auto rule = optim::adam({.learning_rate = 0.01});
+    return how == "fused" ? Optimizer(modules, rule)
+                          : Optimizer(modules, rule, ReplicatedOptions{});
+  });
+  return sha_of(trained.parameters) + fmt::format(" {:.17g}", fmt::join(trained.losses, " "));
 }
 
 RANK_PROGRAM(train_workers) {
   const auto result =
       train(strategy_of("multi_worker", std::stoi(rank.arguments[0])), rank.arguments[1]);
   rank.mark("weights " + result);
-}
-
-// Wraps another program of this binary in the launcher: arguments are the number of workers, the
-// program, then its own arguments.
-RANK_PROGRAM(under_launcher) {
-  std::string own;
-  for (size_t i = 2; i < rank.arguments.size(); ++i) own += rank.arguments[i] + "\n";
-  const auto result = launch(
-      {.num_workers = std::stoi(rank.arguments[0]),
-       .command = {"/proc/self/exe"},
-       .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments[1], "TUTTI_TEST_ARGUMENTS=" + own},
-       .announce = false});
-  std::fprintf(stderr, "%s\n", failure_report(result).c_str());
-  std::fflush(nullptr);
-  std::_Exit(result.exit_code);
-}
-
-test::RankOutcome under_launcher(int workers, std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), std::to_string(workers));
-  return test::run_ranks(1, "under_launcher", {.arguments = arguments})[0];
-}
-
-// The weights line of every worker.
-std::vector<std::string> weights_in(const std::string& log) {
-  std::vector<std::string> found;
-  std::istringstream lines(log);
-  for (std::string line; std::getline(lines, line);)
-    if (const size_t at = line.find("weights "); at != line.npos)
-      found.push_back(line.substr(at + 8));
-  return found;
 }
 
 struct ProcessCase {
@@ -116,10 +47,10 @@ class Processes : public ::testing::TestWithParam<ProcessCase> {};
 TEST_P(Processes, HaveTheBitsOfThePartsInTurn) {
   const auto [workers, replicas] = GetParam();
   for (const std::string how : {"fused", "replicated"}) {
-    const auto out = under_launcher(workers, {"train_workers", std::to_string(replicas), how});
+    const auto out = test::run_workers(workers, "train_workers", {std::to_string(replicas), how});
     ASSERT_EQ(out.exit_code, 0) << out.log;
     const auto expected = train(strategy_of("one_device", replicas), how);
-    EXPECT_THAT(weights_in(out.log),
+    EXPECT_THAT(test::lines_after(out.log, "weights "),
                 ::testing::AllOf(::testing::SizeIs(workers), ::testing::Each(expected)))
         << out.log;
   }
@@ -140,7 +71,7 @@ RANK_PROGRAM(unlike_models) {
 }
 
 TEST(Models, ThatDifferBetweenRanksAreOneErrorOnEachRank) {
-  const auto out = under_launcher(3, {"unlike_models"});
+  const auto out = test::run_workers(3, "unlike_models");
   EXPECT_EQ(out.exit_code, 1);
   for (int worker : {0, 1, 2})
     EXPECT_THAT(out.log, HasSubstr(fmt::format("[{}] error: the models of rank 0 and rank 2 differ",
@@ -177,7 +108,7 @@ RANK_PROGRAM(die_in_the_update) {
 }
 
 TEST(FusedStep, DeathInTheUpdateLeavesTheSegmentTorn) {
-  const auto out = under_launcher(2, {"die_in_the_update"});
+  const auto out = test::run_workers(2, "die_in_the_update");
   EXPECT_EQ(out.exit_code, 3) << out.log;
   EXPECT_THAT(out.log, HasSubstr("lost: "));
   EXPECT_THAT(out.log, HasSubstr("rank 1"));
@@ -207,7 +138,7 @@ RANK_PROGRAM(existing_loop) {
   broadcast_parameters(*model, world);
   DistributedOptimizer optimizer(*model, sgd, world,
                                  {.buckets = {.bucket_bytes = 1024, .first_bucket_bytes = 64}});
-  auto epoch = small_data().epoch({.epoch = 0, .seed = 1});
+  auto epoch = test::small_data().epoch({.epoch = 0, .seed = 1});
   for (int step = 0; step < 3; ++step) {
     const auto part = epoch.part(step, data::share(16, world.size(), world.rank()));
     optimizer.zero_grad();
@@ -239,9 +170,9 @@ RANK_PROGRAM(existing_loop) {
 }
 
 TEST(ExistingLoop, AgreesWithOneProcessAndBetweenRanks) {
-  const auto out = under_launcher(2, {"existing_loop", "compare"});
+  const auto out = test::run_workers(2, "existing_loop", {"compare"});
   ASSERT_EQ(out.exit_code, 0) << out.log;
-  const auto weights = weights_in(out.log);
+  const auto weights = test::lines_after(out.log, "weights ");
   ASSERT_EQ(weights.size(), 2u);
   EXPECT_EQ(weights[0], weights[1]);
   EXPECT_THAT(out.log, HasSubstr("difference below 1e-5: true"));
@@ -258,7 +189,7 @@ RANK_PROGRAM(second_backward) {
 }
 
 TEST(ExistingLoop, SecondBackwardNamesTheParameter) {
-  const auto out = under_launcher(2, {"second_backward"});
+  const auto out = test::run_workers(2, "second_backward");
   EXPECT_EQ(out.exit_code, 1);
   EXPECT_THAT(out.log, HasSubstr("ran twice before step()"));
   EXPECT_THAT(out.log, ::testing::AnyOf(HasSubstr("\"bias\""), HasSubstr("\"weight\"")));

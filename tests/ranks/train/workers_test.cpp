@@ -4,20 +4,19 @@
 #include <torch/torch.h>
 
 #include <csignal>
-#include <cstdio>
 
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
-#include "tutti/cluster/launcher.h"
 #include "tutti/train/model.h"
 
-#include "tests/support/run_ranks.h"
+#include "tests/support/run_workers.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 // Batches of 10 over 27 samples: the last one has 7, so shares are unequal.
 data::Dataset images(int64_t count) {
@@ -107,55 +106,36 @@ RANK_PROGRAM(one_is_asked_to_end) {
   }
 }
 
-// Runs another program of this binary as workers: their number, the program, its own arguments.
-RANK_PROGRAM(as_workers) {
-  std::string own;
-  for (size_t i = 2; i < rank.arguments.size(); ++i) own += rank.arguments[i] + "\n";
-  const auto result = launch(
-      {.num_workers = std::stoi(rank.arguments[0]),
-       .command = {"/proc/self/exe"},
-       .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments[1], "TUTTI_TEST_ARGUMENTS=" + own},
-       .announce = false});
-  std::fflush(nullptr);
-  std::_Exit(result.exit_code);
-}
-
-test::RankOutcome as_workers(std::vector<std::string> arguments) {
-  return test::run_ranks(1, "as_workers", {.arguments = std::move(arguments)})[0];
-}
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
-  return found;
-}
-
 TEST(ModelWorkers, TellTheStoryOfThePartsInTurn) {
   const test::TempFolder folder;
   const std::pair<int, int> worlds[] = {{2, 2}, {3, 3}, {2, 4}};
   for (const auto& [workers, replicas] : worlds) {
-    const auto out = as_workers({std::to_string(workers), "tell_story", std::to_string(replicas),
-                                 folder / "workers.safetensors"});
+    const auto out = test::run_workers(workers, "tell_story",
+                                       {std::to_string(replicas), folder / "workers.safetensors"});
     ASSERT_EQ(out.exit_code, 0) << out.log;
     const auto expected = story(strategy_of("one_device", replicas), folder / "turns.safetensors");
     EXPECT_THAT(expected, ::testing::Not(HasSubstr("did not")));
-    EXPECT_EQ(count(out.log, "story " + expected), workers) << expected << "\n" << out.log;
+    EXPECT_THAT(test::lines_after(out.log, "story " + expected), SizeIs(workers))
+        << expected << "\n"
+        << out.log;
     EXPECT_EQ(test::get_bytes(folder / "workers.safetensors"),
               test::get_bytes(folder / "turns.safetensors"));
   }
 }
 
 TEST(ModelWorkers, AFailedSaveIsAnErrorOnAllAndTrainingCanGoOn) {
-  const auto out = as_workers({"2", "save_in_vain"});
+  const auto out = test::run_workers(2, "save_in_vain");
   EXPECT_EQ(out.exit_code, 0) << out.log;
-  EXPECT_EQ(count(out.log, "save failed"), 2) << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "save failed"), SizeIs(2)) << out.log;
   EXPECT_THAT(out.log, HasSubstr("failed on another worker"));
-  EXPECT_EQ(count(out.log, "trained on"), 2) << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "trained on"), SizeIs(2)) << out.log;
 }
 
 TEST(ModelWorkers, EndAtTheSameStep) {
-  const auto out = as_workers({"2", "one_is_asked_to_end"});
-  EXPECT_EQ(count(out.log, fmt::format("ended by {} after 2 updates", SIGTERM)), 2) << out.log;
+  const auto out = test::run_workers(2, "one_is_asked_to_end");
+  EXPECT_THAT(test::lines_after(out.log, fmt::format("ended by {} after 2 updates", SIGTERM)),
+              SizeIs(2))
+      << out.log;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 
+#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti {

@@ -138,10 +138,13 @@ TEST(CgroupLimits, TheTightestLevelHolds) {
       {"/sys/fs/cgroup/outer/memory.max", "2147483648"},
       {"/sys/fs/cgroup/outer/memory.current", "2147483648"},
       {"/sys/fs/cgroup/outer/memory.stat", "anon 1\ninactive_file 10485760\n"},
+      {"/sys/fs/cgroup/outer/inner/memory.events", "low 0\noom 3\noom_kill 2\n"},
+      {"/sys/fs/cgroup/outer/memory.events", "oom 9\noom_kill 8\n"},
   }));
   EXPECT_EQ(limits.cpu_quota, 2.0);
   EXPECT_EQ(limits.memory_limit_bytes, 2 * kGiB) << "the outer group has only 10 MiB left";
   EXPECT_EQ(limits.memory_used_bytes, 2 * kGiB - 10 * kMiB) << "cache that can go is not used";
+  EXPECT_EQ(limits.oom_kills, 2) << "those of its own group";
 }
 
 TEST(CgroupLimits, Version1) {
@@ -156,16 +159,19 @@ TEST(CgroupLimits, Version1) {
       {"/cg/memory/job/memory.limit_in_bytes", "1073741824"},
       {"/cg/memory/job/memory.usage_in_bytes", "209715200"},
       {"/cg/memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 104857600\n"},
+      {"/cg/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"},
   }));
   EXPECT_EQ(limits.cpu_quota, 0.5);
   EXPECT_EQ(limits.memory_limit_bytes, kGiB);
   EXPECT_EQ(limits.memory_used_bytes, 100 * kMiB);
+  EXPECT_EQ(limits.oom_kills, 1);
 }
 
 TEST(CgroupLimits, NothingToReadMeansNoLimit) {
   const auto limits = read_cgroup_limits(reader({}));
   EXPECT_EQ(limits.cpu_quota, std::nullopt);
   EXPECT_EQ(limits.memory_limit_bytes, std::nullopt);
+  EXPECT_EQ(limits.oom_kills, 0);
 }
 
 TEST(HostFacts, AgreesWithTheSystem) {

@@ -9,7 +9,7 @@
 #include "tutti/cli/child.h"
 #include "tutti/cli/timing.h"
 
-#include "tests/support/temp_folder.h"
+#include "tests/support/message_of.h"
 
 namespace tutti::cli {
 namespace {

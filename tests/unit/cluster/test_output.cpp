@@ -86,7 +86,8 @@ TEST(Messages, ComeBackAsTheyWere) {
        {Message{Message::Kind::joined, 3, 0, ""}, Message{Message::Kind::share, 0, 17, ""},
         Message{Message::Kind::lost, 2, 0, "was killed by SIGKILL"},
         Message{Message::Kind::refused, 0, 1, "needs 2 GiB\n  of memory"},
-        Message{Message::Kind::failed, 1, 0, " leading space"}}) {
+        Message{Message::Kind::failed, 1, 0, " leading space"},
+        Message{Message::Kind::replicas, 0, 4, ""}}) {
     EXPECT_EQ(decode(encode(message)), message) << encode(message);
   }
 }

@@ -29,6 +29,11 @@ TEST(RootOf, IsTheFirstThatDidNotMerelyLoseAPeer) {
   for (const auto& c : cases) EXPECT_EQ(root_of(c.deaths), c.root) << c.why;
 }
 
+TEST(WorkerResult, IsNamedByItsRanks) {
+  EXPECT_EQ((WorkerResult{.worker = 1}).name(), "rank 1");
+  EXPECT_EQ((WorkerResult{.worker = 1, .replicas = 3}).name(), "worker 1 (ranks 3 to 5)");
+}
+
 TEST(WorkerResult, WordsForItsEnd) {
   EXPECT_EQ((WorkerResult{.signal = SIGKILL}).ending(), "was killed by SIGKILL");
   EXPECT_EQ((WorkerResult{.signal = SIGRTMIN + 3}).ending(),
@@ -56,8 +61,17 @@ TEST(FailureReport, FoldsTheRestAndNamesTheCauseLast) {
   EXPECT_THAT(text, HasSubstr("after the first failure: rank 0 exited with code 1, "
                               "rank 2 was killed by SIGTERM (ended by tutti)\n"));
   EXPECT_THAT(text, HasSubstr("last lines of rank 1:\n  step 1\n  step 2\n"));
-  EXPECT_THAT(text, HasSubstr("memory"));
+  EXPECT_THAT(text, HasSubstr("often the kernel's answer to memory"));
   EXPECT_THAT(text, EndsWith("\nrank 1 was killed by SIGKILL"));
+}
+
+TEST(FailureReport, SaysThatMemoryRanOutWhereTheKernelDoes) {
+  LaunchResult result = three_workers();
+  result.root_worker = 1;
+  result.root_cause = "rank 1 was killed by SIGKILL";
+  result.oom_kills = 1;
+  EXPECT_THAT(failure_report(result),
+              HasSubstr("memory ran out: the kernel killed 1 of this cgroup's processes\n"));
 }
 
 TEST(FailureReport, AfterASignalNoWorkerIsBlamed) {

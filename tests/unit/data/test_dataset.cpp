@@ -13,7 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/data/dataset.h"
 
-#include "tests/support/temp_folder.h"
+#include "tests/support/message_of.h"
 
 namespace tutti::data {
 namespace {

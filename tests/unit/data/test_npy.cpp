@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/data/npy.h"
 
+#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/gzip_support.h"
 #include "tests/unit/data/python_support.h"

@@ -11,6 +11,7 @@
 #include "tutti/data/npy.h"
 #include "tutti/data/quickdraw.h"
 
+#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/gzip_support.h"
 

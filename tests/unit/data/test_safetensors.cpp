@@ -9,6 +9,7 @@
 #include "tutti/data/dataset.h"
 #include "tutti/data/safetensors.h"
 
+#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/python_support.h"
 

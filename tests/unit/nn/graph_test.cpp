@@ -7,21 +7,14 @@
 
 #include "tutti/base/error.h"
 
+#include "tests/support/message_of.h"
+
 namespace tutti {
 namespace {
 
 using nn::Shape;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no UsageError";
-}
 
 /// Number of windows of `kernel` that start every `stride` places, found by walking.
 int64_t walk(int64_t side, int64_t kernel, int64_t stride, int64_t padding) {
@@ -101,7 +94,7 @@ TEST(GraphErrors, SayLayerGotAndExpected) {
       {"empty name", [] { nn::relu().named(""); }, {"is no name"}},
   };
   for (const auto& one : cases) {
-    const std::string got = message_of(one.call);
+    const std::string got = test::message_of<UsageError>(one.call);
     for (const auto& part : one.says) EXPECT_THAT(got, HasSubstr(part)) << one.name;
   }
 }
@@ -136,19 +129,24 @@ TEST(Graph, ALayerAppliedTwiceIsOneLayer) {
 
   const auto other = nn::linear(3);
   const auto twice = other(other(input));
-  EXPECT_THAT(message_of([&] { nn::Graph(input, twice); }), HasSubstr("other shapes"));
+  EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(input, twice); }),
+              HasSubstr("other shapes"));
 }
 
 TEST(Graph, RefusesWhatIsNoGraph) {
   const auto a = nn::input({4});
   const auto b = nn::input({4});
-  EXPECT_THAT(message_of([&] { nn::Graph(a, nn::relu()(b)); }), HasSubstr("does not come from"));
-  EXPECT_THAT(message_of([&] { nn::Graph(a, nn::add(a, b)); }), HasSubstr("more than one"));
-  EXPECT_THAT(message_of([&] { nn::Graph(b, nn::add(a, b)); }), HasSubstr("more than one"));
+  EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(a, nn::relu()(b)); }),
+              HasSubstr("does not come from"));
+  EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(a, nn::add(a, b)); }),
+              HasSubstr("more than one"));
+  EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(b, nn::add(a, b)); }),
+              HasSubstr("more than one"));
   const auto same = nn::linear(4).named("x")(nn::linear(4).named("x")(a));
-  EXPECT_THAT(message_of([&] { nn::Graph(a, same); }), HasSubstr("named \"x\""));
+  EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(a, same); }), HasSubstr("named \"x\""));
   const auto nested = nn::linear(4).named("x.y")(nn::linear(4).named("x")(a));
-  EXPECT_THAT(message_of([&] { nn::Graph(a, nested); }), HasSubstr("\"x\" is a layer"));
+  EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(a, nested); }),
+              HasSubstr("\"x\" is a layer"));
 }
 
 TEST(Graph, SummaryShowsShapesAndCounts) {

@@ -9,6 +9,8 @@
 #include "tutti/base/error.h"
 #include "tutti/optim/rule.h"
 
+#include "tests/support/message_of.h"
+
 namespace tutti::optim {
 namespace {
 
@@ -17,16 +19,6 @@ using ::testing::HasSubstr;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInf = std::numeric_limits<double>::infinity();
-
-template <class Function>
-std::string usage_error_of(Function function) {
-  try {
-    function();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "no UsageError";
-}
 
 TEST(Rule, NamesAndStates) {
   EXPECT_EQ(sgd().name(), "sgd");
@@ -78,7 +70,7 @@ TEST(Rule, BadOptionsNameFieldValueAndRange) {
       {AdamWOptions{.weight_decay = -0.01}, "adamw", "weight_decay", "= -0.01", ">= 0"},
   };
   for (const Case& c : cases)
-    EXPECT_THAT(usage_error_of([&] { Rule rule(c.options); }),
+    EXPECT_THAT(test::message_of<UsageError>([&] { Rule rule(c.options); }),
                 AllOf(HasSubstr(std::string("optimizer ") + c.rule), HasSubstr(c.field),
                       HasSubstr(c.value), HasSubstr(c.range)));
 }
@@ -96,9 +88,10 @@ TEST(Rule, ByName) {
   EXPECT_EQ(rule_by_name("adamw", 0.5).name(), "adamw");
   EXPECT_EQ(rule_by_name("adamw", 0.5).learning_rate(), 0.5);
   EXPECT_EQ(rule_by_name("adam", -1).learning_rate(), 1e-3);
-  EXPECT_EQ(usage_error_of([] { rule_by_name("adm"); }),
+  EXPECT_EQ(test::message_of<UsageError>([] { rule_by_name("adm"); }),
             "unknown optimizer \"adm\"; did you mean \"adam\"? Known: sgd, adam, adamw");
-  EXPECT_THAT(usage_error_of([] { rule_by_name("adam", kNan); }), HasSubstr("learning_rate = nan"));
+  EXPECT_THAT(test::message_of<UsageError>([] { rule_by_name("adam", kNan); }),
+              HasSubstr("learning_rate = nan"));
 }
 
 TEST(Rule, ScalarsCountAndMultiply) {
@@ -112,8 +105,10 @@ TEST(Rule, ScalarsCountAndMultiply) {
     EXPECT_EQ(scalars.beta2_power, std::pow(0.25, t));
   }
   EXPECT_EQ(sgd().next({}, 0.0).count, 1);  // a schedule may end at 0
-  EXPECT_THAT(usage_error_of([] { sgd().next({}, kNan); }), HasSubstr("learning_rate"));
-  EXPECT_THAT(usage_error_of([] { adam().next({}, -1); }), HasSubstr("learning_rate"));
+  EXPECT_THAT(test::message_of<UsageError>([] { sgd().next({}, kNan); }),
+              HasSubstr("learning_rate"));
+  EXPECT_THAT(test::message_of<UsageError>([] { adam().next({}, -1); }),
+              HasSubstr("learning_rate"));
 }
 
 TEST(Rule, UpdateRefusesWrongDtypesAndStates) {
@@ -121,9 +116,9 @@ TEST(Rule, UpdateRefusesWrongDtypesAndStates) {
   void* const states[] = {m.data(), v.data()};
   const StepScalars scalars = adam().next({}, 0.1);
   for (DType dtype : {DType::float16, DType::bfloat16, DType::int32})
-    EXPECT_THAT(
-        usage_error_of([&] { adam().update(dtype, p.data(), g.data(), states, 4, scalars); }),
-        AllOf(HasSubstr(std::string(name_of(dtype))), HasSubstr("float32 or float64")));
+    EXPECT_THAT(test::message_of<UsageError>(
+                    [&] { adam().update(dtype, p.data(), g.data(), states, 4, scalars); }),
+                AllOf(HasSubstr(std::string(name_of(dtype))), HasSubstr("float32 or float64")));
   const auto update = [&](const Rule& rule, size_t num_states, int64_t n, const StepScalars& step) {
     rule.update(DType::float32, p.data(), g.data(), std::span(states, num_states), n, step);
   };

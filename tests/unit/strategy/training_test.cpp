@@ -6,38 +6,23 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/replicated.h"
-#include "tutti/sync/tensors.h"
 
-#include "tests/support/plain_training.h"
+#include "tests/support/small_training.h"
 
 namespace tutti {
 namespace {
 
 using test::bits_equal;
+using test::copy_of;
+using test::options_of;
 using test::relative_difference;
+using test::strategy_of;
+using test::Trained;
 
 constexpr double kLearningRate = 0.01;
 // Adam's first step is g / (|g| + epsilon): with a tiny epsilon the rounding of gradients that
 // almost vanish would decide it, on any implementation.
 constexpr double kEpsilon = 1e-4;
-constexpr int64_t kRows = 50;  // global batches of 16, 16, 16 and a last one of 2
-
-Array array_of(const at::Tensor& tensor) {
-  const at::Tensor kept = tensor.contiguous();
-  return Array::view(kept.data_ptr(), dtype_of(kept.scalar_type()), kept.sizes().vec(),
-                     std::make_shared<at::Tensor>(kept));
-}
-
-data::Dataset small_data() {
-  torch::manual_seed(3);
-  return data::from_arrays({array_of(torch::rand({kRows, 1, 8, 8})),
-                            array_of(torch::randint(0, 4, {kRows}, at::kLong))})
-      .shuffle()
-      .batch(16);
-}
-
 enum class How { fused, replicated_rule, replicated_torch };
 
 Optimizer make_optimizer(const ReplicatedModules& modules, How how) {
@@ -52,90 +37,52 @@ Optimizer make_optimizer(const ReplicatedModules& modules, How how) {
   });
 }
 
-std::vector<at::Tensor> copy_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> copies;
-  for (const auto& tensor : tensors) copies.push_back(tensor.detach().clone());
-  return copies;
-}
-
-struct Trained {
-  std::vector<at::Tensor> parameters;
-  std::vector<double> losses;
-};
-
-Trained train(Strategy strategy, How how, int epochs = 2) {
-  Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
-  Optimizer optimizer = make_optimizer(net, how);
-  auto batches = strategy.distribute(small_data());
-  Trained trained;
-  for (int epoch = 0; epoch < epochs; ++epoch)
-    for (auto&& batch : batches.epoch(epoch)) {
-      auto losses = strategy.run([&](ReplicaContext& replica) {
-        auto [x, y] = batch.local(replica);
-        auto each =
-            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
-        auto loss = average_loss(each, batch.global_size());
-        optimizer.minimize(replica, loss);
-        return loss.item<double>();
-      });
-      trained.losses.push_back(strategy.reduce(ReduceOp::sum, losses));
-    }
-  for (int local = 1; local < strategy.world().local; ++local)
-    EXPECT_TRUE(
-        bits_equal(optimizer.updater().parameters(0), optimizer.updater().parameters(local)));
-  trained.parameters = copy_of(optimizer.updater().parameters(0));
-  return trained;
-}
-
-StrategyOptions options(std::string kind, int replicas) {
-  return {.kind = std::move(kind), .replicas = replicas, .threads_per_replica = 1, .seed = 11};
+Trained train(const Strategy& strategy, How how, int epochs = 2) {
+  return test::train(
+      strategy, [how](const ReplicatedModules& modules) { return make_optimizer(modules, how); },
+      epochs);
 }
 
 class ManyReplicas : public ::testing::TestWithParam<int> {};
 
 TEST_P(ManyReplicas, ThreadsHaveTheBitsOfThePartsInTurn) {
-  const auto in_turn = train(Strategy(options("one_device", GetParam())), How::fused);
-  const auto threads = train(Strategy(options("mirrored", GetParam())), How::fused);
-  const auto again = train(Strategy(options("mirrored", GetParam())), How::fused);
+  const auto in_turn = train(strategy_of("one_device", GetParam()), How::fused);
+  const auto threads = train(strategy_of("mirrored", GetParam()), How::fused);
+  const auto again = train(strategy_of("mirrored", GetParam()), How::fused);
   EXPECT_TRUE(bits_equal(in_turn.parameters, threads.parameters));
   EXPECT_TRUE(bits_equal(threads.parameters, again.parameters));
   EXPECT_EQ(in_turn.losses, threads.losses);
 }
 
 TEST_P(ManyReplicas, FusedStepHasTheBitsOfAllReduceAndStep) {
-  const auto fused = train(Strategy(options("mirrored", GetParam())), How::fused);
-  const auto replicated = train(Strategy(options("mirrored", GetParam())), How::replicated_rule);
+  const auto fused = train(strategy_of("mirrored", GetParam()), How::fused);
+  const auto replicated = train(strategy_of("mirrored", GetParam()), How::replicated_rule);
   EXPECT_TRUE(bits_equal(fused.parameters, replicated.parameters));
 }
 
 TEST_P(ManyReplicas, TorchOptimizerHasTheBitsOfThePartsInTurn) {
-  const auto in_turn = train(Strategy(options("one_device", GetParam())), How::replicated_torch);
-  const auto threads = train(Strategy(options("mirrored", GetParam())), How::replicated_torch);
+  const auto in_turn = train(strategy_of("one_device", GetParam()), How::replicated_torch);
+  const auto threads = train(strategy_of("mirrored", GetParam()), How::replicated_torch);
   EXPECT_TRUE(bits_equal(in_turn.parameters, threads.parameters));
 }
 
 TEST_P(ManyReplicas, OneStepAgreesWithPlainLibTorch) {
   for (const char* kind : {"one_device", "mirrored"})
     for (How how : {How::fused, How::replicated_rule, How::replicated_torch}) {
-      Strategy strategy(options(kind, GetParam()));
+      Strategy strategy = strategy_of(kind, GetParam());
       Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
       auto start =
           std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net.modules().module(0)->clone());
       Optimizer optimizer = make_optimizer(net, how);
-      auto epoch = small_data().epoch({.epoch = 0, .seed = 11});
+      auto epoch = test::small_data().epoch({.epoch = 0, .seed = 11});
       auto whole = epoch.batch(0);
       const std::vector<test::PlainStep> steps = {
           {tensor_of(whole.columns[0]), tensor_of(whole.columns[1])}};
       const auto expected =
           test::train_plainly(torch::nn::Sequential(start), steps, kLearningRate, kEpsilon);
-      auto batches = strategy.distribute(small_data()).epoch(0);
+      auto batches = strategy.distribute(test::small_data()).epoch(0);
       const auto batch = *batches.begin();
-      strategy.run([&](ReplicaContext& replica) {
-        auto [x, y] = batch.local(replica);
-        auto each =
-            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
-        optimizer.minimize(replica, average_loss(each, batch.global_size()));
-      });
+      test::train_step(strategy, net, optimizer, batch);
       EXPECT_LT(relative_difference(copy_of(optimizer.updater().parameters(0)), expected), 1e-5)
           << kind << " " << static_cast<int>(how);
       EXPECT_EQ(optimizer.version(), 1);
@@ -146,7 +93,7 @@ TEST_P(ManyReplicas, OneStepAgreesWithPlainLibTorch) {
 INSTANTIATE_TEST_SUITE_P(Replicas, ManyReplicas, ::testing::Values(1, 2, 3, 4, 5));
 
 TEST(ReductionShapes, ChangeTheBitsAndNothingElse) {
-  auto flat_options = options("one_device", 6);
+  auto flat_options = options_of("one_device", 6);
   auto hosts_options = flat_options;
   hosts_options.reduction_shape = "2x3";
   const auto flat = train(Strategy(flat_options), How::fused);
@@ -161,13 +108,13 @@ TEST(ReductionShapes, ChangeTheBitsAndNothingElse) {
 }
 
 TEST(Shares, UnequalOnesHaveTheBitsOfThePartsInTurn) {
-  auto threads = options("mirrored", 3);
+  auto threads = options_of("mirrored", 3);
   threads.shares = {3, 1, 2};
   auto in_turn = threads;
   in_turn.kind = "one_device";
   const auto weights = train(Strategy(threads), How::fused).parameters;
   EXPECT_TRUE(bits_equal(weights, train(Strategy(in_turn), How::fused).parameters));
-  EXPECT_FALSE(bits_equal(weights, train(Strategy(options("mirrored", 3)), How::fused).parameters));
+  EXPECT_FALSE(bits_equal(weights, train(strategy_of("mirrored", 3), How::fused).parameters));
   threads.shares = {3, 1};
   EXPECT_THROW(Strategy{threads}, UsageError);
   threads.shares = {1, 0, 1};
@@ -179,16 +126,11 @@ TEST(Resize, KeepsParametersAndOptimizerState) {
   const auto steps_with = [](Strategy strategy) {
     Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
     Optimizer optimizer = make_optimizer(net, How::fused);
-    auto batches = strategy.distribute(small_data());
+    auto batches = strategy.distribute(test::small_data());
     const auto step = [&](int64_t number) {
       auto epoch = batches.epoch(0);
       DistributedBatch batch = *DistributedDataset::Batches::iterator(&epoch, number);
-      strategy.run([&](ReplicaContext& replica) {
-        auto [x, y] = batch.local(replica);
-        auto each =
-            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
-        optimizer.minimize(replica, average_loss(each, batch.global_size()));
-      });
+      test::train_step(strategy, net, optimizer, batch);
     };
     step(0);
     step(1);
@@ -200,15 +142,15 @@ TEST(Resize, KeepsParametersAndOptimizerState) {
     EXPECT_EQ(optimizer.version(), 4);
     return copy_of(optimizer.updater().parameters(1));
   };
-  const auto threads = steps_with(Strategy(options("mirrored", 3)));
-  const auto in_turn = steps_with(Strategy(options("one_device", 3)));
+  const auto threads = steps_with(strategy_of("mirrored", 3));
+  const auto in_turn = steps_with(strategy_of("one_device", 3));
   EXPECT_TRUE(bits_equal(threads, in_turn));
-  const auto unbroken = train(Strategy(options("one_device", 1)), How::fused, 1);
+  const auto unbroken = train(strategy_of("one_device", 1), How::fused, 1);
   EXPECT_LT(relative_difference(threads, unbroken.parameters), 1e-3);
 }
 
 TEST(Resize, GrowsToo) {
-  Strategy strategy(options("mirrored", 1));
+  Strategy strategy = strategy_of("mirrored", 1);
   Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
   Optimizer optimizer = make_optimizer(net, How::fused);
   strategy.resize(3);
@@ -220,7 +162,7 @@ TEST(Modules, OutliveTheirStrategyAndOptimizer) {
   std::shared_ptr<torch::nn::Module> module;
   double before = 0;
   {
-    Strategy strategy(options("mirrored", 2));
+    Strategy strategy = strategy_of("mirrored", 2);
     Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
     Optimizer optimizer = make_optimizer(net, How::fused);
     module = net.modules().module(1);

@@ -7,25 +7,17 @@
 
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 #include "tutti/train/weights.h"
 
+#include "tests/support/message_of.h"
+
 namespace tutti {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// What a loss gives for a batch, by kernel and by the obvious way.
 struct Results {
@@ -106,7 +98,7 @@ TEST(CrossEntropy, NamesBadLabelsAndShapes) {
   const auto loss = losses::sparse_categorical_crossentropy();
   const auto output = torch::zeros({2, 3});
   const auto try_it = [&](const at::Tensor& target) {
-    return message_of([&] { fused(loss, output, target, 1); });
+    return test::message_of<Error>([&] { fused(loss, output, target, 1); });
   };
   EXPECT_THAT(try_it(torch::tensor({0, 3}, torch::kInt64)), HasSubstr("row 1"));
   EXPECT_THAT(try_it(torch::tensor({0, 3}, torch::kInt64)), HasSubstr("label 3"));
@@ -122,7 +114,8 @@ TEST(MeanSquaredError, AgreesWithLibTorchInDouble) {
   expect_equal(loss, torch::randn({10, 1}), torch::randn({10}));
   expect_equal(loss, torch::randn({3, 4, 5}), torch::randn({3, 4, 5}));
   expect_equal(loss, torch::randn({5, 3}).t(), torch::randn({3, 5}));
-  const auto message = message_of([&] { fused(loss, torch::zeros({4, 2}), torch::zeros({4}), 1); });
+  const auto message =
+      test::message_of<Error>([&] { fused(loss, torch::zeros({4, 2}), torch::zeros({4}), 1); });
   EXPECT_THAT(message, HasSubstr("[4, 2]"));
 }
 
@@ -132,8 +125,9 @@ TEST(Losses, AFunctionOfTheUsersOwn) {
   });
   expect_equal(absolute, torch::randn({6, 2}), torch::randn({6, 2}));
   const Loss scalar("scalar", [](const at::Tensor& y, const at::Tensor&) { return y.sum(); });
-  EXPECT_THAT(message_of([&] { fused(scalar, torch::zeros({2, 2}), torch::zeros({2}), 1); }),
-              HasSubstr("one value a sample"));
+  EXPECT_THAT(
+      test::message_of<Error>([&] { fused(scalar, torch::zeros({2, 2}), torch::zeros({2}), 1); }),
+      HasSubstr("one value a sample"));
 }
 
 // ---- weights ----
@@ -207,7 +201,7 @@ TEST(Weights, AFileThatDoesNotFitIsDescribedAndChangesNothing) {
                path);
   auto module = small();
   const auto before = weights_sha256(state_of(*module));
-  const auto message = message_of([&] { load_weights(state_of(*module), path); });
+  const auto message = test::message_of<Error>([&] { load_weights(state_of(*module), path); });
   EXPECT_THAT(message, HasSubstr("\"0.weight\" is float32 [2, 4] in the file, float32 [2, 3]"));
   EXPECT_THAT(message, HasSubstr("\"0.bias\" is float64 [2] in the file"));
   EXPECT_THAT(message, HasSubstr("\"1.weight\", float32 [2] in the model, is not in the file"));

@@ -14,6 +14,8 @@
 #include "tutti/base/stop.h"
 #include "tutti/nn/graph.h"
 
+#include "tests/support/message_of.h"
+
 namespace tutti {
 namespace {
 
@@ -23,16 +25,6 @@ using ::testing::HasSubstr;
 
 Strategy strategy_of(const std::string& kind, int replicas) {
   return Strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 7});
-}
-
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 /// `count` samples of three classes in four features, the same for every call.
@@ -157,7 +149,8 @@ TEST(Model, EvaluateIsExactWithPartialAndEmptyParts) {
   EXPECT_NEAR(scores.loss, torch::cross_entropy_loss(logits, y).item<double>(), 1e-6);
   EXPECT_DOUBLE_EQ(scores.at("accuracy"), (logits.argmax(1) == y).sum().item<double>() / 7);
   EXPECT_EQ(scores.samples, 7);
-  EXPECT_THAT(message_of([&] { scores.at("acuracy"); }), HasSubstr("did you mean \"accuracy\""));
+  EXPECT_THAT(test::message_of<Error>([&] { scores.at("acuracy"); }),
+              HasSubstr("did you mean \"accuracy\""));
   EXPECT_TRUE(torch::allclose(model.predict(data), logits, 1e-6, 1e-7));
   EXPECT_TRUE(
       torch::allclose(small_model(strategy_of("one_device", 3)).predict(data), logits, 1e-6, 1e-7));
@@ -307,7 +300,7 @@ TEST(Model, StopsWhenTheLossIsNotFinite) {
         EXPECT_TRUE(std::isnan(model.fit(data, options).last("train_loss")));
         continue;
       }
-      const auto message = message_of([&] { model.fit(data, options); });
+      const auto message = test::message_of<Error>([&] { model.fit(data, options); });
       EXPECT_THAT(message, HasSubstr("epoch 1 of 2, step 2 of 3")) << kind;
       EXPECT_EQ(model.optimizer().version(), 2);
     }
@@ -343,21 +336,23 @@ TEST(Model, AnErrorInOneReplicaIsThrownOnce) {
   Model model = small_model(strategy_of("mirrored", 2));
   const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
   flat.columns[1].as<int64_t>()[11] = 5;
-  EXPECT_THAT(
-      message_of([&] { model.fit(data::from_arrays(flat.columns).batch(12), {.verbose = 0}); }),
-      HasSubstr("label 5"));
+  EXPECT_THAT(test::message_of<Error>(
+                  [&] { model.fit(data::from_arrays(flat.columns).batch(12), {.verbose = 0}); }),
+              HasSubstr("label 5"));
 }
 
 TEST(Model, WrongUseIsFoundBeforeTheFirstStep) {
   const auto good = three_classes(12).batch(6);
   Model fresh(strategy_of("mirrored", 2), [] { return small_graph(); });
-  EXPECT_THAT(message_of([&] { fresh.fit(good); }), HasSubstr("call compile() first"));
-  EXPECT_THAT(message_of([&] { fresh.evaluate(good); }), HasSubstr("call compile() first"));
-  EXPECT_THAT(message_of([&] { fresh.optimizer(); }), HasSubstr("call compile() first"));
+  EXPECT_THAT(test::message_of<Error>([&] { fresh.fit(good); }), HasSubstr("call compile() first"));
+  EXPECT_THAT(test::message_of<Error>([&] { fresh.evaluate(good); }),
+              HasSubstr("call compile() first"));
+  EXPECT_THAT(test::message_of<Error>([&] { fresh.optimizer(); }),
+              HasSubstr("call compile() first"));
 
   Model model = small_model(strategy_of("mirrored", 2));
   const auto fit = [&](const data::Dataset& data, FitOptions options = {}) {
-    return message_of([&] { model.fit(data, options); });
+    return test::message_of<Error>([&] { model.fit(data, options); });
   };
   EXPECT_THAT(fit(three_classes(12)), HasSubstr("call batch(n) last"));
   EXPECT_THAT(fit(three_classes(12).batch(1)), HasSubstr("smaller than the 2 replicas"));
