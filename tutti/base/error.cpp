@@ -16,6 +16,12 @@ std::string errno_words(int error_number) {
   return fmt::format("{} (errno {})", strerror_r(error_number, words, sizeof words), error_number);
 }
 
+std::string plain_words(std::string_view what) {
+  std::string_view words = what.substr(0, what.find("\nException raised from"));
+  while (!words.empty() && words.back() == '\n') words.remove_suffix(1);
+  return std::string(words);
+}
+
 std::string_view name_of(DType dtype) noexcept {
   constexpr std::string_view kNames[] = {"bool",     "uint8",   "int8",   "uint16", "int16",
                                          "uint32",   "int32",   "uint64", "int64",  "float16",

@@ -8,6 +8,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 namespace tutti {
 
@@ -65,5 +66,8 @@ class Interrupted : public Error {
 
 /// Words for an errno value: "No such file or directory (errno 2)".
 std::string errno_words(int error_number);
+
+/// What an exception says, for people: LibTorch's texts end with a stack trace, which is cut off.
+std::string plain_words(std::string_view what);
 
 }  // namespace tutti

@@ -55,6 +55,15 @@ TEST(Error, ErrnoHasWordsAndNumber) {
   EXPECT_THAT(errno_words(123456), HasSubstr("123456"));
 }
 
+TEST(Error, PlainWordsLeaveOutLibTorchsStackTrace) {
+  EXPECT_EQ(plain_words("Expected more than 1 value\nException raised from batch_norm at "
+                        "/torch/Normalization.cpp:17 (most recent call first):\nframe #0: ..."),
+            "Expected more than 1 value");
+  EXPECT_EQ(plain_words("two\nlines\n"), "two\nlines");
+  EXPECT_EQ(plain_words("Exception raised from nobody"), "Exception raised from nobody");
+  EXPECT_EQ(plain_words(""), "");
+}
+
 TEST(Deadline, CountsDownToZeroAndNotBelow) {
   const Deadline past(Millis{-5});
   EXPECT_TRUE(past.passed());
