@@ -76,7 +76,8 @@ class Engine {
   /// clock read before the first spin budget ends.
   virtual void run(const Operation& operation) = 0;
 
-  /// Fails every pending and future operation of every member with `reason`. First reason wins.
+  /// Fails every pending and future operation of every member with `reason`: PeerLost on the
+  /// others, Error on this one. First reason wins.
   virtual void abort(const std::string& reason) noexcept = 0;
 
   /// Collective: memory mapped by all members; each gives the bytes of its own part (0 allowed).

@@ -7,6 +7,8 @@
 namespace tutti {
 namespace {
 
+constexpr int64_t kMostBytes = int64_t{1} << 50;  // so that the sum over all ranks cannot overflow
+
 [[noreturn]] void refuse(const Engine& engine, Collective call, const std::string& why) {
   throw UsageError(
       fmt::format("{}, rank {} of {}: {}", name_of(call), engine.rank(), engine.size(), why));
@@ -138,9 +140,9 @@ void Group::barrier(Millis limit) {
 }
 
 SharedParts Group::allocate(int64_t bytes, Millis limit) {
-  if (bytes < 0)
-    throw UsageError(fmt::format("allocate, rank {} of {}: {} bytes; expected 0 or more", rank(),
-                                 size(), bytes));
+  if (bytes < 0 || bytes > kMostBytes)
+    throw UsageError(fmt::format("allocate, rank {} of {}: {} bytes; expected 0 to {}", rank(),
+                                 size(), bytes, kMostBytes));
   return engine_->allocate(bytes, limit);
 }
 

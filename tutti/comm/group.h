@@ -52,8 +52,9 @@ class Group {
   /// Collective: memory that all members map (Engine::allocate).
   SharedParts allocate(int64_t bytes, Millis limit = kDefaultTimeLimit);
 
-  /// Ends every pending and future operation of every member with an error that says `reason`.
-  /// From any thread; the first reason wins; never throws.
+  /// Ends every pending and future operation of every member with an error that says `reason`:
+  /// PeerLost on the other members, who lose this one, and Error here. From any thread; the first
+  /// reason wins; never throws.
   void abort(const std::string& reason) noexcept;
 
  private:

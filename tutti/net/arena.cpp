@@ -67,7 +67,7 @@ bool SharedFile::reserve(int64_t offset, int64_t bytes) const {
   int error = EINTR;
   while (error == EINTR) error = posix_fallocate(descriptor_, offset, bytes);
   if (error == 0) return true;
-  if (error == ENOSPC || error == ENOMEM) return false;
+  if (error == ENOSPC || error == ENOMEM || error == EFBIG) return false;
   throw Error(fmt::format("shared memory, reserving {} bytes: {}", bytes, errno_words(error)));
 }
 

@@ -80,6 +80,7 @@ TEST(GroupArguments, RootsLimitsAndAlignmentAreChecked) {
   EXPECT_THROW((void)group.broadcast(a.span(2), -1), UsageError);
   EXPECT_THROW(group.barrier(Millis{0}), UsageError);
   EXPECT_THROW((void)group.allocate(-1), UsageError);
+  EXPECT_THROW((void)group.allocate(INT64_MAX), UsageError);
   auto* odd = reinterpret_cast<char*>(a.memory.data()) + 1;
   EXPECT_THAT([&] { (void)group.all_reduce({odd, 2, DType::float32}, ReduceOp::sum); },
               ThrowsMessage<UsageError>(HasSubstr("not aligned to its float32")));

@@ -135,13 +135,16 @@ void ShmEngine::throw_poison(uint64_t number) {
     case FailureKind::peer_lost: throw PeerLost(text);
     case FailureKind::timeout: throw Timeout(text);
     case FailureKind::mismatch: throw Mismatch(text);
-    case FailureKind::error: break;
+    case FailureKind::aborted:
+      // The rank that gave up has a reason of its own; for the others it is lost.
+      if (poison_.by != rank_) throw PeerLost(text);
+      break;
   }
   throw Error(text);
 }
 
 void ShmEngine::fail(FailureKind kind, const std::string& text, uint64_t number) {
-  state_.poison(kind, text.c_str());
+  state_.poison(kind, rank_, text.c_str());
   throw_poison(number);
 }
 
@@ -164,7 +167,7 @@ void ShmEngine::fail_mismatch(int other, uint64_t number) {
 void ShmEngine::abort(const std::string& reason) noexcept {
   char text[sizeof poison_.text];
   std::snprintf(text, sizeof text, "aborted by rank %d: %s", rank_, reason.c_str());
-  state_.poison(FailureKind::error, text);
+  state_.poison(FailureKind::aborted, rank_, text);
   wait_for_busy_peers();
 }
 
@@ -204,22 +207,37 @@ std::string ShmEngine::last_call_words(int rank) const {
                      newest->ticket.value());
 }
 
+// Whether rank `r`, which has called operation `number`, keeps this rank waiting. Whoever waits as
+// this rank does is level with it: of a staged operation it has moved as many chunks.
+bool ShmEngine::is_behind(int r, uint64_t number) const {
+  const Entry& entry = entry_of(number);
+  if (entry.path != Path::staged) return entry.path == Path::direct;
+  const auto moved = [&](int rank) {
+    return blocks_[rank]->staged.flag.value() + blocks_[rank]->drained.flag.value();
+  };
+  return static_cast<int32_t>(moved(r) - moved(rank_)) < 0;
+}
+
 // Every rank that operation `number` waits for, with the last it did.
 std::string ShmEngine::silent_words(uint64_t number) const {
   std::string words;
+  const auto add = [&](int r, bool stopped, const std::string& what) {
+    words += fmt::format("{}{}{}: {}", words.empty() ? "" : "; ", rank_words(r),
+                         stopped ? ", which is stopped" : "", what);
+  };
+  const std::string idle = "called it, has not done its part";
   for (int r = 0; r < size_; ++r) {
     const RankBlock& block = *blocks_[r];
     if (r == rank_ || block.finished.flag.reached(static_cast<uint32_t>(number + 1))) continue;
     const bool called = ring_reached(line_of(r, number), number);
-    // Whoever waits as this rank does is not silent.
-    if (called && entry_of(number).path != Path::direct) continue;
     const int pid = block.member.pid.load(std::memory_order_relaxed);
     const bool stopped = !all_threads_ && process_state(pid) == 'T';
-    words += fmt::format("{}{}{}: {}", words.empty() ? "" : "; ", rank_words(r),
-                         stopped ? ", which is stopped" : "",
-                         called ? "called it, has not done its part" : last_call_words(r));
+    if (called && !stopped && !is_behind(r, number)) continue;
+    add(r, stopped, called ? idle : last_call_words(r));
   }
-  return words.empty() ? "none, all have called it" : words;
+  // In a broadcast the root that sends nothing is level with those that have drained all it sent.
+  if (words.empty()) add(entry_of(number).operation.root, false, idle);
+  return words;
 }
 
 }  // namespace tutti::detail

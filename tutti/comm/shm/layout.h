@@ -54,14 +54,15 @@ struct RankBlock {
   MemberLine member;
 };
 
-enum class FailureKind : uint32_t { error, peer_lost, timeout, mismatch };
+enum class FailureKind : uint32_t { aborted, peer_lost, timeout, mismatch };
 
 /// The first failure of the group; the first writer wins.
 struct Poison {
   enum State : uint32_t { kNone, kWriting, kSet };
   std::atomic<uint32_t> state;
   FailureKind kind;
-  char text[2040];
+  int32_t by;  ///< the rank that wrote it
+  char text[2036];
 };
 
 /// Written once by who makes the segment, constant afterwards.

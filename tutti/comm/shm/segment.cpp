@@ -78,11 +78,12 @@ Mapping ShmSegment::State::extent(int64_t offset, int64_t bytes) {
   return mapping;
 }
 
-void ShmSegment::State::poison(detail::FailureKind kind, const char* text) noexcept {
+void ShmSegment::State::poison(detail::FailureKind kind, int by, const char* text) noexcept {
   Poison& poison = header().poison;
   uint32_t expected = Poison::kNone;
   if (!poison.state.compare_exchange_strong(expected, Poison::kWriting)) return;
   poison.kind = kind;
+  poison.by = by;
   std::strncpy(poison.text, text, sizeof poison.text - 1);
   poison.state.store(Poison::kSet, std::memory_order_seq_cst);
   for (int rank = 0; rank < facts().size; ++rank) wake_sleepers(rank);

@@ -33,8 +33,9 @@ struct ShmSegment::State {
   /// Memory from allocate(), mapped once a process; it stays mapped as long as the segment does.
   Mapping extent(int64_t offset, int64_t bytes);
 
-  /// Stores the first failure and wakes every sleeper. From any thread; later calls do nothing.
-  void poison(detail::FailureKind kind, const char* text) noexcept;
+  /// Stores the first failure, seen or caused by rank `by`, and wakes every sleeper. From any
+  /// thread; later calls do nothing.
+  void poison(detail::FailureKind kind, int by, const char* text) noexcept;
   /// Wakes whoever sleeps on a flag of `rank`.
   void wake_sleepers(int rank) noexcept;
 

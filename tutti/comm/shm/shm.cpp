@@ -40,7 +40,7 @@ ShmEngine::~ShmEngine() {
   if (completed_ != submitted_) {
     const std::string text = fmt::format("{} left the group in the middle of {}", rank_words(rank_),
                                          operation_words(completed_));
-    state_.poison(FailureKind::peer_lost, text.c_str());
+    state_.poison(FailureKind::peer_lost, rank_, text.c_str());
     wait_for_busy_peers();
   }
   blocks_[rank_]->member.state.set(kLeft);
@@ -102,6 +102,8 @@ std::vector<int64_t> gather_numbers(ShmEngine& engine, int64_t mine, Millis limi
 }  // namespace
 
 SharedParts ShmEngine::allocate(int64_t bytes, Millis limit) {
+  // Read before anybody reserves: what others have taken already would count twice.
+  const int64_t left_bytes = read_host_facts().memory_left_bytes();
   const std::vector<int64_t> part_bytes = gather_numbers(*this, bytes, limit);
   std::vector<int64_t> offsets;
   int64_t end = extents_end_;
@@ -116,7 +118,6 @@ SharedParts ShmEngine::allocate(int64_t bytes, Millis limit) {
   // Each rank reserves its own part, so that pages come from its own memory node. The tail of the
   // last page belongs to the last rank.
   const int64_t mine = rank_ + 1 == size_ ? extents_end_ - offsets[rank_] : round_up(bytes, 64);
-  const int64_t left_bytes = read_host_facts().memory_left_bytes();
   const bool reserved = total <= left_bytes && state_.file.reserve(offsets[rank_], mine);
   const auto short_of = gather_numbers(*this, reserved ? 0 : left_bytes + 1, limit);
   if (std::any_of(short_of.begin(), short_of.end(), [](int64_t left) { return left != 0; })) {

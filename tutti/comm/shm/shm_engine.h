@@ -97,6 +97,7 @@ class ShmEngine final : public Engine {
   std::string rank_words(int rank) const;
   std::string last_call_words(int rank) const;
   std::string silent_words(uint64_t number) const;
+  bool is_behind(int rank, uint64_t number) const;
   bool is_dead(int rank) const;
   void wait_for_busy_peers();
 
