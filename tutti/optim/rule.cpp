@@ -62,6 +62,12 @@ void validate(const AdamWOptions& options) { validate_adam("adamw", options); }
 
 }  // namespace
 
+void require_learning_rate(double learning_rate) {
+  if (!(learning_rate >= 0 && std::isfinite(learning_rate)))
+    throw UsageError(fmt::format("learning_rate {} is out of range; expected a finite number >= 0",
+                                 learning_rate));
+}
+
 StepScalars StepScalars::next(double learning_rate, double beta1, double beta2) const {
   return {learning_rate, beta1_power * beta1, beta2_power * beta2, count + 1};
 }
@@ -88,7 +94,7 @@ std::string_view Rule::state_name(int state) const noexcept {
 }
 
 StepScalars Rule::next(const StepScalars& previous, double learning_rate) const {
-  require_not_negative(name(), "learning_rate of this step", learning_rate);
+  require_learning_rate(learning_rate);
   return std::visit(
       [&](const auto& chosen) {
         if constexpr (std::is_same_v<std::decay_t<decltype(chosen)>, SgdOptions>)

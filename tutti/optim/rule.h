@@ -90,6 +90,9 @@ inline Rule sgd(SgdOptions options = {}) { return Rule(options); }
 inline Rule adam(AdamOptions options = {}) { return Rule(options); }
 inline Rule adamw(AdamWOptions options = {}) { return Rule(options); }
 
+/// Throws UsageError unless a step may use it: finite and >= 0.
+void require_learning_rate(double learning_rate);
+
 /// "adam" with the options' defaults and this learning rate; unknown names throw UsageError with
 /// the nearest known one. A learning rate of 0 or less means the rule's default.
 Rule rule_by_name(std::string_view name, double learning_rate = 0.0);

@@ -86,7 +86,7 @@ struct ReplicaThreads::State {
   WaitPolicy policy;
   FlagLine start;              // counts runs; written by the caller
   std::vector<FlagLine> done;  // by local replica, counts runs
-  const std::function<void(int)>* body = nullptr;
+  const std::function<bool(int)>* body = nullptr;
   const at::ThreadLocalState* caller = nullptr;
   bool ending = false;
   uint32_t runs = 0;
@@ -94,19 +94,24 @@ struct ReplicaThreads::State {
 
   void serve(int local);
   void await(int local);
+  [[noreturn]] void give_up_on(int stuck, int other) const;
 };
 
 void ReplicaThreads::State::serve(int local) {
   set_log_rank(places[local].rank);
   const PlaceGuard place(places[local]);
+  std::optional<Deadline> patience;  // with replica 0, after a failure here
   for (uint32_t run = 1;; ++run) {
     Flag& flag = start.flag;
-    while (!flag.spin_until(run, policy.spin_pauses) && !flag.reached(run))
+    while (!flag.spin_until(run, policy.spin_pauses) && !flag.reached(run)) {
+      if (patience && patience->passed() && !done[0].flag.reached(run - 1)) give_up_on(0, local);
       flag.sleep_until(run, kSlice);
+    }
     if (ending) return;
+    patience.reset();
     {
       const at::ThreadLocalStateGuard guard(*caller);
-      (*body)(local);
+      if (!(*body)(local)) patience.emplace(time_limit);
     }
     done[local].flag.set(run);
   }
@@ -117,16 +122,18 @@ void ReplicaThreads::State::await(int local) {
   if (flag.spin_until(runs, policy.spin_pauses)) return;
   const Deadline deadline(time_limit);
   while (!flag.reached(runs)) {
-    if (deadline.passed()) {
-      std::fprintf(stderr,
-                   "tutti: replica %d has not returned from run() %lld ms after replica %d\n"
-                   "  it is stuck in the function that run() was given; the process ends\n",
-                   places[local].rank, static_cast<long long>(time_limit.count()), places[0].rank);
-      std::fflush(stderr);
-      std::_Exit(1);
-    }
+    if (deadline.passed()) give_up_on(local, 0);
     flag.sleep_until(runs, std::min(kSlice, deadline.left()));
   }
+}
+
+void ReplicaThreads::State::give_up_on(int stuck, int other) const {
+  std::fprintf(stderr,
+               "tutti: replica %d has not returned from run() %lld ms after replica %d\n"
+               "  it is stuck in the function that run() was given; the process ends\n",
+               places[stuck].rank, static_cast<long long>(time_limit.count()), places[other].rank);
+  std::fflush(stderr);
+  std::_Exit(1);
 }
 
 ReplicaThreads::ReplicaThreads(std::vector<ReplicaPlace> places, Millis time_limit)
@@ -148,15 +155,19 @@ ReplicaThreads::~ReplicaThreads() {
   for (auto& thread : state_->threads) thread.join();
 }
 
-void ReplicaThreads::run(const std::function<void(int)>& body) {
+void ReplicaThreads::run(const std::function<bool(int)>& body) {
   State& state = *state_;
   const PlaceGuard place(state.places[0]);
-  if (state.threads.empty()) return body(0);
+  if (state.threads.empty()) {
+    body(0);
+    return;
+  }
   const at::ThreadLocalState caller;
   state.body = &body;
   state.caller = &caller;
   state.start.flag.set(++state.runs);
   body(0);
+  state.done[0].flag.set(state.runs);
   for (int local = 1; local < static_cast<int>(state.places.size()); ++local) state.await(local);
 }
 

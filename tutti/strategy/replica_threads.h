@@ -48,9 +48,10 @@ class ReplicaThreads {
   ~ReplicaThreads();
 
   /// Calls body(local) for every replica at once, 0 on the calling thread, with LibTorch's
-  /// thread-local state of the caller. `body` must not throw. Returns when all have returned; a
-  /// replica that takes longer than the time limit after replica 0 is named and the process ends.
-  void run(const std::function<void(int)>& body);
+  /// thread-local state of the caller; it returns whether it went well, and must not throw. Returns
+  /// when all have returned. A replica that takes longer than the time limit, after replica 0 or
+  /// after one whose body failed, is named and the process ends.
+  void run(const std::function<bool(int)>& body);
 
   const std::vector<ReplicaPlace>& places() const noexcept;
 

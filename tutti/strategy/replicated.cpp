@@ -40,18 +40,21 @@ struct ReplicatedModules::State final : WorldMember {
     }
   }
 
-  void agree_inside() {
+  // Modules from number `fresh` on take the values of the first; the others keep what is theirs,
+  // such as batch statistics.
+  void agree_inside(size_t fresh) {
     const std::string first = detail::describe(*modules[0]);
     for (size_t i = 1; i < modules.size(); ++i)
       detail::require_same(first, detail::describe(*modules[i]),
                            strategy.world().first_rank + static_cast<int>(i));
-    for (size_t i = 1; i < modules.size(); ++i) detail::copy_values(*modules[0], *modules[i]);
+    for (size_t i = fresh; i < modules.size(); ++i) detail::copy_values(*modules[0], *modules[i]);
   }
 
   void rebind(const World& world) override {
     if (static_cast<int>(modules.size()) > world.local) modules.resize(world.local);
+    const size_t kept = modules.size();
     make_until(world.local);
-    agree_inside();
+    agree_inside(kept);
   }
 
   Strategy strategy;
@@ -66,7 +69,7 @@ ReplicatedModules::ReplicatedModules(Strategy strategy, Factory factory)
   const World& world = state.strategy.world();
   state.make_until(world.local);
   if (world.one_process()) {
-    state.agree_inside();
+    state.agree_inside(1);
   } else {
     state.strategy.run([&](ReplicaContext& replica) {
       auto& module = *state.modules[replica.local_rank()];

@@ -65,7 +65,9 @@ namespace {
 
 const std::vector<std::string> kKinds = {"one_device", "mirrored", "multi_worker"};
 const std::vector<std::string> kLaterKinds = {"central_storage", "parameter_server", "tpu"};
-constexpr int kMostReplicas = 4096;
+constexpr int kMostInTurn = 4096;
+
+int most_replicas(std::string_view kind) { return kind == "one_device" ? kMostInTurn : kMaxRanks; }
 
 std::string launcher_hint(int replicas) {
   return fmt::format("start it with: tutti run -n {} PROGRAM ARGS...", std::max(replicas, 2));
@@ -81,7 +83,7 @@ void check_options(const StrategyOptions& options) {
     if (value < low || value > high)
       throw UsageError(fmt::format("{} is {}; expected {} to {}", name, value, low, high));
   };
-  in_range("replicas", options.replicas, 0, kMostReplicas);
+  in_range("replicas", options.replicas, 0, most_replicas(options.kind));
   in_range("threads per replica", options.threads_per_replica, 0, 1024);
   in_range("time limit in ms", options.time_limit.count(), 1, 30LL * 24 * 3600 * 1000);
   for (double share : options.shares)
@@ -100,9 +102,12 @@ int threads_for(const StrategyOptions& options, int replicas_on_host) {
   return std::max(1, host_facts().usable_cores / replicas_on_host);
 }
 
+// Under a quota of the cgroup all containers of a host see the same first cores: pinned, they would
+// share them while others idle.
 bool can_pin(const StrategyOptions& options, int replicas_on_host, int threads) {
-  return options.pin && replicas_on_host > 1 &&
-         int64_t{replicas_on_host} * threads <= static_cast<int64_t>(host_facts().cores.size());
+  const int64_t cores = host_facts().usable_cores;
+  return options.pin && replicas_on_host > 1 && int64_t{replicas_on_host} * threads <= cores &&
+         cores == static_cast<int64_t>(host_facts().cores.size());
 }
 
 World one_device_world(StrategyOptions& options) {
@@ -197,7 +202,7 @@ std::string words_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& known) {
-    return known.what();
+    return plain_words(known.what());
   } catch (...) {
     return "an error that is no std::exception";
   }
@@ -227,7 +232,7 @@ void StrategyState::enter(World next) {
       detail::choose_places(world.in_turn() ? 1 : world.local, world.first_rank,
                             options.threads_per_replica, pinned, host_facts().cores),
       options.time_limit);
-  if (!world.in_turn() && world.size > host_facts().usable_cores)
+  if (!world.in_turn() && world.first_rank == 0 && world.size > host_facts().usable_cores)
     log_once("more replicas than cores", LogLevel::warning,
              "{} replicas share {} usable cores: this works, but will be slow", world.size,
              host_facts().usable_cores);
@@ -238,8 +243,10 @@ void StrategyState::run_in_turn(const std::function<void(ReplicaContext&, int)>&
   threads->run([&](int) {
     try {
       for (int local = 0; local < world.local; ++local) body(contexts[local], local);
+      return true;
     } catch (...) {
       first.take(std::current_exception());
+      return false;
     }
   });
   if (first.error()) std::rethrow_exception(first.error());
@@ -254,11 +261,13 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
   threads->run([&](int local) {
     try {
       body(contexts[local], local);
+      return true;
     } catch (...) {
       const auto error = std::current_exception();
       if (first.take(error))
         world.groups[local].abort(
             fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error)));
+      return false;
     }
   });
   failure = first.error();
@@ -302,9 +311,9 @@ void Strategy::follow(std::weak_ptr<WorldMember> member) {
 void Strategy::resize(int replicas, std::vector<double> shares) {
   if (state_->options.kind == "multi_worker")
     throw UsageError("a multi_worker job cannot be resized while it runs");
-  if (replicas < 1 || replicas > kMostReplicas)
-    throw UsageError(
-        fmt::format("resize to {} replicas; expected 1 to {}", replicas, kMostReplicas));
+  const int most = most_replicas(state_->options.kind);
+  if (replicas < 1 || replicas > most)
+    throw UsageError(fmt::format("resize to {} replicas; expected 1 to {}", replicas, most));
   StrategyOptions options = state_->options;
   options.replicas = replicas;
   options.reduction_shape.clear();

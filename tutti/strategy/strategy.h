@@ -58,8 +58,9 @@ class PerReplica {
  public:
   PerReplica(std::vector<T> values, int first_rank)
       : values_(std::move(values)), first_rank_(first_rank) {}
-  const T& local(int local_rank) const { return values_.at(local_rank); }
-  const T& local(const ReplicaContext& replica) const { return local(replica.local_rank()); }
+  using Reference = typename std::vector<T>::const_reference;  ///< const T&, but for bool
+  Reference local(int local_rank) const { return values_.at(local_rank); }
+  Reference local(const ReplicaContext& replica) const { return local(replica.local_rank()); }
   const std::vector<T>& values() const noexcept { return values_; }
   int first_rank() const noexcept { return first_rank_; }
 

@@ -130,12 +130,19 @@ class ReplicatedUpdater final : public Updater {
     if (world_.in_turn()) return;
     Lane& lane = lanes_.at(replica);
     lane.reducer->wait();
-    step(lane);
+    double learning_rate = learning_rate_;  // rank 0's counts
+    world_.groups[replica]
+        .broadcast({&learning_rate, 1, DType::float64}, 0, world_.time_limit)
+        .wait(world_.time_limit);
+    step(lane, learning_rate);
     version_ = at_least;  // every lane writes the same value
   }
 
   int64_t version() const override { return version_; }
-  void set_learning_rate(double learning_rate) override { learning_rate_ = learning_rate; }
+  void set_learning_rate(double learning_rate) override {
+    optim::require_learning_rate(learning_rate);
+    learning_rate_ = learning_rate;
+  }
   double learning_rate() const override { return learning_rate_; }
   void require_whole() const override {}  // each replica has parameters of its own
 
@@ -160,7 +167,7 @@ class ReplicatedUpdater final : public Updater {
   void bind(const World& world, std::vector<NamedTensors> replicas,
             std::vector<std::unique_ptr<Stepper>> steppers);
   void update_in_turn();
-  void step(Lane& lane);
+  static void step(Lane& lane, double learning_rate);
 
   StepperFactory factory_;
   ReplicatedOptions options_;
@@ -195,9 +202,9 @@ void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> repli
   });
 }
 
-void ReplicatedUpdater::step(Lane& lane) {
+void ReplicatedUpdater::step(Lane& lane, double learning_rate) {
   at::NoGradGuard no_grad;
-  lane.stepper->step(learning_rate_);
+  lane.stepper->step(learning_rate);
 }
 
 void ReplicatedUpdater::update_in_turn() {
@@ -221,7 +228,7 @@ void ReplicatedUpdater::update_in_turn() {
     }
   }
   for (Lane& lane : lanes_) {
-    step(lane);
+    step(lane, learning_rate_);
     for (at::Tensor& parameter : lane.parameters) parameter.mutable_grad().reset();
     lane.keep.clear();
   }

@@ -88,7 +88,10 @@ class SharedUpdater final : public Updater {
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
 
   int64_t version() const override { return header_->ended.load(std::memory_order_acquire); }
-  void set_learning_rate(double learning_rate) override { next_learning_rate_ = learning_rate; }
+  void set_learning_rate(double learning_rate) override {
+    optim::require_learning_rate(learning_rate);
+    next_learning_rate_ = learning_rate;
+  }
   double learning_rate() const override { return next_learning_rate_; }
 
   void require_whole() const override {

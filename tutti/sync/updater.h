@@ -54,7 +54,8 @@ class Updater {
 
   virtual int64_t version() const = 0;  ///< updates applied so far
 
-  /// Takes effect with the next update; rank 0's value counts.
+  /// Takes effect with the next update; rank 0's value counts. Throws UsageError unless it is a
+  /// finite number >= 0.
   virtual void set_learning_rate(double learning_rate) = 0;
   virtual double learning_rate() const = 0;
 

@@ -119,14 +119,45 @@ RANK_PROGRAM(stuck_replica) {
   Strategy strategy(
       {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(300)});
   strategy.run([&](ReplicaContext& replica) {
-    if (replica.rank() == 1) std::this_thread::sleep_for(std::chrono::minutes(10));
+    if (replica.rank() == std::stoi(rank.arguments.at(0)))
+      std::this_thread::sleep_for(std::chrono::minutes(10));
+    replica.group().barrier(Millis(300));
   });
 }
 
+// Replica 0 is the calling thread: nobody is left there to watch it.
 TEST(StuckReplica, IsNamedAndTheProcessEnds) {
-  const auto out = test::run_ranks(1, "stuck_replica")[0];
-  EXPECT_EQ(out.exit_code, 1);
-  EXPECT_THAT(out.log, HasSubstr("replica 1 has not returned from run()"));
+  for (const char* stuck : {"0", "1"}) {
+    const auto out = test::run_ranks(1, "stuck_replica", {.arguments = {stuck}})[0];
+    EXPECT_EQ(out.exit_code, 1);
+    EXPECT_FALSE(out.timed_out);
+    EXPECT_THAT(out.log, HasSubstr(fmt::format("replica {} has not returned from run()", stuck)));
+  }
+}
+
+// Each worker sets a learning rate of its own: rank 0's counts, so all stay the same.
+RANK_PROGRAM(unlike_learning_rates) {
+  Strategy strategy = strategy_of("multi_worker", 2);
+  Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(3, 2); });
+  const auto rule = optim::sgd({.learning_rate = 0.5});
+  Optimizer optimizer = rank.arguments.at(0) == "fused" ? Optimizer(net, rule)
+                                                        : Optimizer(net, rule, ReplicatedOptions{});
+  optimizer.set_learning_rate(rank.rank == 0 ? 0.25 : 0.125);
+  const at::Tensor bias = net.modules().module(0)->parameters()[1];
+  const at::Tensor before = bias.detach().clone();
+  strategy.run([&](ReplicaContext& replica) {
+    optimizer.minimize(replica, net.local(replica)(torch::ones({1, 3})).sum() / 2);
+  });
+  rank.mark(fmt::format("moved {}", (before - bias).max().item<float>()));
+}
+
+TEST(LearningRate, OfRankZeroCounts) {
+  for (const std::string how : {"fused", "replicated"}) {
+    const auto out = test::run_workers(2, "unlike_learning_rates", {how});
+    EXPECT_THAT(test::lines_after(out.log, "moved "),
+                ::testing::AllOf(::testing::SizeIs(2), ::testing::Each("0.25")))
+        << how << out.log;
+  }
 }
 
 // Horovod's shape: an existing loop whose loss is the mean over its own batch.

@@ -149,6 +149,39 @@ TEST(Resize, KeepsParametersAndOptimizerState) {
   EXPECT_LT(relative_difference(threads, unbroken.parameters), 1e-3);
 }
 
+TEST(Resize, LeavesBuffersToTheReplicasThatStay) {
+  Strategy strategy = strategy_of("mirrored", 3);
+  Replicated<torch::nn::BatchNorm1d> net(strategy, [] { return torch::nn::BatchNorm1d(2); });
+  const auto mean = [&](int local) { return net.modules().module(local)->buffers()[0]; };
+  for (int local = 0; local < 3; ++local) mean(local).fill_(local);
+  strategy.resize(2);
+  EXPECT_EQ(mean(1)[0].item<float>(), 1);
+  strategy.resize(3);
+  EXPECT_EQ(mean(1)[0].item<float>(), 1);
+  EXPECT_EQ(mean(2)[0].item<float>(), 0) << "a new one starts as the first";
+}
+
+TEST(LearningRate, OutOfRangeIsRefusedAndNothingIsTorn) {
+  for (How how : {How::fused, How::replicated_rule}) {
+    Strategy strategy = strategy_of("mirrored", 2);
+    Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
+    Optimizer optimizer = make_optimizer(net, how);
+    for (double wrong : {-0.1, std::nan(""), HUGE_VAL})
+      EXPECT_THROW(optimizer.set_learning_rate(wrong), UsageError);
+    EXPECT_EQ(optimizer.learning_rate(), kLearningRate);
+    auto batches = strategy.distribute(test::small_data()).epoch(0);
+    test::train_step(strategy, net, optimizer, *batches.begin());
+    EXPECT_EQ(optimizer.version(), 1);
+  }
+}
+
+TEST(PerReplica, HoldsTruthValues) {
+  Strategy strategy = strategy_of("mirrored", 2);
+  const auto odd = strategy.run([](ReplicaContext& replica) { return replica.rank() == 1; });
+  EXPECT_FALSE(odd.local(0));
+  EXPECT_TRUE(odd.local(1));
+}
+
 TEST(Resize, GrowsToo) {
   Strategy strategy = strategy_of("mirrored", 1);
   Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);

@@ -16,7 +16,6 @@ using detail::SegmentFacts;
 
 namespace {
 
-constexpr int kMaxRanks = 1024;
 
 // Up to here every rank reduces everything, which saves the barrier at the end; beyond, copying and
 // pulling what others copied costs more than that. Measured at 2 ranks: equal at 1.5 KiB (cores

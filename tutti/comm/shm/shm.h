@@ -13,6 +13,8 @@
 
 namespace tutti {
 
+constexpr int kMaxRanks = 1024;  ///< of one segment, so of one host
+
 struct ShmOptions {
   int64_t slot_bytes = 64 << 10;  ///< staging slot of a rank; two are used in turn
   int usable_cores = 0;           ///< 0: host_facts(); decides spinning against sleeping
@@ -22,7 +24,7 @@ struct ShmOptions {
 /// A segment for `size` ranks. Copyable; the last copy unmaps it.
 class ShmSegment {
  public:
-  /// Makes a segment for `size` ranks (>= 1). Throws Error when memory is too small.
+  /// Makes a segment for `size` ranks, 1 to kMaxRanks. Throws Error when memory is too small.
   static ShmSegment create(int size, const ShmOptions& options = {});
   /// Maps a segment that another process made; `descriptor` is duplicated, the caller keeps its
   /// own.
