@@ -23,7 +23,7 @@ build: setup  ## build everything: library, program, tests, examples, benchmarks
 	cmake --build --preset release --parallel $(JOBS)
 
 test: build  ## on a fresh machine: set up, build, run every test
-	ctest --preset release --parallel $(TEST_JOBS)
+	ctest --preset release --parallel $(TEST_JOBS) --output-junit $(CURDIR)/build/tests.xml
 
 bench:  ## compare with PyTorch on this machine (installs the peers first)
 	@tools/setup --bench
