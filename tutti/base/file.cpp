@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cerrno>
+#include <random>
 #include <string>
 #include <utility>
 
@@ -53,10 +53,10 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
+// Short, and without the file's own name: that may be as long as the file system allows.
 fs::path temporary_name(const fs::path& path) {
-  static std::atomic<unsigned> counter{0};
-  return folder_of(path) /
-         fmt::format(".{}.{}-{}.tmp", path.filename().string(), ::getpid(), counter.fetch_add(1));
+  std::random_device random;  // a pid may come back, in a container soon
+  return folder_of(path) / fmt::format(".tutti-{:08x}{:08x}.tmp", random(), random());
 }
 
 // A file that has no place in the folder yet, or has one under a temporary name that goes away
@@ -178,6 +178,11 @@ void require_writable(const fs::path& path, std::string_view what) {
   const fs::path folder = folder_of(target);
   if (!fs::is_directory(folder, error))
     fail(fmt::format("there is no folder {}; make it first", folder.string()));
+  // A file without a name says nothing about the names that this file system takes.
+  for (const fs::path& name : {target, temporary_name(target)}) {
+    struct stat status{};
+    if (::lstat(name.c_str(), &status) != 0 && errno != ENOENT) fail(errno_words(errno));
+  }
   try {
     const NewFile trial(target);
   } catch (const Error& error) {

@@ -26,7 +26,7 @@ MappedFile map_file(const std::filesystem::path& path);
 ///
 /// The bytes go to a file without a name in the same folder, are synced, get a name, and are
 /// renamed to `path`; the folder is synced last. A death on the way leaves nothing (on file systems
-/// without O_TMPFILE: a file `.<name>.<pid>-<n>.tmp`). Links are followed. A device or pipe
+/// without O_TMPFILE: a file `.tutti-<random>.tmp`). Links are followed. A device or pipe
 /// (/dev/stdout) is written directly. Throws Error with path, bytes and cause; an earlier file is
 /// then untouched.
 void write_file_atomically(const std::filesystem::path& path,

@@ -75,6 +75,15 @@ TEST(WriteFileAtomically, WorksInTheCurrentFolder) {
   EXPECT_EQ(get_bytes(folder / "bare_name"), "x");
 }
 
+TEST(WriteFileAtomically, TakesTheLongestName) {
+  const TempFolder folder;
+  const std::string name(255, 'a');
+  require_writable(folder / name, "--json");
+  write_file_atomically(folder / name, "x");
+  EXPECT_EQ(get_bytes(folder / name), "x");
+  EXPECT_THAT(folder.names(), ElementsAre(name));
+}
+
 TEST(WriteFileAtomically, FollowsALink) {
   const TempFolder folder;
   put_bytes(folder / "target", "old");
@@ -110,7 +119,7 @@ TEST(WriteFileAtomically, SaysWhyItCannot) {
   EXPECT_THAT(folder.names(), ElementsAre("sub"));
   // No nameless files there, and no named ones either.
   EXPECT_THAT(message_of<Error>([&] { write_file_atomically("/proc/a", "x"); }),
-              HasSubstr("/proc/.a."));
+              HasSubstr("/proc/.tutti-"));
 }
 
 TEST(WriteFileAtomically, WritesIntoADeviceInsteadOfReplacingIt) {
@@ -154,6 +163,8 @@ TEST(RequireWritable, LeavesNothingAndNamesTheFlag) {
   EXPECT_THAT(why(folder.path()), HasSubstr("is a folder"));
   EXPECT_THAT(why(""), HasSubstr("empty"));
   EXPECT_THAT(why("/proc/a"), HasSubstr("cannot be written"));
+  EXPECT_THAT(why(folder / std::string(256, 'a')), HasSubstr("File name too long"));
+  EXPECT_THAT(folder.names(), ElementsAre("old"));
 }
 
 TEST(MapFile, KeepsTheBytesUntilTheLastOwnerGoes) {
