@@ -34,6 +34,7 @@ std::optional<int> Ending::due(TimePoint now) {
   }
   if (kill_at_ && now >= *kill_at_) {
     kill_at_.reset();
+    over_ = true;
     return SIGKILL;
   }
   return std::nullopt;

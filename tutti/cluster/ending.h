@@ -31,12 +31,15 @@ class Ending {
   /// When due() will next have something; nothing when it waits for an event.
   std::optional<TimePoint> next() const;
 
+  bool begun() const noexcept { return failed_ || first_signal_ != 0; }
+  bool over() const noexcept { return over_; }                 ///< due() has returned SIGKILL
   int first_signal() const noexcept { return first_signal_; }  ///< 0 when none came
 
  private:
   EndingOptions options_;
   int first_signal_ = 0;
   bool failed_ = false;
+  bool over_ = false;
   int polite_signal_ = 0;  // what is sent at polite_at_
   std::optional<TimePoint> polite_at_;
   std::optional<TimePoint> kill_at_;

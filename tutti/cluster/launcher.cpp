@@ -1,6 +1,5 @@
 #include "tutti/cluster/launcher.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -21,9 +20,9 @@
 #include "tutti/base/log.h"
 #include "tutti/cluster/ending.h"
 #include "tutti/cluster/environment.h"
+#include "tutti/cluster/forward.h"
 #include "tutti/cluster/guard.h"
 #include "tutti/cluster/messages.h"
-#include "tutti/cluster/output.h"
 #include "tutti/cluster/report.h"
 #include "tutti/cluster/signals.h"
 #include "tutti/cluster/spawn.h"
@@ -43,25 +42,16 @@ std::string random_job_id() {
   return fmt::format("{:016x}", bits);
 }
 
-/// One of a worker's two output streams.
-struct Stream {
-  FileDescriptor pipe;  // our end
-  int target = STDOUT_FILENO;
-  detail::LineSplitter lines;
-};
-
 struct Worker {
   WorkerResult result;
   FileDescriptor pidfd;
   DescriptorChannel channel;
-  std::array<Stream, 2> streams{};
-  detail::LastLines last_lines;
   bool running = false;
   std::string error_class;  // of the error that it reported
 };
 
 // What an epoll event is about; the worker's number stands beside it.
-enum class Source : uint32_t { signal, death, output, errors, channel };
+enum class Source : uint32_t { signal, death, channel };
 
 class Job {
  public:
@@ -76,16 +66,17 @@ class Job {
   std::vector<std::string> environment_of(int number, int lifeline) const;
   void watch(int descriptor, Source source, int worker);
   void wait_for_events();
-  void drain(Worker& worker, Stream& stream);
-  void flush(Worker& worker);
+  void serve_events();
+  void take_signals();
   void read_channel(Worker& worker);
   void on_message(Worker& worker, const DescriptorChannel::Message& received);
   void on_death(Worker& worker);
   void blame_a_stopped_worker();
-  void print_line(Worker& worker, int target, std::string_view line);
   void tell(Worker& worker, const Message& message, std::span<const int> descriptors);
   void send_signal(int signal);
   void end_tree() noexcept;
+  void finish_output();
+  std::optional<int> root() const;
   LaunchResult result() const;
   bool any_running() const;
 
@@ -94,14 +85,17 @@ class Job {
   const std::string job_ = random_job_id();
   const std::string job_entry_ = std::string(detail::kJobVariable) + "=" + job_;
   detail::ReapsOrphans reaps_orphans_;
+  detail::IgnoresBrokenPipes ignores_broken_pipes_;
   std::optional<detail::SignalPipe> signals_;
   std::optional<ShmSegment> segment_;
-  FileDescriptor epoll_;
+  FileDescriptor epoll_;  // signals, deaths and channels; output has sets of its own
+  detail::Forwarder output_;
   std::vector<Worker> workers_;
   std::vector<pid_t> spare_;  // children that are not the job's orphans
   detail::Guard guard_;
   detail::Ending ending_;
-  std::vector<detail::Death> deaths_;  // in order
+  std::vector<detail::Death> deaths_;           // in order
+  std::optional<size_t> deaths_before_signal_;  // those after the first signal follow from it
   const int64_t oom_kills_before_ = read_host_facts().oom_kills;
   int stopped_worker_ = -1;
   bool tree_ended_ = false;
@@ -111,6 +105,7 @@ Job::Job(const LaunchOptions& options, std::string program)
     : options_(options),
       program_(std::move(program)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      output_(options.num_workers, options.prefix_output),
       spare_(detail::children_of_this_process()),
       guard_(job_entry_),
       ending_({.failure_grace = options.failure_grace,
@@ -136,6 +131,7 @@ LaunchResult Job::run() {
     }
   }
   end_tree();
+  finish_output();
   return result();
 }
 
@@ -148,15 +144,7 @@ void Job::start(int number) {
                          .environment = environment_of(number, theirs.descriptor()),
                          .inherited = {theirs.descriptor()}};
   if (segment_) plan.inherited.push_back(segment_->descriptor());
-  std::array<FileDescriptor, 2> their_ends;
-  for (size_t i = 0; i < 2; ++i) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) throw Error("launch: pipe: " + errno_words(errno));
-    worker.streams[i].pipe.reset(ends[0]);
-    worker.streams[i].target = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
-    their_ends[i].reset(ends[1]);
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  }
+  const auto their_ends = output_.open_streams(number);
   plan.output = their_ends[0].get();
   plan.errors = their_ends[1].get();
 
@@ -168,11 +156,9 @@ void Job::start(int number) {
   spare_.push_back(spawned.pid);
   guard_.add(spawned.pid);
   watch(worker.pidfd.get(), Source::death, number);
-  watch(worker.streams[0].pipe.get(), Source::output, number);
-  watch(worker.streams[1].pipe.get(), Source::errors, number);
   watch(worker.channel.descriptor(), Source::channel, number);
   if (options_.announce) {
-    detail::write_whole(STDOUT_FILENO, fmt::format("worker {} pid {}\n", number, spawned.pid));
+    output_.announce(fmt::format("worker {} pid {}", number, spawned.pid));
   }
 }
 
@@ -210,56 +196,41 @@ void Job::wait_for_events() {
     const auto left = std::chrono::ceil<Millis>(*next - Clock::now()).count();
     timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
   }
+  const auto outputs = output_.interests();
+  std::array<pollfd, 1 + outputs.size()> events{pollfd{epoll_.get(), POLLIN, 0}};
+  std::copy(outputs.begin(), outputs.end(), events.begin() + 1);
+  const int ready = poll(events.data(), events.size(), timeout);
+  if (ready < 0 && errno != EINTR) throw Error("launch: poll: " + errno_words(errno));
+  if (ready <= 0) return;
+  detail::Forwarder::Interests served;
+  std::copy(events.begin() + 1, events.end(), served.begin());
+  output_.serve(served);
+  if (events[0].revents != 0) serve_events();
+}
+
+void Job::serve_events() {
   // The kernel's ready list is in order of arrival, so that of two workers found dead at once the
   // first one died first. Room for all events keeps that order whole.
-  std::vector<epoll_event> events(4 * workers_.size() + 1);
-  const int ready =
-      epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+  std::vector<epoll_event> events(2 * workers_.size() + 1);
+  const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   if (ready < 0 && errno != EINTR) throw Error("launch: epoll_wait: " + errno_words(errno));
   for (int i = 0; i < ready; ++i) {
     const uint64_t tag = events[static_cast<size_t>(i)].data.u64;
     Worker& worker = workers_[tag & 0xffffffff];
     switch (static_cast<Source>(tag >> 32)) {
-      case Source::signal:
-        while (const int signal = signals_->take()) ending_.on_signal(signal, Clock::now());
-        break;
+      case Source::signal: take_signals(); break;
       case Source::death: on_death(worker); break;
-      case Source::output: drain(worker, worker.streams[0]); break;
-      case Source::errors: drain(worker, worker.streams[1]); break;
       case Source::channel: read_channel(worker); break;
     }
   }
+  if (ending_.begun()) output_.drop_what_is_late();
 }
 
-void Job::drain(Worker& worker, Stream& stream) {
-  const auto take = [&](std::string_view line) { print_line(worker, stream.target, line); };
-  std::array<char, 64 << 10> bytes;
-  while (stream.pipe) {
-    const ssize_t got = read(stream.pipe.get(), bytes.data(), bytes.size());
-    if (got > 0) {
-      stream.lines.append({bytes.data(), static_cast<size_t>(got)}, take);
-    } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
-      stream.pipe.reset();  // epoll forgets it
-      stream.lines.finish(take);
-    } else if (errno == EAGAIN) {
-      return;
-    }
+void Job::take_signals() {
+  while (const int signal = signals_->take()) {
+    if (!deaths_before_signal_) deaths_before_signal_ = deaths_.size();
+    ending_.on_signal(signal, Clock::now());
   }
-}
-
-/// Everything that is there, and a last line without an end.
-void Job::flush(Worker& worker) {
-  for (Stream& stream : worker.streams) {
-    drain(worker, stream);
-    stream.lines.finish([&](std::string_view line) { print_line(worker, stream.target, line); });
-  }
-}
-
-void Job::print_line(Worker& worker, int target, std::string_view line) {
-  worker.last_lines.add(line);
-  detail::write_whole(target, options_.prefix_output
-                                  ? fmt::format("[{}] {}\n", worker.result.worker, line)
-                                  : fmt::format("{}\n", line));
 }
 
 void Job::read_channel(Worker& worker) {
@@ -320,7 +291,7 @@ void Job::on_death(Worker& worker) {
     throw Error("launch: waitid: " + errno_words(errno));
   }
   if (facts.si_pid == 0) return;
-  flush(worker);
+  output_.flush(worker.result.worker);
   read_channel(worker);
   worker.running = false;
   worker.pidfd.reset();
@@ -342,8 +313,8 @@ void Job::on_death(Worker& worker) {
 /// A worker that is stopped lets the others' limits pass: they die first, but it is the cause. It
 /// is one that is still stopped when the time to end by itself is over.
 void Job::blame_a_stopped_worker() {
-  const auto first = detail::root_of(deaths_);
-  if (!first || ending_.first_signal() != 0) return;
+  const auto first = root();
+  if (!first) return;
   const Worker& root = workers_[static_cast<size_t>(*first)];
   if (root.result.signal != 0 || (!root.error_class.empty() && root.error_class != "Timeout")) {
     return;
@@ -363,6 +334,12 @@ void Job::send_signal(int signal) {
     // A stopped process cannot end in order.
     kill(-worker.result.pid, detail::is_stopped(worker.result.pid) ? SIGKILL : signal);
   }
+}
+
+/// What fails after a signal to the job follows from it; what failed before is still the cause.
+std::optional<int> Job::root() const {
+  const size_t count = deaths_before_signal_.value_or(deaths_.size());
+  return detail::root_of({deaths_.begin(), deaths_.begin() + static_cast<std::ptrdiff_t>(count)});
 }
 
 bool Job::any_running() const {
@@ -386,9 +363,17 @@ void Job::end_tree() noexcept {
     if (worker.result.pid <= 0) continue;
     while (waitpid(worker.result.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
-    flush(worker);
+    output_.flush(worker.result.worker);
   }
   guard_.dismiss();
+}
+
+/// Waits for the readers of the launcher's own output: after a success until they have all of it,
+/// else no longer than the job's end may take. The workers are gone; signals still count.
+void Job::finish_output() {
+  while (output_.waiting() && !ending_.over()) {
+    if (!ending_.due(Clock::now())) wait_for_events();
+  }
 }
 
 LaunchResult Job::result() const {
@@ -396,14 +381,9 @@ LaunchResult Job::result() const {
   result.oom_kills = read_host_facts().oom_kills - oom_kills_before_;
   for (const Worker& worker : workers_) {
     result.workers.push_back(worker.result);
-    result.workers.back().last_lines = worker.last_lines.lines();
+    result.workers.back().last_lines = output_.last_lines(worker.result.worker);
   }
-  const int signal = ending_.first_signal();
-  const auto root = detail::root_of(deaths_);
-  if (signal != 0) {
-    result.exit_code = 128 + signal;
-    result.root_cause = fmt::format("ended by SIG{}", sigabbrev_np(signal));
-  } else if (root) {
+  if (const auto root = this->root()) {
     const WorkerResult& first = workers_[static_cast<size_t>(*root)].result;
     result.exit_code = first.signal != 0 ? 128 + first.signal : first.exit_code;
     result.root_worker = stopped_worker_ >= 0 ? stopped_worker_ : *root;
@@ -411,6 +391,9 @@ LaunchResult Job::result() const {
     result.root_cause =
         cause.name() + " " +
         (stopped_worker_ >= 0 ? "was stopped (SIGSTOP) and did not go on" : first.ending());
+  } else if (const int signal = ending_.first_signal()) {
+    result.exit_code = 128 + signal;
+    result.root_cause = fmt::format("ended by SIG{}", sigabbrev_np(signal));
   }
   return result;
 }

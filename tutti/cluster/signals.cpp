@@ -49,6 +49,14 @@ int SignalPipe::take() noexcept {
   return read(read_end_.get(), &byte, 1) == 1 ? byte : 0;
 }
 
+IgnoresBrokenPipes::IgnoresBrokenPipes() {
+  struct sigaction ignore{};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &previous_);
+}
+
+IgnoresBrokenPipes::~IgnoresBrokenPipes() { sigaction(SIGPIPE, &previous_, nullptr); }
+
 ReapsOrphans::ReapsOrphans() {
   struct sigaction plain{};
   plain.sa_handler = SIG_DFL;

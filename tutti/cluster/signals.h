@@ -17,14 +17,26 @@ class SignalPipe {
   SignalPipe(const SignalPipe&) = delete;
   ~SignalPipe();
 
-  int descriptor() const noexcept { return read_end_.get(); }  ///< readable when one has come
-  int take() noexcept;                                         ///< the next signal, or 0
+  /// Readable when one has come.
+  int descriptor() const noexcept { return read_end_.get(); }
+  int take() noexcept;  ///< the next signal, or 0
 
  private:
   static constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
   FileDescriptor read_end_;
   FileDescriptor write_end_;
   std::array<struct sigaction, kSignals.size()> previous_{};
+};
+
+/// While it lives, writing to a pipe without a reader is an error and not a death, in all threads.
+class IgnoresBrokenPipes {
+ public:
+  IgnoresBrokenPipes();
+  IgnoresBrokenPipes(const IgnoresBrokenPipes&) = delete;
+  ~IgnoresBrokenPipes();
+
+ private:
+  struct sigaction previous_{};
 };
 
 /// While it lives, children wait to be reaped, whatever the process did with SIGCHLD before, and

@@ -156,6 +156,13 @@ TEST(Launcher, ASecondSignalEndsAtOnce) {
   EXPECT_THAT(out.log, HasSubstr("ended by SIGINT"));
 }
 
+TEST(Launcher, AFailureBeforeASignalIsStillTheCause) {
+  const auto out = run_workers(2, "interrupt_after_a_failure");
+  EXPECT_EQ(out.exit_code, 3) << out.log;
+  EXPECT_THAT(out.log, AllOf(HasSubstr("\nrank 1 exited with code 3\n"), HasSubstr("root worker 1"),
+                             HasSubstr("rank 0 was killed by SIGINT (ended by tutti)")));
+}
+
 TEST(Launcher, EndsGrandchildrenToo) {
   const auto out = run_workers(2, "leave_grandchildren");
   EXPECT_EQ(out.exit_code, 0) << out.log;

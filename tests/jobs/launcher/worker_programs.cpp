@@ -106,6 +106,16 @@ RANK_PROGRAM(answer_signal_with_signal) {
   while (true) pause();
 }
 
+RANK_PROGRAM(interrupt_after_a_failure) {
+  if (rank.rank == 1) std::_Exit(3);
+  try {
+    join();
+  } catch (const PeerLost&) {  // so the launcher knows
+    kill(getppid(), SIGINT);
+  }
+  while (true) pause();
+}
+
 /// Each worker leaves behind: a child, and a child that is in a session of its own.
 RANK_PROGRAM(leave_grandchildren) {
   int printed[2];  // its end is read once both grandchildren have printed and closed theirs

@@ -84,6 +84,17 @@ TEST(Ending, Stories) {
   for (const Story& story : stories) EXPECT_EQ(play(story), story.sent) << story.name;
 }
 
+TEST(Ending, IsOverOnceWhatIsLeftIsKilled) {
+  Ending ending({.failure_grace = 2s, .signal_grace = 5s});
+  EXPECT_FALSE(ending.begun());
+  ending.on_failure(TimePoint{});
+  EXPECT_TRUE(ending.begun());
+  EXPECT_EQ(ending.due(TimePoint{2s}), SIGTERM);
+  EXPECT_FALSE(ending.over());
+  EXPECT_EQ(ending.due(TimePoint{7s}), SIGKILL);
+  EXPECT_TRUE(ending.over());
+}
+
 TEST(Ending, RemembersTheFirstSignal) {
   Ending ending({});
   EXPECT_EQ(ending.first_signal(), 0);

@@ -61,24 +61,42 @@ TEST(LastLines, KeepsTheLast) {
   EXPECT_EQ(kept.back(), "24");
 }
 
-TEST(WriteWhole, WaitsForASlowReader) {
+TEST(Outlet, KeepsWhatItsReaderDoesNotTake) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  fcntl(ends[1], F_SETFL, O_NONBLOCK);
-  const std::string text(300'000, 'x');  // more than a pipe holds
-  std::thread writer([&] {
-    write_whole(ends[1], text);
-    close(ends[1]);
-  });
+  Outlet outlet(ends[1]);
+  EXPECT_EQ(outlet.blocked_on(), -1);
+  const std::string text(Outlet::kMostWaiting + 100'000, 'x');  // 100,000: more than a pipe holds
+  outlet.add(text);
+  outlet.write_some();  // returns
+  EXPECT_TRUE(outlet.full());
+  EXPECT_GE(outlet.blocked_on(), 0);
+  EXPECT_EQ(fcntl(ends[1], F_GETFL) & O_NONBLOCK, 0) << "it is not ours alone";
   size_t total = 0;
-  char bytes[4096];
-  for (ssize_t got = 0; (got = read(ends[0], bytes, sizeof bytes)) > 0;) {
+  std::string bytes(4096, '\0');
+  while (total < text.size()) {
+    const ssize_t got = read(ends[0], bytes.data(), bytes.size());
+    ASSERT_GT(got, 0);
     total += static_cast<size_t>(got);
+    outlet.write_some();
   }
-  writer.join();
   EXPECT_EQ(total, text.size());
+  EXPECT_TRUE(outlet.empty());
   close(ends[0]);
-  write_whole(-1, "dropped");  // returns
+  close(ends[1]);
+}
+
+TEST(Outlet, DropsWhatCannotBeWritten) {
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  const int closed = dup(full);
+  close(closed);
+  for (const int descriptor : {full, closed}) {
+    Outlet outlet(descriptor);
+    outlet.add("dropped");
+    outlet.write_some();
+    EXPECT_TRUE(outlet.empty());
+  }
+  close(full);
 }
 
 TEST(Messages, ComeBackAsTheyWere) {
