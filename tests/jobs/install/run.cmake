@@ -1,4 +1,5 @@
-# Installs BUILD into WORK/prefix, builds the stranger's project against it, runs it.
+# Installs BUILD into WORK/prefix, builds a stranger's program against it with the CMakeLists.txt that
+# README.md shows, runs it.
 file(REMOVE_RECURSE "${WORK}")
 function(step)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE code OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -10,13 +11,19 @@ function(step)
 endfunction()
 
 step("${CMAKE_COMMAND}" --install "${BUILD}" --prefix "${WORK}/prefix")
-step("${CMAKE_COMMAND}" -S "${CMAKE_CURRENT_LIST_DIR}" -B "${WORK}/build" -G Ninja
+file(READ "${CMAKE_CURRENT_LIST_DIR}/../../../README.md" readme)
+if(NOT readme MATCHES "\n```cmake\n([^`]*)```")
+  message(FATAL_ERROR "README.md shows no CMakeLists.txt")
+endif()
+file(WRITE "${WORK}/project/CMakeLists.txt" "${CMAKE_MATCH_1}")
+configure_file("${CMAKE_CURRENT_LIST_DIR}/stranger.cpp" "${WORK}/project/hello.cpp" COPYONLY)
+step("${CMAKE_COMMAND}" -S "${WORK}/project" -B "${WORK}/build" -G Ninja
   "-DCMAKE_PREFIX_PATH=${WORK}/prefix")
 if(output MATCHES "CMake (Deprecation )?Warning")
   message(FATAL_ERROR "find_package(tutti) warns:\n${output}")
 endif()
 step("${CMAKE_COMMAND}" --build "${WORK}/build")
-step("${WORK}/build/stranger")
+step("${WORK}/build/hello")
 if(NOT output STREQUAL "stranger: 24 bytes of float32\n")
   message(FATAL_ERROR "the stranger printed: ${output}")
 endif()
