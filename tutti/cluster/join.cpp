@@ -24,6 +24,7 @@ const char* class_of(const std::exception& error) {
 }
 
 std::terminate_handler previous_terminate = nullptr;
+std::once_flag terminate_is_set;  // a second time our own handler would be the previous one
 
 [[noreturn]] void report_and_terminate() {
   if (const auto pending = std::current_exception()) {
@@ -45,12 +46,14 @@ Group join_workers(Millis limit) {
   const Deadline deadline(limit);
   set_log_worker(environment->worker, environment->num_workers);
   Lifeline& lifeline = Lifeline::of(*environment);
-  previous_terminate = std::set_terminate(report_and_terminate);
+  std::call_once(terminate_is_set,
+                 [] { previous_terminate = std::set_terminate(report_and_terminate); });
   lifeline.send({.kind = Message::Kind::joined}, {}, deadline);
   lifeline.wait_until_all_joined(deadline);
   if (environment->num_workers == 1) return Group();
   const auto segment = ShmSegment::open(environment->segment_fd);
-  return Group(make_shm(segment, environment->worker, false, deadline.left()));
+  return Group(make_shm(segment, environment->worker, false, deadline.left(),
+                        [&] { return lifeline.first_loss(); }));
 }
 
 /// Every worker gives the same number, or every worker throws.
@@ -86,15 +89,15 @@ ShmSegment shared_segment(Lifeline& lifeline, const Group& workers, int size, in
 
 /// This worker's members. Each is made in a thread of its own, since each waits for all others.
 std::vector<Group> make_members(const ShmSegment& segment, int first_rank, int count,
-                                const Deadline& deadline) {
+                                Lifeline& lifeline, const Deadline& deadline) {
   std::vector<Group> members(static_cast<size_t>(count));
   std::vector<std::exception_ptr> failures(members.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < members.size(); ++i) {
     threads.emplace_back([&, i] {
       try {
-        members[i] =
-            Group(make_shm(segment, first_rank + static_cast<int>(i), false, deadline.left()));
+        members[i] = Group(make_shm(segment, first_rank + static_cast<int>(i), false,
+                                    deadline.left(), [&] { return lifeline.first_loss(); }));
       } catch (...) {
         failures[i] = std::current_exception();
       }
@@ -142,7 +145,8 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
   Lifeline& lifeline = Lifeline::of(worker_environment().value());
   const ShmSegment segment = shared_segment(lifeline, workers, workers.size() * replicas_per_worker,
                                             groups_made++, shm, deadline);
-  return make_members(segment, workers.rank() * replicas_per_worker, replicas_per_worker, deadline);
+  return make_members(segment, workers.rank() * replicas_per_worker, replicas_per_worker, lifeline,
+                      deadline);
 }
 
 void report_failure(const std::exception& error) noexcept {

@@ -23,6 +23,7 @@
 #include "tutti/cluster/forward.h"
 #include "tutti/cluster/guard.h"
 #include "tutti/cluster/messages.h"
+#include "tutti/cluster/news.h"
 #include "tutti/cluster/report.h"
 #include "tutti/cluster/signals.h"
 #include "tutti/cluster/spawn.h"
@@ -47,6 +48,8 @@ struct Worker {
   FileDescriptor pidfd;
   DescriptorChannel channel;
   bool running = false;
+  bool joined = false;
+  bool behind = false;      // its channel was full
   std::string error_class;  // of the error that it reported
 };
 
@@ -64,15 +67,15 @@ class Job {
  private:
   void start(int number);
   std::vector<std::string> environment_of(int number, int lifeline) const;
-  void watch(int descriptor, Source source, int worker);
+  void watch(int descriptor, Source source, int worker, uint32_t events = EPOLLIN);
   void wait_for_events();
   void serve_events();
   void take_signals();
   void read_channel(Worker& worker);
-  void on_message(Worker& worker, const DescriptorChannel::Message& received);
+  void on_message(Worker& worker, DescriptorChannel::Message received);
+  void spread_news();
   void on_death(Worker& worker);
   void blame_a_stopped_worker();
-  void tell(Worker& worker, const Message& message, std::span<const int> descriptors);
   void send_signal(int signal);
   void end_tree() noexcept;
   void finish_output();
@@ -93,6 +96,7 @@ class Job {
   std::vector<Worker> workers_;
   std::vector<pid_t> spare_;  // children that are not the job's orphans
   detail::Guard guard_;
+  detail::News news_;
   detail::Ending ending_;
   std::vector<detail::Death> deaths_;           // in order
   std::optional<size_t> deaths_before_signal_;  // those after the first signal follow from it
@@ -108,6 +112,7 @@ Job::Job(const LaunchOptions& options, std::string program)
       output_(options.num_workers, options.prefix_output),
       spare_(detail::children_of_this_process()),
       guard_(job_entry_),
+      news_(options.num_workers),
       ending_({.failure_grace = options.failure_grace,
                .signal_grace = options.signal_grace,
                .end_on_failure = options.end_on_failure}) {
@@ -181,11 +186,15 @@ std::vector<std::string> Job::environment_of(int number, int lifeline) const {
   return all;
 }
 
-void Job::watch(int descriptor, Source source, int worker) {
+void Job::watch(int descriptor, Source source, int worker, uint32_t events) {
   epoll_event event{};
-  event.events = EPOLLIN;
+  event.events = events;
   event.data.u64 = static_cast<uint64_t>(source) << 32 | static_cast<uint32_t>(worker);
-  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) != 0) {
+  int failure = epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event);
+  if (failure != 0 && errno == EEXIST) {
+    failure = epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, descriptor, &event);
+  }
+  if (failure != 0) {
     throw Error("launch: epoll_ctl: " + errno_words(errno));
   }
 }
@@ -223,6 +232,7 @@ void Job::serve_events() {
       case Source::channel: read_channel(worker); break;
     }
   }
+  spread_news();
   if (ending_.begun()) output_.drop_what_is_late();
 }
 
@@ -248,7 +258,7 @@ void Job::read_channel(Worker& worker) {
   }
 }
 
-void Job::on_message(Worker& worker, const DescriptorChannel::Message& received) {
+void Job::on_message(Worker& worker, DescriptorChannel::Message received) {
   auto message = detail::decode(received.text);
   if (!message)
     throw Error(fmt::format("worker {} sent \"{}\"", worker.result.worker, received.text));
@@ -264,22 +274,23 @@ void Job::on_message(Worker& worker, const DescriptorChannel::Message& received)
         colon == std::string::npos ? message->text : message->text.substr(colon + 2);
     return;
   }
-  std::vector<int> descriptors;
-  for (const FileDescriptor& fd : received.descriptors) descriptors.push_back(fd.get());
-  for (Worker& other : workers_) {
-    if (&other != &worker || message->kind == Message::Kind::joined) {
-      tell(other, *message, descriptors);
-    }
-  }
+  worker.joined = worker.joined || message->kind == Message::Kind::joined;
+  news_.add(std::move(*message), std::move(received.descriptors));
 }
 
-void Job::tell(Worker& worker, const Message& message, std::span<const int> descriptors) {
-  if (!worker.running || worker.channel.descriptor() < 0) return;
-  try {
-    worker.channel.send(detail::encode(message), descriptors, Deadline(Millis{0}));
-  } catch (const Error& error) {
-    // It is about to end, or does not read; its own deadlines answer for it.
-    log(LogLevel::debug, "{}", error.what());
+/// Tells the workers that have joined, and so listen, what is new.
+void Job::spread_news() {
+  for (Worker& worker : workers_) {
+    if (!worker.running || !worker.joined || worker.channel.descriptor() < 0) continue;
+    try {
+      const bool behind = !news_.tell(worker.result.worker, worker.channel);
+      if (behind == worker.behind) continue;
+      worker.behind = behind;
+      watch(worker.channel.descriptor(), Source::channel, worker.result.worker,
+            behind ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    } catch (const PeerLost& error) {
+      log(LogLevel::debug, "{}", error.what());  // it is about to end
+    }
   }
 }
 
@@ -303,10 +314,10 @@ void Job::on_death(Worker& worker) {
     result.signal = facts.si_status;
   }
   deaths_.push_back({result.worker, result.failed(), worker.error_class == "PeerLost"});
-  const std::string how = result.ending();
-  for (Worker& other : workers_) {
-    tell(other, {.kind = Message::Kind::lost, .worker = result.worker, .text = how}, {});
-  }
+  news_.leave(result.worker);
+  news_.add({.kind = Message::Kind::lost,
+             .worker = result.worker,
+             .text = result.name() + " " + result.ending()});
   if (result.failed()) ending_.on_failure(Clock::now());
 }
 

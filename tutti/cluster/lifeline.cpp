@@ -57,8 +57,10 @@ void Lifeline::keep(DescriptorChannel::Message received) {
   {
     std::lock_guard lock(mutex_);
     switch (message->kind) {
-      case Message::Kind::joined: joined_.at(static_cast<size_t>(message->worker)) = true; break;
-      case Message::Kind::lost: lost_[message->worker] = message->text; break;
+      case Message::Kind::joined:
+        for (int worker : joined_workers(*message)) joined_.at(static_cast<size_t>(worker)) = true;
+        break;
+      case Message::Kind::lost: lost_.push_back(message->text); break;
       case Message::Kind::share:
         if (!received.descriptors.empty()) {
           shares_[message->number] = std::move(received.descriptors.front());
@@ -87,19 +89,12 @@ void Lifeline::wait_until_all_joined(const Deadline& deadline) {
     }
     return workers;
   };
-  const auto lost_before = [&] {
-    for (const auto& [worker, how] : lost_) {
-      if (!joined_[static_cast<size_t>(worker)]) return worker;
-    }
-    return -1;
-  };
-  const bool in_time = changed_.wait_until(lock, deadline.at(),
-                                           [&] { return missing().empty() || lost_before() >= 0; });
-  if (const int worker = lost_before(); worker >= 0) {
+  const bool in_time =
+      changed_.wait_until(lock, deadline.at(), [&] { return missing().empty() || !lost_.empty(); });
+  if (!missing().empty() && !lost_.empty()) {
     throw PeerLost(
-        fmt::format("join, rank {} of {}: rank {} {} before it joined\n"
-                    "  look first at the last lines of rank {}",
-                    worker_, joined_.size(), worker, lost_.at(worker), worker));
+        fmt::format("join, rank {} of {}: {} before all had joined\n  look first at its last lines",
+                    worker_, joined_.size(), lost_.front()));
   }
   if (!in_time) {
     throw Timeout(fmt::format("join, rank {} of {}: after {} ms rank {} had not called join()",
@@ -108,16 +103,21 @@ void Lifeline::wait_until_all_joined(const Deadline& deadline) {
   }
 }
 
+std::string Lifeline::first_loss() {
+  std::lock_guard lock(mutex_);
+  return lost_.empty() ? "" : lost_.front();
+}
+
 FileDescriptor Lifeline::wait_for_share(int number, const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   const bool in_time = changed_.wait_until(lock, deadline.at(), [&] {
-    return shares_.count(number) > 0 || refusals_.count(number) > 0 || lost_.count(0) > 0;
+    return shares_.count(number) > 0 || refusals_.count(number) > 0 || !lost_.empty();
   });
   if (const auto share = shares_.extract(number)) return std::move(share.mapped());
   if (const auto refusal = refusals_.extract(number)) throw Error(refusal.mapped());
-  if (lost_.count(0) > 0) {
-    throw PeerLost(fmt::format("join_replicas, worker {}: rank 0 {} before it gave out the segment",
-                               worker_, lost_.at(0)));
+  if (!lost_.empty()) {
+    throw PeerLost(fmt::format("join_replicas, worker {}: {} before worker 0 gave out the segment",
+                               worker_, lost_.front()));
   }
   TUTTI_CHECK(!in_time, "share {}", number);
   throw Timeout(

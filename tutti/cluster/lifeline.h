@@ -25,12 +25,16 @@ class Lifeline {
 
   void send(const Message& message, std::span<const int> descriptors, const Deadline& deadline);
 
-  /// Waits until every worker has said that it joined. Throws PeerLost naming one that ended
-  /// before, Timeout naming those that have not come.
+  /// Waits until every worker has said that it joined. Throws PeerLost naming the first that ended
+  /// meanwhile, Timeout naming those that have not come.
   void wait_until_all_joined(const Deadline& deadline);
 
-  /// Waits for share number `number` of worker 0. Throws PeerLost, Timeout, or Error with worker
-  /// 0's words when it was refused.
+  /// The first worker that ended, and how, in words: "rank 1 was killed by SIGKILL". Empty while
+  /// all live. While a group is being formed every worker is needed: its end is everybody's.
+  std::string first_loss();
+
+  /// Waits for share number `number` of worker 0. Throws PeerLost when a worker ended meanwhile,
+  /// Timeout, or Error with worker 0's words when it was refused.
   FileDescriptor wait_for_share(int number, const Deadline& deadline);
 
   /// Use of(); this takes over the descriptor and starts the thread.
@@ -47,7 +51,7 @@ class Lifeline {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::vector<bool> joined_;
-  std::map<int, std::string> lost_;       // worker -> how it ended
+  std::vector<std::string> lost_;         // in order of their ends: "rank 1 was killed by SIGKILL"
   std::map<int, FileDescriptor> shares_;  // by number
   std::map<int, std::string> refusals_;   // by number
 };

@@ -1,6 +1,6 @@
 #include "tutti/cluster/messages.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -34,6 +34,22 @@ std::optional<int> number(std::string_view word) {
 std::string encode(const Message& message) {
   return fmt::format("{} {} {} {}", kWords[static_cast<size_t>(message.kind)], message.worker,
                      message.number, std::string_view(message.text).substr(0, kMaxText));
+}
+
+Message joined_message(const std::vector<int>& workers) {
+  return {.kind = Message::Kind::joined,
+          .worker = workers.front(),
+          .number = 0,
+          .text = fmt::format("{}", fmt::join(workers.begin() + 1, workers.end(), " "))};
+}
+
+std::vector<int> joined_workers(const Message& message) {
+  std::vector<int> workers = {message.worker};
+  std::string_view rest = message.text;
+  while (!rest.empty()) {
+    if (const auto worker = number(next_word(rest))) workers.push_back(*worker);
+  }
+  return workers;
 }
 
 std::optional<Message> decode(std::string_view text) {

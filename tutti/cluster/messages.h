@@ -5,11 +5,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti::detail {
 
-/// joined   worker to launcher, and on to all: this worker has called join()
-/// lost     launcher to all: a worker has ended; text says how
+/// joined   worker to launcher: it has called join(); launcher to those that have: who else has
+/// lost     launcher to those that joined: a worker has ended; text says who and how
 /// share    worker to launcher, and on to the others: a descriptor; number counts them
 /// refused  instead of a share: it could not be made; text says why
 /// failed   worker to launcher: the error that ends it; text is "CLASS: what()"
@@ -24,8 +25,12 @@ struct Message {
   bool operator==(const Message&) const = default;
 };
 
-/// "lost 2 0 was killed by SIGKILL".
+/// "lost 2 0 rank 2 was killed by SIGKILL".
 std::string encode(const Message& message);
+
+/// "joined" for several workers (at least one) in one message, and who they are.
+Message joined_message(const std::vector<int>& workers);
+std::vector<int> joined_workers(const Message& message);
 
 /// What encode() wrote; nothing when it is something else.
 std::optional<Message> decode(std::string_view text);

@@ -31,9 +31,9 @@ class SignalPipe {
 /// While it lives, writing to a pipe without a reader is an error and not a death, in all threads.
 class IgnoresBrokenPipes {
  public:
-  IgnoresBrokenPipes();
+  IgnoresBrokenPipes();  ///< for the whole process; a program that it starts is not affected
   IgnoresBrokenPipes(const IgnoresBrokenPipes&) = delete;
-  ~IgnoresBrokenPipes();
+  ~IgnoresBrokenPipes();  ///< what was there before is there again
 
  private:
   struct sigaction previous_{};

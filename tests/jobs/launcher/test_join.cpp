@@ -31,6 +31,36 @@ TEST(Join, AWorkerThatNeverComesIsNamed) {
   EXPECT_THAT(out.log, HasSubstr("after 300 ms rank 1 had not called join()"));
 }
 
+struct Loss {
+  const char* program;
+  std::vector<int> survivors;
+};
+
+class LossWhileJoining : public testing::TestWithParam<Loss> {};
+
+TEST_P(LossWhileJoining, IsNamedByTheSurvivors) {
+  const auto out = run_workers(3, GetParam().program);
+  EXPECT_EQ(out.exit_code, 128 + SIGKILL) << out.log;
+  for (const int survivor : GetParam().survivors) {
+    const auto errors = lines_after(out.log, "[" + std::to_string(survivor) + "] error: join");
+    ASSERT_THAT(errors, SizeIs(1)) << out.log;
+    EXPECT_THAT(errors[0], HasSubstr("rank 1 was killed by SIGKILL"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Times, LossWhileJoining,
+                         testing::Values(Loss{"die_waiting_for_others", {2}},
+                                         Loss{"die_before_the_group", {0, 2}},
+                                         Loss{"die_before_the_share", {2}},
+                                         Loss{"die_before_the_replicas", {0, 2}}),
+                         [](const auto& info) { return std::string(info.param.program); });
+
+TEST(Join, TriedAgainAfterAnErrorReportsAnException) {
+  const auto out = run_workers(2, "join_again");
+  EXPECT_EQ(out.exit_code, 128 + SIGABRT) << out.log;
+  EXPECT_THAT(out.log, HasSubstr("rank 0 was killed by SIGABRT: nobody catches this"));
+}
+
 TEST(JoinReplicas, ThreadsOfSeveralWorkersAreOneGroup) {
   const struct {
     int workers, replicas;

@@ -14,6 +14,7 @@
 #include "tutti/base/stop.h"
 #include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
+#include "tutti/cluster/lifeline.h"
 
 #include "tests/support/run_ranks.h"
 
@@ -179,6 +180,64 @@ RANK_PROGRAM(lose_replicas) {
     report_failure(error);
     throw;
   }
+}
+
+/// What join() and join_replicas() do, as far as somebody needs it to die half-way.
+void say_joined(bool wait) {
+  auto& lifeline = detail::Lifeline::of(worker_environment().value());
+  lifeline.send({.kind = detail::Message::Kind::joined}, {}, Deadline(20'000ms));
+  if (wait) lifeline.wait_until_all_joined(Deadline(20'000ms));
+}
+
+void say_replicas(Group world) {
+  int64_t mine = 2;
+  std::vector<int64_t> all(static_cast<size_t>(world.size()));
+  world.all_gather(span_of(std::span(&mine, 1)), span_of(std::span(all))).wait();
+}
+
+RANK_PROGRAM(die_waiting_for_others) {
+  if (rank.rank == 0) {
+    while (true) pause();
+  }
+  if (rank.rank == 1) {
+    say_joined(false);
+    std::raise(SIGKILL);
+  }
+  join(20'000ms);
+}
+
+RANK_PROGRAM(die_before_the_group) {
+  if (rank.rank == 1) {
+    say_joined(true);
+    std::raise(SIGKILL);
+  }
+  join(20'000ms);
+}
+
+RANK_PROGRAM(die_before_the_share) {
+  if (rank.rank == 2) join_replicas(2, {.limit = 20'000ms});
+  say_replicas(join(20'000ms));
+  if (rank.rank == 1) std::raise(SIGKILL);
+  while (true) pause();
+}
+
+RANK_PROGRAM(die_before_the_replicas) {
+  if (rank.rank != 1) join_replicas(2, {.limit = 20'000ms});
+  say_replicas(join(20'000ms));
+  std::raise(SIGKILL);
+}
+
+RANK_PROGRAM(join_again) {
+  if (rank.rank == 1) {
+    while (true) pause();
+  }
+  for (int i = 0; i < 2; ++i) {
+    try {
+      join(50ms);
+    } catch (const Timeout&) {
+    }
+  }
+  std::thread([] { throw UsageError("nobody catches this"); }).join();
 }
 
 RANK_PROGRAM(join_late) {

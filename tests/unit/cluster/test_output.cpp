@@ -1,6 +1,7 @@
 // Lines from pieces of output, and the messages between workers and launcher.
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -8,6 +9,7 @@
 
 #include "tutti/cluster/guard.h"
 #include "tutti/cluster/messages.h"
+#include "tutti/cluster/news.h"
 #include "tutti/cluster/output.h"
 
 namespace tutti::detail {
@@ -120,6 +122,82 @@ TEST(Messages, OtherTextIsNone) {
 TEST(Messages, ALongErrorIsCutToFit) {
   const Message message{Message::Kind::failed, 0, 0, std::string(1 << 20, 'x')};
   EXPECT_LT(encode(message).size(), size_t{16} << 10);
+}
+
+TEST(Messages, SeveralThatJoinedAreOneMessage) {
+  std::vector<int> workers;
+  for (int w = 0; w < 1024; ++w) workers.push_back(1023 - w);
+  const auto all = decode(encode(joined_message(workers)));
+  ASSERT_TRUE(all);
+  EXPECT_EQ(joined_workers(*all), workers);
+  EXPECT_THAT(joined_workers(joined_message({7})), ElementsAre(7));
+}
+
+/// What a worker that listens from now on has been sent.
+std::vector<Message> read_all(DescriptorChannel& channel,
+                              std::vector<FileDescriptor>* descriptors) {
+  std::vector<Message> messages;
+  pollfd entry{channel.descriptor(), POLLIN, 0};
+  while (poll(&entry, 1, 0) > 0) {
+    auto received = channel.receive(Deadline(Millis{0}));
+    messages.push_back(decode(received.text).value());
+    for (FileDescriptor& fd : received.descriptors) descriptors->push_back(std::move(fd));
+  }
+  return messages;
+}
+
+TEST(News, WhoComesLateGetsThemInOneGo) {
+  News news(1024);
+  for (int w = 1; w < 1024; ++w) news.add({.kind = Message::Kind::joined, .worker = w});
+  news.add({.kind = Message::Kind::lost, .worker = 3, .text = "how"});
+  news.add({.kind = Message::Kind::joined, .worker = 0});
+  auto [ours, theirs] = DescriptorChannel::make_pair("worker", "launcher");
+  EXPECT_TRUE(news.tell(0, ours));
+  const auto messages = read_all(theirs, nullptr);
+  ASSERT_EQ(messages.size(), 3U);
+  EXPECT_EQ(joined_workers(messages[0]).size(), 1023U);
+  EXPECT_EQ(messages[1].worker, 3);
+  EXPECT_THAT(joined_workers(messages[2]), ElementsAre(0));
+  EXPECT_TRUE(news.tell(0, ours));
+  EXPECT_TRUE(read_all(theirs, nullptr).empty()) << "told once";
+}
+
+TEST(News, NothingIsDroppedWhileAReaderIsSlow) {
+  News news(2);
+  auto [ours, theirs] = DescriptorChannel::make_pair("worker", "launcher");
+  constexpr int kMany = 5000;  // more than a socket holds
+  for (int i = 0; i < kMany; ++i) news.add({.kind = Message::Kind::lost, .worker = 1, .number = i});
+  EXPECT_FALSE(news.tell(0, ours));
+  std::vector<Message> got;
+  for (bool all = false; !all && got.size() < kMany;) {
+    for (Message& message : read_all(theirs, nullptr)) got.push_back(std::move(message));
+    all = news.tell(0, ours);
+  }
+  for (Message& message : read_all(theirs, nullptr)) got.push_back(std::move(message));
+  ASSERT_EQ(got.size(), size_t{kMany});
+  for (int i = 0; i < kMany; ++i) EXPECT_EQ(got[static_cast<size_t>(i)].number, i);
+}
+
+TEST(News, DescriptorsReachTheOthersAndAreLetGo) {
+  News news(3);
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  std::vector<FileDescriptor> given;
+  given.emplace_back(ends[1]);
+  news.add({.kind = Message::Kind::share, .worker = 0, .number = 4}, std::move(given));
+  auto [ours, theirs] = DescriptorChannel::make_pair("worker", "launcher");
+  std::vector<FileDescriptor> received;
+  EXPECT_TRUE(news.tell(0, ours));
+  EXPECT_TRUE(read_all(theirs, &received).empty()) << "its own";
+  EXPECT_TRUE(news.tell(1, ours));
+  EXPECT_EQ(read_all(theirs, &received).size(), 1U);
+  ASSERT_EQ(received.size(), 1U);
+  received.clear();
+  char byte = 0;
+  EXPECT_EQ(read(ends[0], &byte, 1), -1) << "kept for worker 2";
+  news.leave(2);
+  EXPECT_EQ(read(ends[0], &byte, 1), 0) << "nobody holds the other end";
+  close(ends[0]);
 }
 
 TEST(Guard, DismissedItDoesNothing) {

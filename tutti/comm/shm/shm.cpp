@@ -48,12 +48,30 @@ ShmEngine::~ShmEngine() {
   if (!all_threads_) state_.locks.unlock_byte(rank_);
 }
 
-void ShmEngine::wait_for_all(Millis limit) {
+// What `loss` knows of, or a member that died after it came.
+std::string ShmEngine::loss_while_joining(const std::function<std::string()>& loss) const {
+  if (std::string words = loss ? loss() : ""; !words.empty()) return words;
+  for (int r = 0; r < size_; ++r) {
+    // Who gave up says so before it drops its lock; it has an error of its own.
+    if (r != rank_ && is_dead(r) && !blocks_[r]->member.state.reached(kLeft))
+      return rank_words(r) + " died";
+  }
+  return "";
+}
+
+void ShmEngine::wait_for_all(Millis limit, const std::function<std::string()>& loss) {
   const Deadline deadline(limit);
   for (int r = 0; r < size_; ++r) {
     Flag& state = blocks_[r]->member.state;
     while (!state.reached(kJoined)) {
       throw_if_poisoned(kJoining);
+      const std::string lost = loss_while_joining(loss);
+      if (state.reached(kJoined)) break;  // then all may have come, and have left in order since
+      if (!lost.empty())
+        throw PeerLost(
+            fmt::format("joining, rank {} of {}: {} before all had come\n"
+                        "  look first at its last lines",
+                        rank_, size_, lost));
       if (deadline.passed()) {
         std::vector<int> missing;
         for (int m = 0; m < size_; ++m)
@@ -140,11 +158,11 @@ SharedParts ShmEngine::allocate(int64_t bytes, Millis limit) {
 }  // namespace detail
 
 std::shared_ptr<Engine> make_shm(const ShmSegment& segment, int rank, bool all_threads,
-                                 Millis limit) {
+                                 Millis limit, const std::function<std::string()>& loss) {
   if (rank < 0 || rank >= segment.size())
     throw UsageError(fmt::format("make_shm: rank {}; expected 0 to {}", rank, segment.size() - 1));
   auto engine = std::make_shared<detail::ShmEngine>(segment, rank, all_threads);
-  engine->wait_for_all(limit);
+  engine->wait_for_all(limit, loss);
   return engine;
 }
 

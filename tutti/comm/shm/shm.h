@@ -43,9 +43,12 @@ class ShmSegment {
 /// The engine of member `rank`. Each rank is made once. With `all_threads`, all members are threads
 /// of this process, any memory counts as shared. In worlds of several processes each member holds a
 /// lock that the kernel drops at its death: a death is seen within 1 s of being in, or entering, a
-/// wait. Throws Timeout naming the missing ranks when not all have come within `limit`.
+/// wait. Throws Timeout naming the missing ranks when not all have come within `limit`, PeerLost
+/// when one died before all had come. `loss` is asked for deaths that the segment does not show,
+/// those of ranks that have not come yet: words for one, or nothing.
 std::shared_ptr<Engine> make_shm(const ShmSegment& segment, int rank, bool all_threads,
-                                 Millis limit = kDefaultTimeLimit);
+                                 Millis limit = kDefaultTimeLimit,
+                                 const std::function<std::string()>& loss = {});
 
 /// Engines of `size` thread members over one fresh segment, in rank order.
 std::vector<std::shared_ptr<Engine>> make_shm_threads(int size, const ShmOptions& options = {});

@@ -22,7 +22,7 @@ class ShmEngine final : public Engine {
   ShmEngine(const ShmSegment& segment, int rank, bool all_threads);
   ~ShmEngine() override;
   /// Waits until every rank has joined.
-  void wait_for_all(Millis limit);
+  void wait_for_all(Millis limit, const std::function<std::string()>& loss);
 
   std::string_view name() const noexcept override { return "shm"; }
   int rank() const noexcept override { return rank_; }
@@ -99,6 +99,7 @@ class ShmEngine final : public Engine {
   std::string silent_words(uint64_t number) const;
   bool is_behind(int rank, uint64_t number) const;
   bool is_dead(int rank) const;
+  std::string loss_while_joining(const std::function<std::string()>& loss) const;
   void wait_for_busy_peers();
 
   Entry& entry_of(uint64_t number) { return entries_[number % kRingLines]; }
