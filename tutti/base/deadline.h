@@ -10,12 +10,20 @@ using Clock = std::chrono::steady_clock;
 using Millis = std::chrono::milliseconds;
 using TimePoint = Clock::time_point;
 
-/// Default time limit of every collective wait; `--time-limit` and TUTTI_TIME_LIMIT change it.
+/// Default time limit of every collective wait.
 constexpr Millis kDefaultTimeLimit{30'000};
+
+/// A longer limit counts as this one: Millis::max() from now would lie in the past.
+constexpr Millis kLongestLimit = std::chrono::hours(10 * 365 * 24);
+
+/// The point in time `limit` from now; now itself for a negative limit.
+inline TimePoint time_after(Millis limit) {
+  return Clock::now() + std::clamp(limit, Millis{0}, kLongestLimit);
+}
 
 class Deadline {
  public:
-  explicit Deadline(Millis limit) : limit_(limit), at_(Clock::now() + limit) {}
+  explicit Deadline(Millis limit) : limit_(limit), at_(time_after(limit)) {}
 
   bool passed() const { return Clock::now() >= at_; }
 
