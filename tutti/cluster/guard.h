@@ -31,7 +31,7 @@ bool is_stopped(pid_t pid) noexcept;
 /// process with threads.
 class Guard {
  public:
-  static constexpr int kMaxWorkers = 4096;
+  static constexpr int kMaxWorkers = 1024;  // ranks of a segment
 
   explicit Guard(const std::string& job_entry);
   Guard(const Guard&) = delete;

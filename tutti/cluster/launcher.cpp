@@ -1,5 +1,6 @@
 #include "tutti/cluster/launcher.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
@@ -55,6 +56,15 @@ struct Worker {
 
 // What an epoll event is about; the worker's number stands beside it.
 enum class Source : uint32_t { signal, death, channel };
+
+/// Where stdin, stdout or stderr is closed, the next thing opened would get its number, and be
+/// written to.
+void open_missing_standard_streams() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // The lowest free number is this one. It stays open, as if the process had been given it.
+    if (fcntl(number, F_GETFD) < 0) open("/dev/null", O_RDWR);
+  }
+}
 
 class Job {
  public:
@@ -412,14 +422,16 @@ LaunchResult Job::result() const {
 }  // namespace
 
 LaunchResult launch(const LaunchOptions& options) {
-  if (options.num_workers < 1 || options.num_workers > detail::Guard::kMaxWorkers) {
-    throw UsageError(fmt::format("launch: {} workers; 1 to {} are possible", options.num_workers,
-                                 detail::Guard::kMaxWorkers));
+  static_assert(detail::Guard::kMaxWorkers >= kMaxRanks);
+  if (options.num_workers < 1 || options.num_workers > kMaxRanks) {
+    throw UsageError(
+        fmt::format("launch: {} workers; 1 to {} are possible", options.num_workers, kMaxRanks));
   }
   if (options.command.empty()) throw UsageError("launch: no program to start");
   static std::mutex one_at_a_time;
   const std::unique_lock lock(one_at_a_time, std::try_to_lock);
   if (!lock) throw UsageError("launch: another launch of this process is running");
+  open_missing_standard_streams();
   return Job(options, detail::find_program(options.command.front())).run();
 }
 

@@ -13,7 +13,7 @@
 namespace tutti {
 
 struct LaunchOptions {
-  int num_workers = 1;               ///< >= 1
+  int num_workers = 1;               ///< 1 to kMaxRanks
   std::vector<std::string> command;  ///< program and arguments; searched in PATH when without '/'
   std::vector<std::string> environment;  ///< extra NAME=value for each worker
   Millis failure_grace{2'000};  ///< after the first failure the rest may end with their own error
@@ -50,8 +50,8 @@ struct LaunchResult {
 };
 
 /// Runs the workers to their end. Throws UsageError when the program is not there or not
-/// executable, Error when there is no memory for the segment. Nothing of the job outlives the call,
-/// nor the launcher itself should it be killed.
+/// executable, or the number of workers is not possible, Error when there is no memory for the
+/// segment. Nothing of the job outlives the call, nor the launcher itself should it be killed.
 ///
 /// The root cause is the first failure in time that was not itself the loss of a peer; failures of
 /// the others follow from it. A worker that is still stopped (SIGSTOP) when

@@ -201,7 +201,7 @@ TEST(Launcher, RefusesProgramsThatCannotBeStarted) {
   unlink(file.c_str());
 
   EXPECT_THROW(launch({.num_workers = 0, .command = {"/bin/true"}}), UsageError);
-  EXPECT_THROW(launch({.num_workers = 1 << 20, .command = {"/bin/true"}}), UsageError);
+  EXPECT_THROW(launch({.num_workers = 1025, .command = {"/bin/true"}}), UsageError);
   EXPECT_THROW(launch({.num_workers = 1}), UsageError);
 }
 

@@ -201,6 +201,13 @@ TEST(LauncherStreams, AReaderThatWentAwayEndsNobody) {
   EXPECT_THAT(out.log, HasSubstr("SIGPIPE as before"));
 }
 
+TEST(LauncherStreams, ClosedStreamsAreNotMistakenForOthers) {
+  const auto out = launch_onto("closed", 2, "join_and_add");
+  EXPECT_FALSE(out.timed_out);
+  EXPECT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(out.log, HasSubstr("root worker -1"));
+}
+
 RANK_PROGRAM(write_into_a_broken_pipe) {
   int ends[2];
   require(pipe(ends) == 0, "pipe");
