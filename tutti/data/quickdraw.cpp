@@ -142,6 +142,9 @@ Array read_class(const fs::path& path) {
   if (pixels.dtype() != DType::uint8 || pixels.shape().size() != 2 || pixels.shape()[1] != kPixels)
     throw DataError(fmt::format("{}: got {}, expected uint8 [rows, {}] (28 x 28 doodles)",
                                 path.string(), pixels.to_string(), kPixels));
+  if (pixels.shape()[0] == 0)
+    throw DataError(
+        fmt::format("{}: got {}, expected one row or more", path.string(), pixels.to_string()));
   return pixels;
 }
 

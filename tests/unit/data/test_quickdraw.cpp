@@ -153,6 +153,9 @@ TEST(Quickdraw, RejectsFoldersAndFilesBeforeTraining) {
   EXPECT_THAT(why(folder.path()), HasSubstr("got uint8 [6, 28, 28]"));
   write_npy(folder / "dog.npy", Array::zeros(DType::uint8, {6, 785}));
   EXPECT_THAT(why(folder.path()), HasSubstr("got uint8 [6, 785]"));
+  write_npy(folder / "dog.npy", doodles(1, 0));
+  EXPECT_THAT(why(folder.path()), AllOf(HasSubstr("dog.npy"), HasSubstr("uint8 [0, 784]"),
+                                        HasSubstr("one row or more")));
 }
 
 TEST(CutQuickdraw, PacksTheFirstRowsAndRefusesTooFew) {
