@@ -9,6 +9,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/train/batch_norm_check.h"
 #include "tutti/train/model_state.h"
 
 namespace tutti {
@@ -157,17 +158,26 @@ void Fit::run_epoch(Epoch epoch) {
 }
 
 PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
-  // One run() for the whole epoch: replicas meet in the updater, nobody wakes or joins threads.
-  return model_.strategy.run([&](ReplicaContext& replica) {
-    const Forward& forward = model_.forward(replica.local_rank());
-    Totals totals = fresh();
-    for (int64_t s = 0; s < epoch.steps && !ends(totals); ++s) {
-      step(replica, forward, epoch, s, totals);
-      agree(replica, epoch, s, totals);
-      if (replica.local_rank() == 0) stepped(epoch, s, totals);
-    }
-    return totals;
-  });
+  std::vector<Totals> each(static_cast<size_t>(epoch.world.local), fresh());
+  const auto steps = [&](int64_t begin, int64_t end) {
+    model_.strategy.run([&](ReplicaContext& replica) {
+      const Forward& forward = model_.forward(replica.local_rank());
+      Totals& kept = each[static_cast<size_t>(replica.local_rank())];
+      Totals totals = std::move(kept);  // the replicas' own lie side by side in memory
+      for (int64_t s = begin; s < end && !ends(totals); ++s) {
+        step(replica, forward, epoch, s, totals);
+        agree(replica, epoch, s, totals);
+        if (replica.local_rank() == 0) stepped(epoch, s, totals);
+      }
+      kept = std::move(totals);
+    });
+  };
+  // One run() for the whole epoch: replicas meet in the updater, nobody wakes or joins threads. But
+  // run() looks for mistakes at its end, and those should not cost an epoch.
+  const int64_t first = history_.steps == 0 ? std::min<int64_t>(1, epoch.steps) : 0;
+  if (first > 0) steps(0, first);
+  if (first < epoch.steps) steps(first, epoch.steps);
+  return {std::move(each), epoch.world.first_rank};
 }
 
 PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
@@ -263,6 +273,16 @@ History Model::fit(const data::Dataset& train, FitOptions options) {
         train.global_batch_size(), state_->strategy.num_replicas_in_sync()));
   }
   if (options.validation) state_->check_data("fit, validation", *options.validation, true);
+  if (state_->graph) {
+    const World& world = state_->strategy.world();
+    require_batch_norm_input(
+        "fit", *state_->graph,
+        {.samples = train.num_samples(),
+         .global_batch = train.global_batch_size(),
+         .steps = options.max_steps > 0 ? options.max_steps : train.num_batches(),
+         .replicas = world.size,
+         .shares = world.shares});
+  }
   return detail::Fit(*state_, train, std::move(options)).run();
 }
 

@@ -70,7 +70,8 @@ NamedValues means_of(const Totals& totals, const std::vector<Metric>& metrics,
 
 namespace {
 
-/// Evaluation mode with merged buffers in every replica; afterwards each has its own again.
+/// Evaluation mode with merged buffers in every replica; afterwards each has its own buffers again,
+/// and every module, whose parts may differ, the mode it was in.
 class EvaluationMode {
  public:
   explicit EvaluationMode(ReplicatedModules& modules) : modules_(modules) {
@@ -83,13 +84,18 @@ class EvaluationMode {
         at::Tensor buffer = buffers[i].second;
         buffer.copy_(merged[i].second);
       }
+      // A module comes before its parts, so train() of a part has the last word.
+      for (auto& module : modules.module(local)->modules()) {
+        modes_.emplace_back(module, module->is_training());
+      }
     }
     modules.train(false);
   }
   ~EvaluationMode() {
     at::NoGradGuard no_grad;
     for (auto& [buffer, value] : own_) buffer.copy_(value);
-    modules_.train(true);
+    modules_.train(modes_.front().second);  // also what replicas of a grown world begin with
+    for (auto& [module, training] : modes_) module->train(training);
   }
   EvaluationMode(const EvaluationMode&) = delete;
   EvaluationMode& operator=(const EvaluationMode&) = delete;
@@ -97,6 +103,7 @@ class EvaluationMode {
  private:
   ReplicatedModules& modules_;
   std::vector<std::pair<at::Tensor, at::Tensor>> own_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
 /// Gives every parameter memory of its own again, as a second compile() must find it: the fused

@@ -341,6 +341,88 @@ TEST(Model, AnErrorInOneReplicaIsThrownOnce) {
               HasSubstr("label 5"));
 }
 
+/// Samples of three classes as images of one pixel in four channels, and a model with a batch norm
+/// over them: in training, it needs two samples.
+Model one_pixel_model(const StrategyOptions& options) {
+  Model model(Strategy(options), [] {
+    const auto input = nn::input({4, 1, 1});
+    return nn::Graph(input, nn::linear(3)(nn::flatten()(nn::batch_norm2d().named("bn")(input))));
+  });
+  model.compile(adam_and_accuracy());
+  return model;
+}
+
+data::Dataset one_pixel_images(int64_t count) {
+  const auto flat = three_classes(count).batch(count).epoch({}).batch(0);
+  return data::from_arrays({Array::view(flat.columns[0].data(), DType::float32, {count, 4, 1, 1},
+                                        flat.columns[0].owner()),
+                            flat.columns[1]});
+}
+
+TEST(Model, ABatchNormOfOneValueIsRefusedBeforeTheFirstStep) {
+  Model one = one_pixel_model({.kind = "one_device", .threads_per_replica = 1});
+  EXPECT_THAT(
+      test::message_of<UsageError>([&] { one.fit(one_pixel_images(13).batch(6), {.verbose = 0}); }),
+      testing::AllOf(HasSubstr("\"bn\""), HasSubstr("1 sample of the last batch of 1"),
+                     HasSubstr("batch size of 7")));
+  EXPECT_EQ(one.optimizer().version(), 0);
+  // The last batch is not met; there is none of one sample.
+  EXPECT_EQ(one.fit(one_pixel_images(13).batch(6), {.max_steps = 2, .verbose = 0}).steps, 2);
+  EXPECT_EQ(one.fit(one_pixel_images(13).batch(5), {.verbose = 0}).steps, 3);
+  EXPECT_EQ(one.evaluate(one_pixel_images(13).batch(6)).samples, 13);
+
+  Model two = one_pixel_model({.kind = "mirrored", .replicas = 2, .threads_per_replica = 1});
+  EXPECT_THAT(
+      test::message_of<UsageError>([&] { two.fit(one_pixel_images(12).batch(3), {.verbose = 0}); }),
+      testing::AllOf(HasSubstr("replica 1 of 2"), HasSubstr("batches of 3"),
+                     HasSubstr("batch size of 4")));
+  EXPECT_THAT(
+      test::message_of<UsageError>([&] { two.fit(one_pixel_images(3).batch(3), {.verbose = 0}); }),
+      HasSubstr("no batch size"));
+  EXPECT_EQ(two.fit(one_pixel_images(12).batch(4), {.verbose = 0}).steps, 3);
+}
+
+TEST(Model, DropoutOfLibTorchIsFoundInTheFirstStepOfThreadReplicas) {
+  for (const auto& [workers, steps] : {std::pair{1, 4}, std::pair{2, 1}}) {
+    Model model(strategy_of("mirrored", workers), [] {
+      return torch::nn::Sequential(torch::nn::Linear(4, 3), torch::nn::Dropout(0.5));
+    });
+    model.compile(adam_and_accuracy());
+    const auto fit = [&] { model.fit(three_classes(24).batch(6), {.verbose = 0}); };
+    if (workers == 1) {
+      fit();  // one replica owns the generator
+    } else {
+      EXPECT_THAT(test::message_of<UsageError>(fit), HasSubstr("tutti::nn::Dropout"));
+    }
+    EXPECT_EQ(model.optimizer().version(), steps);
+  }
+}
+
+TEST(Model, EvaluationLeavesEveryModuleInTheModeItWasIn) {
+  Model model(strategy_of("mirrored", 2), [] {
+    return torch::nn::Sequential(torch::nn::Linear(4, 3), torch::nn::Dropout(0.5));
+  });
+  model.compile(adam_and_accuracy());
+  const auto modes = [&] {
+    std::vector<bool> modes;
+    for (int local = 0; local < 2; ++local)
+      for (const auto& module : model.modules().module(local)->modules())
+        modes.push_back(module->is_training());
+    return modes;
+  };
+  model.modules().module(0)->eval();
+  model.modules().module(1)->children().at(1)->eval();
+  const auto before = modes();
+  EXPECT_THAT(before, ElementsAre(false, false, false, true, true, false));
+  const auto data = three_classes(6).batch(6);
+  model.predict(torch::ones({2, 4}));
+  EXPECT_EQ(modes(), before);
+  model.predict(data);
+  EXPECT_EQ(modes(), before);
+  model.evaluate(data);
+  EXPECT_EQ(modes(), before);
+}
+
 TEST(Model, WrongUseIsFoundBeforeTheFirstStep) {
   const auto good = three_classes(12).batch(6);
   Model fresh(strategy_of("mirrored", 2), [] { return small_graph(); });
