@@ -96,7 +96,7 @@ int guarded(const std::function<std::string()>& place, const std::function<int()
   } catch (const std::exception& error) {
     report_failure(error);
     std::fflush(stdout);
-    std::fprintf(stderr, "%s: %s\n", place().c_str(), error.what());
+    std::fprintf(stderr, "%s: %s\n", place().c_str(), plain_words(error.what()).c_str());
     return code_of(error);
   }
 }

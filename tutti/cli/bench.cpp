@@ -29,7 +29,9 @@ void add_model_flag(CLI::App& app, std::string& model) {
 }
 
 void add_json_flag(CLI::App& app, std::string& json) {
-  app.add_option("--json", json, "File for the figures, a JSON object a line")->type_name("FILE");
+  app.add_option("--json", json, "File for the figures, a JSON object a line")
+      ->check(some_name())
+      ->type_name("FILE");
 }
 
 void add_step_flags(CLI::App& app, StepFlags& flags) {

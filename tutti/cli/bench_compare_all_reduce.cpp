@@ -78,7 +78,7 @@ std::optional<std::string> make_mpi_program(const ScratchFile& program) {
         .finish(kLimit);
     return program.path();
   } catch (const Error& error) {
-    fmt::print("Open MPI is left out: {}\n", std::string(error.what()).substr(0, 200));
+    fmt::print("Open MPI is left out: {}\n", plain_words(error.what()).substr(0, 200));
     return std::nullopt;
   }
 }

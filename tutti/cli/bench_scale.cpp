@@ -50,11 +50,15 @@ Rates measure(const ScaleFlags& flags, int64_t replicas, int64_t threads) {
 int bench_scale(const ScaleFlags& flags) {
   const auto counts = parse_numbers("--replicas", flags.replicas, 1, 4096);
   if (!flags.step.json.empty()) require_writable(flags.step.json, "--json");
+  for (const int64_t count : counts) strategy_options(with_replicas(flags, count, 1).job);
   const auto train = data::quickdraw(flags.step.job.data, {.split = "train"});
   for (const int64_t count : counts) {
-    JobFlags job = with_replicas(flags, count, 1).job;
-    check_batch(job, train);
-    strategy_options(job);
+    StepFlags step = with_replicas(flags, count, 1);
+    check_batch(step.job, train);
+    const nn::Graph graph = model_for(step.job, train);
+    check_batch_norm(step.job, graph, train, step.drawn_steps());
+    step.job.strategy = "independent";  // the limit, measured beside it
+    check_batch_norm(step.job, graph, train, step.drawn_steps());
   }
   int64_t most = 1;
   for (const int64_t count : counts) most = std::max(most, count);

@@ -24,6 +24,8 @@ struct StepFlags {
   bool preload = false;  ///< batches are made before the clock starts
   bool unfused = false;  ///< all-reduce, then an update on every replica
   std::string json;      ///< file; empty: none
+  /// Steps that may meet a partial batch: those made before the clock starts are all whole.
+  int64_t drawn_steps() const { return preload ? 0 : warmup + steps; }
 };
 
 struct StepFigures {

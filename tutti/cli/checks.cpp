@@ -81,6 +81,14 @@ CLI::Validator number_between(double low, double high) {
                       fmt::format("a number, {} to {}", low, high));
 }
 
+CLI::Validator some_name() {
+  return CLI::Validator(
+      [](std::string& text) {
+        return text.empty() ? std::string("got \"\"; expected a name") : std::string();
+      },
+      "");
+}
+
 CLI::Validator one_of(std::string what, std::vector<std::string> known,
                       std::vector<std::string> later) {
   return CLI::Validator(

@@ -19,6 +19,9 @@ CLI::Validator positive_number(double high);
 /// A finite number from `low` to `high`.
 CLI::Validator number_between(double low, double high);
 
+/// A name of a file or folder: anything but "".
+CLI::Validator some_name();
+
 /// One of `known`; `what` names their kind: "model". `later` are words that a later version will
 /// take: the answer says so.
 CLI::Validator one_of(std::string what, std::vector<std::string> known,

@@ -19,11 +19,13 @@
 #include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
 #include "tutti/models/models.h"
+#include "tutti/train/batch_norm_check.h"
 
 namespace tutti::cli {
 namespace {
 
-constexpr int64_t kMostReplicas = 4096;
+constexpr int64_t kMostReplicas = 4096;  // in turn
+constexpr int64_t kMostAtOnce = 1024;    // of a shared segment
 constexpr double kMostSeconds = 30.0 * 24 * 3600;
 
 Millis millis_of(double seconds) {
@@ -121,6 +123,19 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
   return result.exit_code;
 }
 
+int num_replicas_of(const JobFlags& flags) {
+  if (!flags.reduction_shape.empty() && flags.strategy == "one_device")
+    return ReductionShape::parse(flags.reduction_shape).replicas();
+  if (flags.strategy == "one_device") return static_cast<int>(flags.replicas.value_or(1));
+  if (flags.replicas.value_or(1) > kMostAtOnce)
+    throw UsageError(fmt::format("--replicas {}: expected a whole number, 1 to {}, under {}",
+                                 *flags.replicas, kMostAtOnce, flags.strategy));
+  if (flags.replicas) return static_cast<int>(*flags.replicas);
+  const auto launcher = worker_environment();
+  if (flags.strategy != "mirrored" && launcher) return launcher->num_workers;
+  return num_workers_of(flags);
+}
+
 StrategyOptions strategy_options(const JobFlags& flags) {
   StrategyOptions options;
   options.kind = flags.strategy;
@@ -130,23 +145,18 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   options.time_limit = millis_of(flags.time_limit_s);
   options.seed = flags.seed;
 
-  int replicas = std::max(options.replicas, 1);
+  const int replicas = num_replicas_of(flags);
   if (!flags.reduction_shape.empty()) {
-    const auto shape = ReductionShape::parse(flags.reduction_shape);
     if (flags.strategy != "one_device")
       throw UsageError(
           fmt::format("--reduction-shape {}: can be chosen under one_device alone; under "
                       "{} it is where the replicas are",
                       flags.reduction_shape, flags.strategy));
-    if (flags.replicas && *flags.replicas != shape.replicas())
+    if (flags.replicas && *flags.replicas != replicas)
       throw UsageError(fmt::format("--reduction-shape {} is for {} replicas, but --replicas is {}",
-                                   flags.reduction_shape, shape.replicas(), *flags.replicas));
-    replicas = shape.replicas();
+                                   flags.reduction_shape, replicas, *flags.replicas));
   }
   const auto launcher = worker_environment();
-  if (flags.strategy == "mirrored" && !flags.replicas) replicas = host_facts().usable_cores;
-  if (flags.strategy == "multi_worker" && !flags.replicas)
-    replicas = launcher ? launcher->num_workers : num_workers_of(flags);
   if (launcher && launcher->num_workers > 1 &&
       (flags.strategy == "one_device" || flags.strategy == "mirrored"))
     throw UsageError(
@@ -172,6 +182,19 @@ void check_batch(const JobFlags& flags, const data::Dataset& train) {
         fmt::format("--batch-size {} is more than the {} training samples in {}; expected "
                     "{} or less",
                     flags.global_batch, train.num_samples(), flags.data, train.num_samples()));
+}
+
+void check_batch_norm(const JobFlags& flags, const nn::Graph& graph, const data::Dataset& train,
+                      int64_t steps) {
+  const int replicas = num_replicas_of(flags);
+  // Independent replicas see all samples each, as replicas that share so many times more would.
+  const bool independent = flags.strategy == "independent";
+  require_batch_norm_input(
+      "--batch-size", graph,
+      {.samples = train.num_samples() * (independent ? replicas : 1),
+       .global_batch = flags.global_batch - (independent ? flags.global_batch % replicas : 0),
+       .steps = steps,
+       .replicas = replicas});
 }
 
 }  // namespace tutti::cli

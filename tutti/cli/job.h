@@ -51,6 +51,10 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
 /// The arguments this process was started with, the program's name first.
 std::vector<std::string> own_command();
 
+/// Copies of the model that the flags ask for, over all workers. UsageError when a strategy cannot
+/// have as many.
+int num_replicas_of(const JobFlags& flags);
+
 /// Strategy's options. Throws UsageError when they contradict each other, the global batch is
 /// smaller than the number of replicas, or there are more workers than replicas.
 StrategyOptions strategy_options(const JobFlags& flags);
@@ -61,5 +65,10 @@ nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset);
 
 /// UsageError when a global batch holds more samples than there are.
 void check_batch(const JobFlags& flags, const data::Dataset& train);
+
+/// UsageError when a replica would get one sample in one of the `steps` and the graph cannot train
+/// on that (train/batch_norm_check.h).
+void check_batch_norm(const JobFlags& flags, const nn::Graph& graph, const data::Dataset& train,
+                      int64_t steps);
 
 }  // namespace tutti::cli

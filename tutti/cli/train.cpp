@@ -68,6 +68,8 @@ Plan make_plan(const TrainFlags& flags) {
   auto test = data::quickdraw(flags.job.data, {.split = "test"});
   check_batch(flags.job, train);
   nn::Graph graph = model_for(flags.job, train);
+  const int64_t steps = flags.max_steps > 0 ? flags.max_steps : train.num_samples();
+  check_batch_norm(flags.job, graph, train, steps);
   check_outputs(flags);
   return {std::move(strategy), train.shuffle().batch(flags.job.global_batch),
           test.batch(kTestBatch), std::move(graph)};
@@ -178,8 +180,10 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, int64_t{1} << 40))
       ->type_name("K");
   command->add_option("--out", flags->out, "Folder for model.safetensors and history.csv")
+      ->check(some_name())
       ->type_name("DIR");
   command->add_option("--json", flags->json, "File for the figures of this training")
+      ->check(some_name())
       ->type_name("FILE");
   command->add_option("--nan", flags->nan, "What to do when the loss is no number: stop or ignore")
       ->check(one_of("answer to --nan", {"stop", "ignore"}))

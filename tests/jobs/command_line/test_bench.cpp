@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/host.h"
+
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
 
@@ -182,6 +184,17 @@ TEST(Bench, BadInputIsAnsweredBeforeWork) {
       {{"all-reduce", "--bytes", "7"}, "7"},
       {{"compare", "--models", "mlp,cmn"}, "did you mean \"cnn\"?"},
       {{"compare", "--rounds", "0"}, "--rounds"},
+      {{"step", "--model", "mlp", "--data", kData, "--json", ""}, "--json"},
+      {{"scale", "--model", "mlp", "--data", kData, "--json", ""}, "--json"},
+      {{"all-reduce", "--json", ""}, "--json"},
+      {{"compare", "--json", ""}, "--json"},
+      {{"scale", "--model", "mlp", "--data", "not/there", "--replicas", "1,1025"}, "1 to 1024"},
+      {{"step", "--model", "resnet18", "--data", kData, "--strategy", "mirrored", "--replicas", "2",
+        "--batch-size", "2"},
+       "batch size of 4"},
+      {{"step", "--model", "resnet18", "--data", kData, "--strategy", "independent", "--replicas",
+        "2", "--batch-size", "2"},
+       "batch size of 4"},
   };
   for (const auto& c : cases) {
     const auto result = bench(c.words);
@@ -189,6 +202,20 @@ TEST(Bench, BadInputIsAnsweredBeforeWork) {
     EXPECT_THAT(result.err, HasSubstr(c.answer)) << testing::PrintToString(c.words);
     EXPECT_EQ(result.out, "") << testing::PrintToString(c.words);
   }
+}
+
+// The batch is smaller than the replicas there would be: found before any worker starts.
+TEST(Bench, IndependentWorkersShareTheBatchToo) {
+  const auto result = bench({"step", "--model", "mlp", "--data", kData, "--strategy", "independent",
+                             "--replicas", "3", "--batch-size", "2"});
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_EQ(result.out, "");
+  if (host_facts().usable_cores == 1) return;
+  const auto counted = bench({"step", "--model", "mlp", "--data", kData, "--strategy",
+                              "independent", "--batch-size", "1"});
+  EXPECT_EQ(counted.exit_code, 2) << counted.out;
+  EXPECT_EQ(counted.out, "");
+  EXPECT_THAT(counted.err, testing::StartsWith("tutti bench: --batch-size 1"));
 }
 
 TEST(Bench, HelpShowsExamples) {

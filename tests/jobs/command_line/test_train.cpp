@@ -99,6 +99,12 @@ TEST(Train, BadInputIsAnsweredBeforeTraining) {
       {{"mlp", "--data", kData, "--json", "/not/there/x.json"}, {"--json", "/not/there/x.json"}},
       {{"mlp", "--data", kData, "--out", under_file}, {"--out", "file/inside"}},
       {{"mlp", "--data", kData, "--out", "/proc/nothing"}, {"--out", "/proc/nothing"}},
+      {{"mlp", "--data", kData, "--out", ""}, {"--out", "name"}},
+      {{"mlp", "--data", kData, "--json", ""}, {"--json", "name"}},
+      {{"mlp", "--data", kData, "--json="}, {"--json"}},
+      {{"mlp", "--data", "not/there", "--strategy", "mirrored", "--replicas", "1025",
+        "--batch-size", "2048"},
+       {"--replicas 1025", "1 to 1024", "mirrored"}},
   };
   for (const auto& c : cases) {
     const std::string line = testing::PrintToString(c.words);
@@ -108,6 +114,14 @@ TEST(Train, BadInputIsAnsweredBeforeTraining) {
     for (const char* part : c.answer) EXPECT_THAT(result.err, HasSubstr(part)) << line;
     EXPECT_EQ(result.out, "") << line;
   }
+}
+
+// 24,999 samples, then one.
+TEST(Train, ABatchNormOfOneSampleIsRefusedBeforeTraining) {
+  const auto result = train({"resnet18", "--data", kData, "--batch-size", "24999"});
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_THAT(result.err, AllOf(StartsWith("tutti train: "), HasSubstr("layer4"),
+                                HasSubstr("1 sample"), HasSubstr("batch size of")));
 }
 
 TEST(Train, HelpShowsExamples) {

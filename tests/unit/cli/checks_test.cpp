@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/bench_compare.h"
 #include "tutti/cli/bench_runs.h"
 #include "tutti/cli/child.h"
@@ -42,6 +43,15 @@ TEST(Checks, NumbersNameWhatWasGotAndTheRange) {
       EXPECT_THAT(answer, HasSubstr("got \"" + text + "\"; expected")) << c.text;
     }
   }
+}
+
+TEST(Checks, AFailureIsPrintedWithoutLibTorchsStackTrace) {
+  testing::internal::CaptureStderr();
+  const int code = guarded(
+      [] { return "tutti train"; },
+      []() -> int { throw std::runtime_error("bad shape\nException raised from f at x.cpp"); });
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "tutti train: bad shape\n");
+  EXPECT_EQ(code, 1);
 }
 
 TEST(Checks, WordsOfLaterVersionsAreToldApart) {
