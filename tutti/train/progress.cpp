@@ -1,6 +1,7 @@
 #include "tutti/train/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,8 @@ namespace {
 constexpr Millis kBarEvery{100};    // faster than people read, slow enough to cost nothing
 constexpr Millis kLineEvery{5000};  // a log of an hour stays under a thousand lines
 constexpr int kBarWidth = 20;
+constexpr int kShortestBar = 5;  // less says nothing
+constexpr int kColumns = 80;     // of a terminal that does not know
 
 std::string joined(const NamedValues& values) {
   std::string out;
@@ -20,10 +23,26 @@ std::string joined(const NamedValues& values) {
   return out;
 }
 
-std::string bar(double share) {
-  const int full = std::clamp(static_cast<int>(share * kBarWidth), 0, kBarWidth);
-  return fmt::format("[{}{}]", std::string(static_cast<size_t>(full), '='),
-                     std::string(static_cast<size_t>(kBarWidth - full), ' '));
+std::string bar(double share, int width) {
+  const int full = std::clamp(static_cast<int>(share * width), 0, width);
+  return fmt::format("[{}{}]  ", std::string(static_cast<size_t>(full), '='),
+                     std::string(static_cast<size_t>(width - full), ' '));
+}
+
+int columns_of(std::FILE* terminal) {
+  winsize size{};
+  const bool known = ioctl(fileno(terminal), TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : kColumns;
+}
+
+/// The two texts with a bar between them, in one row of the terminal: "\r" cannot take back a
+/// second one. The bar gives way first, then the end.
+std::string in_one_row(const std::string& before, double share, const std::string& after,
+                       int columns) {
+  const int room = std::max(0, columns - 1);  // in the last column the cursor would wrap
+  const int width = room - static_cast<int>(before.size() + bar(0, 0).size() + after.size());
+  if (width >= kShortestBar) return before + bar(share, std::min(width, kBarWidth)) + after;
+  return (before + after).substr(0, static_cast<size_t>(room));
 }
 
 }  // namespace
@@ -66,9 +85,10 @@ void Progress::show(int64_t done, int64_t images, const NamedValues& values, Tim
       static_cast<double>(done) / static_cast<double>(std::max<int64_t>(1, steps_));
   const double left = share > 0 ? seconds * (1 - share) / share : 0;
   const double rate = seconds > 0 ? static_cast<double>(images) / seconds : 0;
-  write(fmt::format("epoch {}/{}  {}step {}/{}{}  {} images/s  {} left", epoch_ + 1, epochs_,
-                    terminal_ ? bar(share) + "  " : std::string(), done, steps_, joined(values),
-                    with_commas(rate), clock_words(left)),
+  const std::string before = fmt::format("epoch {}/{}  ", epoch_ + 1, epochs_);
+  const std::string after = fmt::format("step {}/{}{}  {} images/s  {} left", done, steps_,
+                                        joined(values), with_commas(rate), clock_words(left));
+  write(terminal_ ? in_one_row(before, share, after, columns_of(out_)) : before + after,
         !terminal_);
 }
 

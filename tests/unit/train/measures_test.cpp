@@ -1,8 +1,12 @@
 // Metrics, History and Progress: what needs no tensors.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -171,6 +175,62 @@ TEST(Progress, WritesALineEveryFiveSecondsAndOneAnEpoch) {
             "epoch 2/3  step 20/100  loss 0.5000  accuracy 0.7500  6,000 images/s  0:20 left\n"
             "epoch 2/3  loss 0.2500  12.50 s  8,000 images/s\n");
   EXPECT_THAT(out.text(), Not(HasSubstr("\r")));
+}
+
+/// A terminal of so many columns; 0: it does not know.
+class Terminal {
+ public:
+  explicit Terminal(unsigned short columns) : master_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    if (master_ < 0 || grantpt(master_) != 0 || unlockpt(master_) != 0) throw Error("no terminal");
+    out_ = fdopen(open(ptsname(master_), O_WRONLY | O_NOCTTY), "w");
+    const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    if (out_ == nullptr || ioctl(master_, TIOCSWINSZ, &size) != 0) throw Error("no terminal");
+  }
+  ~Terminal() {
+    std::fclose(out_);
+    close(master_);
+  }
+  std::FILE* out() const { return out_; }
+  /// What was written since the last call.
+  std::string text() const {
+    std::string all(1 << 12, '\0');
+    all.resize(static_cast<size_t>(std::max<ssize_t>(0, read(master_, all.data(), all.size()))));
+    return all;
+  }
+
+ private:
+  int master_;
+  std::FILE* out_ = nullptr;
+};
+
+TEST(Progress, ABarStaysOnOneRowOfTheTerminal) {
+  const NamedValues values{{"loss", 0.5}, {"accuracy", 0.75}, {"top_5_accuracy", 0.875}};
+  const struct {
+    unsigned short columns;
+    const char* line;
+  } cases[] = {
+      {200,
+       "epoch 2/3  [====                ]  step 20/100  loss 0.5000  accuracy 0.7500  "
+       "top_5_accuracy 0.8750  6,000 images/s  0:20 left"},
+      {120,
+       "epoch 2/3  [==           ]  step 20/100  loss 0.5000  accuracy 0.7500  top_5_accuracy "
+       "0.8750  6,000 images/s  0:20 left"},
+      {100,
+       "epoch 2/3  step 20/100  loss 0.5000  accuracy 0.7500  top_5_accuracy 0.8750  6,000 "
+       "images/s  0:20 l"},
+      {0, "epoch 2/3  step 20/100  loss 0.5000  accuracy 0.7500  top_5_accuracy 0.8750  6,"},
+      {20, "epoch 2/3  step 20/"},
+  };
+  for (const auto& c : cases) {
+    const Terminal terminal(c.columns);
+    Progress progress(Verbose::automatic, 3, terminal.out());
+    progress.begin_epoch(1, 100, TimePoint{});
+    progress.show(20, 30'000, values, TimePoint{} + Millis{5'000});
+    EXPECT_EQ(terminal.text(), c.line);
+    EXPECT_LT(std::string(c.line).size(), c.columns == 0 ? 80U : c.columns);
+    progress.end_epoch({{"loss", 0.25}}, 12.5, 8000);
+    EXPECT_EQ(terminal.text(), "\r\x1b[Kepoch 2/3  loss 0.2500  12.50 s  8,000 images/s\r\n");
+  }
 }
 
 TEST(Progress, IsSilentWhenTold) {
