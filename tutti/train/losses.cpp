@@ -163,7 +163,8 @@ class SquaredError : public LossKernel {
   at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const override {
     check(output, target);
     const auto difference = output - target.reshape(output.sizes());
-    return (difference * difference).flatten(1).mean(1);
+    const auto squares = difference * difference;
+    return output.dim() == 1 ? squares : squares.flatten(1).mean(1);
   }
 
   at::Tensor scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,

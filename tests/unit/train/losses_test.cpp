@@ -112,6 +112,9 @@ TEST(MeanSquaredError, AgreesWithLibTorchInDouble) {
   const auto loss = losses::mean_squared_error();
   expect_equal(loss, torch::randn({10, 1}), torch::randn({10, 1}));
   expect_equal(loss, torch::randn({10, 1}), torch::randn({10}));
+  expect_equal(loss, torch::randn({10}), torch::randn({10, 1}));
+  const auto wide = torch::randn({10}, torch::kFloat64);
+  EXPECT_NEAR(fused(loss, wide, wide * 2, 1).total, (wide * wide).sum().item<double>(), 1e-12);
   expect_equal(loss, torch::randn({3, 4, 5}), torch::randn({3, 4, 5}));
   expect_equal(loss, torch::randn({5, 3}).t(), torch::randn({3, 5}));
   const auto message =
