@@ -11,8 +11,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
+#include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cluster/launcher.h"
+#include "tutti/comm/shm/shm.h"
 
 namespace tutti::cli {
 namespace {
@@ -27,6 +29,7 @@ struct RunFlags {
 };
 
 constexpr double kMaxGraceSeconds = 24 * 3600;
+constexpr int kMostNodes = 1'000'000;
 
 void print_report(const std::string& report) {
   std::istringstream lines(report);
@@ -43,9 +46,6 @@ int run(const CLI::App& command, const RunFlags& flags) {
     throw UsageError(
         "--nodes, --node-rank, --rendezvous: several nodes need the tcp engine, which is not in "
         "this build; start all workers on this node");
-  }
-  if (flags.workers < 1) {
-    throw UsageError(fmt::format("-n {}: at least 1 worker is needed", flags.workers));
   }
   if (!(flags.grace_seconds >= 0 && flags.grace_seconds <= kMaxGraceSeconds)) {
     throw UsageError(fmt::format("--grace {}: 0 to {} seconds are possible", flags.grace_seconds,
@@ -68,9 +68,15 @@ void add_run(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("run",
                                          "Start N workers of a program on this machine:\n"
                                          "tutti run [-n N] [FLAGS] PROGRAM ARGS...");
-  command->add_option("-n,--workers", flags->workers, "How many workers")->type_name("N");
-  command->add_option("--nodes", flags->nodes, "How many machines take part")->type_name("M");
-  command->add_option("--node-rank", flags->node_rank, "Number of this machine")->type_name("I");
+  command->add_option("-n,--workers", flags->workers, "How many workers")
+      ->check(whole_number(1, kMaxRanks))
+      ->type_name("N");
+  command->add_option("--nodes", flags->nodes, "How many machines take part")
+      ->check(whole_number(1, kMostNodes))
+      ->type_name("M");
+  command->add_option("--node-rank", flags->node_rank, "Number of this machine")
+      ->check(whole_number(0, kMostNodes - 1))
+      ->type_name("I");
   command->add_option("--rendezvous", flags->rendezvous, "Where machines meet")
       ->type_name("HOST:PORT");
   CLI::Option* policy = command

@@ -32,10 +32,12 @@ TEST(CommandLine, WrongWordsAreAnsweredWithTheNearest) {
        "tutti run: unknown flag \"--grase\"; did you mean \"--grace\"?"},
       {{"run", "--on-failure", "contniue", "true"}, "did you mean \"continue\"?"},
       {{"doctor", "--jsno"}, "tutti doctor: unknown flag \"--jsno\"; did you mean \"--json\"?"},
-      {{"run", "-n", "two", "true"}, "two"},
-      {{"run", "-n", "0", "true"}, "-n 0: at least 1"},
-      {{"run", "-n", "-3", "true"}, "-n -3: at least 1"},
-      {{"run", "-n", "1000000", "true"}, "1 to 4096"},
+      {{"run", "-n", "two", "true"}, "got \"two\"; expected a whole number, 1 to 1024"},
+      {{"run", "-n", "0", "true"}, "got \"0\"; expected a whole number, 1 to 1024"},
+      {{"run", "-n", "-3", "true"}, "got \"-3\"; expected a whole number, 1 to 1024"},
+      {{"run", "-n", "1025", "true"}, "got \"1025\"; expected a whole number, 1 to 1024"},
+      {{"run", "-n", "99999999999", "true"}, "expected a whole number, 1 to 1024"},
+      {{"run", "--nodes", "x", "true"}, "expected a whole number, 1 to"},
       {{"run", "--grace", "-1", "true"}, "0 to 86400 seconds"},
       {{"run", "--grace", "nan", "true"}, "0 to 86400 seconds"},
       {{"run", "-n", "2"}, "no program to start"},
@@ -72,6 +74,13 @@ TEST(Run, TheProgramsOwnFlagsAreItsOwn) {
     EXPECT_THAT(result.out, HasSubstr(line));
   }
   EXPECT_EQ(result.err, "");
+}
+
+TEST(Run, AReaderThatHasSeenEnoughEndsNobody) {
+  const auto result = run_command(
+      {"sh", "-c", "\"$0\" run sh -c 'seq 100000; echo still here >&2' | head -1", TUTTI_PROGRAM});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("[0] still here\n"));
 }
 
 TEST(Run, OneWorkerUnlessTold) {
