@@ -153,7 +153,7 @@ void report_failure(const std::exception& error) noexcept {
   try {
     const auto environment = worker_environment();
     if (!environment) return;
-    const auto text = fmt::format("{}: {}", class_of(error), error.what());
+    const auto text = fmt::format("{}: {}", class_of(error), plain_words(error.what()));
     Lifeline::of(*environment)
         .send({.kind = Message::Kind::failed, .text = text}, {}, Deadline(Millis{200}));
   } catch (const std::exception& failure) {

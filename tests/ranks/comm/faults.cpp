@@ -162,6 +162,14 @@ TEST(Silence, NamesTheRankThatIsBehindInAStagedOperation) {
   }
 }
 
+TEST(Silence, TheLongestLimitIsNoShortOne) {
+  const auto errors = errors_of(make_shm_threads(2), [](Group group) {
+    if (group.rank() == 1) std::this_thread::sleep_for(Millis{50});
+    group.barrier(Millis::max());
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST(Silence, PollingSeesPassedLimitsToo) {
   const auto errors = errors_of(make_shm_threads(2), [](Group group) {
     std::vector<float> data(10);

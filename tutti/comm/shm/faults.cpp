@@ -82,7 +82,7 @@ void ShmEngine::look_for_failure(const Need& need, const Deadline* outer) {
   throw_if_poisoned(need.number);
   Entry& entry = entry_of(need.number);
   const TimePoint now = Clock::now();
-  if (!entry.deadline) entry.deadline = now + entry.operation.limit;
+  if (!entry.deadline) entry.deadline = time_after(entry.operation.limit);
   const bool own = now >= *entry.deadline;
   if (!own && (outer == nullptr || !outer->passed())) return;
   if (need.flag->reached(need.target)) return;

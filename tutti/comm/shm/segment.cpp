@@ -16,7 +16,6 @@ using detail::SegmentFacts;
 
 namespace {
 
-
 // Up to here every rank reduces everything, which saves the barrier at the end; beyond, copying and
 // pulling what others copied costs more than that. Measured at 2 ranks: equal at 1.5 KiB (cores
 // near each other) to 4 KiB (far) when waits spin; where waits sleep a barrier costs 5 us or more.

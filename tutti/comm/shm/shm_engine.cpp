@@ -49,7 +49,7 @@ void ShmEngine::add_entry(const Operation& operation) {
 Ticket ShmEngine::submit(std::span<const Operation> batch) {
   for (const auto& operation : batch) {
     add_entry(operation);
-    entry_of(submitted_ - 1).deadline = Clock::now() + operation.limit;
+    entry_of(submitted_ - 1).deadline = time_after(operation.limit);
   }
   advance(submitted_);
   return submitted_;
