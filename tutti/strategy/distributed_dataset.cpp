@@ -1,5 +1,7 @@
 #include "tutti/strategy/distributed_dataset.h"
 
+#include <torch/types.h>
+
 #include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
 
