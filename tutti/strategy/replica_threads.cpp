@@ -145,6 +145,8 @@ ReplicaThreads::ReplicaThreads(std::vector<ReplicaPlace> places, Millis time_lim
   state.policy =
       choose_wait_policy(local, host_facts().usable_cores, !state.places[0].cores.empty());
   state.done = std::vector<FlagLine>(local);
+  // This thread takes over the global number now, before replicas change it.
+  static_cast<void>(at::get_num_threads());
   for (int replica = 1; replica < local; ++replica)
     state.threads.emplace_back([&state, replica] { state.serve(replica); });
 }
