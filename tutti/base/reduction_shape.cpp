@@ -25,14 +25,14 @@ void combine(const std::vector<int>& leaves, int begin, int end,
 std::vector<int> read_counts(std::string_view text, char separator) {
   std::vector<int> counts;
   while (true) {
-    const size_t end = std::min(text.find(separator), text.size());
+    const std::string_view word = text.substr(0, text.find(separator));
+    const char* const end = word.data() + word.size();
     int count = 0;
-    const auto [rest, error] = std::from_chars(text.data(), text.data() + end, count);
-    if (error != std::errc{} || rest != text.data() + end || count < 1 || count > 1'000'000)
-      return {};
+    const auto [rest, error] = std::from_chars(word.data(), end, count);
+    if (error != std::errc{} || rest != end || count < 1 || count > 1'000'000) return {};
     counts.push_back(count);
-    if (end == text.size()) return counts;
-    text.remove_prefix(end + 1);
+    if (word.size() == text.size()) return counts;
+    text.remove_prefix(word.size() + 1);
   }
 }
 

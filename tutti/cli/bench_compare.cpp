@@ -87,6 +87,8 @@ class Comparison {
       Trial trial{
           .model = subject.model, .batch = subject.batch, .warmup = flags_.quick ? 2 : kWarmup};
       trial.steps = steps_for(flags_, contender(name), trial);
+      // Peers stay between rounds and ours start anew: all get time to become warm.
+      trial.warmup = std::max(trial.warmup, trial.steps / 10);
       trials[name] = trial;
     }
     std::map<std::string, std::vector<double>> rates;
