@@ -26,10 +26,10 @@ std::vector<int> read_counts(std::string_view text, char separator) {
   std::vector<int> counts;
   while (true) {
     const std::string_view word = text.substr(0, text.find(separator));
-    const char* const end = word.data() + word.size();
     int count = 0;
-    const auto [rest, error] = std::from_chars(word.data(), end, count);
-    if (error != std::errc{} || rest != end || count < 1 || count > 1'000'000) return {};
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), count);
+    const bool whole = error == std::errc{} && rest == word.data() + word.size();
+    if (!whole || count < 1 || count > 1'000'000) return {};
     counts.push_back(count);
     if (word.size() == text.size()) return counts;
     text.remove_prefix(word.size() + 1);
