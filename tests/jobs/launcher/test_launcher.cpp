@@ -112,6 +112,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Failure{"throw", "start", 1, "rank 1 exited with code 1: row 17 is damaged"},
                     Failure{"throw", "middle", 1, "rank 1 exited with code 1: row 17 is damaged"},
                     Failure{"throw", "end", 1, "rank 1 exited with code 1: row 17 is damaged"},
+                    Failure{"give_up", "middle", 1, "rank 1 exited with code 1: row 17 is damaged"},
                     Failure{"abort", "middle", 134, "rank 1 was killed by SIGABRT"},
                     Failure{"stop", "start", 1, "rank 1 was stopped (SIGSTOP)"},
                     Failure{"stop", "middle", 1, "rank 1 was stopped (SIGSTOP)"},

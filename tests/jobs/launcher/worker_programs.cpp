@@ -42,7 +42,7 @@ void fail(const std::string& way) {
   if (way == "kill") std::raise(SIGKILL);
   if (way == "stop") std::raise(SIGSTOP);
   if (way == "exit") std::_Exit(3);
-  if (way == "throw") throw DataError("row 17 is damaged");
+  if (way == "throw" || way == "give_up") throw DataError("row 17 is damaged");
   if (way == "abort") std::abort();
 }
 
@@ -56,7 +56,10 @@ RANK_PROGRAM(fail_in_training) {
     if (failing && when == "start") fail(way);
     Group world = join(limit);
     for (int step = 0; step < 100; ++step) {
-      if (failing && when == "middle" && step == 50) fail(way);
+      if (failing && when == "middle" && step == 50) {
+        if (way == "give_up") world.abort("row 17 is damaged");
+        fail(way);
+      }
       std::vector<float> values(1000, static_cast<float>(rank.rank));
       world.all_reduce(span_of(std::span(values)), ReduceOp::sum, limit).wait(limit);
     }
