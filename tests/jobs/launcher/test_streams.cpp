@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
 
 #include "tests/support/run_ranks.h"
@@ -103,28 +104,35 @@ void fill_stdout() {
   std::fprintf(stderr, "full\n");
 }
 
-[[noreturn]] void print_for_ever() {
+constexpr size_t kFlood = 4 << 20;  // many times what pipes hold: the launcher is reading
+
+void print_bytes(size_t count) {
   const std::string lines(1 << 16, '\n');
-  while (write(STDOUT_FILENO, lines.data(), lines.size()) >= 0) {
+  for (size_t done = 0; done < count; done += lines.size()) {
+    require(write(STDOUT_FILENO, lines.data(), lines.size()) >= 0, "write");
   }
-  std::_Exit(9);
 }
 
 RANK_PROGRAM(flood_beside_a_death) {
-  if (rank.rank == 0) print_for_ever();
-  std::this_thread::sleep_for(300ms);  // so that the flood is there
-  std::raise(SIGKILL);
+  if (rank.rank == 0) {
+    print_bytes(kFlood);
+    std::thread([] { print_bytes(SIZE_MAX); }).detach();
+  }
+  join();  // the flood is there now
+  if (rank.rank == 1) std::raise(SIGKILL);
+  while (true) pause();
 }
 
 RANK_PROGRAM(leave_a_flood) {
   int begun[2];
   require(pipe(begun) == 0, "pipe");
   if (fork() == 0) {
-    close(begun[1]);
-    print_for_ever();
+    print_bytes(kFlood);
+    require(write(begun[1], "x", 1) == 1, "write");
+    print_bytes(SIZE_MAX);
   }
-  close(begun[1]);
-  std::this_thread::sleep_for(300ms);
+  char byte = 0;
+  require(read(begun[0], &byte, 1) == 1, "read");
 }
 
 TEST(LauncherStreams, AFloodHidesNoDeath) {

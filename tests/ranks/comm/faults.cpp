@@ -163,9 +163,17 @@ TEST(Silence, NamesTheRankThatIsBehindInAStagedOperation) {
 }
 
 TEST(Silence, TheLongestLimitIsNoShortOne) {
-  const auto errors = errors_of(make_shm_threads(2), [](Group group) {
-    if (group.rank() == 1) std::this_thread::sleep_for(Millis{50});
-    group.barrier(Millis::max());
+  std::atomic<bool> looked{false};
+  const auto errors = errors_of(make_shm_threads(2), [&](Group group) {
+    if (group.rank() == 1) looked.wait(false);
+    std::vector<float> data(10);
+    Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis::max());
+    if (group.rank() == 0) {
+      EXPECT_NO_THROW(EXPECT_FALSE(work.test()));
+      looked = true;
+      looked.notify_one();
+    }
+    work.wait();
   });
   EXPECT_THAT(errors, Each(""));
 }
