@@ -243,7 +243,7 @@ std::vector<AllReduceRow> bench_all_reduce_threads(int ranks, const AllReduceBen
         auto mine = measure_all_reduce(Group(engines[r]), bench);
         if (r == 0) rows = std::move(mine);
       } catch (const std::exception& error) {
-        engines[r]->abort(error.what());
+        engines[r]->abort(FailureKind::aborted, error.what());
         if (r == 0) thrown = std::current_exception();
       }
     });

@@ -5,8 +5,12 @@
 /// shared segment, sockets) and finds nobody by itself. One Engine object is one member (rank) of a
 /// group.
 ///
-/// Thread rule: the owning thread alone calls submit, progress, allocate and the synchronous entry;
-/// abort may come from any thread. Operations complete in the order in which they were submitted.
+/// Order: collectives are carried out in the order in which they were submitted. Messages (send,
+/// recv) stand beside them, in order only among those of one pair, direction and tag: a recv whose
+/// message has not come holds up nothing else.
+///
+/// Thread rule: one thread at a time calls submit, progress, poll, run, split and allocate; abort
+/// may come from any thread.
 #pragma once
 
 #include <cstdint>
@@ -22,25 +26,75 @@
 
 namespace tutti {
 
-enum class ReduceOp : uint8_t { sum, mean, min, max };
+/// bit_*: integers and bool, bitwise; logical_*: integers and bool, nonzero counts as true and the
+/// result is 0 or 1.
+enum class ReduceOp : uint8_t {
+  sum,
+  mean,
+  min,
+  max,
+  product,
+  bit_and,
+  bit_or,
+  bit_xor,
+  logical_and,
+  logical_or,
+  logical_xor,
+};
 std::string_view name_of(ReduceOp op) noexcept;
 
-enum class Collective : uint8_t { all_reduce, reduce_scatter, all_gather, broadcast, barrier };
+enum class Collective : uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  barrier,
+  reduce,
+  scatter,
+  gather,
+  all_to_all,
+  send,
+  recv,
+};
 std::string_view name_of(Collective collective) noexcept;
 
-/// One collective operation as an engine sees it. Spans are validated by Group before.
+/// Instead of a rank: recv takes the next message of any other member.
+constexpr int kAnyRank = -1;
+
+/// One operation as an engine sees it. Spans are validated by Group before.
+///
+/// collective      input              output               counts (elements per rank; empty: equal)
+/// all_reduce      -                  in place
+/// reduce          -                  in place; elsewhere than on root unchanged
+/// reduce_scatter  n parts            1 part               input_counts
+/// all_gather      1 part             n parts              output_counts
+/// broadcast       -                  in place
+/// scatter         n parts (on root)  1 part               input_counts, given on every rank
+/// gather          1 part             n parts (on root)    output_counts, given on every rank
+/// all_to_all      n parts            n parts              input_counts and output_counts
+/// send            the message        -
+/// recv            -                  room, exactly as long as the message
 struct Operation {
   Collective collective = Collective::barrier;
   ReduceOp reduce = ReduceOp::sum;
-  int root = 0;        ///< broadcast: the rank whose data all receive
-  MemorySpan input{};  ///< reduce_scatter: n parts; all_gather: this rank's part
-  MemorySpan
-      output{};  ///< all_reduce, broadcast: in place; reduce_scatter: 1 part; all_gather: n parts
+  int root = 0;  ///< broadcast, reduce, scatter, gather: the root; send, recv: the other rank
+  int tag = 0;   ///< send, recv: a message is received under the tag it was sent under
+  MemorySpan input{};
+  MemorySpan output{};
+  std::vector<int64_t> input_counts{};
+  std::vector<int64_t> output_counts{};
+  /// reduce_scatter between the levels of a hierarchy: `output` is of the accumulator's type
+  /// (float32 for 16-bit input), neither rounded nor divided.
+  bool partial = false;
+  int* source = nullptr;            ///< recv: set to the sender's rank once done, when not null
   Millis limit{kDefaultTimeLimit};  ///< wall time of the whole operation, queueing included
 };
 
-/// The number of the last operation of a submitted batch; tickets of one engine increase.
+/// Names a submitted batch; only the engine that gave it can read it.
 using Ticket = uint64_t;
+
+/// Why a group failed; decides the class of the error that its members throw.
+enum class FailureKind : uint32_t { aborted, peer_lost, timeout, mismatch };
 
 /// Memory that every member maps: part r belongs to rank r, and all may read and write all parts.
 /// Parts start on a 64-byte line. Copies share the mapping; the last one unmaps it, so tensors that
@@ -54,35 +108,49 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  virtual std::string_view name() const noexcept = 0;  ///< "solo", "shm", ...
+  virtual std::string_view name() const noexcept = 0;  ///< "solo", "shm", "tcp", ...
   virtual int rank() const noexcept = 0;
   virtual int size() const noexcept = 0;
   /// The order in which this engine adds.
   virtual const ReductionShape& reduction_shape() const noexcept = 0;
   /// True when all members are threads of this process: any memory is visible to all.
   virtual bool one_process() const noexcept = 0;
+  /// Whether it can read and write memory there; Group refuses other spans.
+  virtual bool reaches(const Place& place) const noexcept {
+    return place.kind == Place::Kind::host;
+  }
 
-  /// Queues operations in order and starts what can start without waiting.
+  /// Queues operations and starts what can start without waiting. A batch holds collectives alone,
+  /// in order, or messages alone; its ticket is done when all of it is.
   virtual Ticket submit(std::span<const Operation> batch) = 0;
 
-  /// Advances until everything up to `ticket` is done, waiting for peers until `deadline` (and each
-  /// operation's own limit). Throws PeerLost, Timeout, Mismatch or the reason of an abort.
+  /// Advances all that is in flight until `ticket` is done, waiting for peers until `deadline` (and
+  /// each operation's own limit). Throws PeerLost, Timeout, Mismatch or the reason of an abort.
   virtual void progress(Ticket ticket, const Deadline& deadline) = 0;
 
-  /// Advances what can advance without waiting; true when everything up to `ticket` is done.
+  /// Advances what can advance without waiting; true when `ticket` is done.
   virtual bool poll(Ticket ticket) = 0;
 
   /// Submits one operation and carries it out before it returns: no allocation, no lock, and no
   /// clock read before the first spin budget ends.
   virtual void run(const Operation& operation) = 0;
 
-  /// Fails every pending and future operation of every member with `reason`: PeerLost on the
-  /// others, Error on this one. First reason wins.
-  virtual void abort(const std::string& reason) noexcept = 0;
+  /// Makes work queued on `stream` afterwards wait for `ticket`. Engines of host memory finish it
+  /// here.
+  virtual void wait_on(Ticket ticket, Stream stream);
+
+  /// Fails every pending and future operation of every member, as far as they can be told, within
+  /// 100 ms. The first reason wins. With FailureKind::aborted the others throw PeerLost and this
+  /// member Error; with another kind all throw that. `text` is a sentence that names the culprit.
+  virtual void abort(FailureKind kind, const std::string& text) noexcept = 0;
+
+  /// Collective: the members that give the same `color` (>= 0) form a group of their own, in order
+  /// of `key`, then of rank here. Null for a negative color. Groups live and fail independently.
+  virtual std::shared_ptr<Engine> split(int color, int key, Millis limit) = 0;
 
   /// Collective: memory mapped by all members; each gives the bytes of its own part (0 allowed).
   /// Zeroed and resident. Throws Error with both sizes when memory or its cgroup limit is too
-  /// small.
+  /// small, UsageError where members share no memory.
   virtual SharedParts allocate(int64_t bytes, Millis limit) = 0;
 };
 

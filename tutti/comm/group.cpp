@@ -97,16 +97,17 @@ int Group::rank() const noexcept { return engine_->rank(); }
 int Group::size() const noexcept { return engine_->size(); }
 const ReductionShape& Group::reduction_shape() const noexcept { return engine_->reduction_shape(); }
 
-Work Group::all_reduce(MemorySpan data, ReduceOp op, Millis limit) {
+Work Group::all_reduce(MemorySpan data, ReduceOp op, Millis limit, CallSite /*site*/) {
   const Operation operation = all_reduce_operation(*engine_, data, op, limit);
   return {engine_, engine_->submit({&operation, 1})};
 }
 
-void Group::all_reduce_now(MemorySpan data, ReduceOp op, Millis limit) {
+void Group::all_reduce_now(MemorySpan data, ReduceOp op, Millis limit, CallSite /*site*/) {
   engine_->run(all_reduce_operation(*engine_, data, op, limit));
 }
 
-Work Group::reduce_scatter(MemorySpan input, MemorySpan output, ReduceOp op, Millis limit) {
+Work Group::reduce_scatter(MemorySpan input, MemorySpan output, ReduceOp op, Millis limit,
+                           CallSite /*site*/) {
   constexpr auto kCall = Collective::reduce_scatter;
   check_parts(*engine_, kCall, input, output, "input", "output");
   check_reduction(*engine_, kCall, input.dtype, op);
@@ -116,7 +117,7 @@ Work Group::reduce_scatter(MemorySpan input, MemorySpan output, ReduceOp op, Mil
   return {engine_, engine_->submit({&operation, 1})};
 }
 
-Work Group::all_gather(MemorySpan input, MemorySpan output, Millis limit) {
+Work Group::all_gather(MemorySpan input, MemorySpan output, Millis limit, CallSite /*site*/) {
   constexpr auto kCall = Collective::all_gather;
   check_parts(*engine_, kCall, output, input, "output", "input");
   check_limit(*engine_, kCall, limit);
@@ -124,7 +125,7 @@ Work Group::all_gather(MemorySpan input, MemorySpan output, Millis limit) {
   return {engine_, engine_->submit({&operation, 1})};
 }
 
-Work Group::broadcast(MemorySpan data, int root, Millis limit) {
+Work Group::broadcast(MemorySpan data, int root, Millis limit, CallSite /*site*/) {
   constexpr auto kCall = Collective::broadcast;
   check_span(*engine_, kCall, "data", data);
   check_limit(*engine_, kCall, limit);
@@ -134,7 +135,7 @@ Work Group::broadcast(MemorySpan data, int root, Millis limit) {
   return {engine_, engine_->submit({&operation, 1})};
 }
 
-void Group::barrier(Millis limit) {
+void Group::barrier(Millis limit, CallSite /*site*/) {
   check_limit(*engine_, Collective::barrier, limit);
   engine_->run({.collective = Collective::barrier, .limit = limit});
 }
@@ -146,6 +147,8 @@ SharedParts Group::allocate(int64_t bytes, Millis limit) {
   return engine_->allocate(bytes, limit);
 }
 
-void Group::abort(const std::string& reason) noexcept { engine_->abort(reason); }
+void Group::abort(const std::string& reason) noexcept {
+  engine_->abort(FailureKind::aborted, reason);
+}
 
 }  // namespace tutti

@@ -9,7 +9,8 @@ void Work::wait(Millis limit) {
 
 bool Work::test() { return engine_ == nullptr || engine_->poll(ticket_); }
 
-// Host engines complete in the waiting thread, so whatever is queued afterwards comes after.
-void Work::wait_on(Stream /*stream*/) { wait(); }
+void Work::wait_on(Stream stream) {
+  if (engine_ != nullptr) engine_->wait_on(ticket_, stream);
+}
 
 }  // namespace tutti

@@ -164,10 +164,13 @@ void ShmEngine::fail_mismatch(int other, uint64_t number) {
        number);
 }
 
-void ShmEngine::abort(const std::string& reason) noexcept {
-  char text[sizeof poison_.text];
-  std::snprintf(text, sizeof text, "aborted by rank %d: %s", rank_, reason.c_str());
-  state_.poison(FailureKind::aborted, rank_, text);
+void ShmEngine::abort(FailureKind kind, const std::string& text) noexcept {
+  char words[sizeof poison_.text];
+  if (kind == FailureKind::aborted)
+    std::snprintf(words, sizeof words, "aborted by rank %d: %s", rank_, text.c_str());
+  else
+    std::snprintf(words, sizeof words, "%s", text.c_str());
+  state_.poison(kind, rank_, words);
   wait_for_busy_peers();
 }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tutti/comm/engine.h"
 #include "tutti/net/flag.h"
 
 namespace tutti::detail {
@@ -53,8 +54,6 @@ struct RankBlock {
   FlagLine drained;   ///< chunks that it has read from all others' staging slots
   MemberLine member;
 };
-
-enum class FailureKind : uint32_t { aborted, peer_lost, timeout, mismatch };
 
 /// The first failure of the group; the first writer wins.
 struct Poison {

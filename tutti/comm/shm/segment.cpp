@@ -76,7 +76,7 @@ Mapping ShmSegment::State::extent(int64_t offset, int64_t bytes) {
   return mapping;
 }
 
-void ShmSegment::State::poison(detail::FailureKind kind, int by, const char* text) noexcept {
+void ShmSegment::State::poison(FailureKind kind, int by, const char* text) noexcept {
   Poison& poison = header().poison;
   uint32_t expected = Poison::kNone;
   if (!poison.state.compare_exchange_strong(expected, Poison::kWriting)) return;

@@ -35,7 +35,7 @@ struct ShmSegment::State {
 
   /// Stores the first failure, seen or caused by rank `by`, and wakes every sleeper. From any
   /// thread; later calls do nothing.
-  void poison(detail::FailureKind kind, int by, const char* text) noexcept;
+  void poison(FailureKind kind, int by, const char* text) noexcept;
   /// Wakes whoever sleeps on a flag of `rank`.
   void wake_sleepers(int rank) noexcept;
 

@@ -119,6 +119,10 @@ std::vector<int64_t> gather_numbers(ShmEngine& engine, int64_t mine, Millis limi
 
 }  // namespace
 
+std::shared_ptr<Engine> ShmEngine::split(int /*color*/, int /*key*/, Millis /*limit*/) {
+  throw UsageError("split: not yet");
+}
+
 SharedParts ShmEngine::allocate(int64_t bytes, Millis limit) {
   // Read before anybody reserves: what others have taken already would count twice.
   const int64_t left_bytes = read_host_facts().memory_left_bytes();

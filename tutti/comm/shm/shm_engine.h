@@ -34,7 +34,8 @@ class ShmEngine final : public Engine {
   void progress(Ticket ticket, const Deadline& deadline) override;
   bool poll(Ticket ticket) override;
   void run(const Operation& operation) override;
-  void abort(const std::string& reason) noexcept override;
+  void abort(FailureKind kind, const std::string& text) noexcept override;
+  std::shared_ptr<Engine> split(int color, int key, Millis limit) override;
   SharedParts allocate(int64_t bytes, Millis limit) override;
 
  private:

@@ -42,11 +42,16 @@ class SoloEngine final : public Engine {
       std::memcpy(to.data, from.data, static_cast<size_t>(to.num_bytes()));
   }
 
-  void abort(const std::string& reason) noexcept override {
+  void abort(FailureKind /*kind*/, const std::string& reason) noexcept override {
     const std::scoped_lock lock(mutex_);
     if (aborted_.load(std::memory_order_relaxed)) return;
     reason_ = reason;
     aborted_.store(true, std::memory_order_release);
+  }
+
+  std::shared_ptr<Engine> split(int color, int /*key*/, Millis /*limit*/) override {
+    check();
+    return color < 0 ? nullptr : make_solo();
   }
 
   SharedParts allocate(int64_t bytes, Millis /*limit*/) override {

@@ -1,0 +1,52 @@
+/// Link: one connected byte stream to a named peer, authenticated before anybody holds it.
+///
+/// Never waits: reads and writes move what goes now. Who waits polls descriptor() for wants().
+/// Thread rule: one thread at a time, but shutdown() may come from any thread.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "tutti/base/file_descriptor.h"
+
+namespace tutti {
+
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  /// Writes from the pieces, in order, as much as goes without waiting; returns the bytes taken, 0
+  /// when the stream is full. Throws PeerLost, naming the peer, when the connection is gone.
+  virtual int64_t write_some(std::span<const iovec> pieces) = 0;
+
+  /// Reads at most `bytes`; returns how many came, 0 when nothing is there now. Throws PeerLost
+  /// when the peer closed the connection or it was reset.
+  virtual int64_t read_some(void* to, int64_t bytes) = 0;
+
+  /// For poll(2): the descriptor, and what to wait for when the last call of its kind returned 0.
+  virtual int descriptor() const noexcept = 0;
+  virtual short wants_to_read() const noexcept = 0;   ///< POLLIN; TLS may need POLLOUT
+  virtual short wants_to_write() const noexcept = 0;  ///< POLLOUT; TLS may need POLLIN
+  /// Bytes that were received and wait inside (TLS records): poll(2) does not see them.
+  virtual bool has_buffered() const noexcept = 0;
+
+  /// Ends both directions; every later call, here and at the peer, throws PeerLost.
+  virtual void shutdown() noexcept = 0;
+
+  virtual const std::string& peer() const noexcept = 0;  ///< "rank 3 (10.0.0.7:41023)"
+};
+
+/// A link over a connected stream socket (TCP or Unix), plain text. Makes it nonblocking, with
+/// TCP_NODELAY where it is TCP.
+std::unique_ptr<Link> make_plain_link(FileDescriptor socket, std::string peer);
+
+/// Two connected ends inside this machine.
+std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_link_pair(std::string first_peer,
+                                                                       std::string second_peer);
+
+}  // namespace tutti
