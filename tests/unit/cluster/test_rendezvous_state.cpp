@@ -1,0 +1,174 @@
+// What the rendezvous decides: stories of messages, with what each client is told.
+#include <gmock/gmock.h>
+
+#include "tutti/base/error.h"
+#include "tutti/cluster/rendezvous_state.h"
+
+#include "tests/support/message_of.h"
+
+namespace tutti::detail {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using Kind = RendezvousMessage::Kind;
+
+const TimePoint kStart{};
+
+RendezvousMessage hello(int worker, int of = 2) {
+  return {
+      .kind = Kind::hello,
+      .worker = worker,
+      .number = of,
+      .text = "rank " + std::to_string(worker) + " (host a, pid 1" + std::to_string(worker) + ")"};
+}
+
+RendezvousMessage give(int rank, int size, const std::string& key, const std::string& text) {
+  return {.kind = Kind::exchange, .worker = rank, .number = size, .key = key, .text = text};
+}
+
+// "2 lost: words", one line a message.
+std::vector<std::string> words_of(const RendezvousState::Outbox& outbox) {
+  std::vector<std::string> lines;
+  for (const auto& [to, message] : outbox) {
+    std::string line = std::to_string(to) + " ";
+    if (message.kind == Kind::welcome) line += "welcome";
+    if (message.kind == Kind::beat) line += "beat";
+    if (message.kind == Kind::refused) line += "refused: " + message.text;
+    if (message.kind == Kind::lost) line += "lost: " + message.text;
+    if (message.kind == Kind::failed) line += "failed: " + message.text;
+    if (message.kind == Kind::who) line += "who: " + message.text;
+    if (message.kind == Kind::exchanged) {
+      line += "exchanged";
+      for (const std::string& text : message.texts) line += " " + text;
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+class RendezvousOfTwo : public testing::Test {
+ protected:
+  void SetUp() override {
+    EXPECT_THAT(words_of(state_.on_message(10, hello(0), kStart)), ElementsAre("10 welcome"));
+    EXPECT_THAT(words_of(state_.on_message(11, hello(1), kStart)), ElementsAre("11 welcome"));
+  }
+  RendezvousState state_{{.num_workers = 2, .silence = 30s}};
+};
+
+TEST_F(RendezvousOfTwo, ExchangeIsToldToAllOnceAllGave) {
+  EXPECT_THAT(state_.on_message(11, give(1, 2, "k", "b"), kStart), IsEmpty());
+  EXPECT_THAT(words_of(state_.on_message(10, give(0, 2, "k", "a"), kStart)),
+              ElementsAre("10 exchanged a b", "11 exchanged a b"));
+  // The key is free again.
+  EXPECT_THAT(state_.on_message(11, give(1, 2, "k", "d"), kStart), IsEmpty());
+}
+
+TEST_F(RendezvousOfTwo, RanksOfOneProcessAreToldOnce) {
+  EXPECT_THAT(state_.on_message(10, give(0, 4, "k", "a"), kStart), IsEmpty());
+  EXPECT_THAT(state_.on_message(10, give(1, 4, "k", "b"), kStart), IsEmpty());
+  EXPECT_THAT(state_.on_message(11, give(2, 4, "k", "c"), kStart), IsEmpty());
+  EXPECT_THAT(words_of(state_.on_message(11, give(3, 4, "k", "d"), kStart)),
+              ElementsAre("10 exchanged a b c d", "11 exchanged a b c d"));
+}
+
+TEST_F(RendezvousOfTwo, WhoNamesThoseThatHaveNotGiven) {
+  EXPECT_THAT(state_.on_message(10, give(0, 2, "k", "a"), kStart), IsEmpty());
+  EXPECT_THAT(words_of(state_.on_message(10, {.kind = Kind::who, .key = "k"}, kStart)),
+              ElementsAre("10 who: rank 1"));
+}
+
+TEST_F(RendezvousOfTwo, ClosedConnectionIsLostAndNamed) {
+  state_.on_message(11, {.kind = Kind::beat, .text = "its last call was barrier (#3)"}, kStart);
+  const auto told = words_of(state_.on_closed(11, "closed its connection"));
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_EQ(
+      told[0],
+      "10 lost: rank 1 (host a, pid 11) closed its connection; its last call was barrier (#3)");
+  // Whoever comes later is told too, and a number may be taken again.
+  EXPECT_THAT(words_of(state_.on_message(12, hello(1), kStart)),
+              ElementsAre("12 welcome", HasSubstr("12 lost: rank 1")));
+}
+
+TEST_F(RendezvousOfTwo, WhoSaysByeIsNotLost) {
+  EXPECT_THAT(state_.on_message(11, {.kind = Kind::bye}, kStart), IsEmpty());
+  EXPECT_THAT(state_.on_closed(11, "closed its connection"), IsEmpty());
+  EXPECT_FALSE(state_.over());
+  EXPECT_THAT(state_.on_message(10, {.kind = Kind::bye}, kStart), IsEmpty());
+  EXPECT_TRUE(state_.over());
+}
+
+TEST_F(RendezvousOfTwo, SilenceBeyondTheLimitIsLost) {
+  EXPECT_THAT(words_of(state_.on_time(kStart + 10s)), ElementsAre("10 beat", "11 beat"));
+  state_.on_message(10, {.kind = Kind::beat}, kStart + 20s);
+  EXPECT_THAT(words_of(state_.on_time(kStart + 29s)), ElementsAre("10 beat", "11 beat"));
+  const auto told = words_of(state_.on_time(kStart + 30s));
+  EXPECT_THAT(told, ElementsAre("10 lost: rank 1 (host a, pid 11) was silent for 30000 ms",
+                                "11 lost: rank 1 (host a, pid 11) was silent for 30000 ms"));
+}
+
+TEST_F(RendezvousOfTwo, FailureIsToldToAllWithItsName) {
+  EXPECT_THAT(words_of(state_.on_message(11, {.kind = Kind::failed, .text = "Error: no"}, kStart)),
+              ElementsAre("10 failed: rank 1 (host a, pid 11) failed: Error: no",
+                          "11 failed: rank 1 (host a, pid 11) failed: Error: no"));
+}
+
+TEST(RendezvousState, RefusesWhatContradicts) {
+  RendezvousState state({.num_workers = 2});
+  EXPECT_THAT(words_of(state.on_message(1, hello(0), kStart)), ElementsAre("1 welcome"));
+  struct Case {
+    const char* name;
+    RendezvousMessage message;
+    const char* why;
+  };
+  const Case cases[] = {
+      {"another number of workers", hello(1, 3), "has 3 workers, the rendezvous waits for 2"},
+      {"a number beyond", hello(2), "worker 2 of 2: workers count from 0"},
+      {"the same number twice", hello(0), "worker 0 is here already: rank 0 (host a, pid 10)"},
+      {"no hello", {.kind = Kind::beat}, "the first message is hello"},
+  };
+  for (const Case& c : cases)
+    EXPECT_THAT(words_of(state.on_message(2, c.message, kStart)),
+                ElementsAre(testing::AllOf(HasSubstr("2 refused"), HasSubstr(c.why))))
+        << c.name;
+}
+
+TEST(RendezvousState, ImpossibleExchangesLoseTheirSender) {
+  const RendezvousMessage cases[] = {
+      give(2, 2, "k", ""),
+      give(-1, 2, "k", ""),
+      give(0, 3, "k", ""),
+      give(1, 2, "k", ""),
+      give(0, 2, "k", std::string(kMaxExchangeBytes + 1, 'x')),
+  };
+  for (const auto& message : cases) {
+    RendezvousState state({.num_workers = 2});
+    state.on_message(1, hello(0), kStart);
+    state.on_message(2, hello(1), kStart);
+    ASSERT_THAT(state.on_message(2, give(1, 2, "k", "there"), kStart), IsEmpty());
+    const auto told = words_of(state.on_message(1, message, kStart));
+    ASSERT_FALSE(told.empty()) << message.worker;
+    EXPECT_THAT(told[0], HasSubstr("2 lost: rank 0 (host a, pid 10) gave part"));
+  }
+}
+
+TEST(RendezvousMessages, ComeBackAsTheyWere) {
+  const RendezvousMessage messages[] = {
+      hello(3, 8),
+      give(1, 2, "mesh/1", "10.0.0.1:99 \"quoted\" \n"),
+      {.kind = Kind::beat},
+      {.kind = Kind::exchanged, .key = "k", .texts = {"a", "", "c"}}};
+  for (const auto& message : messages) EXPECT_EQ(decode_rendezvous(encode(message)), message);
+}
+
+TEST(RendezvousMessages, OtherTextIsRefused) {
+  for (const char* text :
+       {"", "{", "[]", "{}", "{\"kind\":\"shout\"}", "{\"kind\":3}",
+        "{\"kind\":\"beat\",\"number\":\"x\"}", "{\"kind\":\"beat\",\"texts\":1}"})
+    EXPECT_THROW(decode_rendezvous(text), Error) << text;
+}
+
+}  // namespace
+}  // namespace tutti::detail

@@ -1,0 +1,103 @@
+/// What the rendezvous of a job decides: who is there, what they swap, who is lost. Pure: no
+/// sockets, no clock; the server (rendezvous_server.h) carries it out.
+///
+/// Clients are the workers, one connection each, and the launchers of the job's nodes. All of them
+/// stay connected: the connection is at the same time the liveness channel.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+
+namespace tutti::detail {
+
+/// One message between a client and the rendezvous; what the fields mean stands beside each kind.
+struct RendezvousMessage {
+  enum class Kind {
+    hello,      ///< client: I am `worker` of `number` (launchers: worker -1), `text` describes me
+    welcome,    ///< server: answer to hello; `number` is the silence limit in ms
+    refused,    ///< server: you cannot take part; `text` says why
+    exchange,   ///< client: `worker` of `number` gives `text` under `key`
+    exchanged,  ///< server: what all gave under `key`, in `texts`
+    who,        ///< client: who is missing under `key`?  server: the words in `text`
+    beat,       ///< both: still there; a client's `text` says what it did last
+    failed,     ///< client: this error ends `worker`; `text` is "CLASS: what()"
+    lost,       ///< server: `worker` is lost; `text` is a sentence that says who and how
+    bye,        ///< client: ends in order
+  };
+  Kind kind = Kind::beat;
+  int worker = -1;
+  int64_t number = 0;
+  std::string key;
+  std::string text;
+  std::vector<std::string> texts;
+
+  bool operator==(const RendezvousMessage&) const = default;
+};
+
+/// JSON text, at most kMaxRendezvousBytes long where the other side obeys.
+std::string encode(const RendezvousMessage& message);
+/// Throws Error, saying what is wrong, for anything that encode() does not write.
+RendezvousMessage decode_rendezvous(std::string_view text);
+constexpr size_t kMaxRendezvousBytes = size_t{16} << 20;
+constexpr size_t kMaxExchangeBytes = size_t{64} << 10;  ///< of one text in an exchange
+
+/// Thread rule: one thread.
+class RendezvousState {
+ public:
+  struct Options {
+    int num_workers = 1;
+    Millis silence{30'000};  ///< a client that says nothing for so long is lost
+  };
+  using Client = int;  ///< number of a connection, given by the server, never used twice
+  struct Outgoing {
+    Client to = 0;
+    RendezvousMessage message;
+  };
+  using Outbox = std::vector<Outgoing>;
+
+  explicit RendezvousState(const Options& options) : options_(options) {}
+
+  Outbox on_message(Client from, const RendezvousMessage& message, TimePoint now);
+  /// A connection ended; `how` is a predicate: "closed its connection".
+  Outbox on_closed(Client client, std::string_view how);
+  /// Beats that are due, and clients that have been silent for too long.
+  Outbox on_time(TimePoint now);
+  TimePoint next_beat() const noexcept { return next_beat_; }
+
+  /// Every worker has come, and all clients have left in order or are lost.
+  bool over() const noexcept { return workers_seen_ >= options_.num_workers && clients_.empty(); }
+
+ private:
+  struct Member {
+    int worker = -1;  // -1: a launcher
+    std::string name;
+    std::string last;  // what it did last, as its beats say
+    TimePoint heard{};
+  };
+  struct Exchange {
+    std::map<int, std::string> texts;  // by worker
+    std::map<int, Client> from;
+    int64_t size = 0;
+  };
+
+  Outbox on_hello(Client from, const RendezvousMessage& message, TimePoint now);
+  Outbox on_exchange(Client from, const RendezvousMessage& message);
+  Outbox on_who(Client from, const RendezvousMessage& message) const;
+  Outbox lose(Client client, std::string_view how);
+  Outbox to_all(const RendezvousMessage& message) const;
+  const Member* find_worker(int worker) const;
+
+  const Options options_;
+  std::map<Client, Member> clients_;  // those that said hello and are still there
+  std::map<std::string, Exchange, std::less<>> exchanges_;
+  std::vector<RendezvousMessage> losses_;  // for whoever comes later
+  int workers_seen_ = 0;
+  TimePoint next_beat_{};
+};
+
+}  // namespace tutti::detail
