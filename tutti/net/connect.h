@@ -1,0 +1,32 @@
+/// Connecting: names to addresses to sockets, each under a deadline.
+/// Thread rule: every function may be called from any thread.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/file_descriptor.h"
+#include "tutti/net/address.h"
+
+namespace tutti {
+
+/// The addresses of a host, in the order in which the system prefers them. Numbers are not looked
+/// up. Throws Error with the resolver's words, Timeout when it has not answered by the deadline.
+std::vector<Address> resolve(const HostPort& target, const Deadline& deadline);
+
+/// One try: a connected, nonblocking stream socket. Throws PeerLost when it was refused or no route
+/// leads there, Timeout. `who` names the other side: "rank 3", "the rendezvous".
+FileDescriptor connect_to(const Address& target, std::string_view who, const Deadline& deadline);
+
+/// Tries every address of `target` again and again, first after 10 ms, then after twice as long
+/// each time, up to a second: for what may not have been started yet. Throws Timeout with the
+/// number of tries and the last cause.
+FileDescriptor connect_with_retry(const HostPort& target, std::string_view who,
+                                  const Deadline& deadline);
+
+/// The address of this end, or of the other one, of a TCP socket; none when it has no such.
+Address local_address_of(int socket);
+Address peer_address_of(int socket);
+
+}  // namespace tutti
