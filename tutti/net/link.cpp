@@ -7,37 +7,28 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <climits>
 
 #include "tutti/base/error.h"
+#include "tutti/net/socket_link.h"
 
 namespace tutti {
+namespace detail {
 namespace {
 
 bool would_wait(int error_number) { return error_number == EAGAIN || error_number == EWOULDBLOCK; }
 
-/// What a failed call on a connected socket means for whoever holds the link.
-[[noreturn]] void throw_failure(const char* operation, const std::string& peer, int error_number) {
-  if (error_number == EPIPE) {
-    throw PeerLost(fmt::format("{} closed the connection (it ended, or died)", peer));
-  }
-  if (error_number == ECONNRESET) {
-    throw PeerLost(fmt::format("{} reset the connection (it died, or left in the middle)", peer));
-  }
-  if (error_number == ENOBUFS || error_number == ENOMEM) {
-    throw Error(fmt::format("{} {}: {}; this machine is short of memory for sockets", operation,
-                            peer, errno_words(error_number)));
-  }
-  throw PeerLost(fmt::format("the connection to {} broke: {}: {}", peer, operation,
-                             errno_words(error_number)));
+int socket_option(int socket, int option) {
+  int value = 0;
+  socklen_t length = sizeof value;
+  return getsockopt(socket, SOL_SOCKET, option, &value, &length) == 0 ? value : -1;
 }
 
-class PlainLink final : public Link {
+class PlainLink final : public SocketLink {
  public:
   PlainLink(FileDescriptor socket, std::string peer)
-      : socket_(std::move(socket)), peer_(std::move(peer)) {}
+      : SocketLink(std::move(socket), std::move(peer)) {}
 
   int64_t write_some(std::span<const iovec> pieces) override {
     check_not_ended();
@@ -48,7 +39,7 @@ class PlainLink final : public Link {
     message.msg_iov = const_cast<iovec*>(pieces.data());  // sendmsg() does not write to it
     message.msg_iovlen = std::min<size_t>(pieces.size(), IOV_MAX);
     while (true) {
-      const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      const ssize_t sent = sendmsg(descriptor(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent >= 0) return sent;
       if (would_wait(errno)) return 0;
       if (errno != EINTR) fail("write to", errno);
@@ -59,7 +50,7 @@ class PlainLink final : public Link {
     check_not_ended();
     if (bytes <= 0) return 0;
     while (true) {
-      const ssize_t got = recv(socket_.get(), to, static_cast<size_t>(bytes), MSG_DONTWAIT);
+      const ssize_t got = recv(descriptor(), to, static_cast<size_t>(bytes), MSG_DONTWAIT);
       if (got > 0) return got;
       if (got == 0) fail("read from", EPIPE);
       if (would_wait(errno)) return 0;
@@ -67,55 +58,62 @@ class PlainLink final : public Link {
     }
   }
 
-  int descriptor() const noexcept override { return socket_.get(); }
   short wants_to_read() const noexcept override { return POLLIN; }
   short wants_to_write() const noexcept override { return POLLOUT; }
   bool has_buffered() const noexcept override { return false; }
-
-  void shutdown() noexcept override {
-    ended_.store(true, std::memory_order_relaxed);
-    ::shutdown(socket_.get(), SHUT_RDWR);
-  }
-
-  const std::string& peer() const noexcept override { return peer_; }
-
- private:
-  void check_not_ended() const {
-    if (ended_.load(std::memory_order_relaxed)) [[unlikely]]
-      throw PeerLost(fmt::format("this side has ended the connection to {}", peer_));
-  }
-
-  [[noreturn]] void fail(const char* operation, int error_number) const {
-    check_not_ended();  // a shutdown in the middle of a call looks like a close of the peer
-    throw_failure(operation, peer_, error_number);
-  }
-
-  FileDescriptor socket_;
-  std::string peer_;
-  std::atomic<bool> ended_{false};
+  std::string binding() override { return {}; }
 };
-
-int socket_option(int socket, int option) {
-  int value = 0;
-  socklen_t length = sizeof value;
-  return getsockopt(socket, SOL_SOCKET, option, &value, &length) == 0 ? value : -1;
-}
 
 }  // namespace
 
-std::unique_ptr<Link> make_plain_link(FileDescriptor socket, std::string peer) {
-  if (socket_option(socket.get(), SO_TYPE) != SOCK_STREAM) {
-    throw UsageError(fmt::format("descriptor {} is no stream socket to {}", socket.get(), peer));
+SocketLink::SocketLink(FileDescriptor socket, std::string peer)
+    : socket_(std::move(socket)), peer_(std::move(peer)) {
+  if (socket_option(descriptor(), SO_TYPE) != SOCK_STREAM) {
+    throw UsageError(fmt::format("descriptor {} is no stream socket to {}", descriptor(), peer_));
   }
-  const int flags = fcntl(socket.get(), F_GETFL);
-  if (flags < 0 || fcntl(socket.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
-    throw Error(fmt::format("connection to {}: fcntl: {}", peer, errno_words(errno)));
+  const int flags = fcntl(descriptor(), F_GETFL);
+  if (flags < 0 || fcntl(descriptor(), F_SETFL, flags | O_NONBLOCK) != 0) {
+    throw Error(fmt::format("connection to {}: fcntl: {}", peer_, errno_words(errno)));
   }
-  if (socket_option(socket.get(), SO_PROTOCOL) == IPPROTO_TCP) {
+  if (socket_option(descriptor(), SO_PROTOCOL) == IPPROTO_TCP) {
     const int on = 1;  // a failure means that the peer has gone: the first read says so
-    setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(descriptor(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
+}
+
+void SocketLink::shutdown() noexcept {
+  ended_.store(true, std::memory_order_relaxed);
+  ::shutdown(descriptor(), SHUT_RDWR);
+}
+
+void SocketLink::check_not_ended() const {
+  if (ended_.load(std::memory_order_relaxed)) [[unlikely]]
+    throw PeerLost(fmt::format("this side has ended the connection to {}", peer_));
+}
+
+void SocketLink::fail(const char* operation, int error_number) const {
+  check_not_ended();  // a shutdown in the middle of a call looks like a close of the peer
+  if (error_number == EPIPE) {
+    throw PeerLost(fmt::format("{} closed the connection (it ended, or died)", peer_));
+  }
+  if (error_number == ECONNRESET) {
+    throw PeerLost(fmt::format("{} reset the connection (it died, or left in the middle)", peer_));
+  }
+  if (error_number == ENOBUFS || error_number == ENOMEM) {
+    throw Error(fmt::format("{} {}: {}; this machine is short of memory for sockets", operation,
+                            peer_, errno_words(error_number)));
+  }
+  throw PeerLost(fmt::format("the connection to {} broke: {}", peer_, errno_words(error_number)));
+}
+
+std::unique_ptr<SocketLink> make_plain_socket_link(FileDescriptor socket, std::string peer) {
   return std::make_unique<PlainLink>(std::move(socket), std::move(peer));
+}
+
+}  // namespace detail
+
+std::unique_ptr<Link> make_plain_link(FileDescriptor socket, std::string peer) {
+  return detail::make_plain_socket_link(std::move(socket), std::move(peer));
 }
 
 std::pair<std::unique_ptr<Link>, std::unique_ptr<Link>> make_link_pair(std::string first_peer,

@@ -1,0 +1,154 @@
+#include "tutti/net/token.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <openssl/rand.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file_descriptor.h"
+#include "tutti/base/log.h"
+
+namespace tutti {
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r\n";
+constexpr size_t kHexDigits = 2 * Token::kBytes;
+
+std::string_view trimmed(std::string_view text) {
+  const size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+/// -1 for anything but a hex digit.
+int digit_value(char digit) {
+  if (digit >= '0' && digit <= '9') return digit - '0';
+  if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
+  if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
+  return -1;
+}
+
+UsageError bad_file(const std::filesystem::path& path, const std::string& why) {
+  return UsageError(fmt::format("token file {}: {}", path.string(), why));
+}
+
+/// A buffer for a secret that is wiped when it goes.
+struct SecretText {
+  std::array<char, 256> bytes{};
+  ~SecretText() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
+};
+
+void check_readers(int file, const std::filesystem::path& path) {
+  struct stat facts{};
+  if (fstat(file, &facts) != 0) throw bad_file(path, errno_words(errno));
+  if (!S_ISREG(facts.st_mode)) throw bad_file(path, "this is no regular file");
+  const auto mode = facts.st_mode & 0777U;
+  if ((mode & 0007U) != 0) {
+    throw bad_file(path, fmt::format("everybody on this machine may use it (mode {:o})\n"
+                                     "  chmod 600 {}, and make a new token if others were here",
+                                     mode, path.string()));
+  }
+  if ((mode & 0070U) != 0) {
+    log_once("token-group:" + path.string(), LogLevel::warning,
+             "token file {}: its group may use it too (mode {:o}); chmod 600 keeps it to you",
+             path.string(), mode);
+  }
+}
+
+}  // namespace
+
+Token Token::random() {
+  Token token;
+  if (RAND_bytes(token.bytes_.data(), static_cast<int>(kBytes)) != 1) {
+    throw Error("no random bytes for a token: the system's random source failed");
+  }
+  return token;
+}
+
+Token Token::parse(std::string_view hex, std::string_view what) {
+  const std::string_view digits = trimmed(hex);
+  const auto refuse = [&](std::string_view why) {
+    return UsageError(
+        fmt::format("{} holds no token: {}, expected {} hex digits\n  `openssl rand -hex 32` makes "
+                    "one; every process of a job needs the same",
+                    what, why, kHexDigits));
+  };
+  if (digits.size() != kHexDigits) throw refuse(fmt::format("{} characters", digits.size()));
+  Token token;
+  int all = 0;
+  for (size_t i = 0; i < kBytes; ++i) {
+    const int high = digit_value(digits[2 * i]), low = digit_value(digits[2 * i + 1]);
+    all |= high | low;  // negative once any is
+    token.bytes_[i] = static_cast<uint8_t>((high & 15) << 4 | (low & 15));
+  }
+  if (all < 0) throw refuse("a character that is no hex digit");
+  return token;
+}
+
+Token::~Token() { OPENSSL_cleanse(bytes_.data(), bytes_.size()); }
+
+std::string Token::secret_hex() const {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(kHexDigits);
+  for (const uint8_t byte : bytes_) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+bool operator==(const Token& a, const Token& b) noexcept {
+  return CRYPTO_memcmp(a.bytes_.data(), b.bytes_.data(), Token::kBytes) == 0;
+}
+
+Token read_token_file(const std::filesystem::path& path) {
+  // Nonblocking, so that a pipe of that name cannot hold us up.
+  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) throw bad_file(path, errno_words(errno));
+  check_readers(file.get(), path);
+  SecretText text;
+  const ssize_t got = read(file.get(), text.bytes.data(), text.bytes.size());
+  if (got < 0) throw bad_file(path, errno_words(errno));
+  return Token::parse({text.bytes.data(), static_cast<size_t>(got)},
+                      fmt::format("token file {}", path.string()));
+}
+
+void write_token_file(const std::filesystem::path& path, const Token& token) {
+  const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file) {
+    throw bad_file(path, errno == EEXIST ? "there is one already; a token is never replaced"
+                                         : errno_words(errno));
+  }
+  std::string text = token.secret_hex() + "\n";
+  const ssize_t written = write(file.get(), text.data(), text.size());
+  const int error = errno;
+  OPENSSL_cleanse(text.data(), text.size());
+  if (written == static_cast<ssize_t>(text.size())) return;
+  unlink(path.c_str());
+  throw bad_file(path, written < 0 ? errno_words(error) : "only a part could be written");
+}
+
+std::optional<Token> token_from_environment() {
+  const char* path = std::getenv(kTokenFileVariable);
+  const char* hex = std::getenv(kTokenVariable);
+  const bool has_path = path != nullptr && *path != '\0';
+  const bool has_hex = hex != nullptr && *hex != '\0';
+  if (!has_path && !has_hex) return {};
+  std::optional<Token> from_file, from_text;
+  if (has_path) from_file = read_token_file(path);
+  if (has_hex) from_text = Token::parse(hex, kTokenVariable);
+  if (from_file && from_text && !(*from_file == *from_text)) {
+    throw UsageError(fmt::format("{} ({}) and {} hold different tokens\n  unset one of them",
+                                 kTokenFileVariable, path, kTokenVariable));
+  }
+  return from_file ? from_file : from_text;
+}
+
+}  // namespace tutti
