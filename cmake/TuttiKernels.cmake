@@ -1,5 +1,5 @@
-# tutti_kernel_variants(MODULE SOURCE): compiles one kernel source once per instruction set into
-# tutti_MODULE. SOURCE is relative to the module's folder and stands where its glob does not look
+# tutti_kernel_variants(MODULE SOURCE...): compiles kernel sources once per instruction set into
+# tutti_MODULE. A SOURCE is relative to the module's folder and stands where its glob does not look
 # (tutti/optim/kernels/update.cpp). Each copy sees TUTTI_KERNEL_VARIANT, the namespace it defines its
 # table in: baseline, avx2, avx512 (x86-64) or baseline alone (elsewhere); see base/cpu_variant.h.
 #
@@ -7,7 +7,8 @@
 # one copy of those, maybe the AVX-512 one, and baseline code would call it. It includes <cstdint> and
 # plain structs, puts its own functions in an anonymous namespace, and the tests tutti_MODULE_kernels_*.symbols
 # check that no weak symbol is defined.
-function(tutti_kernel_variants module source)
+function(tutti_kernel_variants module)
+  list(TRANSFORM ARGN PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/${module}/" OUTPUT_VARIABLE sources)
   set(variants baseline)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     list(APPEND variants avx2 avx512)
@@ -18,7 +19,7 @@ function(tutti_kernel_variants module source)
       -mprefer-vector-width=512)
   foreach(variant IN LISTS variants)
     set(target tutti_${module}_kernels_${variant})
-    add_library(${target} OBJECT "${CMAKE_CURRENT_SOURCE_DIR}/${module}/${source}")
+    add_library(${target} OBJECT ${sources})
     target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
     target_compile_definitions(${target} PRIVATE TUTTI_KERNEL_VARIANT=${variant})
     # -O3 in debug builds too, so that what the tests compare is what users run. Square roots and
