@@ -79,12 +79,7 @@ RendezvousState::Outbox RendezvousState::on_message(Client from, const Rendezvou
     case Kind::exchange: return on_exchange(from, message);
     case Kind::who: return on_who(from, message);
     case Kind::beat: member.last = message.text; return {};
-    case Kind::failed: {
-      RendezvousMessage told = message;
-      told.text = fmt::format("{} failed: {}", member.name, message.text);
-      told.worker = member.worker;
-      return to_all(told);
-    }
+    case Kind::failed: return on_failed(member, message);
     case Kind::bye: clients_.erase(found); return {};
     default: return lose(from, "sent what only the rendezvous says");
   }
@@ -152,14 +147,27 @@ RendezvousState::Outbox RendezvousState::on_who(Client from,
   return {{from, answer}};
 }
 
+/// A worker says which error ends it, a launcher how one of its workers ended.
+RendezvousState::Outbox RendezvousState::on_failed(Member& member,
+                                                   const RendezvousMessage& message) {
+  RendezvousMessage told = message;
+  if (member.worker >= 0) {
+    told.worker = member.worker;
+    told.text = fmt::format("{} failed: {}", member.name, message.text);
+    member.error = message.text;
+  }
+  return to_all(told);
+}
+
 RendezvousState::Outbox RendezvousState::lose(Client client, std::string_view how) {
   const auto found = clients_.find(client);
   if (found == clients_.end()) return {};
   const Member member = std::move(found->second);
   clients_.erase(found);
   RendezvousMessage loss{.kind = Kind::lost, .worker = member.worker};
-  loss.text = fmt::format("{} {}{}", member.name, how, member.last.empty() ? "" : "; ");
-  loss.text += member.last;
+  loss.text = member.error.empty() ? fmt::format("{} {}", member.name, how)
+                                   : fmt::format("{} failed: {}", member.name, member.error);
+  if (!member.last.empty()) loss.text += "; " + member.last;
   losses_.push_back(loss);
   Outbox outbox = to_all(loss);
   outbox.push_back({client, loss});  // should it still listen

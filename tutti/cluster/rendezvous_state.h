@@ -25,9 +25,9 @@ struct RendezvousMessage {
     exchanged,  ///< server: what all gave under `key`, in `texts`
     who,        ///< client: who is missing under `key`?  server: the words in `text`
     beat,       ///< both: still there; a client's `text` says what it did last
-    failed,     ///< client: this error ends `worker`; `text` is "CLASS: what()"
+    failed,     ///< worker: the error that ends it; launcher: how `worker` ended; told to all
     lost,       ///< server: `worker` is lost; `text` is a sentence that says who and how
-    bye,        ///< client: ends in order
+    bye,        ///< both: ends in order
   };
   Kind kind = Kind::beat;
   int worker = -1;
@@ -76,7 +76,8 @@ class RendezvousState {
   struct Member {
     int worker = -1;  // -1: a launcher
     std::string name;
-    std::string last;  // what it did last, as its beats say
+    std::string last;   // what it did last, as its beats say
+    std::string error;  // that ends it, as it said
     TimePoint heard{};
   };
   struct Exchange {
@@ -88,6 +89,7 @@ class RendezvousState {
   Outbox on_hello(Client from, const RendezvousMessage& message, TimePoint now);
   Outbox on_exchange(Client from, const RendezvousMessage& message);
   Outbox on_who(Client from, const RendezvousMessage& message) const;
+  Outbox on_failed(Member& member, const RendezvousMessage& message);
   Outbox lose(Client client, std::string_view how);
   Outbox to_all(const RendezvousMessage& message) const;
   const Member* find_worker(int worker) const;

@@ -49,9 +49,10 @@ std::optional<std::string> TextStream::receive() {
       Length length = 0;
       std::memcpy(&length, received_.data(), sizeof length);
       if (length > max_bytes_)
-        throw Error(fmt::format("receive from {}: a text of {} bytes is announced; at most {} are "
-                                "possible, so this is another program or another build",
-                                link_->peer(), length, max_bytes_));
+        throw Error(
+            fmt::format("receive from {}: a text of {} bytes is announced; at most {} are "
+                        "possible, so this is another program or another build",
+                        link_->peer(), length, max_bytes_));
       wanted += length;
       if (received_.size() == wanted) {
         std::string text = received_.substr(sizeof(Length));

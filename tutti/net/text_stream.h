@@ -14,11 +14,12 @@ namespace tutti {
 
 class TextStream {
  public:
-  /// Texts longer than `max_bytes` are refused, in both directions, before memory is taken for them.
+  /// Texts longer than `max_bytes` are refused, in both directions, before memory is taken for
+  /// them.
   TextStream(std::unique_ptr<Link> link, size_t max_bytes);
 
-  /// Puts a text behind those that wait, and sends what goes. Throws UsageError when it is too long,
-  /// PeerLost as Link does.
+  /// Puts a text behind those that wait, and sends what goes. Throws UsageError when it is too
+  /// long, PeerLost as Link does.
   void send(std::string_view text);
   /// Sends what goes; true when nothing waits any more.
   bool flush();

@@ -115,6 +115,23 @@ TEST_F(RendezvousOfTwo, FailureIsToldToAllWithItsName) {
                           "11 failed: rank 1 (host a, pid 11) failed: Error: no"));
 }
 
+TEST_F(RendezvousOfTwo, LostWorkerIsNamedWithTheErrorThatItTold) {
+  state_.on_message(11, {.kind = Kind::failed, .text = "Error: no"}, kStart);
+  EXPECT_EQ(words_of(state_.on_closed(11, "closed its connection")).at(0),
+            "10 lost: rank 1 (host a, pid 11) failed: Error: no");
+}
+
+TEST_F(RendezvousOfTwo, LauncherTellsHowItsWorkerEnded) {
+  RendezvousMessage launcher{.kind = Kind::hello, .worker = -1, .text = "node 1 (host b)"};
+  EXPECT_THAT(words_of(state_.on_message(20, launcher, kStart)), ElementsAre("20 welcome"));
+  const RendezvousMessage death{
+      .kind = Kind::failed, .worker = 1, .text = "rank 1 was killed by SIGKILL"};
+  EXPECT_THAT(words_of(state_.on_message(20, death, kStart)),
+              ElementsAre("10 failed: rank 1 was killed by SIGKILL",
+                          "11 failed: rank 1 was killed by SIGKILL",
+                          "20 failed: rank 1 was killed by SIGKILL"));
+}
+
 TEST(RendezvousState, RefusesWhatContradicts) {
   RendezvousState state({.num_workers = 2});
   EXPECT_THAT(words_of(state.on_message(1, hello(0), kStart)), ElementsAre("1 welcome"));

@@ -3,9 +3,10 @@
 #include <array>
 #include <cstring>
 
-#include "tests/support/message_of.h"
 #include "tutti/base/error.h"
 #include "tutti/net/text_stream.h"
+
+#include "tests/support/message_of.h"
 
 namespace tutti {
 namespace {
