@@ -2,12 +2,15 @@
 /// the tree by recursion. Shares no line with the kernels.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <span>
+#include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tutti/base/dtype.h"
@@ -46,14 +49,69 @@ inline uint16_t nearest_16(double x, int exponent_bits) {
   return static_cast<uint16_t>(sign | (bits >= infinity ? infinity : static_cast<uint16_t>(bits)));
 }
 
+constexpr DType kAllDTypes[] = {DType::boolean, DType::uint8,   DType::int8,     DType::uint16,
+                                DType::int16,   DType::uint32,  DType::int32,    DType::uint64,
+                                DType::int64,   DType::float16, DType::bfloat16, DType::float32,
+                                DType::float64};
+constexpr ReduceOp kAllOps[] = {ReduceOp::sum,        ReduceOp::mean,       ReduceOp::min,
+                                ReduceOp::max,        ReduceOp::product,    ReduceOp::bit_and,
+                                ReduceOp::bit_or,     ReduceOp::bit_xor,    ReduceOp::logical_and,
+                                ReduceOp::logical_or, ReduceOp::logical_xor};
+
+/// Whether a reduction has a meaning.
+inline bool is_defined(DType dtype, ReduceOp op) {
+  if (op == ReduceOp::mean) return is_floating(dtype);
+  const bool arithmetic =
+      op == ReduceOp::sum || op == ReduceOp::min || op == ReduceOp::max || op == ReduceOp::product;
+  return arithmetic || !is_floating(dtype);
+}
+
+/// Bit by bit, so that it wraps without a word about signs.
+inline uint64_t oracle_product(uint64_t a, uint64_t b) {
+  uint64_t product = 0;
+  for (int bit = 0; bit < 64; ++bit)
+    if (b >> bit & 1) product += a << bit;
+  return product;
+}
+
+template <class A>
+A oracle_integer(ReduceOp op, A a, A b) {
+  const auto x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
+  switch (op) {
+    case ReduceOp::sum: return static_cast<A>(x + y);
+    case ReduceOp::product: return static_cast<A>(oracle_product(x, y));
+    case ReduceOp::min: return std::min(a, b);
+    case ReduceOp::max: return std::max(a, b);
+    case ReduceOp::bit_and: return static_cast<A>(x & y);
+    case ReduceOp::bit_or: return static_cast<A>(x | y);
+    case ReduceOp::bit_xor: return static_cast<A>(x ^ y);
+    case ReduceOp::logical_and: return a && b;
+    case ReduceOp::logical_or: return a || b;
+    default: return !a != !b;
+  }
+}
+
+inline bool oracle_bool(ReduceOp op, bool a, bool b) {
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::max:
+    case ReduceOp::bit_or:
+    case ReduceOp::logical_or: return a || b;
+    case ReduceOp::bit_xor:
+    case ReduceOp::logical_xor: return a != b;
+    default: return a && b;
+  }
+}
+
 template <class A>
 A oracle_combine(ReduceOp op, A a, A b) {
-  if constexpr (std::is_integral_v<A>) {
-    using U = std::make_unsigned_t<A>;
-    if (op == ReduceOp::sum) return static_cast<A>(static_cast<U>(a) + static_cast<U>(b));
-    return op == ReduceOp::min ? std::min(a, b) : std::max(a, b);
+  if constexpr (std::is_same_v<A, bool>) {
+    return oracle_bool(op, a, b);
+  } else if constexpr (std::is_integral_v<A>) {
+    return oracle_integer(op, a, b);
   } else {
     if (op == ReduceOp::sum || op == ReduceOp::mean) return a + b;
+    if (op == ReduceOp::product) return a * b;
     if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<A>::quiet_NaN();
     if (a == 0 && b == 0) {
       const bool negative = op == ReduceOp::min ? std::signbit(a) || std::signbit(b)
@@ -67,7 +125,7 @@ A oracle_combine(ReduceOp op, A a, A b) {
 /// Combines leaves [begin, end): the largest power of two below the count left, the rest right.
 template <class A>
 A oracle_tree(ReduceOp op, const std::vector<A>& leaves, size_t begin, size_t end) {
-  if (end - begin == 1) return leaves[begin];
+  if (end - begin == 1) return static_cast<A>(leaves[begin]);
   size_t left = 1;
   while (left * 2 < end - begin) left *= 2;
   return oracle_combine(op, oracle_tree(op, leaves, begin, begin + left),
@@ -103,7 +161,9 @@ Bytes oracle_of(ReduceOp op, const ReductionShape& shape, const std::vector<Byte
       leaves.push_back(widen(stored));
     }
     Stored total;
-    if (inputs.size() == 1)
+    if (inputs.size() == 1 && op >= ReduceOp::logical_and)
+      total = narrow(static_cast<A>(leaves[0] != 0));
+    else if (inputs.size() == 1)
       std::memcpy(&total, inputs[0].data() + i * sizeof total, sizeof total);
     else
       total = narrow(oracle_shape(op, shape, leaves));
@@ -122,15 +182,24 @@ inline Bytes oracle(DType dtype, ReduceOp op, const ReductionShape& shape,
   const auto narrow_16 = [&](int exponent_bits) {
     return [=](float x) { return nearest_16(x, exponent_bits); };
   };
+  const auto exact = [&]<class T>(T) { return oracle_of<T, T>(op, shape, inputs, same, same); };
   switch (dtype) {
-    case DType::float32: return oracle_of<float, float>(op, shape, inputs, same, same);
-    case DType::float64: return oracle_of<double, double>(op, shape, inputs, same, same);
-    case DType::int32: return oracle_of<int32_t, int32_t>(op, shape, inputs, same, same);
-    case DType::int64: return oracle_of<int64_t, int64_t>(op, shape, inputs, same, same);
+    case DType::boolean: return exact(false);
+    case DType::uint8: return exact(uint8_t{});
+    case DType::int8: return exact(int8_t{});
+    case DType::uint16: return exact(uint16_t{});
+    case DType::int16: return exact(int16_t{});
+    case DType::uint32: return exact(uint32_t{});
+    case DType::int32: return exact(int32_t{});
+    case DType::uint64: return exact(uint64_t{});
+    case DType::int64: return exact(int64_t{});
+    case DType::float32: return exact(float{});
+    case DType::float64: return exact(double{});
     case DType::bfloat16:
       return oracle_of<uint16_t, float>(op, shape, inputs, widen_16(8), narrow_16(8));
-    default: return oracle_of<uint16_t, float>(op, shape, inputs, widen_16(5), narrow_16(5));
+    case DType::float16: break;
   }
+  return oracle_of<uint16_t, float>(op, shape, inputs, widen_16(5), narrow_16(5));
 }
 
 /// Ordinary values of a dtype, whose sums round: the same for the same (seed, rank).
@@ -141,14 +210,18 @@ inline Bytes ordinary_values(DType dtype, int64_t n, uint32_t seed, int rank) {
     const double value = (static_cast<double>(random()) / 4294967296.0 - 0.5) * 200;
     unsigned char* const to = bytes.data() + i * size_of(dtype);
     const auto put = [&](auto x) { std::memcpy(to, &x, sizeof x); };
+    const uint64_t bits = uint64_t{random()} << 32 | random();
     switch (dtype) {
       case DType::float32: put(static_cast<float>(value)); break;
       case DType::float64: put(value); break;
       case DType::bfloat16: put(nearest_16(value, 8)); break;
       case DType::float16: put(nearest_16(value, 5)); break;
-      case DType::int32: put(static_cast<int32_t>(random())); break;
-      case DType::int64: put(static_cast<int64_t>(uint64_t{random()} << 32 | random())); break;
-      default: put(static_cast<uint8_t>(random())); break;
+      case DType::boolean: put(static_cast<uint8_t>(bits & 1)); break;
+      // One in eight is zero, so that logical operations see both.
+      default: {
+        const uint64_t number = bits % 8 == 0 ? 0 : bits >> 3;
+        std::memcpy(to, &number, static_cast<size_t>(size_of(dtype)));
+      }
     }
   }
   return bytes;

@@ -1,88 +1,56 @@
 #include "tutti/comm/group.h"
 
 #include "tutti/base/error.h"
-#include "tutti/comm/kernels/dispatch.h"
+#include "tutti/comm/group_checks.h"
 #include "tutti/comm/solo/solo.h"
 
 namespace tutti {
 namespace {
 
+using detail::Checked;
+
 constexpr int64_t kMostBytes = int64_t{1} << 50;  // so that the sum over all ranks cannot overflow
 
-[[noreturn]] void refuse(const Engine& engine, Collective call, const std::string& why) {
-  throw UsageError(
-      fmt::format("{}, rank {} of {}: {}", name_of(call), engine.rank(), engine.size(), why));
-}
-
-void check_span(const Engine& engine, Collective call, std::string_view name,
-                const MemorySpan& span) {
-  if (span.num_elements < 0)
-    refuse(engine, call,
-           fmt::format("{} has {} elements; expected 0 or more", name, span.num_elements));
-  if (span.num_elements > 0 && span.data == nullptr)
-    refuse(engine, call, fmt::format("{} has {} elements and no data", name, span.num_elements));
-  if (span.num_elements > INT64_MAX / 8 / engine.size())
-    refuse(engine, call,
-           fmt::format("{} has {} elements, more than memory can hold", name, span.num_elements));
-  if (reinterpret_cast<uintptr_t>(span.data) % static_cast<uintptr_t>(size_of(span.dtype)) != 0)
-    refuse(engine, call,
-           fmt::format("{} at {} is not aligned to its {}", name, span.data, name_of(span.dtype)));
-  if (span.place.kind != Place::Kind::host)
-    refuse(
-        engine, call,
-        fmt::format("{} is in device memory, which engine \"{}\" cannot reach; copy it to the host",
-                    name, engine.name()));
-}
-
-void check_reduction(const Engine& engine, Collective call, DType dtype, ReduceOp op) {
-  try {
-    detail::require_reducible(dtype, op);
-  } catch (const UsageError& error) {
-    refuse(engine, call, error.what());
-  }
-}
-
-// Overlap is allowed only where `part` is exactly rank's share of `whole`.
-void check_overlap(const Engine& engine, Collective call, const MemorySpan& whole,
-                   const MemorySpan& part, std::string_view whole_name,
-                   std::string_view part_name) {
-  const auto* whole_begin = static_cast<const char*>(whole.data);
-  const auto* part_begin = static_cast<const char*>(part.data);
-  if (part.num_bytes() == 0 || whole_begin + whole.num_bytes() <= part_begin ||
-      part_begin + part.num_bytes() <= whole_begin)
-    return;
-  if (part_begin == whole_begin + engine.rank() * part.num_bytes()) return;
-  refuse(engine, call,
-         fmt::format("{} and {} overlap; allowed only where {} is part {} of {}", whole_name,
-                     part_name, part_name, engine.rank(), whole_name));
-}
-
-void check_parts(const Engine& engine, Collective call, const MemorySpan& whole,
-                 const MemorySpan& part, std::string_view whole_name, std::string_view part_name) {
-  check_span(engine, call, whole_name, whole);
-  check_span(engine, call, part_name, part);
-  if (whole.dtype != part.dtype)
-    refuse(engine, call,
-           fmt::format("{} is {}, {} is {}", whole_name, name_of(whole.dtype), part_name,
-                       name_of(part.dtype)));
-  if (whole.num_elements != part.num_elements * engine.size())
-    refuse(engine, call,
-           fmt::format("{} has {} elements; expected {} times the {} of {}", whole_name,
-                       whole.num_elements, engine.size(), part.num_elements, part_name));
-  check_overlap(engine, call, whole, part, whole_name, part_name);
-}
-
-void check_limit(const Engine& engine, Collective call, Millis limit) {
-  if (limit <= Millis{0})
-    refuse(engine, call, fmt::format("limit of {} ms; expected more than 0", limit.count()));
-}
+// What counts on the root alone, as the others' engines see it.
+MemorySpan nothing_of(DType dtype) { return {.dtype = dtype}; }
 
 Operation all_reduce_operation(const Engine& engine, MemorySpan data, ReduceOp op, Millis limit) {
-  constexpr auto kCall = Collective::all_reduce;
-  check_span(engine, kCall, "data", data);
-  check_reduction(engine, kCall, data.dtype, op);
-  check_limit(engine, kCall, limit);
-  return {.collective = kCall, .reduce = op, .output = data, .limit = limit};
+  const Checked check{engine, Collective::all_reduce};
+  check.span("data", data);
+  check.reduction(data.dtype, op);
+  check.limit(limit);
+  return {.collective = check.call, .reduce = op, .output = data, .limit = limit};
+}
+
+Operation reduce_scatter_operation(const Engine& engine, MemorySpan input, MemorySpan output,
+                                   ReduceOp op, std::vector<int64_t> counts, Millis limit) {
+  const Checked check{engine, Collective::reduce_scatter};
+  check.part("output", output, "input", input, counts);
+  check.reduction(input.dtype, op);
+  check.limit(limit);
+  return {.collective = check.call,
+          .reduce = op,
+          .input = input,
+          .output = output,
+          .input_counts = std::move(counts),
+          .limit = limit};
+}
+
+Operation all_gather_operation(const Engine& engine, MemorySpan input, MemorySpan output,
+                               std::vector<int64_t> counts, Millis limit) {
+  const Checked check{engine, Collective::all_gather};
+  check.part("input", input, "output", output, counts);
+  check.limit(limit);
+  return {.collective = check.call,
+          .input = input,
+          .output = output,
+          .output_counts = std::move(counts),
+          .limit = limit};
+}
+
+// An empty list would mean equal parts.
+void require_counts(const Engine& engine, Collective call, const std::vector<int64_t>& counts) {
+  if (counts.empty()) Checked{engine, call}.refuse("no counts; expected one a rank");
 }
 
 }  // namespace
@@ -97,47 +65,154 @@ int Group::rank() const noexcept { return engine_->rank(); }
 int Group::size() const noexcept { return engine_->size(); }
 const ReductionShape& Group::reduction_shape() const noexcept { return engine_->reduction_shape(); }
 
-Work Group::all_reduce(MemorySpan data, ReduceOp op, Millis limit, CallSite /*site*/) {
-  const Operation operation = all_reduce_operation(*engine_, data, op, limit);
+Work Group::submit(const Operation& operation) {
   return {engine_, engine_->submit({&operation, 1})};
+}
+
+Work Group::all_reduce(MemorySpan data, ReduceOp op, Millis limit, CallSite /*site*/) {
+  return submit(all_reduce_operation(*engine_, data, op, limit));
 }
 
 void Group::all_reduce_now(MemorySpan data, ReduceOp op, Millis limit, CallSite /*site*/) {
   engine_->run(all_reduce_operation(*engine_, data, op, limit));
 }
 
+Work Group::reduce(MemorySpan data, ReduceOp op, int root, Millis limit, CallSite /*site*/) {
+  const Checked check{*engine_, Collective::reduce};
+  check.span("data", data);
+  check.reduction(data.dtype, op);
+  check.rank("root", root);
+  check.limit(limit);
+  return submit(
+      {.collective = check.call, .reduce = op, .root = root, .output = data, .limit = limit});
+}
+
 Work Group::reduce_scatter(MemorySpan input, MemorySpan output, ReduceOp op, Millis limit,
                            CallSite /*site*/) {
-  constexpr auto kCall = Collective::reduce_scatter;
-  check_parts(*engine_, kCall, input, output, "input", "output");
-  check_reduction(*engine_, kCall, input.dtype, op);
-  check_limit(*engine_, kCall, limit);
-  const Operation operation{
-      .collective = kCall, .reduce = op, .input = input, .output = output, .limit = limit};
-  return {engine_, engine_->submit({&operation, 1})};
+  return submit(reduce_scatter_operation(*engine_, input, output, op, {}, limit));
+}
+
+Work Group::reduce_scatter(MemorySpan input, MemorySpan output, ReduceOp op,
+                           std::vector<int64_t> counts, Millis limit, CallSite /*site*/) {
+  require_counts(*engine_, Collective::reduce_scatter, counts);
+  return submit(reduce_scatter_operation(*engine_, input, output, op, std::move(counts), limit));
 }
 
 Work Group::all_gather(MemorySpan input, MemorySpan output, Millis limit, CallSite /*site*/) {
-  constexpr auto kCall = Collective::all_gather;
-  check_parts(*engine_, kCall, output, input, "output", "input");
-  check_limit(*engine_, kCall, limit);
-  const Operation operation{.collective = kCall, .input = input, .output = output, .limit = limit};
-  return {engine_, engine_->submit({&operation, 1})};
+  return submit(all_gather_operation(*engine_, input, output, {}, limit));
+}
+
+Work Group::all_gather(MemorySpan input, MemorySpan output, std::vector<int64_t> counts,
+                       Millis limit, CallSite /*site*/) {
+  require_counts(*engine_, Collective::all_gather, counts);
+  return submit(all_gather_operation(*engine_, input, output, std::move(counts), limit));
 }
 
 Work Group::broadcast(MemorySpan data, int root, Millis limit, CallSite /*site*/) {
-  constexpr auto kCall = Collective::broadcast;
-  check_span(*engine_, kCall, "data", data);
-  check_limit(*engine_, kCall, limit);
-  if (root < 0 || root >= size())
-    refuse(*engine_, kCall, fmt::format("root {}; expected 0 to {}", root, size() - 1));
-  const Operation operation{.collective = kCall, .root = root, .output = data, .limit = limit};
-  return {engine_, engine_->submit({&operation, 1})};
+  const Checked check{*engine_, Collective::broadcast};
+  check.span("data", data);
+  check.limit(limit);
+  check.rank("root", root);
+  return submit({.collective = check.call, .root = root, .output = data, .limit = limit});
+}
+
+Work Group::scatter(MemorySpan input, MemorySpan output, int root, std::vector<int64_t> counts,
+                    Millis limit, CallSite /*site*/) {
+  const Checked check{*engine_, Collective::scatter};
+  check.limit(limit);
+  check.rank("root", root);
+  if (root == rank())
+    check.part("output", output, "input", input, counts);
+  else
+    check.own_part("output", output, counts);
+  return submit({.collective = check.call,
+                 .root = root,
+                 .input = root == rank() ? input : nothing_of(output.dtype),
+                 .output = output,
+                 .input_counts = std::move(counts),
+                 .limit = limit});
+}
+
+Work Group::gather(MemorySpan input, MemorySpan output, int root, std::vector<int64_t> counts,
+                   Millis limit, CallSite /*site*/) {
+  const Checked check{*engine_, Collective::gather};
+  check.limit(limit);
+  check.rank("root", root);
+  if (root == rank())
+    check.part("input", input, "output", output, counts);
+  else
+    check.own_part("input", input, counts);
+  return submit({.collective = check.call,
+                 .root = root,
+                 .input = input,
+                 .output = root == rank() ? output : nothing_of(input.dtype),
+                 .output_counts = std::move(counts),
+                 .limit = limit});
+}
+
+Work Group::all_to_all(MemorySpan input, MemorySpan output, std::vector<int64_t> send_counts,
+                       std::vector<int64_t> receive_counts, Millis limit, CallSite /*site*/) {
+  const Checked check{*engine_, Collective::all_to_all};
+  check.span("input", input);
+  check.span("output", output);
+  check.same_dtype("input", input, "output", output);
+  check.limit(limit);
+  check.apart("input", input, "output", output);
+  if (send_counts.empty() != receive_counts.empty())
+    check.refuse("one of send_counts and receive_counts is missing; give both or none");
+  check.counts("send_counts", send_counts, "input", input);
+  check.counts("receive_counts", receive_counts, "output", output);
+  if (send_counts.empty())
+    check.equal_parts(input, output);
+  else if (send_counts[rank()] != receive_counts[rank()])
+    check.refuse(fmt::format("{} elements from this rank to itself, {} received",
+                             send_counts[rank()], receive_counts[rank()]));
+  return submit({.collective = check.call,
+                 .input = input,
+                 .output = output,
+                 .input_counts = std::move(send_counts),
+                 .output_counts = std::move(receive_counts),
+                 .limit = limit});
+}
+
+Work Group::send(MemorySpan data, int to, int tag, Millis limit, CallSite /*site*/) {
+  const Checked check{*engine_, Collective::send};
+  check.span("data", data);
+  check.peer("to", to);
+  check.tag(tag);
+  check.limit(limit);
+  return submit({.collective = check.call, .root = to, .tag = tag, .input = data, .limit = limit});
+}
+
+Work Group::recv(MemorySpan data, int from, int tag, Millis limit, int* source, CallSite /*site*/) {
+  const Checked check{*engine_, Collective::recv};
+  check.span("data", data);
+  if (from != kAnyRank)
+    check.peer("from", from);
+  else if (size() == 1)
+    check.refuse("from any rank, and there is no other");
+  check.tag(tag);
+  check.limit(limit);
+  return submit({.collective = check.call,
+                 .root = from,
+                 .tag = tag,
+                 .output = data,
+                 .source = source,
+                 .limit = limit});
 }
 
 void Group::barrier(Millis limit, CallSite /*site*/) {
-  check_limit(*engine_, Collective::barrier, limit);
+  Checked{*engine_, Collective::barrier}.limit(limit);
   engine_->run({.collective = Collective::barrier, .limit = limit});
+}
+
+std::optional<Group> Group::split(int color, int key, Millis limit) {
+  if (limit <= Millis{0})
+    throw UsageError(fmt::format("split, rank {} of {}: limit of {} ms; expected more than 0",
+                                 rank(), size(), limit.count()));
+  auto engine = engine_->split(color, key, limit);
+  if (engine == nullptr) return {};
+  return Group(std::move(engine));
 }
 
 SharedParts Group::allocate(int64_t bytes, Millis limit) {

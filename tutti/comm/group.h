@@ -120,6 +120,8 @@ class Group {
   void abort(const std::string& reason) noexcept;
 
  private:
+  Work submit(const Operation& operation);
+
   std::shared_ptr<Engine> engine_;
 };
 

@@ -90,9 +90,11 @@ const char* moved(const void* start, int64_t bytes) {
   return static_cast<const char*>(start) + bytes;
 }
 
-void reduce_blocks(const ReduceKernels& kernels, const Program& program,
-                   std::span<const void* const> inputs, std::span<void* const> outs,
-                   int64_t num_elements, int64_t element_bytes) {
+// Carries out `program` for every block, and gives each result to `write(accumulator, begin, n)`.
+template <class Write>
+void for_each_block(const ReduceKernels& kernels, const Program& program,
+                    std::span<const void* const> inputs, int64_t num_elements,
+                    int64_t element_bytes, const Write& write) {
   alignas(64) std::array<std::array<std::byte, kBlockBytes>, kMaxBuffers> buffers;
   for (int64_t begin = 0; begin < num_elements; begin += kBlockElements) {
     const int64_t n = std::min(kBlockElements, num_elements - begin);
@@ -106,22 +108,31 @@ void reduce_blocks(const ReduceKernels& kernels, const Program& program,
       else
         kernels.add_input(accumulator, moved(inputs[instruction.operand], offset), n);
     }
-    for (void* out : outs)
-      kernels.store(static_cast<char*>(out) + offset, buffers[program.result()].data(), n,
-                    static_cast<int64_t>(inputs.size()));
+    write(buffers[program.result()].data(), begin, n);
   }
 }
 
-int row_of(DType dtype) {
-  switch (dtype) {
-    case DType::float32: return kFloat32;
-    case DType::float64: return kFloat64;
-    case DType::bfloat16: return kBFloat16;
-    case DType::float16: return kFloat16;
-    case DType::int32: return kInt32;
-    case DType::int64: return kInt64;
-    default: return -1;
-  }
+// Kept between calls, so that steady state allocates nothing.
+const Program& program_of(const ReductionShape& shape, std::span<const void* const> inputs) {
+  thread_local Program program;
+  program.build(shape, inputs);
+  return program;
+}
+
+static_assert(kReduceRows == static_cast<int>(DType::float64) + 1 &&
+              kInt64 == static_cast<int>(DType::int64) &&
+              kBFloat16 == static_cast<int>(DType::bfloat16));
+static_assert(kReduceColumns == static_cast<int>(ReduceOp::logical_xor) + 1 &&
+              kProduct == static_cast<int>(ReduceOp::product) &&
+              kBitXor == static_cast<int>(ReduceOp::bit_xor));
+
+const ReduceKernels& kernels_of(const ReduceTable& table, DType dtype, ReduceOp op) {
+  require_reducible(dtype, op);
+  return table.kernels[static_cast<int>(dtype)][static_cast<int>(op)];
+}
+
+bool is_logical(DType dtype, ReduceOp op) {
+  return op >= ReduceOp::logical_and || dtype == DType::boolean;
 }
 
 // The shapes that the fused kernels are written for.
@@ -153,49 +164,102 @@ const ReduceTable& reduce_table_of([[maybe_unused]] CpuVariant variant) noexcept
 }
 
 void require_reducible(DType dtype, ReduceOp op) {
-  if (row_of(dtype) < 0)
-    throw UsageError(
-        fmt::format("{} of {}: expected float32, float64, bfloat16, float16, int32 or int64",
-                    name_of(op), name_of(dtype)));
   if (op == ReduceOp::mean && !is_floating(dtype))
     throw UsageError(
         fmt::format("mean of {}: a mean needs a floating type; use sum", name_of(dtype)));
+  if (op >= ReduceOp::bit_and && is_floating(dtype))
+    throw UsageError(
+        fmt::format("{} of {}: expected bool or an integer type", name_of(op), name_of(dtype)));
 }
 
 void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, const ReductionShape& shape,
                  std::span<const void* const> inputs, std::span<void* const> outs,
                  int64_t num_elements) {
-  require_reducible(dtype, op);
+  const ReduceKernels& kernels = kernels_of(table, dtype, op);
   const size_t n = inputs.size();
+  const int64_t element_bytes = size_of(dtype);
   TUTTI_CHECK(static_cast<int>(n) == shape.replicas(), "{} inputs for {}", n, shape.to_string());
   if (num_elements == 0 || outs.empty()) return;
-  if (n == 1) return copy_to_all(inputs[0], outs, num_elements * size_of(dtype));
+  if (n == 1 && !is_logical(dtype, op))
+    return copy_to_all(inputs[0], outs, num_elements * element_bytes);
 
-  const ReduceKernels& kernels = table.kernels[row_of(dtype)][static_cast<int>(op)];
   const bool whole = std::find(inputs.begin(), inputs.end(), nullptr) == inputs.end();
-  if (whole && is_plain_tree(shape)) {
+  if (whole && kernels.to_one[0] != nullptr && is_plain_tree(shape)) {
     if (outs.size() == 1) return kernels.to_one[n - 2](inputs.data(), outs.data(), num_elements);
     if (outs.size() == n) return kernels.to_all[n - 2](inputs.data(), outs.data(), num_elements);
   }
-  // Kept between calls, so that steady state allocates nothing.
-  thread_local Program program;
-  program.build(shape, inputs);
-  if (program.empty()) return copy_to_all(nullptr, outs, num_elements * size_of(dtype));
-  reduce_blocks(kernels, program, inputs, outs, num_elements, size_of(dtype));
+  const Program& program = program_of(shape, inputs);
+  if (program.empty()) return copy_to_all(nullptr, outs, num_elements * element_bytes);
+  for_each_block(kernels, program, inputs, num_elements, element_bytes,
+                 [&](const void* accumulator, int64_t begin, int64_t count) {
+                   for (void* out : outs)
+                     kernels.store(static_cast<char*>(out) + begin * element_bytes, accumulator,
+                                   count, static_cast<int64_t>(n));
+                 });
+}
+
+void reduce_partial_with(const ReduceTable& table, DType dtype, ReduceOp op,
+                         const ReductionShape& shape, std::span<const void* const> inputs,
+                         void* out, int64_t num_elements) {
+  const DType accumulator_dtype = accumulator_of(dtype);
+  if (accumulator_dtype == dtype)
+    return reduce_with(table, dtype, partial_op(op), shape, inputs, {&out, 1}, num_elements);
+  const ReduceKernels& kernels = kernels_of(table, dtype, op);
+  TUTTI_CHECK(static_cast<int>(inputs.size()) == shape.replicas(), "{} inputs for {}",
+              inputs.size(), shape.to_string());
+  const int64_t bytes = size_of(accumulator_dtype);
+  const Program& program = program_of(shape, inputs);
+  if (program.empty()) return copy_to_all(nullptr, {&out, 1}, num_elements * bytes);
+  for_each_block(kernels, program, inputs, num_elements, size_of(dtype),
+                 [&](const void* accumulator, int64_t begin, int64_t count) {
+                   std::memcpy(static_cast<char*>(out) + begin * bytes, accumulator,
+                               static_cast<size_t>(count * bytes));
+                 });
+}
+
+void finish_with(const ReduceTable& table, DType dtype, ReduceOp op, const void* partial, void* out,
+                 int64_t num_elements, int replicas) {
+  const bool same = accumulator_of(dtype) == dtype && op != ReduceOp::mean;
+  if (same && partial == out) return;
+  kernels_of(table, dtype, op).store(out, partial, num_elements, replicas);
 }
 
 }  // namespace detail
 
+namespace {
+
+const detail::ReduceTable& best_table() {
+  static const detail::ReduceTable& table = detail::reduce_table_of(best_variant());
+  return table;
+}
+
+}  // namespace
+
 void reduce_inputs_to_all(DType dtype, ReduceOp op, const ReductionShape& shape,
                           std::span<const void* const> inputs, std::span<void* const> outs,
                           int64_t num_elements) {
-  static const detail::ReduceTable& table = detail::reduce_table_of(best_variant());
-  detail::reduce_with(table, dtype, op, shape, inputs, outs, num_elements);
+  detail::reduce_with(best_table(), dtype, op, shape, inputs, outs, num_elements);
 }
 
 void reduce_inputs(DType dtype, ReduceOp op, const ReductionShape& shape,
                    std::span<const void* const> inputs, void* out, int64_t num_elements) {
   reduce_inputs_to_all(dtype, op, shape, inputs, {&out, 1}, num_elements);
+}
+
+DType accumulator_of(DType dtype) noexcept {
+  return dtype == DType::float16 || dtype == DType::bfloat16 ? DType::float32 : dtype;
+}
+
+ReduceOp partial_op(ReduceOp op) noexcept { return op == ReduceOp::mean ? ReduceOp::sum : op; }
+
+void reduce_partial(DType dtype, ReduceOp op, const ReductionShape& shape,
+                    std::span<const void* const> inputs, void* out, int64_t num_elements) {
+  detail::reduce_partial_with(best_table(), dtype, op, shape, inputs, out, num_elements);
+}
+
+void finish_partial(DType dtype, ReduceOp op, const void* partial, void* out, int64_t num_elements,
+                    int replicas) {
+  detail::finish_with(best_table(), dtype, op, partial, out, num_elements, replicas);
 }
 
 }  // namespace tutti

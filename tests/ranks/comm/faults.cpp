@@ -194,8 +194,8 @@ TEST(Abort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
     std::atomic<int> waiting{0};
     std::thread outside([&] {  // not a member's thread, as a signal watcher would be
       while (waiting < 3) std::this_thread::yield();
-      members[1]->abort("the loader of rank 1 failed: disk full");
-      members[1]->abort("later reason");
+      members[1]->abort(FailureKind::aborted, "the loader of rank 1 failed: disk full");
+      members[1]->abort(FailureKind::aborted, "later reason");
     });
     const auto errors = errors_of(members, [&](Group group) {
       std::vector<float> data(n);

@@ -47,8 +47,9 @@ TEST(GroupArguments, ReductionsWithoutMeaningAreRefused) {
   std::vector<int64_t> whole(2);
   EXPECT_THAT([&] { group.all_reduce_now(span_of(std::span(whole)), ReduceOp::mean); },
               ThrowsMessage<UsageError>(HasSubstr("mean of int64")));
-  EXPECT_THAT([&] { (void)group.all_reduce({whole.data(), 1, DType::uint8}, ReduceOp::sum); },
-              ThrowsMessage<UsageError>(HasSubstr("sum of uint8: expected float32")));
+  EXPECT_THAT(
+      [&] { (void)group.reduce({whole.data(), 1, DType::float32}, ReduceOp::bit_or, 0); },
+      ThrowsMessage<UsageError>(HasSubstr("bit_or of float32: expected bool or an integer")));
 }
 
 TEST(GroupArguments, UnequalPartsAndDtypesAreRefused) {
@@ -91,6 +92,58 @@ TEST(GroupArguments, RootsLimitsAndAlignmentAreChecked) {
   EXPECT_THROW(Group{std::shared_ptr<Engine>{}}, UsageError);
 }
 
+TEST(GroupArguments, CountsOfPartsAreChecked) {
+  Group group = first_of_two();
+  Numbers a, b;
+  using Counts = std::vector<int64_t>;
+  const auto all_gather = [&](Counts counts, int64_t mine, int64_t all) {
+    return [&, counts, mine, all] { (void)group.all_gather(a.span(mine), b.span(all), counts); };
+  };
+  EXPECT_THAT(all_gather({2}, 2, 2),
+              ThrowsMessage<UsageError>(HasSubstr("1 counts; expected one")));
+  EXPECT_THAT(all_gather({}, 2, 4), ThrowsMessage<UsageError>(HasSubstr("no counts")));
+  EXPECT_THAT(all_gather({-1, 3}, 2, 2), ThrowsMessage<UsageError>(HasSubstr("counts hold -1")));
+  EXPECT_THAT(all_gather({INT64_MAX, 1}, 2, 2), ThrowsMessage<UsageError>(HasSubstr("hold 9223")));
+  EXPECT_THAT(all_gather({1, 3}, 1, 5),
+              ThrowsMessage<UsageError>(HasSubstr("output has 5 elements; expected 4")));
+  EXPECT_THAT(all_gather({1, 3}, 2, 4),
+              ThrowsMessage<UsageError>(
+                  HasSubstr("input has 2 elements; expected 1, the count of rank 0")));
+  EXPECT_THAT([&] { (void)group.gather(a.span(2), {}, 1, {1, 3}); },
+              ThrowsMessage<UsageError>(HasSubstr("expected 1, the count of rank 0")));
+  EXPECT_THAT([&] { (void)group.scatter(a.span(4), a.span(3, 1), 0, {3, 1}); },
+              ThrowsMessage<UsageError>(HasSubstr("overlap; allowed only where output is part 0")));
+}
+
+TEST(GroupArguments, ExchangesAreChecked) {
+  Group group = first_of_two();
+  Numbers a, b;
+  EXPECT_THAT([&] { (void)group.all_to_all(a.span(4), a.span(4, 2)); },
+              ThrowsMessage<UsageError>(HasSubstr("input and output overlap")));
+  EXPECT_THAT([&] { (void)group.all_to_all(a.span(3), b.span(3)); },
+              ThrowsMessage<UsageError>(HasSubstr("3 elements cannot be cut into 2 equal parts")));
+  EXPECT_THAT([&] { (void)group.all_to_all(a.span(4), b.span(2)); },
+              ThrowsMessage<UsageError>(HasSubstr("input has 4 elements, output 2")));
+  EXPECT_THAT([&] { (void)group.all_to_all(a.span(4), b.span(4), {2, 2}); },
+              ThrowsMessage<UsageError>(HasSubstr("give both or none")));
+  EXPECT_THAT([&] { (void)group.all_to_all(a.span(4), b.span(4), {1, 3}, {2, 2}); },
+              ThrowsMessage<UsageError>(HasSubstr("1 elements from this rank to itself, 2")));
+}
+
+TEST(GroupArguments, MessagesAreChecked) {
+  Group group = first_of_two();
+  Numbers a;
+  EXPECT_THAT([&] { (void)group.send(a.span(1), 0); },
+              ThrowsMessage<UsageError>(HasSubstr("to 0 is this rank itself")));
+  EXPECT_THAT([&] { (void)group.recv(a.span(1), 2); },
+              ThrowsMessage<UsageError>(HasSubstr("from 2; expected 0 to 1")));
+  EXPECT_THAT([&] { (void)group.send(a.span(1), 1, -1); },
+              ThrowsMessage<UsageError>(HasSubstr("tag -1; expected 0 or more")));
+  Group alone;
+  EXPECT_THAT([&] { (void)alone.recv(a.span(1), kAnyRank); },
+              ThrowsMessage<UsageError>(HasSubstr("from any rank, and there is no other")));
+}
+
 TEST(SoloGroup, DoesEverythingAtOnce) {
   Group group;
   EXPECT_EQ(group.rank(), 0);
@@ -103,7 +156,21 @@ TEST(SoloGroup, DoesEverythingAtOnce) {
   EXPECT_EQ(b.memory, a.memory);
   group.all_reduce_now(b.span(8), ReduceOp::mean);
   EXPECT_EQ(b.memory, a.memory);
+  for (auto collective : {0, 1, 2}) {
+    b = {};
+    if (collective == 0) group.scatter(a.span(8), b.span(8), 0).wait();
+    if (collective == 1) group.gather(a.span(8), b.span(8), 0, {8}).wait();
+    if (collective == 2) group.all_to_all(a.span(8), b.span(8), {8}, {8}).wait();
+    EXPECT_EQ(b.memory, a.memory);
+  }
+  group.reduce(b.span(8), ReduceOp::product, 0).wait();
+  EXPECT_EQ(b.memory, a.memory);
+  std::vector<int32_t> numbers = {5, 0, -1};
+  group.all_reduce_now(span_of(std::span(numbers)), ReduceOp::logical_or);
+  EXPECT_EQ(numbers, (std::vector<int32_t>{1, 0, 1}));
   group.barrier();
+  EXPECT_EQ(group.split(3)->size(), 1);
+  EXPECT_FALSE(group.split(-1).has_value());
   Work().wait();
 }
 

@@ -15,11 +15,10 @@ namespace {
 
 using test::Bytes;
 
+// Those whose sums and conversions have kernels of their own.
 constexpr DType kReducible[] = {DType::float32, DType::float64, DType::bfloat16,
                                 DType::float16, DType::int32,   DType::int64};
 constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max};
-
-bool defined(DType dtype, ReduceOp op) { return op != ReduceOp::mean || is_floating(dtype); }
 
 std::vector<const void*> pointers(const std::vector<Bytes>& inputs) {
   std::vector<const void*> all;
@@ -41,10 +40,10 @@ Bytes reduced(CpuVariant variant, DType dtype, ReduceOp op, const ReductionShape
 class ReduceKernels : public testing::TestWithParam<CpuVariant> {};
 
 TEST_P(ReduceKernels, EqualTheOracleForEveryDtypeOperationCountAndLength) {
-  for (DType dtype : kReducible)
-    for (ReduceOp op : kOps)
+  for (DType dtype : test::kAllDTypes)
+    for (ReduceOp op : test::kAllOps)
       for (int replicas : {1, 2, 3, 4, 5, 8, 17}) {
-        if (!defined(dtype, op)) continue;
+        if (!test::is_defined(dtype, op)) continue;
         for (int64_t n : {0, 1, 7, 33, 256, 257, 1021}) {
           std::vector<Bytes> inputs;
           for (int r = 0; r < replicas; ++r)
@@ -189,6 +188,39 @@ TEST_P(ReduceKernels, WriteOverTheirInputs) {
   }
 }
 
+// What hierarchies do: each host's part of the tree, then the tree of the hosts, then the result.
+TEST_P(ReduceKernels, PartialResultsGiveTheBitsOfTheWholeTree) {
+  const auto& table = detail::reduce_table_of(GetParam());
+  const auto whole = ReductionShape::parse("3+1+2");
+  const auto hosts = ReductionShape::flat(3);
+  constexpr int64_t kLength = 517;
+  for (DType dtype : test::kAllDTypes)
+    for (ReduceOp op : test::kAllOps) {
+      if (!test::is_defined(dtype, op)) continue;
+      std::vector<Bytes> inputs;
+      for (int r = 0; r < 6; ++r) inputs.push_back(test::ordinary_values(dtype, kLength, 13, r));
+      const auto all = pointers(inputs);
+      const DType wide = accumulator_of(dtype);
+      std::vector<Bytes> partials(3, Bytes(static_cast<size_t>(kLength * size_of(wide))));
+      size_t first = 0;
+      for (size_t host = 0; host < 3; ++host) {
+        const auto count = static_cast<size_t>(whole.replicas_per_host()[host]);
+        detail::reduce_partial_with(table, dtype, op, ReductionShape::flat(static_cast<int>(count)),
+                                    std::span(all).subspan(first, count), partials[host].data(),
+                                    kLength);
+        first += count;
+      }
+      void* total = partials[1].data();
+      detail::reduce_with(table, wide, partial_op(op), hosts, pointers(partials), {&total, 1},
+                          kLength);
+      Bytes result(inputs[0].size());
+      detail::finish_with(table, dtype, op, total, result.data(), kLength, 6);
+      const Bytes expected = test::oracle(dtype, op, whole, inputs);
+      EXPECT_EQ(test::first_difference(dtype, result.data(), expected.data(), kLength), "")
+          << name_of(dtype) << " " << name_of(op);
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Variants, ReduceKernels, testing::ValuesIn(runnable_variants()),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
@@ -198,9 +230,13 @@ TEST(ReduceInputs, RefuseWhatHasNoMeaning) {
   EXPECT_THROW(
       reduce_inputs(DType::int32, ReduceOp::mean, ReductionShape::flat(2), inputs, &number, 1),
       UsageError);
-  EXPECT_THROW(
-      reduce_inputs(DType::uint8, ReduceOp::sum, ReductionShape::flat(2), inputs, &number, 1),
-      UsageError);
+  for (ReduceOp op : test::kAllOps)
+    for (DType dtype : test::kAllDTypes)
+      if (!test::is_defined(dtype, op)) {
+        EXPECT_THROW(reduce_inputs(dtype, op, ReductionShape::flat(2), inputs, &number, 1),
+                     UsageError)
+            << name_of(op) << " of " << name_of(dtype);
+      }
   EXPECT_THROW(
       reduce_inputs(DType::int32, ReduceOp::sum, ReductionShape::flat(3), inputs, &number, 1),
       Error);

@@ -22,4 +22,13 @@ void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, const Reduc
                  std::span<const void* const> inputs, std::span<void* const> outs,
                  int64_t num_elements);
 
+/// reduce_partial() with a given table.
+void reduce_partial_with(const ReduceTable& table, DType dtype, ReduceOp op,
+                         const ReductionShape& shape, std::span<const void* const> inputs,
+                         void* out, int64_t num_elements);
+
+/// finish_partial() with a given table.
+void finish_with(const ReduceTable& table, DType dtype, ReduceOp op, const void* partial, void* out,
+                 int64_t num_elements, int replicas);
+
 }  // namespace tutti::detail

@@ -67,14 +67,36 @@ struct Float16 {
   }
 };
 
-// Sums of integers wrap, as unsigned arithmetic does.
-inline float add(float a, float b) { return a + b; }
-inline double add(double a, double b) { return a + b; }
-inline int32_t add(int32_t a, int32_t b) {
-  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+template <class T>
+constexpr bool kIsFloating = false;
+template <>
+constexpr bool kIsFloating<float> = true;
+template <>
+constexpr bool kIsFloating<double> = true;
+
+// Integers wrap, as unsigned arithmetic of at least 32 bits does.
+template <class T>
+struct Wrapping {
+  using Type = uint64_t;
+};
+template <class T>
+  requires(sizeof(T) <= 4)
+struct Wrapping<T> {
+  using Type = uint32_t;
+};
+
+template <class T>
+inline T add(T a, T b) {
+  if constexpr (kIsFloating<T>) return a + b;
+  using U = typename Wrapping<T>::Type;
+  return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
 }
-inline int64_t add(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+
+template <class T>
+inline T multiply(T a, T b) {
+  if constexpr (kIsFloating<T>) return a * b;
+  using U = typename Wrapping<T>::Type;
+  return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
 }
 
 // Extremes of floats do not depend on the order of their operands: any NaN gives the one quiet NaN,
@@ -98,12 +120,8 @@ template <bool kMinimum>
 inline double extreme(double a, double b) {
   return extreme_float<kMinimum>(a, b, uint64_t{0x7ff8000000000000});
 }
-template <bool kMinimum>
-inline int32_t extreme(int32_t a, int32_t b) {
-  return (kMinimum ? a < b : a > b) ? a : b;
-}
-template <bool kMinimum>
-inline int64_t extreme(int64_t a, int64_t b) {
+template <bool kMinimum, class T>
+inline T extreme(T a, T b) {
   return (kMinimum ? a < b : a > b) ? a : b;
 }
 
@@ -121,6 +139,36 @@ struct Min {
 struct Max {
   template <class A> static A combine(A a, A b) { return extreme<false>(a, b); }
   template <class A> static A finish(A a, A) { return a; }
+};
+
+struct Product {
+  template <class A> static A combine(A a, A b) { return multiply(a, b); }
+  template <class A> static A finish(A a, A) { return a; }
+};
+struct BitAnd {
+  template <class A> static A combine(A a, A b) { return static_cast<A>(a & b); }
+  template <class A> static A finish(A a, A) { return a; }
+};
+struct BitOr {
+  template <class A> static A combine(A a, A b) { return static_cast<A>(a | b); }
+  template <class A> static A finish(A a, A) { return a; }
+};
+struct BitXor {
+  template <class A> static A combine(A a, A b) { return static_cast<A>(a ^ b); }
+  template <class A> static A finish(A a, A) { return a; }
+};
+// Nonzero is true. A lone input becomes 0 or 1 in finish().
+struct Logical {
+  template <class A> static A finish(A a, A) { return static_cast<A>(a != 0); }
+};
+struct LogicalAnd : Logical {
+  template <class A> static A combine(A a, A b) { return static_cast<A>((a != 0) & (b != 0)); }
+};
+struct LogicalOr : Logical {
+  template <class A> static A combine(A a, A b) { return static_cast<A>((a | b) != 0); }
+};
+struct LogicalXor : Logical {
+  template <class A> static A combine(A a, A b) { return static_cast<A>((a != 0) != (b != 0)); }
 };
 
 template <class Type, class Op, int kInputs, int kOuts>
@@ -183,33 +231,98 @@ void store(void* out, const void* accumulator, int64_t n, int64_t replicas) {
   for (int64_t i = 0; i < n; ++i) to[i] = Type::narrow(Op::finish(from[i], divisor));
 }
 
+// By way of accumulators in L1: what suffices for all but the usual types and operations.
 template <class Type, class Op>
-constexpr ReduceKernels kernels_of() {
-  return {{fused<Type, Op, 2, 1>, fused<Type, Op, 3, 1>, fused<Type, Op, 4, 1>},
-          {fused<Type, Op, 2, 2>, fused<Type, Op, 3, 3>, fused<Type, Op, 4, 4>},
-          load<Type>,
-          add_input<Type, Op>,
-          add_accumulator<Type, Op>,
-          store<Type, Op>};
+constexpr ReduceKernels in_blocks() {
+  return {{}, {}, load<Type>, add_input<Type, Op>, add_accumulator<Type, Op>, store<Type, Op>};
+}
+
+template <class Type, class Op>
+constexpr ReduceKernels in_registers() {
+  ReduceKernels kernels = in_blocks<Type, Op>();
+  kernels.to_one[0] = fused<Type, Op, 2, 1>;
+  kernels.to_one[1] = fused<Type, Op, 3, 1>;
+  kernels.to_one[2] = fused<Type, Op, 4, 1>;
+  kernels.to_all[0] = fused<Type, Op, 2, 2>;
+  kernels.to_all[1] = fused<Type, Op, 3, 3>;
+  kernels.to_all[2] = fused<Type, Op, 4, 4>;
+  return kernels;
+}
+
+using Row = ReduceKernels[detail::kReduceColumns];
+
+template <class Type>
+constexpr void fill_floating(Row& row) {
+  row[detail::kSum] = in_registers<Type, Sum>();
+  row[detail::kMean] = in_registers<Type, Mean>();
+  row[detail::kMin] = in_registers<Type, Min>();
+  row[detail::kMax] = in_registers<Type, Max>();
+  row[detail::kProduct] = in_blocks<Type, Product>();
+}
+
+template <class Unsigned>
+constexpr void fill_logical(Row& row) {
+  row[detail::kLogicalAnd] = in_blocks<Plain<Unsigned>, LogicalAnd>();
+  row[detail::kLogicalOr] = in_blocks<Plain<Unsigned>, LogicalOr>();
+  row[detail::kLogicalXor] = in_blocks<Plain<Unsigned>, LogicalXor>();
+}
+
+// Signed and unsigned integers of a width differ in order alone: the rest is one kernel.
+template <class Unsigned>
+constexpr void fill_integers(Row& row) {
+  row[detail::kSum] = sizeof(Unsigned) >= 4 ? in_registers<Plain<Unsigned>, Sum>()
+                                            : in_blocks<Plain<Unsigned>, Sum>();
+  row[detail::kProduct] = in_blocks<Plain<Unsigned>, Product>();
+  row[detail::kBitAnd] = in_blocks<Plain<Unsigned>, BitAnd>();
+  row[detail::kBitOr] = in_blocks<Plain<Unsigned>, BitOr>();
+  row[detail::kBitXor] = in_blocks<Plain<Unsigned>, BitXor>();
+  fill_logical<Unsigned>(row);
+}
+
+template <class Unsigned, class Integer>
+constexpr void fill_integer(Row& row) {
+  fill_integers<Unsigned>(row);
+  row[detail::kMin] = in_blocks<Plain<Integer>, Min>();
+  row[detail::kMax] = in_blocks<Plain<Integer>, Max>();
+}
+
+template <class Unsigned, class Integer>
+constexpr void fill_usual_integer(Row& row) {
+  fill_integers<Unsigned>(row);
+  row[detail::kMin] = in_registers<Plain<Integer>, Min>();
+  row[detail::kMax] = in_registers<Plain<Integer>, Max>();
+}
+
+// Every operation on truth values is a logical one.
+constexpr void fill_bool(Row& row) {
+  fill_logical<uint8_t>(row);
+  row[detail::kProduct] = row[detail::kMin] = row[detail::kBitAnd] = row[detail::kLogicalAnd];
+  row[detail::kSum] = row[detail::kMax] = row[detail::kBitOr] = row[detail::kLogicalOr];
+  row[detail::kBitXor] = row[detail::kLogicalXor];
+}
+
+constexpr detail::ReduceTable make_table() {
+  detail::ReduceTable table{};
+  auto& rows = table.kernels;
+  fill_bool(rows[detail::kBool]);
+  fill_integer<uint8_t, uint8_t>(rows[detail::kUint8]);
+  fill_integer<uint8_t, int8_t>(rows[detail::kInt8]);
+  fill_integer<uint16_t, uint16_t>(rows[detail::kUint16]);
+  fill_integer<uint16_t, int16_t>(rows[detail::kInt16]);
+  fill_integer<uint32_t, uint32_t>(rows[detail::kUint32]);
+  fill_usual_integer<uint32_t, int32_t>(rows[detail::kInt32]);
+  fill_integer<uint64_t, uint64_t>(rows[detail::kUint64]);
+  fill_usual_integer<uint64_t, int64_t>(rows[detail::kInt64]);
+  fill_floating<Float16>(rows[detail::kFloat16]);
+  fill_floating<BFloat16>(rows[detail::kBFloat16]);
+  fill_floating<Plain<float>>(rows[detail::kFloat32]);
+  fill_floating<Plain<double>>(rows[detail::kFloat64]);
+  return table;
 }
 
 }  // namespace
 
 extern const detail::ReduceTable reduce_table;
-const detail::ReduceTable reduce_table = {{
-#define TUTTI_FLOATING(Type)                                                   \
-  {kernels_of<Type, Sum>(), kernels_of<Type, Mean>(), kernels_of<Type, Min>(), \
-   kernels_of<Type, Max>()}
-#define TUTTI_INTEGER(Type) \
-  {kernels_of<Type, Sum>(), ReduceKernels{}, kernels_of<Type, Min>(), kernels_of<Type, Max>()}
-    TUTTI_FLOATING(Plain<float>),
-    TUTTI_FLOATING(Plain<double>),
-    TUTTI_FLOATING(BFloat16),
-    TUTTI_FLOATING(Float16),
-    TUTTI_INTEGER(Plain<int32_t>),
-    TUTTI_INTEGER(Plain<int64_t>),
-#undef TUTTI_FLOATING
-#undef TUTTI_INTEGER
-}};
+constinit const detail::ReduceTable reduce_table = make_table();
 
 }  // namespace tutti::comm::TUTTI_KERNEL_VARIANT

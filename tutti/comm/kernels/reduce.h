@@ -9,15 +9,25 @@
 
 namespace tutti::detail {
 
-/// Rows of the table: the dtypes that can be reduced.
-enum ReduceRow : int { kFloat32, kFloat64, kBFloat16, kFloat16, kInt32, kInt64, kReduceRows };
-/// Columns: as ReduceOp. mean is empty for integers.
-enum ReduceColumn : int { kSum, kMean, kMin, kMax, kReduceColumns };
+/// Rows of the table, as DType.
+// clang-format off
+enum ReduceRow : int {
+  kBool, kUint8, kInt8, kUint16, kInt16, kUint32, kInt32, kUint64, kInt64,
+  kFloat16, kBFloat16, kFloat32, kFloat64, kReduceRows
+};
+/// Columns, as ReduceOp.
+enum ReduceColumn : int {
+  kSum, kMean, kMin, kMax, kProduct, kBitAnd, kBitOr, kBitXor,
+  kLogicalAnd, kLogicalOr, kLogicalXor, kReduceColumns
+};
+// clang-format on
 
 /// The kernels of one dtype and operation. An accumulator is float for the 16-bit types, else the
-/// type itself. n elements; an out may be one of the inputs, other overlaps are not allowed.
+/// type itself. n elements; an out may be one of the inputs, other overlaps are not allowed. All
+/// null where the operation is not defined for the dtype.
 struct ReduceKernels {
-  /// out = the reduction of 2, 3 or 4 inputs in tree order, in registers; index: count - 2.
+  /// out = the reduction of 2, 3 or 4 inputs in tree order, in registers; index: count - 2. Null
+  /// for seldom types and operations, which take the way of the functions below.
   void (*to_one[3])(const void* const* inputs, void* const* outs, int64_t n);
   /// The same, written to as many outs as there are inputs.
   void (*to_all[3])(const void* const* inputs, void* const* outs, int64_t n);

@@ -58,7 +58,7 @@ std::string call_words(uint32_t call, int64_t num_elements) {
     case Collective::all_gather: return fmt::format("{} {}", name_of(collective), data);
     case Collective::broadcast:
       return fmt::format("{} {} from rank {}", name_of(collective), data, call >> 16);
-    case Collective::barrier: break;
+    default: break;
   }
   return std::string(name_of(collective));
 }

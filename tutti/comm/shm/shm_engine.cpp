@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tutti/base/check.h"
+#include "tutti/base/error.h"
 
 namespace tutti::detail {
 namespace {
@@ -19,7 +20,7 @@ std::pair<int64_t, MemorySpan> essentials(const Operation& operation) {
     case Collective::broadcast: return {operation.output.num_elements, operation.output};
     case Collective::reduce_scatter: return {operation.output.num_elements, operation.input};
     case Collective::all_gather: return {operation.input.num_elements, operation.input};
-    case Collective::barrier: break;
+    default: break;
   }
   return {0, {}};
 }
@@ -27,6 +28,10 @@ std::pair<int64_t, MemorySpan> essentials(const Operation& operation) {
 }  // namespace
 
 void ShmEngine::add_entry(const Operation& operation) {
+  if (operation.collective > Collective::barrier || operation.partial ||
+      !operation.input_counts.empty() || !operation.output_counts.empty())
+    throw UsageError(
+        fmt::format("{}: engine \"shm\" cannot do this", name_of(operation.collective)));
   while (submitted_ - completed_ == kRingLines) {
     const Ticket oldest = completed_ + 1;
     while (!advance(oldest)) wait(complete_need_, nullptr);

@@ -95,7 +95,7 @@ void ShmEngine::transfer_small(const Entry& entry, uint64_t number) {
     case Collective::broadcast:
       if (operation.root != rank_) copy_bytes(output, data_of(operation.root), bytes);
       break;
-    case Collective::barrier: break;
+    default: break;
   }
 }
 
@@ -141,7 +141,7 @@ void ShmEngine::transfer_direct(const Entry& entry, uint64_t number) {
         copy_bytes(operation.output.data, address_of(line_of(operation.root, number).places.output),
                    part_bytes);
       break;
-    case Collective::barrier: break;
+    default: break;
   }
   if (all_threads_) busy.store(0, std::memory_order_release);
 }
@@ -233,7 +233,7 @@ bool ShmEngine::drain_chunk(Entry& entry, uint64_t number) {
         copy_bytes(output + r * part_bytes + begin, slot_of(r), bytes);
       break;
     case Collective::broadcast: copy_bytes(output + begin, slot_of(operation.root), bytes); break;
-    case Collective::barrier: break;
+    default: break;
   }
   ++entry.drained_chunks;
   blocks_[rank_]->drained.flag.set(chunk + 1);

@@ -7,6 +7,7 @@
 #include "tutti/base/array.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/comm/reduce_kernels.h"
 
 namespace tutti {
 namespace {
@@ -36,10 +37,24 @@ class SoloEngine final : public Engine {
     ++done_;
     const MemorySpan& from = operation.input;
     const MemorySpan& to = operation.output;
-    const bool copies = operation.collective == Collective::reduce_scatter ||
-                        operation.collective == Collective::all_gather;
-    if (copies && to.data != from.data && to.num_elements > 0)
-      std::memcpy(to.data, from.data, static_cast<size_t>(to.num_bytes()));
+    switch (operation.collective) {
+      case Collective::all_reduce:
+      case Collective::reduce: reduce_alone(operation, to.data); break;
+      case Collective::reduce_scatter: reduce_alone(operation, from.data); break;
+      case Collective::all_gather:
+      case Collective::scatter:
+      case Collective::gather:
+      case Collective::all_to_all:
+        if (to.data != from.data && to.num_elements > 0)
+          std::memcpy(to.data, from.data, static_cast<size_t>(to.num_bytes()));
+        break;
+      case Collective::broadcast:
+      case Collective::barrier: break;
+      case Collective::send:
+      case Collective::recv:
+        throw UsageError(
+            fmt::format("{}, rank 0 of 1: there is no other rank", name_of(operation.collective)));
+    }
   }
 
   void abort(FailureKind /*kind*/, const std::string& reason) noexcept override {
@@ -62,6 +77,17 @@ class SoloEngine final : public Engine {
   }
 
  private:
+  // Numbers stay as they are, but for logical operations and partial results.
+  void reduce_alone(const Operation& operation, const void* input) {
+    const MemorySpan& to = operation.output;
+    const DType dtype =
+        operation.collective == Collective::reduce_scatter ? operation.input.dtype : to.dtype;
+    if (operation.partial)
+      reduce_partial(dtype, operation.reduce, shape_, {&input, 1}, to.data, to.num_elements);
+    else
+      reduce_inputs(dtype, operation.reduce, shape_, {&input, 1}, to.data, to.num_elements);
+  }
+
   // reason_ is written once, before aborted_ says so.
   void check() const {
     if (aborted_.load(std::memory_order_acquire))
