@@ -1,0 +1,115 @@
+// Where a token comes from, who may read it, and that messages never contain it.
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <type_traits>
+
+#include "tutti/base/error.h"
+#include "tutti/net/token.h"
+
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti {
+namespace {
+
+using test::message_of;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+static_assert(!fmt::is_formattable<Token>::value, "a secret is not printed by accident");
+
+const std::string kHex = "00112233445566778899aabbccddeeff0123456789abcdefFEDCBA9876543210";
+
+TEST(Token, ReadsHexDigits) {
+  const Token token = Token::parse("  " + kHex + "\r\n", "test");
+  EXPECT_EQ(token.secret_hex().substr(48), "fedcba9876543210");
+  EXPECT_EQ(token.secret()[1], 0x11);
+  EXPECT_TRUE(token == Token::parse(token.secret_hex(), "test"));
+  EXPECT_FALSE(token == Token::random());
+  EXPECT_FALSE(Token::random() == Token::random());
+}
+
+TEST(Token, SaysWhatIsWrongAndNeverWhatItGot) {
+  for (const std::string& bad :
+       {kHex.substr(1), kHex + "0", std::string(), "g" + kHex.substr(1),
+        kHex.substr(0, 30) + " \n" + kHex.substr(32), std::string(64, '\0')}) {
+    const std::string message = message_of<UsageError>([&] { Token::parse(bad, "TUTTI_TOKEN"); });
+    EXPECT_THAT(message, AllOf(HasSubstr("TUTTI_TOKEN"), HasSubstr("64 hex digits"),
+                               HasSubstr("openssl rand -hex 32"), Not(HasSubstr("112233"))));
+  }
+}
+
+class TokenFile : public testing::Test {
+ protected:
+  void put(const std::string& text, mode_t mode) {
+    std::ofstream(path_) << text;
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+  }
+
+  test::TempFolder folder_;
+  const std::filesystem::path path_ = folder_.path() / "token";
+};
+
+TEST_F(TokenFile, IsWrittenForItsOwnerAlone) {
+  const Token token = Token::random();
+  write_token_file(path_, token);
+  struct stat facts{};
+  ASSERT_EQ(stat(path_.c_str(), &facts), 0);
+  EXPECT_EQ(facts.st_mode & 0777U, 0600U);
+  EXPECT_TRUE(read_token_file(path_) == token);
+  EXPECT_THAT(message_of<UsageError>([&] { write_token_file(path_, token); }),
+              HasSubstr("there is one already"));
+}
+
+TEST_F(TokenFile, OfEverybodyIsRefusedWithTheCure) {
+  for (const mode_t mode : {0644, 0604, 0602}) {
+    put(kHex, mode);
+    EXPECT_THAT(message_of<UsageError>([&] { read_token_file(path_); }),
+                AllOf(HasSubstr("everybody"), HasSubstr("chmod 600 " + path_.string()),
+                      Not(HasSubstr("112233"))));
+  }
+  put(kHex, 0640);
+  EXPECT_TRUE(read_token_file(path_) == Token::parse(kHex, "")) << "a group's is only warned about";
+}
+
+TEST_F(TokenFile, ThatIsNoneIsNamed) {
+  EXPECT_THAT(message_of<UsageError>([&] { read_token_file(path_); }),
+              AllOf(HasSubstr(path_.string()), HasSubstr("No such file")));
+  put(std::string(100'000, '0'), 0600);
+  EXPECT_THAT(message_of<UsageError>([&] { read_token_file(path_); }), HasSubstr("holds no token"));
+  EXPECT_THROW(read_token_file(folder_.path()), UsageError);
+  const auto pipe = folder_.path() / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(message_of<UsageError>([&] { read_token_file(pipe); }), HasSubstr("no regular file"));
+}
+
+class TokenEnvironment : public TokenFile {
+ protected:
+  void TearDown() override {
+    unsetenv(kTokenVariable);
+    unsetenv(kTokenFileVariable);
+  }
+};
+
+TEST_F(TokenEnvironment, ComesFromFileOrVariable) {
+  EXPECT_FALSE(token_from_environment());
+  setenv(kTokenVariable, "", 1);
+  EXPECT_FALSE(token_from_environment()) << "empty is unset";
+  setenv(kTokenVariable, kHex.c_str(), 1);
+  EXPECT_TRUE(token_from_environment() == Token::parse(kHex, ""));
+  put(kHex, 0600);
+  setenv(kTokenFileVariable, path_.c_str(), 1);
+  EXPECT_TRUE(token_from_environment() == Token::parse(kHex, "")) << "the same from both";
+  put(std::string(64, '1'), 0600);
+  EXPECT_THAT(
+      message_of<UsageError>([&] { token_from_environment(); }),
+      AllOf(HasSubstr("TUTTI_TOKEN_FILE"), HasSubstr("different tokens"), Not(HasSubstr("1111"))));
+}
+
+}  // namespace
+}  // namespace tutti
