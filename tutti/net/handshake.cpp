@@ -5,11 +5,13 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
+#include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "tutti/base/check.h"
-#include "tutti/net/link.h"
+#include "tutti/net/socket_link.h"
 
 namespace tutti {
 namespace {
@@ -271,7 +273,9 @@ bool Handshake::proves(Role signer, std::string_view proof) const {
   return CRYPTO_memcmp(proof_of(signer).data(), proof.data(), kProofBytes) == 0;
 }
 
-bool advance(Handshake& handshake, Link& link) {
+namespace detail {
+
+bool advance(Handshake& handshake, SocketLink& link) {
   while (true) {
     const std::string_view output = handshake.to_send();
     if (!output.empty()) {
@@ -286,8 +290,24 @@ bool advance(Handshake& handshake, Link& link) {
     const size_t most = std::min(handshake.wanted(), sizeof bytes);
     const int64_t got = link.read_some(bytes, static_cast<int64_t>(most));
     if (got == 0) return false;
+    if (!handshake.has_hello()) handshake.bind_to(link.binding());  // secured: bytes came through
     handshake.receive({bytes, static_cast<size_t>(got)});
   }
 }
 
+void finish(Handshake& handshake, SocketLink& link, const Deadline& deadline) {
+  while (!advance(handshake, link)) {
+    const bool sends = !handshake.to_send().empty();
+    pollfd entry{link.descriptor(), sends ? link.wants_to_write() : link.wants_to_read(), 0};
+    const auto left = std::min<int64_t>(deadline.left().count(), 1'000'000);
+    const int ready = poll(&entry, 1, static_cast<int>(left));
+    if (ready < 0 && errno != EINTR) throw Error("poll: " + errno_words(errno));
+    if (ready <= 0 && deadline.passed()) {
+      throw Timeout(fmt::format("{} did not finish the handshake in {} ms", link.peer(),
+                                deadline.limit().count()));
+    }
+  }
+}
+
+}  // namespace detail
 }  // namespace tutti

@@ -111,9 +111,13 @@ class Handshake {
   Facts peer_;
 };
 
-class Link;
+namespace detail {
+class SocketLink;
 
 /// Moves what goes now; true when done. Throws as Handshake and Link do.
-bool advance(Handshake& handshake, Link& link);
+bool advance(Handshake& handshake, SocketLink& link);
+/// The same until done. Throws Timeout at the deadline.
+void finish(Handshake& handshake, SocketLink& link, const Deadline& deadline);
+}  // namespace detail
 
 }  // namespace tutti

@@ -21,7 +21,8 @@ class Link {
   virtual ~Link() = default;
 
   /// Writes from the pieces, in order, as much as goes without waiting; returns the bytes taken, 0
-  /// when the stream is full. Throws PeerLost, naming the peer, when the connection is gone.
+  /// when the stream is full: the next call then begins with the same bytes (a TLS record may hold
+  /// them already). Throws PeerLost, naming the peer, when the connection is gone.
   virtual int64_t write_some(std::span<const iovec> pieces) = 0;
 
   /// Reads at most `bytes`; returns how many came, 0 when nothing is there now. Throws PeerLost

@@ -1,12 +1,13 @@
 // The handshake as bytes in and bytes out: who gets in, who does not, and what each side says.
 #include <gmock/gmock.h>
+#include <sys/socket.h>
 
 #include <random>
 #include <string>
 
 #include "tutti/base/error.h"
 #include "tutti/net/handshake.h"
-#include "tutti/net/link.h"
+#include "tutti/net/socket_link.h"
 
 #include "tests/support/message_of.h"
 
@@ -323,18 +324,31 @@ TEST(Facts, EveryCutAndEveryLeftoverIsRefused) {
   EXPECT_THAT(message_of<Error>([&] { parse_facts(escape); }), HasSubstr("cannot be printed"));
 }
 
+TEST(Handshake, HasADeadline) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const FileDescriptor silent(ends[1]);
+  const auto link = detail::make_plain_socket_link(FileDescriptor(ends[0]), "rank 3");
+  Handshake c(Role::client, Token::random(), kClient);
+  EXPECT_THAT(message_of<Timeout>([&] { detail::finish(c, *link, Deadline(Millis(1))); }),
+              HasSubstr("rank 3 did not finish the handshake in 1 ms"));
+}
+
 TEST(Handshake, RunsOverLinksAndLeavesWhatFollows) {
-  auto [one, two] = make_link_pair("server", "client");
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const auto one = detail::make_plain_socket_link(FileDescriptor(ends[0]), "the server");
+  const auto two = detail::make_plain_socket_link(FileDescriptor(ends[1]), "the client");
   const Token token = Token::random();
   Handshake c(Role::client, token, kClient), s(Role::server, token, kServer);
-  EXPECT_FALSE(advance(c, *one));
-  EXPECT_FALSE(advance(s, *two));
-  EXPECT_FALSE(advance(c, *one));
-  EXPECT_TRUE(advance(s, *two));
+  EXPECT_FALSE(detail::advance(c, *one));
+  EXPECT_FALSE(detail::advance(s, *two));
+  EXPECT_FALSE(detail::advance(c, *one));
+  EXPECT_TRUE(detail::advance(s, *two));
   char after[] = "first bytes of the engine";
   const iovec piece{after, sizeof after};
   ASSERT_EQ(two->write_some({&piece, 1}), static_cast<int64_t>(sizeof after));
-  EXPECT_TRUE(advance(c, *one));
+  EXPECT_TRUE(detail::advance(c, *one));
   char got[sizeof after] = {};
   EXPECT_EQ(one->read_some(got, sizeof got), static_cast<int64_t>(sizeof after));
   EXPECT_STREQ(got, after);

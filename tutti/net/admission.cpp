@@ -1,0 +1,194 @@
+#include "tutti/net/admission.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/base/event.h"
+#include "tutti/base/log.h"
+#include "tutti/net/connect.h"
+#include "tutti/net/tls.h"
+
+namespace tutti::detail {
+namespace {
+
+// Between two looks at the handshakes under way: a burst of connections does not starve them.
+constexpr int kAcceptsAtOnce = 32;
+constexpr Millis kPauseWithoutDescriptors{100};
+
+bool is_shortage(int error_number) {
+  return error_number == EMFILE || error_number == ENFILE || error_number == ENOBUFS ||
+         error_number == ENOMEM;
+}
+
+/// Strangers may take at most a quarter of what the process may open.
+size_t bounded_by_descriptors(size_t wanted) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
+  return std::clamp<size_t>(limit.rlim_cur / 4, 1, wanted);
+}
+
+FileDescriptor make_wake() {
+  FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) throw Error("eventfd: " + errno_words(errno));
+  return wake;
+}
+
+}  // namespace
+
+void RefusalLog::refused(const std::string& from, std::string_view why, TimePoint now) {
+  emit("net.refused", {{"from", std::string_view(from)}, {"why", why}});
+  if (now - window_ >= kWindow) {
+    if (in_window_ > kLines) {
+      log(LogLevel::warning, "{}: refused {} more connections", place_, in_window_ - kLines);
+    }
+    window_ = now;
+    in_window_ = 0;
+  }
+  if (++in_window_ <= kLines) {
+    log(LogLevel::warning, "{}: refused a connection from {}: {}", place_, from, why);
+  }
+}
+
+Admission::Admission(FileDescriptor socket, const Credentials& credentials, std::string identity,
+                     const AdmissionLimits& limits, Admitted admitted)
+    : socket_(std::move(socket)),
+      wake_(make_wake()),
+      credentials_(credentials),
+      identity_(std::move(identity)),
+      limits_(limits),
+      admitted_(std::move(admitted)),
+      log_("port " + std::to_string(local_address_of(socket_.get()).port())) {
+  limits_.max_pending = bounded_by_descriptors(limits.max_pending);
+}
+
+void Admission::stop() noexcept {
+  stopped_.store(true);
+  eventfd_write(wake_.get(), 1);
+}
+
+void Admission::run(const std::function<void()>& tick) {
+  while (!stopped_.load()) {
+    wait();
+    drop_late();
+    tick();
+  }
+  pending_.clear();
+}
+
+Millis Admission::until_next() const {
+  TimePoint next = Clock::now() + Millis(1000);
+  if (!pending_.empty()) next = std::min(next, pending_.front().since + limits_.handshake);
+  if (accepts_again_ > Clock::now()) next = std::min(next, accepts_again_);
+  return std::max(Millis{0}, std::chrono::ceil<Millis>(next - Clock::now()));
+}
+
+void Admission::wait() {
+  const bool accepts = Clock::now() >= accepts_again_;
+  std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0},
+                                 {accepts ? socket_.get() : -1, POLLIN, 0}};
+  std::vector<Place> places;
+  for (auto place = pending_.begin(); place != pending_.end(); ++place) {
+    const bool sends = !place->handshake.to_send().empty();
+    const short wanted = sends ? place->link->wants_to_write() : place->link->wants_to_read();
+    entries.push_back({place->link->descriptor(), wanted, 0});
+    places.push_back(place);
+  }
+  const int ready = poll(entries.data(), entries.size(), static_cast<int>(until_next().count()));
+  if (ready < 0 && errno != EINTR) throw Error("poll: " + errno_words(errno));
+  if (ready <= 0) return;
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (entries[i + 2].revents != 0) move_on(places[i]);
+  }
+  if (entries[1].revents != 0) accept_some();
+}
+
+void Admission::accept_some() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
+    sockaddr_storage raw{};
+    socklen_t length = sizeof raw;
+    auto* address = reinterpret_cast<sockaddr*>(&raw);
+    FileDescriptor socket(accept4(socket_.get(), address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket) {
+      take(std::move(socket), Address(address, length));
+    } else if (is_shortage(errno)) {
+      log_.refused("the queue of the port", "no descriptor or memory is left for a connection",
+                   Clock::now());
+      if (!pending_.empty()) make_room();
+      accepts_again_ = Clock::now() + kPauseWithoutDescriptors;
+      return;
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return;
+    }  // else that one connection has failed already, or EINTR: the next
+  }
+}
+
+void Admission::take(FileDescriptor socket, const Address& from) {
+  if (pending_.size() >= limits_.max_pending) make_room();
+  try {
+    pending_.emplace_back(make_socket_link(credentials_.tls.get(), std::move(socket), from.text(),
+                                           TlsContext::Side::server),
+                          from,
+                          Handshake(Handshake::Role::server, credentials_.token,
+                                    {.job = credentials_.job, .to = identity_}));
+    move_on(std::prev(pending_.end()));
+  } catch (const Error& error) {
+    log_.refused(from.text(), error.what(), Clock::now());
+  }
+}
+
+void Admission::make_room() {
+  const auto silent = std::find_if(pending_.begin(), pending_.end(),
+                                   [](const Pending& p) { return !p.handshake.has_hello(); });
+  refuse(silent == pending_.end() ? pending_.begin() : silent,
+         "too many connections at once, and it was the slowest");
+}
+
+void Admission::move_on(Place pending) {
+  try {
+    if (!advance(pending->handshake, *pending->link)) return;
+  } catch (const PeerLost&) {
+    refuse(pending, pending->handshake.has_hello() ? "it left in the middle of the handshake"
+                                                   : "it left without a word: a port scan?");
+    return;
+  } catch (const Error& error) {
+    refuse(pending, error.what());
+    return;
+  }
+  const Facts facts = pending->handshake.peer();
+  pending->link->name_peer(facts.rank >= 0
+                               ? fmt::format("rank {} ({})", facts.rank, pending->from.text())
+                               : pending->from.text());
+  const auto link = std::make_shared<std::unique_ptr<SocketLink>>(std::move(pending->link));
+  const Address from = pending->from;
+  pending_.erase(pending);
+  try {
+    admitted_(std::move(*link), facts, from);
+  } catch (const std::exception& error) {
+    log_.refused(from.text(), error.what(), Clock::now());
+  }
+}
+
+void Admission::refuse(Place pending, std::string_view why) {
+  log_.refused(pending->from.text(), why, Clock::now());
+  try {  // an honest peer of another version or job is told so, if that goes at once
+    advance(pending->handshake, *pending->link);
+  } catch (const Error&) {
+  }
+  pending_.erase(pending);
+}
+
+void Admission::drop_late() {
+  while (!pending_.empty() && Clock::now() - pending_.front().since >= limits_.handshake) {
+    refuse(pending_.begin(),
+           fmt::format("it did not prove itself within {} ms", limits_.handshake.count()));
+  }
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,114 @@
+#include "tutti/net/connect_link.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "tutti/base/error.h"
+#include "tutti/base/stop.h"
+#include "tutti/net/connect.h"
+#include "tutti/net/socket_link.h"
+#include "tutti/net/tls.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+
+// As connect_with_retry(): first after 10 ms, at last once a second.
+constexpr Millis kFirstPause = 10ms;
+constexpr Millis kLongestPause = 1s;
+// A try that hangs (a process that was stopped, a port of something else) makes way for the next.
+constexpr Millis kOneTry = 10s;
+
+/// Connected, but not let in before anything was said: it may be overloaded, or just ending.
+class TurnedAway : public PeerLost {
+ public:
+  using PeerLost::PeerLost;
+};
+
+/// Runs the handshake; says in whose words it failed, and where.
+void authenticate(Handshake& handshake, detail::SocketLink& link, const Deadline& deadline) {
+  try {
+    detail::finish(handshake, link, deadline);
+  } catch (const Mismatch& error) {
+    throw Mismatch(fmt::format("handshake with {}: {}", link.peer(), error.what()));
+  } catch (const Timeout&) {
+    throw;
+  } catch (const PeerLost& error) {
+    if (!handshake.has_hello()) {
+      throw TurnedAway(
+          fmt::format("handshake with {}: it closed the connection without a word\n  "
+                      "it has just ended, has too many connections, or is no process "
+                      "of tutti",
+                      link.peer()));
+    }
+    throw Mismatch(
+        fmt::format("handshake with {}: it closed the connection at the proof of the "
+                    "token\n  it holds another token, most likely, or is of another job: "
+                    "look at its log",
+                    link.peer()));
+  } catch (const Error& error) {
+    throw Mismatch(fmt::format("handshake with {}: {}\n  something else listens at that port",
+                               link.peer(), error.what()));
+  }
+}
+
+std::unique_ptr<Link> secure(FileDescriptor socket, const Credentials& credentials, Facts facts,
+                             const std::string& who, const Deadline& deadline, Facts* peer_facts) {
+  const Address target = peer_address_of(socket.get());
+  auto link = detail::make_socket_link(credentials.tls.get(), std::move(socket),
+                                       fmt::format("{} ({})", who, target.text()),
+                                       TlsContext::Side::client);
+  facts.job = credentials.job;
+  Handshake handshake(Handshake::Role::client, credentials.token, std::move(facts));
+  authenticate(handshake, *link, deadline);
+  if (peer_facts != nullptr) *peer_facts = handshake.peer();
+  return link;
+}
+
+Timeout gave_up(const HostPort& target, const std::string& who, const Deadline& deadline, int tries,
+                const std::string& cause) {
+  return Timeout(fmt::format("{} did not let this process in at {} in {} ms, {} {}\n  last: {}",
+                             who, target.text(), deadline.limit().count(), tries,
+                             tries == 1 ? "try" : "tries", cause));
+}
+
+}  // namespace
+
+std::unique_ptr<Link> connect_link(const Address& target, const Credentials& credentials,
+                                   Facts facts, const std::string& who, const Deadline& deadline,
+                                   Facts* peer_facts) {
+  for (Millis pause = kFirstPause;; pause *= 2) {
+    try {
+      return secure(connect_to(target, who, deadline), credentials, facts, who, deadline,
+                    peer_facts);
+    } catch (const TurnedAway&) {  // a burst of others may have pushed this one out
+      if (pause > kLongestPause || deadline.left() < pause) throw;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+std::unique_ptr<Link> connect_link_with_retry(const HostPort& target,
+                                              const Credentials& credentials, const Facts& facts,
+                                              const std::string& who, const Deadline& deadline,
+                                              Facts* peer_facts) {
+  std::string cause;
+  int tries = 0;
+  for (Millis pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    throw_if_stop_requested(("connecting to " + who).c_str());
+    ++tries;
+    const Deadline one(std::min(kOneTry, deadline.left()));
+    try {
+      return secure(connect_with_retry(target, who, one), credentials, facts, who, one, peer_facts);
+    } catch (const Mismatch&) {
+      throw;
+    } catch (const Error& error) {
+      cause = error.what();
+    }
+    if (deadline.passed()) throw gave_up(target, who, deadline, tries, cause);
+    std::this_thread::sleep_for(std::min(pause, deadline.left()));
+  }
+}
+
+}  // namespace tutti
