@@ -1,0 +1,21 @@
+# Engines that need a library of somebody else's: found or not, never required. The folder of one
+# that is absent gives its stand-in alone, NAME_absent.cpp.
+set(MPI_CXX_SKIP_MPICXX ON)  # the C API alone
+find_package(MPI QUIET COMPONENTS CXX)
+set(TUTTI_WITH_MPI "${MPI_CXX_FOUND}")
+
+# tutti_engine(MODULE NAME FOUND LIBRARIES...): adds the folder MODULE/NAME to a module.
+function(tutti_engine module name found)
+  set(folder "${CMAKE_CURRENT_SOURCE_DIR}/${module}/${name}")
+  file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.cpp")
+  set(absent "${folder}/${name}_absent.cpp")
+  if(found)
+    list(REMOVE_ITEM sources "${absent}")
+    target_link_libraries(tutti_${module} PRIVATE ${ARGN})
+    message(STATUS "tutti: engine ${name}: yes")
+  else()
+    set(sources "${absent}")
+    message(STATUS "tutti: engine ${name}: no, its library is not here")
+  endif()
+  target_sources(tutti_${module} PRIVATE ${sources})
+endfunction()
