@@ -22,7 +22,9 @@ build: setup  ## build everything: library, program, tests, examples, benchmarks
 	$(CONFIGURE) --preset release
 	cmake --build --preset release --parallel $(JOBS)
 
-test: build  ## on a fresh machine: set up, build, run every test
+test:  ## on a fresh machine: set up, build, run every test
+	@tools/setup --test
+	@$(MAKE) --no-print-directory build
 	ctest --preset release --parallel $(TEST_JOBS) --output-junit $(CURDIR)/build/tests.xml
 
 bench:  ## compare with PyTorch on this machine (installs the peers first)
