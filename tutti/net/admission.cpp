@@ -34,6 +34,14 @@ size_t bounded_by_descriptors(size_t wanted) {
   return std::clamp<size_t>(limit.rlim_cur / 4, 1, wanted);
 }
 
+/// Who connected to a Unix socket.
+std::string local_process(int socket) {
+  ucred who{};
+  socklen_t length = sizeof who;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &length) != 0) return "a local process";
+  return fmt::format("process {} of user {}", who.pid, who.uid);
+}
+
 FileDescriptor make_wake() {
   FileDescriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) throw Error("eventfd: " + errno_words(errno));
@@ -56,15 +64,15 @@ void RefusalLog::refused(const std::string& from, std::string_view why, TimePoin
   }
 }
 
-Admission::Admission(FileDescriptor socket, const Credentials& credentials, std::string identity,
-                     const AdmissionLimits& limits, Admitted admitted)
+Admission::Admission(FileDescriptor socket, std::string place, const Credentials& credentials,
+                     std::string identity, const AdmissionLimits& limits, Admitted admitted)
     : socket_(std::move(socket)),
       wake_(make_wake()),
       credentials_(credentials),
       identity_(std::move(identity)),
       limits_(limits),
       admitted_(std::move(admitted)),
-      log_("port " + std::to_string(local_address_of(socket_.get()).port())) {
+      log_(std::move(place)) {
   limits_.max_pending = bounded_by_descriptors(limits.max_pending);
 }
 
@@ -116,7 +124,8 @@ void Admission::accept_some() {
     auto* address = reinterpret_cast<sockaddr*>(&raw);
     FileDescriptor socket(accept4(socket_.get(), address, &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) {
-      take(std::move(socket), Address(address, length));
+      const bool is_local = raw.ss_family == AF_UNIX;
+      take(std::move(socket), is_local ? Address() : Address(address, length));
     } else if (is_shortage(errno)) {
       log_.refused("the queue of the port", "no descriptor or memory is left for a connection",
                    Clock::now());
@@ -131,15 +140,16 @@ void Admission::accept_some() {
 
 void Admission::take(FileDescriptor socket, const Address& from) {
   if (pending_.size() >= limits_.max_pending) make_room();
+  const std::string name = from.family() == AF_UNSPEC ? local_process(socket.get()) : from.text();
   try {
-    pending_.emplace_back(make_socket_link(credentials_.tls.get(), std::move(socket), from.text(),
-                                           TlsContext::Side::server),
-                          from,
-                          Handshake(Handshake::Role::server, credentials_.token,
-                                    {.job = credentials_.job, .to = identity_}));
+    pending_.emplace_back(
+        make_socket_link(credentials_.tls.get(), std::move(socket), name, TlsContext::Side::server),
+        from,
+        Handshake(Handshake::Role::server, credentials_.token,
+                  {.job = credentials_.job, .to = identity_}));
     move_on(std::prev(pending_.end()));
   } catch (const Error& error) {
-    log_.refused(from.text(), error.what(), Clock::now());
+    log_.refused(name, error.what(), Clock::now());
   }
 }
 
@@ -161,22 +171,20 @@ void Admission::move_on(Place pending) {
     refuse(pending, error.what());
     return;
   }
-  const Facts facts = pending->handshake.peer();
-  pending->link->name_peer(facts.rank >= 0
-                               ? fmt::format("rank {} ({})", facts.rank, pending->from.text())
-                               : pending->from.text());
-  const auto link = std::make_shared<std::unique_ptr<SocketLink>>(std::move(pending->link));
-  const Address from = pending->from;
+  Pending admitted = std::move(*pending);
   pending_.erase(pending);
+  const Facts& facts = admitted.handshake.peer();
+  const std::string name = admitted.link->peer();
+  if (facts.rank >= 0) admitted.link->name_peer(fmt::format("rank {} ({})", facts.rank, name));
   try {
-    admitted_(std::move(*link), facts, from);
+    admitted_(std::move(admitted.link), facts, admitted.from);
   } catch (const std::exception& error) {
-    log_.refused(from.text(), error.what(), Clock::now());
+    log_.refused(name, error.what(), Clock::now());
   }
 }
 
 void Admission::refuse(Place pending, std::string_view why) {
-  log_.refused(pending->from.text(), why, Clock::now());
+  log_.refused(pending->link->peer(), why, Clock::now());
   try {  // an honest peer of another version or job is told so, if that goes at once
     advance(pending->handshake, *pending->link);
   } catch (const Error&) {

@@ -30,6 +30,7 @@ class RefusalLog {
   static constexpr Millis kWindow{10'000};
 
   explicit RefusalLog(std::string place) : place_(std::move(place)) {}
+  /// `from` is the other side's address; `now` is given for tests.
   void refused(const std::string& from, std::string_view why, TimePoint now);
 
  private:
@@ -38,24 +39,30 @@ class RefusalLog {
   int in_window_ = 0;
 };
 
+/// Bounds on what strangers can take.
 struct AdmissionLimits {
-  size_t max_pending = 256;
-  Millis handshake{5'000};
+  size_t max_pending = 256;  ///< handshakes at once; a quarter of the descriptors at most
+  Millis handshake{5'000};   ///< for one of them
 };
 
 class Admission {
  public:
-  using Admitted = std::function<void(std::unique_ptr<Link>, const Facts&, const Address& from)>;
+  /// Gets who was let in, in the thread of run(). `from` is none for a Unix socket. What it throws
+  /// is logged as a refusal.
+  using Admitted =
+      std::function<void(std::unique_ptr<SocketLink>, const Facts&, const Address& from)>;
 
-  /// `socket` listens and does not wait. `identity` goes into the handshake.
-  Admission(FileDescriptor socket, const Credentials& credentials, std::string identity,
-            const AdmissionLimits& limits, Admitted admitted);
+  /// `socket` listens and does not wait; `place` names it in the log: "port 29500". `identity` goes
+  /// into the handshake.
+  Admission(FileDescriptor socket, std::string place, const Credentials& credentials,
+            std::string identity, const AdmissionLimits& limits, Admitted admitted);
 
   /// Works until stop(). Calls `tick` at least once a second.
   void run(const std::function<void()>& tick);
   void stop() noexcept;
 
  private:
+  /// A connection that has not proved itself yet. Its link is named by where it comes from.
   struct Pending {
     Pending(std::unique_ptr<SocketLink> link, const Address& from, Handshake handshake)
         : link(std::move(link)), from(from), handshake(std::move(handshake)) {}
@@ -67,11 +74,11 @@ class Admission {
   };
   using Place = std::list<Pending>::iterator;
 
-  void wait();
-  void accept_some();
+  void wait();         ///< until something comes or is due, and moves it on
+  void accept_some();  ///< not all: others want their turn
   void take(FileDescriptor socket, const Address& from);
-  void make_room();
-  void move_on(Place pending);
+  void make_room();             ///< drops the one that deserves it most
+  void move_on(Place pending);  ///< removes it when it has proved itself or failed
   void refuse(Place pending, std::string_view why);
   void drop_late();
   Millis until_next() const;

@@ -106,6 +106,10 @@ void SocketLink::fail(const char* operation, int error_number) const {
   throw PeerLost(fmt::format("the connection to {} broke: {}", peer_, errno_words(error_number)));
 }
 
+void name_peer(Link& link, std::string peer) {
+  if (auto* named = dynamic_cast<SocketLink*>(&link)) named->name_peer(std::move(peer));
+}
+
 std::unique_ptr<SocketLink> make_plain_socket_link(FileDescriptor socket, std::string peer) {
   return std::make_unique<PlainLink>(std::move(socket), std::move(peer));
 }

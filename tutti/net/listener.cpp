@@ -64,12 +64,11 @@ struct Listener::Implementation {
         identity(random_identity()),
         socket(listening_socket(at)),
         address(local_address_of(socket.get())),
-        admission(std::move(socket), credentials, identity,
+        admission(std::move(socket), fmt::format("port {}", address.port()), credentials, identity,
                   {.max_pending = static_cast<size_t>(chosen.max_pending),
                    .handshake = chosen.handshake_limit},
-                  [this](std::unique_ptr<Link> link, const Facts& facts, const Address& from) {
-                    admit({std::move(link), facts, from});
-                  }),
+                  [this](std::unique_ptr<detail::SocketLink> link, const Facts& facts,
+                         const Address& from) { admit({std::move(link), facts, from}); }),
         thread([this] { work(); }) {}
 
   void work() noexcept {

@@ -39,6 +39,10 @@ class SocketLink : public Link {
   std::atomic<bool> ended_{false};
 };
 
+/// Renames the other side of a link that came from a Listener or connect_link(); other kinds keep
+/// their name.
+void name_peer(Link& link, std::string peer);
+
 std::unique_ptr<SocketLink> make_plain_socket_link(FileDescriptor socket, std::string peer);
 
 }  // namespace tutti::detail
