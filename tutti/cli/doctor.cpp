@@ -20,6 +20,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/cli/commands.h"
 
@@ -61,6 +62,17 @@ int64_t descriptor_limit() {
   return static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, int64_t{1} << 30));
 }
 
+nlohmann::json json_of(const ClusterSpec& spec) {
+  nlohmann::json json = {{"source", spec.source},           {"job", spec.job},
+                         {"kind", name_of(spec.kind)},      {"task", spec.task},
+                         {"num_workers", spec.num_workers}, {"notes", spec.notes}};
+  if (spec.worker >= 0) json["worker"] = spec.worker;
+  if (spec.local_worker) json["local_worker"] = *spec.local_worker;
+  if (spec.num_local_workers) json["num_local_workers"] = *spec.num_local_workers;
+  if (spec.rendezvous) json["rendezvous"] = spec.rendezvous->text();
+  return json;
+}
+
 nlohmann::json json_of(const Examination& facts) {
   const HostFacts& host = facts.host;
   nlohmann::json json = {{"cpu", host.cpu_model},
@@ -88,6 +100,7 @@ nlohmann::json json_of(const Examination& facts) {
   json["cgroup_memory_limit_bytes"] = host.cgroup_memory_limit_bytes
                                           ? nlohmann::json(*host.cgroup_memory_limit_bytes)
                                           : nlohmann::json();
+  json["cluster"] = facts.cluster ? json_of(*facts.cluster) : nlohmann::json();
   json["problems"] = nlohmann::json::array();
   for (const Problem& problem : problems_of(facts)) {
     json["problems"].push_back(
@@ -122,10 +135,19 @@ void print(const Examination& facts) {
   row("LibTorch", fmt::format("{}, BLAS {}, {}, {} ABI, kernels for {}, {} threads",
                               facts.torch.version, facts.torch.blas, facts.torch.openmp,
                               facts.torch.abi, facts.torch.cpu_capability, facts.torch.threads));
+  if (facts.cluster) std::printf("\nThe job: %s\n", to_string(*facts.cluster).c_str());
   const auto problems = problems_of(facts);
   std::printf("\n%s\n", problems.empty() ? "Nothing is wrong." : "What is wrong:");
   for (const Problem& problem : problems) {
     std::printf("  %s\n    %s\n", problem.what.c_str(), problem.cure.c_str());
+  }
+}
+
+void examine_cluster(Examination& facts) {
+  try {
+    facts.cluster = cluster_spec(environment_variables());
+  } catch (const UsageError& error) {
+    facts.cluster_error = error.what();
   }
 }
 
@@ -140,6 +162,7 @@ Examination examine() {
   facts.kernel = kernel_release();
   facts.addresses = addresses();
   facts.engines = {"solo", "shm"};
+  examine_cluster(facts);
   facts.memfd_works = FileDescriptor(memfd_create("tutti-doctor", MFD_CLOEXEC)).get() >= 0;
   facts.pidfd_works =
       FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))).get() >= 0;
@@ -165,6 +188,10 @@ std::vector<Problem> problems_of(const Examination& facts) {
   if (facts.torch.abi == "old") {
     all.push_back(
         {"LibTorch has the old C++ ABI", "run tools/setup, which installs the right one", true});
+  }
+  if (!facts.cluster_error.empty()) {
+    all.push_back({"the launcher's variables do not say who is in the job: " + facts.cluster_error,
+                   "see docs/guide/launching.md", true});
   }
   if (host.memory_left_bytes() < kGiB) {
     all.push_back({fmt::format("only {} of memory are left", size_words(host.memory_left_bytes())),

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/base/host.h"
 #include "tutti/cli/torch_facts.h"
+#include "tutti/cluster/cluster_spec.h"
 
 namespace tutti::cli {
 
@@ -21,6 +23,8 @@ struct Examination {
   std::vector<std::string> engines;    ///< built in
   bool memfd_works = true;
   bool pidfd_works = true;
+  std::optional<ClusterSpec> cluster;  ///< the job, when a launcher's variables are set
+  std::string cluster_error;           ///< what is wrong with them; "" nothing
 };
 
 /// Looks at this machine.

@@ -4,10 +4,15 @@
 
 namespace tutti::detail {
 
+// Who this worker is.
 inline constexpr const char* kWorkerVariable = "TUTTI_WORKER";
 inline constexpr const char* kNumWorkersVariable = "TUTTI_NUM_WORKERS";
 inline constexpr const char* kJobVariable = "TUTTI_JOB";
+inline constexpr const char* kLocalWorkerVariable = "TUTTI_LOCAL_WORKER";
+// Descriptors that it inherits.
 inline constexpr const char* kSegmentVariable = "TUTTI_SEGMENT_FD";
 inline constexpr const char* kLifelineVariable = "TUTTI_LIFELINE_FD";
+// Where the workers meet: by hand under other launchers.
+inline constexpr const char* kRendezvousVariable = "TUTTI_RENDEZVOUS";
 
 }  // namespace tutti::detail

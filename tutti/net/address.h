@@ -56,6 +56,7 @@ struct HostPort {
   uint16_t port = 0;
 
   std::string text() const;  ///< as parse_host_port() takes it
+  bool operator==(const HostPort&) const = default;
 };
 
 /// "node7:29500", "10.0.0.7:29500", "[::1]:29500"; the port may be missing when there is a default.

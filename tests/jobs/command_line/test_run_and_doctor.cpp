@@ -125,5 +125,19 @@ TEST(Doctor, JsonHasTheSameFacts) {
   EXPECT_TRUE(json.at("problems").is_array());
 }
 
+TEST(Doctor, SaysWhoIsInTheJob) {
+  const auto under = [](const char* variables) {
+    return run_command(
+        {"sh", "-c", std::string("env ") + variables + " \"$0\" doctor", TUTTI_PROGRAM});
+  };
+  const auto worker = under("RANK=1 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=4000");
+  EXPECT_EQ(worker.exit_code, 0) << worker.err;
+  EXPECT_THAT(worker.out, AllOf(HasSubstr("The job: worker 1 of 2, as RANK and WORLD_SIZE says"),
+                                HasSubstr("rendezvous  node1:4000")));
+  const auto wrong = under("RANK=2 WORLD_SIZE=2");
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.out, HasSubstr("RANK=2 contradicts WORLD_SIZE=2"));
+}
+
 }  // namespace
 }  // namespace tutti::test

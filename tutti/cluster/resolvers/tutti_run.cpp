@@ -1,0 +1,27 @@
+// `tutti run`: TUTTI_WORKER of TUTTI_NUM_WORKERS. The rest (job, rendezvous, token) may be given by
+// hand to workers of any launcher, so cluster_spec.cpp reads it.
+#include "tutti/base/error.h"
+#include "tutti/cluster/environment.h"
+#include "tutti/cluster/resolvers/resolver.h"
+
+namespace tutti::detail {
+
+std::optional<Claim> tutti_run_claim(const Variables& variables) {
+  const auto worker = number_in(variables, kWorkerVariable);
+  // TUTTI_NUM_WORKERS alone is the size of a job whose launcher does not say it.
+  if (!worker) return std::nullopt;
+  Claim claim{.number_variable = kWorkerVariable, .size_variable = kNumWorkersVariable};
+  ClusterSpec& spec = claim.spec;
+  spec.source = "tutti run";
+  spec.worker = spec.task = *worker;
+  spec.num_workers = needed_number(variables, kNumWorkersVariable, kWorkerVariable, 1);
+  require_below({kWorkerVariable, spec.worker}, {kNumWorkersVariable, spec.num_workers});
+  spec.job = job_name(variables, "");
+  spec.local_worker = number_in(variables, kLocalWorkerVariable);
+  if (spec.local_worker) {
+    require_at_most({kLocalWorkerVariable, *spec.local_worker}, {kWorkerVariable, spec.worker});
+  }
+  return claim;
+}
+
+}  // namespace tutti::detail
