@@ -35,34 +35,6 @@ char process_state(int pid) {
 
 }  // namespace
 
-uint32_t pack_call(const Operation& operation) noexcept {
-  const bool reduces = operation.collective == Collective::all_reduce ||
-                       operation.collective == Collective::reduce_scatter;
-  const bool has_root = operation.collective == Collective::broadcast;
-  const bool has_data = operation.collective != Collective::barrier;
-  return static_cast<uint32_t>(operation.collective) |
-         (reduces ? static_cast<uint32_t>(operation.reduce) << 4 : 0) |
-         (has_data ? static_cast<uint32_t>(operation.output.dtype) << 8 : 0) |
-         (has_root ? static_cast<uint32_t>(operation.root) << 16 : 0);
-}
-
-std::string call_words(uint32_t call, int64_t num_elements) {
-  const auto collective = static_cast<Collective>(call & 0xf);
-  const auto reduce = static_cast<ReduceOp>(call >> 4 & 0xf);
-  const auto dtype = static_cast<DType>(call >> 8 & 0xff);
-  const std::string data = fmt::format("of {} {}", num_elements, name_of(dtype));
-  switch (collective) {
-    case Collective::all_reduce:
-    case Collective::reduce_scatter:
-      return fmt::format("{} ({}) {}", name_of(collective), name_of(reduce), data);
-    case Collective::all_gather: return fmt::format("{} {}", name_of(collective), data);
-    case Collective::broadcast:
-      return fmt::format("{} {} from rank {}", name_of(collective), data, call >> 16);
-    default: break;
-  }
-  return std::string(name_of(collective));
-}
-
 void ShmEngine::wait(const Need& need, const Deadline* outer) {
   if (need.flag->spin_until(need.target, policy_.spin_pauses)) return;
   Millis slice = kFirstSlice;
@@ -90,7 +62,7 @@ void ShmEngine::look_for_failure(const Need& need, const Deadline* outer) {
   fail(FailureKind::timeout,
        fmt::format("not done within its limit of {} ms; silent: {}\n"
                    "  look at what the silent ranks are doing, or give a longer limit",
-                   limit.count(), silent_words(need.number)),
+                   limit.count(), silent_words(need)),
        need.number);
 }
 
@@ -157,10 +129,25 @@ void ShmEngine::fail_mismatch(int other, uint64_t number) {
   // Ranks are looked at in order, rank 0 first: when `other` is not rank 0, this rank agrees with
   // it.
   const int odd = other == 0 ? rank_ : other;
+  if (words(0) == words(odd))
+    fail(FailureKind::mismatch,
+         fmt::format("ranks disagree on operation #{}: rank 0 and rank {} gave different counts to "
+                     "{}\n  the list of counts must be the same on every rank",
+                     number + 1, odd, words(0)),
+         number);
   fail(FailureKind::mismatch,
        fmt::format("ranks disagree on operation #{}: rank 0 called {}, rank {} called {}\n"
                    "  every rank must make the same calls in the same order",
                    number + 1, words(0), odd, words(odd)),
+       number);
+}
+
+void ShmEngine::fail_counts(int sender, int64_t sent, int64_t expected, uint64_t number) {
+  fail(FailureKind::mismatch,
+       fmt::format("ranks disagree on operation #{}: rank {} sends {} elements to rank {}, which "
+                   "expects {}\n"
+                   "  send_counts there must say what receive_counts say here",
+                   number + 1, sender, sent, rank_, expected),
        number);
 }
 
@@ -221,8 +208,9 @@ bool ShmEngine::is_behind(int r, uint64_t number) const {
   return static_cast<int32_t>(moved(r) - moved(rank_)) < 0;
 }
 
-// Every rank that operation `number` waits for, with the last it did.
-std::string ShmEngine::silent_words(uint64_t number) const {
+// Every rank that operation `need.number` waits for, with the last it did.
+std::string ShmEngine::silent_words(const Need& need) const {
+  const uint64_t number = need.number;
   std::string words;
   const auto add = [&](int r, bool stopped, const std::string& what) {
     words += fmt::format("{}{}{}: {}", words.empty() ? "" : "; ", rank_words(r),
@@ -238,8 +226,8 @@ std::string ShmEngine::silent_words(uint64_t number) const {
     if (called && !stopped && !is_behind(r, number)) continue;
     add(r, stopped, called ? idle : last_call_words(r));
   }
-  // In a broadcast the root that sends nothing is level with those that have drained all it sent.
-  if (words.empty()) add(entry_of(number).operation.root, false, idle);
+  // Who gives data and does not is level with those that have taken all it gave.
+  if (words.empty()) add(need.rank, false, idle);
   return words;
 }
 

@@ -27,11 +27,12 @@ struct alignas(64) CallLine {
   Flag ticket;                        ///< number of the operation + 1
   uint32_t finished;                  ///< its writer's finished count when it was written
   std::atomic<uint32_t> call;         ///< collective, reduction, dtype, root: see pack_call()
-  std::atomic<int64_t> num_elements;  ///< all_gather: of one part; reduce_scatter: of one part
+  std::atomic<int64_t> num_elements;  ///< as in Announced
   union {
     struct {
       uint64_t input;  ///< 0: memory that peers cannot see
       uint64_t output;
+      uint64_t counts;  ///< fingerprint of the list that all ranks give alike
     } places;
     std::byte payload[kInlineBytes];
   };
@@ -68,11 +69,12 @@ struct Poison {
 struct SegmentFacts {
   uint64_t magic;
   uint32_t version;
-  int32_t size;          ///< ranks
-  int64_t slot_bytes;    ///< of a staging slot
-  int64_t small_bytes;   ///< of a small slot: up to here data is copied when it is announced
-  int64_t stride_bytes;  ///< from one rank's block to the next
-  int64_t fixed_bytes;   ///< header and blocks; memory from allocate() lies behind
+  int32_t size;              ///< ranks
+  int64_t slot_bytes;        ///< of a staging slot
+  int64_t small_bytes;       ///< up to here data is copied when it is announced
+  int64_t small_slot_bytes;  ///< of the slot for it, or for a list of counts
+  int64_t stride_bytes;      ///< from one rank's block to the next
+  int64_t fixed_bytes;       ///< header and blocks; memory from allocate() lies behind
 };
 
 struct SegmentHeader {

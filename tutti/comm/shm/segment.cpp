@@ -39,9 +39,10 @@ SegmentFacts make_facts(int size, const ShmOptions& options) {
   facts.slot_bytes =
       round_up(std::max<int64_t>(options.slot_bytes, int64_t{64} * size), kPageBytes);
   facts.small_bytes = small_bytes_for(size, options);
+  facts.small_slot_bytes = std::max(facts.small_bytes, round_up(int64_t{8} * size, 64));
   facts.stride_bytes =
       detail::kBlockBytes +
-      round_up(detail::kSlots * (facts.small_bytes + facts.slot_bytes), kPageBytes);
+      round_up(detail::kSlots * (facts.small_slot_bytes + facts.slot_bytes), kPageBytes);
   facts.fixed_bytes = detail::kHeaderBytes + size * facts.stride_bytes;
   return facts;
 }

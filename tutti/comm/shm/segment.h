@@ -24,7 +24,7 @@ struct ShmSegment::State {
     return *reinterpret_cast<detail::RankBlock*>(block_start(rank));
   }
   std::byte* small_slot(int rank, uint32_t turn) const noexcept {
-    return block_start(rank) + detail::kBlockBytes + turn * facts().small_bytes;
+    return block_start(rank) + detail::kBlockBytes + turn * facts().small_slot_bytes;
   }
   std::byte* staging_slot(int rank, uint32_t turn) const noexcept {
     return small_slot(rank, detail::kSlots) + turn * facts().slot_bytes;

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "tutti/base/check.h"
-#include "tutti/base/error.h"
+#include "tutti/comm/shm/copy.h"
 
 namespace tutti::detail {
 namespace {
@@ -13,36 +13,23 @@ bool at_least(uint32_t count, uint64_t target) {
   return static_cast<int32_t>(count - static_cast<uint32_t>(target)) >= 0;
 }
 
-// The elements that ranks compare, and the span of this rank's memory that peers must see.
-std::pair<int64_t, MemorySpan> essentials(const Operation& operation) {
-  switch (operation.collective) {
-    case Collective::all_reduce:
-    case Collective::broadcast: return {operation.output.num_elements, operation.output};
-    case Collective::reduce_scatter: return {operation.output.num_elements, operation.input};
-    case Collective::all_gather: return {operation.input.num_elements, operation.input};
-    default: break;
-  }
-  return {0, {}};
-}
-
 }  // namespace
 
 void ShmEngine::add_entry(const Operation& operation) {
-  if (operation.collective > Collective::barrier || operation.partial ||
-      !operation.input_counts.empty() || !operation.output_counts.empty())
-    throw UsageError(
-        fmt::format("{}: engine \"shm\" cannot do this", name_of(operation.collective)));
   while (submitted_ - completed_ == kRingLines) {
     const Ticket oldest = completed_ + 1;
     while (!advance(oldest)) wait(complete_need_, nullptr);
   }
   Entry& entry = entry_of(submitted_);
-  const auto [num_elements, visible] = essentials(operation);
   entry.operation = operation;
   entry.call = pack_call(operation);
-  entry.num_elements = num_elements;
-  entry.payload_bytes = visible.num_bytes();
-  entry.path = entry.payload_bytes <= state_.facts().small_bytes ? Path::small : Path::undecided;
+  entry.announced = announced_of(operation, rank_, size_);
+  const int64_t bytes = entry.announced.largest_bytes;
+  const bool small = bytes >= 0 && bytes <= state_.facts().small_bytes;
+  const bool counts = has_counts(operation);
+  entry.in_line = small && !counts && bytes <= kInlineBytes;
+  entry.in_slot = (small && !entry.in_line) || (counts && bytes < 0);
+  entry.path = small ? Path::small : Path::undecided;
   entry.next_rank = 0;
   entry.staged_chunks = 0;
   entry.drained_chunks = 0;
@@ -102,8 +89,7 @@ bool ShmEngine::publish() {
   while (published_ < submitted_) {
     Entry& entry = entry_of(published_);
     // The line and the slot are free once all have finished the operation that had them last.
-    const bool in_slot = entry.path == Path::small && entry.payload_bytes > kInlineBytes;
-    const uint64_t turns = in_slot ? kSlots : kRingLines;
+    const uint64_t turns = entry.in_slot ? kSlots : kRingLines;
     if (published_ >= turns && !peers_finished(published_ - turns + 1, published_, publish_need_))
       break;
     throw_if_poisoned(published_);
@@ -117,24 +103,28 @@ void ShmEngine::announce(Entry& entry, uint64_t number) {
   CallLine& line = line_of(rank_, number);
   line.finished = static_cast<uint32_t>(worked_);
   line.call.store(entry.call, std::memory_order_relaxed);
-  line.num_elements.store(entry.num_elements, std::memory_order_relaxed);
-  const MemorySpan visible = essentials(entry.operation).second;
-  if (entry.path != Path::small) {
+  line.num_elements.store(entry.announced.num_elements, std::memory_order_relaxed);
+  const MemorySpan& visible = entry.announced.visible;
+  if (entry.in_line) {
+    copy_bytes(line.payload, visible.data, visible.num_bytes());
+  } else {
     line.places.input = place_of(entry.operation.input);
     line.places.output = place_of(entry.operation.output);
-  } else if (entry.payload_bytes > 0) {
-    const bool silent =
-        entry.operation.collective == Collective::broadcast && entry.operation.root != rank_;
-    std::byte* const to = entry.payload_bytes <= kInlineBytes
-                              ? line.payload
-                              : state_.small_slot(rank_, number % kSlots);
-    if (!silent) std::memcpy(to, visible.data, static_cast<size_t>(entry.payload_bytes));
+    line.places.counts = fingerprint(common_counts(entry.operation));
   }
+  std::byte* const slot = state_.small_slot(rank_, number % kSlots);
+  const auto& counts = entry.operation.input_counts;
+  if (entry.in_slot && entry.path == Path::small)
+    copy_bytes(slot, visible.data, visible.num_bytes());
+  else if (entry.in_slot)
+    copy_bytes(slot, counts.data(), static_cast<int64_t>(counts.size() * sizeof(int64_t)));
   line.ticket.set(static_cast<uint32_t>(number + 1));
 }
 
 // True when every rank's announcement of operation `number` is here and says the same call.
 bool ShmEngine::all_announced(Entry& entry, uint64_t number) {
+  const uint64_t own_counts = entry.in_line ? 0 : line_of(rank_, number).places.counts;
+  const bool counts_differ_by_pair = entry.announced.largest_bytes < 0;
   for (int& r = entry.next_rank; r < size_; ++r) {
     if (r == rank_) continue;
     CallLine& line = line_of(r, number);
@@ -145,8 +135,14 @@ bool ShmEngine::all_announced(Entry& entry, uint64_t number) {
     }
     finished_[r] = line.finished;
     if (line.call.load(std::memory_order_relaxed) != entry.call ||
-        line.num_elements.load(std::memory_order_relaxed) != entry.num_elements)
+        line.num_elements.load(std::memory_order_relaxed) != entry.announced.num_elements ||
+        (!entry.in_line && line.places.counts != own_counts))
       fail_mismatch(r, number);
+    if (counts_differ_by_pair) {
+      const int64_t sent = sent_by(r, entry.operation, number).count(rank_);
+      if (sent != entry.operation.output_counts[r])
+        fail_counts(r, sent, entry.operation.output_counts[r], number);
+    }
   }
   return true;
 }
@@ -155,7 +151,10 @@ bool ShmEngine::work() {
   const uint64_t number = worked_;
   Entry& entry = entry_of(number);
   if (entry.next_rank < size_ && !all_announced(entry, number)) return false;
-  if (entry.path == Path::undecided) entry.path = choose_path(entry, number);
+  if (entry.path == Path::undecided) {
+    entry.path = choose_path(entry, number);
+    if (entry.path == Path::staged) entry.longest = longest_part(entry.operation, number);
+  }
   if (entry.path == Path::small)
     transfer_small(entry, number);
   else if (entry.path == Path::direct)

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tutti/comm/engine.h"
+#include "tutti/comm/shm/call.h"
 #include "tutti/comm/shm/segment.h"
 
 namespace tutti::detail {
@@ -44,10 +45,12 @@ class ShmEngine final : public Engine {
   struct Entry {
     Operation operation;
     uint32_t call = 0;
-    int64_t num_elements = 0;   ///< as in CallLine
-    int64_t payload_bytes = 0;  ///< what peers must see of this rank's memory
+    Announced announced;
+    bool in_line = false;  ///< its data, if small, travels in the line itself
+    bool in_slot = false;  ///< its data or counts travel in a small slot
     Path path = Path::undecided;
-    int next_rank = 0;  ///< whose announcement is looked at next
+    int64_t longest = 0;  ///< staged: elements of the longest part of all ranks
+    int next_rank = 0;    ///< whose announcement is looked at next
     int64_t staged_chunks = 0;
     int64_t drained_chunks = 0;
     std::optional<TimePoint> deadline;  ///< set on submit, or when run() first sleeps
@@ -75,14 +78,21 @@ class ShmEngine final : public Engine {
   bool peers_finished(uint64_t target, uint64_t number, Need& need);
   void announce(Entry& entry, uint64_t number);
 
-  // Moving data (transfer.cpp).
+  // Moving data (transfer.cpp, staged.cpp).
   Path choose_path(const Entry& entry, uint64_t number) const;
   void transfer_small(const Entry& entry, uint64_t number);
   void transfer_direct(const Entry& entry, uint64_t number);
+  void reduce_direct(const Operation& operation, uint64_t number);
+  void copy_direct(const Operation& operation, uint64_t number);
   bool transfer_staged(Entry& entry, uint64_t number);
-  bool stage_chunk(Entry& entry, uint64_t number, int64_t chunks);
+  int64_t longest_part(const Operation& operation, uint64_t number) const;
+  bool stage_chunk(Entry& entry, uint64_t number);
   bool drain_chunk(Entry& entry, uint64_t number);
-  int64_t chunk_elements(const Entry& entry) const;
+  void fill_slot(const Entry& entry, std::byte* slot);
+  void read_slots(const Entry& entry, uint32_t turn);
+  int64_t chunk_elements(const Operation& operation) const;
+  void combine(const Operation& operation, void* out, int64_t num_elements);
+  Parts sent_by(int sender, const Operation& operation, uint64_t number) const;
   uint64_t place_of(const MemorySpan& span) const noexcept;
   std::byte* address_of(uint64_t place) const;
 
@@ -94,10 +104,11 @@ class ShmEngine final : public Engine {
   [[noreturn]] void throw_poison(uint64_t number);
   [[noreturn]] void fail(FailureKind kind, const std::string& text, uint64_t number);
   [[noreturn]] void fail_mismatch(int other, uint64_t number);
+  [[noreturn]] void fail_counts(int sender, int64_t sent, int64_t expected, uint64_t number);
   std::string operation_words(uint64_t number) const;
   std::string rank_words(int rank) const;
   std::string last_call_words(int rank) const;
-  std::string silent_words(uint64_t number) const;
+  std::string silent_words(const Need& need) const;
   bool is_behind(int rank, uint64_t number) const;
   bool is_dead(int rank) const;
   std::string loss_while_joining(const std::function<std::string()>& loss) const;
@@ -134,9 +145,5 @@ class ShmEngine final : public Engine {
   std::vector<void*> outputs_;
   TimePoint next_look_{};  ///< when poll() looks for lost ranks again
 };
-
-/// Collective, reduction, dtype and root in one word, and back as words.
-uint32_t pack_call(const Operation& operation) noexcept;
-std::string call_words(uint32_t call, int64_t num_elements);
 
 }  // namespace tutti::detail
