@@ -1,151 +1,116 @@
 // One suite for all engines: every collective against the slow oracle, byte for byte, on all ranks.
-// A new engine is one line at the end.
-#include <gtest/gtest.h>
+#include "tests/ranks/comm/conformance.h"
 
-#include <random>
+#include "tutti/comm/reduce_kernels.h"
 
-#include "tests/support/comm.h"
-#include "tests/support/reduce_oracle.h"
-
-namespace tutti {
+namespace tutti::test {
 namespace {
 
-using test::Bytes;
-
-struct Case {
-  const char* engine;
-  int ranks;
-};
-
-constexpr DType kReducible[] = {DType::float32, DType::float64, DType::bfloat16,
-                                DType::float16, DType::int32,   DType::int64};
-constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::mean, ReduceOp::min, ReduceOp::max};
-constexpr int64_t kSlotBytes = 4096;
-
-bool defined(DType dtype, ReduceOp op) { return op != ReduceOp::mean || is_floating(dtype); }
-
-MemorySpan span_of_bytes(Bytes& bytes, DType dtype) {
-  return {bytes.data(), static_cast<int64_t>(bytes.size()) / size_of(dtype), dtype};
+std::vector<Bytes> inputs_of(int ranks, DType dtype, int64_t n, uint32_t seed) {
+  std::vector<Bytes> all;
+  for (int r = 0; r < ranks; ++r) all.push_back(ordinary_values(dtype, n, seed, r));
+  return all;
 }
 
-class Conformance : public testing::TestWithParam<Case> {
- protected:
-  int ranks() const { return GetParam().ranks; }
-
-  std::vector<std::shared_ptr<Engine>> engines() const {
-    return test::make_engines(GetParam().engine, ranks(), {.slot_bytes = kSlotBytes});
-  }
-
-  // Around every boundary: nothing, parts of one element, inline, small and staging slots.
-  std::vector<int64_t> lengths(DType dtype) const {
-    const int64_t n = ranks();
-    std::vector<int64_t> all = {0, 1, n, n + 1, 997, n > 8 ? 3'001 : 20'011};
-    if (n > 1) all.push_back(n - 1);
-    for (int64_t bytes :
-         {int64_t{40}, 2 * 8192 / std::max<int64_t>(n, 2), kSlotBytes, 3 * kSlotBytes})
-      for (int64_t extra : {-1, 0, 1}) all.push_back(bytes / size_of(dtype) + extra);
-    return all;
-  }
-
-  std::vector<Bytes> inputs(DType dtype, int64_t n, uint32_t seed) const {
-    std::vector<Bytes> all;
-    for (int r = 0; r < ranks(); ++r) all.push_back(test::ordinary_values(dtype, n, seed, r));
-    return all;
-  }
-};
-
-void expect_same(DType dtype, const Bytes& got, const Bytes& expected, const std::string& what) {
-  ASSERT_EQ(got.size(), expected.size());
-  EXPECT_EQ(test::first_difference(dtype, got.data(), expected.data(),
-                                   static_cast<int64_t>(got.size()) / size_of(dtype)),
-            "")
-      << what;
-}
-
-TEST_P(Conformance, AllReduce) {
+TEST_P(Conformance, AllReduceOfEveryLength) {
   const auto members = engines();
-  for (DType dtype : kReducible)
-    for (ReduceOp op : kOps) {
-      if (!defined(dtype, op)) continue;
-      for (int64_t n : lengths(dtype)) {
-        const auto given = inputs(dtype, n, 1);
-        auto data = given;
-        test::run_all_members(members, [&](Group group) {
-          (void)group.all_reduce(span_of_bytes(data[group.rank()], dtype), op).wait();
-        });
-        const Bytes expected = test::oracle(dtype, op, ReductionShape::flat(ranks()), given);
-        for (const auto& result : data)
-          expect_same(dtype, result, expected,
-                      fmt::format("{} of {} {}", name_of(op), n, name_of(dtype)));
+  constexpr std::pair<DType, ReduceOp> kUsual[] = {{DType::float32, ReduceOp::sum},
+                                                   {DType::bfloat16, ReduceOp::mean},
+                                                   {DType::int64, ReduceOp::max}};
+  for (const auto& [dtype, op] : kUsual)
+    for (int64_t n : lengths(dtype))
+      expect_conforms(members,
+                      {.collective = Collective::all_reduce, .dtype = dtype, .op = op, .n = n});
+}
+
+TEST_P(Conformance, AllReduceOfEveryDtypeByEveryOperation) {
+  const auto members = engines();
+  for (DType dtype : kAllDTypes)
+    for (ReduceOp op : kAllOps)
+      if (is_defined(dtype, op))
+        for (int64_t n : few_lengths(dtype))
+          expect_conforms(members,
+                          {.collective = Collective::all_reduce, .dtype = dtype, .op = op, .n = n});
+}
+
+TEST_P(Conformance, RootedCollectivesOfEveryRoot) {
+  const auto members = engines();
+  for (Collective collective :
+       {Collective::reduce, Collective::broadcast, Collective::scatter, Collective::gather}) {
+    for (int64_t n : lengths(DType::int16))
+      expect_conforms(members, {.collective = collective,
+                                .dtype = DType::int16,
+                                .op = ReduceOp::bit_xor,
+                                .root = static_cast<int>(n % ranks()),
+                                .n = n});
+    for (int root = 0; root < ranks(); ++root)
+      for (int64_t n : {7, 700, 7'000})
+        expect_conforms(members, {.collective = collective, .root = root, .n = n}, 3);
+  }
+}
+
+TEST_P(Conformance, PartsOfEveryLengthAlsoInPlace) {
+  const auto members = engines();
+  for (Collective collective : {Collective::reduce_scatter, Collective::all_gather,
+                                Collective::scatter, Collective::gather, Collective::all_to_all})
+    for (DType dtype : {DType::uint8, DType::float16})
+      for (bool in_place : {false, true}) {
+        if (in_place && collective == Collective::all_to_all) continue;
+        for (int64_t n : ranks() > 5 ? few_lengths(dtype) : lengths(dtype))
+          expect_conforms(members, {.collective = collective,
+                                    .dtype = dtype,
+                                    .root = ranks() - 1,
+                                    .n = n,
+                                    .in_place = in_place});
       }
-    }
 }
 
-TEST_P(Conformance, ReduceScatterAlsoInPlace) {
+TEST_P(Conformance, UnequalPartsAlsoOfNothing) {
   const auto members = engines();
-  for (DType dtype : {DType::float32, DType::float16, DType::int64})
+  uint32_t seed = 0;
+  for (Collective collective : {Collective::reduce_scatter, Collective::all_gather,
+                                Collective::scatter, Collective::gather, Collective::all_to_all})
     for (bool in_place : {false, true})
-      for (int64_t n : lengths(dtype)) {
-        const auto given = inputs(dtype, n * ranks(), 2);
-        auto data = given;
-        std::vector<Bytes> parts(ranks(), Bytes(n * size_of(dtype)));
-        test::run_all_members(members, [&](Group group) {
-          const int rank = group.rank();
-          MemorySpan output = span_of_bytes(parts[rank], dtype);
-          if (in_place) output.data = data[rank].data() + rank * output.num_bytes();
-          (void)group.reduce_scatter(span_of_bytes(data[rank], dtype), output, ReduceOp::sum)
-              .wait();
-          if (in_place && n > 0) std::memcpy(parts[rank].data(), output.data, output.num_bytes());
-        });
-        const Bytes whole =
-            test::oracle(dtype, ReduceOp::sum, ReductionShape::flat(ranks()), given);
-        for (int r = 0; r < ranks(); ++r)
-          expect_same(dtype, parts[r],
-                      Bytes(whole.begin() + r * n * size_of(dtype),
-                            whole.begin() + (r + 1) * n * size_of(dtype)),
-                      fmt::format("part {} of {} {}", r, n, name_of(dtype)));
+      for (int64_t longest : {0, 1, 30, 700, 5'000}) {
+        if (in_place && collective == Collective::all_to_all) continue;
+        Call call{.collective = collective, .root = ranks() / 2, .in_place = in_place};
+        const int lists = collective == Collective::all_to_all ? ranks() : 1;
+        for (int s = 0; s < lists; ++s) call.counts.push_back(some_counts(++seed, longest));
+        expect_conforms(members, call, seed);
       }
 }
 
-TEST_P(Conformance, AllGatherOfAnyDtypeAlsoInPlace) {
+// Between the levels of a hierarchy: float32 of 16-bit input, neither rounded nor divided.
+TEST_P(Conformance, PartialReduceScatter) {
   const auto members = engines();
-  for (DType dtype : {DType::uint8, DType::boolean, DType::float64})
-    for (bool in_place : {false, true})
-      for (int64_t n : lengths(dtype)) {
-        const auto given = inputs(dtype, n, 3);
-        std::vector<Bytes> results(ranks(), Bytes(n * size_of(dtype) * ranks()));
-        Bytes expected;
-        for (const auto& part : given) expected.insert(expected.end(), part.begin(), part.end());
-        test::run_all_members(members, [&](Group group) {
-          const int rank = group.rank();
-          Bytes mine = given[rank];
-          MemorySpan input = span_of_bytes(mine, dtype);
-          if (in_place) {
-            input.data = results[rank].data() + rank * input.num_bytes();
-            if (n > 0) std::memcpy(input.data, mine.data(), mine.size());
-          }
-          (void)group.all_gather(input, span_of_bytes(results[rank], dtype)).wait();
-        });
-        for (const auto& result : results)
-          expect_same(dtype, result, expected, name_of(dtype).data());
-      }
-}
-
-TEST_P(Conformance, BroadcastFromEveryRoot) {
-  const auto members = engines();
-  for (int64_t n : lengths(DType::int16))
-    for (int root = 0; root < ranks(); ++root) {
-      const auto given = inputs(DType::int16, n, 4);
-      auto data = given;
-      test::run_all_members(members, [&](Group group) {
-        (void)group.broadcast(span_of_bytes(data[group.rank()], DType::int16), root).wait();
+  for (DType dtype : {DType::bfloat16, DType::float16, DType::float32})
+    for (int64_t n : lengths(dtype)) {
+      const Call call{.collective = Collective::reduce_scatter, .dtype = dtype, .n = n};
+      const auto before = make_all_buffers(call, ranks(), 5);
+      std::vector<std::vector<float>> results(ranks(), std::vector<float>(n));
+      run_all_members(members, [&](Group group) {
+        Bytes input = before[group.rank()].input;
+        group.engine().run({.collective = Collective::reduce_scatter,
+                            .reduce = ReduceOp::mean,
+                            .input = span_of_bytes(input, dtype),
+                            .output = span_of(std::span(results[group.rank()])),
+                            .partial = true});
       });
-      for (const auto& result : data) expect_same(DType::int16, result, given[root], "broadcast");
+      std::vector<Bytes> wide;
+      for (const auto& each : before) {
+        wide.emplace_back(static_cast<size_t>(n * ranks() * 4));
+        const void* const input = each.input.data();
+        reduce_partial(dtype, ReduceOp::sum, ReductionShape::flat(1), {&input, 1},
+                       wide.back().data(), n * ranks());
+      }
+      const Bytes sum = oracle(DType::float32, ReduceOp::sum, ReductionShape::flat(ranks()), wide);
+      for (int r = 0; r < ranks(); ++r)
+        EXPECT_EQ(first_difference(DType::float32, results[r].data(), sum.data() + r * n * 4, n),
+                  "")
+            << n << " " << name_of(dtype);
     }
 }
 
-// Ranks stumble at random between operations; many are in flight; waits come in any order. Results
-// stay bit-equal, and equal to those of a calm run.
 TEST_P(Conformance, ManyInFlightUnderRandomDelays) {
   const auto members = engines();
   constexpr int kOperations = 150;  // more than fit in the ring
@@ -153,11 +118,11 @@ TEST_P(Conformance, ManyInFlightUnderRandomDelays) {
   std::vector<Bytes> expected;
   for (int i = 0; i < kOperations; ++i) {
     const int64_t n = int64_t{1} << (i % 14);
-    data[i] = inputs(DType::float32, n, static_cast<uint32_t>(i));
+    data[i] = inputs_of(ranks(), DType::float32, n, static_cast<uint32_t>(i));
     expected.push_back(
-        test::oracle(DType::float32, ReduceOp::mean, ReductionShape::flat(ranks()), data[i]));
+        oracle(DType::float32, ReduceOp::mean, ReductionShape::flat(ranks()), data[i]));
   }
-  test::run_all_members(members, [&](Group group) {
+  run_all_members(members, [&](Group group) {
     std::mt19937 random(static_cast<uint32_t>(group.rank()) + 99);
     std::vector<Work> works;
     for (int i = 0; i < kOperations; ++i) {
@@ -178,9 +143,9 @@ TEST_P(Conformance, ManyInFlightUnderRandomDelays) {
 TEST_P(Conformance, CompletesWhenOnlyPolled) {
   const auto members = engines();
   for (int64_t n : {3, 500, 50'000}) {
-    const auto given = inputs(DType::float64, n, 6);
+    const auto given = inputs_of(ranks(), DType::float64, n, 6);
     auto data = given;
-    test::run_all_members(members, [&](Group group) {
+    run_all_members(members, [&](Group group) {
       Work work =
           group.all_reduce(span_of_bytes(data[group.rank()], DType::float64), ReduceOp::max);
       Work again = group.all_reduce({}, ReduceOp::sum);
@@ -188,14 +153,14 @@ TEST_P(Conformance, CompletesWhenOnlyPolled) {
       EXPECT_TRUE(work.test());
     });
     const Bytes expected =
-        test::oracle(DType::float64, ReduceOp::max, ReductionShape::flat(ranks()), given);
+        oracle(DType::float64, ReduceOp::max, ReductionShape::flat(ranks()), given);
     for (const auto& result : data) expect_same(DType::float64, result, expected, "polled");
   }
 }
 
 TEST_P(Conformance, AllocatesMemoryThatAllSeeAndThatOutlivesTheGroup) {
   std::vector<SharedParts> kept(ranks());
-  test::run_all_members(engines(), [&](Group group) {
+  run_all_members(engines(), [&](Group group) {
     const int rank = group.rank();
     for (int64_t unit :
          {0, 1000, 90'000}) {  // also one where rank 0 and one where all want nothing
@@ -231,10 +196,10 @@ TEST_P(Conformance, AllocatesMemoryThatAllSeeAndThatOutlivesTheGroup) {
 TEST_P(Conformance, ReducesAllocatedMemoryAtAnyOffset) {
   const auto members = engines();
   const int64_t n = 30'000;
-  const auto given = inputs(DType::float32, n, 8);
+  const auto given = inputs_of(ranks(), DType::float32, n, 8);
   const Bytes expected =
-      test::oracle(DType::float32, ReduceOp::sum, ReductionShape::flat(ranks()), given);
-  test::run_all_members(members, [&](Group group) {
+      oracle(DType::float32, ReduceOp::sum, ReductionShape::flat(ranks()), given);
+  run_all_members(members, [&](Group group) {
     const int rank = group.rank();
     SharedParts shared = group.allocate(n * 4 + 400);
     // Ranks lie at different offsets; the last keeps its data in memory of its own.
@@ -250,35 +215,5 @@ TEST_P(Conformance, ReducesAllocatedMemoryAtAnyOffset) {
   });
 }
 
-std::string case_name(const testing::TestParamInfo<Case>& info) {
-  std::string name = fmt::format("{}_{}", info.param.engine, info.param.ranks);
-  std::replace(name.begin(), name.end(), ' ', '_');
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Solo, Conformance, testing::Values(Case{"solo", 1}), case_name);
-INSTANTIATE_TEST_SUITE_P(Shm, Conformance,
-                         testing::Values(Case{"shm", 1}, Case{"shm", 2}, Case{"shm", 3},
-                                         Case{"shm", 4}, Case{"shm", 7}, Case{"shm", 18}),
-                         case_name);
-INSTANTIATE_TEST_SUITE_P(ShmStaged, Conformance,
-                         testing::Values(Case{"shm staged", 2}, Case{"shm staged", 3},
-                                         Case{"shm staged", 5}, Case{"shm staged", 18}),
-                         case_name);
-
-// Threads and blocks of one segment cost little, so that 64 ranks need no other code.
-TEST(ManyRanks, SixtyFour) {
-  const auto members = make_shm_threads(64);
-  std::vector<Bytes> given;
-  for (int r = 0; r < 64; ++r) given.push_back(test::ordinary_values(DType::float32, 5000, 9, r));
-  auto data = given;
-  test::run_all_members(members, [&](Group group) {
-    (void)group.all_reduce(span_of_bytes(data[group.rank()], DType::float32), ReduceOp::sum).wait();
-  });
-  const Bytes expected =
-      test::oracle(DType::float32, ReduceOp::sum, ReductionShape::flat(64), given);
-  for (const auto& result : data) expect_same(DType::float32, result, expected, "64 ranks");
-}
-
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::test

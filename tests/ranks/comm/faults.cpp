@@ -49,6 +49,34 @@ Call broadcast(int64_t n, int root) {
   };
 }
 
+// Parts of 1 float a rank and one of `odd` for rank 1.
+Call all_gather(int64_t odd) {
+  return [=](Group& group) {
+    std::vector<int64_t> counts(static_cast<size_t>(group.size()), 1);
+    counts[1] = odd;
+    counts[2] = 10 - odd;
+    std::vector<float> part(10), all(12);
+    group
+        .all_gather(span_of(std::span(part).first(static_cast<size_t>(counts[group.rank()]))),
+                    span_of(std::span(all).first(11)), counts)
+        .wait();
+  };
+}
+
+Call scatter(int64_t n, int root) {
+  return [=](Group& group) {
+    std::vector<float> part(static_cast<size_t>(n)), all(static_cast<size_t>(n * group.size()));
+    group.scatter(span_of(std::span(all)), span_of(std::span(part)), root).wait();
+  };
+}
+
+Call all_to_all(int64_t n) {
+  return [=](Group& group) {
+    std::vector<float> from(static_cast<size_t>(n * group.size())), to(from.size());
+    group.all_to_all(span_of(std::span(from)), span_of(std::span(to))).wait();
+  };
+}
+
 const Call kBarrier = [](Group& group) { group.barrier(); };
 
 struct Disagreement {
@@ -69,6 +97,13 @@ TEST(Mismatch, NamesBothCallsOnEveryRank) {
       {"root", broadcast(500, 0), broadcast(500, 2), "from rank 0", "from rank 2"},
       {"path", all_reduce(3), all_reduce(100'000), "of 3 float32", "of 100000 float32"},
       {"large", all_reduce(100'001), all_reduce(100'000), "of 100001 ", "of 100000 "},
+      {"list of counts", all_gather(3), all_gather(4), "gave different counts to all_gather of 11",
+       "rank 1"},
+      {"root of a scatter", scatter(5'000, 0), scatter(5'000, 1),
+       "scatter of 5000 float32 from rank 0", "from rank 1"},
+      {"parts", all_to_all(5), all_to_all(6), "all_to_all of 15 float32", "all_to_all of 18"},
+      {"gather", all_gather(3), scatter(11, 2), "all_gather of 11 float32 in parts",
+       "scatter of 11 float32 from rank 2"},
       {"barrier", kBarrier, all_reduce(0), "called barrier", "all_reduce (sum) of 0 float32"},
   };
   for (const auto& row : table)
@@ -78,10 +113,32 @@ TEST(Mismatch, NamesBothCallsOnEveryRank) {
         group.rank() == 1 ? row.odd(group) : row.common(group);
       });
       EXPECT_THAT(errors, Each(AllOf(StartsWith("Mismatch: "), HasSubstr("operation #2"),
-                                     HasSubstr("rank 0 called"), HasSubstr("rank 1 called"),
+                                     HasSubstr("rank 0 "), HasSubstr("rank 1 "),
                                      HasSubstr(row.first), HasSubstr(row.second))))
           << row.name;
     }
+}
+
+TEST(Mismatch, OfCountsBetweenAPairNamesBoth) {
+  for (const char* engine : {"shm", "shm staged"}) {
+    const auto errors = errors_of(test::make_engines(engine, 3), [&](Group group) {
+      // Rank 2 gives 5 to rank 1, which wants 4.
+      std::vector<int64_t> send = {1, 1, 1}, receive = {1, 1, 1};
+      if (group.rank() == 2) send[1] = 5;
+      if (group.rank() == 1) receive[2] = 4;
+      std::vector<float> from(10), to(10);
+      const auto total = [](const auto& counts) {
+        return static_cast<size_t>(counts[0] + counts[1] + counts[2]);
+      };
+      group
+          .all_to_all(span_of(std::span(from).first(total(send))),
+                      span_of(std::span(to).first(total(receive))), send, receive)
+          .wait();
+    });
+    EXPECT_THAT(errors,
+                Each(AllOf(StartsWith("Mismatch: "),
+                           HasSubstr("rank 2 sends 5 elements to rank 1, which expects 4"))));
+  }
 }
 
 TEST(Mismatch, OfTheOrderAmongOperationsInFlight) {

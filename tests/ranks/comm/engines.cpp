@@ -1,0 +1,27 @@
+// Which engines the conformance suite runs on: one line each. make_engines() of
+// tests/support/comm.h makes them.
+#include "tests/ranks/comm/conformance.h"
+
+namespace tutti::test {
+namespace {
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  std::string name = fmt::format("{}_{}", info.param.engine, info.param.ranks);
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+std::vector<Case> on(const char* engine, std::initializer_list<int> sizes) {
+  std::vector<Case> cases;
+  for (int ranks : sizes) cases.push_back({engine, ranks});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Solo, Conformance, testing::ValuesIn(on("solo", {1})), case_name);
+INSTANTIATE_TEST_SUITE_P(Shm, Conformance, testing::ValuesIn(on("shm", {1, 2, 3, 4, 7, 18})),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(ShmStaged, Conformance, testing::ValuesIn(on("shm staged", {2, 3, 5, 18})),
+                         case_name);
+
+}  // namespace
+}  // namespace tutti::test
