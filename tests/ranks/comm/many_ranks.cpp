@@ -9,11 +9,11 @@ namespace tutti::test {
 namespace {
 
 const Call kCalls[] = {
-    {.collective = Collective::all_reduce, .op = ReduceOp::mean, .n = 5'000},
+    {.collective = Collective::all_reduce, .op = ReduceOp::mean, .n = 500},
     {.collective = Collective::all_gather, .dtype = DType::uint8, .n = 33},
-    {.collective = Collective::reduce_scatter, .dtype = DType::bfloat16, .n = 300},
-    {.collective = Collective::all_to_all, .dtype = DType::int32, .n = 50},
-    {.collective = Collective::broadcast, .root = 11, .n = 40'000},
+    {.collective = Collective::reduce_scatter, .dtype = DType::bfloat16, .n = 30},
+    {.collective = Collective::all_to_all, .dtype = DType::int32, .n = 20},
+    {.collective = Collective::broadcast, .root = 11, .n = 6'000},
 };
 
 // Every rank makes all calls, and throws when one gives it what the oracle does not.
