@@ -115,6 +115,8 @@ class Engine {
   virtual const ReductionShape& reduction_shape() const noexcept = 0;
   /// True when all members are threads of this process: any memory is visible to all.
   virtual bool one_process() const noexcept = 0;
+  /// True when all members are on one host and allocate() can give them memory in common.
+  virtual bool shares_memory() const noexcept { return false; }
   /// Whether it can read and write memory there; Group refuses other spans.
   virtual bool reaches(const Place& place) const noexcept {
     return place.kind == Place::Kind::host;

@@ -6,7 +6,8 @@
 // replica. A step: push (gradients published) | barrier | each owner updates its pieces | barrier.
 // Bytes with Adam: nS read for gradients + 6S for p, m, v, instead of 2nS + n 7S (all-reduce +
 // step). The owner-updates-once idea is ZeRO's (Rajbhandari et al. 2020, arXiv:1910.02054) with the
-// all-gather removed by sharing the storage. docs/design/fused_step.md.
+// all-gather removed by sharing the storage. Over several hosts the owners of a piece first add the
+// sums of their hosts (host_sums.h). docs/design/fused_step.md.
 
 #include <torch/torch.h>
 
@@ -16,6 +17,7 @@
 #include "tutti/base/check.h"
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/sync/gradients.h"
+#include "tutti/sync/host_sums.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/sync/updater.h"
 
@@ -42,7 +44,7 @@ struct alignas(64) Gradients {
 
 // What a local replica keeps for itself.
 struct Lane {
-  int rank = 0;
+  int rank = 0;  // among the replicas of this host
   std::vector<at::Tensor> parameters;
   std::vector<at::Tensor>
       keep;  // gradients, or contiguous copies, that peers read until the step ends
@@ -51,7 +53,10 @@ struct Lane {
   std::vector<Piece> pieces;
   std::vector<Piece> owned;  // by parameter: what of it this replica updates; may be empty
   std::vector<const void*> inputs;
+  std::vector<uint8_t> used;  // one byte a parameter: by any replica of the world
   Array scratch;
+  std::optional<HostView> view;          // of several processes
+  std::optional<detail::HostSums> sums;  // of several hosts
   detail::ReadyHooks hooks;
   bool armed = false;
   bool pushed = false;
@@ -120,14 +125,24 @@ class SharedUpdater final : public Updater {
  private:
   void place_storage();
   void take_values(const NamedTensors& values);
+  void share_values();
   void bind(std::vector<NamedTensors> replicas);
   void copy_gradient(int replica, int parameter, const at::Tensor& gradient);
   void apply(Lane& lane, std::span<const Piece> pieces);
   void apply_piece(Lane& lane, const Piece& piece);
+  bool add_gradients(Lane& lane, const Piece& chunk, void* sum);
+  void add_for_host(Lane& lane, const Piece& piece);
+  void assign_pieces(Lane& lane);
   const std::byte* gradient_at(const Lane& lane, int rank, int parameter, int64_t begin) const;
   void finish_lane(Lane& lane);
   void update_in_turn();
   void forget_unfinished_step();
+
+  /// The replicas that share the storage.
+  Group& here(int replica) {
+    Lane& lane = lanes_[replica];
+    return lane.view ? lane.view->inside : world_.groups[replica];
+  }
 
   // Byte `offset` of the optimizer's state number `state`.
   std::byte* state_at(int state, int64_t offset) const {
@@ -137,19 +152,21 @@ class SharedUpdater final : public Updater {
   optim::Rule rule_;
   Layout layout_;
   World world_;
+  ReductionShape shape_here_ = ReductionShape::flat(1);  // of the replicas of this host
   Header* header_ = nullptr;
   std::byte* values_ = nullptr;  // parameters, then each state, all by the layout's offsets
   std::shared_ptr<const void> owner_;
-  std::vector<Gradients> gradients_;  // of all ranks
+  std::vector<Gradients> gradients_;  // of all replicas of this host
   std::vector<Lane> lanes_;           // of local replicas
   std::vector<Array> own_memory_;
   std::atomic<double> next_learning_rate_{rule_.learning_rate()};
   int pushed_in_turn_ = 0;
 };
 
-// One process: plain memory. Several: rank 0's part of a shared arena holds header and values,
-// every rank's part its used bytes and its copied gradients.
+// One process: plain memory. Several: the part of each host's first replica in a shared arena holds
+// header and values, every replica's part its used bytes and its copied gradients.
 void SharedUpdater::place_storage() {
+  lanes_.resize(world_.local);
   const int64_t header_bytes = sizeof(Header);
   const int64_t values_bytes = (1 + rule_.num_states()) * layout_.total_bytes;
   if (world_.one_process()) {
@@ -162,9 +179,10 @@ void SharedUpdater::place_storage() {
   const int64_t used_bytes = (static_cast<int64_t>(layout_.slots.size()) + 63) / 64 * 64;
   std::vector<SharedParts> parts(world_.local);
   detail::for_each_local(world_, [&](int local) {
-    const int64_t shared = world_.groups[local].rank() == 0 ? header_bytes + values_bytes : 0;
-    Group group = world_.groups[local];
-    parts[local] = group.allocate(used_bytes + layout_.total_bytes + shared, world_.time_limit);
+    HostView& view = lanes_[local].view.emplace(host_view(world_.groups[local]));
+    const int64_t shared = view.inside.rank() == 0 ? header_bytes + values_bytes : 0;
+    parts[local] =
+        view.inside.allocate(used_bytes + layout_.total_bytes + shared, world_.time_limit);
   });
   owner_ = parts[0].owner;
   for (const MemorySpan& part : parts[0].parts) {
@@ -185,14 +203,30 @@ void SharedUpdater::take_values(const NamedTensors& values) {
   }
 }
 
+// Rank 0's values are there, and go to the other hosts in slices.
+void SharedUpdater::share_values() {
+  if (world_.one_process()) return;
+  detail::for_each_local(world_, [&](int local) {
+    HostView& view = *lanes_[local].view;
+    view.inside.barrier(world_.time_limit);
+    for (size_t rail = 0; rail < view.rails.size(); ++rail) {
+      const int64_t slice = view.first_slice + static_cast<int64_t>(rail);
+      const int64_t begin = layout_.total_bytes * slice / view.num_slices;
+      const int64_t end = layout_.total_bytes * (slice + 1) / view.num_slices;
+      view.rails[rail]
+          .broadcast({values_ + begin, end - begin, DType::uint8}, 0, world_.time_limit)
+          .wait(world_.time_limit);
+    }
+    view.inside.barrier(world_.time_limit);
+  });
+}
+
 void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
-  if (!world_.one_process())
-    detail::for_each_local(world_, [&](int local) {
-      Group group = world_.groups[local];
-      group.barrier(world_.time_limit);  // rank 0 has written the values
-    });
+  share_values();
   const size_t count = layout_.slots.size();
+  lanes_.resize(world_.local);
   if (world_.one_process()) {
+    lanes_ = std::vector<Lane>(world_.local);
     gradients_.assign(world_.size, {});
     own_memory_.clear();
     for (Gradients& gradients : gradients_) {
@@ -201,11 +235,8 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
       gradients.pointers.assign(count, nullptr);
     }
   }
-  auto shares = world_.shares;
-  if (shares.empty() || world_.in_turn()) shares.assign(world_.in_turn() ? 1 : world_.size, 1.0);
-  const auto pieces = layout_.cut(shares);
-  lanes_.clear();
-  lanes_.resize(world_.local);
+  const bool several_hosts = lanes_[0].view && !lanes_[0].view->rails.empty();
+  shape_here_ = several_hosts ? ReductionShape::flat(lanes_[0].view->inside.size()) : world_.shape;
   for (int local = 0; local < world_.local; ++local) {
     Lane& lane = lanes_[local];
     for (size_t i = 0; i < count; ++i) {
@@ -217,18 +248,44 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     lane.keep.resize(count);
     lane.copied.assign(count, 0);
     lane.scalars.resize(count);
-    lane.inputs.resize(world_.size);
+    lane.used.resize(count);
+    lane.inputs.resize(gradients_.size());
     lane.scratch = Array::zeros(DType::float64, {kChunkElements});
-    lane.pieces = pieces[world_.in_turn() ? 0 : world_.first_rank + local];
-    lane.rank = world_.first_rank + local;
-    lane.owned.assign(count, {});
-    for (const Piece& piece : lane.pieces) lane.owned[piece.parameter] = piece;
+    lane.rank = lane.view ? lane.view->inside.rank() : local;
+    assign_pieces(lane);
     if (!world_.one_process())
       lane.hooks = detail::ReadyHooks(lane.parameters, [this, local](int parameter) {
         Lane& mine = lanes_[local];
         if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
       });
   }
+}
+
+// The replicas of a host own all of it among themselves, and over several hosts the same slices as
+// the replicas of the others do.
+void SharedUpdater::assign_pieces(Lane& lane) {
+  const bool several_hosts = lane.view && !lane.view->rails.empty();
+  int first = world_.in_turn() ? 0 : lane.rank;
+  int last = first + 1;
+  std::vector<double> shares = world_.shares;
+  if (several_hosts) {
+    shares.assign(lane.view->num_slices, 1.0);
+    first = lane.view->first_slice;
+    last = first + static_cast<int>(lane.view->rails.size());
+  } else if (shares.empty() || world_.in_turn()) {
+    shares.assign(world_.in_turn() ? 1 : world_.size, 1.0);
+  }
+  const auto pieces = layout_.cut(shares);
+  if (several_hosts) lane.sums.emplace(*lane.view, layout_, pieces);
+  lane.owned.assign(layout_.slots.size(), {});
+  for (int slice = first; slice < last; ++slice)
+    for (const Piece& piece : pieces[slice]) {
+      Piece& owned = lane.owned[piece.parameter];
+      const bool goes_on = owned.end != 0;
+      owned = {piece.parameter, goes_on ? owned.begin : piece.begin, piece.end};
+    }
+  for (const Piece& piece : lane.owned)
+    if (piece.end > piece.begin) lane.pieces.push_back(piece);
 }
 
 void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& gradient) {
@@ -243,7 +300,7 @@ void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& 
   // Peers need what they own; this replica reads its own part where autograd left it.
   lane.keep[parameter] = gradient.contiguous();
   const auto* from = static_cast<const std::byte*>(lane.keep[parameter].data_ptr());
-  std::byte* to = gradients_[world_.first_rank + replica].base + slot.offset_bytes;
+  std::byte* to = gradients_[lane.rank].base + slot.offset_bytes;
   const int64_t width = size_of(slot.dtype);
   const int64_t begin = lane.owned[parameter].begin * width;
   const int64_t end = lane.owned[parameter].end * width;
@@ -254,13 +311,12 @@ void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& 
 
 int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
   Lane& lane = lanes_.at(replica);
-  const int rank = world_.first_rank + replica;
-  Gradients& mine = gradients_[rank];
+  Gradients& mine = gradients_[lane.rank];
   if (lane.pushed)
     throw UsageError(
         fmt::format("replica {} took part twice in one step; call minimize() or "
                     "abstain() once a step on each replica",
-                    rank));
+                    world_.first_rank + replica));
   require_whole();
   lane.armed = false;
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
@@ -276,13 +332,13 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
     mine.pointers[i] = lane.keep[i].data_ptr();
   }
   lane.pushed = true;
-  if (rank == 0) header_->learning_rate = next_learning_rate_.load();
+  if (lane.rank == 0) header_->learning_rate = next_learning_rate_.load();
   const int64_t next = version() + 1;
   if (world_.in_turn()) {
     if (++pushed_in_turn_ == world_.local) update_in_turn();
     return next;
   }
-  world_.groups[replica].barrier(world_.time_limit);
+  here(replica).barrier(world_.time_limit);
   return next;
 }
 
@@ -291,7 +347,7 @@ void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
   if (!lane.pushed || world_.in_turn()) return;
   header_->begun.store(at_least, std::memory_order_release);
   apply(lane, lane.pieces);
-  world_.groups[replica].barrier(std::min(world_.time_limit, deadline.limit()));
+  here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
   header_->ended.store(at_least, std::memory_order_release);
   finish_lane(lane);
 }
@@ -321,13 +377,19 @@ void SharedUpdater::finish_lane(Lane& lane) {
 // Every replica advances its own copy of all step counts by the same rule, from the used bytes that
 // all have published, so that nobody needs another barrier for them.
 void SharedUpdater::apply(Lane& lane, std::span<const Piece> pieces) {
-  const double learning_rate = header_->learning_rate.load();
-  for (size_t i = 0; i < layout_.slots.size(); ++i) {
-    bool used = false;
-    for (const Gradients& gradients : gradients_) used |= gradients.used[i] != 0;
-    if (used) lane.scalars[i] = rule_.next(lane.scalars[i], learning_rate);
+  double learning_rate = header_->learning_rate.load();
+  for (size_t i = 0; i < lane.used.size(); ++i) {
+    lane.used[i] = 0;
+    for (const Gradients& gradients : gradients_) lane.used[i] |= gradients.used[i];
   }
-  for (const Piece& piece : pieces) apply_piece(lane, piece);
+  if (lane.sums) {
+    for (const Piece& piece : pieces) add_for_host(lane, piece);
+    lane.sums->exchange(lane.used, learning_rate, world_.time_limit);
+  }
+  for (size_t i = 0; i < lane.used.size(); ++i)
+    if (lane.used[i] != 0) lane.scalars[i] = rule_.next(lane.scalars[i], learning_rate);
+  for (const Piece& piece : pieces)
+    if (lane.used[piece.parameter] != 0) apply_piece(lane, piece);
 }
 
 // Where element `begin` of a replica's gradient lies; null when it did not use the parameter.
@@ -344,24 +406,44 @@ const std::byte* SharedUpdater::gradient_at(const Lane& lane, int rank, int para
   return static_cast<const std::byte*>(left) + bytes;
 }
 
+// The sum over the replicas of this host; false, and nothing written, when none used the parameter.
+bool SharedUpdater::add_gradients(Lane& lane, const Piece& chunk, void* sum) {
+  bool used = false;
+  for (size_t rank = 0; rank < gradients_.size(); ++rank) {
+    lane.inputs[rank] = gradient_at(lane, static_cast<int>(rank), chunk.parameter, chunk.begin);
+    used |= lane.inputs[rank] != nullptr;
+  }
+  if (used)
+    reduce_inputs(layout_.slots[chunk.parameter].dtype, ReduceOp::sum, shape_here_, lane.inputs,
+                  sum, chunk.end - chunk.begin);
+  return used;
+}
+
+void SharedUpdater::add_for_host(Lane& lane, const Piece& piece) {
+  std::byte* const sum = lane.sums->sum_of(piece);
+  if (add_gradients(lane, piece, sum)) return;
+  // What was left out must not change the others' sum: x + -0.0 is x for every x, 0.0 + x is not.
+  const int64_t count = piece.end - piece.begin;
+  if (layout_.slots[piece.parameter].dtype == DType::float32)
+    std::fill_n(reinterpret_cast<float*>(sum), count, -0.0F);
+  else
+    std::fill_n(reinterpret_cast<double*>(sum), count, -0.0);
+}
+
 void SharedUpdater::apply_piece(Lane& lane, const Piece& piece) {
   const ParameterSlot& slot = layout_.slots[piece.parameter];
   const int64_t width = size_of(slot.dtype);
   for (int64_t begin = piece.begin; begin < piece.end; begin += kChunkElements) {
     const int64_t count = std::min(kChunkElements, piece.end - begin);
+    const Piece chunk{piece.parameter, begin, begin + count};
     const int64_t offset = slot.offset_bytes + begin * width;
-    bool used = false;
-    for (int rank = 0; rank < world_.size; ++rank) {
-      lane.inputs[rank] = gradient_at(lane, rank, piece.parameter, begin);
-      used |= lane.inputs[rank] != nullptr;
-    }
-    if (!used) return;
-    const void* gradient = lane.inputs[0];
-    if (world_.size > 1) {
-      reduce_inputs(slot.dtype, ReduceOp::sum, world_.shape, lane.inputs, lane.scratch.data(),
-                    count);
-      gradient = lane.scratch.data();
-    }
+    const void* gradient = lane.scratch.data();
+    if (lane.sums)
+      gradient = lane.sums->sum_of(chunk);
+    else if (gradients_.size() == 1)
+      gradient = gradient_at(lane, 0, piece.parameter, begin);
+    else
+      add_gradients(lane, chunk, lane.scratch.data());
     void* states[2] = {};
     for (int state = 0; state < rule_.num_states(); ++state)
       states[state] = state_at(state, offset);

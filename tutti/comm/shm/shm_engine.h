@@ -30,6 +30,7 @@ class ShmEngine final : public Engine {
   int size() const noexcept override { return size_; }
   const ReductionShape& reduction_shape() const noexcept override { return shape_; }
   bool one_process() const noexcept override { return all_threads_; }
+  bool shares_memory() const noexcept override { return true; }
 
   Ticket submit(std::span<const Operation> batch) override;
   void progress(Ticket ticket, const Deadline& deadline) override;

@@ -19,6 +19,7 @@ class SoloEngine final : public Engine {
   int size() const noexcept override { return 1; }
   const ReductionShape& reduction_shape() const noexcept override { return shape_; }
   bool one_process() const noexcept override { return true; }
+  bool shares_memory() const noexcept override { return true; }
 
   Ticket submit(std::span<const Operation> batch) override {
     for (const auto& operation : batch) run(operation);

@@ -1,0 +1,242 @@
+#include "tutti/comm/hier/hier_engine.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "tutti/base/check.h"
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+
+namespace tutti {
+namespace detail {
+namespace {
+
+// Tickets of messages are told from those of collectives by this bit.
+constexpr Ticket kMessage = Ticket{1} << 63;
+// Between two looks at several engines at once, none of which may be waited for alone.
+constexpr std::chrono::microseconds kShortestNap{20};
+constexpr std::chrono::microseconds kLongestNap{1'000};
+
+bool is_message(const Operation& operation) {
+  return operation.collective == Collective::send || operation.collective == Collective::recv;
+}
+
+[[noreturn]] void throw_as(FailureKind kind, const std::string& text) {
+  switch (kind) {
+    case FailureKind::peer_lost: throw PeerLost(text);
+    case FailureKind::timeout: throw Timeout(text);
+    case FailureKind::mismatch: throw Mismatch(text);
+    case FailureKind::aborted: break;
+  }
+  throw Error(text);
+}
+
+FailureKind kind_of(const std::exception& error) {
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return FailureKind::peer_lost;
+  if (dynamic_cast<const Timeout*>(&error) != nullptr) return FailureKind::timeout;
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) return FailureKind::mismatch;
+  return FailureKind::aborted;
+}
+
+}  // namespace
+
+HierEngine::HierEngine(HierParts parts)
+    : parts_(std::move(parts)),
+      shape_(ReductionShape::hosts(parts_.replicas_per_host)),
+      slices_(static_cast<int>(parts_.rails.size())) {
+  const auto& per_host = parts_.replicas_per_host;
+  TUTTI_CHECK(per_host.size() >= 2, "{} hosts", per_host.size());
+  TUTTI_CHECK(slices_ == *std::max_element(per_host.begin(), per_host.end()), "{} rails", slices_);
+  int first = 0;
+  for (size_t h = 0; h < per_host.size(); ++h) {
+    first_of_host_.push_back(first);
+    if (parts_.rank >= first && parts_.rank < first + per_host[h]) {
+      host_ = static_cast<int>(h);
+      local_ = parts_.rank - first;
+    }
+    first += per_host[h];
+  }
+  const int here = per_host[static_cast<size_t>(host_)];
+  TUTTI_CHECK(parts_.inside->size() == here && parts_.inside->rank() == local_,
+              "inside is rank {} of {}", parts_.inside->rank(), parts_.inside->size());
+  std::tie(first_slice_, end_slice_) = slices_of(local_, here, slices_);
+  for (int s = 0; s < slices_; ++s) {
+    const bool mine = s >= first_slice_ && s < end_slice_;
+    TUTTI_CHECK((parts_.rails[static_cast<size_t>(s)] != nullptr) == mine, "rail {}", s);
+  }
+}
+
+Ticket HierEngine::submit(std::span<const Operation> batch) {
+  throw_if_failed();
+  if (!batch.empty() && is_message(batch.front())) {
+    const Ticket ticket = kMessage | ++messages_submitted_;
+    try {
+      messages_[ticket] = parts_.across->submit(batch);
+    } catch (const Error& error) {
+      fail(error);
+    }
+    return ticket;
+  }
+  for (const Operation& operation : batch) {
+    entries_.push_back({operation, Deadline(operation.limit), std::nullopt});
+    ++submitted_;
+  }
+  advance(submitted_);
+  return submitted_;
+}
+
+void HierEngine::run(const Operation& operation) {
+  const Ticket ticket = submit({&operation, 1});
+  progress(ticket, Deadline(operation.limit));
+}
+
+bool HierEngine::poll(Ticket ticket) {
+  if ((ticket & kMessage) == 0) return advance(ticket);
+  advance(submitted_);
+  return message_done(ticket);
+}
+
+bool HierEngine::message_done(Ticket ticket) {
+  throw_if_failed();
+  const auto found = messages_.find(ticket);
+  if (found == messages_.end()) return true;
+  try {
+    if (!parts_.across->poll(found->second)) return false;
+  } catch (const Error& error) {
+    fail(error);
+  }
+  messages_.erase(found);
+  return true;
+}
+
+bool HierEngine::messages_in_flight() {
+  for (auto it = messages_.begin(); it != messages_.end();) {
+    const Ticket ticket = (it++)->first;
+    message_done(ticket);
+  }
+  return !messages_.empty();
+}
+
+bool HierEngine::advance(Ticket ticket) {
+  try {
+    while (completed_ < ticket) {
+      throw_if_failed();
+      Entry& entry = entries_.front();
+      if (!entry.program) entry.program.emplace(program_of(entry));
+      if (!entry.program->advance()) return false;
+      entries_.pop_front();
+      ++completed_;
+    }
+  } catch (const Error& error) {
+    fail(error);
+  }
+  return true;
+}
+
+void HierEngine::progress(Ticket ticket, const Deadline& deadline) {
+  auto nap = kShortestNap;
+  while (!poll(ticket)) {
+    const bool collective = !entries_.empty();
+    const auto message = messages_.find(ticket);
+    const Deadline& own = collective ? entries_.front().deadline : deadline;
+    const Deadline& first = own.at() < deadline.at() ? own : deadline;
+    const auto pending = collective ? entries_.front().program->pending() : Program::Pending{};
+    try {
+      if (collective && !messages_in_flight()) {
+        pending.engine->progress(pending.ticket, first);
+      } else if (!collective) {
+        parts_.across->progress(message->second, deadline);
+      } else if (first.passed()) {
+        // Who is late is known to the engine that waits: it says so.
+        pending.engine->progress(pending.ticket, Deadline(Millis{0}));
+      } else {
+        // Several engines may move next, and none may be waited for alone.
+        std::this_thread::sleep_for(nap);
+        nap = std::min(2 * nap, kLongestNap);
+      }
+    } catch (const Error& error) {
+      fail(error);
+    }
+  }
+}
+
+std::string HierEngine::words() const {
+  const std::string operation =
+      entries_.empty()
+          ? "messages"
+          : fmt::format("{} #{}", name_of(entries_.front().operation.collective), completed_ + 1);
+  return fmt::format("{}, rank {} of {}", operation, parts_.rank, size());
+}
+
+/// The first failure of any part ends all parts, here and, through them, everywhere.
+void HierEngine::fail(const std::exception& error) {
+  throw_if_failed();
+  abort(kind_of(error), error.what());
+  throw_if_failed();
+  check_failed(__FILE__, __LINE__, "failed_", error.what());
+}
+
+void HierEngine::throw_if_failed() const {
+  if (!failed_.load(std::memory_order_acquire)) return;
+  throw_as(failure_kind_, fmt::format("{}: {}", words(), failure_text_));
+}
+
+void HierEngine::abort(FailureKind kind, const std::string& text) noexcept {
+  try {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (failed_.load(std::memory_order_relaxed)) return;
+      failure_kind_ = kind;
+      failure_text_ = text;
+      failed_.store(true, std::memory_order_release);
+    }
+    parts_.across->abort(kind, text);
+    for (const auto& rail : parts_.rails)
+      if (rail != nullptr) rail->abort(kind, text);
+    parts_.inside->abort(kind, text);
+  } catch (const std::exception& error) {
+    log(LogLevel::error, "rank {} of {}, abort: {}", parts_.rank, size(), error.what());
+  }
+}
+
+std::shared_ptr<Engine> HierEngine::split(int color, int key, Millis limit) {
+  const Deadline deadline(limit);
+  std::array<int64_t, 2> mine{color, key};
+  std::vector<std::array<int64_t, 2>> all(static_cast<size_t>(size()));
+  run({.collective = Collective::all_gather,
+       .input = span_of(std::span(mine)),
+       .output = {all.data(), 2 * int64_t{size()}, DType::int64},
+       .limit = limit});
+  if (color < 0) return nullptr;
+  std::vector<int> members;
+  for (int r = 0; r < size(); ++r)
+    if (all[static_cast<size_t>(r)][0] == color) members.push_back(r);
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return all[static_cast<size_t>(a)][1] < all[static_cast<size_t>(b)][1];
+  });
+  return parts_.regroup(members, deadline.left());
+}
+
+SharedParts HierEngine::allocate(int64_t /*bytes*/, Millis /*limit*/) {
+  throw UsageError(fmt::format(
+      "allocate, rank {} of {}: the ranks are on {} hosts, which share no memory; ask the group of "
+      "one host",
+      parts_.rank, size(), parts_.replicas_per_host.size()));
+}
+
+}  // namespace detail
+
+std::pair<int, int> slices_of(int local, int ranks, int slices) {
+  return {slices * local / ranks, slices * (local + 1) / ranks};
+}
+
+const HierParts* parts_of(const Engine& engine) noexcept {
+  const auto* hier = dynamic_cast<const detail::HierEngine*>(&engine);
+  return hier == nullptr ? nullptr : &hier->parts();
+}
+
+std::shared_ptr<Engine> make_hier(HierParts parts) {
+  return std::make_shared<detail::HierEngine>(std::move(parts));
+}
+
+}  // namespace tutti

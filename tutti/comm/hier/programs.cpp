@@ -1,0 +1,274 @@
+// What each operation of the hier engine does. A *region* is a run of elements that every local
+// rank has room for; slice s of it is carried by one local rank of each host, on rail s.
+//
+// all_reduce, for each chunk: add up inside (every local rank gets the partial sums of its slices),
+// reduce these over the rails, round and divide once, share them out inside. Over H hosts of L
+// ranks 2 (H-1)/H S bytes leave a host, through L ranks at a time, and inside 2 L S bytes are
+// moved. The order of summation is that of ReductionShape::hosts: the ranks of a host, then the
+// hosts.
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/hier/hier_engine.h"
+#include "tutti/comm/reduce_kernels.h"
+
+namespace tutti::detail {
+namespace {
+
+// Slices begin on a line of 64 bytes, as far as the region does.
+constexpr int64_t kLineBytes = 64;
+
+MemorySpan part_of(const MemorySpan& span, int64_t begin, int64_t count) {
+  return {static_cast<std::byte*>(span.data) + begin * size_of(span.dtype), count, span.dtype,
+          span.place};
+}
+
+}  // namespace
+
+HierEngine::Region HierEngine::region_of(MemorySpan span) const {
+  Region region{.span = span};
+  const int64_t unit = std::max<int64_t>(1, kLineBytes / size_of(span.dtype));
+  const int64_t units = (span.num_elements + unit - 1) / unit;
+  for (int s = 0; s <= slices_; ++s)
+    region.cuts.push_back(std::min(span.num_elements, units * s / slices_ * unit));
+  const int here = parts_.inside->size();
+  for (int l = 0; l < here; ++l) {
+    const auto [begin, end] = slices_of(l, here, slices_);
+    region.local_counts.push_back(region.cuts[static_cast<size_t>(end)] -
+                                  region.cuts[static_cast<size_t>(begin)]);
+  }
+  region.mine_begin = region.cuts[static_cast<size_t>(first_slice_)];
+  region.mine_count = region.local_counts[static_cast<size_t>(local_)];
+  return region;
+}
+
+/// The parts of host `host`'s ranks in a buffer with one part a rank.
+HierEngine::Region HierEngine::host_region(const MemorySpan& whole, std::span<const int64_t> counts,
+                                           int host) const {
+  const auto first = counts.begin() + first_of_host_[static_cast<size_t>(host)];
+  const auto last = first + parts_.replicas_per_host[static_cast<size_t>(host)];
+  const int64_t begin = std::accumulate(counts.begin(), first, int64_t{0});
+  return region_of(part_of(whole, begin, std::accumulate(first, last, int64_t{0})));
+}
+
+Array& HierEngine::scratch(int index, DType dtype, int64_t num_elements) {
+  Array& array = scratch_[static_cast<size_t>(index)];
+  if (array.dtype() != dtype || array.num_elements() < num_elements)
+    array = Array::zeros(dtype, {num_elements});
+  return array;
+}
+
+Operation HierEngine::with_limit(const Entry& entry, Operation operation) const {
+  operation.limit = std::max(Millis{1}, entry.deadline.left());
+  return operation;
+}
+
+/// Partial sums of this host, of the slices that this rank carries.
+Ticket HierEngine::reduce_inside(const Entry& entry, const Region& region, const Array& partial) {
+  const Operation operation =
+      with_limit(entry, {.collective = Collective::reduce_scatter,
+                         .reduce = entry.operation.reduce,
+                         .input = region.span,
+                         .output = part_of(partial.span(), 0, region.mine_count),
+                         .input_counts = region.local_counts,
+                         .partial = true});
+  return parts_.inside->submit({&operation, 1});
+}
+
+/// Every local rank gives the slices that it carries to the others.
+Ticket HierEngine::gather_inside(const Entry& entry, const Region& region) {
+  const Operation operation =
+      with_limit(entry, {.collective = Collective::all_gather,
+                         .input = part_of(region.span, region.mine_begin, region.mine_count),
+                         .output = region.span,
+                         .output_counts = region.local_counts});
+  return parts_.inside->submit({&operation, 1});
+}
+
+/// Submits make(begin, count) on each rail of this rank, for its slice of the region.
+template <class Make>
+std::vector<Program::Until> HierEngine::on_rails(const Region& region, Make&& make) {
+  std::vector<Program::Until> waits;
+  for (int s = first_slice_; s < end_slice_; ++s) {
+    const int64_t begin = region.cuts[static_cast<size_t>(s)];
+    const int64_t count = region.cuts[static_cast<size_t>(s) + 1] - begin;
+    if (count == 0) continue;  // the same on every rank of the rail
+    Engine& rail = *parts_.rails[static_cast<size_t>(s)];
+    const Operation operation = make(begin, count);
+    waits.push_back({&rail, rail.submit({&operation, 1})});
+  }
+  return waits;
+}
+
+Program HierEngine::program_of(Entry& entry) {
+  switch (entry.operation.collective) {
+    case Collective::all_reduce: return all_reduce(entry);
+    case Collective::reduce: return reduce(entry);
+    case Collective::reduce_scatter: return reduce_scatter(entry);
+    case Collective::all_gather: return all_gather(entry);
+    case Collective::broadcast: return broadcast(entry);
+    case Collective::barrier: return barrier(entry);
+    default: return pass_on(entry);
+  }
+}
+
+Program HierEngine::all_reduce(Entry& entry) {
+  const Operation& operation = entry.operation;
+  const MemorySpan data = operation.output;
+  const DType wide = accumulator_of(data.dtype);
+  const int64_t per_chunk = std::max<int64_t>(1, parts_.chunk_bytes / size_of(data.dtype));
+  const auto chunk = [&](int64_t begin) {
+    return region_of(part_of(data, begin, std::min(per_chunk, data.num_elements - begin)));
+  };
+  if (data.num_elements == 0) co_return;
+  Engine& inside = *parts_.inside;
+  Ticket gathered = 0;
+  Region next = chunk(0);
+  Ticket reduced = reduce_inside(entry, next, scratch(0, wide, next.mine_count));
+  int turn = 0;
+  for (int64_t begin = 0; begin < data.num_elements; begin += per_chunk) {
+    const Region region = next;
+    const Array partial = scratch_[static_cast<size_t>(turn)];
+    co_await Program::Until{&inside, reduced};
+    const auto waits = on_rails(region, [&](int64_t from, int64_t count) {
+      return with_limit(entry,
+                        {.collective = Collective::all_reduce,
+                         .reduce = partial_op(operation.reduce),
+                         .output = part_of(partial.span(), from - region.mine_begin, count)});
+    });
+    turn = 1 - turn;
+    if (begin + per_chunk < data.num_elements) {
+      next = chunk(begin + per_chunk);
+      reduced = reduce_inside(entry, next, scratch(turn, wide, next.mine_count));
+      co_await Program::Until{&inside, reduced};
+    }
+    for (const auto& wait : waits) co_await wait;
+    finish_partial(data.dtype, operation.reduce, partial.data(),
+                   part_of(region.span, region.mine_begin, 0).data, region.mine_count, size());
+    gathered = gather_inside(entry, region);
+  }
+  co_await Program::Until{&inside, gathered};
+}
+
+Program HierEngine::reduce(Entry& entry) {
+  // The sum is made in a copy, since only root's buffer may change.
+  const MemorySpan data = entry.operation.output;
+  const Array copy = Array::zeros(data.dtype, {data.num_elements});
+  if (data.num_elements > 0)
+    std::memcpy(copy.data(), data.data, static_cast<size_t>(data.num_bytes()));
+  Entry inner{entry.operation, entry.deadline, std::nullopt};
+  inner.operation.output = copy.span();
+  Program sum = all_reduce(inner);
+  while (!sum.advance()) {
+    const auto pending = sum.pending();
+    co_await Program::Until{pending.engine, pending.ticket};
+  }
+  if (entry.operation.root == rank() && data.num_elements > 0)
+    std::memcpy(data.data, copy.data(), static_cast<size_t>(data.num_bytes()));
+}
+
+Program HierEngine::reduce_scatter(Entry& entry) {
+  const Operation& operation = entry.operation;
+  if (operation.partial)
+    throw UsageError("reduce_scatter: partial results across hosts have no level above them");
+  std::vector<int64_t> counts = operation.input_counts;
+  if (counts.empty()) counts.assign(static_cast<size_t>(size()), operation.output.num_elements);
+  const DType dtype = operation.input.dtype;
+  const DType wide = accumulator_of(dtype);
+  Array sum;  // of the parts of this host's ranks
+  for (int h = 0; h < static_cast<int>(first_of_host_.size()); ++h) {
+    const Region region = host_region(operation.input, counts, h);
+    const Array partial = scratch(0, wide, region.mine_count);
+    co_await Program::Until{parts_.inside.get(), reduce_inside(entry, region, partial)};
+    const auto waits = on_rails(region, [&](int64_t from, int64_t count) {
+      return with_limit(entry,
+                        {.collective = Collective::reduce,
+                         .reduce = partial_op(operation.reduce),
+                         .root = h,
+                         .output = part_of(partial.span(), from - region.mine_begin, count)});
+    });
+    for (const auto& wait : waits) co_await wait;
+    if (h != host_) continue;
+    sum = Array::zeros(dtype, {region.span.num_elements});
+    finish_partial(dtype, operation.reduce, partial.data(),
+                   part_of(sum.span(), region.mine_begin, 0).data, region.mine_count, size());
+  }
+  co_await Program::Until{parts_.inside.get(), gather_inside(entry, region_of(sum.span()))};
+  const auto first = counts.begin() + first_of_host_[static_cast<size_t>(host_)];
+  const int64_t before = std::accumulate(first, first + local_, int64_t{0});
+  if (operation.output.num_elements > 0)
+    std::memcpy(operation.output.data, part_of(sum.span(), before, 0).data,
+                static_cast<size_t>(operation.output.num_bytes()));
+}
+
+Program HierEngine::all_gather(Entry& entry) {
+  const Operation& operation = entry.operation;
+  std::vector<int64_t> counts = operation.output_counts;
+  if (counts.empty()) counts.assign(static_cast<size_t>(size()), operation.input.num_elements);
+  const auto first = counts.begin() + first_of_host_[static_cast<size_t>(host_)];
+  Engine& inside = *parts_.inside;
+  const Region mine = host_region(operation.output, counts, host_);
+  const Operation together =
+      with_limit(entry, {.collective = Collective::all_gather,
+                         .input = operation.input,
+                         .output = mine.span,
+                         .output_counts = std::vector<int64_t>(first, first + inside.size())});
+  co_await Program::Until{&inside, inside.submit({&together, 1})};
+  std::vector<Program::Until> waits;
+  for (int h = 0; h < static_cast<int>(first_of_host_.size()); ++h) {
+    const Region region = host_region(operation.output, counts, h);
+    const auto more = on_rails(region, [&](int64_t from, int64_t count) {
+      return with_limit(entry, {.collective = Collective::broadcast,
+                                .root = h,
+                                .output = part_of(region.span, from, count)});
+    });
+    waits.insert(waits.end(), more.begin(), more.end());
+  }
+  for (const auto& wait : waits) co_await wait;
+  for (int h = 0; h < static_cast<int>(first_of_host_.size()); ++h) {
+    if (h == host_) continue;
+    const Region region = host_region(operation.output, counts, h);
+    co_await Program::Until{&inside, gather_inside(entry, region)};
+  }
+}
+
+Program HierEngine::broadcast(Entry& entry) {
+  const Operation& operation = entry.operation;
+  Engine& inside = *parts_.inside;
+  const auto after = std::upper_bound(first_of_host_.begin(), first_of_host_.end(), operation.root);
+  const int root_host = static_cast<int>(after - first_of_host_.begin()) - 1;
+  const Region region = region_of(operation.output);
+  if (host_ == root_host) {
+    Operation here = with_limit(entry, operation);
+    here.root = operation.root - first_of_host_[static_cast<size_t>(host_)];
+    co_await Program::Until{&inside, inside.submit({&here, 1})};
+  }
+  const auto waits = on_rails(region, [&](int64_t from, int64_t count) {
+    return with_limit(entry, {.collective = Collective::broadcast,
+                              .root = root_host,
+                              .output = part_of(region.span, from, count)});
+  });
+  for (const auto& wait : waits) co_await wait;
+  if (host_ != root_host) co_await Program::Until{&inside, gather_inside(entry, region)};
+}
+
+Program HierEngine::barrier(Entry& entry) {
+  const Operation operation = with_limit(entry, entry.operation);
+  Engine& inside = *parts_.inside;
+  co_await Program::Until{&inside, inside.submit({&operation, 1})};
+  if (first_slice_ == 0 && end_slice_ > 0) {
+    Engine& rail = *parts_.rails.front();
+    co_await Program::Until{&rail, rail.submit({&operation, 1})};
+  }
+  co_await Program::Until{&inside, inside.submit({&operation, 1})};
+}
+
+/// What gains nothing from the hierarchy: every rank has something else for every other.
+Program HierEngine::pass_on(Entry& entry) {
+  const Operation operation = with_limit(entry, entry.operation);
+  co_await Program::Until{parts_.across.get(), parts_.across->submit({&operation, 1})};
+}
+
+}  // namespace tutti::detail
