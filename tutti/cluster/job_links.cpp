@@ -1,0 +1,84 @@
+#include "tutti/cluster/job_links.h"
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/net/connect.h"
+#include "tutti/net/connect_link.h"
+
+namespace tutti {
+namespace {
+
+const std::string kPurpose = "rendezvous";
+
+}  // namespace
+
+JobLinks::JobLinks(JobPlace place, const Credentials& credentials, const Deadline& deadline)
+    : place_(std::move(place)) {
+  listen(credentials, deadline);
+  if (place_.hosts_rendezvous) {
+    server_ = std::make_unique<detail::RendezvousServer>(detail::RendezvousState::Options{
+        .num_workers = place_.num_workers, .silence = place_.silence});
+    listener_->serve(kPurpose, [this](Arrival arrival) { server_->add(std::move(arrival.link)); });
+  }
+  Rendezvous::Events events = place_.events;
+  events.lost = [this](int worker, const std::string& words) {
+    end_groups(words);
+    if (place_.events.lost) place_.events.lost(worker, words);
+  };
+  rendezvous_ = std::make_unique<Rendezvous>(
+      link_to_rendezvous(credentials, deadline),
+      Rendezvous::Options{
+          .worker = place_.worker, .num_workers = place_.num_workers, .name = place_.name},
+      std::move(events), deadline);
+}
+
+JobLinks::~JobLinks() {
+  rendezvous_.reset();
+  listener_->serve(kPurpose, {});
+}
+
+/// Whoever has the rendezvous listens there for everything; the others where the way to it begins.
+void JobLinks::listen(const Credentials& credentials, const Deadline& deadline) {
+  const std::vector<Address> found = resolve(place_.rendezvous, deadline);
+  Address at = local_address_towards(found.front());
+  if (!place_.interface.empty())
+    at = choose_local_address(place_.interface, "TUTTI_INTERFACE", local_interfaces());
+  if (place_.hosts_rendezvous) at = found.front();
+  listener_ = std::make_unique<Listener>(at, credentials);
+}
+
+std::unique_ptr<Link> JobLinks::link_to_rendezvous(const Credentials& credentials,
+                                                   const Deadline& deadline) {
+  const Facts facts{.purpose = kPurpose, .rank = place_.worker};
+  if (!place_.hosts_rendezvous)
+    return connect_link_with_retry(place_.rendezvous, credentials, facts, "the rendezvous",
+                                   deadline);
+  auto [ours, theirs] = make_link_pair("the rendezvous", place_.name);
+  server_->add(std::move(theirs));
+  return std::move(ours);
+}
+
+void JobLinks::follow(const std::shared_ptr<Engine>& engine) {
+  std::string loss;
+  {
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(engines_, [](const auto& known) { return known.expired(); });
+    engines_.push_back(engine);
+    loss = loss_;
+  }
+  if (!loss.empty()) engine->abort(FailureKind::peer_lost, loss);
+}
+
+void JobLinks::end_groups(const std::string& words) {
+  std::vector<std::shared_ptr<Engine>> live;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (loss_.empty()) loss_ = words;
+    for (const auto& known : engines_)
+      if (auto engine = known.lock()) live.push_back(std::move(engine));
+  }
+  log(LogLevel::debug, "lost: {}", words);
+  for (const auto& engine : live) engine->abort(FailureKind::peer_lost, words);
+}
+
+}  // namespace tutti

@@ -1,0 +1,61 @@
+/// JobLinks: what connects this process to the others of a job of several hosts: a listener, the
+/// rendezvous, and the groups that end when a worker is lost.
+/// Thread rule: every function may be called from any thread.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tutti/cluster/rendezvous.h"
+#include "tutti/cluster/rendezvous_server.h"
+#include "tutti/comm/engine.h"
+#include "tutti/net/listener.h"
+
+namespace tutti {
+
+/// This process's place in a job, and where the job meets.
+struct JobPlace {
+  int worker = -1;  ///< -1: a launcher
+  int num_workers = 1;
+  HostPort rendezvous;
+  bool hosts_rendezvous = false;  ///< the rendezvous is in this process
+  std::string name;               ///< "rank 3 (host b, pid 77)"
+  std::string interface;          ///< to be reached at: interface, subnet or address; "": by route
+  Millis silence{30'000};         ///< after which a process that says nothing counts as lost
+  Rendezvous::Events events;      ///< beside the end of groups
+};
+
+class JobLinks {
+ public:
+  /// Listens, serves or finds the rendezvous, says hello. Throws UsageError (refused, bad address),
+  /// Mismatch (wrong token, another job), Timeout, PeerLost.
+  JobLinks(JobPlace place, const Credentials& credentials, const Deadline& deadline);
+  ~JobLinks();
+  JobLinks(const JobLinks&) = delete;
+
+  Listener& listener() noexcept { return *listener_; }
+  Rendezvous& rendezvous() noexcept { return *rendezvous_; }
+
+  /// Ends `engine` with PeerLost, naming the worker, when one is lost; at once when one was before.
+  void follow(const std::shared_ptr<Engine>& engine);
+
+ private:
+  void listen(const Credentials& credentials, const Deadline& deadline);
+  std::unique_ptr<Link> link_to_rendezvous(const Credentials& credentials,
+                                           const Deadline& deadline);
+  void end_groups(const std::string& words);
+
+  const JobPlace place_;
+  std::unique_ptr<detail::RendezvousServer> server_;
+  std::unique_ptr<Listener> listener_;
+
+  std::mutex mutex_;  // guards what follows
+  std::vector<std::weak_ptr<Engine>> engines_;
+  std::string loss_;
+
+  std::unique_ptr<Rendezvous> rendezvous_;  // last: its thread uses all of the above
+};
+
+}  // namespace tutti
