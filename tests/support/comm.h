@@ -13,6 +13,8 @@
 #include "tutti/comm/shm/shm.h"
 #include "tutti/comm/solo/solo.h"
 
+#include "tests/support/tcp_members.h"
+
 namespace tutti::test {
 
 /// Runs `body(group)` on one thread a member and returns what each threw ("" for nothing).
@@ -59,12 +61,16 @@ inline std::string words_of(const std::exception_ptr& thrown) {
   }
 }
 
-/// Engines of one group of `size`: "solo", "shm" (buffers of threads are visible to all), or
-/// "shm staged" (as between processes: only memory from allocate() is).
+/// Engines of one group of `size`: "solo"; "shm" (buffers of threads are visible to all); "shm
+/// staged" (as between processes: only memory from allocate() is); "tcp" over socket pairs, or "tcp
+/// loopback" over two TCP streams a peer, both in small pieces.
 inline std::vector<std::shared_ptr<Engine>> make_engines(const std::string& name, int size,
                                                          const ShmOptions& options = {}) {
   if (name == "solo") return {make_solo()};
   if (name == "shm") return make_shm_threads(size, options);
+  const TcpOptions small_pieces{.chunk_bytes = 4096, .min_stripe_bytes = 4096};
+  if (name == "tcp") return make_tcp_members(size, small_pieces);
+  if (name == "tcp loopback") return make_tcp_members(size, small_pieces, 2, Wire::loopback);
   const ShmSegment segment = ShmSegment::create(size, options);
   std::vector<std::shared_ptr<Engine>> engines(static_cast<size_t>(size));
   std::vector<std::thread> threads;

@@ -4,7 +4,7 @@
 #include "tutti/comm/schedule_writer.h"
 
 namespace tutti {
-namespace detail {
+namespace detail::schedules {
 namespace {
 
 bool is_power_of_two(int size) { return std::has_single_bit(static_cast<unsigned>(size)); }
@@ -156,7 +156,7 @@ void round_of_moves(Writer& w, const Problem& p, int64_t number) {
 }
 
 }  // namespace
-}  // namespace detail
+}  // namespace detail::schedules
 
 std::string_view name_of(Algorithm algorithm) noexcept {
   constexpr std::string_view kNames[kNumAlgorithms] = {
@@ -167,10 +167,11 @@ std::string_view name_of(Algorithm algorithm) noexcept {
 
 Schedule::Schedule(const Problem& problem) : problem_(problem) {
   TUTTI_CHECK(problem.chunk_elements > 0, "{} elements a chunk", problem.chunk_elements);
-  if (problem.size < 2) detail::refuse(problem);
-  const detail::Shape shape = detail::shape_of(problem);
+  if (problem.size < 2) detail::schedules::refuse(problem);
+  const detail::schedules::Shape shape = detail::schedules::shape_of(problem);
   const int64_t chunks =
-      shape.by_chunks ? detail::ceil_div(problem.num_elements, problem.chunk_elements) : 1;
+      shape.by_chunks ? detail::schedules::ceil_div(problem.num_elements, problem.chunk_elements)
+                      : 1;
   rounds_per_chunk_ = shape.rounds_per_chunk;
   num_rounds_ = shape.rounds >= 0 ? shape.rounds : shape.rounds_per_chunk * chunks;
   scratch_elements_ = shape.scratch;
@@ -180,16 +181,19 @@ Schedule::Schedule(const Problem& problem) : problem_(problem) {
 void Schedule::round(int64_t number, std::vector<Step>& steps) const {
   TUTTI_CHECK(number >= 0 && number < num_rounds_, "round {} of {}", number, num_rounds_);
   steps.clear();
-  detail::Writer w(problem_, steps);
+  detail::schedules::Writer w(problem_, steps);
   const Problem& p = problem_;
-  if (p.algorithm == Algorithm::dissemination) return detail::dissemination_barrier(w, number);
-  const detail::Range chunk = w.chunk({0, p.num_elements}, number / rounds_per_chunk_);
+  if (p.algorithm == Algorithm::dissemination)
+    return detail::schedules::dissemination_barrier(w, number);
+  const detail::schedules::Range chunk = w.chunk({0, p.num_elements}, number / rounds_per_chunk_);
   const int64_t in_chunk = number % rounds_per_chunk_;
   switch (p.collective) {
-    case Collective::all_reduce: return detail::round_of_all_reduce(w, p, chunk, in_chunk, number);
-    case Collective::reduce: return detail::round_of_reduce(w, p, chunk, in_chunk, number);
-    case Collective::reduce_scatter: return detail::pairwise_reduce_scatter(w, number);
-    default: return detail::round_of_moves(w, p, number);
+    case Collective::all_reduce:
+      return detail::schedules::round_of_all_reduce(w, p, chunk, in_chunk, number);
+    case Collective::reduce:
+      return detail::schedules::round_of_reduce(w, p, chunk, in_chunk, number);
+    case Collective::reduce_scatter: return detail::schedules::pairwise_reduce_scatter(w, number);
+    default: return detail::schedules::round_of_moves(w, p, number);
   }
 }
 

@@ -1,7 +1,7 @@
 // Schedules that only move data.
 #include "tutti/comm/schedule_writer.h"
 
-namespace tutti::detail {
+namespace tutti::detail::schedules {
 namespace {
 
 void copy_own_part(Writer& w) {
@@ -193,4 +193,4 @@ void dissemination_barrier(Writer& w, int64_t round) {
   w.receive_nothing(w.around(w.rank() - (int64_t{1} << round)));
 }
 
-}  // namespace tutti::detail
+}  // namespace tutti::detail::schedules

@@ -3,7 +3,7 @@
 // least 2 N (n-1)/n elements a rank: halving-doubling, pairwise exchange and the ring do with that.
 #include "tutti/comm/schedule_writer.h"
 
-namespace tutti::detail {
+namespace tutti::detail::schedules {
 namespace {
 
 // Chunk j goes up from level l - 1 to a parent at level l in unit j + l - 1, and down again, after
@@ -171,4 +171,4 @@ void tree_reduce(Writer& w, const ShapeTree& tree, int root, Range chunk, int64_
   }
 }
 
-}  // namespace tutti::detail
+}  // namespace tutti::detail::schedules

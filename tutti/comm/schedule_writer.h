@@ -9,7 +9,7 @@
 
 #include "tutti/comm/schedule.h"
 
-namespace tutti::detail {
+namespace tutti::detail::schedules {
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /// The rounds in which 1, 2, 4, ... ranks become `size`.
@@ -34,6 +34,7 @@ class Writer {
   /// Where a part begins, in the input and in the output; part size() is the end.
   int64_t in_offset(int64_t part) const { return offset(p_.input_offsets, part); }
   int64_t out_offset(int64_t part) const { return offset(p_.output_offsets, part); }
+  /// The elements of one part.
   Range in_part(int part) const { return {in_offset(part), in_offset(part + 1)}; }
   Range out_part(int part) const { return {out_offset(part), out_offset(part + 1)}; }
   /// Parts [first, end), which lie one behind the other.
@@ -46,6 +47,7 @@ class Writer {
     return {begin, std::min(begin + p_.chunk_elements, whole.end)};
   }
 
+  /// How many chunks that are.
   int64_t chunks(Range whole) const { return ceil_div(whole.count(), p_.chunk_elements); }
 
   /// Messages; what is received is put, kept aside, or combined on arrival.
@@ -73,6 +75,7 @@ class Writer {
     put({.action = Step::Action::reduce, .space = into, .from = of_input.begin}, p_.rank,
         {begin, begin + of_input.count()});
   }
+  /// From one buffer of the rank to another.
   void copy(Space into, int64_t begin, Space operand, Range range) {
     put({.action = Step::Action::copy, .space = into, .operand = operand, .from = range.begin},
         p_.rank, {begin, begin + range.count()});
@@ -84,11 +87,14 @@ class Writer {
   }
 
  private:
+  // Where a part begins.
   int64_t offset(std::span<const int64_t> offsets, int64_t part) const {
     return offsets.empty() ? even_cut(p_.num_elements, p_.size, part)
                            : offsets[static_cast<size_t>(part)];
   }
 
+  // Appends a step unless it would move nothing.
+  // `range` is in the step's space.
   void put(Step step, int peer, Range range) {
     if (range.count() == 0) return;
     step.peer = peer;
@@ -138,4 +144,4 @@ void pairwise_all_to_all(Writer& w, int64_t round);
 /// Empty messages to the rank 2^round further: after the last round all know of all.
 void dissemination_barrier(Writer& w, int64_t round);
 
-}  // namespace tutti::detail
+}  // namespace tutti::detail::schedules

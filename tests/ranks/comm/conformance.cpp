@@ -158,7 +158,7 @@ TEST_P(Conformance, CompletesWhenOnlyPolled) {
   }
 }
 
-TEST_P(Conformance, AllocatesMemoryThatAllSeeAndThatOutlivesTheGroup) {
+TEST_P(SharedMemoryConformance, AllocatesMemoryThatAllSeeAndThatOutlivesTheGroup) {
   std::vector<SharedParts> kept(ranks());
   run_all_members(engines(), [&](Group group) {
     const int rank = group.rank();
@@ -193,7 +193,7 @@ TEST_P(Conformance, AllocatesMemoryThatAllSeeAndThatOutlivesTheGroup) {
     }
 }
 
-TEST_P(Conformance, ReducesAllocatedMemoryAtAnyOffset) {
+TEST_P(SharedMemoryConformance, ReducesAllocatedMemoryAtAnyOffset) {
   const auto members = engines();
   const int64_t n = 30'000;
   const auto given = inputs_of(ranks(), DType::float32, n, 8);

@@ -74,4 +74,7 @@ class Conformance : public testing::TestWithParam<Case> {
   }
 };
 
+/// Tests of engines whose members share memory.
+class SharedMemoryConformance : public Conformance {};
+
 }  // namespace tutti::test

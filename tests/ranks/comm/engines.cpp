@@ -22,6 +22,17 @@ INSTANTIATE_TEST_SUITE_P(Shm, Conformance, testing::ValuesIn(on("shm", {1, 2, 3,
                          case_name);
 INSTANTIATE_TEST_SUITE_P(ShmStaged, Conformance, testing::ValuesIn(on("shm staged", {2, 3, 5, 18})),
                          case_name);
+INSTANTIATE_TEST_SUITE_P(Tcp, Conformance, testing::ValuesIn(on("tcp", {1, 2, 3, 4, 7, 12})),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(TcpLoopback, Conformance, testing::ValuesIn(on("tcp loopback", {2, 3, 8})),
+                         case_name);
+
+INSTANTIATE_TEST_SUITE_P(Solo, SharedMemoryConformance, testing::ValuesIn(on("solo", {1})),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(Shm, SharedMemoryConformance,
+                         testing::ValuesIn(on("shm", {1, 2, 3, 4, 7, 18})), case_name);
+INSTANTIATE_TEST_SUITE_P(ShmStaged, SharedMemoryConformance,
+                         testing::ValuesIn(on("shm staged", {2, 3, 5, 18})), case_name);
 
 }  // namespace
 }  // namespace tutti::test

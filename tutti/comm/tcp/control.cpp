@@ -1,0 +1,279 @@
+#include "tutti/comm/tcp/control.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+
+namespace tutti::detail::tcp {
+namespace {
+
+constexpr size_t kStageBytes = 4096;
+// Frames of one peer in one go, so that all get their turn.
+constexpr int kFramesPerCall = 64;
+// What stands in for the bytes of a frame that was given up: longer than any frame's payload.
+const std::byte* zeros() {
+  static const auto block = std::make_unique<std::byte[]>(kMessagePartBytes);
+  return block.get();
+}
+
+}  // namespace
+
+ControlLinks::ControlLinks(std::vector<std::unique_ptr<Link>> links, ControlHandler& handler)
+    : handler_(handler) {
+  zeros();
+  for (auto& link : links) {
+    Peer peer;
+    peer.link = std::move(link);
+    peer.closed = peer.link == nullptr;
+    if (peer.link != nullptr) {
+      peer.name = peer.link->peer();
+      peer.stage.resize(kStageBytes);
+    }
+    peers_.push_back(std::move(peer));
+  }
+}
+
+ControlLinks::OutFrame ControlLinks::make_frame(const FrameHeader& header, const std::byte* payload,
+                                                uint64_t message) const {
+  OutFrame frame;
+  encode_header(header, frame.header);
+  frame.payload = payload;
+  frame.bytes = static_cast<int64_t>(header.length);
+  frame.message = message;
+  return frame;
+}
+
+void ControlLinks::push(int to, const FrameHeader& header, const std::byte* payload,
+                        uint64_t message) {
+  {
+    const std::scoped_lock lock(mutex_);
+    Peer& peer = peers_[static_cast<size_t>(to)];
+    if (told_ || peer.closed) return;
+    peer.out.push_back(make_frame(header, payload, message));
+  }
+  // A part that follows the one just written is written by the loop that wrote that.
+  if (!writing_) write(to, true);
+}
+
+void ControlLinks::service() {
+  for (size_t r = 0; r < peers_.size(); ++r) service(static_cast<int>(r));
+}
+
+void ControlLinks::service_ready(std::span<const pollfd> polls) {
+  size_t next = 0;
+  for (size_t r = 0; r < peers_.size() && next < polls.size(); ++r)
+    if (!peers_[r].closed && polls[next++].revents != 0) service(static_cast<int>(r));
+}
+
+void ControlLinks::service(int rank) {
+  if (closed(rank)) return;
+  read(rank);
+  if (!closed(rank)) write(rank, true);
+}
+
+void ControlLinks::lose(int rank, const std::string& why) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  peer.closed = true;
+  if (peer.state == State::left) return;
+  peer.state = State::lost;
+  if (lost_rank_ >= 0) return;
+  lost_rank_ = rank;
+  why_lost_ = why;
+}
+
+void ControlLinks::read(int rank) {
+  try {
+    for (int i = 0; i < kFramesPerCall; ++i)
+      if (!read_frame(rank)) return;
+  } catch (const PeerLost& lost) {
+    lose(rank, lost.what());
+  } catch (const BadFrame& bad) {
+    lose(rank, fmt::format("{} sent what is no frame of this engine: {}", name(rank), bad.why));
+  }
+}
+
+// A link is used by one thread at a time, and tell_all() may be writing.
+int64_t ControlLinks::read_some(Peer& peer, std::byte* to, int64_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  return peer.link->read_some(to, bytes);
+}
+
+int64_t ControlLinks::take(Peer& peer, std::byte* to, int64_t bytes) {
+  const auto staged = std::min(bytes, static_cast<int64_t>(peer.stage_end - peer.stage_begin));
+  if (staged == 0) return read_some(peer, to, bytes);
+  std::memcpy(to, peer.stage.data() + peer.stage_begin, static_cast<size_t>(staged));
+  peer.stage_begin += static_cast<size_t>(staged);
+  return staged;
+}
+
+bool ControlLinks::fill_header(Peer& peer) {
+  const size_t there = peer.stage_end - peer.stage_begin;
+  if (there < kHeaderBytes) {
+    std::memmove(peer.stage.data(), peer.stage.data() + peer.stage_begin, there);
+    peer.stage_begin = 0;
+    peer.stage_end = there;
+    peer.stage_end += static_cast<size_t>(
+        read_some(peer, peer.stage.data() + there, static_cast<int64_t>(kStageBytes - there)));
+    if (peer.stage_end < kHeaderBytes) return false;
+  }
+  const std::byte* const at = peer.stage.data() + peer.stage_begin;
+  std::string why =
+      decode_header(std::span<const std::byte, kHeaderBytes>(at, kHeaderBytes), peer.header);
+  if (why.empty() && peer.header.kind == FrameKind::data)
+    why = "a frame of a data link on the control link";
+  if (!why.empty()) throw BadFrame{std::move(why)};
+  peer.stage_begin += kHeaderBytes;
+  return peer.has_header = true;
+}
+
+void ControlLinks::begin_payload(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  peer.received = 0;
+  peer.room = nullptr;
+  if (peer.header.kind == FrameKind::part) peer.room = handler_.room_for(rank, peer.header);
+  if (peer.room != nullptr) return;
+  peer.payload.resize(static_cast<size_t>(peer.header.length));
+  peer.room = peer.payload.data();
+}
+
+// True when a whole frame was read and handed on.
+bool ControlLinks::read_frame(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  if (!peer.has_header) {
+    if (!fill_header(peer)) return false;
+    begin_payload(rank);
+  }
+  const auto bytes = static_cast<int64_t>(peer.header.length);
+  while (peer.received < bytes) {
+    const int64_t got = take(peer, peer.room + peer.received, bytes - peer.received);
+    if (got == 0) return false;
+    peer.received += got;
+  }
+  peer.has_header = false;
+  if (peer.header.kind == FrameKind::leave) peer.state = State::left;
+  const bool kept = peer.header.kind != FrameKind::part;
+  handler_.on_frame(rank, peer.header,
+                    kept ? std::span<const std::byte>(peer.payload.data(),
+                                                      static_cast<size_t>(peer.header.length))
+                         : std::span<const std::byte>());
+  return true;
+}
+
+void ControlLinks::write(int rank, bool report) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  try {
+    while (true) {
+      uint64_t message = 0;
+      {
+        const std::scoped_lock lock(mutex_);
+        if (peer.out.empty()) return;
+        OutFrame& frame = peer.out.front();
+        const int64_t header_left = std::max(int64_t{0}, kHeaderBytes - frame.written);
+        const int64_t payload_done = std::max(int64_t{0}, frame.written - kHeaderBytes);
+        const auto* payload = frame.payload != nullptr
+                                  ? frame.payload
+                                  : reinterpret_cast<const std::byte*>(frame.text.data());
+        const iovec pieces[2] = {
+            {frame.header + (kHeaderBytes - header_left), static_cast<size_t>(header_left)},
+            {const_cast<std::byte*>(payload + payload_done),
+             static_cast<size_t>(frame.bytes - payload_done)}};
+        frame.written += peer.link->write_some(pieces);
+        if (frame.written < kHeaderBytes + frame.bytes) return;
+        message = frame.message;
+        peer.out.pop_front();
+      }
+      if (!report || message == 0) continue;
+      writing_ = true;
+      handler_.on_written(rank, message);
+      writing_ = false;
+    }
+  } catch (const PeerLost& lost) {
+    if (report) lose(rank, lost.what());
+  }
+}
+
+// The rest of a frame whose bytes nobody needs any more.
+void ControlLinks::fill_up(OutFrame& frame) const {
+  frame.payload = zeros();
+  frame.message = 0;
+}
+
+void ControlLinks::tell_all(const FrameHeader& header, std::string_view text) noexcept {
+  try {
+    text = text.substr(0, kFailureTextBytes);
+    FrameHeader own = header;
+    own.length = text.size();
+    {
+      const std::scoped_lock lock(mutex_);
+      told_ = true;
+      for (Peer& peer : peers_) {
+        if (peer.link == nullptr) continue;
+        const bool half = !peer.out.empty() && peer.out.front().written > 0;
+        peer.out.resize(half ? 1 : 0);
+        if (half) fill_up(peer.out.front());
+        OutFrame frame = make_frame(own, nullptr, 0);
+        frame.text = text;
+        peer.out.push_back(std::move(frame));
+      }
+    }
+    for (size_t r = 0; r < peers_.size(); ++r)
+      if (peers_[r].link != nullptr) write(static_cast<int>(r), false);
+  } catch (const std::exception& error) {  // short of memory: the peers will see the links close
+    log(LogLevel::warning, "tcp engine: could not tell why the group failed: {}", error.what());
+  }
+}
+
+void ControlLinks::flush(Millis limit) noexcept {
+  const Deadline deadline(limit);
+  try {
+    while (true) {
+      std::vector<pollfd> polls;
+      for (size_t r = 0; r < peers_.size(); ++r) {
+        Peer& peer = peers_[r];
+        if (peer.link == nullptr || peer.closed) continue;
+        write(static_cast<int>(r), false);
+        const std::scoped_lock lock(mutex_);
+        if (!peer.out.empty()) polls.push_back({peer.link->descriptor(), POLLOUT, 0});
+      }
+      if (polls.empty() || deadline.passed()) return;
+      ::poll(polls.data(), polls.size(), static_cast<int>(deadline.left().count()));
+      for (const pollfd& one : polls)
+        if ((one.revents & (POLLERR | POLLHUP)) != 0) return;
+    }
+  } catch (const std::exception& error) {  // short of memory: then the peers see the links close
+    log(LogLevel::debug, "tcp engine: leaving: {}", error.what());
+  }
+}
+
+void ControlLinks::drain() noexcept {
+  std::byte sink[kStageBytes];
+  for (Peer& peer : peers_) {
+    if (peer.link == nullptr || peer.closed) continue;
+    try {
+      for (int i = 0; i < kFramesPerCall; ++i)
+        if (peer.link->read_some(sink, sizeof sink) == 0) break;
+    } catch (const Error& gone) {  // nothing can be lost on the way to it
+      log(LogLevel::trace, "tcp engine: leaving: {}", gone.what());
+    }
+  }
+}
+
+void ControlLinks::add_polls(std::vector<pollfd>& polls) {
+  const std::scoped_lock lock(mutex_);
+  for (const Peer& peer : peers_) {
+    if (peer.closed) continue;
+    short events = peer.link->wants_to_read();
+    if (!peer.out.empty()) events |= peer.link->wants_to_write();
+    polls.push_back({peer.link->descriptor(), events, 0});
+  }
+}
+
+bool ControlLinks::has_buffered() {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const Peer& peer) { return !peer.closed && peer.link->has_buffered(); });
+}
+
+}  // namespace tutti::detail::tcp

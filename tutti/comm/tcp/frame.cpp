@@ -1,0 +1,139 @@
+#include "tutti/comm/tcp/frame.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+namespace tutti::detail::tcp {
+namespace {
+
+constexpr uint32_t kMagic = 0x3174'7475;  // "utt1", the version included
+
+// Little-endian on the wire, whatever the machine.
+template <class T>
+void put(std::byte*& at, T value) noexcept {
+  for (size_t i = 0; i < sizeof(T); ++i)
+    *at++ = static_cast<std::byte>(static_cast<uint64_t>(value) >> 8 * i);
+}
+
+template <class T>
+T take(const std::byte*& at) noexcept {
+  uint64_t value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) value |= static_cast<uint64_t>(*at++) << 8 * i;
+  return static_cast<T>(value);
+}
+
+int64_t most_bytes(FrameKind kind) {
+  switch (kind) {
+    case FrameKind::data: return kMostBytes;
+    case FrameKind::message: return kShortMessageBytes;
+    case FrameKind::part: return kMessagePartBytes;
+    case FrameKind::failure: return kFailureTextBytes;
+    default: return 0;
+  }
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce ||
+         collective == Collective::reduce_scatter;
+}
+
+bool has_root(Collective collective) {
+  return collective == Collective::broadcast || collective == Collective::reduce ||
+         collective == Collective::scatter || collective == Collective::gather;
+}
+
+constexpr uint32_t kPartialBit = 1 << 12;
+
+}  // namespace
+
+void encode_header(const FrameHeader& header, std::span<std::byte, kHeaderBytes> to) noexcept {
+  std::byte* at = to.data();
+  put(at, kMagic);
+  put(at, static_cast<uint32_t>(header.kind));
+  put(at, header.call);
+  put(at, header.aux);
+  put(at, header.number);
+  put(at, header.elements);
+  put(at, header.length);
+}
+
+std::string decode_header(std::span<const std::byte, kHeaderBytes> from, FrameHeader& header) {
+  const std::byte* at = from.data();
+  if (const auto magic = take<uint32_t>(at); magic != kMagic)
+    return fmt::format("a frame begins with 0x{:08x}; expected 0x{:08x}", magic, kMagic);
+  const auto kind = take<uint32_t>(at);
+  if (kind < static_cast<uint32_t>(FrameKind::data) ||
+      kind > static_cast<uint32_t>(FrameKind::answer))
+    return fmt::format("a frame of kind {}; expected 1 to {}", kind,
+                       static_cast<int>(FrameKind::answer));
+  header.kind = static_cast<FrameKind>(kind);
+  header.call = take<uint32_t>(at);
+  header.aux = take<uint32_t>(at);
+  header.number = take<uint64_t>(at);
+  header.elements = take<int64_t>(at);
+  header.length = take<uint64_t>(at);
+  if (header.elements < 0 || header.elements > kMostBytes)
+    return fmt::format("a frame of kind {} counts {} elements; expected 0 to 2^50", kind,
+                       header.elements);
+  if (header.length > static_cast<uint64_t>(most_bytes(header.kind)))
+    return fmt::format("a frame of kind {} has {} bytes; expected at most {}", kind, header.length,
+                       most_bytes(header.kind));
+  return {};
+}
+
+uint32_t call_word(const Operation& operation) noexcept {
+  const Collective collective = operation.collective;
+  const DType dtype = operation.partial ? operation.input.dtype : operation.output.dtype;
+  return static_cast<uint32_t>(collective) |
+         (reduces(collective) ? static_cast<uint32_t>(operation.reduce) << 4 : 0) |
+         (collective != Collective::barrier ? static_cast<uint32_t>(dtype) << 8 : 0) |
+         (operation.partial ? kPartialBit : 0) |
+         (has_root(collective) ? static_cast<uint32_t>(operation.root) << 16 : 0);
+}
+
+int64_t call_elements(const Operation& operation, int size) noexcept {
+  const auto whole = [&](const std::vector<int64_t>& counts, const MemorySpan& part) {
+    return counts.empty() ? part.num_elements * size
+                          : std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  switch (operation.collective) {
+    case Collective::reduce_scatter: return operation.input.num_elements;
+    case Collective::all_gather: return operation.output.num_elements;
+    case Collective::scatter: return whole(operation.input_counts, operation.output);
+    case Collective::gather: return whole(operation.output_counts, operation.input);
+    // With counts of its own each rank has another number.
+    case Collective::all_to_all:
+      return operation.input_counts.empty() ? operation.input.num_elements : 0;
+    default: return operation.output.num_elements;
+  }
+}
+
+std::string words_of_call(uint32_t call, int64_t num_elements) {
+  const uint32_t collective_number = call & 0xf, reduce_number = call >> 4 & 0xf;
+  const uint32_t dtype_number = call >> 8 & 0xf;
+  if (collective_number > static_cast<uint32_t>(Collective::recv) ||
+      reduce_number > static_cast<uint32_t>(ReduceOp::logical_xor) ||
+      dtype_number > static_cast<uint32_t>(DType::float64))
+    return fmt::format("an unknown operation (0x{:08x})", call);
+  const auto collective = static_cast<Collective>(collective_number);
+  if (collective == Collective::barrier) return "barrier";
+  std::string words(name_of(collective));
+  if (reduces(collective))
+    words += fmt::format(" ({}{})", name_of(static_cast<ReduceOp>(reduce_number)),
+                         (call & kPartialBit) != 0 ? ", partial" : "");
+  // 0 stands for unequal counts here.
+  if (collective != Collective::all_to_all || num_elements > 0)
+    words += fmt::format(" of {}", num_elements);
+  else
+    words += " of";
+  words += fmt::format(" {}", name_of(static_cast<DType>(dtype_number)));
+  if (has_root(collective))
+    words += fmt::format(
+        " {} rank {}",
+        collective == Collective::reduce || collective == Collective::gather ? "to" : "from",
+        call >> 16);
+  return words;
+}
+
+}  // namespace tutti::detail::tcp

@@ -1,0 +1,187 @@
+#include "tutti/comm/tcp/tcp.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/base/log.h"
+#include "tutti/comm/solo/solo.h"
+#include "tutti/comm/tcp/tcp_engine.h"
+
+namespace tutti {
+namespace detail::tcp {
+namespace {
+
+// Attempts to read before a wait sleeps, each a system call of about 0.3 us: together less than two
+// wake-ups. Shared among the peers that are waited for.
+constexpr int kSpins = 240;
+constexpr Millis kLeavingLimit{500};
+
+int spins_of(const TcpOptions& options, int size) {
+  const int cores = options.usable_cores > 0 ? options.usable_cores : host_facts().usable_cores;
+  const int local = options.local_ranks > 0 ? options.local_ranks : size;
+  return local <= cores ? kSpins : 2;
+}
+
+uint32_t fingerprint_of(const TcpOptions& options, const ReductionShape& shape,
+                        const TcpLinks& links) {
+  const size_t streams = links.peers[links.rank == 0 ? 1 : 0].data.size();
+  const std::string all =
+      fmt::format("{} {} {} {} {} {}", shape.to_string(), name_of(options.order),
+                  options.chunk_bytes, options.min_stripe_bytes, streams, to_json(options.table));
+  uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char c : all) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return hash;
+}
+
+std::vector<std::unique_ptr<Link>> take_control(TcpLinks& links) {
+  std::vector<std::unique_ptr<Link>> all;
+  for (TcpLinks::Peer& peer : links.peers) all.push_back(std::move(peer.control));
+  return all;
+}
+
+// Members of the hosts of `shape`, when those of one host stand together.
+ReductionShape part_of(const ReductionShape& shape, const std::vector<int>& members) {
+  std::vector<int> host_of;
+  for (size_t h = 0; h < shape.replicas_per_host().size(); ++h)
+    host_of.insert(host_of.end(), static_cast<size_t>(shape.replicas_per_host()[h]),
+                   static_cast<int>(h));
+  std::vector<int> counts, hosts;
+  for (int member : members) {
+    const int host = host_of[static_cast<size_t>(member)];
+    if (!hosts.empty() && hosts.back() == host) {
+      ++counts.back();
+      continue;
+    }
+    if (std::find(hosts.begin(), hosts.end(), host) != hosts.end())
+      return ReductionShape::flat(static_cast<int>(members.size()));
+    hosts.push_back(host);
+    counts.push_back(1);
+  }
+  return ReductionShape::hosts(std::move(counts));
+}
+
+}  // namespace
+
+TcpEngine::TcpEngine(TcpLinks links, TcpOptions options)
+    : rank_(links.rank),
+      size_(links.size),
+      options_(std::move(options)),
+      shape_(options_.shape ? *options_.shape : ReductionShape::flat(size_)),
+      tree_(shape_, rank_),
+      flat_shape_(same_tree(shape_, ReductionShape::flat(size_))),
+      fingerprint_(fingerprint_of(options_, shape_, links)),
+      spins_(spins_of(options_, size_)),
+      waker_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      control_(take_control(links), *this),
+      messages_(size_, control_),
+      reduce_inputs_(static_cast<size_t>(size_)),
+      known_(static_cast<size_t>(size_)) {
+  if (!waker_) throw Error("tcp engine: eventfd: " + errno_words(errno));
+  for (TcpLinks::Peer& peer : links.peers)
+    streams_.emplace_back(std::move(peer.data), options_.min_stripe_bytes, options_.chunk_bytes);
+}
+
+TcpEngine::~TcpEngine() {
+  if (!failed_.load(std::memory_order_acquire)) {
+    if (completed_ != submitted_ || !messages_.idle()) {
+      const Ticket ticket = completed_ != submitted_ ? (completed_ + 1) << 1 : waited_for_;
+      control_.tell_all(
+          {.kind = FrameKind::failure, .aux = static_cast<uint32_t>(FailureKind::peer_lost)},
+          fmt::format("rank {} left the group in the middle of {}", rank_,
+                      operation_words(ticket)));
+    } else {
+      for (int r = 0; r < size_; ++r)
+        if (r != rank_) control_.push(r, state_header(FrameKind::leave));
+    }
+  }
+  control_.flush(kLeavingLimit);
+  control_.drain();
+}
+
+std::shared_ptr<Engine> TcpEngine::split(int color, int key, Millis limit) {
+  const Deadline deadline(limit);
+  std::vector<int64_t> mine = {color, key}, all(2 * static_cast<size_t>(size_));
+  run({.collective = Collective::all_gather,
+       .input = span_of(std::span(mine)),
+       .output = span_of(std::span(all)),
+       .limit = limit});
+  const int number = splits_++;
+  if (color < 0) return nullptr;
+  std::vector<int> members;
+  for (int r = 0; r < size_; ++r)
+    if (all[2 * static_cast<size_t>(r)] == color) members.push_back(r);
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return all[2 * static_cast<size_t>(a) + 1] < all[2 * static_cast<size_t>(b) + 1];
+  });
+  if (members.size() == 1) return make_solo();
+  if (!options_.connect)
+    throw UsageError(
+        fmt::format("split, rank {} of {}: this group was made of given connections and cannot "
+                    "make more; give TcpOptions::connect",
+                    rank_, size_));
+  TcpOptions options = options_;
+  options.key = fmt::format("{}/{}.{}", options_.key, number, color);
+  options.shape = part_of(shape_, members);
+  options.local_ranks = std::min(options_.local_ranks, static_cast<int>(members.size()));
+  const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
+  TcpLinks links = options_.connect(options.key, members, static_cast<int>(place), deadline);
+  return make_tcp(std::move(links), std::move(options));
+}
+
+SharedParts TcpEngine::allocate(int64_t /*bytes*/, Millis /*limit*/) {
+  throw UsageError(
+      fmt::format("allocate, rank {} of {}: members of a group of engine \"tcp\" share no memory; "
+                  "use memory of "
+                  "your own, or the group of one host",
+                  rank_, size_));
+}
+
+}  // namespace detail::tcp
+
+namespace {
+
+void check_links(const TcpLinks& links, const TcpOptions& options) {
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("make_tcp, rank {} of {}: {}", links.rank, links.size, why));
+  };
+  if (links.size < 1 || links.rank < 0 || links.rank >= links.size)
+    refuse("expected a rank from 0 to below the size");
+  if (options.shape && options.shape->replicas() != links.size)
+    refuse(fmt::format("reduction shape {} has {} ranks", options.shape->to_string(),
+                       options.shape->replicas()));
+  if (options.chunk_bytes < 4096 || options.min_stripe_bytes < 4096)
+    refuse("chunk_bytes and min_stripe_bytes: expected 4096 or more");
+  if (links.size == 1) return;
+  if (static_cast<int>(links.peers.size()) != links.size)
+    refuse(fmt::format("links to {} ranks", links.peers.size()));
+  const size_t streams = links.peers[links.rank == 0 ? 1 : 0].data.size();
+  for (int r = 0; r < links.size; ++r) {
+    const TcpLinks::Peer& peer = links.peers[static_cast<size_t>(r)];
+    if (r == links.rank) continue;
+    if (peer.control == nullptr) refuse(fmt::format("no control link to rank {}", r));
+    if (peer.data.empty() || peer.data.size() != streams)
+      refuse(fmt::format("{} data links to rank {}; expected as many as to the others, {}",
+                         peer.data.size(), r, streams));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> make_tcp(TcpLinks links, TcpOptions options) {
+  check_links(links, options);
+  if (links.size == 1) return make_solo();
+  const size_t streams = links.peers[links.rank == 0 ? 1 : 0].data.size();
+  auto engine = std::make_shared<detail::tcp::TcpEngine>(std::move(links), std::move(options));
+  log(LogLevel::info, "engine tcp, group \"{}\": rank {} of {}, {} data link{} a peer; sums {}",
+      engine->key(), engine->rank(), engine->size(), streams, streams == 1 ? "" : "s",
+      engine->order() == Order::fixed
+          ? fmt::format("in the order of reduction shape {}", engine->reduction_shape().to_string())
+          : "in any order (order = any)");
+  return engine;
+}
+
+}  // namespace tutti

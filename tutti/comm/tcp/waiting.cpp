@@ -1,0 +1,380 @@
+// Waiting, and what ends a wait: lost ranks, passed limits, disagreement, abort. The first failure
+// is told to all on the control links; every pending and future operation ends with its text.
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tutti/base/error.h"
+#include "tutti/comm/tcp/tcp_engine.h"
+
+namespace tutti::detail::tcp {
+namespace {
+
+// A sleeper looks around at least so often.
+constexpr Millis kSlice{100};
+// How long a rank is asked what it does before it counts as silent; and how long the news of why a
+// stream ended may take behind its end.
+constexpr Millis kLeastAsking{50};
+constexpr Millis kMostAsking{200};
+constexpr Millis kNewsLimit{100};
+// A link that never stops moving must not hide the control links.
+constexpr uint32_t kMovesPerLook = 256;
+// Spinning over the control links of more peers costs more than the sleep it saves.
+constexpr int kMostSpunPeers = 8;
+constexpr int kAttemptsPerYield = 16;
+
+}  // namespace
+
+bool TcpEngine::done(Ticket ticket) const noexcept {
+  return (ticket & 1) != 0 ? messages_.done(ticket >> 1) : completed_ >= ticket >> 1;
+}
+
+void TcpEngine::progress(Ticket ticket, const Deadline& deadline) {
+  if (!done(ticket)) wait_until_done(ticket, &deadline);
+}
+
+bool TcpEngine::poll(Ticket ticket) {
+  if (done(ticket)) return true;
+  waited_for_ = ticket;
+  check_failed();
+  const bool moved = advance();
+  if (!messages_.idle() || ++polled_ % kAttemptsPerYield == 0) {
+    service_control();
+    if (!moved && !done(ticket)) look_around(ticket, nullptr);
+  }
+  return done(ticket);
+}
+
+void TcpEngine::wait_until_done(Ticket ticket, const Deadline* outer) {
+  waited_for_ = ticket;
+  int attempts = 0;
+  uint32_t moves = 0;
+  while (true) {
+    check_failed();
+    const bool moved = advance();
+    if (done(ticket)) return;
+    if (moved) {
+      attempts = 0;
+      if (++moves % kMovesPerLook == 0) service_control();
+      continue;
+    }
+    if (!messages_.idle() && size_ <= kMostSpunPeers) service_control();
+    if (done(ticket)) return;
+    if (++attempts < spins_) {
+      if (attempts % kAttemptsPerYield == 0) std::this_thread::yield();
+      continue;
+    }
+    look_around(ticket, outer);
+    if (!sleep(outer)) look_for_unclaimed();
+    attempts = 0;
+  }
+}
+
+// False when nothing happened for a slice.
+bool TcpEngine::sleep(const Deadline* outer) {
+  polls_.clear();
+  polls_.push_back({waker_.get(), POLLIN, 0});
+  control_.add_polls(polls_);
+  const size_t num_control = polls_.size() - 1;
+  bool buffered = control_.has_buffered();
+  for (const PeerStreams& streams : streams_) {
+    streams.add_polls(polls_);
+    buffered = buffered || streams.has_buffered();
+  }
+  TimePoint until = Clock::now() + (buffered ? Millis{0} : kSlice);
+  if (completed_ < submitted_) until = std::min(until, *entry_of(completed_).deadline);
+  until = std::min(until, messages_.next_deadline());
+  if (outer != nullptr) until = std::min(until, outer->at());
+  const Millis left = std::max(Millis{0}, std::chrono::ceil<Millis>(until - Clock::now()));
+  const int ready = ::poll(polls_.data(), polls_.size(), static_cast<int>(left.count()));
+  if (ready <= 0) return buffered;
+  if (polls_[0].revents != 0) {
+    uint64_t count;
+    (void)!::read(waker_.get(), &count, sizeof count);
+  }
+  try {
+    control_.service_ready(std::span(polls_).subspan(1, num_control));
+  } catch (const WrongLength& wrong) {
+    fail(FailureKind::mismatch, wrong.text);
+  }
+  return true;
+}
+
+void TcpEngine::service_control() {
+  try {
+    control_.service();
+  } catch (const WrongLength& wrong) {
+    fail(FailureKind::mismatch, wrong.text);
+  }
+}
+
+// What ends a wait that nothing has moved.
+void TcpEngine::look_around(Ticket ticket, const Deadline* outer) {
+  check_failed();
+  if (control_.lost_rank() >= 0) fail_lost(control_.lost_rank(), control_.why_lost());
+  if (const auto cut = messages_.cut_off()) fail_lost(cut->peer, control_.name(cut->peer));
+  const TimePoint now = Clock::now();
+  for (uint64_t n = completed_; n < submitted_; ++n) {
+    Entry& entry = entry_of(n);
+    if (!entry.deadline) entry.deadline = time_after(entry.operation.limit);
+    if (now >= *entry.deadline) fail_late((n + 1) << 1, entry.operation.limit);
+  }
+  if (const auto late = messages_.late(now)) fail_late(1, late->limit);
+  if (outer != nullptr && outer->passed()) fail_late(ticket, outer->limit());
+}
+
+// A rank that called something else may have sent to this one what nothing here waits for.
+void TcpEngine::look_for_unclaimed() {
+  if (completed_ == submitted_) return;
+  const Entry& entry = entry_of(completed_);
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_ || control_.closed(r)) continue;
+    try {
+      const auto got = streams_[static_cast<size_t>(r)].unclaimed();
+      if (!got || got->number > completed_) continue;
+      if (got->number < completed_ || got->call != entry.call || got->elements != entry.elements ||
+          got->aux != fingerprint_)
+        fail_unexpected(r, *got, static_cast<int64_t>(got->length));
+    } catch (const BadFrame& bad) {
+      fail_lost(
+          r, fmt::format("{} sent what is no frame of this engine: {}", control_.name(r), bad.why));
+    } catch (const PeerLost&) {
+      if (failed_.load(std::memory_order_acquire)) throw;
+      // Its control link tells why, or it has left and is not needed.
+    }
+  }
+}
+
+void TcpEngine::check_failed() {
+  if (failed_.load(std::memory_order_acquire)) [[unlikely]]
+    throw_failure();
+}
+
+bool TcpEngine::store_failure(FailureKind kind, int by, std::string text) {
+  const std::scoped_lock lock(failure_mutex_);
+  if (failed_.load(std::memory_order_relaxed)) return false;
+  failure_kind_ = kind;
+  failure_by_ = by;
+  failure_text_ = std::move(text);
+  failed_.store(true, std::memory_order_release);
+  return true;
+}
+
+void TcpEngine::fail(FailureKind kind, const std::string& text) {
+  if (store_failure(kind, rank_, text))
+    control_.tell_all({.kind = FrameKind::failure, .aux = static_cast<uint32_t>(kind)}, text);
+  throw_failure();
+}
+
+void TcpEngine::abort(FailureKind kind, const std::string& text) noexcept {
+  try {
+    const std::string words =
+        kind == FailureKind::aborted ? fmt::format("aborted by rank {}: {}", rank_, text) : text;
+    if (store_failure(kind, rank_, words))
+      control_.tell_all({.kind = FrameKind::failure, .aux = static_cast<uint32_t>(kind)}, words);
+  } catch (...) {  // short of memory; the flag alone still ends this member
+    failed_.store(true, std::memory_order_release);
+  }
+  const uint64_t one = 1;
+  (void)!::write(waker_.get(), &one, sizeof one);
+}
+
+void TcpEngine::throw_failure() {
+  const std::scoped_lock lock(failure_mutex_);
+  const std::string text = fmt::format("{}, rank {} of {}: {}", operation_words(waited_for_), rank_,
+                                       size_, failure_text_);
+  switch (failure_kind_) {
+    case FailureKind::peer_lost: throw PeerLost(text);
+    case FailureKind::timeout: throw Timeout(text);
+    case FailureKind::mismatch: throw Mismatch(text);
+    case FailureKind::aborted:
+      // The rank that gave up has a reason of its own; for the others it is lost.
+      if (failure_by_ != rank_) throw PeerLost(text);
+      break;
+  }
+  throw Error(text);
+}
+
+// Until `rank` has said why, or somebody else has, or its control link has ended.
+void TcpEngine::wait_for_news(int rank, Millis limit) {
+  const Deadline deadline(limit);
+  while (!deadline.passed()) {
+    service_control();
+    check_failed();
+    if (control_.closed(rank) || control_.state(rank) == ControlLinks::State::left) return;
+    polls_.clear();
+    control_.add_polls(polls_);
+    ::poll(polls_.data(), polls_.size(), static_cast<int>(deadline.left().count()));
+  }
+}
+
+void TcpEngine::fail_lost(int rank, const std::string& why) {
+  wait_for_news(rank, kNewsLimit);
+  const bool left = control_.state(rank) == ControlLinks::State::left;
+  fail(FailureKind::peer_lost,
+       left ? fmt::format("{} left the group; {}", control_.name(rank), last_call_words(rank))
+            : fmt::format("{}; {}\n  look first at the last lines of rank {}'s log", why,
+                          last_call_words(rank), rank));
+}
+
+void TcpEngine::fail_unexpected(int from, const FrameHeader& got, int64_t expected_length) {
+  const Entry& entry = entry_of(completed_);
+  const std::string mine = words_of_call(entry.call, entry.elements);
+  const std::string theirs = words_of_call(got.call, got.elements);
+  if (got.number != completed_)
+    fail(FailureKind::mismatch,
+         fmt::format("ranks disagree: rank {} is at operation #{} ({}), rank {} at operation #{} "
+                     "({})\n  every rank must make the same calls in the same order",
+                     rank_, completed_ + 1, mine, from, got.number + 1, theirs));
+  if (got.call != entry.call || got.elements != entry.elements) {
+    const bool first = rank_ < from;
+    fail(FailureKind::mismatch,
+         fmt::format("ranks disagree on operation #{}: rank {} called {}, rank {} called {}\n"
+                     "  every rank must make the same calls in the same order",
+                     completed_ + 1, first ? rank_ : from, first ? mine : theirs,
+                     first ? from : rank_, first ? theirs : mine));
+  }
+  if (got.aux != fingerprint_)
+    fail(FailureKind::mismatch,
+         fmt::format("rank {} and rank {} were given different options; here: reduction shape {}, "
+                     "order {}\n  give every rank the same shape, order, table and sizes",
+                     rank_, from, shape_.to_string(), name_of(options_.order)));
+  fail(FailureKind::mismatch, fmt::format("rank {} sent {} bytes, rank {} expected {}, in {}\n"
+                                          "  the counts must be the same on every rank",
+                                          from, got.length, rank_, expected_length, mine));
+}
+
+// What every rank is doing, as far as it answers within `limit`.
+void TcpEngine::ask_all(Millis limit) {
+  for (int r = 0; r < size_; ++r) {
+    known_[static_cast<size_t>(r)].answered = false;
+    if (r != rank_) control_.push(r, {.kind = FrameKind::ask});
+  }
+  const Deadline deadline(limit);
+  const auto all_answered = [&] {
+    for (int r = 0; r < size_; ++r)
+      if (r != rank_ && !control_.closed(r) && !known_[static_cast<size_t>(r)].answered)
+        return false;
+    return true;
+  };
+  while (!all_answered() && !deadline.passed()) {
+    polls_.clear();
+    control_.add_polls(polls_);
+    ::poll(polls_.data(), polls_.size(), static_cast<int>(deadline.left().count()));
+    service_control();
+    check_failed();
+  }
+}
+
+void TcpEngine::fail_late(Ticket ticket, Millis limit) {
+  // Whoever has something to tell does so now.
+  service_control();
+  check_failed();
+  const Millis patience = std::clamp(limit / 4, kLeastAsking, kMostAsking);
+  ask_all(patience);
+  // All that wait for the same rank pass their limits together: the lowest speaks for them.
+  for (int r = 0; r < rank_; ++r)
+    if (const Known& known = known_[static_cast<size_t>(r)];
+        known.answered && known.in_call && known.number == completed_) {
+      wait_for_news(r, patience);
+      break;
+    }
+  fail(FailureKind::timeout,
+       fmt::format("not done within its limit of {} ms; silent: {}\n"
+                   "  look at what the silent ranks are doing, or give a longer limit",
+                   limit.count(), silent_words(ticket)));
+}
+
+std::string TcpEngine::last_call_words(int rank) const {
+  const Known& known = known_[static_cast<size_t>(rank)];
+  if (!known.called) return "it has called nothing yet";
+  return fmt::format("its last call was {} (#{})", words_of_call(known.call, known.elements),
+                     known.number + 1);
+}
+
+// Every rank that keeps the operation waiting, with the last it did.
+std::string TcpEngine::silent_words(Ticket ticket) const {
+  std::string words;
+  const auto add = [&](int r, const std::string& what) {
+    words += fmt::format("{}{}: {}", words.empty() ? "" : "; ", control_.name(r), what);
+  };
+  if ((ticket & 1) != 0) {
+    const auto late = messages_.late(Clock::now());
+    const auto which = late ? late : messages_.pending(ticket >> 1);
+    if (which && which->peer == kAnyRank) return "every rank";
+    if (which) add(which->peer, last_call_words(which->peer));
+    return words;
+  }
+  for (int r = 0; r < size_; ++r) {
+    const Known& known = known_[static_cast<size_t>(r)];
+    if (r == rank_) continue;
+    const bool level = known.in_call ? known.number >= completed_ : known.number + 1 > completed_;
+    if (known.answered && known.called && level) continue;
+    add(r, last_call_words(r) + (known.answered ? "" : ", and it does not answer"));
+  }
+  if (!words.empty()) return words;
+  // All are in it: those whose data is missing here.
+  for (size_t i = 0; i < steps_.size(); ++i)
+    if (states_[i] != StepState::done) add(steps_[i].peer, "called it, has not done its part");
+  return words.empty() ? "nobody" : words;
+}
+
+std::string TcpEngine::operation_words(Ticket ticket) const {
+  if ((ticket & 1) != 0) {
+    const auto late = messages_.pending(ticket >> 1);
+    return late ? fmt::format("{} #{}", name_of(late->collective), late->number + 1) : "message";
+  }
+  if (ticket == 0 || entries_.empty()) return "group";
+  const uint64_t number = (ticket >> 1) - 1;
+  if (number + entries_.size() < submitted_ || number >= submitted_) return "group";
+  return fmt::format("{} #{}", name_of(entry_of(number).operation.collective), number + 1);
+}
+
+std::byte* TcpEngine::room_for(int from, const FrameHeader& header) {
+  return messages_.room_for(from, header);
+}
+
+void TcpEngine::on_written(int to, uint64_t message) { messages_.on_written(to, message); }
+
+// Where this rank stands: the operation that it is in, or its last.
+FrameHeader TcpEngine::state_header(FrameKind kind) const {
+  const bool in_call = completed_ < submitted_;
+  FrameHeader header{.kind = kind};
+  if (submitted_ == 0) return header;
+  const uint64_t number = in_call ? completed_ : completed_ - 1;
+  const Entry& entry = entry_of(number);
+  header.number = number;
+  header.call = entry.call;
+  header.elements = entry.elements;
+  header.aux = in_call ? 3 : 1;  // bit 0: has called something; bit 1: is in it
+  return header;
+}
+
+void TcpEngine::on_frame(int from, const FrameHeader& header, std::span<const std::byte> payload) {
+  switch (header.kind) {
+    case FrameKind::failure: {
+      const auto kind = std::min(header.aux, static_cast<uint32_t>(FailureKind::mismatch));
+      store_failure(static_cast<FailureKind>(kind), from,
+                    {reinterpret_cast<const char*>(payload.data()), payload.size()});
+      return;
+    }
+    case FrameKind::ask: return control_.push(from, state_header(FrameKind::answer));
+    case FrameKind::leave:
+    case FrameKind::answer: {
+      Known& known = known_[static_cast<size_t>(from)];
+      known = {.called = (header.aux & 1) != 0,
+               .number = header.number,
+               .call = header.call,
+               .elements = header.elements,
+               .answered = header.kind == FrameKind::answer,
+               .in_call = (header.aux & 2) != 0};
+      return;
+    }
+    default: return messages_.on_frame(from, header, payload);
+  }
+}
+
+}  // namespace tutti::detail::tcp
