@@ -77,7 +77,7 @@ void ShmEngine::look_for_lost(const Need& need) {
     fail(FailureKind::peer_lost,
          left ? fmt::format("{} left the group; {}", rank_words(r), last_call_words(r))
               : fmt::format("{} died; {}\n  look first at the last lines of rank {}'s log",
-                            rank_words(r), last_call_words(r), r),
+                            rank_words(r), last_call_words(r), named(r)),
          need.number);
   }
 }
@@ -100,8 +100,9 @@ void ShmEngine::throw_poison(uint64_t number) {
     std::this_thread::yield();
   wait_for_busy_peers();
   const bool set = poison_.state.load(std::memory_order_acquire) == Poison::kSet;
-  const std::string text = fmt::format("{}, rank {} of {}: {}", operation_words(number), rank_,
-                                       size_, set ? poison_.text : "a rank failed and died");
+  const std::string text =
+      fmt::format("{}, rank {} of {}: {}", operation_words(number), named(rank_), named_size(),
+                  set ? poison_.text : "a rank failed and died");
   if (!set) throw PeerLost(text);
   switch (poison_.kind) {
     case FailureKind::peer_lost: throw PeerLost(text);
@@ -130,15 +131,16 @@ void ShmEngine::fail_mismatch(int other, uint64_t number) {
   // it.
   const int odd = other == 0 ? rank_ : other;
   if (words(0) == words(odd))
-    fail(FailureKind::mismatch,
-         fmt::format("ranks disagree on operation #{}: rank 0 and rank {} gave different counts to "
-                     "{}\n  the list of counts must be the same on every rank",
-                     number + 1, odd, words(0)),
-         number);
+    fail(
+        FailureKind::mismatch,
+        fmt::format("ranks disagree on operation #{}: rank {} and rank {} gave different counts to "
+                    "{}\n  the list of counts must be the same on every rank",
+                    number + 1, named(0), named(odd), words(0)),
+        number);
   fail(FailureKind::mismatch,
-       fmt::format("ranks disagree on operation #{}: rank 0 called {}, rank {} called {}\n"
+       fmt::format("ranks disagree on operation #{}: rank {} called {}, rank {} called {}\n"
                    "  every rank must make the same calls in the same order",
-                   number + 1, words(0), odd, words(odd)),
+                   number + 1, named(0), words(0), named(odd), words(odd)),
        number);
 }
 
@@ -147,14 +149,14 @@ void ShmEngine::fail_counts(int sender, int64_t sent, int64_t expected, uint64_t
        fmt::format("ranks disagree on operation #{}: rank {} sends {} elements to rank {}, which "
                    "expects {}\n"
                    "  send_counts there must say what receive_counts say here",
-                   number + 1, sender, sent, rank_, expected),
+                   number + 1, named(sender), sent, named(rank_), expected),
        number);
 }
 
 void ShmEngine::abort(FailureKind kind, const std::string& text) noexcept {
   char words[sizeof poison_.text];
   if (kind == FailureKind::aborted)
-    std::snprintf(words, sizeof words, "aborted by rank %d: %s", rank_, text.c_str());
+    std::snprintf(words, sizeof words, "aborted by rank %d: %s", named(rank_), text.c_str());
   else
     std::snprintf(words, sizeof words, "%s", text.c_str());
   state_.poison(kind, rank_, words);
@@ -178,8 +180,8 @@ std::string ShmEngine::operation_words(uint64_t number) const {
 }
 
 std::string ShmEngine::rank_words(int rank) const {
-  if (all_threads_) return fmt::format("rank {}", rank);
-  return fmt::format("rank {} (pid {})", rank,
+  if (all_threads_) return fmt::format("rank {}", named(rank));
+  return fmt::format("rank {} (pid {})", named(rank),
                      blocks_[rank]->member.pid.load(std::memory_order_relaxed));
 }
 

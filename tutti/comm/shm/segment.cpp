@@ -99,6 +99,10 @@ void ShmSegment::State::wake_sleepers(int rank) noexcept {
 }
 
 ShmSegment ShmSegment::create(int size, const ShmOptions& options) {
+  return create_in(SharedFile::create("tutti"), size, options);
+}
+
+ShmSegment ShmSegment::create_in(SharedFile file, int size, const ShmOptions& options) {
   if (size < 1 || size > kMaxRanks)
     throw UsageError(fmt::format("a segment of {} ranks: expected 1 to {}", size, kMaxRanks));
   if (options.slot_bytes < 0 || options.slot_bytes > (int64_t{1} << 30))
@@ -106,7 +110,6 @@ ShmSegment ShmSegment::create(int size, const ShmOptions& options) {
   const SegmentFacts facts = make_facts(size, options);
   const std::string what = fmt::format("the segment of {} ranks", size);
   check_memory_for(facts.fixed_bytes, what);
-  SharedFile file = SharedFile::create("tutti");
   if (!file.reserve(0, facts.fixed_bytes))
     throw Error(fmt::format("{}: {} wanted, {} left", what, size_words(facts.fixed_bytes),
                             size_words(read_host_facts().memory_left_bytes())));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/comm/engine.h"
+#include "tutti/net/arena.h"
 
 namespace tutti {
 
@@ -19,6 +20,8 @@ struct ShmOptions {
   int64_t slot_bytes = 64 << 10;  ///< staging slot of a rank; two are used in turn
   int usable_cores = 0;           ///< 0: host_facts(); decides spinning against sleeping
   bool pinned = false;            ///< each rank's thread is pinned to cores of its own
+  int first_rank = 0;             ///< what messages call rank 0: its rank among job_ranks
+  int job_ranks = 0;              ///< where the segment is one host of several; 0: it is all
 };
 
 /// A segment for `size` ranks. Copyable; the last copy unmaps it.
@@ -26,6 +29,8 @@ class ShmSegment {
  public:
   /// Makes a segment for `size` ranks, 1 to kMaxRanks. Throws Error when memory is too small.
   static ShmSegment create(int size, const ShmOptions& options = {});
+  /// The same in an empty shared file that others hold too.
+  static ShmSegment create_in(SharedFile file, int size, const ShmOptions& options = {});
   /// Maps a segment that another process made; `descriptor` is duplicated, the caller keeps its
   /// own.
   static ShmSegment open(int descriptor, const ShmOptions& options = {});

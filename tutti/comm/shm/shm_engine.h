@@ -108,6 +108,10 @@ class ShmEngine final : public Engine {
   [[noreturn]] void fail_counts(int sender, int64_t sent, int64_t expected, uint64_t number);
   std::string operation_words(uint64_t number) const;
   std::string rank_words(int rank) const;
+  int named(int rank) const noexcept { return state_.options.first_rank + rank; }
+  int named_size() const noexcept {
+    return state_.options.job_ranks > 0 ? state_.options.job_ranks : size_;
+  }
   std::string last_call_words(int rank) const;
   std::string silent_words(const Need& need) const;
   bool is_behind(int rank, uint64_t number) const;
