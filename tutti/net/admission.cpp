@@ -189,6 +189,9 @@ void Admission::refuse(Place pending, std::string_view why) {
     advance(pending->handshake, *pending->link);
   } catch (const Error&) {
   }
+  // Closing a socket with unread bytes resets the connection, and what was just sent is lost.
+  char unread[4096];
+  (void)recv(pending->link->descriptor(), unread, sizeof unread, MSG_DONTWAIT);
   pending_.erase(pending);
 }
 

@@ -19,6 +19,7 @@ namespace {
 // A hello: magic (8), version (2), role (1), zeros (5), job tag (16), nonce (32). The magic has
 // bytes that no text protocol sends.
 constexpr std::string_view kMagic("\x89tutti\r\n", 8);
+constexpr char kTlsAlert = 21, kTlsHandshake = 22;  // how records of TLS begin
 constexpr uint16_t kVersion = 1;
 constexpr size_t kTagOffset = 16, kTagBytes = 16, kNonceOffset = 32, kNonceBytes = 32;
 constexpr size_t kProofBytes = 32;
@@ -135,8 +136,13 @@ Handshake::Handshake(Role role, const Token& token, Facts mine)
 void Handshake::receive(std::string_view bytes) {
   TUTTI_CHECK(bytes.size() <= wanted(), "{} bytes, {} wanted", bytes.size(), wanted());
   input_ += bytes;
-  if (bytes.empty() || input_.size() < wanted_) return;
+  if (bytes.empty()) return;
   failed_ = true;  // until the message has turned out well
+  if (step_ == Step::hello) check_magic();
+  if (input_.size() < wanted_) {
+    failed_ = false;
+    return;
+  }
   switch (step_) {
     case Step::hello: take_hello(); break;
     case Step::length: take_length(); break;
@@ -152,9 +158,20 @@ void Handshake::expect(Step step, size_t bytes) {
   input_.clear();
 }
 
+/// As soon as the first bytes are wrong: a banner may be shorter than a hello.
+void Handshake::check_magic() const {
+  const std::string_view begin = std::string_view(input_).substr(0, kMagic.size());
+  if (kMagic.starts_with(begin)) return;
+  if (begin[0] == kTlsAlert || begin[0] == kTlsHandshake) {
+    throw Error(
+        "the other side speaks TLS, this side plain text\n  set TUTTI_TLS for all processes "
+        "of a job, or for none");
+  }
+  throw Error("the other side does not speak tutti's protocol");
+}
+
 void Handshake::take_hello() {
   const std::string_view hello = input_;
-  if (!hello.starts_with(kMagic)) throw Error("the other side does not speak tutti's protocol");
   const Role other = is_client() ? Role::server : Role::client;
   const uint32_t version = number_at(hello, 8, 2);
   if (!is_client()) output_ += server_hello_;  // an honest peer of another version is told ours

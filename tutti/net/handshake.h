@@ -84,6 +84,7 @@ class Handshake {
   enum class Step { hello, length, proof, done };
   using Proof = std::array<uint8_t, 32>;
 
+  void check_magic() const;
   void take_hello();
   void take_length();
   void take_client_proof();

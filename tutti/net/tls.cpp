@@ -123,7 +123,10 @@ class TlsLink final : public detail::SocketLink {
     size_t got = 0;
     errno = 0;
     const int result = SSL_read_ex(ssl_.get(), to, static_cast<size_t>(bytes), &got);
-    if (result == 1) return static_cast<int64_t>(got);
+    if (result == 1) {
+      secured_ = true;
+      return static_cast<int64_t>(got);
+    }
     wants_to_read_ = wanted_event(result, "read from");
     return 0;
   }
@@ -201,7 +204,7 @@ class TlsLink final : public detail::SocketLink {
           "most likely; its log says why",
           peer(), words);
     }
-    if (!SSL_is_init_finished(ssl_.get())) {
+    if (!secured_) {
       return fmt::format(
           "TLS: {} does not speak TLS 1.3 ({})\n  set {} for all processes of a job, "
           "or for none",
@@ -214,6 +217,7 @@ class TlsLink final : public detail::SocketLink {
   SslOwner ssl_;
   std::vector<char> record_, compared_;
   bool record_waits_ = false;
+  bool secured_ = false;  // bytes have come through
   short wants_to_read_ = POLLIN;
   short wants_to_write_ = POLLOUT;
 };
