@@ -27,7 +27,8 @@ class TurnedAway : public PeerLost {
 };
 
 /// Runs the handshake; says in whose words it failed, and where.
-void authenticate(Handshake& handshake, detail::SocketLink& link, const Deadline& deadline) {
+void authenticate(Handshake& handshake, detail::SocketLink& link, bool has_tls,
+                  const Deadline& deadline) {
   try {
     detail::finish(handshake, link, deadline);
   } catch (const Mismatch& error) {
@@ -38,9 +39,9 @@ void authenticate(Handshake& handshake, detail::SocketLink& link, const Deadline
     if (!handshake.has_hello()) {
       throw TurnedAway(
           fmt::format("handshake with {}: it closed the connection without a word\n  "
-                      "it has just ended, has too many connections, or is no process "
+                      "it has just ended, has too many connections{}, or is no process "
                       "of tutti",
-                      link.peer()));
+                      link.peer(), has_tls ? "" : ", wants TLS (TUTTI_TLS is not set here)"));
     }
     throw Mismatch(
         fmt::format("handshake with {}: it closed the connection at the proof of the "
@@ -61,7 +62,7 @@ std::unique_ptr<Link> secure(FileDescriptor socket, const Credentials& credentia
                                        TlsContext::Side::client);
   facts.job = credentials.job;
   Handshake handshake(Handshake::Role::client, credentials.token, std::move(facts));
-  authenticate(handshake, *link, deadline);
+  authenticate(handshake, *link, credentials.tls != nullptr, deadline);
   if (peer_facts != nullptr) *peer_facts = handshake.peer();
   return link;
 }

@@ -16,6 +16,7 @@ namespace {
 
 using test::message_of;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 using Role = Handshake::Role;
@@ -255,7 +256,8 @@ TEST_F(HandshakeTest, RandomBytesAreRefused) {
     std::string bytes(200, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random());
     Handshake s = server();
-    EXPECT_THAT(message_of<Error>([&] { give(s, bytes); }), HasSubstr("does not speak tutti"));
+    EXPECT_THAT(message_of<Error>([&] { give(s, bytes); }),
+                AnyOf(HasSubstr("does not speak tutti"), HasSubstr("speaks TLS")));
     EXPECT_TRUE(s.to_send().empty());
 
     Handshake c = client(), s2 = server();
@@ -268,6 +270,14 @@ TEST_F(HandshakeTest, RandomBytesAreRefused) {
     bytes[3] = bytes[4] = 0;
     EXPECT_THROW(give(c, bytes), Error);
     EXPECT_FALSE(c.done());
+  }
+}
+
+TEST_F(HandshakeTest, AShortBannerIsRefusedAtOnce) {
+  for (const char* banner : {"SSH-2.0-x\r\n", "220 ready\r\n", "\x15\x03\x01", "\x89tuttu"}) {
+    Handshake c = client();
+    EXPECT_THROW(give(c, banner), Error) << banner;
+    EXPECT_EQ(c.wanted(), 0U);
   }
 }
 
