@@ -113,6 +113,9 @@ class Engine {
   virtual int size() const noexcept = 0;
   /// The order in which this engine adds.
   virtual const ReductionShape& reduction_shape() const noexcept = 0;
+  /// False where a library adds in an order of its own: results may then differ in the last bits
+  /// from those of other engines, rank counts and runs.
+  virtual bool follows_shape() const noexcept { return true; }
   /// True when all members are threads of this process: any memory is visible to all.
   virtual bool one_process() const noexcept = 0;
   /// True when all members are on one host and allocate() can give them memory in common.

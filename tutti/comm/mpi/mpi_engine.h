@@ -44,6 +44,7 @@ class MpiEngine final : public Engine {
   int rank() const noexcept override { return rank_; }
   int size() const noexcept override { return size_; }
   const ReductionShape& reduction_shape() const noexcept override { return shape_; }
+  bool follows_shape() const noexcept override { return !options_.any_order; }
   bool one_process() const noexcept override { return size_ == 1; }
 
   Ticket submit(std::span<const Operation> batch) override;

@@ -1,0 +1,29 @@
+/// The engine for memory of CUDA devices: NCCL, called directly. One rank, one device.
+///
+/// NCCL adds in an order of its own: sums are not those of reduction_shape(), which is flat here
+/// and says only how many ranks there are. It knows neither tags nor any sender, no operation on
+/// bits, and carries out messages and collectives in one order, that of their calls; messages that
+/// cross go in one batch. What it has not throws UsageError. Without NCCL in the build make_nccl()
+/// does. docs/design/nccl_engine.md says what was run and what was not. Thread rule: as Engine.
+#pragma once
+
+#include <memory>
+
+#include "tutti/comm/engine.h"
+#include "tutti/net/meeting_place.h"
+
+namespace tutti {
+
+struct NcclOptions {
+  int device = 0;                    ///< index of this rank's CUDA device
+  Millis limit = kDefaultTimeLimit;  ///< for all ranks to come
+};
+
+/// Whether this build has NCCL.
+bool nccl_available() noexcept;
+
+/// Collective: the engine of `place`'s rank. The place is needed only here. Throws Timeout when not
+/// all ranks come, Error in NCCL's or CUDA's words.
+std::shared_ptr<Engine> make_nccl(MeetingPlace& place, const NcclOptions& options = {});
+
+}  // namespace tutti

@@ -1,0 +1,124 @@
+/// The nccl engine's class. Users call make_nccl() of nccl.h.
+///
+/// A batch goes through three stages, in order: queued; *launched*, handed to NCCL, which may still
+/// be connecting (the communicator does not block, so its state is asked); *recorded*, on the
+/// engine's stream with an event behind it. Thread rule: as Engine; abort() from any thread.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/engine.h"
+#include "tutti/comm/nccl/calls.h"
+
+namespace tutti::detail::nccl {
+
+class NcclEngine final : public Engine {
+ public:
+  /// Takes a communicator over that is ready, of rank `rank` of `size` on `device`.
+  NcclEngine(ncclComm_t comm, int rank, int size, int device);
+  ~NcclEngine() override;
+  NcclEngine(const NcclEngine&) = delete;
+  NcclEngine& operator=(const NcclEngine&) = delete;
+
+  std::string_view name() const noexcept override { return "nccl"; }
+  int rank() const noexcept override { return rank_; }
+  int size() const noexcept override { return size_; }
+  const ReductionShape& reduction_shape() const noexcept override { return shape_; }
+  bool follows_shape() const noexcept override { return false; }
+  bool one_process() const noexcept override { return false; }
+  bool reaches(const Place& place) const noexcept override {
+    return place.kind == Place::Kind::cuda && place.device == device_;
+  }
+
+  Ticket submit(std::span<const Operation> batch) override;
+  void progress(Ticket ticket, const Deadline& deadline) override;
+  bool poll(Ticket ticket) override;
+  void run(const Operation& operation) override;
+  void wait_on(Ticket ticket, Stream stream) override;
+  void abort(FailureKind kind, const std::string& text) noexcept override;
+  std::shared_ptr<Engine> split(int color, int key, Millis limit) override;
+  SharedParts allocate(int64_t bytes, Millis limit) override;
+
+ private:
+  struct Batch {
+    std::vector<Operation> operations;
+    std::vector<Event> ready;  ///< on the caller's streams, when the batch was submitted
+    Event done;
+    TimePoint deadline;
+    Millis limit{};
+    enum Stage : uint8_t { queued, launched, recorded } stage = queued;
+  };
+
+  // Stages (nccl_engine.cpp).
+  void advance();
+  void move_batches();
+  bool launch(Batch& batch);
+  bool is_recorded(Ticket ticket) const { return recorded_ >= ticket; }
+  void wait(const std::function<bool()>& reached, const Deadline& deadline);
+  void look(const Deadline& deadline);
+  std::string oldest_words() const;
+  std::string words_of(const Operation& operation) const;
+  Batch* batch_of(Ticket ticket);
+
+  // Failing (nccl_engine.cpp). `mutex_` is held by who calls NCCL.
+  void check(ncclResult_t code, const char* call);
+  void look_at_state();
+  void store_failure(FailureKind kind, bool own, const std::string& text) noexcept;
+  void throw_if_failed();
+  [[noreturn]] void throw_failure();
+  void give_up_buffers();
+  void wait_until_settled(const ncclComm_t& comm, const Deadline& deadline);
+  [[noreturn]] void fail(FailureKind kind, const std::string& text);
+
+  // Operations as NCCL's calls (launches.cpp).
+  void refuse_what_nccl_has_not(const Operation& operation) const;
+  void call(const Operation& operation);
+  void reduce_parts(const Operation& operation);
+  void gather_parts(const Operation& operation);
+  void exchange_parts(const Operation& operation);
+  void send_bytes(const MemorySpan& data, int to);
+  void receive_bytes(const MemorySpan& data, int from);
+  void copy_here(const MemorySpan& to, const MemorySpan& from);
+  MemorySpan part(const MemorySpan& whole, const std::vector<int64_t>& counts, int rank) const;
+
+  const int rank_;
+  const int size_;
+  const int device_;
+  const ReductionShape shape_;
+  cudaStream_t stream_ = nullptr;
+  void* token_ = nullptr;  ///< device memory that a barrier reduces
+
+  std::mutex mutex_;
+  ncclComm_t comm_;  ///< null once aborted; guarded by mutex_
+
+  std::list<ncclComm_t> parts_;  ///< of split: where NCCL writes them
+
+  std::deque<Batch> batches_;  ///< that are not done, oldest first
+  Ticket submitted_ = 0;
+  Ticket recorded_ = 0;
+  Ticket completed_ = 0;
+
+  struct Failure {
+    FailureKind kind = FailureKind::aborted;
+    bool own = false;  ///< this rank's own abort
+    std::string text;
+  };
+  std::atomic<bool> failed_{false};
+  std::mutex failure_mutex_;
+  Failure failure_;  ///< the first; guarded by failure_mutex_
+};
+
+/// A configuration of a communicator that never blocks.
+ncclConfig_t nonblocking_config();
+
+/// Asks until the communicator has left ncclInProgress; what it reached, or ncclInProgress when the
+/// deadline passed.
+ncclResult_t settle(ncclComm_t comm, const Deadline& deadline);
+
+}  // namespace tutti::detail::nccl
