@@ -124,4 +124,10 @@ std::string size_words(int64_t bytes) {
   return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::string process_words() {
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) return fmt::format("pid {}", getpid());
+  return fmt::format("host {}, pid {}", host.data(), getpid());
+}
+
 }  // namespace tutti

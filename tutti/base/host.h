@@ -47,6 +47,9 @@ void check_memory_for(int64_t bytes, std::string_view what);
 /// The same decision on given facts.
 void check_memory_for(int64_t bytes, std::string_view what, const HostFacts& facts);
 
+/// Of this process, for messages: "host node7, pid 4711".
+std::string process_words();
+
 /// "512 B", "1.5 KiB", "64.0 MiB", "2.0 GiB".
 std::string size_words(int64_t bytes);
 

@@ -14,5 +14,7 @@ inline constexpr const char* kSegmentVariable = "TUTTI_SEGMENT_FD";
 inline constexpr const char* kLifelineVariable = "TUTTI_LIFELINE_FD";
 // Where the workers meet: by hand under other launchers.
 inline constexpr const char* kRendezvousVariable = "TUTTI_RENDEZVOUS";
+// By which of its networks this process is reached: an interface, a subnet or an address.
+inline constexpr const char* kInterfaceVariable = "TUTTI_INTERFACE";
 
 }  // namespace tutti::detail

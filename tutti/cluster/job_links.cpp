@@ -2,6 +2,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/cluster/environment.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
 
@@ -42,9 +43,9 @@ void JobLinks::listen(const Credentials& credentials, const Deadline& deadline) 
   const std::vector<Address> found = resolve(place_.rendezvous, deadline);
   Address at = local_address_towards(found.front());
   if (!place_.interface.empty())
-    at = choose_local_address(place_.interface, "TUTTI_INTERFACE", local_interfaces());
+    at = choose_local_address(place_.interface, detail::kInterfaceVariable, local_interfaces());
   if (place_.hosts_rendezvous) at = found.front();
-  listener_ = std::make_unique<Listener>(at, credentials);
+  listener_ = std::make_shared<Listener>(at, credentials);
 }
 
 std::unique_ptr<Link> JobLinks::link_to_rendezvous(const Credentials& credentials,

@@ -35,7 +35,7 @@ class JobLinks {
   ~JobLinks();
   JobLinks(const JobLinks&) = delete;
 
-  Listener& listener() noexcept { return *listener_; }
+  const std::shared_ptr<Listener>& listener() const noexcept { return listener_; }
   Rendezvous& rendezvous() noexcept { return *rendezvous_; }
 
   /// Ends `engine` with PeerLost, naming the worker, when one is lost; at once when one was before.
@@ -49,7 +49,7 @@ class JobLinks {
 
   const JobPlace place_;
   std::unique_ptr<detail::RendezvousServer> server_;
-  std::unique_ptr<Listener> listener_;
+  std::shared_ptr<Listener> listener_;
 
   std::mutex mutex_;  // guards what follows
   std::vector<std::weak_ptr<Engine>> engines_;

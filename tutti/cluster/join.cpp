@@ -8,8 +8,13 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/host.h"
 #include "tutti/base/log.h"
+#include "tutti/cluster/connect.h"
+#include "tutti/cluster/environment.h"
+#include "tutti/cluster/job_links.h"
 #include "tutti/cluster/lifeline.h"
+#include "tutti/net/tls.h"
 
 namespace tutti {
 namespace {
@@ -40,17 +45,76 @@ std::once_flag terminate_is_set;  // a second time our own handler would be the 
   std::abort();
 }
 
+/// Of a job that meets at a rendezvous; made by the first join(), gone with the process.
+struct Connections {
+  explicit Connections(std::unique_ptr<JobLinks> made, const Token& token)
+      : links(std::move(made)),
+        base{.listener = links->listener(),
+             .token = token,
+             .follow = [this](const std::shared_ptr<Engine>& engine) { links->follow(engine); }} {}
+  std::unique_ptr<JobLinks> links;
+  ConnectBase base;
+};
+std::unique_ptr<Connections> connections;  // written under the mutex of join()
+
+Token require_token() {
+  if (auto token = token_from_environment()) return *token;
+  throw UsageError(
+      "join: no token; the processes of a job prove to each other that they belong to it\n"
+      "  give all of them the same one, of their own: export TUTTI_TOKEN=$(openssl rand -hex 32), or "
+      "a file in TUTTI_TOKEN_FILE");
+}
+
+std::string words_of_process(int worker) {
+  return fmt::format("rank {} ({})", worker, process_words());
+}
+
+std::unique_ptr<Connections> connect_job(const ClusterSpec& spec, const Deadline& deadline) {
+  if (!spec.rendezvous)
+    throw UsageError(fmt::format(
+        "join: {} says that there are {} workers, and not where they meet; set TUTTI_RENDEZVOUS to "
+        "host:port of worker 0",
+        spec.source, spec.num_workers));
+  const Credentials credentials{.token = require_token(), .job = spec.job, .tls = tls_from_environment()};
+  const char* interface = std::getenv(detail::kInterfaceVariable);
+  auto links = std::make_unique<JobLinks>(
+      JobPlace{.worker = spec.worker,
+               .num_workers = spec.num_workers,
+               .rendezvous = *spec.rendezvous,
+               // Of several nodes' launchers, the first has it.
+               .hosts_rendezvous = spec.worker == 0 && !worker_environment(),
+               .name = words_of_process(spec.worker),
+               .interface = interface == nullptr ? "" : interface,
+               .silence = deadline.limit()},
+      credentials, deadline);
+  return std::make_unique<Connections>(std::move(links), credentials.token);
+}
+
+Group join_over_rendezvous(const ClusterSpec& spec, const Deadline& deadline) {
+  connections = connect_job(spec, deadline);
+  RendezvousMeeting meeting(connections->links->rendezvous(), "workers", spec.worker,
+                            spec.num_workers);
+  return connect(meeting, "workers", connections->base, {}, deadline);
+}
+
 Group join_workers(Millis limit) {
-  const auto environment = worker_environment();
-  if (!environment) return Group();
+  const auto spec = job_of_this_process();
+  if (!spec) return Group();
   const Deadline deadline(limit);
-  set_log_worker(environment->worker, environment->num_workers);
-  Lifeline& lifeline = Lifeline::of(*environment);
+  if (spec->worker < 0)
+    throw UsageError(fmt::format("join: this process is {} {} of the job, as {} says, and no worker",
+                                 name_of(spec->kind), spec->task, spec->source));
+  set_log_worker(spec->worker, spec->num_workers);
   std::call_once(terminate_is_set,
                  [] { previous_terminate = std::set_terminate(report_and_terminate); });
-  lifeline.send({.kind = Message::Kind::joined}, {}, deadline);
+  const auto environment = worker_environment();
+  if (environment) {
+    Lifeline::of(*environment).send({.kind = Message::Kind::joined}, {}, deadline);
+  }
+  if (spec->num_workers == 1) return Group();
+  if (!environment || environment->segment_fd < 0) return join_over_rendezvous(*spec, deadline);
+  Lifeline& lifeline = Lifeline::of(*environment);
   lifeline.wait_until_all_joined(deadline);
-  if (environment->num_workers == 1) return Group();
   const auto segment = ShmSegment::open(environment->segment_fd);
   return Group(make_shm(segment, environment->worker, false, deadline.left(),
                         [&] { return lifeline.first_loss(); }));
@@ -88,16 +152,14 @@ ShmSegment shared_segment(Lifeline& lifeline, const Group& workers, int size, in
 }
 
 /// This worker's members. Each is made in a thread of its own, since each waits for all others.
-std::vector<Group> make_members(const ShmSegment& segment, int first_rank, int count,
-                                Lifeline& lifeline, const Deadline& deadline) {
+std::vector<Group> make_members(int count, const std::function<Group(int)>& make) {
   std::vector<Group> members(static_cast<size_t>(count));
   std::vector<std::exception_ptr> failures(members.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < members.size(); ++i) {
     threads.emplace_back([&, i] {
       try {
-        members[i] = Group(make_shm(segment, first_rank + static_cast<int>(i), false,
-                                    deadline.left(), [&] { return lifeline.first_loss(); }));
+        members[i] = make(static_cast<int>(i));
       } catch (...) {
         failures[i] = std::current_exception();
       }
@@ -118,6 +180,8 @@ std::vector<Group> local_members(int count, const ShmOptions& options) {
 }
 
 }  // namespace
+
+std::optional<ClusterSpec> job_of_this_process() { return cluster_spec(environment_variables()); }
 
 Group join(Millis limit) {
   static std::mutex mutex;
@@ -142,18 +206,30 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
   if (workers.size() == 1) return local_members(replicas_per_worker, shm);
   require_same(workers, replicas_per_worker, deadline);
   static std::atomic<int> groups_made{0};
+  const int number = groups_made++;
+  const int first_rank = workers.rank() * replicas_per_worker;
+  const int size = workers.size() * replicas_per_worker;
+  if (connections) {
+    const std::string name = fmt::format("replicas{}", number);
+    return make_members(replicas_per_worker, [&](int member) {
+      RendezvousMeeting meeting(connections->links->rendezvous(), name, first_rank + member, size);
+      return connect(meeting, name, connections->base, {.pinned = options.pinned}, deadline);
+    });
+  }
   Lifeline& lifeline = Lifeline::of(worker_environment().value());
-  const ShmSegment segment = shared_segment(lifeline, workers, workers.size() * replicas_per_worker,
-                                            groups_made++, shm, deadline);
-  return make_members(segment, workers.rank() * replicas_per_worker, replicas_per_worker, lifeline,
-                      deadline);
+  const ShmSegment segment = shared_segment(lifeline, workers, size, number, shm, deadline);
+  return make_members(replicas_per_worker, [&](int member) {
+    return Group(make_shm(segment, first_rank + member, false, deadline.left(),
+                          [&] { return lifeline.first_loss(); }));
+  });
 }
 
 void report_failure(const std::exception& error) noexcept {
   try {
+    const auto text = fmt::format("{}: {}", class_of(error), plain_words(error.what()));
+    if (connections) connections->links->rendezvous().report_failure(text);
     const auto environment = worker_environment();
     if (!environment) return;
-    const auto text = fmt::format("{}: {}", class_of(error), plain_words(error.what()));
     Lifeline::of(*environment)
         .send({.kind = Message::Kind::failed, .text = text}, {}, Deadline(Millis{200}));
   } catch (const std::exception& failure) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/cluster_spec.h"
 #include "tutti/comm/group.h"
 #include "tutti/comm/shm/shm.h"
 
@@ -16,7 +17,7 @@ struct WorkerEnvironment {
   int worker = 0;  ///< number of this worker, 0-based
   int num_workers = 1;
   std::string job;       ///< id of the job, for messages
-  int segment_fd = -1;   ///< inherited memfd through which the workers meet; -1 for one worker
+  int segment_fd = -1;   ///< inherited memfd through which the workers meet; -1: one, or many hosts
   int lifeline_fd = -1;  ///< channel to the launcher; closes when that dies
 };
 
@@ -24,9 +25,16 @@ struct WorkerEnvironment {
 /// both values and where they came from, when they contradict each other.
 std::optional<WorkerEnvironment> worker_environment();
 
+/// Who is in the job, as whatever started this process says (cluster_spec.h); nothing in a job of
+/// one. Throws UsageError for contradictions.
+std::optional<ClusterSpec> job_of_this_process();
+
 /// The group of all workers of this job, one rank a process; a group of one outside a launcher.
-/// Starts the lifeline: the process ends when its launcher dies. Call once a process; later calls
-/// return the same group. Throws Timeout naming workers that did not come within `limit`.
+/// Under `tutti run` the process ends when its launcher dies. Workers of several hosts, or started
+/// by another launcher, meet at the rendezvous and hold the job's token (TUTTI_TOKEN_FILE or
+/// TUTTI_TOKEN); a worker that says nothing for `limit` counts as lost. Call once a process; later
+/// calls return the same group. Throws UsageError (contradicting variables, no token), Timeout
+/// naming workers that did not come within `limit`, PeerLost, Mismatch (wrong token).
 Group join(Millis limit = kDefaultTimeLimit);
 
 struct JoinOptions {
@@ -34,9 +42,9 @@ struct JoinOptions {
   bool pinned = false;              ///< every member's thread is pinned to cores of its own: spin
 };
 
-/// Thread members of several workers in one group: this worker's members, whose ranks in the group
-/// are worker * replicas_per_worker + 0, 1, ... Collective over workers, and every worker gives the
-/// same number. Each call makes a new group with memory of its own.
+/// Thread members of several workers in one group: this worker's members, whose ranks follow one
+/// another (from worker * replicas_per_worker on, unless a launcher spread neighbours over hosts).
+/// Collective over workers, and every worker gives the same number. Each call makes a new group.
 std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& options = {});
 
 /// Tells the launcher which error ends this process, so that it can tell the first failure from

@@ -25,6 +25,7 @@
 #include "tutti/cluster/guard.h"
 #include "tutti/cluster/messages.h"
 #include "tutti/cluster/news.h"
+#include "tutti/cluster/other_nodes.h"
 #include "tutti/cluster/report.h"
 #include "tutti/cluster/signals.h"
 #include "tutti/cluster/spawn.h"
@@ -55,7 +56,7 @@ struct Worker {
 };
 
 // What an epoll event is about; the worker's number stands beside it.
-enum class Source : uint32_t { signal, death, channel };
+enum class Source : uint32_t { signal, death, channel, other_nodes };
 
 /// Where stdin, stdout or stderr is closed, the next thing opened would get its number, and be
 /// written to.
@@ -81,6 +82,9 @@ class Job {
   void wait_for_events();
   void serve_events();
   void take_signals();
+  void hear_other_nodes();
+  int first_worker() const { return options_.nodes.node * options_.num_workers; }
+  int total_workers() const { return options_.nodes.num_nodes * options_.num_workers; }
   void read_channel(Worker& worker);
   void on_message(Worker& worker, DescriptorChannel::Message received);
   void spread_news();
@@ -92,10 +96,12 @@ class Job {
   std::optional<int> root() const;
   LaunchResult result() const;
   bool any_running() const;
+  int index_of(const Worker& worker) const { return static_cast<int>(&worker - workers_.data()); }
 
   const LaunchOptions& options_;
   const std::string program_;  // its path
-  const std::string job_ = random_job_id();
+  std::unique_ptr<detail::OtherNodes> other_nodes_;
+  const std::string job_ = other_nodes_ ? other_nodes_->job() : random_job_id();
   const std::string job_entry_ = std::string(detail::kJobVariable) + "=" + job_;
   detail::ReapsOrphans reaps_orphans_;
   detail::IgnoresBrokenPipes ignores_broken_pipes_;
@@ -109,6 +115,7 @@ class Job {
   detail::News news_;
   detail::Ending ending_;
   std::vector<detail::Death> deaths_;           // in order
+  std::optional<detail::FailureElsewhere> failure_elsewhere_;  // when it came before any here
   std::optional<size_t> deaths_before_signal_;  // those after the first signal follow from it
   const int64_t oom_kills_before_ = read_host_facts().oom_kills;
   int stopped_worker_ = -1;
@@ -118,6 +125,9 @@ class Job {
 Job::Job(const LaunchOptions& options, std::string program)
     : options_(options),
       program_(std::move(program)),
+      other_nodes_(options.nodes.num_nodes > 1
+                       ? std::make_unique<detail::OtherNodes>(options.nodes, total_workers())
+                       : nullptr),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       output_(options.num_workers, options.prefix_output),
       spare_(detail::children_of_this_process()),
@@ -128,7 +138,8 @@ Job::Job(const LaunchOptions& options, std::string program)
                .end_on_failure = options.end_on_failure}) {
   if (!epoll_) throw Error("launch: epoll: " + errno_words(errno));
   spare_.push_back(guard_.pid());
-  if (options.num_workers > 1) segment_ = ShmSegment::create(options.num_workers);
+  if (other_nodes_) watch(other_nodes_->descriptor(), Source::other_nodes, 0);
+  if (options.num_workers > 1 && !other_nodes_) segment_ = ShmSegment::create(options.num_workers);
   if (options.handle_signals) {
     signals_.emplace();
     watch(signals_->descriptor(), Source::signal, 0);
@@ -152,8 +163,9 @@ LaunchResult Job::run() {
 
 void Job::start(int number) {
   Worker& worker = workers_[static_cast<size_t>(number)];
-  worker.result.worker = number;
-  auto [ours, theirs] = DescriptorChannel::make_pair(fmt::format("worker {}", number), "launcher");
+  worker.result.worker = first_worker() + number;
+  auto [ours, theirs] =
+      DescriptorChannel::make_pair(fmt::format("worker {}", worker.result.worker), "launcher");
   detail::SpawnPlan plan{.path = program_,
                          .arguments = options_.command,
                          .environment = environment_of(number, theirs.descriptor()),
@@ -173,15 +185,18 @@ void Job::start(int number) {
   watch(worker.pidfd.get(), Source::death, number);
   watch(worker.channel.descriptor(), Source::channel, number);
   if (options_.announce) {
-    output_.announce(fmt::format("worker {} pid {}", number, spawned.pid));
+    output_.announce(fmt::format("worker {} pid {}", worker.result.worker, spawned.pid));
   }
 }
 
 std::vector<std::string> Job::environment_of(int number, int lifeline) const {
   using namespace detail;
-  std::vector<std::string> all = {job_entry_, fmt::format("{}={}", kWorkerVariable, number),
-                                  fmt::format("{}={}", kNumWorkersVariable, options_.num_workers),
-                                  fmt::format("{}={}", kLifelineVariable, lifeline)};
+  std::vector<std::string> all = {
+      job_entry_, fmt::format("{}={}", kWorkerVariable, first_worker() + number),
+      fmt::format("{}={}", kNumWorkersVariable, total_workers()),
+      fmt::format("{}={}", kLocalWorkerVariable, number),
+      fmt::format("{}={}", kLifelineVariable, lifeline)};
+  if (other_nodes_) all.push_back(fmt::format("{}={}", kRendezvousVariable, options_.nodes.rendezvous));
   if (segment_) all.push_back(fmt::format("{}={}", kSegmentVariable, segment_->descriptor()));
   const auto add = [&](const std::string& entry) {
     const std::string name = entry.substr(0, entry.find('=') + 1);
@@ -240,6 +255,7 @@ void Job::serve_events() {
       case Source::signal: take_signals(); break;
       case Source::death: on_death(worker); break;
       case Source::channel: read_channel(worker); break;
+      case Source::other_nodes: hear_other_nodes(); break;
     }
   }
   spread_news();
@@ -251,6 +267,15 @@ void Job::take_signals() {
     if (!deaths_before_signal_) deaths_before_signal_ = deaths_.size();
     ending_.on_signal(signal, Clock::now());
   }
+}
+
+/// A failure on another node ends the job here too.
+void Job::hear_other_nodes() {
+  const auto failure =
+      other_nodes_->first_failure(first_worker(), first_worker() + options_.num_workers);
+  if (!failure || failure_elsewhere_) return;
+  if (!root()) failure_elsewhere_ = failure;
+  ending_.on_failure(Clock::now());
 }
 
 void Job::read_channel(Worker& worker) {
@@ -293,10 +318,10 @@ void Job::spread_news() {
   for (Worker& worker : workers_) {
     if (!worker.running || !worker.joined || worker.channel.descriptor() < 0) continue;
     try {
-      const bool behind = !news_.tell(worker.result.worker, worker.channel);
+      const bool behind = !news_.tell(index_of(worker), worker.channel);
       if (behind == worker.behind) continue;
       worker.behind = behind;
-      watch(worker.channel.descriptor(), Source::channel, worker.result.worker,
+      watch(worker.channel.descriptor(), Source::channel, index_of(worker),
             behind ? EPOLLIN | EPOLLOUT : EPOLLIN);
     } catch (const PeerLost& error) {
       log(LogLevel::debug, "{}", error.what());  // it is about to end
@@ -312,7 +337,7 @@ void Job::on_death(Worker& worker) {
     throw Error("launch: waitid: " + errno_words(errno));
   }
   if (facts.si_pid == 0) return;
-  output_.flush(worker.result.worker);
+  output_.flush(index_of(worker));
   read_channel(worker);
   worker.running = false;
   worker.pidfd.reset();
@@ -323,12 +348,15 @@ void Job::on_death(Worker& worker) {
   } else {
     result.signal = facts.si_status;
   }
-  deaths_.push_back({result.worker, result.failed(), worker.error_class == "PeerLost"});
-  news_.leave(result.worker);
+  deaths_.push_back({index_of(worker), result.failed(), worker.error_class == "PeerLost"});
+  news_.leave(index_of(worker));
   news_.add({.kind = Message::Kind::lost,
              .worker = result.worker,
              .text = result.name() + " " + result.ending()});
-  if (result.failed()) ending_.on_failure(Clock::now());
+  if (!result.failed()) return;
+  if (other_nodes_ && !result.stopped_by_launcher)
+    other_nodes_->tell_failure(result.worker, fmt::format("{} {}", result.name(), result.ending()));
+  ending_.on_failure(Clock::now());
 }
 
 /// A worker that is stopped lets the others' limits pass: they die first, but it is the cause. It
@@ -342,7 +370,7 @@ void Job::blame_a_stopped_worker() {
   }
   for (const Worker& other : workers_) {
     if (other.running && detail::is_stopped(other.result.pid)) {
-      stopped_worker_ = other.result.worker;
+      stopped_worker_ = index_of(other);
     }
   }
 }
@@ -384,7 +412,7 @@ void Job::end_tree() noexcept {
     if (worker.result.pid <= 0) continue;
     while (waitpid(worker.result.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
-    output_.flush(worker.result.worker);
+    output_.flush(index_of(worker));
   }
   guard_.dismiss();
 }
@@ -402,13 +430,18 @@ LaunchResult Job::result() const {
   result.oom_kills = read_host_facts().oom_kills - oom_kills_before_;
   for (const Worker& worker : workers_) {
     result.workers.push_back(worker.result);
-    result.workers.back().last_lines = output_.last_lines(worker.result.worker);
+    result.workers.back().last_lines = output_.last_lines(index_of(worker));
   }
-  if (const auto root = this->root()) {
+  if (failure_elsewhere_) {
+    result.exit_code = 1;
+    result.root_worker = failure_elsewhere_->worker;
+    result.root_cause = failure_elsewhere_->words;
+  } else if (const auto root = this->root()) {
     const WorkerResult& first = workers_[static_cast<size_t>(*root)].result;
+    const int cause_index = stopped_worker_ >= 0 ? stopped_worker_ : *root;
+    const WorkerResult& cause = workers_[static_cast<size_t>(cause_index)].result;
     result.exit_code = first.signal != 0 ? 128 + first.signal : first.exit_code;
-    result.root_worker = stopped_worker_ >= 0 ? stopped_worker_ : *root;
-    const WorkerResult& cause = workers_[static_cast<size_t>(result.root_worker)].result;
+    result.root_worker = cause.worker;
     result.root_cause =
         cause.name() + " " +
         (stopped_worker_ >= 0 ? "was stopped (SIGSTOP) and did not go on" : first.ending());
@@ -428,6 +461,10 @@ LaunchResult launch(const LaunchOptions& options) {
         fmt::format("launch: {} workers; 1 to {} are possible", options.num_workers, kMaxRanks));
   }
   if (options.command.empty()) throw UsageError("launch: no program to start");
+  const NodePlace& nodes = options.nodes;
+  if (nodes.num_nodes < 1 || nodes.node < 0 || nodes.node >= nodes.num_nodes)
+    throw UsageError(fmt::format("launch: node {} of {}; nodes count from 0", nodes.node,
+                                 nodes.num_nodes));
   static std::mutex one_at_a_time;
   const std::unique_lock lock(one_at_a_time, std::try_to_lock);
   if (!lock) throw UsageError("launch: another launch of this process is running");

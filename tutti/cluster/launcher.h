@@ -12,8 +12,19 @@
 
 namespace tutti {
 
+/// This launcher among those of a job over several nodes; each starts as many workers. All of them
+/// hold the job's token (TUTTI_TOKEN_FILE or TUTTI_TOKEN).
+struct NodePlace {
+  int node = 0;             ///< 0-based; node 0 has the rendezvous
+  int num_nodes = 1;        ///< 1: no rendezvous and no token
+  std::string rendezvous;   ///< host:port, of node 0
+  std::string job;          ///< id of the job; "": made from the token
+  Millis limit{kDefaultTimeLimit};  ///< wait for the other launchers
+};
+
 struct LaunchOptions {
-  int num_workers = 1;               ///< 1 to kMaxRanks
+  int num_workers = 1;               ///< on this node, 1 to kMaxRanks
+  NodePlace nodes{};
   std::vector<std::string> command;  ///< program and arguments; searched in PATH when without '/'
   std::vector<std::string> environment;  ///< extra NAME=value for each worker
   Millis failure_grace{2'000};  ///< after the first failure the rest may end with their own error
@@ -25,7 +36,7 @@ struct LaunchOptions {
 };
 
 struct WorkerResult {
-  int worker = 0;
+  int worker = 0;    ///< number in the whole job
   int replicas = 1;  ///< ranks that it held, as join_replicas() said
   int pid = 0;
   int exit_code = -1;                ///< when it exited
@@ -44,7 +55,8 @@ struct WorkerResult {
 struct LaunchResult {
   int exit_code = 0;       ///< 0, the first failure's code, or 128 + signal
   std::string root_cause;  ///< "rank 1 was killed by SIGKILL"; empty on success
-  int root_worker = -1;    ///< whose failure that was; -1 on success or after a signal to the job
+  int root_worker = -1;    ///< whose failure that was, in the whole job; -1 on success or after a
+                           ///< signal to the job
   int64_t oom_kills = 0;   ///< processes that the kernel killed in this cgroup for lack of memory
   std::vector<WorkerResult> workers;
 };

@@ -131,7 +131,17 @@ void Rendezvous::listen() {
             -1, fmt::format("{} was silent for {} ms", stream_.link().peer(), silence_.count()));
     }
   } catch (const std::exception& error) {
+    hear_last_words();
     lose(-1, error.what());
+  }
+}
+
+/// A write may have failed before what the rendezvous said last was read: its bye, say.
+void Rendezvous::hear_last_words() {
+  try {
+    while (const auto text = stream_.receive()) keep(detail::decode_rendezvous(*text));
+  } catch (const std::exception& error) {
+    log(LogLevel::trace, "rendezvous: {}", error.what());
   }
 }
 

@@ -61,6 +61,7 @@ class Rendezvous {
 
  private:
   void listen();
+  void hear_last_words();
   void keep(const detail::RendezvousMessage& message);
   void lose(int worker, const std::string& words);
   void send(const detail::RendezvousMessage& message);

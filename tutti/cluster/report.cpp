@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 
@@ -38,8 +39,10 @@ std::string failure_report(const LaunchResult& result) {
   }
   std::string text;
   if (!others.empty()) text += fmt::format("after the first failure: {}\n", others);
-  if (result.root_worker >= 0) {
-    const auto& root = result.workers.at(static_cast<size_t>(result.root_worker));
+  const auto found = std::find_if(result.workers.begin(), result.workers.end(),
+                                  [&](const auto& w) { return w.worker == result.root_worker; });
+  if (found != result.workers.end()) {
+    const WorkerResult& root = *found;
     if (!root.last_lines.empty()) text += fmt::format("last lines of {}:\n", root.name());
     for (const std::string& line : root.last_lines) text += "  " + line + "\n";
     if (root.signal == SIGKILL && !root.stopped_by_launcher) {

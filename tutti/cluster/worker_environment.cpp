@@ -64,7 +64,8 @@ std::optional<WorkerEnvironment> worker_environment() {
                                  found.worker, kNumWorkersVariable, found.num_workers));
   }
   found.lifeline_fd = descriptor_in(kLifelineVariable);
-  if (found.num_workers > 1) {
+  // Workers of several nodes meet at a rendezvous instead.
+  if (found.num_workers > 1 && std::getenv(kRendezvousVariable) == nullptr) {
     if (std::getenv(kSegmentVariable) == nullptr) {
       throw UsageError(fmt::format("{}={}, but {} is not set: start workers with `tutti run`",
                                    kNumWorkersVariable, found.num_workers, kSegmentVariable));

@@ -1,10 +1,9 @@
 #include "tutti/net/mesh.h"
 
-#include <unistd.h>
-
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/host.h"
 #include "tutti/net/connect_link.h"
 #include "tutti/net/socket_link.h"
 
@@ -25,12 +24,6 @@ struct Card {
     return fmt::format("rank {} ({}, {})", rank, process, address.text());
   }
 };
-
-std::string process_words() {
-  char host[256] = {};
-  if (gethostname(host, sizeof host - 1) != 0) return fmt::format("pid {}", getpid());
-  return fmt::format("host {}, pid {}", host, getpid());
-}
 
 std::string encode(const Listener& listener, int streams) {
   return nlohmann::json{{"number", listener.address().number()},

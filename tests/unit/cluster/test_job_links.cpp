@@ -35,7 +35,7 @@ class JobLinksTest : public testing::Test {
   // The rendezvous listens at a port that the system chose.
   void SetUp() override {
     zero_ = std::make_unique<JobLinks>(place_of(0, 2, 0), credentials_of(token_), Deadline(kLimit));
-    port_ = zero_->listener().address().port();
+    port_ = zero_->listener()->address().port();
   }
   std::unique_ptr<JobLinks> join(int worker, const Credentials& credentials) {
     return std::make_unique<JobLinks>(place_of(worker, 2, port_), credentials, Deadline(kLimit));

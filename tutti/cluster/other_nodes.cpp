@@ -1,0 +1,80 @@
+#include "tutti/cluster/other_nodes.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/base/sha256.h"
+#include "tutti/cluster/environment.h"
+#include "tutti/net/tls.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr size_t kIdLetters = 16;
+
+/// The same on all nodes, which share nothing but the token; it says nothing about it.
+std::string job_of_token(const Token& token) {
+  Sha256 hash;
+  const std::string text = "job of " + token.secret_hex();
+  hash.update(text.data(), text.size());
+  return hash.hex().substr(0, kIdLetters);
+}
+
+Token require_token() {
+  if (auto token = token_from_environment()) return *token;
+  throw UsageError(
+      "several nodes: no token; the nodes of a job prove to each other that they belong to it\n"
+      "  give all of them the same one: export TUTTI_TOKEN=$(openssl rand -hex 32), or a file in "
+      "TUTTI_TOKEN_FILE");
+}
+
+}  // namespace
+
+OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
+    : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_) throw Error("launch: eventfd: " + errno_words(errno));
+  const Deadline deadline(place.limit);
+  const Token token = require_token();
+  job_ = place.job.empty() ? job_of_token(token) : place.job;
+  const char* interface = std::getenv(kInterfaceVariable);
+  const auto hear = [this](int worker, const std::string& words) { this->hear(worker, words); };
+  links_ = std::make_unique<JobLinks>(
+      JobPlace{.num_workers = num_workers,
+               .rendezvous = parse_host_port(place.rendezvous, "--rendezvous"),
+               .hosts_rendezvous = place.node == 0,
+               .name = fmt::format("node {} ({})", place.node, process_words()),
+               .interface = interface == nullptr ? "" : interface,
+               .events = {.lost = hear, .failed = hear}},
+      Credentials{.token = token, .job = job_, .tls = tls_from_environment()}, deadline);
+  links_->rendezvous().exchange("nodes", place.node, place.num_nodes,
+                                std::to_string(num_workers), deadline);
+}
+
+void OtherNodes::hear(int worker, const std::string& words) {
+  {
+    const std::scoped_lock lock(mutex_);
+    heard_.push_back({worker, words});
+  }
+  eventfd_write(wake_.get(), 1);
+}
+
+std::optional<FailureElsewhere> OtherNodes::first_failure(int first, int end) {
+  eventfd_t ignored = 0;
+  eventfd_read(wake_.get(), &ignored);
+  const std::scoped_lock lock(mutex_);
+  const auto found = std::find_if(heard_.begin(), heard_.end(), [&](const auto& failure) {
+    return failure.worker < first || failure.worker >= end;
+  });
+  if (found == heard_.end()) return std::nullopt;
+  return *found;
+}
+
+void OtherNodes::tell_failure(int worker, const std::string& words) {
+  links_->rendezvous().report_failure(words, worker);
+}
+
+}  // namespace tutti::detail

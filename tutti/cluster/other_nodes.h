@@ -1,0 +1,48 @@
+/// The launchers of the other nodes of a job, as one of them sees them.
+/// Thread rule: the thread that launches; what it hears comes from another one.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/file_descriptor.h"
+#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/launcher.h"
+
+namespace tutti::detail {
+
+/// A worker of another node that failed, or was lost.
+struct FailureElsewhere {
+  int worker = -1;
+  std::string words;
+};
+
+class OtherNodes {
+ public:
+  /// Says hello at the rendezvous, which is served here when this is node 0, and waits until the
+  /// launchers of all nodes are there. `num_workers` are of the whole job. Throws UsageError (no
+  /// token, numbers that differ), Mismatch (wrong token), Timeout naming nodes.
+  OtherNodes(const NodePlace& place, int num_workers);
+
+  const std::string& job() const noexcept { return job_; }
+  /// Readable when first_failure() may have something new.
+  int descriptor() const noexcept { return wake_.get(); }
+  /// The first failure that was not of a worker below [first, end).
+  std::optional<FailureElsewhere> first_failure(int first, int end);
+
+  /// Tells the other nodes how a worker of this one ended.
+  void tell_failure(int worker, const std::string& words);
+
+ private:
+  void hear(int worker, const std::string& words);
+
+  std::string job_;
+  FileDescriptor wake_;  // an eventfd
+  std::mutex mutex_;     // guards what follows
+  std::vector<FailureElsewhere> heard_;
+  std::unique_ptr<JobLinks> links_;  // last: its threads use the above
+};
+
+}  // namespace tutti::detail
