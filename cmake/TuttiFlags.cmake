@@ -30,7 +30,7 @@ if(TUTTI_SANITIZE)
   add_compile_options(-fsanitize=${tutti_sanitizers} -fno-omit-frame-pointer -g)
   add_link_options(-fsanitize=${tutti_sanitizers})
   # GCC's own <regex> looks uninitialized to it through the sanitizers' code.
-  add_compile_options(-Wno-maybe-uninitialized)
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   if("undefined" IN_LIST TUTTI_SANITIZE)
     add_compile_options(-fno-sanitize-recover=undefined)
   endif()

@@ -1,0 +1,147 @@
+#include "tests/fuzz/net_parsers.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
+
+#include "tutti/base/error.h"
+#include "tutti/net/address.h"
+#include "tutti/net/descriptor_channel.h"
+#include "tutti/net/handshake.h"
+#include "tutti/net/text_stream.h"
+
+namespace tutti::test {
+namespace {
+
+/// A promise of the parser is broken: ends the process, which both drivers report with the input.
+void promise(bool kept) {
+  if (!kept) std::abort();
+}
+
+const Token& token() {
+  static const Token fixed = Token::parse(std::string(64, '5'), "the fuzzer's token");
+  return fixed;
+}
+
+/// Gives bytes in pieces as the machine wants them.
+void give(Handshake& handshake, std::string_view bytes) {
+  while (!bytes.empty() && handshake.wanted() > 0) {
+    const size_t part = std::min(bytes.size(), handshake.wanted());
+    promise(handshake.wanted() <= kMaxFactsBytes + 64);
+    handshake.receive(bytes.substr(0, part));
+    bytes.remove_prefix(part);
+  }
+}
+
+/// No bytes from outside are ever believed: whoever writes them does not know the nonce of this
+/// run.
+void run_handshake(Handshake::Role role, std::string_view bytes) {
+  Handshake handshake(role, token(), {.job = "job", .to = "me"});
+  try {
+    give(handshake, bytes);
+  } catch (const Error&) {
+    promise(handshake.wanted() == 0);
+  }
+  promise(!handshake.done());
+}
+
+void server(std::string_view bytes) { run_handshake(Handshake::Role::server, bytes); }
+void client(std::string_view bytes) { run_handshake(Handshake::Role::client, bytes); }
+
+/// What follows an honest hello.
+void server_after_hello(std::string_view bytes) {
+  const Handshake honest(Handshake::Role::client, token(), {.job = "job"});
+  run_handshake(Handshake::Role::server, std::string(honest.to_send()) + std::string(bytes));
+}
+void client_after_hello(std::string_view bytes) {
+  Handshake first(Handshake::Role::client, token(), {.job = "job"});
+  Handshake honest(Handshake::Role::server, token(), {.job = "job"});
+  give(honest, first.to_send());
+  run_handshake(Handshake::Role::client, std::string(honest.to_send()) + std::string(bytes));
+}
+
+void facts(std::string_view bytes) {
+  const Facts read = parse_facts(bytes);
+  promise(encode_facts(read) == bytes);
+}
+
+void host_port(std::string_view bytes) {
+  const HostPort read = parse_host_port(bytes, "fuzzer");
+  promise(read.port != 0 && !read.host.empty());
+  promise(parse_host_port(read.text(), "fuzzer").port == read.port);
+}
+
+void address(std::string_view bytes) {
+  const auto read = Address::from_number(bytes, 7);
+  if (!read) return;
+  promise(Address::from_number(read->number(), 7) == read);
+}
+
+void subnet(std::string_view bytes) {
+  const Subnet read = parse_subnet(bytes, "fuzzer");
+  promise(read.contains(read.first));
+}
+
+void token_text(std::string_view bytes) { Token::parse(bytes, "fuzzer"); }
+
+/// One packet on a socket of a DescriptorChannel.
+void descriptor_channel(std::string_view bytes) {
+  auto [first, second] = DescriptorChannel::make_pair("fuzzer", "fuzzer");
+  if (send(first.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) return;
+  first.close();
+  while (true) promise(second.receive(Deadline(Millis(0))).text.size() <= bytes.size());
+}
+
+/// Frames of a TextStream: at most 100 bytes each are allowed.
+void text_stream(std::string_view bytes) {
+  auto [first, second] = make_link_pair("fuzzer", "fuzzer");
+  const iovec piece{const_cast<char*>(bytes.data()), std::min<size_t>(bytes.size(), 4096)};
+  first->write_some({&piece, 1});
+  first.reset();
+  TextStream stream(std::move(second), 100);
+  while (const auto text = stream.receive()) promise(text->size() <= 100);
+}
+
+struct Parser {
+  std::string_view name;
+  void (*run)(std::string_view);
+};
+constexpr std::array kParsers = {
+    Parser{"handshake-server", server},
+    Parser{"handshake-client", client},
+    Parser{"handshake-server-after-hello", server_after_hello},
+    Parser{"handshake-client-after-hello", client_after_hello},
+    Parser{"facts", facts},
+    Parser{"host-port", host_port},
+    Parser{"address", address},
+    Parser{"subnet", subnet},
+    Parser{"token", token_text},
+    Parser{"descriptor-channel", descriptor_channel},
+    Parser{"text-stream", text_stream},
+};
+
+}  // namespace
+
+void parse_as_from_network(std::span<const uint8_t> input) {
+  if (input.empty()) return;
+  const std::string_view bytes(reinterpret_cast<const char*>(input.data()), input.size());
+  try {
+    kParsers[input[0] % kParsers.size()].run(bytes.substr(1));
+  } catch (const Error&) {  // a refusal is the right answer
+  }
+}
+
+std::span<const std::string_view> parser_names() {
+  static const auto names = [] {
+    std::array<std::string_view, kParsers.size()> all;
+    std::transform(kParsers.begin(), kParsers.end(), all.begin(),
+                   [](const Parser& parser) { return parser.name; });
+    return all;
+  }();
+  return names;
+}
+
+}  // namespace tutti::test
