@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <functional>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -61,11 +62,20 @@ inline std::string words_of(const std::exception_ptr& thrown) {
   }
 }
 
+/// Makers of members by the name of their engine, for engines that not every test links.
+using MakeMembers = std::function<std::vector<std::shared_ptr<Engine>>(int size)>;
+inline std::map<std::string, MakeMembers>& more_engines() {
+  static std::map<std::string, MakeMembers> all;
+  return all;
+}
+
 /// Engines of one group of `size`: "solo"; "shm" (buffers of threads are visible to all); "shm
 /// staged" (as between processes: only memory from allocate() is); "tcp" over socket pairs, or "tcp
 /// loopback" over two TCP streams a peer, both in small pieces.
 inline std::vector<std::shared_ptr<Engine>> make_engines(const std::string& name, int size,
                                                          const ShmOptions& options = {}) {
+  if (const auto more = more_engines().find(name); more != more_engines().end())
+    return more->second(size);
   if (name == "solo") return {make_solo()};
   if (name == "shm") return make_shm_threads(size, options);
   const TcpOptions small_pieces{.chunk_bytes = 4096, .min_stripe_bytes = 4096};

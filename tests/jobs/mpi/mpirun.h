@@ -12,21 +12,28 @@
 
 namespace tutti::test {
 
-/// `size` ranks of `program` on this machine, more than it has cores too; `options` are those of
+/// `size` ranks of a command on this machine, more than it has cores too; `options` are those of
 /// the launcher. All output comes back; the launcher passes an exit code on.
-inline CommandResult mpirun(int size, const std::string& program,
-                            const std::vector<std::string>& options = {},
-                            Millis limit = Millis{100'000}) {
-  std::array<char, 4096> self{};
-  if (readlink("/proc/self/exe", self.data(), self.size() - 1) < 0) return {};
+inline CommandResult mpirun_command(int size, const std::vector<std::string>& command,
+                                    const std::vector<std::string>& options = {},
+                                    const std::string& environment = "TUTTI_TEST_PROGRAM=",
+                                    Millis limit = Millis{100'000}) {
   std::vector<std::string> words = {TUTTI_MPIRUN, "-n", std::to_string(size)};
   words.insert(words.end(), options.begin(), options.end());
-  words.emplace_back(self.data());
-  return run_command(words,
-                     {"TUTTI_TEST_PROGRAM=" + program, "OMPI_ALLOW_RUN_AS_ROOT=1",
-                      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1",
-                      "OMPI_MCA_btl_base_warn_component_unused=0"},
-                     limit);
+  words.insert(words.end(), command.begin(), command.end());
+  return run_command(
+      words,
+      {environment, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+       "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl_base_warn_component_unused=0"},
+      limit);
+}
+
+/// The same of a rank program of this binary.
+inline CommandResult mpirun(int size, const std::string& program,
+                            const std::vector<std::string>& options = {}) {
+  std::array<char, 4096> self{};
+  if (readlink("/proc/self/exe", self.data(), self.size() - 1) < 0) return {};
+  return mpirun_command(size, {self.data()}, options, "TUTTI_TEST_PROGRAM=" + program);
 }
 
 }  // namespace tutti::test

@@ -14,6 +14,7 @@ namespace tutti::test {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 void expect(bool holds, const std::string& what) {
   if (!holds) throw Error("expected: " + what);
@@ -42,6 +43,20 @@ TEST(MpiJob, AddsOverAllRanks) {
       EXPECT_THAT(result.out, HasSubstr(fmt::format("rank {} of {}: {} {}", r, n, sum, sum)));
   }
 }
+
+// Every collective of the suite that all engines pass.
+class MpiConformance : public testing::TestWithParam<int> {};
+
+TEST_P(MpiConformance, GivesTheBitsOfTheOracle) {
+  const std::string filter = fmt::format("--gtest_filter=Mpi/Conformance.*/{}", GetParam());
+  const CommandResult result = mpirun_command(
+      GetParam(), {TUTTI_MPI_CONFORMANCE, filter, "--gtest_color=no"}, {}, "TUTTI_LOG=warning");
+  expect_success(result);
+  EXPECT_THAT(result.out, HasSubstr(" tests from Mpi/Conformance")) << "the suite ran";
+  EXPECT_THAT(result.out, Not(HasSubstr("PASSED  ] 0 tests")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, MpiConformance, testing::Values(1, 2, 3, 4));
 
 // Short ones before anybody receives, long ones in pieces, any sender, several tags.
 RANK_PROGRAM(pass_messages) {
