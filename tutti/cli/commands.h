@@ -15,6 +15,7 @@ namespace tutti::cli {
 
 void add_run(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
+void add_doctor_record(CLI::App& doctor, int& exit_code);  ///< a subcommand of doctor
 void add_train(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 

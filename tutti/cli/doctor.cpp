@@ -224,9 +224,12 @@ void add_doctor(CLI::App& app, int& exit_code) {
       app.add_subcommand("doctor", "Show what this machine has, what is wrong, and how to mend it");
   command->add_flag("--json", *as_json, "Print one JSON object instead");
   command->footer(
-      "Examples:\n  tutti doctor\n  tutti doctor --json\n\n"
+      "Examples:\n  tutti doctor\n  tutti doctor --json\n  tutti doctor record FILES...\n\n"
       "Exit code: 0, or 1 when something keeps tutti from working at all.");
-  command->callback([as_json, &exit_code] {
+  command->require_subcommand(0, 1);
+  add_doctor_record(*command, exit_code);
+  command->callback([command, as_json, &exit_code] {
+    if (!command->get_subcommands().empty()) return;
     const Examination facts = examine();
     if (*as_json) {
       std::printf("%s\n", json_of(facts).dump(2).c_str());

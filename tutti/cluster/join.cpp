@@ -14,6 +14,7 @@
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/cluster/lifeline.h"
+#include "tutti/comm/flight_record.h"
 #include "tutti/net/tls.h"
 
 namespace tutti {
@@ -105,6 +106,7 @@ Group join_workers(Millis limit) {
     throw UsageError(fmt::format("join: this process is {} {} of the job, as {} says, and no worker",
                                  name_of(spec->kind), spec->task, spec->source));
   set_log_worker(spec->worker, spec->num_workers);
+  set_flight_identity(spec->job, spec->worker, spec->num_workers);
   std::call_once(terminate_is_set,
                  [] { previous_terminate = std::set_terminate(report_and_terminate); });
   const auto environment = worker_environment();
@@ -117,7 +119,8 @@ Group join_workers(Millis limit) {
   lifeline.wait_until_all_joined(deadline);
   const auto segment = ShmSegment::open(environment->segment_fd);
   return Group(make_shm(segment, environment->worker, false, deadline.left(),
-                        [&] { return lifeline.first_loss(); }));
+                        [&] { return lifeline.first_loss(); }),
+               "workers");
 }
 
 /// Every worker gives the same number, or every worker throws.

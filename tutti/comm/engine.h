@@ -26,6 +26,10 @@
 
 namespace tutti {
 
+namespace detail {
+class FlightLog;
+}
+
 /// bit_*: integers and bool, bitwise; logical_*: integers and bool, nonzero counts as true and the
 /// result is 0 or 1.
 enum class ReduceOp : uint8_t {
@@ -157,6 +161,13 @@ class Engine {
   /// Zeroed and resident. Throws Error with both sizes when memory or its cgroup limit is too
   /// small, UsageError where members share no memory.
   virtual SharedParts allocate(int64_t bytes, Millis limit) = 0;
+
+  /// What Group notes of this member's operations; null without a Group and in a group of one.
+  detail::FlightLog* flight_log() const noexcept { return flight_log_.get(); }
+
+ private:
+  friend class Group;
+  std::shared_ptr<detail::FlightLog> flight_log_;
 };
 
 }  // namespace tutti

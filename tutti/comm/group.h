@@ -33,7 +33,8 @@ class Group {
  public:
   /// A group of one: every operation is done at once.
   Group();
-  explicit Group(std::shared_ptr<Engine> engine);
+  /// `name` is what the flight record calls it, the same on all members; a number unless given.
+  explicit Group(std::shared_ptr<Engine> engine, std::string name = {});
 
   int rank() const noexcept;  ///< 0-based, below size()
   int size() const noexcept;
@@ -120,7 +121,9 @@ class Group {
   void abort(const std::string& reason) noexcept;
 
  private:
-  Work submit(const Operation& operation);
+  Work submit(const Operation& operation, const CallSite& site);
+  void run(const Operation& operation, const CallSite& site);
+  void compare(const Operation& operation, const CallSite& site, const detail::FlightMark& mark);
 
   std::shared_ptr<Engine> engine_;
 };

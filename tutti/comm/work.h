@@ -1,11 +1,20 @@
 /// Work: an operation in flight. Returned by every asynchronous call of a Group.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "tutti/comm/engine.h"
 
 namespace tutti {
+
+namespace detail {
+/// Where an operation stands in its member's FlightLog.
+struct FlightMark {
+  uint64_t position = 0;  ///< among all operations, from 1 on; 0: not logged
+  uint64_t number = 0;    ///< among collectives, from 1 on; 0: a message
+};
+}  // namespace detail
 
 /// Cheap to copy. The operation advances in whoever waits; dropping a Work does not cancel it.
 /// Thread rule: as its Group, one thread.
@@ -13,8 +22,8 @@ class Work {
  public:
   /// A Work that is done.
   Work() = default;
-  Work(std::shared_ptr<Engine> engine, Ticket ticket)
-      : engine_(std::move(engine)), ticket_(ticket) {}
+  Work(std::shared_ptr<Engine> engine, Ticket ticket, detail::FlightMark mark = {})
+      : engine_(std::move(engine)), ticket_(ticket), mark_(mark) {}
 
   /// Waits until the operation is done, no longer than its own limit and `limit`. When either
   /// passes the group has failed: peers may not touch a buffer that its owner gave up.
@@ -32,6 +41,7 @@ class Work {
  private:
   std::shared_ptr<Engine> engine_;
   Ticket ticket_ = 0;
+  detail::FlightMark mark_;
 };
 
 }  // namespace tutti

@@ -6,6 +6,7 @@
 #include "tutti/base/host.h"
 
 #include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
@@ -137,6 +138,44 @@ TEST(Doctor, SaysWhoIsInTheJob) {
   const auto wrong = under("RANK=2 WORLD_SIZE=2");
   EXPECT_EQ(wrong.exit_code, 1);
   EXPECT_THAT(wrong.out, HasSubstr("RANK=2 contradicts WORLD_SIZE=2"));
+}
+
+/// A record of one group of two ranks whose last call is `operation`, not done.
+std::string flight_record_of(int rank, const char* operation) {
+  const nlohmann::json call = {
+      {"number", 1},        {"operation", operation}, {"file", "a.cpp"}, {"line", 3 + rank},
+      {"function", "main"}, {"dtype", "float32"},     {"elements", 10},  {"reduction", "sum"},
+      {"root", 0},          {"state", "submitted"}};
+  const nlohmann::json group = {{"name", "workers"}, {"engine", "shm"}, {"rank", rank},
+                                {"size", 2},         {"failure", ""},   {"operations", {call}}};
+  return nlohmann::json{{"tutti_flight_record", 1}, {"job", "j"},  {"worker", rank},
+                        {"num_workers", 2},         {"host", "h"}, {"pid", 7},
+                        {"groups", {group}}}
+      .dump();
+}
+
+TEST(Doctor, SaysWhoDivergedFromFlightRecords) {
+  const TempFolder folder;
+  put_bytes(folder / "0.json", flight_record_of(0, "all_reduce"));
+  put_bytes(folder / "1.json", flight_record_of(1, "broadcast"));
+  const auto both = tutti_command(
+      {"doctor", "record", (folder / "0.json").string(), (folder / "1.json").string()});
+  EXPECT_EQ(both.exit_code, 0) << both.err;
+  EXPECT_THAT(both.out, AllOf(StartsWith("2 files of job j\n"),
+                              HasSubstr("rank 0 called all_reduce (sum) of 10 float32 at a.cpp:3"),
+                              HasSubstr("rank 1 called broadcast of 10 float32 from rank 0 at "
+                                        "a.cpp:4"),
+                              Not(HasSubstr("cores"))));
+  const auto one = tutti_command({"doctor", "record", (folder / "0.json").string()});
+  EXPECT_THAT(one.out, HasSubstr("no record of rank 1"));
+
+  put_bytes(folder / "bad.json", flight_record_of(0, "all_redcue"));
+  const auto bad = tutti_command({"doctor", "record", (folder / "bad.json").string()});
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err,
+              AllOf(HasSubstr("bad.json"), HasSubstr("groups[0].operations[0].operation")));
+  EXPECT_EQ(tutti_command({"doctor", "record", (folder / "none.json").string()}).exit_code, 2);
+  EXPECT_EQ(tutti_command({"doctor", "record"}).exit_code, 2);
 }
 
 }  // namespace
