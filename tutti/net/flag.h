@@ -23,6 +23,14 @@ class Flag {
       wake();
   }
 
+  /// Adds one and wakes sleepers: for flags of which all threads of all members are writers, and
+  /// that nobody calls set() on.
+  void add_one() noexcept {
+    value_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+      wake();
+  }
+
   /// Publishes `value` where nobody can be asleep waiting for it: a plain store.
   void set_unwatched(uint32_t value) noexcept { value_.store(value, std::memory_order_release); }
 

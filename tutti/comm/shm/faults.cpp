@@ -19,6 +19,8 @@ namespace {
 constexpr Millis kSlice{100};
 // Most waits end in the first one: asking the kernel about n members is not paid for before.
 constexpr Millis kFirstSlice{20};
+// Where collectives and messages are in flight together.
+constexpr Millis kMixedSlice{1};
 
 bool ring_reached(const CallLine& line, uint64_t number) {
   return line.ticket.reached(static_cast<uint32_t>(number + 1));
@@ -40,11 +42,40 @@ void ShmEngine::wait(const Need& need, const Deadline* outer) {
   Millis slice = kFirstSlice;
   while (!need.flag->reached(need.target)) {
     look_for_failure(need, outer);
-    if (slice != kFirstSlice) look_for_lost(need);
+    if (messages_->in_use()) {
+      // Messages ring another flag than the one slept on.
+      messages_->advance();
+      slice = kMixedSlice;
+    }
+    if (slice == kSlice || (slice == kMixedSlice && Clock::now() >= next_look_)) {
+      look_for_lost(need);
+      next_look_ = Clock::now() + kSlice;
+    }
     const TimePoint own = *entry_of(need.number).deadline;
     const Millis left = std::chrono::ceil<Millis>(own - Clock::now());
     const Millis outer_left = outer == nullptr ? left : outer->left();
     need.flag->sleep_until(need.target, std::max(Millis{1}, std::min({slice, left, outer_left})));
+    slice = kSlice;
+  }
+}
+
+void ShmEngine::wait_for_message(Ticket ticket, const Deadline& outer) {
+  Millis slice = kFirstSlice;
+  message_ticket_ = ticket;
+  while (true) {
+    throw_if_poisoned(kMessage);
+    const bool moved = messages_->advance();
+    advance(submitted_);
+    if (messages_->done(ticket)) return;
+    if (moved || messages_->spin(policy_.spin_pauses)) continue;
+    const Millis left = messages_->look_at_limits(ticket, &outer);
+    // What collectives wait for are other flags than the one slept on.
+    const bool mixed = completed_ != submitted_;
+    if (slice == kSlice && Clock::now() >= next_look_) {
+      messages_->look_for_lost(ticket);
+      next_look_ = Clock::now() + kSlice;
+    }
+    messages_->sleep(std::clamp(left, Millis{1}, mixed ? kMixedSlice : slice));
     slice = kSlice;
   }
 }
@@ -70,22 +101,32 @@ void ShmEngine::look_for_failure(const Need& need, const Deadline* outer) {
 void ShmEngine::look_for_lost(const Need& need) {
   for (int r = 0; r < size_; ++r) {
     if (r == rank_) continue;
-    const bool left = blocks_[r]->member.state.reached(kLeft);
-    if (!left && !is_dead(r)) continue;
+    const std::string loss = loss_of(r);
+    if (loss.empty()) continue;
     // Read after the loss was seen: it may have finished its part just before.
     if (blocks_[r]->finished.flag.reached(static_cast<uint32_t>(need.number + 1))) continue;
-    fail(FailureKind::peer_lost,
-         left ? fmt::format("{} left the group; {}", rank_words(r), last_call_words(r))
-              : fmt::format("{} died; {}\n  look first at the last lines of rank {}'s log",
-                            rank_words(r), last_call_words(r), named(r)),
-         need.number);
+    fail(FailureKind::peer_lost, loss, need.number);
   }
+}
+
+// In words, when `rank` left or died.
+std::string ShmEngine::loss_of(int rank) const {
+  if (blocks_[rank]->member.state.reached(kLeft))
+    return fmt::format("{} left the group; {}", rank_words(rank), last_call_words(rank));
+  if (!is_dead(rank)) return "";
+  return fmt::format("{} died; {}\n  look first at the last lines of rank {}'s log",
+                     rank_words(rank), last_call_words(rank), named(rank));
 }
 
 bool ShmEngine::is_dead(int rank) const {
   // Threads of this process cannot die alone. A member's lock is taken before it says kJoined.
   if (all_threads_ || !blocks_[rank]->member.state.reached(kJoined)) return false;
-  return !state_.file.byte_is_locked(rank);
+  return !state_.file().byte_is_locked(state_.lock_of(rank));
+}
+
+bool ShmEngine::is_stopped(int rank) const {
+  const int pid = blocks_[rank]->member.pid.load(std::memory_order_relaxed);
+  return !all_threads_ && process_state(pid) == 'T';
 }
 
 void ShmEngine::throw_if_poisoned(uint64_t number) {
@@ -176,6 +217,7 @@ void ShmEngine::wait_for_busy_peers() {
 
 std::string ShmEngine::operation_words(uint64_t number) const {
   if (number == kJoining) return "joining";
+  if (number == kMessage) return messages_->words(message_ticket_);
   return fmt::format("{} #{}", name_of(entry_of(number).operation.collective), number + 1);
 }
 
@@ -223,8 +265,7 @@ std::string ShmEngine::silent_words(const Need& need) const {
     const RankBlock& block = *blocks_[r];
     if (r == rank_ || block.finished.flag.reached(static_cast<uint32_t>(number + 1))) continue;
     const bool called = ring_reached(line_of(r, number), number);
-    const int pid = block.member.pid.load(std::memory_order_relaxed);
-    const bool stopped = !all_threads_ && process_state(pid) == 'T';
+    const bool stopped = is_stopped(r);
     if (called && !stopped && !is_behind(r, number)) continue;
     add(r, stopped, called ? idle : last_call_words(r));
   }

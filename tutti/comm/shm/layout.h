@@ -1,7 +1,9 @@
 /// What lies in a segment, byte by byte; every process of the group compiles this same file.
 ///
 /// A header, then one block a rank. A rank writes only its own block (and the poison, once, by
-/// compare-and-swap); all others read it. Zero bytes are a valid start of everything here.
+/// compare-and-swap, and doorbells); all others read it. Zero bytes are a valid start of
+/// everything. A *root* segment begins its memfd. Behind it lie extents, taken in turn: what
+/// allocate() gave, lanes of messages, and *child* segments of groups made by split.
 /// docs/design/shm_engine.md explains the protocol.
 #pragma once
 
@@ -10,6 +12,7 @@
 #include <cstdint>
 
 #include "tutti/comm/engine.h"
+#include "tutti/comm/shm/shm.h"
 #include "tutti/net/flag.h"
 
 namespace tutti::detail {
@@ -53,6 +56,9 @@ struct RankBlock {
   FlagLine finished;  ///< operations whose memory of others this rank needs no more
   FlagLine staged;    ///< chunks that it has put into its staging slots
   FlagLine drained;   ///< chunks that it has read from all others' staging slots
+  FlagLine doorbell;  ///< rung by peers that wrote into a lane to this rank, or made room in one
+  /// Who has opened a lane of messages to this rank, a bit each; set by them.
+  alignas(64) std::atomic<uint64_t> lanes_from[kMaxRanks / 64];
   MemberLine member;
 };
 
@@ -73,17 +79,20 @@ struct SegmentFacts {
   int64_t slot_bytes;        ///< of a staging slot
   int64_t small_bytes;       ///< up to here data is copied when it is announced
   int64_t small_slot_bytes;  ///< of the slot for it, or for a list of counts
+  int64_t lanes_bytes;       ///< of a rank's list of the lanes that it has opened
   int64_t stride_bytes;      ///< from one rank's block to the next
-  int64_t fixed_bytes;       ///< header and blocks; memory from allocate() lies behind
+  int64_t fixed_bytes;       ///< header and blocks
 };
 
 struct SegmentHeader {
   SegmentFacts facts;
   alignas(64) Poison poison;
+  alignas(64) std::atomic<int64_t> taken;  ///< bytes behind fixed_bytes that are in use; of a root
+  std::atomic<int32_t> left;               ///< members that are gone; of a child
 };
 
 constexpr uint64_t kSegmentMagic = 0x6974'7475'742d'6d73;  // "sm-tutti"
-constexpr uint32_t kSegmentVersion = 1;
+constexpr uint32_t kSegmentVersion = 2;
 constexpr int64_t kHeaderBytes = 4096;
 constexpr int64_t kBlockBytes = 8192;
 static_assert(sizeof(SegmentHeader) <= kHeaderBytes && sizeof(RankBlock) <= kBlockBytes);

@@ -40,9 +40,11 @@ SegmentFacts make_facts(int size, const ShmOptions& options) {
       round_up(std::max<int64_t>(options.slot_bytes, int64_t{64} * size), kPageBytes);
   facts.small_bytes = small_bytes_for(size, options);
   facts.small_slot_bytes = std::max(facts.small_bytes, round_up(int64_t{8} * size, 64));
+  facts.lanes_bytes = round_up(int64_t{8} * size, 64);
   facts.stride_bytes =
       detail::kBlockBytes +
-      round_up(detail::kSlots * (facts.small_slot_bytes + facts.slot_bytes), kPageBytes);
+      round_up(detail::kSlots * (facts.small_slot_bytes + facts.slot_bytes) + facts.lanes_bytes,
+               kPageBytes);
   facts.fixed_bytes = detail::kHeaderBytes + size * facts.stride_bytes;
   return facts;
 }
@@ -63,17 +65,60 @@ SegmentFacts read_facts(const SharedFile& file) {
 }  // namespace
 
 ShmSegment::State::State(SharedFile shared, const ShmOptions& wanted)
-    : file(std::move(shared)),
-      locks(file.reopen()),
-      fixed(file, 0, read_facts(file).fixed_bytes),
+    : own_file(std::move(shared)),
+      own_locks(own_file.reopen()),
+      fixed(own_file, 0, read_facts(own_file).fixed_bytes),
       options(wanted) {
   if (options.usable_cores <= 0) options.usable_cores = host_facts().usable_cores;
+}
+
+ShmSegment::State::State(std::shared_ptr<State> parent, int64_t offset, int64_t bytes)
+    : root(std::move(parent)), fixed(root->own_file, offset, bytes), options(root->options) {
+  options.first_rank = 0;
+  options.job_ranks = 0;
+}
+
+int64_t ShmSegment::State::take(int64_t bytes) noexcept {
+  State& owner = root == nullptr ? *this : *root;
+  const int64_t before = owner.header().taken.fetch_add(round_up(bytes, kPageBytes));
+  return round_up(owner.facts().fixed_bytes, kPageBytes) + before;
+}
+
+std::pair<int64_t, int64_t> ShmSegment::State::make_child(const std::shared_ptr<State>& root,
+                                                          int size) {
+  const SegmentFacts facts = make_facts(size, root->options);
+  const int64_t offset = root->take(facts.fixed_bytes);
+  if (!root->own_file.reserve(offset, facts.fixed_bytes)) return {-1, facts.fixed_bytes};
+  constexpr size_t kBytes = sizeof(SegmentFacts);
+  const ssize_t written = pwrite(root->own_file.descriptor(), &facts, kBytes, offset);
+  TUTTI_CHECK(written == static_cast<ssize_t>(kBytes), "wrote {} of {} bytes", written, kBytes);
+  return {offset, facts.fixed_bytes};
+}
+
+std::shared_ptr<ShmSegment::State> ShmSegment::State::open_child(const std::shared_ptr<State>& root,
+                                                                 int64_t offset, int64_t bytes) {
+  const std::scoped_lock lock(root->mutex_);
+  std::weak_ptr<State>& known = root->children_[offset];
+  std::shared_ptr<State> child = known.lock();
+  if (child == nullptr) known = child = std::make_shared<State>(root, offset, bytes);
+  return child;
+}
+
+void ShmSegment::State::leave(int64_t lane_bytes) noexcept {
+  // Whoever is not the last touches nothing after this.
+  const int size = facts().size;
+  if (root == nullptr || header().left.fetch_add(1) + 1 != size) return;
+  for (int from = 0; from < size; ++from)
+    for (int to = 0; to < size; ++to)
+      if (const int64_t offset = lane_table(from)[to].load(); offset != 0)
+        file().give_back(offset, lane_bytes);
+  file().give_back(fixed.offset(), fixed.num_bytes());
 }
 
 Mapping ShmSegment::State::extent(int64_t offset, int64_t bytes) {
   const std::scoped_lock lock(mutex_);
   Mapping& mapping = extents_[offset];
-  if (mapping.num_bytes() == 0) mapping = Mapping(file, offset, bytes);
+  if (mapping.num_bytes() == 0) mapping = Mapping(file(), offset, bytes);
   return mapping;
 }
 
@@ -94,7 +139,8 @@ void ShmSegment::State::wake_sleepers(int rank) noexcept {
     if (flag.has_sleepers()) flag.wake();
   };
   for (auto& line : block.ring) wake(line.ticket);
-  for (FlagLine* line : {&block.finished, &block.staged, &block.drained}) wake(line->flag);
+  for (FlagLine* line : {&block.finished, &block.staged, &block.drained, &block.doorbell})
+    wake(line->flag);
   wake(block.member.state);
 }
 
@@ -128,7 +174,7 @@ ShmSegment ShmSegment::open(int descriptor, const ShmOptions& options) {
   return segment;
 }
 
-int ShmSegment::descriptor() const noexcept { return state_->file.descriptor(); }
+int ShmSegment::descriptor() const noexcept { return state_->own_file.descriptor(); }
 int ShmSegment::size() const noexcept { return state_->facts().size; }
 
 }  // namespace tutti

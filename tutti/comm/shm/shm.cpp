@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <numeric>
 
@@ -22,30 +23,32 @@ ShmEngine::ShmEngine(const ShmSegment& segment, int rank, bool all_threads)
       policy_(choose_wait_policy(size_, state_.options.usable_cores, state_.options.pinned)),
       poison_(state_.header().poison),
       finished_(static_cast<size_t>(size_)),
-      extents_end_(round_up(state_.facts().fixed_bytes, kPageBytes)),
       inputs_(static_cast<size_t>(size_)),
       outputs_(static_cast<size_t>(size_)) {
   for (int r = 0; r < size_; ++r) blocks_.push_back(&state_.block(r));
+  messages_ = std::make_unique<ShmMessages>(*this);
   MemberLine& member = blocks_[rank_]->member;
   if (member.claimed.exchange(1) != 0)
     throw UsageError(
         fmt::format("make_shm: rank {} of {} was made before; each is made once", rank_, size_));
   // The lock comes before the word: whoever sees kJoined without a lock sees a dead member.
-  if (!all_threads_) state_.locks.lock_byte(rank_);
+  if (!all_threads_) state_.locks().lock_byte(state_.lock_of(rank_));
   member.pid.store(getpid(), std::memory_order_relaxed);
   member.state.set(kJoined);
 }
 
 ShmEngine::~ShmEngine() {
-  if (completed_ != submitted_) {
-    const std::string text = fmt::format("{} left the group in the middle of {}", rank_words(rank_),
-                                         operation_words(completed_));
+  if (completed_ != submitted_ || messages_->sending()) {
+    const std::string text =
+        fmt::format("{} left the group in the middle of {}", rank_words(rank_),
+                    completed_ != submitted_ ? operation_words(completed_) : std::string("a send"));
     state_.poison(FailureKind::peer_lost, rank_, text.c_str());
     wait_for_busy_peers();
   }
   blocks_[rank_]->member.state.set(kLeft);
   state_.wake_sleepers(rank_);
-  if (!all_threads_) state_.locks.unlock_byte(rank_);
+  if (!all_threads_) state_.locks().unlock_byte(state_.lock_of(rank_));
+  state_.leave(ShmMessages::lane_bytes());
 }
 
 // What `loss` knows of, or a member that died after it came.
@@ -119,36 +122,75 @@ std::vector<int64_t> gather_numbers(ShmEngine& engine, int64_t mine, Millis limi
 
 }  // namespace
 
-std::shared_ptr<Engine> ShmEngine::split(int /*color*/, int /*key*/, Millis /*limit*/) {
-  throw UsageError("split: not yet");
+std::shared_ptr<Engine> ShmEngine::split(int color, int key, Millis limit) {
+  const Deadline deadline(limit);
+  const auto left = [&] { return std::max(Millis{1}, deadline.left()); };
+  const std::vector<int64_t> colors = gather_numbers(*this, std::max(color, -1), left());
+  const std::vector<int64_t> keys = gather_numbers(*this, key, left());
+  std::vector<int> members;
+  for (int r = 0; r < size_; ++r)
+    if (color >= 0 && colors[r] == color) members.push_back(r);
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return keys[a] < keys[b]; });
+  const auto size = static_cast<int>(members.size());
+
+  // The first member of each group makes its segment; all learn where, and whether that failed.
+  const auto root = state_.root == nullptr ? segment_.state() : state_.root;
+  std::pair<int64_t, int64_t> made{0, 0};
+  if (size > 0 && members[0] == rank_) made = ShmSegment::State::make_child(root, size);
+  const std::vector<int64_t> offsets = gather_numbers(*this, made.first, left());
+  const std::vector<int64_t> bytes = gather_numbers(*this, made.second, left());
+  for (int r = 0; r < size_; ++r) {
+    if (offsets[r] >= 0) continue;
+    if (made.first > 0) state_.file().give_back(made.first, made.second);
+    throw Error(fmt::format("split, rank {} of {}: no memory for the group of rank {}: {} wanted",
+                            rank_, size_, r, size_words(bytes[r])));
+  }
+  if (size == 0) return nullptr;
+  const ShmSegment child(
+      ShmSegment::State::open_child(root, offsets[members[0]], bytes[members[0]]));
+  const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
+  auto engine = std::make_shared<ShmEngine>(child, static_cast<int>(place), all_threads_);
+  engine->extents_ = extents_;
+  // Until all are in the new group, this one shows who is lost.
+  engine->wait_for_all(left(), [&]() -> std::string {
+    if (poison_.state.load(std::memory_order_acquire) == Poison::kSet) return poison_.text;
+    for (int r : members)
+      if (r != rank_)
+        if (std::string words = loss_of(r); !words.empty()) return words;
+    return "";
+  });
+  return engine;
 }
 
 SharedParts ShmEngine::allocate(int64_t bytes, Millis limit) {
   // Read before anybody reserves: what others have taken already would count twice.
   const int64_t left_bytes = read_host_facts().memory_left_bytes();
   const std::vector<int64_t> part_bytes = gather_numbers(*this, bytes, limit);
+  int64_t total = 0;
+  for (int64_t part : part_bytes) total += round_up(part, 64);
+  int64_t begin = rank_ == 0 ? state_.take(total) : 0;
+  run({.collective = Collective::broadcast,
+       .output = span_of(std::span(&begin, 1)),
+       .limit = limit});
   std::vector<int64_t> offsets;
-  int64_t end = extents_end_;
-  for (int64_t part : part_bytes) {
+  for (int64_t end = begin; int64_t part : part_bytes) {
     offsets.push_back(end);
     end += round_up(part, 64);
   }
-  const int64_t begin = extents_end_;
-  const int64_t total = end - begin;
-  extents_end_ = round_up(end, kPageBytes);
+  const int64_t end = begin + round_up(total, kPageBytes);
 
   // Each rank reserves its own part, so that pages come from its own memory node. The tail of the
   // last page belongs to the last rank.
-  const int64_t mine = rank_ + 1 == size_ ? extents_end_ - offsets[rank_] : round_up(bytes, 64);
-  const bool reserved = total <= left_bytes && state_.file.reserve(offsets[rank_], mine);
+  const int64_t mine = rank_ + 1 == size_ ? end - offsets[rank_] : round_up(bytes, 64);
+  const bool reserved = total <= left_bytes && state_.file().reserve(offsets[rank_], mine);
   const auto short_of = gather_numbers(*this, reserved ? 0 : left_bytes + 1, limit);
   if (std::any_of(short_of.begin(), short_of.end(), [](int64_t left) { return left != 0; })) {
-    if (reserved) state_.file.give_back(offsets[rank_], mine);
+    if (reserved) state_.file().give_back(offsets[rank_], mine);
     fail_allocate(*this, total, part_bytes, short_of);
   }
 
   SharedParts shared;
-  if (total > 0) extents_.push_back(state_.extent(begin, extents_end_ - begin));
+  if (total > 0) extents_.push_back(state_.extent(begin, end - begin));
   for (int r = 0; r < size_; ++r) {
     void* const data = part_bytes[r] == 0 ? nullptr : extents_.back().at(offsets[r]);
     shared.parts.push_back({data, part_bytes[r], DType::uint8});

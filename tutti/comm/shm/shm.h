@@ -39,9 +39,11 @@ class ShmSegment {
   int size() const noexcept;
 
   struct State;
+  explicit ShmSegment(std::shared_ptr<State> state) : state_(std::move(state)) {}
   const std::shared_ptr<State>& state() const noexcept { return state_; }
 
  private:
+  ShmSegment() = default;
   std::shared_ptr<State> state_;
 };
 

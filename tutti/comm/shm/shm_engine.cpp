@@ -39,6 +39,10 @@ void ShmEngine::add_entry(const Operation& operation) {
 }
 
 Ticket ShmEngine::submit(std::span<const Operation> batch) {
+  if (!batch.empty() && batch.front().collective >= Collective::send) {
+    throw_if_poisoned(kMessage);
+    return messages_->submit(batch);
+  }
   for (const auto& operation : batch) {
     add_entry(operation);
     entry_of(submitted_ - 1).deadline = time_after(operation.limit);
@@ -48,25 +52,38 @@ Ticket ShmEngine::submit(std::span<const Operation> batch) {
 }
 
 void ShmEngine::run(const Operation& operation) {
+  if (operation.collective >= Collective::send)
+    return wait_for_message(submit({&operation, 1}), Deadline(operation.limit));
+  if (messages_->called()) messages_->advance();
   add_entry(operation);
   const Ticket ticket = submitted_;
   while (!advance(ticket)) wait(complete_need_, nullptr);
 }
 
 void ShmEngine::progress(Ticket ticket, const Deadline& deadline) {
+  if ((ticket & ShmMessages::kBit) != 0) return wait_for_message(ticket, deadline);
   TUTTI_CHECK(ticket <= submitted_, "ticket {} of {}", ticket, submitted_);
   while (!advance(ticket)) wait(complete_need_, &deadline);
 }
 
 bool ShmEngine::poll(Ticket ticket) {
-  if (completed_ >= ticket || advance(ticket)) return true;
-  throw_if_poisoned(completed_);
+  const bool message = (ticket & ShmMessages::kBit) != 0;
+  if (message) message_ticket_ = ticket;
+  if (messages_->in_use()) messages_->advance();
+  if (message) advance(submitted_);
+  if (message ? messages_->done(ticket) : completed_ >= ticket || advance(ticket)) return true;
+  throw_if_poisoned(message ? kMessage : completed_);
   // A loop of polls never sleeps, so it looks for lost ranks and passed limits here.
   const TimePoint now = Clock::now();
   if (now >= next_look_) {
     next_look_ = now + Millis{100};
-    look_for_failure(complete_need_, nullptr);
-    look_for_lost(complete_need_);
+    if (message) {
+      messages_->look_at_limits(ticket, nullptr);
+      messages_->look_for_lost(ticket);
+    } else {
+      look_for_failure(complete_need_, nullptr);
+      look_for_lost(complete_need_);
+    }
   }
   return false;
 }

@@ -13,6 +13,7 @@
 
 #include "tutti/comm/engine.h"
 #include "tutti/comm/shm/call.h"
+#include "tutti/comm/shm/messages.h"
 #include "tutti/comm/shm/segment.h"
 
 namespace tutti::detail {
@@ -41,6 +42,8 @@ class ShmEngine final : public Engine {
   SharedParts allocate(int64_t bytes, Millis limit) override;
 
  private:
+  friend class ShmMessages;
+
   enum class Path : uint8_t { undecided, small, direct, staged };
 
   struct Entry {
@@ -68,6 +71,8 @@ class ShmEngine final : public Engine {
 
   /// Instead of an operation's number while it waits for the others to join.
   static constexpr uint64_t kJoining = UINT64_MAX;
+  /// The same for messages, which have no numbers.
+  static constexpr uint64_t kMessage = UINT64_MAX - 1;
 
   // The four stages (shm_engine.cpp). All return true when they moved something.
   void add_entry(const Operation& operation);
@@ -97,7 +102,13 @@ class ShmEngine final : public Engine {
   uint64_t place_of(const MemorySpan& span) const noexcept;
   std::byte* address_of(uint64_t place) const;
 
+  /// Around reading and writing memory of other threads.
+  void enter_memory_of_others(uint64_t number);
+  void leave_memory_of_others();
+
   // Waiting and failing (faults.cpp).
+  void wait_for_message(Ticket ticket, const Deadline& outer);
+  std::string loss_of(int rank) const;
   void wait(const Need& need, const Deadline* outer);
   void look_for_failure(const Need& need, const Deadline* outer);
   void look_for_lost(const Need& need);
@@ -116,6 +127,7 @@ class ShmEngine final : public Engine {
   std::string silent_words(const Need& need) const;
   bool is_behind(int rank, uint64_t number) const;
   bool is_dead(int rank) const;
+  bool is_stopped(int rank) const;
   std::string loss_while_joining(const std::function<std::string()>& loss) const;
   void wait_for_busy_peers();
 
@@ -143,12 +155,13 @@ class ShmEngine final : public Engine {
   std::vector<uint32_t> finished_;  ///< what is known of each rank's finished count
   Need publish_need_, work_need_, complete_need_;
 
-  uint32_t chunk_base_ = 0;  ///< staged chunks of all operations before the one at work
-  std::vector<Mapping> extents_;
-  int64_t extents_end_ = 0;
+  uint32_t chunk_base_ = 0;          ///< staged chunks of all operations before the one at work
+  std::vector<Mapping> extents_;     ///< memory that all members map
   std::vector<const void*> inputs_;  ///< scratch of transfers, one per rank
   std::vector<void*> outputs_;
-  TimePoint next_look_{};  ///< when poll() looks for lost ranks again
+  std::unique_ptr<ShmMessages> messages_;
+  Ticket message_ticket_ = 0;  ///< of messages, waited for last
+  TimePoint next_look_{};      ///< when poll() looks for lost ranks again
 };
 
 }  // namespace tutti::detail

@@ -132,23 +132,29 @@ void ShmEngine::transfer_small(const Entry& entry, uint64_t number) {
   }
 }
 
-void ShmEngine::transfer_direct(const Entry& entry, uint64_t number) {
+void ShmEngine::enter_memory_of_others(uint64_t number) {
+  if (!all_threads_) return;
+  // A peer that fails frees its buffers only after it has seen this flag down.
   auto& busy = blocks_[rank_]->member.busy;
-  if (all_threads_) {
-    // A peer that fails frees its buffers only after it has seen this flag down.
-    busy.store(1, std::memory_order_seq_cst);
-    if (poison_.state.load(std::memory_order_seq_cst) != Poison::kNone) {
-      busy.store(0, std::memory_order_release);
-      throw_poison(number);
-    }
-  }
+  busy.store(1, std::memory_order_seq_cst);
+  if (poison_.state.load(std::memory_order_seq_cst) == Poison::kNone) return;
+  busy.store(0, std::memory_order_release);
+  throw_poison(number);
+}
+
+void ShmEngine::leave_memory_of_others() {
+  if (all_threads_) blocks_[rank_]->member.busy.store(0, std::memory_order_release);
+}
+
+void ShmEngine::transfer_direct(const Entry& entry, uint64_t number) {
+  enter_memory_of_others(number);
   switch (entry.operation.collective) {
     case Collective::all_reduce:
     case Collective::reduce:
     case Collective::reduce_scatter: reduce_direct(entry.operation, number); break;
     default: copy_direct(entry.operation, number); break;
   }
-  if (all_threads_) busy.store(0, std::memory_order_release);
+  leave_memory_of_others();
 }
 
 void ShmEngine::reduce_direct(const Operation& operation, uint64_t number) {
