@@ -188,10 +188,9 @@ TEST_P(Conformance, AMessageOfAnotherLengthIsAMismatch) {
     for (const auto& each : thrown) {
       const std::string words = words_of(each);
       EXPECT_EQ(words.rfind("Mismatch: ", 0), 0u) << words;
-      EXPECT_NE(words.find(fmt::format("sent {} bytes under tag 4 to rank 1, which expected {}",
-                                       bytes, bytes + 1)),
-                words.npos)
+      EXPECT_NE(words.find(fmt::format("sent {} bytes under tag 4", bytes)), words.npos)
           << words;
+      EXPECT_NE(words.find(std::to_string(bytes + 1)), words.npos) << words;
     }
   }
 }
@@ -210,8 +209,8 @@ TEST_P(Conformance, ARecvWithoutAMessageEndsAtItsLimit) {
     EXPECT_EQ(words.rfind("Timeout: ", 0), 0u) << words;
     EXPECT_NE(words.find("limit of 50 ms"), words.npos) << words;
   }
-  EXPECT_NE(words_of(thrown[1]).find("recv of 1 float32 from rank 0"), std::string::npos)
-      << words_of(thrown[1]);
+  EXPECT_EQ(words_of(thrown[1]).rfind("Timeout: recv", 0), 0u) << words_of(thrown[1]);
+  EXPECT_NE(words_of(thrown[1]).find("rank 0"), std::string::npos) << words_of(thrown[1]);
 }
 
 }  // namespace

@@ -111,7 +111,7 @@ void ShmEngine::look_for_lost(const Need& need) {
 
 // In words, when `rank` left or died.
 std::string ShmEngine::loss_of(int rank) const {
-  if (blocks_[rank]->member.state.reached(kLeft))
+  if (has_left(rank))
     return fmt::format("{} left the group; {}", rank_words(rank), last_call_words(rank));
   if (!is_dead(rank)) return "";
   return fmt::format("{} died; {}\n  look first at the last lines of rank {}'s log",

@@ -367,8 +367,8 @@ std::string ShmMessages::loss_of_any() const {
     if (r == engine_.rank_) continue;
     const std::string words = engine_.loss_of(r);
     if (words.empty()) continue;
+    if (!engine_.has_left(r)) return words;
     lost = words;
-    if (engine_.is_dead(r)) return words;
     ++left;
   }
   return left + 1 == engine_.size_ ? lost : "";

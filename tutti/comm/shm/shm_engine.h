@@ -127,6 +127,7 @@ class ShmEngine final : public Engine {
   std::string silent_words(const Need& need) const;
   bool is_behind(int rank, uint64_t number) const;
   bool is_dead(int rank) const;
+  bool has_left(int rank) const { return blocks_[rank]->member.state.reached(kLeft); }
   bool is_stopped(int rank) const;
   std::string loss_while_joining(const std::function<std::string()>& loss) const;
   void wait_for_busy_peers();
