@@ -191,7 +191,9 @@ void ControlLinks::write(int rank, bool report) {
       writing_ = false;
     }
   } catch (const PeerLost& lost) {
-    if (report) lose(rank, lost.what());
+    if (report) return lose(rank, lost.what());
+    const std::scoped_lock lock(mutex_);
+    peer.out.clear();
   }
 }
 
@@ -233,15 +235,13 @@ void ControlLinks::flush(Millis limit) noexcept {
       std::vector<pollfd> polls;
       for (size_t r = 0; r < peers_.size(); ++r) {
         Peer& peer = peers_[r];
-        if (peer.link == nullptr || peer.closed) continue;
+        if (peer.link == nullptr) continue;
         write(static_cast<int>(r), false);
         const std::scoped_lock lock(mutex_);
         if (!peer.out.empty()) polls.push_back({peer.link->descriptor(), POLLOUT, 0});
       }
       if (polls.empty() || deadline.passed()) return;
       ::poll(polls.data(), polls.size(), static_cast<int>(deadline.left().count()));
-      for (const pollfd& one : polls)
-        if ((one.revents & (POLLERR | POLLHUP)) != 0) return;
     }
   } catch (const std::exception& error) {  // short of memory: then the peers see the links close
     log(LogLevel::debug, "tcp engine: leaving: {}", error.what());

@@ -1,7 +1,8 @@
 /// The control links to all peers: frames out in order, frames in to a handler.
 ///
-/// Everything is nonblocking. Thread rule: one thread calls everything but tell_all(), which may
-/// come from any thread; the handler is called in the thread that calls service().
+/// Everything is nonblocking. Thread rule: one thread calls everything but tell_all() and
+/// flush(), which may come from any thread; the handler is called in the thread that calls
+/// service().
 #pragma once
 
 #include <poll.h>
@@ -53,7 +54,7 @@ class ControlLinks {
   /// Ends what was queued and sends `header` and `text` to all, as far as it goes now. From any
   /// thread. A frame that is half written is filled up with zeros, so that its bytes may be freed.
   void tell_all(const FrameHeader& header, std::string_view text) noexcept;
-  /// Writes what is left of it, no longer than `limit`.
+  /// Writes what is left of it, no longer than `limit`. From any thread.
   void flush(Millis limit) noexcept;
   /// Reads and forgets what has come: closing a socket with unread bytes would reset it, and take
   /// what is on its way to the peer.

@@ -97,8 +97,8 @@ TcpEngine::~TcpEngine() {
       for (int r = 0; r < size_; ++r)
         if (r != rank_) control_.push(r, state_header(FrameKind::leave));
     }
+    control_.flush(kLeavingLimit);
   }
-  control_.flush(kLeavingLimit);
   control_.drain();
 }
 

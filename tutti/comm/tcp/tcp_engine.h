@@ -79,6 +79,7 @@ class TcpEngine final : public Engine, private ControlHandler {
   void look_around(Ticket ticket, const Deadline* outer);
   void look_for_unclaimed();
   void check_failed();
+  void tell(FailureKind kind, const std::string& text);
   [[noreturn]] void fail(FailureKind kind, const std::string& text);
   [[noreturn]] void throw_failure();
   [[noreturn]] void fail_late(Ticket ticket, Millis limit);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/comm/tcp/tcp_engine.h"
 
 namespace tutti::detail::tcp {
@@ -163,9 +164,21 @@ bool TcpEngine::store_failure(FailureKind kind, int by, std::string text) {
   return true;
 }
 
+// Stores and tells a failure of this rank, unless there was one before.
+void TcpEngine::tell(FailureKind kind, const std::string& text) {
+  if (!store_failure(kind, rank_, text)) return;
+  control_.tell_all({.kind = FrameKind::failure, .aux = static_cast<uint32_t>(kind)}, text);
+  control_.flush(kNewsLimit);  // behind a long message, to peers that read
+}
+
 void TcpEngine::fail(FailureKind kind, const std::string& text) {
-  if (store_failure(kind, rank_, text))
-    control_.tell_all({.kind = FrameKind::failure, .aux = static_cast<uint32_t>(kind)}, text);
+  // What goes wrong here may follow from what another has told already.
+  try {
+    control_.service();
+  } catch (const WrongLength& wrong) {
+    log(LogLevel::debug, "tcp engine: also: {}", wrong.text);
+  }
+  tell(kind, text);
   throw_failure();
 }
 
@@ -173,9 +186,9 @@ void TcpEngine::abort(FailureKind kind, const std::string& text) noexcept {
   try {
     const std::string words =
         kind == FailureKind::aborted ? fmt::format("aborted by rank {}: {}", rank_, text) : text;
-    if (store_failure(kind, rank_, words))
-      control_.tell_all({.kind = FrameKind::failure, .aux = static_cast<uint32_t>(kind)}, words);
-  } catch (...) {  // short of memory; the flag alone still ends this member
+    tell(kind, words);
+  } catch (const std::exception& error) {  // short of memory: the flag alone ends this member
+    log(LogLevel::warning, "tcp engine: abort without words: {}", error.what());
     failed_.store(true, std::memory_order_release);
   }
   const uint64_t one = 1;
@@ -221,10 +234,13 @@ void TcpEngine::fail_lost(int rank, const std::string& why) {
 }
 
 void TcpEngine::fail_unexpected(int from, const FrameHeader& got, int64_t expected_length) {
-  const Entry& entry = entry_of(completed_);
+  // A rank that is behind called something else at that place; what this one called is still known.
+  const bool behind = got.number < completed_ && got.number + entries_.size() >= submitted_;
+  const uint64_t number = behind ? got.number : completed_;
+  const Entry& entry = entry_of(number);
   const std::string mine = words_of_call(entry.call, entry.elements);
   const std::string theirs = words_of_call(got.call, got.elements);
-  if (got.number != completed_)
+  if (got.number != number)
     fail(FailureKind::mismatch,
          fmt::format("ranks disagree: rank {} is at operation #{} ({}), rank {} at operation #{} "
                      "({})\n  every rank must make the same calls in the same order",
@@ -234,8 +250,8 @@ void TcpEngine::fail_unexpected(int from, const FrameHeader& got, int64_t expect
     fail(FailureKind::mismatch,
          fmt::format("ranks disagree on operation #{}: rank {} called {}, rank {} called {}\n"
                      "  every rank must make the same calls in the same order",
-                     completed_ + 1, first ? rank_ : from, first ? mine : theirs,
-                     first ? from : rank_, first ? theirs : mine));
+                     number + 1, first ? rank_ : from, first ? mine : theirs, first ? from : rank_,
+                     first ? theirs : mine));
   }
   if (got.aux != fingerprint_)
     fail(FailureKind::mismatch,
