@@ -12,20 +12,25 @@
 
 namespace tutti::test {
 
+/// Lets Open MPI's launcher run as root, and start more ranks than there are cores.
+inline std::vector<std::string> launcher_settings() {
+  return {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+          "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl_base_warn_component_unused=0"};
+}
+
 /// `size` ranks of a command on this machine, more than it has cores too; `options` are those of
 /// the launcher. All output comes back; the launcher passes an exit code on.
 inline CommandResult mpirun_command(int size, const std::vector<std::string>& command,
                                     const std::vector<std::string>& options = {},
                                     const std::string& environment = "TUTTI_TEST_PROGRAM=",
                                     Millis limit = Millis{100'000}) {
-  std::vector<std::string> words = {TUTTI_MPIRUN, "-n", std::to_string(size)};
+  std::vector<std::string> words = {TUTTI_MPIRUN};
   words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"-n", std::to_string(size)});
   words.insert(words.end(), command.begin(), command.end());
-  return run_command(
-      words,
-      {environment, "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-       "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl_base_warn_component_unused=0"},
-      limit);
+  std::vector<std::string> all = launcher_settings();
+  all.push_back(environment);
+  return run_command(words, all, limit);
 }
 
 /// The same of a rank program of this binary.
