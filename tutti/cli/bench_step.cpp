@@ -273,7 +273,7 @@ int bench_step(const StepFlags& flags) {
 
   if (flags.job.strategy == "independent") {
     const StepFigures figures = measure_alone(flags, options, graph, train);
-    const auto worker = worker_environment();
+    const auto worker = job_of_this_process();
     if (worker->worker == 0) report(flags, worker->num_workers, figures);
     return 0;
   }

@@ -93,7 +93,7 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
 
 bool starts_workers(const JobFlags& flags) {
   const bool processes = flags.strategy == "multi_worker" || flags.strategy == "independent";
-  return processes && !worker_environment();
+  return processes && !job_of_this_process();
 }
 
 int num_workers_of(const JobFlags& flags) {
@@ -131,7 +131,7 @@ int num_replicas_of(const JobFlags& flags) {
     throw UsageError(fmt::format("--replicas {}: expected a whole number, 1 to {}, under {}",
                                  *flags.replicas, kMostAtOnce, flags.strategy));
   if (flags.replicas) return static_cast<int>(*flags.replicas);
-  const auto launcher = worker_environment();
+  const auto launcher = job_of_this_process();
   if (flags.strategy != "mirrored" && launcher) return launcher->num_workers;
   return num_workers_of(flags);
 }
@@ -156,7 +156,7 @@ StrategyOptions strategy_options(const JobFlags& flags) {
       throw UsageError(fmt::format("--reduction-shape {} is for {} replicas, but --replicas is {}",
                                    flags.reduction_shape, replicas, *flags.replicas));
   }
-  const auto launcher = worker_environment();
+  const auto launcher = job_of_this_process();
   if (launcher && launcher->num_workers > 1 &&
       (flags.strategy == "one_device" || flags.strategy == "mirrored"))
     throw UsageError(

@@ -24,6 +24,7 @@ struct RunFlags {
   int nodes = 1;
   int node_rank = 0;
   std::string rendezvous;
+  std::string job;
   std::string on_failure = "end";
   double grace_seconds = 2;
 };
@@ -38,15 +39,25 @@ void print_report(const std::string& report) {
   }
 }
 
+void check_nodes(const RunFlags& flags) {
+  if (flags.node_rank >= flags.nodes) {
+    throw UsageError(fmt::format("--node-rank {} of --nodes {}: nodes count from 0",
+                                 flags.node_rank, flags.nodes));
+  }
+  if (flags.nodes == 1 && !flags.rendezvous.empty()) {
+    throw UsageError("--rendezvous without --nodes: workers of one node meet without an address");
+  }
+  if (flags.nodes > 1 && flags.rendezvous.empty()) {
+    throw UsageError(
+        fmt::format("--nodes {} without --rendezvous HOST:PORT: where is node 0?", flags.nodes));
+  }
+}
+
 int run(const CLI::App& command, const RunFlags& flags) {
   const auto words = command.remaining();
   if (words.empty()) throw UsageError("no program to start: tutti run -n N PROGRAM ARGS...");
   refuse_unknown_flag(command, words.front());
-  if (flags.nodes != 1 || flags.node_rank != 0 || !flags.rendezvous.empty()) {
-    throw UsageError(
-        "--nodes, --node-rank, --rendezvous: several nodes need the tcp engine, which is not in "
-        "this build; start all workers on this node");
-  }
+  check_nodes(flags);
   if (!(flags.grace_seconds >= 0 && flags.grace_seconds <= kMaxGraceSeconds)) {
     throw UsageError(fmt::format("--grace {}: 0 to {} seconds are possible", flags.grace_seconds,
                                  kMaxGraceSeconds));
@@ -54,6 +65,10 @@ int run(const CLI::App& command, const RunFlags& flags) {
   std::fflush(stdout);
   const LaunchResult result =
       launch({.num_workers = flags.workers,
+              .nodes = {.node = flags.node_rank,
+                        .num_nodes = flags.nodes,
+                        .rendezvous = flags.rendezvous,
+                        .job = flags.job},
               .command = words,
               .signal_grace = Millis(static_cast<int64_t>(std::lround(flags.grace_seconds * 1000))),
               .end_on_failure = flags.on_failure == "end"});
@@ -66,7 +81,8 @@ int run(const CLI::App& command, const RunFlags& flags) {
 void add_run(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run",
-                                         "Start N workers of a program on this machine:\n"
+                                         "Start N workers of a program on this machine, or on each "
+                                         "of several:\n"
                                          "tutti run [-n N] [FLAGS] PROGRAM ARGS...");
   command->add_option("-n,--workers", flags->workers, "How many workers")
       ->check(whole_number(1, kMaxRanks))
@@ -77,8 +93,13 @@ void add_run(CLI::App& app, int& exit_code) {
   command->add_option("--node-rank", flags->node_rank, "Number of this machine")
       ->check(whole_number(0, kMostNodes - 1))
       ->type_name("I");
-  command->add_option("--rendezvous", flags->rendezvous, "Where machines meet")
+  command->add_option("--rendezvous", flags->rendezvous, "An address of node 0, and a free port")
       ->type_name("HOST:PORT");
+  command
+      ->add_option("--job", flags->job,
+                   "Name of this job, to tell it from another at the same port (default: made from "
+                   "the token)")
+      ->type_name("NAME");
   CLI::Option* policy = command
                             ->add_option("--on-failure", flags->on_failure,
                                          "What the rest do when a worker fails: end or continue")
@@ -94,7 +115,10 @@ void add_run(CLI::App& app, int& exit_code) {
       "tutti::join(). Their output comes line by line behind [worker]; stdin is empty.\n\n"
       "Examples:\n"
       "  tutti run -n 4 ./hello\n"
-      "  tutti run -n 2 --grace 30 ./train --epochs 5\n\n"
+      "  tutti run -n 2 --grace 30 ./train --epochs 5\n"
+      "  On two machines, with the same TUTTI_TOKEN (or TUTTI_TOKEN_FILE) on both:\n"
+      "    tutti run -n 4 --nodes 2 --node-rank 0 --rendezvous node0:29500 ./train\n"
+      "    tutti run -n 4 --nodes 2 --node-rank 1 --rendezvous node0:29500 ./train\n\n"
       "Exit code: 0, or that of the worker that failed first; 128+signal when it was killed.");
   command->callback([command, flags, &exit_code] { exit_code = run(*command, *flags); });
 }

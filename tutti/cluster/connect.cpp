@@ -97,14 +97,15 @@ std::shared_ptr<Engine> make_links_engine(const Plan& plan, MeetingPlace& place,
                                           const std::string& key, ReductionShape shape,
                                           int local_ranks) {
   auto slot = std::make_shared<std::weak_ptr<Engine>>();
-  auto engine = make_tcp(
-      links_of(connect_mesh(place, *plan.base.listener, key, plan.options.streams, plan.deadline)),
-      {.shape = std::move(shape),
-       .order = plan.options.order,
-       .table = plan.options.table,
-       .key = key,
-       .local_ranks = local_ranks,
-       .connect = connector(slot, plan)});
+  auto engine =
+      make_tcp(links_of(connect_mesh(place, *plan.base.listener, key, plan.options.streams,
+                                     plan.deadline, plan.place.rank())),
+               {.shape = std::move(shape),
+                .order = plan.options.order,
+                .table = plan.options.table,
+                .key = key,
+                .local_ranks = local_ranks,
+                .connect = connector(slot, plan)});
   *slot = engine;
   return engine;
 }
@@ -131,9 +132,9 @@ std::shared_ptr<Engine> make_levels(const Plan& plan) {
       continue;
     }
     EngineMeeting meeting(parts.across, members);
-    parts.rails.push_back(make_links_engine(
-        plan, meeting, fmt::format("{}/rail{}", plan.key, s),
-        ReductionShape::flat(static_cast<int>(members.size())), plan.here()));
+    parts.rails.push_back(make_links_engine(plan, meeting, fmt::format("{}/rail{}", plan.key, s),
+                                            ReductionShape::flat(static_cast<int>(members.size())),
+                                            plan.here()));
   }
   const ConnectBase base = plan.base;
   const ConnectOptions options = plan.options;
@@ -164,11 +165,13 @@ std::shared_ptr<Engine> connect_engine(MeetingPlace& place, const std::string& k
   std::vector<int> order(static_cast<size_t>(place.size()));
   std::iota(order.begin(), order.end(), 0);
   const auto host_of = [&](int r) { return meeting.host_of_rank[static_cast<size_t>(r)]; };
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return host_of(a) < host_of(b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return host_of(a) < host_of(b); });
   OrderedPlace ordered(place, order);
   Plan plan{key, base, options, deadline, ordered, meeting, {}, host_of(place.rank()), 0};
   for (int r : order) {
-    plan.per_host.resize(std::max<size_t>(plan.per_host.size(), static_cast<size_t>(host_of(r)) + 1));
+    plan.per_host.resize(
+        std::max<size_t>(plan.per_host.size(), static_cast<size_t>(host_of(r)) + 1));
     ++plan.per_host[static_cast<size_t>(host_of(r))];
   }
   plan.local = ordered.rank() - plan.first_here();

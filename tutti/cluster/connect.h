@@ -1,8 +1,8 @@
 /// connect(): from ranks that can only swap a few bytes to a Group over the engine that fits.
 ///
 /// The ranks find out who shares a host, choose the engine (engine_choice.h), and build its
-/// segments and links. The rendezvous of a job, a c10d store and MPI are such meeting places, so all
-/// of them build groups in this one way. docs/design/engines.md.
+/// segments and links. The rendezvous of a job, a c10d store and MPI are such meeting places, so
+/// all of them build groups in this one way. docs/design/engines.md.
 #pragma once
 
 #include <functional>
@@ -37,8 +37,8 @@ struct ConnectOptions {
 /// a host as in `place`: Group::rank() may differ from place.rank() where a launcher has spread
 /// neighbours over hosts. Logs the engine and why, once a key.
 ///
-/// Throws UsageError when the engine that was asked for cannot serve, Mismatch, PeerLost and Timeout
-/// that name ranks. Thread rule: the calling thread becomes the group's.
+/// Throws UsageError when the engine that was asked for cannot serve, Mismatch, PeerLost and
+/// Timeout that name ranks. Thread rule: the calling thread becomes the group's.
 Group connect(MeetingPlace& place, const std::string& key, const ConnectBase& base,
               const ConnectOptions& options, const Deadline& deadline);
 

@@ -8,6 +8,8 @@ namespace tutti::detail {
 inline constexpr const char* kWorkerVariable = "TUTTI_WORKER";
 inline constexpr const char* kNumWorkersVariable = "TUTTI_NUM_WORKERS";
 inline constexpr const char* kJobVariable = "TUTTI_JOB";
+// What one launcher started, and what that started: so it is found at the end.
+inline constexpr const char* kLaunchVariable = "TUTTI_LAUNCH";
 inline constexpr const char* kLocalWorkerVariable = "TUTTI_LOCAL_WORKER";
 // Descriptors that it inherits.
 inline constexpr const char* kSegmentVariable = "TUTTI_SEGMENT_FD";

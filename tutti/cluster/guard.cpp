@@ -20,7 +20,7 @@
 namespace tutti::detail {
 namespace {
 
-// Everything down to kill_job_members() runs in the guard after a bare fork: no allocation, no
+// Everything down to kill_members() runs in the guard after a bare fork: no allocation, no
 // stdio, no locks.
 
 /// A file of /proc/PID, opened; -1 when the process has gone.
@@ -112,7 +112,7 @@ void sleep_millis(long millis) noexcept {
 
 }  // namespace
 
-int kill_job_members(const char* job_entry, bool orphans, std::span<const pid_t> spare) noexcept {
+int kill_members(const char* launch_entry, bool orphans, std::span<const pid_t> spare) noexcept {
   const pid_t self = getpid();
   int found = 0;
   for_each_process([&](pid_t pid) {
@@ -122,7 +122,7 @@ int kill_job_members(const char* job_entry, bool orphans, std::span<const pid_t>
     const bool orphan = orphans && facts.parent == self;
     if (facts.state == 'Z' && orphan) {
       waitpid(pid, nullptr, WNOHANG);
-    } else if (facts.state != 'Z' && (orphan || has_entry(pid, job_entry))) {
+    } else if (facts.state != 'Z' && (orphan || has_entry(pid, launch_entry))) {
       kill(pid, SIGKILL);
       ++found;
     }
@@ -144,7 +144,7 @@ bool is_stopped(pid_t pid) noexcept { return stat_of(pid).state == 'T'; }
 struct Guard::Shared {
   std::atomic<int> num_workers{0};
   pid_t workers[kMaxWorkers];
-  char job_entry[128];
+  char launch_entry[128];
 };
 
 namespace {
@@ -169,7 +169,7 @@ template <class Shared>
   for (int w = 0; w < shared.num_workers.load(); ++w) kill(-shared.workers[w], SIGKILL);
   // A killed process takes a moment to go, and one that was just forked is seen in the next round.
   for (int round = 0; round < 400; ++round) {
-    if (kill_job_members(shared.job_entry, false, {}) == 0 && round > 0) break;
+    if (kill_members(shared.launch_entry, false, {}) == 0 && round > 0) break;
     sleep_millis(5);
   }
   _exit(0);
@@ -177,12 +177,12 @@ template <class Shared>
 
 }  // namespace
 
-Guard::Guard(const std::string& job_entry) {
+Guard::Guard(const std::string& launch_entry) {
   void* page =
       mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) throw Error("launch: no memory for the guard: " + errno_words(errno));
   shared_ = new (page) Shared;
-  std::strncpy(shared_->job_entry, job_entry.c_str(), sizeof shared_->job_entry - 1);
+  std::strncpy(shared_->launch_entry, launch_entry.c_str(), sizeof shared_->launch_entry - 1);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) {
     const int failure = errno;

@@ -1,8 +1,8 @@
 /// The end of a whole process tree, by the launcher or, when that was killed, by its guard.
 ///
-/// Every process of a job carries TUTTI_JOB=<id> in its environment and most stay in their worker's
-/// process group; docs/design/launcher.md says how the rest are found.
-/// Thread rule: the thread that launches.
+/// Every process of a job carries TUTTI_LAUNCH=<id> in its environment and most stay in their
+/// worker's process group; docs/design/launcher.md says how the rest are found. Thread rule: the
+/// thread that launches.
 #pragma once
 
 #include <sys/types.h>
@@ -15,10 +15,10 @@
 
 namespace tutti::detail {
 
-/// Kills (SIGKILL) every process whose environment has `job_entry` ("TUTTI_JOB=<id>"), and, when
-/// `orphans` is set, every child of this process that is not in `spare`; these are reaped too.
+/// Kills (SIGKILL) every process whose environment has `launch_entry` ("TUTTI_LAUNCH=<id>"), and,
+/// when `orphans` is set, every child of this process that is not in `spare`; these are reaped too.
 /// Returns how many were still there. Async-signal-safe.
-int kill_job_members(const char* job_entry, bool orphans, std::span<const pid_t> spare) noexcept;
+int kill_members(const char* launch_entry, bool orphans, std::span<const pid_t> spare) noexcept;
 
 /// The children of this process.
 std::vector<pid_t> children_of_this_process();
@@ -33,7 +33,7 @@ class Guard {
  public:
   static constexpr int kMaxWorkers = 1024;  // ranks of a segment
 
-  explicit Guard(const std::string& job_entry);
+  explicit Guard(const std::string& launch_entry);
   Guard(const Guard&) = delete;
   ~Guard() { dismiss(); }
 

@@ -62,7 +62,8 @@ Token require_token() {
   if (auto token = token_from_environment()) return *token;
   throw UsageError(
       "join: no token; the processes of a job prove to each other that they belong to it\n"
-      "  give all of them the same one, of their own: export TUTTI_TOKEN=$(openssl rand -hex 32), or "
+      "  give all of them the same one, of their own: export TUTTI_TOKEN=$(openssl rand -hex 32), "
+      "or "
       "a file in TUTTI_TOKEN_FILE");
 }
 
@@ -76,7 +77,8 @@ std::unique_ptr<Connections> connect_job(const ClusterSpec& spec, const Deadline
         "join: {} says that there are {} workers, and not where they meet; set TUTTI_RENDEZVOUS to "
         "host:port of worker 0",
         spec.source, spec.num_workers));
-  const Credentials credentials{.token = require_token(), .job = spec.job, .tls = tls_from_environment()};
+  const Credentials credentials{
+      .token = require_token(), .job = spec.job, .tls = tls_from_environment()};
   const char* interface = std::getenv(detail::kInterfaceVariable);
   auto links = std::make_unique<JobLinks>(
       JobPlace{.worker = spec.worker,
@@ -103,8 +105,9 @@ Group join_workers(Millis limit) {
   if (!spec) return Group();
   const Deadline deadline(limit);
   if (spec->worker < 0)
-    throw UsageError(fmt::format("join: this process is {} {} of the job, as {} says, and no worker",
-                                 name_of(spec->kind), spec->task, spec->source));
+    throw UsageError(
+        fmt::format("join: this process is {} {} of the job, as {} says, and no worker",
+                    name_of(spec->kind), spec->task, spec->source));
   set_log_worker(spec->worker, spec->num_workers);
   set_flight_identity(spec->job, spec->worker, spec->num_workers);
   std::call_once(terminate_is_set,

@@ -37,7 +37,7 @@ namespace {
 
 using detail::Message;
 
-std::string random_job_id() {
+std::string random_id() {
   uint64_t bits = 0;
   if (getrandom(&bits, sizeof bits, 0) != sizeof bits) {
     throw Error("launch: getrandom: " + errno_words(errno));
@@ -101,8 +101,9 @@ class Job {
   const LaunchOptions& options_;
   const std::string program_;  // its path
   std::unique_ptr<detail::OtherNodes> other_nodes_;
-  const std::string job_ = other_nodes_ ? other_nodes_->job() : random_job_id();
-  const std::string job_entry_ = std::string(detail::kJobVariable) + "=" + job_;
+  const std::string job_ = other_nodes_ ? other_nodes_->job() : random_id();
+  // Launchers of one job may share a machine: each ends what it started itself.
+  const std::string launch_entry_ = fmt::format("{}={}", detail::kLaunchVariable, random_id());
   detail::ReapsOrphans reaps_orphans_;
   detail::IgnoresBrokenPipes ignores_broken_pipes_;
   std::optional<detail::SignalPipe> signals_;
@@ -114,7 +115,7 @@ class Job {
   detail::Guard guard_;
   detail::News news_;
   detail::Ending ending_;
-  std::vector<detail::Death> deaths_;           // in order
+  std::vector<detail::Death> deaths_;                          // in order
   std::optional<detail::FailureElsewhere> failure_elsewhere_;  // when it came before any here
   std::optional<size_t> deaths_before_signal_;  // those after the first signal follow from it
   const int64_t oom_kills_before_ = read_host_facts().oom_kills;
@@ -131,7 +132,7 @@ Job::Job(const LaunchOptions& options, std::string program)
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       output_(options.num_workers, options.prefix_output),
       spare_(detail::children_of_this_process()),
-      guard_(job_entry_),
+      guard_(launch_entry_),
       news_(options.num_workers),
       ending_({.failure_grace = options.failure_grace,
                .signal_grace = options.signal_grace,
@@ -191,12 +192,14 @@ void Job::start(int number) {
 
 std::vector<std::string> Job::environment_of(int number, int lifeline) const {
   using namespace detail;
-  std::vector<std::string> all = {
-      job_entry_, fmt::format("{}={}", kWorkerVariable, first_worker() + number),
-      fmt::format("{}={}", kNumWorkersVariable, total_workers()),
-      fmt::format("{}={}", kLocalWorkerVariable, number),
-      fmt::format("{}={}", kLifelineVariable, lifeline)};
-  if (other_nodes_) all.push_back(fmt::format("{}={}", kRendezvousVariable, options_.nodes.rendezvous));
+  std::vector<std::string> all = {launch_entry_,
+                                  fmt::format("{}={}", kJobVariable, job_),
+                                  fmt::format("{}={}", kWorkerVariable, first_worker() + number),
+                                  fmt::format("{}={}", kNumWorkersVariable, total_workers()),
+                                  fmt::format("{}={}", kLocalWorkerVariable, number),
+                                  fmt::format("{}={}", kLifelineVariable, lifeline)};
+  if (other_nodes_)
+    all.push_back(fmt::format("{}={}", kRendezvousVariable, options_.nodes.rendezvous));
   if (segment_) all.push_back(fmt::format("{}={}", kSegmentVariable, segment_->descriptor()));
   const auto add = [&](const std::string& entry) {
     const std::string name = entry.substr(0, entry.find('=') + 1);
@@ -273,8 +276,8 @@ void Job::take_signals() {
 void Job::hear_other_nodes() {
   const auto failure =
       other_nodes_->first_failure(first_worker(), first_worker() + options_.num_workers);
-  if (!failure || failure_elsewhere_) return;
-  if (!root()) failure_elsewhere_ = failure;
+  if (!failure) return;
+  if (failure_elsewhere_ || !root()) failure_elsewhere_ = failure;
   ending_.on_failure(Clock::now());
 }
 
@@ -404,7 +407,7 @@ void Job::end_tree() noexcept {
   // What was killed takes a moment to go; what it forked meanwhile is found in the next round.
   constexpr int kRounds = 400;
   for (int round = 0; round < kRounds; ++round) {
-    if (detail::kill_job_members(job_entry_.c_str(), true, spare_) == 0) break;
+    if (detail::kill_members(launch_entry_.c_str(), true, spare_) == 0) break;
     const timespec pause{0, 5'000'000};
     nanosleep(&pause, nullptr);
   }
@@ -463,8 +466,8 @@ LaunchResult launch(const LaunchOptions& options) {
   if (options.command.empty()) throw UsageError("launch: no program to start");
   const NodePlace& nodes = options.nodes;
   if (nodes.num_nodes < 1 || nodes.node < 0 || nodes.node >= nodes.num_nodes)
-    throw UsageError(fmt::format("launch: node {} of {}; nodes count from 0", nodes.node,
-                                 nodes.num_nodes));
+    throw UsageError(
+        fmt::format("launch: node {} of {}; nodes count from 0", nodes.node, nodes.num_nodes));
   static std::mutex one_at_a_time;
   const std::unique_lock lock(one_at_a_time, std::try_to_lock);
   if (!lock) throw UsageError("launch: another launch of this process is running");

@@ -15,15 +15,15 @@ namespace tutti {
 /// This launcher among those of a job over several nodes; each starts as many workers. All of them
 /// hold the job's token (TUTTI_TOKEN_FILE or TUTTI_TOKEN).
 struct NodePlace {
-  int node = 0;             ///< 0-based; node 0 has the rendezvous
-  int num_nodes = 1;        ///< 1: no rendezvous and no token
-  std::string rendezvous;   ///< host:port, of node 0
-  std::string job;          ///< id of the job; "": made from the token
+  int node = 0;                     ///< 0-based; node 0 has the rendezvous
+  int num_nodes = 1;                ///< 1: no rendezvous and no token
+  std::string rendezvous;           ///< host:port, of node 0
+  std::string job;                  ///< id of the job; "": made from the token
   Millis limit{kDefaultTimeLimit};  ///< wait for the other launchers
 };
 
 struct LaunchOptions {
-  int num_workers = 1;               ///< on this node, 1 to kMaxRanks
+  int num_workers = 1;  ///< on this node, 1 to kMaxRanks
   NodePlace nodes{};
   std::vector<std::string> command;  ///< program and arguments; searched in PATH when without '/'
   std::vector<std::string> environment;  ///< extra NAME=value for each worker

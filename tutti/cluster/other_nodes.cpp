@@ -41,23 +41,26 @@ OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
   const Token token = require_token();
   job_ = place.job.empty() ? job_of_token(token) : place.job;
   const char* interface = std::getenv(kInterfaceVariable);
-  const auto hear = [this](int worker, const std::string& words) { this->hear(worker, words); };
   links_ = std::make_unique<JobLinks>(
-      JobPlace{.num_workers = num_workers,
-               .rendezvous = parse_host_port(place.rendezvous, "--rendezvous"),
-               .hosts_rendezvous = place.node == 0,
-               .name = fmt::format("node {} ({})", place.node, process_words()),
-               .interface = interface == nullptr ? "" : interface,
-               .events = {.lost = hear, .failed = hear}},
+      JobPlace{
+          .num_workers = num_workers,
+          .rendezvous = parse_host_port(place.rendezvous, "--rendezvous"),
+          .hosts_rendezvous = place.node == 0,
+          .name = fmt::format("node {} ({})", place.node, process_words()),
+          .interface = interface == nullptr ? "" : interface,
+          .events = {.lost = [this](int worker,
+                                    const std::string& words) { hear({worker, words, false}); },
+                     .failed = [this](int worker,
+                                      const std::string& words) { hear({worker, words, true}); }}},
       Credentials{.token = token, .job = job_, .tls = tls_from_environment()}, deadline);
-  links_->rendezvous().exchange("nodes", place.node, place.num_nodes,
-                                std::to_string(num_workers), deadline);
+  links_->rendezvous().exchange("nodes", place.node, place.num_nodes, std::to_string(num_workers),
+                                deadline);
 }
 
-void OtherNodes::hear(int worker, const std::string& words) {
+void OtherNodes::hear(FailureElsewhere failure) {
   {
     const std::scoped_lock lock(mutex_);
-    heard_.push_back({worker, words});
+    heard_.push_back(std::move(failure));
   }
   eventfd_write(wake_.get(), 1);
 }
@@ -70,7 +73,10 @@ std::optional<FailureElsewhere> OtherNodes::first_failure(int first, int end) {
     return failure.worker < first || failure.worker >= end;
   });
   if (found == heard_.end()) return std::nullopt;
-  return *found;
+  const auto best = std::find_if(found, heard_.end(), [&](const auto& failure) {
+    return failure.worker == found->worker && failure.told_by_launcher;
+  });
+  return best == heard_.end() ? *found : *best;
 }
 
 void OtherNodes::tell_failure(int worker, const std::string& words) {

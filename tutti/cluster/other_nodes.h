@@ -17,6 +17,7 @@ namespace tutti::detail {
 struct FailureElsewhere {
   int worker = -1;
   std::string words;
+  bool told_by_launcher = false;  ///< which knows how it ended, and not only that it has gone
 };
 
 class OtherNodes {
@@ -29,14 +30,14 @@ class OtherNodes {
   const std::string& job() const noexcept { return job_; }
   /// Readable when first_failure() may have something new.
   int descriptor() const noexcept { return wake_.get(); }
-  /// The first failure that was not of a worker below [first, end).
+  /// The first failure that was not of a worker in [first, end), in the best words for it so far.
   std::optional<FailureElsewhere> first_failure(int first, int end);
 
   /// Tells the other nodes how a worker of this one ended.
   void tell_failure(int worker, const std::string& words);
 
  private:
-  void hear(int worker, const std::string& words);
+  void hear(FailureElsewhere failure);
 
   std::string job_;
   FileDescriptor wake_;  // an eventfd

@@ -47,7 +47,6 @@ std::optional<WorkerEnvironment> worker_environment() {
        {kWorkerVariable, kNumWorkersVariable, kJobVariable, kLifelineVariable}) {
     (std::getenv(variable) != nullptr ? there : missing).emplace_back(variable);
   }
-  // TUTTI_JOB alone marks what a worker has started.
   if (std::getenv(kWorkerVariable) == nullptr && std::getenv(kNumWorkersVariable) == nullptr) {
     return std::nullopt;
   }

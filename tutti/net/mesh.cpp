@@ -19,18 +19,20 @@ struct Card {
   std::string identity;
   std::string process;  ///< "host node7, pid 4711"
   int streams = 0;
+  int called = 0;  ///< its rank, for messages
 
-  std::string name_of(int rank) const {
-    return fmt::format("rank {} ({}, {})", rank, process, address.text());
+  std::string name() const {
+    return fmt::format("rank {} ({}, {})", called, process, address.text());
   }
 };
 
-std::string encode(const Listener& listener, int streams) {
+std::string encode(const Listener& listener, int streams, int called) {
   return nlohmann::json{{"number", listener.address().number()},
                         {"port", listener.address().port()},
                         {"identity", listener.identity()},
                         {"process", process_words()},
-                        {"streams", streams}}
+                        {"streams", streams},
+                        {"called", called}}
       .dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
@@ -41,7 +43,7 @@ Card parse_card(const std::string& text, int rank) {
         Address::from_number(json.at("number").get<std::string>(), json.at("port").get<uint16_t>());
     if (!address) throw Error("no address");
     return {*address, json.at("identity").get<std::string>(), json.at("process").get<std::string>(),
-            json.at("streams").get<int>()};
+            json.at("streams").get<int>(), json.at("called").get<int>()};
   } catch (const std::exception& error) {
     throw Mismatch(
         fmt::format("what rank {} told at the meeting place is no address: {}\n  all "
@@ -67,10 +69,10 @@ class MeshBuilder {
   void read(const std::vector<std::string>& texts) {
     for (int rank = 0; rank < size_; ++rank) {
       cards_.push_back(parse_card(texts.at(static_cast<size_t>(rank)), rank));
-      mesh_.peers[static_cast<size_t>(rank)].name = cards_.back().name_of(rank);
+      mesh_.peers[static_cast<size_t>(rank)].name = cards_.back().name();
       if (cards_.back().streams != streams_) {
         throw Mismatch(fmt::format("{}: {} streams a pair here, {} at {}", where(), streams_,
-                                   cards_.back().streams, cards_.back().name_of(rank)));
+                                   cards_.back().streams, cards_.back().name()));
       }
     }
   }
@@ -85,8 +87,8 @@ class MeshBuilder {
                           .rank = rank_,
                           .stream = stream};
         put(rank, stream,
-            connect_link(card.address, listener_.credentials(), facts, fmt::format("rank {}", rank),
-                         deadline));
+            connect_link(card.address, listener_.credentials(), facts,
+                         fmt::format("rank {}", card.called), deadline));
       }
     }
   }
@@ -159,12 +161,13 @@ class MeshBuilder {
 }  // namespace
 
 Mesh connect_mesh(MeetingPlace& place, Listener& listener, const std::string& key, int streams,
-                  const Deadline& deadline) {
+                  const Deadline& deadline, int called) {
   if (streams < 1 || streams > kMaxStreams) {
     throw UsageError(fmt::format("{} data streams a pair: expected 1 to {}", streams, kMaxStreams));
   }
   MeshBuilder builder(place, listener, key, streams);
-  builder.read(place.exchange("mesh/" + key, encode(listener, streams), deadline));
+  builder.read(place.exchange(
+      "mesh/" + key, encode(listener, streams, called < 0 ? place.rank() : called), deadline));
   try {
     builder.connect_to_lower(deadline);
   } catch (const Timeout& error) {

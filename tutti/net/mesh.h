@@ -34,7 +34,10 @@ inline constexpr int kMaxStreams = 64;
 ///
 /// Throws Mismatch when the streams differ or a process is not of the job; PeerLost when an address
 /// refuses; Timeout that names the ranks that did not come, with their addresses.
+///
+/// `called`: what the others' messages call this rank, where the mesh is part of something larger;
+/// -1: its rank in `place`.
 Mesh connect_mesh(MeetingPlace& place, Listener& listener, const std::string& key, int streams,
-                  const Deadline& deadline);
+                  const Deadline& deadline, int called = -1);
 
 }  // namespace tutti

@@ -15,9 +15,11 @@
 #include "tutti/base/random.h"
 #include "tutti/base/suggest.h"
 #include "tutti/cluster/join.h"
+#include "tutti/comm/host_view.h"
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replica_threads.h"
+#include "tutti/sync/gradients.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -96,7 +98,6 @@ void check_options(const StrategyOptions& options) {
                     options.reduction_shape));
 }
 
-// One host in this version, so every worker of the job is on it.
 int threads_for(const StrategyOptions& options, int replicas_on_host) {
   if (options.threads_per_replica > 0) return options.threads_per_replica;
   return std::max(1, host_facts().usable_cores / replicas_on_host);
@@ -133,12 +134,23 @@ World mirrored_world(StrategyOptions& options) {
   return world;
 }
 
+/// Replicas on this host, as far as it is known before they have met.
+int replicas_here(const ClusterSpec& job, int replicas) {
+  return replicas / job.num_workers * job.num_local_workers.value_or(job.num_workers);
+}
+
+void take_place_on_host(World& world) {
+  const HostView view = host_view(world.groups[0]);
+  world.here = view.inside.size();
+  world.first_rank_here = view.inside.rank();
+}
+
 World multi_worker_world(StrategyOptions& options) {
-  const auto environment = worker_environment();
-  if (!environment)
+  const auto job = job_of_this_process();
+  if (!job)
     throw UsageError("strategy multi_worker outside a launcher; " +
                      launcher_hint(options.replicas));
-  const int workers = environment->num_workers;
+  const int workers = job->num_workers;
   if (options.replicas == 0) options.replicas = workers;
   if (options.replicas % workers != 0)
     throw UsageError(
@@ -148,10 +160,25 @@ World multi_worker_world(StrategyOptions& options) {
   World world;
   world.size = options.replicas;
   world.local = world.size / workers;
-  world.first_rank = environment->worker * world.local;
-  const bool pinned = can_pin(options, world.size, threads_for(options, world.size));
+  const int here = replicas_here(*job, world.size);
+  const bool pinned = can_pin(options, here, threads_for(options, here));
   world.groups = join_replicas(world.local, {.limit = options.time_limit, .pinned = pinned});
+  world.first_rank = world.groups[0].rank();
+  take_place_on_host(world);
   return world;
+}
+
+/// The same number of threads everywhere: results depend on it. It is that of the fullest host.
+int common_threads(const StrategyOptions& options, World& world) {
+  int32_t threads = threads_for(options, world.here);
+  if (world.here == world.size) return threads;
+  detail::for_each_local(world, [&](int local) {
+    int32_t least = threads;
+    world.groups[local].all_reduce_now(span_of(std::span(&least, 1)), ReduceOp::min,
+                                       options.time_limit);
+    if (local == 0) threads = least;
+  });
+  return threads;
 }
 
 World make_world(StrategyOptions& options) {
@@ -168,7 +195,8 @@ World make_world(StrategyOptions& options) {
     throw UsageError(
         fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
                     world.shares.size(), world.size));
-  options.threads_per_replica = threads_for(options, world.size);
+  if (world.one_process()) world.here = world.size;
+  options.threads_per_replica = common_threads(options, world);
   return world;
 }
 
@@ -227,14 +255,14 @@ void StrategyState::enter(World next) {
     contexts.emplace_back();
     contexts.back().state_ = std::move(state);
   }
-  const bool pinned = !world.in_turn() && can_pin(options, world.size, options.threads_per_replica);
+  const bool pinned = !world.in_turn() && can_pin(options, world.here, options.threads_per_replica);
   threads = std::make_unique<detail::ReplicaThreads>(
-      detail::choose_places(world.in_turn() ? 1 : world.local, world.first_rank,
+      detail::choose_places(world.in_turn() ? 1 : world.local, world.first_rank_here,
                             options.threads_per_replica, pinned, host_facts().cores),
       options.time_limit);
-  if (!world.in_turn() && world.first_rank == 0 && world.size > host_facts().usable_cores)
+  if (!world.in_turn() && world.first_rank_here == 0 && world.here > host_facts().usable_cores)
     log_once("more replicas than cores", LogLevel::warning,
-             "{} replicas share {} usable cores: this works, but will be slow", world.size,
+             "{} replicas share {} usable cores: this works, but will be slow", world.here,
              host_facts().usable_cores);
 }
 

@@ -12,9 +12,11 @@ namespace tutti {
 /// generation; whatever was bound to the old one is bound anew (WorldMember).
 struct World {
   int64_t generation = 0;
-  int size = 1;        ///< replicas in sync, in the whole job
-  int first_rank = 0;  ///< rank of this worker's first replica
-  int local = 1;       ///< replicas of this worker; their ranks are consecutive
+  int size = 1;             ///< replicas in sync, in the whole job
+  int first_rank = 0;       ///< rank of this worker's first replica
+  int local = 1;            ///< replicas of this worker; their ranks are consecutive
+  int here = 1;             ///< replicas on this host
+  int first_rank_here = 0;  ///< number of this worker's first replica among those on this host
   /// One member per local replica. Empty when the replicas take turns on one thread (OneDevice):
   /// then nobody can wait for anybody.
   std::vector<Group> groups;

@@ -206,7 +206,7 @@ TEST(Guard, DismissedItDoesNothing) {
     while (true) pause();
   }
   {
-    Guard guard("TUTTI_JOB=of the test");
+    Guard guard("TUTTI_LAUNCH=of the test");
     guard.add(bystander);
     EXPECT_THAT(children_of_this_process(), Contains(guard.pid()));
     EXPECT_FALSE(is_stopped(guard.pid()));
@@ -214,10 +214,10 @@ TEST(Guard, DismissedItDoesNothing) {
     EXPECT_EQ(guard.pid(), -1);
   }
   EXPECT_EQ(kill(bystander, 0), 0) << "not killed";
-  EXPECT_EQ(kill_job_members("TUTTI_JOB=of nobody", false, {}), 0);
+  EXPECT_EQ(kill_members("TUTTI_LAUNCH=of nobody", false, {}), 0);
   EXPECT_THAT(children_of_this_process(), Contains(bystander));
-  EXPECT_EQ(kill_job_members("TUTTI_JOB=of nobody", true, {}), 1) << "an orphan of the job";
-  while (kill_job_members("TUTTI_JOB=of nobody", true, {}) > 0) std::this_thread::yield();
+  EXPECT_EQ(kill_members("TUTTI_LAUNCH=of nobody", true, {}), 1) << "an orphan of the job";
+  while (kill_members("TUTTI_LAUNCH=of nobody", true, {}) > 0) std::this_thread::yield();
   EXPECT_THAT(children_of_this_process(), Not(Contains(bystander))) << "killed and reaped";
 }
 
