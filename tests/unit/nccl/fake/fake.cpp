@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <type_traits>
 
 #include "tutti/base/error.h"
 
@@ -91,13 +92,17 @@ size_t bytes_of(ncclDataType_t type) {
   return kBytes[type];
 }
 
+// Integers wrap.
 template <class T>
 T combine(ncclRedOp_t op, T a, T b) {
-  switch (op) {
-    case ncclProd: return static_cast<T>(a * b);
-    case ncclMax: return std::max(a, b);
-    case ncclMin: return std::min(a, b);
-    default: return static_cast<T>(a + b);
+  if (op == ncclMax) return std::max(a, b);
+  if (op == ncclMin) return std::min(a, b);
+  if constexpr (std::is_integral_v<T>) {
+    const auto left = static_cast<uint64_t>(a);
+    const auto right = static_cast<uint64_t>(b);
+    return static_cast<T>(op == ncclProd ? left * right : left + right);
+  } else {
+    return op == ncclProd ? a * b : a + b;
   }
 }
 
