@@ -366,7 +366,7 @@ TEST(Allocate, TooMuchIsAnErrorWithBothSizesAndTheGroupGoesOn) {
 }
 
 // Beyond 2 GiB: lengths and offsets are 64-bit everywhere. Takes 5 GB and about 10 s.
-TEST(BeyondTwoGiB, AllGatherAndAllReduce) {
+TEST(BeyondTwoGiB, ReducesBroadcastsAndSends) {
   constexpr int64_t kBytes = (int64_t{1} << 31) + 4098;
   if (read_host_facts().memory_left_bytes() < 4 * kBytes ||
       std::getenv("TUTTI_TEST_LARGE") == nullptr)
@@ -389,6 +389,13 @@ TEST(BeyondTwoGiB, AllGatherAndAllReduce) {
     static_cast<unsigned char*>(mine.data)[kBytes - 5] = group.rank() == 1 ? 77 : 0;
     group.broadcast(bytes, 1, Millis{120'000}).wait(Millis{120'000});
     EXPECT_EQ(static_cast<unsigned char*>(mine.data)[kBytes - 5], 77);
+    if (group.rank() == 0) {
+      static_cast<unsigned char*>(mine.data)[kBytes - 3] = 99;
+      group.send(bytes, 1, 0, Millis{120'000}).wait(Millis{120'000});
+    } else {
+      group.recv(bytes, 0, 0, Millis{120'000}).wait(Millis{120'000});
+    }
+    EXPECT_EQ(static_cast<unsigned char*>(mine.data)[kBytes - 3], 99);
   });
   EXPECT_THAT(errors, Each(""));
 }

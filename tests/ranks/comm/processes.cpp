@@ -141,6 +141,30 @@ RANK_PROGRAM(fail_while_others_are_idle) {
   group.barrier(Millis{std::stoi(rank.arguments[1])});
 }
 
+// Survivors are in a message, or in an exchange of messages with the victim, when it ends.
+RANK_PROGRAM(fail_in_a_message) {
+  Group group = join(rank);
+  const Millis limit{std::stoi(rank.arguments[1])};
+  std::vector<float> data(100'000);
+  group.barrier();
+  end_as(rank, rank.arguments[0]);
+  // One waits for the victim's message, one for it to take a long one, one for anybody's.
+  if (rank.rank == 0) group.recv(span_of(std::span(data)), kVictim, 1, limit).wait();
+  if (rank.rank == 2) group.send(span_of(std::span(data)), kVictim, 2, limit).wait();
+  if (rank.rank == 3) group.recv(span_of(std::span(data)), kAnyRank, 3, limit).wait();
+}
+
+RANK_PROGRAM(fail_in_an_exchange) {
+  Group group = join(rank);
+  const Millis limit{std::stoi(rank.arguments[1])};
+  Group part = *group.split(0, -rank.rank);
+  std::vector<float> from(400'000), to(400'000);
+  for (int step = 0;; ++step) {
+    if (step == 5) end_as(rank, rank.arguments[0]);
+    part.all_to_all(span_of(std::span(from)), span_of(std::span(to)), {}, {}, limit).wait();
+  }
+}
+
 struct Fault {
   std::string program, how;
   int signal = 0;
@@ -155,10 +179,14 @@ TEST_P(FailureMatrix, EverySurvivorNamesTheRank) {
                            .arguments = {fault.how, stopped ? "1000" : "25000"}};
   if (fault.signal != 0) options.kill = {.rank = kVictim, .after = "now", .signal = fault.signal};
   const auto out = run(4, fault.program, options);
+  // In the exchange they sit the other way round.
+  const bool turned = fault.program == "fail_in_an_exchange";
   for (int r : {0, 2, 3}) {
     EXPECT_EQ(out[r].error_class, stopped ? "Timeout" : "PeerLost") << out[r].log;
-    EXPECT_THAT(out[r].error, HasSubstr(fmt::format("rank 1 (pid {})", out[kVictim].pid)));
-    EXPECT_THAT(out[r].error, HasSubstr(fmt::format("rank {} of 4", r)));
+    EXPECT_THAT(out[r].error,
+                HasSubstr(fmt::format("rank {} (pid {})", turned ? 3 - kVictim : kVictim,
+                                      out[kVictim].pid)));
+    EXPECT_THAT(out[r].error, HasSubstr(fmt::format("rank {} of 4", turned ? 3 - r : r)));
     EXPECT_FALSE(out[r].timed_out) << "far below the limit of its operation";
     if (stopped && fault.program == "fail_entering") {
       EXPECT_THAT(out[r].error, HasSubstr("which is stopped"));
@@ -180,20 +208,22 @@ std::string fault_name(const testing::TestParamInfo<Fault>& info) {
                               : info.param.how);
 }
 
-INSTANTIATE_TEST_SUITE_P(Shm, FailureMatrix,
-                         testing::Values(Fault{"fail_entering", "exit"},
-                                         Fault{"fail_entering", "throw"},
-                                         Fault{"fail_entering", "signal", SIGKILL},
-                                         Fault{"fail_entering", "signal", SIGSTOP},
-                                         Fault{"fail_in_the_middle", "exit"},
-                                         Fault{"fail_in_the_middle", "throw"},
-                                         Fault{"fail_in_the_middle", "signal", SIGKILL},
-                                         Fault{"fail_in_the_middle", "signal", SIGSTOP},
-                                         Fault{"fail_while_others_are_idle", "exit"},
-                                         Fault{"fail_while_others_are_idle", "throw"},
-                                         Fault{"fail_while_others_are_idle", "signal", SIGKILL},
-                                         Fault{"fail_while_others_are_idle", "signal", SIGSTOP}),
-                         fault_name);
+INSTANTIATE_TEST_SUITE_P(
+    Shm, FailureMatrix,
+    testing::Values(
+        Fault{"fail_in_a_message", "exit"}, Fault{"fail_in_a_message", "throw"},
+        Fault{"fail_in_a_message", "signal", SIGKILL},
+        Fault{"fail_in_a_message", "signal", SIGSTOP}, Fault{"fail_in_an_exchange", "exit"},
+        Fault{"fail_in_an_exchange", "throw"}, Fault{"fail_in_an_exchange", "signal", SIGKILL},
+        Fault{"fail_in_an_exchange", "signal", SIGSTOP}, Fault{"fail_entering", "exit"},
+        Fault{"fail_entering", "throw"}, Fault{"fail_entering", "signal", SIGKILL},
+        Fault{"fail_entering", "signal", SIGSTOP}, Fault{"fail_in_the_middle", "exit"},
+        Fault{"fail_in_the_middle", "throw"}, Fault{"fail_in_the_middle", "signal", SIGKILL},
+        Fault{"fail_in_the_middle", "signal", SIGSTOP}, Fault{"fail_while_others_are_idle", "exit"},
+        Fault{"fail_while_others_are_idle", "throw"},
+        Fault{"fail_while_others_are_idle", "signal", SIGKILL},
+        Fault{"fail_while_others_are_idle", "signal", SIGSTOP}),
+    fault_name);
 
 RANK_PROGRAM(says_all_threads) {
   (void)make_shm(ShmSegment::open(rank.descriptors[0]), rank.rank, true);
