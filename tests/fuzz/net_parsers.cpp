@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/tcp/frame.h"
 #include "tutti/net/address.h"
 #include "tutti/net/descriptor_channel.h"
 #include "tutti/net/handshake.h"
@@ -105,6 +106,23 @@ void text_stream(std::string_view bytes) {
   while (const auto text = stream.receive()) promise(text->size() <= 100);
 }
 
+/// A header of the tcp engine, whose every field comes from a peer.
+void tcp_frame(std::string_view bytes) {
+  if (bytes.size() < detail::tcp::kHeaderBytes) return;
+  const auto* const start = reinterpret_cast<const std::byte*>(bytes.data());
+  detail::tcp::FrameHeader header;
+  const std::span<const std::byte, detail::tcp::kHeaderBytes> given(start,
+                                                                    detail::tcp::kHeaderBytes);
+  if (!detail::tcp::decode_header(given, header).empty()) return;
+  promise(header.elements >= 0 && header.length <= static_cast<uint64_t>(detail::tcp::kMostBytes));
+  promise(header.kind == detail::tcp::FrameKind::data ||
+          header.length <= static_cast<uint64_t>(detail::tcp::kMessagePartBytes));
+  promise(!detail::tcp::words_of_call(header.call, header.elements).empty());
+  std::byte again[detail::tcp::kHeaderBytes];
+  detail::tcp::encode_header(header, again);
+  promise(std::equal(given.begin(), given.end(), again));
+}
+
 struct Parser {
   std::string_view name;
   void (*run)(std::string_view);
@@ -121,6 +139,7 @@ constexpr std::array kParsers = {
     Parser{"token", token_text},
     Parser{"descriptor-channel", descriptor_channel},
     Parser{"text-stream", text_stream},
+    Parser{"tcp-frame", tcp_frame},
 };
 
 }  // namespace
