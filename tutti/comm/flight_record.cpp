@@ -72,12 +72,13 @@ std::string as_file_name(std::string text) {
 }
 
 /// Where the record of this process goes by itself; "" nowhere.
-std::filesystem::path default_path(const FlightRecord& record, int rank, bool one_process) {
-  const std::string job =
-      as_file_name(record.job.empty() ? fmt::format("pid{}", record.pid) : record.job);
-  const std::string who =
-      record.worker >= 0 ? fmt::format("worker{}", record.worker) : fmt::format("rank{}", rank);
-  const std::string name = fmt::format("flight-{}-{}.json", job, who);
+std::filesystem::path default_path(const FlightRecord& record, bool one_process) {
+  const std::string process = as_file_name(fmt::format("{}-pid{}", record.host, record.pid));
+  const std::string job = record.job.empty() ? process : as_file_name(record.job);
+  // One name a process, whichever of its ranks fails.
+  const std::string name = record.worker >= 0
+                               ? fmt::format("flight-{}-worker{}.json", job, record.worker)
+                               : fmt::format("flight-{}.json", process);
   const char* folder = std::getenv("TUTTI_RECORD_DIR");
   if (folder != nullptr && *folder != '\0') {
     std::filesystem::create_directories(folder);
@@ -165,7 +166,7 @@ void note_failure(FlightLog& log, const FlightLog::Mark& mark, const std::string
     static std::mutex one_at_a_time;
     std::lock_guard lock(one_at_a_time);
     const FlightRecord record = flight_record();
-    const auto path = default_path(record, log.rank(), one_process);
+    const auto path = default_path(record, one_process);
     if (path.empty()) return;
     write_text(path, to_json(record));
     log_message_once(path.string(), LogLevel::warning,

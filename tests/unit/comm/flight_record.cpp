@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <set>
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -159,6 +160,14 @@ struct RecordFolder {
   test::TempFolder folder;
   RecordFolder() { setenv("TUTTI_RECORD_DIR", (folder / "records").c_str(), 1); }
   ~RecordFolder() { unsetenv("TUTTI_RECORD_DIR"); }
+
+  std::set<std::string> names() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "records")) {
+      names.insert(entry.path().filename().string());
+    }
+    return names;
+  }
 };
 
 TEST(FlightRecord, AFailedGroupLeavesOneFileAProcess) {
@@ -187,12 +196,19 @@ TEST(FlightRecord, AFailedGroupLeavesOneFileAProcess) {
   EXPECT_THAT(failed_with(0).failure, HasSubstr("aborted by rank 1: the loader failed"));
   ASSERT_EQ(failed_with(0).operations.size(), 2u);
   EXPECT_EQ(failed_with(0).operations[1].state, State::failed);
-  int files = 0;
-  for ([[maybe_unused]] const auto& entry :
-       std::filesystem::directory_iterator(records.folder / "records")) {
-    ++files;
-  }
-  EXPECT_EQ(files, 1);
+  EXPECT_EQ(records.names(), (std::set<std::string>{"flight-job_7-worker3.json"}));
+}
+
+TEST(FlightRecord, AProcessWithoutANumberHasOneFileToo) {
+  const RecordFolder records;
+  const auto thrown = test::run_members(make_shm_threads(3), [](Group group) {
+    if (group.rank() == 1) return group.abort("enough");
+    group.barrier();
+  });
+  EXPECT_THAT(test::words_of(thrown[2]), HasSubstr("enough"));
+  const auto names = records.names();
+  ASSERT_EQ(names.size(), 1u) << testing::PrintToString(names);
+  EXPECT_THAT(*names.begin(), testing::EndsWith("-pid" + std::to_string(getpid()) + ".json"));
 }
 
 TEST(FlightRecord, WrongUseEndsNoGroupAndLeavesNoFile) {
