@@ -7,10 +7,10 @@ WERROR ?= OFF
 CONFIGURE = cmake -DTUTTI_WERROR=$(WERROR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup build test bench lint format asan tsan clean
+.PHONY: help quickstart setup build test bench python python-test lint format asan tsan clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 quickstart: setup  ## on a fresh machine: set up, build, train Quick, Draw! on two replicas
 	@tools/quickstart $(JOBS)
@@ -31,6 +31,15 @@ bench:  ## compare with PyTorch on this machine (installs the peers first)
 	@tools/setup --bench
 	@$(MAKE) --no-print-directory build
 	build/bin/tutti bench compare --data examples/data/quickdraw
+
+python: setup  ## install backend "tutti" for PyTorch into .venv (tools/setup --bench puts torch there)
+	@tools/setup --bench
+	.venv/bin/python -m pip install --no-build-isolation ./python
+
+python-test: python  ## the backend's tests, then PyTorch's own on gloo and on tutti (about 10 minutes)
+	.venv/bin/python -m pip install --quiet --requirement python/tests/requirements.txt
+	cd python/tests && $(CURDIR)/.venv/bin/python -m unittest test_backend test_training
+	.venv/bin/python python/tests/run_torch_tests.py
 
 lint: build  ## check format, floors, budgets, documentation programs, and clang-tidy's findings
 	@tools/lint/run

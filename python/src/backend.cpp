@@ -1,0 +1,95 @@
+#include "backend.h"
+
+#include <ATen/ATen.h>
+#include <Python.h>
+
+#include "tutti/base/log.h"
+
+#include "progress.h"
+#include "tensors.h"
+
+namespace tutti::python {
+namespace {
+
+// What shutdown gives operations that nobody waited for; a peer may still need their data.
+constexpr Millis kDrainLimit{10'000};
+
+// Lets other threads have the interpreter while this one waits, if this one holds it.
+class WithoutInterpreter {
+ public:
+  WithoutInterpreter() : state_(PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutInterpreter() {
+    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  }
+  WithoutInterpreter(const WithoutInterpreter&) = delete;
+  WithoutInterpreter& operator=(const WithoutInterpreter&) = delete;
+
+ private:
+  PyThreadState* state_;
+};
+
+}  // namespace
+
+TuttiBackend::TuttiBackend(Group group, BackendFacts facts)
+    : c10d::Backend(facts.rank, facts.size),
+      lane_(std::make_shared<Lane>(std::move(group))),
+      name_(std::move(facts.name)),
+      options_(c10::make_intrusive<Options>("tutti", facts.timeout)) {}
+
+TuttiBackend::~TuttiBackend() { drain(); }
+
+std::string TuttiBackend::engine_name() const { return std::string(lane_->engine().name()); }
+
+Millis TuttiBackend::limit_of(std::chrono::milliseconds timeout) const {
+  if (timeout == c10d::kUnsetTimeout) timeout = options_->timeout;
+  return std::max(timeout, Millis{1});
+}
+
+TuttiBackend::Started TuttiBackend::start(c10d::OpType type, const char* title, Tensors inputs,
+                                          TensorLists outputs, std::chrono::milliseconds timeout) {
+  WorkFacts facts{type, title, std::move(inputs), std::move(outputs), ++sequence_};
+  auto work = c10::make_intrusive<TuttiWork>(rank_, std::move(facts), lane_);
+  auto call = std::make_shared<TensorCall>(work);
+  return {std::move(work), std::move(call), limit_of(timeout)};
+}
+
+TuttiBackend::WorkPointer TuttiBackend::launch(Started started, bool somebody_waits) {
+  Finished finished;
+  lane_->submit(std::move(started.call), finished);
+  finished.run();
+  // A caller that will wait moves the operation itself, and wakes the progress thread if it must.
+  if (!somebody_waits && lane_->busy()) Progress::instance().watch(lane_);
+  return std::move(started.work);
+}
+
+void TuttiBackend::drain() noexcept {
+  const WithoutInterpreter released;
+  if (lane_->drain(Deadline(std::min<Millis>(kDrainLimit, options_->timeout)))) return;
+  lane_->abort(FailureKind::aborted,
+               fmt::format("group \"{}\" was destroyed with operations open", name_));
+  lane_->drain(Deadline(Millis{1'000}));
+}
+
+void TuttiBackend::shutdown() { drain(); }
+
+void TuttiBackend::abort() {
+  lane_->abort(FailureKind::aborted, fmt::format("the program aborted group \"{}\"", name_));
+  const WithoutInterpreter released;
+  lane_->drain(Deadline(Millis{1'000}));
+}
+
+c10d::ErrorType TuttiBackend::getError() {
+  const auto kind = lane_->failure_kind();
+  if (!kind) return c10d::ErrorType::SUCCESS;
+  if (*kind == FailureKind::timeout) return c10d::ErrorType::TIMEOUT;
+  return *kind == FailureKind::peer_lost ? c10d::ErrorType::REMOTE_ERROR
+                                         : c10d::ErrorType::COMM_ERROR;
+}
+
+void TuttiBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;
+  const WithoutInterpreter released;
+  monitored_barrier(*lane_, timeout, limit_of(c10d::kUnsetTimeout), wait_all_ranks);
+}
+
+}  // namespace tutti::python

@@ -1,0 +1,60 @@
+// The Python module tutti._C: makes backends; tutti/torch.py registers them with c10d.
+
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include "tutti/base/error.h"
+
+#include "backend.h"
+#include "connect.h"
+#include "progress.h"
+#include "store_meeting.h"
+
+namespace tutti::python {
+namespace {
+
+// Limits of operations are often shorter than what processes need to start.
+constexpr Millis kMeetingLimit{60'000};
+
+c10::intrusive_ptr<c10d::Backend> create_backend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 int rank, int size,
+                                                 const std::chrono::milliseconds& timeout,
+                                                 const std::string& name, const Reach& reach) {
+  try {
+    StoreMeeting place(store, rank, size);
+    Group group = connect_over(place, name, reach, Deadline(std::max(kMeetingLimit, timeout)));
+    return c10::make_intrusive<TuttiBackend>(
+        std::move(group),
+        BackendFacts{.rank = rank, .size = size, .timeout = timeout, .name = name});
+  } catch (const Error&) {
+    std::rethrow_exception(as_c10d_error(std::current_exception()));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::python
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  using namespace tutti::python;  // NOLINT: the body of the module
+  namespace py = pybind11;
+  module.doc() = "tutti's engines as a c10d backend";
+  py::class_<TuttiBackend, c10d::Backend, c10::intrusive_ptr<TuttiBackend>>(module, "TuttiBackend")
+      .def_property_readonly("options", &TuttiBackend::getBackendOptions)
+      .def_property_readonly("engine", &TuttiBackend::engine_name,
+                             "what moves the data: \"shm\", \"tcp\", \"hier\" or \"solo\"");
+  module.def(
+      "create_backend",
+      [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+         std::chrono::milliseconds timeout, const std::string& name, const std::string& towards,
+         const std::string& interface) {
+        return create_backend(store, rank, size, timeout, name, {towards, interface});
+      },
+      py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
+      py::arg("towards"), py::arg("interface"), py::call_guard<py::gil_scoped_release>(),
+      "Collective over the ranks that share `store`; connect.h explains the last two.");
+  module.def(
+      "stop_progress", [] { Progress::instance().stop(); },
+      py::call_guard<py::gil_scoped_release>());
+}

@@ -1,0 +1,62 @@
+/// Call: one c10d operation on its way through an engine. Knows nothing of LibTorch.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "tutti/comm/engine.h"
+
+namespace tutti::python {
+
+/// An operation of one stage or several: a sparse all-reduce, say, first gathers sizes.
+///
+/// A Lane gives the stages to its engine one after another and finishes the call once.
+/// Thread rule: the lane calls next_stage() under its lock, and finish() outside it, once.
+class Call {
+ public:
+  Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  virtual ~Call() = default;
+
+  /// What the engine does next: collectives alone, or messages alone.
+  std::vector<Operation> operations;
+  bool is_message = false;
+  /// More than one stage: later collectives of the group start only when this call is done, so that
+  /// every rank gives its engine the same order.
+  bool has_stages = false;
+
+  /// After a stage: puts the next one into `operations` and returns true; false when all is done.
+  virtual bool next_stage() { return false; }
+
+  /// The end: results are in place, or `failure` says why not. Runs callbacks of the program.
+  virtual void finish(std::exception_ptr failure) noexcept = 0;
+};
+
+using CallPointer = std::shared_ptr<Call>;
+
+/// Calls that are over, to be finished by whoever holds no lock.
+class Finished {
+ public:
+  void add(CallPointer call, std::exception_ptr failure) {
+    entries_.push_back({std::move(call), std::move(failure)});
+  }
+  bool empty() const noexcept { return entries_.empty(); }
+
+  /// Finishes all, in order. Callbacks may submit and wait.
+  void run() noexcept {
+    std::vector<Entry> entries;
+    entries.swap(entries_);
+    for (auto& entry : entries) entry.call->finish(std::move(entry.failure));
+  }
+
+ private:
+  struct Entry {
+    CallPointer call;
+    std::exception_ptr failure;
+  };
+  std::vector<Entry> entries_;
+};
+
+}  // namespace tutti::python

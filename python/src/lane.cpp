@@ -1,0 +1,171 @@
+#include "lane.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "tutti/base/error.h"
+
+namespace tutti::python {
+namespace {
+
+// An engine may wait inside submit() when more collectives are open than it has room for (shm: 64),
+// which would hold up every thread of the lane. A call hands in at most half of these at a time.
+constexpr size_t kMostInEngine = 32;
+constexpr size_t kMostAtOnce = kMostInEngine / 2;
+
+// Between two looks of drain(), which has no time to lose and none to win.
+constexpr auto kDrainPause = std::chrono::microseconds(50);
+
+}  // namespace
+
+void Lane::submit(CallPointer call, Finished& finished) {
+  const std::lock_guard lock(mutex_);
+  open_calls_.fetch_add(1, std::memory_order_acq_rel);
+  if (failure_ != nullptr) return end(std::move(call), failure_, finished);
+  try {
+    if (call->is_message) {
+      const Ticket ticket = group_.engine().submit(call->operations);
+      messages_.push_back({std::move(call), ticket});
+    } else {
+      waiting_.push_back(std::move(call));
+    }
+  } catch (...) {
+    if (call != nullptr) end(std::move(call), std::current_exception(), finished);
+    return;
+  }
+  move_all(finished);
+}
+
+bool Lane::advance(Finished& finished) {
+  const std::lock_guard lock(mutex_);
+  return move_all(finished);
+}
+
+bool Lane::try_advance(Finished& finished) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  return lock.owns_lock() && move_all(finished);
+}
+
+std::optional<FailureKind> Lane::failure_kind() {
+  const std::lock_guard lock(mutex_);
+  if (failure_ == nullptr) return std::nullopt;
+  try {
+    std::rethrow_exception(failure_);
+  } catch (const PeerLost&) {
+    return FailureKind::peer_lost;
+  } catch (const Timeout&) {
+    return FailureKind::timeout;
+  } catch (const Mismatch&) {
+    return FailureKind::mismatch;
+  } catch (...) {
+    return FailureKind::aborted;
+  }
+}
+
+bool Lane::drain(const Deadline& deadline) {
+  Finished finished;
+  while (busy()) {
+    advance(finished);
+    finished.run();
+    if (!busy()) break;
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(kDrainPause);
+  }
+  return true;
+}
+
+// A failure of one call is a failure of the group: all others end with the same words.
+bool Lane::move_all(Finished& finished) {
+  if (!busy()) return false;
+  try {
+    start_waiting();
+    bool moved = move_collectives(finished);
+    moved |= move_messages(finished);
+    return moved;
+  } catch (const std::exception& error) {
+    failure_ = std::current_exception();
+    // Peers may not know yet, when it is no failure of the engine's; else this does nothing.
+    group_.engine().abort(FailureKind::aborted, error.what());
+    fail_all(finished);
+    return true;
+  }
+}
+
+bool Lane::may_start() const {
+  if (collectives_.empty()) return true;
+  const InFlight& last = collectives_.back();
+  return in_engine_ <= kMostInEngine - kMostAtOnce && !last.call->has_stages &&
+         last.next == last.call->operations.size();
+}
+
+void Lane::start_waiting() {
+  while (!waiting_.empty() && may_start()) {
+    collectives_.push_back({std::move(waiting_.front())});
+    waiting_.pop_front();
+    give_some(collectives_.back());
+  }
+}
+
+void Lane::give_some(InFlight& flying) {
+  const auto& operations = flying.call->operations;
+  const size_t count = std::min(kMostAtOnce, operations.size() - flying.next);
+  flying.ticket = group_.engine().submit(std::span(operations).subspan(flying.next, count));
+  flying.next += count;
+  flying.in_engine = count;
+  in_engine_ += count;
+}
+
+// What the engine had of this call is done: gives it more; false when there is no more.
+bool Lane::goes_on(InFlight& flying) {
+  in_engine_ -= flying.in_engine;
+  if (flying.next == flying.call->operations.size()) {
+    if (!flying.call->next_stage()) return false;
+    flying.next = 0;
+  }
+  give_some(flying);
+  return true;
+}
+
+bool Lane::move_collectives(Finished& finished) {
+  bool moved = false;
+  while (!collectives_.empty() && group_.engine().poll(collectives_.front().ticket)) {
+    moved = true;
+    if (goes_on(collectives_.front())) continue;
+    end(std::move(collectives_.front().call), nullptr, finished);
+    collectives_.pop_front();
+    start_waiting();
+  }
+  return moved;
+}
+
+bool Lane::move_messages(Finished& finished) {
+  bool moved = false;
+  for (auto message = messages_.begin(); message != messages_.end();) {
+    if (group_.engine().poll(message->ticket)) {
+      moved = true;
+      end(std::move(message->call), nullptr, finished);
+      message = messages_.erase(message);
+    } else {
+      ++message;
+    }
+  }
+  return moved;
+}
+
+void Lane::end(CallPointer call, std::exception_ptr failure, Finished& finished) {
+  finished.add(std::move(call), std::move(failure));
+  open_calls_.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void Lane::fail_all(Finished& finished) {
+  for (auto& flying : collectives_)
+    if (flying.call != nullptr) end(std::move(flying.call), failure_, finished);
+  for (auto& flying : messages_)
+    if (flying.call != nullptr) end(std::move(flying.call), failure_, finished);
+  for (auto& call : waiting_) end(std::move(call), failure_, finished);
+  collectives_.clear();
+  messages_.clear();
+  waiting_.clear();
+}
+
+}  // namespace tutti::python

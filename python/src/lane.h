@@ -1,0 +1,84 @@
+/// Lane: the way of one group's calls into its engine, shared by the threads of a process.
+///
+/// An Engine takes one thread at a time and moves only when somebody polls it. A lane puts a lock
+/// around it, so that any thread may submit while another polls: the thread that waits for a
+/// result, or the progress thread when nobody does.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "tutti/base/deadline.h"
+#include "tutti/comm/group.h"
+
+#include "call.h"
+
+namespace tutti::python {
+
+/// Thread rule: every function may be called from any thread. None waits for a peer, but drain().
+class Lane {
+ public:
+  explicit Lane(Group group) : group_(std::move(group)) {}
+
+  const Engine& engine() const noexcept { return group_.engine(); }
+
+  /// Starts `call`, or queues it behind others; moves what can move. Calls that are over by then
+  /// are added to `finished`, this one maybe among them. After a failure every call ends with it.
+  void submit(CallPointer call, Finished& finished);
+
+  /// Moves what can move; true when a call came to its end.
+  bool advance(Finished& finished);
+  /// The same unless another thread is at it.
+  bool try_advance(Finished& finished);
+
+  /// Whether a call has been submitted that is not over.
+  bool busy() const noexcept { return open_calls_.load(std::memory_order_acquire) > 0; }
+
+  /// Fails the group, here and at its other members.
+  void abort(FailureKind kind, const std::string& text) noexcept {
+    group_.engine().abort(kind, text);
+  }
+
+  /// Why the group failed, if it did and a call has met it.
+  std::optional<FailureKind> failure_kind();
+
+  /// Waits until no call is open; false when `deadline` passed before.
+  bool drain(const Deadline& deadline);
+
+  /// Threads that wait and poll this lane themselves; the progress thread leaves it to them.
+  std::atomic<int> drivers{0};
+
+ private:
+  struct InFlight {
+    CallPointer call;
+    Ticket ticket = 0;  ///< of the operations [.., next) that the engine has seen
+    size_t next = 0;    ///< the first operation of the stage that it has not
+    size_t in_engine = 0;
+  };
+
+  bool move_all(Finished& finished);
+  bool move_collectives(Finished& finished);
+  bool move_messages(Finished& finished);
+  void start_waiting();
+  bool may_start() const;
+  void give_some(InFlight& flying);
+  bool goes_on(InFlight& flying);
+  void end(CallPointer call, std::exception_ptr failure, Finished& finished);
+  void fail_all(Finished& finished);
+
+  const Group group_;  // its engine: all but abort() under mutex_
+  std::mutex mutex_;
+  std::deque<CallPointer> waiting_;   // collectives that the engine has not seen yet
+  std::deque<InFlight> collectives_;  // in the engine, oldest first
+  std::list<InFlight> messages_;      // in the engine
+  size_t in_engine_ = 0;              // collectives that the engine has not finished
+  std::exception_ptr failure_;        // of the group; set once
+  std::atomic<int> open_calls_{0};
+};
+
+}  // namespace tutti::python

@@ -1,0 +1,70 @@
+"""Backend "tutti" for torch.distributed: import this module, then name the backend.
+
+    import torch.distributed as dist
+    import tutti.torch
+
+    dist.init_process_group("tutti")
+
+Groups are those of the C++ library: shared memory between processes of one host, TCP between hosts,
+both where a host has several ranks. Tensors are on the CPU. See docs/guide/pytorch.md.
+"""
+
+import atexit
+import functools
+import os
+from datetime import timedelta
+
+import torch  # noqa: F401  (its libraries must be loaded before ours)
+import torch.distributed as dist
+
+from tutti import _C
+
+BACKEND = "tutti"
+
+
+def _create(options, _backend_options):
+    return _C.create_backend(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.timeout,
+        options.group_id or "default",
+        # Other hosts reach this one at the address by which it reaches the store.
+        os.environ.get("MASTER_ADDR", ""),
+        os.environ.get("TUTTI_INTERFACE", ""),
+    )
+
+
+def engine(group=None):
+    """What moves the data of `group`: "shm", "tcp", "hier" or "solo"."""
+    group = group or dist.group.WORLD
+    return group._get_backend(torch.device("cpu")).engine
+
+
+def _wrap_monitored_barrier(original):
+    """torch.distributed asks for the name "gloo" before it calls a backend's monitored barrier."""
+
+    @functools.wraps(original)
+    def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        outside = group is dist.GroupMember.NON_GROUP_MEMBER
+        if outside or dist.get_backend(group) != BACKEND:
+            return original(group, timeout, wait_all_ranks)
+        group = group or dist.group.WORLD
+        if timeout is None:
+            timeout = group._get_backend(torch.device("cpu")).options._timeout
+        elif isinstance(timeout, (int, float)):
+            timeout = timedelta(seconds=timeout)
+        return group.monitored_barrier(timeout, wait_all_ranks=wait_all_ranks)
+
+    return monitored_barrier
+
+
+def _register():
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
+    wrapped = _wrap_monitored_barrier(dist.distributed_c10d.monitored_barrier)
+    dist.distributed_c10d.monitored_barrier = wrapped
+    dist.monitored_barrier = wrapped
+    atexit.register(_C.stop_progress)
+
+
+_register()
