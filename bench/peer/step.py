@@ -2,7 +2,8 @@
 
   step.py MODE --data DIR --rank R --ranks N --threads T --cores 0,1 --store FILE
 
-MODE  ddp     one of N ranks of DistributedDataParallel over Gloo (bucket views, fused Adam)
+MODE  ddp     one of N ranks of DistributedDataParallel (bucket views, fused Adam), over Gloo unless
+              --backend tutti says otherwise
       alone   trains by itself with T threads: one process of N threads, or one of N that never talk
 
 Reads a command a line from stdin and answers each with a line, until stdin ends:
@@ -28,6 +29,7 @@ def parse_arguments():
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cores", default="", help="pinned to these")
+    parser.add_argument("--backend", default="gloo", choices=["gloo", "tutti"], help="of ddp")
     parser.add_argument("--store", default="", help="file through which the ranks of ddp meet")
     return parser.parse_args()
 
@@ -96,8 +98,10 @@ def main():
     torch.set_num_threads(arguments.threads)
     torch.set_num_interop_threads(1)
     if arguments.mode == "ddp":
+        if arguments.backend == "tutti":
+            import tutti.torch  # noqa: F401  (makes the backend known)
         store = torch.distributed.FileStore(arguments.store, arguments.ranks)
-        torch.distributed.init_process_group("gloo", store=store, rank=arguments.rank,
+        torch.distributed.init_process_group(arguments.backend, store=store, rank=arguments.rank,
                                              world_size=arguments.ranks)
     gc.disable()
     trainers = {}
