@@ -130,7 +130,9 @@ void add_step(CLI::App& bench, int& exit_code) {
       "  tutti bench step --model mlp --strategy mirrored --replicas 2 --data "
       "examples/data/quickdraw\n"
       "  tutti bench step --model wide --strategy multi_worker --replicas 2 --batch-size 128 "
-      "--steps 100 --data examples/data/quickdraw --json step.json");
+      "--steps 100 --data examples/data/quickdraw --json step.json\n"
+      "  tutti bench step --model wide --strategy mirrored --replicas 2 --compression powersgd:4 "
+      "--data examples/data/quickdraw");
   command->callback([flags, &exit_code] { exit_code = bench_step(*flags); });
 }
 

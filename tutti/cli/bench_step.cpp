@@ -173,6 +173,7 @@ class Measurement {
     figures.compute_ms = mean(times_.compute);
     figures.sync_ms = mean(times_.sync);
     figures.data_ms = mean(times_.data);
+    figures.wire_bytes_per_step = optimizer_.wire_bytes_per_step();
     figures.loss =
         strategy_.reduce(ReduceOp::sum, PerReplica<double>(losses_, strategy_.world().first_rank));
     return figures;
@@ -237,17 +238,20 @@ nlohmann::ordered_json json_of(const StepFlags& flags, int replicas, const StepF
           {"compute_ms", figures.compute_ms},
           {"sync_ms", figures.sync_ms},
           {"data_ms", figures.data_ms},
-          {"loss", figures.loss}};
+          {"loss", figures.loss},
+          {"compression", flags.job.compression},
+          {"wire_bytes_per_step", figures.wire_bytes_per_step}};
 }
 
 void report(const StepFlags& flags, int replicas, const StepFigures& figures) {
-  fmt::print("{:<8} {:<13} {:>8} {:>6} {:>10} {:>9} {:>9} {:>11} {:>8} {:>8}\n", "model",
+  fmt::print("{:<8} {:<13} {:>8} {:>6} {:>10} {:>9} {:>9} {:>11} {:>8} {:>8} {:>12}\n", "model",
              "strategy", "replicas", "batch", "images/s", "p50 ms", "p99 ms", "compute ms",
-             "sync ms", "data ms");
-  fmt::print("{:<8} {:<13} {:>8} {:>6} {:>10.0f} {:>9.3f} {:>9.3f} {:>11.3f} {:>8.3f} {:>8.3f}\n",
-             flags.job.model, flags.job.strategy, replicas, flags.job.global_batch,
-             figures.images_per_second, figures.step_ms_p50, figures.step_ms_p99,
-             figures.compute_ms, figures.sync_ms, figures.data_ms);
+             "sync ms", "data ms", "wire bytes");
+  fmt::print(
+      "{:<8} {:<13} {:>8} {:>6} {:>10.0f} {:>9.3f} {:>9.3f} {:>11.3f} {:>8.3f} {:>8.3f} {:>12}\n",
+      flags.job.model, flags.job.strategy, replicas, flags.job.global_batch,
+      figures.images_per_second, figures.step_ms_p50, figures.step_ms_p99, figures.compute_ms,
+      figures.sync_ms, figures.data_ms, figures.wire_bytes_per_step);
   const std::string line = json_of(flags, replicas, figures).dump();
   fmt::print("{}\n", line);
   std::fflush(stdout);

@@ -31,10 +31,11 @@ struct StepFlags {
 struct StepFigures {
   double images_per_second = 0;
   double step_ms_p50 = 0, step_ms_p99 = 0;
-  double compute_ms = 0;  ///< forward and backward, mean of a step
-  double sync_ms = 0;     ///< from the end of backward until the parameters are new
-  double data_ms = 0;     ///< reading the replica's part of the batch
-  double loss = 0;        ///< of the last step, over the global batch
+  double compute_ms = 0;            ///< forward and backward, mean of a step
+  double sync_ms = 0;               ///< from the end of backward until the parameters are new
+  double data_ms = 0;               ///< reading the replica's part of the batch
+  double loss = 0;                  ///< of the last step, over the global batch
+  int64_t wire_bytes_per_step = 0;  ///< of gradients, that a replica sends
 };
 
 /// Trains under `strategy` and measures. Collective over workers; all of them get the same loss.

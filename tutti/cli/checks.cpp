@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/comm/compression.h"
 
 namespace tutti::cli {
 namespace {
@@ -99,6 +100,19 @@ CLI::Validator one_of(std::string what, std::vector<std::string> known,
           return fmt::format("{} \"{}\" is not in this version; it has {}", what, text,
                              fmt::join(known, ", "));
         return unknown_message(what, text, known);
+      },
+      "");
+}
+
+CLI::Validator compression_word() {
+  return CLI::Validator(
+      [](std::string& text) {
+        try {
+          compression_from(text);
+          return std::string();
+        } catch (const UsageError& error) {
+          return std::string(error.what());
+        }
       },
       "");
 }

@@ -65,6 +65,28 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
       ->capture_default_str();
 }
 
+void add_reduction_flags(CLI::App& app, JobFlags& flags) {
+  std::vector<std::string> reductions = cross_device_names();
+  reductions.insert(reductions.begin(), "fused");
+  app.add_option("--reduction", flags.reduction,
+                 "How replicas add gradients: fused (adds and updates at once), all_reduce, "
+                 "to_one_device or hierarchical_copy; all give the same bits")
+      ->check(one_of("reduction", std::move(reductions)))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--compression", flags.compression,
+                 "Makes gradients smaller on their way: none, bf16, fp16, topk:RATIO, onebit or "
+                 "powersgd:RANK (docs/guide/reductions.md)")
+      ->check(compression_word())
+      ->type_name("KIND")
+      ->capture_default_str();
+  app.add_option("--compression-start", flags.compression_start,
+                 "Steps before this one are not compressed")
+      ->check(whole_number(0, int64_t{1} << 40))
+      ->type_name("STEP")
+      ->capture_default_str();
+}
+
 }  // namespace
 
 void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies) {
@@ -85,6 +107,7 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
   app.add_option("--learning-rate", flags.learning_rate, "Default: the optimizer's own (adam 1e-3)")
       ->check(positive_number(1e38))
       ->type_name("R");
+  add_reduction_flags(app, flags);
   app.add_option("--seed", flags.seed, "Of initial weights, order of samples and dropout")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->type_name("S")
@@ -144,6 +167,21 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   options.threads_per_replica = static_cast<int>(flags.threads.value_or(0));
   options.time_limit = millis_of(flags.time_limit_s);
   options.seed = flags.seed;
+  options.reduction = flags.reduction;
+  options.compression = compression_from(flags.compression);
+  options.compression.start_step = flags.compression_start;
+  options.compression.seed = flags.seed;
+  const bool gathers = options.compression.kind == Compression::Kind::top_k ||
+                       options.compression.kind == Compression::Kind::one_bit;
+  if (gathers && flags.reduction != "fused" && flags.reduction != "all_reduce")
+    throw UsageError(
+        fmt::format("--compression {} gathers what the replicas send and adds it everywhere, so "
+                    "that --reduction {} would have no part in it; leave one of the two out",
+                    flags.compression, flags.reduction));
+  if (options.compression.on() && flags.strategy == "independent")
+    throw UsageError(fmt::format(
+        "--compression {}: replicas of strategy independent send nothing that could be compressed",
+        flags.compression));
 
   const int replicas = num_replicas_of(flags);
   if (!flags.reduction_shape.empty()) {

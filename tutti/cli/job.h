@@ -32,6 +32,9 @@ struct JobFlags {
   std::string optimizer = "adam";
   std::optional<double> learning_rate;
   uint64_t seed = 0;
+  std::string reduction = "fused";
+  std::string compression = "none";
+  int64_t compression_start = 0;  ///< the first step that is compressed
 };
 
 /// Describes the flags on `app`. `extra_strategies` are known beside those of Strategy.

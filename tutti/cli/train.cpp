@@ -86,11 +86,15 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
              strategy.options().threads_per_replica,
              strategy.options().threads_per_replica == 1 ? "" : "s",
              strategy.reduction_shape().to_string(), flags.job.global_batch);
+  if (strategy.options().reduction != "fused")
+    fmt::print("gradients: reduction {}, compression {}\n", strategy.options().reduction,
+               describe(strategy.options().compression));
   std::fflush(stdout);
 }
 
 nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy,
-                               const History& history, const std::string& sha256) {
+                               const History& history, int64_t wire_bytes,
+                               const std::string& sha256) {
   return {{"model", flags.job.model},
           {"strategy", strategy.kind()},
           {"replicas", strategy.num_replicas_in_sync()},
@@ -104,7 +108,9 @@ nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy
           {"train_loss", history.column("train_loss")},
           {"val_loss", history.last("val_loss")},
           {"val_accuracy", history.last("val_accuracy")},
-          {"weights_sha256", sha256}};
+          {"weights_sha256", sha256},
+          {"compression", flags.job.compression},
+          {"wire_bytes_per_step", wire_bytes}};
 }
 
 void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const History& history) {
@@ -145,11 +151,13 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
                              .verbose = speaks ? 1 : 0,
                              .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on});
   const std::string sha256 = model.weights_sha256();
+  const int64_t wire_bytes = model.optimizer().wire_bytes_per_step();
   if (!flags.out.empty()) model.save(weights_file(flags));
   if (!speaks) return 0;
   if (!flags.out.empty()) history.save_csv(history_file(flags));
   if (!flags.json.empty())
-    write_file_atomically(flags.json, json_of(flags, strategy, history, sha256).dump(2) + "\n");
+    write_file_atomically(flags.json,
+                          json_of(flags, strategy, history, wire_bytes, sha256).dump(2) + "\n");
   say_what_came_out(flags, strategy, history);
   return 0;
 }
@@ -195,7 +203,9 @@ void add_train(CLI::App& app, int& exit_code) {
       "  tutti train mlp --data examples/data/quickdraw --epochs 3 --batch-size 256 --out "
       "runs/mlp\n"
       "  tutti train cnn --data examples/data/quickdraw --strategy multi_worker --replicas 2 "
-      "--json cnn.json\n\n"
+      "--json cnn.json\n"
+      "  tutti train mlp --data examples/data/quickdraw --strategy mirrored --replicas 2 "
+      "--compression topk:0.01\n\n"
       "N replicas give the same weights, bit for bit, as threads (mirrored), as processes\n"
       "(multi_worker) and in turn (one_device --replicas N). Exit codes: 0 done; 1 training "
       "failed;\n"

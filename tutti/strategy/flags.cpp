@@ -36,14 +36,22 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
   if (flag == "--shares") options.shares = shares_of(value);
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
+  if (flag == "--reduction") options.reduction = value;
+  if (flag == "--compression") {
+    const int64_t start_step = options.compression.start_step;
+    options.compression = compression_from(value);
+    options.compression.start_step = start_step;
+  }
+  if (flag == "--compression-start")
+    options.compression.start_step = number_of<int64_t>(flag, value, 0);
 }
 
 }  // namespace
 
 StrategyOptions take_strategy_flags(int& argc, char** argv) {
-  constexpr std::string_view kFlags[] = {"--strategy", "--replicas",   "--reduction-shape",
-                                         "--threads",  "--time-limit", "--seed",
-                                         "--shares"};
+  constexpr std::string_view kFlags[] = {
+      "--strategy", "--replicas", "--reduction-shape", "--threads",     "--time-limit",
+      "--seed",     "--shares",   "--reduction",       "--compression", "--compression-start"};
   StrategyOptions options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {

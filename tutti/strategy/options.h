@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "tutti/base/deadline.h"
+#include "tutti/comm/compression.h"
+#include "tutti/comm/cross_device.h"
 
 namespace tutti {
 
@@ -18,8 +20,14 @@ struct StrategyOptions {
   std::string reduction_shape;           ///< one_device: "4", "2x3", "3+1"; empty: one host
   int threads_per_replica = 0;           ///< 0: usable cores / replicas of this host, at least 1
   Millis time_limit{kDefaultTimeLimit};  ///< of every wait for another replica
-  bool pin = true;             ///< pin replicas to cores of their own when there are enough
-  uint64_t seed = 0;           ///< of factories and generators
+  bool pin = true;    ///< pin replicas to cores of their own when there are enough
+  uint64_t seed = 0;  ///< of factories and generators
+  /// How gradients of replicas are added: fused (with tutti's rules the fused step, which adds and
+  /// updates at once; all_reduce for torch optimizers), all_reduce, to_one_device,
+  /// hierarchical_copy. With any but fused, every replica updates its own parameters.
+  std::string reduction = "fused";
+  CrossDeviceFactory make_reduction{};  ///< one of the user's own; `reduction` becomes its name
+  Compression compression{};            ///< of what replicas exchange; never with the fused step
   std::vector<double> shares;  ///< of a batch and a slice, per replica, each > 0; empty: equal
 };
 

@@ -146,9 +146,24 @@ struct Optimizer::State final : WorldMember {
   std::vector<std::vector<at::Tensor>> gradients;  // by local replica, kept to save allocations
 };
 
+namespace {
+
+ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options) {
+  const ReplicatedOptions chosen = detail::replicated_options(strategy.options());
+  if (!options.compression.on()) options.compression = chosen.compression;
+  if (!options.reduction) options.reduction = chosen.reduction;
+  return options;
+}
+
+}  // namespace
+
 Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule)
     : state_(std::make_shared<State>(modules)) {
-  state_->bound(make_shared_updater(modules.strategy().world(), rule, state_->named()));
+  const Strategy strategy = modules.strategy();
+  const bool fused = strategy.options().reduction == "fused";
+  state_->bound(fused ? make_shared_updater(strategy.world(), rule, state_->named())
+                      : make_replicated_updater(strategy.world(), rule, state_->named(),
+                                                completed(strategy, {})));
   modules.strategy().follow(state_);
 }
 
@@ -156,15 +171,15 @@ Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory fac
                      const ReplicatedOptions& options)
     : state_(std::make_shared<State>(modules)) {
   state_->bound(make_replicated_updater(modules.strategy().world(), std::move(factory),
-                                        state_->named(), options));
+                                        state_->named(), completed(modules.strategy(), options)));
   modules.strategy().follow(state_);
 }
 
 Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule,
                      const ReplicatedOptions& options)
     : state_(std::make_shared<State>(modules)) {
-  state_->bound(
-      make_replicated_updater(modules.strategy().world(), rule, state_->named(), options));
+  state_->bound(make_replicated_updater(modules.strategy().world(), rule, state_->named(),
+                                        completed(modules.strategy(), options)));
   modules.strategy().follow(state_);
 }
 
@@ -202,6 +217,7 @@ void Optimizer::set_learning_rate(double learning_rate) {
   state_->updater->set_learning_rate(learning_rate);
 }
 double Optimizer::learning_rate() const { return state_->updater->learning_rate(); }
+int64_t Optimizer::wire_bytes_per_step() const { return state_->updater->wire_bytes_per_step(); }
 int64_t Optimizer::version() const { return state_->updater->version(); }
 Updater& Optimizer::updater() const noexcept { return *state_->updater; }
 

@@ -92,9 +92,11 @@ class Replicated {
 /// copy; copies share the state.
 class Optimizer {
  public:
-  /// The fused step with one of tutti's rules.
+  /// One of tutti's rules: the fused step, or, where the strategy's options name a reduction or a
+  /// compression, that and an update on every replica.
   Optimizer(const ReplicatedModules& modules, const optim::Rule& rule);
-  /// Any torch optimizer, made once per replica; gradients are all-reduced first.
+  /// Any torch optimizer, made once per replica; gradients are reduced first. What `options` do not
+  /// choose (reduction, compression) is the strategy's choice.
   Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
             const ReplicatedOptions& options = {});
   /// One of our rules on top of all-reduce, on every replica: the fused step's oracle and peer.
@@ -113,6 +115,8 @@ class Optimizer {
   void set_learning_rate(double learning_rate);
   double learning_rate() const;
   int64_t version() const;  ///< updates applied so far
+  /// Bytes of gradients that a replica sent in the last step (Updater::wire_bytes_per_step).
+  int64_t wire_bytes_per_step() const;
   Updater& updater() const noexcept;
 
  private:

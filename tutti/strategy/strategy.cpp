@@ -71,6 +71,28 @@ constexpr int kMostInTurn = 4096;
 
 int most_replicas(std::string_view kind) { return kind == "one_device" ? kMostInTurn : kMaxRanks; }
 
+// Reductions and compressions are chosen by name; "fused" means that none was.
+void resolve_reduction(StrategyOptions& options) {
+  check_compression(options.compression);
+  if (options.make_reduction) {
+    const auto own = options.make_reduction();
+    if (!own) throw UsageError("make_reduction returned null");
+    if (options.reduction != "fused" && options.reduction != own->name())
+      throw UsageError(
+          fmt::format("reduction \"{}\" and a make_reduction that makes \"{}\": give one",
+                      options.reduction, own->name()));
+    options.reduction = own->name();
+  } else if (options.reduction == "fused") {
+    if (options.compression.on()) options.reduction = "all_reduce";
+  } else {
+    std::vector<std::string> known = cross_device_names();
+    known.insert(known.begin(), "fused");
+    if (std::find(known.begin(), known.end(), options.reduction) == known.end())
+      throw UsageError(unknown_message("reduction", options.reduction, known));
+  }
+  check_replicated(detail::replicated_options(options));
+}
+
 std::string launcher_hint(int replicas) {
   return fmt::format("start it with: tutti run -n {} PROGRAM ARGS...", std::max(replicas, 2));
 }
@@ -308,10 +330,18 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
         world.local));
 }
 
+ReplicatedOptions detail::replicated_options(const StrategyOptions& options) {
+  ReplicatedOptions chosen{.compression = options.compression, .reduction = options.make_reduction};
+  if (!chosen.reduction && options.reduction != "fused" && options.reduction != "all_reduce")
+    chosen.reduction = cross_device_by_name(options.reduction);
+  return chosen;
+}
+
 Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<StrategyState>()) {
   check_options(options);
   detail::keep_freed_memory();
   state_->options = options;
+  resolve_reduction(state_->options);
   World world = make_world(state_->options);
   state_->enter(std::move(world));
   log(LogLevel::info, "strategy {}: {} replicas ({} here), reduction shape {}, {} threads each",

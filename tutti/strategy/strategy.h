@@ -21,6 +21,7 @@
 
 #include "tutti/data/dataset.h"
 #include "tutti/strategy/options.h"
+#include "tutti/sync/replicated_options.h"
 #include "tutti/sync/world.h"
 
 namespace tutti {
@@ -119,9 +120,17 @@ class Strategy {
 };
 
 /// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
-/// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica). Prints the error and
-/// exits with 2 when they are wrong.
+/// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica), --reduction NAME,
+/// --compression topk:0.01, --compression-start STEP. Prints the error and exits with 2 when they
+/// are wrong.
 Strategy strategy_from_flags(int& argc, char** argv);
+
+namespace detail {
+
+/// The reduction and compression that a strategy was given.
+ReplicatedOptions replicated_options(const StrategyOptions& options);
+
+}  // namespace detail
 
 /// sum(per_sample) / global_batch_size: the loss whose gradients, SUMMED over replicas, are those
 /// of the mean over the global batch. Zero, with a graph, for a replica without samples.

@@ -42,7 +42,9 @@ struct DistributedOptimizer::State {
       : optimizer(optimizer_in),
         parameters(tensors_of(named)),
         reducer(std::move(group), Layout::of(detail::slots_of(named)), parameters, options.op,
-                options.buckets, options.time_limit) {}
+                options.buckets, options.time_limit) {
+    check_replicated(options.buckets);
+  }
 
   torch::optim::Optimizer& optimizer;
   std::vector<at::Tensor> parameters;

@@ -2,7 +2,7 @@
 
 #include <torch/torch.h>
 
-#include <cstring>
+#include <algorithm>
 #include <numeric>
 
 #include "tutti/sync/tensors.h"
@@ -12,72 +12,43 @@ namespace {
 
 constexpr int64_t kLineBytes = 64;
 
-int64_t padded_bytes(const ParameterSlot& slot) {
-  return (slot.num_elements * size_of(slot.dtype) + kLineBytes - 1) / kLineBytes * kLineBytes;
-}
-
 }  // namespace
-
-std::vector<Bucket> plan_buckets(const Layout& layout, std::span<const int> order,
-                                 const ReplicatedOptions& options, std::vector<int64_t>& offsets) {
-  offsets.assign(layout.slots.size(), 0);
-  std::vector<Bucket> buckets;
-  int64_t end_bytes = 0;
-  for (int parameter : order) {
-    const ParameterSlot& slot = layout.slots[parameter];
-    if (!slot.trained) continue;
-    const int64_t limit = buckets.size() <= 1 ? options.first_bucket_bytes : options.bucket_bytes;
-    if (buckets.empty() || buckets.back().dtype != slot.dtype ||
-        end_bytes - buckets.back().begin_bytes >= limit)
-      buckets.push_back({.begin_bytes = end_bytes, .dtype = slot.dtype});
-    buckets.back().parameters.push_back(parameter);
-    offsets[parameter] = end_bytes;
-    end_bytes += padded_bytes(slot);
-    buckets.back().num_elements = (end_bytes - buckets.back().begin_bytes) / size_of(slot.dtype);
-  }
-  return buckets;
-}
 
 GradientReducer::GradientReducer(Group group, const Layout& layout,
                                  std::vector<at::Tensor> parameters, ReduceOp op,
-                                 const ReplicatedOptions& options, Millis limit)
+                                 const ReplicatedOptions& options, Millis limit, BucketState state)
     : group_(std::move(group)),
       layout_(layout),
       parameters_(std::move(parameters)),
-      op_(op),
-      options_(options),
       limit_(limit),
-      memory_(group_.allocate(std::max(layout.total_bytes, kLineBytes), limit)) {
-  base_ = static_cast<std::byte*>(memory_.parts[group_.rank()].data);
-  std::vector<int> reverse(layout_.slots.size());
-  std::iota(reverse.rbegin(), reverse.rend(), 0);
-  adopt(reverse);
+      reduction_(make_reduction(options)),
+      memory_(group_.allocate(std::max(layout.total_bytes, kLineBytes), limit)),
+      sums_(layout_, options, group_.reduction_shape(), op,
+            static_cast<std::byte*>(memory_.parts[group_.rank()].data), std::move(state)) {
+  view_buckets();
   hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); });
 }
 
 void GradientReducer::adopt(std::span<const int> order) {
-  buckets_ = plan_buckets(layout_, order, options_, offsets_);
-  bucket_of_.assign(layout_.slots.size(), -1);
+  sums_.adopt(order);
+  view_buckets();
+}
+
+void GradientReducer::view_buckets() {
   views_.assign(layout_.slots.size(), {});
-  for (int b = 0; b < static_cast<int>(buckets_.size()); ++b)
-    for (int parameter : buckets_[b].parameters) {
-      bucket_of_[parameter] = b;
-      views_[parameter] =
-          view_memory(base_ + offsets_[parameter], layout_.slots[parameter], memory_.owner);
-    }
-  // Padding between gradients is reduced with them; zeros keep it harmless.
-  std::memset(base_, 0, static_cast<size_t>(layout_.total_bytes));
+  for (int i = 0; i < static_cast<int>(views_.size()); ++i)
+    if (sums_.bucket_of(i) >= 0)
+      views_[i] = view_memory(sums_.gradient_of(i), layout_.slots[i], memory_.owner);
   reset();
 }
 
 void GradientReducer::reset() {
   missing_.clear();
-  for (const Bucket& bucket : buckets_)
+  for (const Bucket& bucket : sums_.buckets())
     missing_.push_back(static_cast<int>(bucket.parameters.size()));
   placed_.assign(layout_.slots.size(), 0);
   used_.assign(layout_.slots.size(), 0);
   works_.clear();
-  submitted_ = 0;
 }
 
 void GradientReducer::gradient_ready(int parameter) {
@@ -102,36 +73,55 @@ void GradientReducer::place(int parameter, const at::Tensor* gradient) {
   }
   placed_[parameter] = 1;
   used_[parameter] = gradient != nullptr;
-  --missing_[bucket_of_[parameter]];
+  --missing_[sums_.bucket_of(parameter)];
   if (!order_agreed_) observed_order_.push_back(parameter);
 }
 
 // In order of number on every rank, whatever the order in which gradients become ready.
 void GradientReducer::submit_full_buckets() {
-  while (submitted_ < buckets_.size() && missing_[submitted_] == 0) {
-    const Bucket& bucket = buckets_[submitted_++];
-    const MemorySpan span{base_ + bucket.begin_bytes, bucket.num_elements, bucket.dtype};
-    works_.push_back(group_.all_reduce(span, op_, limit_));
+  while (works_.size() < missing_.size() && missing_[works_.size()] == 0) {
+    const Exchange exchange = sums_.begin(static_cast<int>(works_.size()), used_);
+    works_.push_back(start_exchange(exchange, group_, *reduction_, limit_));
   }
   if (!works_.empty()) works_.back().test();
 }
 
 void GradientReducer::finish(std::span<const at::Tensor> gradients, double weight) {
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
-    if (bucket_of_[parameter] < 0 || placed_[parameter]) continue;
+    if (sums_.bucket_of(parameter) < 0 || placed_[parameter]) continue;
     const bool used = weight != 0 && parameter < static_cast<int>(gradients.size()) &&
                       gradients[parameter].defined();
     if (used) check_gradient(layout_.slots[parameter], gradients[parameter]);
     place(parameter, used ? &gradients[parameter] : nullptr);
   }
   submit_full_buckets();
-  works_.push_back(group_.all_reduce(span_of(std::span(used_)), ReduceOp::max, limit_));
+  used_work_ = group_.all_reduce(span_of(std::span(used_)), ReduceOp::max, limit_);
+}
+
+// Buckets go on in rounds, in order of number: an exchange of a later one is in flight while the
+// next of an earlier one is made.
+void GradientReducer::wait_for_buckets() {
+  std::vector<int> open(works_.size());
+  std::iota(open.begin(), open.end(), 0);
+  while (!open.empty()) {
+    std::vector<int> more;
+    for (int bucket : open) {
+      works_[bucket].wait(limit_);
+      const Exchange exchange = sums_.next(bucket);
+      if (exchange.kind == Exchange::Kind::none) continue;
+      works_[bucket] = start_exchange(exchange, group_, *reduction_, limit_);
+      more.push_back(bucket);
+    }
+    open = std::move(more);
+  }
+  used_work_.wait(limit_);
+  sums_.end_step();
 }
 
 void GradientReducer::wait() {
-  for (Work& work : works_) work.wait(limit_);
+  wait_for_buckets();
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
-    if (bucket_of_[parameter] < 0) continue;
+    if (sums_.bucket_of(parameter) < 0) continue;
     parameters_[parameter].mutable_grad() = used_[parameter] ? views_[parameter] : at::Tensor();
   }
   if (!order_agreed_) {

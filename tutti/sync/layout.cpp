@@ -61,6 +61,13 @@ std::vector<std::vector<Piece>> Layout::cut(std::span<const double> shares) cons
   return pieces;
 }
 
+int64_t Layout::trained_bytes() const {
+  int64_t bytes = 0;
+  for (const ParameterSlot& slot : slots)
+    if (slot.trained) bytes += slot.num_elements * size_of(slot.dtype);
+  return bytes;
+}
+
 std::string Layout::describe() const {
   std::string text;
   for (const auto& slot : slots)

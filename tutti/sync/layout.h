@@ -47,6 +47,9 @@ struct Layout {
   /// to `shares` (all > 0; usually equal). Every element is in exactly one piece.
   std::vector<std::vector<Piece>> cut(std::span<const double> shares) const;
 
+  /// Of the parameters that are trained, without padding.
+  int64_t trained_bytes() const;
+
   /// One line a parameter, "name dtype [shape]": ranks compare it to find the first difference.
   std::string describe() const;
 };

@@ -3,8 +3,11 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 
+#include "tutti/base/log.h"
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/sync/gradient_reducer.h"
 #include "tutti/sync/tensors.h"
@@ -91,7 +94,14 @@ struct Lane {
   std::unique_ptr<Stepper> stepper;
   std::unique_ptr<detail::GradientReducer> reducer;  // none when replicas take turns
   std::vector<at::Tensor> keep;                      // gradients of this turn
+  // Buckets of replicas that take turns, where a reduction or a compression was chosen.
+  Array memory;
+  std::unique_ptr<detail::BucketSums> sums;
 };
+
+bool is_chosen(const ReplicatedOptions& options) {
+  return options.reduction || options.compression.on();
+}
 
 class ReplicatedUpdater final : public Updater {
  public:
@@ -100,8 +110,10 @@ class ReplicatedUpdater final : public Updater {
       : factory_(std::move(factory)),
         options_(options),
         layout_(Layout::of(detail::slots_of(replicas.at(0)))) {
-    bind(world, std::move(replicas), {});
+    check_replicated(options_);
+    bind(world, std::move(replicas), {}, {});
     learning_rate_ = lanes_[0].stepper->learning_rate();
+    if (is_chosen(options_) && world_.first_rank == 0) say_what_was_chosen();
   }
 
   void begin(int replica) override {
@@ -144,6 +156,12 @@ class ReplicatedUpdater final : public Updater {
     learning_rate_ = learning_rate;
   }
   double learning_rate() const override { return learning_rate_; }
+  int64_t wire_bytes_per_step() const override {
+    const Lane& lane = lanes_[0];
+    if (lane.reducer) return lane.reducer->wire_bytes();
+    if (lane.sums) return lane.sums->wire_bytes();
+    return detail::sum_wire_bytes(layout_.trained_bytes(), world_.size);
+  }
   void require_whole() const override {}  // each replica has parameters of its own
 
   const std::vector<at::Tensor>& parameters(int replica) const override {
@@ -158,15 +176,27 @@ class ReplicatedUpdater final : public Updater {
       throw UsageError(
           "replicas with a torch optimizer cannot be added: its state cannot be copied");
     std::vector<std::unique_ptr<Stepper>> steppers;
+    std::vector<detail::BucketState> states;
+    for (Lane& lane : lanes_) {
+      if (lane.reducer) states.push_back(lane.reducer->take_state());
+      if (lane.sums) states.push_back(lane.sums->take_state());
+    }
     for (int local = 0; local < world.local; ++local)
       steppers.push_back(std::move(lanes_[local].stepper));
-    bind(world, std::move(replicas), std::move(steppers));
+    for (size_t gone = world.local; gone < states.size(); ++gone)
+      detail::fold_residuals(states[0].tensors, states[gone].tensors);
+    bind(world, std::move(replicas), std::move(steppers), std::move(states));
   }
 
  private:
   void bind(const World& world, std::vector<NamedTensors> replicas,
-            std::vector<std::unique_ptr<Stepper>> steppers);
+            std::vector<std::unique_ptr<Stepper>> steppers,
+            std::vector<detail::BucketState> states);
+  void make_sums(Lane& lane, detail::BucketState state);
+  void say_what_was_chosen() const;
   void update_in_turn();
+  void sum_plainly();
+  void sum_in_buckets();
   static void step(Lane& lane, double learning_rate);
 
   StepperFactory factory_;
@@ -174,6 +204,7 @@ class ReplicatedUpdater final : public Updater {
   Layout layout_;
   World world_;
   std::vector<Lane> lanes_;
+  std::unique_ptr<CrossDeviceReduction> reduction_in_turn_;
   std::atomic<double> learning_rate_{0};
   std::atomic<int64_t> version_{0};
   int pushed_in_turn_ = 0;
@@ -182,10 +213,12 @@ class ReplicatedUpdater final : public Updater {
 // A first binding gives each replica memory of its own: an earlier fused step may have left all of
 // them on one storage.
 void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> replicas,
-                             std::vector<std::unique_ptr<Stepper>> steppers) {
+                             std::vector<std::unique_ptr<Stepper>> steppers,
+                             std::vector<detail::BucketState> states) {
   world_ = world;
   lanes_.clear();
   lanes_.resize(world_.local);
+  states.resize(world_.local);
   for (int local = 0; local < world_.local; ++local) {
     Lane& lane = lanes_[local];
     for (auto& [name, tensor] : replicas[local]) {
@@ -193,13 +226,40 @@ void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> repli
       lane.parameters.push_back(tensor);
     }
     lane.stepper = steppers.empty() ? factory_(lane.parameters) : std::move(steppers[local]);
+    if (world_.in_turn() && is_chosen(options_)) make_sums(lane, std::move(states[local]));
   }
-  if (world_.in_turn()) return;
+  if (world_.in_turn()) {
+    if (!reduction_in_turn_) reduction_in_turn_ = detail::make_reduction(options_);
+    return;
+  }
   detail::for_each_local(world_, [&](int local) {
     Lane& lane = lanes_[local];
     lane.reducer = std::make_unique<detail::GradientReducer>(
-        world_.groups[local], layout_, lane.parameters, ReduceOp::sum, options_, world_.time_limit);
+        world_.groups[local], layout_, lane.parameters, ReduceOp::sum, options_, world_.time_limit,
+        std::move(states[local]));
   });
+}
+
+void ReplicatedUpdater::make_sums(Lane& lane, detail::BucketState state) {
+  lane.memory = Array::zeros(DType::uint8, {std::max<int64_t>(layout_.total_bytes, 1)});
+  lane.sums = std::make_unique<detail::BucketSums>(layout_, options_, world_.shape, ReduceOp::sum,
+                                                   static_cast<std::byte*>(lane.memory.data()),
+                                                   std::move(state));
+}
+
+void ReplicatedUpdater::say_what_was_chosen() const {
+  int64_t all = 0, coded = 0;
+  for (const ParameterSlot& slot : layout_.slots) {
+    if (!slot.trained) continue;
+    all += slot.num_elements;
+    if (compresses(options_.compression, slot.dtype, slot.shape)) coded += slot.num_elements;
+  }
+  log(LogLevel::info,
+      "gradients are reduced, then every replica is updated (not the fused step): reduction {}, "
+      "compression {}; {:.1f} % of the elements are compressed",
+      lanes_[0].reducer ? lanes_[0].reducer->reduction_name() : reduction_in_turn_->name(),
+      describe(options_.compression),
+      all == 0 ? 0.0 : 100 * static_cast<double>(coded) / static_cast<double>(all));
 }
 
 void ReplicatedUpdater::step(Lane& lane, double learning_rate) {
@@ -208,6 +268,21 @@ void ReplicatedUpdater::step(Lane& lane, double learning_rate) {
 }
 
 void ReplicatedUpdater::update_in_turn() {
+  if (lanes_[0].sums) {
+    sum_in_buckets();
+  } else {
+    sum_plainly();
+  }
+  for (Lane& lane : lanes_) {
+    step(lane, learning_rate_);
+    for (at::Tensor& parameter : lane.parameters) parameter.mutable_grad().reset();
+    lane.keep.clear();
+  }
+  version_ = version_ + 1;
+  pushed_in_turn_ = 0;
+}
+
+void ReplicatedUpdater::sum_plainly() {
   std::vector<const void*> inputs(world_.size);
   for (size_t i = 0; i < layout_.slots.size(); ++i) {
     const ParameterSlot& slot = layout_.slots[i];
@@ -227,13 +302,38 @@ void ReplicatedUpdater::update_in_turn() {
       lane.parameters[i].mutable_grad() = sum;
     }
   }
+}
+
+// As over a group: through each replica's buckets, in which the sums then lie.
+void ReplicatedUpdater::sum_in_buckets() {
+  const size_t count = layout_.slots.size();
+  std::vector<detail::BucketSums*> sums;
+  std::vector<std::vector<int32_t>> used;
+  std::vector<uint8_t> used_by_any(count, 0);
   for (Lane& lane : lanes_) {
-    step(lane, learning_rate_);
-    for (at::Tensor& parameter : lane.parameters) parameter.mutable_grad().reset();
-    lane.keep.clear();
+    used.emplace_back(count, 0);
+    for (size_t i = 0; i < count; ++i) {
+      const int parameter = static_cast<int>(i);
+      if (lane.sums->bucket_of(parameter) < 0) continue;
+      const auto bytes =
+          static_cast<size_t>(layout_.slots[i].num_elements * size_of(layout_.slots[i].dtype));
+      used.back()[i] = lane.keep[i].defined();
+      used_by_any[i] |= lane.keep[i].defined();
+      if (lane.keep[i].defined()) {
+        std::memcpy(lane.sums->gradient_of(parameter), lane.keep[i].data_ptr(), bytes);
+      } else {
+        std::memset(lane.sums->gradient_of(parameter), 0, bytes);
+      }
+    }
+    sums.push_back(lane.sums.get());
   }
-  version_ = version_ + 1;
-  pushed_in_turn_ = 0;
+  detail::sum_in_turn(sums, used, *reduction_in_turn_, world_.shape);
+  for (Lane& lane : lanes_)
+    for (size_t i = 0; i < count; ++i)
+      lane.parameters[i].mutable_grad() =
+          used_by_any[i] ? detail::view_memory(lane.sums->gradient_of(static_cast<int>(i)),
+                                               layout_.slots[i], lane.memory.owner())
+                         : at::Tensor();
 }
 
 }  // namespace

@@ -107,6 +107,11 @@ class SharedUpdater final : public Updater {
                       header_->begun.load()));
   }
 
+  // Every replica reads the part that it owns of all others' gradients.
+  int64_t wire_bytes_per_step() const override {
+    return (world_.size - 1) * layout_.trained_bytes() / world_.size;
+  }
+
   const std::vector<at::Tensor>& parameters(int replica) const override {
     return lanes_.at(replica).parameters;
   }

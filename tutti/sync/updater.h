@@ -20,6 +20,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/optim/rule.h"
 #include "tutti/sync/layout.h"
+#include "tutti/sync/replicated_options.h"
 #include "tutti/sync/world.h"
 
 namespace torch::optim {
@@ -66,9 +67,14 @@ class Updater {
   virtual const std::vector<at::Tensor>& parameters(int replica) const = 0;
   virtual const Layout& layout() const = 0;
 
+  /// Bytes of gradients that a replica sent to others in the last step, on average (for replicas
+  /// that take turns: that as many would send).
+  virtual int64_t wire_bytes_per_step() const = 0;
+
   /// Goes on in another world of thread replicas, with version, parameters and state kept.
   /// `replicas` are the local replicas of the new world; the first ones are those of the old.
-  /// Between steps.
+  /// What compression has kept back on a replica that leaves is added to replica 0's, so that no
+  /// gradient is lost. Between steps.
   virtual void rebind(const World& world, std::vector<NamedTensors> replicas) = 0;
 };
 
@@ -81,11 +87,6 @@ using TorchOptimizerFactory =
 /// Collective over workers: every worker calls it with the same parameters.
 std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Rule& rule,
                                              std::vector<NamedTensors> replicas);
-
-struct ReplicatedOptions {
-  int64_t bucket_bytes = 4 << 20;        ///< gradients of this size are reduced at once
-  int64_t first_bucket_bytes = 1 << 20;  ///< small, so that reduction starts early
-};
 
 /// All-reduce, then a step on every replica, with a torch optimizer or with one of our rules.
 std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimizerFactory factory,

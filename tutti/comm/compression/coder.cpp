@@ -82,7 +82,7 @@ Work start_exchange(const Exchange& exchange, Group& group, CrossDeviceReduction
                     Millis limit) {
   switch (exchange.kind) {
     case Exchange::Kind::none: break;
-    case Exchange::Kind::sum: return reduction.reduce(group, exchange.data, ReduceOp::sum, limit);
+    case Exchange::Kind::sum: return reduction.reduce(group, exchange.data, exchange.op, limit);
     case Exchange::Kind::gather: return group.all_gather(exchange.data, exchange.all, limit);
   }
   return {};
@@ -94,7 +94,7 @@ void exchange_in_turn(std::span<const Exchange> parts, CrossDeviceReduction& red
   if (parts[0].kind == Exchange::Kind::sum) {
     std::vector<MemorySpan> spans;
     for (const Exchange& part : parts) spans.push_back(part.data);
-    return reduction.reduce_in_turn(spans, ReduceOp::sum, shape);
+    return reduction.reduce_in_turn(spans, parts[0].op, shape);
   }
   for (const Exchange& to : parts) {
     auto* out = static_cast<std::byte*>(to.all.data);

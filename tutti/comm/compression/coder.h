@@ -24,8 +24,9 @@ namespace tutti::detail {
 struct Exchange {
   enum class Kind : uint8_t { none, sum, gather };
   Kind kind = Kind::none;
-  MemorySpan data{};  ///< sum: in place over the replicas; gather: this replica's part
-  MemorySpan all{};   ///< gather: all parts, in rank order
+  ReduceOp op = ReduceOp::sum;  ///< sum: or mean
+  MemorySpan data{};            ///< sum: in place over the replicas; gather: this replica's part
+  MemorySpan all{};             ///< gather: all parts, in rank order
 };
 
 /// A tensor that is coded, in its bucket.
