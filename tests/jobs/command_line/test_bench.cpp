@@ -104,6 +104,52 @@ TEST(BenchSmoke, StepGivesTheSameLossUnderEachStrategy) {
   }
 }
 
+TEST(BenchSmoke, StepTellsWhatACompressionSends) {
+  const auto figures = [](const std::string& strategy, const std::string& compression) {
+    const TempFolder folder;
+    const auto result = bench({"step", "--model", "mlp", "--strategy", strategy, "--replicas", "2",
+                               "--threads", "1", "--steps", "3", "--warmup", "1", "--data", kData,
+                               "--compression", compression, "--json", folder / "f.json"});
+    EXPECT_EQ(result.exit_code, 0) << strategy << result.err;
+    const json line = lines_of(folder / "f.json").at(0);
+    EXPECT_EQ(line.at("compression"), compression);
+    return line;
+  };
+  const auto bytes = [](const json& line) { return line.at("wire_bytes_per_step").get<int64_t>(); };
+  // mlp: 784 x 128 and 128 x 10 are compressed, 138 biases in tensors of whole lines are not.
+  constexpr int64_t kBiases = 4 * (128 + 16);
+  const std::pair<std::string, int64_t> cases[] = {
+      {"bf16", 2 * (100'352 + 1'280) + kBiases},
+      {"topk:0.01", 8 * (1'004 + 13) + kBiases},
+      {"onebit", 4 * (392 + 3'136 + 5 + 40) + kBiases},
+      {"powersgd:4", 4 * 4 * (784 + 128 + 128 + 10) + kBiases}};
+  EXPECT_EQ(bytes(figures("mirrored", "none")), 4 * (100'352 + 1'280 + 138) / 2) << "fused";
+  for (const auto& [compression, expected] : cases) {
+    const json in_turn = figures("one_device", compression);
+    const json processes = figures("multi_worker", compression);
+    EXPECT_EQ(bytes(in_turn), expected) << compression;
+    EXPECT_EQ(bytes(processes), expected) << compression;
+    EXPECT_EQ(in_turn.at("loss"), processes.at("loss")) << compression;
+  }
+}
+
+TEST(BenchSmoke, WrongReductionsAndCompressionsAreRefusedWithTheNearestWord) {
+  const std::pair<Words, const char*> cases[] = {
+      {{"--compression", "power-sgd:4"}, "did you mean \"powersgd\"?"},
+      {{"--compression", "topk:2"}, "expected 0 < ratio <= 1"},
+      {{"--reduction", "allreduce"}, "did you mean \"all_reduce\"?"},
+      {{"--compression", "onebit", "--strategy", "independent"},
+       "nothing that could be compressed"},
+  };
+  for (const auto& [more, says] : cases) {
+    Words words = {"step", "--model", "mlp", "--data", kData};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = bench(words);
+    EXPECT_EQ(result.exit_code, 2) << says;
+    EXPECT_THAT(result.err, HasSubstr(says));
+  }
+}
+
 TEST(BenchSmoke, AllReduce) {
   const TempFolder folder;
   for (const auto& [engine, ranks] : {std::pair{"shm", "3"}, std::pair{"solo", "1"}}) {

@@ -181,6 +181,21 @@ TEST(Train, SameWeightsHoweverReplicasArePlaced) {
   }
 }
 
+// The margin, in parts of the test samples, is what docs/guide/reductions.md states.
+TEST(Train, CompressedGradientsReachTheAccuracyOfWholeOnes) {
+  const auto accuracy = [](const std::string& compression) {
+    const json all = figures({"mlp", "--epochs", "3", "--strategy", "mirrored", "--replicas", "2",
+                              "--threads", "1", "--seed", "3", "--compression", compression});
+    EXPECT_EQ(all.at("compression"), compression);
+    EXPECT_GT(all.at("wire_bytes_per_step").get<int64_t>(), 0);
+    return all.at("val_accuracy").get<double>();
+  };
+  const double whole = accuracy("none");
+  EXPECT_GT(whole, 0.75);
+  for (const char* compression : {"bf16", "fp16", "topk:0.01", "onebit", "powersgd:4"})
+    EXPECT_GT(accuracy(compression), whole - 0.03) << compression;
+}
+
 TEST(Train, SeedsAndShapesMakeADifference) {
   const Words common = {"mlp", "--max-steps", "5", "--threads", "1"};
   const auto sha = [&](Words more) {

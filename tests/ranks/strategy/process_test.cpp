@@ -22,19 +22,25 @@ using test::sha_of;
 using test::strategy_of;
 using ::testing::HasSubstr;
 
-std::string train(const Strategy& strategy, const std::string& how) {
-  const auto trained = test::train(strategy, [&](const ReplicatedModules& modules) {
+// `how`: "fused", "replicated", or a reduction and a compression, "all_reduce onebit".
+std::string train(const std::string& kind, int replicas, const std::string& how) {
+  StrategyOptions options = test::options_of(kind, replicas);
+  const size_t space = how.find(' ');
+  if (space != std::string::npos) {
+    options.reduction = how.substr(0, space);
+    options.compression = compression_from(how.substr(space + 1));
+    options.compression.min_elements = 40;
+  }
+  const auto trained = test::train(Strategy(options), [&](const ReplicatedModules& modules) {
     const auto rule = optim::adam({.learning_rate = 0.01});
-    return how == "fused" ? Optimizer(modules, rule)
-                          : Optimizer(modules, rule, ReplicatedOptions{});
+    return how == "replicated" ? Optimizer(modules, rule, ReplicatedOptions{})
+                               : Optimizer(modules, rule);
   });
   return sha_of(trained.parameters) + fmt::format(" {:.17g}", fmt::join(trained.losses, " "));
 }
 
 RANK_PROGRAM(train_workers) {
-  const auto result =
-      train(strategy_of("multi_worker", std::stoi(rank.arguments[0])), rank.arguments[1]);
-  rank.mark("weights " + result);
+  rank.mark("weights " + train("multi_worker", std::stoi(rank.arguments[0]), rank.arguments[1]));
 }
 
 struct ProcessCase {
@@ -49,7 +55,7 @@ TEST_P(Processes, HaveTheBitsOfThePartsInTurn) {
   for (const std::string how : {"fused", "replicated"}) {
     const auto out = test::run_workers(workers, "train_workers", {std::to_string(replicas), how});
     ASSERT_EQ(out.exit_code, 0) << out.log;
-    const auto expected = train(strategy_of("one_device", replicas), how);
+    const auto expected = train("one_device", replicas, how);
     EXPECT_THAT(test::lines_after(out.log, "weights "),
                 ::testing::AllOf(::testing::SizeIs(workers), ::testing::Each(expected)))
         << out.log;
@@ -62,6 +68,33 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Processes,
                          [](const auto& info) {
                            return fmt::format("{}workers{}replicas", info.param.workers,
                                               info.param.replicas);
+                         });
+
+class Exchanges : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Exchanges, HaveTheBitsOfThePartsInTurn) {
+  const auto out = test::run_workers(2, "train_workers", {"2", GetParam()});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(
+      test::lines_after(out.log, "weights "),
+      ::testing::AllOf(::testing::SizeIs(2), ::testing::Each(train("one_device", 2, GetParam()))))
+      << out.log;
+}
+
+std::vector<std::string> all_exchanges() {
+  std::vector<std::string> all;
+  for (const auto& reduction : cross_device_names())
+    for (const char* compression : {" none", " bf16"}) all.push_back(reduction + compression);
+  for (const char* compression : {"fp16", "topk:0.05", "onebit", "powersgd:2"})
+    all.push_back(std::string("all_reduce ") + compression);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Chosen, Exchanges, ::testing::ValuesIn(all_exchanges()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::erase_if(name, [](char c) { return !std::isalnum(c); });
+                           return name;
                          });
 
 RANK_PROGRAM(unlike_models) {
@@ -207,6 +240,43 @@ TEST(ExistingLoop, AgreesWithOneProcessAndBetweenRanks) {
   ASSERT_EQ(weights.size(), 2u);
   EXPECT_EQ(weights[0], weights[1]);
   EXPECT_THAT(out.log, HasSubstr("difference below 1e-5: true"));
+}
+
+// The mean of what ranks send, whatever is sent.
+RANK_PROGRAM(compressed_loop) {
+  Group world = tutti::join();
+  torch::manual_seed(5);
+  torch::nn::Linear model(30, 4);
+  torch::optim::SGD sgd(model->parameters(), 0.5);
+  broadcast_parameters(*model, world);
+  Compression compression = compression_from(rank.arguments.at(0));
+  compression.min_elements = 100;
+  DistributedOptimizer optimizer(*model, sgd, world, {.buckets = {.compression = compression}});
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    (model(torch::ones({1, 30})).sum() * (world.rank() + 1)).backward();
+    optimizer.step();
+  }
+  const at::Tensor weight = model->weight.detach();
+  torch::manual_seed(5);
+  const auto moved = torch::nn::Linear(30, 4)->weight.detach() - weight;
+  // Gradients of one value everywhere: 1 and 2, so that all but top_k send them as they are.
+  rank.mark(
+      fmt::format("moved {:.3f} {:.3f}", moved.min().item<float>(), moved.max().item<float>()));
+}
+
+TEST(ExistingLoop, AveragesWhatIsCompressed) {
+  const std::pair<const char*, const char*> cases[] = {{"bf16", "2.250 2.250"},
+                                                       {"onebit", "2.250 2.250"},
+                                                       {"powersgd:1", "2.250 2.250"},
+                                                       {"topk:1", "2.250 2.250"}};
+  for (const auto& [compression, moved] : cases) {
+    const auto out = test::run_workers(2, "compressed_loop", {compression});
+    EXPECT_EQ(out.exit_code, 0) << out.log;
+    EXPECT_THAT(test::lines_after(out.log, "moved "),
+                ::testing::AllOf(::testing::SizeIs(2), ::testing::Each(moved)))
+        << compression << out.log;
+  }
 }
 
 RANK_PROGRAM(second_backward) {
