@@ -23,6 +23,8 @@ namespace detail {
 namespace {
 
 constexpr int64_t kLineBytes = 64;
+// Bytes of a compression in words: a word and four numbers of at most 20 digits fit.
+constexpr size_t kWordsOfCompression = 160;
 
 int64_t padded_bytes(const ParameterSlot& slot) {
   return (slot.num_elements * size_of(slot.dtype) + kLineBytes - 1) / kLineBytes * kLineBytes;
@@ -34,6 +36,27 @@ std::unique_ptr<CrossDeviceReduction> make_reduction(const ReplicatedOptions& op
   auto made = options.reduction ? options.reduction() : cross_device_by_name("all_reduce")();
   if (!made) throw UsageError("the factory of the cross-device reduction returned null");
   return made;
+}
+
+// Ranks that differ in the first factor alone would make the same calls and the wrong sums.
+void compare_compression(Group group, const Compression& compression, Millis limit) {
+  std::string mine =
+      fmt::format("{}, start_step {}, min_elements {}, seed {}", to_string(compression),
+                  compression.start_step, compression.min_elements, compression.seed);
+  mine.resize(kWordsOfCompression, ' ');
+  std::vector<char> bytes(mine.begin(), mine.end());
+  std::vector<char> all(bytes.size() * static_cast<size_t>(group.size()));
+  group.all_gather(span_of(std::span(bytes)), span_of(std::span(all)), limit).wait(limit);
+  const auto words_of = [&](int rank) {
+    const std::string_view words(all.data() + rank * kWordsOfCompression, kWordsOfCompression);
+    return words.substr(0, words.find_last_not_of(' ') + 1);
+  };
+  for (int rank = 1; rank < group.size(); ++rank)
+    if (words_of(rank) != words_of(0))
+      throw Mismatch(
+          fmt::format("the replicas compress gradients differently:\n  rank 0: {}\n  rank {}: {}\n"
+                      "  give every worker the same options",
+                      words_of(0), rank, words_of(rank)));
 }
 
 std::vector<Bucket> plan_buckets(const Layout& layout, std::span<const int> order,

@@ -22,6 +22,9 @@ namespace tutti::detail {
 /// none.
 std::unique_ptr<CrossDeviceReduction> make_reduction(const ReplicatedOptions& options);
 
+/// Collective: Mismatch naming both when any rank was given another compression than rank 0.
+void compare_compression(Group group, const Compression& compression, Millis limit);
+
 /// Parameters whose gradients travel together: consecutive in the order, of one dtype, all
 /// compressed or none.
 struct Bucket {

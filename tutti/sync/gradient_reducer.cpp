@@ -25,6 +25,7 @@ GradientReducer::GradientReducer(Group group, const Layout& layout,
       memory_(group_.allocate(std::max(layout.total_bytes, kLineBytes), limit)),
       sums_(layout_, options, group_.reduction_shape(), op,
             static_cast<std::byte*>(memory_.parts[group_.rank()].data), std::move(state)) {
+  if (options.compression.on()) compare_compression(group_, options.compression, limit_);
   view_buckets();
   hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); });
 }

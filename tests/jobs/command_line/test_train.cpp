@@ -191,9 +191,12 @@ TEST(Train, CompressedGradientsReachTheAccuracyOfWholeOnes) {
     return all.at("val_accuracy").get<double>();
   };
   const double whole = accuracy("none");
-  EXPECT_GT(whole, 0.75);
-  for (const char* compression : {"bf16", "fp16", "topk:0.01", "onebit", "powersgd:4"})
-    EXPECT_GT(accuracy(compression), whole - 0.03) << compression;
+  EXPECT_GT(whole, 0.7);
+  const std::pair<const char*, double> margins[] = {{"bf16", 0.02},      {"fp16", 0.02},
+                                                    {"topk:0.01", 0.08}, {"topk:0.1", 0.03},
+                                                    {"onebit", 0.03},    {"powersgd:4", 0.03}};
+  for (const auto& [compression, margin] : margins)
+    EXPECT_GT(accuracy(compression), whole - margin) << compression;
 }
 
 TEST(Train, SeedsAndShapesMakeADifference) {
