@@ -58,12 +58,29 @@ TEST_P(BuiltIn, HasTheSameBitsForReplicasThatTakeTurns) {
   }
 }
 
+// A program's own messages between the same members are not taken for the reduction's.
+TEST_P(BuiltIn, LeavesMessagesOfTheProgramAlone) {
+  test::run_all_members(test::make_engines("shm", 2), [&](Group group) {
+    float token = static_cast<float>(group.rank() + 10), got = 0;
+    const int other = 1 - group.rank();
+    Work sent = group.send(span_of(std::span(&token, 1)), other, 0, kLimit);
+    float value = 1;
+    cross_device_by_name(GetParam())()
+        ->reduce(group, span_of(std::span(&value, 1)), ReduceOp::sum, kLimit)
+        .wait(kLimit);
+    EXPECT_EQ(value, 2);
+    group.recv(span_of(std::span(&got, 1)), other, 0, kLimit).wait(kLimit);
+    sent.wait(kLimit);
+    EXPECT_EQ(got, static_cast<float>(other + 10));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Reductions, BuiltIn, testing::ValuesIn(cross_device_names()),
                          [](const auto& info) { return info.param; });
 
 TEST(CrossDeviceNames, UnknownOnesGetTheNearest) {
-  EXPECT_THAT(test::message_of<UsageError>([] { cross_device_by_name("to-one-devise"); }),
-              HasSubstr("did you mean \"to_one_device\"?"));
+  EXPECT_THAT(test::message_of<UsageError>([] { cross_device_by_name("hierarchical-copi"); }),
+              HasSubstr("did you mean \"hierarchical_copy\"?"));
 }
 
 }  // namespace
