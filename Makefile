@@ -38,7 +38,7 @@ python: setup  ## install backend "tutti" for PyTorch into .venv (tools/setup --
 
 python-test: python  ## the backend's tests, then PyTorch's own on gloo and on tutti (about 10 minutes)
 	.venv/bin/python -m pip install --quiet --requirement python/tests/requirements.txt
-	cd python/tests && $(CURDIR)/.venv/bin/python -m unittest test_backend test_training
+	cd python/tests && $(CURDIR)/.venv/bin/python -m unittest test_backend test_training test_hosts
 	.venv/bin/python python/tests/run_torch_tests.py
 
 lint: build  ## check format, floors, budgets, documentation programs, and clang-tidy's findings

@@ -1,0 +1,114 @@
+"""Backend "tutti" between hosts: network namespaces stand for machines.
+
+    python -m unittest python/tests/test_hosts.py      (make python-test; needs root and ip(8))
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+LIMIT_S = 120
+
+# One rank: RANK, WORLD_SIZE and MASTER_ADDR come from the environment, the store is a file.
+PROGRAM = """
+import os, sys
+import torch, torch.distributed as dist, tutti.torch
+store, engine = sys.argv[1:]
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.set_num_threads(1)
+dist.init_process_group("tutti", init_method=f"file://{store}", rank=rank, world_size=ranks)
+assert tutti.torch.engine() == engine, tutti.torch.engine()
+parts = [torch.randn(70_001, generator=torch.Generator().manual_seed(r)) for r in range(ranks)]
+data = parts[rank].clone()
+dist.all_reduce(data)
+everybody = [torch.empty_like(data) for _ in range(ranks)]
+dist.all_gather(everybody, data)
+assert all(torch.equal(other, data) for other in everybody)
+assert torch.allclose(data, sum(parts), atol=1e-5)
+room = torch.zeros(1000)
+works = [dist.isend(torch.full((1000,), float(rank)), (rank + 1) % ranks),
+         dist.irecv(room, (rank - 1) % ranks)]
+for work in works:
+    work.wait()
+assert torch.equal(room, torch.full((1000,), float((rank - 1) % ranks)))
+pair = dist.new_group([0, ranks - 1])
+if rank in (0, ranks - 1):
+    data = torch.ones(5)
+    dist.all_reduce(data, group=pair, async_op=True).get_future().wait()
+    assert torch.equal(data, torch.full((5,), 2.0))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def ip(*words):
+    subprocess.run(["ip", *words], check=True)
+
+
+def can_make_namespaces():
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"tutti-try-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return made.returncode == 0
+
+
+@unittest.skipUnless(can_make_namespaces(), "network namespaces need root and ip(8)")
+class Hosts(unittest.TestCase):
+    """Two namespaces joined by a cable: 10.77.0.1 and 10.77.0.2."""
+
+    def setUp(self):
+        self.hosts = [f"tutti-py-{os.getpid()}-{host}" for host in "ab"]
+        self.addCleanup(self.remove_hosts)
+        for host in self.hosts:
+            ip("netns", "add", host)
+            ip("-n", host, "link", "set", "lo", "up")
+        a, b = self.hosts
+        ip("link", "add", "eth0", "netns", a, "type", "veth", "peer", "name", "eth0", "netns", b)
+        for number, host in enumerate(self.hosts, 1):
+            ip("-n", host, "address", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            ip("-n", host, "link", "set", "eth0", "up")
+
+    def remove_hosts(self):
+        for host in self.hosts:
+            subprocess.run(["ip", "netns", "del", host], capture_output=True)
+
+    def run_on(self, host_of_rank, engine):
+        with tempfile.TemporaryDirectory() as folder:
+            processes = []
+            for rank, host in enumerate(host_of_rank):
+                environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(host_of_rank)))
+                environment["MASTER_ADDR"] = "10.77.0.1"
+                command = ["ip", "netns", "exec", self.hosts[host], sys.executable, "-c", PROGRAM]
+                processes.append(
+                    subprocess.Popen(
+                        [*command, f"{folder}/store", engine],
+                        env=environment,
+                        stderr=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+            try:
+                for rank, process in enumerate(processes):
+                    _, words = process.communicate(timeout=LIMIT_S)
+                    self.assertEqual(process.returncode, 0, f"rank {rank}: {words[-2000:]}")
+            finally:
+                for process in processes:
+                    process.kill()
+
+    def test_one_rank_a_host(self):
+        self.run_on([0, 1], "tcp")
+
+    def test_two_ranks_a_host(self):
+        self.run_on([0, 0, 1, 1], "hier")
+
+    def test_unequal_hosts(self):
+        self.run_on([0, 0, 1], "hier")
+
+
+if __name__ == "__main__":
+    unittest.main()
