@@ -17,6 +17,11 @@
 namespace tutti {
 namespace {
 
+// OpenSSL would take itself down in exit(), under the threads that still listen and log there. Set
+// before main(), since whatever uses OpenSSL first decides.
+[[maybe_unused]] const int openssl_outlives_exit =
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+
 constexpr std::string_view kBlanks = " \t\r\n";
 constexpr size_t kHexDigits = 2 * Token::kBytes;
 
