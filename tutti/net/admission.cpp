@@ -52,16 +52,21 @@ FileDescriptor make_wake() {
 
 void RefusalLog::refused(const std::string& from, std::string_view why, TimePoint now) {
   emit("net.refused", {{"from", std::string_view(from)}, {"why", why}});
-  if (now - window_ >= kWindow) {
-    if (in_window_ > kLines) {
-      log(LogLevel::warning, "{}: refused {} more connections", place_, in_window_ - kLines);
-    }
-    window_ = now;
-    in_window_ = 0;
-  }
+  sum_up(now, false);
+  if (in_window_ == 0) window_ = now;
+  last_ = from;
   if (++in_window_ <= kLines) {
     log(LogLevel::warning, "{}: refused a connection from {}: {}", place_, from, why);
   }
+}
+
+void RefusalLog::sum_up(TimePoint now, bool ends) {
+  if (in_window_ == 0 || (!ends && now - window_ < kWindow)) return;
+  if (in_window_ > kLines) {
+    log(LogLevel::warning, "{}: refused {} more connections, the last from {}", place_,
+        in_window_ - kLines, last_);
+  }
+  in_window_ = 0;
 }
 
 Admission::Admission(FileDescriptor socket, std::string place, const Credentials& credentials,
@@ -85,8 +90,10 @@ void Admission::run(const std::function<void()>& tick) {
   while (!stopped_.load()) {
     wait();
     drop_late();
+    log_.sum_up(Clock::now(), false);
     tick();
   }
+  log_.sum_up(Clock::now(), true);
   pending_.clear();
 }
 

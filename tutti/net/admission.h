@@ -23,7 +23,7 @@
 namespace tutti::detail {
 
 /// Logs who was turned away, as a warning with the address, and emits the event "net.refused"
-/// (from, why). Of a flood it logs the first of each time, then how many more there were.
+/// (from, why). Of a flood it logs the first of each window, then how many more there were.
 class RefusalLog {
  public:
   static constexpr int kLines = 20;  ///< logged a window
@@ -32,11 +32,14 @@ class RefusalLog {
   explicit RefusalLog(std::string place) : place_(std::move(place)) {}
   /// `from` is the other side's address; `now` is given for tests.
   void refused(const std::string& from, std::string_view why, TimePoint now);
+  /// Says how many more there were, once the window is over; at once when `ends`.
+  void sum_up(TimePoint now, bool ends);
 
  private:
   std::string place_;
   TimePoint window_{};
   int in_window_ = 0;
+  std::string last_;  // who was turned away last
 };
 
 /// Bounds on what strangers can take.

@@ -360,11 +360,24 @@ TEST(RefusalLog, AFloodDoesNotFillTheLog) {
   detail::RefusalLog log("port 1");
   const TimePoint start = Clock::now();
   for (int i = 0; i < 3 * detail::RefusalLog::kLines; ++i) log.refused("10.0.0.9:5", "why", start);
+  log.sum_up(start, false);  // too early
   log.refused("10.0.0.9:5", "why", start + detail::RefusalLog::kWindow);
   const std::string text = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), detail::RefusalLog::kLines + 2);
   EXPECT_THAT(text, HasSubstr("port 1: refused a connection from 10.0.0.9:5: why"));
-  EXPECT_THAT(text, HasSubstr("refused 40 more connections"));
+  EXPECT_THAT(text, HasSubstr("refused 40 more connections, the last from 10.0.0.9:5"));
+}
+
+TEST(RefusalLog, SaysAtTheEndHowManyThereWere) {
+  testing::internal::CaptureStderr();
+  detail::RefusalLog log("port 1");
+  const TimePoint start = Clock::now();
+  for (int i = 0; i < detail::RefusalLog::kLines + 3; ++i) log.refused("a", "why", start);
+  log.sum_up(start, true);
+  log.sum_up(start, true);  // all is said
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), detail::RefusalLog::kLines + 1);
+  EXPECT_THAT(text, HasSubstr("refused 3 more connections"));
 }
 
 }  // namespace
