@@ -340,7 +340,7 @@ TEST(TcpClosed, OneStreamOfSeveralEndsTheGroup) {
     hand.data.reset();
     EXPECT_THAT(errors_of({hand.engine}, all_reduce(n))[0],
                 AllOf(StartsWith("PeerLost: all_reduce #1"), HasSubstr("rank 1 (a test)"),
-                      HasSubstr("look first at the last lines of rank 1's log")));
+                      HasSubstr("look first at the last lines of its log")));
   }
 }
 

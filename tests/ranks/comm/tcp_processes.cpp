@@ -96,8 +96,8 @@ struct Ending {
 };
 
 constexpr Ending kEndings[] = {
-    {"kill", SIGKILL, "PeerLost", "look first at the last lines of rank 1's log"},
-    {"exit", 0, "PeerLost", "look first at the last lines of rank 1's log"},
+    {"kill", SIGKILL, "PeerLost", "look first at the last lines of its log"},
+    {"exit", 0, "PeerLost", "look first at the last lines of its log"},
     {"throw", 0, "PeerLost", "rank 1 left the group"},
     {"garbage", 0, "PeerLost", "rank 1 sent what is no frame"},
     {"stop", SIGSTOP, "Timeout", "silent: rank 1"},

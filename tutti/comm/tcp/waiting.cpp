@@ -229,8 +229,8 @@ void TcpEngine::fail_lost(int rank, const std::string& why) {
   const bool left = control_.state(rank) == ControlLinks::State::left;
   fail(FailureKind::peer_lost,
        left ? fmt::format("{} left the group; {}", control_.name(rank), last_call_words(rank))
-            : fmt::format("{}; {}\n  look first at the last lines of rank {}'s log", why,
-                          last_call_words(rank), rank));
+            : fmt::format("{}; {}\n  look first at the last lines of its log", why,
+                          last_call_words(rank)));
 }
 
 void TcpEngine::fail_unexpected(int from, const FrameHeader& got, int64_t expected_length) {
