@@ -10,6 +10,7 @@ namespace tutti {
 namespace {
 
 const std::string kPurpose = "rendezvous";
+const std::string kServer = "the rendezvous, beside rank 0";
 
 }  // namespace
 
@@ -52,9 +53,8 @@ std::unique_ptr<Link> JobLinks::link_to_rendezvous(const Credentials& credential
                                                    const Deadline& deadline) {
   const Facts facts{.purpose = kPurpose, .rank = place_.worker};
   if (!place_.hosts_rendezvous)
-    return connect_link_with_retry(place_.rendezvous, credentials, facts, "the rendezvous",
-                                   deadline);
-  auto [ours, theirs] = make_link_pair("the rendezvous", place_.name);
+    return connect_link_with_retry(place_.rendezvous, credentials, facts, kServer, deadline);
+  auto [ours, theirs] = make_link_pair(kServer, place_.name);
   server_->add(std::move(theirs));
   return std::move(ours);
 }

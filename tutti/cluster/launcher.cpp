@@ -267,7 +267,14 @@ void Job::serve_events() {
 
 void Job::take_signals() {
   while (const int signal = signals_->take()) {
-    if (!deaths_before_signal_) deaths_before_signal_ = deaths_.size();
+    if (!deaths_before_signal_) {
+      deaths_before_signal_ = deaths_.size();
+      // Before the workers go, so that nobody takes their loss for the cause.
+      if (other_nodes_)
+        other_nodes_->tell_failure(
+            first_worker(),
+            fmt::format("{} was told to end by SIG{}", other_nodes_->name(), sigabbrev_np(signal)));
+    }
     ending_.on_signal(signal, Clock::now());
   }
 }
@@ -277,7 +284,12 @@ void Job::hear_other_nodes() {
   const auto failure =
       other_nodes_->first_failure(first_worker(), first_worker() + options_.num_workers);
   if (!failure) return;
-  if (failure_elsewhere_ || !root()) failure_elsewhere_ = failure;
+  if (ending_.first_signal() != 0) return;  // what fails from then on follows from it
+  // Workers that died here because they lost a peer are no cause.
+  const bool cause_here = std::any_of(deaths_.begin(), deaths_.end(), [](const auto& death) {
+    return death.failed && !death.lost_a_peer;
+  });
+  if (failure_elsewhere_ || !cause_here) failure_elsewhere_ = failure;
   ending_.on_failure(Clock::now());
 }
 

@@ -15,11 +15,12 @@ namespace tutti {
 /// This launcher among those of a job over several nodes; each starts as many workers. All of them
 /// hold the job's token (TUTTI_TOKEN_FILE or TUTTI_TOKEN).
 struct NodePlace {
-  int node = 0;                     ///< 0-based; node 0 has the rendezvous
-  int num_nodes = 1;                ///< 1: no rendezvous and no token
-  std::string rendezvous;           ///< host:port, of node 0
-  std::string job;                  ///< id of the job; "": made from the token
-  Millis limit{kDefaultTimeLimit};  ///< wait for the other launchers
+  int node = 0;                       ///< 0-based; node 0 has the rendezvous
+  int num_nodes = 1;                  ///< 1: no rendezvous and no token
+  std::string rendezvous;             ///< host:port, of node 0
+  std::string job;                    ///< id of the job; "": made from the token
+  Millis limit{kDefaultTimeLimit};    ///< wait for the other launchers
+  Millis silence{kDefaultTimeLimit};  ///< node 0: a process that says nothing for so long is lost
 };
 
 struct LaunchOptions {

@@ -16,6 +16,15 @@ namespace {
 
 constexpr size_t kIdLetters = 16;
 
+/// "node 1 (ranks 2 to 3, host b, pid 77)"
+std::string words_of_node(const NodePlace& place, int num_workers) {
+  const int each = num_workers / place.num_nodes;
+  const int first = place.node * each;
+  const std::string ranks = each == 1 ? fmt::format("rank {}", first)
+                                      : fmt::format("ranks {} to {}", first, first + each - 1);
+  return fmt::format("node {} ({}, {})", place.node, ranks, process_words());
+}
+
 /// The same on all nodes, which share nothing but the token; it says nothing about it.
 std::string job_of_token(const Token& token) {
   Sha256 hash;
@@ -35,7 +44,7 @@ Token require_token() {
 }  // namespace
 
 OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
-    : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : name_(words_of_node(place, num_workers)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw Error("launch: eventfd: " + errno_words(errno));
   const Deadline deadline(place.limit);
   const Token token = require_token();
@@ -46,8 +55,9 @@ OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
           .num_workers = num_workers,
           .rendezvous = parse_host_port(place.rendezvous, "--rendezvous"),
           .hosts_rendezvous = place.node == 0,
-          .name = fmt::format("node {} ({})", place.node, process_words()),
+          .name = name_,
           .interface = interface == nullptr ? "" : interface,
+          .silence = place.silence,
           .events = {.lost = [this](int worker,
                                     const std::string& words) { hear({worker, words, false}); },
                      .failed = [this](int worker,

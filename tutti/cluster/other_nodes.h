@@ -15,7 +15,7 @@ namespace tutti::detail {
 
 /// A worker of another node that failed, or was lost.
 struct FailureElsewhere {
-  int worker = -1;
+  int worker = -1;  ///< -1: a whole node, or the rendezvous
   std::string words;
   bool told_by_launcher = false;  ///< which knows how it ended, and not only that it has gone
 };
@@ -27,6 +27,8 @@ class OtherNodes {
   /// token, numbers that differ), Mismatch (wrong token), Timeout naming nodes.
   OtherNodes(const NodePlace& place, int num_workers);
 
+  /// This launcher: "node 1 (ranks 2 to 3, host b, pid 77)".
+  const std::string& name() const noexcept { return name_; }
   const std::string& job() const noexcept { return job_; }
   /// Readable when first_failure() may have something new.
   int descriptor() const noexcept { return wake_.get(); }
@@ -39,6 +41,7 @@ class OtherNodes {
  private:
   void hear(FailureElsewhere failure);
 
+  const std::string name_;
   std::string job_;
   FileDescriptor wake_;  // an eventfd
   std::mutex mutex_;     // guards what follows

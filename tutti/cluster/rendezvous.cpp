@@ -127,12 +127,12 @@ void Rendezvous::listen() {
         keep(detail::decode_rendezvous(*text));
       }
       if (Clock::now() - heard >= silence_)
-        return lose(
-            -1, fmt::format("{} was silent for {} ms", stream_.link().peer(), silence_.count()));
+        return lose_rendezvous(
+            fmt::format("{} was silent for {} ms", stream_.link().peer(), silence_.count()));
     }
   } catch (const std::exception& error) {
     hear_last_words();
-    lose(-1, error.what());
+    lose_rendezvous(error.what());
   }
 }
 
@@ -168,17 +168,24 @@ void Rendezvous::keep(const RendezvousMessage& message) {
 }
 
 void Rendezvous::lose(int worker, const std::string& words) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (first_loss_.empty()) first_loss_ = words;
+  }
+  changed_.notify_all();
+  const bool launcher = worker < 0;
+  if (events_.lost && (launcher || worker != options_.worker)) events_.lost(worker, words);
+}
+
+void Rendezvous::lose_rendezvous(const std::string& words) {
   bool news = true;
   {
     const std::scoped_lock lock(mutex_);
-    if (worker < 0) {
-      news = !over_ && !ends_;  // the end of a rendezvous that nobody needs any more
-      over_ = true;
-    }
-    if (news && first_loss_.empty()) first_loss_ = words;
+    news = !over_ && !ends_;  // else the end of a rendezvous that nobody needs any more
+    over_ = true;
   }
+  if (news) return lose(-1, words);
   changed_.notify_all();
-  if (news && events_.lost && worker != options_.worker) events_.lost(worker, words);
 }
 
 std::vector<std::string> Rendezvous::exchange(std::string_view key, int rank, int size,

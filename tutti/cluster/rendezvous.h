@@ -64,6 +64,7 @@ class Rendezvous {
   void hear_last_words();
   void keep(const detail::RendezvousMessage& message);
   void lose(int worker, const std::string& words);
+  void lose_rendezvous(const std::string& words);
   void send(const detail::RendezvousMessage& message);
   bool send_what_waits();
   std::string ask_who(const std::string& key);
@@ -82,7 +83,7 @@ class Rendezvous {
   std::map<std::string, int, std::less<>> readers_;  // ranks here that have yet to read a result
   std::map<std::string, std::string, std::less<>> who_;
   std::string first_loss_;
-  bool over_ = false;  // the rendezvous has ended in order
+  bool over_ = false;  // the rendezvous has ended, or is lost
   bool ends_ = false;
 
   std::thread thread_;

@@ -98,6 +98,19 @@ TEST_F(RendezvousTest, LostWorkerEndsAnExchangeAndIsNamed) {
   EXPECT_THAT(zero->first_loss(), HasSubstr("rank 1"));
 }
 
+TEST_F(RendezvousTest, LostLauncherIsNamedToTheOthers) {
+  serve(2);
+  std::promise<std::string> heard;
+  const auto staying =
+      join(-1, 2, {.lost = [&](int, const std::string& words) { heard.set_value(words); }});
+  TextStream leaving(link("node 1"), detail::kMaxRendezvousBytes);
+  leaving.send(encode(detail::RendezvousMessage{.kind = detail::RendezvousMessage::Kind::hello,
+                                                .number = 2,
+                                                .text = "node 1 (rank 1)"}));
+  leaving.link().shutdown();
+  EXPECT_THAT(heard.get_future().get(), HasSubstr("node 1 (rank 1) closed its connection"));
+}
+
 TEST_F(RendezvousTest, FailureIsTold) {
   serve(2);
   std::promise<std::string> heard;
