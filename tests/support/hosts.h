@@ -7,6 +7,7 @@
 /// Needs root and the program `ip` (Debian: iproute2): why_not() says what is missing.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,12 @@ class TestHosts {
   /// Takes the wire of a host away: packets vanish, nobody is told.
   void cut(int host) const;
 
+  /// Runs `work` in a thread that is on a host, and waits for it.
+  void on(int host, const std::function<void()>& work) const;
+
+  /// Processes of every host that are still there when `limit` has passed: "host 1: 4711 name".
+  std::vector<std::string> left_running(Millis limit) const;
+
  private:
   std::string name(int host) const;
   const int count_;
@@ -42,8 +49,14 @@ struct NodesOptions {
   KillPlan kill{};                       ///< `rank`: the node whose launcher is meant
   std::vector<std::string> environment;  ///< extra NAME=value
   std::string wrong_token_on;            ///< number of a node that holds another token
+  int nodes = 0;                         ///< the first so many hosts; 0: all of them
+  Millis silence{20'000};                ///< after which who says nothing is lost
   Millis limit{60'000};
 };
+
+inline constexpr int kRendezvousPort = 29500;  ///< on host 0, of run_nodes()
+const std::string& token_of_hosts();           ///< of run_nodes()
+const std::string& wrong_token_of_hosts();     ///< of wrong_token_on
 
 /// Runs a launcher on every host, each with `workers` workers of the rank program. The log of an
 /// outcome is as run_workers() says.

@@ -177,6 +177,7 @@ class Watch {
     kill(target.outcome.pid, options_.kill.signal);
     killed_ = true;
     killed_at_ = Clock::now();
+    if (options_.kill.then) options_.kill.then();
   }
 
   void wait_for_events() {

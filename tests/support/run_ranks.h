@@ -40,6 +40,8 @@ struct KillPlan {
   int rank = -1;         ///< whom; -1 nobody
   std::string after;     ///< once this rank has printed a line that contains this; "" at start
   int signal = SIGKILL;  ///< or SIGSTOP, ... A stopped rank is killed when all others have ended.
+                         ///< 0: none is sent
+  std::function<void()> then{};  ///< called at that moment too, while the ranks go on
 };
 
 struct RunOptions {
