@@ -102,7 +102,7 @@ TEST(TcpMismatch, OfCountsAndOfOptions) {
 
 TEST(TcpSilence, TimeoutNamesTheSilentRankAndWhatItDidLast) {
   for (int64_t n : kLengths) {
-    std::atomic<int> over{0};
+    std::atomic<int> over{0}, ready{0};
     const auto errors = errors_of(test::make_engines("tcp", 3), [&](Group group) {
       all_reduce(10)(group);
       if (group.rank() == 2) {
@@ -111,6 +111,7 @@ TEST(TcpSilence, TimeoutNamesTheSilentRankAndWhatItDidLast) {
       }
       const auto count = std::shared_ptr<void>(nullptr, [&](void*) { ++over; });
       std::vector<float> data(n);
+      for (++ready; ready < 2;) std::this_thread::yield();
       group.all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{60}).wait();
     });
     EXPECT_EQ(errors[2], "");
@@ -199,12 +200,12 @@ TEST(TcpAbort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
 // In the middle of long messages: their frames are half written when the group fails, and the
 // buffers are freed at once. Address and thread sanitizer watch this one.
 TEST(TcpAbort, InTheMiddleOfMessagesAndCollectives) {
-  for (uint32_t round = 0; round < 30; ++round) {
+  for (uint32_t round = 0; round < 12; ++round) {
     const auto members = test::make_engines("tcp", 3);
     std::atomic<int> entered{0};
     std::thread outside([&] {
       while (entered < 3) std::this_thread::yield();
-      for (uint32_t i = 0; i < round * 10; ++i) std::this_thread::yield();
+      for (uint32_t i = 0; i < round * 25; ++i) std::this_thread::yield();
       members[round % 3]->abort(FailureKind::aborted, "enough");
     });
     const auto errors = errors_of(members, [&](Group group) {

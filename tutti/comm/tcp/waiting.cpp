@@ -16,10 +16,10 @@ namespace {
 
 // A sleeper looks around at least so often.
 constexpr Millis kSlice{100};
-// How long a rank is asked what it does before it counts as silent; and how long the news of why a
-// stream ended may take behind its end.
-constexpr Millis kLeastAsking{50};
-constexpr Millis kMostAsking{200};
+// How long a rank is asked what it does before it counts as silent: long enough for a busy machine,
+// since blaming the wrong rank costs more. How long the news of why a stream ended may take behind
+// its end.
+constexpr Millis kAskingLimit{250};
 constexpr Millis kNewsLimit{100};
 // A link that never stops moving must not hide the control links.
 constexpr uint32_t kMovesPerLook = 256;
@@ -289,13 +289,12 @@ void TcpEngine::fail_late(Ticket ticket, Millis limit) {
   // Whoever has something to tell does so now.
   service_control();
   check_failed();
-  const Millis patience = std::clamp(limit / 4, kLeastAsking, kMostAsking);
-  ask_all(patience);
+  ask_all(kAskingLimit);
   // All that wait for the same rank pass their limits together: the lowest speaks for them.
   for (int r = 0; r < rank_; ++r)
     if (const Known& known = known_[static_cast<size_t>(r)];
         known.answered && known.in_call && known.number == completed_) {
-      wait_for_news(r, patience);
+      wait_for_news(r, kAskingLimit);
       break;
     }
   fail(FailureKind::timeout,
