@@ -1,0 +1,168 @@
+// The same program under other launchers, real ones where this machine has them: it finds its place
+// in the variables that they set, meets the others at the rendezvous and sums with them.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+
+#include "tutti/base/error.h"
+#include "tutti/cluster/join.h"
+#include "tutti/net/address.h"
+#include "tutti/net/connect.h"
+#include "tutti/net/credentials.h"
+#include "tutti/net/listener.h"
+
+#include "tests/support/command.h"
+#include "tests/support/run_ranks.h"
+#include "tests/support/run_workers.h"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+using Variables = std::vector<std::string>;
+
+const std::string kToken = "TUTTI_TOKEN=" + std::string(64, '7');
+const std::string kProgram = "TUTTI_TEST_PROGRAM=sum_under_a_launcher";
+
+/// What a user's main() does: errors of use end it with code 2.
+RANK_PROGRAM(sum_under_a_launcher) {
+  try {
+    Group world = join(20s);
+    std::vector<int64_t> values = {1, world.rank()};
+    world.all_reduce_now(span_of(std::span(values)), ReduceOp::sum);
+    if (values[0] != world.size() || values[1] != world.size() * (world.size() - 1) / 2)
+      throw Error(fmt::format("sums {} and {}", values[0], values[1]));
+    rank.mark(fmt::format("rank {} of {}: sums right, {}", world.rank(), world.size(),
+                          job_of_this_process().value().source));
+  } catch (const UsageError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fflush(nullptr);
+    std::_Exit(2);
+  }
+}
+
+std::string own_path() {
+  std::array<char, 4096> path{};
+  return readlink("/proc/self/exe", path.data(), path.size() - 1) > 0 ? path.data() : "";
+}
+
+/// A port of 127.0.0.1 that nobody has just now.
+uint16_t free_port() {
+  const HostPort any{"127.0.0.1", 0};
+  return Listener(resolve(any, Deadline(5s)).front(), {Token::random(), "port"}).address().port();
+}
+
+/// A process for each set of variables, all at once.
+std::vector<RankOutcome> start_each(const std::vector<Variables>& all) {
+  std::vector<std::future<RankOutcome>> running;
+  for (const Variables& variables : all)
+    running.push_back(std::async(std::launch::async, [variables] {
+      return run_ranks(1, "sum_under_a_launcher", {.environment = variables})[0];
+    }));
+  std::vector<RankOutcome> outcomes;
+  for (auto& one : running) outcomes.push_back(one.get());
+  return outcomes;
+}
+
+/// Both sum under `make(worker)` with a token; without one each says what to do, with code 2.
+void expect_two_that_sum(const std::function<Variables(int)>& make, const std::string& source) {
+  std::vector<Variables> with = {make(0), make(1)};
+  for (Variables& variables : with) variables.push_back(kToken);
+  const auto outcomes = start_each(with);
+  for (int worker : {0, 1}) {
+    const RankOutcome& outcome = outcomes[static_cast<size_t>(worker)];
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
+    EXPECT_THAT(outcome.log,
+                HasSubstr(fmt::format("rank {} of 2: sums right, {}", worker, source)));
+  }
+  for (const RankOutcome& outcome : start_each({make(0), make(1)})) {
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.log;
+    EXPECT_THAT(outcome.log, AllOf(HasSubstr("no token"), HasSubstr("export TUTTI_TOKEN=")));
+  }
+}
+
+TEST(Launchers, VariablesOfTorchrunByHand) {
+  const std::string port = std::to_string(free_port());
+  expect_two_that_sum(
+      [&](int worker) {
+        const std::string number = std::to_string(worker);
+        return Variables{"RANK=" + number,     "WORLD_SIZE=2",          "LOCAL_RANK=" + number,
+                         "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
+      },
+      "RANK");
+}
+
+TEST(Launchers, TfConfig) {
+  const std::string cluster = fmt::format(
+      R"("cluster": {{"worker": ["127.0.0.1:{}", "127.0.0.1:{}"]}})", free_port(), free_port());
+  expect_two_that_sum(
+      [&](int worker) {
+        return Variables{fmt::format(
+            R"(TF_CONFIG={{{}, "task": {{"type": "worker", "index": {}}}}})", cluster, worker)};
+      },
+      "TF_CONFIG");
+}
+
+TEST(Launchers, VariablesOfSlurm) {
+  const std::string port = std::to_string(free_port());
+  expect_two_that_sum(
+      [&](int worker) {
+        const std::string number = std::to_string(worker);
+        return Variables{"SLURM_JOB_ID=17",
+                         "SLURM_STEP_ID=0",
+                         "SLURM_PROCID=" + number,
+                         "SLURM_LOCALID=" + number,
+                         "SLURM_NODEID=0",
+                         "SLURM_NTASKS=2",
+                         "SLURM_STEP_NUM_TASKS=2",
+                         "SLURM_STEP_NUM_NODES=1",
+                         "SLURM_STEP_TASKS_PER_NODE=2",
+                         "SLURM_STEP_NODELIST=127.0.0.1",
+                         "SLURM_STEP_RESV_PORTS=" + port};
+      },
+      "Slurm");
+}
+
+/// A launcher's whole command: both ranks sum and it ends with 0; without a token it fails, and the
+/// ranks say what to do.
+void expect_command_sums(const std::vector<std::string>& command, Variables variables,
+                         int code_without_token) {
+  variables.push_back(kProgram);
+  const CommandResult without = run_command(command, variables, 120s);
+  EXPECT_EQ(without.exit_code, code_without_token) << without.out << without.err;
+  EXPECT_THAT(without.out + without.err,
+              AllOf(HasSubstr("no token"), HasSubstr("export TUTTI_TOKEN=")));
+  variables.push_back(kToken);
+  const CommandResult with = run_command(command, variables, 120s);
+  EXPECT_EQ(with.exit_code, 0) << with.out << with.err;
+  EXPECT_THAT(lines_after(with.out, "of 2: sums right"), SizeIs(2)) << with.out << with.err;
+}
+
+TEST(Launchers, RealMpirun) {
+  const std::string mpirun = TUTTI_TEST_MPIRUN;
+  if (mpirun.empty()) GTEST_SKIP() << "no mpirun on this machine";
+  expect_command_sums(
+      {mpirun, "-n", "2", own_path()},
+      {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+       "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl_base_warn_component_unused=0"},
+      2);
+}
+
+TEST(Launchers, RealTorchrun) {
+  const std::string torchrun = TUTTI_TEST_TORCHRUN;
+  if (torchrun.empty()) GTEST_SKIP() << "no torchrun on this machine";
+  expect_command_sums({torchrun, "--no-python", "--nproc-per-node", "2", "--master-addr",
+                       "127.0.0.1", "--master-port", std::to_string(free_port()), own_path()},
+                      {}, 1);  // its own code for failed ranks
+}
+
+}  // namespace
+}  // namespace tutti::test
