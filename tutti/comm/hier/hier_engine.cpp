@@ -143,9 +143,7 @@ void HierEngine::progress(Ticket ticket, const Deadline& deadline) {
     const auto pending = collective ? entries_.front().program->pending() : Program::Pending{};
     try {
       if (collective && !messages_in_flight()) {
-        const bool inside = pending.engine == parts_.inside.get();
-        const Millis more = inside ? kBehindOtherHosts : Millis{0};
-        pending.engine->progress(pending.ticket, Deadline(first.left() + more));
+        pending.engine->progress(pending.ticket, first);
       } else if (!collective) {
         parts_.across->progress(message->second, deadline);
       } else if (first.passed()) {

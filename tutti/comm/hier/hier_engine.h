@@ -38,9 +38,6 @@ class HierEngine final : public Engine {
   const HierParts& parts() const noexcept { return parts_; }
 
  private:
-  // An engine between hosts asks those that are late for up to 200 ms, and tells what it knows.
-  static constexpr Millis kBehindOtherHosts{400};
-
   struct Entry {
     Operation operation;
     Deadline deadline;
@@ -73,7 +70,6 @@ class HierEngine final : public Engine {
   Region host_region(const MemorySpan& whole, std::span<const int64_t> counts, int host) const;
   Array& scratch(int index, DType dtype, int64_t num_elements);
   Operation with_limit(const Entry& entry, Operation operation) const;
-  Operation with_limit_inside(const Entry& entry, Operation operation) const;
 
   // The queue and its failures (hier_engine.cpp).
   bool advance(Ticket ticket);

@@ -65,33 +65,25 @@ Operation HierEngine::with_limit(const Entry& entry, Operation operation) const 
   return operation;
 }
 
-/// The same for an operation of this host's ranks, which may wait for one that waits for another
-/// host: that one's limit passes first, and it says who did not come.
-Operation HierEngine::with_limit_inside(const Entry& entry, Operation operation) const {
-  operation = with_limit(entry, std::move(operation));
-  operation.limit += kBehindOtherHosts;
-  return operation;
-}
-
 /// Partial sums of this host, of the slices that this rank carries.
 Ticket HierEngine::reduce_inside(const Entry& entry, const Region& region, const Array& partial) {
   const Operation operation =
-      with_limit_inside(entry, {.collective = Collective::reduce_scatter,
-                                .reduce = entry.operation.reduce,
-                                .input = region.span,
-                                .output = part_of(partial.span(), 0, region.mine_count),
-                                .input_counts = region.local_counts,
-                                .partial = true});
+      with_limit(entry, {.collective = Collective::reduce_scatter,
+                         .reduce = entry.operation.reduce,
+                         .input = region.span,
+                         .output = part_of(partial.span(), 0, region.mine_count),
+                         .input_counts = region.local_counts,
+                         .partial = true});
   return parts_.inside->submit({&operation, 1});
 }
 
 /// Every local rank gives the slices that it carries to the others.
 Ticket HierEngine::gather_inside(const Entry& entry, const Region& region) {
   const Operation operation =
-      with_limit_inside(entry, {.collective = Collective::all_gather,
-                                .input = part_of(region.span, region.mine_begin, region.mine_count),
-                                .output = region.span,
-                                .output_counts = region.local_counts});
+      with_limit(entry, {.collective = Collective::all_gather,
+                         .input = part_of(region.span, region.mine_begin, region.mine_count),
+                         .output = region.span,
+                         .output_counts = region.local_counts});
   return parts_.inside->submit({&operation, 1});
 }
 
@@ -218,11 +210,11 @@ Program HierEngine::all_gather(Entry& entry) {
   const auto first = counts.begin() + first_of_host_[static_cast<size_t>(host_)];
   Engine& inside = *parts_.inside;
   const Region mine = host_region(operation.output, counts, host_);
-  const Operation together = with_limit_inside(
-      entry, {.collective = Collective::all_gather,
-              .input = operation.input,
-              .output = mine.span,
-              .output_counts = std::vector<int64_t>(first, first + inside.size())});
+  const Operation together =
+      with_limit(entry, {.collective = Collective::all_gather,
+                         .input = operation.input,
+                         .output = mine.span,
+                         .output_counts = std::vector<int64_t>(first, first + inside.size())});
   co_await Program::Until{&inside, inside.submit({&together, 1})};
   std::vector<Program::Until> waits;
   for (int h = 0; h < static_cast<int>(first_of_host_.size()); ++h) {
@@ -249,7 +241,7 @@ Program HierEngine::broadcast(Entry& entry) {
   const int root_host = static_cast<int>(after - first_of_host_.begin()) - 1;
   const Region region = region_of(operation.output);
   if (host_ == root_host) {
-    Operation here = with_limit_inside(entry, operation);
+    Operation here = with_limit(entry, operation);
     here.root = operation.root - first_of_host_[static_cast<size_t>(host_)];
     co_await Program::Until{&inside, inside.submit({&here, 1})};
   }
@@ -264,14 +256,13 @@ Program HierEngine::broadcast(Entry& entry) {
 
 Program HierEngine::barrier(Entry& entry) {
   const Operation operation = with_limit(entry, entry.operation);
-  const Operation here = with_limit_inside(entry, entry.operation);
   Engine& inside = *parts_.inside;
-  co_await Program::Until{&inside, inside.submit({&here, 1})};
+  co_await Program::Until{&inside, inside.submit({&operation, 1})};
   if (first_slice_ == 0 && end_slice_ > 0) {
     Engine& rail = *parts_.rails.front();
     co_await Program::Until{&rail, rail.submit({&operation, 1})};
   }
-  co_await Program::Until{&inside, inside.submit({&here, 1})};
+  co_await Program::Until{&inside, inside.submit({&operation, 1})};
 }
 
 /// What gains nothing from the hierarchy: every rank has something else for every other.
