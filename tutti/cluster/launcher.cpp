@@ -447,7 +447,8 @@ LaunchResult Job::result() const {
     result.workers.push_back(worker.result);
     result.workers.back().last_lines = output_.last_lines(index_of(worker));
   }
-  if (failure_elsewhere_) {
+  // Other nodes' limits pass too when a worker of this one is stopped.
+  if (failure_elsewhere_ && stopped_worker_ < 0) {
     result.exit_code = 1;
     result.root_worker = failure_elsewhere_->worker;
     result.root_cause = failure_elsewhere_->words;
