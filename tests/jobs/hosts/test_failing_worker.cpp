@@ -1,9 +1,9 @@
 // Jobs over several hosts: a worker fails; every other one and every launcher names it.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
-#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/join.h"
@@ -14,6 +14,7 @@ namespace tutti::test {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
@@ -29,9 +30,10 @@ RANK_PROGRAM(fail_over_hosts) {
       if (step == 100 && std::to_string(world.rank()) == rank.arguments.at(1)) {
         if (rank.arguments.at(0) == "kill") std::raise(SIGKILL);
         if (rank.arguments.at(0) == "stop") std::raise(SIGSTOP);
+        if (rank.arguments.at(0) == "late") pause();
+        if (rank.arguments.at(0) == "disagree") data.resize(9'999);
         if (rank.arguments.at(0) == "throw") throw DataError("row 17 is damaged");
       }
-      if (step == 100 && rank.arguments.at(0) == "wait") std::this_thread::sleep_for(1s);
       world.all_reduce(span_of(std::span(data)), ReduceOp::mean, limit).wait(limit);
     }
   } catch (const std::exception& error) {
@@ -47,7 +49,7 @@ TEST_F(Hosts, KilledWorkerIsNamedOnEveryHost) {
   const auto nodes = run_nodes(hosts, 2, "fail_over_hosts", {"kill", "1", "20000"});
   EXPECT_EQ(nodes[0].exit_code, 128 + SIGKILL) << nodes[0].log;
   EXPECT_EQ(nodes[1].exit_code, 1) << nodes[1].log;
-  const auto survivors = lines_after(logs_of(nodes), "survivor: ");
+  const auto survivors = lines_after(logs_of(nodes), "] survivor: ");
   EXPECT_EQ(survivors.size(), 3U) << logs_of(nodes);
   EXPECT_THAT(survivors, Each(HasSubstr("rank 1"))) << logs_of(nodes);
   for (const RankOutcome& node : nodes)
@@ -66,8 +68,44 @@ TEST_F(Hosts, ErrorOfAWorkerIsTheRootCauseOnEveryHost) {
 TEST_F(Hosts, StoppedWorkerIsNamedWhenALimitPasses) {
   const TestHosts hosts(2);
   const auto nodes = run_nodes(hosts, 1, "fail_over_hosts", {"stop", "1", "1000"});
-  EXPECT_THAT(lines_after(nodes[0].log, "survivor: "), Each(HasSubstr("rank 1"))) << nodes[0].log;
+  EXPECT_THAT(lines_after(nodes[0].log, "] survivor: "), Each(HasSubstr("rank 1"))) << nodes[0].log;
   for (const RankOutcome& node : nodes) EXPECT_NE(node.exit_code, 0) << node.log;
+}
+
+TEST_F(Hosts, StoppedWorkerIsTheCauseOnItsHost) {
+  const TestHosts hosts(2);
+  const auto nodes = run_nodes(hosts, 2, "fail_over_hosts", {"stop", "1", "1000"});
+  EXPECT_THAT(last_line(nodes[0]), HasSubstr("rank 1 was stopped (SIGSTOP)")) << nodes[0].log;
+  for (const RankOutcome& node : nodes) {
+    EXPECT_FALSE(node.timed_out) << node.log;
+    EXPECT_EQ(node.exit_code, 1) << node.log;
+  }
+}
+
+/// On the host of the late one, that is. Ranks of other hosts name whom they wait for themselves:
+/// that may be a rank which waits for the late one.
+TEST_F(Hosts, LateWorkerIsNamedWhenALimitPasses) {
+  const TestHosts hosts(2);
+  const auto nodes = run_nodes(hosts, 2, "fail_over_hosts", {"late", "1", "1000"});
+  const auto survivors = lines_after(logs_of(nodes), "] survivor: ");
+  EXPECT_EQ(survivors.size(), 3U) << logs_of(nodes);
+  EXPECT_THAT(survivors, Each(HasSubstr("silent: rank "))) << logs_of(nodes);
+  EXPECT_THAT(lines_after(nodes[0].log, "] survivor: "), Each(HasSubstr("silent: rank 1 (")));
+  for (const RankOutcome& node : nodes) {
+    EXPECT_FALSE(node.timed_out) << node.log;
+    EXPECT_EQ(node.exit_code, 1) << node.log;
+  }
+}
+
+TEST_F(Hosts, DisagreementIsToldOnEveryHost) {
+  const TestHosts hosts(2);
+  const auto nodes = run_nodes(hosts, 2, "fail_over_hosts", {"disagree", "1", "20000"});
+  const auto survivors = lines_after(logs_of(nodes), "] survivor: ");
+  EXPECT_EQ(survivors.size(), 4U) << logs_of(nodes);
+  EXPECT_THAT(survivors, Each(AllOf(HasSubstr("rank 1"), HasSubstr("10000 float32"),
+                                    HasSubstr("9999 float32"))))
+      << logs_of(nodes);
+  for (const RankOutcome& node : nodes) EXPECT_EQ(node.exit_code, 1) << node.log;
 }
 
 }  // namespace
