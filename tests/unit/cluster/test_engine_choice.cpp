@@ -1,8 +1,9 @@
 #include <gmock/gmock.h>
 
-#include "tests/support/message_of.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/engine_choice.h"
+
+#include "tests/support/message_of.h"
 
 namespace tutti {
 namespace {
@@ -20,14 +21,20 @@ TEST(EngineChoice, FollowsWhereTheRanksAre) {
   const Case cases[] = {
       {"alone", {.replicas_per_host = {1}}, "solo", "there is one rank"},
       {"one host", {.replicas_per_host = {4}}, "shm", "all 4 ranks are on one host"},
-      {"a host each", {.replicas_per_host = {1, 1, 1}}, "tcp",
+      {"a host each",
+       {.replicas_per_host = {1, 1, 1}},
+       "tcp",
        "each of the 3 ranks is on a host of its own"},
       {"equal hosts", {.replicas_per_host = {2, 2}}, "hier", "4 ranks are on 2 hosts (2+2)"},
       {"unequal hosts", {.replicas_per_host = {3, 1}}, "hier", "4 ranks are on 2 hosts (3+1)"},
-      {"mpirun", {.replicas_per_host = {2, 2}, .mpi_built = true, .mpi_launcher = true}, "mpi",
+      {"mpirun",
+       {.replicas_per_host = {2, 2}, .mpi_built = true, .mpi_launcher = true},
+       "mpi",
        "mpirun, which started them"},
-      {"mpirun, one host", {.replicas_per_host = {2}, .mpi_built = true, .mpi_launcher = true},
-       "shm", "one host"},
+      {"mpirun, one host",
+       {.replicas_per_host = {2}, .mpi_built = true, .mpi_launcher = true},
+       "shm",
+       "one host"},
       {"mpirun, no MPI", {.replicas_per_host = {1, 1}, .mpi_launcher = true}, "tcp", "of its own"},
       {"asked", {.asked = "tcp", .replicas_per_host = {4}}, "tcp", "it was asked for"},
   };
@@ -40,12 +47,19 @@ TEST(EngineChoice, FollowsWhereTheRanksAre) {
 
 TEST(EngineChoice, RefusesWhatCannotServe) {
   const Case cases[] = {
-      {"hosts share no memory", {.asked = "shm", .replicas_per_host = {1, 1}}, "",
+      {"hosts share no memory",
+       {.asked = "shm", .replicas_per_host = {1, 1}},
+       "",
        "engine \"shm\": each of the 2 ranks is on a host of its own; use hier, tcp or auto"},
-      {"one host has no levels", {.asked = "hier", .replicas_per_host = {2}}, "", "use shm or auto"},
+      {"one host has no levels",
+       {.asked = "hier", .replicas_per_host = {2}},
+       "",
+       "use shm or auto"},
       {"more than one rank", {.asked = "solo", .replicas_per_host = {2}}, "", "use auto"},
       {"no MPI", {.asked = "mpi", .replicas_per_host = {2}}, "", "not in this build"},
-      {"no mpirun", {.asked = "mpi", .replicas_per_host = {2}, .mpi_built = true}, "",
+      {"no mpirun",
+       {.asked = "mpi", .replicas_per_host = {2}, .mpi_built = true},
+       "",
        "mpirun did not start these ranks"},
       {"no NCCL", {.asked = "nccl", .replicas_per_host = {2}}, "", "not in this build"},
       {"a typing error", {.asked = "shn", .replicas_per_host = {2}}, "", "did you mean \"shm\"?"},

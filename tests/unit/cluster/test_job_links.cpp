@@ -3,11 +3,12 @@
 
 #include <future>
 
-#include "tests/support/message_of.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/net/connect_link.h"
+
+#include "tests/support/message_of.h"
 
 namespace tutti {
 namespace {
@@ -51,7 +52,8 @@ TEST_F(JobLinksTest, WorkersMeet) {
   auto other = std::async(std::launch::async, [&] {
     return one->rendezvous().exchange("k", 1, 2, "b", Deadline(kLimit));
   });
-  EXPECT_THAT(zero_->rendezvous().exchange("k", 0, 2, "a", Deadline(kLimit)), ElementsAre("a", "b"));
+  EXPECT_THAT(zero_->rendezvous().exchange("k", 0, 2, "a", Deadline(kLimit)),
+              ElementsAre("a", "b"));
   other.get();
 }
 
