@@ -2,14 +2,36 @@
 /// between them.
 #pragma once
 
+#include <map>
+#include <memory>
+#include <mutex>
 #include <numeric>
 #include <span>
 #include <vector>
 
-#include "tests/support/comm.h"
 #include "tutti/comm/hier/hier.h"
 
+#include "tests/support/comm.h"
+
 namespace tutti::test {
+
+/// Groups that are split off: whoever of the members comes first makes all of it.
+class Regroups {
+ public:
+  std::shared_ptr<Engine> take(const std::string& key, const std::vector<int>& members, int rank) {
+    const std::scoped_lock lock(mutex_);
+    auto& engines = made_[key];
+    if (engines.empty())
+      engines = members.size() == 1 ? std::vector{make_solo()}
+                                    : make_shm_threads(static_cast<int>(members.size()));
+    const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
+    return std::move(engines[static_cast<size_t>(place)]);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::vector<std::shared_ptr<Engine>>> made_;
+};
 
 /// The members of one hier group over hosts of so many ranks, in rank order.
 inline std::vector<std::shared_ptr<Engine>> make_hier_threads(const std::vector<int>& per_host,
@@ -19,13 +41,13 @@ inline std::vector<std::shared_ptr<Engine>> make_hier_threads(const std::vector<
   const int slices = *std::max_element(per_host.begin(), per_host.end());
   const int hosts = static_cast<int>(per_host.size());
   const auto across = make_shm_threads(ranks, options);
+  const auto regroups = std::make_shared<Regroups>();
   std::vector<std::vector<std::shared_ptr<Engine>>> rails;
   for (int s = 0; s < slices; ++s) rails.push_back(make_shm_threads(hosts, options));
   std::vector<std::shared_ptr<Engine>> engines;
   for (int h = 0; h < hosts; ++h) {
     const int here = per_host[static_cast<size_t>(h)];
-    const auto inside =
-        here == 1 ? std::vector{make_solo()} : make_shm_threads(here, options);
+    const auto inside = here == 1 ? std::vector{make_solo()} : make_shm_threads(here, options);
     for (int l = 0; l < here; ++l) {
       const int rank = static_cast<int>(engines.size());
       HierParts parts{.rank = rank,
@@ -33,11 +55,14 @@ inline std::vector<std::shared_ptr<Engine>> make_hier_threads(const std::vector<
                       .inside = inside[static_cast<size_t>(l)],
                       .across = across[static_cast<size_t>(rank)],
                       .chunk_bytes = chunk_bytes};
+      parts.regroup = [regroups, rank](const std::string& key, std::span<const int> members,
+                                       Millis) {
+        return regroups->take(key, {members.begin(), members.end()}, rank);
+      };
       parts.rails.resize(static_cast<size_t>(slices));
       const auto [first, end] = slices_of(l, here, slices);
       for (int s = first; s < end; ++s)
-        parts.rails[static_cast<size_t>(s)] =
-            rails[static_cast<size_t>(s)][static_cast<size_t>(h)];
+        parts.rails[static_cast<size_t>(s)] = rails[static_cast<size_t>(s)][static_cast<size_t>(h)];
       engines.push_back(make_hier(std::move(parts)));
     }
   }

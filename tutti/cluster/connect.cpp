@@ -138,13 +138,12 @@ std::shared_ptr<Engine> make_levels(const Plan& plan) {
   }
   const ConnectBase base = plan.base;
   const ConnectOptions options = plan.options;
-  parts.regroup = [across = parts.across, key = plan.key, base, options,
-                   made = std::make_shared<int>(0)](std::span<const int> members, Millis limit) {
+  parts.regroup = [across = parts.across, key = plan.key, base, options](
+                      const std::string& name, std::span<const int> members, Millis limit) {
     EngineMeeting meeting(across, {members.begin(), members.end()});
     ConnectOptions any = options;
     any.engine = "auto";
-    const std::string name = fmt::format("{}.{}-{}", key, ++*made, members.front());
-    return connect_engine(meeting, name, base, any, Deadline(limit));
+    return connect_engine(meeting, key + "/" + name, base, any, Deadline(limit));
   };
   return make_hier(std::move(parts));
 }

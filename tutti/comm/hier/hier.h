@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tutti/comm/engine.h"
@@ -27,8 +28,11 @@ struct HierParts {
   /// All ranks, in the order of replicas_per_host: for messages and for parts that differ from rank
   /// to rank, which gain nothing from the hierarchy.
   std::shared_ptr<Engine> across;
-  /// Makes a group of some members, given by rank here in the order of the new group.
-  std::function<std::shared_ptr<Engine>(std::span<const int> members, Millis limit)> regroup;
+  /// Makes a group of some members, given by rank here in the order of the new group. `key` is the
+  /// same on all of them, and another one for every group.
+  std::function<std::shared_ptr<Engine>(const std::string& key, std::span<const int> members,
+                                        Millis limit)>
+      regroup;
   int64_t chunk_bytes = int64_t{4} << 20;  ///< while one chunk crosses, the next is added up inside
 };
 

@@ -207,6 +207,7 @@ std::shared_ptr<Engine> HierEngine::split(int color, int key, Millis limit) {
        .input = span_of(std::span(mine)),
        .output = {all.data(), 2 * int64_t{size()}, DType::int64},
        .limit = limit});
+  ++splits_;
   if (color < 0) return nullptr;
   std::vector<int> members;
   for (int r = 0; r < size(); ++r)
@@ -214,7 +215,8 @@ std::shared_ptr<Engine> HierEngine::split(int color, int key, Millis limit) {
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
     return all[static_cast<size_t>(a)][1] < all[static_cast<size_t>(b)][1];
   });
-  return parts_.regroup(members, deadline.left());
+  return parts_.regroup(fmt::format("split{}-{}", splits_, members.front()), members,
+                        deadline.left());
 }
 
 SharedParts HierEngine::allocate(int64_t /*bytes*/, Millis /*limit*/) {

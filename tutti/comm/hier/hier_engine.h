@@ -93,6 +93,7 @@ class HierEngine final : public Engine {
   Ticket completed_ = 0;
   std::map<Ticket, Ticket> messages_;  // those in flight, and what they are called across
   Ticket messages_submitted_ = 0;
+  int splits_ = 0;
   std::array<Array, 2> scratch_;
 
   std::atomic<bool> failed_{false};
