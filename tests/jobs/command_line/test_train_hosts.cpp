@@ -1,0 +1,105 @@
+// `tutti run --nodes` trains over several hosts (network namespaces): the weights are those of one
+// host, whatever the hosts are.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <future>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+#include "tests/support/hosts.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+const Words kTraining = {"mlp",
+                         "--data",
+                         "examples/data/quickdraw",
+                         "--epochs",
+                         "1",
+                         "--max-steps",
+                         "12",
+                         "--batch-size",
+                         "120",
+                         "--seed",
+                         "7",
+                         "--threads",
+                         "1"};
+
+std::string weights_in(const std::string& file) {
+  return nlohmann::json::parse(get_bytes(file)).at("weights_sha256").get<std::string>();
+}
+
+Words training(const Words& more) {
+  Words words = {TUTTI_PROGRAM, "train"};
+  words.insert(words.end(), kTraining.begin(), kTraining.end());
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string train_here(const Words& more) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  Words words = training(more);
+  words.insert(words.end(), {"--json", file});
+  const auto result = run_command(words, {}, Millis{120'000});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return result.exit_code == 0 ? weights_in(file) : "";
+}
+
+/// Each of `hosts` starts `workers` workers.
+std::string train_over(const TestHosts& hosts, int workers) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  std::vector<std::future<CommandResult>> nodes;
+  for (int h = 0; h < hosts.count(); ++h) {
+    const std::string host = std::filesystem::path(hosts.path(h)).filename();
+    Words words = {"ip",           "netns",
+                   "exec",         host,
+                   TUTTI_PROGRAM,  "run",
+                   "-n",           std::to_string(workers),
+                   "--nodes",      std::to_string(hosts.count()),
+                   "--node-rank",  std::to_string(h),
+                   "--rendezvous", hosts.address(0) + ":29500"};
+    const Words train = training({"--strategy", "multi_worker", "--json", file});
+    words.insert(words.end(), train.begin(), train.end());
+    nodes.push_back(std::async(std::launch::async, [words] {
+      return run_command(words, {"TUTTI_TOKEN=" + std::string(64, '5')}, Millis{120'000});
+    }));
+  }
+  bool good = true;
+  for (auto& node : nodes) {
+    const CommandResult result = node.get();
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    good = good && result.exit_code == 0;
+  }
+  return good ? weights_in(file) : "";
+}
+
+class TrainOverHosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+TEST_F(TrainOverHosts, TwoOfTwoGiveTheWeightsOfFourLocalRanks) {
+  const TestHosts hosts(2);
+  const std::string weights = train_over(hosts, 2);
+  EXPECT_EQ(weights, train_here({"--strategy", "mirrored", "--replicas", "4"}));
+  EXPECT_EQ(weights, train_over(hosts, 2)) << "from run to run";
+}
+
+TEST_F(TrainOverHosts, UnevenTreesGiveTheWeightsOfOneDeviceWithTheirShape) {
+  EXPECT_EQ(train_over(TestHosts(3), 2), train_here({"--strategy", "one_device", "--replicas", "6",
+                                                     "--reduction-shape", "3x2"}));
+  EXPECT_EQ(train_over(TestHosts(2), 3), train_here({"--strategy", "one_device", "--replicas", "6",
+                                                     "--reduction-shape", "2x3"}));
+}
+
+}  // namespace
+}  // namespace tutti::test
