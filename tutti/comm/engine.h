@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -140,6 +141,13 @@ class Engine {
   /// Advances what can advance without waiting; true when `ticket` is done.
   virtual bool poll(Ticket ticket) = 0;
 
+  /// Advances all that is in flight, waits for nothing, and throws what a wait would.
+  virtual void nudge() {}
+
+  /// Called by this engine's waits about every millisecond, for what else the waiting thread has to
+  /// keep moving. By the owning thread, while nothing is in flight; engines shm and tcp do.
+  void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
+
   /// Submits one operation and carries it out before it returns: no allocation, no lock, and no
   /// clock read before the first spin budget ends.
   virtual void run(const Operation& operation) = 0;
@@ -165,8 +173,13 @@ class Engine {
   /// What Group notes of this member's operations; null without a Group and in a group of one.
   detail::FlightLog* flight_log() const noexcept { return flight_log_.get(); }
 
+ protected:
+  /// What set_idle() was given; may be empty.
+  const std::function<void()>& idle() const noexcept { return idle_; }
+
  private:
   friend class Group;
+  std::function<void()> idle_;
   std::shared_ptr<detail::FlightLog> flight_log_;
 };
 

@@ -59,6 +59,11 @@ HierEngine::HierEngine(HierParts parts)
   const int here = per_host[static_cast<size_t>(host_)];
   TUTTI_CHECK(parts_.inside->size() == here && parts_.inside->rank() == local_,
               "inside is rank {} of {}", parts_.inside->rank(), parts_.inside->size());
+  // A member that waits for its host or its rails still takes the messages that come.
+  const auto idle = [across = parts_.across.get()] { across->nudge(); };
+  parts_.inside->set_idle(idle);
+  for (const auto& rail : parts_.rails)
+    if (rail != nullptr) rail->set_idle(idle);
   std::tie(first_slice_, end_slice_) = slices_of(local_, here, slices_);
   for (int s = 0; s < slices_; ++s) {
     const bool mine = s >= first_slice_ && s < end_slice_;
@@ -161,11 +166,9 @@ void HierEngine::progress(Ticket ticket, const Deadline& deadline) {
 }
 
 std::string HierEngine::words() const {
-  const std::string operation =
-      entries_.empty()
-          ? "messages"
-          : fmt::format("{} #{}", name_of(entries_.front().operation.collective), completed_ + 1);
-  return fmt::format("{}, rank {} of {}", operation, parts_.rank, size());
+  if (entries_.empty()) return "";  // of a message all is said
+  return fmt::format("{} #{}, rank {} of {}: ", name_of(entries_.front().operation.collective),
+                     completed_ + 1, parts_.rank, size());
 }
 
 /// The first failure of any part ends all parts, here and, through them, everywhere.
@@ -178,7 +181,7 @@ void HierEngine::fail(const std::exception& error) {
 
 void HierEngine::throw_if_failed() const {
   if (!failed_.load(std::memory_order_acquire)) return;
-  throw_as(failure_kind_, fmt::format("{}: {}", words(), failure_text_));
+  throw_as(failure_kind_, words() + failure_text_);
 }
 
 void HierEngine::abort(FailureKind kind, const std::string& text) noexcept {

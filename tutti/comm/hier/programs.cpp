@@ -10,7 +10,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "tutti/base/error.h"
 #include "tutti/comm/hier/hier_engine.h"
 #include "tutti/comm/reduce_kernels.h"
 
@@ -171,8 +170,6 @@ Program HierEngine::reduce(Entry& entry) {
 
 Program HierEngine::reduce_scatter(Entry& entry) {
   const Operation& operation = entry.operation;
-  if (operation.partial)
-    throw UsageError("reduce_scatter: partial results across hosts have no level above them");
   std::vector<int64_t> counts = operation.input_counts;
   if (counts.empty()) counts.assign(static_cast<size_t>(size()), operation.output.num_elements);
   const DType dtype = operation.input.dtype;
@@ -191,9 +188,12 @@ Program HierEngine::reduce_scatter(Entry& entry) {
     });
     for (const auto& wait : waits) co_await wait;
     if (h != host_) continue;
-    sum = Array::zeros(dtype, {region.span.num_elements});
-    finish_partial(dtype, operation.reduce, partial.data(),
-                   part_of(sum.span(), region.mine_begin, 0).data, region.mine_count, size());
+    sum = Array::zeros(operation.output.dtype, {region.span.num_elements});
+    void* const mine = part_of(sum.span(), region.mine_begin, 0).data;
+    if (!operation.partial)
+      finish_partial(dtype, operation.reduce, partial.data(), mine, region.mine_count, size());
+    else if (region.mine_count > 0)
+      std::memcpy(mine, partial.data(), static_cast<size_t>(region.mine_count * size_of(wide)));
   }
   co_await Program::Until{parts_.inside.get(), gather_inside(entry, region_of(sum.span()))};
   const auto first = counts.begin() + first_of_host_[static_cast<size_t>(host_)];

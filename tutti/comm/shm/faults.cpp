@@ -42,11 +42,10 @@ void ShmEngine::wait(const Need& need, const Deadline* outer) {
   Millis slice = kFirstSlice;
   while (!need.flag->reached(need.target)) {
     look_for_failure(need, outer);
-    if (messages_->in_use()) {
-      // Messages ring another flag than the one slept on.
-      messages_->advance();
-      slice = kMixedSlice;
-    }
+    // What else there is to move rings other flags than the one slept on.
+    if (messages_->in_use()) messages_->advance();
+    if (idle()) idle()();
+    if (messages_->in_use() || idle()) slice = kMixedSlice;
     if (slice == kSlice || (slice == kMixedSlice && Clock::now() >= next_look_)) {
       look_for_lost(need);
       next_look_ = Clock::now() + kSlice;

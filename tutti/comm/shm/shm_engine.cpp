@@ -66,6 +66,12 @@ void ShmEngine::progress(Ticket ticket, const Deadline& deadline) {
   while (!advance(ticket)) wait(complete_need_, &deadline);
 }
 
+void ShmEngine::nudge() {
+  throw_if_poisoned(kMessage);
+  if (messages_->in_use()) messages_->advance();
+  advance(submitted_);
+}
+
 bool ShmEngine::poll(Ticket ticket) {
   const bool message = (ticket & ShmMessages::kBit) != 0;
   if (message) message_ticket_ = ticket;

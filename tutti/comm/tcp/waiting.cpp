@@ -16,6 +16,8 @@ namespace {
 
 // A sleeper looks around at least so often.
 constexpr Millis kSlice{100};
+// The same where the waiting thread has something else to keep moving.
+constexpr Millis kIdleSlice{1};
 // How long a rank is asked what it does before it counts as silent: long enough for a busy machine,
 // since blaming the wrong rank costs more. How long the news of why a stream ended may take behind
 // its end.
@@ -35,6 +37,12 @@ bool TcpEngine::done(Ticket ticket) const noexcept {
 
 void TcpEngine::progress(Ticket ticket, const Deadline& deadline) {
   if (!done(ticket)) wait_until_done(ticket, &deadline);
+}
+
+void TcpEngine::nudge() {
+  check_failed();
+  advance();
+  service_control();
 }
 
 bool TcpEngine::poll(Ticket ticket) {
@@ -85,7 +93,9 @@ bool TcpEngine::sleep(const Deadline* outer) {
     streams.add_polls(polls_);
     buffered = buffered || streams.has_buffered();
   }
-  TimePoint until = Clock::now() + (buffered ? Millis{0} : kSlice);
+  if (idle()) idle()();
+  const Millis slice = idle() ? kIdleSlice : kSlice;
+  TimePoint until = Clock::now() + (buffered ? Millis{0} : slice);
   if (completed_ < submitted_) until = std::min(until, *entry_of(completed_).deadline);
   until = std::min(until, messages_.next_deadline());
   if (outer != nullptr) until = std::min(until, outer->at());
