@@ -175,6 +175,7 @@ Program HierEngine::reduce_scatter(Entry& entry) {
   const DType dtype = operation.input.dtype;
   const DType wide = accumulator_of(dtype);
   Array sum;  // of the parts of this host's ranks
+  Region own;
   for (int h = 0; h < static_cast<int>(first_of_host_.size()); ++h) {
     const Region region = host_region(operation.input, counts, h);
     const Array partial = scratch(0, wide, region.mine_count);
@@ -189,13 +190,15 @@ Program HierEngine::reduce_scatter(Entry& entry) {
     for (const auto& wait : waits) co_await wait;
     if (h != host_) continue;
     sum = Array::zeros(operation.output.dtype, {region.span.num_elements});
+    own = region;  // cut as the input was, whatever the type of the sum
+    own.span = sum.span();
     void* const mine = part_of(sum.span(), region.mine_begin, 0).data;
     if (!operation.partial)
       finish_partial(dtype, operation.reduce, partial.data(), mine, region.mine_count, size());
     else if (region.mine_count > 0)
       std::memcpy(mine, partial.data(), static_cast<size_t>(region.mine_count * size_of(wide)));
   }
-  co_await Program::Until{parts_.inside.get(), gather_inside(entry, region_of(sum.span()))};
+  co_await Program::Until{parts_.inside.get(), gather_inside(entry, own)};
   const auto first = counts.begin() + first_of_host_[static_cast<size_t>(host_)];
   const int64_t before = std::accumulate(first, first + local_, int64_t{0});
   if (operation.output.num_elements > 0)
