@@ -188,8 +188,7 @@ TEST_P(Conformance, AMessageOfAnotherLengthIsAMismatch) {
     for (const auto& each : thrown) {
       const std::string words = words_of(each);
       EXPECT_EQ(words.rfind("Mismatch: ", 0), 0u) << words;
-      EXPECT_NE(words.find(fmt::format("sent {} bytes under tag 4", bytes)), words.npos)
-          << words;
+      EXPECT_NE(words.find(fmt::format("sent {} bytes under tag 4", bytes)), words.npos) << words;
       EXPECT_NE(words.find(std::to_string(bytes + 1)), words.npos) << words;
     }
   }

@@ -1,8 +1,9 @@
 // The hier engine over hosts of unequal size, chunks and slices: what the conformance suite does
 // not vary.
+#include "tests/support/hier.h"
+
 #include <gtest/gtest.h>
 
-#include "tests/support/hier.h"
 #include "tests/support/reduce_oracle.h"
 
 namespace tutti {
@@ -73,15 +74,17 @@ TEST_P(HierHosts, MovesPartsOfUnequalLength) {
     const auto r = static_cast<size_t>(group.rank());
     Bytes input = given[r];
     Bytes part(static_cast<size_t>(counts[r]) * 4);
-    group.reduce_scatter(span_of_bytes(input, DType::float32), span_of_bytes(part, DType::float32),
-                         ReduceOp::sum, counts)
+    group
+        .reduce_scatter(span_of_bytes(input, DType::float32), span_of_bytes(part, DType::float32),
+                        ReduceOp::sum, counts)
         .wait();
     EXPECT_EQ(test::first_difference(DType::float32, part.data(), expected.data() + 4 * begins[r],
                                      counts[r]),
               "")
         << "part of rank " << r;
-    group.all_gather(span_of_bytes(part, DType::float32),
-                     span_of_bytes(gathered[r], DType::float32), counts)
+    group
+        .all_gather(span_of_bytes(part, DType::float32), span_of_bytes(gathered[r], DType::float32),
+                    counts)
         .wait();
   });
   for (const Bytes& all : gathered)

@@ -104,9 +104,8 @@ TEST_F(RendezvousTest, LostLauncherIsNamedToTheOthers) {
   const auto staying =
       join(-1, 2, {.lost = [&](int, const std::string& words) { heard.set_value(words); }});
   TextStream leaving(link("node 1"), detail::kMaxRendezvousBytes);
-  leaving.send(encode(detail::RendezvousMessage{.kind = detail::RendezvousMessage::Kind::hello,
-                                                .number = 2,
-                                                .text = "node 1 (rank 1)"}));
+  leaving.send(encode(detail::RendezvousMessage{
+      .kind = detail::RendezvousMessage::Kind::hello, .number = 2, .text = "node 1 (rank 1)"}));
   leaving.link().shutdown();
   EXPECT_THAT(heard.get_future().get(), HasSubstr("node 1 (rank 1) closed its connection"));
 }
