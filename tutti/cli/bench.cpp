@@ -1,15 +1,10 @@
 // tutti bench: the flags of the benchmarks. What each measures is in its own file.
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <memory>
 
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/base/file.h"
-#include "tutti/base/host.h"
-#include "tutti/cli/bench_all_reduce.h"
+#include "tutti/cli/bench_commands.h"
 #include "tutti/cli/bench_compare.h"
 #include "tutti/cli/bench_scale.h"
 #include "tutti/cli/bench_step.h"
@@ -47,73 +42,6 @@ void add_step_flags(CLI::App& app, StepFlags& flags) {
   app.add_flag("--unfused", flags.unfused,
                "All-reduce, then update every replica, instead of the "
                "fused step");
-}
-
-struct AllReduceFlags {
-  std::string engine = "shm";
-  int64_t ranks = 2;
-  std::string bytes = "8,1K,64K,1M,16M,64M";
-  int64_t rounds = 5;
-  bool no_pin = false;
-  std::string json;
-};
-
-int bench_all_reduce(const AllReduceFlags& flags) {
-  AllReduceBench bench{.bytes = parse_sizes("--bytes", flags.bytes),
-                       .rounds = static_cast<int>(flags.rounds),
-                       .pin = !flags.no_pin};
-  if (flags.engine == "solo" && flags.ranks != 1)
-    throw UsageError(
-        fmt::format("--engine solo is a group of one, but --ranks is {}", flags.ranks));
-  int64_t largest = 0;
-  for (const int64_t bytes : bench.bytes) largest = std::max(largest, bytes);
-  check_memory_for(flags.ranks * largest, fmt::format("the buffers of {} ranks", flags.ranks));
-  if (!flags.json.empty()) require_writable(flags.json, "--json");
-  const auto rows = flags.engine == "solo"
-                        ? measure_all_reduce(Group(), bench)
-                        : bench_all_reduce_threads(static_cast<int>(flags.ranks), bench);
-  fmt::print("{:>12} {:>12} {:>12} {:>9} {:>15}   engine={} ranks={} flag round trip {:.0f} ns\n",
-             "bytes", "p50 us", "p99 us", "GB/s", "share of floor", flags.engine, flags.ranks,
-             rows.empty() ? 0.0 : rows[0].flag_round_trip_ns);
-  std::string lines;
-  bool correct = true;
-  for (const AllReduceRow& row : rows) {
-    fmt::print("{:>12} {:>12.2f} {:>12.2f} {:>9.2f} {:>15.2f}{}\n", row.bytes, row.p50_us,
-               row.p99_us, row.bus_gb_s, row.floor_fraction, row.correct ? "" : "   WRONG SUM");
-    lines += row.to_json() + "\n";
-    correct &= row.correct;
-  }
-  fmt::print("{}", lines);
-  if (!flags.json.empty()) write_file_atomically(flags.json, lines);
-  return correct ? 0 : 1;
-}
-
-void add_all_reduce(CLI::App& bench, int& exit_code) {
-  auto flags = std::make_shared<AllReduceFlags>();
-  CLI::App* command =
-      bench.add_subcommand("all-reduce", "An engine's all-reduce, beside its floor");
-  command->add_option("--engine", flags->engine, "shm or solo")
-      ->check(one_of("engine", {"shm", "solo"}, {"tcp", "hier", "mpi", "nccl"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command->add_option("--ranks", flags->ranks, "How many, on this machine")
-      ->check(whole_number(1, 256))
-      ->type_name("N")
-      ->capture_default_str();
-  command->add_option("--bytes", flags->bytes, "Sizes, with K, M, G for powers of 1024")
-      ->type_name("SIZE,...")
-      ->capture_default_str();
-  command->add_option("--rounds", flags->rounds, "Turns of all sizes")
-      ->check(whole_number(1, 1000))
-      ->type_name("R")
-      ->capture_default_str();
-  command->add_flag("--no-pin", flags->no_pin, "Do not pin ranks to cores of their own");
-  add_json_flag(*command, flags->json);
-  command->footer(
-      "Examples:\n"
-      "  tutti bench all-reduce\n"
-      "  tutti bench all-reduce --engine shm --ranks 2 --bytes 8,1K,64M --json shm.json");
-  command->callback([flags, &exit_code] { exit_code = bench_all_reduce(*flags); });
 }
 
 void add_step(CLI::App& bench, int& exit_code) {
@@ -191,7 +119,7 @@ void add_compare(CLI::App& bench, int& exit_code) {
       ->type_name("K");
   command->add_flag("--quick", flags->quick, "A few steps, one round: does it still run?");
   command->add_flag("--all-reduce", flags->all_reduce,
-                    "shm all-reduce against Open MPI and Gloo, instead of steps");
+                    "Collectives of shm and tcp against Open MPI and Gloo, instead of steps");
   add_json_flag(*command, flags->json);
   command->footer(
       "PyTorch and Open MPI are installed by tools/setup --bench.\n\n"
@@ -205,12 +133,13 @@ void add_compare(CLI::App& bench, int& exit_code) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure: all-reduce, step, scale, compare");
+  CLI::App* bench = app.add_subcommand("bench", "Measure: all-reduce, tune, step, scale, compare");
   bench->require_subcommand(1);
   bench->footer(
       "Example:\n  tutti bench step --model mlp --strategy mirrored --replicas 2 --data "
       "examples/data/quickdraw");
-  add_all_reduce(*bench, exit_code);
+  add_bench_all_reduce(*bench, exit_code);
+  add_bench_tune(*bench, exit_code);
   add_step(*bench, exit_code);
   add_scale(*bench, exit_code);
   add_compare(*bench, exit_code);

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cli/bench_peers.h"
+
 namespace tutti::cli {
 
 struct CompareFlags {
@@ -17,7 +19,7 @@ struct CompareFlags {
   int64_t rounds = 5;
   int64_t steps = 0;        ///< timed steps of each measurement; 0: as many as take 1.5 s
   bool quick = false;       ///< a few steps, one round: does it still run?
-  bool all_reduce = false;  ///< all-reduce against Open MPI and Gloo instead of steps
+  bool all_reduce = false;  ///< collectives against Open MPI and Gloo instead of steps
   std::string json;
 };
 
@@ -40,7 +42,21 @@ std::vector<Subject> subjects_for(const std::vector<std::string>& models);
 /// UsageError (exit 2) that names tools/setup --bench when there is no PyTorch.
 int bench_compare(const CompareFlags& flags);
 
-/// `--all-reduce`: shm beside Open MPI (when mpicc and mpirun are installed) and Gloo.
+/// A collective of an engine beside Open MPI (when mpicc and mpirun are installed) and Gloo.
+struct CollectiveComparison {
+  std::string engine = "shm";  ///< shm or tcp
+  int ranks = 2;
+  Collective collective = Collective::all_reduce;
+  std::vector<int64_t> bytes;
+  int64_t rounds = 5;
+  bool quick = false;
+  std::vector<std::string> more_words;  ///< flags for our own measurement
+};
+
+/// Prints the rows as they come; they are returned as lines of JSON.
+std::string compare_collective(const CollectiveComparison& what, CollectivePeers& peers);
+
+/// `--all-reduce`: all collectives of shm and tcp with 2 and 4 ranks.
 int compare_all_reduce(const CompareFlags& flags);
 
 /// The Python of .venv. UsageError when it has no torch.

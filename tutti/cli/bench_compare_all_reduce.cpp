@@ -1,123 +1,109 @@
-// tutti bench compare --all-reduce: shm beside Open MPI and Gloo, two ranks, in turn.
+// Collectives of shm and tcp beside Open MPI and Gloo, in turn, in one run.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cstdio>
-#include <map>
-#include <optional>
+#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
 #include "tutti/cli/bench_compare.h"
-#include "tutti/cli/bench_runs.h"
-#include "tutti/cli/child.h"
+#include "tutti/cli/bench_exercise.h"
 #include "tutti/cli/timing.h"
 
 namespace tutti::cli {
 namespace {
 
-constexpr int kRanks = 2;
-const std::string kFloor = "floor";  // a plain loop with the same working set and sharing
+// Whom a row compares with.
+const std::string kFloor = "floor";  // bench_floor.h
+const std::string kLimit = "limit";  // a time that is claimed for itself
 const std::string kGloo = "Gloo";
 const std::string kMpi = "Open MPI";
-constexpr Millis kLimit{10 * 60'000};
+constexpr Millis kWorkLimit{10 * 60'000};
+constexpr int64_t kKilo = 1 << 10, kMega = 1 << 20;
 
-// Median microseconds by bytes.
-using Times = std::map<int64_t, double>;
-
-Times times_in(const std::string& output, const char* field = "p50_us") {
-  Times times;
-  for (size_t at = 0; at < output.size();) {
-    const size_t end = std::min(output.find('\n', at), output.size());
-    const size_t brace = output.find('{', at);
-    if (brace < end) {
-      const auto line = nlohmann::json::parse(output.substr(brace, end - brace));
-      if (!line.at("correct").get<bool>()) throw Error("a wrong sum: " + line.dump());
-      times[line.at("bytes").get<int64_t>()] = line.at(field).get<double>();
-    }
-    at = end + 1;
+// Of the design's table, how many times as fast as that peer; 0 where nothing is claimed.
+double all_reduce_bound(const CollectiveComparison& what, const std::string& peer, int64_t bytes) {
+  if (what.engine == "tcp") {
+    if (bytes != 64 * kMega) return 0;
+    return peer == kFloor ? 0.7 : peer == kGloo ? 1.8 : 0;
   }
-  return times;
-}
-
-// The JSON lines of our own measurement, which has the floor kernel's times too.
-std::string run_shm(const std::vector<int64_t>& sizes) {
-  const ScratchFile json;
-  Child({own_program().string(), "bench", "all-reduce", "--engine", "shm", "--ranks",
-         std::to_string(kRanks), "--bytes", fmt::format("{}", fmt::join(sizes, ",")), "--json",
-         json.path()})
-      .finish(kLimit);
-  const MappedFile file = map_file(json.path());
-  return {reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size()};
-}
-
-Times run_gloo(const std::vector<int64_t>& sizes, int iterations) {
-  const ScratchFile store;
-  std::vector<Child> ranks;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    const auto& cores = host_facts().cores;
-    const int core = kRanks <= static_cast<int>(cores.size()) ? cores[rank] : -1;
-    ranks.emplace_back(std::vector<std::string>{
-        python_with_torch(), (checkout() / "bench/peer/gloo_all_reduce.py").string(), "--rank",
-        std::to_string(rank), "--ranks", std::to_string(kRanks), "--core", std::to_string(core),
-        "--store", store.path(), "--bytes", fmt::format("{}", fmt::join(sizes, ",")),
-        "--iterations", std::to_string(iterations)});
-  }
-  const std::string output = ranks[0].finish(kLimit);
-  ranks[1].finish(kLimit);
-  return times_in(output);
-}
-
-// Compiles the peer; nothing when there is no MPI here.
-std::optional<std::string> make_mpi_program(const ScratchFile& program) {
-  try {
-    Child({"mpirun", "--version"}).finish(kLimit);
-    Child({"mpicc", "-O2", "-o", program.path(),
-           (checkout() / "bench/peer/mpi_all_reduce.c").string()})
-        .finish(kLimit);
-    return program.path();
-  } catch (const Error& error) {
-    fmt::print("Open MPI is left out: {}\n", plain_words(error.what()).substr(0, 200));
-    return std::nullopt;
-  }
-}
-
-Times run_mpi(const std::string& program, const std::vector<int64_t>& sizes, int iterations) {
-  std::vector<std::string> command = {"mpirun", "-n",    std::to_string(kRanks),    "--bind-to",
-                                      "core",   program, std::to_string(iterations)};
-  for (const int64_t size : sizes) command.push_back(std::to_string(size));
-  return times_in(Child(command, {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"})
-                      .finish(kLimit));
-}
-
-// How many times faster shm has to be; 0 where nothing is claimed.
-double bound_of(const std::string& peer, int64_t bytes) {
-  constexpr int64_t kMega = 1 << 20;
   if (peer == kFloor) return bytes >= 16 * kMega ? 0.8 : 0;
   if (bytes < kMega) return 0;
   if (bytes <= 16 * kMega) return peer == kGloo ? 15 : 5;
   return peer == kGloo ? 8 : 4;
 }
 
+double bound_of(const CollectiveComparison& what, const std::string& peer, int64_t bytes) {
+  if (peer == kLimit) return 1;
+  if (what.collective == Collective::all_reduce) return all_reduce_bound(what, peer, bytes);
+  if (peer == kFloor) return 0;
+  if (bytes >= 64 * kKilo) return 1;
+  return peer == kMpi ? 0.5 : 2;
+}
+
+// Microseconds that one operation may take; nothing where nothing is claimed.
+std::optional<double> limit_us(const CollectiveComparison& what, int64_t bytes) {
+  if (what.collective != Collective::all_reduce || what.ranks > host_facts().usable_cores)
+    return std::nullopt;
+  if (what.engine == "tcp" && bytes == 8) return 15;
+  if (what.engine == "shm" && what.ranks == 2 && bytes == kKilo) return 0.3;
+  return std::nullopt;
+}
+
+// The lines of our own measurement, which has the floor's times too.
+std::string run_ours(const CollectiveComparison& what, const std::vector<int64_t>& sizes) {
+  const ScratchFile json;
+  std::vector<std::string> command = {own_program().string(),
+                                      "bench",
+                                      "all-reduce",
+                                      "--engine",
+                                      what.engine,
+                                      "--collective",
+                                      std::string(name_of(what.collective)),
+                                      "--ranks",
+                                      std::to_string(what.ranks),
+                                      "--bytes",
+                                      fmt::format("{}", fmt::join(sizes, ",")),
+                                      "--rounds",
+                                      std::to_string(what.quick ? 1 : 2),
+                                      "--json",
+                                      json.path()};
+  command.insert(command.end(), what.more_words.begin(), what.more_words.end());
+  Child(command).finish(kWorkLimit);
+  const MappedFile file = map_file(json.path());
+  return {reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size()};
+}
+
 class Rows {
  public:
+  Rows(const CollectiveComparison& what, nlohmann::ordered_json around)
+      : what_(what), around_(std::move(around)) {
+    fmt::print("{}, {}, {} ranks\n{:>10} {:>12} {:<9} {:>12} {:>8} {:>7}\n",
+               name_of(what_.collective), what_.engine, what_.ranks, "bytes", "p50 us", "peer",
+               "p50 us", "ratio", "bound");
+  }
+
   void add(const std::string& peer, int64_t bytes, const std::vector<Times>& ours,
-           const std::vector<Times>& theirs, const nlohmann::ordered_json& around) {
+           const std::vector<Times>& theirs) {
     std::vector<double> our_us, their_us, ratios;
     for (size_t round = 0; round < ours.size(); ++round) {
       our_us.push_back(ours[round].at(bytes));
       their_us.push_back(theirs[round].at(bytes));
       ratios.push_back(their_us.back() / our_us.back());
     }
-    const double bound = bound_of(peer, bytes), ratio = median(ratios);
+    const double bound = bound_of(what_, peer, bytes), ratio = median(ratios);
     fmt::print("{:>10} {:>12.2f} {:<9} {:>12.2f} {:>8.2f} {:>7}  {}\n", bytes, median(our_us), peer,
                median(their_us), ratio, bound == 0 ? "-" : fmt::format("{}", bound),
                bound == 0       ? ""
                : ratio >= bound ? "holds"
                                 : "BELOW BOUND");
+    std::fflush(stdout);
     nlohmann::ordered_json line = {{"bench", "compare all-reduce"},
-                                   {"ranks", kRanks},
+                                   {"engine", what_.engine},
+                                   {"collective", name_of(what_.collective)},
+                                   {"ranks", what_.ranks},
                                    {"bytes", bytes},
                                    {"theirs", peer},
                                    {"ours_p50_us", median(our_us)},
@@ -126,43 +112,74 @@ class Rows {
                                    {"bound", bound},
                                    {"holds", ratio >= bound},
                                    {"rounds", ours.size()}};
-    line.update(around);
+    line.update(around_);
     lines += line.dump() + "\n";
   }
 
   std::string lines;
+
+ private:
+  const CollectiveComparison& what_;
+  const nlohmann::ordered_json around_;
 };
+
+// As the measurements make them: every rank's part is a whole number of elements.
+std::vector<int64_t> sizes_of(const CollectiveComparison& what) {
+  std::set<int64_t> sizes;
+  for (const int64_t bytes : what.bytes)
+    sizes.insert(Exercise::of(what.collective, bytes, what.ranks).bytes());
+  return {sizes.begin(), sizes.end()};
+}
 
 }  // namespace
 
-int compare_all_reduce(const CompareFlags& flags) {
-  python_with_torch();
-  const std::vector<int64_t> sizes =
-      flags.quick ? std::vector<int64_t>{1 << 10, 1 << 20}
-                  : std::vector<int64_t>{1 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
-  const int iterations = flags.quick ? 3 : 15;
-  const ScratchFile program;
-  const auto mpi = make_mpi_program(program);
-
-  std::vector<Times> shm, floor, gloo, open_mpi;
-  for (int64_t round = 0; round < (flags.quick ? 1 : flags.rounds); ++round) {
-    const std::string ours = run_shm(sizes);
-    shm.push_back(times_in(ours));
-    floor.push_back(times_in(ours, "floor_p50_us"));
-    gloo.push_back(run_gloo(sizes, iterations));
-    if (mpi) open_mpi.push_back(run_mpi(*mpi, sizes, iterations));
+std::string compare_collective(const CollectiveComparison& what, CollectivePeers& peers) {
+  const PeerTrial trial{.collective = what.collective,
+                        .ranks = what.ranks,
+                        .bytes = sizes_of(what),
+                        .iterations = what.quick ? 3 : 15,
+                        .over_tcp = what.engine == "tcp"};
+  std::vector<Times> ours, floor, gloo, mpi;
+  for (int64_t round = 0; round < what.rounds; ++round) {
+    const std::string output = run_ours(what, trial.bytes);
+    ours.push_back(times_in(output));
+    floor.push_back(times_in(output, "floor_p50_us"));
+    gloo.push_back(peers.gloo(trial));
+    if (peers.has_mpi()) mpi.push_back(peers.mpi(trial));
   }
-  fmt::print("{:>10} {:>12} {:<9} {:>12} {:>8} {:>7}\n", "bytes", "shm p50 us", "peer", "p50 us",
-             "ratio", "bound");
-  Rows rows;
-  const auto around = surroundings();
-  for (const int64_t size : sizes) {
-    rows.add(kFloor, size, shm, floor, around);
-    if (mpi) rows.add(kMpi, size, shm, open_mpi, around);
-    rows.add(kGloo, size, shm, gloo, around);
+  Rows rows(what, surroundings());
+  for (const int64_t size : trial.bytes) {
+    rows.add(kFloor, size, ours, floor);
+    if (const auto limit = limit_us(what, size))
+      rows.add(kLimit, size, ours, std::vector<Times>(ours.size(), Times{{size, *limit}}));
+    if (peers.has_mpi()) rows.add(kMpi, size, ours, mpi);
+    rows.add(kGloo, size, ours, gloo);
   }
   fmt::print("{}", rows.lines);
-  if (!flags.json.empty()) write_file_atomically(flags.json, rows.lines);
+  return rows.lines;
+}
+
+int compare_all_reduce(const CompareFlags& flags) {
+  CollectivePeers peers;
+  const std::vector<int64_t> sizes =
+      flags.quick ? std::vector<int64_t>{kKilo, kMega}
+                  : std::vector<int64_t>{8,         kKilo,      64 * kKilo, kMega,
+                                         4 * kMega, 16 * kMega, 64 * kMega, 256 * kMega};
+  std::string lines;
+  for (const std::string engine : {"shm", "tcp"})
+    for (const int ranks : {2, 4})
+      for (const std::string& collective : measured_collectives()) {
+        const bool small_run = flags.quick && ranks != 2;
+        if (small_run) continue;
+        lines += compare_collective({.engine = engine,
+                                     .ranks = ranks,
+                                     .collective = collective_named(collective),
+                                     .bytes = sizes,
+                                     .rounds = flags.quick ? 1 : flags.rounds,
+                                     .quick = flags.quick},
+                                    peers);
+        if (!flags.json.empty()) write_file_atomically(flags.json, lines);
+      }
   return 0;
 }
 

@@ -219,7 +219,13 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
     const std::string name = fmt::format("replicas{}", number);
     return make_members(replicas_per_worker, [&](int member) {
       RendezvousMeeting meeting(connections->links->rendezvous(), name, first_rank + member, size);
-      return connect(meeting, name, connections->base, {.pinned = options.pinned}, deadline);
+      return connect(meeting, name, connections->base,
+                     {.engine = options.engine,
+                      .order = options.order,
+                      .streams = options.streams,
+                      .pinned = options.pinned,
+                      .table = options.table},
+                     deadline);
     });
   }
   Lifeline& lifeline = Lifeline::of(worker_environment().value());

@@ -8,6 +8,7 @@
 
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/comm/group.h"
+#include "tutti/comm/schedule_choice.h"
 #include "tutti/comm/shm/shm.h"
 
 namespace tutti {
@@ -40,6 +41,12 @@ Group join(Millis limit = kDefaultTimeLimit);
 struct JoinOptions {
   Millis limit{kDefaultTimeLimit};  ///< wait for workers that have not come
   bool pinned = false;              ///< every member's thread is pinned to cores of its own: spin
+
+  // Of groups that span hosts; on one host it is shm.
+  std::string engine = "auto";              ///< auto, tcp, hier
+  Order order = Order::fixed;               ///< any: tcp may add in an order of its own
+  int streams = 1;                          ///< data streams between two hosts' ranks
+  AlgorithmTable table = built_in_table();  ///< tcp's; `tutti bench tune` measures one
 };
 
 /// Thread members of several workers in one group: this worker's members, whose ranks follow one

@@ -150,24 +150,120 @@ TEST(BenchSmoke, WrongReductionsAndCompressionsAreRefusedWithTheNearestWord) {
   }
 }
 
+void expect_figures(const json& line) {
+  EXPECT_EQ(line.at("bench"), "all-reduce");
+  EXPECT_EQ(line.at("correct"), true);
+  for (const char* name : {"p50_us", "p99_us", "bus_gb_s", "floor_fraction", "floor_p50_us"})
+    EXPECT_TRUE(line.at(name).is_number()) << name;
+  EXPECT_GT(line.at("p50_us").get<double>(), 0);
+}
+
 TEST(BenchSmoke, AllReduce) {
   const TempFolder folder;
-  for (const auto& [engine, ranks] : {std::pair{"shm", "3"}, std::pair{"solo", "1"}}) {
-    const auto result = bench({"all-reduce", "--engine", engine, "--ranks", ranks, "--bytes",
-                               "8,1K,1M", "--rounds", "1", "--json", folder / "f.json"});
+  const struct {
+    std::string engine;
+    int ranks;
+    std::string floor;
+    Words more;
+    std::string members;
+  } cases[] = {{"shm", 3, "plain loop", {}, "threads"},
+               {"shm", 2, "plain loop", {"--processes"}, "processes"},
+               {"solo", 1, "plain loop", {}, "threads"},
+               {"tcp", 3, "raw stream", {"--order", "any"}, "threads"},
+               {"tcp", 2, "raw stream", {"--processes", "--streams", "2"}, "processes"}};
+  for (const auto& c : cases) {
+    Words words = {"all-reduce",     "--engine", c.engine,   "--ranks", std::to_string(c.ranks),
+                   "--bytes",        "8,1K,1M",  "--rounds", "1",       "--json",
+                   folder / "f.json"};
+    words.insert(words.end(), c.more.begin(), c.more.end());
+    const auto result = bench(words);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const auto lines = lines_of(folder / "f.json");
     ASSERT_EQ(lines.size(), 3u);
     EXPECT_EQ(lines[1].at("bytes"), 1024);
     for (const json& line : lines) {
-      EXPECT_EQ(line.at("bench"), "all-reduce");
-      EXPECT_EQ(line.at("engine"), engine);
-      EXPECT_EQ(line.at("ranks"), std::stoi(ranks));
-      EXPECT_EQ(line.at("correct"), true);
-      for (const char* name : {"p50_us", "p99_us", "bus_gb_s", "floor_fraction"})
-        EXPECT_TRUE(line.at(name).is_number()) << name;
+      expect_figures(line);
+      EXPECT_EQ(line.at("engine"), c.engine);
+      EXPECT_EQ(line.at("ranks"), c.ranks);
+      EXPECT_EQ(line.at("collective"), "all_reduce");
+      EXPECT_EQ(line.at("floor"), c.floor);
+      EXPECT_EQ(line.at("members"), c.members);
     }
+    EXPECT_THAT(result.out, HasSubstr(get_bytes(folder / "f.json"))) << "the same lines, once";
   }
+}
+
+TEST(BenchSmoke, EveryCollective) {
+  const TempFolder folder;
+  for (const std::string engine : {"shm", "tcp"})
+    for (const std::string collective :
+         {"all_gather", "reduce_scatter", "broadcast", "all_to_all"}) {
+      const auto result =
+          bench({"all-reduce", "--engine", engine, "--ranks", "3", "--collective", collective,
+                 "--bytes", "0,8,64K", "--rounds", "1", "--json", folder / "f.json"});
+      ASSERT_EQ(result.exit_code, 0) << engine << collective << result.err;
+      const auto lines = lines_of(folder / "f.json");
+      ASSERT_EQ(lines.size(), 3u);
+      for (const json& line : lines) {
+        expect_figures(line);
+        EXPECT_EQ(line.at("collective"), collective);
+      }
+      // Every rank's part is a whole number of elements.
+      EXPECT_EQ(lines[1].at("bytes"), collective == "broadcast" ? 8 : 12);
+    }
+}
+
+// Where mpirun is, the whole; elsewhere the answer names it. It starts itself again under mpirun.
+TEST(BenchSmoke, AllReduceOfMpi) {
+  const TempFolder folder;
+  const Words words = {"all-reduce",     "--engine", "mpi",      "--ranks", "2",
+                       "--bytes",        "8,64K",    "--rounds", "1",       "--json",
+                       folder / "f.json"};
+  const bool here = run_command({"sh", "-c", "command -v mpirun"}).exit_code == 0;
+  const auto result = bench(words);
+  if (!here || result.exit_code == 2) {
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, testing::AnyOf(HasSubstr("mpirun"), HasSubstr("no MPI library")));
+    return;
+  }
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = lines_of(folder / "f.json");
+  ASSERT_EQ(lines.size(), 2u);
+  for (const json& line : lines) {
+    expect_figures(line);
+    EXPECT_EQ(line.at("engine"), "mpi");
+    EXPECT_EQ(line.at("ranks"), 2);
+  }
+  const auto missing = bench(words, {"PATH=" + std::string(folder / "nothing")});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("mpirun cannot be started"));
+}
+
+TEST(BenchSmoke, TuneWritesATableThatAllReduceReads) {
+  const TempFolder folder;
+  const std::string table = folder / "table.json";
+  const auto tuned =
+      bench({"tune", "--ranks", "2,3", "--bytes", "1K,64K", "--rounds", "1", "--out", table});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  EXPECT_THAT(tuned.out, HasSubstr("halving_doubling"));
+  const json written = json::parse(get_bytes(table));
+  EXPECT_EQ(written.at("tutti_algorithms"), 1);
+  const auto& first = written.at("rows").at(0);
+  EXPECT_EQ(first.at("collective"), "all_reduce");
+  EXPECT_EQ(first.at("max_ranks"), 2);
+  const Words words = {"all-reduce", "--engine", "tcp",      "--ranks", "2",
+                       "--bytes",    "1K",       "--rounds", "1",       "--algorithm-table"};
+  const auto with = [&](const std::string& file) {
+    Words all = words;
+    all.push_back(file);
+    return bench(all);
+  };
+  EXPECT_EQ(with(table).exit_code, 0);
+  put_bytes(folder / "bad.json", R"({"tutti_algorithms": 1, "rows": [{"collective": "all_reduce",
+    "order": "fixed", "algorithm": "rong"}]})");
+  const auto bad = with(folder / "bad.json");
+  EXPECT_EQ(bad.exit_code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("did you mean \"ring\"?"));
 }
 
 TEST(BenchSmoke, Scale) {
@@ -223,7 +319,20 @@ TEST(Bench, BadInputIsAnsweredBeforeWork) {
       {{"scale", "--model", "mlp", "--data", kData, "--replicas", "1,,2"}, "1,,2"},
       {{"scale", "--model", "mlp", "--data", kData, "--replicas", "0"}, "--replicas"},
       {{"all-reduce", "--engine", "shn"}, "did you mean \"shm\"?"},
-      {{"all-reduce", "--engine", "tcp"}, "not in this version"},
+      {{"all-reduce", "--engine", "nccl"}, "not in this version"},
+      {{"all-reduce", "--engine", "hier"}, "tutti run"},
+      {{"all-reduce", "--collective", "all_gahter"}, "did you mean \"all_gather\"?"},
+      {{"all-reduce", "--order", "any"}, "shm adds in one order alone"},
+      {{"all-reduce", "--order", "some"}, "order"},
+      {{"all-reduce", "--streams", "2"}, "--streams 2: shm has none"},
+      {{"all-reduce", "--engine", "tcp", "--streams", "0"}, "--streams"},
+      {{"all-reduce", "--algorithm-table", "x"}, "tcp and hier have"},
+      {{"all-reduce", "--engine", "tcp", "--algorithm-table", "not/there"}, "not/there"},
+      {{"all-reduce", "--engine", "mpi", "--peers"}, "--peers"},
+      {{"tune", "--ranks", "1"}, "2 to 64"},
+      {{"tune", "--ranks", "2,2"}, "each number once"},
+      {{"tune", "--bytes", "0"}, "above 0"},
+      {{"tune", "--out", "/not/there/x"}, "/not/there/x"},
       {{"all-reduce", "--engine", "solo", "--ranks", "2"}, "solo"},
       {{"all-reduce", "--ranks", "0"}, "--ranks"},
       {{"all-reduce", "--bytes", "8,1KB"}, "1KB"},
@@ -265,7 +374,7 @@ TEST(Bench, IndependentWorkersShareTheBatchToo) {
 }
 
 TEST(Bench, HelpShowsExamples) {
-  for (const char* name : {"all-reduce", "step", "scale", "compare"}) {
+  for (const char* name : {"all-reduce", "tune", "step", "scale", "compare"}) {
     const auto result = bench({name, "--help"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.out, HasSubstr("tutti bench " + std::string(name))) << result.err;
