@@ -66,8 +66,8 @@ std::vector<AllReduceRow> measure(BenchMember member, const AllReduceBench& benc
 /// host. Collective.
 BenchMember make_bench_member(const Group& side, const AllReduceBench& bench);
 
-/// Calls `body` in `ranks` threads of this process, each with its member. Throws the first error of
-/// the lowest rank; the others are freed.
+/// Calls `body` in `ranks` threads of this process, each with its member. Throws the first error;
+/// the other members are freed.
 void on_threads(int ranks, const AllReduceBench& bench,
                 const std::function<void(BenchMember)>& body);
 

@@ -1,6 +1,7 @@
 // Who takes part in a measurement: threads, processes of a launcher, processes of mpirun.
 #include <algorithm>
 #include <exception>
+#include <mutex>
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -76,7 +77,8 @@ void on_threads(int ranks, const AllReduceBench& bench,
     sides.clear();
     for (auto& engine : make_shm_threads(ranks, {.pinned = pinned})) sides.emplace_back(engine);
   }
-  std::vector<std::exception_ptr> thrown(sides.size());
+  std::mutex mutex;
+  std::exception_ptr first;  // the others' errors follow from it
   std::vector<std::thread> threads;
   for (size_t r = 0; r < sides.size(); ++r)
     threads.emplace_back([&, r] {
@@ -86,13 +88,15 @@ void on_threads(int ranks, const AllReduceBench& bench,
         member.pin = pinned;
         body(std::move(member));
       } catch (const std::exception& error) {
-        thrown[r] = std::current_exception();
+        {
+          const std::scoped_lock lock(mutex);
+          if (!first) first = std::current_exception();
+        }
         sides[r].abort(error.what());
       }
     });
   for (auto& thread : threads) thread.join();
-  for (const auto& one : thrown)
-    if (one) std::rethrow_exception(one);
+  if (first) std::rethrow_exception(first);
 }
 
 std::vector<AllReduceRow> measure_threads(int ranks, const AllReduceBench& bench) {
