@@ -83,6 +83,11 @@ TcpEngine::TcpEngine(TcpLinks links, TcpOptions options)
   if (!waker_) throw Error("tcp engine: eventfd: " + errno_words(errno));
   for (TcpLinks::Peer& peer : links.peers)
     streams_.emplace_back(std::move(peer.data), options_.min_stripe_bytes, options_.chunk_bytes);
+  // When a wait first sleeps is chance: what it needs is there from the start.
+  size_t num_links = 1;
+  for (const PeerStreams& streams : streams_)
+    num_links += 1 + static_cast<size_t>(streams.num_links());
+  polls_.reserve(num_links);
 }
 
 TcpEngine::~TcpEngine() {
