@@ -43,7 +43,7 @@ Card parse_card(const std::string& text, int rank) {
         Address::from_number(json.at("number").get<std::string>(), json.at("port").get<uint16_t>());
     if (!address) throw Error("no address");
     return {*address, json.at("identity").get<std::string>(), json.at("process").get<std::string>(),
-            json.at("streams").get<int>(), json.at("called").get<int>()};
+            json.at("streams").get<int>(), json.value("called", rank)};
   } catch (const std::exception& error) {
     throw Mismatch(
         fmt::format("what rank {} told at the meeting place is no address: {}\n  all "

@@ -42,7 +42,7 @@ TEST(CommandLine, WrongWordsAreAnsweredWithTheNearest) {
       {{"run", "--grace", "-1", "true"}, "0 to 86400 seconds"},
       {{"run", "--grace", "nan", "true"}, "0 to 86400 seconds"},
       {{"run", "-n", "2"}, "no program to start"},
-      {{"run", "--nodes", "2", "true"}, "tcp engine"},
+      {{"run", "--nodes", "2", "true"}, "without --rendezvous HOST:PORT"},
       {{"run", "./not/there"}, "No such file or directory"},
       {{"run", "slep", "3"}, "PATH"},
       {{"run", "/etc/passwd"}, "not executable"},
