@@ -1,5 +1,7 @@
 #include "tutti/cluster/job_links.h"
 
+#include <cstdlib>
+
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/environment.h"
@@ -13,6 +15,20 @@ const std::string kPurpose = "rendezvous";
 const std::string kServer = "the rendezvous, beside rank 0";
 
 }  // namespace
+
+std::string interface_from_environment() {
+  const char* interface = std::getenv(detail::kInterfaceVariable);
+  return interface == nullptr ? "" : interface;
+}
+
+Token require_token(std::string_view what) {
+  if (auto token = token_from_environment()) return *token;
+  throw UsageError(fmt::format(
+      "{}: no token; the processes of a job prove to each other that they belong to it\n"
+      "  give all of them the same one, of their own: export TUTTI_TOKEN=$(openssl rand -hex 32), "
+      "or a file in TUTTI_TOKEN_FILE",
+      what));
+}
 
 JobLinks::JobLinks(JobPlace place, const Credentials& credentials, const Deadline& deadline)
     : place_(std::move(place)) {

@@ -27,6 +27,12 @@ struct JobPlace {
   Rendezvous::Events events;      ///< beside the end of groups
 };
 
+/// What TUTTI_INTERFACE says; "" when it is not set.
+std::string interface_from_environment();
+
+/// The job's token. `what` begins the UsageError, with the cure, when none was given.
+Token require_token(std::string_view what);
+
 class JobLinks {
  public:
   /// Listens, serves or finds the rendezvous, says hello. Throws UsageError (refused, bad address),

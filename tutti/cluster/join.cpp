@@ -58,15 +58,6 @@ struct Connections {
 };
 std::unique_ptr<Connections> connections;  // written under the mutex of join()
 
-Token require_token() {
-  if (auto token = token_from_environment()) return *token;
-  throw UsageError(
-      "join: no token; the processes of a job prove to each other that they belong to it\n"
-      "  give all of them the same one, of their own: export TUTTI_TOKEN=$(openssl rand -hex 32), "
-      "or "
-      "a file in TUTTI_TOKEN_FILE");
-}
-
 std::string words_of_process(int worker) {
   return fmt::format("rank {} ({})", worker, process_words());
 }
@@ -78,8 +69,7 @@ std::unique_ptr<Connections> connect_job(const ClusterSpec& spec, const Deadline
         "host:port of worker 0",
         spec.source, spec.num_workers));
   const Credentials credentials{
-      .token = require_token(), .job = spec.job, .tls = tls_from_environment()};
-  const char* interface = std::getenv(detail::kInterfaceVariable);
+      .token = require_token("join"), .job = spec.job, .tls = tls_from_environment()};
   auto links = std::make_unique<JobLinks>(
       JobPlace{.worker = spec.worker,
                .num_workers = spec.num_workers,
@@ -87,7 +77,7 @@ std::unique_ptr<Connections> connect_job(const ClusterSpec& spec, const Deadline
                // Of several nodes' launchers, the first has it.
                .hosts_rendezvous = spec.worker == 0 && !worker_environment(),
                .name = words_of_process(spec.worker),
-               .interface = interface == nullptr ? "" : interface,
+               .interface = interface_from_environment(),
                .silence = deadline.limit()},
       credentials, deadline);
   return std::make_unique<Connections>(std::move(links), credentials.token);

@@ -33,30 +33,21 @@ std::string job_of_token(const Token& token) {
   return hash.hex().substr(0, kIdLetters);
 }
 
-Token require_token() {
-  if (auto token = token_from_environment()) return *token;
-  throw UsageError(
-      "several nodes: no token; the nodes of a job prove to each other that they belong to it\n"
-      "  give all of them the same one: export TUTTI_TOKEN=$(openssl rand -hex 32), or a file in "
-      "TUTTI_TOKEN_FILE");
-}
-
 }  // namespace
 
 OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
     : name_(words_of_node(place, num_workers)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw Error("launch: eventfd: " + errno_words(errno));
   const Deadline deadline(place.limit);
-  const Token token = require_token();
+  const Token token = require_token("several nodes");
   job_ = place.job.empty() ? job_of_token(token) : place.job;
-  const char* interface = std::getenv(kInterfaceVariable);
   links_ = std::make_unique<JobLinks>(
       JobPlace{
           .num_workers = num_workers,
           .rendezvous = parse_host_port(place.rendezvous, "--rendezvous"),
           .hosts_rendezvous = place.node == 0,
           .name = name_,
-          .interface = interface == nullptr ? "" : interface,
+          .interface = interface_from_environment(),
           .silence = place.silence,
           .events = {.lost = [this](int worker,
                                     const std::string& words) { hear({worker, words, false}); },

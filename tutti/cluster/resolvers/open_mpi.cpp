@@ -26,17 +26,10 @@ std::optional<Claim> open_mpi_claim(const Variables& variables) {
 
   const std::string id = first_set(variables, {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"});
   spec.job = job_name(variables, id.empty() ? "" : "mpi-" + *value_of(variables, id));
-  if (spec.num_local_workers == spec.num_workers && !spec.job.empty()) {
-    spec.rendezvous = HostPort{"127.0.0.1", derived_port(spec.job)};
-    spec.notes.push_back(
-        fmt::format("all workers are on this host: they meet at port {}, made "
-                    "from the job's id",
-                    spec.rendezvous->port));
-  } else {
-    spec.notes.emplace_back(
-        "Open MPI does not say where rank 0 is: give mpirun -x TUTTI_RENDEZVOUS=HOST:PORT, or use "
-        "engine mpi");
-  }
+  meet_here_if_alone(
+      spec,
+      "Open MPI does not say where rank 0 is: give mpirun -x TUTTI_RENDEZVOUS=HOST:PORT, or use "
+      "engine mpi");
   return claim;
 }
 

@@ -25,17 +25,10 @@ std::optional<Claim> pmi_claim(const Variables& variables) {
 
   const std::string* id = value_of(variables, "PMI_JOBID");
   spec.job = job_name(variables, id == nullptr ? "" : "pmi-" + *id);
-  if (spec.num_local_workers == spec.num_workers && !spec.job.empty()) {
-    spec.rendezvous = HostPort{"127.0.0.1", derived_port(spec.job)};
-    spec.notes.push_back(
-        fmt::format("all workers are on this host: they meet at port {}, made "
-                    "from the job's id",
-                    spec.rendezvous->port));
-  } else {
-    spec.notes.emplace_back(
-        "PMI does not say where rank 0 is: set TUTTI_RENDEZVOUS=HOST:PORT and TUTTI_JOB for all "
-        "ranks, or use engine mpi");
-  }
+  meet_here_if_alone(
+      spec,
+      "PMI does not say where rank 0 is: set TUTTI_RENDEZVOUS=HOST:PORT and TUTTI_JOB for all "
+      "ranks, or use engine mpi");
   return claim;
 }
 

@@ -58,6 +58,17 @@ std::string job_name(const Variables& variables, std::string otherwise) {
   return given == nullptr ? std::move(otherwise) : *given;
 }
 
+void meet_here_if_alone(ClusterSpec& spec, std::string otherwise) {
+  if (spec.num_local_workers != spec.num_workers || spec.job.empty()) {
+    spec.notes.push_back(std::move(otherwise));
+    return;
+  }
+  spec.rendezvous = HostPort{"127.0.0.1", derived_port(spec.job)};
+  spec.notes.push_back(
+      fmt::format("all workers are on this host: they meet at port {}, made from the job's id",
+                  spec.rendezvous->port));
+}
+
 // FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv/
 uint64_t stable_hash(std::string_view bytes) noexcept {
   uint64_t hash = 0xcbf29ce484222325;

@@ -63,6 +63,10 @@ void require_at_most(const NamedNumber& number, const NamedNumber& most);
 /// TUTTI_JOB when it is set, which names a job better than its launcher can; else `otherwise`.
 std::string job_name(const Variables& variables, std::string otherwise);
 
+/// When all workers are on this host and the job has a name they meet here, at a port made from it;
+/// else a note says `otherwise`.
+void meet_here_if_alone(ClusterSpec& spec, std::string otherwise);
+
 /// A hash of bytes that stays the same between machines and versions.
 uint64_t stable_hash(std::string_view bytes) noexcept;
 
