@@ -15,8 +15,8 @@ bool overlap(const MemorySpan& a, const MemorySpan& b) {
          b_begin < a_begin + a.num_bytes();
 }
 
-// So that neither bytes nor the sum over all ranks overflow.
-int64_t most_elements(const Engine& engine) { return INT64_MAX / 8 / engine.size(); }
+// So that neither bytes nor the sum over all ranks, up to 65,536, overflow.
+constexpr int64_t kMostElements = INT64_MAX / 8 >> 16;
 
 }  // namespace
 
@@ -50,9 +50,10 @@ void Checked::span(std::string_view name, const MemorySpan& span) const {
     refuse(fmt::format("{} has {} elements; expected 0 or more", name, span.num_elements));
   if (span.num_elements > 0 && span.data == nullptr)
     refuse(fmt::format("{} has {} elements and no data", name, span.num_elements));
-  if (span.num_elements > most_elements(engine))
+  if (span.num_elements > kMostElements)
     refuse(fmt::format("{} has {} elements, more than memory can hold", name, span.num_elements));
-  if (reinterpret_cast<uintptr_t>(span.data) % static_cast<uintptr_t>(size_of(span.dtype)) != 0)
+  const auto element_bytes = static_cast<uintptr_t>(size_of(span.dtype));  // a power of two
+  if ((reinterpret_cast<uintptr_t>(span.data) & (element_bytes - 1)) != 0)
     refuse(fmt::format("{} at {} is not aligned to its {}", name, span.data, name_of(span.dtype)));
   if (engine.reaches(span.place)) return;
   const bool host = span.place.kind == Place::Kind::host;
@@ -80,8 +81,8 @@ void Checked::list(std::string_view name, std::span<const int64_t> counts) const
   if (static_cast<int>(counts.size()) != engine.size())
     refuse(fmt::format("{} {}; expected one a rank: {}", counts.size(), name, engine.size()));
   for (int64_t count : counts)
-    if (count < 0 || count > most_elements(engine))
-      refuse(fmt::format("{} hold {}; expected 0 to {}", name, count, most_elements(engine)));
+    if (count < 0 || count > kMostElements)
+      refuse(fmt::format("{} hold {}; expected 0 to {}", name, count, kMostElements));
 }
 
 void Checked::counts(std::string_view name, std::span<const int64_t> counts,

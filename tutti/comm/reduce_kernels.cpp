@@ -137,10 +137,12 @@ bool is_logical(DType dtype, ReduceOp op) {
 
 // The shapes that the fused kernels are written for.
 bool is_plain_tree(const ReductionShape& shape) {
-  using Steps = std::vector<ReductionShape::Step>;
-  static const Steps kPlain[] = {{{0, 1}}, {{0, 1}, {0, 2}}, {{0, 1}, {2, 3}, {0, 2}}};
+  using Step = ReductionShape::Step;
+  static constexpr Step kPlain[][3] = {{{0, 1}}, {{0, 1}, {0, 2}}, {{0, 1}, {2, 3}, {0, 2}}};
   const int n = shape.replicas();
-  return n >= 2 && n <= 4 && shape.steps() == kPlain[n - 2];
+  if (n < 2 || n > 4) return false;
+  const std::vector<Step>& steps = shape.steps();
+  return std::equal(steps.begin(), steps.end(), kPlain[n - 2]);
 }
 
 void copy_to_all(const void* from, std::span<void* const> outs, int64_t bytes) {

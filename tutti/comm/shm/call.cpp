@@ -41,13 +41,13 @@ Parts received_parts_of(const Operation& operation, int size) {
 Announced announced_of(const Operation& operation, int rank, int size) {
   const MemorySpan& input = operation.input;
   const MemorySpan& output = operation.output;
+  if (operation.collective == Collective::all_reduce || operation.collective == Collective::reduce)
+    return {output.num_elements, output, output.num_bytes()};
   const int64_t element_bytes = size_of(dtype_of(operation));
   const Parts parts = parts_of(operation, size);
   const bool equal = parts.counts.empty();
   const int64_t whole = parts.begin(size - 1) + parts.count(size - 1);
   switch (operation.collective) {
-    case Collective::all_reduce:
-    case Collective::reduce: return {output.num_elements, output, output.num_bytes()};
     case Collective::broadcast:
       return {output.num_elements, operation.root == rank ? output : MemorySpan{},
               output.num_bytes()};

@@ -84,11 +84,11 @@ void ShmEngine::look_for_failure(const Need& need, const Deadline* outer) {
   throw_if_poisoned(need.number);
   Entry& entry = entry_of(need.number);
   const TimePoint now = Clock::now();
-  if (!entry.deadline) entry.deadline = time_after(entry.operation.limit);
+  if (!entry.deadline) entry.deadline = time_after(entry.operation->limit);
   const bool own = now >= *entry.deadline;
   if (!own && (outer == nullptr || !outer->passed())) return;
   if (need.flag->reached(need.target)) return;
-  const Millis limit = own ? entry.operation.limit : outer->limit();
+  const Millis limit = own ? entry.operation->limit : outer->limit();
   fail(FailureKind::timeout,
        fmt::format("not done within its limit of {} ms; silent: {}\n"
                    "  look at what the silent ranks are doing, or give a longer limit",
@@ -217,7 +217,7 @@ void ShmEngine::wait_for_busy_peers() {
 std::string ShmEngine::operation_words(uint64_t number) const {
   if (number == kJoining) return "joining";
   if (number == kMessage) return messages_->words(message_ticket_);
-  return fmt::format("{} #{}", name_of(entry_of(number).operation.collective), number + 1);
+  return fmt::format("{} #{}", name_of(entry_of(number).operation->collective), number + 1);
 }
 
 std::string ShmEngine::rank_words(int rank) const {

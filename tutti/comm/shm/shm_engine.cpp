@@ -15,13 +15,13 @@ bool at_least(uint32_t count, uint64_t target) {
 
 }  // namespace
 
-void ShmEngine::add_entry(const Operation& operation) {
+ShmEngine::Entry& ShmEngine::add_entry(const Operation& operation) {
   while (submitted_ - completed_ == kRingLines) {
     const Ticket oldest = completed_ + 1;
     while (!advance(oldest)) wait(complete_need_, nullptr);
   }
   Entry& entry = entry_of(submitted_);
-  entry.operation = operation;
+  entry.operation = &operation;
   entry.call = pack_call(operation);
   entry.announced = announced_of(operation, rank_, size_);
   const int64_t bytes = entry.announced.largest_bytes;
@@ -36,6 +36,13 @@ void ShmEngine::add_entry(const Operation& operation) {
   entry.deadline.reset();
   throw_if_poisoned(submitted_);
   ++submitted_;
+  return entry;
+}
+
+// For as long as the entry is in use, and for words about it after a failure.
+void ShmEngine::keep(Entry& entry) {
+  entry.kept = *entry.operation;
+  entry.operation = &entry.kept;
 }
 
 Ticket ShmEngine::submit(std::span<const Operation> batch) {
@@ -44,8 +51,9 @@ Ticket ShmEngine::submit(std::span<const Operation> batch) {
     return messages_->submit(batch);
   }
   for (const auto& operation : batch) {
-    add_entry(operation);
-    entry_of(submitted_ - 1).deadline = time_after(operation.limit);
+    Entry& entry = add_entry(operation);
+    keep(entry);
+    entry.deadline = time_after(operation.limit);
   }
   advance(submitted_);
   return submitted_;
@@ -55,9 +63,24 @@ void ShmEngine::run(const Operation& operation) {
   if (operation.collective >= Collective::send)
     return wait_for_message(submit({&operation, 1}), Deadline(operation.limit));
   if (messages_->called()) messages_->advance();
-  add_entry(operation);
+  Entry& entry = add_entry(operation);
   const Ticket ticket = submitted_;
-  while (!advance(ticket)) wait(complete_need_, nullptr);
+  try {
+    if (run_alone(entry)) return;
+    while (!advance(ticket)) wait(complete_need_, nullptr);
+  } catch (...) {
+    keep(entry);
+    throw;
+  }
+}
+
+// The four stages of the only operation in flight, when it is small.
+bool ShmEngine::run_alone(const Entry& entry) {
+  if (entry.path != Path::small || completed_ + 1 != submitted_) return false;
+  while (!publish()) wait(publish_need_, nullptr);
+  while (!work()) wait(work_need_, nullptr);
+  completed_ = worked_;
+  return true;
 }
 
 void ShmEngine::progress(Ticket ticket, const Deadline& deadline) {
@@ -131,12 +154,12 @@ void ShmEngine::announce(Entry& entry, uint64_t number) {
   if (entry.in_line) {
     copy_bytes(line.payload, visible.data, visible.num_bytes());
   } else {
-    line.places.input = place_of(entry.operation.input);
-    line.places.output = place_of(entry.operation.output);
-    line.places.counts = fingerprint(common_counts(entry.operation));
+    line.places.input = place_of(entry.operation->input);
+    line.places.output = place_of(entry.operation->output);
+    line.places.counts = fingerprint(common_counts(*entry.operation));
   }
   std::byte* const slot = state_.small_slot(rank_, number % kSlots);
-  const auto& counts = entry.operation.input_counts;
+  const auto& counts = entry.operation->input_counts;
   if (entry.in_slot && entry.path == Path::small)
     copy_bytes(slot, visible.data, visible.num_bytes());
   else if (entry.in_slot)
@@ -162,9 +185,9 @@ bool ShmEngine::all_announced(Entry& entry, uint64_t number) {
         (!entry.in_line && line.places.counts != own_counts))
       fail_mismatch(r, number);
     if (counts_differ_by_pair) {
-      const int64_t sent = sent_by(r, entry.operation, number).count(rank_);
-      if (sent != entry.operation.output_counts[r])
-        fail_counts(r, sent, entry.operation.output_counts[r], number);
+      const int64_t sent = sent_by(r, *entry.operation, number).count(rank_);
+      if (sent != entry.operation->output_counts[r])
+        fail_counts(r, sent, entry.operation->output_counts[r], number);
     }
   }
   return true;
@@ -176,7 +199,7 @@ bool ShmEngine::work() {
   if (entry.next_rank < size_ && !all_announced(entry, number)) return false;
   if (entry.path == Path::undecided) {
     entry.path = choose_path(entry, number);
-    if (entry.path == Path::staged) entry.longest = longest_part(entry.operation, number);
+    if (entry.path == Path::staged) entry.longest = longest_part(*entry.operation, number);
   }
   if (entry.path == Path::small)
     transfer_small(entry, number);

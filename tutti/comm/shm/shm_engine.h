@@ -48,7 +48,8 @@ class ShmEngine final : public Engine {
   enum class Path : uint8_t { undecided, small, direct, staged };
 
   struct Entry {
-    Operation operation;
+    const Operation* operation = nullptr;  ///< run()'s caller's, else `kept`
+    Operation kept;
     uint32_t call = 0;
     Announced announced;
     bool in_line = false;  ///< its data, if small, travels in the line itself
@@ -76,7 +77,9 @@ class ShmEngine final : public Engine {
   static constexpr uint64_t kMessage = UINT64_MAX - 1;
 
   // The four stages (shm_engine.cpp). All return true when they moved something.
-  void add_entry(const Operation& operation);
+  Entry& add_entry(const Operation& operation);
+  void keep(Entry& entry);
+  bool run_alone(const Entry& entry);
   bool publish();
   bool work();
   bool complete();

@@ -50,7 +50,7 @@ int64_t ShmEngine::longest_part(const Operation& operation, uint64_t number) con
 }
 
 bool ShmEngine::transfer_staged(Entry& entry, uint64_t number) {
-  const Operation& operation = entry.operation;
+  const Operation& operation = *entry.operation;
   const int64_t per_chunk = chunk_elements(operation);
   const int64_t chunks = (entry.longest + per_chunk - 1) / per_chunk;
   if (!stages(operation, rank_)) entry.staged_chunks = chunks;
@@ -75,7 +75,7 @@ bool ShmEngine::transfer_staged(Entry& entry, uint64_t number) {
 }
 
 bool ShmEngine::stage_chunk(Entry& entry, uint64_t number) {
-  const Operation& operation = entry.operation;
+  const Operation& operation = *entry.operation;
   if (entry.staged_chunks >= entry.drained_chunks + int64_t{kSlots}) return false;
   const auto chunk = chunk_base_ + static_cast<uint32_t>(entry.staged_chunks);
   const uint32_t slot_free = chunk - (kSlots - 1);
@@ -95,7 +95,7 @@ bool ShmEngine::stage_chunk(Entry& entry, uint64_t number) {
 }
 
 void ShmEngine::fill_slot(const Entry& entry, std::byte* slot) {
-  const Operation& operation = entry.operation;
+  const Operation& operation = *entry.operation;
   const MemorySpan& from = entry.announced.visible;
   const int64_t element_bytes = size_of(from.dtype);
   const int64_t per_chunk = chunk_elements(operation);
@@ -119,7 +119,7 @@ bool ShmEngine::drain_chunk(Entry& entry, uint64_t number) {
   const auto chunk = chunk_base_ + static_cast<uint32_t>(entry.drained_chunks);
   for (int r = 0; r < size_; ++r) {
     Flag& staged = blocks_[r]->staged.flag;
-    if (r == rank_ || !stages(entry.operation, r) || staged.reached(chunk + 1)) continue;
+    if (r == rank_ || !stages(*entry.operation, r) || staged.reached(chunk + 1)) continue;
     work_need_ = {&staged, chunk + 1, r, number};
     return false;
   }
@@ -130,7 +130,7 @@ bool ShmEngine::drain_chunk(Entry& entry, uint64_t number) {
 }
 
 void ShmEngine::read_slots(const Entry& entry, uint32_t turn) {
-  const Operation& operation = entry.operation;
+  const Operation& operation = *entry.operation;
   const int64_t element_bytes = size_of(operation.output.dtype);
   const int64_t per_chunk = chunk_elements(operation);
   const int64_t first = entry.drained_chunks * per_chunk;

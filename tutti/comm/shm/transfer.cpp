@@ -51,7 +51,7 @@ std::byte* ShmEngine::address_of(uint64_t place) const {
 
 // All ranks see the same announcements, so all choose the same path.
 ShmEngine::Path ShmEngine::choose_path(const Entry& entry, uint64_t number) const {
-  const Operation& operation = entry.operation;
+  const Operation& operation = *entry.operation;
   const auto input = [&](int r) { return line_of(r, number).places.input != 0; };
   const auto output = [&](int r) { return line_of(r, number).places.output != 0; };
   const auto path = [](bool seen) { return seen ? Path::direct : Path::staged; };
@@ -88,7 +88,7 @@ void ShmEngine::combine(const Operation& operation, void* out, int64_t num_eleme
 }
 
 void ShmEngine::transfer_small(const Entry& entry, uint64_t number) {
-  const Operation& operation = entry.operation;
+  const Operation& operation = *entry.operation;
   if (entry.announced.largest_bytes == 0) return;
   const int64_t element_bytes = size_of(dtype_of(operation));
   const MemorySpan& own = entry.announced.visible;
@@ -97,14 +97,14 @@ void ShmEngine::transfer_small(const Entry& entry, uint64_t number) {
     return entry.in_line ? line_of(r, number).payload : state_.small_slot(r, number % kSlots);
   };
   std::byte* const output = bytes_of(operation.output);
+  if (operation.collective == Collective::all_reduce ||
+      operation.collective == Collective::reduce) {
+    if (!drains(operation, rank_)) return;
+    for (int r = 0; r < size_; ++r) inputs_[r] = data_of(r);
+    return combine(operation, output, operation.output.num_elements);
+  }
   const Parts parts = parts_of(operation, size_);
   switch (operation.collective) {
-    case Collective::all_reduce:
-    case Collective::reduce:
-      if (!drains(operation, rank_)) break;
-      for (int r = 0; r < size_; ++r) inputs_[r] = data_of(r);
-      combine(operation, output, operation.output.num_elements);
-      break;
     case Collective::reduce_scatter:
       for (int r = 0; r < size_; ++r) inputs_[r] = data_of(r) + parts.begin(rank_) * element_bytes;
       combine(operation, output, operation.output.num_elements);
@@ -148,11 +148,11 @@ void ShmEngine::leave_memory_of_others() {
 
 void ShmEngine::transfer_direct(const Entry& entry, uint64_t number) {
   enter_memory_of_others(number);
-  switch (entry.operation.collective) {
+  switch (entry.operation->collective) {
     case Collective::all_reduce:
     case Collective::reduce:
-    case Collective::reduce_scatter: reduce_direct(entry.operation, number); break;
-    default: copy_direct(entry.operation, number); break;
+    case Collective::reduce_scatter: reduce_direct(*entry.operation, number); break;
+    default: copy_direct(*entry.operation, number); break;
   }
   leave_memory_of_others();
 }
