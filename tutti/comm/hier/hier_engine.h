@@ -55,6 +55,7 @@ class HierEngine final : public Engine {
   // What each operation does (programs.cpp).
   Program program_of(Entry& entry);
   Program all_reduce(Entry& entry);
+  Program all_reduce_whole(Entry& entry);
   Program reduce(Entry& entry);
   Program reduce_scatter(Entry& entry);
   Program all_gather(Entry& entry);
@@ -62,10 +63,12 @@ class HierEngine final : public Engine {
   Program barrier(Entry& entry);
   Program pass_on(Entry& entry);
 
-  Ticket reduce_inside(const Entry& entry, const Region& region, const Array& partial);
+  Ticket reduce_inside(const Entry& entry, const Region& region, const MemorySpan& partial);
   Ticket gather_inside(const Entry& entry, const Region& region);
   template <class Make>
   std::vector<Program::Until> on_rails(const Region& region, Make&& make);
+  bool is_little(const MemorySpan& data) const;
+  MemorySpan partial_of(const Region& region, int index);
   Region region_of(MemorySpan span) const;
   Region host_region(const MemorySpan& whole, std::span<const int64_t> counts, int host) const;
   Array& scratch(int index, DType dtype, int64_t num_elements);

@@ -5,7 +5,8 @@
 // reduce these over the rails, round and divide once, share them out inside. Over H hosts of L
 // ranks 2 (H-1)/H S bytes leave a host, through L ranks at a time, and inside 2 L S bytes are
 // moved. The order of summation is that of ReductionShape::hosts: the ranks of a host, then the
-// hosts.
+// hosts. Little data is added up inside by every local rank, and crosses on every rail: that is one
+// exchange less.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -18,6 +19,8 @@ namespace {
 
 // Slices begin on a line of 64 bytes, as far as the region does.
 constexpr int64_t kLineBytes = 64;
+// Up to here an exchange inside a host costs more than sending the same on every rail.
+constexpr int64_t kWholeBytes = 64 << 10;
 
 MemorySpan part_of(const MemorySpan& span, int64_t begin, int64_t count) {
   return {static_cast<std::byte*>(span.data) + begin * size_of(span.dtype), count, span.dtype,
@@ -65,14 +68,14 @@ Operation HierEngine::with_limit(const Entry& entry, Operation operation) const 
 }
 
 /// Partial sums of this host, of the slices that this rank carries.
-Ticket HierEngine::reduce_inside(const Entry& entry, const Region& region, const Array& partial) {
-  const Operation operation =
-      with_limit(entry, {.collective = Collective::reduce_scatter,
-                         .reduce = entry.operation.reduce,
-                         .input = region.span,
-                         .output = part_of(partial.span(), 0, region.mine_count),
-                         .input_counts = region.local_counts,
-                         .partial = true});
+Ticket HierEngine::reduce_inside(const Entry& entry, const Region& region,
+                                 const MemorySpan& partial) {
+  const Operation operation = with_limit(entry, {.collective = Collective::reduce_scatter,
+                                                 .reduce = entry.operation.reduce,
+                                                 .input = region.span,
+                                                 .output = partial,
+                                                 .input_counts = region.local_counts,
+                                                 .partial = true});
   return parts_.inside->submit({&operation, 1});
 }
 
@@ -103,7 +106,8 @@ std::vector<Program::Until> HierEngine::on_rails(const Region& region, Make&& ma
 
 Program HierEngine::program_of(Entry& entry) {
   switch (entry.operation.collective) {
-    case Collective::all_reduce: return all_reduce(entry);
+    case Collective::all_reduce:
+      return is_little(entry.operation.output) ? all_reduce_whole(entry) : all_reduce(entry);
     case Collective::reduce: return reduce(entry);
     case Collective::reduce_scatter: return reduce_scatter(entry);
     case Collective::all_gather: return all_gather(entry);
@@ -113,10 +117,34 @@ Program HierEngine::program_of(Entry& entry) {
   }
 }
 
+bool HierEngine::is_little(const MemorySpan& data) const {
+  const auto& per_host = parts_.replicas_per_host;
+  const bool a_rail_a_rank = std::equal(per_host.begin() + 1, per_host.end(), per_host.begin());
+  return a_rail_a_rank && data.num_bytes() <= kWholeBytes &&
+         accumulator_of(data.dtype) == data.dtype;
+}
+
+Program HierEngine::all_reduce_whole(Entry& entry) {
+  const MemorySpan data = entry.operation.output;
+  if (data.num_elements == 0) co_return;
+  Operation sum = with_limit(entry, entry.operation);
+  sum.reduce = partial_op(sum.reduce);
+  for (Engine* engine : {parts_.inside.get(), parts_.rails[static_cast<size_t>(local_)].get()})
+    co_await Program::Until{engine, engine->submit({&sum, 1})};
+  finish_partial(data.dtype, entry.operation.reduce, data.data, data.data, data.num_elements,
+                 size());
+}
+
+/// Where the partial sums of a region lie: in the region, or wider ones in scratch `index`.
+MemorySpan HierEngine::partial_of(const Region& region, int index) {
+  const DType wide = accumulator_of(region.span.dtype);
+  if (wide == region.span.dtype) return part_of(region.span, region.mine_begin, region.mine_count);
+  return part_of(scratch(index, wide, region.mine_count).span(), 0, region.mine_count);
+}
+
 Program HierEngine::all_reduce(Entry& entry) {
   const Operation& operation = entry.operation;
   const MemorySpan data = operation.output;
-  const DType wide = accumulator_of(data.dtype);
   const int64_t per_chunk = std::max<int64_t>(1, parts_.chunk_bytes / size_of(data.dtype));
   const auto chunk = [&](int64_t begin) {
     return region_of(part_of(data, begin, std::min(per_chunk, data.num_elements - begin)));
@@ -124,27 +152,28 @@ Program HierEngine::all_reduce(Entry& entry) {
   if (data.num_elements == 0) co_return;
   Engine& inside = *parts_.inside;
   Ticket gathered = 0;
-  Region next = chunk(0);
-  Ticket reduced = reduce_inside(entry, next, scratch(0, wide, next.mine_count));
   int turn = 0;
+  Region next = chunk(0);
+  MemorySpan next_partial = partial_of(next, turn);
+  Ticket reduced = reduce_inside(entry, next, next_partial);
   for (int64_t begin = 0; begin < data.num_elements; begin += per_chunk) {
     const Region region = next;
-    const Array partial = scratch_[static_cast<size_t>(turn)];
+    const MemorySpan partial = next_partial;
     co_await Program::Until{&inside, reduced};
     const auto waits = on_rails(region, [&](int64_t from, int64_t count) {
-      return with_limit(entry,
-                        {.collective = Collective::all_reduce,
-                         .reduce = partial_op(operation.reduce),
-                         .output = part_of(partial.span(), from - region.mine_begin, count)});
+      return with_limit(entry, {.collective = Collective::all_reduce,
+                                .reduce = partial_op(operation.reduce),
+                                .output = part_of(partial, from - region.mine_begin, count)});
     });
     turn = 1 - turn;
     if (begin + per_chunk < data.num_elements) {
       next = chunk(begin + per_chunk);
-      reduced = reduce_inside(entry, next, scratch(turn, wide, next.mine_count));
+      next_partial = partial_of(next, turn);
+      reduced = reduce_inside(entry, next, next_partial);
       co_await Program::Until{&inside, reduced};
     }
     for (const auto& wait : waits) co_await wait;
-    finish_partial(data.dtype, operation.reduce, partial.data(),
+    finish_partial(data.dtype, operation.reduce, partial.data,
                    part_of(region.span, region.mine_begin, 0).data, region.mine_count, size());
     gathered = gather_inside(entry, region);
   }
@@ -179,7 +208,9 @@ Program HierEngine::reduce_scatter(Entry& entry) {
   for (int h = 0; h < static_cast<int>(first_of_host_.size()); ++h) {
     const Region region = host_region(operation.input, counts, h);
     const Array partial = scratch(0, wide, region.mine_count);
-    co_await Program::Until{parts_.inside.get(), reduce_inside(entry, region, partial)};
+    co_await Program::Until{
+        parts_.inside.get(),
+        reduce_inside(entry, region, part_of(partial.span(), 0, region.mine_count))};
     const auto waits = on_rails(region, [&](int64_t from, int64_t count) {
       return with_limit(entry,
                         {.collective = Collective::reduce,

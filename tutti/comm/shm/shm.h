@@ -17,11 +17,11 @@ namespace tutti {
 constexpr int kMaxRanks = 1024;  ///< of one segment, so of one host
 
 struct ShmOptions {
-  int64_t slot_bytes = 64 << 10;  ///< staging slot of a rank; two are used in turn
-  int usable_cores = 0;           ///< 0: host_facts(); decides spinning against sleeping
-  bool pinned = false;            ///< each rank's thread is pinned to cores of its own
-  int first_rank = 0;             ///< what messages call rank 0: its rank among job_ranks
-  int job_ranks = 0;              ///< where the segment is one host of several; 0: it is all
+  int64_t slot_bytes = 256 << 10;  ///< staging slot of a rank; two are used in turn
+  int usable_cores = 0;            ///< 0: host_facts(); decides spinning against sleeping
+  bool pinned = false;             ///< each rank's thread is pinned to cores of its own
+  int first_rank = 0;              ///< what messages call rank 0: its rank among job_ranks
+  int job_ranks = 0;               ///< where the segment is one host of several; 0: it is all
 };
 
 /// A segment for `size` ranks. Copyable; the last copy unmaps it.

@@ -157,6 +157,8 @@ void ShmEngine::announce(Entry& entry, uint64_t number) {
     line.places.input = place_of(entry.operation->input);
     line.places.output = place_of(entry.operation->output);
     line.places.counts = fingerprint(common_counts(*entry.operation));
+    if (number == worked_ && entry.path == Path::undecided && forces_staging(entry, line))
+      stage_chunk(entry, number);
   }
   std::byte* const slot = state_.small_slot(rank_, number % kSlots);
   const auto& counts = entry.operation->input_counts;

@@ -95,6 +95,7 @@ class ShmEngine final : public Engine {
   void reduce_direct(const Operation& operation, uint64_t number);
   void copy_direct(const Operation& operation, uint64_t number);
   bool transfer_staged(Entry& entry, uint64_t number);
+  bool forces_staging(const Entry& entry, const CallLine& line) const;
   int64_t longest_part(const Operation& operation, uint64_t number) const;
   bool stage_chunk(Entry& entry, uint64_t number);
   bool drain_chunk(Entry& entry, uint64_t number);

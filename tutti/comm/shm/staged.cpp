@@ -2,11 +2,13 @@
 //
 // Chunks are numbered through all operations. Chunk j of a rank lies in its slot j % 2; it may be
 // overwritten when all who need it have drained chunk j - 2. A rank stages at most one chunk ahead
-// of what it drains itself. All ranks count the same chunks, also those who take no part: an
+// of what it drains itself; where its memory alone decides for this path, the first one before it
+// announces the operation. All ranks count the same chunks, also those who take no part: an
 // operation has as many as its longest part needs.
 //
 // Where ranks get different parts of an input (reduce_scatter, scatter, all_to_all), a slot is cut
-// into n fields, field p for rank p.
+// into n fields, field p for rank p. What a rank gives itself it reads where it lies; its own field
+// stays empty.
 #include <algorithm>
 
 #include "tutti/base/check.h"
@@ -110,7 +112,7 @@ void ShmEngine::fill_slot(const Entry& entry, std::byte* slot) {
   const Parts parts = parts_of(operation, size_);
   int64_t before = 0;
   for (int r = 0; r < size_; ++r) {
-    put(r, before, parts.count(r));
+    if (r != rank_) put(r, before, parts.count(r));
     before += parts.count(r);
   }
 }
@@ -132,11 +134,14 @@ bool ShmEngine::drain_chunk(Entry& entry, uint64_t number) {
 void ShmEngine::read_slots(const Entry& entry, uint32_t turn) {
   const Operation& operation = *entry.operation;
   const int64_t element_bytes = size_of(operation.output.dtype);
+  const int64_t input_bytes = size_of(dtype_of(operation));
   const int64_t per_chunk = chunk_elements(operation);
   const int64_t first = entry.drained_chunks * per_chunk;
   const int64_t field = has_fields(operation) ? rank_ : 0;
-  const auto data_of = [&](int r) {
-    return state_.staging_slot(r, turn) + field * per_chunk * size_of(dtype_of(operation));
+  const int64_t own = has_fields(operation) ? parts_of(operation, size_).begin(rank_) : 0;
+  const auto data_of = [&](int r) -> const std::byte* {
+    if (r == rank_) return bytes_of(entry.announced.visible) + (own + first) * input_bytes;
+    return state_.staging_slot(r, turn) + field * per_chunk * input_bytes;
   };
   // Of the part of the output that begins after `before` elements.
   const auto take = [&](int r, int64_t before, int64_t count) {

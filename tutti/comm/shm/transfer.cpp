@@ -70,6 +70,23 @@ ShmEngine::Path ShmEngine::choose_path(const Entry& entry, uint64_t number) cons
   }
 }
 
+// Whether this rank's memory alone decides for Path::staged, and it has a first chunk to give: that
+// can go with the announcement.
+bool ShmEngine::forces_staging(const Entry& entry, const CallLine& line) const {
+  const Operation& operation = *entry.operation;
+  switch (operation.collective) {
+    case Collective::all_reduce:
+    case Collective::reduce: return line.places.output == 0;
+    case Collective::reduce_scatter:
+    case Collective::all_gather: return line.places.input == 0;
+    case Collective::all_to_all:
+      return line.places.input == 0 && parts_of(operation, size_).largest() > 0;
+    case Collective::broadcast: return operation.root == rank_ && line.places.output == 0;
+    case Collective::scatter: return operation.root == rank_ && line.places.input == 0;
+    default: return false;
+  }
+}
+
 // What rank `sender` gives to each rank in an all_to_all.
 Parts ShmEngine::sent_by(int sender, const Operation& operation, uint64_t number) const {
   Parts parts = parts_of(operation, size_);
