@@ -113,11 +113,13 @@ AlgorithmTable make_built_in() {
   add(all_reduce, Order::any, 0, 256 * kKiB, halving_doubling);
   add(all_reduce, Order::any, 8, 256 * kKiB, pairwise);
   add(all_reduce, Order::any, 0, 256 * kKiB, double_tree);
-  add(all_reduce, Order::any, 2, 0, halving_doubling);
+  add(all_reduce, Order::any, 4, 0, pairwise);
   add(all_reduce, Order::any, 0, 0, ring);
   add(all_reduce, Order::fixed, 2, 16 * kKiB, direct);
   add(all_reduce, Order::fixed, 4, 4 * kKiB, direct);
   add(all_reduce, Order::fixed, 0, 16 * kKiB, doubling);
+  add(all_reduce, Order::fixed, 4, 512 * kKiB, halving_doubling);
+  add(all_reduce, Order::fixed, 4, 0, pairwise);
   add(all_reduce, Order::fixed, 0, 0, halving_doubling);
   add(all_reduce, Order::fixed, 8, 4 * kKiB, direct);
   add(all_reduce, Order::fixed, 0, 4 * kKiB, tree);

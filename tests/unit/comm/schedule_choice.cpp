@@ -26,7 +26,11 @@ TEST(Choice, BuiltInTable) {
   };
   const Case cases[] = {
       {"two ranks, small: one latency", {.num_bytes = 8}, Algorithm::direct},
-      {"two ranks, large", {.num_bytes = 64 * kMiB}, Algorithm::halving_doubling},
+      {"two ranks, middling", {.num_bytes = 256 << 10}, Algorithm::halving_doubling},
+      {"sums go back while they are in cache", {.num_bytes = 64 * kMiB}, Algorithm::pairwise},
+      {"fewest bytes, few messages",
+       {.num_bytes = 64 * kMiB, .ranks = 8},
+       Algorithm::halving_doubling},
       {"log n latencies", {.num_bytes = 8, .ranks = 64}, Algorithm::doubling},
       {"no power of two", {.num_bytes = 64 * kMiB, .ranks = 6}, Algorithm::pairwise},
       {"many, small, no power of two", {.num_bytes = 8, .ranks = 100}, Algorithm::tree},

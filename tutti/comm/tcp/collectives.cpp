@@ -12,8 +12,10 @@ namespace {
 
 constexpr int64_t kLineBytes = 64;
 // Pairwise exchange keeps a chunk of every peer at once: together they stay in a core's cache, as
-// far as chunks do not get too small for the wire.
+// far as chunks do not get too small for the wire. Every chunk is a round, so one of a peer is
+// larger than what is added while more of it comes.
 constexpr int64_t kKeptBytes = 1 << 20;
+constexpr int64_t kChunksARound = 2;
 constexpr int64_t kSmallestChunk = 16 << 10;
 constexpr size_t kFirstEntries = 64;
 
@@ -186,7 +188,7 @@ void TcpEngine::fill_offsets(std::vector<int64_t>& offsets,
 int64_t TcpEngine::chunk_elements(Algorithm algorithm, int64_t element_bytes) const {
   int64_t bytes = options_.chunk_bytes;
   if (algorithm == Algorithm::pairwise || algorithm == Algorithm::direct)
-    bytes = std::min(bytes, std::max(kSmallestChunk, kKeptBytes / (size_ - 1)));
+    bytes = std::min(kChunksARound * bytes, std::max(kSmallestChunk, kKeptBytes / (size_ - 1)));
   return std::max<int64_t>(1, bytes / kLineBytes * kLineBytes / element_bytes);
 }
 
