@@ -56,11 +56,11 @@ class Work:
         self.input.fill_(RANK + 1)
         self.output.fill_(RANK + 1)
 
-    def call(self):
+    def call(self, number):
         if self.collective == "all_reduce":
             dist.all_reduce(self.output, self.op)
         elif self.collective == "broadcast":
-            dist.broadcast(self.output, 0)
+            dist.broadcast(self.output, number % RANKS)
         elif self.collective == "all_gather":
             dist.all_gather_into_tensor(self.output, self.input)
         elif self.collective == "reduce_scatter":
@@ -87,8 +87,8 @@ def measure(collective, num_bytes, iterations):
         work.fill()
         dist.barrier()
         begin = time.perf_counter()
-        for _ in range(row):
-            work.call()
+        for number in range(row):
+            work.call(number)
         seconds = (time.perf_counter() - begin) / row
         correct = correct and work.is_right()
         if iteration >= WARMUP:

@@ -1,8 +1,8 @@
 /* MPI's side of `tutti bench all-reduce --peers`: mpirun -n N mpi_collectives COLLECTIVE ITERATIONS BYTES...
  *
  * Prints one JSON line a size on rank 0. A time is the slowest rank's, and below 8 KiB the mean of a row of
- * operations. Buffers are filled before and read after, outside the timed region, so that the caches are in
- * the state in which training leaves them. */
+ * operations (broadcasts from every rank in turn). Buffers are filled before and read after, outside the
+ * timed region, so that the caches are in the state in which training leaves them. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,14 +40,14 @@ static void fill(Work* work) {
   for (long i = 0; i < work->num_output; ++i) work->output[i] = work->rank + 1;
 }
 
-static void call(Work* work) {
+static void call(Work* work, int number) {
   const MPI_Op op = work->repeats ? MPI_MAX : MPI_SUM;
   const int whole = (int)work->whole, part = (int)work->part;
   const MPI_Comm all = MPI_COMM_WORLD;
   if (is(work, "all_reduce"))
     MPI_Allreduce(MPI_IN_PLACE, work->output, whole, MPI_FLOAT, op, all);
   else if (is(work, "broadcast"))
-    MPI_Bcast(work->output, whole, MPI_FLOAT, 0, all);
+    MPI_Bcast(work->output, whole, MPI_FLOAT, number % work->ranks, all);
   else if (is(work, "all_gather"))
     MPI_Allgather(work->input, part, MPI_FLOAT, work->output, part, MPI_FLOAT, all);
   else if (is(work, "reduce_scatter"))
@@ -61,8 +61,10 @@ static int is_right(const Work* work) {
   const float reduced = work->repeats ? work->ranks : work->ranks * (work->ranks + 1) / 2.0f;
   int right = 1;
   for (long i = 0; i < work->num_output; ++i) {
-    const float moved = is(work, "broadcast") ? 1 : i / work->part + 1;
-    right &= work->output[i] == (reduces ? reduced : moved);
+    const float wanted = reduces                 ? reduced
+                         : is(work, "broadcast") ? 1
+                                                 : i / work->part + 1;
+    right &= work->output[i] == wanted;
   }
   return right;
 }
@@ -78,7 +80,7 @@ static void measure(Work work, long bytes, int iterations) {
     fill(&work);
     MPI_Barrier(MPI_COMM_WORLD);
     const double begin = MPI_Wtime();
-    for (int j = 0; j < row; ++j) call(&work);
+    for (int j = 0; j < row; ++j) call(&work, j);
     const double end = MPI_Wtime();
     right &= is_right(&work);
     if (i >= kWarmup) times[i - kWarmup] = (end - begin) * 1e6 / row;

@@ -148,7 +148,7 @@ class Measurement {
     exercise.fill(member_.measured.rank(), memory_.mine);
     meeting_.meet();
     const double start = now_us();
-    for (int i = 0; i < row; ++i) body();
+    for (int i = 0; i < row; ++i) body(exercise.in_row(i));
     return (now_us() - start) / row;
   }
 
@@ -159,10 +159,11 @@ class Measurement {
     int32_t right = check_sum(exercise);
     exercise.repeats = row > 1;
     for (int i = 0; i < samples_per_round(exercise.bytes()); ++i) {
-      operation.push_back(
-          sample_us(exercise, row, [&] { exercise.run(member_.measured, memory_.mine, kLimit); }));
+      operation.push_back(sample_us(exercise, row, [&](const Exercise& one) {
+        one.run(member_.measured, memory_.mine, kLimit);
+      }));
       right &= static_cast<int32_t>(exercise.is_right(rank, memory_.mine));
-      floor.push_back(sample_us(exercise, row, [&] { floor_->run(exercise); }));
+      floor.push_back(sample_us(exercise, row, [&](const Exercise& one) { floor_->run(one); }));
     }
     meeting_.meet();
     const auto over_ranks = [&](MemorySpan data, ReduceOp op) {

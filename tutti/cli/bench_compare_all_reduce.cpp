@@ -23,7 +23,8 @@ const std::string kMpi = "Open MPI";
 constexpr Millis kWorkLimit{10 * 60'000};
 constexpr int64_t kKilo = 1 << 10, kMega = 1 << 20;
 
-// Of the design's table, how many times as fast as that peer; 0 where nothing is claimed.
+// Of the design's table, how many times as fast as that peer; 0 where nothing is claimed. The row
+// of shm is for two ranks.
 double all_reduce_bound(const CollectiveComparison& what, const std::string& peer, int64_t bytes) {
   if (what.engine == "tcp") {
     if (bytes != 64 * kMega) return 0;
@@ -37,7 +38,8 @@ double all_reduce_bound(const CollectiveComparison& what, const std::string& pee
 
 double bound_of(const CollectiveComparison& what, const std::string& peer, int64_t bytes) {
   if (peer == kLimit) return 1;
-  if (what.collective == Collective::all_reduce) return all_reduce_bound(what, peer, bytes);
+  if (what.collective == Collective::all_reduce && (what.engine == "tcp" || what.ranks == 2))
+    return all_reduce_bound(what, peer, bytes);
   if (peer == kFloor) return 0;
   if (bytes >= 64 * kKilo) return 1;
   return peer == kMpi ? 0.5 : 2;

@@ -80,18 +80,24 @@ void Exercise::fill(int rank, const Buffers& buffers) const {
   std::fill_n(buffers.output, output_elements(), kSpoilt);
 }
 
+Exercise Exercise::in_row(int number) const {
+  Exercise exercise = *this;
+  exercise.root = number % ranks;
+  return exercise;
+}
+
 void Exercise::run(Group& group, const Buffers& buffers, Millis limit) const {
   const ReduceOp op = repeats ? ReduceOp::max : ReduceOp::sum;
   const MemorySpan in{buffers.input, input_elements(), DType::float32};
   const MemorySpan out{buffers.output, output_elements(), DType::float32};
   switch (collective) {
     case Collective::all_reduce: return group.all_reduce_now(out, op, limit);
-    case Collective::reduce: return group.reduce(out, op, 0, limit).wait(limit);
+    case Collective::reduce: return group.reduce(out, op, root, limit).wait(limit);
     case Collective::reduce_scatter: return group.reduce_scatter(in, out, op, limit).wait(limit);
     case Collective::all_gather: return group.all_gather(in, out, limit).wait(limit);
-    case Collective::broadcast: return group.broadcast(out, 0, limit).wait(limit);
-    case Collective::scatter: return group.scatter(in, out, 0, {}, limit).wait(limit);
-    case Collective::gather: return group.gather(in, out, 0, {}, limit).wait(limit);
+    case Collective::broadcast: return group.broadcast(out, root, limit).wait(limit);
+    case Collective::scatter: return group.scatter(in, out, root, {}, limit).wait(limit);
+    case Collective::gather: return group.gather(in, out, root, {}, limit).wait(limit);
     case Collective::all_to_all: return group.all_to_all(in, out, {}, {}, limit).wait(limit);
     default: throw UsageError(fmt::format("{} has no data to measure", name_of(collective)));
   }

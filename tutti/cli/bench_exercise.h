@@ -25,6 +25,7 @@ struct Exercise {
   int64_t part = 0;      ///< elements of one rank, where the whole is cut
   int64_t whole = 0;     ///< elements of the vector, or of all parts together
   bool repeats = false;  ///< called several times on the same data: max instead of sum
+  int root = 0;          ///< of broadcast
 
   /// `bytes` of the whole, made larger where every rank's part needs an element more.
   static Exercise of(Collective collective, int64_t bytes, int ranks);
@@ -40,7 +41,9 @@ struct Exercise {
 
   /// New data of rank `rank`; what the operation has to write is spoilt.
   void fill(int rank, const Buffers& buffers) const;
-  /// Carries it out. Root is rank 0.
+  /// The same, as call `number` of a row of calls. Broadcasts go out from every rank in turn: one
+  /// root could run ahead of the others, and the time of an operation would not be seen.
+  Exercise in_row(int number) const;
   void run(Group& group, const Buffers& buffers, Millis limit) const;
   /// Whether every element is what it must be.
   bool is_right(int rank, const Buffers& buffers) const;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/host.h"
 
 namespace tutti::cli {
 namespace {
@@ -29,7 +30,7 @@ class PlainLoop final : public Floor {
       case Collective::all_reduce: add_slices(exercise.whole); break;
       case Collective::reduce_scatter: add_part(rank_ * part, part); break;
       case Collective::broadcast:
-        if (rank_ != 0) copy(out, all_[0].output, exercise.whole);
+        if (rank_ != exercise.root) copy(out, all_[index(exercise.root)].output, exercise.whole);
         break;
       case Collective::all_gather:
         for (int r = 0; r < size(); ++r) copy(out + r * part, all_[index(r)].input, part);
@@ -99,10 +100,11 @@ class RawStream final : public Floor {
     const int size = static_cast<int>(mesh_.peers.size());
     const auto total =
         static_cast<int64_t>(std::ceil(exercise.traffic() * static_cast<double>(exercise.bytes())));
-    const bool once = exercise.collective == Collective::broadcast;  // from rank 0 on, no round
-    Flow out{.left = once && mesh_.rank == size - 1 ? 0 : total};
-    Flow in{.left = once && mesh_.rank == 0 ? 0 : total};
-    Link& to = link((mesh_.rank + 1) % size);
+    const bool once = exercise.collective == Collective::broadcast;  // from the root on, no round
+    const int next = (mesh_.rank + 1) % size;
+    Flow out{.left = once && next == exercise.root ? 0 : total};
+    Flow in{.left = once && mesh_.rank == exercise.root ? 0 : total};
+    Link& to = link(next);
     Link& from = link((mesh_.rank + size - 1) % size);
     const Deadline deadline(kSilence);
     int idle = 0;
@@ -187,7 +189,9 @@ class OtherGroup final : public Floor {
 
 }  // namespace
 
-Meeting::Meeting(Group side) : side_(std::move(side)) {
+Meeting::Meeting(Group side)
+    : side_(std::move(side)),
+      policy_(choose_wait_policy(side_.size(), host_facts().usable_cores, true)) {
   if (side_.size() > 1 && !side_.engine().shares_memory()) return;
   shared_ = side_.allocate(sizeof(FlagLine));
   for (const MemorySpan& part : shared_.parts) lines_.push_back(static_cast<FlagLine*>(part.data));
@@ -201,7 +205,7 @@ void Meeting::meet() {
   lines_[static_cast<size_t>(side_.rank())]->flag.set(++meetings_);
   const Deadline deadline(kSilence);
   for (size_t r = 0; r < lines_.size(); ++r)
-    for (int turns = 1; !lines_[r]->flag.spin_until(meetings_, 2'000); ++turns) {
+    for (int turns = 1; !lines_[r]->flag.spin_until(meetings_, policy_); ++turns) {
       std::this_thread::yield();
       if (turns % 1'000 == 0 && deadline.passed())
         throw Timeout(fmt::format("bench all-reduce, rank {}: rank {} did not come to meeting {}",

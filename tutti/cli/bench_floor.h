@@ -26,6 +26,7 @@ class Meeting {
  private:
   Group side_;
   SharedParts shared_;
+  const WaitPolicy policy_;
   std::vector<FlagLine*> lines_;
   uint32_t meetings_ = 0;
 };

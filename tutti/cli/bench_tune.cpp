@@ -101,7 +101,7 @@ std::vector<double> measure_entries(BenchMember& member, const std::vector<Entry
       exercise.fill(rank, buffers);
       meeting.meet();
       const double start = now_us();
-      for (int i = 0; i < row; ++i) exercise.run(member.measured, buffers, kLimit);
+      for (int i = 0; i < row; ++i) exercise.in_row(i).run(member.measured, buffers, kLimit);
       double taken = (now_us() - start) / row;
       if (!exercise.is_right(rank, buffers))
         throw Error(fmt::format("bench tune, rank {} of {}: {} by {} gave a wrong result", rank,

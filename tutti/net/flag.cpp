@@ -1,6 +1,7 @@
 #include "tutti/net/flag.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,6 +18,10 @@ namespace {
 constexpr std::chrono::microseconds kSpinBudget{100};
 // Measured with more ranks than cores: 100 pauses cost a barrier 5 to 19 us, 2,000 cost 50 to 180.
 constexpr int kShortSpinPauses = 100;
+// A yield to the rank that is waited for takes 1 us, sleeping and being woken more than 5. Measured
+// with 4, 8, 16 and 64 ranks on 2 cores: 20 yields make an all_reduce of 8 bytes 4 to 2.5 times as
+// fast (4 ranks: 20 us to 5), 100 no faster.
+constexpr int kYields = 20;
 
 void pause() noexcept {
 #if defined(__x86_64__)
@@ -43,10 +48,14 @@ long futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 }  // namespace
 
-bool Flag::spin_until(uint32_t target, int pauses) const noexcept {
-  for (int i = 0; i < pauses; ++i) {
+bool Flag::spin_until(uint32_t target, const WaitPolicy& policy) const noexcept {
+  for (int i = 0; i < policy.spin_pauses; ++i) {
     if (reached(target)) return true;
     pause();
+  }
+  for (int i = 0; i < policy.yields; ++i) {
+    if (reached(target)) return true;
+    sched_yield();
   }
   return reached(target);
 }
@@ -64,9 +73,9 @@ void Flag::sleep_until(uint32_t target, std::chrono::milliseconds limit) noexcep
 void Flag::wake() noexcept { futex(value_, FUTEX_WAKE, INT_MAX, nullptr); }
 
 WaitPolicy choose_wait_policy(int members, int usable_cores, bool pinned) {
-  if (!pinned || members > usable_cores) return {kShortSpinPauses};
+  if (!pinned || members > usable_cores) return {kShortSpinPauses, kYields};
   static const int long_spin = pauses_in(kSpinBudget);
-  return {long_spin};
+  return {long_spin, 0};
 }
 
 }  // namespace tutti

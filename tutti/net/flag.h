@@ -11,6 +11,12 @@
 
 namespace tutti {
 
+/// How long to poll before sleeping: in pauses, then in yields.
+struct WaitPolicy {
+  int spin_pauses = 0;
+  int yields = 0;
+};
+
 /// All zero bytes are a valid flag of value 0: fresh shared memory needs no construction.
 class Flag {
  public:
@@ -41,8 +47,8 @@ class Flag {
     return static_cast<int32_t>(value() - target) >= 0;
   }
 
-  /// Polls at most `pauses` times; true when reached. Reads no clock.
-  bool spin_until(uint32_t target, int pauses) const noexcept;
+  /// Polls as long as `policy` says; true when reached. Reads no clock.
+  bool spin_until(uint32_t target, const WaitPolicy& policy) const noexcept;
 
   /// Sleeps until the flag moves, is woken, or `limit` passes; at once when reached. May return
   /// early.
@@ -62,13 +68,9 @@ struct alignas(64) FlagLine {
   Flag flag;
 };
 
-/// How long to poll before sleeping, in pauses.
-struct WaitPolicy {
-  int spin_pauses = 0;
-};
-
 /// Polls for about 100 us when every member has a core of its own to spin on (`pinned`, and members
-/// <= cores); else 100 pauses, since a spinner would hold the core that its peer needs.
+/// <= cores). Else 100 pauses, since a spinner would hold the core that its peer needs, and a few
+/// yields, which give it to the peer.
 WaitPolicy choose_wait_policy(int members, int usable_cores, bool pinned);
 
 }  // namespace tutti

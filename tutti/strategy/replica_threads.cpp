@@ -103,7 +103,7 @@ void ReplicaThreads::State::serve(int local) {
   std::optional<Deadline> patience;  // with replica 0, after a failure here
   for (uint32_t run = 1;; ++run) {
     Flag& flag = start.flag;
-    while (!flag.spin_until(run, policy.spin_pauses) && !flag.reached(run)) {
+    while (!flag.spin_until(run, policy) && !flag.reached(run)) {
       if (patience && patience->passed() && !done[0].flag.reached(run - 1)) give_up_on(0, local);
       flag.sleep_until(run, kSlice);
     }
@@ -119,7 +119,7 @@ void ReplicaThreads::State::serve(int local) {
 
 void ReplicaThreads::State::await(int local) {
   Flag& flag = done[local].flag;
-  if (flag.spin_until(runs, policy.spin_pauses)) return;
+  if (flag.spin_until(runs, policy)) return;
   const Deadline deadline(time_limit);
   while (!flag.reached(runs)) {
     if (deadline.passed()) give_up_on(local, 0);

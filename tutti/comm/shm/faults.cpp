@@ -38,7 +38,7 @@ char process_state(int pid) {
 }  // namespace
 
 void ShmEngine::wait(const Need& need, const Deadline* outer) {
-  if (need.flag->spin_until(need.target, policy_.spin_pauses)) return;
+  if (need.flag->spin_until(need.target, policy_)) return;
   Millis slice = kFirstSlice;
   while (!need.flag->reached(need.target)) {
     look_for_failure(need, outer);
@@ -66,7 +66,7 @@ void ShmEngine::wait_for_message(Ticket ticket, const Deadline& outer) {
     const bool moved = messages_->advance();
     advance(submitted_);
     if (messages_->done(ticket)) return;
-    if (moved || messages_->spin(policy_.spin_pauses)) continue;
+    if (moved || messages_->spin(policy_)) continue;
     const Millis left = messages_->look_at_limits(ticket, &outer);
     // What collectives wait for are other flags than the one slept on.
     const bool mixed = completed_ != submitted_;

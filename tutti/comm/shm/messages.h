@@ -40,8 +40,8 @@ class ShmMessages {
   /// Whether a peer may still read memory of a send.
   bool sending() const { return !sends_.empty(); }
 
-  /// True when a peer has done something within so many pauses.
-  bool spin(int pauses) const { return doorbell_.spin_until(heard_ + 1, pauses); }
+  /// True when a peer has done something meanwhile.
+  bool spin(const WaitPolicy& policy) const { return doorbell_.spin_until(heard_ + 1, policy); }
   /// Sleeps until a peer does something, or `limit` passes.
   void sleep(Millis limit) { doorbell_.sleep_until(heard_ + 1, limit); }
   /// Fails the group when a limit of `ticket` has passed, or `outer`. The time left.
