@@ -28,7 +28,7 @@ constexpr int64_t kKilo = 1 << 10, kMega = 1 << 20;
 double all_reduce_bound(const CollectiveComparison& what, const std::string& peer, int64_t bytes) {
   if (what.engine == "tcp") {
     if (bytes != 64 * kMega) return 0;
-    return peer == kFloor ? 0.7 : peer == kGloo ? 1.8 : 0;
+    return peer == kFloor ? 0.7 : peer == kGloo && what.ranks == 2 ? 1.8 : 0;
   }
   if (peer == kFloor) return bytes >= 16 * kMega ? 0.8 : 0;
   if (bytes < kMega) return 0;

@@ -17,12 +17,14 @@ namespace {
 
 // Attempts to read before a wait sleeps, each a system call of 0.15 to 0.3 us: about two wake-ups.
 constexpr int kSpins = 400;
+// With fewer cores than ranks each attempt gives the core to another rank.
+constexpr int kSpinsOfMany = 5;
 constexpr Millis kLeavingLimit{500};
 
 int spins_of(const TcpOptions& options, int size) {
   const int cores = options.usable_cores > 0 ? options.usable_cores : host_facts().usable_cores;
   const int local = options.local_ranks > 0 ? options.local_ranks : size;
-  return local <= cores ? kSpins : 2;
+  return local <= cores ? kSpins : kSpinsOfMany;
 }
 
 uint32_t fingerprint_of(const TcpOptions& options, const ReductionShape& shape,
@@ -74,6 +76,7 @@ TcpEngine::TcpEngine(TcpLinks links, TcpOptions options)
       flat_shape_(same_tree(shape_, ReductionShape::flat(size_))),
       fingerprint_(fingerprint_of(options_, shape_, links)),
       spins_(spins_of(options_, size_)),
+      spins_a_yield_(spins_ == kSpins ? 16 : 1),
       waker_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       control_(take_control(links), *this),
       messages_(size_, control_),

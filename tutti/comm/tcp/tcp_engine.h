@@ -110,6 +110,7 @@ class TcpEngine final : public Engine, private ControlHandler {
   const bool flat_shape_;
   const uint32_t fingerprint_;  ///< of what must be equal on all ranks
   const int spins_;             ///< attempts before a wait sleeps
+  const int spins_a_yield_;     ///< attempts after which the core is given away once
   FileDescriptor waker_;        ///< an eventfd: abort() from another thread
   std::vector<PeerStreams> streams_;
   ControlLinks control_;

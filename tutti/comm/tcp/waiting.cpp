@@ -27,7 +27,7 @@ constexpr Millis kNewsLimit{100};
 constexpr uint32_t kMovesPerLook = 256;
 // Spinning over the control links of more peers costs more than the sleep it saves.
 constexpr int kMostSpunPeers = 8;
-constexpr int kAttemptsPerYield = 16;
+constexpr int kPollsPerLook = 16;
 
 }  // namespace
 
@@ -50,7 +50,7 @@ bool TcpEngine::poll(Ticket ticket) {
   waited_for_ = ticket;
   check_failed();
   const bool moved = advance();
-  if (!messages_.idle() || ++polled_ % kAttemptsPerYield == 0) {
+  if (!messages_.idle() || ++polled_ % kPollsPerLook == 0) {
     service_control();
     if (!moved && !done(ticket)) look_around(ticket, nullptr);
   }
@@ -73,7 +73,7 @@ void TcpEngine::wait_until_done(Ticket ticket, const Deadline* outer) {
     if (!messages_.idle() && size_ <= kMostSpunPeers) service_control();
     if (done(ticket)) return;
     if (++attempts < spins_) {
-      if (attempts % kAttemptsPerYield == 0) std::this_thread::yield();
+      if (attempts % spins_a_yield_ == 0) std::this_thread::yield();
       continue;
     }
     look_around(ticket, outer);
