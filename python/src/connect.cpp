@@ -46,7 +46,7 @@ Group connect_over(MeetingPlace& place, const std::string& name, const Reach& re
                                              Credentials{.token = token, .job = "c10d"}),
       .token = token,
   };
-  Group group = tutti::connect(place, "group", base, {}, deadline);
+  Group group = tutti::connect(place, "group", base, {.by_core = false}, deadline);
   check_order(place, name, group, deadline);
   return group;
 }

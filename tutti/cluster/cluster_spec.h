@@ -52,6 +52,8 @@ struct ClusterSpec {
   std::optional<int> local_worker;       ///< number among the workers of this host
   std::optional<int> num_local_workers;  ///< workers of this host
 
+  bool mpi = false;  ///< an MPI launcher's: worker and num_workers are those of MPI_COMM_WORLD
+
   std::optional<HostPort> rendezvous;   ///< where the workers meet; worker 0 listens there
   std::vector<ClusterTask> workers;     ///< where they are known (TF_CONFIG), in worker order
   std::vector<ClusterTask> servers;     ///< parameter servers

@@ -2,12 +2,17 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 
 #include "tutti/base/check.h"
+#include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/engine_choice.h"
+#include "tutti/cluster/rank_order.h"
 #include "tutti/comm/engine_meeting.h"
 #include "tutti/comm/hier/hier.h"
+#include "tutti/comm/mpi/mpi.h"
+#include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/comm/solo/solo.h"
 #include "tutti/comm/tcp/tcp.h"
@@ -56,10 +61,12 @@ struct Plan {
   const Deadline& deadline;
   MeetingPlace& place;        // in the order of the new group's ranks
   HostMeeting& meeting;       // of the ranks before they were put in order
+  std::vector<int> order;     // of those ranks
   std::vector<int> per_host;  // in the new order
   int host = 0;
   int local = 0;
 
+  bool in_place_order() const { return std::is_sorted(order.begin(), order.end()); }
   int first_here() const { return std::accumulate(per_host.begin(), per_host.begin() + host, 0); }
   int here() const { return per_host[static_cast<size_t>(host)]; }
 };
@@ -143,6 +150,7 @@ std::shared_ptr<Engine> make_levels(const Plan& plan) {
     EngineMeeting meeting(across, {members.begin(), members.end()});
     ConnectOptions any = options;
     any.engine = "auto";
+    any.mpi_ranks = false;
     return connect_engine(meeting, key + "/" + name, base, any, Deadline(limit));
   };
   return make_hier(std::move(parts));
@@ -152,22 +160,54 @@ std::shared_ptr<Engine> make_engine(const Plan& plan, const std::string& engine)
   if (engine == "solo") return make_solo();
   if (engine == "shm") return make_inside(plan);
   if (engine == "hier") return make_levels(plan);
+  if (engine == "nccl")
+    return make_nccl(plan.place,
+                     {.device = *plan.options.cuda_device, .limit = plan.deadline.left()});
+  if (engine == "mpi")
+    return make_mpi({.shape = ReductionShape::hosts(plan.per_host),
+                     .any_order = plan.options.order == Order::any,
+                     .limit = plan.deadline.left()});
   TUTTI_CHECK(engine == "tcp", "engine {}", engine);
   return make_links_engine(plan, plan.place, plan.key, ReductionShape::hosts(plan.per_host),
                            plan.here());
+}
+
+/// The ranks of `place` in the order of the group's.
+std::vector<int> order_of(MeetingPlace& place, const std::string& key, const HostMeeting& meeting,
+                          bool by_core, const Deadline& deadline) {
+  const HostFacts& host = host_facts();
+  const bool bound = by_core && static_cast<int>(host.cores.size()) < host.present_cores;
+  const std::string mine = std::to_string(bound ? host.cores.front() : -1);
+  const std::vector<std::string> cores = place.exchange("core/" + key, mine, deadline);
+  std::vector<RosterEntry> roster;
+  for (int r = 0; r < place.size(); ++r)
+    roster.push_back({.host = std::to_string(meeting.host_of_rank[static_cast<size_t>(r)]),
+                      .core = std::atoi(cores[static_cast<size_t>(r)].c_str()),
+                      .worker = r});
+  return rank_order(roster);
+}
+
+/// Whether the ranks are those of the MPI library in this build, which may be another one than the
+/// launcher's. Asked where the answer matters alone: it starts MPI.
+bool mpi_can_serve(const Plan& plan) {
+  const auto& options = plan.options;
+  if (!options.mpi_ranks || !mpi_available() || !plan.in_place_order()) return false;
+  if (options.engine != "mpi" && (options.engine != "auto" || plan.per_host.size() < 2))
+    return false;
+  const auto world = make_mpi_meeting_place(plan.deadline.left());
+  const bool same = world->rank() == plan.place.rank() && world->size() == plan.place.size();
+  const auto all = plan.place.exchange("mpi/" + plan.key, same ? "1" : "0", plan.deadline);
+  return std::all_of(all.begin(), all.end(), [](const auto& text) { return text == "1"; });
 }
 
 std::shared_ptr<Engine> connect_engine(MeetingPlace& place, const std::string& key,
                                        const ConnectBase& base, const ConnectOptions& options,
                                        const Deadline& deadline) {
   HostMeeting meeting = meet_on_host(place, key, base.token, deadline);
-  std::vector<int> order(static_cast<size_t>(place.size()));
-  std::iota(order.begin(), order.end(), 0);
   const auto host_of = [&](int r) { return meeting.host_of_rank[static_cast<size_t>(r)]; };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return host_of(a) < host_of(b); });
+  const std::vector<int> order = order_of(place, key, meeting, options.by_core, deadline);
   OrderedPlace ordered(place, order);
-  Plan plan{key, base, options, deadline, ordered, meeting, {}, host_of(place.rank()), 0};
+  Plan plan{key, base, options, deadline, ordered, meeting, order, {}, host_of(place.rank()), 0};
   for (int r : order) {
     plan.per_host.resize(
         std::max<size_t>(plan.per_host.size(), static_cast<size_t>(host_of(r)) + 1));
@@ -175,8 +215,12 @@ std::shared_ptr<Engine> connect_engine(MeetingPlace& place, const std::string& k
   }
   plan.local = ordered.rank() - plan.first_here();
 
-  const EngineChoice choice =
-      choose_engine({.asked = options.engine, .replicas_per_host = plan.per_host});
+  const EngineChoice choice = choose_engine({.asked = options.engine,
+                                             .replicas_per_host = plan.per_host,
+                                             .mpi_built = mpi_available(),
+                                             .mpi_launcher = mpi_can_serve(plan),
+                                             .nccl_built = nccl_available(),
+                                             .on_device = options.cuda_device.has_value()});
   auto engine = make_engine(plan, choice.engine);
   if (ordered.rank() == 0)
     log(LogLevel::info, "group {}: engine {}, since {}; sums in the order {}", key, choice.engine,

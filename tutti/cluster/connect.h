@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "tutti/comm/group.h"
@@ -25,17 +26,22 @@ struct ConnectBase {
 };
 
 struct ConnectOptions {
-  std::string engine = "auto";  ///< auto, shm, tcp, hier
+  std::string engine = "auto";  ///< auto, shm, tcp, hier, mpi, nccl
   Order order = Order::fixed;   ///< any: tcp may add in an order of its own
   int streams = 1;              ///< data streams between two hosts' ranks; 1 to kMaxStreams
   bool pinned = false;          ///< every rank's thread is pinned to cores of its own: spin
+  bool by_core = true;          ///< ranks of a host in the order of their cores, else as in `place`
+  bool mpi_ranks = false;  ///< `place` numbers processes as the MPI launcher does: mpi can serve
+  /// The CUDA device of this rank's buffers, for nccl; on no rank, or on all.
+  std::optional<int> cuda_device{};
   AlgorithmTable table = built_in_table();
 };
 
 /// Collective over the ranks of `place`. `key` names the group: the same on all ranks, at most 100
-/// printable letters, each used once in the life of the listener. Ranks are ordered by host, and on
-/// a host as in `place`: Group::rank() may differ from place.rank() where a launcher has spread
-/// neighbours over hosts. Logs the engine and why, once a key.
+/// printable letters, each used once in the life of the listener. Ranks are ordered by host, then
+/// by core where processes are bound to some, then as in `place` (rank_order.h): Group::rank() may
+/// differ from place.rank() where a launcher has spread neighbours. Logs the engine and why, once a
+/// key.
 ///
 /// Throws UsageError when the engine that was asked for cannot serve, Mismatch, PeerLost and
 /// Timeout that name ranks. Thread rule: the calling thread becomes the group's.

@@ -22,6 +22,7 @@ EngineChoice best(const EngineQuestion& question) {
   const auto& per_host = question.replicas_per_host;
   const std::string where = hosts_words(per_host);
   if (per_host == std::vector<int>{1}) return {"solo", "there is one rank"};
+  if (question.on_device) return {"nccl", "the buffers are in memory of CUDA devices"};
   if (per_host.size() == 1) return {"shm", where};
   if (question.mpi_built && question.mpi_launcher)
     return {"mpi", where + ", and mpirun, which started them, knows the network between them"};
@@ -35,11 +36,19 @@ EngineChoice best(const EngineQuestion& question) {
 EngineChoice choose_engine(const EngineQuestion& question) {
   const auto& per_host = question.replicas_per_host;
   const std::string_view asked = question.asked;
-  if (asked == "auto") return best(question);
   const std::string reason = "it was asked for";
   const auto refuse = [&](std::string_view why, std::string_view instead) {
     return UsageError(fmt::format("engine \"{}\": {}; use {}", asked, why, instead));
   };
+  if (question.on_device && asked != "nccl" && asked != "auto" && asked != "solo")
+    throw refuse("it cannot reach memory of CUDA devices", "nccl or auto");
+  if (asked == "auto") {
+    EngineChoice choice = best(question);
+    if (choice.engine == "nccl" && !question.nccl_built)
+      throw refuse("the buffers are in memory of CUDA devices, and nccl is not in this build",
+                   "buffers in host memory");
+    return choice;
+  }
   if (asked == "tcp") return {"tcp", reason};
   if (asked == "shm") {
     if (per_host.size() > 1) throw refuse(hosts_words(per_host), "hier, tcp or auto");
@@ -59,6 +68,8 @@ EngineChoice choose_engine(const EngineQuestion& question) {
     return {"mpi", reason};
   }
   if (asked == "nccl") {
+    if (!question.on_device)
+      throw refuse("the buffers are in host memory", "auto, or name the CUDA device");
     if (!question.nccl_built)
       throw refuse("it is not in this build (no CUDA and NCCL were found)", "auto");
     return {"nccl", reason};

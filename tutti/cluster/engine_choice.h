@@ -7,13 +7,15 @@
 
 namespace tutti {
 
-/// The engines that can be asked for: "auto", "solo", "shm", "tcp", "hier", "mpi", "nccl".
+/// The engines that can be asked for: "auto", "solo", "shm", "tcp", "hier", "mpi", "nccl". Buffers
+/// lie in host memory, unless on_device.
 struct EngineQuestion {
   std::string_view asked = "auto";
   std::vector<int> replicas_per_host;  ///< in rank order
   bool mpi_built = false;
   bool mpi_launcher = false;  ///< the ranks were started by mpirun or srun with MPI
   bool nccl_built = false;
+  bool on_device = false;  ///< buffers lie in memory of CUDA devices
 };
 
 struct EngineChoice {

@@ -87,7 +87,7 @@ Group join_over_rendezvous(const ClusterSpec& spec, const Deadline& deadline) {
   connections = connect_job(spec, deadline);
   RendezvousMeeting meeting(connections->links->rendezvous(), "workers", spec.worker,
                             spec.num_workers);
-  return connect(meeting, "workers", connections->base, {}, deadline);
+  return connect(meeting, "workers", connections->base, {.mpi_ranks = spec.mpi}, deadline);
 }
 
 Group join_workers(Millis limit) {
@@ -214,6 +214,7 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
                       .order = options.order,
                       .streams = options.streams,
                       .pinned = options.pinned,
+                      .mpi_ranks = replicas_per_worker == 1 && job_of_this_process()->mpi,
                       .table = options.table},
                      deadline);
     });

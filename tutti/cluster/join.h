@@ -43,7 +43,7 @@ struct JoinOptions {
   bool pinned = false;              ///< every member's thread is pinned to cores of its own: spin
 
   // Of groups that span hosts; on one host it is shm.
-  std::string engine = "auto";              ///< auto, tcp, hier
+  std::string engine = "auto";              ///< auto, tcp, hier, mpi
   Order order = Order::fixed;               ///< any: tcp may add in an order of its own
   int streams = 1;                          ///< data streams between two hosts' ranks
   AlgorithmTable table = built_in_table();  ///< tcp's; `tutti bench tune` measures one

@@ -1,9 +1,7 @@
 // The same program under other launchers, real ones where this machine has them: it finds its place
 // in the variables that they set, meets the others at the rendezvous and sums with them.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <future>
@@ -16,6 +14,7 @@
 #include "tutti/net/listener.h"
 
 #include "tests/support/command.h"
+#include "tests/support/mpirun.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/run_workers.h"
 
@@ -47,11 +46,6 @@ RANK_PROGRAM(sum_under_a_launcher) {
     std::fflush(nullptr);
     std::_Exit(2);
   }
-}
-
-std::string own_path() {
-  std::array<char, 4096> path{};
-  return readlink("/proc/self/exe", path.data(), path.size() - 1) > 0 ? path.data() : "";
 }
 
 /// A port of 127.0.0.1 that nobody has just now.
@@ -149,11 +143,7 @@ void expect_command_sums(const std::vector<std::string>& command, Variables vari
 TEST(Launchers, RealMpirun) {
   const std::string mpirun = TUTTI_TEST_MPIRUN;
   if (mpirun.empty()) GTEST_SKIP() << "no mpirun on this machine";
-  expect_command_sums(
-      {mpirun, "-n", "2", own_path()},
-      {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-       "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl_base_warn_component_unused=0"},
-      2);
+  expect_command_sums({mpirun, "-n", "2", own_path()}, launcher_settings(), 2);
 }
 
 TEST(Launchers, RealTorchrun) {

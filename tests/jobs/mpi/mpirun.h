@@ -1,22 +1,14 @@
 /// Runs rank programs of this binary under the MPI launcher.
 #pragma once
 
-#include <unistd.h>
-
-#include <array>
 #include <string>
 #include <vector>
 
 #include "tests/support/command.h"
+#include "tests/support/mpirun.h"
 #include "tests/support/run_ranks.h"
 
 namespace tutti::test {
-
-/// Lets Open MPI's launcher run as root, and start more ranks than there are cores.
-inline std::vector<std::string> launcher_settings() {
-  return {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-          "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_btl_base_warn_component_unused=0"};
-}
 
 /// `size` ranks of a command on this machine, more than it has cores too; `options` are those of
 /// the launcher. All output comes back; the launcher passes an exit code on.
@@ -36,9 +28,7 @@ inline CommandResult mpirun_command(int size, const std::vector<std::string>& co
 /// The same of a rank program of this binary.
 inline CommandResult mpirun(int size, const std::string& program,
                             const std::vector<std::string>& options = {}) {
-  std::array<char, 4096> self{};
-  if (readlink("/proc/self/exe", self.data(), self.size() - 1) < 0) return {};
-  return mpirun_command(size, {self.data()}, options, "TUTTI_TEST_PROGRAM=" + program);
+  return mpirun_command(size, {own_path()}, options, "TUTTI_TEST_PROGRAM=" + program);
 }
 
 }  // namespace tutti::test

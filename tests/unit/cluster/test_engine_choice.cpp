@@ -36,6 +36,10 @@ TEST(EngineChoice, FollowsWhereTheRanksAre) {
        "shm",
        "one host"},
       {"mpirun, no MPI", {.replicas_per_host = {1, 1}, .mpi_launcher = true}, "tcp", "of its own"},
+      {"devices",
+       {.replicas_per_host = {2}, .nccl_built = true, .on_device = true},
+       "nccl",
+       "memory of CUDA devices"},
       {"asked", {.asked = "tcp", .replicas_per_host = {4}}, "tcp", "it was asked for"},
   };
   for (const Case& c : cases) {
@@ -61,7 +65,19 @@ TEST(EngineChoice, RefusesWhatCannotServe) {
        {.asked = "mpi", .replicas_per_host = {2}, .mpi_built = true},
        "",
        "mpirun did not start these ranks"},
-      {"no NCCL", {.asked = "nccl", .replicas_per_host = {2}}, "", "not in this build"},
+      {"no NCCL",
+       {.asked = "nccl", .replicas_per_host = {2}, .on_device = true},
+       "",
+       "not in this build"},
+      {"no NCCL for devices",
+       {.replicas_per_host = {2}, .on_device = true},
+       "",
+       "nccl is not in this build; use buffers in host memory"},
+      {"host memory", {.asked = "nccl", .replicas_per_host = {2}}, "", "name the CUDA device"},
+      {"device memory",
+       {.asked = "shm", .replicas_per_host = {2}, .on_device = true},
+       "",
+       "cannot reach memory of CUDA devices; use nccl or auto"},
       {"a typing error", {.asked = "shn", .replicas_per_host = {2}}, "", "did you mean \"shm\"?"},
   };
   for (const Case& c : cases)

@@ -10,6 +10,7 @@ std::optional<Claim> open_mpi_claim(const Variables& variables) {
   Claim claim{.number_variable = "OMPI_COMM_WORLD_RANK", .size_variable = "OMPI_COMM_WORLD_SIZE"};
   ClusterSpec& spec = claim.spec;
   spec.source = "Open MPI";
+  spec.mpi = true;
   spec.worker = spec.task = *rank;
   spec.num_workers = needed_number(variables, claim.size_variable, claim.number_variable, 1);
   require_below({claim.number_variable, spec.worker}, {claim.size_variable, spec.num_workers});

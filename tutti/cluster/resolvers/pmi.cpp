@@ -10,6 +10,8 @@ std::optional<Claim> pmi_claim(const Variables& variables) {
   Claim claim{.number_variable = "PMI_RANK", .size_variable = "PMI_SIZE"};
   ClusterSpec& spec = claim.spec;
   spec.source = "PMI";
+  // Slurm speaks PMI to any program, and an MPI library that does not speak it ends the process.
+  spec.mpi = value_of(variables, "SLURM_JOB_ID") == nullptr;
   spec.worker = spec.task = *rank;
   spec.num_workers = needed_number(variables, "PMI_SIZE", "PMI_RANK", 1);
   require_below({"PMI_RANK", spec.worker}, {"PMI_SIZE", spec.num_workers});

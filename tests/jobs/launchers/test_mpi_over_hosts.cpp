@@ -1,0 +1,81 @@
+// mpirun's ranks on several hosts: MPI moves their data.
+#include <cstdio>
+#include <cstdlib>
+
+#include "tutti/base/error.h"
+#include "tutti/cluster/join.h"
+#include "tutti/comm/mpi/mpi.h"
+
+#include "tests/jobs/hosts/hosts_test.h"
+#include "tests/support/command.h"
+#include "tests/support/mpirun.h"
+#include "tests/support/reduce_oracle.h"
+
+namespace tutti::test {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int64_t kElements = 10'001;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// MPI comes up before the host is entered, whose network does not reach mpirun.
+RANK_PROGRAM(sum_under_mpirun) {
+  const auto place = make_mpi_meeting_place(20s);
+  enter_host(variable(place->rank() < 2 ? "TUTTI_TEST_FIRST_HOST" : "TUTTI_TEST_SECOND_HOST"));
+  Group world = join_replicas(1, {.limit = 20s, .engine = rank.arguments.at(0)}).front();
+  std::vector<Bytes> given;
+  for (int r = 0; r < world.size(); ++r)
+    given.push_back(ordinary_values(DType::float32, kElements, 3, r));
+  Bytes mine = given[static_cast<size_t>(world.rank())];
+  world.all_reduce({mine.data(), kElements, DType::float32}, ReduceOp::sum).wait();
+  const Bytes expected = oracle(DType::float32, ReduceOp::sum, world.reduction_shape(), given);
+  std::printf("rank %d engine %s shape %s sum %s\n", world.rank(),
+              std::string(world.engine().name()).c_str(),
+              world.reduction_shape().to_string().c_str(), mine == expected ? "right" : "WRONG");
+}
+
+CommandResult sum_over(const TestHosts& hosts, const std::string& engine) {
+  std::vector<std::string> environment = launcher_settings();
+  environment.insert(environment.end(),
+                     {"TUTTI_TEST_PROGRAM=sum_under_mpirun", "TUTTI_TEST_ARGUMENTS=" + engine,
+                      "TUTTI_LOG=info", "TUTTI_TEST_FIRST_HOST=" + hosts.path(0),
+                      "TUTTI_TEST_SECOND_HOST=" + hosts.path(1), "TUTTI_TOKEN=" + token_of_hosts(),
+                      fmt::format("TUTTI_RENDEZVOUS={}:{}", hosts.address(0), kRendezvousPort)});
+  return run_command({TUTTI_TEST_MPIRUN, "-n", "4", own_path()}, environment);
+}
+
+class MpiOverHosts : public Hosts {
+ protected:
+  void SetUp() override {
+    Hosts::SetUp();
+    if (std::string_view(TUTTI_TEST_MPIRUN).empty()) GTEST_SKIP() << "no mpirun on this machine";
+    if (!mpi_available()) GTEST_SKIP() << "no MPI library in this build";
+  }
+};
+
+TEST_F(MpiOverHosts, AutoTakesMpi) {
+  const TestHosts hosts(2);
+  const CommandResult result = sum_over(hosts, "auto");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (int r = 0; r < 4; ++r)
+    EXPECT_THAT(result.out, HasSubstr(fmt::format("rank {} engine mpi shape 2x2 sum right", r)));
+  EXPECT_THAT(result.err, HasSubstr("engine mpi, since 4 ranks are on 2 hosts (2+2), and mpirun"));
+}
+
+TEST_F(MpiOverHosts, AnotherEngineIsTakenWhenAskedFor) {
+  const TestHosts hosts(2);
+  const CommandResult result = sum_over(hosts, "hier");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (int r = 0; r < 4; ++r)
+    EXPECT_THAT(result.out, HasSubstr(fmt::format("rank {} engine hier shape 2x2 sum right", r)));
+}
+
+}  // namespace
+}  // namespace tutti::test
