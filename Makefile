@@ -2,12 +2,14 @@
 JOBS ?= $(shell nproc)
 # Unit tests run this many at a time; tests that start ranks of their own run alone.
 TEST_JOBS ?= $(JOBS)
+# How long `make fuzz` looks for new ways through the parsers.
+FUZZ_SECONDS ?= 60
 # ON in CI: warnings are errors.
 WERROR ?= OFF
 CONFIGURE = cmake -DTUTTI_WERROR=$(WERROR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup build test bench python python-test lint format asan tsan clean
+.PHONY: help quickstart setup build test bench python python-test lint format asan tsan fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +58,14 @@ tsan: setup  ## the same under the thread sanitizer
 	$(CONFIGURE) --preset tsan
 	cmake --build --preset tsan --parallel $(JOBS)
 	ctest --preset tsan
+
+fuzz:  ## parsers of bytes from the network under libFuzzer (clang), for FUZZ_SECONDS
+	@tools/setup --fuzz
+	$(CONFIGURE) --preset fuzz
+	cmake --build --preset fuzz --parallel $(JOBS)
+	@mkdir -p build/fuzz/corpus
+	cd build/fuzz && bin/fuzz_net -max_total_time=$(FUZZ_SECONDS) -timeout=10 -print_final_stats=1 \
+	  corpus $(CURDIR)/tests/fuzz/corpus
 
 clean:  ## remove build/
 	rm -rf build
