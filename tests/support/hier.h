@@ -2,6 +2,7 @@
 /// between them.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,17 +34,22 @@ class Regroups {
   std::map<std::string, std::vector<std::shared_ptr<Engine>>> made_;
 };
 
-/// The members of one hier group over hosts of so many ranks, in rank order.
+/// Makes the members of a group of so many ranks.
+using MakeMembers = std::function<std::vector<std::shared_ptr<Engine>>(int ranks)>;
+
+/// The members of one hier group over hosts of so many ranks, in rank order, with groups between
+/// the hosts that `between` makes.
 inline std::vector<std::shared_ptr<Engine>> make_hier_threads(const std::vector<int>& per_host,
                                                               int64_t chunk_bytes,
+                                                              const MakeMembers& between,
                                                               const ShmOptions& options = {}) {
   const int ranks = std::accumulate(per_host.begin(), per_host.end(), 0);
   const int slices = *std::max_element(per_host.begin(), per_host.end());
   const int hosts = static_cast<int>(per_host.size());
-  const auto across = make_shm_threads(ranks, options);
+  const auto across = between(ranks);
   const auto regroups = std::make_shared<Regroups>();
   std::vector<std::vector<std::shared_ptr<Engine>>> rails;
-  for (int s = 0; s < slices; ++s) rails.push_back(make_shm_threads(hosts, options));
+  for (int s = 0; s < slices; ++s) rails.push_back(between(hosts));
   std::vector<std::shared_ptr<Engine>> engines;
   for (int h = 0; h < hosts; ++h) {
     const int here = per_host[static_cast<size_t>(h)];
@@ -67,6 +73,13 @@ inline std::vector<std::shared_ptr<Engine>> make_hier_threads(const std::vector<
     }
   }
   return engines;
+}
+
+inline std::vector<std::shared_ptr<Engine>> make_hier_threads(const std::vector<int>& per_host,
+                                                              int64_t chunk_bytes,
+                                                              const ShmOptions& options = {}) {
+  return make_hier_threads(
+      per_host, chunk_bytes, [&](int ranks) { return make_shm_threads(ranks, options); }, options);
 }
 
 }  // namespace tutti::test

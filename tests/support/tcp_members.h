@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,8 +55,9 @@ inline LinkPair link_between(int a, int b, Wire wire) {
   return {make_plain_link(std::move(first), name(b)), make_plain_link(std::move(second), name(a))};
 }
 
-/// Links of every rank to every other, `streams` data links each.
-inline std::vector<TcpLinks> tcp_links(int size, int streams = 1, Wire wire = Wire::unix_pair) {
+/// Links of every rank to every other, `streams` data links each, as `make(a, b)` makes them.
+inline std::vector<TcpLinks> tcp_links(int size, int streams,
+                                       const std::function<LinkPair(int, int)>& make) {
   std::vector<TcpLinks> all(static_cast<size_t>(size));
   for (int r = 0; r < size; ++r) {
     all[r].rank = r;
@@ -65,15 +67,19 @@ inline std::vector<TcpLinks> tcp_links(int size, int streams = 1, Wire wire = Wi
   for (int a = 0; a < size; ++a)
     for (int b = a + 1; b < size; ++b) {
       for (int s = 0; s < streams; ++s) {
-        LinkPair ends = link_between(a, b, wire);
+        LinkPair ends = make(a, b);
         all[a].peers[b].data.push_back(std::move(ends.first));
         all[b].peers[a].data.push_back(std::move(ends.second));
       }
-      LinkPair ends = link_between(a, b, wire);
+      LinkPair ends = make(a, b);
       all[a].peers[b].control = std::move(ends.first);
       all[b].peers[a].control = std::move(ends.second);
     }
   return all;
+}
+
+inline std::vector<TcpLinks> tcp_links(int size, int streams = 1, Wire wire = Wire::unix_pair) {
+  return tcp_links(size, streams, [wire](int a, int b) { return link_between(a, b, wire); });
 }
 
 /// Connects the groups that members split off: the first of a group to come makes all its links.
