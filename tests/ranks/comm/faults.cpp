@@ -366,36 +366,55 @@ TEST(Allocate, TooMuchIsAnErrorWithBothSizesAndTheGroupGoesOn) {
 }
 
 // Beyond 2 GiB: lengths and offsets are 64-bit everywhere. Takes 5 GB and about 10 s.
-TEST(BeyondTwoGiB, ReducesBroadcastsAndSends) {
-  constexpr int64_t kBytes = (int64_t{1} << 31) + 4098;
-  if (read_host_facts().memory_left_bytes() < 4 * kBytes ||
-      std::getenv("TUTTI_TEST_LARGE") == nullptr)
-    GTEST_SKIP() << "needs TUTTI_TEST_LARGE=1 and 8.6 GB of memory";
-  const auto errors = errors_of(test::make_engines("shm", 2), [&](Group group) {
-    const SharedParts shared = group.allocate(kBytes);
-    MemorySpan mine = shared.parts[group.rank()];
-    std::memset(mine.data, 0, kBytes);
-    mine.dtype = DType::bfloat16;
-    mine.num_elements = kBytes / 2;
-    auto* numbers = static_cast<uint16_t*>(mine.data);
+class BeyondTwoGiB : public testing::Test {
+ protected:
+  static constexpr int64_t kBytes = (int64_t{1} << 31) + 4098;
+  static constexpr Millis kLimit{240'000};
+
+  void SetUp() override {
+    if (read_host_facts().memory_left_bytes() < 4 * kBytes ||
+        std::getenv("TUTTI_TEST_LARGE") == nullptr)
+      GTEST_SKIP() << "needs TUTTI_TEST_LARGE=1 and 8.6 GB of memory";
+  }
+
+  /// Each rank's memory is all zeros.
+  static void reduce_broadcast_and_send(Group& group, void* memory) {
+    const MemorySpan mine{memory, kBytes / 2, DType::bfloat16};
+    auto* numbers = static_cast<uint16_t*>(memory);
     const uint16_t one = 0x3f80, two = 0x4000;
     numbers[0] = numbers[mine.num_elements / 2] = numbers[mine.num_elements - 1] = one;
-    group.all_reduce(mine, ReduceOp::sum, Millis{120'000}).wait(Millis{120'000});
+    group.all_reduce(mine, ReduceOp::sum, kLimit).wait(kLimit);
     EXPECT_EQ(numbers[0], two);
     EXPECT_EQ(numbers[1], 0);
     EXPECT_EQ(numbers[mine.num_elements / 2], two);
     EXPECT_EQ(numbers[mine.num_elements - 1], two);
-    MemorySpan bytes = {mine.data, kBytes, DType::uint8};
-    static_cast<unsigned char*>(mine.data)[kBytes - 5] = group.rank() == 1 ? 77 : 0;
-    group.broadcast(bytes, 1, Millis{120'000}).wait(Millis{120'000});
-    EXPECT_EQ(static_cast<unsigned char*>(mine.data)[kBytes - 5], 77);
+    const MemorySpan bytes{memory, kBytes, DType::uint8};
+    auto* const letters = static_cast<unsigned char*>(memory);
+    letters[kBytes - 5] = group.rank() == 1 ? 77 : 0;
+    group.broadcast(bytes, 1, kLimit).wait(kLimit);
+    EXPECT_EQ(letters[kBytes - 5], 77);
     if (group.rank() == 0) {
-      static_cast<unsigned char*>(mine.data)[kBytes - 3] = 99;
-      group.send(bytes, 1, 0, Millis{120'000}).wait(Millis{120'000});
+      letters[kBytes - 3] = 99;
+      group.send(bytes, 1, 0, kLimit).wait(kLimit);
     } else {
-      group.recv(bytes, 0, 0, Millis{120'000}).wait(Millis{120'000});
+      group.recv(bytes, 0, 0, kLimit).wait(kLimit);
     }
-    EXPECT_EQ(static_cast<unsigned char*>(mine.data)[kBytes - 3], 99);
+    EXPECT_EQ(letters[kBytes - 3], 99);
+  }
+};
+
+TEST_F(BeyondTwoGiB, ReducesBroadcastsAndSends) {
+  const auto errors = errors_of(test::make_engines("shm", 2), [&](Group group) {
+    const SharedParts shared = group.allocate(kBytes);
+    reduce_broadcast_and_send(group, shared.parts[group.rank()].data);
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
+TEST_F(BeyondTwoGiB, TheSameOverTcp) {
+  const auto errors = errors_of(test::make_engines("tcp", 2), [&](Group group) {
+    std::vector<std::byte> memory(kBytes);
+    reduce_broadcast_and_send(group, memory.data());
   });
   EXPECT_THAT(errors, Each(""));
 }
