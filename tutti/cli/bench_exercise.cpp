@@ -82,7 +82,7 @@ void Exercise::fill(int rank, const Buffers& buffers) const {
 
 Exercise Exercise::in_row(int number) const {
   Exercise exercise = *this;
-  exercise.root = number % ranks;
+  if (collective == Collective::broadcast) exercise.root = number % ranks;
   return exercise;
 }
 

@@ -27,6 +27,12 @@ bool has_root(Collective collective) noexcept;
 
 Call call_of(const Operation& operation) noexcept;
 
+/// Of the data that is reduced or moved; partial results of a reduce_scatter are of another type.
+inline DType dtype_of(const Operation& operation) noexcept {
+  return operation.collective == Collective::reduce_scatter ? operation.input.dtype
+                                                            : operation.output.dtype;
+}
+
 /// The same call, as far as members of a group have to agree: in all_to_all lengths are their own.
 bool agree(const Call& a, const Call& b) noexcept;
 

@@ -88,8 +88,8 @@ struct Operation {
   MemorySpan output{};
   std::vector<int64_t> input_counts{};
   std::vector<int64_t> output_counts{};
-  /// reduce_scatter between the levels of a hierarchy: `output` is of the accumulator's type
-  /// (float32 for 16-bit input), neither rounded nor divided.
+  /// Between the levels of a hierarchy: sums are neither rounded nor divided. all_reduce and reduce
+  /// of accumulators' types; the output of reduce_scatter is of that type (float32 for 16 bits).
   bool partial = false;
   int* source = nullptr;            ///< recv: set to the sender's rank once done, when not null
   Millis limit{kDefaultTimeLimit};  ///< wall time of the whole operation, queueing included
@@ -107,6 +107,14 @@ enum class FailureKind : uint32_t { aborted, peer_lost, timeout, mismatch };
 struct SharedParts {
   std::vector<MemorySpan> parts;      ///< one per rank, uint8, at this process's addresses
   std::shared_ptr<const void> owner;  ///< keeps the mapping alive
+};
+
+/// Where a member stands among the collectives of its group: in the one of that number (from 0 on),
+/// or after it.
+struct Standing {
+  const Operation* operation = nullptr;  ///< null: it has called nothing yet
+  uint64_t number = 0;
+  bool in_it = false;
 };
 
 class Engine {
@@ -147,6 +155,15 @@ class Engine {
   /// Called by this engine's waits about every millisecond, for what else the waiting thread has to
   /// keep moving. By the owning thread, while nothing is in flight; engines shm and tcp do.
   void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
+
+  /// For an engine that another one is built on, of the same members: what it answers about this
+  /// member when another asks. Called by the owning thread. Engine tcp does.
+  virtual void answer_with(std::function<Standing()> /*standing*/) {}
+
+  /// Asks every member where it stands. Those that are behind this one, or say nothing within
+  /// `limit`, in words; empty when there are none, or this engine cannot ask. Throws the failure of
+  /// the group.
+  virtual std::string members_behind(Millis /*limit*/) { return {}; }
 
   /// Submits one operation and carries it out before it returns: no allocation, no lock, and no
   /// clock read before the first spin budget ends.

@@ -2,7 +2,7 @@
 // not vary.
 #include "tests/support/hier.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include "tests/support/reduce_oracle.h"
 
@@ -10,6 +10,9 @@ namespace tutti {
 namespace {
 
 using test::Bytes;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr int64_t kChunkBytes = 4096;
 
@@ -113,6 +116,25 @@ TEST_P(HierHosts, FailureOnOneHostEndsAll) {
   for (size_t r = 1; r < thrown.size(); ++r)
     EXPECT_NE(test::words_of(thrown[r]).find("enough"), std::string::npos)
         << test::words_of(thrown[r]);
+}
+
+// Sums are divided only once they are whole: between the levels both calls are sums.
+TEST(HierMismatch, MeanIsNoSumWhateverTheLengthAndWhoever) {
+  const std::vector<std::vector<int>> odd_ones = {{1}, {0, 1}};  // of hosts {0, 1} and {2, 3}
+  for (const std::vector<int>& odd : odd_ones)
+    for (const int64_t n : {8, 40'000}) {
+      const auto thrown =
+          test::run_members(test::make_hier_threads({2, 2}, 4096), [&](Group group) {
+            const bool is_odd = std::find(odd.begin(), odd.end(), group.rank()) != odd.end();
+            std::vector<float> data(static_cast<size_t>(n), 1);
+            group.all_reduce(span_of(std::span(data)), is_odd ? ReduceOp::mean : ReduceOp::sum)
+                .wait();
+          });
+      for (const auto& one : thrown)
+        EXPECT_THAT(test::words_of(one),
+                    AllOf(StartsWith("Mismatch: "), HasSubstr("(mean)"), HasSubstr("(sum)")))
+            << n << " elements";
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Hosts, HierHosts,

@@ -16,6 +16,9 @@ constexpr Ticket kMessage = Ticket{1} << 63;
 // Between two looks at several engines at once, none of which may be waited for alone.
 constexpr std::chrono::microseconds kShortestNap{20};
 constexpr std::chrono::microseconds kLongestNap{1'000};
+// How long a rank is asked how far it is before it counts as silent. A part of it may itself be
+// asking, for half as long.
+constexpr Millis kAskingLimit{500};
 
 bool is_message(const Operation& operation) {
   return operation.collective == Collective::send || operation.collective == Collective::recv;
@@ -61,6 +64,7 @@ HierEngine::HierEngine(HierParts parts)
               "inside is rank {} of {}", parts_.inside->rank(), parts_.inside->size());
   // A member that waits for its host or its rails still takes the messages that come.
   const auto idle = [across = parts_.across.get()] { across->nudge(); };
+  parts_.across->answer_with([this] { return standing(); });
   parts_.inside->set_idle(idle);
   for (const auto& rail : parts_.rails)
     if (rail != nullptr) rail->set_idle(idle);
@@ -129,6 +133,7 @@ bool HierEngine::advance(Ticket ticket) {
       Entry& entry = entries_.front();
       if (!entry.program) entry.program.emplace(program_of(entry));
       if (!entry.program->advance()) return false;
+      last_ = std::move(entry.operation);
       entries_.pop_front();
       ++completed_;
     }
@@ -171,10 +176,32 @@ std::string HierEngine::words() const {
                      completed_ + 1, parts_.rank, size());
 }
 
+Standing HierEngine::standing() const {
+  if (!entries_.empty()) return {&entries_.front().operation, completed_, true};
+  return completed_ == 0 ? Standing{} : Standing{&last_, completed_ - 1, false};
+}
+
+/// A part whose limit passed names whom it waits for, which may be one that waits itself. All ranks
+/// are asked how far they are, and who is behind is named; or who came to that before has told.
+std::pair<FailureKind, std::string> HierEngine::cause_of(const std::exception& error) {
+  const FailureKind kind = kind_of(error);
+  if (kind != FailureKind::timeout || entries_.empty()) return {kind, error.what()};
+  try {
+    const std::string behind = parts_.across->members_behind(kAskingLimit);
+    if (behind.empty()) return {kind, error.what()};
+    return {kind, fmt::format("not done within its limit of {} ms; silent: {}\n"
+                              "  look at what the silent ranks are doing, or give a longer limit",
+                              entries_.front().operation.limit.count(), behind)};
+  } catch (const Error& told) {
+    return {kind_of(told), told.what()};
+  }
+}
+
 /// The first failure of any part ends all parts, here and, through them, everywhere.
 void HierEngine::fail(const std::exception& error) {
   throw_if_failed();
-  abort(kind_of(error), error.what());
+  const auto [kind, text] = cause_of(error);
+  abort(kind, text);
   throw_if_failed();
   check_failed(__FILE__, __LINE__, "failed_", error.what());
 }

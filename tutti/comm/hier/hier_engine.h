@@ -20,6 +20,7 @@ namespace tutti::detail {
 class HierEngine final : public Engine {
  public:
   explicit HierEngine(HierParts parts);
+  ~HierEngine() override { parts_.across->answer_with({}); }
 
   std::string_view name() const noexcept override { return "hier"; }
   int rank() const noexcept override { return parts_.rank; }
@@ -80,6 +81,8 @@ class HierEngine final : public Engine {
   bool message_done(Ticket ticket);
   void throw_if_failed() const;
   [[noreturn]] void fail(const std::exception& error);
+  std::pair<FailureKind, std::string> cause_of(const std::exception& error);
+  Standing standing() const;
   std::string words() const;
 
   HierParts parts_;
@@ -92,6 +95,7 @@ class HierEngine final : public Engine {
   int end_slice_ = 0;
 
   std::deque<Entry> entries_;  // the first is at work
+  Operation last_;             // the last that was completed
   Ticket submitted_ = 0;
   Ticket completed_ = 0;
   std::map<Ticket, Ticket> messages_;  // those in flight, and what they are called across

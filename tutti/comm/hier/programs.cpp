@@ -127,10 +127,11 @@ bool HierEngine::is_little(const MemorySpan& data) const {
 Program HierEngine::all_reduce_whole(Entry& entry) {
   const MemorySpan data = entry.operation.output;
   if (data.num_elements == 0) co_return;
-  Operation sum = with_limit(entry, entry.operation);
-  sum.reduce = partial_op(sum.reduce);
-  for (Engine* engine : {parts_.inside.get(), parts_.rails[static_cast<size_t>(local_)].get()})
+  for (Engine* engine : {parts_.inside.get(), parts_.rails[static_cast<size_t>(local_)].get()}) {
+    Operation sum = with_limit(entry, entry.operation);
+    sum.partial = true;
     co_await Program::Until{engine, engine->submit({&sum, 1})};
+  }
   finish_partial(data.dtype, entry.operation.reduce, data.data, data.data, data.num_elements,
                  size());
 }
@@ -162,8 +163,9 @@ Program HierEngine::all_reduce(Entry& entry) {
     co_await Program::Until{&inside, reduced};
     const auto waits = on_rails(region, [&](int64_t from, int64_t count) {
       return with_limit(entry, {.collective = Collective::all_reduce,
-                                .reduce = partial_op(operation.reduce),
-                                .output = part_of(partial, from - region.mine_begin, count)});
+                                .reduce = operation.reduce,
+                                .output = part_of(partial, from - region.mine_begin, count),
+                                .partial = true});
     });
     turn = 1 - turn;
     if (begin + per_chunk < data.num_elements) {
@@ -212,11 +214,11 @@ Program HierEngine::reduce_scatter(Entry& entry) {
         parts_.inside.get(),
         reduce_inside(entry, region, part_of(partial.span(), 0, region.mine_count))};
     const auto waits = on_rails(region, [&](int64_t from, int64_t count) {
-      return with_limit(entry,
-                        {.collective = Collective::reduce,
-                         .reduce = partial_op(operation.reduce),
-                         .root = h,
-                         .output = part_of(partial.span(), from - region.mine_begin, count)});
+      return with_limit(entry, {.collective = Collective::reduce,
+                                .reduce = operation.reduce,
+                                .root = h,
+                                .output = part_of(partial.span(), from - region.mine_begin, count),
+                                .partial = true});
     });
     for (const auto& wait : waits) co_await wait;
     if (h != host_) continue;

@@ -5,16 +5,6 @@
 namespace tutti::detail {
 namespace {
 
-bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
-         collective == Collective::reduce;
-}
-
-bool has_root(Collective collective) {
-  return collective == Collective::broadcast || collective == Collective::reduce ||
-         collective == Collective::scatter || collective == Collective::gather;
-}
-
 // Bits of a packed call.
 constexpr int kReduceShift = 4, kDTypeShift = 8, kPartialShift = 12, kCountsShift = 13,
               kRootShift = 16;
@@ -62,12 +52,6 @@ Announced announced_of(const Operation& operation, int rank, int size) {
       return {input.num_elements, input, input.num_bytes()};
     default: return {};
   }
-}
-
-DType dtype_of(const Operation& operation) noexcept {
-  // Partial results are of another type than what is reduced.
-  return operation.collective == Collective::reduce_scatter ? operation.input.dtype
-                                                            : operation.output.dtype;
 }
 
 bool has_counts(const Operation& operation) noexcept {

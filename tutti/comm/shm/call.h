@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/call.h"
 
 namespace tutti::detail {
 
@@ -41,7 +41,6 @@ struct Announced {
 };
 Announced announced_of(const Operation& operation, int rank, int size);
 
-DType dtype_of(const Operation& operation) noexcept;
 bool has_counts(const Operation& operation) noexcept;
 /// A number that differs where lists of counts do.
 uint64_t fingerprint(std::span<const int64_t> counts) noexcept;

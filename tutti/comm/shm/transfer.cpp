@@ -190,7 +190,8 @@ void ShmEngine::reduce_direct(const Operation& operation, uint64_t number) {
     inputs_[r] = outputs_[r] = address_of(line_of(r, number).places.output) + begin;
   if (operation.collective == Collective::reduce)
     return combine(operation, outputs_[operation.root], elements);
-  reduce_inputs_to_all(output.dtype, operation.reduce, shape_, inputs_, outputs_, elements);
+  const ReduceOp op = operation.partial ? partial_op(operation.reduce) : operation.reduce;
+  reduce_inputs_to_all(output.dtype, op, shape_, inputs_, outputs_, elements);
 }
 
 void ShmEngine::copy_direct(const Operation& operation, uint64_t number) {

@@ -7,6 +7,7 @@
 #include "tutti/base/array.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/comm/call.h"
 #include "tutti/comm/reduce_kernels.h"
 
 namespace tutti {
@@ -81,8 +82,7 @@ class SoloEngine final : public Engine {
   // Numbers stay as they are, but for logical operations and partial results.
   void reduce_alone(const Operation& operation, const void* input) {
     const MemorySpan& to = operation.output;
-    const DType dtype =
-        operation.collective == Collective::reduce_scatter ? operation.input.dtype : to.dtype;
+    const DType dtype = detail::dtype_of(operation);
     if (operation.partial)
       reduce_partial(dtype, operation.reduce, shape_, {&input, 1}, to.data, to.num_elements);
     else

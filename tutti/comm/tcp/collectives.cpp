@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "tutti/base/check.h"
+#include "tutti/comm/call.h"
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/comm/tcp/tcp_engine.h"
 
@@ -165,7 +166,7 @@ FrameHeader TcpEngine::data_header() const {
 
 Question TcpEngine::question_of(const Entry& entry) const {
   const Operation& operation = entry.operation;
-  const DType dtype = operation.partial ? operation.input.dtype : operation.output.dtype;
+  const DType dtype = dtype_of(operation);
   // With counts of its own no rank knows whether the others have something to move.
   const bool unknown =
       operation.collective == Collective::all_to_all && !operation.input_counts.empty();
@@ -218,7 +219,7 @@ Problem TcpEngine::problem_of(const Entry& entry) {
 void TcpEngine::begin_operation() {
   const Entry& entry = entry_of(completed_);
   const Operation& operation = entry.operation;
-  element_bytes_ = size_of(operation.partial ? operation.input.dtype : operation.output.dtype);
+  element_bytes_ = size_of(dtype_of(operation));
   output_ = bytes_of(operation.output);
   input_ = works_in_place(operation.collective) ? output_ : bytes_of(operation.input);
   schedule_ = Schedule(problem_of(entry));
@@ -251,7 +252,7 @@ void TcpEngine::finish_round() {
 void TcpEngine::finish_step(const Step& step) {
   const Operation& operation = entry_of(completed_).operation;
   std::byte* const to = place(step.space, step.begin);
-  const bool divides = step.last && operation.reduce == ReduceOp::mean;
+  const bool divides = step.last && !operation.partial && operation.reduce == ReduceOp::mean;
   if (step.action == Step::Action::copy) {
     const std::byte* const from = place(step.operand, step.from);
     if (to != from) std::memmove(to, from, static_cast<size_t>(step.count * element_bytes_));
@@ -265,12 +266,12 @@ void TcpEngine::finish_step(const Step& step) {
     for (int r = 0; r < size_; ++r)
       reduce_inputs_[static_cast<size_t>(r)] =
           r == rank_ ? place(Space::input, step.from) : kept_of(r);
-    if (operation.partial)
-      reduce_partial(operation.input.dtype, operation.reduce, shape_, reduce_inputs_,
-                     output_ + step.begin * size_of(operation.output.dtype), step.count);
-    else
-      reduce_inputs(operation.output.dtype, operation.reduce, shape_, reduce_inputs_, to,
-                    step.count);
+    // Partial results of a reduce_scatter are wider than the elements that steps count.
+    void* const out = operation.collective == Collective::reduce_scatter
+                          ? output_ + step.begin * size_of(operation.output.dtype)
+                          : to;
+    const auto reduce = operation.partial ? reduce_partial : reduce_inputs;
+    reduce(dtype_of(operation), operation.reduce, shape_, reduce_inputs_, out, step.count);
   }
 }
 
@@ -299,7 +300,7 @@ Sink TcpEngine::sink_of(const Step& step) const {
     sink.operand = place(step.operand, step.from);
     sink.dtype = operation.output.dtype;
     sink.op = operation.reduce;
-    sink.replicas = step.last ? size_ : 0;
+    sink.replicas = step.last && !operation.partial ? size_ : 0;
   }
   return sink;
 }

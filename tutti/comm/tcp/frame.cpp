@@ -4,6 +4,8 @@
 
 #include <numeric>
 
+#include "tutti/comm/call.h"
+
 namespace tutti::detail::tcp {
 namespace {
 
@@ -31,16 +33,6 @@ int64_t most_bytes(FrameKind kind) {
     case FrameKind::failure: return kFailureTextBytes;
     default: return 0;
   }
-}
-
-bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce ||
-         collective == Collective::reduce_scatter;
-}
-
-bool has_root(Collective collective) {
-  return collective == Collective::broadcast || collective == Collective::reduce ||
-         collective == Collective::scatter || collective == Collective::gather;
 }
 
 constexpr uint32_t kPartialBit = 1 << 12;
@@ -84,7 +76,7 @@ std::string decode_header(std::span<const std::byte, kHeaderBytes> from, FrameHe
 
 uint32_t call_word(const Operation& operation) noexcept {
   const Collective collective = operation.collective;
-  const DType dtype = operation.partial ? operation.input.dtype : operation.output.dtype;
+  const DType dtype = dtype_of(operation);
   return static_cast<uint32_t>(collective) |
          (reduces(collective) ? static_cast<uint32_t>(operation.reduce) << 4 : 0) |
          (collective != Collective::barrier ? static_cast<uint32_t>(dtype) << 8 : 0) |

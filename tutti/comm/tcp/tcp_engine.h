@@ -35,6 +35,8 @@ class TcpEngine final : public Engine, private ControlHandler {
   void progress(Ticket ticket, const Deadline& deadline) override;
   bool poll(Ticket ticket) override;
   void nudge() override;
+  void answer_with(std::function<Standing()> standing) override { standing_ = std::move(standing); }
+  std::string members_behind(Millis limit) override;
   void run(const Operation& operation) override;
   void abort(FailureKind kind, const std::string& text) noexcept override;
   std::shared_ptr<Engine> split(int color, int key, Millis limit) override;
@@ -88,9 +90,12 @@ class TcpEngine final : public Engine, private ControlHandler {
   [[noreturn]] void fail_unexpected(int from, const FrameHeader& got, int64_t expected_length);
   void ask_all(Millis limit);
   std::string silent_words(Ticket ticket) const;
+  std::string behind_words(uint64_t number) const;
   std::string last_call_words(int rank) const;
   std::string operation_words(Ticket ticket) const;
   void wait_for_news(int rank, Millis limit);
+  void wait_for_control(const Deadline& deadline);
+  Standing standing() const;
   FrameHeader state_header(FrameKind kind) const;
   bool store_failure(FailureKind kind, int by, std::string text);
 
@@ -152,6 +157,7 @@ class TcpEngine final : public Engine, private ControlHandler {
     bool in_call = false;
   };
   std::vector<Known> known_;
+  std::function<Standing()> standing_;  ///< of an engine above, which the members are asked about
   std::vector<pollfd> polls_;
   uint32_t polled_ = 0;
 

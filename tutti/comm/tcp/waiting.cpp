@@ -228,9 +228,7 @@ void TcpEngine::wait_for_news(int rank, Millis limit) {
     service_control();
     check_failed();
     if (control_.closed(rank) || control_.state(rank) == ControlLinks::State::left) return;
-    polls_.clear();
-    control_.add_polls(polls_);
-    ::poll(polls_.data(), polls_.size(), static_cast<int>(deadline.left().count()));
+    wait_for_control(deadline);
   }
 }
 
@@ -287,12 +285,19 @@ void TcpEngine::ask_all(Millis limit) {
     return true;
   };
   while (!all_answered() && !deadline.passed()) {
-    polls_.clear();
-    control_.add_polls(polls_);
-    ::poll(polls_.data(), polls_.size(), static_cast<int>(deadline.left().count()));
+    wait_for_control(deadline);
     service_control();
     check_failed();
   }
+}
+
+// Meanwhile this rank still answers what it is asked.
+void TcpEngine::wait_for_control(const Deadline& deadline) {
+  if (idle()) idle()();
+  polls_.clear();
+  control_.add_polls(polls_);
+  const Millis slice = idle() ? std::min(kIdleSlice, deadline.left()) : deadline.left();
+  ::poll(polls_.data(), polls_.size(), static_cast<int>(slice.count()));
 }
 
 void TcpEngine::fail_late(Ticket ticket, Millis limit) {
@@ -333,18 +338,45 @@ std::string TcpEngine::silent_words(Ticket ticket) const {
     if (which) add(which->peer, last_call_words(which->peer));
     return words;
   }
-  for (int r = 0; r < size_; ++r) {
-    const Known& known = known_[static_cast<size_t>(r)];
-    if (r == rank_) continue;
-    const bool level = known.in_call ? known.number >= completed_ : known.number + 1 > completed_;
-    if (known.answered && known.called && level) continue;
-    add(r, last_call_words(r) + (known.answered ? "" : ", and it does not answer"));
-  }
+  words = behind_words(completed_);
   if (!words.empty()) return words;
   // All are in it: those whose data is missing here.
   for (size_t i = 0; i < steps_.size(); ++i)
     if (states_[i] != StepState::done) add(steps_[i].peer, "called it, has not done its part");
   return words.empty() ? "nobody" : words;
+}
+
+// Who keeps collective `number` waiting, as far as answers tell: ranks that say nothing, else those
+// that have not called it, else those that wait in an earlier one.
+std::string TcpEngine::behind_words(uint64_t number) const {
+  std::string mute, late, waiting;
+  for (int r = 0; r < size_; ++r) {
+    const Known& known = known_[static_cast<size_t>(r)];
+    if (r == rank_) continue;
+    const bool level = known.in_call ? known.number >= number : known.number + 1 > number;
+    if (known.answered && known.called && level) continue;
+    std::string& words = !known.answered ? mute : known.in_call ? waiting : late;
+    // Frames of this group tell nothing of one that is built on it.
+    const std::string last = standing_ && !known.answered ? "" : last_call_words(r);
+    words += fmt::format("{}{}: {}{}{}", words.empty() ? "" : "; ", control_.name(r), last,
+                         last.empty() || known.answered ? "" : ", and ",
+                         known.answered ? "" : "it does not answer");
+  }
+  return !mute.empty() ? mute : !late.empty() ? late : waiting;
+}
+
+std::string TcpEngine::members_behind(Millis limit) {
+  check_failed();
+  ask_all(limit);
+  return behind_words(standing().number);
+}
+
+Standing TcpEngine::standing() const {
+  if (standing_) return standing_();
+  if (submitted_ == 0) return {};
+  const bool in_it = completed_ < submitted_;
+  const uint64_t number = in_it ? completed_ : completed_ - 1;
+  return {&entry_of(number).operation, number, in_it};
 }
 
 std::string TcpEngine::operation_words(Ticket ticket) const {
@@ -366,15 +398,13 @@ void TcpEngine::on_written(int to, uint64_t message) { messages_.on_written(to, 
 
 // Where this rank stands: the operation that it is in, or its last.
 FrameHeader TcpEngine::state_header(FrameKind kind) const {
-  const bool in_call = completed_ < submitted_;
+  const Standing now = standing();
   FrameHeader header{.kind = kind};
-  if (submitted_ == 0) return header;
-  const uint64_t number = in_call ? completed_ : completed_ - 1;
-  const Entry& entry = entry_of(number);
-  header.number = number;
-  header.call = entry.call;
-  header.elements = entry.elements;
-  header.aux = in_call ? 3 : 1;  // bit 0: has called something; bit 1: is in it
+  if (now.operation == nullptr) return header;
+  header.number = now.number;
+  header.call = call_word(*now.operation);
+  header.elements = call_elements(*now.operation, size_);
+  header.aux = now.in_it ? 3 : 1;  // bit 0: has called something; bit 1: is in it
   return header;
 }
 
