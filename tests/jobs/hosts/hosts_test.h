@@ -6,7 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "tutti/comm/group.h"
+
 #include "tests/support/hosts.h"
+#include "tests/support/reduce_oracle.h"
 #include "tests/support/run_workers.h"
 
 namespace tutti::test {
@@ -22,6 +25,16 @@ inline std::string logs_of(const std::vector<RankOutcome>& nodes) {
   std::string all;
   for (const RankOutcome& node : nodes) all += node.log + "\n--\n";
   return all;
+}
+
+/// Sums what ordinary_values() gives each rank, and compares with the oracle.
+inline bool sum_is_right(Group& world, int64_t num_elements) {
+  std::vector<Bytes> given;
+  for (int r = 0; r < world.size(); ++r)
+    given.push_back(ordinary_values(DType::float32, num_elements, 3, r));
+  Bytes mine = given[static_cast<size_t>(world.rank())];
+  world.all_reduce({mine.data(), num_elements, DType::float32}, ReduceOp::sum).wait();
+  return mine == oracle(DType::float32, ReduceOp::sum, world.reduction_shape(), given);
 }
 
 /// The last line that a launcher printed: the root cause.
