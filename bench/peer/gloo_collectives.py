@@ -48,7 +48,8 @@ class Work:
         self.whole = num_bytes // 4
         part = self.whole // RANKS
         sizes = {"all_reduce": (0, self.whole), "broadcast": (0, self.whole), "all_gather": (part, self.whole),
-                 "reduce_scatter": (self.whole, part), "all_to_all": (self.whole, self.whole)}
+                 "reduce_scatter": (self.whole, part), "all_to_all": (self.whole, self.whole),
+                 "barrier": (0, 0)}
         self.input, self.output = (torch.empty(size) for size in sizes[collective])
         self.op = dist.ReduceOp.MAX if self.repeats else dist.ReduceOp.SUM
 
@@ -65,10 +66,14 @@ class Work:
             dist.all_gather_into_tensor(self.output, self.input)
         elif self.collective == "reduce_scatter":
             dist.reduce_scatter_tensor(self.output, self.input, self.op)
+        elif self.collective == "barrier":
+            dist.barrier()
         else:
             dist.all_to_all_single(self.output, self.input)
 
     def is_right(self):
+        if self.collective == "barrier":
+            return True
         if self.collective == "broadcast":
             return bool((self.output == 1).all())
         if self.collective in ("all_gather", "all_to_all"):

@@ -52,6 +52,8 @@ static void call(Work* work, int number) {
     MPI_Allgather(work->input, part, MPI_FLOAT, work->output, part, MPI_FLOAT, all);
   else if (is(work, "reduce_scatter"))
     MPI_Reduce_scatter_block(work->input, work->output, part, MPI_FLOAT, op, all);
+  else if (is(work, "barrier"))
+    MPI_Barrier(all);
   else
     MPI_Alltoall(work->input, part, MPI_FLOAT, work->output, part, MPI_FLOAT, all);
 }

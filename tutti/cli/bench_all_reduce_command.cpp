@@ -57,6 +57,7 @@ AllReduceBench bench_of(const Flags& flags) {
                        .pin = !flags.no_pin,
                        .order = flags.order == "any" ? Order::any : Order::fixed,
                        .streams = static_cast<int>(flags.streams)};
+  if (bench.collective == Collective::barrier) bench.bytes = {0};
   for (const int64_t bytes : bench.bytes)
     if (bytes % 4 != 0)
       throw UsageError(fmt::format("--bytes: {} is no multiple of 4, the bytes of a float", bytes));

@@ -34,15 +34,15 @@ bool holds_reduced(const Exercise& exercise, int64_t first, int64_t count, const
   return wrong == 0;
 }
 
-constexpr Collective kAll[] = {Collective::all_reduce, Collective::all_gather,
+constexpr Collective kAll[] = {Collective::all_reduce,     Collective::all_gather,
                                Collective::reduce_scatter, Collective::broadcast,
-                               Collective::all_to_all};
+                               Collective::all_to_all,     Collective::barrier};
 
 }  // namespace
 
 Exercise Exercise::of(Collective collective, int64_t bytes, int ranks) {
   Exercise exercise{.collective = collective, .ranks = ranks};
-  const int64_t elements = bytes / 4;
+  const int64_t elements = collective == Collective::barrier ? 0 : bytes / 4;
   exercise.part = (elements + ranks - 1) / ranks;
   exercise.whole = exercise.in_place() ? elements : exercise.part * ranks;
   return exercise;
@@ -99,6 +99,7 @@ void Exercise::run(Group& group, const Buffers& buffers, Millis limit) const {
     case Collective::scatter: return group.scatter(in, out, root, {}, limit).wait(limit);
     case Collective::gather: return group.gather(in, out, root, {}, limit).wait(limit);
     case Collective::all_to_all: return group.all_to_all(in, out, {}, {}, limit).wait(limit);
+    case Collective::barrier: return group.barrier(limit);
     default: throw UsageError(fmt::format("{} has no data to measure", name_of(collective)));
   }
 }
@@ -112,6 +113,7 @@ bool Exercise::is_right(int rank, const Buffers& buffers) const {
       return rank == 0 ? holds_reduced(*this, 0, whole, out) : holds_numbers(rank, 0, whole, out);
     case Collective::reduce_scatter: return holds_reduced(*this, rank * part, part, out);
     case Collective::broadcast: return holds_numbers(0, 0, whole, out);
+    case Collective::barrier: return true;
     case Collective::scatter: return holds_numbers(0, rank * part, part, out);
     case Collective::gather:
       if (rank != 0) return true;
