@@ -91,7 +91,7 @@ std::shared_ptr<Engine> make_inside(const Plan& plan) {
 
 /// Engines over links need connections for the groups that are split off; their members meet over
 /// the group that they are split from.
-TcpConnect connector(std::shared_ptr<std::weak_ptr<Engine>> engine, const Plan& plan) {
+TcpConnect connector(const std::shared_ptr<std::weak_ptr<Engine>>& engine, const Plan& plan) {
   return [engine, listener = plan.base.listener, streams = plan.options.streams](
              const std::string& key, const std::vector<int>& members, int /*rank*/,
              const Deadline& deadline) {

@@ -158,7 +158,7 @@ class Engine {
 
   /// For an engine that another one is built on, of the same members: what it answers about this
   /// member when another asks. Called by the owning thread. Engine tcp does.
-  virtual void answer_with(std::function<Standing()> /*standing*/) {}
+  virtual void answer_with(const std::function<Standing()>& /*standing*/) {}
 
   /// Asks every member where it stands. Those that are behind this one, or say nothing within
   /// `limit`, in words; empty when there are none, or this engine cannot ask. Throws the failure of

@@ -35,7 +35,7 @@ class TcpEngine final : public Engine, private ControlHandler {
   void progress(Ticket ticket, const Deadline& deadline) override;
   bool poll(Ticket ticket) override;
   void nudge() override;
-  void answer_with(std::function<Standing()> standing) override { standing_ = std::move(standing); }
+  void answer_with(const std::function<Standing()>& standing) override { standing_ = standing; }
   std::string members_behind(Millis limit) override;
   void run(const Operation& operation) override;
   void abort(FailureKind kind, const std::string& text) noexcept override;
