@@ -32,6 +32,7 @@ double all_reduce_bound(const CollectiveComparison& what, const std::string& pee
   }
   if (peer == kFloor) return bytes >= 16 * kMega ? 0.8 : 0;
   if (bytes < kMega) return 0;
+  if (bytes > 64 * kMega) return 1;
   if (bytes <= 16 * kMega) return peer == kGloo ? 15 : 5;
   return peer == kGloo ? 8 : 4;
 }
