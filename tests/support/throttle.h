@@ -1,5 +1,5 @@
 /// Throttle: slow wires. Bytes pass through a thread in small pieces, so many a millisecond, and
-/// not at all while it is stopped.
+/// not at all while they stall.
 #pragma once
 
 #include <sys/socket.h>
@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <random>
 #include <thread>
@@ -39,20 +40,24 @@ class Throttle {
             make_plain_link(std::move(second), "rank " + std::to_string(a))};
   }
 
+  /// After so many bytes nothing passes for so many ms, and nothing closes, as when a wire is cut.
+  /// Before start().
+  void stall_after(int64_t bytes, int64_t milliseconds) {
+    stall_after_ = bytes;
+    stall_left_ = milliseconds;
+  }
+
   void start() {
     thread_ = std::thread([this] {
-      while (!ending_) {
-        if (!stopped_)
-          for (Pipe& pipe : pipes_) pass_some(pipe);
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      for (; !ending_; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+        if (passed_ >= stall_after_ && stall_left_-- > 0) continue;
+        for (Pipe& pipe : pipes_) pass_some(pipe);
       }
     });
   }
 
-  /// Passes nothing and closes nothing, as a wire that was cut.
-  void stop() { stopped_ = true; }
-  void go_on() { stopped_ = false; }
-  int64_t passed() const { return passed_; }
+  /// Whether a stall has begun.
+  bool has_stalled() const { return passed_ >= stall_after_; }
 
  private:
   struct Pipe {
@@ -97,7 +102,9 @@ class Throttle {
   std::vector<FileDescriptor> kept_;
   std::vector<Pipe> pipes_;
   std::minstd_rand random_{7};
-  std::atomic<bool> stopped_{false}, ending_{false};
+  int64_t stall_after_ = INT64_MAX;
+  int64_t stall_left_ = 0;  // of the thread, once it runs
+  std::atomic<bool> ending_{false};
   std::atomic<int64_t> passed_{0};
   std::thread thread_;
 };

@@ -1,9 +1,6 @@
 // tcp, and hier over it, through wires that are slow, pass odd pieces, or stop.
 #include <gmock/gmock.h>
 
-#include <chrono>
-#include <thread>
-
 #include "tests/ranks/comm/conformance.h"
 #include "tests/support/hier.h"
 #include "tests/support/throttle.h"
@@ -11,8 +8,8 @@
 namespace tutti::test {
 namespace {
 
-using namespace std::chrono_literals;
 using testing::AllOf;
+using testing::Each;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -68,40 +65,29 @@ TEST(SlowWires, GiveTheBitsOfTheOracleBetweenHosts) {
   expect_conform(members);
 }
 
-// Stops the wires in the middle of a long message, for a while or for good.
-std::vector<std::string> reduce_while_stopped(Throttle& wires,
-                                              const std::vector<std::shared_ptr<Engine>>& members,
-                                              Millis limit, std::optional<Millis> stop) {
+// The wires stall in the middle of a long message.
+std::vector<std::string> reduce_in_a_stall(int64_t milliseconds, Millis limit) {
+  Throttle wires(kBytesPerMs, kPiece);
+  const auto members = members_over(wires, 2);
+  wires.stall_after(200'000, milliseconds);
   wires.start();
-  std::thread stopper([&] {
-    while (wires.passed() < 200'000) std::this_thread::sleep_for(1ms);
-    wires.stop();
-    if (!stop) return;
-    std::this_thread::sleep_for(*stop);
-    wires.go_on();
-  });
-  std::vector<std::string> words;
   const auto thrown = run_members(members, [&](Group group) {
     std::vector<float> data(500'000, 1);
     group.all_reduce(span_of(std::span(data)), ReduceOp::sum, limit).wait();
     if (data.back() != static_cast<float>(group.size())) throw Error("a wrong sum");
   });
-  stopper.join();
+  EXPECT_TRUE(wires.has_stalled());
+  std::vector<std::string> words;
   for (const auto& one : thrown) words.push_back(test::words_of(one));
   return words;
 }
 
 TEST(SlowWires, AStallWithinTheLimitIsNoError) {
-  Throttle wires(kBytesPerMs, kPiece);
-  for (const std::string& words :
-       reduce_while_stopped(wires, members_over(wires, 2), Millis{60'000}, Millis{700}))
-    EXPECT_EQ(words, "");
+  EXPECT_THAT(reduce_in_a_stall(700, Millis{60'000}), Each(""));
 }
 
-TEST(SlowWires, AWireThatStopsForGoodEndsWithTheLimitAndNamesThePeer) {
-  Throttle wires(kBytesPerMs, kPiece);
-  const auto words =
-      reduce_while_stopped(wires, members_over(wires, 2), Millis{1'500}, std::nullopt);
+TEST(SlowWires, AWireThatStallsForGoodEndsWithTheLimitAndNamesThePeer) {
+  const auto words = reduce_in_a_stall(INT64_MAX, Millis{1'500});
   EXPECT_THAT(words[0], AllOf(StartsWith("Timeout: "), HasSubstr("rank 1"), HasSubstr("1500 ms")));
   EXPECT_THAT(words[1], AllOf(StartsWith("Timeout: "), HasSubstr("rank 0"), HasSubstr("1500 ms")));
 }
