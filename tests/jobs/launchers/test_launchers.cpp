@@ -1,12 +1,14 @@
 // The same program under other launchers, real ones where this machine has them: it finds its place
 // in the variables that they set, meets the others at the rendezvous and sums with them.
 #include <gmock/gmock.h>
+#include <sched.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <future>
 
 #include "tutti/base/error.h"
+#include "tutti/base/host.h"
 #include "tutti/cluster/join.h"
 #include "tutti/net/address.h"
 #include "tutti/net/connect.h"
@@ -48,6 +50,17 @@ RANK_PROGRAM(sum_under_a_launcher) {
   }
 }
 
+/// Bound to the core that TUTTI_TEST_CORE names.
+RANK_PROGRAM(join_when_bound) {
+  cpu_set_t core;
+  CPU_ZERO(&core);
+  CPU_SET(std::stoul(std::getenv("TUTTI_TEST_CORE")), &core);
+  if (sched_setaffinity(0, sizeof core, &core) != 0) throw Error(errno_words(errno));
+  const Group world = join(20s);
+  rank.mark(
+      fmt::format("worker {} is rank {}", job_of_this_process().value().worker, world.rank()));
+}
+
 /// A port of 127.0.0.1 that nobody has just now.
 uint16_t free_port() {
   const HostPort any{"127.0.0.1", 0};
@@ -55,11 +68,12 @@ uint16_t free_port() {
 }
 
 /// A process for each set of variables, all at once.
-std::vector<RankOutcome> start_each(const std::vector<Variables>& all) {
+std::vector<RankOutcome> start_each(const std::vector<Variables>& all,
+                                    const std::string& program = "sum_under_a_launcher") {
   std::vector<std::future<RankOutcome>> running;
   for (const Variables& variables : all)
-    running.push_back(std::async(std::launch::async, [variables] {
-      return run_ranks(1, "sum_under_a_launcher", {.environment = variables})[0];
+    running.push_back(std::async(std::launch::async, [variables, program] {
+      return run_ranks(1, program, {.environment = variables})[0];
     }));
   std::vector<RankOutcome> outcomes;
   for (auto& one : running) outcomes.push_back(one.get());
@@ -92,6 +106,20 @@ TEST(Launchers, VariablesOfTorchrunByHand) {
                          "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
       },
       "RANK");
+}
+
+TEST(Launchers, RanksOfAHostFollowTheCoresThatTheyAreBoundTo) {
+  const std::vector<int>& cores = host_facts().cores;
+  if (cores.size() < 2) GTEST_SKIP() << "needs two cores";
+  const std::string port = std::to_string(free_port());
+  std::vector<Variables> all;
+  for (const int worker : {0, 1})
+    all.push_back({fmt::format("RANK={}", worker), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1",
+                   "MASTER_PORT=" + port, kToken,
+                   fmt::format("TUTTI_TEST_CORE={}", cores[worker == 0 ? 1 : 0])});
+  const auto outcomes = start_each(all, "join_when_bound");
+  EXPECT_THAT(outcomes[0].log, HasSubstr("worker 0 is rank 1"));
+  EXPECT_THAT(outcomes[1].log, HasSubstr("worker 1 is rank 0"));
 }
 
 TEST(Launchers, TfConfig) {
