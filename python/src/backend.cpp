@@ -5,6 +5,7 @@
 
 #include "tutti/base/log.h"
 
+#include "place.h"
 #include "progress.h"
 #include "tensors.h"
 
@@ -34,6 +35,7 @@ TuttiBackend::TuttiBackend(Group group, BackendFacts facts)
     : c10d::Backend(facts.rank, facts.size),
       lane_(std::make_shared<Lane>(std::move(group))),
       name_(std::move(facts.name)),
+      job_(std::move(facts.job)),
       options_(c10::make_intrusive<Options>("tutti", facts.timeout)) {}
 
 TuttiBackend::~TuttiBackend() { drain(); }
@@ -50,6 +52,7 @@ TuttiBackend::Started TuttiBackend::start(c10d::OpType type, const char* title, 
   WorkFacts facts{type, title, std::move(inputs), std::move(outputs), ++sequence_};
   auto work = c10::make_intrusive<TuttiWork>(rank_, std::move(facts), lane_);
   auto call = std::make_shared<TensorCall>(work);
+  call->called_at = place_of_caller(title);
   return {std::move(work), std::move(call), limit_of(timeout)};
 }
 

@@ -13,6 +13,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "job.h"
 #include "work.h"
 
 namespace tutti::python {
@@ -23,6 +24,7 @@ struct BackendFacts {
   int size = 1;
   std::chrono::milliseconds timeout{0};  ///< of an operation that names none
   std::string name;                      ///< of the group
+  std::shared_ptr<Job> job;              ///< kept while the group lives
 };
 
 /// Thread rule: as c10d::Backend: any thread, calls of one group in the same order on every rank.
@@ -108,6 +110,7 @@ class TuttiBackend final : public c10d::Backend {
 
   const std::shared_ptr<Lane> lane_;
   const std::string name_;
+  const std::shared_ptr<Job> job_;
   const c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
 };

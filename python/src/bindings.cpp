@@ -19,15 +19,16 @@ namespace {
 constexpr Millis kMeetingLimit{60'000};
 
 c10::intrusive_ptr<c10d::Backend> create_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                 int rank, int size,
-                                                 const std::chrono::milliseconds& timeout,
-                                                 const std::string& name, const Reach& reach) {
+                                                 int rank, int size, const GroupFacts& facts) {
   try {
     StoreMeeting place(store, rank, size);
-    Group group = connect_over(place, name, reach, Deadline(std::max(kMeetingLimit, timeout)));
-    return c10::make_intrusive<TuttiBackend>(
-        std::move(group),
-        BackendFacts{.rank = rank, .size = size, .timeout = timeout, .name = name});
+    auto [group, job] =
+        connect_over(place, facts, Deadline(std::max(kMeetingLimit, facts.timeout)));
+    return c10::make_intrusive<TuttiBackend>(std::move(group), BackendFacts{.rank = rank,
+                                                                            .size = size,
+                                                                            .timeout = facts.timeout,
+                                                                            .name = facts.name,
+                                                                            .job = job});
   } catch (const Error&) {
     std::rethrow_exception(as_c10d_error(std::current_exception()));
   }
@@ -47,14 +48,21 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def(
       "create_backend",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-         std::chrono::milliseconds timeout, const std::string& name, const std::string& towards,
+         std::chrono::milliseconds timeout, const std::string& name,
+         const std::vector<int>& world_ranks, const std::string& towards,
          const std::string& interface) {
-        return create_backend(store, rank, size, timeout, name, {towards, interface});
+        return create_backend(store, rank, size, {name, world_ranks, {towards, interface}, timeout});
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
-      py::arg("towards"), py::arg("interface"), py::call_guard<py::gil_scoped_release>(),
-      "Collective over the ranks that share `store`; connect.h explains the last two.");
+      py::arg("world_ranks"), py::arg("towards"), py::arg("interface"),
+      py::call_guard<py::gil_scoped_release>(),
+      "Collective over the ranks that share `store`; connect.h explains the last three.");
   module.def(
-      "stop_progress", [] { Progress::instance().stop(); },
-      py::call_guard<py::gil_scoped_release>());
+      "leave",
+      [] {
+        Progress::instance().stop();
+        leave_job();
+      },
+      py::call_guard<py::gil_scoped_release>(),
+      "For the end of the program: stops our threads, tells the others that this is no loss.");
 }

@@ -2,26 +2,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/connect.h"
-#include "tutti/net/address.h"
-#include "tutti/net/connect.h"
+#include "tutti/net/tls.h"
 
 namespace tutti::python {
 namespace {
-
-// Whoever can read the store can join the job anyway, so the store may carry the token.
-Token agree_on_token(MeetingPlace& place, const Deadline& deadline) {
-  const std::string mine = place.rank() == 0 ? Token::random().secret_hex() : "";
-  return Token::parse(place.exchange("token", mine, deadline).front(),
-                      "rank 0's text in the store");
-}
-
-Address address_to_listen_at(const Reach& reach, const Deadline& deadline) {
-  if (!reach.interface.empty())
-    return choose_local_address(reach.interface, "TUTTI_INTERFACE", local_interfaces());
-  if (reach.towards.empty()) return *Address::from_number("127.0.0.1", 0);
-  // Any port will do: only the route counts.
-  return local_address_towards(resolve({reach.towards, 1}, deadline).front());
-}
 
 // c10d numbers the parts of its results by its own ranks.
 void check_order(MeetingPlace& place, const std::string& name, const Group& group,
@@ -37,18 +21,23 @@ void check_order(MeetingPlace& place, const std::string& name, const Group& grou
 
 }  // namespace
 
-Group connect_over(MeetingPlace& place, const std::string& name, const Reach& reach,
-                   const Deadline& deadline) {
-  if (place.size() == 1) return Group();
-  const Token token = agree_on_token(place, deadline);
+Connected connect_over(MeetingPlace& place, const GroupFacts& facts, const Deadline& deadline) {
+  if (place.size() == 1) return {};
+  const Membership in = membership(place, facts.world_ranks, facts.reach,
+                                   silence_limit(facts.timeout), deadline);
+  // A group may be made anew under its old name, so each has a token and a listener of its own.
+  const Token token = agree_on_token(place, "token", deadline);
+  const Credentials credentials{.token = token, .job = "c10d", .tls = tls_from_environment()};
   const ConnectBase base{
-      .listener = std::make_shared<Listener>(address_to_listen_at(reach, deadline).with_port(0),
-                                             Credentials{.token = token, .job = "c10d"}),
+      .listener =
+          std::make_shared<Listener>(address_to_listen_at(facts.reach, deadline), credentials),
       .token = token,
+      .follow = [in](const auto& engine) { in.job->follow(engine, in.members); },
   };
-  Group group = tutti::connect(place, "group", base, {.by_core = false}, deadline);
-  check_order(place, name, group, deadline);
-  return group;
+  Group group = tutti::connect(place, "group", base,
+                               {.name = "c10d group " + facts.name, .by_core = false}, deadline);
+  check_order(place, facts.name, group, deadline);
+  return {std::move(group), in.job};
 }
 
 }  // namespace tutti::python

@@ -1,25 +1,36 @@
 /// From ranks that only share a c10d store to a group over the engine that fits.
 #pragma once
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "tutti/comm/group.h"
 #include "tutti/net/meeting_place.h"
 
+#include "job.h"
+
 namespace tutti::python {
 
-/// Where other hosts reach this process.
-struct Reach {
-  std::string towards;    ///< the address by which one gets to this host or name; "": loopback
-  std::string interface;  ///< or this interface, subnet or address; "" when not told
+/// What a new group is told.
+struct GroupFacts {
+  std::string name;              ///< for messages and flight records
+  std::vector<int> world_ranks;  ///< of its members; empty: it is the world
+  Reach reach;
+  Millis timeout{0};  ///< of its operations
+};
+
+/// A group and the job that watches over its members; none for a group of one.
+struct Connected {
+  Group group;
+  std::shared_ptr<Job> job;
 };
 
 /// Collective: shm for ranks of one host, tcp for one rank a host, hier for several. The group has
-/// the ranks of `place`. `name` is the group's, for messages.
+/// the ranks of `place`.
 ///
 /// Throws Timeout and PeerLost that name ranks; UsageError when the ranks of a host are not
 /// consecutive.
-Group connect_over(MeetingPlace& place, const std::string& name, const Reach& reach,
-                   const Deadline& deadline);
+Connected connect_over(MeetingPlace& place, const GroupFacts& facts, const Deadline& deadline);
 
 }  // namespace tutti::python

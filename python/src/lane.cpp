@@ -24,8 +24,9 @@ void Lane::submit(CallPointer call, Finished& finished) {
   if (failure_ != nullptr) return end(std::move(call), failure_, finished);
   try {
     if (call->is_message) {
+      const detail::FlightMark mark = note(*call, call->operations);
       const Ticket ticket = group_.engine().submit(call->operations);
-      messages_.push_back({std::move(call), ticket});
+      messages_.push_back({.call = std::move(call), .ticket = ticket, .mark = mark});
     } else {
       waiting_.push_back(std::move(call));
     }
@@ -86,6 +87,7 @@ bool Lane::move_all(Finished& finished) {
     failure_ = std::current_exception();
     // Peers may not know yet, when it is no failure of the engine's; else this does nothing.
     group_.engine().abort(FailureKind::aborted, error.what());
+    note_failure(error.what());
     fail_all(finished);
     return true;
   }
@@ -109,7 +111,9 @@ void Lane::start_waiting() {
 void Lane::give_some(InFlight& flying) {
   const auto& operations = flying.call->operations;
   const size_t count = std::min(kMostAtOnce, operations.size() - flying.next);
-  flying.ticket = group_.engine().submit(std::span(operations).subspan(flying.next, count));
+  const auto next = std::span(operations).subspan(flying.next, count);
+  flying.mark = note(*flying.call, next);
+  flying.ticket = group_.engine().submit(next);
   flying.next += count;
   flying.in_engine = count;
   in_engine_ += count;
@@ -118,6 +122,7 @@ void Lane::give_some(InFlight& flying) {
 // What the engine had of this call is done: gives it more; false when there is no more.
 bool Lane::goes_on(InFlight& flying) {
   in_engine_ -= flying.in_engine;
+  note_done(flying);
   if (flying.next == flying.call->operations.size()) {
     if (!flying.call->next_stage()) return false;
     flying.next = 0;
@@ -143,6 +148,7 @@ bool Lane::move_messages(Finished& finished) {
   for (auto message = messages_.begin(); message != messages_.end();) {
     if (group_.engine().poll(message->ticket)) {
       moved = true;
+      note_done(*message);
       end(std::move(message->call), nullptr, finished);
       message = messages_.erase(message);
     } else {
@@ -150,6 +156,27 @@ bool Lane::move_messages(Finished& finished) {
     }
   }
   return moved;
+}
+
+// Noted as the engine is given them: in the same order on every rank.
+detail::FlightMark Lane::note(const Call& call, std::span<const Operation> operations) const {
+  detail::FlightMark mark;
+  if (detail::FlightLog* log = group_.engine().flight_log())
+    for (const Operation& operation : operations) mark = log->begin(operation, call.called_at, true);
+  return mark;
+}
+
+void Lane::note_done(const InFlight& flying) const {
+  if (detail::FlightLog* log = group_.engine().flight_log()) log->done(flying.mark);
+}
+
+// The record is written, with what all others in flight are in.
+void Lane::note_failure(const std::string& why) const {
+  detail::FlightLog* log = group_.engine().flight_log();
+  if (log == nullptr) return;
+  const detail::FlightMark mark =
+      collectives_.empty() ? detail::FlightMark{} : collectives_.front().mark;
+  detail::note_failure(*log, mark, why, false);
 }
 
 void Lane::end(CallPointer call, std::exception_ptr failure, Finished& finished) {

@@ -59,6 +59,7 @@ class Lane {
     Ticket ticket = 0;  ///< of the operations [.., next) that the engine has seen
     size_t next = 0;    ///< the first operation of the stage that it has not
     size_t in_engine = 0;
+    detail::FlightMark mark = {};  ///< of the last of them
   };
 
   bool move_all(Finished& finished);
@@ -68,6 +69,9 @@ class Lane {
   bool may_start() const;
   void give_some(InFlight& flying);
   bool goes_on(InFlight& flying);
+  detail::FlightMark note(const Call& call, std::span<const Operation> operations) const;
+  void note_done(const InFlight& flying) const;
+  void note_failure(const std::string& why) const;
   void end(CallPointer call, std::exception_ptr failure, Finished& finished);
   void fail_all(Finished& finished);
 

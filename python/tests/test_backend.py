@@ -4,6 +4,7 @@
 """
 
 import datetime
+import json
 import os
 import signal
 import tempfile
@@ -11,6 +12,7 @@ import threading
 import time
 import traceback
 import unittest
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,8 +22,9 @@ import tutti.torch
 LIMIT_S = 120  # of one test, all ranks
 
 
-def _enter(rank, ranks, body, file, pipe, timeout_s):
+def _enter(rank, ranks, body, file, pipe, timeout_s, environment):
     """One rank: sends nothing when all went well, else the error."""
+    os.environ.update(environment)
     torch.set_num_threads(1)
     try:
         dist.init_process_group(
@@ -41,7 +44,7 @@ def _enter(rank, ranks, body, file, pipe, timeout_s):
 
 
 class RanksTest(unittest.TestCase):
-    def run_ranks(self, body, ranks=2, timeout_s=60, killed=()):
+    def run_ranks(self, body, ranks=2, timeout_s=60, killed=(), environment=None):
         """Runs body(rank, ranks) in `ranks` processes; none may fail, hang or die but `killed`."""
         context = torch.multiprocessing.get_context("fork")  # nothing has run here: no threads
         with tempfile.TemporaryDirectory() as folder:
@@ -49,15 +52,19 @@ class RanksTest(unittest.TestCase):
             processes = [
                 context.Process(
                     target=_enter,
-                    args=(rank, ranks, body, f"{folder}/store", pairs[rank][1], timeout_s),
+                    args=(
+                        *(rank, ranks, body, f"{folder}/store", pairs[rank][1]),
+                        *(timeout_s, environment or {}),
+                    ),
                 )
                 for rank in range(ranks)
             ]
             for process in processes:
                 process.start()
             end = time.monotonic() + LIMIT_S
-            for process in processes:
-                process.join(max(0, end - time.monotonic()))
+            for rank, process in enumerate(processes):
+                if rank not in killed:  # that one may be stopped
+                    process.join(max(0, end - time.monotonic()))
             for rank, process in enumerate(processes):
                 hung = process.is_alive()
                 process.kill()
@@ -354,6 +361,46 @@ class Failures(RanksTest):
 
         self.run_ranks(body, 3, killed=(1,))
 
+    def test_a_stopped_rank_is_named(self):
+        def body(rank, ranks):
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            words = "rank 1 .*was silent for 2000 ms"
+            with unittest.TestCase().assertRaisesRegex(dist.DistBackendError, words):
+                dist.all_reduce(torch.ones(1000))
+
+        self.run_ranks(body, 3, killed=(1,), environment={"TUTTI_SILENCE_LIMIT": "2"})
+
+    def test_a_loss_ends_the_groups_of_the_lost_alone(self):
+        def body(rank, ranks):
+            pairs = [dist.new_group([0, 1]), dist.new_group([1, 2])]
+            dist.barrier()
+            if rank == lost:
+                os.kill(os.getpid(), signal.SIGKILL)
+            with unittest.TestCase().assertRaisesRegex(dist.DistBackendError, f"rank {lost}"):
+                dist.all_reduce(torch.ones(5))
+            whole = pairs[0] if lost == 2 else pairs[1]
+            for _ in range(3):
+                data = torch.ones(5)
+                dist.all_reduce(data, group=whole)
+                expect_equal(data, torch.full((5,), 2.0))
+
+        for lost in (2, 0):  # the liveness channel ends at rank 0
+            self.run_ranks(body, 3, killed=(lost,))
+
+    def test_a_rank_that_leaves_in_order_is_no_loss(self):
+        def body(rank, ranks):
+            pair = dist.new_group([0, 1])
+            dist.barrier()
+            if rank == 2:
+                dist.destroy_process_group()
+                return
+            for _ in range(50):
+                dist.all_reduce(torch.ones(5), group=pair)
+                time.sleep(0.01)
+
+        self.run_ranks(body, 3)
+
     def test_a_passed_limit_ends_the_wait(self):
         def body(rank, ranks):
             if rank == 0:
@@ -371,6 +418,29 @@ class Failures(RanksTest):
                 dist.all_reduce(torch.ones(5 + rank))
 
         self.run_ranks(body, 2)
+
+    def test_what_ranks_did_last_is_recorded(self):
+        def body(rank, ranks):
+            dist.barrier()
+            dist.all_reduce(torch.ones(7), async_op=True).wait()
+            with self.assertRaises(dist.DistBackendError):
+                dist.all_reduce(torch.ones(5 + rank))
+
+        with tempfile.TemporaryDirectory() as folder:
+            debug = {"TUTTI_RECORD_DIR": folder, "TUTTI_DEBUG": "1"}
+            self.run_ranks(body, 2, environment=debug)
+            records = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
+        self.assertEqual(sorted(record["worker"] for record in records), [0, 1])
+        self.assertEqual(len({record["job"] for record in records}), 1)
+        for record in records:
+            (group,) = record["groups"]
+            self.assertEqual(group["rank"], record["worker"])
+            self.assertIn("disagree", group["failure"])
+            last, failed = group["operations"][-2:]
+            self.assertEqual([last["elements"], last["state"]], [7, "done"])
+            self.assertEqual([failed["elements"], failed["state"]], [5 + group["rank"], "failed"])
+            self.assertEqual(Path(failed["file"]).name, "test_backend.py")
+            self.assertEqual(failed["function"], "body")
 
     def test_wrong_use(self):
         def body(rank, ranks):

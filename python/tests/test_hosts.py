@@ -43,6 +43,28 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+# The last rank's host loses its wire. Every rank must say who is lost: a rank beyond the wire.
+WIRE_PROGRAM = """
+import os, subprocess, sys
+import torch, torch.distributed as dist, tutti.torch
+store, engine = sys.argv[1:]
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.set_num_threads(1)
+dist.init_process_group("tutti", init_method=f"file://{store}", rank=rank, world_size=ranks)
+dist.barrier()
+if rank == ranks - 1:
+    link = ["ip", "-n", os.environ["HOST"], "link", "set", "eth0", "down"]
+    subprocess.run(link, check=True)
+try:
+    while True:
+        dist.all_reduce(torch.ones(1000))
+except dist.DistBackendError as error:
+    words = str(error)
+    far = "rank 0" if rank == ranks - 1 else f"rank {ranks - 1} "
+    assert far in words and "silent for 2000 ms" in words, words
+os._exit(0)  # the store lies in a folder that all see; nobody is left to say goodbye to
+"""
+
 
 def ip(*words):
     subprocess.run(["ip", *words], check=True)
@@ -77,17 +99,17 @@ class Hosts(unittest.TestCase):
         for host in self.hosts:
             subprocess.run(["ip", "netns", "del", host], capture_output=True)
 
-    def run_on(self, host_of_rank, engine):
+    def run_on(self, host_of_rank, engine, program=PROGRAM, environment=None):
         with tempfile.TemporaryDirectory() as folder:
             processes = []
             for rank, host in enumerate(host_of_rank):
-                environment = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(host_of_rank)))
-                environment["MASTER_ADDR"] = "10.77.0.1"
-                command = ["ip", "netns", "exec", self.hosts[host], sys.executable, "-c", PROGRAM]
+                variables = dict(os.environ, RANK=str(rank), WORLD_SIZE=str(len(host_of_rank)))
+                variables |= {"MASTER_ADDR": "10.77.0.1", **(environment or {})}
+                command = ["ip", "netns", "exec", self.hosts[host], sys.executable, "-c", program]
                 processes.append(
                     subprocess.Popen(
                         [*command, f"{folder}/store", engine],
-                        env=environment,
+                        env=variables,
                         stderr=subprocess.PIPE,
                         text=True,
                     )
@@ -108,6 +130,24 @@ class Hosts(unittest.TestCase):
 
     def test_unequal_hosts(self):
         self.run_on([0, 0, 1], "hier")
+
+    @unittest.skipUnless(shutil.which("openssl"), "certificates are made by openssl(1)")
+    def test_encrypted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            key, certificate = f"{folder}/key.pem", f"{folder}/cert.pem"
+            make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1"
+            names = ["-subj", "/CN=tutti", "-keyout", key, "-out", certificate]
+            subprocess.run([*make.split(), *names], check=True, capture_output=True)
+            shutil.copy(certificate, f"{folder}/ca.pem")
+            self.run_on([0, 0, 1], "hier", environment={"TUTTI_TLS": folder})
+            os.remove(key)
+            with self.assertRaisesRegex(AssertionError, "key.pem"):  # it is read, not passed over
+                self.run_on([0, 1], "tcp", environment={"TUTTI_TLS": folder})
+
+    def test_a_cut_wire_is_told_within_the_limit(self):
+        """No reset is ever sent, and the limit of operations is half an hour."""
+        environment = {"TUTTI_SILENCE_LIMIT": "2", "HOST": self.hosts[1]}
+        self.run_on([0, 0, 1], "hier", WIRE_PROGRAM, environment)
 
 
 if __name__ == "__main__":

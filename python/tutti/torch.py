@@ -29,6 +29,7 @@ def _create(options, _backend_options):
         options.group_size,
         options.timeout,
         options.group_id or "default",
+        list(options.global_ranks_in_group),  # none: this is the world
         # Other hosts reach this one at the address by which it reaches the store.
         os.environ.get("MASTER_ADDR", ""),
         os.environ.get("TUTTI_INTERFACE", ""),
@@ -64,7 +65,7 @@ def _register():
     wrapped = _wrap_monitored_barrier(dist.distributed_c10d.monitored_barrier)
     dist.distributed_c10d.monitored_barrier = wrapped
     dist.monitored_barrier = wrapped
-    atexit.register(_C.stop_progress)
+    atexit.register(_C.leave)
 
 
 _register()

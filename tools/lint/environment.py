@@ -14,7 +14,7 @@ ROW = re.compile(r"^\|\s*`([A-Z][A-Z0-9_]*)`", re.MULTILINE)
 def read_variables(tree):
     """name -> (path, line) of one place that reads it."""
     found = {}
-    for path in tree.matching(r"tutti/.*\.(h|cpp)"):
+    for path in tree.matching(r"(tutti|python)/.*\.(h|cpp)"):
         text = tree.text(path)
         for match in [*READ.finditer(text), *OURS.finditer(text)]:
             found.setdefault(match.group(1), (path, text.count("\n", 0, match.start()) + 1))

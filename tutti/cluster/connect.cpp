@@ -233,7 +233,8 @@ std::shared_ptr<Engine> connect_engine(MeetingPlace& place, const std::string& k
 
 Group connect(MeetingPlace& place, const std::string& key, const ConnectBase& base,
               const ConnectOptions& options, const Deadline& deadline) {
-  return Group(connect_engine(place, key, base, options, deadline), std::string(key));
+  return Group(connect_engine(place, key, base, options, deadline),
+               options.name.empty() ? key : options.name);
 }
 
 }  // namespace tutti

@@ -27,6 +27,7 @@ struct ConnectBase {
 
 struct ConnectOptions {
   std::string engine = "auto";  ///< auto, shm, tcp, hier, mpi, nccl
+  std::string name;             ///< of the group in flight records; the key unless given
   Order order = Order::fixed;   ///< any: tcp may add in an order of its own
   int streams = 1;              ///< data streams between two hosts' ranks; 1 to kMaxStreams
   bool pinned = false;          ///< every rank's thread is pinned to cores of its own: spin

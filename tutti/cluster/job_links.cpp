@@ -1,9 +1,11 @@
 #include "tutti/cluster/job_links.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/sha256.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
@@ -13,12 +15,20 @@ namespace {
 
 const std::string kPurpose = "rendezvous";
 const std::string kServer = "the rendezvous, beside rank 0";
+constexpr size_t kIdLetters = 16;
 
 }  // namespace
 
 std::string interface_from_environment() {
   const char* interface = std::getenv(detail::kInterfaceVariable);
   return interface == nullptr ? "" : interface;
+}
+
+std::string job_of_token(const Token& token) {
+  Sha256 hash;
+  const std::string text = "job of " + token.secret_hex();
+  hash.update(text.data(), text.size());
+  return hash.hex().substr(0, kIdLetters);
 }
 
 Token require_token(std::string_view what) {
@@ -40,7 +50,7 @@ JobLinks::JobLinks(JobPlace place, const Credentials& credentials, const Deadlin
   }
   Rendezvous::Events events = place_.events;
   events.lost = [this](int worker, const std::string& words) {
-    end_groups(words);
+    end_groups(worker, words);
     if (place_.events.lost) place_.events.lost(worker, words);
   };
   rendezvous_ = std::make_unique<Rendezvous>(
@@ -75,24 +85,33 @@ std::unique_ptr<Link> JobLinks::link_to_rendezvous(const Credentials& credential
   return std::move(ours);
 }
 
-void JobLinks::follow(const std::shared_ptr<Engine>& engine) {
+bool JobLinks::Followed::needs(int worker) const {
+  return members.empty() || std::ranges::find(members, std::max(worker, 0)) != members.end();
+}
+
+void JobLinks::follow(const std::shared_ptr<Engine>& engine, std::vector<int> members) {
+  const Followed followed{engine, std::move(members)};
   std::string loss;
   {
     const std::scoped_lock lock(mutex_);
-    std::erase_if(engines_, [](const auto& known) { return known.expired(); });
-    engines_.push_back(engine);
-    loss = loss_;
+    std::erase_if(followed_, [](const Followed& known) { return known.engine.expired(); });
+    followed_.push_back(followed);
+    const auto first =
+        std::ranges::find_if(losses_, [&](const auto& lost) { return followed.needs(lost.first); });
+    if (first != losses_.end()) loss = first->second;
   }
   if (!loss.empty()) engine->abort(FailureKind::peer_lost, loss);
 }
 
-void JobLinks::end_groups(const std::string& words) {
+void JobLinks::end_groups(int lost, const std::string& words) {
   std::vector<std::shared_ptr<Engine>> live;
   {
     const std::scoped_lock lock(mutex_);
-    if (loss_.empty()) loss_ = words;
-    for (const auto& known : engines_)
-      if (auto engine = known.lock()) live.push_back(std::move(engine));
+    losses_.emplace_back(lost, words);
+    for (const Followed& known : followed_) {
+      auto engine = known.engine.lock();
+      if (engine != nullptr && known.needs(lost)) live.push_back(std::move(engine));
+    }
   }
   log(LogLevel::debug, "lost: {}", words);
   for (const auto& engine : live) engine->abort(FailureKind::peer_lost, words);

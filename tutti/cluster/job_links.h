@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tutti/cluster/rendezvous.h"
@@ -30,6 +31,9 @@ struct JobPlace {
 /// What TUTTI_INTERFACE says; "" when it is not set.
 std::string interface_from_environment();
 
+/// A name for the job of `token`, the same on all its hosts; it says nothing about the token.
+std::string job_of_token(const Token& token);
+
 /// The job's token. `what` begins the UsageError, with the cure, when none was given.
 Token require_token(std::string_view what);
 
@@ -44,22 +48,31 @@ class JobLinks {
   const std::shared_ptr<Listener>& listener() const noexcept { return listener_; }
   Rendezvous& rendezvous() noexcept { return *rendezvous_; }
 
-  /// Ends `engine` with PeerLost, naming the worker, when one is lost; at once when one was before.
-  void follow(const std::shared_ptr<Engine>& engine);
+  /// Ends `engine` with PeerLost, naming the worker, when one of `members` (workers; empty: any of
+  /// the job) is lost; at once when one was before. The loss of the rendezvous counts as that of
+  /// worker 0, beside which it is.
+  void follow(const std::shared_ptr<Engine>& engine, std::vector<int> members = {});
 
  private:
+  struct Followed {
+    std::weak_ptr<Engine> engine;
+    std::vector<int> members;
+
+    bool needs(int worker) const;
+  };
+
   void listen(const Credentials& credentials, const Deadline& deadline);
   std::unique_ptr<Link> link_to_rendezvous(const Credentials& credentials,
                                            const Deadline& deadline);
-  void end_groups(const std::string& words);
+  void end_groups(int lost, const std::string& words);
 
   const JobPlace place_;
   std::unique_ptr<detail::RendezvousServer> server_;
   std::shared_ptr<Listener> listener_;
 
   std::mutex mutex_;  // guards what follows
-  std::vector<std::weak_ptr<Engine>> engines_;
-  std::string loss_;
+  std::vector<Followed> followed_;
+  std::vector<std::pair<int, std::string>> losses_;  // workers, and words
 
   std::unique_ptr<Rendezvous> rendezvous_;  // last: its thread uses all of the above
 };

@@ -7,14 +7,11 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/base/sha256.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/net/tls.h"
 
 namespace tutti::detail {
 namespace {
-
-constexpr size_t kIdLetters = 16;
 
 /// "node 1 (ranks 2 to 3, host b, pid 77)"
 std::string words_of_node(const NodePlace& place, int num_workers) {
@@ -23,14 +20,6 @@ std::string words_of_node(const NodePlace& place, int num_workers) {
   const std::string ranks = each == 1 ? fmt::format("rank {}", first)
                                       : fmt::format("ranks {} to {}", first, first + each - 1);
   return fmt::format("node {} ({}, {})", place.node, ranks, process_words());
-}
-
-/// The same on all nodes, which share nothing but the token; it says nothing about it.
-std::string job_of_token(const Token& token) {
-  Sha256 hash;
-  const std::string text = "job of " + token.secret_hex();
-  hash.update(text.data(), text.size());
-  return hash.hex().substr(0, kIdLetters);
 }
 
 }  // namespace

@@ -62,8 +62,10 @@ std::string words(const Ranks& ranks) {
 }
 
 std::string words(const FlightOperation& operation) {
-  return fmt::format("{} at {} ({})", detail::words_of(operation.call),
-                     detail::place_words(operation.file, operation.line), operation.function);
+  const std::string call = detail::words_of(operation.call);
+  if (operation.file.empty()) return fmt::format("{} ({})", call, operation.function);
+  return fmt::format("{} at {} ({})", call, detail::place_words(operation.file, operation.line),
+                     operation.function);
 }
 
 /// What one group's records say.

@@ -41,7 +41,7 @@ std::string FlightLog::name_of_split(int color) {
   return fmt::format("{}/split {} color {}", name_, ++splits_, color);
 }
 
-FlightLog::Mark FlightLog::begin(const Operation& operation, const std::source_location& site,
+FlightLog::Mark FlightLog::begin(const Operation& operation, const CallPlace& place,
                                  bool timed) noexcept {
   const Call call = call_of(operation);
   const bool message = is_message(call.collective);
@@ -58,9 +58,9 @@ FlightLog::Mark FlightLog::begin(const Operation& operation, const std::source_l
   set(entry.elements, call.elements);
   set(entry.root, call.root);
   set(entry.tag, call.tag);
-  set(entry.file, site.file_name());
-  set(entry.function, site.function_name());
-  set(entry.line, site.line());
+  set(entry.file, place.file);
+  set(entry.function, place.function);
+  set(entry.line, place.line);
   set(entry.state, kSubmitted);
   set(entry.begun_ns, timed ? now_ns() : 0);
   set(entry.ended_ns, int64_t{0});

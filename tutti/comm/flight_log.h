@@ -21,6 +21,19 @@
 
 namespace tutti::detail {
 
+/// Where in the program an operation was called. The texts live as long as the process.
+struct CallPlace {
+  CallPlace() = default;
+  CallPlace(const std::source_location& site) noexcept  // NOLINT: what every caller in C++ has
+      : file(site.file_name()), function(site.function_name()), line(site.line()) {}
+  CallPlace(const char* in_file, uint32_t at_line, const char* in_function) noexcept
+      : file(in_file), function(in_function), line(at_line) {}
+
+  const char* file = "";  ///< "" unknown
+  const char* function = "";
+  uint32_t line = 0;
+};
+
 class FlightLog {
  public:
   static constexpr uint64_t kOperations = 1000;
@@ -30,7 +43,7 @@ class FlightLog {
   using Mark = FlightMark;
 
   /// Notes that an operation begins. `timed`: with the time, for operations that go on later.
-  Mark begin(const Operation& operation, const std::source_location& site, bool timed) noexcept;
+  Mark begin(const Operation& operation, const CallPlace& place, bool timed) noexcept;
   void done(const Mark& mark) noexcept;
   /// Collectives are carried out in order: this one and all before it are done.
   void done_now(const Mark& mark) noexcept {
@@ -61,7 +74,7 @@ class FlightLog {
     std::atomic<int64_t> elements{0};
     std::atomic<int> root{0};
     std::atomic<int> tag{0};
-    std::atomic<const char*> file{nullptr};  ///< literals of the program
+    std::atomic<const char*> file{nullptr};  ///< of a CallPlace
     std::atomic<const char*> function{nullptr};
     std::atomic<uint32_t> line{0};
     std::atomic<uint32_t> state{kSubmitted};

@@ -1,8 +1,9 @@
 /// The flight record: what every rank of every group of this process did last.
 ///
-/// Group notes the last 1,000 operations of each of its members, whatever the engine: a few stores,
-/// always on. When a group fails, the process writes a file that `tutti doctor record FILES...`
-/// compares with those of the others, to say who diverged or stopped, and where.
+/// Group (and the c10d backend) notes the last 1,000 operations of each of its members, whatever
+/// the engine: a few stores, always on. When a group fails, the process writes a file that `tutti
+/// doctor record FILES...` compares with those of the others, to say who diverged or stopped, and
+/// where.
 ///
 /// The file goes to the folder in TUTTI_RECORD_DIR; without it to tutti-<job> in the system's
 /// temporary folder when members are of several processes, and nowhere when all are threads of this

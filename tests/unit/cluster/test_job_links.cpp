@@ -42,6 +42,19 @@ class JobLinksTest : public testing::Test {
     return std::make_unique<JobLinks>(place_of(worker, 2, port_), credentials, Deadline(kLimit));
   }
 
+  /// Worker 1 without a JobLinks: it has said hello.
+  TextStream bare_worker_one() {
+    auto link = connect_link_with_retry({"127.0.0.1", port_}, credentials_of(token_),
+                                        {.purpose = "rendezvous", .rank = 1}, "the rendezvous",
+                                        Deadline(kLimit));
+    TextStream stream(std::move(link), detail::kMaxRendezvousBytes);
+    stream.send(encode(detail::RendezvousMessage{.kind = detail::RendezvousMessage::Kind::hello,
+                                                 .worker = 1,
+                                                 .number = 2,
+                                                 .text = "rank 1 (host b, pid 9)"}));
+    return stream;
+  }
+
   const Token token_ = Token::random();
   std::unique_ptr<JobLinks> zero_;
   uint16_t port_ = 0;
@@ -69,15 +82,7 @@ TEST_F(JobLinksTest, WrongTokenAndOtherJobsAreTurnedAway) {
 TEST_F(JobLinksTest, LossOfAWorkerEndsGroupsOfTheOthers) {
   const auto engines = make_shm_threads(2);
   zero_->follow(engines[0]);
-  const Credentials credentials = credentials_of(token_);
-  auto raw = connect_link_with_retry({"127.0.0.1", port_}, credentials,
-                                     {.purpose = "rendezvous", .rank = 1}, "the rendezvous",
-                                     Deadline(kLimit));
-  TextStream dying(std::move(raw), detail::kMaxRendezvousBytes);
-  dying.send(encode(detail::RendezvousMessage{.kind = detail::RendezvousMessage::Kind::hello,
-                                              .worker = 1,
-                                              .number = 2,
-                                              .text = "rank 1 (host b, pid 9)"}));
+  TextStream dying = bare_worker_one();
   auto waiting = std::async(std::launch::async, [&] {
     return test::message_of<PeerLost>(
         [&] { engines[0]->run({.collective = Collective::barrier, .limit = kLimit}); });
@@ -88,6 +93,45 @@ TEST_F(JobLinksTest, LossOfAWorkerEndsGroupsOfTheOthers) {
   const auto later = make_shm_threads(2);
   zero_->follow(later[0]);
   EXPECT_THROW(later[0]->run({.collective = Collective::barrier, .limit = kLimit}), PeerLost);
+}
+
+void expect_whole(const std::vector<std::shared_ptr<Engine>>& engines) {
+  auto other = std::async(std::launch::async, [&] {
+    engines[1]->run({.collective = Collective::barrier, .limit = kLimit});
+  });
+  engines[0]->run({.collective = Collective::barrier, .limit = kLimit});
+  other.get();
+}
+
+TEST_F(JobLinksTest, LossOfAWorkerLeavesGroupsWithoutItAlone) {
+  const auto whole = make_shm_threads(2);
+  const auto hurt = make_shm_threads(2);
+  zero_->follow(whole[0], {0, 2});
+  zero_->follow(hurt[0], {0, 1});
+  TextStream dying = bare_worker_one();
+  dying.link().shutdown();
+  EXPECT_THROW(hurt[0]->run({.collective = Collective::barrier, .limit = kLimit}), PeerLost);
+  expect_whole(whole);
+}
+
+TEST(JobLinks, LossOfTheRendezvousIsThatOfWorkerZero) {
+  const Credentials credentials = credentials_of(Token::random());
+  Listener listener(*Address::from_number("127.0.0.1", 0), credentials);
+  auto welcomed = std::async(std::launch::async, [&] {
+    TextStream stream(listener.wait("rendezvous", "", Deadline(kLimit)).link,
+                      detail::kMaxRendezvousBytes);
+    stream.send(encode(detail::RendezvousMessage{.kind = detail::RendezvousMessage::Kind::welcome,
+                                                 .number = Millis(kLimit).count()}));
+    return stream;
+  });
+  JobLinks one(place_of(1, 3, listener.address().port()), credentials, Deadline(kLimit));
+  const auto whole = make_shm_threads(2);
+  const auto hurt = make_shm_threads(2);
+  one.follow(whole[0], {1, 2});
+  one.follow(hurt[0], {0, 1});
+  welcomed.get().link().shutdown();
+  EXPECT_THROW(hurt[0]->run({.collective = Collective::barrier, .limit = kLimit}), PeerLost);
+  expect_whole(whole);
 }
 
 }  // namespace
