@@ -85,6 +85,11 @@ void add_reduction_flags(CLI::App& app, JobFlags& flags) {
       ->check(whole_number(0, int64_t{1} << 40))
       ->type_name("STEP")
       ->capture_default_str();
+  app.add_option("--algorithm-table", flags.table,
+                 "multi_worker over several hosts: which algorithm for which size, as `tutti bench "
+                 "tune` wrote it; the same on all hosts")
+      ->check(some_name())
+      ->type_name("FILE");
 }
 
 }  // namespace
@@ -182,6 +187,13 @@ StrategyOptions strategy_options(const JobFlags& flags) {
     throw UsageError(fmt::format(
         "--compression {}: replicas of strategy independent send nothing that could be compressed",
         flags.compression));
+
+  if (!flags.table.empty()) {
+    if (flags.strategy != "multi_worker")
+      throw UsageError(fmt::format("--algorithm-table {}: strategy {} sends nothing between hosts",
+                                   flags.table, flags.strategy));
+    options.table = load_table(flags.table);
+  }
 
   const int replicas = num_replicas_of(flags);
   if (!flags.reduction_shape.empty()) {

@@ -35,6 +35,7 @@ struct JobFlags {
   std::string reduction = "fused";
   std::string compression = "none";
   int64_t compression_start = 0;  ///< the first step that is compressed
+  std::string table;              ///< file of `tutti bench tune`
 };
 
 /// Describes the flags on `app`. `extra_strategies` are known beside those of Strategy.

@@ -42,6 +42,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.compression = compression_from(value);
     options.compression.start_step = start_step;
   }
+  if (flag == "--algorithm-table") options.table = load_table(value);
   if (flag == "--compression-start")
     options.compression.start_step = number_of<int64_t>(flag, value, 0);
 }
@@ -50,8 +51,9 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
 
 StrategyOptions take_strategy_flags(int& argc, char** argv) {
   constexpr std::string_view kFlags[] = {
-      "--strategy", "--replicas", "--reduction-shape", "--threads",     "--time-limit",
-      "--seed",     "--shares",   "--reduction",       "--compression", "--compression-start"};
+      "--strategy",       "--replicas", "--reduction-shape", "--threads",     "--time-limit",
+      "--seed",           "--shares",   "--reduction",       "--compression", "--compression-start",
+      "--algorithm-table"};
   StrategyOptions options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {

@@ -10,6 +10,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/comm/compression.h"
 #include "tutti/comm/cross_device.h"
+#include "tutti/comm/schedule_choice.h"
 
 namespace tutti {
 
@@ -28,6 +29,7 @@ struct StrategyOptions {
   std::string reduction = "fused";
   CrossDeviceFactory make_reduction{};  ///< one of the user's own; `reduction` becomes its name
   Compression compression{};            ///< of what replicas exchange; never with the fused step
+  AlgorithmTable table = built_in_table();  ///< multi_worker: of what goes between hosts
   std::vector<double> shares;  ///< of a batch and a slice, per replica, each > 0; empty: equal
 };
 

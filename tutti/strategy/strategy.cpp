@@ -184,7 +184,8 @@ World multi_worker_world(StrategyOptions& options) {
   world.local = world.size / workers;
   const int here = replicas_here(*job, world.size);
   const bool pinned = can_pin(options, here, threads_for(options, here));
-  world.groups = join_replicas(world.local, {.limit = options.time_limit, .pinned = pinned});
+  world.groups = join_replicas(
+      world.local, {.limit = options.time_limit, .pinned = pinned, .table = options.table});
   world.first_rank = world.groups[0].rank();
   take_place_on_host(world);
   return world;

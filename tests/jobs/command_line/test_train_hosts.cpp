@@ -7,6 +7,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/comm/schedule_choice.h"
+
 #include "tests/support/command.h"
 #include "tests/support/hosts.h"
 #include "tests/support/temp_folder.h"
@@ -51,10 +53,9 @@ std::string train_here(const Words& more) {
   return result.exit_code == 0 ? weights_in(file) : "";
 }
 
-/// Each of `hosts` starts `workers` workers.
-std::string train_over(const TestHosts& hosts, int workers) {
-  const TempFolder folder;
-  const std::string file = folder / "figures.json";
+/// Each of `hosts` starts `workers` workers. `more`: flags for each host.
+std::vector<CommandResult> run_over(const TestHosts& hosts, int workers, const std::string& file,
+                                    const std::vector<Words>& more) {
   std::vector<std::future<CommandResult>> nodes;
   for (int h = 0; h < hosts.count(); ++h) {
     const std::string host = std::filesystem::path(hosts.path(h)).filename();
@@ -67,13 +68,24 @@ std::string train_over(const TestHosts& hosts, int workers) {
                    "--rendezvous", hosts.address(0) + ":29500"};
     const Words train = training({"--strategy", "multi_worker", "--json", file});
     words.insert(words.end(), train.begin(), train.end());
+    if (!more.empty()) {
+      const Words& extra = more.at(static_cast<size_t>(h));
+      words.insert(words.end(), extra.begin(), extra.end());
+    }
     nodes.push_back(std::async(std::launch::async, [words] {
       return run_command(words, {"TUTTI_TOKEN=" + std::string(64, '5')}, Millis{120'000});
     }));
   }
+  std::vector<CommandResult> results;
+  for (auto& node : nodes) results.push_back(node.get());
+  return results;
+}
+
+std::string train_over(const TestHosts& hosts, int workers, const std::vector<Words>& more = {}) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
   bool good = true;
-  for (auto& node : nodes) {
-    const CommandResult result = node.get();
+  for (const CommandResult& result : run_over(hosts, workers, file, more)) {
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
     good = good && result.exit_code == 0;
   }
@@ -99,6 +111,23 @@ TEST_F(TrainOverHosts, UnevenTreesGiveTheWeightsOfOneDeviceWithTheirShape) {
                                                      "--reduction-shape", "3x2"}));
   EXPECT_EQ(train_over(TestHosts(2), 3), train_here({"--strategy", "one_device", "--replicas", "6",
                                                      "--reduction-shape", "2x3"}));
+}
+
+// A table may choose any algorithm that keeps the order of summation.
+TEST_F(TrainOverHosts, TheTableOfAlgorithmsChangesNoBit) {
+  const TempFolder folder;
+  const std::string file = folder / "table.json";
+  save_table({.rows = {{Collective::all_reduce, Order::fixed, 0, 0, Algorithm::halving_doubling},
+                       {Collective::broadcast, Order::fixed, 0, 0, Algorithm::binomial}}},
+             file);
+  const Words table = {"--algorithm-table", file};
+  const TestHosts hosts(2);
+  EXPECT_EQ(train_over(hosts, 2, {table, table}), train_over(hosts, 2));
+  // That it is read at all: hosts that disagree are told so.
+  for (const CommandResult& result : run_over(hosts, 2, folder / "none.json", {table, {}})) {
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.err, testing::HasSubstr("give every rank the same shape, order, table"));
+  }
 }
 
 }  // namespace
