@@ -69,8 +69,8 @@ struct alignas(64) FlagLine {
 };
 
 /// Polls for about 100 us when every member has a core of its own to spin on (`pinned`, and members
-/// <= cores). Else 100 pauses, since a spinner would hold the core that its peer needs, and a few
-/// yields, which give it to the peer.
+/// <= cores). Else 100 pauses, or 5 with more members than cores, since a spinner would hold the
+/// core that its peer needs, and a few yields, which give it to the peer.
 WaitPolicy choose_wait_policy(int members, int usable_cores, bool pinned);
 
 }  // namespace tutti
