@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <Python.h>
+#include <unistd.h>
 
 #include "tutti/base/log.h"
 
@@ -36,9 +37,15 @@ TuttiBackend::TuttiBackend(Group group, BackendFacts facts)
       lane_(std::make_shared<Lane>(std::move(group))),
       name_(std::move(facts.name)),
       job_(std::move(facts.job)),
+      pid_(getpid()),
       options_(c10::make_intrusive<Options>("tutti", facts.timeout)) {}
 
-TuttiBackend::~TuttiBackend() { drain(); }
+TuttiBackend::~TuttiBackend() {
+  if (getpid() == pid_)
+    drain();
+  else  // a forked child: the group is the parent's, whom its end would take out of it
+    (void)std::make_unique<std::shared_ptr<Lane>>(lane_).release();
+}
 
 std::string TuttiBackend::engine_name() const { return std::string(lane_->engine().name()); }
 

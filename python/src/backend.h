@@ -39,6 +39,8 @@ class TuttiBackend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
   /// "shm", "tcp", "hier" or "solo".
   std::string engine_name() const;
+  /// What watches over its members; none in a group of one.
+  const std::shared_ptr<Job>& job() const noexcept { return job_; }
 
   using WorkPointer = c10::intrusive_ptr<c10d::Work>;
   using TensorLists = std::vector<Tensors>;
@@ -111,6 +113,7 @@ class TuttiBackend final : public c10d::Backend {
   const std::shared_ptr<Lane> lane_;
   const std::string name_;
   const std::shared_ptr<Job> job_;
+  const pid_t pid_;
   const c10::intrusive_ptr<Options> options_;
   std::atomic<uint64_t> sequence_{0};
 };

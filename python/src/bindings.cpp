@@ -49,19 +49,24 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       "create_backend",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
          std::chrono::milliseconds timeout, const std::string& name,
-         const std::vector<int>& world_ranks, const std::string& towards,
-         const std::string& interface) {
-        return create_backend(store, rank, size, {name, world_ranks, {towards, interface}, timeout});
+         const std::vector<int>& world_ranks, const c10::intrusive_ptr<TuttiBackend>& world,
+         const std::string& towards, const std::string& interface) {
+        const GroupFacts facts{.name = name,
+                               .world_ranks = world_ranks,
+                               .world = world ? world->job() : nullptr,
+                               .reach = {towards, interface},
+                               .timeout = timeout};
+        return create_backend(store, rank, size, facts);
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("name"),
-      py::arg("world_ranks"), py::arg("towards"), py::arg("interface"),
+      py::arg("world_ranks"), py::arg("world"), py::arg("towards"), py::arg("interface"),
       py::call_guard<py::gil_scoped_release>(),
-      "Collective over the ranks that share `store`; connect.h explains the last three.");
+      "Collective over the ranks that share `store`; connect.h explains the last four.");
   module.def(
       "leave",
       [] {
         Progress::instance().stop();
-        leave_job();
+        leave_jobs();
       },
       py::call_guard<py::gil_scoped_release>(),
       "For the end of the program: stops our threads, tells the others that this is no loss.");

@@ -7,6 +7,8 @@
 namespace tutti::python {
 namespace {
 
+constexpr size_t kIdLetters = 6;
+
 // c10d numbers the parts of its results by its own ranks.
 void check_order(MeetingPlace& place, const std::string& name, const Group& group,
                  const Deadline& deadline) {
@@ -21,10 +23,14 @@ void check_order(MeetingPlace& place, const std::string& name, const Group& grou
 
 }  // namespace
 
-Connected connect_over(MeetingPlace& place, const GroupFacts& facts, const Deadline& deadline) {
+Connected connect_over(StoreMeeting& place, const GroupFacts& facts, const Deadline& deadline) {
   if (place.size() == 1) return {};
-  const Membership in = membership(place, facts.world_ranks, facts.reach,
-                                   silence_limit(facts.timeout), deadline);
+  const Membership in =
+      facts.world != nullptr
+          ? Membership{facts.world, facts.world_ranks}
+          : make_job(place, facts.world_ranks.empty(), facts.reach, silence_limit(facts.timeout),
+                     deadline);
+  place.look_for_losses([in] { return in.job->first_loss(in.members); });
   // A group may be made anew under its old name, so each has a token and a listener of its own.
   const Token token = agree_on_token(place, "token", deadline);
   const Credentials credentials{.token = token, .job = "c10d", .tls = tls_from_environment()};
@@ -32,10 +38,17 @@ Connected connect_over(MeetingPlace& place, const GroupFacts& facts, const Deadl
       .listener =
           std::make_shared<Listener>(address_to_listen_at(facts.reach, deadline), credentials),
       .token = token,
-      .follow = [in](const auto& engine) { in.job->follow(engine, in.members); },
+      // Engines keep this: were the job theirs, its own thread might be the last to drop it.
+      .follow =
+          [job = std::weak_ptr(in.job), members = in.members](const auto& engine) {
+            if (const auto alive = job.lock()) alive->follow(engine, members);
+          },
   };
+  // The same name may come again while records still know the old group.
+  const std::string record_name =
+      fmt::format("c10d group {} ({})", facts.name, job_of_token(token).substr(0, kIdLetters));
   Group group = tutti::connect(place, "group", base,
-                               {.name = "c10d group " + facts.name, .by_core = false}, deadline);
+                               {.name = record_name, .by_core = false}, deadline);
   check_order(place, facts.name, group, deadline);
   return {std::move(group), in.job};
 }

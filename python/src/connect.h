@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "tutti/comm/group.h"
-#include "tutti/net/meeting_place.h"
 
 #include "job.h"
+#include "store_meeting.h"
 
 namespace tutti::python {
 
@@ -16,6 +16,7 @@ namespace tutti::python {
 struct GroupFacts {
   std::string name;              ///< for messages and flight records
   std::vector<int> world_ranks;  ///< of its members; empty: it is the world
+  std::shared_ptr<Job> world;    ///< the world's job; none: it is the world, or another backend's
   Reach reach;
   Millis timeout{0};  ///< of its operations
 };
@@ -31,6 +32,6 @@ struct Connected {
 ///
 /// Throws Timeout and PeerLost that name ranks; UsageError when the ranks of a host are not
 /// consecutive.
-Connected connect_over(MeetingPlace& place, const GroupFacts& facts, const Deadline& deadline);
+Connected connect_over(StoreMeeting& place, const GroupFacts& facts, const Deadline& deadline);
 
 }  // namespace tutti::python

@@ -1,5 +1,7 @@
 #include "job.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
@@ -16,15 +18,16 @@ namespace tutti::python {
 namespace {
 
 constexpr Millis kSilence{30'000};
+constexpr Millis kShortestSilence{5'000};  // a busy machine holds a thread up for a while
 
-struct World {
+struct Jobs {
   std::mutex mutex;
-  std::weak_ptr<Job> job;
+  std::vector<std::weak_ptr<Job>> all;
 };
 
 // Never destroyed: a program may end with groups open.
-World& world() {
-  static World* const one = std::make_unique<World>().release();
+Jobs& jobs() {
+  static Jobs* const one = std::make_unique<Jobs>().release();
   return *one;
 }
 
@@ -46,7 +49,7 @@ Token agree_on_token(MeetingPlace& place, std::string_view key, const Deadline& 
 
 Millis silence_limit(Millis timeout) {
   const char* text = std::getenv("TUTTI_SILENCE_LIMIT");
-  if (text == nullptr || *text == '\0') return std::clamp(timeout, Millis{1}, kSilence);
+  if (text == nullptr || *text == '\0') return std::clamp(timeout, kShortestSilence, kSilence);
   const std::string_view given(text);
   int seconds = 0;
   const auto [end, failure] =
@@ -58,14 +61,19 @@ Millis silence_limit(Millis timeout) {
 }
 
 // Rank 0's process listens first; the others learn from the store where.
-Job::Job(MeetingPlace& place, const Reach& reach, Millis silence, const Deadline& deadline) {
+Job::Job(MeetingPlace& place, bool of_world, const Reach& reach, Millis silence,
+         const Deadline& deadline)
+    : pid_(getpid()) {
   const Token token = agree_on_token(place, "job", deadline);
   const Credentials credentials{
       .token = token, .job = job_of_token(token), .tls = tls_from_environment()};
+  // Groups number their ranks anew, so that "rank 1" alone may be somebody else.
+  const std::string_view kind = of_world ? "world rank" : "rank";
   JobPlace mine{.worker = place.rank(),
                 .num_workers = place.size(),
                 .hosts_rendezvous = place.rank() == 0,
-                .name = fmt::format("rank {} ({})", place.rank(), process_words()),
+                .rendezvous_name = fmt::format("{} 0, which hears all others,", kind),
+                .name = fmt::format("{} {} ({})", kind, place.rank(), process_words()),
                 .interface = reach.interface,
                 .silence = silence};
   if (place.rank() == 0) {
@@ -78,13 +86,21 @@ Job::Job(MeetingPlace& place, const Reach& reach, Millis silence, const Deadline
     mine.rendezvous = parse_host_port(there, "rank 0's address in the store");
     links_ = std::make_unique<JobLinks>(mine, credentials, deadline);
   }
+  if (!of_world) return;
   set_log_worker(place.rank(), place.size());
   set_flight_identity(credentials.job, place.rank(), place.size());
 }
 
+Job::~Job() { leave(); }
+
 void Job::follow(const std::shared_ptr<Engine>& engine, const std::vector<int>& members) {
   const std::lock_guard lock(mutex_);
   if (links_ != nullptr) links_->follow(engine, members);
+}
+
+std::string Job::first_loss(const std::vector<int>& members) {
+  const std::lock_guard lock(mutex_);
+  return links_ == nullptr ? "" : links_->first_loss(members);
 }
 
 void Job::leave() {
@@ -93,33 +109,31 @@ void Job::leave() {
     const std::lock_guard lock(mutex_);
     links.swap(links_);
   }
+  // A forked child has the sockets and none of the threads.
+  if (getpid() != pid_) (void)links.release();  // NOLINT: the parent's
 }
 
-Membership membership(MeetingPlace& place, const std::vector<int>& world_ranks, const Reach& reach,
-                      Millis silence, const Deadline& deadline) {
-  World& all = world();
-  if (!world_ranks.empty()) {
-    const std::lock_guard lock(all.mutex);
-    if (auto job = all.job.lock()) return {std::move(job), world_ranks};
-  }
+Membership make_job(MeetingPlace& place, bool of_world, const Reach& reach, Millis silence,
+                    const Deadline& deadline) {
   std::vector<int> everybody(static_cast<size_t>(place.size()));
   std::iota(everybody.begin(), everybody.end(), 0);
-  auto job = std::make_shared<Job>(place, reach, silence, deadline);
-  if (world_ranks.empty()) {
-    const std::lock_guard lock(all.mutex);
-    all.job = job;
-  }
+  auto job = std::make_shared<Job>(place, of_world, reach, silence, deadline);
+  Jobs& known = jobs();
+  const std::lock_guard lock(known.mutex);
+  std::erase_if(known.all, [](const auto& old) { return old.expired(); });
+  known.all.push_back(job);
   return {std::move(job), std::move(everybody)};
 }
 
-void leave_job() {
-  std::shared_ptr<Job> job;
+void leave_jobs() {
+  std::vector<std::weak_ptr<Job>> all;
   {
-    World& all = world();
-    const std::lock_guard lock(all.mutex);
-    job = all.job.lock();
+    Jobs& known = jobs();
+    const std::lock_guard lock(known.mutex);
+    all = known.all;
   }
-  if (job != nullptr) job->leave();
+  for (const auto& one : all)
+    if (const auto job = one.lock()) job->leave();
 }
 
 }  // namespace tutti::python

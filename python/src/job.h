@@ -1,6 +1,8 @@
 /// Job: the ranks of the world as one job, seen from this process: its liveness channel.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <mutex>
 #include <string>
@@ -25,25 +27,31 @@ Address address_to_listen_at(const Reach& reach, const Deadline& deadline);
 /// store may carry it.
 Token agree_on_token(MeetingPlace& place, std::string_view key, const Deadline& deadline);
 
-/// A process that says nothing for so long is lost, unless TUTTI_SILENCE_LIMIT (seconds) says
-/// otherwise: 30 s, or the limit of operations where that is shorter.
+/// A process that says nothing for so long is lost: what TUTTI_SILENCE_LIMIT says (seconds), else
+/// 30 s, or the limit of operations where that is shorter, 5 s at least.
 Millis silence_limit(Millis timeout);
 
 /// A thread of each process says every few seconds that it lives, whatever the program does; rank
-/// 0's process listens to all. Flight records carry the job's name and the rank.
-/// Thread rule: every function may be called from any thread.
+/// 0's process listens to all. Thread rule: every function may be called from any thread.
 class Job {
  public:
-  /// Collective over the ranks of `place`, the world's. Throws Timeout and PeerLost naming ranks.
-  Job(MeetingPlace& place, const Reach& reach, Millis silence, const Deadline& deadline);
+  /// Collective over the ranks of `place`. `of_world`: they are the world; messages say so, and
+  /// flight records carry the job's name and the rank. Throws Timeout, PeerLost naming ranks.
+  Job(MeetingPlace& place, bool of_world, const Reach& reach, Millis silence,
+      const Deadline& deadline);
+  ~Job();
+  Job(const Job&) = delete;
 
-  /// Ends `engine` with PeerLost when one of `members`, ranks of the world, is lost.
+  /// Ends `engine` with PeerLost when one of `members`, ranks of this job, is lost.
   void follow(const std::shared_ptr<Engine>& engine, const std::vector<int>& members);
+  /// Who of `members` is lost, in words; "" none.
+  std::string first_loss(const std::vector<int>& members);
 
-  /// Says that this process ends in order. The last call.
+  /// Says that this process ends in order. The last call; a forked child's does nothing.
   void leave();
 
  private:
+  const pid_t pid_;
   std::mutex mutex_;
   std::unique_ptr<JobLinks> links_;  // guarded by mutex_; gone after leave()
 };
@@ -54,12 +62,12 @@ struct Membership {
   std::vector<int> members;  ///< of the group, as ranks of the job
 };
 
-/// The job that a group belongs to: made with the world's group (`world_ranks` empty) and found by
-/// the groups of its ranks. A group without such a world is a job of its own. Collective.
-Membership membership(MeetingPlace& place, const std::vector<int>& world_ranks, const Reach& reach,
-                      Millis silence, const Deadline& deadline);
+/// Collective: makes the job of a group that belongs to none yet: the world, or a group beside a
+/// world of another backend.
+Membership make_job(MeetingPlace& place, bool of_world, const Reach& reach, Millis silence,
+                    const Deadline& deadline);
 
-/// leave() of the world's job, when the program ends.
-void leave_job();
+/// leave() of all jobs, when the program ends.
+void leave_jobs();
 
 }  // namespace tutti::python

@@ -30,9 +30,11 @@ void Lane::submit(CallPointer call, Finished& finished) {
     } else {
       waiting_.push_back(std::move(call));
     }
-  } catch (...) {
-    if (call != nullptr) end(std::move(call), std::current_exception(), finished);
-    return;
+  } catch (const UsageError&) {
+    return end(std::move(call), std::current_exception(), finished);  // the group goes on
+  } catch (const std::exception& error) {
+    waiting_.push_back(std::move(call));
+    return fail(error, finished);
   }
   move_all(finished);
 }
@@ -84,11 +86,7 @@ bool Lane::move_all(Finished& finished) {
     moved |= move_messages(finished);
     return moved;
   } catch (const std::exception& error) {
-    failure_ = std::current_exception();
-    // Peers may not know yet, when it is no failure of the engine's; else this does nothing.
-    group_.engine().abort(FailureKind::aborted, error.what());
-    note_failure(error.what());
-    fail_all(finished);
+    fail(error, finished);
     return true;
   }
 }
@@ -133,7 +131,7 @@ bool Lane::goes_on(InFlight& flying) {
 
 bool Lane::move_collectives(Finished& finished) {
   bool moved = false;
-  while (!collectives_.empty() && group_.engine().poll(collectives_.front().ticket)) {
+  while (!collectives_.empty() && poll(collectives_.front())) {
     moved = true;
     if (goes_on(collectives_.front())) continue;
     end(std::move(collectives_.front().call), nullptr, finished);
@@ -146,7 +144,7 @@ bool Lane::move_collectives(Finished& finished) {
 bool Lane::move_messages(Finished& finished) {
   bool moved = false;
   for (auto message = messages_.begin(); message != messages_.end();) {
-    if (group_.engine().poll(message->ticket)) {
+    if (poll(*message)) {
       moved = true;
       note_done(*message);
       end(std::move(message->call), nullptr, finished);
@@ -159,24 +157,30 @@ bool Lane::move_messages(Finished& finished) {
 }
 
 // Noted as the engine is given them: in the same order on every rank.
-detail::FlightMark Lane::note(const Call& call, std::span<const Operation> operations) const {
-  detail::FlightMark mark;
+detail::FlightMark Lane::note(const Call& call, std::span<const Operation> operations) {
   if (detail::FlightLog* log = group_.engine().flight_log())
-    for (const Operation& operation : operations) mark = log->begin(operation, call.called_at, true);
-  return mark;
+    for (const Operation& operation : operations)
+      at_work_ = log->begin(operation, call.called_at, true);
+  return at_work_;
 }
 
 void Lane::note_done(const InFlight& flying) const {
   if (detail::FlightLog* log = group_.engine().flight_log()) log->done(flying.mark);
 }
 
-// The record is written, with what all others in flight are in.
-void Lane::note_failure(const std::string& why) const {
-  detail::FlightLog* log = group_.engine().flight_log();
-  if (log == nullptr) return;
-  const detail::FlightMark mark =
-      collectives_.empty() ? detail::FlightMark{} : collectives_.front().mark;
-  detail::note_failure(*log, mark, why, false);
+bool Lane::poll(const InFlight& flying) {
+  at_work_ = flying.mark;
+  return group_.engine().poll(flying.ticket);
+}
+
+// Of the group: with the exception that is being handled.
+void Lane::fail(const std::exception& error, Finished& finished) {
+  failure_ = std::current_exception();
+  // Peers may not know yet, when it is no failure of the engine's; else this does nothing.
+  group_.engine().abort(FailureKind::aborted, error.what());
+  if (detail::FlightLog* log = group_.engine().flight_log())
+    detail::note_failure(*log, at_work_, error.what(), false);
+  fail_all(finished);
 }
 
 void Lane::end(CallPointer call, std::exception_ptr failure, Finished& finished) {

@@ -69,9 +69,10 @@ class Lane {
   bool may_start() const;
   void give_some(InFlight& flying);
   bool goes_on(InFlight& flying);
-  detail::FlightMark note(const Call& call, std::span<const Operation> operations) const;
+  detail::FlightMark note(const Call& call, std::span<const Operation> operations);
   void note_done(const InFlight& flying) const;
-  void note_failure(const std::string& why) const;
+  bool poll(const InFlight& flying);
+  void fail(const std::exception& error, Finished& finished);
   void end(CallPointer call, std::exception_ptr failure, Finished& finished);
   void fail_all(Finished& finished);
 
@@ -82,6 +83,7 @@ class Lane {
   std::list<InFlight> messages_;      // in the engine
   size_t in_engine_ = 0;              // collectives that the engine has not finished
   std::exception_ptr failure_;        // of the group; set once
+  detail::FlightMark at_work_;        // what the engine was asked for last
   std::atomic<int> open_calls_{0};
 };
 

@@ -26,6 +26,7 @@ class Note final : public Call {
  public:
   Note(Collective kind, int other, int tag, Millis limit) {
     is_message = true;
+    called_at.function = "tutti:monitored_barrier";
     Operation operation{.collective = kind, .root = other, .tag = tag, .limit = limit};
     (kind == Collective::send ? operation.input : operation.output) = {&word_, 1, DType::int32};
     operations.push_back(operation);

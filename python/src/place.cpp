@@ -14,7 +14,9 @@ namespace tutti::python {
 namespace {
 
 // Flight records keep pointers.
-const char* keep_for_ever(const char* text) {
+const char* keep_for_ever(PyObject* words) {
+  const char* text = PyUnicode_AsUTF8(words);
+  if (text == nullptr) PyErr_Clear();  // a path that is no UTF-8
   static std::mutex mutex;
   static auto* const texts = std::make_unique<std::set<std::string>>().release();
   const std::lock_guard lock(mutex);
@@ -37,9 +39,9 @@ class Interpreter {
 
 detail::CallPlace place_of(PyFrameObject* frame) {
   PyCodeObject* code = PyFrame_GetCode(frame);
-  const detail::CallPlace place(keep_for_ever(PyUnicode_AsUTF8(code->co_filename)),
+  const detail::CallPlace place(keep_for_ever(code->co_filename),
                                 static_cast<uint32_t>(PyFrame_GetLineNumber(frame)),
-                                keep_for_ever(PyUnicode_AsUTF8(code->co_name)));
+                                keep_for_ever(code->co_name));
   Py_DECREF(code);
   return place;
 }

@@ -7,6 +7,7 @@
 namespace tutti::python {
 namespace {
 
+constexpr Millis kSlice{1'000};
 constexpr size_t kMostBytes = 64 << 10;  // as MeetingPlace promises
 
 }  // namespace
@@ -26,8 +27,7 @@ std::vector<std::string> StoreMeeting::exchange(std::string_view key, std::strin
   std::vector<std::string> texts;
   try {
     store_->set(keys[static_cast<size_t>(rank_)], std::vector<uint8_t>(mine.begin(), mine.end()));
-    // A limit of 0 means "none" to a store.
-    store_->wait(keys, std::max(deadline.left(), Millis{1}));
+    wait_for(keys, key, deadline);
     if (store_->hasExtendedApi()) {
       for (const auto& value : store_->multiGet(keys))
         texts.emplace_back(value.begin(), value.end());
@@ -43,6 +43,27 @@ std::vector<std::string> StoreMeeting::exchange(std::string_view key, std::strin
   return texts;
 }
 
+// In slices, between which the liveness channel is asked.
+void StoreMeeting::wait_for(const std::vector<std::string>& keys, std::string_view key,
+                            const Deadline& deadline) {
+  while (true) {
+    try {
+      // A limit of 0 means "none" to a store.
+      store_->wait(keys, std::clamp(deadline.left(), Millis{1}, kSlice));
+      return;
+    } catch (const c10::Error&) {
+      if (deadline.passed()) throw;
+      store_->check({keys[static_cast<size_t>(rank_)]});  // throws when the store itself is gone
+    }
+    if (const std::string loss = first_loss_ ? first_loss_() : ""; !loss.empty())
+      throw PeerLost(fmt::format("{}: {}\n  look first at its last lines", where(key), loss));
+  }
+}
+
+std::string StoreMeeting::where(std::string_view key) const {
+  return fmt::format("meeting \"{}\" in the c10d store, rank {} of {}", key, rank_, size_);
+}
+
 void StoreMeeting::fail(std::string_view key, const Deadline& deadline, const char* why) {
   std::string missing;
   try {
@@ -52,8 +73,7 @@ void StoreMeeting::fail(std::string_view key, const Deadline& deadline, const ch
   } catch (const c10::Error&) {
     missing.clear();  // the store is gone: nobody can say who has come
   }
-  const auto what =
-      fmt::format("meeting \"{}\" in the c10d store, rank {} of {}", key, rank_, size_);
+  const std::string what = where(key);
   if (!missing.empty() && deadline.passed())
     throw Timeout(
         fmt::format("{}: rank {} did not come within {} ms\n  look first at its last lines", what,

@@ -7,6 +7,8 @@ import datetime
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -74,6 +76,28 @@ class RanksTest(unittest.TestCase):
                 words = pairs[rank][0].recv() if pairs[rank][0].poll() else "said nothing"
                 self.assertFalse(hung, f"rank {rank} hung: {words}")
                 self.assertEqual(words, "", f"rank {rank}")
+
+
+# Rank 2 ends with the world as it is, which nobody destroys; rank 0 has had a child that ended as
+# programs do.
+ENDING_PROGRAM = """
+import ctypes, os, sys
+import torch, torch.distributed as dist, tutti.torch
+sys.path.insert(0, ".")
+from test_backend import Failures
+store, rank = sys.argv[1], int(sys.argv[2])
+dist.init_process_group("tutti", init_method=f"file://{store}", rank=rank, world_size=3)
+dist.barrier()
+if rank == 2:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
+    sys.exit(0)
+if rank == 0:
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+Failures.play_ball(1 - rank, begins=rank == 0)
+"""
 
 
 def pattern(rank, count, dtype=torch.float32):
@@ -363,11 +387,24 @@ class Failures(RanksTest):
 
     def test_a_stopped_rank_is_named(self):
         def body(rank, ranks):
+            pair = dist.new_group([1, 2])  # in which the lost one is rank 0
             if rank == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
-            words = "rank 1 .*was silent for 2000 ms"
+            words = "world rank 1 .*was silent for 2000 ms"
             with unittest.TestCase().assertRaisesRegex(dist.DistBackendError, words):
-                dist.all_reduce(torch.ones(1000))
+                dist.all_reduce(torch.ones(1000), group=pair if rank == 2 else None)
+
+        self.run_ranks(body, 3, killed=(1,), environment={"TUTTI_SILENCE_LIMIT": "2"})
+
+    def test_a_rank_stopped_while_a_group_forms_is_named(self):
+        def body(rank, ranks):
+            dist.barrier()
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+            words = "world rank 1 .*was silent for 2000 ms"
+            with unittest.TestCase().assertRaisesRegex(RuntimeError, words):
+                dist.new_group([0, 1])
+                dist.barrier()  # rank 2 is in no new group
 
         self.run_ranks(body, 3, killed=(1,), environment={"TUTTI_SILENCE_LIMIT": "2"})
 
@@ -390,16 +427,36 @@ class Failures(RanksTest):
 
     def test_a_rank_that_leaves_in_order_is_no_loss(self):
         def body(rank, ranks):
-            pair = dist.new_group([0, 1])
             dist.barrier()
-            if rank == 2:
-                dist.destroy_process_group()
-                return
-            for _ in range(50):
-                dist.all_reduce(torch.ones(5), group=pair)
-                time.sleep(0.01)
+            if rank == first:
+                return  # destroys the world
+            others = [r for r in range(ranks) if r != first]
+            self.play_ball(others[1 - others.index(rank)], begins=rank == others[0])
 
-        self.run_ranks(body, 3)
+        for first in (2, 0):  # rank 0's process hears all
+            self.run_ranks(body, 3, environment={"TUTTI_SILENCE_LIMIT": "1"})
+
+    @staticmethod
+    def play_ball(other, begins, seconds=2):
+        """Messages to and from another rank of the world."""
+        ball = torch.zeros(3)
+        end = time.monotonic() + seconds
+        while ball[0] == 0:
+            ball[0] = float(begins and time.monotonic() > end)
+            for step in (dist.send, dist.recv) if begins else (dist.recv, dist.send):
+                step(ball, other)
+
+    def test_a_program_that_ends_is_no_loss(self):
+        """Neither without destroy_process_group nor as the child of a fork."""
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-c", ENDING_PROGRAM, f"{folder}/store"]
+            ranks = [subprocess.Popen([*command, str(rank)]) for rank in range(3)]
+            try:
+                for process in ranks:
+                    self.assertEqual(process.wait(LIMIT_S), 0)
+            finally:
+                for process in ranks:
+                    process.kill()
 
     def test_a_passed_limit_ends_the_wait(self):
         def body(rank, ranks):

@@ -30,10 +30,20 @@ def _create(options, _backend_options):
         options.timeout,
         options.group_id or "default",
         list(options.global_ranks_in_group),  # none: this is the world
+        _world() if options.global_ranks_in_group else None,
         # Other hosts reach this one at the address by which it reaches the store.
         os.environ.get("MASTER_ADDR", ""),
         os.environ.get("TUTTI_INTERFACE", ""),
     )
+
+
+def _world():
+    """The world's backend where it is ours."""
+    try:
+        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    except RuntimeError:  # none for tensors on the CPU
+        return None
+    return backend if isinstance(backend, _C.TuttiBackend) else None
 
 
 def engine(group=None):

@@ -14,8 +14,11 @@ namespace tutti {
 namespace {
 
 const std::string kPurpose = "rendezvous";
-const std::string kServer = "the rendezvous, beside rank 0";
 constexpr size_t kIdLetters = 16;
+
+bool needs(const std::vector<int>& members, int worker) {
+  return members.empty() || std::ranges::find(members, std::max(worker, 0)) != members.end();
+}
 
 }  // namespace
 
@@ -79,28 +82,28 @@ std::unique_ptr<Link> JobLinks::link_to_rendezvous(const Credentials& credential
                                                    const Deadline& deadline) {
   const Facts facts{.purpose = kPurpose, .rank = place_.worker};
   if (!place_.hosts_rendezvous)
-    return connect_link_with_retry(place_.rendezvous, credentials, facts, kServer, deadline);
-  auto [ours, theirs] = make_link_pair(kServer, place_.name);
+    return connect_link_with_retry(place_.rendezvous, credentials, facts, place_.rendezvous_name,
+                                   deadline);
+  auto [ours, theirs] = make_link_pair(place_.rendezvous_name, place_.name);
   server_->add(std::move(theirs));
   return std::move(ours);
 }
 
-bool JobLinks::Followed::needs(int worker) const {
-  return members.empty() || std::ranges::find(members, std::max(worker, 0)) != members.end();
-}
-
 void JobLinks::follow(const std::shared_ptr<Engine>& engine, std::vector<int> members) {
-  const Followed followed{engine, std::move(members)};
-  std::string loss;
   {
     const std::scoped_lock lock(mutex_);
     std::erase_if(followed_, [](const Followed& known) { return known.engine.expired(); });
-    followed_.push_back(followed);
-    const auto first =
-        std::ranges::find_if(losses_, [&](const auto& lost) { return followed.needs(lost.first); });
-    if (first != losses_.end()) loss = first->second;
+    followed_.push_back({engine, members});
   }
+  const std::string loss = first_loss(members);
   if (!loss.empty()) engine->abort(FailureKind::peer_lost, loss);
+}
+
+std::string JobLinks::first_loss(const std::vector<int>& members) {
+  const std::scoped_lock lock(mutex_);
+  const auto first =
+      std::ranges::find_if(losses_, [&](const auto& lost) { return needs(members, lost.first); });
+  return first == losses_.end() ? "" : first->second;
 }
 
 void JobLinks::end_groups(int lost, const std::string& words) {
@@ -110,7 +113,7 @@ void JobLinks::end_groups(int lost, const std::string& words) {
     losses_.emplace_back(lost, words);
     for (const Followed& known : followed_) {
       auto engine = known.engine.lock();
-      if (engine != nullptr && known.needs(lost)) live.push_back(std::move(engine));
+      if (engine != nullptr && needs(known.members, lost)) live.push_back(std::move(engine));
     }
   }
   log(LogLevel::debug, "lost: {}", words);

@@ -22,10 +22,11 @@ struct JobPlace {
   int num_workers = 1;
   HostPort rendezvous;
   bool hosts_rendezvous = false;  ///< the rendezvous is in this process
-  std::string name;               ///< "rank 3 (host b, pid 77)"
-  std::string interface;          ///< to be reached at: interface, subnet or address; "": by route
-  Millis silence{30'000};         ///< after which a process that says nothing counts as lost
-  Rendezvous::Events events;      ///< beside the end of groups
+  std::string rendezvous_name = "the rendezvous, beside rank 0";
+  std::string name;           ///< "rank 3 (host b, pid 77)"
+  std::string interface;      ///< to be reached at: interface, subnet or address; "": by route
+  Millis silence{30'000};     ///< after which a process that says nothing counts as lost
+  Rendezvous::Events events;  ///< beside the end of groups
 };
 
 /// What TUTTI_INTERFACE says; "" when it is not set.
@@ -53,12 +54,13 @@ class JobLinks {
   /// worker 0, beside which it is.
   void follow(const std::shared_ptr<Engine>& engine, std::vector<int> members = {});
 
+  /// The first loss that would end a group of `members`, in words; "" while there is none.
+  std::string first_loss(const std::vector<int>& members);
+
  private:
   struct Followed {
     std::weak_ptr<Engine> engine;
     std::vector<int> members;
-
-    bool needs(int worker) const;
   };
 
   void listen(const Credentials& credentials, const Deadline& deadline);

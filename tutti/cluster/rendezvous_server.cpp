@@ -11,6 +11,11 @@
 #include "tutti/base/log.h"
 
 namespace tutti::detail {
+namespace {
+
+constexpr const char* kClosed = "closed its connection (it ended, or died)";
+
+}  // namespace
 
 RendezvousServer::RendezvousServer(const RendezvousState::Options& options)
     : state_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
@@ -80,12 +85,15 @@ void RendezvousServer::read(int client) {
   // A message may have dropped this very client.
   for (auto found = clients_.find(client); found != clients_.end(); found = clients_.find(client)) {
     try {
-      found->second.flush();
+      // First what it said: its bye may stand before the end of the connection.
       const auto text = found->second.receive();
-      if (!text) return;
+      if (!text) {
+        found->second.flush();
+        return;
+      }
       tell(state_.on_message(client, decode_rendezvous(*text), Clock::now()));
     } catch (const PeerLost&) {
-      drop(client, "closed its connection (it ended, or died)");
+      drop(client, kClosed);
     } catch (const Error& error) {
       log(LogLevel::warning, "rendezvous: {}", error.what());
       drop(client, "sent what is no message of the rendezvous");
@@ -111,7 +119,10 @@ void RendezvousServer::tell(const RendezvousState::Outbox& outbox) {
       gone.push_back(to);
     }
   }
-  for (int client : gone) drop(client, "closed its connection (it ended, or died)");
+  for (int client : gone) {
+    read(client);
+    if (clients_.contains(client)) drop(client, kClosed);
+  }
 }
 
 }  // namespace tutti::detail

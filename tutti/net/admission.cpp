@@ -118,6 +118,8 @@ void Admission::wait() {
   const int ready = poll(entries.data(), entries.size(), static_cast<int>(until_next().count()));
   if (ready < 0 && errno != EINTR) throw Error("poll: " + errno_words(errno));
   if (ready <= 0) return;
+  eventfd_t ignored = 0;
+  if (entries[0].revents != 0) eventfd_read(wake_.get(), &ignored);
   for (size_t i = 0; i < places.size(); ++i) {
     if (entries[i + 2].revents != 0) move_on(places[i]);
   }

@@ -113,6 +113,9 @@ void check_options(const StrategyOptions& options) {
   for (double share : options.shares)
     if (!(share > 0) || share > 1e9)
       throw UsageError(fmt::format("a share is {}; expected a number above 0", share));
+  if (options.table != built_in_table() && options.kind != "multi_worker")
+    throw UsageError(fmt::format(
+        "a table of algorithms was given; strategy {} sends nothing between hosts", options.kind));
   if (!options.reduction_shape.empty() && options.kind != "one_device")
     throw UsageError(
         fmt::format("a reduction shape ({}) can be chosen under one_device alone; "
