@@ -344,6 +344,8 @@ TEST(Options, WrongOnesNameTheValidOnes) {
               ThrowsMessage<UsageError>(HasSubstr("tutti run -n 2")));
   EXPECT_THAT([] { Strategy({.kind = "one_device", .replicas = 4, .reduction_shape = "2x3"}); },
               ThrowsMessage<UsageError>(HasSubstr("6 replicas")));
+  EXPECT_THAT([] { Strategy({.kind = "mirrored", .table = {}}); },
+              ThrowsMessage<UsageError>(HasSubstr("sends nothing between hosts")));
   EXPECT_THAT([] { average_loss(torch::ones({2}), 0); },
               ThrowsMessage<UsageError>(HasSubstr("0 samples")));
 }
