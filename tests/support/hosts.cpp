@@ -62,8 +62,9 @@ std::string TestHosts::why_not() {
   const std::string name = "tutti" + std::to_string(getpid()) + "probe";
   if (run_command({"ip", "netns", "add", name}).exit_code != 0)
     return "this machine allows no network namespaces";
+  const CommandResult entered = run_command({"ip", "-n", name, "link", "set", "lo", "up"});
   run_command({"ip", "netns", "del", name});
-  return "";
+  return entered.exit_code == 0 ? "" : "no network namespace can be entered: " + entered.err;
 }
 
 TestHosts::TestHosts(int count) : count_(count) {
