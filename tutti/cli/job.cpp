@@ -19,6 +19,7 @@
 #include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
 #include "tutti/models/models.h"
+#include "tutti/optim/rule.h"
 #include "tutti/train/batch_norm_check.h"
 
 namespace tutti::cli {
@@ -105,8 +106,8 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
       ->check(whole_number(1, int64_t{1} << 31))
       ->type_name("GLOBAL")
       ->capture_default_str();
-  app.add_option("--optimizer", flags.optimizer, "sgd, adam or adamw")
-      ->check(one_of("optimizer", {"sgd", "adam", "adamw"}))
+  app.add_option("--optimizer", flags.optimizer, "sgd, adam, adamw, adagrad or ftrl")
+      ->check(one_of("optimizer", optim::rule_names()))
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--learning-rate", flags.learning_rate, "Default: the optimizer's own (adam 1e-3)")

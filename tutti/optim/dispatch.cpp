@@ -40,19 +40,43 @@ AdamScalars<T> adam_scalars(const AdamLike& options, const StepScalars& step) {
 }
 
 template <class T>
-void run(SgdKernel<T> kernel, AdamKernel<T> /*other*/, const SgdOptions& options,
-         const Slice& slice, const StepScalars& step) {
-  T* v = slice.states.empty() ? nullptr : static_cast<T*>(slice.states[0]);
-  kernel(sgd_scalars<T>(options, step), static_cast<T*>(slice.parameter),
-         static_cast<const T*>(slice.gradient), v, slice.num_elements);
+AdagradScalars<T> adagrad_scalars(const AdagradOptions& options, const StepScalars& step) {
+  return {.learning_rate = static_cast<T>(step.learning_rate),
+          .epsilon = static_cast<T>(options.epsilon),
+          .weight_decay = static_cast<T>(options.weight_decay)};
 }
 
-template <class T, class AdamLike>
-void run(SgdKernel<T> /*other*/, AdamKernel<T> kernel, const AdamLike& options, const Slice& slice,
+template <class T>
+FtrlScalars<T> ftrl_scalars(const FtrlOptions& options, const StepScalars& step) {
+  return {.learning_rate = static_cast<T>(step.learning_rate),
+          .beta = static_cast<T>(options.beta),
+          .l1 = static_cast<T>(options.l1),
+          .l2 = static_cast<T>(options.l2)};
+}
+
+template <class T>
+T* state(const Slice& slice, size_t number) {
+  return number < slice.states.size() ? static_cast<T*>(slice.states[number]) : nullptr;
+}
+
+template <class T>
+void run(const KernelsOf<T>& kernels, const Rule::Options& options, const Slice& slice,
          const StepScalars& step) {
-  kernel(adam_scalars<T>(options, step), static_cast<T*>(slice.parameter),
-         static_cast<const T*>(slice.gradient), static_cast<T*>(slice.states[0]),
-         static_cast<T*>(slice.states[1]), slice.num_elements);
+  T* const p = static_cast<T*>(slice.parameter);
+  const T* const g = static_cast<const T*>(slice.gradient);
+  const int64_t n = slice.num_elements;
+  T* const first = state<T>(slice, 0);
+  T* const second = state<T>(slice, 1);
+  if (const auto* sgd = std::get_if<SgdOptions>(&options))
+    kernels.sgd(sgd_scalars<T>(*sgd, step), p, g, first, n);
+  else if (const auto* adam = std::get_if<AdamOptions>(&options))
+    kernels.adam(adam_scalars<T>(*adam, step), p, g, first, second, n);
+  else if (const auto* adamw = std::get_if<AdamWOptions>(&options))
+    kernels.adam(adam_scalars<T>(*adamw, step), p, g, first, second, n);
+  else if (const auto* adagrad = std::get_if<AdagradOptions>(&options))
+    kernels.adagrad(adagrad_scalars<T>(*adagrad, step), p, g, first, n);
+  else if (const auto* ftrl = std::get_if<FtrlOptions>(&options))
+    kernels.ftrl(ftrl_scalars<T>(*ftrl, step), p, g, first, second, n);
 }
 
 }  // namespace
@@ -69,14 +93,10 @@ void update_with(const Kernels& kernels, const Rule::Options& options, DType dty
                  const void* gradient, std::span<void* const> states, int64_t num_elements,
                  const StepScalars& step) {
   const Slice slice{parameter, gradient, states, num_elements};
-  std::visit(
-      [&](const auto& chosen) {
-        if (dtype == DType::float32)
-          run<float>(kernels.sgd_float32, kernels.adam_float32, chosen, slice, step);
-        else
-          run<double>(kernels.sgd_float64, kernels.adam_float64, chosen, slice, step);
-      },
-      options);
+  if (dtype == DType::float32)
+    run(kernels.float32, options, slice, step);
+  else
+    run(kernels.float64, options, slice, step);
 }
 
 }  // namespace tutti::optim::detail

@@ -1,9 +1,7 @@
 #include "tutti/optim/rule.h"
 
-#include <array>
 #include <cmath>
 #include <iterator>
-#include <type_traits>
 
 #include "tutti/base/check.h"
 #include "tutti/base/cpu_variant.h"
@@ -12,12 +10,6 @@
 
 namespace tutti::optim {
 namespace {
-
-// In the order of Rule::Options.
-const std::array<std::string, 3>& rule_names() {
-  static const std::array<std::string, 3> names = {"sgd", "adam", "adamw"};
-  return names;
-}
 
 // Each test is written so that NaN fails it.
 void require(bool in_range, std::string_view rule, std::string_view field, double value,
@@ -60,7 +52,28 @@ void validate_adam(std::string_view rule, const AdamLike& options) {
 void validate(const AdamOptions& options) { validate_adam("adam", options); }
 void validate(const AdamWOptions& options) { validate_adam("adamw", options); }
 
+void validate(const AdagradOptions& options) {
+  require_positive("adagrad", "learning_rate", options.learning_rate);
+  require_not_negative("adagrad", "initial_accumulator", options.initial_accumulator);
+  require_positive("adagrad", "epsilon", options.epsilon);
+  require_not_negative("adagrad", "weight_decay", options.weight_decay);
+}
+
+void validate(const FtrlOptions& options) {
+  require_positive("ftrl", "learning_rate", options.learning_rate);
+  require_not_negative("ftrl", "beta", options.beta);
+  require_not_negative("ftrl", "l1", options.l1);
+  require_not_negative("ftrl", "l2", options.l2);
+  require_positive("ftrl", "initial_accumulator", options.initial_accumulator);
+}
+
 }  // namespace
+
+// In the order of Rule::Options.
+const std::vector<std::string>& rule_names() {
+  static const std::vector<std::string> names = {"sgd", "adam", "adamw", "adagrad", "ftrl"};
+  return names;
+}
 
 void require_learning_rate(double learning_rate) {
   if (!(learning_rate >= 0 && std::isfinite(learning_rate)))
@@ -83,24 +96,34 @@ double Rule::learning_rate() const noexcept {
 }
 
 int Rule::num_states() const noexcept {
-  const auto* sgd = std::get_if<SgdOptions>(&options_);
-  if (sgd == nullptr) return 2;
-  return sgd->momentum != 0 ? 1 : 0;
+  if (const auto* sgd = std::get_if<SgdOptions>(&options_)) return sgd->momentum != 0 ? 1 : 0;
+  return std::holds_alternative<AdagradOptions>(options_) ? 1 : 2;
 }
 
 std::string_view Rule::state_name(int state) const noexcept {
   if (std::holds_alternative<SgdOptions>(options_)) return "momentum_buffer";
+  if (std::holds_alternative<AdagradOptions>(options_)) return "sum";
+  if (std::holds_alternative<FtrlOptions>(options_)) return state == 0 ? "linear" : "accumulator";
   return state == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
+double Rule::state_start(int state) const noexcept {
+  if (const auto* adagrad = std::get_if<AdagradOptions>(&options_))
+    return adagrad->initial_accumulator;
+  const auto* ftrl = std::get_if<FtrlOptions>(&options_);
+  return ftrl != nullptr && state == 1 ? ftrl->initial_accumulator : 0.0;
 }
 
 StepScalars Rule::next(const StepScalars& previous, double learning_rate) const {
   require_learning_rate(learning_rate);
+  if (learning_rate == 0 && std::holds_alternative<FtrlOptions>(options_))
+    throw UsageError("optimizer ftrl: learning_rate 0 is out of range; its parameters would be 0");
   return std::visit(
       [&](const auto& chosen) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(chosen)>, SgdOptions>)
-          return previous.next(learning_rate, 1.0, 1.0);
-        else
+        if constexpr (requires { chosen.beta1; })
           return previous.next(learning_rate, chosen.beta1, chosen.beta2);
+        else
+          return previous.next(learning_rate, 1.0, 1.0);
       },
       options_);
 }
@@ -127,6 +150,8 @@ Rule rule_by_name(std::string_view name, double learning_rate) {
   if (name == "sgd") return with(SgdOptions{});
   if (name == "adam") return with(AdamOptions{});
   if (name == "adamw") return with(AdamWOptions{});
+  if (name == "adagrad") return with(AdagradOptions{});
+  if (name == "ftrl") return with(FtrlOptions{});
   throw UsageError(unknown_message("optimizer", name, rule_names()));
 }
 

@@ -1,4 +1,4 @@
-/// Optimizer rules as kernels over plain spans: SGD, Adam, AdamW.
+/// Optimizer rules as kernels over plain spans: SGD, Adam, AdamW, Adagrad, FTRL.
 ///
 /// A Rule says what one parameter element becomes; it owns no memory. The same bits come out on
 /// every instruction set and wherever a slice is cut: kernels are elementwise IEEE arithmetic
@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "tutti/base/dtype.h"
 
@@ -44,6 +45,26 @@ struct AdamWOptions {
   double weight_decay = 1e-2;
 };
 
+/// Duchi, Hazan & Singer 2011, JMLR 12:2121, diagonal: s += g^2; p -= lr g / (sqrt(s) + epsilon).
+struct AdagradOptions {
+  double learning_rate = 0.01;
+  double initial_accumulator = 0.0;  ///< >= 0: where s begins
+  double epsilon = 1e-10;            ///< > 0
+  double weight_decay = 0.0;         ///< >= 0, added to the gradient
+};
+
+/// FTRL-Proximal, McMahan et al. 2013, doi:10.1145/2487575.2488200, algorithm 1, a parameter an
+/// element: n += g^2; z += g - (sqrt(n) - sqrt(n before)) / lr p; p = 0 where |z| <= l1, else
+/// -(z - sign(z) l1) / ((beta + sqrt(n)) / lr + l2). Parameters come from z and n alone, so that
+/// what they were at first is forgotten with the first update.
+struct FtrlOptions {
+  double learning_rate = 0.01;       ///< > 0, also in every step
+  double beta = 1.0;                 ///< >= 0
+  double l1 = 0.0;                   ///< >= 0
+  double l2 = 0.0;                   ///< >= 0
+  double initial_accumulator = 0.1;  ///< > 0: where n begins
+};
+
 /// What changes with the step. `count` is the number of updates this parameter has had, this one
 /// included; powers are beta^count.
 struct StepScalars {
@@ -59,20 +80,23 @@ struct StepScalars {
 /// A copyable, immutable optimizer description: options and the kernel that carries it out.
 class Rule {
  public:
-  using Options = std::variant<SgdOptions, AdamOptions, AdamWOptions>;
+  using Options = std::variant<SgdOptions, AdamOptions, AdamWOptions, AdagradOptions, FtrlOptions>;
 
   /// Throws UsageError naming the field, its value and the valid range.
   explicit Rule(Options options);
 
-  std::string_view name() const noexcept;  ///< "sgd", "adam", "adamw"
+  std::string_view name() const noexcept;  ///< "sgd", "adam", "adamw", "adagrad", "ftrl"
   const Options& options() const noexcept { return options_; }
   double learning_rate() const noexcept;
   /// State tensors per parameter, each of the parameter's shape: 0, 1 or 2.
   int num_states() const noexcept;
-  /// "momentum_buffer" or "exp_avg", "exp_avg_sq": torch's names.
+  /// "momentum_buffer"; "exp_avg", "exp_avg_sq"; "sum" (torch's names); "linear", "accumulator".
   std::string_view state_name(int state) const noexcept;
+  /// What all its elements are before the first update.
+  double state_start(int state) const noexcept;
 
-  /// Scalars of the update after `previous`, at `learning_rate`.
+  /// Scalars of the update after `previous`, at `learning_rate`. Throws UsageError for one that a
+  /// step cannot use: negative, not finite, 0 with ftrl.
   StepScalars next(const StepScalars& previous, double learning_rate) const;
 
   /// Updates `num_elements` elements in place.
@@ -89,6 +113,11 @@ class Rule {
 inline Rule sgd(SgdOptions options = {}) { return Rule(options); }
 inline Rule adam(AdamOptions options = {}) { return Rule(options); }
 inline Rule adamw(AdamWOptions options = {}) { return Rule(options); }
+inline Rule adagrad(AdagradOptions options = {}) { return Rule(options); }
+inline Rule ftrl(FtrlOptions options = {}) { return Rule(options); }
+
+/// All names that rule_by_name() knows.
+const std::vector<std::string>& rule_names();
 
 /// Throws UsageError unless a step may use it: finite and >= 0.
 void require_learning_rate(double learning_rate);

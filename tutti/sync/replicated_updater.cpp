@@ -57,7 +57,8 @@ class RuleStepper final : public Stepper {
       : rule_(rule), parameters_(std::move(parameters)), scalars_(parameters_.size()) {
     for (const auto& parameter : parameters_)
       for (int state = 0; state < rule_.num_states(); ++state)
-        states_.push_back(at::zeros_like(parameter, at::MemoryFormat::Contiguous));
+        states_.push_back(at::full_like(parameter.detach(), rule_.state_start(state), {},
+                                        at::MemoryFormat::Contiguous));
   }
 
   void step(double learning_rate) override {

@@ -131,6 +131,7 @@ class SharedUpdater final : public Updater {
   void place_storage();
   void take_values(const NamedTensors& values);
   void share_values();
+  void start_states(const Lane& lane);
   void bind(std::vector<NamedTensors> replicas);
   void copy_gradient(int replica, int parameter, const at::Tensor& gradient);
   void apply(Lane& lane, std::span<const Piece> pieces);
@@ -258,6 +259,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     lane.scratch = Array::zeros(DType::float64, {kChunkElements});
     lane.rank = lane.view ? lane.view->inside.rank() : local;
     assign_pieces(lane);
+    if (header_->begun.load() == 0) start_states(lane);
     if (!world_.one_process())
       lane.hooks = detail::ReadyHooks(lane.parameters, [this, local](int parameter) {
         Lane& mine = lanes_[local];
@@ -291,6 +293,23 @@ void SharedUpdater::assign_pieces(Lane& lane) {
     }
   for (const Piece& piece : lane.owned)
     if (piece.end > piece.begin) lane.pieces.push_back(piece);
+}
+
+// By who owns a piece; memory is zero before.
+void SharedUpdater::start_states(const Lane& lane) {
+  for (int state = 0; state < rule_.num_states(); ++state) {
+    const double start = rule_.state_start(state);
+    if (start == 0) continue;
+    for (const Piece& piece : lane.pieces) {
+      const ParameterSlot& slot = layout_.slots[piece.parameter];
+      void* const at = state_at(state, slot.offset_bytes + piece.begin * size_of(slot.dtype));
+      const int64_t count = piece.end - piece.begin;
+      if (slot.dtype == DType::float64)
+        std::fill_n(static_cast<double*>(at), count, start);
+      else
+        std::fill_n(static_cast<float*>(at), count, static_cast<float>(start));
+    }
+  }
 }
 
 void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& gradient) {

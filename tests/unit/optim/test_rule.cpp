@@ -35,6 +35,21 @@ TEST(Rule, NamesAndStates) {
   EXPECT_EQ(adamw().name(), "adamw");
   EXPECT_EQ(std::get<AdamWOptions>(adamw().options()).weight_decay, 1e-2);
   EXPECT_EQ(sgd({.learning_rate = 0.5}).learning_rate(), 0.5);
+  EXPECT_EQ(adagrad().name(), "adagrad");
+  EXPECT_EQ(adagrad().num_states(), 1);
+  EXPECT_EQ(adagrad().state_name(0), "sum");
+  EXPECT_EQ(ftrl().name(), "ftrl");
+  EXPECT_EQ(ftrl().num_states(), 2);
+  EXPECT_EQ(ftrl().state_name(0), "linear");
+  EXPECT_EQ(ftrl().state_name(1), "accumulator");
+}
+
+TEST(Rule, StatesStartWhereOptionsSay) {
+  EXPECT_EQ(adam().state_start(0), 0);
+  EXPECT_EQ(adam().state_start(1), 0);
+  EXPECT_EQ(adagrad({.initial_accumulator = 0.25}).state_start(0), 0.25);
+  EXPECT_EQ(ftrl({.initial_accumulator = 0.5}).state_start(0), 0);
+  EXPECT_EQ(ftrl({.initial_accumulator = 0.5}).state_start(1), 0.5);
 }
 
 TEST(Rule, BadOptionsNameFieldValueAndRange) {
@@ -68,6 +83,15 @@ TEST(Rule, BadOptionsNameFieldValueAndRange) {
       {AdamWOptions{.beta2 = 1}, "adamw", "beta2", "= 1", "0 <= beta2 < 1"},
       {AdamWOptions{.epsilon = -1e-8}, "adamw", "epsilon", "= -1e-08", "> 0"},
       {AdamWOptions{.weight_decay = -0.01}, "adamw", "weight_decay", "= -0.01", ">= 0"},
+      {AdagradOptions{.learning_rate = kNan}, "adagrad", "learning_rate", "= nan", "> 0"},
+      {AdagradOptions{.initial_accumulator = -1}, "adagrad", "initial_accumulator", "= -1", ">= 0"},
+      {AdagradOptions{.epsilon = 0}, "adagrad", "epsilon", "= 0", "> 0"},
+      {AdagradOptions{.weight_decay = kInf}, "adagrad", "weight_decay", "= inf", ">= 0"},
+      {FtrlOptions{.learning_rate = 0}, "ftrl", "learning_rate", "= 0", "> 0"},
+      {FtrlOptions{.beta = -1}, "ftrl", "beta", "= -1", ">= 0"},
+      {FtrlOptions{.l1 = kNan}, "ftrl", "l1", "= nan", ">= 0"},
+      {FtrlOptions{.l2 = -0.5}, "ftrl", "l2", "= -0.5", ">= 0"},
+      {FtrlOptions{.initial_accumulator = 0}, "ftrl", "initial_accumulator", "= 0", "> 0"},
   };
   for (const Case& c : cases)
     EXPECT_THAT(test::message_of<UsageError>([&] { Rule rule(c.options); }),
@@ -86,10 +110,12 @@ TEST(Rule, ByName) {
   EXPECT_EQ(rule_by_name("sgd").learning_rate(), 0.01);
   EXPECT_EQ(rule_by_name("adam").learning_rate(), 1e-3);
   EXPECT_EQ(rule_by_name("adamw", 0.5).name(), "adamw");
+  for (const std::string& name : rule_names()) EXPECT_EQ(rule_by_name(name).name(), name);
   EXPECT_EQ(rule_by_name("adamw", 0.5).learning_rate(), 0.5);
   EXPECT_EQ(rule_by_name("adam", -1).learning_rate(), 1e-3);
-  EXPECT_EQ(test::message_of<UsageError>([] { rule_by_name("adm"); }),
-            "unknown optimizer \"adm\"; did you mean \"adam\"? Known: sgd, adam, adamw");
+  EXPECT_EQ(
+      test::message_of<UsageError>([] { rule_by_name("adm"); }),
+      "unknown optimizer \"adm\"; did you mean \"adam\"? Known: sgd, adam, adamw, adagrad, ftrl");
   EXPECT_THAT(test::message_of<UsageError>([] { rule_by_name("adam", kNan); }),
               HasSubstr("learning_rate = nan"));
 }
@@ -105,6 +131,7 @@ TEST(Rule, ScalarsCountAndMultiply) {
     EXPECT_EQ(scalars.beta2_power, std::pow(0.25, t));
   }
   EXPECT_EQ(sgd().next({}, 0.0).count, 1);  // a schedule may end at 0
+  EXPECT_THAT(test::message_of<UsageError>([] { ftrl().next({}, 0.0); }), HasSubstr("ftrl"));
   EXPECT_THAT(test::message_of<UsageError>([] { sgd().next({}, kNan); }),
               HasSubstr("learning_rate"));
   EXPECT_THAT(test::message_of<UsageError>([] { adam().next({}, -1); }),

@@ -33,6 +33,11 @@ std::vector<NamedRule> all_rules() {
       {"adam decay", adam({.learning_rate = 0.01, .weight_decay = 0.03})},
       {"adam no memory", adam({.learning_rate = 0.01, .beta1 = 0, .beta2 = 0})},
       {"adamw", adamw({.learning_rate = 0.01, .weight_decay = 0.03})},
+      {"adagrad", adagrad({.learning_rate = 0.1})},
+      {"adagrad decay",
+       adagrad({.learning_rate = 0.1, .initial_accumulator = 0.1, .weight_decay = 0.03})},
+      {"ftrl", ftrl({.learning_rate = 0.1})},
+      {"ftrl sparse", ftrl({.learning_rate = 0.1, .beta = 0, .l1 = 0.2, .l2 = 0.1})},
   };
 }
 
@@ -41,6 +46,10 @@ struct Problem {
   std::vector<T> p, m, v;
 
   explicit Problem(size_t n) : p(n), m(n), v(n) {}
+  Problem(size_t n, const Rule& rule) : Problem(n) {
+    if (rule.num_states() > 0) m.assign(n, static_cast<T>(rule.state_start(0)));
+    if (rule.num_states() > 1) v.assign(n, static_cast<T>(rule.state_start(1)));
+  }
 
   std::vector<void*> states(const Rule& rule, size_t at = 0) {
     std::vector<void*> all = {m.data() + at, v.data() + at};
@@ -109,6 +118,22 @@ void textbook(const Rule& rule, int64_t t, double g, double& p, double& m, doubl
     p -= o->learning_rate * g;
     return;
   }
+  if (const auto* o = std::get_if<AdagradOptions>(&rule.options())) {
+    g += o->weight_decay * p;
+    m += g * g;
+    p -= o->learning_rate * g / (std::sqrt(m) + o->epsilon);
+    return;
+  }
+  if (const auto* o = std::get_if<FtrlOptions>(&rule.options())) {
+    const double sigma = (std::sqrt(v + g * g) - std::sqrt(v)) / o->learning_rate;
+    m += g - sigma * p;
+    v += g * g;
+    const double sign = m < 0 ? -1 : 1;
+    p = std::abs(m) <= o->l1
+            ? 0
+            : -(m - sign * o->l1) / ((o->beta + std::sqrt(v)) / o->learning_rate + o->l2);
+    return;
+  }
   const auto* plain = std::get_if<AdamOptions>(&rule.options());
   const auto* decoupled = std::get_if<AdamWOptions>(&rule.options());
   const double beta1 = plain ? plain->beta1 : decoupled->beta1;
@@ -132,8 +157,8 @@ TYPED_TEST(UpdateTest, FollowsTheTextbook) {
   // AdamW's factor 1 - lr * decay is rounded once and applied 100 times, as in torch: 100 x 2^-25.
   const double tolerance = sizeof(TypeParam) == 4 ? 4e-6 : 1e-14;
   for (const auto& [name, rule] : all_rules()) {
-    Problem<TypeParam> ours(n);
-    Problem<double> expected(n);
+    Problem<TypeParam> ours(n, rule);
+    Problem<double> expected(n, rule);
     RandomStream random(17);
     for (size_t i = 0; i < n; ++i) expected.p[i] = ours.p[i] = normal_like<TypeParam>(random);
     StepScalars scalars;
@@ -234,6 +259,17 @@ TYPED_TEST(UpdateTest, FirstMomentumBufferIsTheGradientWhateverStoodThere) {
   rule.update(dtype_of<TypeParam>(), p.data(), g.data(), states, 2, scalars);
   EXPECT_EQ(v, (std::vector<TypeParam>{4.5, 6}));
   EXPECT_EQ(p, (std::vector<TypeParam>{-7.5, -10}));
+}
+
+TYPED_TEST(UpdateTest, FtrlKeepsSmallSumsAtZeroAndForgetsWhereItBegan) {
+  const Rule rule = ftrl({.learning_rate = 0.5, .l1 = 1});
+  std::vector<TypeParam> p = {0, 0, 7}, g = {TypeParam(0.5), 2, TypeParam(NAN)}, z(3);
+  std::vector<TypeParam> n(3, static_cast<TypeParam>(rule.state_start(1)));
+  void* const states[] = {z.data(), n.data()};
+  rule.update(dtype_of<TypeParam>(), p.data(), g.data(), states, 3, rule.next({}, 0.5));
+  EXPECT_EQ(p[0], 0) << "|z| <= l1";
+  EXPECT_LT(p[1], 0);
+  EXPECT_TRUE(std::isnan(p[2])) << "what is no number is not hidden by the zero";
 }
 
 TYPED_TEST(UpdateTest, WithoutDecayInfiniteParametersDoNotSpoilTheState) {

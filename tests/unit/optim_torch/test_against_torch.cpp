@@ -29,6 +29,7 @@ auto maker(Options options) {
 }
 
 std::vector<Case> all_cases() {
+  using torch::optim::Adagrad;
   using torch::optim::Adam;
   using torch::optim::AdamW;
   using torch::optim::SGD;
@@ -51,6 +52,11 @@ std::vector<Case> all_cases() {
       {"adamw", adamw(), maker<AdamW>(torch::optim::AdamWOptions(1e-3))},
       {"adamw decay", adamw({.learning_rate = 0.01, .weight_decay = 0.1}),
        maker<AdamW>(torch::optim::AdamWOptions(0.01).weight_decay(0.1))},
+      {"adagrad", adagrad(), maker<Adagrad>(torch::optim::AdagradOptions(0.01))},
+      {"adagrad decay",
+       adagrad({.learning_rate = 0.1, .initial_accumulator = 0.1, .weight_decay = 0.05}),
+       maker<Adagrad>(
+           torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.1).weight_decay(0.05))},
   };
 }
 
@@ -65,8 +71,9 @@ TEST_P(AgainstTorch, HundredStepsAgree) {
     auto theirs = start.clone().requires_grad_();
     auto ours = start.clone();
     const auto optimizer = c.make_torch({theirs});
-    // Garbage where torch has nothing yet, except the zeros that Adam starts from.
-    const double filled = std::holds_alternative<SgdOptions>(c.rule.options()) ? 7.0 : 0.0;
+    // Garbage where torch has nothing yet: SGD's buffer is not read at first.
+    const bool unread = std::holds_alternative<SgdOptions>(c.rule.options());
+    const double filled = unread || c.rule.num_states() == 0 ? 7.0 : c.rule.state_start(0);
     auto m = torch::full_like(ours, filled), v = torch::full_like(ours, filled);
     std::vector<void*> states = {m.data_ptr(), v.data_ptr()};
     states.resize(static_cast<size_t>(c.rule.num_states()));

@@ -92,6 +92,26 @@ TEST_P(ManyReplicas, OneStepAgreesWithPlainLibTorch) {
 // 5 replicas: global batches of 2 leave three of them without samples.
 INSTANTIATE_TEST_SUITE_P(Replicas, ManyReplicas, ::testing::Values(1, 2, 3, 4, 5));
 
+// Their states begin at other numbers than zero.
+TEST(Rules, WithStatesOfTheirOwnHaveTheBitsOfThePartsInTurn) {
+  const optim::Rule rules[] = {optim::adagrad({.initial_accumulator = 0.3}),
+                               optim::ftrl({.learning_rate = 0.1, .initial_accumulator = 0.2})};
+  for (const optim::Rule& rule : rules) {
+    const auto with = [&](const char* kind, const std::string& reduction) {
+      auto options = options_of(kind, 3);
+      options.reduction = reduction;
+      return test::train(
+          Strategy(options),
+          [&](const ReplicatedModules& modules) { return Optimizer(modules, rule); }, 1);
+    };
+    const auto in_turn = with("one_device", "fused");
+    EXPECT_TRUE(bits_equal(in_turn.parameters, with("mirrored", "fused").parameters))
+        << rule.name();
+    EXPECT_TRUE(bits_equal(in_turn.parameters, with("mirrored", "all_reduce").parameters))
+        << rule.name();
+  }
+}
+
 TEST(ReductionShapes, ChangeTheBitsAndNothingElse) {
   auto flat_options = options_of("one_device", 6);
   auto hosts_options = flat_options;

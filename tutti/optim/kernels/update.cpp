@@ -2,17 +2,24 @@
 // plain C++ that the compiler vectorises: each element goes through the same IEEE operations in
 // body and tail, so the bits depend neither on the vector width nor on where a slice is cut.
 //
-// p parameter, g gradient, v momentum buffer or second moment, m first moment.
+// p parameter, g gradient, v momentum buffer or second moment, m first moment, s sum of squares, z
+// linear term.
 #include "tutti/optim/kernels/update.h"
 
 namespace tutti::optim {
 namespace {
 
+using detail::AdagradScalars;
 using detail::AdamScalars;
+using detail::FtrlScalars;
 using detail::SgdScalars;
 
 float square_root(float x) { return __builtin_sqrtf(x); }
 double square_root(double x) { return __builtin_sqrt(x); }
+float absolute(float x) { return __builtin_fabsf(x); }
+double absolute(double x) { return __builtin_fabs(x); }
+float with_sign(float x, float of) { return __builtin_copysignf(x, of); }
+double with_sign(double x, double of) { return __builtin_copysign(x, of); }
 
 enum class Buffer { none, first, heavy_ball };
 
@@ -83,10 +90,49 @@ void adam(const AdamScalars<T>& scalars, T* p, const T* g, T* m, T* v, int64_t n
     adam_loop<T, false>(scalars, p, g, m, v, n);
 }
 
+template <class T, bool decay>
+void adagrad_loop(const AdagradScalars<T>& scalars, T* __restrict p, const T* __restrict g,
+                  T* __restrict s, int64_t n) {
+  const auto [learning_rate, epsilon, weight_decay] = scalars;
+  for (int64_t i = 0; i < n; ++i) {
+    T d = g[i];
+    if constexpr (decay) d = d + weight_decay * p[i];
+    const T sum = s[i] + d * d;
+    s[i] = sum;
+    p[i] = p[i] - learning_rate * d / (square_root(sum) + epsilon);
+  }
+}
+
+template <class T>
+void adagrad(const AdagradScalars<T>& scalars, T* p, const T* g, T* s, int64_t n) {
+  if (scalars.weight_decay != 0)
+    adagrad_loop<T, true>(scalars, p, g, s, n);
+  else
+    adagrad_loop<T, false>(scalars, p, g, s, n);
+}
+
+template <class T>
+void ftrl(const FtrlScalars<T>& scalars, T* __restrict p, const T* __restrict g, T* __restrict z,
+          T* __restrict s, int64_t n) {
+  const auto [learning_rate, beta, l1, l2] = scalars;
+  for (int64_t i = 0; i < n; ++i) {
+    const T sum = s[i] + g[i] * g[i];
+    const T root = square_root(sum);
+    const T linear = z[i] + (g[i] - (root - square_root(s[i])) / learning_rate * p[i]);
+    const T above = absolute(linear) - l1;
+    const T next = -with_sign(above, linear) / ((beta + root) / learning_rate + l2);
+    s[i] = sum;
+    z[i] = linear;
+    p[i] = above <= 0 ? T{0} : next;  // NaN stays NaN
+  }
+}
+
 }  // namespace
 
 namespace TUTTI_KERNEL_VARIANT {
-constinit const detail::Kernels kernels = {&sgd<float>, &sgd<double>, &adam<float>, &adam<double>};
+constinit const detail::Kernels kernels = {
+    {&sgd<float>, &adam<float>, &adagrad<float>, &ftrl<float>},
+    {&sgd<double>, &adam<double>, &adagrad<double>, &ftrl<double>}};
 }  // namespace TUTTI_KERNEL_VARIANT
 
 }  // namespace tutti::optim

@@ -33,6 +33,23 @@ struct AdamScalars {
   T shrink;        ///< AdamW's 1 - lr weight_decay, by which p is multiplied first; 1: none
 };
 
+/// Scalars of an Adagrad update.
+template <class T>
+struct AdagradScalars {
+  T learning_rate;
+  T epsilon;
+  T weight_decay;  ///< added to the gradient times p; 0: none
+};
+
+/// Scalars of an FTRL update.
+template <class T>
+struct FtrlScalars {
+  T learning_rate;
+  T beta;
+  T l1;
+  T l2;
+};
+
 /// p, g, v: parameter, gradient, momentum buffer (null without momentum); n elements, not
 /// overlapping.
 template <class T>
@@ -42,11 +59,25 @@ using SgdKernel = void (*)(const SgdScalars<T>&, T* p, const T* g, T* v, int64_t
 template <class T>
 using AdamKernel = void (*)(const AdamScalars<T>&, T* p, const T* g, T* m, T* v, int64_t n);
 
+/// s: sum of squares.
+template <class T>
+using AdagradKernel = void (*)(const AdagradScalars<T>&, T* p, const T* g, T* s, int64_t n);
+
+/// z, s: the linear term, sum of squares.
+template <class T>
+using FtrlKernel = void (*)(const FtrlScalars<T>&, T* p, const T* g, T* z, T* s, int64_t n);
+
+template <class T>
+struct KernelsOf {
+  SgdKernel<T> sgd;
+  AdamKernel<T> adam;
+  AdagradKernel<T> adagrad;
+  FtrlKernel<T> ftrl;
+};
+
 struct Kernels {
-  SgdKernel<float> sgd_float32;
-  SgdKernel<double> sgd_float64;
-  AdamKernel<float> adam_float32;
-  AdamKernel<double> adam_float64;
+  KernelsOf<float> float32;
+  KernelsOf<double> float64;
 };
 
 }  // namespace tutti::optim::detail
