@@ -89,7 +89,7 @@ std::unique_ptr<Link> JobLinks::link_to_rendezvous(const Credentials& credential
   return std::move(ours);
 }
 
-void JobLinks::follow(const std::shared_ptr<Engine>& engine, std::vector<int> members) {
+void JobLinks::follow(const std::shared_ptr<Engine>& engine, const std::vector<int>& members) {
   {
     const std::scoped_lock lock(mutex_);
     std::erase_if(followed_, [](const Followed& known) { return known.engine.expired(); });

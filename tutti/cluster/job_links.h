@@ -52,7 +52,7 @@ class JobLinks {
   /// Ends `engine` with PeerLost, naming the worker, when one of `members` (workers; empty: any of
   /// the job) is lost; at once when one was before. The loss of the rendezvous counts as that of
   /// worker 0, beside which it is.
-  void follow(const std::shared_ptr<Engine>& engine, std::vector<int> members = {});
+  void follow(const std::shared_ptr<Engine>& engine, const std::vector<int>& members = {});
 
   /// The first loss that would end a group of `members`, in words; "" while there is none.
   std::string first_loss(const std::vector<int>& members);

@@ -1,0 +1,101 @@
+#include "tutti/ps/staleness.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "tutti/base/error.h"
+
+namespace tutti::ps {
+
+Staleness::Staleness(int64_t steps) : steps_(steps) {
+  if (steps < 0 || steps > kMost)
+    throw UsageError(
+        fmt::format("staleness is {}; expected 0 to {}, or none at all (inf)", steps, kMost));
+}
+
+Staleness Staleness::unbounded() {
+  Staleness none;
+  none.steps_ = kUnbounded;
+  return none;
+}
+
+Staleness Staleness::parse(std::string_view text, std::string_view what) {
+  if (text == "inf") return unbounded();
+  int64_t steps = -1;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), steps);
+  if (failure != std::errc() || end != text.data() + text.size() || steps < 0 || steps > kMost)
+    throw UsageError(fmt::format(
+        "{} {}: expected a number of steps from 0 (synchronous) on, or inf (asynchronous)", what,
+        text));
+  return Staleness(steps);
+}
+
+std::string Staleness::text() const { return bounded() ? std::to_string(steps_) : "inf"; }
+
+StalenessGate::StalenessGate(int workers, Staleness staleness) : staleness_(staleness) {
+  for (int w = 0; w < workers; ++w) clocks_[w] = 0;
+}
+
+int64_t& StalenessGate::clock_of(int worker) {
+  const auto found = clocks_.find(worker);
+  if (found == clocks_.end()) throw UsageError(fmt::format("worker {} is not here", worker));
+  return found->second;
+}
+
+void StalenessGate::pushed(int worker, int64_t step) {
+  int64_t& clock = clock_of(worker);
+  if (step > clock)
+    throw UsageError(fmt::format("worker {} pushed step {} after {} steps; expected step {}",
+                                 worker, step, clock, clock));
+  clock = std::max(clock, step + 1);
+}
+
+bool StalenessGate::may_begin(int64_t step) const { return staleness_.allows(step - slowest()); }
+
+std::vector<int> StalenessGate::waits_for(int64_t step) const {
+  std::vector<int> workers;
+  for (const auto& [worker, clock] : clocks_)
+    if (!staleness_.allows(step - clock)) workers.push_back(worker);
+  return workers;
+}
+
+void StalenessGate::leave(int worker) {
+  if (clocks_.size() == 1 && clocks_.contains(worker)) reached_ = slowest();
+  clocks_.erase(worker);
+}
+
+int64_t StalenessGate::join(int worker) {
+  const int64_t step = slowest();
+  clocks_[worker] = step;
+  return step;
+}
+
+int64_t StalenessGate::slowest() const {
+  if (clocks_.empty()) return reached_;
+  return std::ranges::min_element(clocks_, {}, [](const auto& entry) { return entry.second; })
+      ->second;
+}
+
+void StalenessHistogram::add(int64_t staleness) {
+  ++bins_[staleness];
+  ++count_;
+  sum_ += staleness;
+}
+
+void StalenessHistogram::merge(const StalenessHistogram& other) {
+  for (const auto& [staleness, updates] : other.bins_) bins_[staleness] += updates;
+  count_ += other.count_;
+  sum_ += other.sum_;
+}
+
+double StalenessHistogram::mean() const noexcept {
+  return count_ == 0 ? 0.0 : static_cast<double>(sum_) / static_cast<double>(count_);
+}
+
+int64_t StalenessHistogram::most() const noexcept {
+  return bins_.empty() ? 0 : bins_.rbegin()->first;
+}
+
+}  // namespace tutti::ps
