@@ -51,7 +51,8 @@ FtrlScalars<T> ftrl_scalars(const FtrlOptions& options, const StepScalars& step)
   return {.learning_rate = static_cast<T>(step.learning_rate),
           .beta = static_cast<T>(options.beta),
           .l1 = static_cast<T>(options.l1),
-          .l2 = static_cast<T>(options.l2)};
+          .l2 = static_cast<T>(options.l2),
+          .first = step.count == 1};
 }
 
 template <class T>

@@ -55,8 +55,8 @@ struct AdagradOptions {
 
 /// FTRL-Proximal, McMahan et al. 2013, doi:10.1145/2487575.2488200, algorithm 1, a parameter an
 /// element: n += g^2; z += g - (sqrt(n) - sqrt(n before)) / lr p; p = 0 where |z| <= l1, else
-/// -(z - sign(z) l1) / ((beta + sqrt(n)) / lr + l2). Parameters come from z and n alone, so that
-/// what they were at first is forgotten with the first update.
+/// -(z - sign(z) l1) / ((beta + sqrt(n)) / lr + l2). The first z is the one that gives the
+/// parameter as it is: 0 for 0, as there; a network goes on from its initial weights.
 struct FtrlOptions {
   double learning_rate = 0.01;       ///< > 0, also in every step
   double beta = 1.0;                 ///< >= 0

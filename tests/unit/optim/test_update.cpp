@@ -125,6 +125,8 @@ void textbook(const Rule& rule, int64_t t, double g, double& p, double& m, doubl
     return;
   }
   if (const auto* o = std::get_if<FtrlOptions>(&rule.options())) {
+    if (t == 1 && p != 0)
+      m = -p * ((o->beta + std::sqrt(v)) / o->learning_rate + o->l2) - std::copysign(o->l1, p);
     const double sigma = (std::sqrt(v + g * g) - std::sqrt(v)) / o->learning_rate;
     m += g - sigma * p;
     v += g * g;
@@ -261,15 +263,17 @@ TYPED_TEST(UpdateTest, FirstMomentumBufferIsTheGradientWhateverStoodThere) {
   EXPECT_EQ(p, (std::vector<TypeParam>{-7.5, -10}));
 }
 
-TYPED_TEST(UpdateTest, FtrlKeepsSmallSumsAtZeroAndForgetsWhereItBegan) {
+TYPED_TEST(UpdateTest, FtrlKeepsSmallSumsAtZeroAndGoesOnFromWhereItBegan) {
   const Rule rule = ftrl({.learning_rate = 0.5, .l1 = 1});
-  std::vector<TypeParam> p = {0, 0, 7}, g = {TypeParam(0.5), 2, TypeParam(NAN)}, z(3);
-  std::vector<TypeParam> n(3, static_cast<TypeParam>(rule.state_start(1)));
+  std::vector<TypeParam> p = {0, 0, 7, -3}, g = {TypeParam(0.5), 2, TypeParam(NAN), 0};
+  std::vector<TypeParam> z(4, TypeParam(9));  // not read at first
+  std::vector<TypeParam> n(4, static_cast<TypeParam>(rule.state_start(1)));
   void* const states[] = {z.data(), n.data()};
-  rule.update(dtype_of<TypeParam>(), p.data(), g.data(), states, 3, rule.next({}, 0.5));
+  rule.update(dtype_of<TypeParam>(), p.data(), g.data(), states, 4, rule.next({}, 0.5));
   EXPECT_EQ(p[0], 0) << "|z| <= l1";
   EXPECT_LT(p[1], 0);
   EXPECT_TRUE(std::isnan(p[2])) << "what is no number is not hidden by the zero";
+  EXPECT_NEAR(p[3], -3, 1e-5) << "a gradient of zero moves nothing";
 }
 
 TYPED_TEST(UpdateTest, WithoutDecayInfiniteParametersDoNotSpoilTheState) {

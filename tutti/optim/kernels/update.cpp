@@ -111,20 +111,36 @@ void adagrad(const AdagradScalars<T>& scalars, T* p, const T* g, T* s, int64_t n
     adagrad_loop<T, false>(scalars, p, g, s, n);
 }
 
-template <class T>
-void ftrl(const FtrlScalars<T>& scalars, T* __restrict p, const T* __restrict g, T* __restrict z,
-          T* __restrict s, int64_t n) {
-  const auto [learning_rate, beta, l1, l2] = scalars;
+template <class T, bool first>
+void ftrl_loop(const FtrlScalars<T>& scalars, T* __restrict p, const T* __restrict g,
+               T* __restrict z, T* __restrict s, int64_t n) {
+  const T learning_rate = scalars.learning_rate;
+  const T beta = scalars.beta;
+  const T l1 = scalars.l1;
+  const T l2 = scalars.l2;
   for (int64_t i = 0; i < n; ++i) {
+    T before = z[i];
+    if constexpr (first) {
+      const T far = p[i] * ((beta + square_root(s[i])) / learning_rate + l2) + with_sign(l1, p[i]);
+      before = p[i] == 0 ? T{0} : -far;
+    }
     const T sum = s[i] + g[i] * g[i];
     const T root = square_root(sum);
-    const T linear = z[i] + (g[i] - (root - square_root(s[i])) / learning_rate * p[i]);
+    const T linear = before + (g[i] - (root - square_root(s[i])) / learning_rate * p[i]);
     const T above = absolute(linear) - l1;
     const T next = -with_sign(above, linear) / ((beta + root) / learning_rate + l2);
     s[i] = sum;
     z[i] = linear;
     p[i] = above <= 0 ? T{0} : next;  // NaN stays NaN
   }
+}
+
+template <class T>
+void ftrl(const FtrlScalars<T>& scalars, T* p, const T* g, T* z, T* s, int64_t n) {
+  if (scalars.first)
+    ftrl_loop<T, true>(scalars, p, g, z, s, n);
+  else
+    ftrl_loop<T, false>(scalars, p, g, z, s, n);
 }
 
 }  // namespace

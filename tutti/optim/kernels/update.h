@@ -48,6 +48,7 @@ struct FtrlScalars {
   T beta;
   T l1;
   T l2;
+  bool first;  ///< z holds nothing yet: it follows from p
 };
 
 /// p, g, v: parameter, gradient, momentum buffer (null without momentum); n elements, not
