@@ -38,18 +38,18 @@ StalenessGate::StalenessGate(int workers, Staleness staleness) : staleness_(stal
   for (int w = 0; w < workers; ++w) clocks_[w] = 0;
 }
 
-int64_t& StalenessGate::clock_of(int worker) {
+int64_t StalenessGate::steps_of(int worker) const {
   const auto found = clocks_.find(worker);
   if (found == clocks_.end()) throw UsageError(fmt::format("worker {} is not here", worker));
   return found->second;
 }
 
 void StalenessGate::pushed(int worker, int64_t step) {
-  int64_t& clock = clock_of(worker);
+  const int64_t clock = steps_of(worker);
   if (step > clock)
     throw UsageError(fmt::format("worker {} pushed step {} after {} steps; expected step {}",
                                  worker, step, clock, clock));
-  clock = std::max(clock, step + 1);
+  clocks_[worker] = std::max(clock, step + 1);
 }
 
 bool StalenessGate::may_begin(int64_t step) const { return staleness_.allows(step - slowest()); }
@@ -72,22 +72,25 @@ int64_t StalenessGate::join(int worker) {
   return step;
 }
 
+void StalenessGate::restore(std::map<int, int64_t> steps, int64_t slowest) {
+  clocks_ = std::move(steps);
+  reached_ = slowest;
+}
+
 int64_t StalenessGate::slowest() const {
   if (clocks_.empty()) return reached_;
   return std::ranges::min_element(clocks_, {}, [](const auto& entry) { return entry.second; })
       ->second;
 }
 
-void StalenessHistogram::add(int64_t staleness) {
-  ++bins_[staleness];
-  ++count_;
-  sum_ += staleness;
+void StalenessHistogram::add(int64_t staleness, int64_t updates) {
+  bins_[staleness] += updates;
+  count_ += updates;
+  sum_ += staleness * updates;
 }
 
 void StalenessHistogram::merge(const StalenessHistogram& other) {
-  for (const auto& [staleness, updates] : other.bins_) bins_[staleness] += updates;
-  count_ += other.count_;
-  sum_ += other.sum_;
+  for (const auto& [staleness, updates] : other.bins_) add(staleness, updates);
 }
 
 double StalenessHistogram::mean() const noexcept {

@@ -60,14 +60,17 @@ class StalenessGate {
   /// One comes, or comes again, at the step of the slowest that is there; returns that step.
   int64_t join(int worker);
 
+  /// Goes on where another gate was: steps of those that are here, and its slowest().
+  void restore(std::map<int, int64_t> steps, int64_t slowest);
+
   /// Steps that every worker has pushed; what it was when the last one left.
   int64_t slowest() const;
   bool is_here(int worker) const { return clocks_.contains(worker); }
+  /// Steps that `worker` has pushed. Throws UsageError when it is not there.
+  int64_t steps_of(int worker) const;
   int num_here() const noexcept { return static_cast<int>(clocks_.size()); }
 
  private:
-  int64_t& clock_of(int worker);
-
   const Staleness staleness_;
   std::map<int, int64_t> clocks_;  // of those that are here: steps pushed
   int64_t reached_ = 0;            // by the slowest, when the last one left
@@ -77,7 +80,7 @@ class StalenessGate {
 /// a gradient was computed on and its own.
 class StalenessHistogram {
  public:
-  void add(int64_t staleness);
+  void add(int64_t staleness, int64_t updates = 1);
   void merge(const StalenessHistogram& other);
 
   int64_t count() const noexcept { return count_; }

@@ -1,0 +1,440 @@
+/// A job of parameter servers in one thread: the real states of servers, workers and view service,
+/// and between them connections that delay, break and are cut, driven by a seeded schedule.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tutti/base/random.h"
+#include "tutti/ps/client_state.h"
+#include "tutti/ps/server_state.h"
+#include "tutti/ps/view.h"
+
+namespace tutti::ps::testing {
+
+/// What one worker computes: the parts of its push of a piece, and what it sees.
+struct Program {
+  /// Gradients of `piece` in `step` of `worker`, given all parameters of the step.
+  std::function<std::vector<std::byte>(int worker, int piece, int64_t step,
+                                       const std::vector<Bytes>& parameters)>
+      gradients;
+  std::function<Bytes(int piece)> initial;
+  /// Called as a worker begins a step; may be empty.
+  std::function<void(int worker, int64_t step, const std::vector<Bytes>& parameters)> begins;
+};
+
+struct Faults {
+  int server_crashes = 0;  ///< of servers, one after another
+  int worker_crashes = 0;
+  int breaks = 0;     ///< of connections, which come back
+  int zombies = 0;    ///< servers that the service loses though they live and hear nothing
+  int cuts = 0;       ///< of a server from its follower, for good; both reach the workers
+  int newcomers = 0;  ///< servers that come to replace lost ones
+};
+
+class Simulation {
+ public:
+  Simulation(Spec spec, int num_servers, int64_t steps, Program program, uint64_t seed)
+      : spec_(std::move(spec)),
+        steps_(steps),
+        program_(std::move(program)),
+        random_(random_key(seed, RandomPurpose::test)),
+        views_(num_servers, spec_.num_workers) {
+    for (int i = 0; i < num_servers; ++i) add_server();
+    for (int i = 0; i < spec_.num_workers; ++i) add_worker(i);
+  }
+
+  /// Runs until all living workers have done their steps and everything is settled. False when
+  /// nothing moves any more or it takes too long; words() says who waits for what.
+  bool run(const Faults& faults = {}) {
+    Faults left = faults;
+    for (int64_t turn = 0; turn < 400'000; ++turn) {
+      if (done()) return true;
+      if (!views_.view().failure.empty()) return false;
+      if (turn > 40 && random_.below(40) == 0) inject(left);
+      const auto moves = possible();
+      if (moves.empty()) return false;
+      moves[random_.below(moves.size())]();
+    }
+    return false;
+  }
+
+  std::string words() const {
+    std::string all = views_.view().failure;
+    for (const auto& [number, worker] : workers_)
+      all += fmt::format("\nworker {} in step {}: {} {}", number, worker->step,
+                         worker->state.words(), worker->state.failure());
+    return all;
+  }
+
+  const View& view() const { return views_.view(); }
+  const PartitionState& partition(int number) const {
+    return servers_.at(views_.view().partitions.at(number).primary)->state.partition(number);
+  }
+  bool alive(int worker) const { return workers_.contains(worker); }
+  const ClientState& worker(int number) const { return workers_.at(number)->state; }
+  int64_t step_of(int number) const { return workers_.at(number)->step; }
+  /// Pushes of a worker, dead or not, that it was told were through.
+  const std::map<int, int64_t>& settled() const { return settled_; }
+
+ private:
+  struct Server {
+    ServerState state;
+    bool hears_views = true;
+  };
+  struct Worker {
+    ClientState state;
+    int64_t step = 0;
+    bool pulled_first = false;
+    std::vector<Bytes> parameters;
+    std::vector<int64_t> steps;  // by piece: for which step its parameters are
+  };
+  struct Pipe {  // one direction of a connection
+    std::deque<Message> messages;
+  };
+  using Ends = std::pair<Peer, Peer>;  // from, to
+
+  static Peer server_peer(int n) { return {Peer::Kind::server, n}; }
+  static Peer worker_peer(int n) { return {Peer::Kind::worker, n}; }
+
+  void add_server() {
+    const int number = static_cast<int>(servers_.size());
+    servers_.emplace(
+        number, std::make_unique<Server>(Server{
+                    ServerState(number, Compute::plain(), [this, number](Peer to, Message message) {
+                      put(server_peer(number), to, std::move(message));
+                    })}));
+    views_.add_server(fmt::format("server {}", number), "", -1);
+    tell_views();
+  }
+
+  void add_worker(int number) {
+    const size_t pieces = spec_.pieces.size();
+    workers_.emplace(number,
+                     std::make_unique<Worker>(Worker{
+                         ClientState(
+                             number, spec_,
+                             [this, number](int server, Message message) {
+                               put(worker_peer(number), server_peer(server), std::move(message));
+                             },
+                             [this, number](int piece, int64_t step, const Bytes& values) {
+                               Worker& worker = *workers_.at(number);
+                               worker.parameters[piece] = Bytes::copy_of(values.span);
+                               worker.steps[piece] = step;
+                             },
+                             program_.initial),
+                         0, false, std::vector<Bytes>(pieces), std::vector<int64_t>(pieces, -1)}));
+    views_.add_worker(number, fmt::format("worker {}", number));
+    tell_views();
+  }
+
+  // The view service's connections never break: its loss is the job's.
+  void tell_views() {
+    for (const auto& [number, server] : servers_)
+      if (server->hears_views) to_view_[server_peer(number)].push_back(views_.view());
+    for (const auto& [number, worker] : workers_)
+      to_view_[worker_peer(number)].push_back(views_.view());
+  }
+
+  void put(Peer from, Peer to, Message message) {
+    if (to.kind == Peer::Kind::view_service) {
+      if (servers_.at(from.number)->hears_views) to_service_[from].push_back(std::move(message));
+      return;
+    }
+    const auto pipe = pipes_.find({from, to});
+    if (pipe != pipes_.end()) pipe->second.messages.push_back(std::move(message));
+  }
+
+  bool connected(Peer a, Peer b) const { return pipes_.contains({a, b}); }
+
+  void connect(Peer a, Peer b) {
+    pipes_[{a, b}];
+    pipes_[{b, a}];
+    told_connected(a, b);
+    told_connected(b, a);
+  }
+
+  void told_connected(Peer who, Peer other) {
+    if (who.kind == Peer::Kind::server)
+      servers_.at(who.number)->state.on_connected(other);
+    else
+      workers_.at(who.number)->state.on_connected(other.number);
+  }
+
+  void disconnect(Peer a, Peer b) {
+    if (!connected(a, b)) return;
+    pipes_.erase({a, b});
+    pipes_.erase({b, a});
+    told_closed(a, b);
+    told_closed(b, a);
+  }
+
+  void told_closed(Peer who, Peer other) {
+    if (who.kind == Peer::Kind::server && servers_.contains(who.number))
+      servers_.at(who.number)->state.on_closed(other, "closed its connection");
+    if (who.kind == Peer::Kind::worker && workers_.contains(who.number))
+      workers_.at(who.number)->state.on_closed(other.number);
+  }
+
+  void disconnect_all(Peer gone) {
+    std::vector<Ends> ends;
+    for (const auto& [pair, pipe] : pipes_)
+      if (pair.first == gone) ends.push_back(pair);
+    for (const auto& [from, to] : ends) disconnect(from, to);
+  }
+
+  // ---- what may happen next ----
+
+  std::vector<std::function<void()>> possible() {
+    std::vector<std::function<void()>> moves;
+    for (auto& [peer, queue] : to_view_)
+      if (!queue.empty()) moves.push_back([this, peer = peer] { deliver_view(peer); });
+    for (auto& [peer, queue] : to_service_)
+      if (!queue.empty()) moves.push_back([this, peer = peer] { deliver_to_service(peer); });
+    for (auto& [ends, pipe] : pipes_)
+      if (!pipe.messages.empty()) moves.push_back([this, ends = ends] { deliver(ends); });
+    for (auto& [number, worker] : workers_) {
+      for (const int server : worker->state.servers())
+        if (servers_.contains(server) && !connected(worker_peer(number), server_peer(server)))
+          moves.push_back([this, number = number, server] {
+            connect(worker_peer(number), server_peer(server));
+          });
+      if (ready(*worker)) moves.push_back([this, number = number] { act(number); });
+      moves_to_send(*worker, moves);
+    }
+    for (auto& [number, server] : servers_)
+      for (const int follower : server->state.followers()) {
+        const Peer a = server_peer(number);
+        const Peer b = server_peer(follower);
+        if (servers_.contains(follower) && !connected(a, b) && !cut_.contains({a, b}))
+          moves.push_back([this, a, b] { connect(a, b); });
+      }
+    return moves;
+  }
+
+  void moves_to_send(Worker& worker, std::vector<std::function<void()>>& moves) {
+    for (const int server : worker.state.servers())
+      if (worker.state.num_unsettled() > 0 && unsent_.contains(&worker))
+        moves.push_back([this, &worker, server] {
+          if (!worker.state.send_next(server)) maybe_all_sent(worker);
+        });
+  }
+
+  // Offers to send are withdrawn once no server takes any; a new push or welcome brings them back.
+  void maybe_all_sent(Worker& worker) {
+    for (const int server : worker.state.servers())
+      if (worker.state.send_next(server)) return;
+    unsent_.erase(&worker);
+  }
+
+  bool ready(const Worker& worker) const {
+    if (worker.step >= steps_) return false;
+    if (!worker.pulled_first) return worker.state.view().number > 0;
+    if (worker.state.waits()) return false;
+    for (const int64_t step : worker.steps)
+      if (step < worker.step) return false;
+    return true;
+  }
+
+  void act(int number) {
+    Worker& worker = *workers_.at(number);
+    if (!worker.pulled_first) {
+      worker.pulled_first = true;
+      for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
+        worker.state.pull(piece, 0);
+      return;
+    }
+    if (program_.begins) program_.begins(number, worker.step, worker.parameters);
+    const bool more = worker.step + 1 < steps_;
+    for (int piece = static_cast<int>(spec_.pieces.size()) - 1; piece >= 0; --piece) {
+      const auto bytes = program_.gradients(number, piece, worker.step, worker.parameters);
+      Part part{number, std::vector<uint8_t>(spec_.pieces[piece].segments.size(), 1)};
+      worker.state.push({.piece = piece,
+                         .step = worker.step,
+                         .learning_rate = spec_.rule.learning_rate(),
+                         .then_pull = more,
+                         .parts = {part},
+                         .payload = Bytes::copy_of(bytes)});
+    }
+    ++worker.step;
+    unsent_.insert(&worker);
+  }
+
+  void deliver_view(Peer to) {
+    const View view = to_view_.at(to).front();
+    to_view_.at(to).pop_front();
+    if (to.kind == Peer::Kind::server && servers_.contains(to.number))
+      servers_.at(to.number)->state.on_view(view);
+    if (to.kind == Peer::Kind::worker && workers_.contains(to.number)) {
+      workers_.at(to.number)->state.on_view(view);
+      unsent_.insert(workers_.at(to.number).get());
+    }
+  }
+
+  void deliver_to_service(Peer from) {
+    const Message message = std::move(to_service_.at(from).front());
+    to_service_.at(from).pop_front();
+    const auto server = static_cast<int>(message.sequence);
+    if (message.kind == Message::Kind::synced)
+      views_.synced(message.partition, from.number, server);
+    if (message.kind == Message::Kind::suspect)
+      views_.suspect(message.partition, from.number, server);
+    tell_views();
+  }
+
+  void deliver(const Ends& ends) {
+    const Message message = std::move(pipes_.at(ends).messages.front());
+    pipes_.at(ends).messages.pop_front();
+    const auto& [from, to] = ends;
+    if (to.kind == Peer::Kind::server) {
+      servers_.at(to.number)->state.on_message(from, message);
+      return;
+    }
+    Worker& worker = *workers_.at(to.number);
+    const int64_t before = worker.state.counts().settled;
+    worker.state.on_message(from.number, message);
+    unsent_.insert(&worker);
+    if (worker.state.counts().settled > before) settled_[to.number] = worker.state.counts().settled;
+  }
+
+  bool done() const {
+    for (const auto& [number, worker] : workers_)
+      if (worker->step < steps_ || worker->state.num_unsettled() > 0 || worker->state.waits())
+        return false;
+    return true;
+  }
+
+  // ---- faults ----
+
+  std::vector<int> living_servers() const {
+    std::vector<int> numbers;
+    for (const auto& [number, server] : servers_)
+      if (views_.view().servers[number].alive) numbers.push_back(number);
+    return numbers;
+  }
+
+  // Whether losing it leaves every partition with somebody who has all of it.
+  bool can_lose(int lost) const {
+    for (const PartitionView& partition : views_.view().partitions)
+      if (partition.primary == lost && partition.backup < 0) return false;
+    return views_.begun();
+  }
+
+  void inject(Faults& left) {
+    const auto living = living_servers();
+    if (living.empty()) return;
+    const int server = living[random_.below(living.size())];
+    switch (random_.below(6)) {
+      case 0:
+        if (left.server_crashes > 0 && can_lose(server)) crash_server(server, left.server_crashes);
+        break;
+      case 1:
+        if (left.worker_crashes > 0 && workers_.size() > 1) crash_worker(left.worker_crashes);
+        break;
+      case 2:
+        if (left.breaks > 0 && !pipes_.empty()) break_connection(left.breaks);
+        break;
+      case 3:
+        if (left.zombies > 0 && can_lose(server)) make_zombie(server, left.zombies);
+        break;
+      case 4:
+        if (left.cuts > 0) cut_off(server, left.cuts);
+        break;
+      default:
+        if (left.newcomers > 0 && living.size() < servers_.size() + gone_) {
+          --left.newcomers;
+          add_newcomer();
+        }
+    }
+  }
+
+  void crash_server(int server, int& left) {
+    --left;
+    disconnect_all(server_peer(server));
+    servers_.erase(server);
+    ++gone_;
+    views_.lose_server(server, "was killed");
+    tell_views();
+  }
+
+  void make_zombie(int server, int& left) {
+    --left;
+    servers_.at(server)->hears_views = false;
+    to_view_.erase(server_peer(server));
+    ++gone_;
+    views_.lose_server(server, "was silent");
+    tell_views();
+  }
+
+  void add_newcomer() {
+    const int number = static_cast<int>(views_.view().servers.size());
+    servers_.emplace(
+        number, std::make_unique<Server>(Server{
+                    ServerState(number, Compute::plain(), [this, number](Peer to, Message message) {
+                      put(server_peer(number), to, std::move(message));
+                    })}));
+    views_.add_server(fmt::format("server {}", number), "", -1);
+    tell_views();
+  }
+
+  void crash_worker(int& left) {
+    --left;
+    auto place = workers_.begin();
+    std::advance(place, random_.below(workers_.size()));
+    const int number = place->first;
+    if (number == 0) return;  // its values may not have come yet
+    disconnect_all(worker_peer(number));
+    unsent_.erase(place->second.get());
+    workers_.erase(number);
+    views_.lose_worker(number, "was killed");
+    tell_views();
+  }
+
+  void break_connection(int& left) {
+    --left;
+    auto place = pipes_.begin();
+    std::advance(place, random_.below(pipes_.size()));
+    const auto [a, b] = place->first;
+    // Between servers a break is final: it is a cut.
+    if (a.kind == Peer::Kind::server && b.kind == Peer::Kind::server) return;
+    disconnect(a, b);
+  }
+
+  void cut_off(int server, int& left) {
+    for (const int follower : servers_.at(server)->state.followers()) {
+      const Peer a = server_peer(server);
+      const Peer b = server_peer(follower);
+      if (!connected(a, b)) continue;
+      --left;
+      cut_.insert({a, b});
+      cut_.insert({b, a});
+      disconnect(a, b);
+      return;
+    }
+  }
+
+  const Spec spec_;
+  const int64_t steps_;
+  const Program program_;
+  RandomStream random_;
+  ViewState views_;
+  std::map<int, std::unique_ptr<Server>> servers_;
+  std::map<int, std::unique_ptr<Worker>> workers_;
+  std::map<Ends, Pipe> pipes_;
+  std::map<Peer, std::deque<View>> to_view_;
+  std::map<Peer, std::deque<Message>> to_service_;
+  std::set<Ends> cut_;
+  std::set<Worker*> unsent_;
+  std::map<int, int64_t> settled_;
+  size_t gone_ = 0;
+};
+
+}  // namespace tutti::ps::testing

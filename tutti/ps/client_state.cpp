@@ -1,0 +1,227 @@
+#include "tutti/ps/client_state.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tutti/base/check.h"
+
+namespace tutti::ps {
+namespace {
+
+using Kind = Message::Kind;
+
+}  // namespace
+
+ClientState::ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial)
+    : worker_(worker),
+      spec_(std::move(spec)),
+      send_(std::move(send)),
+      arrived_(std::move(arrived)),
+      initial_(std::move(initial)),
+      partitions_(spec_.num_partitions),
+      versions_(spec_.pieces.size()) {
+  check(spec_);
+  for (const Piece& piece : spec_.pieces) ++partitions_[piece.partition].num_pieces;
+}
+
+int ClientState::primary(int partition) const {
+  return partition < static_cast<int>(view_.partitions.size()) ? view_.partitions[partition].primary
+                                                               : -1;
+}
+
+std::vector<int> ClientState::servers() const {
+  std::set<int> servers;
+  for (const PartitionView& partition : view_.partitions)
+    if (partition.primary >= 0) servers.insert(partition.primary);
+  return {servers.begin(), servers.end()};
+}
+
+void ClientState::send(int partition, Message message) {
+  message.partition = partition;
+  message.worker = worker_;
+  message.view = view_.partitions[partition].epoch;
+  send_(primary(partition), std::move(message));
+}
+
+// ---- servers come and go ----
+
+void ClientState::on_view(const View& view) {
+  if (view.number <= view_.number) return;
+  if (view.partitions.size() != partitions_.size())
+    throw Error(fmt::format("this worker trains with {} servers, the job has {}",
+                            partitions_.size(), view.partitions.size()));
+  const View before = std::exchange(view_, view);
+  if (!view_.failure.empty()) failure_ = view_.failure;
+  for (int i = 0; i < static_cast<int>(partitions_.size()); ++i) {
+    const int was = before.partitions.empty() ? -1 : before.partitions[i].primary;
+    if (primary(i) == was) continue;
+    partitions_[i].welcome = false;
+    if (connected_.contains(primary(i))) say_hello(i);
+  }
+}
+
+void ClientState::on_connected(int server) {
+  connected_.insert(server);
+  for (int i = 0; i < static_cast<int>(partitions_.size()); ++i)
+    if (primary(i) == server) say_hello(i);
+}
+
+void ClientState::on_closed(int server) {
+  connected_.erase(server);
+  for (int i = 0; i < static_cast<int>(partitions_.size()); ++i)
+    if (primary(i) == server) partitions_[i].welcome = false;
+}
+
+void ClientState::say_hello(int partition) {
+  send(partition, {.kind = Kind::hello, .text = to_text(spec_)});
+}
+
+// ---- what servers say ----
+
+void ClientState::on_message(int server, const Message& message) {
+  if (message.kind == Kind::view) return on_view(view_from(message.text));
+  if (message.partition < 0 || message.partition >= static_cast<int>(partitions_.size()))
+    throw Error(fmt::format("server {} speaks of partition {}", server, message.partition));
+  // It was replaced, and what it says does not count any more.
+  if (primary(message.partition) != server) return;
+  Partition& partition = partitions_[message.partition];
+  switch (message.kind) {
+    case Kind::welcome: on_welcome(message.partition, message); break;
+    case Kind::refused: failure_ = message.text; break;
+    case Kind::settled: on_settled(partition, message); break;
+    case Kind::parameters: on_parameters(message); break;
+    case Kind::waiting: waiting_[message.piece] = message.text; break;
+    default: throw Error(fmt::format("server {} says {}", server, name_of(message.kind)));
+  }
+}
+
+void ClientState::on_welcome(int number, const Message& message) {
+  Partition& partition = partitions_[number];
+  partition.welcome = true;
+  if (partition.sequence < message.sequence) partition.sequence = message.sequence;
+  if (message.version == 0 && worker_ == 0)
+    for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
+      if (partition_of(piece) == number)
+        send(number, {.kind = Kind::assign, .piece = piece, .payload = initial_(piece)});
+  for (const auto& [sequence, push] : partition.unsettled) {
+    ++counts_.resent;
+    send(number, push);
+  }
+  for (const auto& [piece, step] : wanted_)
+    if (partition_of(piece) == number && may_ask(piece))
+      send(number, {.kind = Kind::pull, .piece = piece, .step = step});
+}
+
+// Whoever asks before its own push has left may get parameters without it.
+bool ClientState::may_ask(int piece) const {
+  const Partition& partition = partitions_[partition_of(piece)];
+  return partition.welcome && std::ranges::none_of(partition.unsent, [piece](const auto& entry) {
+           return entry.second.piece == piece;
+         });
+}
+
+void ClientState::on_settled(Partition& partition, const Message& message) {
+  if (partition.unsettled.erase(message.sequence) == 0) return;
+  ++counts_.settled;
+  if ((message.flags & Message::dropped) != 0) ++counts_.dropped;
+  if ((message.flags & Message::not_finite) == 0) return;
+  ++counts_.not_finite;
+  if (spec_.stop_if_not_finite)
+    failure_ =
+        fmt::format("the gradient of \"{}\" is not finite (worker {})", message.text, worker_);
+}
+
+void ClientState::on_parameters(const Message& message) {
+  const auto wish = wanted_.find(message.piece);
+  if (wish == wanted_.end() || message.step < wish->second) return;
+  wanted_.erase(wish);
+  waiting_.erase(message.piece);
+  versions_.at(message.piece) = message.version;
+  arrived_(message.piece, message.step, message.payload);
+}
+
+// ---- what the worker does ----
+
+void ClientState::push(PushOrder order) {
+  ++counts_.pushes;
+  if (order.then_pull) wanted_[order.piece] = order.step + 1;
+  auto& unsent = partitions_.at(partition_of(order.piece)).unsent;
+  const std::pair place(order.step, order.piece);
+  const bool fresh = unsent.emplace(place, std::move(order)).second;
+  TUTTI_CHECK(fresh, "piece {} was pushed twice in step {}", place.second, place.first);
+}
+
+void ClientState::pull(int piece, int64_t step) {
+  wanted_[piece] = step;
+  const int partition = partition_of(piece);
+  if (partitions_.at(partition).welcome)
+    send(partition, {.kind = Kind::pull, .piece = piece, .step = step});
+}
+
+bool ClientState::send_next(int server) {
+  int best = -1;
+  for (int i = 0; i < static_cast<int>(partitions_.size()); ++i) {
+    const Partition& partition = partitions_[i];
+    if (primary(i) != server || !partition.welcome || partition.unsent.empty()) continue;
+    if (best < 0 || partition.unsent.begin()->first < partitions_[best].unsent.begin()->first)
+      best = i;
+  }
+  if (best < 0) return false;
+  Partition& partition = partitions_[best];
+  auto taken = partition.unsent.extract(partition.unsent.begin());
+  PushOrder& order = taken.mapped();
+  const bool last_of_step = ++partition.num_sent % partition.num_pieces == 0;
+  Message message{.kind = Kind::push,
+                  .flags = (last_of_step ? Message::last_of_step : 0U) |
+                           (order.then_pull ? Message::then_pull : 0U),
+                  .piece = order.piece,
+                  .sequence = ++partition.sequence,
+                  .step = order.step,
+                  .version = versions_[order.piece],
+                  .learning_rate = order.learning_rate,
+                  .parts = std::move(order.parts),
+                  .payload = std::move(order.payload)};
+  partition.unsettled.emplace(message.sequence, message);
+  send(best, std::move(message));
+  return true;
+}
+
+int64_t ClientState::num_unsettled() const noexcept {
+  int64_t count = 0;
+  for (const Partition& partition : partitions_)
+    count += static_cast<int64_t>(partition.unsettled.size() + partition.unsent.size());
+  return count;
+}
+
+void ClientState::ask_who() {
+  for (const auto& [piece, step] : wanted_)
+    if (may_ask(piece))
+      send(partition_of(piece), {.kind = Kind::pull, .piece = piece, .step = step});
+}
+
+std::string ClientState::words() const {
+  std::vector<std::string> lines;
+  const auto server = [&](int partition) {
+    const int number = primary(partition);
+    if (number < 0) return std::string("the servers, which have not all come");
+    return view_.servers[number].name + (partitions_[partition].welcome ? "" : ", not connected");
+  };
+  for (const auto& [piece, step] : wanted_) {
+    const auto waiting = waiting_.find(piece);
+    if (waiting != waiting_.end())
+      lines.push_back(fmt::format("step {} waits for {}", step, waiting->second));
+    else
+      lines.push_back(
+          fmt::format("parameters for step {} of {}", step, server(partition_of(piece))));
+  }
+  for (size_t i = 0; i < partitions_.size(); ++i)
+    if (const size_t open = partitions_[i].unsettled.size() + partitions_[i].unsent.size();
+        open > 0)
+      lines.push_back(fmt::format("{} pushes at {}", open, server(static_cast<int>(i))));
+  std::ranges::sort(lines);
+  lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
+  return fmt::format("{}", fmt::join(lines, "; "));
+}
+
+}  // namespace tutti::ps

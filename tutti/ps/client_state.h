@@ -1,0 +1,114 @@
+/// ClientState: what a worker decides: what it sends to which server, and what it still waits for.
+/// Pure: no sockets, no clock; client.h carries it out.
+///
+/// A push is kept until its server says that it is through, and is sent again, under its number,
+/// to whoever is the primary by then. Pushes leave by priority: the piece that the next forward
+/// needs first goes first.
+/// Thread rule: one thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tutti/ps/message.h"
+#include "tutti/ps/spec.h"
+#include "tutti/ps/view.h"
+
+namespace tutti::ps {
+
+/// What a worker hands in of one piece in one step. Every step brings every piece once; one that
+/// was not used has no parts.
+struct PushOrder {
+  int piece = 0;
+  int64_t step = 0;
+  double learning_rate = 0;
+  bool then_pull = true;  ///< wants the parameters for the next step
+  std::vector<Part> parts;
+  Bytes payload;
+};
+
+struct ClientCounts {
+  int64_t pushes = 0;   ///< handed in
+  int64_t settled = 0;  ///< through: applied, dropped or not finite
+  int64_t dropped = 0;
+  int64_t not_finite = 0;
+  int64_t resent = 0;
+};
+
+class ClientState {
+ public:
+  using Send = std::function<void(int server, Message)>;
+  /// Parameters have come: of `piece`, good for `step`. Called within on_message().
+  using Arrived = std::function<void(int piece, int64_t step, const Bytes& values)>;
+  /// Where a piece begins; asked of worker 0 alone, once.
+  using Initial = std::function<Bytes(int piece)>;
+  ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial);
+
+  void on_view(const View& view);
+  void on_connected(int server);
+  void on_closed(int server);
+  /// Throws Error for what no server says.
+  void on_message(int server, const Message& message);
+
+  void push(PushOrder order);
+  void pull(int piece, int64_t step);
+  /// Sends the next push for `server`, if there is one that may go. To be called when what was sent
+  /// before has left, so that a more urgent one need not wait behind it.
+  bool send_next(int server);
+
+  /// Parameters that were asked for and have not come.
+  bool waits_for(int piece) const { return wanted_.contains(piece); }
+  bool waits() const noexcept { return !wanted_.empty(); }
+  /// Pushes that are not through.
+  int64_t num_unsettled() const noexcept;
+  /// Asks the servers whom the parameters that have not come wait for; then words() knows.
+  void ask_who();
+  /// What it waits for: "piece 3 of server 1 (host b, pid 77): worker 2 (host c, pid 9)".
+  std::string words() const;
+
+  /// Servers that it has to be connected to, by number.
+  std::vector<int> servers() const;
+  const View& view() const noexcept { return view_; }
+  const Spec& spec() const noexcept { return spec_; }
+  const ClientCounts& counts() const noexcept { return counts_; }
+  /// Why the worker cannot go on; "": it can.
+  const std::string& failure() const noexcept { return failure_; }
+
+ private:
+  struct Partition {
+    bool welcome = false;  // its primary knows this worker
+    int num_pieces = 0;
+    int64_t sequence = 0;  // of the last push sent
+    int64_t num_sent = 0;  // by this worker, without what was sent again
+    std::map<std::pair<int64_t, int>, PushOrder> unsent;  // by step and piece
+    std::map<int64_t, Message> unsettled;                 // by sequence
+  };
+
+  int primary(int partition) const;
+  void say_hello(int partition);
+  void on_welcome(int partition, const Message& message);
+  bool may_ask(int piece) const;
+  void on_settled(Partition& partition, const Message& message);
+  void on_parameters(const Message& message);
+  void send(int partition, Message message);
+  int partition_of(int piece) const { return spec_.pieces.at(piece).partition; }
+
+  const int worker_;
+  const Spec spec_;
+  const Send send_;
+  const Arrived arrived_;
+  const Initial initial_;
+  View view_;
+  std::set<int> connected_;
+  std::vector<Partition> partitions_;
+  std::map<int, int64_t> wanted_;       // piece: step
+  std::vector<int64_t> versions_;       // of each piece: what the worker has
+  std::map<int, std::string> waiting_;  // piece: for whom, as its server said
+  ClientCounts counts_;
+  std::string failure_;
+};
+
+}  // namespace tutti::ps

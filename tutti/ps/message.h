@@ -1,0 +1,117 @@
+/// What workers, servers and the view service say to each other, and its bytes.
+///
+/// A frame is a head of fixed length, a text, and a payload, which may lie in memory that both ends
+/// map (frame_stream.h). Every frame carries the number of the view that its sender goes by, so
+/// that whoever was replaced is told so by its first word. docs/design/parameter_server.md.
+/// Thread rule: plain values; encode and decode are pure.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::ps {
+
+/// Bytes and what keeps them alive. Copies share them; nobody writes to them.
+struct Bytes {
+  std::span<const std::byte> span;
+  std::shared_ptr<const void> owner;
+
+  static Bytes copy_of(std::span<const std::byte> bytes);
+  int64_t size() const noexcept { return static_cast<int64_t>(span.size()); }
+};
+
+/// One partial sum of a push: of the replicas that `rank` stands for in the reduction shape.
+struct Part {
+  int32_t rank = 0;
+  std::vector<uint8_t> used;  ///< one byte a segment of the piece: 0, its gradient is left out
+  bool operator==(const Part&) const = default;
+};
+
+/// What the fields mean stands beside each kind; others are 0.
+struct Message {
+  enum class Kind : uint8_t {
+    // A worker to the primary of a partition.
+    hello,   ///< I am `worker`; `text` is the specification that I train by (spec.h)
+    assign,  ///< `payload`: where `piece` begins; the first that comes counts
+    push,    ///< gradients of `piece` in `step`, computed on `version`: `parts`, one after the
+             ///< other in `payload`; number `sequence` of `worker`; `learning_rate`; `flags`
+    pull,    ///< wants the parameters of `piece` to begin `step` with
+    // A primary to a worker.
+    welcome,     ///< answer to hello: `sequence`: of its pushes this many are in the log; `version`
+                 ///< 1: values were assigned, so that none have to be
+    refused,     ///< `text` says why; the worker is to give up
+    settled,     ///< its push `sequence` is through: `flags`; `version` of the piece after it
+    parameters,  ///< `payload`: those of `piece`, of `version`
+    waiting,     ///< its pull of `piece` for `step` waits for the workers in `text`
+    // Between the primary of a partition and its backup. Orders (hello, assign, push, pull, leave)
+    // go on as they are, with their place in the log in `index`.
+    leave,    ///< an order: `worker` is gone
+    logged,   ///< backup: everything up to `index` is in my log
+    copying,  ///< primary: what follows, up to copied, is all that I know at `index`
+    chunk,    ///< `text` says of what, `payload` has it
+    copied,   ///< that was all
+    // With the view service.
+    join,      ///< server (`sequence` -1: any number) or worker: `text` says where it listens
+    joined,    ///< answer: the number is `sequence`
+    view,      ///< `text` is the view that counts from now on (view.h)
+    synced,    ///< primary of `partition`: server `sequence` has caught up with me
+    suspect,   ///< primary of `partition`: its backup, server `sequence`, does not answer; `text`
+    progress,  ///< both: still there; a process's `text` says what it did last
+    finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed
+    released,  ///< of FrameStream alone: the payload at `index` of your memory is not read any more
+  };
+  /// Bits of `flags`.
+  enum : uint32_t {
+    last_of_step = 1,  ///< push: the last to this partition in this step
+    then_pull = 2,     ///< push: wants the parameters for the next step, too
+    dropped = 4,       ///< settled: came after the round was over, and was left out
+    not_finite = 8,    ///< settled: left out, since `text` was not finite
+  };
+
+  Kind kind = Kind::progress;
+  uint32_t flags = 0;
+  int32_t partition = 0;
+  int32_t worker = -1;
+  int32_t piece = 0;
+  int64_t view = 0;
+  int64_t index = 0;
+  int64_t sequence = 0;
+  int64_t step = 0;
+  int64_t version = 0;
+  double learning_rate = 0;
+  std::string text;
+  std::vector<Part> parts;
+  Bytes payload;
+};
+
+std::string_view name_of(Message::Kind kind) noexcept;
+
+/// Whether the bytes of the payload follow the frame, or lie in memory of its sender's.
+struct FrameHead {
+  uint64_t text_bytes = 0;  ///< of text and parts, encoded
+  uint64_t payload_bytes = 0;
+  uint64_t place = 0;  ///< inline_payload, or where in the sender's shared file it begins
+  static constexpr uint64_t inline_payload = ~uint64_t{0};
+};
+
+inline constexpr size_t kHeadBytes = 96;
+inline constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
+
+/// The head of a frame: all numbers, little-endian.
+std::array<std::byte, kHeadBytes> encode_head(const Message& message, const FrameHead& frame);
+/// Text and parts behind it.
+std::string encode_text(const Message& message);
+
+/// Back; `message` keeps its text, parts and payload. Throws Error that says what is wrong with
+/// bytes that encode_head() does not write or that announce more than the limits.
+FrameHead decode_head(std::span<const std::byte, kHeadBytes> bytes, uint64_t max_payload_bytes,
+                      Message& message);
+void decode_text(std::string_view bytes, Message& message);
+
+}  // namespace tutti::ps

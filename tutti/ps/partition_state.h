@@ -1,0 +1,115 @@
+/// PartitionState: one partition of the parameters, as the sequence of its orders makes it.
+///
+/// Orders (hello, assign, push, leave, and pull where gradients are compensated) are carried out in
+/// the order of the partition's log. The same orders give the same state bit for bit, so that a
+/// backup that carries them out has what the primary has. No I/O, no clock.
+/// Thread rule: one thread.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/ps/dense_piece.h"
+
+namespace tutti::ps {
+
+/// A push that is through.
+struct Settled {
+  int worker = 0;
+  int64_t sequence = 0;
+  int piece = 0;
+  int64_t version = 0;  ///< of the piece, now
+  uint32_t flags = 0;   ///< Message::dropped, Message::not_finite
+  std::string text;     ///< of what was not finite
+};
+
+struct PartitionCounts {
+  int64_t pushes = 0;      ///< orders carried out that brought gradients
+  int64_t updates = 0;     ///< steps whose gradients were applied: of one worker, or of a round
+  int64_t dropped = 0;     ///< pushes that came after their round
+  int64_t not_finite = 0;  ///< pushes left out for their values
+  StalenessHistogram staleness;
+};
+
+class PartitionState {
+ public:
+  PartitionState(int partition, Compute compute);
+
+  /// Why a request of a worker cannot become an order: another specification, a piece or step that
+  /// cannot be. "" when it can.
+  std::string objection(const Message& request) const;
+  /// Whether this push is an order already.
+  bool has(int worker, int64_t sequence) const { return sequence <= last_sequence(worker); }
+  /// Number of the worker's last push among the orders; 0: none.
+  int64_t last_sequence(int worker) const;
+
+  /// Whether that push waits in a round for those of others.
+  bool in_round(const Message& push) const;
+
+  /// Carries out the next order, and says which pushes are through with it.
+  std::vector<Settled> apply(const Message& order);
+  int64_t num_orders() const noexcept { return num_orders_; }
+
+  bool registered() const noexcept { return spec_.has_value(); }
+  bool assigned() const noexcept { return unassigned_.empty() && registered(); }
+  const Spec& spec() const { return *spec_; }
+
+  /// Whether the parameters of `piece` are new enough for `worker` to begin `step` with.
+  bool may_pull(int piece, int64_t step) const;
+  /// Whom that waits for.
+  std::vector<int> waits_for(int piece, int64_t step) const;
+  /// Throws Error for a piece of another partition.
+  const DensePiece& piece(int number) const;
+  bool is_here(int worker) const { return registered() && gate_->is_here(worker); }
+  const PartitionCounts& counts() const noexcept { return counts_; }
+
+  /// All that is known, as chunks that take() of a fresh state understands. Memory is shared.
+  std::vector<Message> chunks() const;
+  /// Throws Error for a chunk that is none.
+  void take(const Message& chunk);
+
+ private:
+  using Push = Message;
+  void enrol(const Spec& spec);
+  void on_hello(const Message& order);
+  void on_assign(const Message& order);
+  void on_pull(const Message& order);
+  void on_push(const Message& order, std::vector<Settled>& settled);
+  void on_leave(int worker, std::vector<Settled>& settled);
+  void add_to_round(const Push& push, std::vector<Settled>& settled);
+  bool round_is_full(int piece) const;
+  void finish_round(int piece, std::vector<Settled>& settled);
+  void finish_full_rounds(std::vector<Settled>& settled);
+  void apply_alone(const Push& push, std::vector<Settled>& settled);
+  bool leave_out(const Push& push, std::vector<Settled>& settled);
+  void count_step(const Push& push, int64_t staleness);
+  DensePiece& own(int number) { return pieces_.at(number); }
+  std::string rest() const;
+  void restore_rest(std::string_view text);
+
+  const int partition_;
+  const Compute compute_;
+  int64_t num_orders_ = 0;
+  std::optional<Spec> spec_;
+  std::optional<StalenessGate> gate_;
+  std::map<int, DensePiece> pieces_;  // by number
+  std::set<int> unassigned_;          // pieces
+  std::map<int, int64_t> sequences_;  // by worker: of the last push
+  // Synchronous: parts of the next update of each piece, by worker. Invariant: none is older.
+  std::map<int, std::map<int, Push>> rounds_;
+  // With compensation: what each worker has pulled of each piece.
+  std::map<std::pair<int, int>, Bytes> pulled_;
+  PartitionCounts counts_;
+  std::vector<Bytes> taken_;  // blocks of the piece that chunks are about
+};
+
+/// The parts of a push and where their gradients begin. Throws Error when the payload is not so
+/// many parts of `num_bytes`, or parts are not of `num_segments` and of ranks below `replicas`.
+std::vector<const std::byte*> data_of_parts(const Message& push, int64_t num_bytes,
+                                            size_t num_segments, int replicas);
+
+}  // namespace tutti::ps

@@ -1,0 +1,372 @@
+#include "tutti/ps/server_state.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tutti/base/check.h"
+
+namespace tutti::ps {
+namespace {
+
+using Kind = Message::Kind;
+
+constexpr size_t kMostEarly = 10'000;
+
+Peer server_peer(int number) { return {Peer::Kind::server, number}; }
+Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
+
+// Where the primary sends the log; -1: nowhere.
+int follower_of(const PartitionView& partition) {
+  return partition.backup >= 0 ? partition.backup : partition.joining;
+}
+
+}  // namespace
+
+ServerState::ServerState(int server, Compute compute, Send send)
+    : server_(server), compute_(std::move(compute)), send_(std::move(send)) {}
+
+bool ServerState::is_primary(int partition) const {
+  return partition >= 0 && partition < static_cast<int>(view_.partitions.size()) &&
+         view_.partitions[partition].primary == server_;
+}
+
+ServerState::Hosted& ServerState::host(int partition) {
+  return hosted_.try_emplace(partition, PartitionState(partition, compute_)).first->second;
+}
+
+std::vector<int> ServerState::partitions() const {
+  std::vector<int> numbers;
+  for (const auto& [number, hosted] : hosted_) numbers.push_back(number);
+  return numbers;
+}
+
+std::vector<int> ServerState::followers() const {
+  std::set<int> servers;
+  for (const PartitionView& partition : view_.partitions)
+    if (partition.primary == server_ && follower_of(partition) >= 0)
+      servers.insert(follower_of(partition));
+  return {servers.begin(), servers.end()};
+}
+
+void ServerState::send(Peer to, int partition, Message message) {
+  message.partition = partition;
+  message.view = view_.partitions.at(partition).epoch;
+  send_(to, std::move(message));
+}
+
+// ---- views ----
+
+void ServerState::on_view(const View& view) {
+  if (view.number <= view_.number) return;
+  const View before = std::exchange(view_, view);
+  if (!view_.failure.empty()) over_ = view_.failure;
+  const bool known = server_ < static_cast<int>(view_.servers.size());
+  if (!known || !view_.servers[server_].alive)
+    over_ = fmt::format("server {} was replaced: it {}", server_,
+                        known ? view_.servers[server_].ending : "is not known any more");
+  if (!over_.empty()) {
+    hosted_.clear();
+    return;
+  }
+  for (int i = 0; i < static_cast<int>(view_.partitions.size()); ++i)
+    take_role(
+        i, i < static_cast<int>(before.partitions.size()) ? before.partitions[i] : PartitionView{});
+  for (auto& [partition, hosted] : hosted_)
+    if (is_primary(partition)) log_leavers(hosted, partition);
+  for (auto& [from, message] : std::exchange(early_, {})) on_message(from, std::move(message));
+}
+
+void ServerState::take_role(int partition, const PartitionView& before) {
+  const PartitionView& now = view_.partitions[partition];
+  if (now.primary == server_) {
+    lead(host(partition), partition, before);
+  } else if (now.backup == server_) {
+    host(partition);
+  } else if (now.joining != server_ || before.joining != server_) {
+    hosted_.erase(partition);
+  }
+}
+
+void ServerState::lead(Hosted& hosted, int partition, const PartitionView& before) {
+  const PartitionView& now = view_.partitions[partition];
+  if (before.primary != server_) hosted.last_index = hosted.state.num_orders();
+  const int follower = follower_of(now);
+  const bool same = before.primary == server_ && follower == follower_of(before);
+  if (!same) {
+    hosted.copied_at = hosted.synced_at = -1;
+    hosted.follows = false;
+  }
+  if (!waits_for_log(hosted, partition)) carry_out_up_to(hosted, hosted.last_index);
+  if (!same && follower >= 0 && connected_.contains(server_peer(follower)))
+    send_log(hosted, partition);
+}
+
+void ServerState::log_leavers(Hosted& hosted, int partition) {
+  for (int worker = 0; worker < static_cast<int>(view_.workers.size()); ++worker) {
+    const ProcessView& process = view_.workers[worker];
+    if (!process.alive && !process.ending.empty() && hosted.state.is_here(worker))
+      submit(hosted, {.kind = Kind::leave, .partition = partition, .worker = worker});
+  }
+}
+
+void ServerState::on_connected(Peer peer) {
+  connected_.insert(peer);
+  if (peer.kind != Peer::Kind::server) return;
+  for (auto& [partition, hosted] : hosted_) {
+    const PartitionView& now = view_.partitions[partition];
+    if (now.primary == server_ && follower_of(now) == peer.number) send_log(hosted, partition);
+  }
+}
+
+void ServerState::on_closed(Peer peer, const std::string& how) {
+  connected_.erase(peer);
+  if (peer.kind != Peer::Kind::server) return;
+  for (auto& [partition, hosted] : hosted_) {
+    const PartitionView& now = view_.partitions[partition];
+    if (now.primary != server_ || follower_of(now) != peer.number) continue;
+    send(Peer{}, partition, {.kind = Kind::suspect, .sequence = peer.number, .text = how});
+  }
+}
+
+// To a backup what it may have missed, to a joining server everything.
+void ServerState::send_log(Hosted& hosted, int partition) {
+  const PartitionView& now = view_.partitions[partition];
+  const Peer to = server_peer(follower_of(now));
+  if (now.backup < 0) {
+    hosted.copied_at = hosted.state.num_orders();
+    send(to, partition, {.kind = Kind::copying, .index = hosted.copied_at});
+    for (Message& chunk : hosted.state.chunks()) send(to, partition, std::move(chunk));
+    send(to, partition, {.kind = Kind::copied, .index = hosted.copied_at});
+  }
+  for (const Message& order : hosted.unlogged) send(to, partition, order);
+}
+
+// ---- messages ----
+
+void ServerState::on_message(Peer from, Message message) {
+  if (!over_.empty()) return;
+  if (message.kind == Kind::view) return on_view(view_from(message.text));
+  if (message.view > view_.number || view_.number == 0) {
+    if (early_.size() == kMostEarly)
+      throw Mismatch("too many messages of a view that has not come");
+    early_.emplace_back(from, std::move(message));
+    return;
+  }
+  if (message.partition < 0 || message.partition >= static_cast<int>(view_.partitions.size()))
+    throw Mismatch(fmt::format("a {} for partition {} of {}", name_of(message.kind),
+                               message.partition, view_.partitions.size()));
+  if (from.kind == Peer::Kind::worker)
+    from_worker(message, from);
+  else
+    from_server(std::move(message), from);
+}
+
+void ServerState::from_worker(const Message& message, Peer from) {
+  if (!is_primary(message.partition)) {
+    send(from, message.partition, {.kind = Kind::view, .text = to_text(view_)});
+    return;
+  }
+  if (message.worker != from.number || from.number >= static_cast<int>(view_.workers.size()))
+    throw Mismatch(fmt::format("worker {} speaks for worker {}", from.number, message.worker));
+  Hosted& hosted = host(message.partition);
+  const ProcessView& worker = view_.workers[from.number];
+  std::string why = hosted.state.objection(message);
+  if (!worker.alive && !worker.ending.empty())
+    why = fmt::format("{} counts as lost: it {}", worker.name, worker.ending);
+  if (!why.empty()) {
+    send(from, message.partition, {.kind = Kind::refused, .text = why});
+    return;
+  }
+  switch (message.kind) {
+    case Kind::hello:
+    case Kind::assign: submit(hosted, message); break;
+    case Kind::push: take_push(hosted, message); break;
+    case Kind::pull: take_wish(hosted, message); break;
+    default: throw Mismatch(fmt::format("a {} of a worker", name_of(message.kind)));
+  }
+}
+
+const Message* ServerState::unlogged_push(const Hosted& hosted, int worker, int64_t sequence) {
+  for (const Message& order : hosted.unlogged)
+    if (order.kind == Kind::push && order.worker == worker && order.sequence == sequence)
+      return &order;
+  return nullptr;
+}
+
+void ServerState::take_push(Hosted& hosted, Message push) {
+  const auto here = [&](int64_t sequence) {
+    return sequence <= hosted.state.last_sequence(push.worker) ||
+           unlogged_push(hosted, push.worker, sequence) != nullptr;
+  };
+  if (!here(push.sequence - 1))
+    throw Mismatch(fmt::format("worker {} sent push {} before push {}", push.worker, push.sequence,
+                               push.sequence - 1));
+  const bool again = here(push.sequence);
+  const Message* const before = unlogged_push(hosted, push.worker, push.sequence);
+  if ((push.flags & Message::then_pull) != 0)
+    hosted.wishes[push.piece].push_back({push.worker, push.step + 1,
+                                         !again              ? hosted.last_index + 1
+                                         : before != nullptr ? before->index
+                                                             : 0});
+  if (!again) {
+    submit(hosted, std::move(push));
+    return;
+  }
+  // Its answer was lost, with the connection.
+  if (hosted.state.has(push.worker, push.sequence) && !hosted.state.in_round(push))
+    send(worker_peer(push.worker), push.partition,
+         {.kind = Kind::settled,
+          .worker = push.worker,
+          .piece = push.piece,
+          .sequence = push.sequence,
+          .version = hosted.state.piece(push.piece).version()});
+  grant_wishes(hosted, push.partition);
+}
+
+void ServerState::take_wish(Hosted& hosted, const Message& request) {
+  auto& wishes = hosted.wishes[request.piece];
+  const bool known = std::ranges::any_of(wishes, [&](const Wish& wish) {
+    return wish.worker == request.worker && wish.step == request.step;
+  });
+  if (!known) wishes.push_back({request.worker, request.step, hosted.last_index});
+  grant_wishes(hosted, request.partition);
+  // Asked again: whom does it wait for?
+  if (!known || hosted.state.may_pull(request.piece, request.step)) return;
+  std::vector<std::string> names;
+  for (const int worker : hosted.state.waits_for(request.piece, request.step))
+    names.push_back(view_.workers[worker].name.empty()
+                        ? fmt::format("worker {}, which has not come", worker)
+                        : view_.workers[worker].name);
+  if (!hosted.state.assigned()) names = {"the first values, of worker 0"};
+  send(worker_peer(request.worker), request.partition,
+       {.kind = Kind::waiting,
+        .worker = request.worker,
+        .piece = request.piece,
+        .step = request.step,
+        .text = fmt::format("{}", fmt::join(names, "; "))});
+}
+
+void ServerState::from_server(Message message, Peer from) {
+  const PartitionView& now = view_.partitions[message.partition];
+  if (message.kind == Kind::logged) {
+    if (is_primary(message.partition)) on_logged(host(message.partition), message, from.number);
+    return;
+  }
+  if (from.number != now.primary || (now.backup != server_ && now.joining != server_)) {
+    // It was replaced and does not know yet, or this server was.
+    send(from, message.partition, {.kind = Kind::view, .text = to_text(view_)});
+    return;
+  }
+  if (message.kind == Kind::copying) hosted_.erase(message.partition);
+  Hosted& hosted = host(message.partition);
+  if (message.kind == Kind::copying) return;
+  if (message.kind == Kind::chunk) {
+    hosted.state.take(message);
+    return;
+  }
+  const bool next = message.index == hosted.state.num_orders() + 1;
+  if (message.kind != Kind::copied && !next && message.index > hosted.state.num_orders())
+    throw Mismatch(fmt::format("order {} of partition {} after order {}", message.index,
+                               message.partition, hosted.state.num_orders()));
+  send(from, message.partition, {.kind = Kind::logged, .index = message.index});
+  if (next && message.kind != Kind::copied) hosted.state.apply(message);
+}
+
+void ServerState::on_logged(Hosted& hosted, const Message& message, int from) {
+  const PartitionView& now = view_.partitions[message.partition];
+  if (from != follower_of(now)) return;
+  if (from == now.joining && hosted.copied_at >= 0 && message.index >= hosted.copied_at) {
+    if (!hosted.follows) hosted.synced_at = hosted.last_index;
+    hosted.follows = true;
+    if (message.index >= hosted.synced_at)
+      send(Peer{}, message.partition, {.kind = Kind::synced, .sequence = from});
+  }
+  carry_out_up_to(hosted, message.index);
+}
+
+// ---- the log ----
+
+bool ServerState::waits_for_log(const Hosted& hosted, int partition) const {
+  return view_.partitions[partition].backup >= 0 || hosted.follows;
+}
+
+void ServerState::submit(Hosted& hosted, Message order) {
+  const int partition = order.partition;
+  const PartitionView& now = view_.partitions[partition];
+  order.index = ++hosted.last_index;
+  if (now.backup >= 0)
+    send(server_peer(now.backup), partition, order);
+  else if (hosted.copied_at >= 0)
+    send(server_peer(now.joining), partition, order);
+  hosted.unlogged.push_back(std::move(order));
+  if (!waits_for_log(hosted, partition)) carry_out_up_to(hosted, hosted.last_index);
+}
+
+void ServerState::carry_out_up_to(Hosted& hosted, int64_t index) {
+  while (!hosted.unlogged.empty() && hosted.unlogged.front().index <= index) {
+    const Message order = std::move(hosted.unlogged.front());
+    hosted.unlogged.pop_front();
+    carry_out(hosted, order);
+  }
+}
+
+void ServerState::carry_out(Hosted& hosted, const Message& order) {
+  const int partition = order.partition;
+  for (Settled& push : hosted.state.apply(order))
+    send(worker_peer(push.worker), partition,
+         {.kind = Kind::settled,
+          .flags = push.flags,
+          .worker = push.worker,
+          .piece = push.piece,
+          .sequence = push.sequence,
+          .version = push.version,
+          .text = std::move(push.text)});
+  if (order.kind == Kind::hello) {
+    send(worker_peer(order.worker), partition,
+         {.kind = Kind::welcome,
+          .worker = order.worker,
+          .sequence = hosted.state.last_sequence(order.worker),
+          .version = hosted.state.assigned() ? 1 : 0});
+    log_leavers(hosted, partition);
+  }
+  if (order.kind == Kind::pull)
+    send_parameters(hosted, partition, order.piece, {order.worker, order.step});
+  grant_wishes(hosted, partition);
+}
+
+void ServerState::grant_wishes(Hosted& hosted, int partition) {
+  const bool logs_pulls = hosted.state.registered() && hosted.state.spec().delay_compensation > 0;
+  std::vector<std::pair<int, Wish>> granted;
+  for (auto& [piece, wishes] : hosted.wishes)
+    std::erase_if(wishes, [&](const Wish& wish) {
+      if (wish.index > hosted.state.num_orders() || !hosted.state.may_pull(piece, wish.step))
+        return false;
+      granted.emplace_back(piece, wish);
+      return true;
+    });
+  for (const auto& [piece, wish] : granted) {
+    if (logs_pulls)
+      submit(hosted, {.kind = Kind::pull,
+                      .partition = partition,
+                      .worker = wish.worker,
+                      .piece = piece,
+                      .step = wish.step});
+    else
+      send_parameters(hosted, partition, piece, wish);
+  }
+}
+
+void ServerState::send_parameters(const Hosted& hosted, int partition, int number,
+                                  const Wish& wish) {
+  const DensePiece& piece = hosted.state.piece(number);
+  send(worker_peer(wish.worker), partition,
+       {.kind = Kind::parameters,
+        .worker = wish.worker,
+        .piece = number,
+        .step = wish.step,
+        .version = piece.version(),
+        .payload = piece.parameters()});
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,106 @@
+/// ServerState: what a parameter server decides: which orders enter the log of a partition, who is
+/// told what, and who waits. Pure: no sockets, no clock; server.h carries it out.
+///
+/// An order is carried out once the partition's backup has it in its log, and nothing leaves
+/// before: what a worker was told survives the loss of any one server.
+/// docs/design/parameter_server.md. Thread rule: one thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tutti/ps/partition_state.h"
+#include "tutti/ps/view.h"
+
+namespace tutti::ps {
+
+/// Whom a message comes from or goes to.
+struct Peer {
+  enum class Kind : uint8_t { view_service, server, worker };
+  Kind kind = Kind::view_service;
+  int number = 0;  ///< of the server or worker
+  auto operator<=>(const Peer&) const = default;
+};
+
+class ServerState {
+ public:
+  /// `send` is called from within the calls below, for each message as it is decided; messages to
+  /// one peer keep their order. It may drop what cannot be delivered.
+  using Send = std::function<void(Peer, Message)>;
+  ServerState(int server, Compute compute, Send send);
+
+  /// The next message of a peer. Throws Mismatch when the peer breaks the rules: its connection is
+  /// then to be ended. Any other Error ends the server.
+  void on_message(Peer from, Message message);
+  /// A new view; older ones change nothing.
+  void on_view(const View& view);
+  /// A worker's or server's connection is there, or is gone.
+  void on_connected(Peer peer);
+  void on_closed(Peer peer, const std::string& how);
+
+  const View& view() const noexcept { return view_; }
+  int server() const noexcept { return server_; }
+  /// Why this server has to end: it was replaced, or the job failed; "": it has not.
+  const std::string& over() const noexcept { return over_; }
+  /// Servers that this one has to be connected to, since it sends them its logs.
+  std::vector<int> followers() const;
+  /// Partitions that it has now, as primary or not.
+  std::vector<int> partitions() const;
+  const PartitionState& partition(int number) const { return hosted_.at(number).state; }
+
+ private:
+  struct Wish {  // a pull that waits
+    int worker = 0;
+    int64_t step = 0;
+    int64_t index = 0;  // not before this order is carried out: the worker's own push
+  };
+  struct Hosted {
+    explicit Hosted(PartitionState made) : state(std::move(made)) {}
+    PartitionState state;
+    std::deque<Message> unlogged;  // orders that the follower has yet to confirm
+    int64_t last_index = 0;        // of the log
+    // The follower is a joining server: it was sent all up to here (-1: not yet) ...
+    int64_t copied_at = -1;
+    // ... has got it, so that its log is waited for; and with this index it has all.
+    bool follows = false;
+    int64_t synced_at = -1;
+    std::map<int, std::vector<Wish>> wishes;  // by piece
+  };
+
+  bool is_primary(int partition) const;
+  Hosted& host(int partition);
+  void from_worker(const Message& message, Peer from);
+  void from_server(Message message, Peer from);
+  void take_push(Hosted& hosted, Message push);
+  void take_wish(Hosted& hosted, const Message& request);
+  static const Message* unlogged_push(const Hosted& hosted, int worker, int64_t sequence);
+  void on_logged(Hosted& hosted, const Message& message, int from);
+
+  void submit(Hosted& hosted, Message order);
+  bool waits_for_log(const Hosted& hosted, int partition) const;
+  void carry_out_up_to(Hosted& hosted, int64_t index);
+  void carry_out(Hosted& hosted, const Message& order);
+  void grant_wishes(Hosted& hosted, int partition);
+  void send_parameters(const Hosted& hosted, int partition, int piece, const Wish& wish);
+
+  void take_role(int partition, const PartitionView& before);
+  void lead(Hosted& hosted, int partition, const PartitionView& before);
+  void send_log(Hosted& hosted, int partition);
+  void log_leavers(Hosted& hosted, int partition);
+  void send(Peer to, int partition, Message message);
+
+  const int server_;
+  const Compute compute_;
+  const Send send_;
+  View view_;
+  std::set<Peer> connected_;
+  std::map<int, Hosted> hosted_;                 // by partition
+  std::vector<std::pair<Peer, Message>> early_;  // of views that have not come yet
+  std::string over_;
+};
+
+}  // namespace tutti::ps

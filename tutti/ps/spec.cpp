@@ -1,0 +1,276 @@
+#include "tutti/ps/spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <type_traits>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+
+namespace tutti::ps {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kAlign = 64;
+constexpr int64_t kGrid = 1024;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// A shard in elements, not rows.
+Segment whole_of(const Shard& shard, const Variable& variable) {
+  const int64_t rows = variable.shape.empty() ? 1 : variable.shape.front();
+  const int64_t width = rows == 0 ? 0 : variable.num_elements() / rows;
+  return {shard.variable, shard.rows.begin * width, shard.rows.end * width, 0};
+}
+
+// Puts segments into pieces of one partition and dtype.
+class Packer {
+ public:
+  Packer(std::vector<Piece>& pieces, int64_t piece_bytes)
+      : pieces_(pieces), piece_bytes_(piece_bytes) {}
+
+  void add(int partition, DType dtype, Segment segment) {
+    const int64_t most = std::max(kGrid, piece_bytes_ / size_of(dtype) / kGrid * kGrid);
+    while (segment.count() > 0) {
+      const int64_t count = std::min(most, segment.count());
+      put(partition, dtype, {segment.variable, segment.begin, segment.begin + count, 0});
+      segment.begin += count;
+    }
+  }
+
+ private:
+  void put(int partition, DType dtype, Segment segment) {
+    const int64_t bytes = segment.count() * size_of(dtype);
+    auto [open, fresh] = open_.try_emplace({partition, dtype}, pieces_.size());
+    if (!fresh && pieces_[open->second].num_bytes + bytes > piece_bytes_) {
+      open->second = pieces_.size();
+      fresh = true;
+    }
+    if (fresh) pieces_.push_back({.partition = partition, .dtype = dtype});
+    Piece& piece = pieces_[open->second];
+    segment.offset_bytes = piece.num_bytes;
+    piece.segments.push_back(segment);
+    piece.num_bytes += aligned(bytes);
+  }
+
+  std::vector<Piece>& pieces_;
+  const int64_t piece_bytes_;
+  std::map<std::pair<int, DType>, size_t> open_;  // piece that still takes some
+};
+
+// The fields of each rule, by name: the two directions and the comparison use them alike.
+template <class Visit>
+void visit_fields(optim::SgdOptions& o, Visit&& visit) {
+  visit("learning_rate", o.learning_rate);
+  visit("momentum", o.momentum);
+  visit("nesterov", o.nesterov);
+  visit("weight_decay", o.weight_decay);
+}
+template <class Adam, class Visit>
+  requires std::is_same_v<Adam, optim::AdamOptions> || std::is_same_v<Adam, optim::AdamWOptions>
+void visit_fields(Adam& o, Visit&& visit) {
+  visit("learning_rate", o.learning_rate);
+  visit("beta1", o.beta1);
+  visit("beta2", o.beta2);
+  visit("epsilon", o.epsilon);
+  visit("weight_decay", o.weight_decay);
+}
+template <class Visit>
+void visit_fields(optim::AdagradOptions& o, Visit&& visit) {
+  visit("learning_rate", o.learning_rate);
+  visit("initial_accumulator", o.initial_accumulator);
+  visit("epsilon", o.epsilon);
+  visit("weight_decay", o.weight_decay);
+}
+template <class Visit>
+void visit_fields(optim::FtrlOptions& o, Visit&& visit) {
+  visit("learning_rate", o.learning_rate);
+  visit("beta", o.beta);
+  visit("l1", o.l1);
+  visit("l2", o.l2);
+  visit("initial_accumulator", o.initial_accumulator);
+}
+
+json to_json(const optim::Rule& rule) {
+  json fields = {{"name", rule.name()}};
+  auto options = rule.options();
+  std::visit(
+      [&](auto& o) {
+        visit_fields(o, [&](const char* name, auto& value) { fields[name] = value; });
+      },
+      options);
+  return fields;
+}
+
+optim::Rule rule_from(const json& fields) {
+  auto options = optim::rule_by_name(fields.at("name").get<std::string>()).options();
+  std::visit(
+      [&](auto& o) {
+        visit_fields(o, [&](const char* name, auto& value) { fields.at(name).get_to(value); });
+      },
+      options);
+  return optim::Rule(options);
+}
+
+json to_json(const Spec& spec) {
+  json text;
+  text["optimizer"] = to_json(spec.rule);
+  text["staleness"] = spec.staleness.text();
+  text["workers"] = spec.num_workers;
+  text["reduction shape"] = spec.shape.to_string();
+  text["drop_slowest"] = spec.drop_slowest;
+  text["scale_by_staleness"] = spec.scale_by_staleness;
+  text["delay_compensation"] = spec.delay_compensation;
+  text["stop_if_not_finite"] = spec.stop_if_not_finite;
+  text["partitions"] = spec.num_partitions;
+  for (const Variable& variable : spec.variables)
+    text["variables"].push_back({variable.name, static_cast<int>(variable.dtype), variable.shape});
+  for (const Piece& piece : spec.pieces) {
+    json segments = json::array();
+    for (const Segment& segment : piece.segments)
+      segments.push_back({segment.variable, segment.begin, segment.end, segment.offset_bytes});
+    text["pieces"].push_back(
+        {piece.partition, static_cast<int>(piece.dtype), piece.num_bytes, segments});
+  }
+  return text;
+}
+
+DType dtype_from(const json& number) {
+  const int value = number.get<int>();
+  if (value != static_cast<int>(DType::float32) && value != static_cast<int>(DType::float64))
+    throw Error(fmt::format("dtype number {}: expected float32 or float64", value));
+  return static_cast<DType>(value);
+}
+
+Spec read(const json& text) {
+  Spec spec{.rule = rule_from(text.at("optimizer"))};
+  spec.staleness = Staleness::parse(text.at("staleness").get<std::string>(), "staleness");
+  spec.num_workers = text.at("workers");
+  spec.shape = ReductionShape::parse(text.at("reduction shape").get<std::string>());
+  spec.drop_slowest = text.at("drop_slowest");
+  spec.scale_by_staleness = text.at("scale_by_staleness");
+  spec.delay_compensation = text.at("delay_compensation");
+  spec.stop_if_not_finite = text.at("stop_if_not_finite");
+  spec.num_partitions = text.at("partitions");
+  for (const json& variable : text.value("variables", json::array()))
+    spec.variables.push_back({variable.at(0), variable.at(2), dtype_from(variable.at(1))});
+  for (const json& piece : text.value("pieces", json::array())) {
+    Piece& made = spec.pieces.emplace_back();
+    made.partition = piece.at(0);
+    made.dtype = dtype_from(piece.at(1));
+    made.num_bytes = piece.at(2);
+    for (const json& segment : piece.at(3))
+      made.segments.push_back({segment.at(0), segment.at(1), segment.at(2), segment.at(3)});
+  }
+  return spec;
+}
+
+void check_segment(const Spec& spec, const Piece& piece, const Segment& segment) {
+  const bool known =
+      segment.variable >= 0 && segment.variable < static_cast<int>(spec.variables.size());
+  if (!known || segment.begin < 0 || segment.end <= segment.begin ||
+      segment.end > spec.variables[segment.variable].num_elements() ||
+      spec.variables[segment.variable].dtype != piece.dtype || segment.offset_bytes < 0 ||
+      segment.offset_bytes % kAlign != 0 ||
+      segment.offset_bytes > piece.num_bytes - segment.count() * size_of(piece.dtype))
+    throw UsageError(fmt::format("a piece has elements [{}, {}) of variable {} at byte {}",
+                                 segment.begin, segment.end, segment.variable,
+                                 segment.offset_bytes));
+}
+
+std::string words_of(const Variable& variable) {
+  return fmt::format("\"{}\" {} [{}]", variable.name, name_of(variable.dtype),
+                     fmt::join(variable.shape, ", "));
+}
+
+std::string variable_difference(const Spec& mine, const Spec& other) {
+  const size_t count = std::min(mine.variables.size(), other.variables.size());
+  for (size_t i = 0; i < count; ++i)
+    if (!(mine.variables[i] == other.variables[i]))
+      return fmt::format("variable {} is {}, not {}", i, words_of(mine.variables[i]),
+                         words_of(other.variables[i]));
+  return fmt::format("it has {} variables, not {}", mine.variables.size(), other.variables.size());
+}
+
+}  // namespace
+
+std::vector<Piece> pieces_of(const std::vector<Variable>& variables, const Placement& placement,
+                             int64_t piece_bytes) {
+  if (piece_bytes < 1) throw UsageError(fmt::format("pieces of {} bytes", piece_bytes));
+  std::vector<Piece> pieces;
+  Packer packer(pieces, piece_bytes);
+  for (const Shard& shard : placement.shards) {
+    const Variable& variable = variables.at(shard.variable);
+    packer.add(shard.server, variable.dtype, whole_of(shard, variable));
+  }
+  return pieces;
+}
+
+void check(const Spec& spec) {
+  const auto in_range = [](const char* field, double value, double low, double high) {
+    if (!(value >= low && value <= high))
+      throw UsageError(fmt::format("{} is {}; expected {} to {}", field, value, low, high));
+  };
+  in_range("the number of workers", spec.num_workers, 1, 1 << 20);
+  in_range("the number of partitions", spec.num_partitions, 1, 1 << 20);
+  in_range("drop_slowest", spec.drop_slowest, 0, spec.num_workers - 1);
+  in_range("delay_compensation", spec.delay_compensation, 0, 1e30);
+  if (spec.drop_slowest > 0 && !spec.staleness.synchronous())
+    throw UsageError(
+        fmt::format("drop_slowest {} with staleness {}: only synchronous steps wait "
+                    "for all, so only there can somebody be left out",
+                    spec.drop_slowest, spec.staleness.text()));
+  if ((spec.scale_by_staleness || spec.delay_compensation > 0) && spec.staleness.synchronous())
+    throw UsageError("gradients of synchronous steps are never stale: nothing to scale or correct");
+  for (const Variable& variable : spec.variables)
+    if (variable.dtype != DType::float32 && variable.dtype != DType::float64)
+      throw UsageError(fmt::format("variable \"{}\" is {}; servers train float32 and float64",
+                                   variable.name, name_of(variable.dtype)));
+  for (const Piece& piece : spec.pieces) {
+    in_range("the partition of a piece", piece.partition, 0, spec.num_partitions - 1);
+    int64_t end = 0;
+    for (const Segment& segment : piece.segments) {
+      check_segment(spec, piece, segment);
+      if (segment.offset_bytes < end) throw UsageError("segments of a piece overlap");
+      end = segment.offset_bytes + segment.count() * size_of(piece.dtype);
+    }
+  }
+}
+
+std::string to_text(const Spec& spec) { return to_json(spec).dump(); }
+
+Spec spec_from(std::string_view text) {
+  try {
+    Spec spec = read(json::parse(text));
+    check(spec);
+    return spec;
+  } catch (const json::exception& error) {
+    throw Error(fmt::format("a specification of a job cannot be read: {}", error.what()));
+  }
+}
+
+std::string difference(const Spec& mine, const Spec& other) {
+  if (mine.variables != other.variables) return variable_difference(mine, other);
+  json a = to_json(mine);
+  json b = to_json(other);
+  for (const auto& [field, value] : a["optimizer"].items())
+    if (b["optimizer"].value(field, json()) != value)
+      return fmt::format("the optimizer has {} {}, not {}", field, value.dump(),
+                         b["optimizer"].value(field, json()).dump());
+  for (const char* later : {"optimizer", "variables", "pieces"}) {
+    a.erase(later);
+    b.erase(later);
+  }
+  for (const auto& [field, value] : a.items())
+    if (b[field] != value)
+      return fmt::format("{} is {}, not {}", field, value.dump(), b[field].dump());
+  return mine.pieces == other.pieces ? "" : "its variables are placed in another way";
+}
+
+}  // namespace tutti::ps

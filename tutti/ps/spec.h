@@ -1,0 +1,76 @@
+/// Spec: what all workers of a job train by, as they register it with the servers.
+///
+/// Every worker computes the same one; a server compares them, so that workers that disagree are
+/// told so before the first step. Thread rule: plain values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/base/reduction_shape.h"
+#include "tutti/optim/rule.h"
+#include "tutti/ps/placement.h"
+#include "tutti/ps/staleness.h"
+
+namespace tutti::ps {
+
+/// Elements [begin, end) of a variable, inside a piece.
+struct Segment {
+  int variable = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t offset_bytes = 0;  ///< in the piece, a multiple of 64
+
+  int64_t count() const noexcept { return end - begin; }
+  bool operator==(const Segment&) const = default;
+};
+
+/// What is pushed, pulled, updated and handed on as one: some segments of one partition and one
+/// dtype.
+struct Piece {
+  int partition = 0;
+  DType dtype = DType::float32;
+  std::vector<Segment> segments;  ///< by variable, then by element
+  int64_t num_bytes = 0;
+
+  bool operator==(const Piece&) const = default;
+};
+
+/// Pieces of about `piece_bytes`, in the order in which a forward pass first uses them: their
+/// numbers are their priorities. Large shards are cut at multiples of 1,024 elements, small ones
+/// share a piece. Partition p is what the placement gives to server p.
+std::vector<Piece> pieces_of(const std::vector<Variable>& variables, const Placement& placement,
+                             int64_t piece_bytes = 4 << 20);
+
+struct Spec {
+  std::vector<Variable> variables;  ///< float32 or float64
+  std::vector<Piece> pieces;
+  int num_partitions = 1;
+  optim::Rule rule = optim::sgd();
+  Staleness staleness;
+  int num_workers = 1;
+  ReductionShape shape = ReductionShape::flat(1);  ///< of the replicas of all workers
+  /// Synchronous: a step counts once all workers but so many have pushed; the late are left out
+  /// and the sum is scaled up to all (Chen et al. 2016, arXiv:1604.00981).
+  int drop_slowest = 0;
+  /// Not synchronous: a gradient of staleness t counts 1 / t (Zhang et al. 2016, arXiv:1511.05950).
+  bool scale_by_staleness = false;
+  /// Not synchronous: lambda of DC-ASGD (Zheng et al. 2017, arXiv:1609.08326); 0: off.
+  double delay_compensation = 0;
+  bool stop_if_not_finite = true;  ///< else such gradients are left out and counted
+};
+
+/// Throws UsageError, naming the field, for what cannot be trained by.
+void check(const Spec& spec);
+
+/// Text that spec_from() reads; equal specs give equal texts.
+std::string to_text(const Spec& spec);
+/// Throws Error for a text that is none.
+Spec spec_from(std::string_view text);
+
+/// Where two specs differ first, for people: "the optimizer is adam, not sgd". "" when they agree.
+std::string difference(const Spec& mine, const Spec& other);
+
+}  // namespace tutti::ps
