@@ -13,6 +13,7 @@
 #include "tutti/net/descriptor_channel.h"
 #include "tutti/net/handshake.h"
 #include "tutti/net/text_stream.h"
+#include "tutti/ps/message.h"
 
 namespace tutti::test {
 namespace {
@@ -123,6 +124,25 @@ void tcp_frame(std::string_view bytes) {
   promise(std::equal(given.begin(), given.end(), again));
 }
 
+/// Head and text of a parameter server's frame.
+void ps_frame(std::string_view bytes) {
+  constexpr uint64_t kMostPayload = 1 << 20;
+  const auto all = std::as_bytes(std::span(bytes));
+  if (all.size() < ps::kHeadBytes) return;
+  ps::Message message;
+  const auto head = all.first<ps::kHeadBytes>();
+  const ps::FrameHead frame = ps::decode_head(head, kMostPayload, message);
+  promise(frame.payload_bytes <= kMostPayload && frame.text_bytes <= ps::kMaxTextBytes);
+  promise(!ps::name_of(message.kind).empty());
+  const auto again = ps::encode_head(message, frame);
+  promise(std::equal(head.begin(), head.end(), again.begin()));
+  const std::string_view text = bytes.substr(ps::kHeadBytes);
+  ps::decode_text(text, message);
+  promise(message.text.size() <= text.size());
+  const bool nothing = message.text.empty() && message.parts.empty();
+  promise(nothing || ps::encode_text(message) == text);
+}
+
 struct Parser {
   std::string_view name;
   void (*run)(std::string_view);
@@ -140,6 +160,7 @@ constexpr std::array kParsers = {
     Parser{"descriptor-channel", descriptor_channel},
     Parser{"text-stream", text_stream},
     Parser{"tcp-frame", tcp_frame},
+    Parser{"ps-frame", ps_frame},
 };
 
 }  // namespace

@@ -66,6 +66,8 @@ class ClientState {
   int64_t num_unsettled() const noexcept;
   /// Asks the servers whom the parameters that have not come wait for; then words() knows.
   void ask_who();
+  /// Asks for the counts of a partition, which its server sends as a message.
+  void ask_counts(int partition) { send(partition, {.kind = Message::Kind::counts}); }
   /// What it waits for: "piece 3 of server 1 (host b, pid 77): worker 2 (host c, pid 9)".
   std::string words() const;
 

@@ -14,9 +14,9 @@ constexpr uint32_t kMostParts = 1 << 16;
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
 constexpr std::string_view kNames[] = {
-    "hello",   "assign", "push",    "pull",     "welcome",  "refused", "settled", "parameters",
-    "waiting", "leave",  "logged",  "copying",  "chunk",    "copied",  "join",    "joined",
-    "view",    "synced", "suspect", "progress", "finished", "released"};
+    "hello",  "assign",  "push",   "pull",    "welcome",  "refused",  "settled", "parameters",
+    "counts", "waiting", "leave",  "logged",  "copying",  "chunk",    "copied",  "join",
+    "joined", "view",    "synced", "suspect", "progress", "finished", "mapped",  "released"};
 constexpr auto kLastKind = Message::Kind::released;
 static_assert(std::size(kNames) == static_cast<size_t>(kLastKind) + 1);
 
@@ -43,6 +43,7 @@ class Reader {
     return value;
   }
   void take(void* to, size_t bytes) {
+    if (bytes == 0) return;
     if (bytes > from_.size()) throw Error("a frame of a parameter server ends too early");
     std::memcpy(to, from_.data(), bytes);
     from_ = from_.subspan(bytes);

@@ -48,6 +48,7 @@ struct Message {
     refused,     ///< `text` says why; the worker is to give up
     settled,     ///< its push `sequence` is through: `flags`; `version` of the piece after it
     parameters,  ///< `payload`: those of `piece`, of `version`
+    counts,      ///< asks; answers: `text` has the partition's counts (partition_state.h)
     waiting,     ///< its pull of `piece` for `step` waits for the workers in `text`
     // Between the primary of a partition and its backup. Orders (hello, assign, push, pull, leave)
     // go on as they are, with their place in the log in `index`.
@@ -64,6 +65,7 @@ struct Message {
     suspect,   ///< primary of `partition`: its backup, server `sequence`, does not answer; `text`
     progress,  ///< both: still there; a process's `text` says what it did last
     finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed
+    mapped,    ///< of Streams alone: your memory can be read here
     released,  ///< of FrameStream alone: the payload at `index` of your memory is not read any more
   };
   /// Bits of `flags`.

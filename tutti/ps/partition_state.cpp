@@ -44,6 +44,24 @@ std::vector<const std::byte*> data_of_parts(const Message& push, int64_t num_byt
   return data;
 }
 
+std::string to_text(const PartitionCounts& counts) {
+  json bins = json::array();
+  for (const auto& [staleness, updates] : counts.staleness.bins())
+    bins.push_back({staleness, updates});
+  return json{counts.pushes, counts.updates, counts.dropped, counts.not_finite, bins}.dump();
+}
+
+PartitionCounts counts_from(std::string_view text) {
+  try {
+    const json list = json::parse(text);
+    PartitionCounts counts{list.at(0), list.at(1), list.at(2), list.at(3), {}};
+    for (const json& bin : list.at(4)) counts.staleness.add(bin.at(0), bin.at(1));
+    return counts;
+  } catch (const json::exception& error) {
+    throw Error(fmt::format("counts of a partition cannot be read: {}", error.what()));
+  }
+}
+
 PartitionState::PartitionState(int partition, Compute compute)
     : partition_(partition), compute_(std::move(compute)) {}
 
@@ -76,6 +94,7 @@ std::string PartitionState::objection(const Message& request) const {
                          differs);
     }
     if (!registered()) return "no worker has registered yet";
+    if (request.kind == Kind::counts) return "";
     const DensePiece& wanted = piece(request.piece);
     if (request.kind == Kind::assign && request.payload.size() != wanted.num_bytes())
       return fmt::format("worker {} gives {} bytes for piece {}, which has {}", request.worker,
@@ -280,9 +299,7 @@ std::string PartitionState::rest() const {
   text["orders"] = num_orders_;
   text["unassigned"] = unassigned_;
   for (const auto& [worker, sequence] : sequences_) text["sequences"].push_back({worker, sequence});
-  text["counts"] = {counts_.pushes, counts_.updates, counts_.dropped, counts_.not_finite};
-  for (const auto& [staleness, updates] : counts_.staleness.bins())
-    text["staleness"].push_back({staleness, updates});
+  text["counts"] = to_text(counts_);
   for (int worker = 0; worker < spec_->num_workers; ++worker)
     if (gate_->is_here(worker)) text["clocks"].push_back({worker, gate_->steps_of(worker)});
   text["slowest"] = gate_->slowest();
@@ -295,9 +312,7 @@ void PartitionState::restore_rest(std::string_view bytes) {
   num_orders_ = text.at("orders");
   unassigned_ = text.at("unassigned").get<std::set<int>>();
   for (const json& entry : list("sequences")) sequences_[entry.at(0)] = entry.at(1);
-  const json& counts = text.at("counts");
-  counts_ = {counts.at(0), counts.at(1), counts.at(2), counts.at(3), {}};
-  for (const json& entry : list("staleness")) counts_.staleness.add(entry.at(0), entry.at(1));
+  counts_ = counts_from(text.at("counts").get<std::string>());
   std::map<int, int64_t> clocks;
   for (const json& entry : list("clocks")) clocks[entry.at(0)] = entry.at(1);
   gate_->restore(clocks, text.at("slowest"));

@@ -35,6 +35,10 @@ struct PartitionCounts {
   StalenessHistogram staleness;
 };
 
+/// Text, and back. Throws Error for a text that is none.
+std::string to_text(const PartitionCounts& counts);
+PartitionCounts counts_from(std::string_view text);
+
 class PartitionState {
  public:
   PartitionState(int partition, Compute compute);

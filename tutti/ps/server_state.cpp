@@ -156,10 +156,12 @@ void ServerState::on_message(Peer from, Message message) {
   if (message.partition < 0 || message.partition >= static_cast<int>(view_.partitions.size()))
     throw Mismatch(fmt::format("a {} for partition {} of {}", name_of(message.kind),
                                message.partition, view_.partitions.size()));
-  if (from.kind == Peer::Kind::worker)
-    from_worker(message, from);
-  else
-    from_server(std::move(message), from);
+  switch (from.kind) {
+    case Peer::Kind::worker: from_worker(message, from); break;
+    case Peer::Kind::primary: from_primary(std::move(message), from); break;
+    case Peer::Kind::server: from_follower(message, from.number); break;
+    case Peer::Kind::view_service: break;
+  }
 }
 
 void ServerState::from_worker(const Message& message, Peer from) {
@@ -183,6 +185,9 @@ void ServerState::from_worker(const Message& message, Peer from) {
     case Kind::assign: submit(hosted, message); break;
     case Kind::push: take_push(hosted, message); break;
     case Kind::pull: take_wish(hosted, message); break;
+    case Kind::counts:
+      send(from, message.partition, {.kind = Kind::counts, .text = to_text(hosted.state.counts())});
+      break;
     default: throw Mismatch(fmt::format("a {} of a worker", name_of(message.kind)));
   }
 }
@@ -247,12 +252,8 @@ void ServerState::take_wish(Hosted& hosted, const Message& request) {
         .text = fmt::format("{}", fmt::join(names, "; "))});
 }
 
-void ServerState::from_server(Message message, Peer from) {
+void ServerState::from_primary(Message message, Peer from) {
   const PartitionView& now = view_.partitions[message.partition];
-  if (message.kind == Kind::logged) {
-    if (is_primary(message.partition)) on_logged(host(message.partition), message, from.number);
-    return;
-  }
   if (from.number != now.primary || (now.backup != server_ && now.joining != server_)) {
     // It was replaced and does not know yet, or this server was.
     send(from, message.partition, {.kind = Kind::view, .text = to_text(view_)});
@@ -273,9 +274,12 @@ void ServerState::from_server(Message message, Peer from) {
   if (next && message.kind != Kind::copied) hosted.state.apply(message);
 }
 
-void ServerState::on_logged(Hosted& hosted, const Message& message, int from) {
+void ServerState::from_follower(const Message& message, int from) {
   const PartitionView& now = view_.partitions[message.partition];
-  if (from != follower_of(now)) return;
+  if (message.kind != Kind::logged)
+    throw Mismatch(fmt::format("server {} answers with a {}", from, name_of(message.kind)));
+  if (!is_primary(message.partition) || from != follower_of(now)) return;
+  Hosted& hosted = host(message.partition);
   if (from == now.joining && hosted.copied_at >= 0 && message.index >= hosted.copied_at) {
     if (!hosted.follows) hosted.synced_at = hosted.last_index;
     hosted.follows = true;

@@ -18,9 +18,15 @@
 
 namespace tutti::ps {
 
-/// Whom a message comes from or goes to.
+/// Whom a message comes from or goes to, and over which connection: two servers that follow each
+/// other have two.
 struct Peer {
-  enum class Kind : uint8_t { view_service, server, worker };
+  enum class Kind : uint8_t {
+    view_service,
+    server,   ///< of a worker; of a primary, where it sends its log
+    primary,  ///< of a server that gets a log
+    worker,
+  };
   Kind kind = Kind::view_service;
   int number = 0;  ///< of the server or worker
   auto operator<=>(const Peer&) const = default;
@@ -74,11 +80,11 @@ class ServerState {
   bool is_primary(int partition) const;
   Hosted& host(int partition);
   void from_worker(const Message& message, Peer from);
-  void from_server(Message message, Peer from);
+  void from_primary(Message message, Peer from);
   void take_push(Hosted& hosted, Message push);
   void take_wish(Hosted& hosted, const Message& request);
   static const Message* unlogged_push(const Hosted& hosted, int worker, int64_t sequence);
-  void on_logged(Hosted& hosted, const Message& message, int from);
+  void from_follower(const Message& message, int from);
 
   void submit(Hosted& hosted, Message order);
   bool waits_for_log(const Hosted& hosted, int partition) const;

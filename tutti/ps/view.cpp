@@ -31,7 +31,7 @@ void add_losses(const std::vector<ProcessView>& before, const std::vector<Proces
     const bool was = i < before.size() && before[i].alive;
     if (was && !after[i].alive)
       lines.push_back(fmt::format("{} {}", after[i].name, after[i].ending));
-    if (!was && after[i].alive && before.size() > 0) lines.push_back(after[i].name + " has come");
+    if (!was && after[i].alive) lines.push_back(after[i].name + " has come");
   }
 }
 
@@ -68,6 +68,7 @@ View view_from(std::string_view text) {
 }
 
 std::vector<std::string> changes(const View& before, const View& after) {
+  if (before.number == 0) return {};
   std::vector<std::string> lines;
   add_losses(before.servers, after.servers, lines);
   add_losses(before.workers, after.workers, lines);
@@ -97,10 +98,10 @@ ViewState::ViewState(int num_servers, int num_workers, bool backups)
   view_.partitions.resize(num_servers);
 }
 
-int ViewState::add_server(const std::string& name, const std::string& address, int wanted) {
+int ViewState::add_server(const std::string& process, const std::string& address, int wanted) {
   auto& servers = view_.servers;
   if (wanted >= num_servers_ || (wanted >= 0 && !servers[wanted].name.empty()))
-    throw UsageError(fmt::format("{} wants to be server {}: {}", name, wanted,
+    throw UsageError(fmt::format("{} wants to be server {}: {}", process, wanted,
                                  wanted >= num_servers_
                                      ? fmt::format("there are {}, from 0 on", num_servers_)
                                      : "that is " + servers[wanted].name));
@@ -109,7 +110,7 @@ int ViewState::add_server(const std::string& name, const std::string& address, i
     wanted = static_cast<int>(free - servers.begin());
     if (free == servers.end()) servers.emplace_back();
   }
-  servers[wanted] = {name, address, true, ""};
+  servers[wanted] = {fmt::format("server {} ({})", wanted, process), address, true, ""};
   const auto before = view_.partitions;
   if (begun())
     publish(before);
@@ -128,14 +129,14 @@ void ViewState::begin_if_all_here() {
   publish(before);
 }
 
-void ViewState::add_worker(int worker, const std::string& name) {
+void ViewState::add_worker(int worker, const std::string& process) {
   if (worker < 0 || worker >= static_cast<int>(view_.workers.size()))
     throw UsageError(
         fmt::format("worker {}: there are {}, from 0 on", worker, view_.workers.size()));
   ProcessView& place = view_.workers[worker];
   if (place.alive)
     throw UsageError(fmt::format("worker {} is there already: {}", worker, place.name));
-  place = {name, "", true, ""};
+  place = {fmt::format("worker {} ({})", worker, process), "", true, ""};
   if (begun()) publish(view_.partitions);
 }
 

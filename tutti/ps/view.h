@@ -56,11 +56,12 @@ class ViewState {
   /// next server's; with one server there are none.
   ViewState(int num_servers, int num_workers, bool backups = true);
 
-  /// A server comes, also later to replace one. `wanted`: its number among the first; -1: any.
-  /// Returns the number. Throws UsageError when it is taken or beyond the first.
-  int add_server(const std::string& name, const std::string& address, int wanted = -1);
+  /// A server comes, also later to replace one. `process`: "host b, pid 77". `wanted`: its number
+  /// among the first; -1: any. Returns the number. Throws UsageError when it is taken or beyond the
+  /// first.
+  int add_server(const std::string& process, const std::string& address, int wanted = -1);
   /// Throws UsageError for a worker that is alive or a number beyond num_workers.
-  void add_worker(int worker, const std::string& name);
+  void add_worker(int worker, const std::string& process);
 
   /// Somebody is gone; `ending` is a predicate: "was killed by SIGKILL". Idempotent.
   void lose_server(int server, const std::string& ending);

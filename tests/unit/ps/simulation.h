@@ -102,6 +102,8 @@ class Simulation {
   };
   using Ends = std::pair<Peer, Peer>;  // from, to
 
+  // The two ends of a connection between servers: whose log it is, and who follows.
+  static Peer primary_peer(int n) { return {Peer::Kind::primary, n}; }
   static Peer server_peer(int n) { return {Peer::Kind::server, n}; }
   static Peer worker_peer(int n) { return {Peer::Kind::worker, n}; }
 
@@ -112,7 +114,7 @@ class Simulation {
                     ServerState(number, Compute::plain(), [this, number](Peer to, Message message) {
                       put(server_peer(number), to, std::move(message));
                     })}));
-    views_.add_server(fmt::format("server {}", number), "", -1);
+    views_.add_server("simulated", "", -1);
     tell_views();
   }
 
@@ -132,7 +134,7 @@ class Simulation {
                              },
                              program_.initial),
                          0, false, std::vector<Bytes>(pieces), std::vector<int64_t>(pieces, -1)}));
-    views_.add_worker(number, fmt::format("worker {}", number));
+    views_.add_worker(number, "simulated");
     tell_views();
   }
 
@@ -149,6 +151,8 @@ class Simulation {
       if (servers_.at(from.number)->hears_views) to_service_[from].push_back(std::move(message));
       return;
     }
+    if (from.kind == Peer::Kind::server && to.kind == Peer::Kind::server)
+      from = primary_peer(from.number);
     const auto pipe = pipes_.find({from, to});
     if (pipe != pipes_.end()) pipe->second.messages.push_back(std::move(message));
   }
@@ -163,7 +167,7 @@ class Simulation {
   }
 
   void told_connected(Peer who, Peer other) {
-    if (who.kind == Peer::Kind::server)
+    if (who.kind != Peer::Kind::worker)
       servers_.at(who.number)->state.on_connected(other);
     else
       workers_.at(who.number)->state.on_connected(other.number);
@@ -178,7 +182,7 @@ class Simulation {
   }
 
   void told_closed(Peer who, Peer other) {
-    if (who.kind == Peer::Kind::server && servers_.contains(who.number))
+    if (who.kind != Peer::Kind::worker && servers_.contains(who.number))
       servers_.at(who.number)->state.on_closed(other, "closed its connection");
     if (who.kind == Peer::Kind::worker && workers_.contains(who.number))
       workers_.at(who.number)->state.on_closed(other.number);
@@ -212,7 +216,7 @@ class Simulation {
     }
     for (auto& [number, server] : servers_)
       for (const int follower : server->state.followers()) {
-        const Peer a = server_peer(number);
+        const Peer a = primary_peer(number);
         const Peer b = server_peer(follower);
         if (servers_.contains(follower) && !connected(a, b) && !cut_.contains({a, b}))
           moves.push_back([this, a, b] { connect(a, b); });
@@ -294,7 +298,7 @@ class Simulation {
     const Message message = std::move(pipes_.at(ends).messages.front());
     pipes_.at(ends).messages.pop_front();
     const auto& [from, to] = ends;
-    if (to.kind == Peer::Kind::server) {
+    if (to.kind != Peer::Kind::worker) {
       servers_.at(to.number)->state.on_message(from, message);
       return;
     }
@@ -359,6 +363,7 @@ class Simulation {
   void crash_server(int server, int& left) {
     --left;
     disconnect_all(server_peer(server));
+    disconnect_all(primary_peer(server));
     servers_.erase(server);
     ++gone_;
     views_.lose_server(server, "was killed");
@@ -381,7 +386,7 @@ class Simulation {
                     ServerState(number, Compute::plain(), [this, number](Peer to, Message message) {
                       put(server_peer(number), to, std::move(message));
                     })}));
-    views_.add_server(fmt::format("server {}", number), "", -1);
+    views_.add_server("simulated", "", -1);
     tell_views();
   }
 
@@ -404,19 +409,20 @@ class Simulation {
     std::advance(place, random_.below(pipes_.size()));
     const auto [a, b] = place->first;
     // Between servers a break is final: it is a cut.
-    if (a.kind == Peer::Kind::server && b.kind == Peer::Kind::server) return;
+    if (a.kind == Peer::Kind::primary || b.kind == Peer::Kind::primary) return;
     disconnect(a, b);
   }
 
   void cut_off(int server, int& left) {
     for (const int follower : servers_.at(server)->state.followers()) {
-      const Peer a = server_peer(server);
+      const Peer a = primary_peer(server);
       const Peer b = server_peer(follower);
       if (!connected(a, b)) continue;
       --left;
       cut_.insert({a, b});
-      cut_.insert({b, a});
+      cut_.insert({primary_peer(follower), server_peer(server)});
       disconnect(a, b);
+      disconnect(primary_peer(follower), server_peer(server));
       return;
     }
   }

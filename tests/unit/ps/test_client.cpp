@@ -1,0 +1,125 @@
+// Clients, servers and a view service of one process, over real connections.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <thread>
+
+#include "tutti/net/connect.h"
+#include "tutti/ps/client.h"
+#include "tutti/ps/server.h"
+#include "tutti/ps/view_service.h"
+
+namespace tutti::ps {
+namespace {
+
+constexpr int64_t kElements = 200'000;
+
+Spec spec_for(int servers, int workers, Staleness staleness) {
+  Spec spec{.rule = optim::sgd({.learning_rate = 1})};
+  spec.variables = {{"small", {10}, DType::float32}, {"large", {kElements}, DType::float32}};
+  PlacementOptions options{.num_servers = servers, .partitioner = Partitioner::fixed(servers)};
+  options.rules = {{"small", 0}};
+  spec.pieces = pieces_of(spec.variables, place(spec.variables, options), 256 << 10);
+  spec.num_partitions = servers;
+  spec.staleness = staleness;
+  spec.num_workers = workers;
+  spec.shape = ReductionShape::flat(workers);
+  return spec;
+}
+
+// A job whose servers are threads.
+class Job {
+ public:
+  Job(int servers, int workers)
+      : credentials_{Token::random(), "test", nullptr},
+        service_({.num_servers = servers, .num_workers = workers},
+                 *Address::from_number("127.0.0.1", 0), credentials_) {
+    for (int i = 0; i < servers; ++i)
+      servers_.emplace_back([this, i] {
+        try {
+          run_server({.number = i, .view_service = where(), .threads = 2}, credentials_);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "server " << i << ": " << error.what();
+        }
+      });
+  }
+  ~Job() {
+    for (std::thread& server : servers_) server.join();
+  }
+
+  HostPort where() const { return {"127.0.0.1", service_.address().port()}; }
+  const Credentials& credentials() const { return credentials_; }
+
+ private:
+  const Credentials credentials_;
+  ViewService service_;
+  std::vector<std::thread> servers_;
+};
+
+// Each worker takes 1 from every element in every step; returns what it has in the end.
+std::vector<std::vector<float>> train(Job& job, const Spec& spec, int64_t steps) {
+  std::vector<std::vector<float>> results(spec.num_workers);
+  std::vector<std::thread> workers;
+  for (int w = 0; w < spec.num_workers; ++w)
+    workers.emplace_back([&, w] {
+      try {
+        Client client({.worker = w, .view_service = job.where()}, job.credentials(), spec,
+                      [&](int piece) {
+                        return Bytes::copy_of(std::vector<std::byte>(spec.pieces[piece].num_bytes));
+                      });
+        const int pieces = static_cast<int>(spec.pieces.size());
+        for (int piece = 0; piece < pieces; ++piece) client.pull(piece, 0);
+        for (int64_t step = 0; step <= steps; ++step)
+          for (int piece = 0; piece < pieces; ++piece) {
+            const Bytes values = client.wait(piece, step, Deadline(Millis{20'000}));
+            if (step == steps) {
+              for (const Segment& segment : spec.pieces[piece].segments) {
+                const auto* from =
+                    reinterpret_cast<const float*>(values.span.data() + segment.offset_bytes);
+                results[w].insert(results[w].end(), from, from + segment.count());
+              }
+              continue;
+            }
+            const int64_t bytes = spec.pieces[piece].num_bytes;
+            auto memory = client.allocate(bytes);
+            std::fill_n(reinterpret_cast<float*>(memory.get()), bytes / 4, 1.0F);
+            client.push(
+                {.piece = piece,
+                 .step = step,
+                 .learning_rate = 1,
+                 .parts = {{w, std::vector<uint8_t>(spec.pieces[piece].segments.size(), 1)}},
+                 .payload = {{memory.get(), static_cast<size_t>(bytes)}, memory}});
+          }
+        client.wait_until_settled(Deadline(Millis{20'000}));
+        EXPECT_EQ(client.counts().settled, steps * pieces);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "worker " << w << ": " << error.what();
+      }
+    });
+  for (std::thread& worker : workers) worker.join();
+  return results;
+}
+
+TEST(PsClient, SynchronousWorkersAddUpOverOneServerAndSeveral) {
+  for (const int servers : {1, 3}) {
+    const Spec spec = spec_for(servers, 2, Staleness(0));
+    Job job(servers, 2);
+    for (const auto& values : train(job, spec, 5)) {
+      ASSERT_EQ(values.size(), 10 + kElements);
+      for (const float value : values) ASSERT_EQ(value, -10);
+    }
+  }
+}
+
+TEST(PsClient, AsynchronousWorkersCountEveryPush) {
+  const Spec spec = spec_for(2, 3, Staleness::unbounded());
+  Job job(2, 3);
+  float least = 0;
+  for (const auto& values : train(job, spec, 4))
+    for (const float value : values) least = std::min(least, value);
+  // Whoever came last saw what all had done.
+  EXPECT_EQ(least, -12);
+}
+
+}  // namespace
+}  // namespace tutti::ps

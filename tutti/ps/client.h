@@ -1,0 +1,75 @@
+/// Client: a worker's end of the parameter servers: hands in gradients, gets parameters.
+///
+/// Everything is asynchronous: a thread of its own sends and receives while the worker computes. It
+/// survives the loss of servers that have backups: what was not acknowledged is sent again to
+/// whoever took over. docs/design/parameter_server.md.
+/// Thread rule: every function may be called from any thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "tutti/base/deadline.h"
+#include "tutti/net/address.h"
+#include "tutti/net/credentials.h"
+#include "tutti/ps/client_state.h"
+#include "tutti/ps/partition_state.h"
+
+namespace tutti::ps {
+
+struct ClientOptions {
+  int worker = 0;
+  HostPort view_service;
+  Millis limit{kDefaultTimeLimit};    ///< for all servers to be there
+  Millis silence{kDefaultTimeLimit};  ///< without a word of the view service: it is lost
+};
+
+/// What the servers have counted, over all partitions.
+struct ServerCounts {
+  PartitionCounts counts;    ///< updates: of the partition that has most
+  int64_t bytes_pushed = 0;  ///< by this worker, of gradients
+  int64_t bytes_pulled = 0;  ///< by this worker, of parameters
+};
+
+class Client {
+ public:
+  using Initial = ClientState::Initial;
+  /// Joins the job. `initial` gives the values where each piece begins; asked of worker 0 alone, in
+  /// a thread of the client's. Throws Timeout, Mismatch, UsageError with the service's words.
+  Client(const ClientOptions& options, const Credentials& credentials, const Spec& spec,
+         Initial initial);
+  /// Says goodbye, so that nobody takes this worker for lost. What was pushed and is not through is
+  /// given up: wait_until_settled() before.
+  ~Client();
+  Client(const Client&) = delete;
+
+  const Spec& spec() const noexcept;
+
+  /// Memory for the payload of a push, which servers on this host read where it is.
+  std::shared_ptr<std::byte> allocate(int64_t bytes);
+  /// Hands in; returns at once. Throws Error when the worker cannot go on.
+  void push(PushOrder order);
+  /// Asks for parameters good for `step`; returns at once.
+  void pull(int piece, int64_t step);
+
+  /// The parameters of `piece` good for `step`, which were asked for. They stay as they are while a
+  /// copy lives; do not keep it into the next step. Throws Timeout that names whom it waits for,
+  /// and Error when the worker cannot go on.
+  Bytes wait(int piece, int64_t step, const Deadline& deadline);
+  /// Whether wait() would return at once.
+  bool arrived(int piece, int64_t step) const;
+
+  /// Until all that was pushed is through. Throws as wait().
+  void wait_until_settled(const Deadline& deadline);
+
+  ClientCounts counts() const;
+  /// Asks all servers. Throws as wait().
+  ServerCounts server_counts(const Deadline& deadline);
+
+ private:
+  class Work;
+  std::unique_ptr<Work> work_;
+};
+
+}  // namespace tutti::ps

@@ -1,0 +1,151 @@
+#include "tutti/ps/server.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/base/log.h"
+#include "tutti/net/connect.h"
+#include "tutti/ps/parallel.h"
+#include "tutti/ps/streams.h"
+#include "tutti/ps/view_service.h"
+
+namespace tutti::ps {
+namespace {
+
+using Kind = Message::Kind;
+
+constexpr int kMostThreads = 4;
+constexpr Millis kConnectLimit{5'000};
+constexpr Millis kPause{100};  // before the next try to connect
+
+Address own_address(const ServerOptions& options) {
+  if (!options.interface.empty())
+    return choose_local_address(options.interface, "the server's interface", local_interfaces());
+  return local_address_towards(resolve(options.view_service, Deadline(options.limit)).at(0));
+}
+
+class Server {
+ public:
+  Server(const ServerOptions& options, const Credentials& credentials)
+      : options_(options),
+        heap_(std::make_shared<SharedHeap>(options.memory_limit)),
+        listener_(own_address(options), credentials),
+        parallel_(options.threads > 0 ? options.threads
+                                      : std::clamp(host_facts().usable_cores, 1, kMostThreads)),
+        streams_(heap_, credentials,
+                 {.message = [this](Peer from, Message m) { on_message(from, std::move(m)); },
+                  .connected = [this](Peer peer) { on_connected(peer); },
+                  .closed = [this](Peer peer, const std::string& how) { on_closed(peer, how); }}),
+        link_(streams_, {.who = {Peer::Kind::server, options.number},
+                         .name = process_words(),
+                         .where = {listener_.address().text(), streams_.memory().name()},
+                         .silence = options.silence}) {
+    streams_.connect_to_service(options.view_service, options.limit);
+  }
+
+  void run() {
+    while (!finished_) {
+      streams_.wait(link_.until_beat(Clock::now()));
+      streams_.process();
+      const std::string silent = link_.beat(Clock::now(), last_words());
+      if (!silent.empty()) throw PeerLost(silent);
+      if (state_ && !state_->over().empty()) throw Error(state_->over());
+      reach_followers();
+    }
+  }
+
+ private:
+  void on_message(Peer from, Message message) {
+    if (from != Peer{}) {
+      if (state_) state_->on_message(from, std::move(message));
+      return;
+    }
+    link_.hear();
+    switch (message.kind) {
+      case Kind::joined: begin(static_cast<int>(message.sequence)); break;
+      case Kind::refused: throw UsageError(message.text);
+      case Kind::view:
+        if (state_) state_->on_view(view_from(message.text));
+        break;
+      case Kind::finished:
+        if (!message.text.empty()) throw Error(message.text);
+        finished_ = true;
+        break;
+      default: break;
+    }
+  }
+
+  void begin(int number) {
+    number_ = number;
+    state_.emplace(
+        number,
+        Compute{.allocate = [heap = heap_](int64_t bytes) { return heap->allocate(bytes); },
+                .for_each = [this](int64_t count, const auto& fn) { parallel_(count, fn); }},
+        [this](Peer to, Message message) { deliver(to, std::move(message)); });
+    streams_.take_from(listener_, kServerPurpose, Peer::Kind::primary);
+    streams_.take_from(listener_, kWorkerPurpose, Peer::Kind::worker);
+  }
+
+  // What the next forward needs first goes first, behind short words.
+  void deliver(Peer to, Message message) {
+    const int priority = message.kind == Kind::parameters ? 1 + message.piece : 0;
+    const bool at_once = to.kind == Peer::Kind::primary || to.kind == Peer::Kind::server;
+    streams_.send(to, std::move(message), priority);
+    if (at_once) streams_.flush(to);
+  }
+
+  void on_connected(Peer peer) {
+    if (peer == Peer{})
+      link_.on_connected();
+    else if (state_)
+      state_->on_connected(peer);
+  }
+
+  void on_closed(Peer peer, const std::string& how) {
+    if (peer == Peer{}) throw PeerLost("the view service: " + how);
+    if (state_) state_->on_closed(peer, how);
+  }
+
+  void reach_followers() {
+    if (!state_) return;
+    for (const int follower : state_->followers()) {
+      const Peer peer{Peer::Kind::server, follower};
+      const ProcessView& process = state_->view().servers[follower];
+      TimePoint& next_try = next_tries_[follower];
+      if (streams_.has(peer) || Clock::now() < next_try) continue;
+      next_try = Clock::now() + kPause;
+      streams_.connect(peer, Whereabouts::from(process.address),
+                       {.purpose = kServerPurpose, .rank = number_}, process.name, kConnectLimit);
+    }
+  }
+
+  std::string last_words() const {
+    if (!state_) return "";
+    int64_t pushes = 0;
+    for (const int partition : state_->partitions())
+      pushes += state_->partition(partition).counts().pushes;
+    return fmt::format("{} pushes", pushes);
+  }
+
+  const ServerOptions options_;
+  int number_ = -1;
+  std::shared_ptr<SharedHeap> heap_;
+  Listener listener_;
+  ParallelFor parallel_;
+  std::optional<ServerState> state_;
+  Streams streams_;
+  ViewLink link_;
+  std::map<int, TimePoint> next_tries_;  // to connect to a follower
+  bool finished_ = false;
+};
+
+}  // namespace
+
+void run_server(const ServerOptions& options, const Credentials& credentials) {
+  Server(options, credentials).run();
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,195 @@
+#include "tutti/ps/view_service.h"
+
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+
+namespace tutti::ps {
+namespace {
+
+using Kind = Message::Kind;
+
+constexpr int kBeatsPerLimit = 4;
+constexpr Millis kTurn{200};
+
+Peer peer_of(const Message& join) {
+  return join.worker >= 0 ? Peer{Peer::Kind::worker, join.worker}
+                          : Peer{Peer::Kind::server, static_cast<int>(join.sequence)};
+}
+
+}  // namespace
+
+ViewService::ViewService(const ViewServiceOptions& options, const Address& at,
+                         const Credentials& credentials)
+    : options_(options),
+      listener_(at, credentials),
+      state_(options.num_servers, options.num_workers, options.backups) {
+  streams_ = std::make_unique<Streams>(
+      std::make_shared<SharedHeap>(), credentials,
+      Streams::Events{
+          .message = [this](Peer from, const Message& message) { on_message(from, message); },
+          .connected = [this](Peer from) { members_[from].heard = Clock::now(); },
+          .closed = [this](Peer from, const std::string& how) { on_closed(from, how); }});
+  streams_->take_from(listener_, kViewPurpose, Peer::Kind::view_service);
+  thread_ = std::thread([this] { work(); });
+}
+
+ViewService::~ViewService() {
+  ends_ = true;
+  streams_->wake();
+  thread_.join();
+}
+
+View ViewService::view() const {
+  const std::lock_guard lock(mutex_);
+  return state_.view();
+}
+
+void ViewService::work() {
+  while (!ends_) {
+    streams_->wait(kTurn);
+    const std::lock_guard lock(mutex_);
+    streams_->process();
+    look_after(Clock::now());
+  }
+  const std::lock_guard lock(mutex_);
+  end_servers("");
+}
+
+void ViewService::on_message(Peer from, const Message& message) {
+  if (over_) return;
+  Member& member = members_[from];
+  member.heard = Clock::now();
+  const int number = member.who.number;
+  const int server = static_cast<int>(message.sequence);
+  switch (message.kind) {
+    case Kind::join: on_join(from, member, message); break;
+    case Kind::progress: member.last = message.text; break;
+    case Kind::synced: state_.synced(message.partition, number, server); break;
+    case Kind::suspect:
+      log(LogLevel::warning, "server {} does not reach server {}: {}", number, server,
+          message.text);
+      state_.suspect(message.partition, number, server);
+      break;
+    case Kind::finished: member.left = true; break;
+    default: throw Mismatch(fmt::format("a {} to the view service", name_of(message.kind)));
+  }
+  publish();
+}
+
+void ViewService::on_join(Peer from, Member& member, const Message& message) {
+  if (member.joined) throw Mismatch("it joined twice");
+  const size_t name = message.text.find('\n');
+  const std::string where = name == std::string::npos ? "" : message.text.substr(name + 1);
+  const std::string process = message.text.substr(0, name);
+  try {
+    member.who = peer_of(message);
+    if (member.who.kind == Peer::Kind::worker)
+      state_.add_worker(member.who.number, process);
+    else
+      member.who.number = state_.add_server(process, where, member.who.number);
+  } catch (const UsageError& error) {
+    streams_->send(from, {.kind = Kind::refused, .text = error.what()});
+    return;
+  }
+  member.joined = true;
+  streams_->send(from, {.kind = Kind::joined, .sequence = member.who.number});
+  streams_->send(from, {.kind = Kind::view, .text = to_text(state_.view())});
+}
+
+void ViewService::on_closed(Peer from, const std::string& how) {
+  const auto found = members_.find(from);
+  if (found == members_.end()) return;
+  const Member member = found->second;
+  members_.erase(found);
+  if (!member.joined || over_) return;
+  if (member.left) {
+    if (member.who.kind == Peer::Kind::worker)
+      state_.lose_worker(member.who.number, "has finished");
+  } else {
+    lose(member, how);
+  }
+  publish();
+}
+
+void ViewService::lose(const Member& member, const std::string& how) {
+  const std::string words =
+      member.last.empty() ? how : fmt::format("{} after {}", how, member.last);
+  if (member.who.kind == Peer::Kind::worker)
+    state_.lose_worker(member.who.number, words);
+  else
+    state_.lose_server(member.who.number, words);
+}
+
+void ViewService::publish() {
+  if (state_.view() == told_) return;
+  for (const std::string& line : changes(told_, state_.view()))
+    log(line.ends_with("has finished") || line.ends_with("has come") ? LogLevel::info
+                                                                     : LogLevel::warning,
+        "{}", line);
+  told_ = state_.view();
+  for (const auto& [peer, member] : members_)
+    if (member.joined) streams_->send(peer, {.kind = Kind::view, .text = to_text(told_)});
+  const bool all_gone =
+      told_.number > 0 && std::ranges::none_of(told_.workers, [](const ProcessView& worker) {
+        return worker.alive || worker.ending.empty();
+      });
+  if (all_gone) end_servers(told_.failure);
+  for (const auto& [peer, member] : members_) streams_->flush(peer);
+}
+
+void ViewService::end_servers(const std::string& why) {
+  if (std::exchange(over_, true)) return;
+  for (const auto& [peer, member] : members_) {
+    streams_->send(peer, {.kind = Kind::finished, .text = why});
+    streams_->flush(peer);
+  }
+}
+
+void ViewService::look_after(TimePoint now) {
+  std::vector<Peer> silent;
+  for (const auto& [peer, member] : members_)
+    if (now - member.heard >= options_.silence) silent.push_back(peer);
+  for (const Peer peer : silent) {
+    streams_->drop(peer);
+    on_closed(peer, fmt::format("was silent for {} ms", options_.silence.count()));
+  }
+  if (now < next_beat_) return;
+  next_beat_ = now + options_.silence / kBeatsPerLimit;
+  for (const auto& [peer, member] : members_) {
+    streams_->send(peer, {.kind = Kind::progress});
+    streams_->flush(peer);
+  }
+}
+
+// ---- the other side ----
+
+void ViewLink::on_connected() {
+  joined_ = true;
+  hear();
+  const bool worker = options_.who.kind == Peer::Kind::worker;
+  streams_.send(Peer{}, {.kind = Kind::join,
+                         .worker = worker ? options_.who.number : -1,
+                         .sequence = options_.who.number,
+                         .text = options_.name + "\n" + options_.where.text()});
+}
+
+std::string ViewLink::beat(TimePoint now, const std::string& last) {
+  if (!joined_) return "";
+  if (now - heard_ >= options_.silence)
+    return fmt::format("the view service was silent for {} ms", options_.silence.count());
+  if (now < next_beat_) return "";
+  next_beat_ = now + options_.silence / kBeatsPerLimit;
+  streams_.send(Peer{}, {.kind = Kind::progress, .text = last});
+  return "";
+}
+
+Millis ViewLink::until_beat(TimePoint now) const {
+  if (!joined_) return kTurn;
+  return std::clamp(std::chrono::ceil<Millis>(next_beat_ - now), Millis{0}, Millis{1'000});
+}
+
+void ViewLink::say_goodbye() { streams_.send(Peer{}, {.kind = Kind::finished}); }
+
+}  // namespace tutti::ps

@@ -1,0 +1,99 @@
+/// ViewService: carries out what ViewState decides, for the servers and workers of one job.
+///
+/// It runs beside the rendezvous, in the launcher; its loss ends the job. A process is lost when
+/// its connection ends without a farewell, or when it says nothing for the silence limit.
+/// Thread rule: every function may be called from any thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "tutti/base/deadline.h"
+#include "tutti/net/listener.h"
+#include "tutti/ps/streams.h"
+#include "tutti/ps/view.h"
+
+namespace tutti::ps {
+
+struct ViewServiceOptions {
+  int num_servers = 1;
+  int num_workers = 1;
+  bool backups = true;                ///< of partitions, on the next server; never with one server
+  Millis silence{kDefaultTimeLimit};  ///< a process that says nothing for so long is lost
+};
+
+class ViewService {
+ public:
+  /// Listens at `at`. Throws UsageError and Error as Listener does.
+  ViewService(const ViewServiceOptions& options, const Address& at, const Credentials& credentials);
+  /// Ends the job: servers that are still there end.
+  ~ViewService();
+  ViewService(const ViewService&) = delete;
+
+  Address address() const { return listener_.address(); }
+  View view() const;
+
+ private:
+  struct Member {
+    Peer who;
+    bool joined = false;
+    bool left = false;
+    TimePoint heard{};
+    std::string last;  // what it did last
+  };
+
+  void work();
+  void on_message(Peer from, const Message& message);
+  void on_join(Peer from, Member& member, const Message& message);
+  void on_closed(Peer from, const std::string& how);
+  void lose(const Member& member, const std::string& how);
+  void publish();
+  void look_after(TimePoint now);
+  void end_servers(const std::string& why);
+
+  const ViewServiceOptions options_;
+  Listener listener_;
+  mutable std::mutex mutex_;  // guards what follows
+  ViewState state_;
+  View told_;
+  std::map<Peer, Member> members_;  // by connection
+  TimePoint next_beat_{};
+  bool over_ = false;
+  std::atomic<bool> ends_{false};
+  std::unique_ptr<Streams> streams_;
+  std::thread thread_;
+};
+
+/// What servers and workers say and hear of the service. Messages of `Peer{}` are the service's.
+/// Thread rule: as Streams.
+class ViewLink {
+ public:
+  struct Options {
+    Peer who;          ///< a server of number -1 gets any
+    std::string name;  ///< "server 1 (host b, pid 77)"
+    Whereabouts where;
+    Millis silence{kDefaultTimeLimit};
+  };
+  ViewLink(Streams& streams, Options options) : streams_(streams), options_(std::move(options)) {}
+
+  /// The connection is there: says who this process is.
+  void on_connected();
+  void hear() { heard_ = Clock::now(); }
+  /// Beats when it is time. What the service said last is too long ago: why that ends this process,
+  /// else "".
+  std::string beat(TimePoint now, const std::string& last);
+  Millis until_beat(TimePoint now) const;
+  void say_goodbye();
+
+ private:
+  Streams& streams_;
+  const Options options_;
+  bool joined_ = false;
+  TimePoint heard_{};
+  TimePoint next_beat_{};
+};
+
+}  // namespace tutti::ps
