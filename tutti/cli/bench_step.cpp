@@ -283,7 +283,7 @@ int bench_step(const StepFlags& flags) {
   }
   Strategy strategy(options);
   const StepFigures figures = measure_steps(flags, strategy, graph, train);
-  if (strategy.world().first_rank == 0) report(flags, strategy.num_replicas_in_sync(), figures);
+  if (strategy.world().chief) report(flags, strategy.num_replicas_in_sync(), figures);
   return 0;
 }
 

@@ -16,6 +16,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/cli/checks.h"
+#include "tutti/cli/server_flags.h"
+#include "tutti/cli/servers.h"
 #include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
 #include "tutti/models/models.h"
@@ -36,9 +38,9 @@ Millis millis_of(double seconds) {
 void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> strategies) {
   app.add_option("--strategy", flags.strategy,
                  "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
-                 "process), multi_worker (processes)")
-      ->check(
-          one_of("strategy", std::move(strategies), {"central_storage", "parameter_server", "tpu"}))
+                 "process), multi_worker (processes), central_storage (threads, one copy of the "
+                 "parameters), parameter_server (processes, and servers that update)")
+      ->check(one_of("strategy", std::move(strategies), {"tpu"}))
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option(
@@ -96,7 +98,8 @@ void add_reduction_flags(CLI::App& app, JobFlags& flags) {
 }  // namespace
 
 void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies) {
-  std::vector<std::string> strategies = {"one_device", "mirrored", "multi_worker"};
+  std::vector<std::string> strategies = {"one_device", "mirrored", "multi_worker",
+                                         "central_storage", "parameter_server"};
   strategies.insert(strategies.end(), extra_strategies.begin(), extra_strategies.end());
   app.add_option("--data", flags.data, "Folder of doodles: one .npy or .npy.gz file a class")
       ->required()
@@ -114,6 +117,7 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
       ->check(positive_number(1e38))
       ->type_name("R");
   add_reduction_flags(app, flags);
+  add_server_flags(app, flags.served);
   app.add_option("--seed", flags.seed, "Of initial weights, order of samples and dropout")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->type_name("S")
@@ -121,7 +125,8 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
 }
 
 bool starts_workers(const JobFlags& flags) {
-  const bool processes = flags.strategy == "multi_worker" || flags.strategy == "independent";
+  const bool processes = flags.strategy == "multi_worker" || flags.strategy == "independent" ||
+                         flags.strategy == "parameter_server";
   return processes && !job_of_this_process();
 }
 
@@ -145,6 +150,14 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
   LaunchOptions options{.num_workers = num_workers, .command = own_command()};
   options.command.at(0) = std::filesystem::read_symlink("/proc/self/exe").string();
   options.signal_grace = millis_of(flags.grace_s);
+  std::optional<ServerFleet> fleet;
+  if (flags.strategy == "parameter_server") {
+    fleet.emplace(FleetOptions{.num_servers = flags.served.num_servers(),
+                               .num_workers = num_workers,
+                               .backups = flags.served.backups});
+    options.environment = fleet->worker_environment();
+    options.end_on_failure = served_options(flags.served).staleness.synchronous();
+  }
   const LaunchResult result = launch(options);
   std::istringstream report(failure_report(result));
   for (std::string line; std::getline(report, line);)
@@ -161,7 +174,8 @@ int num_replicas_of(const JobFlags& flags) {
                                  *flags.replicas, kMostAtOnce, flags.strategy));
   if (flags.replicas) return static_cast<int>(*flags.replicas);
   const auto launcher = job_of_this_process();
-  if (flags.strategy != "mirrored" && launcher) return launcher->num_workers;
+  if (flags.strategy != "mirrored" && flags.strategy != "central_storage" && launcher)
+    return launcher->num_workers;
   return num_workers_of(flags);
 }
 
@@ -196,6 +210,7 @@ StrategyOptions strategy_options(const JobFlags& flags) {
     options.table = load_table(flags.table);
   }
 
+  options.served = served_options(flags.served);
   const int replicas = num_replicas_of(flags);
   if (!flags.reduction_shape.empty()) {
     if (flags.strategy != "one_device")
@@ -209,7 +224,8 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   }
   const auto launcher = job_of_this_process();
   if (launcher && launcher->num_workers > 1 &&
-      (flags.strategy == "one_device" || flags.strategy == "mirrored"))
+      (flags.strategy == "one_device" || flags.strategy == "mirrored" ||
+       flags.strategy == "central_storage"))
     throw UsageError(
         fmt::format("--strategy {} is for one process, but a launcher started {} workers; "
                     "use --strategy multi_worker, or start it without `tutti run`",

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cli/server_flags.h"
 #include "tutti/data/dataset.h"
 #include "tutti/nn/graph.h"
 #include "tutti/strategy/options.h"
@@ -36,13 +37,14 @@ struct JobFlags {
   std::string compression = "none";
   int64_t compression_start = 0;  ///< the first step that is compressed
   std::string table;              ///< file of `tutti bench tune`
+  ServerFlags served;             ///< of parameter_server
 };
 
 /// Describes the flags on `app`. `extra_strategies` are known beside those of Strategy.
 void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies = {});
 
-/// Whether this process is to start the workers of its job itself: multi_worker, outside a
-/// launcher.
+/// Whether this process is to start the workers of its job itself: multi_worker or
+/// parameter_server, outside a launcher.
 bool starts_workers(const JobFlags& flags);
 
 /// How many workers those are: the number of replicas, or the usable cores when none was given.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/servers.h"
 #include "tutti/cluster/launcher.h"
 #include "tutti/comm/shm/shm.h"
 
@@ -27,6 +29,8 @@ struct RunFlags {
   std::string job;
   std::string on_failure = "end";
   double grace_seconds = 2;
+  int servers = 0;
+  bool backups = true;
 };
 
 constexpr double kMaxGraceSeconds = 24 * 3600;
@@ -47,6 +51,10 @@ void check_nodes(const RunFlags& flags) {
   if (flags.nodes == 1 && !flags.rendezvous.empty()) {
     throw UsageError("--rendezvous without --nodes: workers of one node meet without an address");
   }
+  if (flags.nodes > 1 && flags.servers > 0) {
+    throw UsageError(fmt::format("--servers {} with --nodes {}: servers are started on one node",
+                                 flags.servers, flags.nodes));
+  }
   if (flags.nodes > 1 && flags.rendezvous.empty()) {
     throw UsageError(
         fmt::format("--nodes {} without --rendezvous HOST:PORT: where is node 0?", flags.nodes));
@@ -63,6 +71,10 @@ int run(const CLI::App& command, const RunFlags& flags) {
                                  kMaxGraceSeconds));
   }
   std::fflush(stdout);
+  std::optional<ServerFleet> fleet;
+  if (flags.servers > 0)
+    fleet.emplace(FleetOptions{
+        .num_servers = flags.servers, .num_workers = flags.workers, .backups = flags.backups});
   const LaunchResult result =
       launch({.num_workers = flags.workers,
               .nodes = {.node = flags.node_rank,
@@ -70,6 +82,7 @@ int run(const CLI::App& command, const RunFlags& flags) {
                         .rendezvous = flags.rendezvous,
                         .job = flags.job},
               .command = words,
+              .environment = fleet ? fleet->worker_environment() : std::vector<std::string>{},
               .signal_grace = Millis(static_cast<int64_t>(std::lround(flags.grace_seconds * 1000))),
               .end_on_failure = flags.on_failure == "end"});
   print_report(failure_report(result));
@@ -87,6 +100,10 @@ void add_run(CLI::App& app, int& exit_code) {
   command->add_option("-n,--workers", flags->workers, "How many workers")
       ->check(whole_number(1, kMaxRanks))
       ->type_name("N");
+  command->add_option("--servers", flags->servers, "Parameter servers beside them")
+      ->check(whole_number(1, 1024))
+      ->type_name("S");
+  command->add_flag("!--no-backups", flags->backups, "The loss of a parameter server ends the job");
   command->add_option("--nodes", flags->nodes, "How many machines take part")
       ->check(whole_number(1, kMostNodes))
       ->type_name("M");
@@ -116,6 +133,7 @@ void add_run(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  tutti run -n 4 ./hello\n"
       "  tutti run -n 2 --grace 30 ./train --epochs 5\n"
+      "  tutti run --servers 2 -n 3 ./train --strategy parameter_server\n"
       "  On two machines, with the same TUTTI_TOKEN (or TUTTI_TOKEN_FILE) on both:\n"
       "    tutti run -n 4 --nodes 2 --node-rank 0 --rendezvous node0:29500 ./train\n"
       "    tutti run -n 4 --nodes 2 --node-rank 1 --rendezvous node0:29500 ./train\n\n"

@@ -136,7 +136,7 @@ void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const 
 int train_here(const TrainFlags& flags, const Plan& plan) {
   install_stop_handler();
   Strategy strategy(plan.strategy);
-  const bool speaks = strategy.world().first_rank == 0;
+  const bool speaks = strategy.world().chief;
   Model model(strategy, [&plan] { return plan.graph; });
   model.compile(
       {.optimizer = optim::rule_by_name(flags.job.optimizer, flags.job.learning_rate.value_or(0)),

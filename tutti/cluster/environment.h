@@ -19,4 +19,8 @@ inline constexpr const char* kRendezvousVariable = "TUTTI_RENDEZVOUS";
 // By which of its networks this process is reached: an interface, a subnet or an address.
 inline constexpr const char* kInterfaceVariable = "TUTTI_INTERFACE";
 
+// Parameter servers: where their view service listens, and how many there are.
+inline constexpr const char* kViewServiceVariable = "TUTTI_VIEW_SERVICE";
+inline constexpr const char* kNumServersVariable = "TUTTI_NUM_SERVERS";
+
 }  // namespace tutti::detail

@@ -24,7 +24,8 @@ Peer server_peer(int number) { return {Peer::Kind::server, number}; }
 
 struct Arrived {
   int64_t step = -1;
-  Bytes values;
+  int server = -1;
+  Bytes values;  // until they were taken
 };
 
 }  // namespace
@@ -39,7 +40,7 @@ class Client::Work {
             options.worker, spec,
             [this](int server, Message message) { deliver(server, std::move(message)); },
             [this](int piece, int64_t step, const Bytes& values) {
-              arrived_[piece] = {step, values};
+              arrived_[piece] = {step, speaking_, values};
             },
             std::move(initial)),
         arrived_(spec.pieces.size()),
@@ -101,6 +102,7 @@ class Client::Work {
   std::condition_variable changed_;
   ClientState state_;
   std::vector<Arrived> arrived_;  // by piece
+  int speaking_ = -1;             // server whose message is read
   std::string failure_;
   std::map<int, std::string> counts_;  // by partition, as servers said
   Streams streams_;
@@ -165,10 +167,17 @@ class Client::Work {
     if (lost_at_.try_emplace(peer.number, Clock::now()).second)
       log(LogLevel::info, "server {}: {}", peer.number, how);
     state_.on_closed(peer.number);
+    for (size_t piece = 0; piece < arrived_.size(); ++piece) {
+      Arrived& place = arrived_[piece];
+      if (place.server != peer.number || place.values.span.empty()) continue;
+      state_.pull(static_cast<int>(piece), place.step);
+      place = {};
+    }
   }
 
   void on_message(Peer from, const Message& message) {
     if (from != Peer{}) {
+      speaking_ = from.number;
       if (message.kind == Kind::counts)
         counts_[message.partition] = message.text;
       else
@@ -229,11 +238,21 @@ void Client::pull(int piece, int64_t step) {
   work_->send_all();
 }
 
-Bytes Client::wait(int piece, int64_t step, const Deadline& deadline) {
+void Client::fetch(int piece, int64_t step, const Deadline& deadline,
+                   const std::function<void(const Bytes& values)>& take) {
   std::unique_lock lock(work_->mutex_);
   Arrived& place = work_->arrived_.at(piece);
-  work_->wait_for(lock, deadline, [&] { return place.step >= step; });
-  return std::exchange(place.values, {});
+  while (true) {
+    work_->wait_for(lock, deadline, [&] { return place.step >= step; });
+    const Arrived taken = place;
+    lock.unlock();
+    take(taken.values);
+    lock.lock();
+    // Values that lie in a server's memory are its own to change once it does not hear of us.
+    if (place.step < step) continue;
+    place.values = {};
+    return;
+  }
 }
 
 bool Client::arrived(int piece, int64_t step) const {

@@ -6,8 +6,8 @@
 /// Thread rule: every function may be called from any thread.
 #pragma once
 
+#include <functional>
 #include <memory>
-#include <span>
 #include <string>
 
 #include "tutti/base/deadline.h"
@@ -53,18 +53,19 @@ class Client {
   /// Asks for parameters good for `step`; returns at once.
   void pull(int piece, int64_t step);
 
-  /// The parameters of `piece` good for `step`, which were asked for. They stay as they are while a
-  /// copy lives; do not keep it into the next step. Throws Timeout that names whom it waits for,
-  /// and Error when the worker cannot go on.
-  Bytes wait(int piece, int64_t step, const Deadline& deadline);
-  /// Whether wait() would return at once.
+  /// Gives the parameters of `piece` good for `step`, which were asked for, to `take`, which copies
+  /// them: afterwards they may change. It is called again when the server was lost meanwhile.
+  /// Throws Timeout that names whom it waits for, and Error when the worker cannot go on.
+  void fetch(int piece, int64_t step, const Deadline& deadline,
+             const std::function<void(const Bytes& values)>& take);
+  /// Whether fetch() would not wait.
   bool arrived(int piece, int64_t step) const;
 
-  /// Until all that was pushed is through. Throws as wait().
+  /// Until all that was pushed is through. Throws as fetch().
   void wait_until_settled(const Deadline& deadline);
 
   ClientCounts counts() const;
-  /// Asks all servers. Throws as wait().
+  /// Asks all servers. Throws as fetch().
   ServerCounts server_counts(const Deadline& deadline);
 
  private:

@@ -11,12 +11,14 @@
 #include "tutti/comm/compression.h"
 #include "tutti/comm/cross_device.h"
 #include "tutti/comm/schedule_choice.h"
+#include "tutti/sync/served_options.h"
 
 namespace tutti {
 
 /// Unset fields are resolved when a Strategy is made (Strategy::options()).
 struct StrategyOptions {
-  std::string kind = "one_device";  ///< one_device, mirrored, multi_worker
+  /// one_device, mirrored, multi_worker, central_storage, parameter_server
+  std::string kind = "one_device";
   int replicas = 0;  ///< of the whole world; 0: one (one_device), cores (mirrored), workers
   std::string reduction_shape;           ///< one_device: "4", "2x3", "3+1"; empty: one host
   int threads_per_replica = 0;           ///< 0: usable cores / replicas of this host, at least 1
@@ -30,6 +32,7 @@ struct StrategyOptions {
   CrossDeviceFactory make_reduction{};  ///< one of the user's own; `reduction` becomes its name
   Compression compression{};            ///< of what replicas exchange; never with the fused step
   AlgorithmTable table = built_in_table();  ///< multi_worker: of what goes between hosts
+  ServedOptions served{};                   ///< parameter_server: staleness, placement
   std::vector<double> shares;  ///< of a batch and a slice, per replica, each > 0; empty: equal
 };
 

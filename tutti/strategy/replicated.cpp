@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include "tutti/strategy/worlds.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -149,6 +150,10 @@ struct Optimizer::State final : WorldMember {
 namespace {
 
 ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options) {
+  if (strategy.kind() == "parameter_server")
+    throw UsageError(
+        "strategy parameter_server: the servers update by tutti's own rules (optim::adam() and so "
+        "on); a torch optimizer cannot run there");
   const ReplicatedOptions chosen = detail::replicated_options(strategy.options());
   if (!options.compression.on()) options.compression = chosen.compression;
   if (!options.reduction) options.reduction = chosen.reduction;
@@ -160,10 +165,15 @@ ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options)
 Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule)
     : state_(std::make_shared<State>(modules)) {
   const Strategy strategy = modules.strategy();
-  const bool fused = strategy.options().reduction == "fused";
-  state_->bound(fused ? make_shared_updater(strategy.world(), rule, state_->named())
-                      : make_replicated_updater(strategy.world(), rule, state_->named(),
-                                                completed(strategy, {})));
+  const StrategyOptions& options = strategy.options();
+  if (options.kind == "parameter_server")
+    state_->bound(make_served_updater(strategy.world(), rule, state_->named(),
+                                      detail::served_place(), options.served));
+  else if (options.reduction == "fused")
+    state_->bound(make_shared_updater(strategy.world(), rule, state_->named()));
+  else
+    state_->bound(
+        make_replicated_updater(strategy.world(), rule, state_->named(), completed(strategy, {})));
   modules.strategy().follow(state_);
 }
 

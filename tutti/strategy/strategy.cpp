@@ -19,6 +19,7 @@
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replica_threads.h"
+#include "tutti/strategy/worlds.h"
 #include "tutti/sync/gradients.h"
 #include "tutti/sync/tensors.h"
 
@@ -65,8 +66,9 @@ struct StrategyState {
 
 namespace {
 
-const std::vector<std::string> kKinds = {"one_device", "mirrored", "multi_worker"};
-const std::vector<std::string> kLaterKinds = {"central_storage", "parameter_server", "tpu"};
+const std::vector<std::string> kKinds = {"one_device", "mirrored", "multi_worker",
+                                         "central_storage", "parameter_server"};
+const std::vector<std::string> kLaterKinds = {"tpu"};
 constexpr int kMostInTurn = 4096;
 
 int most_replicas(std::string_view kind) { return kind == "one_device" ? kMostInTurn : kMaxRanks; }
@@ -93,10 +95,6 @@ void resolve_reduction(StrategyOptions& options) {
   check_replicated(detail::replicated_options(options));
 }
 
-std::string launcher_hint(int replicas) {
-  return fmt::format("start it with: tutti run -n {} PROGRAM ARGS...", std::max(replicas, 2));
-}
-
 void check_options(const StrategyOptions& options) {
   if (std::find(kLaterKinds.begin(), kLaterKinds.end(), options.kind) != kLaterKinds.end())
     throw UsageError(fmt::format("strategy \"{}\" is not in this version; it has {}", options.kind,
@@ -116,114 +114,21 @@ void check_options(const StrategyOptions& options) {
   if (options.table != built_in_table() && options.kind != "multi_worker")
     throw UsageError(fmt::format(
         "a table of algorithms was given; strategy {} sends nothing between hosts", options.kind));
+  if (options.kind == "central_storage" && (options.reduction != "fused" || options.make_reduction))
+    throw UsageError(fmt::format(
+        "strategy central_storage keeps one copy of the parameters, which the fused step updates; "
+        "reduction {} keeps one a replica: use mirrored",
+        options.reduction));
+  if (options.kind == "parameter_server" &&
+      (options.reduction != "fused" || options.make_reduction || options.compression.on()))
+    throw UsageError(
+        "strategy parameter_server adds gradients on its servers: no reduction and no "
+        "compression can be chosen");
   if (!options.reduction_shape.empty() && options.kind != "one_device")
     throw UsageError(
         fmt::format("a reduction shape ({}) can be chosen under one_device alone; "
                     "elsewhere it is where the replicas are",
                     options.reduction_shape));
-}
-
-int threads_for(const StrategyOptions& options, int replicas_on_host) {
-  if (options.threads_per_replica > 0) return options.threads_per_replica;
-  return std::max(1, host_facts().usable_cores / replicas_on_host);
-}
-
-// Under a quota of the cgroup all containers of a host see the same first cores: pinned, they would
-// share them while others idle.
-bool can_pin(const StrategyOptions& options, int replicas_on_host, int threads) {
-  const int64_t cores = host_facts().usable_cores;
-  return options.pin && replicas_on_host > 1 && int64_t{replicas_on_host} * threads <= cores &&
-         cores == static_cast<int64_t>(host_facts().cores.size());
-}
-
-World one_device_world(StrategyOptions& options) {
-  if (options.reduction_shape.empty())
-    options.reduction_shape = ReductionShape::flat(std::max(1, options.replicas)).to_string();
-  World world;
-  world.shape = ReductionShape::parse(options.reduction_shape);
-  if (options.replicas != 0 && options.replicas != world.shape.replicas())
-    throw UsageError(fmt::format("reduction shape {} is for {} replicas, but replicas is {}",
-                                 options.reduction_shape, world.shape.replicas(),
-                                 options.replicas));
-  world.size = world.local = options.replicas = world.shape.replicas();
-  return world;
-}
-
-World mirrored_world(StrategyOptions& options) {
-  if (options.replicas == 0) options.replicas = host_facts().usable_cores;
-  World world;
-  world.size = world.local = options.replicas;
-  const bool pinned = can_pin(options, world.size, threads_for(options, world.size));
-  for (auto& engine : make_shm_threads(world.size, {.pinned = pinned}))
-    world.groups.emplace_back(std::move(engine));
-  return world;
-}
-
-/// Replicas on this host, as far as it is known before they have met.
-int replicas_here(const ClusterSpec& job, int replicas) {
-  return replicas / job.num_workers * job.num_local_workers.value_or(job.num_workers);
-}
-
-void take_place_on_host(World& world) {
-  const HostView view = host_view(world.groups[0]);
-  world.here = view.inside.size();
-  world.first_rank_here = view.inside.rank();
-}
-
-World multi_worker_world(StrategyOptions& options) {
-  const auto job = job_of_this_process();
-  if (!job)
-    throw UsageError("strategy multi_worker outside a launcher; " +
-                     launcher_hint(options.replicas));
-  const int workers = job->num_workers;
-  if (options.replicas == 0) options.replicas = workers;
-  if (options.replicas % workers != 0)
-    throw UsageError(
-        fmt::format("{} replicas over {} workers: the number of workers must divide the "
-                    "number of replicas",
-                    options.replicas, workers));
-  World world;
-  world.size = options.replicas;
-  world.local = world.size / workers;
-  const int here = replicas_here(*job, world.size);
-  const bool pinned = can_pin(options, here, threads_for(options, here));
-  world.groups = join_replicas(
-      world.local, {.limit = options.time_limit, .pinned = pinned, .table = options.table});
-  world.first_rank = world.groups[0].rank();
-  take_place_on_host(world);
-  return world;
-}
-
-/// The same number of threads everywhere: results depend on it. It is that of the fullest host.
-int common_threads(const StrategyOptions& options, World& world) {
-  int32_t threads = threads_for(options, world.here);
-  if (world.here == world.size) return threads;
-  detail::for_each_local(world, [&](int local) {
-    int32_t least = threads;
-    world.groups[local].all_reduce_now(span_of(std::span(&least, 1)), ReduceOp::min,
-                                       options.time_limit);
-    if (local == 0) threads = least;
-  });
-  return threads;
-}
-
-World make_world(StrategyOptions& options) {
-  World world = options.kind == "one_device" ? one_device_world(options)
-                : options.kind == "mirrored" ? mirrored_world(options)
-                                             : multi_worker_world(options);
-  if (!world.in_turn()) {
-    world.shape = world.groups[0].reduction_shape();
-    options.reduction_shape = world.shape.to_string();
-  }
-  world.time_limit = options.time_limit;
-  world.shares = options.shares;
-  if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.size)
-    throw UsageError(
-        fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
-                    world.shares.size(), world.size));
-  if (world.one_process()) world.here = world.size;
-  options.threads_per_replica = common_threads(options, world);
-  return world;
 }
 
 // 2.5 KB, compared around run(): a generator that has moved was drawn from.
@@ -281,7 +186,8 @@ void StrategyState::enter(World next) {
     contexts.emplace_back();
     contexts.back().state_ = std::move(state);
   }
-  const bool pinned = !world.in_turn() && can_pin(options, world.here, options.threads_per_replica);
+  const bool pinned =
+      !world.in_turn() && detail::can_pin(options, world.here, options.threads_per_replica);
   threads = std::make_unique<detail::ReplicaThreads>(
       detail::choose_places(world.in_turn() ? 1 : world.local, world.first_rank_here,
                             options.threads_per_replica, pinned, host_facts().cores),
@@ -346,7 +252,7 @@ Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<Str
   detail::keep_freed_memory();
   state_->options = options;
   resolve_reduction(state_->options);
-  World world = make_world(state_->options);
+  World world = detail::make_world(state_->options);
   state_->enter(std::move(world));
   log(LogLevel::info, "strategy {}: {} replicas ({} here), reduction shape {}, {} threads each",
       options.kind, state_->world.size, state_->world.local, state_->options.reduction_shape,
@@ -380,7 +286,7 @@ void Strategy::resize(int replicas, std::vector<double> shares) {
   options.replicas = replicas;
   options.reduction_shape.clear();
   options.shares = std::move(shares);
-  World next = make_world(options);
+  World next = detail::make_world(options);
   next.generation = world().generation + 1;
   state_->options = options;
   state_->enter(std::move(next));

@@ -3,9 +3,9 @@
 /// Each replica meets it on its own, since with stale updates there is no common step: push() hands
 /// in its part, acquire() returns when parameters new enough are where its forward reads them.
 ///
-/// Two exist: *shared*, the fused step over one parameter storage a host, and *replicated*,
-/// all-reduce and then a step on every replica (any torch::optim::Optimizer).
-/// docs/design/fused_step.md.
+/// Three exist: *shared*, the fused step over one parameter storage a host; *replicated*,
+/// all-reduce and then a step on every replica (any torch::optim::Optimizer); *served*, parameter
+/// servers. docs/design/fused_step.md, docs/design/parameter_server.md.
 #pragma once
 
 #include <torch/types.h>
@@ -21,6 +21,7 @@
 #include "tutti/optim/rule.h"
 #include "tutti/sync/layout.h"
 #include "tutti/sync/replicated_options.h"
+#include "tutti/sync/served_options.h"
 #include "tutti/sync/world.h"
 
 namespace torch::optim {
@@ -31,6 +32,10 @@ namespace tutti {
 
 /// One replica's parameters by name, each once, in one order for all replicas.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+namespace ps {
+class Client;
+}
 
 /// Thread rule: replica r calls push and acquire from its own thread, all others from the thread
 /// that runs the strategy, between steps. Gradients are summed over replicas, never averaged.
@@ -71,6 +76,9 @@ class Updater {
   /// that take turns: that as many would send).
   virtual int64_t wire_bytes_per_step() const = 0;
 
+  /// The connection to parameter servers; null where there are none.
+  virtual ps::Client* client() { return nullptr; }
+
   /// Goes on in another world of thread replicas, with version, parameters and state kept.
   /// `replicas` are the local replicas of the new world; the first ones are those of the old.
   /// What compression has kept back on a replica that leaves is added to replica 0's, so that no
@@ -95,5 +103,13 @@ std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimi
 std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Rule& rule,
                                                  std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options = {});
+
+/// Parameter servers, which hold and update the parameters. `world` is that of replicas in sync: of
+/// all workers when the staleness is 0, else of this worker alone; `shape` is that of all replicas.
+/// Worker 0's values win. Throws UsageError when workers disagree, naming both; what Client does.
+std::shared_ptr<Updater> make_served_updater(const World& world, const optim::Rule& rule,
+                                             std::vector<NamedTensors> replicas,
+                                             const ServedPlace& place,
+                                             const ServedOptions& options);
 
 }  // namespace tutti

@@ -24,6 +24,7 @@ struct World {
   /// Each replica's part of a batch and of a slice, in proportion; empty: equal.
   std::vector<double> shares;
   Millis time_limit{kDefaultTimeLimit};
+  bool chief = true;  ///< of all workers the one that prints and writes
 
   bool in_turn() const noexcept { return groups.empty(); }
   /// True when every replica is a thread of this process: memory needs no sharing.

@@ -91,7 +91,7 @@ class Fit {
   data::Dataset train_;
   FitOptions options_;
   uint64_t seed_;
-  bool shows_;  ///< this worker has rank 0
+  bool shows_;
   Progress progress_;
   History history_;
   TimePoint last_{};
@@ -104,7 +104,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
-      shows_(model.strategy.world().first_rank == 0),
+      shows_(model.strategy.world().chief),
       progress_(shows_ ? static_cast<Verbose>(options_.verbose) : Verbose::silent,
                 options_.epochs) {
   history_.columns = columns_of(compiled_.metrics, options_.validation.has_value());

@@ -303,7 +303,7 @@ void Model::save(const std::filesystem::path& path) {
   const ModelState weights{unique_parameters(*state.modules.module(0)),
                            state.modules.merged_buffers()};
   std::exception_ptr failure;
-  if (state.strategy.world().first_rank == 0) {
+  if (state.strategy.world().chief) {
     try {
       save_weights(weights, path);
     } catch (const Error&) {

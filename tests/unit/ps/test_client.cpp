@@ -71,15 +71,15 @@ std::vector<std::vector<float>> train(Job& job, const Spec& spec, int64_t steps)
         for (int piece = 0; piece < pieces; ++piece) client.pull(piece, 0);
         for (int64_t step = 0; step <= steps; ++step)
           for (int piece = 0; piece < pieces; ++piece) {
-            const Bytes values = client.wait(piece, step, Deadline(Millis{20'000}));
-            if (step == steps) {
+            client.fetch(piece, step, Deadline(Millis{20'000}), [&](const Bytes& values) {
               for (const Segment& segment : spec.pieces[piece].segments) {
+                if (step < steps) continue;
                 const auto* from =
                     reinterpret_cast<const float*>(values.span.data() + segment.offset_bytes);
                 results[w].insert(results[w].end(), from, from + segment.count());
               }
-              continue;
-            }
+            });
+            if (step == steps) continue;
             const int64_t bytes = spec.pieces[piece].num_bytes;
             auto memory = client.allocate(bytes);
             std::fill_n(reinterpret_cast<float*>(memory.get()), bytes / 4, 1.0F);

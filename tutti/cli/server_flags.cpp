@@ -1,0 +1,84 @@
+#include "tutti/cli/server_flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/checks.h"
+
+namespace tutti::cli {
+namespace {
+
+// "whole", "fixed:4", "min:256K:8", "max:4M".
+ps::Partitioner partitioner_from(const std::string& text) {
+  const auto wrong = [&] {
+    return UsageError(
+        fmt::format("--partition {}: expected whole, fixed:PARTS, min:BYTES:MOST or "
+                    "max:BYTES, as fixed:4 or max:4M",
+                    text));
+  };
+  if (text == "whole") return {};
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) throw wrong();
+  const std::string kind = text.substr(0, colon);
+  std::string numbers = text.substr(colon + 1);
+  std::ranges::replace(numbers, ':', ',');
+  const std::vector<int64_t> values = parse_sizes("--partition", numbers);
+  if (kind == "fixed" && values.size() == 1) return ps::Partitioner::fixed(values[0]);
+  if (kind == "min" && values.size() == 2) return ps::Partitioner::min_part(values[0], values[1]);
+  if (kind == "max" && values.size() == 1) return ps::Partitioner::max_part(values[0]);
+  throw wrong();
+}
+
+}  // namespace
+
+void add_server_flags(CLI::App& app, ServerFlags& flags) {
+  app.add_option("--servers", flags.servers, "parameter_server: how many servers (1)")
+      ->check(whole_number(1, 1024))
+      ->type_name("S");
+  app.add_option("--staleness", flags.staleness,
+                 "parameter_server: 0 synchronous; how many steps the fastest worker may be ahead; "
+                 "inf nobody waits")
+      ->type_name("0|s|inf")
+      ->capture_default_str();
+  app.add_option("--drop-slowest", flags.drop_slowest,
+                 "parameter_server, synchronous: a step waits for all workers but so many")
+      ->check(whole_number(0, 1 << 20))
+      ->type_name("K");
+  app.add_flag("--scale-by-staleness", flags.scale_by_staleness,
+               "parameter_server, not synchronous: a gradient of staleness t counts 1/t");
+  app.add_option("--delay-compensation", flags.delay_compensation,
+                 "parameter_server, not synchronous: lambda of DC-ASGD (0: off)")
+      ->check(number_between(0, 1e6))
+      ->type_name("LAMBDA");
+  app.add_flag("!--no-backups", flags.backups,
+               "parameter_server: nobody has a copy; the loss of a server ends the job");
+  app.add_option("--placement", flags.placement,
+                 "parameter_server: of parameters on servers: greedy (by bytes) or round_robin")
+      ->check(one_of("placement", {"greedy", "round_robin"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--partition", flags.partition,
+                 "parameter_server: cuts large parameters by rows: whole, fixed:4, min:256K:8, "
+                 "max:4M")
+      ->type_name("HOW")
+      ->capture_default_str();
+}
+
+ServedOptions served_options(const ServerFlags& flags) {
+  ServedOptions options;
+  options.staleness = ps::Staleness::parse(flags.staleness, "--staleness");
+  options.drop_slowest = static_cast<int>(flags.drop_slowest);
+  options.scale_by_staleness = flags.scale_by_staleness;
+  options.delay_compensation = flags.delay_compensation;
+  options.placement.how = flags.placement == "greedy" ? ps::PlacementOptions::How::greedy
+                                                      : ps::PlacementOptions::How::round_robin;
+  options.placement.partitioner = partitioner_from(flags.partition);
+  return options;
+}
+
+}  // namespace tutti::cli

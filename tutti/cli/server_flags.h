@@ -1,0 +1,36 @@
+/// What the commands that train ask about parameter servers.
+/// Thread rule: the main thread alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "tutti/sync/served_options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace tutti::cli {
+
+/// What was typed; unset is empty.
+struct ServerFlags {
+  std::optional<int64_t> servers;
+  std::string staleness = "0";
+  int64_t drop_slowest = 0;
+  bool scale_by_staleness = false;
+  double delay_compensation = 0;
+  bool backups = true;
+  std::string placement = "greedy";
+  std::string partition = "whole";
+
+  int num_servers() const { return static_cast<int>(servers.value_or(1)); }
+};
+
+void add_server_flags(CLI::App& app, ServerFlags& flags);
+
+/// UsageError for a staleness or partition that cannot be read.
+ServedOptions served_options(const ServerFlags& flags);
+
+}  // namespace tutti::cli

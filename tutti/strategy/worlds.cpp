@@ -1,0 +1,168 @@
+#include "tutti/strategy/worlds.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/cluster/environment.h"
+#include "tutti/cluster/join.h"
+#include "tutti/comm/host_view.h"
+#include "tutti/comm/shm/shm.h"
+#include "tutti/sync/gradients.h"
+
+namespace tutti::detail {
+
+int threads_for(const StrategyOptions& options, int replicas_on_host) {
+  if (options.threads_per_replica > 0) return options.threads_per_replica;
+  return std::max(1, host_facts().usable_cores / replicas_on_host);
+}
+
+// Under a quota of the cgroup all containers of a host see the same first cores: pinned, they would
+// share them while others idle.
+bool can_pin(const StrategyOptions& options, int replicas_on_host, int threads) {
+  const int64_t cores = host_facts().usable_cores;
+  return options.pin && replicas_on_host > 1 && int64_t{replicas_on_host} * threads <= cores &&
+         cores == static_cast<int64_t>(host_facts().cores.size());
+}
+
+namespace {
+
+std::string launcher_hint(int replicas) {
+  return fmt::format("start it with: tutti run -n {} PROGRAM ARGS...", std::max(replicas, 2));
+}
+
+World one_device_world(StrategyOptions& options) {
+  if (options.reduction_shape.empty())
+    options.reduction_shape = ReductionShape::flat(std::max(1, options.replicas)).to_string();
+  World world;
+  world.shape = ReductionShape::parse(options.reduction_shape);
+  if (options.replicas != 0 && options.replicas != world.shape.replicas())
+    throw UsageError(fmt::format("reduction shape {} is for {} replicas, but replicas is {}",
+                                 options.reduction_shape, world.shape.replicas(),
+                                 options.replicas));
+  world.size = world.local = options.replicas = world.shape.replicas();
+  return world;
+}
+
+World mirrored_world(StrategyOptions& options) {
+  if (options.replicas == 0) options.replicas = host_facts().usable_cores;
+  World world;
+  world.size = world.local = options.replicas;
+  const bool pinned = can_pin(options, world.size, threads_for(options, world.size));
+  for (auto& engine : make_shm_threads(world.size, {.pinned = pinned}))
+    world.groups.emplace_back(std::move(engine));
+  return world;
+}
+
+/// Replicas on this host, as far as it is known before they have met.
+int replicas_here(const ClusterSpec& job, int replicas) {
+  return replicas / job.num_workers * job.num_local_workers.value_or(job.num_workers);
+}
+
+void take_place_on_host(World& world) {
+  const HostView view = host_view(world.groups[0]);
+  world.here = view.inside.size();
+  world.first_rank_here = view.inside.rank();
+}
+
+void require_divides(int replicas, int workers) {
+  if (replicas % workers != 0)
+    throw UsageError(
+        fmt::format("{} replicas over {} workers: the number of workers must divide the "
+                    "number of replicas",
+                    replicas, workers));
+}
+
+World multi_worker_world(StrategyOptions& options) {
+  const auto job = job_of_this_process();
+  if (!job)
+    throw UsageError("strategy multi_worker outside a launcher; " +
+                     launcher_hint(options.replicas));
+  const int workers = job->num_workers;
+  if (options.replicas == 0) options.replicas = workers;
+  require_divides(options.replicas, workers);
+  World world;
+  world.size = options.replicas;
+  world.local = world.size / workers;
+  const int here = replicas_here(*job, world.size);
+  const bool pinned = can_pin(options, here, threads_for(options, here));
+  world.groups = join_replicas(
+      world.local, {.limit = options.time_limit, .pinned = pinned, .table = options.table});
+  world.first_rank = world.groups[0].rank();
+  world.chief = world.first_rank == 0;
+  take_place_on_host(world);
+  return world;
+}
+
+/// The same number of threads everywhere: results depend on it. It is that of the fullest host.
+int common_threads(const StrategyOptions& options, World& world) {
+  int32_t threads = threads_for(options, world.here);
+  if (world.here == world.size) return threads;
+  detail::for_each_local(world, [&](int local) {
+    int32_t least = threads;
+    world.groups[local].all_reduce_now(span_of(std::span(&least, 1)), ReduceOp::min,
+                                       options.time_limit);
+    if (local == 0) threads = least;
+  });
+  return threads;
+}
+
+// Replicas of several workers are in sync only where no gradient may be stale.
+World parameter_server_world(StrategyOptions& options) {
+  const ServedPlace place = served_place();
+  if (options.served.staleness.synchronous() && place.num_workers > 1)
+    return multi_worker_world(options);
+  const int replicas = std::max(options.replicas, place.num_workers);
+  require_divides(replicas, place.num_workers);
+  options.replicas = replicas / place.num_workers;
+  World world = mirrored_world(options);
+  world.chief = place.worker == 0;
+  return world;
+}
+
+}  // namespace
+
+World make_world(StrategyOptions& options) {
+  World world = options.kind == "one_device"         ? one_device_world(options)
+                : options.kind == "multi_worker"     ? multi_worker_world(options)
+                : options.kind == "parameter_server" ? parameter_server_world(options)
+                                                     : mirrored_world(options);
+  if (!world.in_turn()) {
+    world.shape = world.groups[0].reduction_shape();
+    options.reduction_shape = world.shape.to_string();
+  }
+  world.time_limit = options.time_limit;
+  world.shares = options.shares;
+  if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.size)
+    throw UsageError(
+        fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
+                    world.shares.size(), world.size));
+  if (world.one_process()) world.here = world.size;
+  options.threads_per_replica = common_threads(options, world);
+  return world;
+}
+
+ServedPlace served_place() {
+  const char* const service = std::getenv(kViewServiceVariable);
+  const char* const servers = std::getenv(kNumServersVariable);
+  if (service == nullptr || servers == nullptr)
+    throw UsageError(
+        "strategy parameter_server without servers; start it with: tutti run --servers 1 -n 2 "
+        "PROGRAM ARGS...");
+  ServedPlace place;
+  place.view_service = parse_host_port(service, kViewServiceVariable);
+  const char* const end = servers + std::strlen(servers);
+  if (std::from_chars(servers, end, place.num_servers).ptr != end || place.num_servers < 1)
+    throw UsageError(fmt::format("{}={}: expected a number from 1 on, as `tutti run` sets it",
+                                 kNumServersVariable, servers));
+  if (const auto job = job_of_this_process()) {
+    place.worker = job->worker;
+    place.num_workers = job->num_workers;
+  }
+  return place;
+}
+
+}  // namespace tutti::detail

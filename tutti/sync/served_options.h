@@ -1,0 +1,35 @@
+/// ServedOptions: how parameter servers hold and update the parameters.
+///
+/// Without LibTorch. Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tutti/net/address.h"
+#include "tutti/net/credentials.h"
+#include "tutti/ps/placement.h"
+#include "tutti/ps/staleness.h"
+
+namespace tutti {
+
+struct ServedOptions {
+  ps::Staleness staleness;           ///< 0: synchronous
+  int drop_slowest = 0;              ///< synchronous: a step waits for all workers but so many
+  bool scale_by_staleness = false;   ///< else: a gradient of staleness t counts 1 / t
+  double delay_compensation = 0;     ///< else: lambda of DC-ASGD; 0: off
+  bool stop_if_not_finite = true;    ///< else gradients that are not finite are left out, counted
+  ps::PlacementOptions placement{};  ///< num_servers is the job's
+  int64_t piece_bytes = 4 << 20;     ///< what is pushed and pulled as one
+};
+
+/// This worker's place in a job with parameter servers.
+struct ServedPlace {
+  int worker = 0;
+  int num_workers = 1;
+  int num_servers = 1;
+  HostPort view_service;
+};
+
+}  // namespace tutti

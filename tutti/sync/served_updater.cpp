@@ -1,0 +1,360 @@
+// Parameter servers under the waist: gradients of the local replicas are added, piece by piece as
+// backward makes them, and pushed; parameters come back piece by piece.
+//
+// One storage holds the parameters of all local replicas. It is written only when all of them have
+// pushed, since until then one may still read it.
+
+#include <torch/torch.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+
+#include "tutti/base/array.h"
+#include "tutti/base/check.h"
+#include "tutti/cluster/job_links.h"
+#include "tutti/comm/reduce_kernels.h"
+#include "tutti/net/tls.h"
+#include "tutti/ps/client.h"
+#include "tutti/ps/partial_sums.h"
+#include "tutti/sync/gradients.h"
+#include "tutti/sync/updater.h"
+
+namespace tutti {
+namespace {
+
+std::vector<ps::Variable> variables_of(const Layout& layout) {
+  std::vector<ps::Variable> variables;
+  for (const ParameterSlot& slot : layout.slots)
+    variables.push_back({slot.name, slot.shape, slot.dtype});
+  return variables;
+}
+
+// Replicas that are not in sync with other workers' count as those of a host of their own.
+ReductionShape shape_of_all(const World& world, const ServedPlace& place,
+                            const ServedOptions& options) {
+  if (options.staleness.synchronous()) return world.shape;
+  return ReductionShape::hosts(std::vector<int>(place.num_workers, world.local));
+}
+
+ps::Spec spec_of(const World& world, const optim::Rule& rule, const Layout& layout,
+                 const ServedPlace& place, const ServedOptions& options) {
+  ps::Spec spec{.rule = rule};
+  spec.variables = variables_of(layout);
+  ps::PlacementOptions placement = options.placement;
+  placement.num_servers = place.num_servers;
+  spec.pieces =
+      ps::pieces_of(spec.variables, ps::place(spec.variables, placement), options.piece_bytes);
+  spec.num_partitions = place.num_servers;
+  spec.staleness = options.staleness;
+  spec.num_workers = place.num_workers;
+  spec.shape = shape_of_all(world, place, options);
+  spec.drop_slowest = options.drop_slowest;
+  spec.scale_by_staleness = options.scale_by_staleness;
+  spec.delay_compensation = options.delay_compensation;
+  spec.stop_if_not_finite = options.stop_if_not_finite;
+  return spec;
+}
+
+class ServedUpdater final : public Updater {
+ public:
+  ServedUpdater(const World& world, const optim::Rule& rule, std::vector<NamedTensors> replicas,
+                const ServedPlace& place, const ServedOptions& options)
+      : world_(world),
+        place_(place),
+        layout_(Layout::of(detail::slots_of(replicas.at(0)))),
+        spec_(spec_of(world, rule, layout_, place, options)),
+        learning_rate_(rule.learning_rate()) {
+    ps::check(spec_);
+    place_values(replicas);
+    find_pieces();
+    connect();
+    acquire_all(0);
+  }
+
+  ~ServedUpdater() override {
+    try {
+      client_->wait_until_settled(Deadline(world_.time_limit));
+    } catch (const Error&) {
+      // Whoever trains was told before, in push() or acquire().
+    }
+  }
+
+  void begin(int replica) override;
+  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
+  void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
+
+  int64_t version() const override { return step_; }
+  void set_learning_rate(double learning_rate) override {
+    optim::require_learning_rate(learning_rate);
+    learning_rate_ = learning_rate;
+  }
+  double learning_rate() const override { return learning_rate_; }
+  void require_whole() const override {}
+  int64_t wire_bytes_per_step() const override { return layout_.trained_bytes(); }
+  const std::vector<at::Tensor>& parameters(int replica) const override {
+    return lanes_.at(replica).parameters;
+  }
+  const Layout& layout() const override { return layout_; }
+  ps::Client* client() override { return client_.get(); }
+  void rebind(const World&, std::vector<NamedTensors>) override {
+    throw UsageError("a world with parameter servers cannot be resized while it runs");
+  }
+
+ private:
+  // What a local replica keeps for itself.
+  struct Lane {
+    std::vector<at::Tensor> parameters;
+    std::vector<at::Tensor> gradients;  // contiguous; undefined: not used
+    std::vector<uint8_t> ready;         // handed in, by parameter
+    detail::ReadyHooks hooks;
+    bool armed = false;
+    bool pushed = false;
+  };
+
+  void place_values(std::vector<NamedTensors>& replicas);
+  void find_pieces();
+  void connect();
+  ps::Bytes initial(int piece) const;
+  void hand_in(int replica, int parameter, const at::Tensor& gradient);
+  void push_piece(int piece);
+  void acquire_all(int64_t step);
+  void copy_piece(int piece, int64_t step, const Deadline& deadline);
+  void finish_step();
+
+  const World world_;
+  const ServedPlace place_;
+  const Layout layout_;
+  const ps::Spec spec_;
+  std::vector<ps::PartialSum> sums_;
+  std::vector<std::vector<int>> pieces_of_;      // by parameter
+  std::unique_ptr<std::atomic<int>[]> missing_;  // by piece: gradients of this step
+  Array values_;
+  std::vector<Lane> lanes_;
+  std::atomic<double> learning_rate_;
+  std::atomic<int64_t> step_{0};
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  int pushed_ = 0;
+  int left_ = 0;         // pieces that are still to be copied
+  int next_piece_ = 0;   // to be copied
+  bool failed_ = false;  // one replica's acquire() threw
+  std::unique_ptr<ps::Client> client_;
+};
+
+void ServedUpdater::place_values(std::vector<NamedTensors>& replicas) {
+  values_ = Array::zeros(DType::uint8, {layout_.total_bytes});
+  auto* const base = static_cast<std::byte*>(values_.data());
+  for (size_t i = 0; i < layout_.slots.size(); ++i) {
+    const at::Tensor source = replicas[0][i].second.detach().contiguous();
+    std::memcpy(base + layout_.slots[i].offset_bytes, source.data_ptr(), source.nbytes());
+  }
+  lanes_ = std::vector<Lane>(world_.local);
+  for (int local = 0; local < world_.local; ++local) {
+    Lane& lane = lanes_[local];
+    for (size_t i = 0; i < layout_.slots.size(); ++i) {
+      at::Tensor parameter = replicas[local][i].second;
+      const ParameterSlot& slot = layout_.slots[i];
+      parameter.set_data(detail::view_memory(base + slot.offset_bytes, slot, values_.owner()));
+      lane.parameters.push_back(std::move(parameter));
+    }
+    lane.gradients.resize(layout_.slots.size());
+    lane.ready.assign(layout_.slots.size(), 0);
+    if (!world_.in_turn())
+      lane.hooks = detail::ReadyHooks(lane.parameters, [this, local](int parameter) {
+        Lane& mine = lanes_[local];
+        if (mine.armed) hand_in(local, parameter, mine.parameters[parameter].grad());
+      });
+  }
+}
+
+void ServedUpdater::find_pieces() {
+  const bool alone = !spec_.staleness.synchronous();
+  sums_ = ps::partial_sums(spec_.shape, alone ? place_.worker * world_.local : world_.first_rank,
+                           world_.local);
+  pieces_of_.resize(layout_.slots.size());
+  for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
+    for (const ps::Segment& segment : spec_.pieces[piece].segments)
+      if (pieces_of_[segment.variable].empty() || pieces_of_[segment.variable].back() != piece)
+        pieces_of_[segment.variable].push_back(piece);
+  missing_ = std::make_unique<std::atomic<int>[]>(spec_.pieces.size());
+  finish_step();
+}
+
+void ServedUpdater::connect() {
+  const Token token = require_token("parameter servers");
+  client_ = std::make_unique<ps::Client>(
+      ps::ClientOptions{
+          .worker = place_.worker, .view_service = place_.view_service, .limit = world_.time_limit},
+      Credentials{token, job_of_token(token), tls_from_environment()}, spec_,
+      [this](int piece) { return initial(piece); });
+}
+
+ps::Bytes ServedUpdater::initial(int number) const {
+  const ps::Piece& piece = spec_.pieces[number];
+  std::vector<std::byte> bytes(piece.num_bytes);
+  for (const ps::Segment& segment : piece.segments) {
+    const int64_t width = size_of(piece.dtype);
+    const auto* from = static_cast<const std::byte*>(values_.data()) +
+                       layout_.slots[segment.variable].offset_bytes + segment.begin * width;
+    std::memcpy(bytes.data() + segment.offset_bytes, from, segment.count() * width);
+  }
+  return ps::Bytes::copy_of(bytes);
+}
+
+void ServedUpdater::begin(int replica) {
+  Lane& lane = lanes_.at(replica);
+  detail::require_cleared(layout_, lane.parameters);
+  lane.armed = true;
+}
+
+// The piece whose last gradient this is leaves at once, while backward goes on.
+void ServedUpdater::hand_in(int replica, int parameter, const at::Tensor& gradient) {
+  Lane& lane = lanes_[replica];
+  const ParameterSlot& slot = layout_.slots[parameter];
+  if (lane.ready[parameter] != 0)
+    throw UsageError(
+        fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran twice; add "
+                    "the losses and call minimize() once",
+                    slot.name));
+  lane.ready[parameter] = 1;
+  if (gradient.defined()) {
+    detail::check_gradient(slot, gradient);
+    lane.gradients[parameter] = gradient.contiguous();
+  }
+  for (const int piece : pieces_of_[parameter])
+    if (missing_[piece].fetch_sub(1, std::memory_order_acq_rel) == 1) push_piece(piece);
+}
+
+int64_t ServedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
+  Lane& lane = lanes_.at(replica);
+  if (lane.pushed)
+    throw UsageError(
+        fmt::format("replica {} took part twice in one step; call minimize() or abstain() once a "
+                    "step on each replica",
+                    world_.first_rank + replica));
+  lane.armed = false;
+  for (size_t i = 0; i < lane.parameters.size(); ++i)
+    if (lane.ready[i] == 0)
+      hand_in(replica, static_cast<int>(i), weight != 0 ? gradients[i] : at::Tensor());
+  lane.pushed = true;
+  const std::lock_guard lock(mutex_);
+  if (++pushed_ == world_.local) changed_.notify_all();
+  return step_ + 1;
+}
+
+void ServedUpdater::push_piece(int number) {
+  const ps::Piece& piece = spec_.pieces[number];
+  const int64_t bytes = piece.num_bytes * static_cast<int64_t>(sums_.size());
+  const auto memory = client_->allocate(bytes);
+  ps::PushOrder order{.piece = number, .step = step_, .learning_rate = learning_rate_};
+  std::vector<const void*> inputs(spec_.shape.replicas());
+  const int first = sums_.front().ranks.front();
+  for (const ps::PartialSum& sum : sums_) {
+    ps::Part part{sum.rank, {}};
+    std::byte* const to = memory.get() + piece.num_bytes * static_cast<int64_t>(order.parts.size());
+    for (const ps::Segment& segment : piece.segments) {
+      std::ranges::fill(inputs, nullptr);
+      bool used = false;
+      for (const int rank : sum.ranks) {
+        const at::Tensor& gradient = lanes_[rank - first].gradients[segment.variable];
+        if (!gradient.defined()) continue;
+        used = true;
+        inputs[rank] = static_cast<const std::byte*>(gradient.data_ptr()) +
+                       segment.begin * size_of(piece.dtype);
+      }
+      part.used.push_back(used ? 1 : 0);
+      if (used)
+        reduce_inputs(piece.dtype, ReduceOp::sum, spec_.shape, inputs, to + segment.offset_bytes,
+                      segment.count());
+    }
+    order.parts.push_back(std::move(part));
+  }
+  order.payload = {{memory.get(), static_cast<size_t>(bytes)}, memory};
+  client_->push(std::move(order));
+}
+
+// ---- parameters come ----
+
+void ServedUpdater::acquire_all(int64_t step) {
+  for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
+    client_->pull(piece, step);
+  for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
+    copy_piece(piece, step, Deadline(world_.time_limit));
+}
+
+void ServedUpdater::copy_piece(int number, int64_t step, const Deadline& deadline) {
+  const ps::Piece& piece = spec_.pieces[number];
+  client_->fetch(number, step, deadline, [&](const ps::Bytes& values) {
+    for (const ps::Segment& segment : piece.segments) {
+      const int64_t width = size_of(piece.dtype);
+      auto* const to = static_cast<std::byte*>(values_.data()) +
+                       layout_.slots[segment.variable].offset_bytes + segment.begin * width;
+      std::memcpy(to, values.span.data() + segment.offset_bytes, segment.count() * width);
+    }
+  });
+}
+
+// Local replicas share the copying, once all have pushed.
+void ServedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
+  Lane& lane = lanes_.at(replica);
+  if (!lane.pushed || step_ >= at_least) return;
+  if (world_.in_turn() && replica + 1 < world_.local) return;
+  std::unique_lock lock(mutex_);
+  const auto wait_until = [&](auto&& done) {
+    if (!changed_.wait_until(lock, deadline.at(), [&] { return done() || failed_; }))
+      throw Timeout(fmt::format("replica {} waited {} ms for the other replicas of its worker",
+                                world_.first_rank + replica, deadline.limit().count()));
+    if (failed_ && !done()) throw PeerLost("another replica of this worker failed");
+  };
+  wait_until([&] { return pushed_ == world_.local; });
+  try {
+    while (next_piece_ < static_cast<int>(spec_.pieces.size())) {
+      const int piece = next_piece_++;
+      lock.unlock();
+      copy_piece(piece, at_least, deadline);
+      lock.lock();
+      --left_;
+    }
+  } catch (...) {
+    if (!lock.owns_lock()) lock.lock();
+    failed_ = true;
+    changed_.notify_all();
+    throw;
+  }
+  if (left_ == 0 && step_ < at_least) {
+    finish_step();
+    step_ = at_least;
+    changed_.notify_all();
+  }
+  wait_until([&] { return step_ >= at_least; });
+}
+
+// Everything is as before the first gradient of the next step.
+void ServedUpdater::finish_step() {
+  for (size_t piece = 0; piece < spec_.pieces.size(); ++piece) missing_[piece] = 0;
+  for (size_t i = 0; i < pieces_of_.size(); ++i)
+    for (const int piece : pieces_of_[i]) missing_[piece] += world_.local;
+  for (Lane& lane : lanes_) {
+    detail::bump_versions(lane.parameters);
+    for (at::Tensor& gradient : lane.gradients) gradient.reset();
+    std::ranges::fill(lane.ready, uint8_t{0});
+    lane.pushed = false;
+  }
+  pushed_ = 0;
+  next_piece_ = 0;
+  left_ = static_cast<int>(spec_.pieces.size());
+}
+
+}  // namespace
+
+std::shared_ptr<Updater> make_served_updater(const World& world, const optim::Rule& rule,
+                                             std::vector<NamedTensors> replicas,
+                                             const ServedPlace& place,
+                                             const ServedOptions& options) {
+  return std::make_shared<ServedUpdater>(world, rule, std::move(replicas), place, options);
+}
+
+}  // namespace tutti
