@@ -133,7 +133,8 @@ void add_compare(CLI::App& bench, int& exit_code) {
 }  // namespace
 
 void add_bench(CLI::App& app, int& exit_code) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure: all-reduce, tune, step, scale, compare");
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measure: all-reduce, tune, step, scale, ps, compare");
   bench->require_subcommand(1);
   bench->footer(
       "Example:\n  tutti bench step --model mlp --strategy mirrored --replicas 2 --data "
@@ -142,6 +143,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_bench_tune(*bench, exit_code);
   add_step(*bench, exit_code);
   add_scale(*bench, exit_code);
+  add_bench_ps(*bench, exit_code);
   add_compare(*bench, exit_code);
 }
 

@@ -21,6 +21,7 @@ struct PsFlags {
   int threads = 0;
   double memory_limit_gb = 0;
   double limit_s = 30;
+  bool no_shared_memory = false;
 };
 
 constexpr double kMostGigabytes = 1e6;
@@ -35,7 +36,8 @@ int serve(const PsFlags& flags) {
                   .interface = interface_from_environment(),
                   .threads = flags.threads,
                   .memory_limit = static_cast<int64_t>(flags.memory_limit_gb * kBytesPerGigabyte),
-                  .limit = limit},
+                  .limit = limit,
+                  .share_memory = !flags.no_shared_memory},
                  {token, job_of_token(token), tls_from_environment()});
   return 0;
 }
@@ -67,6 +69,8 @@ void add_ps(CLI::App& app, int& exit_code) {
       ->check(positive_number(kMostSeconds))
       ->type_name("SECONDS")
       ->capture_default_str();
+  command->add_flag("--no-shared-memory", flags->no_shared_memory,
+                    "Exchange bytes with workers of this host, too");
   command->footer(
       "Example, with the TUTTI_TOKEN of the job, to replace a lost server:\n"
       "  tutti ps --view-service node0:41023");

@@ -68,7 +68,9 @@ void ServerFleet::start(int number, const FleetOptions& options) {
   if (options.memory_limit_gb > 0)
     plan.arguments.insert(plan.arguments.end(),
                           {"--memory-limit", fmt::format("{}", options.memory_limit_gb)});
+  if (!options.share_memory) plan.arguments.emplace_back("--no-shared-memory");
   processes_.push_back(std::make_unique<Process>(Process{number, detail::spawn(plan)}));
+  if (!options.announce) return;
   fmt::print("server {} pid {}\n", number, processes_.back()->started.pid);
   std::fflush(stdout);
 }

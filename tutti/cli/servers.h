@@ -18,11 +18,13 @@ struct FleetOptions {
   bool backups = true;
   int threads = 0;             ///< of each server; 0: usable cores / servers
   double memory_limit_gb = 0;  ///< of each server; 0: none
+  bool share_memory = true;    ///< with the workers
+  bool announce = true;        ///< print `server I pid P`
 };
 
 class ServerFleet {
  public:
-  /// Starts `tutti ps` so many times on this host. Prints `server I pid P`. Throws Error.
+  /// Starts `tutti ps` so many times on this host. Throws Error.
   explicit ServerFleet(const FleetOptions& options);
   /// Gives servers 2 s to end in order, then kills them.
   ~ServerFleet();

@@ -1,9 +1,12 @@
 // tutti train: trains a model of the zoo on a folder of doodles, under any strategy.
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -16,8 +19,10 @@
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/job.h"
+#include "tutti/cluster/join.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
+#include "tutti/ps/client.h"
 #include "tutti/train/model.h"
 
 namespace tutti::cli {
@@ -33,6 +38,7 @@ struct TrainFlags {
   std::string out;
   std::string json;
   std::string nan = "stop";
+  std::string slow_worker;
 };
 
 // All that is settled before the first step.
@@ -40,7 +46,46 @@ struct Plan {
   StrategyOptions strategy;
   data::Dataset train, test;
   nn::Graph graph;
+  std::optional<SlowWorker> slow;  // this worker is
 };
+
+// Where workers are not in step, each takes its share of the global batch alone.
+int64_t batch_of_worker(const TrainFlags& flags) {
+  const bool alone = flags.job.strategy == "parameter_server" &&
+                     !served_options(flags.job.served).staleness.synchronous();
+  const auto job = job_of_this_process();
+  return alone && job ? std::max<int64_t>(1, flags.job.global_batch / job->num_workers)
+                      : flags.job.global_batch;
+}
+
+// "1:4:0.2": worker 1 takes 4 times as long in a step with probability 0.2.
+std::optional<SlowWorker> slow_worker_from(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  const auto wrong = [&] {
+    return UsageError(fmt::format(
+        "--slow-worker {}: expected WORKER:FACTOR or WORKER:FACTOR:PROBABILITY, as 1:4:0.2", text));
+  };
+  std::vector<double> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (numbers.size() < 3) {
+    double number = 0;
+    const auto [stop, failure] = std::from_chars(at, end, number);
+    if (failure != std::errc{}) throw wrong();
+    numbers.push_back(number);
+    if (stop == end) break;
+    if (*stop != ':') throw wrong();
+    at = stop + 1;
+  }
+  numbers.resize(std::max<size_t>(numbers.size(), 2), 0);
+  const double probability = numbers.size() > 2 ? numbers[2] : 1;
+  const bool known = numbers[0] >= 0 && numbers[0] == std::floor(numbers[0]);
+  if (!known || !(numbers[1] >= 1 && numbers[1] <= 1000) || !(probability >= 0 && probability <= 1))
+    throw wrong();
+  const auto job = job_of_this_process();
+  if (numbers[0] != (job ? job->worker : 0)) return std::nullopt;
+  return SlowWorker{.factor = numbers[1], .probability = probability};
+}
 
 std::filesystem::path weights_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "model.safetensors";
@@ -71,8 +116,8 @@ Plan make_plan(const TrainFlags& flags) {
   const int64_t steps = flags.max_steps > 0 ? flags.max_steps : train.num_samples();
   check_batch_norm(flags.job, graph, train, steps);
   check_outputs(flags);
-  return {std::move(strategy), train.shuffle().batch(flags.job.global_batch),
-          test.batch(kTestBatch), std::move(graph)};
+  return {std::move(strategy), train.shuffle().batch(batch_of_worker(flags)),
+          test.batch(kTestBatch), std::move(graph), slow_worker_from(flags.slow_worker)};
 }
 
 void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strategy) {
@@ -92,25 +137,50 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
   std::fflush(stdout);
 }
 
+std::optional<ps::ServerCounts> counts_of(Model& model, const Strategy& strategy) {
+  ps::Client* const client = model.optimizer().updater().client();
+  if (client == nullptr) return std::nullopt;
+  return client->server_counts(Deadline(strategy.world().time_limit));
+}
+
+void add_served(nlohmann::ordered_json& json, const TrainFlags& flags,
+                const ps::ServerCounts& served) {
+  const ps::StalenessHistogram& staleness = served.counts.staleness;
+  nlohmann::ordered_json bins = nlohmann::ordered_json::object();
+  for (const auto& [steps, updates] : staleness.bins()) bins[std::to_string(steps)] = updates;
+  json["servers"] = flags.job.served.num_servers();
+  json["staleness"] = flags.job.served.staleness;
+  json["updates"] = served.counts.updates;
+  json["dropped"] = served.counts.dropped;
+  json["staleness_histogram"] = bins;
+  json["staleness_mean"] = staleness.mean();
+  json["staleness_max"] = staleness.most();
+  json["bytes_pushed"] = served.bytes_pushed;
+  json["bytes_pulled"] = served.bytes_pulled;
+}
+
 nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy,
                                const History& history, int64_t wire_bytes,
-                               const std::string& sha256) {
-  return {{"model", flags.job.model},
-          {"strategy", strategy.kind()},
-          {"replicas", strategy.num_replicas_in_sync()},
-          {"reduction_shape", strategy.reduction_shape().to_string()},
-          {"epochs", history.rows.size()},
-          {"global_batch", flags.job.global_batch},
-          {"train_seconds", history.train_seconds},
-          {"images_per_second", history.images_per_second()},
-          {"step_ms_p50", history.step_ms_percentile(0.5)},
-          {"step_ms_p99", history.step_ms_percentile(0.99)},
-          {"train_loss", history.column("train_loss")},
-          {"val_loss", history.last("val_loss")},
-          {"val_accuracy", history.last("val_accuracy")},
-          {"weights_sha256", sha256},
-          {"compression", flags.job.compression},
-          {"wire_bytes_per_step", wire_bytes}};
+                               const std::string& sha256,
+                               const std::optional<ps::ServerCounts>& served) {
+  nlohmann::ordered_json json = {{"model", flags.job.model},
+                                 {"strategy", strategy.kind()},
+                                 {"replicas", strategy.num_replicas_in_sync()},
+                                 {"reduction_shape", strategy.reduction_shape().to_string()},
+                                 {"epochs", history.rows.size()},
+                                 {"global_batch", flags.job.global_batch},
+                                 {"train_seconds", history.train_seconds},
+                                 {"images_per_second", history.images_per_second()},
+                                 {"step_ms_p50", history.step_ms_percentile(0.5)},
+                                 {"step_ms_p99", history.step_ms_percentile(0.99)},
+                                 {"train_loss", history.column("train_loss")},
+                                 {"val_loss", history.last("val_loss")},
+                                 {"val_accuracy", history.last("val_accuracy")},
+                                 {"weights_sha256", sha256},
+                                 {"compression", flags.job.compression},
+                                 {"wire_bytes_per_step", wire_bytes}};
+  if (served) add_served(json, flags, *served);
+  return json;
 }
 
 void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const History& history) {
@@ -149,15 +219,17 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
                              .validation = plan.test,
                              .max_steps = flags.max_steps,
                              .verbose = speaks ? 1 : 0,
-                             .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on});
+                             .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on,
+                             .slow = plan.slow});
   const std::string sha256 = model.weights_sha256();
   const int64_t wire_bytes = model.optimizer().wire_bytes_per_step();
   if (!flags.out.empty()) model.save(weights_file(flags));
   if (!speaks) return 0;
+  const std::optional<ps::ServerCounts> served = counts_of(model, strategy);
   if (!flags.out.empty()) history.save_csv(history_file(flags));
   if (!flags.json.empty())
-    write_file_atomically(flags.json,
-                          json_of(flags, strategy, history, wire_bytes, sha256).dump(2) + "\n");
+    write_file_atomically(
+        flags.json, json_of(flags, strategy, history, wire_bytes, sha256, served).dump(2) + "\n");
   say_what_came_out(flags, strategy, history);
   return 0;
 }
@@ -197,6 +269,10 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(one_of("answer to --nan", {"stop", "ignore"}))
       ->type_name("NAME")
       ->capture_default_str();
+  command
+      ->add_option("--slow-worker", flags->slow_worker,
+                   "For experiments: worker R takes F times as long, in a step with probability P")
+      ->type_name("R:F[:P]");
   command->footer(
       "Examples:\n"
       "  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored --replicas 2\n"
@@ -205,7 +281,9 @@ void add_train(CLI::App& app, int& exit_code) {
       "  tutti train cnn --data examples/data/quickdraw --strategy multi_worker --replicas 2 "
       "--json cnn.json\n"
       "  tutti train mlp --data examples/data/quickdraw --strategy mirrored --replicas 2 "
-      "--compression topk:0.01\n\n"
+      "--compression topk:0.01\n"
+      "  tutti train mlp --data examples/data/quickdraw --strategy parameter_server --servers 2 "
+      "--replicas 3 --staleness inf\n\n"
       "N replicas give the same weights, bit for bit, as threads (mirrored), as processes\n"
       "(multi_worker) and in turn (one_device --replicas N). Exit codes: 0 done; 1 training "
       "failed;\n"

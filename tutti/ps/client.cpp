@@ -47,7 +47,8 @@ class Client::Work {
         streams_(heap_, credentials,
                  {.message = [this](Peer from, const Message& m) { on_message(from, m); },
                   .connected = [this](Peer peer) { on_connected(peer); },
-                  .closed = [this](Peer peer, const std::string& how) { on_closed(peer, how); }}),
+                  .closed = [this](Peer peer, const std::string& how) { on_closed(peer, how); }},
+                 options.share_memory),
         link_(streams_, {.who = {Peer::Kind::worker, options.worker},
                          .name = process_words(),
                          .where = {},
@@ -234,6 +235,7 @@ void Client::push(PushOrder order) {
 void Client::pull(int piece, int64_t step) {
   const std::lock_guard lock(work_->mutex_);
   if (!work_->failure_.empty()) throw Error(work_->failure_);
+  work_->arrived_.at(piece) = {};
   work_->state_.pull(piece, step);
   work_->send_all();
 }
@@ -263,6 +265,15 @@ bool Client::arrived(int piece, int64_t step) const {
 void Client::wait_until_settled(const Deadline& deadline) {
   std::unique_lock lock(work_->mutex_);
   work_->wait_for(lock, deadline, [&] { return work_->state_.num_unsettled() == 0; });
+}
+
+Lease Client::lease(const LeaseRequest& request, const Deadline& deadline) {
+  std::unique_lock lock(work_->mutex_);
+  if (!work_->failure_.empty()) throw Error(work_->failure_);
+  work_->state_.ask_lease(request);
+  work_->send_all();
+  work_->wait_for(lock, deadline, [&] { return work_->state_.lease().has_value(); });
+  return *work_->state_.lease();
 }
 
 ClientCounts Client::counts() const {

@@ -23,6 +23,7 @@ struct ClientOptions {
   HostPort view_service;
   Millis limit{kDefaultTimeLimit};    ///< for all servers to be there
   Millis silence{kDefaultTimeLimit};  ///< without a word of the view service: it is lost
+  bool share_memory = true;           ///< with servers of this host; else payloads go as bytes
 };
 
 /// What the servers have counted, over all partitions.
@@ -63,6 +64,9 @@ class Client {
 
   /// Until all that was pushed is through. Throws as fetch().
   void wait_until_settled(const Deadline& deadline);
+
+  /// Gives a batch back and gets the next (cursor.h). Throws as fetch().
+  Lease lease(const LeaseRequest& request, const Deadline& deadline);
 
   ClientCounts counts() const;
   /// Asks all servers. Throws as fetch().

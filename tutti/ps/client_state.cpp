@@ -40,7 +40,8 @@ std::vector<int> ClientState::servers() const {
 void ClientState::send(int partition, Message message) {
   message.partition = partition;
   message.worker = worker_;
-  message.view = view_.partitions[partition].epoch;
+  // The whole view, not the partition's epoch: a worker that came again is to be known there.
+  message.view = view_.number;
   send_(primary(partition), std::move(message));
 }
 
@@ -51,11 +52,13 @@ void ClientState::on_view(const View& view) {
   if (view.partitions.size() != partitions_.size())
     throw Error(fmt::format("this worker trains with {} servers, the job has {}",
                             partitions_.size(), view.partitions.size()));
+  const bool assigned_before = assigns();
   const View before = std::exchange(view_, view);
+  const bool assigns_now = assigns() && !assigned_before;
   if (!view_.failure.empty()) failure_ = view_.failure;
   for (int i = 0; i < static_cast<int>(partitions_.size()); ++i) {
     const int was = before.partitions.empty() ? -1 : before.partitions[i].primary;
-    if (primary(i) == was) continue;
+    if (primary(i) == was && !(assigns_now && partitions_[i].welcome)) continue;
     partitions_[i].welcome = false;
     if (connected_.contains(primary(i))) say_hello(i);
   }
@@ -71,6 +74,14 @@ void ClientState::on_closed(int server) {
   connected_.erase(server);
   for (int i = 0; i < static_cast<int>(partitions_.size()); ++i)
     if (primary(i) == server) partitions_[i].welcome = false;
+}
+
+// Whether all workers before this one are gone: then the first values are its to give.
+bool ClientState::assigns() const {
+  return std::ranges::all_of(
+      view_.workers.begin(),
+      view_.workers.begin() + std::min<ptrdiff_t>(worker_, std::ssize(view_.workers)),
+      [](const ProcessView& worker) { return !worker.alive && !worker.ending.empty(); });
 }
 
 void ClientState::say_hello(int partition) {
@@ -91,6 +102,7 @@ void ClientState::on_message(int server, const Message& message) {
     case Kind::refused: failure_ = message.text; break;
     case Kind::settled: on_settled(partition, message); break;
     case Kind::parameters: on_parameters(message); break;
+    case Kind::leased: on_leased(message); break;
     case Kind::waiting: waiting_[message.piece] = message.text; break;
     default: throw Error(fmt::format("server {} says {}", server, name_of(message.kind)));
   }
@@ -100,10 +112,14 @@ void ClientState::on_welcome(int number, const Message& message) {
   Partition& partition = partitions_[number];
   partition.welcome = true;
   if (partition.sequence < message.sequence) partition.sequence = message.sequence;
-  if (message.version == 0 && worker_ == 0)
+  if (message.version == 0 && assigns())
     for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
       if (partition_of(piece) == number)
         send(number, {.kind = Kind::assign, .piece = piece, .payload = initial_(piece)});
+  if (number == 0) {
+    lease_sequence_ = std::max(lease_sequence_, message.step);
+    if (lease_asked_) send_lease();
+  }
   for (const auto& [sequence, push] : partition.unsettled) {
     ++counts_.resent;
     send(number, push);
@@ -121,6 +137,24 @@ bool ClientState::may_ask(int piece) const {
          });
 }
 
+void ClientState::ask_lease(const LeaseRequest& request) {
+  TUTTI_CHECK(!lease_asked_, "batch {} of epoch {}", request.returned, request.epoch);
+  lease_.reset();
+  lease_asked_ = {.kind = Kind::lease, .text = to_text(request)};
+  if (partitions_[0].welcome) send_lease();
+}
+
+void ClientState::send_lease() {
+  if (lease_asked_->sequence == 0) lease_asked_->sequence = ++lease_sequence_;
+  send(0, *lease_asked_);
+}
+
+void ClientState::on_leased(const Message& message) {
+  if (!lease_asked_ || message.sequence != lease_asked_->sequence) return;
+  lease_asked_.reset();
+  lease_ = lease_from(message.text);
+}
+
 void ClientState::on_settled(Partition& partition, const Message& message) {
   if (partition.unsettled.erase(message.sequence) == 0) return;
   ++counts_.settled;
@@ -134,7 +168,11 @@ void ClientState::on_settled(Partition& partition, const Message& message) {
 
 void ClientState::on_parameters(const Message& message) {
   const auto wish = wanted_.find(message.piece);
-  if (wish == wanted_.end() || message.step < wish->second) return;
+  if (wish == wanted_.end() || message.step != wish->second) return;
+  if (message.payload.size() != spec_.pieces[message.piece].num_bytes)
+    throw Error(fmt::format("{} bytes of parameters for piece {}, which has {}",
+                            message.payload.size(), message.piece,
+                            spec_.pieces[message.piece].num_bytes));
   wanted_.erase(wish);
   waiting_.erase(message.piece);
   versions_.at(message.piece) = message.version;
@@ -154,9 +192,7 @@ void ClientState::push(PushOrder order) {
 
 void ClientState::pull(int piece, int64_t step) {
   wanted_[piece] = step;
-  const int partition = partition_of(piece);
-  if (partitions_.at(partition).welcome)
-    send(partition, {.kind = Kind::pull, .piece = piece, .step = step});
+  if (may_ask(piece)) send(partition_of(piece), {.kind = Kind::pull, .piece = piece, .step = step});
 }
 
 bool ClientState::send_next(int server) {
@@ -183,7 +219,12 @@ bool ClientState::send_next(int server) {
                   .parts = std::move(order.parts),
                   .payload = std::move(order.payload)};
   partition.unsettled.emplace(message.sequence, message);
+  const int piece = message.piece;
   send(best, std::move(message));
+  // It was asked for while the push was still here.
+  if (const auto wish = wanted_.find(piece);
+      !order.then_pull && wish != wanted_.end() && may_ask(piece))
+    send(best, {.kind = Kind::pull, .piece = piece, .step = wish->second});
   return true;
 }
 

@@ -9,10 +9,12 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "tutti/ps/cursor.h"
 #include "tutti/ps/message.h"
 #include "tutti/ps/spec.h"
 #include "tutti/ps/view.h"
@@ -43,7 +45,7 @@ class ClientState {
   using Send = std::function<void(int server, Message)>;
   /// Parameters have come: of `piece`, good for `step`. Called within on_message().
   using Arrived = std::function<void(int piece, int64_t step, const Bytes& values)>;
-  /// Where a piece begins; asked of worker 0 alone, once.
+  /// Where a piece begins; asked of the first worker that is not gone: worker 0, as a rule.
   using Initial = std::function<Bytes(int piece)>;
   ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial);
 
@@ -66,6 +68,9 @@ class ClientState {
   int64_t num_unsettled() const noexcept;
   /// Asks the servers whom the parameters that have not come wait for; then words() knows.
   void ask_who();
+  /// Asks for a batch; one question at a time. The answer is lease(), once it is there.
+  void ask_lease(const LeaseRequest& request);
+  const std::optional<Lease>& lease() const noexcept { return lease_; }
   /// Asks for the counts of a partition, which its server sends as a message.
   void ask_counts(int partition) { send(partition, {.kind = Message::Kind::counts}); }
   /// What it waits for: "piece 3 of server 1 (host b, pid 77): worker 2 (host c, pid 9)".
@@ -91,8 +96,11 @@ class ClientState {
 
   int primary(int partition) const;
   void say_hello(int partition);
+  bool assigns() const;
   void on_welcome(int partition, const Message& message);
   bool may_ask(int piece) const;
+  void send_lease();
+  void on_leased(const Message& message);
   void on_settled(Partition& partition, const Message& message);
   void on_parameters(const Message& message);
   void send(int partition, Message message);
@@ -110,6 +118,9 @@ class ClientState {
   std::vector<int64_t> versions_;       // of each piece: what the worker has
   std::map<int, std::string> waiting_;  // piece: for whom, as its server said
   ClientCounts counts_;
+  int64_t lease_sequence_ = 0;
+  std::optional<Message> lease_asked_;  // that has no answer
+  std::optional<Lease> lease_;
   std::string failure_;
 };
 

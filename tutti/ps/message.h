@@ -44,10 +44,13 @@ struct Message {
     pull,    ///< wants the parameters of `piece` to begin `step` with
     // A primary to a worker.
     welcome,     ///< answer to hello: `sequence`: of its pushes this many are in the log; `version`
-                 ///< 1: values were assigned, so that none have to be
+                 ///< 1: values were assigned, so that none have to be; `step`: number of its last
+                 ///< request for a batch
     refused,     ///< `text` says why; the worker is to give up
     settled,     ///< its push `sequence` is through: `flags`; `version` of the piece after it
     parameters,  ///< `payload`: those of `piece`, of `version`
+    lease,       ///< wants a batch: `text` is a LeaseRequest (cursor.h); number `sequence`
+    leased,      ///< answer: `text` is a Lease; `sequence` as in the question
     counts,      ///< asks; answers: `text` has the partition's counts (partition_state.h)
     waiting,     ///< its pull of `piece` for `step` waits for the workers in `text`
     // Between the primary of a partition and its backup. Orders (hello, assign, push, pull, leave)

@@ -88,6 +88,8 @@ std::string PartitionState::objection(const Message& request) const {
   try {
     if (request.kind == Kind::hello) {
       const Spec spec = spec_from(request.text);
+      if (request.worker < 0 || request.worker >= spec.num_workers)
+        return fmt::format("worker {} of {}", request.worker, spec.num_workers);
       const std::string differs = registered() ? difference(spec, *spec_) : "";
       if (differs.empty()) return "";
       return fmt::format("worker {} does not train what the others do: {}", request.worker,
@@ -95,19 +97,33 @@ std::string PartitionState::objection(const Message& request) const {
     }
     if (!registered()) return "no worker has registered yet";
     if (request.kind == Kind::counts) return "";
+    if (request.kind == Kind::lease) return cursor_.objection(lease_request_from(request.text));
+    if (request.worker < 0 || request.worker >= spec_->num_workers)
+      return fmt::format("worker {} of {}", request.worker, spec_->num_workers);
     const DensePiece& wanted = piece(request.piece);
+    if (request.step < 0 || request.step > Staleness::kMost)
+      return fmt::format("worker {} is in step {}", request.worker, request.step);
     if (request.kind == Kind::assign && request.payload.size() != wanted.num_bytes())
       return fmt::format("worker {} gives {} bytes for piece {}, which has {}", request.worker,
                          request.payload.size(), request.piece, wanted.num_bytes());
-    if (request.kind == Kind::push) {
-      const size_t segments = spec_->pieces[request.piece].segments.size();
-      data_of_parts(request, wanted.num_bytes(), segments, spec_->shape.replicas());
-      optim::require_learning_rate(request.learning_rate);
-    }
-    return "";
+    return request.kind == Kind::push ? objection_to_push(request) : "";
   } catch (const Error& error) {
     return error.what();
   }
+}
+
+std::string PartitionState::objection_to_push(const Message& push) const {
+  const DensePiece& wanted = piece(push.piece);
+  data_of_parts(push, wanted.num_bytes(), spec_->pieces[push.piece].segments.size(),
+                spec_->shape.replicas());
+  spec_->rule.next({}, push.learning_rate);
+  if (push.sequence < 1 || push.version < 0 || unassigned_.contains(push.piece))
+    return fmt::format("{}: computed on version {} of {}", push_words(push), push.version,
+                       wanted.version());
+  // Whoever is right has pulled that version, from a primary whose log this one has.
+  if (spec_->staleness.synchronous() && push.step > wanted.version())
+    return fmt::format("{}: step {} is not over", push_words(push), wanted.version());
+  return "";
 }
 
 std::vector<Settled> PartitionState::apply(const Message& order) {
@@ -117,11 +133,47 @@ std::vector<Settled> PartitionState::apply(const Message& order) {
     case Kind::hello: on_hello(order); break;
     case Kind::assign: on_assign(order); break;
     case Kind::pull: on_pull(order); break;
+    case Kind::lease: on_lease(order); break;
     case Kind::push: on_push(order, settled); break;
     case Kind::leave: on_leave(order.worker, settled); break;
     default: throw Error(fmt::format("a {} is no order", name_of(order.kind)));
   }
+  answer_leases();
   return settled;
+}
+
+void PartitionState::on_lease(const Message& order) {
+  int64_t& last = lease_asked_[order.worker];
+  if (order.sequence <= last || !gate_->is_here(order.worker)) return;
+  last = order.sequence;
+  const LeaseRequest request = lease_request_from(order.text);
+  // What another worker's order made impossible meanwhile gets no answer.
+  if (cursor_.objection(request).empty()) cursor_.ask(order.worker, request);
+}
+
+void PartitionState::answer_leases() {
+  if (!registered()) return;
+  for (const auto& [worker, lease] :
+       cursor_.answers([this](int asks) { return gate_->may_begin(gate_->steps_of(asks)); })) {
+    lease_told_[worker] = {.kind = Kind::leased,
+                           .worker = worker,
+                           .sequence = lease_asked_[worker],
+                           .text = ps::to_text(lease)};
+    answers_.push_back(lease_told_[worker]);
+  }
+}
+
+std::vector<Message> PartitionState::take_answers() { return std::exchange(answers_, {}); }
+
+int64_t PartitionState::last_lease(int worker) const {
+  const auto found = lease_asked_.find(worker);
+  return found == lease_asked_.end() ? 0 : found->second;
+}
+
+const Message* PartitionState::last_answer(int worker) const {
+  const auto found = lease_told_.find(worker);
+  const bool newest = found != lease_told_.end() && found->second.sequence == last_lease(worker);
+  return newest ? &found->second : nullptr;
 }
 
 void PartitionState::enrol(const Spec& spec) {
@@ -144,8 +196,17 @@ void PartitionState::on_assign(const Message& order) {
 }
 
 void PartitionState::on_pull(const Message& order) {
-  if (spec_->delay_compensation > 0)
-    pulled_[{order.worker, order.piece}] = own(order.piece).parameters();
+  if (spec_->delay_compensation == 0 || !gate_->is_here(order.worker)) return;
+  const auto [place, fresh] = pulled_.try_emplace({order.worker, order.piece});
+  if (!fresh && place->second.step == order.step) return;
+  const DensePiece& from = piece(order.piece);
+  place->second = {order.step, from.version(), from.parameters()};
+}
+
+std::pair<Bytes, int64_t> PartitionState::values_for(int worker, int number) const {
+  const auto pulled = pulled_.find({worker, number});
+  if (pulled != pulled_.end()) return {pulled->second.values, pulled->second.version};
+  return {piece(number).parameters(), piece(number).version()};
 }
 
 void PartitionState::on_push(const Message& order, std::vector<Settled>& settled) {
@@ -163,6 +224,7 @@ void PartitionState::on_push(const Message& order, std::vector<Settled>& settled
 void PartitionState::on_leave(int worker, std::vector<Settled>& settled) {
   if (!gate_->is_here(worker)) return;
   gate_->leave(worker);
+  cursor_.leave(worker);
   std::erase_if(pulled_, [&](const auto& entry) { return entry.first.first == worker; });
   // What it has pushed counts; nobody waits for more of it.
   finish_full_rounds(settled);
@@ -183,34 +245,32 @@ bool PartitionState::leave_out(const Push& push, std::vector<Settled>& settled) 
   return false;
 }
 
-void PartitionState::count_step(const Push& push, int64_t staleness) {
-  if ((push.flags & Message::last_of_step) == 0) return;
-  ++counts_.updates;
-  counts_.staleness.add(staleness);
-}
-
 // ---- not synchronous ----
 
 void PartitionState::apply_alone(const Push& push, std::vector<Settled>& settled) {
   DensePiece& piece = own(push.piece);
   const int64_t staleness = std::max<int64_t>(0, piece.version() - push.version);
+  const bool last_of_step = (push.flags & Message::last_of_step) != 0;
   const bool in_order = push.step <= gate_->steps_of(push.worker);
-  if ((push.flags & Message::last_of_step) != 0 && in_order) gate_->pushed(push.worker, push.step);
+  if (last_of_step && in_order) gate_->pushed(push.worker, push.step);
   if (leave_out(push, settled)) return;
   const auto parts = pointers_to(push.parts);
   const auto data = data_of_parts(
       push, piece.num_bytes(), spec_->pieces[push.piece].segments.size(), spec_->shape.replicas());
   const auto pulled = pulled_.find({push.worker, push.piece});
-  piece.update({.parts = parts,
-                .data = data,
-                .shape = &spec_->shape,
-                .scale = spec_->scale_by_staleness && staleness > 1
-                             ? 1.0 / static_cast<double>(staleness)
-                             : 1.0,
-                .learning_rate = push.learning_rate,
-                .computed_on = pulled == pulled_.end() ? nullptr : pulled->second.span.data(),
-                .compensation = spec_->delay_compensation});
-  count_step(push, staleness);
+  piece.update(
+      {.parts = parts,
+       .data = data,
+       .shape = &spec_->shape,
+       .scale =
+           spec_->scale_by_staleness && staleness > 1 ? 1.0 / static_cast<double>(staleness) : 1.0,
+       .learning_rate = push.learning_rate,
+       .computed_on = pulled == pulled_.end() ? nullptr : pulled->second.values.span.data(),
+       .compensation = spec_->delay_compensation});
+  if (last_of_step) {
+    ++counts_.updates;
+    counts_.staleness.add(staleness);
+  }
   settled.push_back({push.worker, push.sequence, push.piece, piece.version(), 0, ""});
 }
 
@@ -270,7 +330,12 @@ void PartitionState::finish_round(int number, std::vector<Settled>& settled) {
                 .shape = &spec_->shape,
                 .scale = scaled ? static_cast<double>(counted + missing) / counted : 1.0,
                 .learning_rate = round.begin()->second.learning_rate});
-  count_step(round.begin()->second, 0);
+  // Workers send pieces in orders of their own: a step is over when no piece is behind.
+  if (std::ranges::all_of(
+          pieces_, [&](const auto& entry) { return entry.second.version() >= piece.version(); })) {
+    ++counts_.updates;
+    counts_.staleness.add(0);
+  }
   settled.insert(settled.end(), through.begin(), through.end());
 }
 
@@ -303,6 +368,11 @@ std::string PartitionState::rest() const {
   for (int worker = 0; worker < spec_->num_workers; ++worker)
     if (gate_->is_here(worker)) text["clocks"].push_back({worker, gate_->steps_of(worker)});
   text["slowest"] = gate_->slowest();
+  text["cursor"] = cursor_.to_text();
+  for (const auto& [worker, sequence] : lease_asked_)
+    text["lease_asked"].push_back({worker, sequence});
+  for (const auto& [worker, told] : lease_told_)
+    text["lease_told"].push_back({worker, told.sequence, told.text});
   return text.dump();
 }
 
@@ -313,6 +383,11 @@ void PartitionState::restore_rest(std::string_view bytes) {
   unassigned_ = text.at("unassigned").get<std::set<int>>();
   for (const json& entry : list("sequences")) sequences_[entry.at(0)] = entry.at(1);
   counts_ = counts_from(text.at("counts").get<std::string>());
+  cursor_.restore(text.at("cursor").get<std::string>());
+  for (const json& entry : list("lease_asked")) lease_asked_[entry.at(0)] = entry.at(1);
+  for (const json& entry : list("lease_told"))
+    lease_told_[entry.at(0)] = {
+        .kind = Kind::leased, .worker = entry.at(0), .sequence = entry.at(1), .text = entry.at(2)};
   std::map<int, int64_t> clocks;
   for (const json& entry : list("clocks")) clocks[entry.at(0)] = entry.at(1);
   gate_->restore(clocks, text.at("slowest"));
@@ -344,8 +419,13 @@ std::vector<Message> PartitionState::chunks() const {
       copy.text = json{{"what", "round"}}.dump();
       chunks.push_back(std::move(copy));
     }
-  for (const auto& [key, share] : pulled_)
-    add({{"what", "pulled"}, {"worker", key.first}, {"piece", key.second}}, share);
+  for (const auto& [key, pulled] : pulled_)
+    add({{"what", "pulled"},
+         {"worker", key.first},
+         {"piece", key.second},
+         {"step", pulled.step},
+         {"version", pulled.version}},
+        pulled.values);
   add({{"what", "rest"}, {"text", rest()}});
   return chunks;
 }
@@ -354,10 +434,13 @@ void PartitionState::take(const Message& chunk) {
   try {
     const json text = json::parse(chunk.text);
     const std::string what = text.at("what");
+    if (registered() == (what == "spec"))
+      throw Error("a chunk before the first, or the first again");
     if (what == "spec") {
       enrol(spec_from(text.at("text").get<std::string>()));
     } else if (what == "memory") {
       const int number = text.at("piece");
+      piece(number);  // is one of this partition
       taken_.push_back(chunk.payload);
       if (!text.at("last").get<bool>()) return;
       own(number).restore(text.at("facts").get<std::string>(), taken_);
@@ -368,7 +451,8 @@ void PartitionState::take(const Message& chunk) {
       push.text.clear();
       rounds_[push.piece].insert_or_assign(push.worker, std::move(push));
     } else if (what == "pulled") {
-      pulled_[{text.at("worker"), text.at("piece")}] = chunk.payload;
+      pulled_[{text.at("worker"), text.at("piece")}] = {text.at("step"), text.at("version"),
+                                                        chunk.payload};
     } else if (what == "rest") {
       restore_rest(text.at("text").get<std::string>());
     } else {

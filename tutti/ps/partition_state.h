@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/ps/cursor.h"
 #include "tutti/ps/dense_piece.h"
 
 namespace tutti::ps {
@@ -43,8 +44,8 @@ class PartitionState {
  public:
   PartitionState(int partition, Compute compute);
 
-  /// Why a request of a worker cannot become an order: another specification, a piece or step that
-  /// cannot be. "" when it can.
+  /// Why a request of a worker cannot become an order: another specification, a piece, step or
+  /// number that cannot be. "" when it can.
   std::string objection(const Message& request) const;
   /// Whether this push is an order already.
   bool has(int worker, int64_t sequence) const { return sequence <= last_sequence(worker); }
@@ -56,6 +57,12 @@ class PartitionState {
 
   /// Carries out the next order, and says which pushes are through with it.
   std::vector<Settled> apply(const Message& order);
+  /// Answers to requests for batches that the last orders made possible: messages for their worker.
+  std::vector<Message> take_answers();
+  /// Number of the worker's last request for a batch among the orders; and its answer, if it has
+  /// one.
+  int64_t last_lease(int worker) const;
+  const Message* last_answer(int worker) const;
   int64_t num_orders() const noexcept { return num_orders_; }
 
   bool registered() const noexcept { return spec_.has_value(); }
@@ -68,6 +75,9 @@ class PartitionState {
   std::vector<int> waits_for(int piece, int64_t step) const;
   /// Throws Error for a piece of another partition.
   const DensePiece& piece(int number) const;
+  /// What `worker` is to get for its pull: with compensation what its last order says, so that a
+  /// pull that is repeated gets the same again.
+  std::pair<Bytes, int64_t> values_for(int worker, int number) const;
   bool is_here(int worker) const { return registered() && gate_->is_here(worker); }
   const PartitionCounts& counts() const noexcept { return counts_; }
 
@@ -78,19 +88,26 @@ class PartitionState {
 
  private:
   using Push = Message;
+  struct Pulled {
+    int64_t step = 0;
+    int64_t version = 0;
+    Bytes values;
+  };
+  std::string objection_to_push(const Message& push) const;
   void enrol(const Spec& spec);
   void on_hello(const Message& order);
   void on_assign(const Message& order);
   void on_pull(const Message& order);
   void on_push(const Message& order, std::vector<Settled>& settled);
   void on_leave(int worker, std::vector<Settled>& settled);
+  void on_lease(const Message& order);
+  void answer_leases();
   void add_to_round(const Push& push, std::vector<Settled>& settled);
   bool round_is_full(int piece) const;
   void finish_round(int piece, std::vector<Settled>& settled);
   void finish_full_rounds(std::vector<Settled>& settled);
   void apply_alone(const Push& push, std::vector<Settled>& settled);
   bool leave_out(const Push& push, std::vector<Settled>& settled);
-  void count_step(const Push& push, int64_t staleness);
   DensePiece& own(int number) { return pieces_.at(number); }
   std::string rest() const;
   void restore_rest(std::string_view text);
@@ -106,7 +123,11 @@ class PartitionState {
   // Synchronous: parts of the next update of each piece, by worker. Invariant: none is older.
   std::map<int, std::map<int, Push>> rounds_;
   // With compensation: what each worker has pulled of each piece.
-  std::map<std::pair<int, int>, Bytes> pulled_;
+  std::map<std::pair<int, int>, Pulled> pulled_;
+  Cursor cursor_;                       // of partition 0
+  std::map<int, int64_t> lease_asked_;  // by worker: number of the last request
+  std::map<int, Message> lease_told_;   // by worker: the last answer
+  std::vector<Message> answers_;
   PartitionCounts counts_;
   std::vector<Bytes> taken_;  // blocks of the piece that chunks are about
 };

@@ -38,10 +38,11 @@ class Server {
         streams_(heap_, credentials,
                  {.message = [this](Peer from, Message m) { on_message(from, std::move(m)); },
                   .connected = [this](Peer peer) { on_connected(peer); },
-                  .closed = [this](Peer peer, const std::string& how) { on_closed(peer, how); }}),
+                  .closed = [this](Peer peer, const std::string& how) { on_closed(peer, how); }},
+                 options.share_memory),
         link_(streams_, {.who = {Peer::Kind::server, options.number},
                          .name = process_words(),
-                         .where = {listener_.address().text(), streams_.memory().name()},
+                         .where = {listener_.address().text(), streams_.memory_name()},
                          .silence = options.silence}) {
     streams_.connect_to_service(options.view_service, options.limit);
   }

@@ -16,7 +16,7 @@ constexpr size_t kMostEarly = 10'000;
 Peer server_peer(int number) { return {Peer::Kind::server, number}; }
 Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
 
-// Where the primary sends the log; -1: nowhere.
+// Whose copy of the log counts, or will; -1: nobody's.
 int follower_of(const PartitionView& partition) {
   return partition.backup >= 0 ? partition.backup : partition.joining;
 }
@@ -31,6 +31,11 @@ bool ServerState::is_primary(int partition) const {
          view_.partitions[partition].primary == server_;
 }
 
+// Where the primary sends the log; -1: nowhere.
+int ServerState::follower(const Hosted& hosted, int partition) const {
+  return hosted.cut_off ? -1 : follower_of(view_.partitions[partition]);
+}
+
 ServerState::Hosted& ServerState::host(int partition) {
   return hosted_.try_emplace(partition, PartitionState(partition, compute_)).first->second;
 }
@@ -43,9 +48,9 @@ std::vector<int> ServerState::partitions() const {
 
 std::vector<int> ServerState::followers() const {
   std::set<int> servers;
-  for (const PartitionView& partition : view_.partitions)
-    if (partition.primary == server_ && follower_of(partition) >= 0)
-      servers.insert(follower_of(partition));
+  for (const auto& [partition, hosted] : hosted_)
+    if (is_primary(partition) && follower(hosted, partition) >= 0)
+      servers.insert(follower(hosted, partition));
   return {servers.begin(), servers.end()};
 }
 
@@ -74,7 +79,22 @@ void ServerState::on_view(const View& view) {
         i, i < static_cast<int>(before.partitions.size()) ? before.partitions[i] : PartitionView{});
   for (auto& [partition, hosted] : hosted_)
     if (is_primary(partition)) log_leavers(hosted, partition);
-  for (auto& [from, message] : std::exchange(early_, {})) on_message(from, std::move(message));
+  take_early();
+}
+
+// Who breaks the rules is told so: the view itself is right.
+void ServerState::take_early() {
+  for (auto& [from, message] : std::exchange(early_, {})) {
+    const int partition = message.partition;
+    try {
+      on_message(from, std::move(message));
+    } catch (const Mismatch& error) {
+      send_(from, {.kind = Kind::refused,
+                   .partition = partition,
+                   .view = view_.number,
+                   .text = error.what()});
+    }
+  }
 }
 
 void ServerState::take_role(int partition, const PartitionView& before) {
@@ -95,7 +115,7 @@ void ServerState::lead(Hosted& hosted, int partition, const PartitionView& befor
   const bool same = before.primary == server_ && follower == follower_of(before);
   if (!same) {
     hosted.copied_at = hosted.synced_at = -1;
-    hosted.follows = false;
+    hosted.follows = hosted.cut_off = false;
   }
   if (!waits_for_log(hosted, partition)) carry_out_up_to(hosted, hosted.last_index);
   if (!same && follower >= 0 && connected_.contains(server_peer(follower)))
@@ -114,8 +134,8 @@ void ServerState::on_connected(Peer peer) {
   connected_.insert(peer);
   if (peer.kind != Peer::Kind::server) return;
   for (auto& [partition, hosted] : hosted_) {
-    const PartitionView& now = view_.partitions[partition];
-    if (now.primary == server_ && follower_of(now) == peer.number) send_log(hosted, partition);
+    if (is_primary(partition) && follower(hosted, partition) == peer.number)
+      send_log(hosted, partition);
   }
 }
 
@@ -123,8 +143,8 @@ void ServerState::on_closed(Peer peer, const std::string& how) {
   connected_.erase(peer);
   if (peer.kind != Peer::Kind::server) return;
   for (auto& [partition, hosted] : hosted_) {
-    const PartitionView& now = view_.partitions[partition];
-    if (now.primary != server_ || follower_of(now) != peer.number) continue;
+    if (!is_primary(partition) || follower(hosted, partition) != peer.number) continue;
+    hosted.cut_off = true;
     send(Peer{}, partition, {.kind = Kind::suspect, .sequence = peer.number, .text = how});
   }
 }
@@ -146,7 +166,10 @@ void ServerState::send_log(Hosted& hosted, int partition) {
 
 void ServerState::on_message(Peer from, Message message) {
   if (!over_.empty()) return;
-  if (message.kind == Kind::view) return on_view(view_from(message.text));
+  if (message.kind == Kind::view) {
+    if (from.kind == Peer::Kind::worker) throw Mismatch("a view of a worker");
+    return on_view(view_from(message.text));
+  }
   if (message.view > view_.number || view_.number == 0) {
     if (early_.size() == kMostEarly)
       throw Mismatch("too many messages of a view that has not come");
@@ -169,7 +192,8 @@ void ServerState::from_worker(const Message& message, Peer from) {
     send(from, message.partition, {.kind = Kind::view, .text = to_text(view_)});
     return;
   }
-  if (message.worker != from.number || from.number >= static_cast<int>(view_.workers.size()))
+  if (message.worker != from.number || from.number < 0 ||
+      from.number >= static_cast<int>(view_.workers.size()))
     throw Mismatch(fmt::format("worker {} speaks for worker {}", from.number, message.worker));
   Hosted& hosted = host(message.partition);
   const ProcessView& worker = view_.workers[from.number];
@@ -185,6 +209,7 @@ void ServerState::from_worker(const Message& message, Peer from) {
     case Kind::assign: submit(hosted, message); break;
     case Kind::push: take_push(hosted, message); break;
     case Kind::pull: take_wish(hosted, message); break;
+    case Kind::lease: take_lease(hosted, message); break;
     case Kind::counts:
       send(from, message.partition, {.kind = Kind::counts, .text = to_text(hosted.state.counts())});
       break;
@@ -210,10 +235,9 @@ void ServerState::take_push(Hosted& hosted, Message push) {
   const bool again = here(push.sequence);
   const Message* const before = unlogged_push(hosted, push.worker, push.sequence);
   if ((push.flags & Message::then_pull) != 0)
-    hosted.wishes[push.piece].push_back({push.worker, push.step + 1,
-                                         !again              ? hosted.last_index + 1
-                                         : before != nullptr ? before->index
-                                                             : 0});
+    hosted.wishes[push.piece][push.worker] = {push.step + 1, !again ? hosted.last_index + 1
+                                                             : before != nullptr ? before->index
+                                                                                 : 0};
   if (!again) {
     submit(hosted, std::move(push));
     return;
@@ -231,10 +255,9 @@ void ServerState::take_push(Hosted& hosted, Message push) {
 
 void ServerState::take_wish(Hosted& hosted, const Message& request) {
   auto& wishes = hosted.wishes[request.piece];
-  const bool known = std::ranges::any_of(wishes, [&](const Wish& wish) {
-    return wish.worker == request.worker && wish.step == request.step;
-  });
-  if (!known) wishes.push_back({request.worker, request.step, hosted.last_index});
+  const auto [wish, fresh] = wishes.try_emplace(request.worker);
+  const bool known = !fresh && wish->second.step == request.step;
+  if (!known) wish->second = {request.step, hosted.last_index};
   grant_wishes(hosted, request.partition);
   // Asked again: whom does it wait for?
   if (!known || hosted.state.may_pull(request.piece, request.step)) return;
@@ -266,12 +289,18 @@ void ServerState::from_primary(Message message, Peer from) {
     hosted.state.take(message);
     return;
   }
+  if (message.kind == Kind::copied && message.index != hosted.state.num_orders())
+    throw Mismatch(fmt::format("a copy of partition {} at order {} has orders up to {}",
+                               message.partition, message.index, hosted.state.num_orders()));
   const bool next = message.index == hosted.state.num_orders() + 1;
-  if (message.kind != Kind::copied && !next && message.index > hosted.state.num_orders())
+  if (!next && message.index > hosted.state.num_orders())
     throw Mismatch(fmt::format("order {} of partition {} after order {}", message.index,
                                message.partition, hosted.state.num_orders()));
   send(from, message.partition, {.kind = Kind::logged, .index = message.index});
-  if (next && message.kind != Kind::copied) hosted.state.apply(message);
+  if (next && message.kind != Kind::copied) {
+    hosted.state.apply(message);
+    hosted.state.take_answers();  // the primary sends them
+  }
 }
 
 void ServerState::from_follower(const Message& message, int from) {
@@ -297,12 +326,10 @@ bool ServerState::waits_for_log(const Hosted& hosted, int partition) const {
 
 void ServerState::submit(Hosted& hosted, Message order) {
   const int partition = order.partition;
-  const PartitionView& now = view_.partitions[partition];
+  const int to = follower(hosted, partition);
   order.index = ++hosted.last_index;
-  if (now.backup >= 0)
-    send(server_peer(now.backup), partition, order);
-  else if (hosted.copied_at >= 0)
-    send(server_peer(now.joining), partition, order);
+  if (to >= 0 && (view_.partitions[partition].backup >= 0 || hosted.copied_at >= 0))
+    send(server_peer(to), partition, order);
   hosted.unlogged.push_back(std::move(order));
   if (!waits_for_log(hosted, partition)) carry_out_up_to(hosted, hosted.last_index);
 }
@@ -331,46 +358,68 @@ void ServerState::carry_out(Hosted& hosted, const Message& order) {
          {.kind = Kind::welcome,
           .worker = order.worker,
           .sequence = hosted.state.last_sequence(order.worker),
+          .step = hosted.state.last_lease(order.worker),
           .version = hosted.state.assigned() ? 1 : 0});
     log_leavers(hosted, partition);
   }
   if (order.kind == Kind::pull)
-    send_parameters(hosted, partition, order.piece, {order.worker, order.step});
+    send_parameters(hosted, partition, order.piece, order.worker, order.step);
+  if (order.kind == Kind::leave)
+    for (auto& [piece, wishes] : hosted.wishes) wishes.erase(order.worker);
+  for (Message& answer : hosted.state.take_answers())
+    send(worker_peer(answer.worker), partition, std::move(answer));
   grant_wishes(hosted, partition);
+}
+
+void ServerState::take_lease(Hosted& hosted, const Message& request) {
+  const int64_t last = hosted.state.last_lease(request.worker);
+  const bool logged =
+      request.sequence <= last || std::ranges::any_of(hosted.unlogged, [&](const Message& order) {
+        return order.kind == Kind::lease && order.worker == request.worker &&
+               order.sequence == request.sequence;
+      });
+  if (!logged) {
+    submit(hosted, request);
+    return;
+  }
+  // It was here before, and its answer was lost.
+  const Message* const answer = hosted.state.last_answer(request.worker);
+  if (answer != nullptr && answer->sequence == request.sequence)
+    send(worker_peer(request.worker), request.partition, *answer);
 }
 
 void ServerState::grant_wishes(Hosted& hosted, int partition) {
   const bool logs_pulls = hosted.state.registered() && hosted.state.spec().delay_compensation > 0;
-  std::vector<std::pair<int, Wish>> granted;
+  std::vector<Message> granted;
   for (auto& [piece, wishes] : hosted.wishes)
-    std::erase_if(wishes, [&](const Wish& wish) {
+    std::erase_if(wishes, [&](const auto& entry) {
+      const auto& [worker, wish] = entry;
       if (wish.index > hosted.state.num_orders() || !hosted.state.may_pull(piece, wish.step))
         return false;
-      granted.emplace_back(piece, wish);
+      granted.push_back({.kind = Kind::pull,
+                         .partition = partition,
+                         .worker = worker,
+                         .piece = piece,
+                         .step = wish.step});
       return true;
     });
-  for (const auto& [piece, wish] : granted) {
+  for (Message& pull : granted)
     if (logs_pulls)
-      submit(hosted, {.kind = Kind::pull,
-                      .partition = partition,
-                      .worker = wish.worker,
-                      .piece = piece,
-                      .step = wish.step});
+      submit(hosted, std::move(pull));
     else
-      send_parameters(hosted, partition, piece, wish);
-  }
+      send_parameters(hosted, partition, pull.piece, pull.worker, pull.step);
 }
 
-void ServerState::send_parameters(const Hosted& hosted, int partition, int number,
-                                  const Wish& wish) {
-  const DensePiece& piece = hosted.state.piece(number);
-  send(worker_peer(wish.worker), partition,
+void ServerState::send_parameters(const Hosted& hosted, int partition, int piece, int worker,
+                                  int64_t step) {
+  auto [values, version] = hosted.state.values_for(worker, piece);
+  send(worker_peer(worker), partition,
        {.kind = Kind::parameters,
-        .worker = wish.worker,
-        .piece = number,
-        .step = wish.step,
-        .version = piece.version(),
-        .payload = piece.parameters()});
+        .worker = worker,
+        .piece = piece,
+        .step = step,
+        .version = version,
+        .payload = std::move(values)});
 }
 
 }  // namespace tutti::ps

@@ -60,7 +60,6 @@ class ServerState {
 
  private:
   struct Wish {  // a pull that waits
-    int worker = 0;
     int64_t step = 0;
     int64_t index = 0;  // not before this order is carried out: the worker's own push
   };
@@ -74,14 +73,20 @@ class ServerState {
     // ... has got it, so that its log is waited for; and with this index it has all.
     bool follows = false;
     int64_t synced_at = -1;
-    std::map<int, std::vector<Wish>> wishes;  // by piece
+    // The follower was lost, and is sent nothing until a view says what to do: it may be made the
+    // backup for what it had, and must not begin anew.
+    bool cut_off = false;
+    std::map<int, std::map<int, Wish>> wishes;  // by piece and worker
   };
 
   bool is_primary(int partition) const;
+  int follower(const Hosted& hosted, int partition) const;
+  void take_early();
   Hosted& host(int partition);
   void from_worker(const Message& message, Peer from);
   void from_primary(Message message, Peer from);
   void take_push(Hosted& hosted, Message push);
+  void take_lease(Hosted& hosted, const Message& request);
   void take_wish(Hosted& hosted, const Message& request);
   static const Message* unlogged_push(const Hosted& hosted, int worker, int64_t sequence);
   void from_follower(const Message& message, int from);
@@ -91,7 +96,7 @@ class ServerState {
   void carry_out_up_to(Hosted& hosted, int64_t index);
   void carry_out(Hosted& hosted, const Message& order);
   void grant_wishes(Hosted& hosted, int partition);
-  void send_parameters(const Hosted& hosted, int partition, int piece, const Wish& wish);
+  void send_parameters(const Hosted& hosted, int partition, int piece, int worker, int64_t step);
 
   void take_role(int partition, const PartitionView& before);
   void lead(Hosted& hosted, int partition, const PartitionView& before);

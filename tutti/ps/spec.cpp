@@ -19,6 +19,7 @@ using nlohmann::json;
 
 constexpr int64_t kAlign = 64;
 constexpr int64_t kGrid = 1024;
+constexpr int64_t kMostElements = int64_t{1} << 48;  // of a variable: no sum of bytes overflows
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
@@ -171,17 +172,36 @@ Spec read(const json& text) {
   return spec;
 }
 
-void check_segment(const Spec& spec, const Piece& piece, const Segment& segment) {
-  const bool known =
-      segment.variable >= 0 && segment.variable < static_cast<int>(spec.variables.size());
-  if (!known || segment.begin < 0 || segment.end <= segment.begin ||
-      segment.end > spec.variables[segment.variable].num_elements() ||
-      spec.variables[segment.variable].dtype != piece.dtype || segment.offset_bytes < 0 ||
-      segment.offset_bytes % kAlign != 0 ||
-      segment.offset_bytes > piece.num_bytes - segment.count() * size_of(piece.dtype))
-    throw UsageError(fmt::format("a piece has elements [{}, {}) of variable {} at byte {}",
-                                 segment.begin, segment.end, segment.variable,
-                                 segment.offset_bytes));
+void check_variable(const Variable& variable) {
+  if (variable.dtype != DType::float32 && variable.dtype != DType::float64)
+    throw UsageError(fmt::format("variable \"{}\" is {}; servers train float32 and float64",
+                                 variable.name, name_of(variable.dtype)));
+  int64_t elements = 1;
+  for (const int64_t length : variable.shape) {
+    if (length < 0 || (length > 0 && elements > kMostElements / length))
+      throw UsageError(fmt::format("variable \"{}\" has shape [{}]", variable.name,
+                                   fmt::join(variable.shape, ", ")));
+    elements *= length;
+  }
+}
+
+// Segments lie one behind the other, each on a line of 64 bytes, as pieces_of() packs them.
+void check_piece(const Spec& spec, const Piece& piece) {
+  int64_t end = 0;
+  for (const Segment& segment : piece.segments) {
+    const bool known =
+        segment.variable >= 0 && segment.variable < static_cast<int>(spec.variables.size());
+    if (!known || segment.begin < 0 || segment.end <= segment.begin ||
+        segment.end > spec.variables[segment.variable].num_elements() ||
+        spec.variables[segment.variable].dtype != piece.dtype || segment.offset_bytes != end)
+      throw UsageError(fmt::format("a piece has elements [{}, {}) of variable {} at byte {}",
+                                   segment.begin, segment.end, segment.variable,
+                                   segment.offset_bytes));
+    end += aligned(segment.count() * size_of(piece.dtype));
+  }
+  if (piece.num_bytes != end)
+    throw UsageError(
+        fmt::format("a piece of {} bytes, whose segments have {}", piece.num_bytes, end));
 }
 
 std::string words_of(const Variable& variable) {
@@ -228,18 +248,10 @@ void check(const Spec& spec) {
                     spec.drop_slowest, spec.staleness.text()));
   if ((spec.scale_by_staleness || spec.delay_compensation > 0) && spec.staleness.synchronous())
     throw UsageError("gradients of synchronous steps are never stale: nothing to scale or correct");
-  for (const Variable& variable : spec.variables)
-    if (variable.dtype != DType::float32 && variable.dtype != DType::float64)
-      throw UsageError(fmt::format("variable \"{}\" is {}; servers train float32 and float64",
-                                   variable.name, name_of(variable.dtype)));
+  for (const Variable& variable : spec.variables) check_variable(variable);
   for (const Piece& piece : spec.pieces) {
     in_range("the partition of a piece", piece.partition, 0, spec.num_partitions - 1);
-    int64_t end = 0;
-    for (const Segment& segment : piece.segments) {
-      check_segment(spec, piece, segment);
-      if (segment.offset_bytes < end) throw UsageError("segments of a piece overlap");
-      end = segment.offset_bytes + segment.count() * size_of(piece.dtype);
-    }
+    check_piece(spec, piece);
   }
 }
 

@@ -20,10 +20,11 @@ Whereabouts Whereabouts::from(const std::string& text) {
   return {text.substr(0, blank), text.substr(blank + 1)};
 }
 
-Streams::Streams(std::shared_ptr<SharedHeap> heap, const Credentials& credentials, Events events)
+Streams::Streams(std::shared_ptr<SharedHeap> heap, const Credentials& credentials, Events events,
+                 bool share_memory)
     : credentials_(credentials),
       heap_(std::move(heap)),
-      memory_(credentials.token, heap_),
+      memory_(share_memory ? std::make_unique<HostMemory>(credentials.token, heap_) : nullptr),
       events_(std::move(events)),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   if (!wake_) throw Error("eventfd: " + errno_words(errno));
@@ -81,8 +82,9 @@ void Streams::join_makers(bool all) {
 
 std::shared_ptr<PeerHeap> Streams::open_heap(const std::string& name,
                                              const std::string& who) const {
+  if (!memory_) return nullptr;
   try {
-    return memory_.open(name, who, Deadline(kHeapLimit));
+    return memory_->open(name, who, Deadline(kHeapLimit));
   } catch (const Error& error) {
     log(LogLevel::info, "no shared memory with {}: {}", who, error.what());
     return nullptr;
@@ -110,7 +112,7 @@ void Streams::take_from(Listener& listener, const std::string& purpose, Peer::Ki
 void Streams::connect(Peer to, const Whereabouts& where, Facts facts, const std::string& who,
                       Millis limit) {
   connecting_.insert(to);
-  facts.group = memory_.name();
+  facts.group = memory_name();
   make(to, [this, to, where, facts, who, limit] {
     const Deadline deadline(limit);
     const HostPort target = parse_host_port(where.address, "a server's address");

@@ -49,8 +49,10 @@ class Streams {
     /// A connection ended, or could not be made; `how` is a predicate.
     std::function<void(Peer, const std::string& how)> closed;
   };
-  /// What received payloads lie in, and what proves that this process is of the job.
-  Streams(std::shared_ptr<SharedHeap> heap, const Credentials& credentials, Events events);
+  /// What received payloads lie in, and what proves that this process is of the job. Without
+  /// `share_memory` this process neither lends nor maps memory: payloads go as bytes.
+  Streams(std::shared_ptr<SharedHeap> heap, const Credentials& credentials, Events events,
+          bool share_memory = true);
   /// Closes all.
   ~Streams();
   Streams(const Streams&) = delete;
@@ -80,7 +82,8 @@ class Streams {
   void process();
   void wake() noexcept;
 
-  const HostMemory& memory() const noexcept { return memory_; }
+  /// HostMemory::name(), for Whereabouts; "" where memory is not shared.
+  std::string memory_name() const { return memory_ ? memory_->name() : ""; }
   int64_t bytes_sent() const;      ///< of payloads, shared ones included, on all connections so far
   int64_t bytes_received() const;  ///< as bytes_sent()
 
@@ -107,7 +110,7 @@ class Streams {
 
   const Credentials credentials_;
   const std::shared_ptr<SharedHeap> heap_;
-  const HostMemory memory_;
+  const std::unique_ptr<const HostMemory> memory_;  // null: not shared
   const Events events_;
   const FileDescriptor wake_;
   std::map<Peer, std::unique_ptr<FrameStream>> streams_;

@@ -59,7 +59,7 @@ View view_from(std::string_view text) {
     view.workers = processes_from(known.at("workers"));
     for (const PartitionView& p : view.partitions)
       for (const int server : {p.primary, p.backup, p.joining})
-        if (server >= static_cast<int>(view.servers.size()))
+        if (server < -1 || server >= static_cast<int>(view.servers.size()))
           throw Error(fmt::format("a view names server {} of {}", server, view.servers.size()));
     return view;
   } catch (const json::exception& error) {
@@ -176,9 +176,15 @@ void ViewState::take_from(PartitionView& partition, int server) {
                               lost.name, lost.ending, &partition - view_.partitions.data());
 }
 
+PartitionView& ViewState::named(int partition) {
+  if (partition < 0 || partition >= num_servers_)
+    throw Mismatch(fmt::format("partition {} of {}", partition, num_servers_));
+  return view_.partitions[partition];
+}
+
 void ViewState::synced(int partition, int from, int server) {
   const auto before = view_.partitions;
-  PartitionView& now = view_.partitions.at(partition);
+  PartitionView& now = named(partition);
   if (now.primary != from || now.joining != server || server < 0) return;
   now.backup = std::exchange(now.joining, -1);
   publish(before);
@@ -186,7 +192,7 @@ void ViewState::synced(int partition, int from, int server) {
 
 void ViewState::suspect(int partition, int from, int server) {
   const auto before = view_.partitions;
-  PartitionView& now = view_.partitions.at(partition);
+  PartitionView& now = named(partition);
   if (now.primary != from || server < 0 || (now.backup != server && now.joining != server)) return;
   now.backup = now.joining = -1;
   cut_off_.insert({from, server});

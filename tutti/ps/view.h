@@ -69,7 +69,7 @@ class ViewState {
 
   /// The primary of `partition`, server `from`, says that `server` has caught up, or that it does
   /// not reach it: it goes on alone then, and the two are not put together again. What is not true
-  /// any more changes nothing.
+  /// any more changes nothing. Throws Mismatch for a partition that is none.
   void synced(int partition, int from, int server);
   void suspect(int partition, int from, int server);
 
@@ -78,6 +78,7 @@ class ViewState {
 
  private:
   void begin_if_all_here();
+  PartitionView& named(int partition);
   void take_from(PartitionView& partition, int server);
   void find_joining();
   void publish(const std::vector<PartitionView>& before);

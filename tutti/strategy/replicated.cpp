@@ -137,6 +137,10 @@ struct Optimizer::State final : WorldMember {
     gradients.assign(modules.size(), {});
   }
 
+  void prepare(int local) override {
+    updater->prepare(local, Deadline(modules.strategy().world().time_limit));
+  }
+
   void rebind(const World& world) override {
     updater->rebind(world, named());
     gradients.assign(modules.size(), {});
@@ -222,6 +226,8 @@ void Optimizer::update(ReplicaContext& replica, double weight) {
   gradients.clear();
   for (const auto& parameter : parameters) parameter.mutable_grad().reset();
 }
+
+void Optimizer::prepare(ReplicaContext& replica) { state_->prepare(replica.local_rank()); }
 
 void Optimizer::set_learning_rate(double learning_rate) {
   state_->updater->set_learning_rate(learning_rate);

@@ -264,10 +264,15 @@ const StrategyOptions& Strategy::options() const noexcept { return state_->optio
 const World& Strategy::world() const noexcept { return state_->world; }
 
 void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
+  const auto prepared = [&](ReplicaContext& replica, int local) {
+    for (const auto& follower : state_->followers)
+      if (const auto member = follower.lock()) member->prepare(local);
+    body(replica, local);
+  };
   if (world().in_turn()) {
-    state_->run_in_turn(body);
+    state_->run_in_turn(prepared);
   } else {
-    state_->run_at_once(body);
+    state_->run_at_once(prepared);
   }
 }
 

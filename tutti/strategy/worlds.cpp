@@ -120,6 +120,10 @@ World parameter_server_world(StrategyOptions& options) {
   options.replicas = replicas / place.num_workers;
   World world = mirrored_world(options);
   world.chief = place.worker == 0;
+  // The others compute on this host's cores too.
+  const auto job = job_of_this_process();
+  if (job) world.here = replicas_here(*job, replicas);
+  world.first_rank_here = (job ? job->local_worker.value_or(place.worker) : 0) * world.local;
   return world;
 }
 
@@ -140,7 +144,7 @@ World make_world(StrategyOptions& options) {
     throw UsageError(
         fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
                     world.shares.size(), world.size));
-  if (world.one_process()) world.here = world.size;
+  if (world.one_process()) world.here = std::max(world.here, world.size);
   options.threads_per_replica = common_threads(options, world);
   return world;
 }

@@ -84,6 +84,8 @@ class ServedUpdater final : public Updater {
   void begin(int replica) override;
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
+  void prepare(int replica, const Deadline& deadline) override;
+  void refresh() override;
 
   int64_t version() const override { return step_; }
   void set_learning_rate(double learning_rate) override {
@@ -121,6 +123,10 @@ class ServedUpdater final : public Updater {
   void push_piece(int piece);
   void acquire_all(int64_t step);
   void copy_piece(int piece, int64_t step, const Deadline& deadline);
+  int num_pieces() const { return static_cast<int>(spec_.pieces.size()); }
+  void take(int replica, int64_t at_least, const Deadline& deadline);
+  void wait_until(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+                  const std::function<bool()>& done);
   void finish_step();
 
   const World world_;
@@ -175,7 +181,7 @@ void ServedUpdater::find_pieces() {
   sums_ = ps::partial_sums(spec_.shape, alone ? place_.worker * world_.local : world_.first_rank,
                            world_.local);
   pieces_of_.resize(layout_.slots.size());
-  for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
+  for (int piece = 0; piece < num_pieces(); ++piece)
     for (const ps::Segment& segment : spec_.pieces[piece].segments)
       if (pieces_of_[segment.variable].empty() || pieces_of_[segment.variable].back() != piece)
         pieces_of_[segment.variable].push_back(piece);
@@ -278,10 +284,15 @@ void ServedUpdater::push_piece(int number) {
 
 // ---- parameters come ----
 
+// First those that the last push has asked for.
+void ServedUpdater::refresh() {
+  prepare(0, Deadline(world_.time_limit));
+  acquire_all(step_);
+}
+
 void ServedUpdater::acquire_all(int64_t step) {
-  for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
-    client_->pull(piece, step);
-  for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
+  for (int piece = 0; piece < num_pieces(); ++piece) client_->pull(piece, step);
+  for (int piece = 0; piece < num_pieces(); ++piece)
     copy_piece(piece, step, Deadline(world_.time_limit));
 }
 
@@ -297,21 +308,21 @@ void ServedUpdater::copy_piece(int number, int64_t step, const Deadline& deadlin
   });
 }
 
-// Local replicas share the copying, once all have pushed.
 void ServedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
-  Lane& lane = lanes_.at(replica);
-  if (!lane.pushed || step_ >= at_least) return;
-  if (world_.in_turn() && replica + 1 < world_.local) return;
+  if (spec_.staleness.synchronous()) take(replica, at_least, deadline);
+}
+
+void ServedUpdater::prepare(int replica, const Deadline& deadline) {
+  if (!spec_.staleness.synchronous()) take(replica, step_ + 1, deadline);
+}
+
+// Local replicas share the copying, once all have pushed.
+void ServedUpdater::take(int replica, int64_t at_least, const Deadline& deadline) {
+  if (!lanes_.at(replica).pushed || (world_.in_turn() && replica + 1 < world_.local)) return;
   std::unique_lock lock(mutex_);
-  const auto wait_until = [&](auto&& done) {
-    if (!changed_.wait_until(lock, deadline.at(), [&] { return done() || failed_; }))
-      throw Timeout(fmt::format("replica {} waited {} ms for the other replicas of its worker",
-                                world_.first_rank + replica, deadline.limit().count()));
-    if (failed_ && !done()) throw PeerLost("another replica of this worker failed");
-  };
-  wait_until([&] { return pushed_ == world_.local; });
+  wait_until(lock, deadline, [&] { return pushed_ == world_.local || step_ >= at_least; });
   try {
-    while (next_piece_ < static_cast<int>(spec_.pieces.size())) {
+    while (step_ < at_least && next_piece_ < num_pieces()) {
       const int piece = next_piece_++;
       lock.unlock();
       copy_piece(piece, at_least, deadline);
@@ -329,7 +340,15 @@ void ServedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
     step_ = at_least;
     changed_.notify_all();
   }
-  wait_until([&] { return step_ >= at_least; });
+  wait_until(lock, deadline, [&] { return step_ >= at_least; });
+}
+
+void ServedUpdater::wait_until(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
+                               const std::function<bool()>& done) {
+  if (!changed_.wait_until(lock, deadline.at(), [&] { return done() || failed_; }))
+    throw Timeout(fmt::format("a replica of worker {} waited {} ms for the others of its worker",
+                              place_.worker, deadline.limit().count()));
+  if (!done()) throw PeerLost(fmt::format("another replica of worker {} failed", place_.worker));
 }
 
 // Everything is as before the first gradient of the next step.
@@ -345,7 +364,7 @@ void ServedUpdater::finish_step() {
   }
   pushed_ = 0;
   next_piece_ = 0;
-  left_ = static_cast<int>(spec_.pieces.size());
+  left_ = num_pieces();
 }
 
 }  // namespace

@@ -58,6 +58,14 @@ class Updater {
   /// turns do not wait: the update is made by the last push of the step.
   virtual void acquire(int replica, int64_t at_least, const Deadline& deadline) = 0;
 
+  /// Gets the parameters of replica `replica` ready for its next forward. Where workers are not in
+  /// step acquire() does not wait, since who waited there for a slower worker would keep from it
+  /// what it needs (a batch); this does. Called at the begin of Strategy::run and by Model::fit.
+  virtual void prepare(int replica, const Deadline& deadline) { (void)replica, (void)deadline; }
+
+  /// Gets the newest parameters of all workers; between runs.
+  virtual void refresh() {}
+
   virtual int64_t version() const = 0;  ///< updates applied so far
 
   /// Takes effect with the next update; rank 0's value counts. Throws UsageError unless it is a

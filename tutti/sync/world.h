@@ -36,6 +36,8 @@ class WorldMember {
  public:
   virtual ~WorldMember() = default;
   virtual void rebind(const World& world) = 0;
+  /// Called by each local replica at the begin of Strategy::run, in its thread.
+  virtual void prepare(int local) { (void)local; }
 };
 
 }  // namespace tutti

@@ -4,11 +4,14 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/random.h"
 #include "tutti/base/stop.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/ps/client.h"
 #include "tutti/train/batch_norm_check.h"
 #include "tutti/train/model_state.h"
 
@@ -72,8 +75,12 @@ class Fit {
   };
 
   void run_epoch(Epoch epoch);
+  Totals train_epoch(const Epoch& epoch);
   PerReplica<Totals> replicas_at_once(const Epoch& epoch);
   PerReplica<Totals> replicas_in_turn(const Epoch& epoch);
+  Totals workers_by_lease(const Epoch& epoch);
+  int64_t next_lease(ReplicaContext& replica, const Epoch& epoch, Totals part, int64_t done);
+  void be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const;
   void step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
             Totals& totals);
   void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
@@ -92,6 +99,8 @@ class Fit {
   FitOptions options_;
   uint64_t seed_;
   bool shows_;
+  ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
+  ps::Lease lease_;               ///< the last
   Progress progress_;
   History history_;
   TimePoint last_{};
@@ -108,6 +117,8 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       progress_(shows_ ? static_cast<Verbose>(options_.verbose) : Verbose::silent,
                 options_.epochs) {
   history_.columns = columns_of(compiled_.metrics, options_.validation.has_value());
+  ps::Client* const client = compiled_.optimizer.updater().client();
+  if (client != nullptr && !client->spec().staleness.synchronous()) leases_ = client;
 }
 
 History Fit::run() {
@@ -117,6 +128,7 @@ History Fit::run() {
                 std::make_shared<const data::Epoch>(train_.epoch({.epoch = number, .seed = seed_})),
                 model_.strategy.world()};
     epoch.steps = epoch.data->num_batches();
+    if (leases_ != nullptr) epoch.first_update = number * epoch.steps;
     if (options_.max_steps > 0) {
       epoch.steps = std::min(epoch.steps, options_.max_steps - history_.steps);
     }
@@ -132,16 +144,13 @@ History Fit::run() {
 void Fit::run_epoch(Epoch epoch) {
   const TimePoint begin = last_;
   model_.modules.train(true);
-  const bool in_turn = epoch.world.in_turn() && epoch.world.size > 1;
-  const auto each = in_turn ? replicas_in_turn(epoch) : replicas_at_once(epoch);
-  raise(epoch, each.local(0));
-  const Totals all = sum_over_world(model_.strategy, each);
+  const Totals all = train_epoch(epoch);
   const double seconds = seconds_since(begin);
   history_.train_seconds += seconds;
   history_.images += epoch_images_;
 
   NamedValues values = means_of(all, compiled_.metrics, "");
-  if (options_.validation) {
+  if (options_.validation && (leases_ == nullptr || epoch.world.chief)) {
     const TimePoint validation_begin = Clock::now();
     const Scores scores = model_.evaluate(*options_.validation);
     history_.validation_seconds += seconds_since(validation_begin);
@@ -155,6 +164,84 @@ void Fit::run_epoch(Epoch epoch) {
   row.push_back(rate);
   history_.rows.push_back(std::move(row));
   progress_.end_epoch(values, seconds, rate);
+}
+
+Totals Fit::train_epoch(const Epoch& epoch) {
+  if (leases_ != nullptr) return workers_by_lease(epoch);
+  const bool in_turn = epoch.world.in_turn() && epoch.world.size > 1;
+  const auto each = in_turn ? replicas_in_turn(epoch) : replicas_at_once(epoch);
+  raise(epoch, each.local(0));
+  return sum_over_world(model_.strategy, each);
+}
+
+// Each batch is trained by one worker; what all have counted comes when the epoch is over.
+Totals Fit::workers_by_lease(const Epoch& epoch) {
+  Totals own = fresh();  // of this worker's first replica: for the progress bar, and its end
+  model_.strategy.run([&](ReplicaContext& replica) {
+    const Forward& forward = model_.forward(replica.local_rank());
+    Totals part = fresh();
+    int64_t batch = next_lease(replica, epoch, part, -1);
+    while (batch >= 0) {
+      part = fresh();
+      compiled_.optimizer.prepare(replica);
+      step(replica, forward, epoch, batch, part);
+      agree(replica, epoch, batch, part);
+      if (replica.local_rank() == 0) {
+        own.loss += part.loss;
+        own.samples += part.samples;
+        for (size_t i = 0; i < own.metrics.size(); ++i) {
+          own.metrics[i].sum += part.metrics[i].sum;
+          own.metrics[i].count += part.metrics[i].count;
+        }
+        own.signal = part.signal;
+        own.bad_step = part.bad_step;
+        stepped(epoch, batch, own);
+      }
+      if (ends(part)) return;
+      batch = next_lease(replica, epoch, std::move(part), batch);
+    }
+  });
+  raise(epoch, own);
+  compiled_.optimizer.updater().refresh();
+  const Totals all = Totals::unpacked(lease_.sums);
+  history_.steps = epoch.number * epoch.data->num_batches() + epoch.steps;
+  epoch_images_ = all.samples;
+  if (lease_.repeats > 0 && shows_)
+    log(LogLevel::warning, "epoch {}: {} batches were trained again, since their worker was lost",
+        epoch.number + 1, lease_.repeats);
+  return all;
+}
+
+// Gives batch `done` back with what this worker's replicas have counted on it. -1: the epoch is
+// over.
+int64_t Fit::next_lease(ReplicaContext& replica, const Epoch& epoch, Totals part, int64_t done) {
+  std::vector<double> sums = part.packed();
+  Group& group = replica.group();
+  if (epoch.world.local > 1)
+    group.all_reduce_now(span_of(std::span(sums)), ReduceOp::sum, epoch.world.time_limit);
+  int64_t batch = 0;
+  if (replica.local_rank() == 0) {
+    // Who waits, waits for a batch of another worker's, which may be lost first.
+    lease_ = leases_->lease({.epoch = epoch.number,
+                             .num_batches = epoch.steps,
+                             .returned = done,
+                             .sums = std::move(sums)},
+                            Deadline(2 * epoch.world.time_limit));
+    batch = lease_.batch;
+  }
+  if (epoch.world.local > 1)
+    group.all_reduce_now(span_of(std::span(&batch, 1)), ReduceOp::sum, epoch.world.time_limit);
+  return batch;
+}
+
+void Fit::be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const {
+  if (!options_.slow) return;
+  const uint64_t bits =
+      random_key(seed_, RandomPurpose::test,
+                 {static_cast<uint64_t>(epoch.number), static_cast<uint64_t>(step)});
+  if (uniform_double(bits) >= options_.slow->probability) return;
+  // Backward, which is still to come, takes about twice as long as forward.
+  std::this_thread::sleep_for(3 * (options_.slow->factor - 1) * (Clock::now() - begin));
 }
 
 PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
@@ -204,6 +291,7 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
     compiled_.optimizer.abstain(replica);
     return;
   }
+  const TimePoint begin = Clock::now();
   const auto columns = batch.columns(replica);
   const nn::SampleContext place(
       {.seed = seed_, .step = epoch.first_update + step, .first_row = batch.first_row(replica)});
@@ -215,6 +303,7 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
   totals.samples += samples;
   totals.add_metrics(compiled_.metrics, output, columns[1]);
   if (!std::isfinite(sum) && totals.bad_step < 0) totals.bad_step = step;
+  be_slow(epoch, step, begin);
   compiled_.optimizer.minimize(replica, loss);
 }
 
@@ -234,7 +323,7 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   const TimePoint now = Clock::now();
   history_.step_ms.push_back(std::chrono::duration<float, std::milli>(now - last_).count());
   last_ = now;
-  ++history_.steps;
+  ++history_.steps;  // of this worker, until all have come to the epoch's end
   epoch_images_ += epoch.data->batch_size(step);
   if (progress_.due(now)) {
     progress_.show(step + 1, epoch_images_, means_of(totals, compiled_.metrics, ""), now);

@@ -35,27 +35,31 @@ void Totals::add_metrics(const std::vector<Metric>& all, const at::Tensor& outpu
   for (size_t m = 0; m < all.size(); ++m) all[m].add(samples, metrics[m]);
 }
 
+std::vector<double> Totals::packed() const {
+  std::vector<double> values{loss, static_cast<double>(samples), static_cast<double>(signal)};
+  for (const auto& metric : metrics) {
+    values.push_back(metric.sum);
+    values.push_back(static_cast<double>(metric.count));
+  }
+  return values;
+}
+
+Totals Totals::unpacked(std::span<const double> values) {
+  Totals all{.loss = values[0],
+             .samples = static_cast<int64_t>(values[1]),
+             .signal = static_cast<int>(values[2])};
+  for (size_t i = 3; i + 1 < values.size(); i += 2)
+    all.metrics.push_back({values[i], static_cast<int64_t>(values[i + 1])});
+  return all;
+}
+
 Totals sum_over_world(Strategy& strategy, const PerReplica<Totals>& each) {
   std::vector<at::Tensor> packed;
-  for (const Totals& totals : each.values()) {
-    std::vector<double> values{totals.loss, static_cast<double>(totals.samples),
-                               static_cast<double>(totals.signal)};
-    for (const auto& metric : totals.metrics) {
-      values.push_back(metric.sum);
-      values.push_back(static_cast<double>(metric.count));
-    }
-    packed.push_back(at::tensor(values, at::kDouble));
-  }
+  for (const Totals& totals : each.values())
+    packed.push_back(at::tensor(totals.packed(), at::kDouble));
   const at::Tensor sums =
       strategy.reduce(ReduceOp::sum, PerReplica<at::Tensor>(std::move(packed), each.first_rank()));
-  const double* value = sums.data_ptr<double>();
-  Totals all{.loss = value[0],
-             .samples = static_cast<int64_t>(value[1]),
-             .signal = static_cast<int>(value[2])};
-  for (int64_t i = 3; i + 1 < sums.numel(); i += 2) {
-    all.metrics.push_back({value[i], static_cast<int64_t>(value[i + 1])});
-  }
-  return all;
+  return Totals::unpacked({sums.data_ptr<double>(), static_cast<size_t>(sums.numel())});
 }
 
 NamedValues means_of(const Totals& totals, const std::vector<Metric>& metrics,

@@ -44,6 +44,13 @@ enum class OnNan : uint8_t {
   go_on,  ///< a warning, once
 };
 
+/// For experiments: a worker that sleeps `factor` - 1 times as long as it computes, in a step with
+/// `probability`.
+struct SlowWorker {
+  double factor = 1;       ///< >= 1
+  double probability = 1;  ///< 0 to 1, drawn by (seed, step)
+};
+
 struct FitOptions {
   int64_t epochs = 1;                         ///< >= 1 passes over the data
   std::optional<data::Dataset> validation{};  ///< evaluated after each epoch
@@ -51,6 +58,7 @@ struct FitOptions {
   std::optional<uint64_t> seed{};             ///< of order and dropout; unset: the strategy's
   int verbose = 1;  ///< 0 silent; 1 a bar on a terminal, else lines now and then; 2 a line an epoch
   OnNan on_nan = OnNan::stop;
+  std::optional<SlowWorker> slow{};  ///< this worker is
 };
 
 /// What evaluate() gives: means over all samples.
@@ -105,9 +113,11 @@ class Model {
   void compile(CompileOptions options);
 
   /// Trains. The batches of each epoch come from (seed, epoch) alone; the last, partial one counts
-  /// by its true size. Ends after the running step with Interrupted when a signal asked for it
-  /// (base/stop.h). Throws UsageError before the first step when options, data and model do not
-  /// fit; Error when the loss is not finite, unless told to go on; what the strategy throws.
+  /// by its true size. Where workers are not in step (parameter servers with a staleness) each
+  /// batch is one worker's, `max_steps` counts the updates of all, and the chief alone validates.
+  /// Ends after the running step with Interrupted when a signal asked for it (base/stop.h). Throws
+  /// UsageError before the first step when options, data and model do not fit; Error when the loss
+  /// is not finite, unless told to go on; what the strategy throws.
   History fit(const data::Dataset& train, FitOptions options = {});
 
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().

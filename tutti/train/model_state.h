@@ -36,6 +36,10 @@ struct Totals {
   /// Adds the metrics of some outputs; the loss is added by its kernel.
   void add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
                    const at::Tensor& target);
+
+  /// Numbers that add up, and back.
+  std::vector<double> packed() const;
+  static Totals unpacked(std::span<const double> values);
 };
 
 /// Sums of all replicas of the world, added in the one order. Collective over workers.

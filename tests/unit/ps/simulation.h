@@ -38,6 +38,7 @@ struct Faults {
   int zombies = 0;    ///< servers that the service loses though they live and hear nothing
   int cuts = 0;       ///< of a server from its follower, for good; both reach the workers
   int newcomers = 0;  ///< servers that come to replace lost ones
+  int questions = 0;  ///< of workers: whom do they wait for
 };
 
 class Simulation {
@@ -79,6 +80,15 @@ class Simulation {
   const PartitionState& partition(int number) const {
     return servers_.at(views_.view().partitions.at(number).primary)->state.partition(number);
   }
+  /// Delivers all that is on its way.
+  void settle() {
+    for (auto moves = possible(); !moves.empty(); moves = possible()) moves.front()();
+  }
+  /// The backup's; nullptr when there is none.
+  const PartitionState* backup(int number) const {
+    const int server = views_.view().partitions.at(number).backup;
+    return server < 0 ? nullptr : &servers_.at(server)->state.partition(number);
+  }
   bool alive(int worker) const { return workers_.contains(worker); }
   const ClientState& worker(int number) const { return workers_.at(number)->state; }
   int64_t step_of(int number) const { return workers_.at(number)->step; }
@@ -108,7 +118,7 @@ class Simulation {
   static Peer worker_peer(int n) { return {Peer::Kind::worker, n}; }
 
   void add_server() {
-    const int number = static_cast<int>(servers_.size());
+    const int number = next_server_++;
     servers_.emplace(
         number, std::make_unique<Server>(Server{
                     ServerState(number, Compute::plain(), [this, number](Peer to, Message message) {
@@ -336,7 +346,7 @@ class Simulation {
     const auto living = living_servers();
     if (living.empty()) return;
     const int server = living[random_.below(living.size())];
-    switch (random_.below(6)) {
+    switch (random_.below(7)) {
       case 0:
         if (left.server_crashes > 0 && can_lose(server)) crash_server(server, left.server_crashes);
         break;
@@ -352,12 +362,19 @@ class Simulation {
       case 4:
         if (left.cuts > 0) cut_off(server, left.cuts);
         break;
+      case 5:
+        if (left.questions-- > 0) workers_.at(any_of(workers_))->state.ask_who();
+        break;
       default:
         if (left.newcomers > 0 && living.size() < servers_.size() + gone_) {
           --left.newcomers;
-          add_newcomer();
+          add_server();
         }
     }
+  }
+
+  int any_of(const std::map<int, std::unique_ptr<Worker>>& workers) {
+    return std::next(workers.begin(), static_cast<int64_t>(random_.below(workers.size())))->first;
   }
 
   void crash_server(int server, int& left) {
@@ -379,25 +396,11 @@ class Simulation {
     tell_views();
   }
 
-  void add_newcomer() {
-    const int number = static_cast<int>(views_.view().servers.size());
-    servers_.emplace(
-        number, std::make_unique<Server>(Server{
-                    ServerState(number, Compute::plain(), [this, number](Peer to, Message message) {
-                      put(server_peer(number), to, std::move(message));
-                    })}));
-    views_.add_server("simulated", "", -1);
-    tell_views();
-  }
-
   void crash_worker(int& left) {
     --left;
-    auto place = workers_.begin();
-    std::advance(place, random_.below(workers_.size()));
-    const int number = place->first;
-    if (number == 0) return;  // its values may not have come yet
+    const int number = any_of(workers_);
     disconnect_all(worker_peer(number));
-    unsent_.erase(place->second.get());
+    unsent_.erase(workers_.at(number).get());
     workers_.erase(number);
     views_.lose_worker(number, "was killed");
     tell_views();
@@ -441,6 +444,7 @@ class Simulation {
   std::set<Worker*> unsent_;
   std::map<int, int64_t> settled_;
   size_t gone_ = 0;
+  int next_server_ = 0;
 };
 
 }  // namespace tutti::ps::testing

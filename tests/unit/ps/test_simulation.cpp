@@ -108,7 +108,7 @@ std::vector<Case> cases() {
     all.push_back({"zombie", 2, staleness, {.breaks = 2, .zombies = 1}});
     all.push_back({"cut", 3, staleness, {.breaks = 2, .cuts = 1}});
     all.push_back({"replaced", 2, staleness, {.server_crashes = 2, .breaks = 2, .newcomers = 3}});
-    all.push_back({"worker", 2, staleness, {.worker_crashes = 1, .breaks = 1}});
+    all.push_back({"worker", 2, staleness, {.worker_crashes = 2, .breaks = 1, .questions = 5}});
     all.push_back({"everything",
                    3,
                    staleness,
@@ -117,7 +117,8 @@ std::vector<Case> cases() {
                     .breaks = 6,
                     .zombies = 1,
                     .cuts = 1,
-                    .newcomers = 3}});
+                    .newcomers = 3,
+                    .questions = 10}});
   }
   return all;
 }

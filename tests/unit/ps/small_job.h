@@ -1,0 +1,105 @@
+/// Small specifications and messages for tests of the parameter server's states.
+#pragma once
+
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/ps/partition_state.h"
+
+namespace tutti::ps::testing {
+
+/// One variable of 4 floats, one piece and one partition; workers push one part each.
+inline Spec small_spec(int workers, Staleness staleness,
+                       const optim::Rule& rule = optim::sgd({.learning_rate = 1})) {
+  Spec spec{.rule = rule};
+  spec.variables = {{"w", {4}, DType::float32}};
+  spec.pieces = pieces_of(spec.variables, place(spec.variables, {}));
+  spec.staleness = staleness;
+  spec.num_workers = workers;
+  spec.shape = ReductionShape::flat(workers);
+  return spec;
+}
+
+/// The same with two pieces: "w" and "v", of 1,024 floats each.
+inline Spec two_pieces(int workers, Staleness staleness,
+                       const optim::Rule& rule = optim::sgd({.learning_rate = 1})) {
+  Spec spec = small_spec(workers, staleness, rule);
+  spec.variables = {{"w", {1024}, DType::float32}, {"v", {1024}, DType::float32}};
+  spec.pieces = pieces_of(spec.variables, place(spec.variables, {}), 4096);
+  return spec;
+}
+
+inline Bytes bytes_of(const Piece& piece, const std::vector<float>& values) {
+  std::vector<std::byte> bytes(piece.num_bytes);
+  std::memcpy(bytes.data(), values.data(), values.size() * sizeof(float));
+  return Bytes::copy_of(bytes);
+}
+
+inline float first_of(const Bytes& bytes) {
+  float value = 0;
+  std::memcpy(&value, bytes.span.data(), sizeof value);
+  return value;
+}
+
+inline std::string raw(const Bytes& bytes) {
+  return {reinterpret_cast<const char*>(bytes.span.data()), bytes.span.size()};
+}
+
+inline Message hello(const Spec& spec, int worker) {
+  return {.kind = Message::Kind::hello, .worker = worker, .text = to_text(spec)};
+}
+
+inline Message assign(const Spec& spec, int piece, const std::vector<float>& values) {
+  return {.kind = Message::Kind::assign,
+          .worker = 0,
+          .piece = piece,
+          .payload = bytes_of(spec.pieces[piece], values)};
+}
+
+inline Message push(const Spec& spec, int worker, int64_t sequence, int64_t step,
+                    const std::vector<float>& gradient, int piece = 0) {
+  const size_t segments = spec.pieces[piece].segments.size();
+  return {.kind = Message::Kind::push,
+          .flags = Message::last_of_step,
+          .worker = worker,
+          .piece = piece,
+          .sequence = sequence,
+          .step = step,
+          .learning_rate = 1,
+          .parts = {{worker, std::vector<uint8_t>(segments, 1)}},
+          .payload = bytes_of(spec.pieces[piece], gradient)};
+}
+
+inline Message pull(int worker, int64_t step, int piece = 0) {
+  return {.kind = Message::Kind::pull, .worker = worker, .piece = piece, .step = step};
+}
+
+inline Message leave(int worker) { return {.kind = Message::Kind::leave, .worker = worker}; }
+
+/// All workers are here, and all values are `start`.
+inline PartitionState begun(const Spec& spec, float start = 0) {
+  PartitionState state(0, Compute::plain());
+  for (int worker = 0; worker < spec.num_workers; ++worker) state.apply(hello(spec, worker));
+  for (int piece = 0; piece < static_cast<int>(spec.pieces.size()); ++piece)
+    state.apply(assign(spec, piece, std::vector<float>(4, start)));
+  return state;
+}
+
+/// What a joining server has after a copy of `state`.
+inline PartitionState copy_of(const PartitionState& state) {
+  PartitionState copy(0, Compute::plain());
+  for (const Message& chunk : state.chunks()) copy.take(chunk);
+  return copy;
+}
+
+/// All that a state knows, for comparisons.
+inline std::vector<std::string> all_of(const PartitionState& state) {
+  std::vector<std::string> all{std::to_string(state.num_orders())};
+  for (const Message& chunk : state.chunks())
+    all.push_back(encode_text(chunk) + raw(chunk.payload));
+  return all;
+}
+
+}  // namespace tutti::ps::testing

@@ -1,0 +1,305 @@
+// One server, told what to hear: what it may say when, and to whom it does not listen.
+#include <gmock/gmock.h>
+
+#include "tutti/base/error.h"
+#include "tutti/ps/server_state.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/ps/small_job.h"
+
+namespace tutti::ps::testing {
+namespace {
+
+using test::message_of;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Kind = Message::Kind;
+
+constexpr Peer kBackup{Peer::Kind::server, 1};
+constexpr Peer kOther{Peer::Kind::server, 2};
+constexpr Peer kPrimary{Peer::Kind::primary, 0};
+Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
+
+View view_of(int64_t number, int primary, int backup, int joining = -1) {
+  View view{.number = number};
+  view.partitions = {{primary, backup, joining, number}};
+  for (int i = 0; i < 3; ++i) view.servers.push_back({fmt::format("server {}", i), "", true, ""});
+  for (int i = 0; i < 2; ++i) view.workers.push_back({fmt::format("worker {}", i), "", true, ""});
+  return view;
+}
+
+class Host {
+ public:
+  explicit Host(int number)
+      : state(number, Compute::plain(),
+              [this](Peer to, Message message) { said.emplace_back(to, std::move(message)); }) {}
+
+  void hear(Peer from, Message message, int64_t view = 1) {
+    message.view = view;
+    state.on_message(from, std::move(message));
+  }
+  void logged(int64_t index, Peer from = kBackup) {
+    hear(from, {.kind = Kind::logged, .index = index});
+  }
+  void order(Message message, int64_t index) {
+    message.index = index;
+    hear(kPrimary, std::move(message));
+  }
+  // "settled 1", with the sequence, or index between servers; cleared then.
+  std::vector<std::string> words(Peer to) {
+    std::vector<std::string> words;
+    for (const auto& [peer, message] : said)
+      if (peer == to)
+        words.push_back(
+            fmt::format("{} {}", name_of(message.kind),
+                        to.kind == Peer::Kind::worker ? message.sequence : message.index));
+    std::erase_if(said, [&](const auto& entry) { return entry.first == to; });
+    return words;
+  }
+  float value() const { return first_of(state.partition(0).piece(0).parameters()); }
+
+  std::vector<std::pair<Peer, Message>> said;
+  ServerState state;
+};
+
+// Server 0 with backup 1, both workers and the values there.
+struct Primary : Host {
+  explicit Primary(Spec made, View view = view_of(1, 0, 1)) : Host(0), spec(std::move(made)) {
+    state.on_view(view);
+    state.on_connected(kBackup);
+    for (int w = 0; w < 2; ++w) {
+      state.on_connected(worker_peer(w));
+      hear(worker_peer(w), hello(spec, w));
+    }
+    logged(2);
+    hear(worker_peer(0), assign(spec, 0, {0}));
+    logged(3);
+    said.clear();
+  }
+  const Spec spec;
+};
+
+TEST(ServerState, SaysNothingBeforeItsBackupHasIt) {
+  Primary server(small_spec(2, Staleness::unbounded()));
+  Message first = push(server.spec, 0, 1, 0, {1});
+  first.flags |= Message::then_pull;
+  server.hear(worker_peer(0), first);
+  EXPECT_THAT(server.words(kBackup), ElementsAre("push 4"));
+  EXPECT_THAT(server.words(worker_peer(0)), IsEmpty());
+  EXPECT_EQ(server.value(), 0);
+  server.logged(3);
+  EXPECT_THAT(server.words(worker_peer(0)), IsEmpty());
+  server.logged(4);
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1", "parameters 0"));
+  EXPECT_EQ(server.value(), -1);
+}
+
+TEST(ServerState, RepeatedPushesAreAnsweredAndCountOnce) {
+  Primary server(small_spec(2, Staleness::unbounded()));
+  Message first = push(server.spec, 0, 1, 0, {1});
+  first.flags |= Message::then_pull;
+  server.hear(worker_peer(0), first);
+  server.hear(worker_peer(0), first);  // again, before it is logged
+  EXPECT_THAT(server.words(kBackup), ElementsAre("push 4"));
+  server.logged(4);
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1", "parameters 0"));
+  server.hear(worker_peer(0), first);
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1", "parameters 0"));
+  EXPECT_EQ(server.value(), -1);
+  EXPECT_THAT(
+      message_of<Mismatch>([&] { server.hear(worker_peer(0), push(server.spec, 0, 3, 1, {1})); }),
+      HasSubstr("push 3 before push 2"));
+}
+
+TEST(ServerState, ARoundHoldsBackTheAnswersOfAllItsPushes) {
+  Primary server(small_spec(2, Staleness(0)));
+  server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));
+  server.logged(4);
+  server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));  // connected anew
+  EXPECT_THAT(server.words(worker_peer(0)), IsEmpty());
+  server.hear(worker_peer(1), push(server.spec, 1, 1, 0, {2}));
+  server.logged(5);
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1"));
+  EXPECT_THAT(server.words(worker_peer(1)), ElementsAre("settled 1"));
+}
+
+TEST(ServerState, ASecondQuestionIsToldWhomItWaitsFor) {
+  Primary server(small_spec(2, Staleness(0)));
+  server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));
+  server.logged(4);
+  server.hear(worker_peer(0), pull(0, 1));
+  EXPECT_THAT(server.words(worker_peer(0)), IsEmpty());
+  server.hear(worker_peer(0), pull(0, 1));
+  ASSERT_EQ(server.said.size(), 2U);  // the push to the backup, and this
+  EXPECT_EQ(server.said[1].second.kind, Kind::waiting);
+  EXPECT_EQ(server.said[1].second.text, "worker 1");
+}
+
+TEST(ServerState, ALostBackupIsNotShedBeforeTheViewSaysSo) {
+  Primary server(small_spec(2, Staleness::unbounded()));
+  server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));
+  server.state.on_closed(kBackup, "broke");
+  EXPECT_THAT(server.words(Peer{}), ElementsAre("suspect 0"));
+  EXPECT_THAT(server.words(worker_peer(0)), IsEmpty());
+  EXPECT_THAT(server.state.followers(), IsEmpty());
+  server.said.clear();
+  server.state.on_connected(kBackup);  // what it has may count: it is sent nothing
+  server.hear(worker_peer(0), push(server.spec, 0, 2, 1, {1}));
+  EXPECT_THAT(server.words(kBackup), IsEmpty());
+  server.state.on_view(view_of(2, 0, -1));
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1", "settled 2"));
+}
+
+TEST(ServerState, AJoiningServerIsWaitedForOnceItHasTheCopy) {
+  Primary server(small_spec(2, Staleness::unbounded()));
+  server.state.on_view(view_of(2, 0, -1, 2));
+  EXPECT_THAT(server.words(kOther), IsEmpty());
+  server.state.on_connected(kOther);
+  EXPECT_THAT(server.words(kOther),
+              ElementsAre("copying 3", "chunk 0", "chunk 0", "chunk 0", "copied 3"));
+  server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1"));  // alone still
+  server.logged(3, kOther);
+  EXPECT_THAT(server.words(Peer{}), IsEmpty());
+  server.hear(worker_peer(0), push(server.spec, 0, 2, 1, {1}));
+  EXPECT_THAT(server.words(worker_peer(0)), IsEmpty());  // it may be the backup soon
+  server.logged(4, kOther);
+  EXPECT_THAT(server.words(Peer{}), ElementsAre("synced 0"));
+  server.logged(5, kOther);
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 2"));
+}
+
+TEST(ServerState, AReplacedPrimaryIsToldAndNotFollowed) {
+  const Spec spec = small_spec(2, Staleness::unbounded());
+  Host backup(1);
+  backup.state.on_view(view_of(1, 0, 1));
+  backup.order(hello(spec, 0), 1);
+  backup.order(assign(spec, 0, {0}), 2);
+  backup.order(push(spec, 0, 1, 0, {1}), 3);
+  EXPECT_THAT(backup.words(kPrimary), ElementsAre("logged 1", "logged 2", "logged 3"));
+  backup.order(push(spec, 0, 1, 0, {1}), 3);  // sent again
+  EXPECT_EQ(backup.value(), -1);
+  EXPECT_THAT(message_of<Mismatch>([&] { backup.order(push(spec, 0, 2, 1, {1}), 5); }),
+              HasSubstr("order 5 of partition 0 after order 3"));
+  backup.state.on_view(view_of(2, 1, -1));
+  backup.said.clear();
+  backup.order(push(spec, 0, 2, 1, {1}), 4);
+  EXPECT_THAT(backup.words(kPrimary), ElementsAre("view 0"));
+  EXPECT_EQ(backup.value(), -1);
+  backup.hear(worker_peer(0), push(spec, 0, 2, 1, {1}), 1);  // the worker did not hear yet
+  EXPECT_EQ(backup.value(), -2);
+}
+
+TEST(ServerState, ACopyThatIsNotAllIsRefused) {
+  const Spec spec = small_spec(2, Staleness(0));
+  Host joining(1);
+  joining.state.on_view(view_of(1, 0, -1, 1));
+  joining.hear(kPrimary, {.kind = Kind::copying, .index = 3});
+  EXPECT_THAT(
+      message_of<Mismatch>([&] { joining.hear(kPrimary, {.kind = Kind::copied, .index = 3}); }),
+      HasSubstr("at order 3 has orders up to 0"));
+  EXPECT_THAT(joining.words(kPrimary), IsEmpty());
+}
+
+TEST(ServerState, ABackupHasWhatItsPrimaryHasAfterAPromotion) {
+  Spec spec = small_spec(2, Staleness::unbounded());
+  spec.delay_compensation = 0.5;
+  Primary primary(spec);
+  Host backup(1);
+  backup.state.on_view(view_of(1, 0, 1));
+  backup.order(hello(spec, 0), 1);
+  backup.order(hello(spec, 1), 2);
+  backup.order(assign(spec, 0, {0}), 3);
+  const auto exchange = [&] {
+    for (const auto& [to, message] : std::exchange(primary.said, {}))
+      if (to == kBackup) backup.hear(kPrimary, message);
+    for (const auto& [to, message] : std::exchange(backup.said, {})) primary.hear(kBackup, message);
+  };
+  primary.hear(worker_peer(1), pull(1, 0));
+  exchange();
+  primary.hear(worker_peer(0), push(spec, 0, 1, 0, {2}));
+  exchange();
+  EXPECT_EQ(all_of(backup.state.partition(0)), all_of(primary.state.partition(0)));
+  backup.state.on_view(view_of(2, 1, -1));
+  backup.hear(worker_peer(1), push(spec, 1, 1, 0, {4}));
+  EXPECT_EQ(backup.value(), -2 - (4 + 0.5F * 16 * -2));
+}
+
+TEST(ServerState, AWorkersWordsAreNotBelieved) {
+  Primary server(small_spec(2, Staleness(0)));
+  const auto breaks = [&](int peer, Message message) {
+    return message_of<Mismatch>([&] { server.hear(worker_peer(peer), std::move(message)); });
+  };
+  EXPECT_THAT(breaks(1, push(server.spec, 0, 1, 0, {1})),
+              HasSubstr("worker 1 speaks for worker 0"));
+  EXPECT_THAT(breaks(2, hello(server.spec, 2)), HasSubstr("worker 2"));
+  EXPECT_THAT(breaks(-1, hello(server.spec, -1)), HasSubstr("worker -1"));
+  EXPECT_THAT(breaks(0, {.kind = Kind::view, .text = to_text(view_of(99, 2, -1))}),
+              HasSubstr("a view"));
+  EXPECT_THAT(breaks(0, {.kind = Kind::pull, .partition = 7}), HasSubstr("partition 7 of 1"));
+  EXPECT_THAT(breaks(0, {.kind = Kind::pull, .partition = -1}), HasSubstr("partition -1 of 1"));
+  EXPECT_THAT(breaks(0, {.kind = Kind::leave, .worker = 0}), HasSubstr("a leave of a worker"));
+  EXPECT_THAT(message_of<Mismatch>([&] { server.hear(kBackup, {.kind = Kind::copied}); }),
+              HasSubstr("server 1 answers with a copied"));
+  EXPECT_EQ(server.state.view().number, 1);
+  Message wild = push(server.spec, 0, std::numeric_limits<int64_t>::min(), 0, {1});
+  server.hear(worker_peer(0), wild);
+  server.said.erase(server.said.begin(), server.said.end() - 1);
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("refused 0"));
+}
+
+TEST(ServerState, WishesOfAWorkerDoNotPileUp) {
+  Primary server(small_spec(2, Staleness(0)));
+  for (int64_t step = 1; step < 1000; ++step) server.hear(worker_peer(0), pull(0, step));
+  for (int w = 0; w < 2; ++w) server.hear(worker_peer(w), push(server.spec, w, 1, 0, {1}));
+  server.hear(worker_peer(0), pull(0, 1));
+  server.logged(5);
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1", "parameters 0"));
+}
+
+TEST(ServerState, WordsOfALaterViewWaitForIt) {
+  Primary server(small_spec(2, Staleness::unbounded()), view_of(1, 0, 1));
+  server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}), 2);
+  server.hear(worker_peer(0), push(server.spec, 0, 7, 1, {1}), 2);
+  EXPECT_THAT(server.words(kBackup), IsEmpty());
+  server.state.on_view(view_of(2, 0, -1));  // the view is right: no error of the view service's
+  EXPECT_EQ(server.value(), -1);
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1", "refused 0"));
+}
+
+TEST(ServerState, TooMuchOfALaterViewBreaksTheRules) {
+  Host server(0);
+  const auto flood = [&] {
+    for (int i = 0; i < 20'000; ++i) server.hear(worker_peer(0), pull(0, 0), 5);
+  };
+  EXPECT_THAT(message_of<Mismatch>(flood), HasSubstr("too many"));
+}
+
+TEST(ServerState, WhoWasReplacedEndsAndSaysNothingMore) {
+  Primary server(small_spec(2, Staleness::unbounded()));
+  View view = view_of(2, 1, -1);
+  view.servers[0].alive = false;
+  view.servers[0].ending = "was silent";
+  server.hear(kBackup, {.kind = Kind::view, .text = to_text(view)});
+  EXPECT_THAT(server.state.over(), HasSubstr("server 0 was replaced: it was silent"));
+  server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));
+  EXPECT_THAT(server.said, IsEmpty());
+}
+
+TEST(ServerState, AWorkerThatIsLostIsRefusedAndNotWaitedFor) {
+  Primary server(small_spec(2, Staleness(0)), view_of(1, 0, 1));
+  server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));
+  server.logged(4);
+  View view = view_of(2, 0, 1);
+  view.workers[1] = {"worker 1", "", false, "was killed"};
+  server.state.on_view(view);
+  EXPECT_THAT(server.words(kBackup), ElementsAre("push 4", "leave 5"));
+  server.logged(5);
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1"));
+  server.hear(worker_peer(1), push(server.spec, 1, 1, 0, {1}));
+  EXPECT_THAT(server.said.back().second.text, HasSubstr("worker 1 counts as lost: it was killed"));
+}
+
+}  // namespace
+}  // namespace tutti::ps::testing

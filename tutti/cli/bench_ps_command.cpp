@@ -1,0 +1,185 @@
+// tutti bench ps: its flags, and who starts servers and workers. Every row is a job of its own.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/host.h"
+#include "tutti/cli/bench_commands.h"
+#include "tutti/cli/bench_ps.h"
+#include "tutti/cli/bench_runs.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/servers.h"
+#include "tutti/cluster/environment.h"
+#include "tutti/cluster/join.h"
+#include "tutti/cluster/launcher.h"
+#include "tutti/strategy/worlds.h"
+
+namespace tutti::cli {
+namespace {
+
+struct Flags {
+  int64_t servers = 1;
+  int64_t workers = 2;
+  std::string bytes = "1M,16M,64M";
+  std::string engine = "shm";
+  std::string staleness = "inf,0";
+  bool no_backups = false;
+  int64_t rounds = 5;
+  std::string json;
+};
+
+std::vector<ps::Staleness> parse_staleness(const std::string& text) {
+  std::vector<ps::Staleness> all;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');)
+    all.push_back(ps::Staleness::parse(word, "--staleness"));
+  if (all.empty()) throw UsageError("--staleness: expected 0, s or inf");
+  return all;
+}
+
+std::vector<PsBench> benches_of(const Flags& flags) {
+  std::vector<PsBench> benches;
+  for (const int64_t bytes : parse_sizes("--bytes", flags.bytes)) {
+    if (bytes == 0 || bytes % 4 != 0)
+      throw UsageError(
+          fmt::format("--bytes: {} is no multiple of 4, the bytes of a float, above 0", bytes));
+    for (const ps::Staleness& staleness : parse_staleness(flags.staleness))
+      benches.push_back({.engine = flags.engine,
+                         .backups = !flags.no_backups,
+                         .staleness = staleness,
+                         .bytes = bytes,
+                         .rounds = static_cast<int>(flags.rounds)});
+  }
+  return benches;
+}
+
+// What a worker of launch_row() does: the row goes to --json.
+int run_as_worker(const Flags& flags, const PsBench& bench) {
+  Group side = join();
+  const PsRow row = measure_ps(side, detail::served_place(), bench);
+  if (side.rank() == 0) write_file_atomically(flags.json, row.to_json() + "\n");
+  return 0;
+}
+
+// Servers, and this program as their workers; the row that these measured.
+nlohmann::ordered_json launch_row(const Flags& flags, const PsBench& bench) {
+  const ScratchFile row;
+  const ServerFleet fleet({.num_servers = static_cast<int>(flags.servers),
+                           .num_workers = static_cast<int>(flags.workers),
+                           .backups = bench.backups,
+                           .share_memory = bench.engine == "shm",
+                           .announce = false});
+  LaunchOptions options{
+      .num_workers = static_cast<int>(flags.workers),
+      .command = {own_program().string(), "bench", "ps", "--engine", bench.engine, "--staleness",
+                  bench.staleness.text(), "--bytes", std::to_string(bench.bytes), "--rounds",
+                  std::to_string(bench.rounds), "--json", row.path()},
+      .environment = fleet.worker_environment(),
+      .announce = false,
+      .prefix_output = false};
+  if (flags.no_backups) options.command.emplace_back("--no-backups");
+  const LaunchResult result = launch(options);
+  if (result.exit_code != 0) throw Error(failure_report(result));
+  std::ifstream file(row.path());
+  return nlohmann::ordered_json::parse(file);
+}
+
+void print_head(const Flags& flags) {
+  fmt::print("{} server{} (backups: {}), {} worker{}, engine={}, medians of {} rounds\n",
+             flags.servers, flags.servers == 1 ? "" : "s",
+             flags.no_backups || flags.servers == 1 ? "no" : "yes", flags.workers,
+             flags.workers == 1 ? "" : "s", flags.engine, flags.rounds);
+  fmt::print("{:>12} {:>9} {:>10} {:>10} {:>15} {:>11} {:>14}\n", "bytes", "staleness", "pull GB/s",
+             "push GB/s", "push_pull GB/s", "limit GB/s", "share of limit");
+}
+
+void print_row(const nlohmann::ordered_json& row) {
+  const auto figure = [&](const char* name) { return row.at(name).get<double>(); };
+  fmt::print("{:>12} {:>9} {:>10.2f} {:>10.2f} {:>15.2f} {:>11.2f} {:>14.2f}{}\n",
+             row.at("bytes").get<int64_t>(), row.at("staleness").get<std::string>(),
+             figure("pull_gb_s"), figure("push_gb_s"), figure("push_pull_gb_s"),
+             figure("limit_gb_s"), figure("fraction"),
+             row.at("correct").get<bool>() ? "" : "   WRONG");
+  std::fflush(stdout);
+}
+
+int bench_ps(const Flags& flags) {
+  const std::vector<PsBench> benches = benches_of(flags);
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
+  if (std::getenv(detail::kViewServiceVariable) != nullptr)
+    return run_as_worker(flags, benches.at(0));
+  for (const PsBench& bench : benches)
+    // Gradients, what was pulled and where to, of each worker; as much on servers.
+    check_memory_for((4 * flags.workers + 2) * bench.bytes,
+                     fmt::format("what {} workers and their servers move", flags.workers));
+  print_head(flags);
+  std::string lines;
+  bool correct = true;
+  for (const PsBench& bench : benches) {
+    const nlohmann::ordered_json row = launch_row(flags, bench);
+    print_row(row);
+    lines += row.dump() + "\n";
+    correct &= row.at("correct").get<bool>();
+  }
+  fmt::print("{}", lines);
+  if (!flags.json.empty()) write_file_atomically(flags.json, lines);
+  return correct ? 0 : 1;
+}
+
+}  // namespace
+
+void add_bench_ps(CLI::App& bench, int& exit_code) {
+  auto flags = std::make_shared<Flags>();
+  CLI::App* command =
+      bench.add_subcommand("ps", "Pull and push of parameter servers, beside their limit");
+  command->add_option("--servers", flags->servers, "How many, on this machine")
+      ->check(whole_number(1, 64))
+      ->type_name("S")
+      ->capture_default_str();
+  command->add_option("--workers", flags->workers, "How many, on this machine")
+      ->check(whole_number(1, 64))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--bytes", flags->bytes,
+                   "Sizes of the variable, with K, M, G for powers of 1024")
+      ->type_name("SIZE,...")
+      ->capture_default_str();
+  command->add_option("--engine", flags->engine, "shm: shared memory; tcp: over 127.0.0.1")
+      ->check(one_of("engine", {"shm", "tcp"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  command->add_option("--staleness", flags->staleness, "0, s or inf, a row each")
+      ->type_name("S,...")
+      ->capture_default_str();
+  command->add_flag("--no-backups", flags->no_backups, "Of servers; one has none anyway");
+  command->add_option("--rounds", flags->rounds, "Turns of all operations, and of the limit")
+      ->check(whole_number(1, 1000))
+      ->type_name("R")
+      ->capture_default_str();
+  command->add_option("--json", flags->json, "File for the figures, a JSON object a line")
+      ->check(some_name())
+      ->type_name("FILE");
+  command->footer(
+      "GB/s are 1e9 bytes of the variable a second and worker. The limit is max(S/B, nS/(kB)) for "
+      "n\n"
+      "workers and k servers that do nothing else, with B measured beside: of tcp a raw stream's "
+      "rate,\n"
+      "both directions at once, of shm that of memcpy.\n\n"
+      "Examples:\n"
+      "  tutti bench ps\n"
+      "  tutti bench ps --engine tcp --servers 1 --workers 2 --bytes 64M --no-backups --json "
+      "ps.json");
+  command->callback([flags, &exit_code] { exit_code = bench_ps(*flags); });
+}
+
+}  // namespace tutti::cli
