@@ -257,6 +257,11 @@ void Client::fetch(int piece, int64_t step, const Deadline& deadline,
   }
 }
 
+int64_t Client::version(int piece) const {
+  const std::lock_guard lock(work_->mutex_);
+  return work_->state_.version(piece);
+}
+
 bool Client::arrived(int piece, int64_t step) const {
   const std::lock_guard lock(work_->mutex_);
   return work_->arrived_.at(piece).step >= step;

@@ -59,6 +59,8 @@ class Client {
   /// Throws Timeout that names whom it waits for, and Error when the worker cannot go on.
   void fetch(int piece, int64_t step, const Deadline& deadline,
              const std::function<void(const Bytes& values)>& take);
+  /// Updates that the parameters of `piece` which came last have had.
+  int64_t version(int piece) const;
   /// Whether fetch() would not wait.
   bool arrived(int piece, int64_t step) const;
 

@@ -52,6 +52,9 @@ void ClientState::on_view(const View& view) {
   if (view.partitions.size() != partitions_.size())
     throw Error(fmt::format("this worker trains with {} servers, the job has {}",
                             partitions_.size(), view.partitions.size()));
+  if (std::ssize(view.workers) != spec_.num_workers)
+    throw Error(fmt::format("this worker trains as one of {}, the job has {}", spec_.num_workers,
+                            view.workers.size()));
   const bool assigned_before = assigns();
   const View before = std::exchange(view_, view);
   const bool assigns_now = assigns() && !assigned_before;
@@ -125,8 +128,7 @@ void ClientState::on_welcome(int number, const Message& message) {
     send(number, push);
   }
   for (const auto& [piece, step] : wanted_)
-    if (partition_of(piece) == number && may_ask(piece))
-      send(number, {.kind = Kind::pull, .piece = piece, .step = step});
+    if (partition_of(piece) == number) ask(piece, step);
 }
 
 // Whoever asks before its own push has left may get parameters without it.
@@ -192,6 +194,10 @@ void ClientState::push(PushOrder order) {
 
 void ClientState::pull(int piece, int64_t step) {
   wanted_[piece] = step;
+  ask(piece, step);
+}
+
+void ClientState::ask(int piece, int64_t step) {
   if (may_ask(piece)) send(partition_of(piece), {.kind = Kind::pull, .piece = piece, .step = step});
 }
 
@@ -222,9 +228,8 @@ bool ClientState::send_next(int server) {
   const int piece = message.piece;
   send(best, std::move(message));
   // It was asked for while the push was still here.
-  if (const auto wish = wanted_.find(piece);
-      !order.then_pull && wish != wanted_.end() && may_ask(piece))
-    send(best, {.kind = Kind::pull, .piece = piece, .step = wish->second});
+  if (const auto wish = wanted_.find(piece); !order.then_pull && wish != wanted_.end())
+    ask(piece, wish->second);
   return true;
 }
 
@@ -236,9 +241,7 @@ int64_t ClientState::num_unsettled() const noexcept {
 }
 
 void ClientState::ask_who() {
-  for (const auto& [piece, step] : wanted_)
-    if (may_ask(piece))
-      send(partition_of(piece), {.kind = Kind::pull, .piece = piece, .step = step});
+  for (const auto& [piece, step] : wanted_) ask(piece, step);
 }
 
 std::string ClientState::words() const {

@@ -61,6 +61,8 @@ class ClientState {
   /// before has left, so that a more urgent one need not wait behind it.
   bool send_next(int server);
 
+  /// Version of the parameters of `piece` that came last.
+  int64_t version(int piece) const { return versions_.at(piece); }
   /// Parameters that were asked for and have not come.
   bool waits_for(int piece) const { return wanted_.contains(piece); }
   bool waits() const noexcept { return !wanted_.empty(); }
@@ -95,6 +97,7 @@ class ClientState {
   };
 
   int primary(int partition) const;
+  void ask(int piece, int64_t step);
   void say_hello(int partition);
   bool assigns() const;
   void on_welcome(int partition, const Message& message);

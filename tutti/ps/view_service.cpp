@@ -61,6 +61,9 @@ void ViewService::on_message(Peer from, const Message& message) {
   if (over_) return;
   Member& member = members_[from];
   member.heard = Clock::now();
+  const bool says_of_servers = message.kind == Kind::synced || message.kind == Kind::suspect;
+  if (says_of_servers && !(member.joined && member.who.kind == Peer::Kind::server))
+    throw Mismatch(fmt::format("a {} of no server", name_of(message.kind)));
   const int number = member.who.number;
   const int server = static_cast<int>(message.sequence);
   switch (message.kind) {

@@ -127,6 +127,7 @@ class ServedUpdater final : public Updater {
   void take(int replica, int64_t at_least, const Deadline& deadline);
   void wait_until(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
                   const std::function<bool()>& done);
+  int64_t next_step(int64_t asked_for) const;
   void finish_step();
 
   const World world_;
@@ -337,10 +338,19 @@ void ServedUpdater::take(int replica, int64_t at_least, const Deadline& deadline
   }
   if (left_ == 0 && step_ < at_least) {
     finish_step();
-    step_ = at_least;
+    step_ = next_step(at_least);
     changed_.notify_all();
   }
   wait_until(lock, deadline, [&] { return step_ >= at_least; });
+}
+
+// Whoever came too late goes on where the others are.
+int64_t ServedUpdater::next_step(int64_t asked_for) const {
+  if (spec_.drop_slowest == 0) return asked_for;
+  int64_t least = client_->version(0);
+  for (int piece = 1; piece < num_pieces(); ++piece)
+    least = std::min(least, client_->version(piece));
+  return std::max(asked_for, least);
 }
 
 void ServedUpdater::wait_until(std::unique_lock<std::mutex>& lock, const Deadline& deadline,

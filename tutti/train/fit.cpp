@@ -83,6 +83,7 @@ class Fit {
   void be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const;
   void step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
             Totals& totals);
+  int64_t step_after(const Epoch& epoch, int64_t step) const;
   void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
   void stepped(const Epoch& epoch, int64_t step, const Totals& totals);
   bool ends(const Totals& totals) const {
@@ -99,6 +100,7 @@ class Fit {
   FitOptions options_;
   uint64_t seed_;
   bool shows_;
+  bool drops_ = false;            ///< whoever is late is left out
   ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
   ps::Lease lease_;               ///< the last
   Progress progress_;
@@ -119,6 +121,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   history_.columns = columns_of(compiled_.metrics, options_.validation.has_value());
   ps::Client* const client = compiled_.optimizer.updater().client();
   if (client != nullptr && !client->spec().staleness.synchronous()) leases_ = client;
+  drops_ = client != nullptr && client->spec().drop_slowest > 0;
 }
 
 History Fit::run() {
@@ -171,6 +174,7 @@ Totals Fit::train_epoch(const Epoch& epoch) {
   const bool in_turn = epoch.world.in_turn() && epoch.world.size > 1;
   const auto each = in_turn ? replicas_in_turn(epoch) : replicas_at_once(epoch);
   raise(epoch, each.local(0));
+  if (drops_) history_.steps = epoch.first_update + epoch.steps;
   return sum_over_world(model_.strategy, each);
 }
 
@@ -251,7 +255,7 @@ PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
       const Forward& forward = model_.forward(replica.local_rank());
       Totals& kept = each[static_cast<size_t>(replica.local_rank())];
       Totals totals = std::move(kept);  // the replicas' own lie side by side in memory
-      for (int64_t s = begin; s < end && !ends(totals); ++s) {
+      for (int64_t s = begin; s < end && !ends(totals); s = step_after(epoch, s)) {
         step(replica, forward, epoch, s, totals);
         agree(replica, epoch, s, totals);
         if (replica.local_rank() == 0) stepped(epoch, s, totals);
@@ -307,9 +311,14 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
   compiled_.optimizer.minimize(replica, loss);
 }
 
+int64_t Fit::step_after(const Epoch& epoch, int64_t step) const {
+  const int64_t next = step + 1;
+  return drops_ ? std::max(next, compiled_.optimizer.version() - epoch.first_update) : next;
+}
+
 void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {
   totals.signal = stop_requested();
-  if (epoch.world.size == 1) return;
+  if (epoch.world.size == 1 || drops_) return;  // nobody waits for the slowest, here neither
   // Every replica must end at the same step. They have just met in the updater, so this costs no
   // waiting: 0.1 to 0.2 us.
   std::array<double, 2> flags{static_cast<double>(totals.signal), totals.bad_step >= 0 ? 1.0 : 0.0};
