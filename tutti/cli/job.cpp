@@ -35,6 +35,11 @@ Millis millis_of(double seconds) {
   return Millis{std::max<int64_t>(1, static_cast<int64_t>(seconds * 1000))};
 }
 
+// Half of what replicas wait: whoever waits for a silent server outlasts its loss.
+Millis silence_for(double time_limit_s) {
+  return std::max(Millis{1'000}, millis_of(time_limit_s) / 2);
+}
+
 void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> strategies) {
   app.add_option("--strategy", flags.strategy,
                  "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
@@ -154,9 +159,10 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
   if (flags.strategy == "parameter_server") {
     fleet.emplace(FleetOptions{.num_servers = flags.served.num_servers(),
                                .num_workers = num_workers,
-                               .backups = flags.served.backups});
+                               .backups = flags.served.backups,
+                               .silence = silence_for(flags.time_limit_s)});
     options.environment = fleet->worker_environment();
-    options.end_on_failure = served_options(flags.served).staleness.synchronous();
+    options.end_on_failure = served_options(flags.served, flags.strategy).staleness.synchronous();
   }
   const LaunchResult result = launch(options);
   std::istringstream report(failure_report(result));
@@ -213,7 +219,7 @@ StrategyOptions strategy_options(const JobFlags& flags) {
     options.table = load_table(flags.table);
   }
 
-  options.served = served_options(flags.served);
+  options.served = served_options(flags.served, flags.strategy);
   const int replicas = num_replicas_of(flags);
   if (!flags.reduction_shape.empty()) {
     if (flags.strategy != "one_device")

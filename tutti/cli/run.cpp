@@ -31,6 +31,7 @@ struct RunFlags {
   double grace_seconds = 2;
   int servers = 0;
   bool backups = true;
+  double silence_seconds = 15;
 };
 
 constexpr double kMaxGraceSeconds = 24 * 3600;
@@ -74,7 +75,10 @@ int run(const CLI::App& command, const RunFlags& flags) {
   std::optional<ServerFleet> fleet;
   if (flags.servers > 0)
     fleet.emplace(FleetOptions{
-        .num_servers = flags.servers, .num_workers = flags.workers, .backups = flags.backups});
+        .num_servers = flags.servers,
+        .num_workers = flags.workers,
+        .backups = flags.backups,
+        .silence = Millis(static_cast<int64_t>(std::lround(flags.silence_seconds * 1000)))});
   const LaunchResult result =
       launch({.num_workers = flags.workers,
               .nodes = {.node = flags.node_rank,
@@ -104,6 +108,12 @@ void add_run(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, 1024))
       ->type_name("S");
   command->add_flag("!--no-backups", flags->backups, "The loss of a parameter server ends the job");
+  command
+      ->add_option("--silence", flags->silence_seconds,
+                   "A server, or a worker of theirs, that says nothing for so long is lost")
+      ->check(number_between(1, kMaxGraceSeconds))
+      ->type_name("SECONDS")
+      ->capture_default_str();
   command->add_option("--nodes", flags->nodes, "How many machines take part")
       ->check(whole_number(1, kMostNodes))
       ->type_name("M");

@@ -69,8 +69,17 @@ void add_server_flags(CLI::App& app, ServerFlags& flags) {
       ->capture_default_str();
 }
 
-ServedOptions served_options(const ServerFlags& flags) {
+ServedOptions served_options(const ServerFlags& flags, const std::string& strategy) {
   ServedOptions options;
+  if (strategy != "parameter_server") {
+    if (flags.servers || flags.staleness != "0" || flags.drop_slowest != 0 ||
+        flags.scale_by_staleness || flags.delay_compensation != 0 || !flags.backups)
+      throw UsageError(
+          fmt::format("strategy {} has no servers: --servers, --staleness and what "
+                      "goes with them are for parameter_server",
+                      strategy));
+    return options;
+  }
   options.staleness = ps::Staleness::parse(flags.staleness, "--staleness");
   options.drop_slowest = static_cast<int>(flags.drop_slowest);
   options.scale_by_staleness = flags.scale_by_staleness;

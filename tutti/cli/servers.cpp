@@ -47,9 +47,11 @@ ServerFleet::ServerFleet(const FleetOptions& options) : token_(token_of_job()) {
   service_ = std::make_unique<ps::ViewService>(
       ps::ViewServiceOptions{.num_servers = options.num_servers,
                              .num_workers = options.num_workers,
-                             .backups = options.backups},
+                             .backups = options.backups,
+                             .silence = options.silence},
       *Address::from_number("127.0.0.1", 0),
       Credentials{token_, job_of_token(token_), tls_from_environment()});
+  if (options.announce) fmt::print("view service at {}\n", service_->address().text());
   for (int i = 0; i < options.num_servers; ++i) start(i, options);
 }
 

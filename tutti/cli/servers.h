@@ -16,10 +16,12 @@ struct FleetOptions {
   int num_servers = 1;
   int num_workers = 1;
   bool backups = true;
-  int threads = 0;             ///< of each server; 0: usable cores / servers
-  double memory_limit_gb = 0;  ///< of each server; 0: none
-  bool share_memory = true;    ///< with the workers
-  bool announce = true;        ///< print `server I pid P`
+  int threads = 0;                        ///< of each server; 0: usable cores / servers
+  double memory_limit_gb = 0;             ///< of each server; 0: none
+  bool share_memory = true;               ///< with the workers
+  Millis silence{kDefaultTimeLimit / 2};  ///< a server or worker that says nothing for so long is
+                                          ///< lost; workers wait for longer than that
+  bool announce = true;                   ///< print `view service at HOST:PORT`, `server I pid P`
 };
 
 class ServerFleet {

@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
+#include "tutti/ps/sparse_batch.h"
 #include "tutti/ps/streams.h"
 #include "tutti/ps/view_service.h"
 
@@ -19,6 +20,9 @@ using Kind = Message::Kind;
 constexpr Millis kConnectLimit{5'000};
 constexpr Millis kPause{50};      // before the next try to connect
 constexpr Millis kAnswer{1'000};  // for the servers to say whom they wait for
+// The thread of the client's own takes over when for so long nobody has waited: every hand-over
+// between threads costs tens of microseconds.
+constexpr Millis kUnattended{1};
 
 Peer server_peer(int number) { return {Peer::Kind::server, number}; }
 
@@ -26,6 +30,11 @@ struct Arrived {
   int64_t step = -1;
   int server = -1;
   Bytes values;  // until they were taken
+};
+
+struct ArrivingRows {
+  SparseBatch batch;
+  Array rows;
 };
 
 }  // namespace
@@ -42,7 +51,10 @@ class Client::Work {
             [this](int piece, int64_t step, const Bytes& values) {
               arrived_[piece] = {step, speaking_, values};
             },
-            std::move(initial)),
+            std::move(initial),
+            [this](int64_t pull, int partition, const Bytes& rows) {
+              take_rows(pull, partition, rows);
+            }),
         arrived_(spec.pieces.size()),
         streams_(heap_, credentials,
                  {.message = [this](Peer from, const Message& m) { on_message(from, m); },
@@ -62,6 +74,7 @@ class Client::Work {
       const std::lock_guard lock(mutex_);
       ends_ = true;
     }
+    unattended_.notify_all();
     streams_.wake();
     thread_.join();
   }
@@ -70,18 +83,27 @@ class Client::Work {
   template <class Done>
   void wait_for(std::unique_lock<std::mutex>& lock, const Deadline& deadline, Done&& done) {
     const auto ready = [&] { return done() || !failure_.empty(); };
-    if (!changed_.wait_until(lock, deadline.at(), ready)) {
+    if (!drive_until(lock, deadline.at(), ready)) {
       state_.ask_who();
-      send_all();
-      if (!changed_.wait_for(lock, kAnswer, ready) || !done())
+      send_here();
+      if (!drive_until(lock, Clock::now() + kAnswer, ready) || !done())
         throw Timeout(fmt::format("worker {} waited for {} ms for the parameter servers: {}",
                                   options_.worker, deadline.limit().count(), words()));
     }
     if (!done()) throw Error(failure_);
   }
 
-  // Sends what goes at once, in the caller's thread; the rest goes in the other.
-  void send_all() {
+  // Sends what goes at once, in the caller's thread; the rest goes when that is possible.
+  void send_here() {
+    if (send_all()) return;
+    streams_.wake();
+    if (num_waiting_ > 0) return;
+    attended_ = TimePoint{};
+    unattended_.notify_all();
+  }
+
+  // True when nothing is left.
+  bool send_all() {
     bool all = true;
     for (const int server : state_.servers()) {
       const Peer peer = server_peer(server);
@@ -89,7 +111,7 @@ class Client::Work {
       }
       all &= streams_.flush(peer);
     }
-    if (!all) streams_.wake();
+    return all;
   }
 
   std::string words() const {
@@ -102,38 +124,72 @@ class Client::Work {
   mutable std::mutex mutex_;  // guards all below but thread_
   std::condition_variable changed_;
   ClientState state_;
-  std::vector<Arrived> arrived_;  // by piece
-  int speaking_ = -1;             // server whose message is read
+  std::vector<Arrived> arrived_;              // by piece
+  std::map<int64_t, ArrivingRows> arriving_;  // by sparse_pull
+  int speaking_ = -1;                         // server whose message is read
   std::string failure_;
   std::map<int, std::string> counts_;  // by partition, as servers said
   Streams streams_;
 
  private:
+  // The connections are driven by one thread at a time: by one that waits, else by the client's
+  // own.
   void work() {
-    while (true) {
-      streams_.wait(std::min(link_.until_beat(Clock::now()), kPause * 4));
-      const std::lock_guard lock(mutex_);
-      if (ends_) break;
-      try {
-        turn();
-      } catch (const std::exception& error) {
-        failure_ = error.what();
+    std::unique_lock lock(mutex_);
+    while (!ends_) {
+      if (num_waiting_ > 0 || Clock::now() < attended_ + kUnattended) {
+        unattended_.wait_for(lock, kUnattended);
+        continue;
       }
-      changed_.notify_all();
-      if (!failure_.empty() && ends_) break;
+      wait_unlocked(lock, kPause * 4);
+      if (num_waiting_ == 0)
+        turn();
+      else
+        streams_.wake();  // what woke this thread may have been meant for the other
     }
-    const std::lock_guard lock(mutex_);
     link_.say_goodbye();
     streams_.flush(Peer{});
   }
 
+  // Until `ready` or then; whether it is.
+  template <class Ready>
+  bool drive_until(std::unique_lock<std::mutex>& lock, TimePoint then, Ready&& ready) {
+    if (ready()) return true;
+    ++num_waiting_;
+    while (!ready() && Clock::now() < then) {
+      if (driven_) {
+        changed_.wait_until(lock, then);
+        continue;
+      }
+      driven_ = true;
+      wait_unlocked(lock, std::chrono::ceil<Millis>(then - Clock::now()));
+      driven_ = false;
+      turn();
+    }
+    if (--num_waiting_ > 0) changed_.notify_all();  // the next one drives
+    attended_ = Clock::now();
+    return ready();
+  }
+
+  void wait_unlocked(std::unique_lock<std::mutex>& lock, Millis most) {
+    const Millis limit = std::min({link_.until_beat(Clock::now()), kPause * 4, most});
+    lock.unlock();
+    streams_.wait(limit);
+    lock.lock();
+  }
+
   void turn() {
-    streams_.process();
-    if (failure_.empty()) failure_ = link_.beat(Clock::now(), "");
-    if (failure_.empty()) failure_ = state_.failure();
-    reach_servers();
-    send_all();
-    streams_.process();
+    try {
+      streams_.process();
+      if (failure_.empty()) failure_ = link_.beat(Clock::now(), "");
+      if (failure_.empty()) failure_ = state_.failure();
+      reach_servers();
+      send_all();
+      streams_.process();
+    } catch (const std::exception& error) {
+      failure_ = error.what();
+    }
+    if (num_waiting_ > 1) changed_.notify_all();
   }
 
   void reach_servers() {
@@ -148,8 +204,17 @@ class Client::Work {
     }
   }
 
+  void take_rows(int64_t pull, int partition, const Bytes& rows) {
+    const auto arriving = arriving_.find(pull);
+    arriving->second.batch.spread(partition, rows,
+                                  static_cast<std::byte*>(arriving->second.rows.data()));
+    if (!state_.waits_for_rows(pull)) arriving_.erase(arriving);
+  }
+
   void deliver(int server, Message message) {
-    const bool urgent = message.kind != Kind::push;
+    // A request for rows must not overtake the push before it.
+    const bool urgent = message.kind != Kind::push && message.kind != Kind::sparse_push &&
+                        message.kind != Kind::sparse_pull;
     streams_.send(server_peer(server), std::move(message), urgent ? 0 : 1);
   }
 
@@ -179,6 +244,7 @@ class Client::Work {
   void on_message(Peer from, const Message& message) {
     if (from != Peer{}) {
       speaking_ = from.number;
+      heard_at_[from.number] = Clock::now();
       if (message.kind == Kind::counts)
         counts_[message.partition] = message.text;
       else
@@ -187,9 +253,24 @@ class Client::Work {
       return;
     }
     link_.hear();
+    if (message.kind == Kind::joined) link_.on_joined(message);
     if (message.kind == Kind::refused) failure_ = message.text;
-    if (message.kind == Kind::view) state_.on_view(view_from(message.text));
+    if (message.kind == Kind::view) {
+      state_.on_view(view_from(message.text));
+      give_up_silent_servers();
+    }
     if (message.kind == Kind::finished && !message.text.empty()) failure_ = message.text;
+  }
+
+  // A server that only fell silent is out of reach since its last word; its connection is there.
+  void give_up_silent_servers() {
+    const auto& servers = state_.view().servers;
+    for (auto heard = heard_at_.begin(); heard != heard_at_.end();) {
+      const auto [server, since] = *heard++;
+      if (servers.at(server).alive) continue;
+      lost_at_.try_emplace(server, since);
+      heard_at_.erase(server);
+    }
   }
 
   // How long a partition was out of reach: from the loss of a server to the welcome of the next.
@@ -201,13 +282,19 @@ class Client::Work {
           partition, server, lost, outage);
     }
     primaries_[partition] = server;
+    lost_at_.erase(server);  // its connection broke, it was not lost
   }
 
   ViewLink link_;
   std::map<int, TimePoint> next_tries_;  // to connect to a server
+  std::map<int, TimePoint> heard_at_;    // servers: their last word
   std::map<int, TimePoint> lost_at_;     // servers
   std::map<int, int> primaries_;         // of partitions
   bool ends_ = false;
+  int num_waiting_ = 0;   // threads in drive_until()
+  bool driven_ = false;   // by one of these
+  TimePoint attended_{};  // when the last of them left; zero: they have left something to do
+  std::condition_variable unattended_;
   std::thread thread_;
 };
 
@@ -229,7 +316,7 @@ void Client::push(PushOrder order) {
   const std::lock_guard lock(work_->mutex_);
   if (!work_->failure_.empty()) throw Error(work_->failure_);
   work_->state_.push(std::move(order));
-  work_->send_all();
+  work_->send_here();
 }
 
 void Client::pull(int piece, int64_t step) {
@@ -237,7 +324,7 @@ void Client::pull(int piece, int64_t step) {
   if (!work_->failure_.empty()) throw Error(work_->failure_);
   work_->arrived_.at(piece) = {};
   work_->state_.pull(piece, step);
-  work_->send_all();
+  work_->send_here();
 }
 
 void Client::fetch(int piece, int64_t step, const Deadline& deadline,
@@ -267,6 +354,51 @@ bool Client::arrived(int piece, int64_t step) const {
   return work_->arrived_.at(piece).step >= step;
 }
 
+AskedRows Client::sparse_pull(int table, std::span<const uint64_t> keys, int64_t step) {
+  const Spec& spec = this->spec();
+  const SparseTableSpec& about = spec.tables.at(table);
+  SparseBatch batch(keys, about, spec.num_partitions);
+  std::vector<Bytes> payloads;
+  for (int i = 0; i < spec.num_partitions; ++i) payloads.push_back(batch.payload_of_keys(i));
+  Array rows = Array::zeros(about.dtype, {batch.num_keys(), about.width});
+  const std::lock_guard lock(work_->mutex_);
+  if (!work_->failure_.empty()) throw Error(work_->failure_);
+  const int64_t pull = work_->state_.sparse_pull(table, step, std::move(payloads));
+  work_->arriving_.emplace(pull, ArrivingRows{std::move(batch), rows});
+  work_->send_here();
+  return {pull, std::move(rows)};
+}
+
+Array Client::sparse_fetch(const AskedRows& asked, const Deadline& deadline) {
+  std::unique_lock lock(work_->mutex_);
+  work_->wait_for(lock, deadline, [&] { return !work_->state_.waits_for_rows(asked.pull); });
+  return asked.rows;
+}
+
+void Client::sparse_push(int table, std::span<const uint64_t> keys, MemorySpan gradients,
+                         int64_t step, double learning_rate) {
+  const Spec& spec = this->spec();
+  const SparseTableSpec& about = spec.tables.at(table);
+  if (gradients.dtype != about.dtype || gradients.num_elements != std::ssize(keys) * about.width)
+    throw UsageError(fmt::format(
+        "embedding table \"{}\": sparse_push of {} keys: got {} {}; expected {} {}", about.name,
+        keys.size(), gradients.num_elements, tutti::name_of(gradients.dtype),
+        std::ssize(keys) * about.width, tutti::name_of(about.dtype)));
+  const SparseBatch batch(keys, about, spec.num_partitions);
+  SparseOrder order{table, step, learning_rate, std::vector<Bytes>(spec.num_partitions)};
+  for (int i = 0; i < spec.num_partitions; ++i) {
+    const int64_t bytes = batch.payload_bytes(i);
+    if (bytes == 0) continue;
+    const auto memory = allocate(bytes);
+    batch.gather(i, static_cast<const std::byte*>(gradients.data), memory.get());
+    order.payloads[i] = {{memory.get(), static_cast<size_t>(bytes)}, memory};
+  }
+  const std::lock_guard lock(work_->mutex_);
+  if (!work_->failure_.empty()) throw Error(work_->failure_);
+  work_->state_.sparse_push(std::move(order));
+  work_->send_here();
+}
+
 void Client::wait_until_settled(const Deadline& deadline) {
   std::unique_lock lock(work_->mutex_);
   work_->wait_for(lock, deadline, [&] { return work_->state_.num_unsettled() == 0; });
@@ -276,7 +408,7 @@ Lease Client::lease(const LeaseRequest& request, const Deadline& deadline) {
   std::unique_lock lock(work_->mutex_);
   if (!work_->failure_.empty()) throw Error(work_->failure_);
   work_->state_.ask_lease(request);
-  work_->send_all();
+  work_->send_here();
   work_->wait_for(lock, deadline, [&] { return work_->state_.lease().has_value(); });
   return *work_->state_.lease();
 }
@@ -291,7 +423,7 @@ ServerCounts Client::server_counts(const Deadline& deadline) {
   work_->counts_.clear();
   const int partitions = work_->state_.spec().num_partitions;
   for (int partition = 0; partition < partitions; ++partition) work_->state_.ask_counts(partition);
-  work_->send_all();
+  work_->send_here();
   work_->wait_for(lock, deadline,
                   [&] { return static_cast<int>(work_->counts_.size()) == partitions; });
   ServerCounts all{.bytes_pushed = work_->streams_.bytes_sent(),

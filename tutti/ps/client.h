@@ -1,15 +1,18 @@
 /// Client: a worker's end of the parameter servers: hands in gradients, gets parameters.
 ///
-/// Everything is asynchronous: a thread of its own sends and receives while the worker computes. It
-/// survives the loss of servers that have backups: what was not acknowledged is sent again to
-/// whoever took over. docs/design/parameter_server.md.
+/// Everything is asynchronous: who waits here sends and receives meanwhile, and a thread of the
+/// client's while nobody does. It survives the loss of servers that have backups: what was not
+/// acknowledged is sent again to whoever took over. docs/design/parameter_server.md.
+///
 /// Thread rule: every function may be called from any thread.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
+#include "tutti/base/array.h"
 #include "tutti/base/deadline.h"
 #include "tutti/net/address.h"
 #include "tutti/net/credentials.h"
@@ -33,11 +36,18 @@ struct ServerCounts {
   int64_t bytes_pulled = 0;  ///< by this worker, of parameters
 };
 
+/// Rows of an embedding table that were asked for. Copies share them.
+struct AskedRows {
+  int64_t pull = 0;
+  Array rows;  ///< [keys, width]; Client::sparse_fetch() says when they may be read
+};
+
 class Client {
  public:
   using Initial = ClientState::Initial;
   /// Joins the job. `initial` gives the values where each piece begins; asked of worker 0 alone, in
-  /// a thread of the client's. Throws Timeout, Mismatch, UsageError with the service's words.
+  /// a thread that waits or the client's; it calls nothing here. Throws Timeout, Mismatch,
+  /// UsageError with the service's words.
   Client(const ClientOptions& options, const Credentials& credentials, const Spec& spec,
          Initial initial);
   /// Says goodbye, so that nobody takes this worker for lost. What was pushed and is not through is
@@ -63,6 +73,24 @@ class Client {
   int64_t version(int piece) const;
   /// Whether fetch() would not wait.
   bool arrived(int piece, int64_t step) const;
+
+  /// Asks for the rows of `keys` of an embedding table, good for `step`, from all servers at once;
+  /// a key that comes more than once is asked for once. Returns at once. Synchronous: they have the
+  /// gradients of all workers of the step before. Throws as push().
+  AskedRows sparse_pull(int table, std::span<const uint64_t> keys, int64_t step);
+  /// Waits for them. Throws as fetch().
+  Array sparse_fetch(const AskedRows& asked, const Deadline& deadline);
+  /// Hands in gradients of rows; returns at once. To be called once for every table in every step,
+  /// also without keys: it counts as a push, under which rows age.
+  ///
+  /// gradients  [keys, width] of the table's dtype, read before this returns; those of a key that
+  ///            comes more than once are added in the order in which they come
+  ///
+  /// Synchronous: the gradients of a row are added in the order of the workers, each worker's sum
+  /// first, and the row is updated once. Throws as push(), and UsageError for gradients of another
+  /// length or dtype.
+  void sparse_push(int table, std::span<const uint64_t> keys, MemorySpan gradients, int64_t step,
+                   double learning_rate);
 
   /// Until all that was pushed is through. Throws as fetch().
   void wait_until_settled(const Deadline& deadline);

@@ -13,16 +13,19 @@ using Kind = Message::Kind;
 
 }  // namespace
 
-ClientState::ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial)
+ClientState::ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial,
+                         RowsArrived rows_arrived)
     : worker_(worker),
       spec_(std::move(spec)),
       send_(std::move(send)),
       arrived_(std::move(arrived)),
       initial_(std::move(initial)),
+      rows_arrived_(std::move(rows_arrived)),
       partitions_(spec_.num_partitions),
       versions_(spec_.pieces.size()) {
   check(spec_);
   for (const Piece& piece : spec_.pieces) ++partitions_[piece.partition].num_pieces;
+  for (Partition& partition : partitions_) partition.versions.resize(spec_.tables.size());
 }
 
 int ClientState::primary(int partition) const {
@@ -106,7 +109,13 @@ void ClientState::on_message(int server, const Message& message) {
     case Kind::settled: on_settled(partition, message); break;
     case Kind::parameters: on_parameters(message); break;
     case Kind::leased: on_leased(message); break;
-    case Kind::waiting: waiting_[message.piece] = message.text; break;
+    case Kind::rows: on_rows(message); break;
+    case Kind::waiting:
+      if (message.sequence == 0)
+        waiting_[message.piece] = message.text;
+      else if (const auto pull = sparse_pulls_.find(message.sequence); pull != sparse_pulls_.end())
+        pull->second.waiting[message.partition] = message.text;
+      break;
     default: throw Error(fmt::format("server {} says {}", server, name_of(message.kind)));
   }
 }
@@ -129,6 +138,7 @@ void ClientState::on_welcome(int number, const Message& message) {
   }
   for (const auto& [piece, step] : wanted_)
     if (partition_of(piece) == number) ask(piece, step);
+  ask_rows_of(number);
 }
 
 // Whoever asks before its own push has left may get parameters without it.
@@ -181,6 +191,25 @@ void ClientState::on_parameters(const Message& message) {
   arrived_(message.piece, message.step, message.payload);
 }
 
+void ClientState::on_rows(const Message& message) {
+  const auto pull = sparse_pulls_.find(message.sequence);
+  if (pull == sparse_pulls_.end()) return;
+  const auto keys = pull->second.keys.find(message.partition);
+  if (keys == pull->second.keys.end()) return;
+  const int table = pull->second.table;
+  const SparseTableSpec& spec = spec_.tables[table];
+  const int64_t bytes = keys->second.size() / static_cast<int64_t>(sizeof(uint64_t)) * spec.width *
+                        size_of(spec.dtype);
+  if (message.payload.size() != bytes)
+    throw Error(fmt::format("{} bytes of rows of embedding table \"{}\"; expected {}",
+                            message.payload.size(), spec.name, bytes));
+  partitions_[message.partition].versions[table] = message.version;
+  pull->second.keys.erase(keys);
+  pull->second.waiting.erase(message.partition);
+  if (pull->second.keys.empty()) sparse_pulls_.erase(pull);
+  rows_arrived_(message.sequence, message.partition, message.payload);
+}
+
 // ---- what the worker does ----
 
 void ClientState::push(PushOrder order) {
@@ -201,6 +230,55 @@ void ClientState::ask(int piece, int64_t step) {
   if (may_ask(piece)) send(partition_of(piece), {.kind = Kind::pull, .piece = piece, .step = step});
 }
 
+void ClientState::sparse_push(SparseOrder order) {
+  TUTTI_CHECK(order.payloads.size() == partitions_.size(), "{} payloads for {} partitions",
+              order.payloads.size(), partitions_.size());
+  const int number = order.table - static_cast<int>(spec_.tables.size());
+  for (size_t i = 0; i < partitions_.size(); ++i) {
+    ++counts_.pushes;
+    PushOrder part{.piece = number,
+                   .step = order.step,
+                   .learning_rate = order.learning_rate,
+                   .then_pull = false,
+                   .parts = {},
+                   .payload = std::move(order.payloads[i])};
+    const bool fresh =
+        partitions_[i].unsent.emplace(std::pair(order.step, number), std::move(part)).second;
+    TUTTI_CHECK(fresh, "table {} was pushed twice in step {}", order.table, order.step);
+  }
+}
+
+int64_t ClientState::sparse_pull(int table, int64_t step, std::vector<Bytes> keys) {
+  TUTTI_CHECK(keys.size() == partitions_.size(), "keys of {} partitions of {}", keys.size(),
+              partitions_.size());
+  SparsePull& pull = sparse_pulls_[++last_pull_];
+  pull = {.table = table, .step = step, .keys = {}, .waiting = {}};
+  for (size_t i = 0; i < keys.size(); ++i) pull.keys[static_cast<int>(i)] = std::move(keys[i]);
+  for (size_t i = 0; i < keys.size(); ++i) ask_rows(last_pull_, static_cast<int>(i));
+  return last_pull_;
+}
+
+// Not before its own push has left, as may_ask().
+void ClientState::ask_rows(int64_t number, int partition) {
+  const SparsePull& pull = sparse_pulls_.at(number);
+  const auto keys = pull.keys.find(partition);
+  const Partition& there = partitions_[partition];
+  if (keys == pull.keys.end() || !there.welcome ||
+      std::ranges::any_of(there.unsent, [&](const auto& entry) {
+        return entry.first.second < 0 && table_of(entry.first.second) == pull.table;
+      }))
+    return;
+  send(partition, {.kind = Kind::sparse_pull,
+                   .piece = pull.table,
+                   .sequence = number,
+                   .step = pull.step,
+                   .payload = keys->second});
+}
+
+void ClientState::ask_rows_of(int partition) {
+  for (const auto& [number, pull] : sparse_pulls_) ask_rows(number, partition);
+}
+
 bool ClientState::send_next(int server) {
   int best = -1;
   for (int i = 0; i < static_cast<int>(partitions_.size()); ++i) {
@@ -212,25 +290,34 @@ bool ClientState::send_next(int server) {
   if (best < 0) return false;
   Partition& partition = partitions_[best];
   auto taken = partition.unsent.extract(partition.unsent.begin());
-  PushOrder& order = taken.mapped();
-  const bool last_of_step = ++partition.num_sent % partition.num_pieces == 0;
-  Message message{.kind = Kind::push,
-                  .flags = (last_of_step ? Message::last_of_step : 0U) |
-                           (order.then_pull ? Message::then_pull : 0U),
-                  .piece = order.piece,
-                  .sequence = ++partition.sequence,
-                  .step = order.step,
-                  .version = versions_[order.piece],
-                  .learning_rate = order.learning_rate,
-                  .parts = std::move(order.parts),
-                  .payload = std::move(order.payload)};
+  const int piece = taken.mapped().piece;
+  const bool then_pull = taken.mapped().then_pull;
+  Message message = message_of(partition, piece, std::move(taken.mapped()));
   partition.unsettled.emplace(message.sequence, message);
-  const int piece = message.piece;
   send(best, std::move(message));
-  // It was asked for while the push was still here.
-  if (const auto wish = wanted_.find(piece); !order.then_pull && wish != wanted_.end())
+  // What was asked for while the push was still here.
+  if (piece < 0)
+    ask_rows_of(best);
+  else if (const auto wish = wanted_.find(piece); !then_pull && wish != wanted_.end())
     ask(piece, wish->second);
   return true;
+}
+
+Message ClientState::message_of(Partition& partition, int piece, PushOrder order) {
+  const bool sparse = piece < 0;
+  const int64_t version = sparse ? partition.versions[table_of(piece)] : versions_[piece];
+  const int each_step = partition.num_pieces + static_cast<int>(spec_.tables.size());
+  const bool last_of_step = ++partition.num_sent % each_step == 0;
+  return {.kind = sparse ? Kind::sparse_push : Kind::push,
+          .flags = (last_of_step ? Message::last_of_step : 0U) |
+                   (order.then_pull ? Message::then_pull : 0U),
+          .piece = sparse ? table_of(piece) : piece,
+          .sequence = ++partition.sequence,
+          .step = order.step,
+          .version = version,
+          .learning_rate = order.learning_rate,
+          .parts = std::move(order.parts),
+          .payload = std::move(order.payload)};
 }
 
 int64_t ClientState::num_unsettled() const noexcept {
@@ -242,6 +329,7 @@ int64_t ClientState::num_unsettled() const noexcept {
 
 void ClientState::ask_who() {
   for (const auto& [piece, step] : wanted_) ask(piece, step);
+  for (size_t i = 0; i < partitions_.size(); ++i) ask_rows_of(static_cast<int>(i));
 }
 
 std::string ClientState::words() const {
@@ -259,6 +347,15 @@ std::string ClientState::words() const {
       lines.push_back(
           fmt::format("parameters for step {} of {}", step, server(partition_of(piece))));
   }
+  for (const auto& [number, pull] : sparse_pulls_)
+    for (const auto& [partition, keys] : pull.keys) {
+      const auto waiting = pull.waiting.find(partition);
+      lines.push_back(waiting != pull.waiting.end()
+                          ? fmt::format("step {} waits for {}", pull.step, waiting->second)
+                          : fmt::format("rows of \"{}\" for step {} of {}",
+                                        spec_.tables[pull.table].name, pull.step,
+                                        server(partition)));
+    }
   for (size_t i = 0; i < partitions_.size(); ++i)
     if (const size_t open = partitions_[i].unsettled.size() + partitions_[i].unsent.size();
         open > 0)

@@ -32,6 +32,15 @@ struct PushOrder {
   Bytes payload;
 };
 
+/// What a worker hands in of an embedding table in one step. Every step brings every table once,
+/// also one of which no row was used.
+struct SparseOrder {
+  int table = 0;
+  int64_t step = 0;
+  double learning_rate = 0;
+  std::vector<Bytes> payloads;  ///< by partition: keys, each once, then a row for each
+};
+
 struct ClientCounts {
   int64_t pushes = 0;   ///< handed in
   int64_t settled = 0;  ///< through: applied, dropped or not finite
@@ -47,7 +56,10 @@ class ClientState {
   using Arrived = std::function<void(int piece, int64_t step, const Bytes& values)>;
   /// Where a piece begins; asked of the first worker that is not gone: worker 0, as a rule.
   using Initial = std::function<Bytes(int piece)>;
-  ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial);
+  /// Rows have come: of sparse_pull() `pull` those of `partition`. Called within on_message().
+  using RowsArrived = std::function<void(int64_t pull, int partition, const Bytes& rows)>;
+  ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial,
+              RowsArrived rows_arrived = {});
 
   void on_view(const View& view);
   void on_connected(int server);
@@ -57,6 +69,12 @@ class ClientState {
 
   void push(PushOrder order);
   void pull(int piece, int64_t step);
+  void sparse_push(SparseOrder order);
+  /// Asks every partition for rows of its keys, also where there are none: staleness is bounded by
+  /// each. Returns the number of this pull.
+  int64_t sparse_pull(int table, int64_t step, std::vector<Bytes> keys);
+  /// Whether rows of that pull have not come.
+  bool waits_for_rows(int64_t pull) const { return sparse_pulls_.contains(pull); }
   /// Sends the next push for `server`, if there is one that may go. To be called when what was sent
   /// before has left, so that a more urgent one need not wait behind it.
   bool send_next(int server);
@@ -65,7 +83,7 @@ class ClientState {
   int64_t version(int piece) const { return versions_.at(piece); }
   /// Parameters that were asked for and have not come.
   bool waits_for(int piece) const { return wanted_.contains(piece); }
-  bool waits() const noexcept { return !wanted_.empty(); }
+  bool waits() const noexcept { return !wanted_.empty() || !sparse_pulls_.empty(); }
   /// Pushes that are not through.
   int64_t num_unsettled() const noexcept;
   /// Asks the servers whom the parameters that have not come wait for; then words() knows.
@@ -92,12 +110,25 @@ class ClientState {
     int num_pieces = 0;
     int64_t sequence = 0;  // of the last push sent
     int64_t num_sent = 0;  // by this worker, without what was sent again
-    std::map<std::pair<int64_t, int>, PushOrder> unsent;  // by step and piece
-    std::map<int64_t, Message> unsettled;                 // by sequence
+    // By step and piece; tables come first, as numbers below 0: a forward begins with their rows.
+    std::map<std::pair<int64_t, int>, PushOrder> unsent;
+    std::map<int64_t, Message> unsettled;  // by sequence
+    std::vector<int64_t> versions;         // of each table: what the worker has
+  };
+  struct SparsePull {
+    int table = 0;
+    int64_t step = 0;
+    std::map<int, Bytes> keys;           // by partition whose rows have not come
+    std::map<int, std::string> waiting;  // by partition: for whom
   };
 
   int primary(int partition) const;
   void ask(int piece, int64_t step);
+  void ask_rows(int64_t pull, int partition);
+  void ask_rows_of(int partition);
+  Message message_of(Partition& partition, int piece, PushOrder order);
+  void on_rows(const Message& message);
+  int table_of(int piece) const { return piece + static_cast<int>(spec_.tables.size()); }
   void say_hello(int partition);
   bool assigns() const;
   void on_welcome(int partition, const Message& message);
@@ -114,12 +145,15 @@ class ClientState {
   const Send send_;
   const Arrived arrived_;
   const Initial initial_;
+  const RowsArrived rows_arrived_;
   View view_;
   std::set<int> connected_;
   std::vector<Partition> partitions_;
-  std::map<int, int64_t> wanted_;       // piece: step
-  std::vector<int64_t> versions_;       // of each piece: what the worker has
-  std::map<int, std::string> waiting_;  // piece: for whom, as its server said
+  std::map<int, int64_t> wanted_;               // piece: step
+  std::vector<int64_t> versions_;               // of each piece: what the worker has
+  std::map<int, std::string> waiting_;          // piece: for whom, as its server said
+  std::map<int64_t, SparsePull> sparse_pulls_;  // by number
+  int64_t last_pull_ = 0;
   ClientCounts counts_;
   int64_t lease_sequence_ = 0;
   std::optional<Message> lease_asked_;  // that has no answer

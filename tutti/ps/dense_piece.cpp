@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <new>
 
@@ -37,10 +38,13 @@ void fill_as(std::byte* to, int64_t bytes, double value) {
 
 template <class T>
 bool finite_as(const std::byte* data, int64_t count) {
+  // x - x is 0, or NaN for what is not finite; as a sum, so that the compiler can take several at
+  // once.
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   const T* const values = reinterpret_cast<const T*>(data);
-  bool bad = false;
-  for (int64_t i = 0; i < count; ++i) bad |= values[i] - values[i] != T{0};
-  return !bad;
+  Bits bad = 0;
+  for (int64_t i = 0; i < count; ++i) bad |= std::bit_cast<Bits>(values[i] - values[i]);
+  return bad == 0;
 }
 
 bool all_finite(DType dtype, const std::byte* data, int64_t count) {

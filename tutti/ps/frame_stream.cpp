@@ -13,6 +13,8 @@ namespace {
 
 // What one read may bring beside a payload: a few dozen heads.
 constexpr size_t kInputBytes = size_t{16} << 10;
+// What one call takes of a payload before it returns: some socket buffers' worth.
+constexpr size_t kReadBytes = size_t{1} << 20;
 // Small frames go together in one call, as long as these are not reached: a TLS record's worth.
 constexpr int64_t kTogetherBytes = int64_t{16} << 10;
 constexpr size_t kMostTogether = 32;
@@ -182,8 +184,8 @@ std::optional<Message> FrameStream::receive() {
     }
     Incoming& in = *incoming_;
     const size_t inline_bytes = in.block ? in.head.payload_bytes : 0;
-    if (!read_into(in.text.data(), in.text.size(), in.text_done) ||
-        !read_into(in.block.get(), inline_bytes, in.payload_done)) {
+    if (!read_into(in.text.data(), in.text.size(), in.text_done, in.text.size()) ||
+        !read_into(in.block.get(), inline_bytes, in.payload_done, kReadBytes)) {
       return std::nullopt;
     }
     Message message = finish_incoming();
@@ -228,18 +230,19 @@ void FrameStream::begin_incoming() {
   incoming_ = std::move(in);
 }
 
-bool FrameStream::read_into(void* to, size_t bytes, size_t& done) {
+bool FrameStream::read_into(void* to, size_t bytes, size_t& done, size_t most) {
   auto* const start = static_cast<std::byte*>(to);
   const size_t here = std::min(bytes - done, input_end_ - input_begin_);
   if (here > 0) std::memcpy(start + done, input_.data() + input_begin_, here);
   input_begin_ += here;
   done += here;
-  while (done < bytes) {
-    const int64_t got = link_->read_some(start + done, static_cast<int64_t>(bytes - done));
+  const size_t end = std::min(bytes, done + most);
+  while (done < end) {
+    const int64_t got = link_->read_some(start + done, static_cast<int64_t>(end - done));
     if (got == 0) return false;
     done += static_cast<size_t>(got);
   }
-  return true;
+  return done == bytes;
 }
 
 Message FrameStream::finish_incoming() {

@@ -55,7 +55,8 @@ class FrameStream {
   /// came before can still be received.
   bool flush();
 
-  /// The next whole message; nothing when it has not come yet. Throws PeerLost, or Error when a
+  /// The next whole message; nothing when it has not come yet, or after kReadBytes of it, so that
+  /// what is to be sent gets its turn. Throws PeerLost, or Error when a
   /// frame is wrong or own memory has no room for its payload: then the stream is to be given up.
   std::optional<Message> receive();
 
@@ -107,7 +108,7 @@ class FrameStream {
 
   bool have_head();
   void begin_incoming();
-  bool read_into(void* to, size_t bytes, size_t& done);
+  bool read_into(void* to, size_t bytes, size_t& done, size_t most);
   Message finish_incoming();
   Bytes borrow(int64_t place, int64_t bytes);
   void settle(const Message& released);

@@ -37,11 +37,15 @@ struct Part {
 struct Message {
   enum class Kind : uint8_t {
     // A worker to the primary of a partition.
-    hello,   ///< I am `worker`; `text` is the specification that I train by (spec.h)
-    assign,  ///< `payload`: where `piece` begins; the first that comes counts
-    push,    ///< gradients of `piece` in `step`, computed on `version`: `parts`, one after the
-             ///< other in `payload`; number `sequence` of `worker`; `learning_rate`; `flags`
-    pull,    ///< wants the parameters of `piece` to begin `step` with
+    hello,        ///< I am `worker`; `text` is the specification that I train by (spec.h)
+    assign,       ///< `payload`: where `piece` begins; the first that comes counts
+    push,         ///< gradients of `piece` in `step`, computed on `version`: `parts`, one after the
+                  ///< other in `payload`; number `sequence` of `worker`; `learning_rate`; `flags`
+    pull,         ///< wants the parameters of `piece` to begin `step` with
+    sparse_push,  ///< gradients of rows of table `piece`: `payload` is keys, each once, then a row
+                  ///< for each; else as push, and numbered with those
+    sparse_pull,  ///< wants the rows of the keys in `payload`, of table `piece`, to begin `step`
+                  ///< with; number `sequence` among those of `worker`
     // A primary to a worker.
     welcome,     ///< answer to hello: `sequence`: of its pushes this many are in the log; `version`
                  ///< 1: values were assigned, so that none have to be; `step`: number of its last
@@ -49,12 +53,14 @@ struct Message {
     refused,     ///< `text` says why; the worker is to give up
     settled,     ///< its push `sequence` is through: `flags`; `version` of the piece after it
     parameters,  ///< `payload`: those of `piece`, of `version`
+    rows,        ///< answer to sparse_pull `sequence`: `payload` is a row a key, of `version`
     lease,       ///< wants a batch: `text` is a LeaseRequest (cursor.h); number `sequence`
     leased,      ///< answer: `text` is a Lease; `sequence` as in the question
     counts,      ///< asks; answers: `text` has the partition's counts (partition_state.h)
-    waiting,     ///< its pull of `piece` for `step` waits for the workers in `text`
-    // Between the primary of a partition and its backup. Orders (hello, assign, push, pull, leave)
-    // go on as they are, with their place in the log in `index`.
+    waiting,     ///< its pull of `piece` for `step` waits for the workers in `text`; `sequence`:
+                 ///< its sparse_pull of that number does; 0: its pull
+    // Between the primary of a partition and its backup. Orders (hello, assign, push,
+    // sparse_push, pull, lease, leave) go on as they are, with their place in the log in `index`.
     leave,    ///< an order: `worker` is gone
     logged,   ///< backup: everything up to `index` is in my log
     copying,  ///< primary: what follows, up to copied, is all that I know at `index`
@@ -62,7 +68,7 @@ struct Message {
     copied,   ///< that was all
     // With the view service.
     join,      ///< server (`sequence` -1: any number) or worker: `text` says where it listens
-    joined,    ///< answer: the number is `sequence`
+    joined,    ///< answer: the number is `sequence`, the silence limit `step` ms
     view,      ///< `text` is the view that counts from now on (view.h)
     synced,    ///< primary of `partition`: server `sequence` has caught up with me
     suspect,   ///< primary of `partition`: its backup, server `sequence`, does not answer; `text`

@@ -25,13 +25,13 @@ void ParallelFor::operator()(int64_t count, const std::function<void(int64_t)>& 
     fn_ = &fn;
     count_ = count;
     next_ = 0;
-    busy_ = static_cast<int>(threads_.size());
     ++round_;
   }
   changed_.notify_all();
   work_off();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return busy_ == 0; });
+  fn_ = nullptr;
 }
 
 void ParallelFor::work_off() noexcept {
@@ -45,6 +45,8 @@ void ParallelFor::help() {
     changed_.wait(lock, [&] { return ends_ || round_ != seen; });
     if (ends_) return;
     seen = round_;
+    if (fn_ == nullptr) continue;  // it came too late
+    ++busy_;
     lock.unlock();
     work_off();
     lock.lock();

@@ -29,7 +29,7 @@ class ParallelFor {
   std::mutex mutex_;  // guards what follows up to threads_
   std::condition_variable changed_;
   int64_t round_ = 0;
-  int busy_ = 0;
+  int busy_ = 0;  // threads that have joined the round
   bool ends_ = false;
   const std::function<void(int64_t)>* fn_ = nullptr;
   int64_t count_ = 0;

@@ -13,14 +13,8 @@ using nlohmann::json;
 using Kind = Message::Kind;
 
 std::string push_words(const Message& push) {
-  return fmt::format("worker {}, push {} of piece {} in step {}", push.worker, push.sequence,
-                     push.piece, push.step);
-}
-
-std::vector<const Part*> pointers_to(const std::vector<Part>& parts) {
-  std::vector<const Part*> pointers;
-  for (const Part& part : parts) pointers.push_back(&part);
-  return pointers;
+  return fmt::format("worker {}, push {} of {} {} in step {}", push.worker, push.sequence,
+                     push.kind == Kind::push ? "piece" : "table", push.piece, push.step);
 }
 
 }  // namespace
@@ -48,13 +42,16 @@ std::string to_text(const PartitionCounts& counts) {
   json bins = json::array();
   for (const auto& [staleness, updates] : counts.staleness.bins())
     bins.push_back({staleness, updates});
-  return json{counts.pushes, counts.updates, counts.dropped, counts.not_finite, bins}.dump();
+  return json{counts.pushes, counts.updates,     counts.dropped,     counts.not_finite,
+              bins,          counts.sparse_rows, counts.sparse_bytes}
+      .dump();
 }
 
 PartitionCounts counts_from(std::string_view text) {
   try {
     const json list = json::parse(text);
-    PartitionCounts counts{list.at(0), list.at(1), list.at(2), list.at(3), {}};
+    PartitionCounts counts{list.at(0), list.at(1), list.at(2), list.at(3),
+                           {},         list.at(5), list.at(6)};
     for (const json& bin : list.at(4)) counts.staleness.add(bin.at(0), bin.at(1));
     return counts;
   } catch (const json::exception& error) {
@@ -71,7 +68,7 @@ int64_t PartitionState::last_sequence(int worker) const {
 }
 
 bool PartitionState::in_round(const Message& push) const {
-  const auto round = rounds_.find(push.piece);
+  const auto round = rounds_.find(target_of(push));
   if (round == rounds_.end()) return false;
   const auto mine = round->second.find(push.worker);
   return mine != round->second.end() && mine->second.sequence == push.sequence;
@@ -82,6 +79,22 @@ const DensePiece& PartitionState::piece(int number) const {
   if (found == pieces_.end())
     throw Error(fmt::format("piece {} is not in partition {}", number, partition_));
   return found->second;
+}
+
+const SparseShard& PartitionState::tables() const {
+  if (!tables_) throw Error(fmt::format("nobody has registered in partition {}", partition_));
+  return *tables_;
+}
+
+int64_t PartitionState::version_of(const Target& target) const {
+  return target.first ? tables().version(target.second) : piece(target.second).version();
+}
+
+PartitionCounts PartitionState::counts() const {
+  PartitionCounts counts = counts_;
+  counts.sparse_rows = tables_ ? tables_->num_rows() : 0;
+  counts.sparse_bytes = tables_ ? tables_->num_bytes() : 0;
+  return counts;
 }
 
 std::string PartitionState::objection(const Message& request) const {
@@ -100,9 +113,11 @@ std::string PartitionState::objection(const Message& request) const {
     if (request.kind == Kind::lease) return cursor_.objection(lease_request_from(request.text));
     if (request.worker < 0 || request.worker >= spec_->num_workers)
       return fmt::format("worker {} of {}", request.worker, spec_->num_workers);
-    const DensePiece& wanted = piece(request.piece);
     if (request.step < 0 || request.step > Staleness::kMost)
       return fmt::format("worker {} is in step {}", request.worker, request.step);
+    if (request.kind == Kind::sparse_push || request.kind == Kind::sparse_pull)
+      return objection_to_rows(request);
+    const DensePiece& wanted = piece(request.piece);
     if (request.kind == Kind::assign && request.payload.size() != wanted.num_bytes())
       return fmt::format("worker {} gives {} bytes for piece {}, which has {}", request.worker,
                          request.payload.size(), request.piece, wanted.num_bytes());
@@ -116,13 +131,27 @@ std::string PartitionState::objection_to_push(const Message& push) const {
   const DensePiece& wanted = piece(push.piece);
   data_of_parts(push, wanted.num_bytes(), spec_->pieces[push.piece].segments.size(),
                 spec_->shape.replicas());
+  return unassigned_.contains(push.piece)
+             ? fmt::format("{}: it has no values yet", push_words(push))
+             : objection_to_number(push);
+}
+
+std::string PartitionState::objection_to_rows(const Message& request) const {
+  if (std::string why = tables().objection(request); !why.empty()) return why;
+  if (request.kind == Kind::sparse_push) return objection_to_number(request);
+  return request.sequence < 1 ? fmt::format("worker {} asks for rows under number {}",
+                                            request.worker, request.sequence)
+                              : "";
+}
+
+std::string PartitionState::objection_to_number(const Message& push) const {
   spec_->rule.next({}, push.learning_rate);
-  if (push.sequence < 1 || push.version < 0 || unassigned_.contains(push.piece))
-    return fmt::format("{}: computed on version {} of {}", push_words(push), push.version,
-                       wanted.version());
+  const int64_t version = version_of(push);
+  if (push.sequence < 1 || push.version < 0)
+    return fmt::format("{}: computed on version {} of {}", push_words(push), push.version, version);
   // Whoever is right has pulled that version, from a primary whose log this one has.
-  if (spec_->staleness.synchronous() && push.step > wanted.version())
-    return fmt::format("{}: step {} is not over", push_words(push), wanted.version());
+  if (spec_->staleness.synchronous() && push.step > version)
+    return fmt::format("{}: step {} is not over", push_words(push), version);
   return "";
 }
 
@@ -134,7 +163,8 @@ std::vector<Settled> PartitionState::apply(const Message& order) {
     case Kind::assign: on_assign(order); break;
     case Kind::pull: on_pull(order); break;
     case Kind::lease: on_lease(order); break;
-    case Kind::push: on_push(order, settled); break;
+    case Kind::push:
+    case Kind::sparse_push: on_push(order, settled); break;
     case Kind::leave: on_leave(order.worker, settled); break;
     default: throw Error(fmt::format("a {} is no order", name_of(order.kind)));
   }
@@ -179,6 +209,7 @@ const Message* PartitionState::last_answer(int worker) const {
 void PartitionState::enrol(const Spec& spec) {
   spec_ = spec;
   gate_.emplace(spec.num_workers, spec.staleness);
+  tables_.emplace(spec, partition_, compute_);
   for (int i = 0; i < static_cast<int>(spec.pieces.size()); ++i) {
     if (spec.pieces[i].partition != partition_) continue;
     pieces_.emplace(i, DensePiece(spec.pieces[i], spec.rule, compute_));
@@ -230,68 +261,92 @@ void PartitionState::on_leave(int worker, std::vector<Settled>& settled) {
   finish_full_rounds(settled);
 }
 
-bool PartitionState::leave_out(const Push& push, std::vector<Settled>& settled) {
-  const DensePiece& piece = own(push.piece);
+std::optional<std::string> PartitionState::not_finite(const Push& push) const {
+  if (push.kind == Kind::sparse_push) {
+    if (tables_->finite(push)) return std::nullopt;
+    return tables_->spec(push.piece).name;
+  }
+  const DensePiece& piece = this->piece(push.piece);
   const auto data = data_of_parts(
       push, piece.num_bytes(), spec_->pieces[push.piece].segments.size(), spec_->shape.replicas());
-  for (size_t i = 0; i < data.size(); ++i) {
-    const auto variable = piece.not_finite(push.parts[i], data[i]);
-    if (!variable) continue;
-    ++counts_.not_finite;
-    settled.push_back({push.worker, push.sequence, push.piece, piece.version(), Message::not_finite,
-                       spec_->variables[*variable].name});
-    return true;
+  for (size_t i = 0; i < data.size(); ++i)
+    if (const auto variable = piece.not_finite(push.parts[i], data[i]))
+      return spec_->variables[*variable].name;
+  return std::nullopt;
+}
+
+bool PartitionState::leave_out(const Push& push, std::vector<Settled>& settled) {
+  const auto name = not_finite(push);
+  if (!name) return false;
+  ++counts_.not_finite;
+  settled.push_back(
+      {push.worker, push.sequence, push.piece, version_of(push), Message::not_finite, *name});
+  return true;
+}
+
+void PartitionState::update_piece(int number, const std::vector<const Push*>& pushes, double scale,
+                                  double learning_rate) {
+  DensePiece& piece = own(number);
+  std::vector<const Part*> parts;
+  std::vector<const std::byte*> data;
+  for (const Push* const push : pushes) {
+    const auto more = data_of_parts(*push, piece.num_bytes(), spec_->pieces[number].segments.size(),
+                                    spec_->shape.replicas());
+    data.insert(data.end(), more.begin(), more.end());
+    for (const Part& part : push->parts) parts.push_back(&part);
   }
-  return false;
+  const auto pulled =
+      pushes.size() == 1 ? pulled_.find({pushes[0]->worker, number}) : pulled_.end();
+  piece.update(
+      {.parts = parts,
+       .data = data,
+       .shape = &spec_->shape,
+       .scale = scale,
+       .learning_rate = learning_rate,
+       .computed_on = pulled == pulled_.end() ? nullptr : pulled->second.values.span.data(),
+       .compensation = spec_->delay_compensation});
 }
 
 // ---- not synchronous ----
 
 void PartitionState::apply_alone(const Push& push, std::vector<Settled>& settled) {
-  DensePiece& piece = own(push.piece);
-  const int64_t staleness = std::max<int64_t>(0, piece.version() - push.version);
+  const int64_t staleness = std::max<int64_t>(0, version_of(push) - push.version);
   const bool last_of_step = (push.flags & Message::last_of_step) != 0;
   const bool in_order = push.step <= gate_->steps_of(push.worker);
   if (last_of_step && in_order) gate_->pushed(push.worker, push.step);
   if (leave_out(push, settled)) return;
-  const auto parts = pointers_to(push.parts);
-  const auto data = data_of_parts(
-      push, piece.num_bytes(), spec_->pieces[push.piece].segments.size(), spec_->shape.replicas());
-  const auto pulled = pulled_.find({push.worker, push.piece});
-  piece.update(
-      {.parts = parts,
-       .data = data,
-       .shape = &spec_->shape,
-       .scale =
-           spec_->scale_by_staleness && staleness > 1 ? 1.0 / static_cast<double>(staleness) : 1.0,
-       .learning_rate = push.learning_rate,
-       .computed_on = pulled == pulled_.end() ? nullptr : pulled->second.values.span.data(),
-       .compensation = spec_->delay_compensation});
+  const double scale =
+      spec_->scale_by_staleness && staleness > 1 ? 1.0 / static_cast<double>(staleness) : 1.0;
+  const Push* const alone = &push;
+  if (push.kind == Kind::sparse_push)
+    tables_->update(push.piece, {&alone, 1}, scale, push.learning_rate);
+  else
+    update_piece(push.piece, {alone}, scale, push.learning_rate);
   if (last_of_step) {
     ++counts_.updates;
     counts_.staleness.add(staleness);
   }
-  settled.push_back({push.worker, push.sequence, push.piece, piece.version(), 0, ""});
+  settled.push_back({push.worker, push.sequence, push.piece, version_of(push), 0, ""});
 }
 
 // ---- synchronous ----
 
 void PartitionState::add_to_round(const Push& push, std::vector<Settled>& settled) {
-  DensePiece& piece = own(push.piece);
   if ((push.flags & Message::last_of_step) != 0 && push.step <= gate_->steps_of(push.worker))
     gate_->pushed(push.worker, push.step);
-  if (push.step < piece.version()) {
+  const Target target = target_of(push);
+  if (push.step < version_of(target)) {
     ++counts_.dropped;
     settled.push_back(
-        {push.worker, push.sequence, push.piece, piece.version(), Message::dropped, ""});
+        {push.worker, push.sequence, push.piece, version_of(target), Message::dropped, ""});
     return;
   }
-  rounds_[push.piece].insert_or_assign(push.worker, push);
-  if (round_is_full(push.piece)) finish_round(push.piece, settled);
+  rounds_[target].insert_or_assign(push.worker, push);
+  if (round_is_full(target)) finish_round(target, settled);
 }
 
-bool PartitionState::round_is_full(int piece) const {
-  const auto& parts = rounds_.at(piece);
+bool PartitionState::round_is_full(const Target& target) const {
+  const auto& parts = rounds_.at(target);
   const int wanted = std::max(1, gate_->num_here() - spec_->drop_slowest);
   const auto here =
       std::ranges::count_if(parts, [&](const auto& entry) { return gate_->is_here(entry.first); });
@@ -299,169 +354,79 @@ bool PartitionState::round_is_full(int piece) const {
 }
 
 void PartitionState::finish_full_rounds(std::vector<Settled>& settled) {
-  std::vector<int> begun;
-  for (const auto& [piece, parts] : rounds_)
-    if (!parts.empty()) begun.push_back(piece);
-  for (const int piece : begun)
-    if (round_is_full(piece)) finish_round(piece, settled);
+  std::vector<Target> begun;
+  for (const auto& [target, parts] : rounds_)
+    if (!parts.empty()) begun.push_back(target);
+  for (const Target& target : begun)
+    if (round_is_full(target)) finish_round(target, settled);
 }
 
-void PartitionState::finish_round(int number, std::vector<Settled>& settled) {
-  DensePiece& piece = own(number);
-  const std::map<int, Push> round = std::move(rounds_[number]);
-  rounds_.erase(number);
-  std::vector<const Part*> parts;
-  std::vector<const std::byte*> data;
+void PartitionState::finish_round(const Target& target, std::vector<Settled>& settled) {
+  const std::map<int, Push> round = std::move(rounds_[target]);
+  rounds_.erase(target);
+  const int64_t version = version_of(target) + 1;
+  std::vector<const Push*> counted;
   std::vector<Settled> through;
-  int counted = 0;
   for (const auto& [worker, push] : round) {
     if (leave_out(push, settled)) continue;
-    const auto more = data_of_parts(push, piece.num_bytes(), spec_->pieces[number].segments.size(),
-                                    spec_->shape.replicas());
-    data.insert(data.end(), more.begin(), more.end());
-    for (const Part& part : push.parts) parts.push_back(&part);
-    through.push_back({worker, push.sequence, number, piece.version() + 1, 0, ""});
-    ++counted;
+    counted.push_back(&push);
+    through.push_back({worker, push.sequence, push.piece, version, 0, ""});
   }
+  const auto used = static_cast<int>(counted.size());
   const int missing = gate_->num_here() - static_cast<int>(round.size());
-  const bool scaled = spec_->drop_slowest > 0 && missing > 0 && counted > 0;
-  piece.update({.parts = parts,
-                .data = data,
-                .shape = &spec_->shape,
-                .scale = scaled ? static_cast<double>(counted + missing) / counted : 1.0,
-                .learning_rate = round.begin()->second.learning_rate});
-  // Workers send pieces in orders of their own: a step is over when no piece is behind.
-  if (std::ranges::all_of(
-          pieces_, [&](const auto& entry) { return entry.second.version() >= piece.version(); })) {
+  const bool scaled = spec_->drop_slowest > 0 && missing > 0 && used > 0;
+  const double scale = scaled ? static_cast<double>(used + missing) / used : 1.0;
+  const double learning_rate = round.begin()->second.learning_rate;
+  if (target.first)
+    tables_->update(target.second, counted, scale, learning_rate);
+  else
+    update_piece(target.second, counted, scale, learning_rate);
+  if (none_behind(version)) {
     ++counts_.updates;
     counts_.staleness.add(0);
   }
   settled.insert(settled.end(), through.begin(), through.end());
 }
 
+// Workers send pieces in orders of their own: a step is over when nothing is behind.
+bool PartitionState::none_behind(int64_t version) const {
+  const auto versions = tables_->versions();
+  return std::ranges::all_of(versions, [&](int64_t v) { return v >= version; }) &&
+         std::ranges::all_of(pieces_,
+                             [&](const auto& entry) { return entry.second.version() >= version; });
+}
+
 // ---- what is asked ----
 
 bool PartitionState::may_pull(int number, int64_t step) const {
-  if (!assigned()) return false;
-  return spec_->staleness.synchronous() ? piece(number).version() >= step : gate_->may_begin(step);
+  return assigned() && may_pull_from({false, number}, step);
+}
+
+bool PartitionState::may_pull_rows(int table, int64_t step) const {
+  return registered() && may_pull_from({true, table}, step);
+}
+
+bool PartitionState::may_pull_from(const Target& target, int64_t step) const {
+  return spec_->staleness.synchronous() ? version_of(target) >= step : gate_->may_begin(step);
 }
 
 std::vector<int> PartitionState::waits_for(int number, int64_t step) const {
-  if (!registered() || !spec_->staleness.synchronous())
-    return registered() ? gate_->waits_for(step) : std::vector<int>{};
+  return missing_for({false, number}, step);
+}
+
+std::vector<int> PartitionState::waits_for_rows(int table, int64_t step) const {
+  return missing_for({true, table}, step);
+}
+
+std::vector<int> PartitionState::missing_for(const Target& target, int64_t step) const {
+  if (!registered()) return {};
+  if (!spec_->staleness.synchronous()) return gate_->waits_for(step);
   std::vector<int> missing;
-  const auto round = rounds_.find(number);
+  const auto round = rounds_.find(target);
   for (int worker = 0; worker < spec_->num_workers; ++worker)
     if (gate_->is_here(worker) && (round == rounds_.end() || !round->second.contains(worker)))
       missing.push_back(worker);
   return missing;
-}
-
-// ---- copies ----
-
-std::string PartitionState::rest() const {
-  json text;
-  text["orders"] = num_orders_;
-  text["unassigned"] = unassigned_;
-  for (const auto& [worker, sequence] : sequences_) text["sequences"].push_back({worker, sequence});
-  text["counts"] = to_text(counts_);
-  for (int worker = 0; worker < spec_->num_workers; ++worker)
-    if (gate_->is_here(worker)) text["clocks"].push_back({worker, gate_->steps_of(worker)});
-  text["slowest"] = gate_->slowest();
-  text["cursor"] = cursor_.to_text();
-  for (const auto& [worker, sequence] : lease_asked_)
-    text["lease_asked"].push_back({worker, sequence});
-  for (const auto& [worker, told] : lease_told_)
-    text["lease_told"].push_back({worker, told.sequence, told.text});
-  return text.dump();
-}
-
-void PartitionState::restore_rest(std::string_view bytes) {
-  const json text = json::parse(bytes);
-  const auto list = [&](const char* name) { return text.value(name, json::array()); };
-  num_orders_ = text.at("orders");
-  unassigned_ = text.at("unassigned").get<std::set<int>>();
-  for (const json& entry : list("sequences")) sequences_[entry.at(0)] = entry.at(1);
-  counts_ = counts_from(text.at("counts").get<std::string>());
-  cursor_.restore(text.at("cursor").get<std::string>());
-  for (const json& entry : list("lease_asked")) lease_asked_[entry.at(0)] = entry.at(1);
-  for (const json& entry : list("lease_told"))
-    lease_told_[entry.at(0)] = {
-        .kind = Kind::leased, .worker = entry.at(0), .sequence = entry.at(1), .text = entry.at(2)};
-  std::map<int, int64_t> clocks;
-  for (const json& entry : list("clocks")) clocks[entry.at(0)] = entry.at(1);
-  gate_->restore(clocks, text.at("slowest"));
-}
-
-std::vector<Message> PartitionState::chunks() const {
-  std::vector<Message> chunks;
-  const auto add = [&](json what, Bytes payload = {}) {
-    chunks.push_back({.kind = Kind::chunk,
-                      .partition = partition_,
-                      .text = what.dump(),
-                      .payload = std::move(payload)});
-  };
-  if (!registered()) return chunks;
-  add({{"what", "spec"}, {"text", to_text(*spec_)}});
-  for (const auto& [number, piece] : pieces_) {
-    const auto memory = piece.memory();
-    for (size_t i = 0; i < memory.size(); ++i)
-      add({{"what", "memory"},
-           {"piece", number},
-           {"last", i + 1 == memory.size()},
-           {"facts", piece.facts()}},
-          memory[i]);
-  }
-  for (const auto& [number, round] : rounds_)
-    for (const auto& [worker, push] : round) {
-      Message copy = push;
-      copy.kind = Kind::chunk;
-      copy.text = json{{"what", "round"}}.dump();
-      chunks.push_back(std::move(copy));
-    }
-  for (const auto& [key, pulled] : pulled_)
-    add({{"what", "pulled"},
-         {"worker", key.first},
-         {"piece", key.second},
-         {"step", pulled.step},
-         {"version", pulled.version}},
-        pulled.values);
-  add({{"what", "rest"}, {"text", rest()}});
-  return chunks;
-}
-
-void PartitionState::take(const Message& chunk) {
-  try {
-    const json text = json::parse(chunk.text);
-    const std::string what = text.at("what");
-    if (registered() == (what == "spec"))
-      throw Error("a chunk before the first, or the first again");
-    if (what == "spec") {
-      enrol(spec_from(text.at("text").get<std::string>()));
-    } else if (what == "memory") {
-      const int number = text.at("piece");
-      piece(number);  // is one of this partition
-      taken_.push_back(chunk.payload);
-      if (!text.at("last").get<bool>()) return;
-      own(number).restore(text.at("facts").get<std::string>(), taken_);
-      taken_.clear();
-    } else if (what == "round") {
-      Message push = chunk;
-      push.kind = Kind::push;
-      push.text.clear();
-      rounds_[push.piece].insert_or_assign(push.worker, std::move(push));
-    } else if (what == "pulled") {
-      pulled_[{text.at("worker"), text.at("piece")}] = {text.at("step"), text.at("version"),
-                                                        chunk.payload};
-    } else if (what == "rest") {
-      restore_rest(text.at("text").get<std::string>());
-    } else {
-      throw Error("of unknown kind: " + what);
-    }
-  } catch (const json::exception& error) {
-    throw Error(
-        fmt::format("a chunk of partition {} cannot be read: {}", partition_, error.what()));
-  }
 }
 
 }  // namespace tutti::ps

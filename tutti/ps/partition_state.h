@@ -1,9 +1,9 @@
 /// PartitionState: one partition of the parameters, as the sequence of its orders makes it.
 ///
-/// Orders (hello, assign, push, leave, and pull where gradients are compensated) are carried out in
-/// the order of the partition's log. The same orders give the same state bit for bit, so that a
-/// backup that carries them out has what the primary has. No I/O, no clock.
-/// Thread rule: one thread.
+/// Orders (hello, assign, push, sparse_push, lease, leave, and pull where gradients are
+/// compensated) are carried out in the order of the partition's log. The same orders give the same
+/// state bit for bit, so that a backup that carries them out has what the primary has. No I/O, no
+/// clock. Thread rule: one thread.
 #pragma once
 
 #include <map>
@@ -15,6 +15,7 @@
 
 #include "tutti/ps/cursor.h"
 #include "tutti/ps/dense_piece.h"
+#include "tutti/ps/sparse_shard.h"
 
 namespace tutti::ps {
 
@@ -22,10 +23,10 @@ namespace tutti::ps {
 struct Settled {
   int worker = 0;
   int64_t sequence = 0;
-  int piece = 0;
-  int64_t version = 0;  ///< of the piece, now
+  int piece = 0;        ///< or table
+  int64_t version = 0;  ///< of the piece or table, now
   uint32_t flags = 0;   ///< Message::dropped, Message::not_finite
-  std::string text;     ///< of what was not finite
+  std::string text;     ///< what was not finite
 };
 
 struct PartitionCounts {
@@ -34,6 +35,8 @@ struct PartitionCounts {
   int64_t dropped = 0;     ///< pushes that came after their round
   int64_t not_finite = 0;  ///< pushes left out for their values
   StalenessHistogram staleness;
+  int64_t sparse_rows = 0;   ///< of embedding tables, now
+  int64_t sparse_bytes = 0;  ///< of memory that those take, on the server that was asked
 };
 
 /// Text, and back. Throws Error for a text that is none.
@@ -73,13 +76,21 @@ class PartitionState {
   bool may_pull(int piece, int64_t step) const;
   /// Whom that waits for.
   std::vector<int> waits_for(int piece, int64_t step) const;
+  /// The same of the rows of a table: synchronous, they are new enough when the sparse pushes of
+  /// all workers for the step before are in them.
+  bool may_pull_rows(int table, int64_t step) const;
+  std::vector<int> waits_for_rows(int table, int64_t step) const;
+  /// Throws Error when nobody has registered.
+  const SparseShard& tables() const;
+  /// Of the piece or table that a push is about.
+  int64_t version_of(const Message& push) const { return version_of(target_of(push)); }
   /// Throws Error for a piece of another partition.
   const DensePiece& piece(int number) const;
   /// What `worker` is to get for its pull: with compensation what its last order says, so that a
   /// pull that is repeated gets the same again.
   std::pair<Bytes, int64_t> values_for(int worker, int number) const;
   bool is_here(int worker) const { return registered() && gate_->is_here(worker); }
-  const PartitionCounts& counts() const noexcept { return counts_; }
+  PartitionCounts counts() const;
 
   /// All that is known, as chunks that take() of a fresh state understands. Memory is shared.
   std::vector<Message> chunks() const;
@@ -88,12 +99,20 @@ class PartitionState {
 
  private:
   using Push = Message;
+  // Of a push: whether it is about a table, and the number of that or of the piece.
+  using Target = std::pair<bool, int>;
   struct Pulled {
     int64_t step = 0;
     int64_t version = 0;
     Bytes values;
   };
+  static Target target_of(const Push& push) {
+    return {push.kind == Message::Kind::sparse_push, push.piece};
+  }
+  int64_t version_of(const Target& target) const;
   std::string objection_to_push(const Message& push) const;
+  std::string objection_to_rows(const Message& request) const;
+  std::string objection_to_number(const Message& push) const;
   void enrol(const Spec& spec);
   void on_hello(const Message& order);
   void on_assign(const Message& order);
@@ -103,10 +122,16 @@ class PartitionState {
   void on_lease(const Message& order);
   void answer_leases();
   void add_to_round(const Push& push, std::vector<Settled>& settled);
-  bool round_is_full(int piece) const;
-  void finish_round(int piece, std::vector<Settled>& settled);
+  bool may_pull_from(const Target& target, int64_t step) const;
+  std::vector<int> missing_for(const Target& target, int64_t step) const;
+  bool round_is_full(const Target& target) const;
+  void finish_round(const Target& target, std::vector<Settled>& settled);
+  void update_piece(int number, const std::vector<const Push*>& pushes, double scale,
+                    double learning_rate);
+  bool none_behind(int64_t version) const;
   void finish_full_rounds(std::vector<Settled>& settled);
   void apply_alone(const Push& push, std::vector<Settled>& settled);
+  std::optional<std::string> not_finite(const Push& push) const;
   bool leave_out(const Push& push, std::vector<Settled>& settled);
   DensePiece& own(int number) { return pieces_.at(number); }
   std::string rest() const;
@@ -120,8 +145,10 @@ class PartitionState {
   std::map<int, DensePiece> pieces_;  // by number
   std::set<int> unassigned_;          // pieces
   std::map<int, int64_t> sequences_;  // by worker: of the last push
-  // Synchronous: parts of the next update of each piece, by worker. Invariant: none is older.
-  std::map<int, std::map<int, Push>> rounds_;
+  std::optional<SparseShard> tables_;
+  // Synchronous: parts of the next update of each piece and table, by worker. Invariant: none is
+  // older.
+  std::map<Target, std::map<int, Push>> rounds_;
   // With compensation: what each worker has pulled of each piece.
   std::map<std::pair<int, int>, Pulled> pulled_;
   Cursor cursor_;                       // of partition 0

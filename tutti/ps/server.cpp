@@ -18,6 +18,7 @@ namespace {
 using Kind = Message::Kind;
 
 constexpr int kMostThreads = 4;
+constexpr int64_t kLeastShared = 16;  // chunks of a piece: less work than waking a thread
 constexpr Millis kConnectLimit{5'000};
 constexpr Millis kPause{100};  // before the next try to connect
 
@@ -66,7 +67,10 @@ class Server {
     }
     link_.hear();
     switch (message.kind) {
-      case Kind::joined: begin(static_cast<int>(message.sequence)); break;
+      case Kind::joined:
+        link_.on_joined(message);
+        begin(static_cast<int>(message.sequence));
+        break;
       case Kind::refused: throw UsageError(message.text);
       case Kind::view:
         if (state_) state_->on_view(view_from(message.text));
@@ -84,18 +88,26 @@ class Server {
     state_.emplace(
         number,
         Compute{.allocate = [heap = heap_](int64_t bytes) { return heap->allocate(bytes); },
-                .for_each = [this](int64_t count, const auto& fn) { parallel_(count, fn); }},
+                .for_each = [this](int64_t count, const auto& fn) { for_each(count, fn); }},
         [this](Peer to, Message message) { deliver(to, std::move(message)); });
     streams_.take_from(listener_, kServerPurpose, Peer::Kind::primary);
     streams_.take_from(listener_, kWorkerPurpose, Peer::Kind::worker);
   }
 
+  void for_each(int64_t count, const std::function<void(int64_t)>& fn) {
+    if (count >= kLeastShared) return parallel_(count, fn);
+    for (int64_t i = 0; i < count; ++i) fn(i);
+  }
+
   // What the next forward needs first goes first, behind short words.
   void deliver(Peer to, Message message) {
-    const int priority = message.kind == Kind::parameters ? 1 + message.piece : 0;
-    const bool at_once = to.kind == Peer::Kind::primary || to.kind == Peer::Kind::server;
+    const int priority = message.kind == Kind::parameters ? 1 + message.piece
+                         : message.kind == Kind::rows     ? 1
+                                                          : 0;
+    // The answer to a push is two messages, of which this is the first.
+    const bool more_follows = message.kind == Kind::settled;
     streams_.send(to, std::move(message), priority);
-    if (at_once) streams_.flush(to);
+    if (!more_follows) streams_.flush(to);
   }
 
   void on_connected(Peer peer) {
@@ -106,6 +118,7 @@ class Server {
   }
 
   void on_closed(Peer peer, const std::string& how) {
+    if (peer == Peer{} && finished_) return;
     if (peer == Peer{}) throw PeerLost("the view service: " + how);
     if (state_) state_->on_closed(peer, how);
   }

@@ -205,9 +205,11 @@ void ServerState::from_worker(const Message& message, Peer from) {
     return;
   }
   switch (message.kind) {
-    case Kind::hello:
+    case Kind::hello: forget_rows(hosted, message.worker); [[fallthrough]];
     case Kind::assign: submit(hosted, message); break;
-    case Kind::push: take_push(hosted, message); break;
+    case Kind::push:
+    case Kind::sparse_push: take_push(hosted, message); break;
+    case Kind::sparse_pull: take_rows_wish(hosted, message); break;
     case Kind::pull: take_wish(hosted, message); break;
     case Kind::lease: take_lease(hosted, message); break;
     case Kind::counts:
@@ -219,7 +221,8 @@ void ServerState::from_worker(const Message& message, Peer from) {
 
 const Message* ServerState::unlogged_push(const Hosted& hosted, int worker, int64_t sequence) {
   for (const Message& order : hosted.unlogged)
-    if (order.kind == Kind::push && order.worker == worker && order.sequence == sequence)
+    if ((order.kind == Kind::push || order.kind == Kind::sparse_push) && order.worker == worker &&
+        order.sequence == sequence)
       return &order;
   return nullptr;
 }
@@ -234,7 +237,7 @@ void ServerState::take_push(Hosted& hosted, Message push) {
                                push.sequence - 1));
   const bool again = here(push.sequence);
   const Message* const before = unlogged_push(hosted, push.worker, push.sequence);
-  if ((push.flags & Message::then_pull) != 0)
+  if (push.kind == Kind::push && (push.flags & Message::then_pull) != 0)
     hosted.wishes[push.piece][push.worker] = {push.step + 1, !again ? hosted.last_index + 1
                                                              : before != nullptr ? before->index
                                                                                  : 0};
@@ -249,30 +252,8 @@ void ServerState::take_push(Hosted& hosted, Message push) {
           .worker = push.worker,
           .piece = push.piece,
           .sequence = push.sequence,
-          .version = hosted.state.piece(push.piece).version()});
+          .version = hosted.state.version_of(push)});
   grant_wishes(hosted, push.partition);
-}
-
-void ServerState::take_wish(Hosted& hosted, const Message& request) {
-  auto& wishes = hosted.wishes[request.piece];
-  const auto [wish, fresh] = wishes.try_emplace(request.worker);
-  const bool known = !fresh && wish->second.step == request.step;
-  if (!known) wish->second = {request.step, hosted.last_index};
-  grant_wishes(hosted, request.partition);
-  // Asked again: whom does it wait for?
-  if (!known || hosted.state.may_pull(request.piece, request.step)) return;
-  std::vector<std::string> names;
-  for (const int worker : hosted.state.waits_for(request.piece, request.step))
-    names.push_back(view_.workers[worker].name.empty()
-                        ? fmt::format("worker {}, which has not come", worker)
-                        : view_.workers[worker].name);
-  if (!hosted.state.assigned()) names = {"the first values, of worker 0"};
-  send(worker_peer(request.worker), request.partition,
-       {.kind = Kind::waiting,
-        .worker = request.worker,
-        .piece = request.piece,
-        .step = request.step,
-        .text = fmt::format("{}", fmt::join(names, "; "))});
 }
 
 void ServerState::from_primary(Message message, Peer from) {
@@ -364,62 +345,13 @@ void ServerState::carry_out(Hosted& hosted, const Message& order) {
   }
   if (order.kind == Kind::pull)
     send_parameters(hosted, partition, order.piece, order.worker, order.step);
-  if (order.kind == Kind::leave)
+  if (order.kind == Kind::leave) {
     for (auto& [piece, wishes] : hosted.wishes) wishes.erase(order.worker);
+    forget_rows(hosted, order.worker);
+  }
   for (Message& answer : hosted.state.take_answers())
     send(worker_peer(answer.worker), partition, std::move(answer));
   grant_wishes(hosted, partition);
-}
-
-void ServerState::take_lease(Hosted& hosted, const Message& request) {
-  const int64_t last = hosted.state.last_lease(request.worker);
-  const bool logged =
-      request.sequence <= last || std::ranges::any_of(hosted.unlogged, [&](const Message& order) {
-        return order.kind == Kind::lease && order.worker == request.worker &&
-               order.sequence == request.sequence;
-      });
-  if (!logged) {
-    submit(hosted, request);
-    return;
-  }
-  // It was here before, and its answer was lost.
-  const Message* const answer = hosted.state.last_answer(request.worker);
-  if (answer != nullptr && answer->sequence == request.sequence)
-    send(worker_peer(request.worker), request.partition, *answer);
-}
-
-void ServerState::grant_wishes(Hosted& hosted, int partition) {
-  const bool logs_pulls = hosted.state.registered() && hosted.state.spec().delay_compensation > 0;
-  std::vector<Message> granted;
-  for (auto& [piece, wishes] : hosted.wishes)
-    std::erase_if(wishes, [&](const auto& entry) {
-      const auto& [worker, wish] = entry;
-      if (wish.index > hosted.state.num_orders() || !hosted.state.may_pull(piece, wish.step))
-        return false;
-      granted.push_back({.kind = Kind::pull,
-                         .partition = partition,
-                         .worker = worker,
-                         .piece = piece,
-                         .step = wish.step});
-      return true;
-    });
-  for (Message& pull : granted)
-    if (logs_pulls)
-      submit(hosted, std::move(pull));
-    else
-      send_parameters(hosted, partition, pull.piece, pull.worker, pull.step);
-}
-
-void ServerState::send_parameters(const Hosted& hosted, int partition, int piece, int worker,
-                                  int64_t step) {
-  auto [values, version] = hosted.state.values_for(worker, piece);
-  send(worker_peer(worker), partition,
-       {.kind = Kind::parameters,
-        .worker = worker,
-        .piece = piece,
-        .step = step,
-        .version = version,
-        .payload = std::move(values)});
 }
 
 }  // namespace tutti::ps

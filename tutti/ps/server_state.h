@@ -63,6 +63,11 @@ class ServerState {
     int64_t step = 0;
     int64_t index = 0;  // not before this order is carried out: the worker's own push
   };
+  struct RowsWish {  // a sparse_pull that waits
+    int table = 0;
+    Wish when;
+    std::vector<uint64_t> keys;
+  };
   struct Hosted {
     explicit Hosted(PartitionState made) : state(std::move(made)) {}
     PartitionState state;
@@ -76,7 +81,8 @@ class ServerState {
     // The follower was lost, and is sent nothing until a view says what to do: it may be made the
     // backup for what it had, and must not begin anew.
     bool cut_off = false;
-    std::map<int, std::map<int, Wish>> wishes;  // by piece and worker
+    std::map<int, std::map<int, Wish>> wishes;                // by piece and worker
+    std::map<std::pair<int, int64_t>, RowsWish> rows_wishes;  // by worker and its number
   };
 
   bool is_primary(int partition) const;
@@ -88,6 +94,9 @@ class ServerState {
   void take_push(Hosted& hosted, Message push);
   void take_lease(Hosted& hosted, const Message& request);
   void take_wish(Hosted& hosted, const Message& request);
+  void take_rows_wish(Hosted& hosted, const Message& request);
+  static void forget_rows(Hosted& hosted, int worker);
+  void say_who(const Message& request, const std::vector<int>& workers);
   static const Message* unlogged_push(const Hosted& hosted, int worker, int64_t sequence);
   void from_follower(const Message& message, int from);
 
@@ -96,6 +105,7 @@ class ServerState {
   void carry_out_up_to(Hosted& hosted, int64_t index);
   void carry_out(Hosted& hosted, const Message& order);
   void grant_wishes(Hosted& hosted, int partition);
+  void grant_rows(Hosted& hosted, int partition);
   void send_parameters(const Hosted& hosted, int partition, int piece, int worker, int64_t step);
 
   void take_role(int partition, const PartitionView& before);

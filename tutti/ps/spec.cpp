@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <type_traits>
 
 #include <nlohmann/json.hpp>
@@ -119,6 +120,16 @@ optim::Rule rule_from(const json& fields) {
   return optim::Rule(options);
 }
 
+json to_json(const SparseTableSpec& table) {
+  json rows = json::array({"zeros"});
+  if (const auto* uniform = std::get_if<UniformRows>(&table.initializer))
+    rows = {"uniform", uniform->low, uniform->high};
+  if (const auto* normal = std::get_if<NormalRows>(&table.initializer))
+    rows = {"normal", normal->mean, normal->std};
+  return {table.name,      table.width,      static_cast<int>(table.dtype), rows, table.seed,
+          table.most_rows, table.idle_pushes};
+}
+
 json to_json(const Spec& spec) {
   json text;
   text["optimizer"] = to_json(spec.rule);
@@ -132,6 +143,7 @@ json to_json(const Spec& spec) {
   text["partitions"] = spec.num_partitions;
   for (const Variable& variable : spec.variables)
     text["variables"].push_back({variable.name, static_cast<int>(variable.dtype), variable.shape});
+  for (const SparseTableSpec& table : spec.tables) text["tables"].push_back(to_json(table));
   for (const Piece& piece : spec.pieces) {
     json segments = json::array();
     for (const Segment& segment : piece.segments)
@@ -149,6 +161,24 @@ DType dtype_from(const json& number) {
   return static_cast<DType>(value);
 }
 
+SparseTableSpec table_from(const json& list) {
+  SparseTableSpec table{.name = list.at(0), .width = list.at(1), .dtype = dtype_from(list.at(2))};
+  const json& rows = list.at(3);
+  const std::string how = rows.at(0);
+  if (how == "zeros")
+    table.initializer = ZeroRows{};
+  else if (how == "uniform")
+    table.initializer = UniformRows{rows.at(1), rows.at(2)};
+  else if (how == "normal")
+    table.initializer = NormalRows{rows.at(1), rows.at(2)};
+  else
+    throw Error(fmt::format("table \"{}\" begins with \"{}\"", table.name, how));
+  table.seed = list.at(4);
+  table.most_rows = list.at(5);
+  table.idle_pushes = list.at(6);
+  return table;
+}
+
 Spec read(const json& text) {
   Spec spec{.rule = rule_from(text.at("optimizer"))};
   spec.staleness = Staleness::parse(text.at("staleness").get<std::string>(), "staleness");
@@ -161,6 +191,8 @@ Spec read(const json& text) {
   spec.num_partitions = text.at("partitions");
   for (const json& variable : text.value("variables", json::array()))
     spec.variables.push_back({variable.at(0), variable.at(2), dtype_from(variable.at(1))});
+  for (const json& table : text.value("tables", json::array()))
+    spec.tables.push_back(table_from(table));
   for (const json& piece : text.value("pieces", json::array())) {
     Piece& made = spec.pieces.emplace_back();
     made.partition = piece.at(0);
@@ -204,6 +236,20 @@ void check_piece(const Spec& spec, const Piece& piece) {
         fmt::format("a piece of {} bytes, whose segments have {}", piece.num_bytes, end));
 }
 
+void check_tables(const Spec& spec) {
+  std::set<std::string> names;
+  for (const SparseTableSpec& table : spec.tables) {
+    table.validate();
+    if (!names.insert(table.name).second)
+      throw UsageError(fmt::format("two embedding tables are named \"{}\"", table.name));
+  }
+  if (!spec.tables.empty() && spec.delay_compensation > 0)
+    throw UsageError(
+        fmt::format("delay_compensation with embedding table \"{}\": servers do not keep the rows "
+                    "that a worker has pulled, so gradients of rows cannot be corrected",
+                    spec.tables.front().name));
+}
+
 std::string words_of(const Variable& variable) {
   return fmt::format("\"{}\" {} [{}]", variable.name, name_of(variable.dtype),
                      fmt::join(variable.shape, ", "));
@@ -216,6 +262,15 @@ std::string variable_difference(const Spec& mine, const Spec& other) {
       return fmt::format("variable {} is {}, not {}", i, words_of(mine.variables[i]),
                          words_of(other.variables[i]));
   return fmt::format("it has {} variables, not {}", mine.variables.size(), other.variables.size());
+}
+
+std::string table_difference(const Spec& mine, const Spec& other) {
+  const size_t count = std::min(mine.tables.size(), other.tables.size());
+  for (size_t i = 0; i < count; ++i)
+    if (!(mine.tables[i] == other.tables[i]))
+      return fmt::format("table {} is {}, not {}", i, mine.tables[i].words(),
+                         other.tables[i].words());
+  return fmt::format("it has {} embedding tables, not {}", mine.tables.size(), other.tables.size());
 }
 
 }  // namespace
@@ -249,6 +304,7 @@ void check(const Spec& spec) {
   if ((spec.scale_by_staleness || spec.delay_compensation > 0) && spec.staleness.synchronous())
     throw UsageError("gradients of synchronous steps are never stale: nothing to scale or correct");
   for (const Variable& variable : spec.variables) check_variable(variable);
+  check_tables(spec);
   for (const Piece& piece : spec.pieces) {
     in_range("the partition of a piece", piece.partition, 0, spec.num_partitions - 1);
     check_piece(spec, piece);
@@ -269,6 +325,7 @@ Spec spec_from(std::string_view text) {
 
 std::string difference(const Spec& mine, const Spec& other) {
   if (mine.variables != other.variables) return variable_difference(mine, other);
+  if (mine.tables != other.tables) return table_difference(mine, other);
   json a = to_json(mine);
   json b = to_json(other);
   for (const auto& [field, value] : a["optimizer"].items())

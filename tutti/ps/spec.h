@@ -12,6 +12,7 @@
 #include "tutti/base/reduction_shape.h"
 #include "tutti/optim/rule.h"
 #include "tutti/ps/placement.h"
+#include "tutti/ps/sparse_spec.h"
 #include "tutti/ps/staleness.h"
 
 namespace tutti::ps {
@@ -47,6 +48,9 @@ std::vector<Piece> pieces_of(const std::vector<Variable>& variables, const Place
 struct Spec {
   std::vector<Variable> variables;  ///< float32 or float64
   std::vector<Piece> pieces;
+  /// Each is spread over all partitions: a key lives in server_of_key(key, num_partitions). The
+  /// rule is that of the variables. Not with delay_compensation.
+  std::vector<SparseTableSpec> tables;
   int num_partitions = 1;
   optim::Rule rule = optim::sgd();
   Staleness staleness;

@@ -97,7 +97,9 @@ void ViewService::on_join(Peer from, Member& member, const Message& message) {
     return;
   }
   member.joined = true;
-  streams_->send(from, {.kind = Kind::joined, .sequence = member.who.number});
+  streams_->send(
+      from,
+      {.kind = Kind::joined, .sequence = member.who.number, .step = options_.silence.count()});
   streams_->send(from, {.kind = Kind::view, .text = to_text(state_.view())});
 }
 
@@ -178,12 +180,17 @@ void ViewLink::on_connected() {
                          .text = options_.name + "\n" + options_.where.text()});
 }
 
+void ViewLink::on_joined(const Message& message) {
+  silence_ = std::clamp(Millis(message.step), Millis{1}, silence_);
+  next_beat_ = {};
+}
+
 std::string ViewLink::beat(TimePoint now, const std::string& last) {
   if (!joined_) return "";
-  if (now - heard_ >= options_.silence)
-    return fmt::format("the view service was silent for {} ms", options_.silence.count());
+  if (now - heard_ >= silence_)
+    return fmt::format("the view service was silent for {} ms", silence_.count());
   if (now < next_beat_) return "";
-  next_beat_ = now + options_.silence / kBeatsPerLimit;
+  next_beat_ = now + silence_ / kBeatsPerLimit;
   streams_.send(Peer{}, {.kind = Kind::progress, .text = last});
   return "";
 }

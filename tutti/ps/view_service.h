@@ -77,10 +77,13 @@ class ViewLink {
     Whereabouts where;
     Millis silence{kDefaultTimeLimit};
   };
-  ViewLink(Streams& streams, Options options) : streams_(streams), options_(std::move(options)) {}
+  ViewLink(Streams& streams, Options options)
+      : streams_(streams), options_(std::move(options)), silence_(options_.silence) {}
 
   /// The connection is there: says who this process is.
   void on_connected();
+  /// The service let it in: from now on it beats as often as the service expects.
+  void on_joined(const Message& message);
   void hear() { heard_ = Clock::now(); }
   /// Beats when it is time. What the service said last is too long ago: why that ends this process,
   /// else "".
@@ -91,6 +94,7 @@ class ViewLink {
  private:
   Streams& streams_;
   const Options options_;
+  Millis silence_;
   bool joined_ = false;
   TimePoint heard_{};
   TimePoint next_beat_{};

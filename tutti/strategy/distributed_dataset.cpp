@@ -42,7 +42,14 @@ std::pair<at::Tensor, at::Tensor> DistributedBatch::local(const ReplicaContext& 
 
 DistributedDataset::Batches DistributedDataset::epoch(int64_t number) const {
   const data::EpochOptions options{.epoch = number, .seed = strategy_.options().seed};
-  return {std::make_shared<const data::Epoch>(dataset_.epoch(options)), strategy_.world()};
+  const auto epoch = std::make_shared<const data::Epoch>(dataset_.epoch(options));
+  const int64_t count = epoch->num_batches();
+  if (!strategy_.next_batch())
+    return {epoch, strategy_.world(), [](int64_t done) { return done + 1; }};
+  return {epoch, strategy_.world(), [=, *this](int64_t done) {
+            const int64_t next = strategy_.next_batch()(number_, number, count, done);
+            return next < 0 ? count : next;
+          }};
 }
 
 int64_t DistributedDataset::Batches::size() const { return epoch_->num_batches(); }

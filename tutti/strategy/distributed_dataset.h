@@ -11,6 +11,7 @@
 
 #include <torch/types.h>
 
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <utility>
@@ -47,8 +48,9 @@ class DistributedBatch {
 /// Cheap to copy. Follows the strategy's world: an epoch begun after a resize uses the new one.
 class DistributedDataset {
  public:
-  DistributedDataset(Strategy strategy, data::Dataset dataset)
-      : strategy_(std::move(strategy)), dataset_(std::move(dataset)) {}
+  /// `number`: among the strategy's datasets, from 1 on; the same on all workers.
+  DistributedDataset(Strategy strategy, data::Dataset dataset, int number)
+      : strategy_(std::move(strategy)), dataset_(std::move(dataset)), number_(number) {}
 
   /// The batches of epoch `number`, in an order that (seed, number) alone decide: a range for
   /// `for`.
@@ -58,13 +60,18 @@ class DistributedDataset {
  private:
   Strategy strategy_;
   data::Dataset dataset_;
+  int number_;
 };
 
-/// The global batches of one epoch, in order. Keeps the world it was made for.
+/// The global batches of one epoch, in order. Keeps the world it was made for. Where workers are
+/// not in step (parameter servers with a staleness) these are the batches that no other worker
+/// takes: each is read once, as it is leased.
 class DistributedDataset::Batches {
  public:
-  Batches(std::shared_ptr<const data::Epoch> epoch, World world)
-      : epoch_(std::move(epoch)), world_(std::move(world)) {}
+  /// Gives the next batch after `done` (-1: the first), or size() when there is none.
+  using Next = std::function<int64_t(int64_t done)>;
+  Batches(std::shared_ptr<const data::Epoch> epoch, World world, Next next)
+      : epoch_(std::move(epoch)), world_(std::move(world)), next_(std::move(next)) {}
   class iterator {
    public:
     using value_type = DistributedBatch;
@@ -72,23 +79,24 @@ class DistributedDataset::Batches {
     iterator(const Batches* range, int64_t step) : range_(range), step_(step) {}
     DistributedBatch operator*() const { return {range_->epoch_, step_, range_->world_}; }
     iterator& operator++() {
-      ++step_;
+      step_ = range_->next_(step_);
       return *this;
     }
-    void operator++(int) { ++step_; }
+    void operator++(int) { ++*this; }
     bool operator==(const iterator& other) const { return step_ == other.step_; }
 
    private:
     const Batches* range_;
     int64_t step_;
   };
-  iterator begin() const { return {this, 0}; }
+  iterator begin() const { return {this, next_(-1)}; }
   iterator end() const { return {this, size()}; }
-  int64_t size() const;  ///< number of global batches
+  int64_t size() const;  ///< number of global batches, of all workers
 
  private:
   std::shared_ptr<const data::Epoch> epoch_;
   World world_;
+  Next next_;
 };
 
 }  // namespace tutti

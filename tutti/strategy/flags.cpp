@@ -35,6 +35,10 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--time-limit")
     options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
   if (flag == "--shares") options.shares = shares_of(value);
+  if (flag == "--staleness") options.served.staleness = ps::Staleness::parse(value, flag);
+  if (flag == "--drop-slowest") options.served.drop_slowest = number_of<int>(flag, value, 0);
+  if (flag == "--delay-compensation")
+    options.served.delay_compensation = number_of<double>(flag, value, 0.0);
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
   if (flag == "--reduction") options.reduction = value;
   if (flag == "--compression") {
@@ -50,10 +54,13 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
 }  // namespace
 
 StrategyOptions take_strategy_flags(int& argc, char** argv) {
-  constexpr std::string_view kFlags[] = {
-      "--strategy",       "--replicas", "--reduction-shape", "--threads",     "--time-limit",
-      "--seed",           "--shares",   "--reduction",       "--compression", "--compression-start",
-      "--algorithm-table"};
+  constexpr std::string_view kFlags[] = {"--strategy",        "--replicas",
+                                         "--reduction-shape", "--threads",
+                                         "--time-limit",      "--seed",
+                                         "--shares",          "--reduction",
+                                         "--compression",     "--compression-start",
+                                         "--algorithm-table", "--staleness",
+                                         "--drop-slowest",    "--delay-compensation"};
   StrategyOptions options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {

@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include "tutti/ps/client.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/sync/tensors.h"
 
@@ -134,7 +135,26 @@ struct Optimizer::State final : WorldMember {
 
   void bound(std::shared_ptr<Updater> made) {
     updater = std::move(made);
+    lend_batches();
     gradients.assign(modules.size(), {});
+  }
+
+  // Loops over a DistributedDataset then read the batches that no other worker has.
+  void lend_batches() {
+    const ps::Client* const client = updater->client();
+    if (client == nullptr || client->spec().staleness.synchronous()) return;
+    Strategy strategy = modules.strategy();
+    const Millis limit = strategy.world().time_limit;
+    strategy.take_batches_from([served = std::weak_ptr(updater), limit](
+                                   int dataset, int64_t epoch, int64_t batches, int64_t returned) {
+      const auto alive = served.lock();
+      if (!alive) throw UsageError("the optimizer of this dataset's strategy is gone");
+      return alive->client()
+          ->lease(
+              {.dataset = dataset, .epoch = epoch, .num_batches = batches, .returned = returned},
+              Deadline(2 * limit))
+          .batch;
+    });
   }
 
   void prepare(int local) override {

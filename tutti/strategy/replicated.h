@@ -112,8 +112,8 @@ class Optimizer {
   void abstain(ReplicaContext& replica);
 
   /// Takes effect with the next update; between runs, the same on every worker.
-  /// Where workers are not in step: gets the newest parameters for the next forward of this replica.
-  /// run() begins with it; only whoever makes several steps in one run() needs to call it.
+  /// Where workers are not in step: gets the newest parameters for the next forward of this
+  /// replica. run() begins with it; only whoever makes several steps in one run() needs to call it.
   void prepare(ReplicaContext& replica);
 
   void set_learning_rate(double learning_rate);

@@ -57,6 +57,8 @@ struct StrategyState {
   std::vector<ReplicaContext> contexts;
   std::unique_ptr<detail::ReplicaThreads> threads;
   std::vector<std::weak_ptr<WorldMember>> followers;
+  Strategy::NextBatch next_batch;
+  int num_datasets = 0;
   std::exception_ptr failure;  // the first of this world's; its group is of no use after it
 
   void enter(World next);
@@ -263,6 +265,10 @@ std::string_view Strategy::kind() const noexcept { return state_->options.kind; 
 const StrategyOptions& Strategy::options() const noexcept { return state_->options; }
 const World& Strategy::world() const noexcept { return state_->world; }
 
+void Strategy::take_batches_from(NextBatch next) { state_->next_batch = std::move(next); }
+
+const Strategy::NextBatch& Strategy::next_batch() const noexcept { return state_->next_batch; }
+
 void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
   const auto prepared = [&](ReplicaContext& replica, int local) {
     for (const auto& follower : state_->followers)
@@ -358,7 +364,7 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values, i
 }
 
 DistributedDataset Strategy::distribute(const data::Dataset& dataset) {
-  return DistributedDataset(*this, dataset);
+  return DistributedDataset(*this, dataset, ++state_->num_datasets);
 }
 
 Strategy strategy_from_flags(int& argc, char** argv) {

@@ -109,6 +109,13 @@ class Strategy {
   /// stay (the first ones keep their place). mirrored and one_device; between runs.
   void resize(int replicas, std::vector<double> shares = {});
 
+  /// Where workers are not in step: what gives this worker its next batch of an epoch (-1: none
+  /// left), and takes back the one before. Set by the Optimizer that is connected to servers.
+  using NextBatch =
+      std::function<int64_t(int dataset, int64_t epoch, int64_t num_batches, int64_t returned)>;
+  void take_batches_from(NextBatch next);
+  const NextBatch& next_batch() const noexcept;
+
   /// What follows the world is told of a resize, for as long as it lives.
   void follow(std::weak_ptr<WorldMember> member);
 
@@ -121,7 +128,8 @@ class Strategy {
 
 /// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
 /// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica), --reduction NAME,
-/// --compression topk:0.01, --compression-start STEP, --algorithm-table FILE. Prints the error and
+/// --compression topk:0.01, --compression-start STEP, --algorithm-table FILE, --staleness 0|s|inf,
+/// --drop-slowest K, --delay-compensation LAMBDA. Prints the error and
 /// exits with 2 when they are wrong.
 Strategy strategy_from_flags(int& argc, char** argv);
 

@@ -302,6 +302,35 @@ TEST(BenchSmoke, Compare) {
   }
 }
 
+TEST(BenchSmoke, ParameterServers) {
+  const TempFolder folder;
+  for (const std::string engine : {"shm", "tcp"})
+    for (const bool backups : {true, false}) {
+      Words words = {
+          "ps",      "--servers", "2",        "--workers", "2",      "--engine",       engine,
+          "--bytes", "4,300000",  "--rounds", "1",         "--json", folder / "f.json"};
+      if (!backups) words.push_back("--no-backups");
+      const auto result = bench(words);
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      const auto lines = lines_of(folder / "f.json");
+      ASSERT_EQ(lines.size(), 4u);
+      EXPECT_EQ(lines[0].at("staleness"), "inf");
+      EXPECT_EQ(lines[1].at("staleness"), "0");
+      EXPECT_EQ(lines[3].at("bytes"), 300'000);
+      for (const json& line : lines) {
+        EXPECT_EQ(line.at("bench"), "ps");
+        EXPECT_EQ(line.at("servers"), 2);
+        EXPECT_EQ(line.at("workers"), 2);
+        EXPECT_EQ(line.at("engine"), engine);
+        EXPECT_EQ(line.at("backups"), backups);
+        EXPECT_EQ(line.at("correct"), true) << line.dump();
+        for (const char* name :
+             {"pull_gb_s", "push_gb_s", "push_pull_gb_s", "limit_gb_s", "fraction"})
+          EXPECT_TRUE(line.at(name).is_number()) << name;
+      }
+    }
+}
+
 TEST(Bench, BadInputIsAnsweredBeforeWork) {
   const struct {
     Words words;
@@ -337,6 +366,14 @@ TEST(Bench, BadInputIsAnsweredBeforeWork) {
       {{"all-reduce", "--ranks", "0"}, "--ranks"},
       {{"all-reduce", "--bytes", "8,1KB"}, "1KB"},
       {{"all-reduce", "--bytes", "7"}, "7"},
+      {{"ps", "--engine", "tpc"}, "did you mean \"tcp\"?"},
+      {{"ps", "--servers", "0"}, "--servers"},
+      {{"ps", "--workers", "0"}, "--workers"},
+      {{"ps", "--bytes", "0"}, "above 0"},
+      {{"ps", "--bytes", "6"}, "--bytes: 6"},
+      {{"ps", "--staleness", "0,-1"}, "--staleness"},
+      {{"ps", "--rounds", "0"}, "--rounds"},
+      {{"ps", "--json", "/not/there/x"}, "/not/there/x"},
       {{"compare", "--models", "mlp,cmn"}, "did you mean \"cnn\"?"},
       {{"compare", "--rounds", "0"}, "--rounds"},
       {{"step", "--model", "mlp", "--data", kData, "--json", ""}, "--json"},
@@ -374,7 +411,7 @@ TEST(Bench, IndependentWorkersShareTheBatchToo) {
 }
 
 TEST(Bench, HelpShowsExamples) {
-  for (const char* name : {"all-reduce", "tune", "step", "scale", "compare"}) {
+  for (const char* name : {"all-reduce", "tune", "step", "scale", "ps", "compare"}) {
     const auto result = bench({name, "--help"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_THAT(result.out, HasSubstr("tutti bench " + std::string(name))) << result.err;

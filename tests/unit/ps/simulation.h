@@ -14,22 +14,12 @@
 #include <vector>
 
 #include "tutti/base/random.h"
-#include "tutti/ps/client_state.h"
 #include "tutti/ps/server_state.h"
 #include "tutti/ps/view.h"
 
-namespace tutti::ps::testing {
+#include "tests/unit/ps/simulated_worker.h"
 
-/// What one worker computes: the parts of its push of a piece, and what it sees.
-struct Program {
-  /// Gradients of `piece` in `step` of `worker`, given all parameters of the step.
-  std::function<std::vector<std::byte>(int worker, int piece, int64_t step,
-                                       const std::vector<Bytes>& parameters)>
-      gradients;
-  std::function<Bytes(int piece)> initial;
-  /// Called as a worker begins a step; may be empty.
-  std::function<void(int worker, int64_t step, const std::vector<Bytes>& parameters)> begins;
-};
+namespace tutti::ps::testing {
 
 struct Faults {
   int server_crashes = 0;  ///< of servers, one after another
@@ -100,13 +90,7 @@ class Simulation {
     ServerState state;
     bool hears_views = true;
   };
-  struct Worker {
-    ClientState state;
-    int64_t step = 0;
-    bool pulled_first = false;
-    std::vector<Bytes> parameters;
-    std::vector<int64_t> steps;  // by piece: for which step its parameters are
-  };
+  using Worker = SimulatedWorker;
   struct Pipe {  // one direction of a connection
     std::deque<Message> messages;
   };
@@ -129,21 +113,11 @@ class Simulation {
   }
 
   void add_worker(int number) {
-    const size_t pieces = spec_.pieces.size();
-    workers_.emplace(number,
-                     std::make_unique<Worker>(Worker{
-                         ClientState(
-                             number, spec_,
-                             [this, number](int server, Message message) {
-                               put(worker_peer(number), server_peer(server), std::move(message));
-                             },
-                             [this, number](int piece, int64_t step, const Bytes& values) {
-                               Worker& worker = *workers_.at(number);
-                               worker.parameters[piece] = Bytes::copy_of(values.span);
-                               worker.steps[piece] = step;
-                             },
-                             program_.initial),
-                         0, false, std::vector<Bytes>(pieces), std::vector<int64_t>(pieces, -1)}));
+    workers_.emplace(
+        number, std::make_unique<Worker>(
+                    number, spec_, steps_, program_, [this, number](int server, Message message) {
+                      put(worker_peer(number), server_peer(server), std::move(message));
+                    }));
     views_.add_worker(number, "simulated");
     tell_views();
   }
@@ -221,7 +195,7 @@ class Simulation {
           moves.push_back([this, number = number, server] {
             connect(worker_peer(number), server_peer(server));
           });
-      if (ready(*worker)) moves.push_back([this, number = number] { act(number); });
+      if (worker->ready()) moves.push_back([this, number = number] { act(number); });
       moves_to_send(*worker, moves);
     }
     for (auto& [number, server] : servers_)
@@ -249,37 +223,9 @@ class Simulation {
     unsent_.erase(&worker);
   }
 
-  bool ready(const Worker& worker) const {
-    if (worker.step >= steps_) return false;
-    if (!worker.pulled_first) return worker.state.view().number > 0;
-    if (worker.state.waits()) return false;
-    for (const int64_t step : worker.steps)
-      if (step < worker.step) return false;
-    return true;
-  }
-
   void act(int number) {
     Worker& worker = *workers_.at(number);
-    if (!worker.pulled_first) {
-      worker.pulled_first = true;
-      for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
-        worker.state.pull(piece, 0);
-      return;
-    }
-    if (program_.begins) program_.begins(number, worker.step, worker.parameters);
-    const bool more = worker.step + 1 < steps_;
-    for (int piece = static_cast<int>(spec_.pieces.size()) - 1; piece >= 0; --piece) {
-      const auto bytes = program_.gradients(number, piece, worker.step, worker.parameters);
-      Part part{number, std::vector<uint8_t>(spec_.pieces[piece].segments.size(), 1)};
-      worker.state.push({.piece = piece,
-                         .step = worker.step,
-                         .learning_rate = spec_.rule.learning_rate(),
-                         .then_pull = more,
-                         .parts = {part},
-                         .payload = Bytes::copy_of(bytes)});
-    }
-    ++worker.step;
-    unsent_.insert(&worker);
+    if (worker.act()) unsent_.insert(&worker);
   }
 
   void deliver_view(Peer to) {

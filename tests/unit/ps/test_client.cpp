@@ -9,6 +9,8 @@
 #include "tutti/ps/server.h"
 #include "tutti/ps/view_service.h"
 
+#include "tests/unit/ps/job_of_threads.h"
+
 namespace tutti::ps {
 namespace {
 
@@ -27,35 +29,6 @@ Spec spec_for(int servers, int workers, Staleness staleness) {
   return spec;
 }
 
-// A job whose servers are threads.
-class Job {
- public:
-  Job(int servers, int workers)
-      : credentials_{Token::random(), "test", nullptr},
-        service_({.num_servers = servers, .num_workers = workers},
-                 *Address::from_number("127.0.0.1", 0), credentials_) {
-    for (int i = 0; i < servers; ++i)
-      servers_.emplace_back([this, i] {
-        try {
-          run_server({.number = i, .view_service = where(), .threads = 2}, credentials_);
-        } catch (const std::exception& error) {
-          ADD_FAILURE() << "server " << i << ": " << error.what();
-        }
-      });
-  }
-  ~Job() {
-    for (std::thread& server : servers_) server.join();
-  }
-
-  HostPort where() const { return {"127.0.0.1", service_.address().port()}; }
-  const Credentials& credentials() const { return credentials_; }
-
- private:
-  const Credentials credentials_;
-  ViewService service_;
-  std::vector<std::thread> servers_;
-};
-
 // Each worker takes 1 from every element in every step; returns what it has in the end.
 std::vector<std::vector<float>> train(Job& job, const Spec& spec, int64_t steps) {
   std::vector<std::vector<float>> results(spec.num_workers);
@@ -63,10 +36,9 @@ std::vector<std::vector<float>> train(Job& job, const Spec& spec, int64_t steps)
   for (int w = 0; w < spec.num_workers; ++w)
     workers.emplace_back([&, w] {
       try {
-        Client client({.worker = w, .view_service = job.where()}, job.credentials(), spec,
-                      [&](int piece) {
-                        return Bytes::copy_of(std::vector<std::byte>(spec.pieces[piece].num_bytes));
-                      });
+        Client client(job.options(w), job.credentials(), spec, [&](int piece) {
+          return Bytes::copy_of(std::vector<std::byte>(spec.pieces[piece].num_bytes));
+        });
         const int pieces = static_cast<int>(spec.pieces.size());
         for (int piece = 0; piece < pieces; ++piece) client.pull(piece, 0);
         for (int64_t step = 0; step <= steps; ++step)
@@ -109,6 +81,48 @@ TEST(PsClient, SynchronousWorkersAddUpOverOneServerAndSeveral) {
       for (const float value : values) ASSERT_EQ(value, -10);
     }
   }
+}
+
+TEST(PsClient, MemoryThatIsNotSharedIsNotNeeded) {
+  const Spec spec = spec_for(2, 2, Staleness(0));
+  Job job(2, 2, false);
+  for (const auto& values : train(job, spec, 3))
+    for (const float value : values) ASSERT_EQ(value, -6);
+}
+
+// One of the threads that wait drives the connections for all of them, and hands that on.
+TEST(PsClient, SeveralThreadsWaitAtOnce) {
+  const Spec spec = spec_for(2, 1, Staleness(0));
+  Job job(2, 1);
+  Client client(job.options(0), job.credentials(), spec, [&](int piece) {
+    return Bytes::copy_of(std::vector<std::byte>(spec.pieces[piece].num_bytes));
+  });
+  const int pieces = static_cast<int>(spec.pieces.size());
+  for (int64_t step = 0; step < 20; ++step) {
+    std::vector<std::thread> threads;
+    for (int piece = 0; piece < pieces; ++piece)
+      threads.emplace_back([&, piece] {
+        try {
+          if (step == 0) client.pull(piece, 0);
+          const int64_t bytes = spec.pieces[piece].num_bytes;
+          client.fetch(piece, step, Deadline(Millis{20'000}), [&](const Bytes& values) {
+            EXPECT_EQ(*reinterpret_cast<const float*>(values.span.data()), -step);
+          });
+          auto memory = client.allocate(bytes);
+          std::fill_n(reinterpret_cast<float*>(memory.get()), bytes / 4, 1.0F);
+          client.push({.piece = piece,
+                       .step = step,
+                       .learning_rate = 1,
+                       .parts = {{0, std::vector<uint8_t>(spec.pieces[piece].segments.size(), 1)}},
+                       .payload = {{memory.get(), static_cast<size_t>(bytes)}, memory}});
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "piece " << piece << ": " << error.what();
+        }
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+  client.wait_until_settled(Deadline(Millis{20'000}));
+  EXPECT_EQ(client.counts().settled, 20 * pieces);
 }
 
 TEST(PsClient, AsynchronousWorkersCountEveryPush) {

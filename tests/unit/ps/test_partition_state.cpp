@@ -239,10 +239,10 @@ TEST(PartitionState, ChunksThatAreNoneAreErrors) {
     chunk.kind = Message::Kind::chunk;
     return message_of<Error>([&] { state.take(chunk); });
   };
-  const PartitionState fresh(0, Compute::plain());
-  EXPECT_THAT(fails(fresh, {.text = "?"}), HasSubstr("cannot be read"));
+  const auto fresh = [] { return PartitionState(0, Compute::plain()); };
+  EXPECT_THAT(fails(fresh(), {.text = "?"}), HasSubstr("cannot be read"));
   for (size_t i = 1; i < chunks.size(); ++i)
-    EXPECT_THAT(fails(fresh, chunks[i]), HasSubstr("before the first"));
+    EXPECT_THAT(fails(fresh(), chunks[i]), HasSubstr("before the first"));
   EXPECT_THAT(fails(begun(spec), chunks[0]), HasSubstr("again"));
   EXPECT_THAT(fails(begun(spec), {.text = R"({"what":"dance"})"}), HasSubstr("dance"));
   EXPECT_THAT(fails(begun(spec), {.text = R"({"what":"memory","piece":7})"}),

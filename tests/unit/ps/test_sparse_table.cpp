@@ -1,245 +1,21 @@
-// The oracle is a std::map of rows, each updated by Rule::update alone, that looks at all of them
-// to evict. Everything is compared by bits.
-#include "tutti/ps/sparse_table.h"
-
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <map>
 #include <set>
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/base/random.h"
+#include "tutti/ps/sparse_table.h"
 
-namespace tutti::ps {
+#include "tests/unit/ps/sparse_oracle.h"
+
+namespace tutti::ps::sparse {
 namespace {
 
-using optim::Rule;
-using optim::StepScalars;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-constexpr double kRate = 0.1;
-
-template <class T>
-MemorySpan memory(const std::vector<T>& elements) {
-  return {const_cast<T*>(elements.data()), std::ssize(elements), dtype_of<T>()};
-}
-
-template <class T>
-std::vector<T> pulled(const SparseTable& table, const std::vector<uint64_t>& keys) {
-  std::vector<T> out(keys.size() * static_cast<size_t>(table.spec().width));
-  table.pull(keys, memory(out));
-  return out;
-}
-
-SparsePush pushed(SparseTable& table, const std::vector<uint64_t>& keys) {
-  const std::vector<float> ones(keys.size() * static_cast<size_t>(table.spec().width), 1.0F);
-  return table.push(keys, memory(ones), kRate);
-}
-
-bool same(const void* a, const void* b, size_t bytes) {
-  return bytes == 0 || std::memcmp(a, b, bytes) == 0;
-}
-
-template <class T>
-bool same(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && same(a.data(), b.data(), a.size() * sizeof(T));
-}
-
-bool same(const SparseRows& a, const SparseRows& b) {
-  const auto fields = [](const SparseRows& rows) {
-    std::vector<std::tuple<double, double, double, int64_t>> all;
-    for (const auto& [rate, beta1, beta2, count] : rows.scalars)
-      all.emplace_back(rate, beta1, beta2, count);
-    return all;
-  };
-  return a.keys == b.keys && a.rows == b.rows && a.states == b.states && fields(a) == fields(b) &&
-         a.ages == b.ages;
-}
-
-SparseRows read_all(const SparseSnapshot& snapshot) {
-  return SparseReader(snapshot).next(std::max<int64_t>(1, snapshot.num_rows()));
-}
-
-std::vector<uint64_t> keys_of(SparseTable& table) { return read_all(table.snapshot()).keys; }
-
-// Element `i` of an initial row, from the definition.
-template <class T>
-T initial_element(const SparseTableSpec& spec, uint64_t key, uint32_t i) {
-  uint64_t table = random_key(spec.seed, RandomPurpose::init, {spec.name.size()});
-  for (size_t begin = 0; begin < spec.name.size(); begin += 8) {
-    uint64_t letters = 0;
-    for (char c : spec.name.substr(begin, 8)) letters = letters * 256 + static_cast<uint8_t>(c);
-    table = random_key(table, RandomPurpose::init, {letters});
-  }
-  const auto words = [&](uint32_t number) {
-    return philox(
-        table, {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32), number, 0x726F'7700});
-  };
-  const auto half = [&](uint32_t number, size_t which) {
-    const RandomBlock block = words(number);
-    return block[2 * which] | uint64_t{block[2 * which + 1]} << 32;
-  };
-  if (const auto* uniform = std::get_if<UniformRows>(&spec.initializer)) {
-    const double unit =
-        sizeof(T) == 4 ? uniform_float(words(i / 4)[i % 4]) : uniform_double(half(i / 2, i % 2));
-    const double low = static_cast<T>(uniform->low), high = static_cast<T>(uniform->high);
-    const T drawn = static_cast<T>(low + (high - low) * unit);
-    return drawn < high ? drawn : static_cast<T>(low);
-  }
-  if (const auto* normal = std::get_if<NormalRows>(&spec.initializer)) {
-    double sum = -6;
-    for (uint32_t part = 0; part < 12; ++part) {
-      const uint64_t bits = half(2 * i + part / 6, part % 6 / 3) >> (21 * (part % 3));
-      sum += (static_cast<double>(bits % (1 << 21)) + 0.5) / (1 << 21);
-    }
-    return static_cast<T>(normal->mean + normal->std * sum);
-  }
-  return T{0};
-}
-
-template <class T>
-struct Oracle {
-  struct Row {
-    std::vector<T> elements;
-    std::vector<std::vector<T>> states;
-    StepScalars scalars;
-    int64_t last_push = 0;
-  };
-
-  SparseTableSpec spec;
-  Rule rule;
-  std::map<uint64_t, Row> rows;
-  int64_t pushes = 0;
-
-  std::vector<T> initial(uint64_t key) const {
-    std::vector<T> row;
-    for (uint32_t i = 0; i < spec.width; ++i) row.push_back(initial_element<T>(spec, key, i));
-    return row;
-  }
-
-  std::vector<T> pull(const std::vector<uint64_t>& keys) const {
-    std::vector<T> all;
-    for (uint64_t key : keys) {
-      const auto found = rows.find(key);
-      const auto row = found == rows.end() ? initial(key) : found->second.elements;
-      all.insert(all.end(), row.begin(), row.end());
-    }
-    return all;
-  }
-
-  SparsePush push(const std::vector<uint64_t>& keys, const std::vector<T>& gradients, double rate) {
-    SparsePush counts;
-    ++pushes;
-    const auto width = static_cast<size_t>(spec.width);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (!rows.contains(keys[i])) {
-        Row& made = rows[keys[i]];
-        made.elements = initial(keys[i]);
-        for (int k = 0; k < rule.num_states(); ++k)
-          made.states.emplace_back(width, static_cast<T>(rule.state_start(k)));
-        ++counts.made;
-      }
-      Row& row = rows[keys[i]];
-      std::vector<void*> states;
-      for (auto& state : row.states) states.push_back(state.data());
-      row.scalars = rule.next(row.scalars, rate);
-      row.last_push = pushes;
-      rule.update(dtype_of<T>(), row.elements.data(), &gradients[i * width], states, spec.width,
-                  row.scalars);
-    }
-    const auto before = rows.size();
-    if (spec.idle_pushes > 0)
-      std::erase_if(
-          rows, [&](const auto& row) { return pushes - row.second.last_push >= spec.idle_pushes; });
-    while (spec.most_rows > 0 && std::ssize(rows) > spec.most_rows)
-      rows.erase(std::ranges::min_element(
-          rows, {}, [](const auto& row) { return std::pair(row.second.last_push, row.first); }));
-    counts.evicted = static_cast<int64_t>(before - rows.size());
-    return counts;
-  }
-
-  SparseRows read() const {
-    SparseRows all;
-    all.states.resize(static_cast<size_t>(rule.num_states()));
-    const auto append = [](std::vector<std::byte>& to, const std::vector<T>& from) {
-      const auto bytes = std::as_bytes(std::span(from));
-      to.insert(to.end(), bytes.begin(), bytes.end());
-    };
-    for (const auto& [key, row] : rows) {
-      all.keys.push_back(key);
-      append(all.rows, row.elements);
-      for (size_t k = 0; k < all.states.size(); ++k) append(all.states[k], row.states[k]);
-      all.scalars.push_back(row.scalars);
-      all.ages.push_back(pushes - row.last_push);
-    }
-    return all;
-  }
-};
-
-std::vector<uint64_t> drawn_keys(RandomStream& random, size_t most, bool unique) {
-  // Few keys, so that rows come again: the ends, neighbours, multiples of a large power of two.
-  static const std::vector<uint64_t> pool = [] {
-    std::vector<uint64_t> keys = {0, ~uint64_t{0}, ~uint64_t{0} - 1, uint64_t{1} << 63};
-    for (uint64_t i = 1; i < 50; ++i) keys.insert(keys.end(), {i, i << 40, i * 0x9E3779B97F4A7C15});
-    return keys;
-  }();
-  std::vector<uint64_t> keys;
-  std::set<uint64_t> seen;
-  for (uint64_t i = random.below(most + 1); i > 0; --i) {
-    const uint64_t key = pool[random.below(pool.size())];
-    if (seen.insert(key).second || !unique) keys.push_back(key);
-  }
-  return keys;
-}
-
-// Reads `snapshot` in chunks, each loaded by the parts of its keys, last part first.
-SparseTable restored(const SparseTable& like, const SparseSnapshot& snapshot, int64_t chunk) {
-  SparseTable table(like.spec(), like.rule());
-  SparseReader reader(snapshot);
-  for (SparseRows rows = reader.next(chunk); !rows.keys.empty(); rows = reader.next(chunk))
-    for (int part = 2; part >= 0; --part)
-      table.load(rows, [&](uint64_t key) { return server_of_key(key, 3) == part; });
-  return table;
-}
-
-template <class T>
-void compare_with_oracle(const Rule& rule, SparseTableSpec spec, uint64_t seed) {
-  spec.dtype = dtype_of<T>();
-  SparseTable table(spec, rule);
-  Oracle<T> oracle{.spec = spec, .rule = rule};
-  std::vector<std::pair<SparseSnapshot, SparseRows>> kept;
-  RandomStream random(seed);
-  for (int move = 0; move < 100; ++move) {
-    const uint64_t what = random.below(10);
-    if (what < 6) {
-      const auto keys = drawn_keys(random, 40, true);
-      std::vector<T> gradients;
-      for (size_t i = 0; i < keys.size() * static_cast<size_t>(spec.width); ++i)
-        gradients.push_back(static_cast<T>(random.uniform()) - T{0.5});
-      const double rate = 0.01 * (1 + static_cast<double>(random.below(3)));
-      ASSERT_EQ(table.push(keys, memory(gradients), rate), oracle.push(keys, gradients, rate));
-    } else if (what == 6) {
-      kept.emplace_back(table.snapshot(), oracle.read());
-    } else if (what == 7 && !kept.empty()) {
-      const auto gone = kept.begin() + static_cast<int64_t>(random.below(kept.size()));
-      ASSERT_TRUE(same(read_all(gone->first), gone->second)) << "move " << move;
-      kept.erase(gone);
-    } else if (what == 8) {
-      table = restored(table, table.snapshot(), 1 + static_cast<int64_t>(random.below(50)));
-    }
-    const auto keys = drawn_keys(random, 40, false);
-    ASSERT_TRUE(same(pulled<T>(table, keys), oracle.pull(keys))) << "move " << move;
-    ASSERT_EQ(table.num_rows(), std::ssize(oracle.rows));
-  }
-  for (const auto& [snapshot, then] : kept) EXPECT_TRUE(same(read_all(snapshot), then));
-  EXPECT_TRUE(same(read_all(table.snapshot()), oracle.read()));
-}
 
 TEST(SparseTable, HasTheBitsOfTheOracle) {
   const Rule rules[] = {optim::sgd(),
@@ -319,6 +95,25 @@ TEST(SparseTable, RefusedPushChangesNothing) {
   EXPECT_THROW(table.pull(key, memory(shorter)), UsageError);
   EXPECT_THROW(table.pull(key, memory(wide)), UsageError);
   EXPECT_TRUE(same(read_all(table.snapshot()), before));
+}
+
+TEST(SparseTable, PushPullIsPushThenPull) {
+  for (const int64_t most_rows : {0, 3, 20}) {
+    const SparseTableSpec spec{.name = "t", .width = 3, .most_rows = most_rows};
+    SparseTable table(spec, optim::adam()), other(spec, optim::adam());
+    RandomStream random(2);
+    for (int push = 0; push < 30; ++push) {
+      const auto keys = drawn_keys(random, 8, true);
+      std::vector<float> gradients(keys.size() * 3, 0.5F), out(keys.size() * 3);
+      const SparsePush counts = table.push_pull(keys, memory(gradients), kRate, memory(out));
+      EXPECT_EQ(counts, other.push(keys, memory(gradients), kRate));
+      EXPECT_TRUE(same(out, pulled<float>(other, keys))) << most_rows << " rows, push " << push;
+    }
+    EXPECT_TRUE(same(read_all(table.snapshot()), read_all(other.snapshot())));
+    std::vector<float> shorter(2);
+    EXPECT_THROW(table.push_pull({}, memory(std::vector<float>()), kRate, memory(shorter)),
+                 UsageError);
+  }
 }
 
 TEST(SparseTable, EvictsByAgeThenByCount) {
@@ -451,121 +246,5 @@ TEST(SparseTable, LoadRefusesWhatIsNotWhole) {
   EXPECT_THROW(SparseReader(table.snapshot()).next(0), UsageError);
 }
 
-TEST(SparseTable, InitialRowsArePureAndAsDrawn) {
-  const auto row = [](SparseTableSpec spec, uint64_t key) {
-    spec.width = 64;
-    return pulled<float>(SparseTable(spec, optim::sgd()), {key});
-  };
-  const auto first = row({.name = "user", .seed = 1}, 42);
-  EXPECT_TRUE(same(row({.name = "user", .seed = 1, .most_rows = 5}, 42), first));
-  EXPECT_FALSE(same(row({.name = "user", .seed = 2}, 42), first));
-  EXPECT_FALSE(same(row({.name = "users", .seed = 1}, 42), first));
-  EXPECT_FALSE(same(row({.name = "user", .seed = 1}, 42 + (uint64_t{1} << 32)), first));
-  // What a seed means never changes.
-  EXPECT_THAT(std::vector<float>(first.begin(), first.begin() + 3),
-              testing::ElementsAre(0x1.2e893ap-5F, -0x1.d7098p-7F, -0x1.48d426p-5F));
-  const auto normal = row({.name = "user", .initializer = NormalRows{}, .seed = 1}, 42);
-  EXPECT_THAT(std::vector<float>(normal.begin(), normal.begin() + 3),
-              testing::ElementsAre(0x1.b8561ap-6F, -0x1.85e4d4p-4F, -0x1.06fdccp-4F));
-  // The upper end is not reached where float32 has two values only.
-  const auto narrow = row({.name = "t", .initializer = UniformRows{1.0, 1.0 + 0x1p-23}}, 0);
-  EXPECT_THAT(narrow, testing::Each(1.0F));
-}
-
-TEST(SparseTable, InitialRowsHaveTheirMoments) {
-  const auto drawn = [](SparseTableSpec::Initializer initializer) {
-    const SparseTable table(
-        {.name = "t", .width = 100, .dtype = DType::float64, .initializer = initializer},
-        optim::sgd());
-    std::vector<uint64_t> keys(2000);
-    for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
-    return pulled<double>(table, keys);
-  };
-  // Of 200000 samples: the mean is off by 0.0022 std, the variance by 0.3 %, once in three tables.
-  const auto expect_moments = [](const std::vector<double>& samples, double mean, double std) {
-    double sum = 0, squares = 0, fourth = 0;
-    for (double x : samples) {
-      const double z = (x - mean) / std;
-      sum += z, squares += z * z, fourth += z * z * z * z;
-    }
-    const auto count = static_cast<double>(samples.size());
-    EXPECT_NEAR(sum / count, 0, 0.01);
-    EXPECT_NEAR(squares / count, 1, 0.015);
-    return fourth / count;
-  };
-  const auto normal = drawn(NormalRows{.mean = 3, .std = 2});
-  EXPECT_NEAR(expect_moments(normal, 3, 2), 2.9, 0.1) << "3 - 6/60 of twelve uniform numbers";
-  const auto uniform = drawn(UniformRows{-1, 2});
-  EXPECT_NEAR(expect_moments(uniform, 0.5, std::sqrt(0.75)), 1.8, 0.05);
-  const auto [least, most] = std::ranges::minmax(uniform);
-  EXPECT_GE(least, -1);
-  EXPECT_LT(most, 2);
-}
-
-TEST(SparseTableSpec, RefusesWhatIsOutOfRange) {
-  const SparseTableSpec good{.name = "user", .width = 8};
-  EXPECT_NO_THROW(good.validate());
-  const struct {
-    std::string words;
-    std::function<void(SparseTableSpec&)> spoil;
-  } cases[] = {
-      {"name is \"\"; expected a name", [](auto& s) { s.name = ""; }},
-      {"\"user\": width is 0; expected 1 to 1048576", [](auto& s) { s.width = 0; }},
-      {"width is 1048577", [](auto& s) { s.width = (1 << 20) + 1; }},
-      {"dtype is int64; expected float32 or float64", [](auto& s) { s.dtype = DType::int64; }},
-      {"uniform low is nan", [](auto& s) { s.initializer = UniformRows{NAN, 1}; }},
-      {"uniform high is 1e+39", [](auto& s) { s.initializer = UniformRows{0, 1e39}; }},
-      {"high - low", [](auto& s) { s.initializer = UniformRows{-3e38, 3e38}; }},
-      {"uniform high is 1; expected more than low, 1",
-       [](auto& s) { s.initializer = UniformRows{1, 1}; }},
-      {"as float32", [](auto& s) { s.initializer = UniformRows{1, 1 + 1e-12}; }},
-      {"normal mean is inf", [](auto& s) { s.initializer = NormalRows{INFINITY, 1}; }},
-      {"normal std is -1", [](auto& s) { s.initializer = NormalRows{0, -1}; }},
-      {"normal std is nan", [](auto& s) { s.initializer = NormalRows{0, NAN}; }},
-      {"6 std", [](auto& s) { s.initializer = NormalRows{0, 1e38}; }},
-      {"most_rows is -1", [](auto& s) { s.most_rows = -1; }},
-      {"most_rows is 2147483649", [](auto& s) { s.most_rows = (int64_t{1} << 31) + 1; }},
-      {"idle_pushes is -1", [](auto& s) { s.idle_pushes = -1; }},
-  };
-  for (const auto& c : cases) {
-    SparseTableSpec spec = good;
-    c.spoil(spec);
-    EXPECT_THAT([&] { SparseTable(spec, optim::sgd()); },
-                ThrowsMessage<UsageError>(HasSubstr(c.words)));
-    EXPECT_TRUE(spec != good || c.words.ends_with("nan")) << c.words;
-  }
-  SparseTableSpec fine = good;
-  fine.dtype = DType::float64;
-  fine.initializer = UniformRows{1, 1 + 1e-12};
-  EXPECT_NO_THROW(fine.validate()) << "float64 tells them apart";
-}
-
-TEST(SparseTableSpec, WordsTellAll) {
-  EXPECT_EQ(
-      (SparseTableSpec{.name = "user", .width = 64, .seed = 7, .most_rows = 10, .idle_pushes = 50}
-           .words()),
-      "embedding table \"user\": 64 float32 a row, uniform in [-0.05, 0.05), seed 7, at most "
-      "10 rows, evicted after 50 idle pushes");
-  EXPECT_EQ((SparseTableSpec{.name = "u", .width = 1, .initializer = NormalRows{0, 2}}.words()),
-            "embedding table \"u\": 1 float32 a row, normal with mean 0 and std 2, seed 0");
-}
-
-TEST(ServerOfKey, SpreadsEvenlyAlsoWhatFollowsAPattern) {
-  for (int shift : {0, 1, 12, 32, 44})
-    for (int parts : {1, 2, 3, 7}) {
-      std::vector<int> keys(static_cast<size_t>(parts));
-      for (uint64_t i = 0; i < 10'000; ++i)
-        ++keys.at(static_cast<size_t>(server_of_key(i << shift, parts)));
-      // A binomial count is further than five deviations off once in a million.
-      const double share = 10'000.0 / parts;
-      for (int count : keys) EXPECT_NEAR(count, share, 5 * std::sqrt(share)) << shift << parts;
-    }
-  std::vector<int> some;
-  for (uint64_t key : {uint64_t{0}, uint64_t{1}, uint64_t{2}, ~uint64_t{0}})
-    some.push_back(server_of_key(key, 1000));
-  EXPECT_THAT(some, testing::ElementsAre(883, 566, 591, 893)) << "a checkpoint depends on them";
-  EXPECT_THAT([] { server_of_key(1, 0); }, ThrowsMessage<UsageError>(HasSubstr("num_parts is 0")));
-}
-
 }  // namespace
-}  // namespace tutti::ps
+}  // namespace tutti::ps::sparse

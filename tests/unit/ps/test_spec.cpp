@@ -161,6 +161,37 @@ TEST(Spec, WhatCannotBeTrainedByIsNamed) {
   }
 }
 
+TEST(Spec, TablesComeBackAndDifferencesNameBoth) {
+  Spec spec = small_spec(2, Staleness::unbounded());
+  spec.tables = {{.name = "user", .width = 8, .initializer = ZeroRows{}, .seed = ~uint64_t{0}},
+                 {.name = "item",
+                  .width = 3,
+                  .dtype = DType::float64,
+                  .initializer = NormalRows{1, 0.1},
+                  .most_rows = 7,
+                  .idle_pushes = 9},
+                 {.name = "word", .width = 1, .initializer = UniformRows{-1.0 / 3, 0.1}}};
+  const Spec back = spec_from(to_text(spec));
+  EXPECT_EQ(back.tables, spec.tables);
+  EXPECT_EQ(difference(back, spec), "");
+  Spec other = spec;
+  other.tables[1].width = 4;
+  EXPECT_THAT(difference(spec, other),
+              AllOf(HasSubstr("table 1 is embedding table \"item\": 3 float64"),
+                    HasSubstr("not embedding table \"item\": 4 float64")));
+  other.tables.pop_back();
+  other.tables[1].width = 3;
+  EXPECT_EQ(difference(spec, other), "it has 3 embedding tables, not 2");
+  const auto refused = [](Spec wrong) { return message_of<UsageError>([&] { check(wrong); }); };
+  other.tables[1].name = "user";
+  EXPECT_THAT(refused(other), HasSubstr("two embedding tables are named \"user\""));
+  other.tables[1].width = 0;
+  EXPECT_THAT(refused(other), HasSubstr("width is 0"));
+  other = spec;
+  other.delay_compensation = 0.1;
+  EXPECT_THAT(refused(other), HasSubstr("delay_compensation with embedding table \"user\""));
+}
+
 TEST(Spec, TextsThatAreNoneAreErrors) {
   const std::string good = to_text(full_spec(optim::sgd()));
   for (const std::string& text :

@@ -1,0 +1,180 @@
+// Trainings with parameter servers as a user starts them, and what can happen to their processes.
+#pragma once
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/file_descriptor.h"
+#include "tutti/base/random.h"
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+
+using Words = std::vector<std::string>;
+
+inline constexpr const char* kDoodles = "examples/data/quickdraw";
+
+inline Words joined(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// `tutti train mlp` on the doodles, with one thread a replica.
+inline Words train_mlp(const Words& more) {
+  return joined({TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles, "--threads", "1"}, more);
+}
+
+/// The same with parameter servers.
+inline Words train_served(const Words& more) {
+  return joined(train_mlp({"--strategy", "parameter_server"}), more);
+}
+
+inline std::string last_part(const std::string& log) {
+  constexpr size_t kMost = 6'000;
+  return log.size() <= kMost ? log : "..." + log.substr(log.size() - kMost);
+}
+
+/// Figures of a training that must succeed.
+inline nlohmann::json figures_of(const Words& words) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  const auto result = run_command(joined(words, {"--json", file}), {}, Millis{60'000});
+  EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(words) << last_part(result.err)
+                                 << last_part(result.out);
+  return result.exit_code == 0 ? nlohmann::json::parse(get_bytes(file)) : nlohmann::json{};
+}
+
+inline std::string sha_of(const nlohmann::json& figures) {
+  return figures.is_object() ? figures.at("weights_sha256").get<std::string>() : "none";
+}
+
+/// A command that runs while the test does something to it. All it prints is kept in one log. It is
+/// killed with its process group when the test ends first; its servers and workers die with it.
+class Job {
+ public:
+  explicit Job(const Words& words, const Words& environment = {}) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe");
+    output_.reset(ends[0]);
+    const FileDescriptor theirs(ends[1]);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, theirs.get(), STDERR_FILENO);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+    Words all = joined(words, {});
+    Words variables = environment;  // the first of a name counts
+    for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
+    const int failure = posix_spawnp(&pid_, words.front().c_str(), &actions, &attributes,
+                                     pointers(all).data(), pointers(variables).data());
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failure != 0) throw std::runtime_error("cannot start " + words.front());
+  }
+  Job(const Job&) = delete;
+  ~Job() {
+    if (ended_) return;
+    kill(-pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+  /// Until `text` has been printed so many times. Throws with the log when that does not happen.
+  void wait_for(const std::string& text, int times = 1) {
+    const Deadline deadline(Millis{30'000});
+    while (count(text) < times)
+      if (!read_more(deadline))
+        throw std::runtime_error("\"" + text + "\" was not printed:\n" + last_part(log_));
+  }
+
+  /// What follows `mark` in the first line that holds it, which is waited for.
+  std::string word_after(const std::string& mark) {
+    wait_for(mark);
+    const size_t begin = log_.find(mark) + mark.size();
+    wait_for(log_.substr(0, begin));
+    const Deadline deadline(Millis{10'000});
+    while (log_.find('\n', begin) == std::string::npos)
+      if (!read_more(deadline)) throw std::runtime_error("no end of line after " + mark);
+    return log_.substr(begin, log_.find('\n', begin) - begin);
+  }
+
+  /// Of "server 0", "worker 2".
+  pid_t pid_of(const std::string& who) { return std::stoi(word_after(who + " pid ")); }
+  pid_t pid() const { return pid_; }
+  void send(const std::string& who, int signal) { kill(pid_of(who), signal); }
+
+  /// Waits for its end; returns its exit code, 128 + signal when one killed it, -1 when it hangs.
+  int end(Millis limit = Millis{30'000}) {
+    const Deadline deadline(limit);
+    while (read_more(deadline)) {
+    }
+    if (deadline.passed()) return -1;
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    ended_ = true;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+
+  const std::string& log() const { return log_; }
+  int count(const std::string& text) const {
+    int times = 0;
+    for (size_t at = log_.find(text); at != std::string::npos; at = log_.find(text, at + 1))
+      ++times;
+    return times;
+  }
+
+ private:
+  static std::vector<char*> pointers(const Words& texts) {
+    std::vector<char*> all;
+    for (const std::string& text : texts) all.push_back(const_cast<char*>(text.c_str()));
+    all.push_back(nullptr);
+    return all;
+  }
+
+  // False when all has been read, or at the deadline.
+  bool read_more(const Deadline& deadline) {
+    pollfd entry{output_.get(), POLLIN, 0};
+    if (poll(&entry, 1, static_cast<int>(deadline.left().count())) != 1) return false;
+    char bytes[4096];
+    const ssize_t got = read(output_.get(), bytes, sizeof bytes);
+    if (got > 0) log_.append(bytes, static_cast<size_t>(got));
+    return got > 0;
+  }
+
+  pid_t pid_ = -1;
+  FileDescriptor output_;
+  std::string log_;
+  bool ended_ = false;
+};
+
+/// Lets the training go on to some moment of the next third of a second.
+inline void until_some_moment(uint64_t seed) {
+  const uint64_t bits = random_key(seed, RandomPurpose::test, {});
+  std::this_thread::sleep_for(Millis{static_cast<int64_t>(uniform_double(bits) * 333)});
+}
+
+/// Figures that an ended job wrote.
+inline nlohmann::json figures_in(const std::string& file) {
+  return std::filesystem::exists(file) ? nlohmann::json::parse(get_bytes(file)) : nlohmann::json{};
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,140 @@
+// What a user can type wrongly about parameter servers, and what is answered before any training.
+#include "tests/jobs/parameter_server/served_job.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr const char* kToken =
+    "TUTTI_TOKEN="
+    "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+struct Wrong {
+  const char* name;
+  Words words;
+  std::vector<const char*> answer;
+
+  friend void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.name; }
+};
+
+class BadInput : public testing::TestWithParam<Wrong> {};
+
+TEST_P(BadInput, IsAnsweredBeforeTraining) {
+  const auto result = run_command(joined(
+      {TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles, "--max-steps", "3"}, GetParam().words));
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  for (const char* part : GetParam().answer) EXPECT_THAT(result.out + result.err, HasSubstr(part));
+  EXPECT_THAT(result.out, Not(HasSubstr("epoch")));
+  EXPECT_THAT(result.err, HasSubstr("tutti train: "));
+}
+
+const Words kServed = {"--strategy", "parameter_server", "--replicas", "2"};
+
+INSTANTIATE_TEST_SUITE_P(
+    Train, BadInput,
+    testing::Values(
+        Wrong{"negative_staleness",
+              joined(kServed, {"--staleness", "-1"}),
+              {"--staleness -1", "from 0 (synchronous) on", "inf"}},
+        Wrong{"staleness_no_number", joined(kServed, {"--staleness", "abc"}), {"--staleness abc"}},
+        Wrong{"staleness_too_long",
+              joined(kServed, {"--staleness", "99999999999999999999"}),
+              {"--staleness 99999999999999999999"}},
+        Wrong{
+            "no_servers", joined(kServed, {"--servers", "0"}), {"--servers", "got \"0\"", "1 to"}},
+        Wrong{"drop_slowest_out_of_step",
+              joined(kServed, {"--staleness", "inf", "--drop-slowest", "1"}),
+              {"staleness inf", "only synchronous steps"}},
+        Wrong{"drop_all", joined(kServed, {"--drop-slowest", "2"}), {"2", "expected 0 to 1"}},
+        Wrong{"scale_in_step", joined(kServed, {"--scale-by-staleness"}), {"never stale"}},
+        Wrong{"partition_unknown",
+              joined(kServed, {"--partition", "nonsense"}),
+              {"--partition nonsense", "fixed:4"}},
+        Wrong{"partition_no_parts",
+              joined(kServed, {"--partition", "fixed:0"}),
+              {"parts is 0", "1 or more"}},
+        Wrong{"partition_without_number",
+              joined(kServed, {"--partition", "fixed:"}),
+              {"--partition"}},
+        Wrong{"placement_unknown",
+              joined(kServed, {"--placement", "greedi"}),
+              {"did you mean \"greedy\"?"}},
+        Wrong{"reduction", joined(kServed, {"--reduction", "all_reduce"}), {"no reduction"}},
+        Wrong{"compression", joined(kServed, {"--compression", "bf16"}), {"no compression"}},
+        Wrong{"servers_of_mirrored",
+              {"--strategy", "mirrored", "--servers", "2"},
+              {"mirrored", "--servers", "parameter_server"}},
+        Wrong{"staleness_of_central_storage",
+              {"--strategy", "central_storage", "--staleness", "2"},
+              {"central_storage", "--staleness", "parameter_server"}},
+        Wrong{"reduction_of_central_storage",
+              {"--strategy", "central_storage", "--reduction", "all_reduce"},
+              {"central_storage", "use mirrored"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(ServedTraining, WithoutServersSaysWhatToType) {
+  const auto result = run_command(joined({TUTTI_PROGRAM, "run", "-n", "2"}, train_served({})));
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("without servers"),
+                                HasSubstr("tutti run --servers 1 -n 2 PROGRAM ARGS...")));
+}
+
+// Each worker runs a line of its own: $W is its number.
+CommandResult run_workers_that_differ(const std::string& line) {
+  return run_command({TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2", "sh", "-c",
+                      "W=$TUTTI_WORKER; exec " + std::string(TUTTI_PROGRAM) + " train " + line +
+                          " --data " + kDoodles + " --strategy parameter_server --max-steps 5"});
+}
+
+TEST(ServedTraining, RefusesAWorkerWithAnotherModel) {
+  const auto result = run_workers_that_differ(
+      "$([ $W = 0 ] && echo mlp || echo wide) --staleness inf --time-limit 10");
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  EXPECT_THAT(result.err,
+              ContainsRegex("worker [01] does not train what the others do: variable 0"));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("[2048, 784]"), HasSubstr("[128, 784]")));
+}
+
+TEST(ServedTraining, RefusesAWorkerWithAnotherOptimizer) {
+  for (const char* staleness : {"0", "inf"}) {
+    const auto result = run_workers_that_differ(
+        std::string("mlp --optimizer $([ $W = 0 ] && echo sgd || echo adam) --time-limit 10 "
+                    "--staleness ") +
+        staleness);
+    EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+    EXPECT_THAT(result.err,
+                ContainsRegex("worker [01] does not train what the others do: the optimizer"))
+        << staleness;
+  }
+}
+
+TEST(PsCommand, AsksForWhatItNeeds) {
+  const auto no_token = run_command({TUTTI_PROGRAM, "ps", "--view-service", "127.0.0.1:1"},
+                                    {"TUTTI_TOKEN=", "TUTTI_TOKEN_FILE="});
+  EXPECT_EQ(no_token.exit_code, 2) << no_token.out;
+  EXPECT_THAT(no_token.err, AllOf(HasSubstr("no token"), HasSubstr("TUTTI_TOKEN")));
+  const auto no_address = run_command({TUTTI_PROGRAM, "ps"}, {kToken});
+  EXPECT_EQ(no_address.exit_code, 2);
+  EXPECT_THAT(no_address.err, HasSubstr("--view-service"));
+  for (const char* wrong : {"nowhere", "127.0.0.1:0", "127.0.0.1:99999", ":17", ""}) {
+    const auto result = run_command(
+        {TUTTI_PROGRAM, "ps", "--view-service", wrong, "--time-limit", "0.3"}, {kToken});
+    EXPECT_EQ(result.exit_code, 2) << wrong << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("--view-service"), HasSubstr(wrong))) << wrong;
+  }
+}
+
+TEST(PsCommand, NamesADeadAddressAndTheTimeTried) {
+  const auto result = run_command(
+      {TUTTI_PROGRAM, "ps", "--view-service", "127.0.0.1:1", "--time-limit", "0.4"}, {kToken});
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("400 ms"), HasSubstr("refused")));
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,51 @@
+/// A job of parameter servers in one process, over real connections.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+#include "tutti/ps/client.h"
+#include "tutti/ps/server.h"
+#include "tutti/ps/view_service.h"
+
+namespace tutti::ps {
+
+/// A job whose servers are threads.
+class Job {
+ public:
+  Job(int servers, int workers, bool share_memory = true)
+      : share_memory_(share_memory),
+        credentials_{Token::random(), "test", nullptr},
+        service_({.num_servers = servers, .num_workers = workers},
+                 *Address::from_number("127.0.0.1", 0), credentials_) {
+    for (int i = 0; i < servers; ++i)
+      servers_.emplace_back([this, i] {
+        try {
+          run_server(
+              {.number = i, .view_service = where(), .threads = 2, .share_memory = share_memory_},
+              credentials_);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "server " << i << ": " << error.what();
+        }
+      });
+  }
+  ~Job() {
+    for (std::thread& server : servers_) server.join();
+  }
+
+  HostPort where() const { return {"127.0.0.1", service_.address().port()}; }
+  const Credentials& credentials() const { return credentials_; }
+  ClientOptions options(int worker) const {
+    return {.worker = worker, .view_service = where(), .share_memory = share_memory_};
+  }
+
+ private:
+  const bool share_memory_;
+  const Credentials credentials_;
+  ViewService service_;
+  std::vector<std::thread> servers_;
+};
+
+}  // namespace tutti::ps

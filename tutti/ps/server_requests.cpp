@@ -1,0 +1,139 @@
+// What workers ask of a server and may have to wait for: parameters, rows, batches.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/ps/server_state.h"
+
+namespace tutti::ps {
+namespace {
+
+using Kind = Message::Kind;
+
+constexpr int64_t kMostRowsWishes = 1'000;  // of a worker, at once
+
+Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
+
+}  // namespace
+
+void ServerState::take_wish(Hosted& hosted, const Message& request) {
+  auto& wishes = hosted.wishes[request.piece];
+  const auto [wish, fresh] = wishes.try_emplace(request.worker);
+  const bool known = !fresh && wish->second.step == request.step;
+  if (!known) wish->second = {request.step, hosted.last_index};
+  grant_wishes(hosted, request.partition);
+  // Asked again: whom does it wait for?
+  if (known && !hosted.state.may_pull(request.piece, request.step))
+    say_who(request, hosted.state.waits_for(request.piece, request.step));
+}
+
+void ServerState::take_rows_wish(Hosted& hosted, const Message& request) {
+  auto& wishes = hosted.rows_wishes;
+  const auto waiting = std::distance(wishes.lower_bound({request.worker, 0}),
+                                     wishes.lower_bound({request.worker + 1, 0}));
+  if (waiting >= kMostRowsWishes)
+    throw Mismatch(fmt::format("worker {} asks for rows while {} such requests of it wait",
+                               request.worker, waiting));
+  const auto [wish, fresh] = wishes.try_emplace({request.worker, request.sequence});
+  if (fresh)
+    wish->second = {
+        request.piece, {request.step, hosted.last_index}, hosted.state.tables().keys_of(request)};
+  grant_wishes(hosted, request.partition);
+  if (!fresh && !hosted.state.may_pull_rows(request.piece, request.step))
+    say_who(request, hosted.state.waits_for_rows(request.piece, request.step));
+}
+
+void ServerState::say_who(const Message& request, const std::vector<int>& workers) {
+  std::vector<std::string> names;
+  for (const int worker : workers)
+    names.push_back(view_.workers[worker].name.empty()
+                        ? fmt::format("worker {}, which has not come", worker)
+                        : view_.workers[worker].name);
+  const bool rows = request.kind == Kind::sparse_pull;
+  if (!rows && !host(request.partition).state.assigned()) names = {"the first values, of worker 0"};
+  send(worker_peer(request.worker), request.partition,
+       {.kind = Kind::waiting,
+        .worker = request.worker,
+        .piece = request.piece,
+        .sequence = rows ? request.sequence : 0,
+        .step = request.step,
+        .text = fmt::format("{}", fmt::join(names, "; "))});
+}
+
+// What a worker asked for on a connection that is gone; it will ask again.
+void ServerState::forget_rows(Hosted& hosted, int worker) {
+  std::erase_if(hosted.rows_wishes, [&](const auto& entry) { return entry.first.first == worker; });
+}
+
+void ServerState::take_lease(Hosted& hosted, const Message& request) {
+  const int64_t last = hosted.state.last_lease(request.worker);
+  const bool logged =
+      request.sequence <= last || std::ranges::any_of(hosted.unlogged, [&](const Message& order) {
+        return order.kind == Kind::lease && order.worker == request.worker &&
+               order.sequence == request.sequence;
+      });
+  if (!logged) {
+    submit(hosted, request);
+    return;
+  }
+  // It was here before, and its answer was lost.
+  const Message* const answer = hosted.state.last_answer(request.worker);
+  if (answer != nullptr && answer->sequence == request.sequence)
+    send(worker_peer(request.worker), request.partition, *answer);
+}
+
+void ServerState::grant_wishes(Hosted& hosted, int partition) {
+  const bool logs_pulls = hosted.state.registered() && hosted.state.spec().delay_compensation > 0;
+  std::vector<Message> granted;
+  for (auto& [piece, wishes] : hosted.wishes)
+    std::erase_if(wishes, [&](const auto& entry) {
+      const auto& [worker, wish] = entry;
+      if (wish.index > hosted.state.num_orders() || !hosted.state.may_pull(piece, wish.step))
+        return false;
+      granted.push_back({.kind = Kind::pull,
+                         .partition = partition,
+                         .worker = worker,
+                         .piece = piece,
+                         .step = wish.step});
+      return true;
+    });
+  for (Message& pull : granted)
+    if (logs_pulls)
+      submit(hosted, std::move(pull));
+    else
+      send_parameters(hosted, partition, pull.piece, pull.worker, pull.step);
+  grant_rows(hosted, partition);
+}
+
+void ServerState::grant_rows(Hosted& hosted, int partition) {
+  std::erase_if(hosted.rows_wishes, [&](const auto& entry) {
+    const auto& [asked, wish] = entry;
+    const PartitionState& state = hosted.state;
+    if (wish.when.index > state.num_orders() || !state.may_pull_rows(wish.table, wish.when.step))
+      return false;
+    send(worker_peer(asked.first), partition,
+         {.kind = Kind::rows,
+          .worker = asked.first,
+          .piece = wish.table,
+          .sequence = asked.second,
+          .step = wish.when.step,
+          .version = state.tables().version(wish.table),
+          .payload = state.tables().rows(wish.table, wish.keys)});
+    return true;
+  });
+}
+
+void ServerState::send_parameters(const Hosted& hosted, int partition, int piece, int worker,
+                                  int64_t step) {
+  auto [values, version] = hosted.state.values_for(worker, piece);
+  send(worker_peer(worker), partition,
+       {.kind = Kind::parameters,
+        .worker = worker,
+        .piece = piece,
+        .step = step,
+        .version = version,
+        .payload = std::move(values)});
+}
+
+}  // namespace tutti::ps
