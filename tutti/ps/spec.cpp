@@ -328,9 +328,11 @@ std::string difference(const Spec& mine, const Spec& other) {
   if (mine.tables != other.tables) return table_difference(mine, other);
   json a = to_json(mine);
   json b = to_json(other);
-  for (const auto& [field, value] : a["optimizer"].items())
-    if (b["optimizer"].value(field, json()) != value)
-      return fmt::format("the optimizer has {} {}, not {}", field, value.dump(),
+  std::vector<std::string> fields = {"name"};  // before what rules of other names do not have
+  for (const auto& [field, value] : a["optimizer"].items()) fields.push_back(field);
+  for (const std::string& field : fields)
+    if (b["optimizer"].value(field, json()) != a["optimizer"][field])
+      return fmt::format("the optimizer has {} {}, not {}", field, a["optimizer"][field].dump(),
                          b["optimizer"].value(field, json()).dump());
   for (const char* later : {"optimizer", "variables", "pieces"}) {
     a.erase(later);

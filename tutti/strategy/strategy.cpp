@@ -116,11 +116,12 @@ void check_options(const StrategyOptions& options) {
   if (options.table != built_in_table() && options.kind != "multi_worker")
     throw UsageError(fmt::format(
         "a table of algorithms was given; strategy {} sends nothing between hosts", options.kind));
-  if (options.kind == "central_storage" && (options.reduction != "fused" || options.make_reduction))
+  if (options.kind == "central_storage" &&
+      (options.reduction != "fused" || options.make_reduction || options.compression.on()))
     throw UsageError(fmt::format(
         "strategy central_storage keeps one copy of the parameters, which the fused step updates; "
-        "reduction {} keeps one a replica: use mirrored",
-        options.reduction));
+        "reduction {} with compression {} keeps one a replica: use mirrored",
+        options.reduction, describe(options.compression)));
   if (options.kind == "parameter_server" &&
       (options.reduction != "fused" || options.make_reduction || options.compression.on()))
     throw UsageError(

@@ -103,7 +103,9 @@ TEST(Cursor, EveryBatchIsTrainedWhoeverLeaves) {
       for (const auto& [worker, lease] : answers_of(cursor)) {
         has[worker] = lease.batch;
         over |= lease.batch < 0;
-        if (lease.batch < 0) EXPECT_EQ(lease.sums.at(1), kBatches);
+        if (lease.batch < 0) {
+          EXPECT_EQ(lease.sums.at(1), kBatches);
+        }
       }
       const int worker = static_cast<int>(random.below(4));
       if (random.below(20) == 0 && lost < 3) {
