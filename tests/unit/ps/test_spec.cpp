@@ -111,7 +111,7 @@ TEST(Spec, DifferencesNameBothSides) {
             R"(variable 0 is "a" float64 [3, 5], not "a" float32 [3, 5])"},
            {[](Spec& s) { s.variables.pop_back(); }, "it has 1 variables, not 2"},
            {[](Spec& s) { s.rule = optim::sgd(); },
-            R"(the optimizer has learning_rate 0.01, not 0.001)"},
+            R"(the optimizer has name "sgd", not "adam")"},
            {[](Spec& s) { s.rule = optim::adamw({.weight_decay = 0}); },
             R"(the optimizer has name "adamw", not "adam")"},
            {[](Spec& s) { s.staleness = Staleness::unbounded(); },
