@@ -63,7 +63,7 @@ TEST(Train, BadInputIsAnsweredBeforeTraining) {
       {{"--data", kData}, {"MODEL"}},
       {{"mlp"}, {"--data"}},
       {{"mlp", "--data", kData, "--strategy", "mirored"}, {"did you mean \"mirrored\"?"}},
-      {{"mlp", "--data", kData, "--strategy", "parameter_server"}, {"not in this version"}},
+      {{"mlp", "--data", kData, "--strategy", "tpu"}, {"not in this version"}},
       {{"mlp", "--data", kData, "--optimizer", "adan"}, {"did you mean \"adam\"?"}},
       {{"mlp", "--data", kData, "--replicas", "0"}, {"--replicas", "got \"0\"", "1 to 4096"}},
       {{"mlp", "--data", kData, "--replicas", "-2"}, {"--replicas", "got \"-2\""}},
