@@ -123,6 +123,7 @@ class Measurement {
                                   .step = number,
                                   .first_row = batch ? batch->first_row(replica) : 0});
     const auto read = Clock::now();
+    optimizer_.prepare(replica);
     auto computed = read;
     const auto global = static_cast<double>(batch ? batch->global_size() : flags_.job.global_batch);
     double sum = 0;
@@ -203,20 +204,31 @@ void pin_to_own_cores(int worker, int num_workers, int threads) {
     throw Error(fmt::format("worker {}: cannot be pinned: {}", worker, errno_words(errno)));
 }
 
-// One worker among several that never talk, but to begin together and to add up at the end.
-StepFigures measure_alone(const StepFlags& flags, StrategyOptions options, const nn::Graph& graph,
-                          const data::Dataset& train) {
-  Group all = join(options.time_limit);
-  const int workers = all.size();
+// Never to talk to the others.
+StrategyOptions alone(const StepFlags& flags, StrategyOptions options, int worker, int workers) {
   const int threads = flags.job.threads ? static_cast<int>(*flags.job.threads)
                                         : std::max(1, host_facts().usable_cores / workers);
-  pin_to_own_cores(all.rank(), workers, threads);
-  StepFlags mine = flags;
-  mine.job.global_batch = flags.job.global_batch / workers;
+  pin_to_own_cores(worker, workers, threads);
   options.kind = "one_device";
   options.replicas = 1;
   options.threads_per_replica = threads;
-  Strategy strategy(options);
+  return options;
+}
+
+bool in_step(const StepFlags& flags, const StrategyOptions& options) {
+  if (flags.job.strategy == "parameter_server") return options.served.staleness.synchronous();
+  return flags.job.strategy != "independent";
+}
+
+// One worker among several that begin together and add up at the end; each step is its own.
+StepFigures measure_out_of_step(const StepFlags& flags, const StrategyOptions& options,
+                                const nn::Graph& graph, const data::Dataset& train) {
+  Group all = join(options.time_limit);
+  const int workers = all.size();
+  StepFlags mine = flags;
+  mine.job.global_batch = flags.job.global_batch / workers;
+  const bool served = flags.job.strategy == "parameter_server";
+  Strategy strategy(served ? options : alone(flags, options, all.rank(), workers));
   all.barrier(options.time_limit);
   StepFigures figures = measure_steps(mine, strategy, graph, train);
   double totals[] = {figures.images_per_second, figures.loss / workers};
@@ -268,6 +280,11 @@ StepFigures measure_steps(const StepFlags& flags, Strategy strategy, const nn::G
 int bench_step(const StepFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   const StrategyOptions options = strategy_options(flags.job);
+  if (flags.unfused && (options.kind == "parameter_server" || options.kind == "central_storage"))
+    throw UsageError(
+        fmt::format("--unfused: strategy {} keeps one storage of the parameters, no replica "
+                    "updates its own; expected one_device, mirrored or multi_worker",
+                    options.kind));
   const auto train = data::quickdraw(flags.job.data, {.split = "train"});
   check_batch(flags.job, train);
   const nn::Graph graph = model_for(flags.job, train);
@@ -275,8 +292,8 @@ int bench_step(const StepFlags& flags) {
   if (starts_workers(flags.job))
     return run_as_workers("bench step", flags.job, num_workers_of(flags.job));
 
-  if (flags.job.strategy == "independent") {
-    const StepFigures figures = measure_alone(flags, options, graph, train);
+  if (!in_step(flags, options)) {
+    const StepFigures figures = measure_out_of_step(flags, options, graph, train);
     const auto worker = job_of_this_process();
     if (worker->worker == 0) report(flags, worker->num_workers, figures);
     return 0;

@@ -174,10 +174,11 @@ struct Optimizer::State final : WorldMember {
 namespace {
 
 ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options) {
-  if (strategy.kind() == "parameter_server")
-    throw UsageError(
-        "strategy parameter_server: the servers update by tutti's own rules (optim::adam() and so "
-        "on); a torch optimizer cannot run there");
+  if (strategy.kind() == "parameter_server" || strategy.kind() == "central_storage")
+    throw UsageError(fmt::format(
+        "strategy {} keeps one storage of the parameters, which tutti's own rules update "
+        "(optim::adam() and so on); a torch optimizer updates a copy a replica: use mirrored",
+        strategy.kind()));
   const ReplicatedOptions chosen = detail::replicated_options(strategy.options());
   if (!options.compression.on()) options.compression = chosen.compression;
   if (!options.reduction) options.reduction = chosen.reduction;

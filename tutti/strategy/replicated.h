@@ -111,11 +111,11 @@ class Optimizer {
   /// Takes part in the step with weight zero: for a replica without samples.
   void abstain(ReplicaContext& replica);
 
-  /// Takes effect with the next update; between runs, the same on every worker.
   /// Where workers are not in step: gets the newest parameters for the next forward of this
   /// replica. run() begins with it; only whoever makes several steps in one run() needs to call it.
   void prepare(ReplicaContext& replica);
 
+  /// Takes effect with the next update; between runs, the same on every worker.
   void set_learning_rate(double learning_rate);
   double learning_rate() const;
   int64_t version() const;  ///< updates applied so far

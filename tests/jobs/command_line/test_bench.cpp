@@ -33,8 +33,15 @@ std::vector<json> lines_of(const std::filesystem::path& file) {
 }
 
 TEST(BenchSmoke, StepUnderEachStrategy) {
-  for (const std::string strategy : {"one_device", "mirrored", "multi_worker", "independent"})
+  for (const Words& how : std::vector<Words>{{"one_device"},
+                                             {"mirrored"},
+                                             {"central_storage"},
+                                             {"multi_worker"},
+                                             {"independent"},
+                                             {"parameter_server"},
+                                             {"parameter_server", "--staleness", "inf"}})
     for (const bool preload : {false, true}) {
+      const std::string& strategy = how[0];
       const TempFolder folder;
       Words words = {"step",
                      "--model",
@@ -54,6 +61,7 @@ TEST(BenchSmoke, StepUnderEachStrategy) {
                      "--json",
                      folder / "f.json"};
       if (preload) words.push_back("--preload");
+      words.insert(words.end(), how.begin() + 1, how.end());
       const auto result = bench(words);
       ASSERT_EQ(result.exit_code, 0) << strategy << result.err;
       const auto lines = lines_of(folder / "f.json");
@@ -102,6 +110,8 @@ TEST(BenchSmoke, StepGivesTheSameLossUnderEachStrategy) {
     EXPECT_EQ(loss("mirrored", unfused), expected);
     EXPECT_EQ(loss("multi_worker", unfused), expected);
   }
+  EXPECT_EQ(loss("central_storage", false), expected);
+  EXPECT_EQ(loss("parameter_server", false), expected);
 }
 
 TEST(BenchSmoke, StepTellsWhatACompressionSends) {
@@ -387,6 +397,8 @@ TEST(Bench, BadInputIsAnsweredBeforeWork) {
       {{"step", "--model", "resnet18", "--data", kData, "--strategy", "independent", "--replicas",
         "2", "--batch-size", "2"},
        "batch size of 4"},
+      {{"step", "--model", "mlp", "--data", kData, "--strategy", "parameter_server", "--unfused"},
+       "--unfused"},
   };
   for (const auto& c : cases) {
     const auto result = bench(c.words);

@@ -76,6 +76,10 @@ TEST(CentralStorage, RefusesWhatKeepsACopyAReplica) {
   StrategyOptions compressing = options_of("central_storage", 2);
   compressing.compression = compression_from("bf16");
   EXPECT_THROW(Strategy{compressing}, UsageError);
+  Strategy strategy(options_of("central_storage", 2));
+  Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
+  EXPECT_THAT(message_of<UsageError>([&] { torch_sgd(net); }),
+              AllOf(HasSubstr("central_storage"), HasSubstr("torch optimizer")));
 }
 
 // A job of this one worker, whose servers are threads. The environment is as `tutti run` sets it.
