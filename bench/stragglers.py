@@ -12,6 +12,7 @@ between all ways; medians are printed. Runs take a few minutes.
 import argparse
 import csv
 import json
+import math
 import pathlib
 import statistics
 import subprocess
@@ -50,12 +51,20 @@ def curve(history):
     return points
 
 
+def round_numbers(low, high):
+    """Four to ten multiples of 1, 2 or 5 times a power of ten, for an axis."""
+    power = 10 ** math.floor(math.log10(high - low))
+    step = next(s for s in (power / 5, power / 2, power, 2 * power) if (high - low) / s <= 8)
+    first = math.ceil(low / step)
+    return [round(i * step, 10) for i in range(first, math.floor(high / step) + 1)]
+
+
 def svg(curves, title):
     """Lines of loss (y) against seconds (x), one a way."""
     width, height, left, bottom = 640, 360, 60, 50
     xs = [x for points in curves.values() for x, _ in points]
     ys = [y for points in curves.values() for _, y in points]
-    top_x, low, high = max(xs), min(ys) * 0.95, max(ys) * 1.03
+    top_x, low, high = max(xs), min(ys) * 0.9, max(ys) * 1.03
     place_x = lambda x: left + x / top_x * (width - left - 120)
     place_y = lambda y: height - bottom - (y - low) / (high - low) * (height - bottom - 40)
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -68,10 +77,10 @@ def svg(curves, title):
              f'<text x="{width / 2 - 80}" y="{height - 12}">seconds of training</text>',
              f'<text x="14" y="{height / 2}" transform="rotate(-90 14 {height / 2})">'
              f'training loss</text>']
-    for i in range(5):
-        x, y = top_x * i / 4, low + (high - low) * i / 4
-        parts.append(f'<text x="{place_x(x) - 8:.1f}" y="{height - bottom + 16}">{x:.1f}</text>')
-        parts.append(f'<text x="{left - 34}" y="{place_y(y) + 4:.1f}">{y:.2f}</text>')
+    for x in round_numbers(0, top_x):
+        parts.append(f'<text x="{place_x(x) - 8:.1f}" y="{height - bottom + 16}">{x:g}</text>')
+    for y in round_numbers(low, high):
+        parts.append(f'<text x="{left - 34}" y="{place_y(y) + 4:.1f}">{y:g}</text>')
     for way, points in curves.items():
         line = " ".join(f"{place_x(x):.1f},{place_y(y):.1f}" for x, y in points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[way]}" '
