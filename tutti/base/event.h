@@ -66,4 +66,23 @@ inline void emit(std::string_view name, std::initializer_list<Field> fields = {}
     detail::deliver(name, {fields.begin(), fields.size()});
 }
 
+/// A piece of work: emits its name when it is over, with `field` and how long it took, "us".
+class TimedEvent {
+ public:
+  TimedEvent(std::string_view name, Field field)
+      : name_(name), field_(field), began_(events_wanted() ? Clock::now() : TimePoint{}) {}
+  ~TimedEvent() {
+    if (began_ != TimePoint{})
+      emit(name_,
+           {field_,
+            {"us", std::chrono::duration<double, std::micro>(Clock::now() - began_).count()}});
+  }
+  TimedEvent(const TimedEvent&) = delete;
+
+ private:
+  const std::string_view name_;
+  const Field field_;
+  const TimePoint began_;  // zero: nobody listened
+};
+
 }  // namespace tutti

@@ -1,0 +1,113 @@
+#include "tutti/observe/trace.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/log.h"
+
+namespace tutti {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json json_of(const Field::Value& value) {
+  return std::visit([](const auto& known) { return ordered_json(known); }, value);
+}
+
+std::filesystem::path file_of_worker(std::filesystem::path file, int worker) {
+  if (worker == 0) return file;
+  const std::string name =
+      fmt::format("{}.{}{}", file.stem().string(), worker, file.extension().string());
+  return file.replace_filename(name);
+}
+
+}  // namespace
+
+Trace::Trace(int process, std::string name) : process_(process), name_(std::move(name)) {}
+
+void Trace::on_event(const Event& event) noexcept {
+  try {
+    keep(event);
+  } catch (const std::exception&) {
+    const std::lock_guard lock(mutex_);
+    ++left_out_;
+  }
+}
+
+void Trace::keep(const Event& event) {
+  using Micro = std::chrono::duration<double, std::micro>;
+  Entry entry{.begin_us = Micro(event.when.time_since_epoch()).count(),
+              .name = std::string(event.name)};
+  ordered_json arguments = ordered_json::object();
+  for (const Field& field : event.fields) {
+    if (field.name != "us") {
+      arguments[std::string(field.name)] = json_of(field.value);
+    } else if (const auto* const us = std::get_if<double>(&field.value)) {
+      entry.length_us = *us;
+      entry.begin_us -= *us;
+    }
+  }
+  entry.arguments = arguments.dump();
+  const std::lock_guard lock(mutex_);
+  if (entries_.size() == kMostEvents) {
+    ++left_out_;
+    return;
+  }
+  entry.thread = threads_.try_emplace(gettid(), static_cast<int>(threads_.size())).first->second;
+  entries_.push_back(std::move(entry));
+}
+
+std::string Trace::json() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<const Entry*> sorted;
+  for (const Entry& entry : entries_) sorted.push_back(&entry);
+  std::ranges::stable_sort(sorted, {}, &Entry::begin_us);
+  std::string text = fmt::format(
+      "{{\"displayTimeUnit\":\"ms\",\"leftOut\":{},\"traceEvents\":[\n"
+      "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"tid\":0,\"args\":{{\"name\":{}}}}}",
+      left_out_, process_, ordered_json(name_).dump());
+  for (const Entry* const entry : sorted) {
+    const std::string length = entry->length_us < 0
+                                   ? R"("ph":"i","s":"t")"
+                                   : fmt::format(R"("ph":"X","dur":{:.3f})", entry->length_us);
+    text += fmt::format(",\n{{\"name\":{},{},\"ts\":{:.3f},\"pid\":{},\"tid\":{},\"args\":{}}}",
+                        ordered_json(entry->name).dump(), length, entry->begin_us, process_,
+                        entry->thread, entry->arguments);
+  }
+  return text + "\n]}\n";
+}
+
+std::shared_ptr<void> start_trace(const std::filesystem::path& file, int worker) {
+  const std::filesystem::path own = file_of_worker(file, worker);
+  require_writable(own, "trace");
+  auto trace = std::make_shared<Trace>(worker, fmt::format("worker {}", worker));
+  add_sink(trace);
+  return {trace.get(), [trace, own](void*) {
+            remove_sink(trace);
+            try {
+              write_file_atomically(own, trace->json());
+            } catch (const Error& error) {
+              log(LogLevel::error, "the trace is lost: {}", error.what());
+            }
+          }};
+}
+
+std::shared_ptr<void> trace_by_environment(int worker) {
+  static std::mutex mutex;
+  static std::weak_ptr<void> running;
+  const char* const file = std::getenv(kTraceVariable);
+  if (file == nullptr || *file == 0) return nullptr;
+  const std::lock_guard lock(mutex);
+  auto trace = running.lock();
+  if (!trace) running = trace = start_trace(file, worker);
+  return trace;
+}
+
+}  // namespace tutti

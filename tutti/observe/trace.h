@@ -1,0 +1,61 @@
+/// Trace: what happened when in this process, as a file for chrome://tracing or Perfetto.
+///
+/// A sink of all events (event.h). One with a field "us" is drawn as a bar of that length which
+/// ends when it was emitted, others as marks; each thread has its row. The format: "Trace Event
+/// Format" of Chrome, JSON object form.
+/// Thread rule: as Sink.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "tutti/base/event.h"
+
+namespace tutti {
+
+class Trace final : public Sink {
+ public:
+  /// What is kept; later events are counted and left out, so that memory is bounded.
+  static constexpr size_t kMostEvents = 1'000'000;
+
+  /// `process` is the number under which its rows stand (a worker's), `name` what people read.
+  Trace(int process, std::string name);
+
+  void on_event(const Event& event) noexcept override;
+
+  /// The events so far, by the time at which they began.
+  std::string json() const;
+
+ private:
+  struct Entry {
+    double begin_us = 0;    // since the clock's own beginning: one for all processes of a host
+    double length_us = -1;  // < 0: a mark
+    int thread = 0;
+    std::string name;
+    std::string arguments;  // a JSON object
+  };
+  void keep(const Event& event);
+
+  const int process_;
+  const std::string name_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::vector<Entry> entries_;
+  std::map<int, int> threads_;  // of the system: rows, from 0 on in order of appearance
+  int64_t left_out_ = 0;
+};
+
+/// Traces this process from now on; the file is written when the last copy of the result goes.
+/// Worker 0 writes `file`, worker 3 `file` with ".3" before its extension. Throws UsageError when
+/// the file cannot be made. What cannot be written at the end is logged.
+std::shared_ptr<void> start_trace(const std::filesystem::path& file, int worker);
+
+/// The same with the file of TUTTI_TRACE; null without it. All callers of one process share one.
+std::shared_ptr<void> trace_by_environment(int worker);
+
+inline constexpr const char* kTraceVariable = "TUTTI_TRACE";
+
+}  // namespace tutti
