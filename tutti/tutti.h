@@ -27,6 +27,7 @@
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/sync/before_use.h"
 #include "tutti/sync/distributed_optimizer.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model.h"

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "tutti/base/check.h"
+#include "tutti/sync/before_use.h"
 
 namespace tutti {
 namespace {
@@ -54,6 +55,7 @@ MemorySpan span_of(const at::Tensor& tensor) {
   Place place;
   if (!tensor.device().is_cpu())
     place = {Place::Kind::cuda, static_cast<int16_t>(tensor.device().index()), {}};
+  require_ready(tensor);
   return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor.scalar_type()), place};
 }
 
