@@ -22,8 +22,8 @@
 #include "tutti/cluster/join.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
+#include "tutti/observe/trace.h"
 #include "tutti/ps/client.h"
-#include "tutti/strategy/worlds.h"
 #include "tutti/train/model.h"
 
 namespace tutti::cli {
@@ -40,6 +40,7 @@ struct TrainFlags {
   std::string json;
   std::string nan = "stop";
   std::string slow_worker;
+  std::string trace;
 };
 
 // All that is settled before the first step.
@@ -98,6 +99,7 @@ std::filesystem::path history_file(const TrainFlags& flags) {
 
 void check_outputs(const TrainFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
+  if (!flags.trace.empty()) require_writable(flags.trace, "--trace");
   if (flags.out.empty()) return;
   std::error_code failure;
   std::filesystem::create_directories(flags.out, failure);
@@ -114,7 +116,6 @@ Plan make_plan(const TrainFlags& flags) {
   auto test = data::quickdraw(flags.job.data, {.split = "test"});
   check_batch(flags.job, train);
   nn::Graph graph = model_for(flags.job, train);
-  check_placement(flags.job, graph);
   const int64_t steps = flags.max_steps > 0 ? flags.max_steps : train.num_samples();
   check_batch_norm(flags.job, graph, train, steps);
   check_outputs(flags);
@@ -150,7 +151,7 @@ void add_served(nlohmann::ordered_json& json, const TrainFlags& flags,
   const ps::StalenessHistogram& staleness = served.counts.staleness;
   nlohmann::ordered_json bins = nlohmann::ordered_json::object();
   for (const auto& [steps, updates] : staleness.bins()) bins[std::to_string(steps)] = updates;
-  json["servers"] = detail::served_place().num_servers;
+  json["servers"] = flags.job.served.num_servers();
   json["staleness"] = flags.job.served.staleness;
   json["updates"] = served.counts.updates;
   json["dropped"] = served.counts.dropped;
@@ -207,6 +208,9 @@ void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const 
 // Collective over workers; worker 0 writes and prints.
 int train_here(const TrainFlags& flags, const Plan& plan) {
   install_stop_handler();
+  const auto job = job_of_this_process();
+  const auto trace =
+      flags.trace.empty() ? nullptr : start_trace(flags.trace, job ? job->worker : 0);
   Strategy strategy(plan.strategy);
   const bool speaks = strategy.world().chief;
   Model model(strategy, [&plan] { return plan.graph; });
@@ -265,6 +269,11 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(some_name())
       ->type_name("DIR");
   command->add_option("--json", flags->json, "File for the figures of this training")
+      ->check(some_name())
+      ->type_name("FILE");
+  command
+      ->add_option("--trace", flags->trace,
+                   "File that says what happened when, for chrome://tracing or Perfetto")
       ->check(some_name())
       ->type_name("FILE");
   command->add_option("--nan", flags->nan, "What to do when the loss is no number: stop or ignore")

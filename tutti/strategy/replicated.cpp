@@ -2,6 +2,7 @@
 
 #include <torch/torch.h>
 
+#include "tutti/base/event.h"
 #include "tutti/ps/client.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/sync/tensors.h"
@@ -160,6 +161,8 @@ struct Optimizer::State final : WorldMember {
   void prepare(int local) override {
     updater->prepare(local, Deadline(modules.strategy().world().time_limit));
   }
+  void complete(int) override { updater->complete(); }
+  void rethrow_failure() override { updater->rethrow_failure(); }
 
   void rebind(const World& world) override {
     updater->rebind(world, named());
@@ -225,7 +228,10 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
                     "average_loss(per_sample, global_batch_size)",
                     loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
   state_->updater->begin(replica.local_rank());
-  if (loss.requires_grad()) loss.backward();
+  if (loss.requires_grad()) {
+    const TimedEvent backward("sync.backward", {"replica", int64_t{replica.rank()}});
+    loss.backward();
+  }
   update(replica, 1.0);
 }
 
@@ -242,6 +248,7 @@ void Optimizer::update(ReplicaContext& replica, double weight) {
   gradients.clear();
   for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
   const Millis limit = state_->modules.strategy().world().time_limit;
+  const TimedEvent exchanged("sync.exchange", {"replica", int64_t{replica.rank()}});
   const int64_t version = updater.push(local, gradients, weight);
   updater.acquire(local, version, Deadline(limit));
   gradients.clear();

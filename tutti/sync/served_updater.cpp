@@ -2,7 +2,7 @@
 // backward makes them, and pushed; parameters come back piece by piece.
 //
 // One storage holds the parameters of all local replicas. It is written only when all of them have
-// pushed, since until then one may still read it.
+// pushed, since until then one may still read it; and each piece not before an operator needs it.
 
 #include <torch/torch.h>
 
@@ -13,11 +13,13 @@
 
 #include "tutti/base/array.h"
 #include "tutti/base/check.h"
+#include "tutti/base/event.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/partial_sums.h"
+#include "tutti/sync/before_use.h"
 #include "tutti/sync/gradients.h"
 #include "tutti/sync/updater.h"
 
@@ -85,6 +87,8 @@ class ServedUpdater final : public Updater {
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
   void prepare(int replica, const Deadline& deadline) override;
+  void complete() override;
+  void rethrow_failure() const override { late_->rethrow_failure(); }
   void refresh() override;
 
   int64_t version() const override { return step_; }
@@ -93,7 +97,7 @@ class ServedUpdater final : public Updater {
     learning_rate_ = learning_rate;
   }
   double learning_rate() const override { return learning_rate_; }
-  void require_whole() const override {}
+  void require_whole() const override { late_->rethrow_failure(); }
   int64_t wire_bytes_per_step() const override { return layout_.trained_bytes(); }
   const std::vector<at::Tensor>& parameters(int replica) const override {
     return lanes_.at(replica).parameters;
@@ -119,15 +123,22 @@ class ServedUpdater final : public Updater {
   void find_pieces();
   void connect();
   ps::Bytes initial(int piece) const;
+  // Where a segment lies in the storage.
+  std::byte* at(const ps::Segment& segment, const ps::Piece& piece) const {
+    return static_cast<std::byte*>(values_.data()) + layout_.slots[segment.variable].offset_bytes +
+           segment.begin * size_of(piece.dtype);
+  }
   void hand_in(int replica, int parameter, const at::Tensor& gradient);
+  void require_was_read(int parameter) const;
   void push_piece(int piece);
   void acquire_all(int64_t step);
   void copy_piece(int piece, int64_t step, const Deadline& deadline);
   int num_pieces() const { return static_cast<int>(spec_.pieces.size()); }
+  void fill(int piece);
   void take(int replica, int64_t at_least, const Deadline& deadline);
-  void wait_until(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
-                  const std::function<bool()>& done);
-  int64_t next_step(int64_t asked_for) const;
+  void wait_for_push_of_all(std::unique_lock<std::mutex>& lock, int64_t at_least,
+                            const Deadline& deadline);
+  void go_on_where_others_are();
   void finish_step();
 
   const World world_;
@@ -145,10 +156,9 @@ class ServedUpdater final : public Updater {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   int pushed_ = 0;
-  int left_ = 0;         // pieces that are still to be copied
-  int next_piece_ = 0;   // to be copied
-  bool failed_ = false;  // one replica's acquire() threw
+  bool failed_ = false;  // parameters did not come
   std::unique_ptr<ps::Client> client_;
+  std::unique_ptr<detail::BeforeUse> late_;  // parameters of step_; its parts are pieces
 };
 
 void ServedUpdater::place_values(std::vector<NamedTensors>& replicas) {
@@ -188,6 +198,15 @@ void ServedUpdater::find_pieces() {
         pieces_of_[segment.variable].push_back(piece);
   missing_ = std::make_unique<std::atomic<int>[]>(spec_.pieces.size());
   finish_step();
+  std::vector<detail::BeforeUse::Range> ranges;
+  for (int number = 0; number < num_pieces(); ++number)
+    for (const ps::Segment& segment : spec_.pieces[number].segments) {
+      const std::byte* const begin = at(segment, spec_.pieces[number]);
+      const int64_t bytes = segment.count() * size_of(spec_.pieces[number].dtype);
+      ranges.push_back({begin, begin + bytes, number});
+    }
+  late_ = std::make_unique<detail::BeforeUse>(std::move(ranges), num_pieces(),
+                                              [this](int piece) { fill(piece); });
 }
 
 void ServedUpdater::connect() {
@@ -202,12 +221,9 @@ void ServedUpdater::connect() {
 ps::Bytes ServedUpdater::initial(int number) const {
   const ps::Piece& piece = spec_.pieces[number];
   std::vector<std::byte> bytes(piece.num_bytes);
-  for (const ps::Segment& segment : piece.segments) {
-    const int64_t width = size_of(piece.dtype);
-    const auto* from = static_cast<const std::byte*>(values_.data()) +
-                       layout_.slots[segment.variable].offset_bytes + segment.begin * width;
-    std::memcpy(bytes.data() + segment.offset_bytes, from, segment.count() * width);
-  }
+  for (const ps::Segment& segment : piece.segments)
+    std::memcpy(bytes.data() + segment.offset_bytes, at(segment, piece),
+                segment.count() * size_of(piece.dtype));
   return ps::Bytes::copy_of(bytes);
 }
 
@@ -229,10 +245,23 @@ void ServedUpdater::hand_in(int replica, int parameter, const at::Tensor& gradie
   lane.ready[parameter] = 1;
   if (gradient.defined()) {
     detail::check_gradient(slot, gradient);
+    require_was_read(parameter);
     lane.gradients[parameter] = gradient.contiguous();
   }
   for (const int piece : pieces_of_[parameter])
     if (missing_[piece].fetch_sub(1, std::memory_order_acq_rel) == 1) push_piece(piece);
+}
+
+// Before use is before an operator's; code that reads memory by itself has computed on old values.
+void ServedUpdater::require_was_read(int parameter) const {
+  for (const int piece : pieces_of_[parameter]) {
+    if (late_->ready(piece)) continue;
+    late_->rethrow_failure();
+    throw UsageError(
+        fmt::format("parameter \"{}\" has a gradient, but no operator has read it since it was "
+                    "updated: code that reads its memory by itself calls require_ready() first",
+                    layout_.slots[parameter].name));
+  }
 }
 
 int64_t ServedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
@@ -242,12 +271,14 @@ int64_t ServedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
         fmt::format("replica {} took part twice in one step; call minimize() or abstain() once a "
                     "step on each replica",
                     world_.first_rank + replica));
+  // What was not used is still on its way, and is not needed any more; the next is.
+  complete();
   lane.armed = false;
   for (size_t i = 0; i < lane.parameters.size(); ++i)
     if (lane.ready[i] == 0)
       hand_in(replica, static_cast<int>(i), weight != 0 ? gradients[i] : at::Tensor());
-  lane.pushed = true;
   const std::lock_guard lock(mutex_);
+  lane.pushed = true;
   if (++pushed_ == world_.local) changed_.notify_all();
   return step_ + 1;
 }
@@ -288,6 +319,7 @@ void ServedUpdater::push_piece(int number) {
 // First those that the last push has asked for.
 void ServedUpdater::refresh() {
   prepare(0, Deadline(world_.time_limit));
+  complete();
   acquire_all(step_);
 }
 
@@ -300,14 +332,24 @@ void ServedUpdater::acquire_all(int64_t step) {
 void ServedUpdater::copy_piece(int number, int64_t step, const Deadline& deadline) {
   const ps::Piece& piece = spec_.pieces[number];
   client_->fetch(number, step, deadline, [&](const ps::Bytes& values) {
-    for (const ps::Segment& segment : piece.segments) {
-      const int64_t width = size_of(piece.dtype);
-      auto* const to = static_cast<std::byte*>(values_.data()) +
-                       layout_.slots[segment.variable].offset_bytes + segment.begin * width;
-      std::memcpy(to, values.span.data() + segment.offset_bytes, segment.count() * width);
-    }
+    for (const ps::Segment& segment : piece.segments)
+      std::memcpy(at(segment, piece), values.span.data() + segment.offset_bytes,
+                  segment.count() * size_of(piece.dtype));
   });
 }
+
+void ServedUpdater::fill(int piece) {
+  try {
+    copy_piece(piece, step_, Deadline(world_.time_limit));
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failed_ = true;
+    changed_.notify_all();
+    throw;
+  }
+}
+
+void ServedUpdater::complete() { late_->require_all(); }
 
 void ServedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
   if (spec_.staleness.synchronous()) take(replica, at_least, deadline);
@@ -315,50 +357,47 @@ void ServedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
 
 void ServedUpdater::prepare(int replica, const Deadline& deadline) {
   if (!spec_.staleness.synchronous()) take(replica, step_ + 1, deadline);
+  late_->watch();
 }
 
-// Local replicas share the copying, once all have pushed.
+// Once all local replicas have pushed, the storage is to be written; what has come already is
+// written here, by all of them, the rest before its use.
 void ServedUpdater::take(int replica, int64_t at_least, const Deadline& deadline) {
-  if (!lanes_.at(replica).pushed || (world_.in_turn() && replica + 1 < world_.local)) return;
-  std::unique_lock lock(mutex_);
-  wait_until(lock, deadline, [&] { return pushed_ == world_.local || step_ >= at_least; });
-  try {
-    while (step_ < at_least && next_piece_ < num_pieces()) {
-      const int piece = next_piece_++;
-      lock.unlock();
-      copy_piece(piece, at_least, deadline);
-      lock.lock();
-      --left_;
+  if (world_.in_turn() && replica + 1 < world_.local) return;
+  {
+    std::unique_lock lock(mutex_);
+    // Another one may have begun the step for this one, too.
+    if (lanes_.at(replica).pushed) wait_for_push_of_all(lock, at_least, deadline);
+    if (lanes_.at(replica).pushed && step_ < at_least) {
+      finish_step();
+      step_ = at_least;
+      late_->expect();
+      changed_.notify_all();
     }
-  } catch (...) {
-    if (!lock.owns_lock()) lock.lock();
-    failed_ = true;
-    changed_.notify_all();
-    throw;
   }
-  if (left_ == 0 && step_ < at_least) {
-    finish_step();
-    step_ = next_step(at_least);
-    changed_.notify_all();
-  }
-  wait_until(lock, deadline, [&] { return step_ >= at_least; });
+  if (spec_.drop_slowest > 0) return go_on_where_others_are();
+  for (int piece = 0; piece < num_pieces(); ++piece)
+    if (!late_->ready(piece) && client_->arrived(piece, step_)) late_->require(piece);
+  late_->watch();
 }
 
-// Whoever came too late goes on where the others are.
-int64_t ServedUpdater::next_step(int64_t asked_for) const {
-  if (spec_.drop_slowest == 0) return asked_for;
+// Whoever came too late for a round; only the parameters tell.
+void ServedUpdater::go_on_where_others_are() {
+  complete();
   int64_t least = client_->version(0);
   for (int piece = 1; piece < num_pieces(); ++piece)
     least = std::min(least, client_->version(piece));
-  return std::max(asked_for, least);
+  const std::lock_guard lock(mutex_);
+  step_ = std::max(step_.load(), least);
 }
 
-void ServedUpdater::wait_until(std::unique_lock<std::mutex>& lock, const Deadline& deadline,
-                               const std::function<bool()>& done) {
+void ServedUpdater::wait_for_push_of_all(std::unique_lock<std::mutex>& lock, int64_t at_least,
+                                         const Deadline& deadline) {
+  const auto done = [&] { return pushed_ == world_.local || step_ >= at_least; };
   if (!changed_.wait_until(lock, deadline.at(), [&] { return done() || failed_; }))
     throw Timeout(fmt::format("a replica of worker {} waited {} ms for the others of its worker",
                               place_.worker, deadline.limit().count()));
-  if (!done()) throw PeerLost(fmt::format("another replica of worker {} failed", place_.worker));
+  late_->rethrow_failure();
 }
 
 // Everything is as before the first gradient of the next step.
@@ -373,8 +412,6 @@ void ServedUpdater::finish_step() {
     lane.pushed = false;
   }
   pushed_ = 0;
-  next_piece_ = 0;
-  left_ = num_pieces();
 }
 
 }  // namespace

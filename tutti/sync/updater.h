@@ -54,14 +54,23 @@ class Updater {
   /// gradient is sparse, part of a graph, or of another shape or dtype; PeerLost, Timeout.
   virtual int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) = 0;
 
-  /// Returns when this replica's parameters are of version `at_least` or newer. Replicas that take
-  /// turns do not wait: the update is made by the last push of the step.
+  /// Returns when this replica's operators read parameters of version `at_least` or newer. Replicas
+  /// that take turns do not wait: the update is made by the last push of the step. Served: they may
+  /// still be on their way, and come before the first operator that reads them (before_use.h);
+  /// what goes wrong until then is thrown by that operator, and by every later call here.
   virtual void acquire(int replica, int64_t at_least, const Deadline& deadline) = 0;
 
   /// Gets the parameters of replica `replica` ready for its next forward. Where workers are not in
   /// step acquire() does not wait, since who waited there for a slower worker would keep from it
   /// what it needs (a batch); this does. Called at the begin of Strategy::run and by Model::fit.
   virtual void prepare(int replica, const Deadline& deadline) { (void)replica, (void)deadline; }
+
+  /// Returns when all parameters that acquire() and prepare() have let on their way are there: for
+  /// whoever reads them other than by operators. Called at the end of Strategy::run. Each replica
+  /// from its own thread, or one thread between runs. Throws what went wrong on the way.
+  virtual void complete() {}
+  /// Throws that; nothing when nothing did.
+  virtual void rethrow_failure() const {}
 
   /// Gets the newest parameters of all workers; between runs.
   virtual void refresh() {}

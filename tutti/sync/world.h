@@ -38,6 +38,10 @@ class WorldMember {
   virtual void rebind(const World& world) = 0;
   /// Called by each local replica at the begin of Strategy::run, in its thread.
   virtual void prepare(int local) { (void)local; }
+  /// The same at its end: what was begun in it is finished.
+  virtual void complete(int local) { (void)local; }
+  /// Called when the function of Strategy::run threw: throws what is behind that, if it knows.
+  virtual void rethrow_failure() {}
 };
 
 }  // namespace tutti

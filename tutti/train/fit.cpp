@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstring>
 #include <thread>
+#include <tuple>
 
 #include "tutti/base/error.h"
+#include "tutti/base/event.h"
 #include "tutti/base/log.h"
 #include "tutti/base/random.h"
 #include "tutti/base/stop.h"
@@ -211,9 +213,8 @@ Totals Fit::workers_by_lease(const Epoch& epoch) {
   history_.steps = epoch.number * epoch.data->num_batches() + epoch.steps;
   epoch_images_ = all.samples;
   if (lease_.repeats > 0 && shows_)
-    log(LogLevel::warning, "epoch {}: {} {} trained again, since the worker that had {} was lost",
-        epoch.number + 1, lease_.repeats, lease_.repeats == 1 ? "batch was" : "batches were",
-        lease_.repeats == 1 ? "it" : "them");
+    log(LogLevel::warning, "epoch {}: {} batches were trained again, since their worker was lost",
+        epoch.number + 1, lease_.repeats);
   return all;
 }
 
@@ -296,14 +297,19 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
     compiled_.optimizer.abstain(replica);
     return;
   }
+  if (options_.slow) compiled_.optimizer.updater().complete();  // waiting is not computing
   const TimePoint begin = Clock::now();
   const auto columns = batch.columns(replica);
   const nn::SampleContext place(
       {.seed = seed_, .step = epoch.first_update + step, .first_row = batch.first_row(replica)});
-  const at::Tensor output = forward(columns[0]);
-  double sum = 0;
-  const at::Tensor loss = compiled_.loss.kernel().scaled_sum(
-      output, columns[1], 1.0 / static_cast<double>(batch.global_size()), sum);
+  const auto [output, loss, sum] = [&] {
+    const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
+    const at::Tensor outputs = forward(columns[0]);
+    double sums = 0;
+    const at::Tensor scaled = compiled_.loss.kernel().scaled_sum(
+        outputs, columns[1], 1.0 / static_cast<double>(batch.global_size()), sums);
+    return std::tuple(outputs, scaled, sums);
+  }();
   totals.loss += sum;
   totals.samples += samples;
   totals.add_metrics(compiled_.metrics, output, columns[1]);
@@ -331,6 +337,8 @@ void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Total
 
 void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   const TimePoint now = Clock::now();
+  emit("train.step",
+       {{"step", step}, {"us", std::chrono::duration<double, std::micro>(now - last_).count()}});
   history_.step_ms.push_back(std::chrono::duration<float, std::milli>(now - last_).count());
   last_ = now;
   ++history_.steps;  // of this worker, until all have come to the epoch's end

@@ -172,6 +172,13 @@ detail::Compiled& Model::State::require_compiled(std::string_view operation) {
   return *compiled;
 }
 
+void Model::State::require_whole() const {
+  if (!compiled) return;
+  Updater& updater = compiled->optimizer.updater();
+  updater.complete();
+  updater.require_whole();
+}
+
 void Model::State::check_data(std::string_view operation, const data::Dataset& dataset,
                               bool needs_target) const {
   const auto& columns = dataset.columns();
@@ -261,6 +268,7 @@ Scores Model::evaluate(const data::Dataset& dataset) {
 }
 
 at::Tensor Model::predict(const at::Tensor& inputs) {
+  state_->require_whole();
   const detail::EvaluationMode mode(state_->modules);
   const at::NoGradGuard no_grad;
   return state_->forward(0)(inputs);
@@ -303,7 +311,7 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
 
 void Model::save(const std::filesystem::path& path) {
   State& state = *state_;
-  if (state.compiled) state.compiled->optimizer.updater().require_whole();
+  state.require_whole();
   const ModelState weights{unique_parameters(*state.modules.module(0)),
                            state.modules.merged_buffers()};
   std::exception_ptr failure;
@@ -333,6 +341,7 @@ void Model::load(const std::filesystem::path& path) {
 }
 
 std::string Model::weights_sha256() {
+  state_->require_whole();
   return tutti::weights_sha256(
       {unique_parameters(*state_->modules.module(0)), state_->modules.merged_buffers()});
 }

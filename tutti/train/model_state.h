@@ -57,6 +57,9 @@ struct Model::State {
   const detail::Forward& forward(int local_rank) const;
   detail::Compiled& require_compiled(std::string_view operation);
 
+  /// Returns when the parameters are of one version, and there. Throws when they cannot be.
+  void require_whole() const;
+
   /// Throws UsageError when the model cannot take this dataset; `needs_target` when it is scored.
   void check_data(std::string_view operation, const data::Dataset& dataset,
                   bool needs_target) const;

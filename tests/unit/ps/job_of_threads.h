@@ -15,9 +15,10 @@ namespace tutti::ps {
 /// A job whose servers are threads.
 class Job {
  public:
-  Job(int servers, int workers, bool share_memory = true)
+  Job(int servers, int workers, bool share_memory = true,
+      Credentials credentials = {Token::random(), "test", nullptr})
       : share_memory_(share_memory),
-        credentials_{Token::random(), "test", nullptr},
+        credentials_(std::move(credentials)),
         service_({.num_servers = servers, .num_workers = workers},
                  *Address::from_number("127.0.0.1", 0), credentials_) {
     for (int i = 0; i < servers; ++i)
