@@ -73,20 +73,20 @@ int run_as_worker(const Flags& flags, const PsBench& bench) {
 // Servers, and this program as their workers; the row that these measured.
 nlohmann::ordered_json launch_row(const Flags& flags, const PsBench& bench) {
   const ScratchFile row;
-  const ServerFleet fleet({.num_servers = static_cast<int>(flags.servers),
-                           .num_workers = static_cast<int>(flags.workers),
-                           .backups = bench.backups,
-                           .share_memory = bench.engine == "shm",
-                           .announce = false});
   LaunchOptions options{
       .num_workers = static_cast<int>(flags.workers),
       .command = {own_program().string(), "bench", "ps", "--engine", bench.engine, "--staleness",
                   bench.staleness.text(), "--bytes", std::to_string(bench.bytes), "--rounds",
                   std::to_string(bench.rounds), "--json", row.path()},
-      .environment = fleet.worker_environment(),
       .announce = false,
       .prefix_output = false};
   if (flags.no_backups) options.command.emplace_back("--no-backups");
+  const ServerFleet fleet({.num_servers = static_cast<int>(flags.servers),
+                           .num_workers = static_cast<int>(flags.workers),
+                           .backups = bench.backups,
+                           .share_memory = bench.engine == "shm",
+                           .announce = false},
+                          options);
   const LaunchResult result = launch(options);
   if (result.exit_code != 0) throw Error(failure_report(result));
   std::ifstream file(row.path());

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <set>
 #include <sstream>
 
 #include <CLI/CLI.hpp>
@@ -22,6 +23,7 @@
 #include "tutti/cluster/launcher.h"
 #include "tutti/models/models.h"
 #include "tutti/optim/rule.h"
+#include "tutti/strategy/worlds.h"
 #include "tutti/train/batch_norm_check.h"
 
 namespace tutti::cli {
@@ -100,6 +102,22 @@ void add_reduction_flags(CLI::App& app, JobFlags& flags) {
       ->type_name("FILE");
 }
 
+int num_workers_in_job(const JobFlags& flags) {
+  const auto launcher = job_of_this_process();
+  return launcher ? launcher->num_workers : num_workers_of(flags);
+}
+
+// Within a launcher the servers are there already.
+void check_servers(const JobFlags& flags) {
+  if (flags.strategy != "parameter_server" || !flags.served.servers || starts_workers(flags))
+    return;
+  const int there = detail::served_place().num_servers;
+  if (flags.served.num_servers() != there)
+    throw UsageError(
+        fmt::format("--servers {}: the launcher of this job said {}; leave it out here",
+                    flags.served.num_servers(), there));
+}
+
 }  // namespace
 
 void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies) {
@@ -160,8 +178,8 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
     fleet.emplace(FleetOptions{.num_servers = flags.served.num_servers(),
                                .num_workers = num_workers,
                                .backups = flags.served.backups,
-                               .silence = silence_for(flags.time_limit_s)});
-    options.environment = fleet->worker_environment();
+                               .silence = silence_for(flags.time_limit_s)},
+                  options);
     options.end_on_failure = served_options(flags.served, flags.strategy).staleness.synchronous();
   }
   const LaunchResult result = launch(options);
@@ -244,12 +262,31 @@ StrategyOptions strategy_options(const JobFlags& flags) {
         fmt::format("--batch-size {} is the global batch and is smaller than the {} "
                     "replicas that share it; expected {} or more",
                     flags.global_batch, replicas, replicas));
+  if (flags.strategy != "independent") check_options(options, num_workers_in_job(flags));
+  check_servers(flags);
   return options;
 }
 
 nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset) {
   return models::model_by_name(
       flags.model, {.classes = dataset.num_classes(), .input = dataset.columns().at(0).shape});
+}
+
+void check_placement(const JobFlags& flags, const nn::Graph& graph) {
+  if (flags.strategy != "parameter_server") return;
+  std::vector<ps::Variable> variables;
+  std::set<std::string> layers;
+  for (const nn::Node& node : graph.nodes()) {
+    if (!layers.insert(node.name).second) continue;
+    for (const nn::Parameter& parameter : node.parameters)
+      if (parameter.trainable)
+        variables.push_back({node.name + "." + parameter.name, parameter.shape});
+  }
+  try {
+    ps::place(variables, served_options(flags.served, flags.strategy).placement);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("--partition {}: {}", flags.served.partition, error.what()));
+  }
 }
 
 void check_batch(const JobFlags& flags, const data::Dataset& train) {

@@ -69,6 +69,9 @@ StrategyOptions strategy_options(const JobFlags& flags);
 /// take them.
 nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset);
 
+/// UsageError when servers cannot hold the model's parameters as the flags say.
+void check_placement(const JobFlags& flags, const nn::Graph& graph);
+
 /// UsageError when a global batch holds more samples than there are.
 void check_batch(const JobFlags& flags, const data::Dataset& train);
 

@@ -30,6 +30,8 @@ struct RunFlags {
   std::string on_failure = "end";
   double grace_seconds = 2;
   int servers = 0;
+  int elsewhere = 0;
+  std::string view_service;
   bool backups = true;
   double silence_seconds = 15;
 };
@@ -52,14 +54,24 @@ void check_nodes(const RunFlags& flags) {
   if (flags.nodes == 1 && !flags.rendezvous.empty()) {
     throw UsageError("--rendezvous without --nodes: workers of one node meet without an address");
   }
-  if (flags.nodes > 1 && flags.servers > 0) {
-    throw UsageError(fmt::format("--servers {} with --nodes {}: servers are started on one node",
-                                 flags.servers, flags.nodes));
-  }
   if (flags.nodes > 1 && flags.rendezvous.empty()) {
     throw UsageError(
         fmt::format("--nodes {} without --rendezvous HOST:PORT: where is node 0?", flags.nodes));
   }
+}
+
+void check_servers(const RunFlags& flags) {
+  if (flags.servers + flags.elsewhere > 0) return;
+  if (!flags.view_service.empty())
+    throw UsageError(
+        fmt::format("--view-service {} without servers: give --servers or --servers-elsewhere, too",
+                    flags.view_service));
+  if (!flags.backups)
+    throw UsageError("--no-backups without servers: give --servers or --servers-elsewhere, too");
+}
+
+Millis millis_of(double seconds) {
+  return Millis(static_cast<int64_t>(std::lround(seconds * 1000)));
 }
 
 int run(const CLI::App& command, const RunFlags& flags) {
@@ -67,28 +79,30 @@ int run(const CLI::App& command, const RunFlags& flags) {
   if (words.empty()) throw UsageError("no program to start: tutti run -n N PROGRAM ARGS...");
   refuse_unknown_flag(command, words.front());
   check_nodes(flags);
+  check_servers(flags);
   if (!(flags.grace_seconds >= 0 && flags.grace_seconds <= kMaxGraceSeconds)) {
     throw UsageError(fmt::format("--grace {}: 0 to {} seconds are possible", flags.grace_seconds,
                                  kMaxGraceSeconds));
   }
   std::fflush(stdout);
+  LaunchOptions options{.num_workers = flags.workers,
+                        .nodes = {.node = flags.node_rank,
+                                  .num_nodes = flags.nodes,
+                                  .rendezvous = flags.rendezvous,
+                                  .job = flags.job},
+                        .command = words,
+                        .signal_grace = millis_of(flags.grace_seconds),
+                        .end_on_failure = flags.on_failure == "end"};
   std::optional<ServerFleet> fleet;
-  if (flags.servers > 0)
-    fleet.emplace(FleetOptions{
-        .num_servers = flags.servers,
-        .num_workers = flags.workers,
-        .backups = flags.backups,
-        .silence = Millis(static_cast<int64_t>(std::lround(flags.silence_seconds * 1000)))});
-  const LaunchResult result =
-      launch({.num_workers = flags.workers,
-              .nodes = {.node = flags.node_rank,
-                        .num_nodes = flags.nodes,
-                        .rendezvous = flags.rendezvous,
-                        .job = flags.job},
-              .command = words,
-              .environment = fleet ? fleet->worker_environment() : std::vector<std::string>{},
-              .signal_grace = Millis(static_cast<int64_t>(std::lround(flags.grace_seconds * 1000))),
-              .end_on_failure = flags.on_failure == "end"});
+  if (flags.servers + flags.elsewhere > 0)
+    fleet.emplace(FleetOptions{.num_servers = flags.servers,
+                               .elsewhere = flags.elsewhere,
+                               .num_workers = flags.workers,
+                               .view_service = flags.view_service,
+                               .backups = flags.backups,
+                               .silence = millis_of(flags.silence_seconds)},
+                  options);
+  const LaunchResult result = launch(options);
   print_report(failure_report(result));
   return result.exit_code;
 }
@@ -104,9 +118,19 @@ void add_run(CLI::App& app, int& exit_code) {
   command->add_option("-n,--workers", flags->workers, "How many workers")
       ->check(whole_number(1, kMaxRanks))
       ->type_name("N");
-  command->add_option("--servers", flags->servers, "Parameter servers beside them")
+  command->add_option("--servers", flags->servers, "Parameter servers beside them, on each machine")
       ->check(whole_number(1, 1024))
       ->type_name("S");
+  command
+      ->add_option("--servers-elsewhere", flags->elsewhere,
+                   "More servers, in all, that somebody starts: `tutti ps` on hosts of their own")
+      ->check(whole_number(1, 1024))
+      ->type_name("K");
+  command
+      ->add_option("--view-service", flags->view_service,
+                   "Where servers and workers find each other: an address of node 0 (default: that "
+                   "of the rendezvous, or this machine alone)")
+      ->type_name("ADDRESS[:PORT]");
   command->add_flag("!--no-backups", flags->backups, "The loss of a parameter server ends the job");
   command
       ->add_option("--silence", flags->silence_seconds,
@@ -146,7 +170,9 @@ void add_run(CLI::App& app, int& exit_code) {
       "  tutti run --servers 2 -n 3 ./train --strategy parameter_server\n"
       "  On two machines, with the same TUTTI_TOKEN (or TUTTI_TOKEN_FILE) on both:\n"
       "    tutti run -n 4 --nodes 2 --node-rank 0 --rendezvous node0:29500 ./train\n"
-      "    tutti run -n 4 --nodes 2 --node-rank 1 --rendezvous node0:29500 ./train\n\n"
+      "    tutti run -n 4 --nodes 2 --node-rank 1 --rendezvous node0:29500 ./train\n"
+      "  Two servers on hosts of their own, which it says how to start:\n"
+      "    tutti run -n 4 --servers-elsewhere 2 --view-service node0 ./train\n\n"
       "Exit code: 0, or that of the worker that failed first; 128+signal when it was killed.");
   command->callback([command, flags, &exit_code] { exit_code = run(*command, *flags); });
 }

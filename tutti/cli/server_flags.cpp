@@ -28,9 +28,13 @@ ps::Partitioner partitioner_from(const std::string& text) {
   std::string numbers = text.substr(colon + 1);
   std::ranges::replace(numbers, ':', ',');
   const std::vector<int64_t> values = parse_sizes("--partition", numbers);
-  if (kind == "fixed" && values.size() == 1) return ps::Partitioner::fixed(values[0]);
-  if (kind == "min" && values.size() == 2) return ps::Partitioner::min_part(values[0], values[1]);
-  if (kind == "max" && values.size() == 1) return ps::Partitioner::max_part(values[0]);
+  try {
+    if (kind == "fixed" && values.size() == 1) return ps::Partitioner::fixed(values[0]);
+    if (kind == "min" && values.size() == 2) return ps::Partitioner::min_part(values[0], values[1]);
+    if (kind == "max" && values.size() == 1) return ps::Partitioner::max_part(values[0]);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("--partition {}: {}", text, error.what()));
+  }
   throw wrong();
 }
 
@@ -73,7 +77,8 @@ ServedOptions served_options(const ServerFlags& flags, const std::string& strate
   ServedOptions options;
   if (strategy != "parameter_server") {
     if (flags.servers || flags.staleness != "0" || flags.drop_slowest != 0 ||
-        flags.scale_by_staleness || flags.delay_compensation != 0 || !flags.backups)
+        flags.scale_by_staleness || flags.delay_compensation != 0 || !flags.backups ||
+        flags.placement != "greedy" || flags.partition != "whole")
       throw UsageError(
           fmt::format("strategy {} has no servers: --servers, --staleness and what "
                       "goes with them are for parameter_server",

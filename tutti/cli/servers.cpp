@@ -1,9 +1,11 @@
 #include "tutti/cli/servers.h"
 
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -13,6 +15,7 @@
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/cluster/spawn.h"
+#include "tutti/net/connect.h"
 #include "tutti/net/tls.h"
 
 namespace tutti::cli {
@@ -20,9 +23,36 @@ namespace {
 
 constexpr Millis kFarewell{2'000};
 
-Token token_of_job() {
+Token token_of_job(bool one_host) {
+  if (!one_host) return require_token("parameter servers on several hosts");
   const auto given = token_from_environment();
   return given ? *given : Token::random();
+}
+
+// On node 0. Where only this host is meant nobody else is to reach it.
+Address address_of_service(const FleetOptions& options, const NodePlace& nodes) {
+  const Deadline deadline(nodes.limit);
+  if (!options.view_service.empty())
+    return resolve(parse_host_port(options.view_service, "--view-service", 0), deadline).front();
+  if (nodes.num_nodes > 1)
+    return resolve(parse_host_port(nodes.rendezvous, "--rendezvous"), deadline)
+        .front()
+        .with_port(0);
+  if (options.elsewhere > 0)
+    throw UsageError(fmt::format(
+        "--servers-elsewhere {} without --view-service ADDRESS[:PORT]: at which address "
+        "of this host do they find it?",
+        options.elsewhere));
+  return *Address::from_number("127.0.0.1", 0);
+}
+
+std::string words_of(const FleetOptions& options) {
+  std::vector<std::string> words;
+  if (options.num_servers > 0) words.push_back(fmt::format("--servers {}", options.num_servers));
+  if (options.elsewhere > 0)
+    words.push_back(fmt::format("--servers-elsewhere {}", options.elsewhere));
+  if (!options.backups) words.emplace_back("--no-backups");
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 std::vector<std::string> environment_with(const std::vector<std::string>& more) {
@@ -43,36 +73,82 @@ struct ServerFleet::Process {
   detail::Spawned started;
 };
 
-ServerFleet::ServerFleet(const FleetOptions& options) : token_(token_of_job()) {
-  service_ = std::make_unique<ps::ViewService>(
-      ps::ViewServiceOptions{.num_servers = options.num_servers,
-                             .num_workers = options.num_workers,
-                             .backups = options.backups,
-                             .silence = options.silence},
-      *Address::from_number("127.0.0.1", 0),
-      Credentials{token_, job_of_token(token_), tls_from_environment()});
-  if (options.announce) fmt::print("view service at {}\n", service_->address().text());
-  for (int i = 0; i < options.num_servers; ++i) start(i, options);
+ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
+    : options_(options),
+      nodes_(launch.nodes),
+      token_(token_of_job(nodes_.num_nodes == 1 && options.elsewhere == 0)) {
+  if (nodes_.node == 0) {
+    serve_view();
+    launch.nodes.word = service_->address().text();
+  }
+  launch.nodes.same = words_of(options);
+  launch.end_together = true;
+  launch.prepare = [this](const std::string& view_service) { return start(view_service); };
 }
 
-void ServerFleet::start(int number, const FleetOptions& options) {
-  const int threads = options.threads > 0
-                          ? options.threads
-                          : std::max(1, host_facts().usable_cores / options.num_servers);
+void ServerFleet::serve_view() {
+  service_ = std::make_unique<ps::ViewService>(
+      ps::ViewServiceOptions{.num_servers = num_all(),
+                             .num_workers = nodes_.num_nodes * options_.num_workers,
+                             .reserved = num_started(),
+                             .backups = options_.backups,
+                             .silence = options_.silence},
+      address_of_service(options_, nodes_),
+      Credentials{token_, job_of_token(token_), tls_from_environment()});
+  if (options_.announce) fmt::print("view service at {}\n", service_->address().text());
+  if (options_.elsewhere > 0) wait_for_elsewhere();
+}
+
+void ServerFleet::wait_for_elsewhere() const {
+  const std::string what = fmt::format("tutti ps --view-service {}", service_->address().text());
+  fmt::print("waiting for {} from elsewhere; on their hosts, with this job's {}{}:\n  {}\n",
+             options_.elsewhere == 1 ? "a server" : fmt::format("{} servers", options_.elsewhere),
+             kTokenVariable, tls_from_environment() ? " and TUTTI_TLS" : "", what);
+  std::fflush(stdout);
+  int there = 0;
+  const bool all = service_->wait_until(
+      [&](const ps::View& view) {
+        there =
+            static_cast<int>(std::count_if(view.servers.begin() + num_started(), view.servers.end(),
+                                           [](const auto& server) { return server.alive; }));
+        return there >= options_.elsewhere;
+      },
+      Deadline(nodes_.limit));
+  if (all) return;
+  const std::string failure = service_->view().failure;
+  if (!failure.empty()) throw Error(failure);
+  throw Timeout(fmt::format(
+      "{} of {} servers from elsewhere came to {} in {} ms\n  start them, with "
+      "the job's token: {}",
+      there, options_.elsewhere, service_->address().text(), nodes_.limit.count(), what));
+}
+
+std::vector<std::string> ServerFleet::start(const std::string& view_service) {
+  for (int i = 0; i < options_.num_servers; ++i)
+    start_one(nodes_.node * options_.num_servers + i, view_service);
+  return {fmt::format("{}={}", detail::kViewServiceVariable, view_service),
+          fmt::format("{}={}", detail::kNumServersVariable, num_all()),
+          fmt::format("{}={}", kTokenVariable, token_.secret_hex())};
+}
+
+void ServerFleet::start_one(int number, const std::string& view_service) {
+  const int threads = options_.threads > 0
+                          ? options_.threads
+                          : std::max(1, host_facts().usable_cores / options_.num_servers);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
   detail::SpawnPlan plan{
       .path = program,
       .arguments = {program, "ps", "--number", std::to_string(number), "--threads",
-                    std::to_string(threads), "--view-service", service_->address().text()},
+                    std::to_string(threads), "--view-service", view_service},
       .environment = environment_with({fmt::format("{}={}", kTokenVariable, token_.secret_hex())}),
       .output = STDOUT_FILENO,
       .errors = STDERR_FILENO};
-  if (options.memory_limit_gb > 0)
+  if (options_.memory_limit_gb > 0)
     plan.arguments.insert(plan.arguments.end(),
-                          {"--memory-limit", fmt::format("{}", options.memory_limit_gb)});
-  if (!options.share_memory) plan.arguments.emplace_back("--no-shared-memory");
+                          {"--memory-limit", fmt::format("{}", options_.memory_limit_gb)});
+  if (!options_.share_memory) plan.arguments.emplace_back("--no-shared-memory");
   processes_.push_back(std::make_unique<Process>(Process{number, detail::spawn(plan)}));
-  if (!options.announce) return;
+  if (!options_.announce) return;
   fmt::print("server {} pid {}\n", number, processes_.back()->started.pid);
   std::fflush(stdout);
 }
@@ -86,12 +162,6 @@ ServerFleet::~ServerFleet() {
       kill(process->started.pid, SIGKILL);
     waitpid(process->started.pid, nullptr, 0);
   }
-}
-
-std::vector<std::string> ServerFleet::worker_environment() const {
-  return {fmt::format("{}={}", detail::kViewServiceVariable, service_->address().text()),
-          fmt::format("{}={}", detail::kNumServersVariable, processes_.size()),
-          fmt::format("{}={}", kTokenVariable, token_.secret_hex())};
 }
 
 }  // namespace tutti::cli

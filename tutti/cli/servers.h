@@ -1,5 +1,5 @@
-/// ServerFleet: the parameter servers that a launching command starts beside its workers, and the
-/// view service for all of them.
+/// ServerFleet: the parameter servers that a launching command starts beside its workers, on one
+/// node or several, and the view service for all of them, which is on node 0.
 /// Thread rule: the main thread alone.
 #pragma once
 
@@ -7,16 +7,20 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cluster/launcher.h"
 #include "tutti/net/token.h"
 #include "tutti/ps/view_service.h"
 
 namespace tutti::cli {
 
 struct FleetOptions {
-  int num_servers = 1;
-  int num_workers = 1;
+  int num_servers = 1;       ///< started on each node
+  int elsewhere = 0;         ///< more of them, that somebody starts by `tutti ps`
+  int num_workers = 1;       ///< on each node
+  std::string view_service;  ///< "ADDRESS[:PORT]" where it listens; "": where the rendezvous is, or
+                             ///< on this host alone
   bool backups = true;
-  int threads = 0;                        ///< of each server; 0: usable cores / servers
+  int threads = 0;                        ///< of each server; 0: usable cores / servers here
   double memory_limit_gb = 0;             ///< of each server; 0: none
   bool share_memory = true;               ///< with the workers
   Millis silence{kDefaultTimeLimit / 2};  ///< a server or worker that says nothing for so long is
@@ -26,21 +30,28 @@ struct FleetOptions {
 
 class ServerFleet {
  public:
-  /// Starts `tutti ps` so many times on this host. Throws Error.
-  explicit ServerFleet(const FleetOptions& options);
+  /// Servers for the job that `launch` describes, which is told how to prepare for them: launch()
+  /// then starts `tutti ps` on this node so many times. On node 0 the view service listens from now
+  /// on, and servers from elsewhere are waited for. Throws UsageError, Error, Timeout.
+  ServerFleet(const FleetOptions& options, LaunchOptions& launch);
   /// Gives servers 2 s to end in order, then kills them.
   ~ServerFleet();
   ServerFleet(const ServerFleet&) = delete;
 
-  /// NAME=value of what workers need to find the servers.
-  std::vector<std::string> worker_environment() const;
-
  private:
   struct Process;
-  void start(int number, const FleetOptions& options);
+  void serve_view();
+  void wait_for_elsewhere() const;
+  std::vector<std::string> start(const std::string& view_service);
+  void start_one(int number, const std::string& view_service);
+  /// Of the servers that launchers start; those from elsewhere have the numbers after them.
+  int num_started() const { return nodes_.num_nodes * options_.num_servers; }
+  int num_all() const { return num_started() + options_.elsewhere; }
 
+  const FleetOptions options_;
+  const NodePlace nodes_;
   const Token token_;
-  std::unique_ptr<ps::ViewService> service_;
+  std::unique_ptr<ps::ViewService> service_;  // on node 0
   std::vector<std::unique_ptr<Process>> processes_;
 };
 

@@ -24,6 +24,7 @@
 #include "tutti/models/models.h"
 #include "tutti/observe/trace.h"
 #include "tutti/ps/client.h"
+#include "tutti/strategy/worlds.h"
 #include "tutti/train/model.h"
 
 namespace tutti::cli {
@@ -116,6 +117,7 @@ Plan make_plan(const TrainFlags& flags) {
   auto test = data::quickdraw(flags.job.data, {.split = "test"});
   check_batch(flags.job, train);
   nn::Graph graph = model_for(flags.job, train);
+  check_placement(flags.job, graph);
   const int64_t steps = flags.max_steps > 0 ? flags.max_steps : train.num_samples();
   check_batch_norm(flags.job, graph, train, steps);
   check_outputs(flags);
@@ -151,7 +153,7 @@ void add_served(nlohmann::ordered_json& json, const TrainFlags& flags,
   const ps::StalenessHistogram& staleness = served.counts.staleness;
   nlohmann::ordered_json bins = nlohmann::ordered_json::object();
   for (const auto& [steps, updates] : staleness.bins()) bins[std::to_string(steps)] = updates;
-  json["servers"] = flags.job.served.num_servers();
+  json["servers"] = detail::served_place().num_servers;
   json["staleness"] = flags.job.served.staleness;
   json["updates"] = served.counts.updates;
   json["dropped"] = served.counts.dropped;

@@ -77,6 +77,7 @@ class Job {
 
  private:
   void start(int number);
+  std::vector<std::string> prepare();
   std::vector<std::string> environment_of(int number, int lifeline) const;
   void watch(int descriptor, Source source, int worker, uint32_t events = EPOLLIN);
   void wait_for_events();
@@ -92,6 +93,7 @@ class Job {
   void blame_a_stopped_worker();
   void send_signal(int signal);
   void end_tree() noexcept;
+  void wait_for_other_nodes();
   void finish_output();
   std::optional<int> root() const;
   LaunchResult result() const;
@@ -101,6 +103,7 @@ class Job {
   const LaunchOptions& options_;
   const std::string program_;  // its path
   std::unique_ptr<detail::OtherNodes> other_nodes_;
+  const std::vector<std::string> prepared_;  // of each worker's environment
   const std::string job_ = other_nodes_ ? other_nodes_->job() : random_id();
   // Launchers of one job may share a machine: each ends what it started itself.
   const std::string launch_entry_ = fmt::format("{}={}", detail::kLaunchVariable, random_id());
@@ -129,6 +132,7 @@ Job::Job(const LaunchOptions& options, std::string program)
       other_nodes_(options.nodes.num_nodes > 1
                        ? std::make_unique<detail::OtherNodes>(options.nodes, total_workers())
                        : nullptr),
+      prepared_(prepare()),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       output_(options.num_workers, options.prefix_output),
       spare_(detail::children_of_this_process()),
@@ -147,6 +151,18 @@ Job::Job(const LaunchOptions& options, std::string program)
   }
 }
 
+std::vector<std::string> Job::prepare() {
+  if (!options_.prepare) return {};
+  try {
+    return options_.prepare(other_nodes_ ? other_nodes_->word() : options_.nodes.word);
+  } catch (const Error& error) {
+    if (other_nodes_)
+      other_nodes_->tell_failure(first_worker(), fmt::format("{} could not begin: {}",
+                                                             other_nodes_->name(), error.what()));
+    throw;
+  }
+}
+
 LaunchResult Job::run() {
   workers_.resize(static_cast<size_t>(options_.num_workers));
   for (int w = 0; w < options_.num_workers; ++w) start(w);
@@ -158,6 +174,7 @@ LaunchResult Job::run() {
     }
   }
   end_tree();
+  wait_for_other_nodes();
   finish_output();
   return result();
 }
@@ -209,6 +226,7 @@ std::vector<std::string> Job::environment_of(int number, int lifeline) const {
     const bool ours = name.rfind(std::string(kSegmentVariable) + "=", 0) == 0;
     if (!there && !ours) all.push_back(entry);
   };
+  for (const std::string& entry : prepared_) add(entry);
   for (const std::string& entry : options_.environment) add(entry);
   for (char** entry = environ; *entry != nullptr; ++entry) add(*entry);
   return all;
@@ -430,6 +448,13 @@ void Job::end_tree() noexcept {
     output_.flush(index_of(worker));
   }
   guard_.dismiss();
+}
+
+/// What this node has for the job is needed until the last worker of any node has ended.
+void Job::wait_for_other_nodes() {
+  if (!other_nodes_ || !options_.end_together) return;
+  other_nodes_->tell_end();
+  while (!other_nodes_->all_ended() && !ending_.begun()) wait_for_events();
 }
 
 /// Waits for the readers of the launcher's own output: after a success until they have all of it,

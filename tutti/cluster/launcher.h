@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct NodePlace {
   std::string job;                    ///< id of the job; "": made from the token
   Millis limit{kDefaultTimeLimit};    ///< wait for the other launchers
   Millis silence{kDefaultTimeLimit};  ///< node 0: a process that says nothing for so long is lost
+  std::string same{};                 ///< what all nodes were given alike, in words: "--servers 2"
+  std::string word{};                 ///< of node 0: told to LaunchOptions::prepare on every node
 };
 
 struct LaunchOptions {
@@ -28,6 +31,10 @@ struct LaunchOptions {
   NodePlace nodes{};
   std::vector<std::string> command;  ///< program and arguments; searched in PATH when without '/'
   std::vector<std::string> environment;  ///< extra NAME=value for each worker
+  /// Called once, when all nodes have met and before the first worker starts, with the word of node
+  /// 0. Returns more NAME=value for each worker. May start processes, which stay the caller's own.
+  std::function<std::vector<std::string>(const std::string& word)> prepare{};
+  bool end_together = false;    ///< several nodes: stay until the workers of all of them have ended
   Millis failure_grace{2'000};  ///< after the first failure the rest may end with their own error
   Millis signal_grace{2'000};   ///< after SIGTERM or SIGINT to the job, before SIGKILL
   bool end_on_failure = true;   ///< false: the rest go on (asynchronous and elastic jobs)

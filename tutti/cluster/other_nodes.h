@@ -4,6 +4,7 @@
 
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,7 +25,7 @@ class OtherNodes {
  public:
   /// Says hello at the rendezvous, which is served here when this is node 0, and waits until the
   /// launchers of all nodes are there. `num_workers` are of the whole job. Throws UsageError (no
-  /// token, numbers that differ), Mismatch (wrong token), Timeout naming nodes.
+  /// token, numbers or NodePlace::same that differ), Mismatch (wrong token), Timeout naming nodes.
   OtherNodes(const NodePlace& place, int num_workers);
 
   /// This launcher: "node 1 (ranks 2 to 3, host b, pid 77)".
@@ -32,20 +33,32 @@ class OtherNodes {
   const std::string& job() const noexcept { return job_; }
   /// Readable when first_failure() may have something new.
   int descriptor() const noexcept { return wake_.get(); }
+  /// NodePlace::word of node 0.
+  const std::string& word() const noexcept { return word_; }
   /// The first failure that was not of a worker in [first, end), in the best words for it so far.
   std::optional<FailureElsewhere> first_failure(int first, int end);
 
   /// Tells the other nodes how a worker of this one ended.
   void tell_failure(int worker, const std::string& words);
 
+  /// Tells the other nodes that all workers of this one have ended.
+  void tell_end();
+  /// Whether no worker of any node is left, as far as can be known: those of a lost node are gone.
+  bool all_ended();
+
  private:
   void hear(FailureElsewhere failure);
+  void hear_end(const std::string& name);
+  void meet(const NodePlace& place, const Deadline& deadline);
 
   const std::string name_;
+  const int num_nodes_;
   std::string job_;
+  std::string word_;
   FileDescriptor wake_;  // an eventfd
   std::mutex mutex_;     // guards what follows
   std::vector<FailureElsewhere> heard_;
+  std::set<std::string> ended_;      // names of launchers; "": the rendezvous
   std::unique_ptr<JobLinks> links_;  // last: its threads use the above
 };
 

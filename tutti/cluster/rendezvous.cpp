@@ -152,6 +152,9 @@ void Rendezvous::keep(const RendezvousMessage& message) {
       if (events_.failed && message.worker != options_.worker)
         events_.failed(message.worker, message.text);
       return;
+    case Kind::ended:
+      if (events_.ended) events_.ended(message.text);
+      return;
     case Kind::exchanged:
     case Kind::who:
     case Kind::bye: break;
@@ -165,6 +168,7 @@ void Rendezvous::keep(const RendezvousMessage& message) {
     if (message.kind == Kind::bye) over_ = true;
   }
   changed_.notify_all();
+  if (message.kind == Kind::bye && events_.ended) events_.ended("");
 }
 
 void Rendezvous::lose(int worker, const std::string& words) {
@@ -184,8 +188,9 @@ void Rendezvous::lose_rendezvous(const std::string& words) {
     news = !over_ && !ends_;  // else the end of a rendezvous that nobody needs any more
     over_ = true;
   }
-  if (news) return lose(-1, words);
+  if (news) lose(-1, words);
   changed_.notify_all();
+  if (events_.ended) events_.ended("");
 }
 
 std::vector<std::string> Rendezvous::exchange(std::string_view key, int rank, int size,
@@ -241,6 +246,8 @@ void Rendezvous::report_failure(std::string_view text, int worker) {
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, deadline.at(), [&] { return !unsent_ || over_; });
 }
+
+void Rendezvous::report_end() { send({.kind = Kind::ended}); }
 
 std::vector<std::string> RendezvousMeeting::exchange(std::string_view key, std::string_view mine,
                                                      const Deadline& deadline) {

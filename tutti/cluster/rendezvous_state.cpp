@@ -14,8 +14,9 @@ namespace {
 using Kind = RendezvousMessage::Kind;
 using nlohmann::json;
 
-constexpr std::array<std::string_view, 10> kKinds = {
-    "hello", "welcome", "refused", "exchange", "exchanged", "who", "beat", "failed", "lost", "bye"};
+constexpr std::array<std::string_view, 11> kKinds = {"hello",     "welcome", "refused", "exchange",
+                                                     "exchanged", "who",     "beat",    "failed",
+                                                     "lost",      "ended",   "bye"};
 // A third of the limit: two beats may be late before a client counts as silent.
 constexpr int kBeatsPerLimit = 3;
 
@@ -80,6 +81,7 @@ RendezvousState::Outbox RendezvousState::on_message(Client from, const Rendezvou
     case Kind::who: return on_who(from, message);
     case Kind::beat: member.last = message.text; return {};
     case Kind::failed: return on_failed(member, message);
+    case Kind::ended: return to_all({.kind = Kind::ended, .text = member.name});
     case Kind::bye: clients_.erase(found); return {};
     default: return lose(from, "sent what only the rendezvous says");
   }

@@ -13,15 +13,13 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 
 namespace tutti {
 namespace {
 
 using namespace std::chrono_literals;
 
-// 10 ms, 20 ms, ... 1 s: 7 tries in the first second, then one a second and address.
-constexpr Millis kFirstPause = 10ms;
-constexpr Millis kLongestPause = 1s;
 // Of several addresses one may swallow packets: the next gets its turn after this long.
 constexpr Millis kOneOfSeveral = 2s;
 
@@ -87,26 +85,6 @@ Address name_of_socket(NameOfSocket get, int socket) {
   return Address(reinterpret_cast<const sockaddr*>(&raw), length);
 }
 
-/// One round over all addresses; the last cause is left in `cause`.
-FileDescriptor try_all(const HostPort& target, std::string_view who, const Deadline& deadline,
-                       std::string& cause) {
-  try {
-    const std::vector<Address> addresses = resolve(target, deadline);
-    for (const Address& address : addresses) {
-      const Deadline one(addresses.size() > 1 ? std::min(kOneOfSeveral, deadline.left())
-                                              : deadline.left());
-      try {
-        return connect_to(address, who, one);
-      } catch (const Error& error) {
-        cause = error.what();
-      }
-    }
-  } catch (const Error& error) {  // a name may appear in DNS only when its process has started
-    cause = error.what();
-  }
-  return {};
-}
-
 }  // namespace
 
 std::vector<Address> resolve(const HostPort& target, const Deadline& deadline) {
@@ -150,21 +128,17 @@ FileDescriptor connect_to(const Address& target, std::string_view who, const Dea
                              *error == ECONNREFUSED ? "\n  nothing listens there now" : ""));
 }
 
-FileDescriptor connect_with_retry(const HostPort& target, std::string_view who,
-                                  const Deadline& deadline) {
-  std::string cause;
-  int tries = 0;
-  for (Millis pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
-    ++tries;
-    FileDescriptor connected = try_all(target, who, deadline, cause);
-    if (connected) return connected;
-    if (deadline.passed()) break;
-    std::this_thread::sleep_for(std::min(pause, deadline.left()));
+FileDescriptor connect_to_any(const HostPort& target, std::string_view who,
+                              const Deadline& deadline) {
+  const std::vector<Address> addresses = resolve(target, deadline);
+  for (size_t i = 0; i + 1 < addresses.size(); ++i) {
+    try {
+      return connect_to(addresses[i], who, Deadline(std::min(kOneOfSeveral, deadline.left())));
+    } catch (const Error& error) {
+      log(LogLevel::debug, "{}", error.what());
+    }
   }
-  throw Timeout(fmt::format(
-      "{} did not answer at {} in {} ms, {} {}\n  last: {}\n  is it started, "
-      "and is the address right?",
-      who, target.text(), deadline.limit().count(), tries, tries == 1 ? "try" : "tries", cause));
+  return connect_to(addresses.back(), who, deadline);
 }
 
 Address local_address_of(int socket) { return name_of_socket(getsockname, socket); }

@@ -19,11 +19,10 @@ std::vector<Address> resolve(const HostPort& target, const Deadline& deadline);
 /// leads there, Timeout. `who` names the other side: "rank 3", "the rendezvous".
 FileDescriptor connect_to(const Address& target, std::string_view who, const Deadline& deadline);
 
-/// Tries every address of `target` again and again, first after 10 ms, then after twice as long
-/// each time, up to a second: for what may not have been started yet. Throws Timeout with the
-/// number of tries and the last cause.
-FileDescriptor connect_with_retry(const HostPort& target, std::string_view who,
-                                  const Deadline& deadline);
+/// One try at each address of `target`, until one answers. Throws as connect_to() and resolve() do,
+/// for the last of them.
+FileDescriptor connect_to_any(const HostPort& target, std::string_view who,
+                              const Deadline& deadline);
 
 /// The address of this end, or of the other one, of a TCP socket; none when it has no such.
 Address local_address_of(int socket);

@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// As connect_with_retry(): first after 10 ms, at last once a second.
+// 10 ms, 20 ms, ... 1 s: 7 tries in the first second, then one a second.
 constexpr Millis kFirstPause = 10ms;
 constexpr Millis kLongestPause = 1s;
 // A try that hangs (a process that was stopped, a port of something else) makes way for the next.
@@ -69,9 +69,10 @@ std::unique_ptr<Link> secure(FileDescriptor socket, const Credentials& credentia
 
 Timeout gave_up(const HostPort& target, const std::string& who, const Deadline& deadline, int tries,
                 const std::string& cause) {
-  return Timeout(fmt::format("{} did not let this process in at {} in {} ms, {} {}\n  last: {}",
-                             who, target.text(), deadline.limit().count(), tries,
-                             tries == 1 ? "try" : "tries", cause));
+  return Timeout(fmt::format(
+      "{} did not let this process in at {} in {} ms, {} {}\n  last: {}\n  is it started, and is "
+      "the address right?",
+      who, target.text(), deadline.limit().count(), tries, tries == 1 ? "try" : "tries", cause));
 }
 
 }  // namespace
@@ -101,11 +102,12 @@ std::unique_ptr<Link> connect_link_with_retry(const HostPort& target,
     ++tries;
     const Deadline one(std::min(kOneTry, deadline.left()));
     try {
-      return secure(connect_with_retry(target, who, one), credentials, facts, who, one, peer_facts);
+      return secure(connect_to_any(target, who, one), credentials, facts, who, one, peer_facts);
     } catch (const Mismatch&) {
       throw;
-    } catch (const Error& error) {
-      cause = error.what();
+    } catch (const Error& error) {  // a name, too, may be known only when its process has started
+      // The last try may have been cut short: what ended the one before says more.
+      if (cause.empty() || !deadline.passed()) cause = error.what();
     }
     if (deadline.passed()) throw gave_up(target, who, deadline, tries, cause);
     std::this_thread::sleep_for(std::min(pause, deadline.left()));

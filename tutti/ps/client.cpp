@@ -1,5 +1,7 @@
 #include "tutti/ps/client.h"
 
+#include <fmt/ranges.h>
+
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -26,6 +28,14 @@ constexpr Millis kAnswer{1'000};  // for the servers to say whom they wait for
 constexpr Millis kUnattended{1};
 
 Peer server_peer(int number) { return {Peer::Kind::server, number}; }
+
+std::string missing_in(const View& view) {
+  std::vector<int> missing;
+  for (int server = 0; server < std::ssize(view.servers); ++server)
+    if (!view.servers[server].alive) missing.push_back(server);
+  return fmt::format("of {}, these have not come: {}", view.servers.size(),
+                     fmt::join(missing, ", "));
+}
 
 struct Arrived {
   int64_t step = -1;
@@ -89,11 +99,16 @@ class Client::Work {
     if (!drive_until(lock, deadline.at(), ready)) {
       state_.ask_who();
       send_here();
-      if (!drive_until(lock, Clock::now() + kAnswer, ready) || !done())
+      if (!drive_until(lock, Clock::now() + kAnswer, ready))
         throw Timeout(fmt::format("worker {} waited for {} ms for the parameter servers: {}",
                                   options_.worker, deadline.limit().count(), words()));
     }
-    if (!done()) throw Error(failure_);
+    if (!done()) require_no_failure();
+  }
+
+  void require_no_failure() const {
+    if (service_lost_) throw PeerLost(failure_);
+    if (!failure_.empty()) throw Error(failure_);
   }
 
   // Sends what goes at once, in the caller's thread; the rest goes when that is possible.
@@ -118,8 +133,14 @@ class Client::Work {
   }
 
   std::string words() const {
-    if (state_.view().number == 0) return "they have not all come";
-    return state_.words();
+    if (!link_.connected())
+      return fmt::format("their view service at {} has not let it in",
+                         options_.view_service.text());
+    if (state_.view().number == 0) return missing_in(coming_);
+    std::string all = state_.words();
+    for (const auto& [server, how] : unreached_)
+      all += fmt::format("\n  {}: {}", state_.view().servers[server].name, how);
+    return all;
   }
 
   const ClientOptions options_;
@@ -131,6 +152,7 @@ class Client::Work {
   std::map<int64_t, ArrivingRows> arriving_;  // by sparse_pull
   int speaking_ = -1;                         // server whose message is read
   std::string failure_;
+  bool service_lost_ = false;          // that is the failure
   std::map<int, std::string> counts_;  // by partition, as servers said
   Streams streams_;
 
@@ -184,7 +206,7 @@ class Client::Work {
   void turn() {
     try {
       streams_.process();
-      if (failure_.empty()) failure_ = link_.beat(Clock::now(), "");
+      lose_service(link_.beat(Clock::now(), ""));
       if (failure_.empty()) failure_ = state_.failure();
       reach_servers();
       send_all();
@@ -193,6 +215,12 @@ class Client::Work {
       failure_ = error.what();
     }
     if (num_waiting_ > 1) changed_.notify_all();
+  }
+
+  void lose_service(const std::string& words) {
+    if (words.empty() || !failure_.empty()) return;
+    failure_ = words;
+    service_lost_ = true;
   }
 
   void reach_servers() {
@@ -226,15 +254,17 @@ class Client::Work {
       link_.on_connected();
     else
       state_.on_connected(peer.number);
+    unreached_.erase(peer.number);
   }
 
   void on_closed(Peer peer, const std::string& how) {
     if (peer == Peer{}) {
-      failure_ = "the view service of the parameter servers: " + how;
+      lose_service("the view service of the parameter servers: " + how);
       return;
     }
     if (lost_at_.try_emplace(peer.number, Clock::now()).second)
       log(LogLevel::info, "server {}: {}", peer.number, how);
+    unreached_[peer.number] = how;
     state_.on_closed(peer.number);
     for (size_t piece = 0; piece < arrived_.size(); ++piece) {
       Arrived& place = arrived_[piece];
@@ -259,7 +289,9 @@ class Client::Work {
     if (message.kind == Kind::joined) link_.on_joined(message);
     if (message.kind == Kind::refused) failure_ = message.text;
     if (message.kind == Kind::view) {
-      state_.on_view(view_from(message.text));
+      const View view = view_from(message.text);
+      if (view.number == 0) coming_ = view;
+      state_.on_view(view);
       give_up_silent_servers();
     }
     if (message.kind == Kind::finished && !message.text.empty()) failure_ = message.text;
@@ -289,10 +321,12 @@ class Client::Work {
   }
 
   ViewLink link_;
-  std::map<int, TimePoint> next_tries_;  // to connect to a server
-  std::map<int, TimePoint> heard_at_;    // servers: their last word
-  std::map<int, TimePoint> lost_at_;     // servers
-  std::map<int, int> primaries_;         // of partitions
+  View coming_;                           // before the first of all servers
+  std::map<int, std::string> unreached_;  // servers without a connection: why
+  std::map<int, TimePoint> next_tries_;   // to connect to a server
+  std::map<int, TimePoint> heard_at_;     // servers: their last word
+  std::map<int, TimePoint> lost_at_;      // servers
+  std::map<int, int> primaries_;          // of partitions
   bool ends_ = false;
   int num_waiting_ = 0;   // threads in drive_until()
   bool driven_ = false;   // by one of these
@@ -317,7 +351,7 @@ std::shared_ptr<std::byte> Client::allocate(int64_t bytes) { return work_->heap_
 
 void Client::push(PushOrder order) {
   const std::lock_guard lock(work_->mutex_);
-  if (!work_->failure_.empty()) throw Error(work_->failure_);
+  work_->require_no_failure();
   emit("ps.push",
        {{"piece", int64_t{order.piece}}, {"step", order.step}, {"bytes", order.payload.size()}});
   work_->state_.push(std::move(order));
@@ -326,7 +360,7 @@ void Client::push(PushOrder order) {
 
 void Client::pull(int piece, int64_t step) {
   const std::lock_guard lock(work_->mutex_);
-  if (!work_->failure_.empty()) throw Error(work_->failure_);
+  work_->require_no_failure();
   work_->arrived_.at(piece) = {};
   work_->state_.pull(piece, step);
   work_->send_here();
@@ -367,7 +401,7 @@ AskedRows Client::sparse_pull(int table, std::span<const uint64_t> keys, int64_t
   for (int i = 0; i < spec.num_partitions; ++i) payloads.push_back(batch.payload_of_keys(i));
   Array rows = Array::zeros(about.dtype, {batch.num_keys(), about.width});
   const std::lock_guard lock(work_->mutex_);
-  if (!work_->failure_.empty()) throw Error(work_->failure_);
+  work_->require_no_failure();
   const int64_t pull = work_->state_.sparse_pull(table, step, std::move(payloads));
   work_->arriving_.emplace(pull, ArrivingRows{std::move(batch), rows});
   work_->send_here();
@@ -399,7 +433,7 @@ void Client::sparse_push(int table, std::span<const uint64_t> keys, MemorySpan g
     order.payloads[i] = {{memory.get(), static_cast<size_t>(bytes)}, memory};
   }
   const std::lock_guard lock(work_->mutex_);
-  if (!work_->failure_.empty()) throw Error(work_->failure_);
+  work_->require_no_failure();
   work_->state_.sparse_push(std::move(order));
   work_->send_here();
 }
@@ -411,7 +445,7 @@ void Client::wait_until_settled(const Deadline& deadline) {
 
 Lease Client::lease(const LeaseRequest& request, const Deadline& deadline) {
   std::unique_lock lock(work_->mutex_);
-  if (!work_->failure_.empty()) throw Error(work_->failure_);
+  work_->require_no_failure();
   work_->state_.ask_lease(request);
   work_->send_here();
   work_->wait_for(lock, deadline, [&] { return work_->state_.lease().has_value(); });

@@ -20,8 +20,7 @@ int64_t rows_of(const Variable& variable) {
 }
 
 int64_t require_positive(std::string_view what, int64_t value) {
-  if (value < 1)
-    throw UsageError(fmt::format("partitioner: {} is {}; expected 1 or more", what, value));
+  if (value < 1) throw UsageError(fmt::format("{} is {}; expected 1 or more", what, value));
   return value;
 }
 
@@ -114,6 +113,13 @@ const NameRule* rule_for(const Variable& variable, const PlacementOptions& optio
   return found == options.rules.end() ? nullptr : &*found;
 }
 
+void check_parts(const std::vector<Variable>& variables, const PlacementOptions& options) {
+  std::vector<const Variable*> cut;
+  for (const Variable& variable : variables)
+    if (rule_for(variable, options) == nullptr) cut.push_back(&variable);
+  options.partitioner.check(cut);
+}
+
 std::vector<Shard> cut(const Variable& variable, int index, int64_t parts) {
   const int64_t rows = rows_of(variable);
   if (parts == 1) return {{index, variable.name, {0, rows}, variable.num_bytes(), 0}};
@@ -188,6 +194,16 @@ int64_t Partitioner::parts_of(const Variable& variable) const {
   }
 }
 
+void Partitioner::check(const std::vector<const Variable*>& variables) const {
+  if (kind_ != Kind::fixed || variables.empty()) return;
+  const Variable& longest =
+      **std::ranges::max_element(variables, {}, [](const auto* v) { return rows_of(*v); });
+  if (parts_ > rows_of(longest))
+    throw UsageError(
+        fmt::format("no variable can be cut into {} parts: the one with most rows, \"{}\", has {}",
+                    parts_, longest.name, rows_of(longest)));
+}
+
 std::string Partitioner::words() const {
   switch (kind_) {
     case Kind::fixed: return fmt::format("fixed {}", parts_);
@@ -234,6 +250,7 @@ std::string Placement::to_table(const std::vector<Variable>& variables) const {
 Placement place(const std::vector<Variable>& variables, const PlacementOptions& options) {
   check(variables);
   check(variables, options);
+  check_parts(variables, options);
   Placement placement{.num_servers = options.num_servers};
   Chooser chooser(options);
   std::vector<size_t> open;  // shards that no rule names

@@ -43,7 +43,7 @@ class Partitioner {
  public:
   /// Every variable stays whole.
   Partitioner() = default;
-  /// n parts, or one a row.
+  /// n parts, or one a row; place() refuses more parts than any variable has rows.
   static Partitioner fixed(int64_t parts);
   /// As many parts as keep each at `bytes` or more, `most` at most.
   static Partitioner min_part(int64_t bytes = 256 << 10, int64_t most = 1);
@@ -51,6 +51,8 @@ class Partitioner {
   static Partitioner max_part(int64_t bytes, std::optional<int64_t> most = {});
 
   int64_t parts_of(const Variable& variable) const;
+  /// Throws UsageError for a fixed number of parts into which none of `variables` can be cut.
+  void check(const std::vector<const Variable*>& variables) const;
   /// "whole", "fixed 4", "parts of 256.0 KiB or more, 8 at most".
   std::string words() const;
 
@@ -96,7 +98,8 @@ struct Placement {
 };
 
 /// Throws UsageError: no servers; a rule or weight for a server that is not there; a rule that
-/// matches nothing; two variables of one name.
+/// matches nothing; two variables of one name; a fixed number of parts that no variable without a
+/// rule can be cut into.
 Placement place(const std::vector<Variable>& variables, const PlacementOptions& options);
 
 /// Weights with which all hosts are equally busy when `workers` hosts also serve and `dedicated`

@@ -294,15 +294,8 @@ void check(const Spec& spec) {
   };
   in_range("the number of workers", spec.num_workers, 1, 1 << 20);
   in_range("the number of partitions", spec.num_partitions, 1, 1 << 20);
-  in_range("drop_slowest", spec.drop_slowest, 0, spec.num_workers - 1);
-  in_range("delay_compensation", spec.delay_compensation, 0, 1e30);
-  if (spec.drop_slowest > 0 && !spec.staleness.synchronous())
-    throw UsageError(
-        fmt::format("drop_slowest {} with staleness {}: only synchronous steps wait "
-                    "for all, so only there can somebody be left out",
-                    spec.drop_slowest, spec.staleness.text()));
-  if ((spec.scale_by_staleness || spec.delay_compensation > 0) && spec.staleness.synchronous())
-    throw UsageError("gradients of synchronous steps are never stale: nothing to scale or correct");
+  check({spec.drop_slowest, spec.scale_by_staleness, spec.delay_compensation}, spec.staleness,
+        spec.num_workers);
   for (const Variable& variable : spec.variables) check_variable(variable);
   check_tables(spec);
   for (const Piece& piece : spec.pieces) {

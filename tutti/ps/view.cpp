@@ -89,8 +89,8 @@ std::vector<std::string> changes(const View& before, const View& after) {
   return lines;
 }
 
-ViewState::ViewState(int num_servers, int num_workers, bool backups)
-    : num_servers_(num_servers), backups_(backups) {
+ViewState::ViewState(int num_servers, int num_workers, bool backups, int reserved)
+    : num_servers_(num_servers), reserved_(reserved), backups_(backups) {
   if (num_servers < 1) throw UsageError(fmt::format("{} servers; expected 1 or more", num_servers));
   if (num_workers < 1) throw UsageError(fmt::format("{} workers; expected 1 or more", num_workers));
   view_.servers.resize(num_servers);
@@ -106,7 +106,8 @@ int ViewState::add_server(const std::string& process, const std::string& address
                                      ? fmt::format("there are {}, from 0 on", num_servers_)
                                      : "that is " + servers[wanted].name));
   if (wanted < 0) {
-    const auto free = std::ranges::find(servers, std::string(), &ProcessView::name);
+    const auto free =
+        std::ranges::find(servers.begin() + reserved_, servers.end(), "", &ProcessView::name);
     wanted = static_cast<int>(free - servers.begin());
     if (free == servers.end()) servers.emplace_back();
   }

@@ -53,8 +53,9 @@ std::vector<std::string> changes(const View& before, const View& after);
 class ViewState {
  public:
   /// Views begin when so many servers have come. Partition p is server p's at first, its backup the
-  /// next server's; with one server there are none.
-  ViewState(int num_servers, int num_workers, bool backups = true);
+  /// next server's; with one server there are none. Numbers below `reserved` are for those that
+  /// ask for theirs: a launcher starts them.
+  ViewState(int num_servers, int num_workers, bool backups = true, int reserved = 0);
 
   /// A server comes, also later to replace one. `process`: "host b, pid 77". `wanted`: its number
   /// among the first; -1: any. Returns the number. Throws UsageError when it is taken or beyond the
@@ -84,6 +85,7 @@ class ViewState {
   void publish(const std::vector<PartitionView>& before);
 
   const int num_servers_;
+  const int reserved_;
   const bool backups_;
   View view_;
   std::set<std::pair<int, int>> cut_off_;  // primaries, and servers that they do not reach

@@ -24,7 +24,7 @@ ViewService::ViewService(const ViewServiceOptions& options, const Address& at,
                          const Credentials& credentials)
     : options_(options),
       listener_(at, credentials),
-      state_(options.num_servers, options.num_workers, options.backups) {
+      state_(options.num_servers, options.num_workers, options.backups, options.reserved) {
   streams_ = std::make_unique<Streams>(
       std::make_shared<SharedHeap>(), credentials,
       Streams::Events{
@@ -44,6 +44,14 @@ ViewService::~ViewService() {
 View ViewService::view() const {
   const std::lock_guard lock(mutex_);
   return state_.view();
+}
+
+bool ViewService::wait_until(const std::function<bool(const View&)>& done,
+                             const Deadline& deadline) const {
+  std::unique_lock lock(mutex_);
+  const auto settled = [&] { return done(state_.view()) || !state_.view().failure.empty(); };
+  changed_.wait_until(lock, deadline.at(), settled);
+  return done(state_.view());
 }
 
 void ViewService::work() {
@@ -134,13 +142,15 @@ void ViewService::publish() {
                                                                      : LogLevel::warning,
         "{}", line);
   told_ = state_.view();
+  changed_.notify_all();
   for (const auto& [peer, member] : members_)
     if (member.joined) streams_->send(peer, {.kind = Kind::view, .text = to_text(told_)});
   const bool all_gone =
       told_.number > 0 && std::ranges::none_of(told_.workers, [](const ProcessView& worker) {
         return worker.alive || worker.ending.empty();
       });
-  if (all_gone) end_servers(told_.failure);
+  // Else those that end with the failure would be reported as lost, too.
+  if (all_gone || !told_.failure.empty()) end_servers(told_.failure);
   for (const auto& [peer, member] : members_) streams_->flush(peer);
 }
 

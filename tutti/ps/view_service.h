@@ -5,6 +5,8 @@
 /// Thread rule: every function may be called from any thread.
 #pragma once
 
+#include <condition_variable>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,6 +23,7 @@ namespace tutti::ps {
 struct ViewServiceOptions {
   int num_servers = 1;
   int num_workers = 1;
+  int reserved = 0;                   ///< servers below this number ask for theirs (ViewState)
   bool backups = true;                ///< of partitions, on the next server; never with one server
   Millis silence{kDefaultTimeLimit};  ///< a process that says nothing for so long is lost
 };
@@ -35,6 +38,8 @@ class ViewService {
 
   Address address() const { return listener_.address(); }
   View view() const;
+  /// Until `done` holds for the view, or it says why the job cannot go on; whether it does by then.
+  bool wait_until(const std::function<bool(const View&)>& done, const Deadline& deadline) const;
 
  private:
   struct Member {
@@ -57,6 +62,7 @@ class ViewService {
   const ViewServiceOptions options_;
   Listener listener_;
   mutable std::mutex mutex_;  // guards what follows
+  mutable std::condition_variable changed_;
   ViewState state_;
   View told_;
   std::map<Peer, Member> members_;  // by connection
@@ -84,6 +90,7 @@ class ViewLink {
   void on_connected();
   /// The service let it in: from now on it beats as often as the service expects.
   void on_joined(const Message& message);
+  bool connected() const noexcept { return joined_; }
   void hear() { heard_ = Clock::now(); }
   /// Beats when it is time. What the service said last is too long ago: why that ends this process,
   /// else "".

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/deadline.h"
@@ -35,6 +36,13 @@ struct StrategyOptions {
   ServedOptions served{};                   ///< parameter_server: staleness, placement
   std::vector<double> shares;  ///< of a batch and a slice, per replica, each > 0; empty: equal
 };
+
+/// Replicas that a strategy of that kind can have.
+int most_replicas(std::string_view kind);
+
+/// Throws UsageError, naming what, for options that contradict each other, as far as that is known
+/// before replicas meet and variables are made. `num_workers`: of the job.
+void check_options(const StrategyOptions& options, int num_workers);
 
 /// Takes the strategy's own flags (strategy_from_flags in strategy.h lists them) out of argv.
 /// UsageError when a value is missing or no number in range.

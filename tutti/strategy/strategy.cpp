@@ -1,7 +1,6 @@
 #include "tutti/strategy/strategy.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include <atomic>
@@ -70,13 +69,6 @@ struct StrategyState {
 
 namespace {
 
-const std::vector<std::string> kKinds = {"one_device", "mirrored", "multi_worker",
-                                         "central_storage", "parameter_server"};
-const std::vector<std::string> kLaterKinds = {"tpu"};
-constexpr int kMostInTurn = 4096;
-
-int most_replicas(std::string_view kind) { return kind == "one_device" ? kMostInTurn : kMaxRanks; }
-
 // Reductions and compressions are chosen by name; "fused" means that none was.
 void resolve_reduction(StrategyOptions& options) {
   check_compression(options.compression);
@@ -97,43 +89,6 @@ void resolve_reduction(StrategyOptions& options) {
       throw UsageError(unknown_message("reduction", options.reduction, known));
   }
   check_replicated(detail::replicated_options(options));
-}
-
-void check_options(const StrategyOptions& options) {
-  if (std::find(kLaterKinds.begin(), kLaterKinds.end(), options.kind) != kLaterKinds.end())
-    throw UsageError(fmt::format("strategy \"{}\" is not in this version; it has {}", options.kind,
-                                 fmt::join(kKinds, ", ")));
-  if (std::find(kKinds.begin(), kKinds.end(), options.kind) == kKinds.end())
-    throw UsageError(unknown_message("strategy", options.kind, kKinds));
-  const auto in_range = [](const char* name, int64_t value, int64_t low, int64_t high) {
-    if (value < low || value > high)
-      throw UsageError(fmt::format("{} is {}; expected {} to {}", name, value, low, high));
-  };
-  in_range("replicas", options.replicas, 0, most_replicas(options.kind));
-  in_range("threads per replica", options.threads_per_replica, 0, 1024);
-  in_range("time limit in ms", options.time_limit.count(), 1, 30LL * 24 * 3600 * 1000);
-  for (double share : options.shares)
-    if (!(share > 0) || share > 1e9)
-      throw UsageError(fmt::format("a share is {}; expected a number above 0", share));
-  if (options.table != built_in_table() && options.kind != "multi_worker")
-    throw UsageError(fmt::format(
-        "a table of algorithms was given; strategy {} sends nothing between hosts", options.kind));
-  if (options.kind == "central_storage" &&
-      (options.reduction != "fused" || options.make_reduction || options.compression.on()))
-    throw UsageError(fmt::format(
-        "strategy central_storage keeps one copy of the parameters, which the fused step updates; "
-        "reduction {} with compression {} keeps one a replica: use mirrored",
-        options.reduction, describe(options.compression)));
-  if (options.kind == "parameter_server" &&
-      (options.reduction != "fused" || options.make_reduction || options.compression.on()))
-    throw UsageError(
-        "strategy parameter_server adds gradients on its servers: no reduction and no "
-        "compression can be chosen");
-  if (!options.reduction_shape.empty() && options.kind != "one_device")
-    throw UsageError(
-        fmt::format("a reduction shape ({}) can be chosen under one_device alone; "
-                    "elsewhere it is where the replicas are",
-                    options.reduction_shape));
 }
 
 // 2.5 KB, compared around run(): a generator that has moved was drawn from.
@@ -253,7 +208,8 @@ ReplicatedOptions detail::replicated_options(const StrategyOptions& options) {
 }
 
 Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<StrategyState>()) {
-  check_options(options);
+  const auto job = options.kind == "parameter_server" ? job_of_this_process() : std::nullopt;
+  check_options(options, job ? job->num_workers : 1);
   detail::keep_freed_memory();
   state_->options = options;
   resolve_reduction(state_->options);

@@ -213,8 +213,9 @@ Totals Fit::workers_by_lease(const Epoch& epoch) {
   history_.steps = epoch.number * epoch.data->num_batches() + epoch.steps;
   epoch_images_ = all.samples;
   if (lease_.repeats > 0 && shows_)
-    log(LogLevel::warning, "epoch {}: {} batches were trained again, since their worker was lost",
-        epoch.number + 1, lease_.repeats);
+    log(LogLevel::warning, "epoch {}: {} {} trained again, since the worker that had {} was lost",
+        epoch.number + 1, lease_.repeats, lease_.repeats == 1 ? "batch was" : "batches were",
+        lease_.repeats == 1 ? "it" : "them");
   return all;
 }
 

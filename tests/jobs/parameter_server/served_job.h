@@ -121,6 +121,7 @@ class Job {
   pid_t pid_of(const std::string& who) { return std::stoi(word_after(who + " pid ")); }
   pid_t pid() const { return pid_; }
   void send(const std::string& who, int signal) { kill(pid_of(who), signal); }
+  void send_launcher(int signal) const { kill(pid_, signal); }
 
   /// Waits for its end; returns its exit code, 128 + signal when one killed it, -1 when it hangs.
   int end(Millis limit = Millis{30'000}) {

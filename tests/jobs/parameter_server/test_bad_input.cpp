@@ -5,6 +5,7 @@ namespace tutti::test {
 namespace {
 
 using testing::AllOf;
+using testing::AnyOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
@@ -28,7 +29,7 @@ TEST_P(BadInput, IsAnsweredBeforeTraining) {
       {TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles, "--max-steps", "3"}, GetParam().words));
   EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
   for (const char* part : GetParam().answer) EXPECT_THAT(result.out + result.err, HasSubstr(part));
-  EXPECT_THAT(result.out, Not(HasSubstr("epoch")));
+  EXPECT_THAT(result.out, Not(AnyOf(HasSubstr("epoch"), HasSubstr("server 0 pid"))));
   EXPECT_THAT(result.err, HasSubstr("tutti train: "));
 }
 
@@ -48,23 +49,40 @@ INSTANTIATE_TEST_SUITE_P(
             "no_servers", joined(kServed, {"--servers", "0"}), {"--servers", "got \"0\"", "1 to"}},
         Wrong{"drop_slowest_out_of_step",
               joined(kServed, {"--staleness", "inf", "--drop-slowest", "1"}),
-              {"staleness inf", "only synchronous steps"}},
-        Wrong{"drop_all", joined(kServed, {"--drop-slowest", "2"}), {"2", "expected 0 to 1"}},
-        Wrong{"scale_in_step", joined(kServed, {"--scale-by-staleness"}), {"never stale"}},
+              {"--drop-slowest 1", "--staleness inf", "only synchronous steps"}},
+        Wrong{"drop_all",
+              joined(kServed, {"--drop-slowest", "2"}),
+              {"--drop-slowest 2", "expected 0 to 1"}},
+        Wrong{"scale_in_step",
+              joined(kServed, {"--scale-by-staleness"}),
+              {"--scale-by-staleness", "never stale"}},
+        Wrong{"compensate_in_step",
+              joined(kServed, {"--delay-compensation", "0.5"}),
+              {"--delay-compensation 0.5", "never stale"}},
         Wrong{"partition_unknown",
               joined(kServed, {"--partition", "nonsense"}),
               {"--partition nonsense", "fixed:4"}},
         Wrong{"partition_no_parts",
               joined(kServed, {"--partition", "fixed:0"}),
-              {"parts is 0", "1 or more"}},
+              {"--partition fixed:0", "parts is 0", "1 or more"}},
+        Wrong{"partition_larger_than_all",
+              joined(kServed, {"--partition", "fixed:100000"}),
+              {"--partition fixed:100000", ".weight\"", "has 128"}},
+        Wrong{"partition_of_mirrored",
+              {"--strategy", "mirrored", "--partition", "fixed:2"},
+              {"mirrored", "parameter_server"}},
         Wrong{"partition_without_number",
               joined(kServed, {"--partition", "fixed:"}),
               {"--partition"}},
         Wrong{"placement_unknown",
               joined(kServed, {"--placement", "greedi"}),
               {"did you mean \"greedy\"?"}},
-        Wrong{"reduction", joined(kServed, {"--reduction", "all_reduce"}), {"no reduction"}},
-        Wrong{"compression", joined(kServed, {"--compression", "bf16"}), {"no compression"}},
+        Wrong{"reduction",
+              joined(kServed, {"--reduction", "all_reduce"}),
+              {"--reduction all_reduce", "no reduction"}},
+        Wrong{"compression",
+              joined(kServed, {"--compression", "bf16"}),
+              {"--compression: ", "no compression"}},
         Wrong{"servers_of_mirrored",
               {"--strategy", "mirrored", "--servers", "2"},
               {"mirrored", "--servers", "parameter_server"}},
@@ -81,6 +99,53 @@ TEST(ServedTraining, WithoutServersSaysWhatToType) {
   EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("without servers"),
                                 HasSubstr("tutti run --servers 1 -n 2 PROGRAM ARGS...")));
+}
+
+TEST(ServedTraining, OptionsThatContradictEachOtherEndTheJobAtOnce) {
+  const auto result =
+      run_command(joined({TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"},
+                         train_served({"--staleness", "0", "--scale-by-staleness"})));
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("--scale-by-staleness with --staleness 0"));
+}
+
+TEST(ServedTraining, CannotHaveOtherServersThanTheLauncher) {
+  const auto result = run_command(joined({TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"},
+                                         train_served({"--servers", "2"})));
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("--servers 2: the launcher of this job said 1"));
+}
+
+TEST(ServedTraining, NamesAViewServiceThatIsNotThereAndTheTimeTried) {
+  const auto result =
+      run_command(joined({TUTTI_PROGRAM, "run", "-n", "1"}, train_served({"--time-limit", "1"})),
+                  {kToken, "TUTTI_VIEW_SERVICE=127.0.0.1:1", "TUTTI_NUM_SERVERS=1"});
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("127.0.0.1:1"), HasSubstr("1000 ms"),
+                                HasSubstr("nothing listens there now")));
+}
+
+TEST(RunCommand, AsksForWhatServersNeed) {
+  struct Case {
+    Words words;
+    const char* answer;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{"--servers-elsewhere", "1"}, "without --view-service"},
+           {{"--view-service", "127.0.0.1"}, "--view-service 127.0.0.1 without servers"},
+           {{"--servers", "1", "--view-service", "0.0.0.0"}, "0.0.0.0"},
+           {{"--servers", "1", "--view-service", "nowhere:"}, "--view-service"},
+           {{"--no-backups"}, "--no-backups without servers"}}) {
+    const auto result =
+        run_command(joined(joined({TUTTI_PROGRAM, "run", "-n", "1"}, c.words), {"true"}), {kToken});
+    EXPECT_EQ(result.exit_code, 2) << c.answer << result.out << result.err;
+    EXPECT_THAT(result.err, HasSubstr(c.answer));
+  }
+  const auto no_token = run_command(
+      {TUTTI_PROGRAM, "run", "--servers-elsewhere", "1", "--view-service", "127.0.0.1", "true"},
+      {"TUTTI_TOKEN=", "TUTTI_TOKEN_FILE="});
+  EXPECT_EQ(no_token.exit_code, 2);
+  EXPECT_THAT(no_token.err, HasSubstr("export TUTTI_TOKEN="));
 }
 
 // Each worker runs a line of its own: $W is its number.

@@ -109,6 +109,8 @@ TEST_P(WithoutBackups, LossOfAServerEndsTheJobWithItsName) {
   for (const std::string worker : {"0", "1"})
     EXPECT_THAT(job.log(), ContainsRegex("\\[" + worker + "\\] tutti train: " + why));
   EXPECT_THAT(job.log(), ContainsRegex("\ntutti train: rank [01] exited with code 1: " + why));
+  EXPECT_THAT(job.log(), Not(ContainsRegex("server 0 \\(host .*\\) .*(closed|reset)")))
+      << "it follows from the loss of the other";
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, WithoutBackups, testing::Values("0", "inf"),

@@ -23,7 +23,7 @@ TEST(LostWorker, OthersTrainItsBatchOutOfStep) {
   EXPECT_THAT(job.log(),
               AllOf(ContainsRegex("worker 2 \\(host .*\\) .*(closed|reset) the connection"),
                     HasSubstr("rank 2 was killed by SIGKILL"),
-                    HasSubstr("epoch 2: 1 batches were trained again"), HasSubstr("epoch 3/3"),
+                    HasSubstr("epoch 2: 1 batch was trained again"), HasSubstr("epoch 3/3"),
                     Not(ContainsRegex("\\[[012]\\] tutti train: "))));
   const json all = figures_in(file);
   ASSERT_TRUE(all.is_object());

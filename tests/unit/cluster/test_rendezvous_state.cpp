@@ -39,6 +39,7 @@ std::vector<std::string> words_of(const RendezvousState::Outbox& outbox) {
     if (message.kind == Kind::refused) line += "refused: " + message.text;
     if (message.kind == Kind::lost) line += "lost: " + message.text;
     if (message.kind == Kind::failed) line += "failed: " + message.text;
+    if (message.kind == Kind::ended) line += "ended: " + message.text;
     if (message.kind == Kind::who) line += "who: " + message.text;
     if (message.kind == Kind::exchanged) {
       line += "exchanged";
@@ -72,6 +73,14 @@ TEST_F(RendezvousOfTwo, RanksOfOneProcessAreToldOnce) {
   EXPECT_THAT(state_.on_message(11, give(2, 4, "k", "c"), kStart), IsEmpty());
   EXPECT_THAT(words_of(state_.on_message(11, give(3, 4, "k", "d"), kStart)),
               ElementsAre("10 exchanged a b c d", "11 exchanged a b c d"));
+}
+
+TEST_F(RendezvousOfTwo, EndOfALaunchersWorkersIsToldToAll) {
+  const RendezvousMessage launcher{.kind = Kind::hello, .number = 2, .text = "node 1 (host b)"};
+  EXPECT_THAT(words_of(state_.on_message(12, launcher, kStart)), ElementsAre("12 welcome"));
+  EXPECT_THAT(words_of(state_.on_message(12, {.kind = Kind::ended}, kStart)),
+              ElementsAre("10 ended: node 1 (host b)", "11 ended: node 1 (host b)",
+                          "12 ended: node 1 (host b)"));
 }
 
 TEST_F(RendezvousOfTwo, WhoNamesThoseThatHaveNotGiven) {

@@ -26,7 +26,9 @@ namespace {
 using test::message_of;
 using test::Refusals;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 using namespace std::chrono_literals;
 
 const Address kLoopback = *Address::from_number("127.0.0.1", 0);
@@ -311,6 +313,19 @@ TEST(ConnectLink, WaitsForWhoIsNotThereYet) {
   EXPECT_TRUE(connect_link_with_retry({"127.0.0.1", address.port()}, credentials,
                                       {.purpose = "rendezvous"}, "the rendezvous", Deadline(30s)));
   starter.join();
+}
+
+TEST(ConnectLink, GivesUpAtTheDeadlineWithAddressTriesAndTheLastCause) {
+  const Credentials credentials{Token::random(), "job"};
+  const HostPort nobody{"127.0.0.1", 1};
+  EXPECT_THAT(
+      message_of<Timeout>([&] {
+        connect_link_with_retry(nobody, credentials, {}, "the rendezvous", Deadline(300ms));
+      }),
+      AllOf(HasSubstr("the rendezvous did not let this process in at 127.0.0.1:1 in 300 ms, "),
+            ContainsRegex("[2-9] tries\n  last: connect to .*: Connection refused.*\n"
+                          "  nothing listens there now\n  is it started"),
+            Not(ContainsRegex("tries.*tries"))));
 }
 
 TEST(ConnectLink, NamesAProcessThatSaysNothing) {

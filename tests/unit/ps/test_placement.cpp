@@ -172,6 +172,13 @@ TEST(Place, BadInputIsNamed) {
               ThrowsMessage<UsageError>(HasSubstr("1 weights for 2 servers")));
   EXPECT_THAT(words({.num_servers = 2, .weights = {1, -1}}),
               ThrowsMessage<UsageError>(HasSubstr("-1")));
+  EXPECT_THAT(words({.partitioner = Partitioner::fixed(9)}),
+              ThrowsMessage<UsageError>(
+                  AllOf(HasSubstr("into 9 parts"), HasSubstr("\"embedding\", has 8"))));
+  EXPECT_NO_THROW(words({.partitioner = Partitioner::fixed(8)})()) << "others are cut by rows";
+  EXPECT_NO_THROW(words({.partitioner = Partitioner::max_part(1)})());
+  EXPECT_THAT(words({.partitioner = Partitioner::fixed(8), .rules = {{"embedding", 0}}}),
+              ThrowsMessage<UsageError>(HasSubstr("\"dense/weight\", has 4")));
   EXPECT_THAT([] { place({variable("a", {1}), variable("a", {2})}, {}); },
               ThrowsMessage<UsageError>(HasSubstr("\"a\"")));
   EXPECT_THAT([] { place({variable("a", {2, -1})}, {}); },

@@ -108,6 +108,17 @@ TEST(ViewState, BeginsWhenAllServersAreThere) {
   EXPECT_EQ(state.add_server("e", ""), 3);  // nobody comes back under its old number
 }
 
+TEST(ViewState, ReservedNumbersAreForThoseWhoAskForTheirs) {
+  ViewState state(3, 1, true, 2);
+  EXPECT_EQ(state.add_server("any", ""), 2);
+  EXPECT_EQ(state.add_server("one too many", ""), 3);
+  EXPECT_EQ(state.add_server("its own", "", 1), 1);
+  EXPECT_FALSE(state.begun());
+  EXPECT_EQ(state.add_server("its own", "", 0), 0);
+  EXPECT_TRUE(state.begun());
+  EXPECT_EQ(roles(state), "0/1/-1 1/2/-1 2/0/-1");
+}
+
 TEST(ViewState, LosingOneBeforeTheBeginningIsTheEnd) {
   ViewState state(2, 1);
   state.add_server("a", "");

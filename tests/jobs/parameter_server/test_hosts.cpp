@@ -1,0 +1,216 @@
+// Servers, workers and their view service on several hosts: network namespaces joined by a bridge.
+#include <sys/syscall.h>
+
+#include <optional>
+
+#include "tests/jobs/parameter_server/strangers.h"
+#include "tests/support/certificates.h"
+#include "tests/support/hosts.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+// How long the processes of a host may take to go after the launchers have ended.
+constexpr Millis kGone{10'000};
+
+class ServedHosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
+    hosts_.emplace(3);
+  }
+
+  Words on(int host, const Words& words) const {
+    return joined({"nsenter", "--net=" + hosts_->path(host)}, words);
+  }
+  // The launcher of one of two nodes, on the host of that number.
+  Words node(int number, const Words& flags, const Words& program) const {
+    return on(number,
+              joined(joined({TUTTI_PROGRAM, "run", "--nodes", "2", "--node-rank",
+                             std::to_string(number), "--rendezvous", hosts_->address(0) + ":29500"},
+                            flags),
+                     program));
+  }
+
+  std::optional<TestHosts> hosts_;
+  const Words token_ = {"TUTTI_TOKEN=" + token_of_hosts()};
+};
+
+Words steps(const std::string& count) { return {"--epochs", "1000", "--max-steps", count}; }
+
+void await_end_of(pid_t pid) {
+  const FileDescriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  pollfd end{process.get(), POLLIN, 0};
+  if (!process) return;  // it had gone before
+  EXPECT_EQ(poll(&end, 1, 10'000), 1) << pid;
+}
+
+std::string mirrored(const std::string& count) {
+  return sha_of(
+      figures_of(joined(train_mlp({"--strategy", "mirrored", "--replicas", "2"}), steps(count))));
+}
+
+TEST_F(ServedHosts, TrainTheWeightsOfOneHost) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  const Words train = train_served(joined(steps("60"), {"--json", file}));
+  Job first(node(0, {"--servers", "1"}, train), token_);
+  Job second(node(1, {"--servers", "1"}, train), token_);
+  EXPECT_EQ(first.end(), 0) << last_part(first.log());
+  EXPECT_EQ(second.end(), 0) << last_part(second.log());
+  EXPECT_THAT(first.log(), HasSubstr("view service at " + hosts_->address(0) + ":"));
+  EXPECT_THAT(second.log(), AllOf(HasSubstr("server 1 pid "), Not(HasSubstr("view service at"))));
+  const auto all = figures_in(file);
+  ASSERT_TRUE(all.is_object());
+  EXPECT_EQ(all.at("servers"), 2);
+  EXPECT_EQ(all.at("updates"), 60);
+  EXPECT_EQ(sha_of(all), mirrored("60"));
+  EXPECT_THAT(hosts_->left_running(kGone), IsEmpty());
+}
+
+TEST_F(ServedHosts, OneOfThemIsLostAndNoUpdateWithIt) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  const Words train = train_served(joined(steps("900"), {"--json", file}));
+  Job first(node(0, {"--servers", "1"}, train), token_);
+  Job second(node(1, {"--servers", "1"}, train), token_);
+  first.wait_for("epoch 1/");
+  until_some_moment(11);
+  second.send("server 1", SIGKILL);
+  EXPECT_EQ(first.end(), 0) << last_part(first.log());
+  EXPECT_EQ(second.end(), 0) << last_part(second.log());
+  for (Job* job : {&first, &second})
+    EXPECT_EQ(job->count("partition 1: server 0 took over from server 1 after"), 1) << job->log();
+  const auto all = figures_in(file);
+  ASSERT_TRUE(all.is_object());
+  EXPECT_EQ(all.at("updates"), 900);
+  EXPECT_EQ(sha_of(all), mirrored("900"));
+}
+
+TEST_F(ServedHosts, ServersFromElsewhereAreStartedByTheLineThatIsPrinted) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  Job job(on(0, joined({TUTTI_PROGRAM, "run", "-n", "2", "--servers", "1", "--servers-elsewhere",
+                        "2", "--view-service", hosts_->address(0)},
+                       train_served(joined(steps("60"), {"--json", file})))),
+          token_);
+  const std::string where = job.word_after("\n  tutti ps --view-service ");
+  EXPECT_THAT(where, HasSubstr(hosts_->address(0) + ":"));
+  EXPECT_THAT(job.log(), AllOf(HasSubstr("waiting for 2 servers"), HasSubstr("TUTTI_TOKEN")));
+  const Words line = {TUTTI_PROGRAM, "ps", "--view-service", where};
+  Job one(on(1, line), token_);
+  Job other(on(2, line), token_);
+  ASSERT_EQ(job.end(), 0) << last_part(job.log());
+  EXPECT_EQ(one.end(), 0) << one.log();
+  EXPECT_EQ(other.end(), 0) << other.log();
+  const auto all = figures_in(file);
+  ASSERT_TRUE(all.is_object());
+  EXPECT_EQ(all.at("servers"), 3);
+  EXPECT_EQ(sha_of(all), mirrored("60"));
+}
+
+// The view service and servers of a node are there for the workers of all.
+TEST_F(ServedHosts, NodesStayUntilTheLastWorkerHasEnded) {
+  const TempFolder folder;
+  const std::string told = (folder.path() / "end").string();
+  const Words wait = {"sh", "-c",
+                      "[ $TUTTI_WORKER = 0 ] || while [ ! -e " + told + " ]; do sleep 0.05; done"};
+  Job first(node(0, {"--servers", "1"}, wait), token_);
+  Job second(node(1, {"--servers", "1"}, wait), token_);
+  const std::string service = first.word_after("view service at ");
+  const pid_t worker = first.pid_of("worker 0");
+  second.wait_for("worker 1 pid");
+  await_end_of(worker);
+  const auto taken =
+      run_command(on(2, {TUTTI_PROGRAM, "ps", "--number", "7", "--view-service", service}), token_);
+  EXPECT_EQ(taken.exit_code, 2) << taken.err;
+  EXPECT_THAT(taken.err, HasSubstr("there are 2, from 0 on"));
+  std::ofstream(told) << "end";
+  EXPECT_EQ(first.end(), 0) << first.log();
+  EXPECT_EQ(second.end(), 0) << second.log();
+}
+
+class ServedHostsLosing : public ServedHosts, public testing::WithParamInterface<const char*> {};
+
+TEST_P(ServedHostsLosing, LauncherOfNode0EndsTheJobEverywhere) {
+  const Words train = train_served(joined(steps("100000"), {"--staleness", GetParam()}));
+  Job first(node(0, {"--servers", "1"}, train), token_);
+  Job second(node(1, {"--servers", "1"}, train), token_);
+  first.wait_for("epoch 1/");
+  first.send_launcher(SIGKILL);
+  EXPECT_EQ(second.end(), 1) << last_part(second.log());
+  EXPECT_THAT(second.log(), ContainsRegex("\ntutti run: the launcher of node 0, beside rank 0 .*"
+                                          "closed the connection[^\n]*\n$"));
+  EXPECT_THAT(hosts_->left_running(kGone), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, ServedHostsLosing, testing::Values("0", "inf"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_F(ServedHosts, OtherNumbersOnAnotherNodeAreNamedOnBoth) {
+  Job first(node(0, {"--servers", "1"}, {"true"}), token_);
+  Job second(node(1, {"--servers", "2", "--no-backups"}, {"true"}), token_);
+  for (Job* job : {&first, &second}) {
+    EXPECT_EQ(job->end(), 2) << job->log();
+    EXPECT_THAT(job->log(), AllOf(HasSubstr("node 0 was started with \"--servers 1\""),
+                                  HasSubstr("node 1 with \"--servers 2 --no-backups\""),
+                                  Not(HasSubstr("server 0 pid"))));
+  }
+}
+
+TEST_F(ServedHosts, StrangersDoNotDisturb) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  const Words train = train_served(joined(steps("600"), {"--json", file}));
+  Job first(node(0, {"--servers", "1"}, train), token_);
+  Job second(node(1, {"--servers", "1"}, train), token_);
+  const std::string service = first.word_after("view service at ");
+  first.wait_for("epoch 1/");
+  std::vector<FileDescriptor> open;
+  hosts_->on(2, [&] {
+    const int ports = disturb({first.pid(), first.pid_of("server 0"), first.pid_of("worker 0"),
+                               second.pid(), second.pid_of("server 1"), second.pid_of("worker 1")},
+                              3, open);
+    EXPECT_GE(ports, 6);
+  });
+  const auto wrong =
+      run_command(on(2, {TUTTI_PROGRAM, "ps", "--view-service", service, "--time-limit", "0.5"}),
+                  {"TUTTI_TOKEN=" + wrong_token_of_hosts()});
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr(service), HasSubstr("token")));
+  EXPECT_EQ(first.end(), 0) << last_part(first.log());
+  EXPECT_EQ(second.end(), 0) << last_part(second.log());
+  EXPECT_THAT(first.log(), HasSubstr("refused a connection from " + hosts_->address(2)));
+  EXPECT_EQ(sha_of(figures_in(file)), mirrored("600"));
+}
+
+TEST_F(ServedHosts, TalkThroughTls) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  Authority("ours").issue(folder.path() / "tls", "job");
+  const Words train = train_served(joined(steps("60"), {"--json", file}));
+  const Words secret = joined(token_, {"TUTTI_TLS=" + (folder.path() / "tls").string()});
+  const Words flags = {"--servers-elsewhere", "1", "--servers", "1"};
+  Job first(node(0, flags, train), secret);
+  const std::string where = first.word_after("\n  tutti ps --view-service ");
+  EXPECT_THAT(first.log(), HasSubstr("TUTTI_TOKEN and TUTTI_TLS"));
+  const Words line = {TUTTI_PROGRAM, "ps", "--view-service", where};
+  const auto plain = run_command(on(2, joined(line, {"--time-limit", "0.5"})), token_);
+  EXPECT_EQ(plain.exit_code, 1) << plain.out;
+  EXPECT_THAT(plain.err, AllOf(HasSubstr(where), HasSubstr("TUTTI_TLS")));
+  Job server(on(2, line), secret);
+  Job second(node(1, flags, train), secret);
+  EXPECT_EQ(first.end(), 0) << last_part(first.log());
+  EXPECT_EQ(second.end(), 0) << last_part(second.log());
+  EXPECT_EQ(server.end(), 0) << server.log();
+  EXPECT_EQ(sha_of(figures_in(file)), mirrored("60"));
+}
+
+}  // namespace
+}  // namespace tutti::test
