@@ -99,14 +99,14 @@ std::shared_ptr<void> start_trace(const std::filesystem::path& file, int worker)
           }};
 }
 
-std::shared_ptr<void> trace_by_environment(int worker) {
+std::shared_ptr<void> trace_by_environment(const std::function<int()>& worker) {
   static std::mutex mutex;
   static std::weak_ptr<void> running;
   const char* const file = std::getenv(kTraceVariable);
   if (file == nullptr || *file == 0) return nullptr;
   const std::lock_guard lock(mutex);
   auto trace = running.lock();
-  if (!trace) running = trace = start_trace(file, worker);
+  if (!trace) running = trace = start_trace(file, worker());
   return trace;
 }
 

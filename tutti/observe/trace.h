@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,7 +55,8 @@ class Trace final : public Sink {
 std::shared_ptr<void> start_trace(const std::filesystem::path& file, int worker);
 
 /// The same with the file of TUTTI_TRACE; null without it. All callers of one process share one.
-std::shared_ptr<void> trace_by_environment(int worker);
+/// `worker` is asked only then.
+std::shared_ptr<void> trace_by_environment(const std::function<int()>& worker);
 
 inline constexpr const char* kTraceVariable = "TUTTI_TRACE";
 

@@ -214,8 +214,10 @@ Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<Str
   state_->options = options;
   resolve_reduction(state_->options);
   World world = detail::make_world(state_->options);
-  const auto job = job_of_this_process();
-  state_->trace = trace_by_environment(job ? job->worker : 0);
+  state_->trace = trace_by_environment([] {
+    const auto own = job_of_this_process();
+    return own ? own->worker : 0;
+  });
   state_->enter(std::move(world));
   log(LogLevel::info, "strategy {}: {} replicas ({} here), reduction shape {}, {} threads each",
       options.kind, state_->world.size, state_->world.local, state_->options.reduction_shape,

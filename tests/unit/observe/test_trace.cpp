@@ -93,10 +93,11 @@ TEST(Trace, AFileThatCannotBeMadeIsSaidBefore) {
 TEST(Trace, TheEnvironmentNamesOneFileForTheWholeProcess) {
   const TempFolder folder;
   const std::string file = folder / "own.json";
-  EXPECT_EQ(trace_by_environment(0), nullptr);
+  const auto worker = [] { return 0; };
+  EXPECT_EQ(trace_by_environment(worker), nullptr);
   setenv(kTraceVariable, file.c_str(), 1);
-  auto trace = trace_by_environment(0);
-  EXPECT_EQ(trace_by_environment(0), trace);
+  auto trace = trace_by_environment(worker);
+  EXPECT_EQ(trace_by_environment(worker), trace);
   unsetenv(kTraceVariable);
   emit("once");
   trace.reset();
