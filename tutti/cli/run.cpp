@@ -27,7 +27,8 @@ struct RunFlags {
   int node_rank = 0;
   std::string rendezvous;
   std::string job;
-  std::string on_failure = "end";
+  std::string on_failure;  // "": end, unless failed workers are started again
+  int restarts = 0;
   double grace_seconds = 2;
   int servers = 0;
   int elsewhere = 0;
@@ -60,6 +61,13 @@ void check_nodes(const RunFlags& flags) {
   }
 }
 
+void check_restarts(const RunFlags& flags) {
+  if (flags.restarts > 0 && flags.on_failure == "end")
+    throw UsageError(
+        fmt::format("--restarts {} and --on-failure end: while one is started again the rest go on",
+                    flags.restarts));
+}
+
 void check_servers(const RunFlags& flags) {
   if (flags.servers + flags.elsewhere > 0) return;
   if (!flags.view_service.empty())
@@ -80,6 +88,7 @@ int run(const CLI::App& command, const RunFlags& flags) {
   refuse_unknown_flag(command, words.front());
   check_nodes(flags);
   check_servers(flags);
+  check_restarts(flags);
   if (!(flags.grace_seconds >= 0 && flags.grace_seconds <= kMaxGraceSeconds)) {
     throw UsageError(fmt::format("--grace {}: 0 to {} seconds are possible", flags.grace_seconds,
                                  kMaxGraceSeconds));
@@ -92,7 +101,8 @@ int run(const CLI::App& command, const RunFlags& flags) {
                                   .job = flags.job},
                         .command = words,
                         .signal_grace = millis_of(flags.grace_seconds),
-                        .end_on_failure = flags.on_failure == "end"};
+                        .end_on_failure = flags.on_failure != "continue" && flags.restarts == 0,
+                        .restarts = flags.restarts};
   std::optional<ServerFleet> fleet;
   if (flags.servers + flags.elsewhere > 0)
     fleet.emplace(FleetOptions{.num_servers = flags.servers,
@@ -153,9 +163,16 @@ void add_run(CLI::App& app, int& exit_code) {
       ->type_name("NAME");
   CLI::Option* policy = command
                             ->add_option("--on-failure", flags->on_failure,
-                                         "What the rest do when a worker fails: end or continue")
+                                         "What the rest do when a worker fails: end (the default "
+                                         "without --restarts) or continue")
                             ->type_name("end|continue");
   require_one_of(*policy, "answer to --on-failure", {"end", "continue"});
+  command
+      ->add_option("--restarts", flags->restarts,
+                   "Failed workers are started again, so often in all, while the rest go on: for "
+                   "workers that meet at parameter servers alone")
+      ->check(whole_number(0, 1'000'000))
+      ->type_name("K");
   command
       ->add_option("--grace", flags->grace_seconds,
                    "Time to end in order after Ctrl-C or SIGTERM (2)")

@@ -206,11 +206,13 @@ Guard::Guard(const std::string& launch_entry) {
   }
 }
 
-void Guard::add(pid_t worker) noexcept {
-  const int index = shared_->num_workers.load();
+void Guard::add(pid_t worker, pid_t instead_of) noexcept {
+  const int count = shared_->num_workers.load();
+  int index = 0;
+  while (index < count && shared_->workers[index] != instead_of) ++index;
   if (index >= kMaxWorkers) return;
   shared_->workers[index] = worker;
-  shared_->num_workers.store(index + 1);
+  if (index == count) shared_->num_workers.store(count + 1);
 }
 
 void Guard::dismiss() noexcept {

@@ -37,8 +37,8 @@ class Guard {
   Guard(const Guard&) = delete;
   ~Guard() { dismiss(); }
 
-  /// A worker whose process group must end.
-  void add(pid_t worker) noexcept;
+  /// A worker whose process group must end, instead of one that has ended.
+  void add(pid_t worker, pid_t instead_of = 0) noexcept;
   /// The job has ended: the guard ends without doing anything, and is reaped.
   void dismiss() noexcept;
   pid_t pid() const noexcept { return pid_; }

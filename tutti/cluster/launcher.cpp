@@ -67,6 +67,12 @@ void open_missing_standard_streams() {
   }
 }
 
+// What was killed takes a moment to go.
+void sleep_shortly() noexcept {
+  const timespec pause{0, 5'000'000};
+  nanosleep(&pause, nullptr);
+}
+
 class Job {
  public:
   Job(const LaunchOptions& options, std::string program);
@@ -76,7 +82,8 @@ class Job {
   LaunchResult run();
 
  private:
-  void start(int number);
+  void start(int number, pid_t instead_of = 0);
+  bool start_again(Worker& worker);
   std::vector<std::string> prepare();
   std::vector<std::string> environment_of(int number, int lifeline) const;
   void watch(int descriptor, Source source, int worker, uint32_t events = EPOLLIN);
@@ -122,6 +129,7 @@ class Job {
   std::optional<detail::FailureElsewhere> failure_elsewhere_;  // when it came before any here
   std::optional<size_t> deaths_before_signal_;  // those after the first signal follow from it
   const int64_t oom_kills_before_ = read_host_facts().oom_kills;
+  int restarts_left_ = options_.restarts;
   int stopped_worker_ = -1;
   bool tree_ended_ = false;
 };
@@ -179,7 +187,7 @@ LaunchResult Job::run() {
   return result();
 }
 
-void Job::start(int number) {
+void Job::start(int number, pid_t instead_of) {
   Worker& worker = workers_[static_cast<size_t>(number)];
   worker.result.worker = first_worker() + number;
   auto [ours, theirs] =
@@ -199,7 +207,7 @@ void Job::start(int number) {
   worker.pidfd = std::move(spawned.pidfd);
   worker.channel = std::move(ours);
   spare_.push_back(spawned.pid);
-  guard_.add(spawned.pid);
+  guard_.add(spawned.pid, instead_of);
   watch(worker.pidfd.get(), Source::death, number);
   watch(worker.channel.descriptor(), Source::channel, number);
   if (options_.announce) {
@@ -381,15 +389,36 @@ void Job::on_death(Worker& worker) {
   } else {
     result.signal = facts.si_status;
   }
-  deaths_.push_back({index_of(worker), result.failed(), worker.error_class == "PeerLost"});
   news_.leave(index_of(worker));
   news_.add({.kind = Message::Kind::lost,
              .worker = result.worker,
              .text = result.name() + " " + result.ending()});
+  if (result.failed() && start_again(worker)) return;
+  deaths_.push_back({index_of(worker), result.failed(), worker.error_class == "PeerLost"});
   if (!result.failed()) return;
   if (other_nodes_ && !result.stopped_by_launcher)
     other_nodes_->tell_failure(result.worker, fmt::format("{} {}", result.name(), result.ending()));
   ending_.on_failure(Clock::now());
+}
+
+/// What a failed worker had started ends first.
+bool Job::start_again(Worker& worker) {
+  if (restarts_left_ == 0 || ending_.begun()) return false;
+  --restarts_left_;
+  const int number = index_of(worker);
+  const pid_t before = worker.result.pid;
+  kill(-before, SIGKILL);
+  for (const Deadline deadline(options_.failure_grace); !deadline.passed();) {
+    const pid_t ended = waitpid(-before, nullptr, WNOHANG);
+    if (ended < 0 && errno != EINTR) break;
+    if (ended == 0) sleep_shortly();
+  }
+  std::erase(spare_, before);
+  log(LogLevel::warning, "{} {}; it is started again ({} of {})", worker.result.name(),
+      worker.result.ending(), options_.restarts - restarts_left_, options_.restarts);
+  worker = {};
+  start(number, before);
+  return true;
 }
 
 /// A worker that is stopped lets the others' limits pass: they die first, but it is the cause. It
@@ -434,12 +463,11 @@ void Job::end_tree() noexcept {
   for (const Worker& worker : workers_) {
     if (worker.result.pid > 0) kill(-worker.result.pid, SIGKILL);
   }
-  // What was killed takes a moment to go; what it forked meanwhile is found in the next round.
+  // What it forked meanwhile is found in the next round.
   constexpr int kRounds = 400;
   for (int round = 0; round < kRounds; ++round) {
     if (detail::kill_members(launch_entry_.c_str(), true, spare_) == 0) break;
-    const timespec pause{0, 5'000'000};
-    nanosleep(&pause, nullptr);
+    sleep_shortly();
   }
   for (Worker& worker : workers_) {
     if (worker.result.pid <= 0) continue;

@@ -38,6 +38,8 @@ struct LaunchOptions {
   Millis failure_grace{2'000};  ///< after the first failure the rest may end with their own error
   Millis signal_grace{2'000};   ///< after SIGTERM or SIGINT to the job, before SIGKILL
   bool end_on_failure = true;   ///< false: the rest go on (asynchronous and elastic jobs)
+  int restarts = 0;             ///< failed workers are started again, so often in all; not for
+                                ///< programs whose workers form a Group, which one cannot join late
   bool announce = true;         ///< print `worker I pid P` at start
   bool prefix_output = true;    ///< forward output line by line behind `[worker]`
   bool handle_signals = true;   ///< forward SIGINT and SIGTERM; a second one ends at once

@@ -39,6 +39,8 @@ TEST(CommandLine, WrongWordsAreAnsweredWithTheNearest) {
       {{"run", "-n", "1025", "true"}, "got \"1025\"; expected a whole number, 1 to 1024"},
       {{"run", "-n", "99999999999", "true"}, "expected a whole number, 1 to 1024"},
       {{"run", "--nodes", "x", "true"}, "expected a whole number, 1 to"},
+      {{"run", "--restarts", "1", "--on-failure", "end", "true"}, "--restarts 1 and --on-failure"},
+      {{"run", "--restarts", "-1", "true"}, "--restarts"},
       {{"run", "--grace", "-1", "true"}, "0 to 86400 seconds"},
       {{"run", "--grace", "nan", "true"}, "0 to 86400 seconds"},
       {{"run", "-n", "2"}, "no program to start"},
@@ -101,6 +103,44 @@ TEST(Run, TheFirstFailureIsNamedLastAndGivesTheExitCode) {
   const auto killed = tutti_command({"run", "sh", "-c", "kill -9 $$"});
   EXPECT_EQ(killed.exit_code, 137);
   EXPECT_THAT(killed.err, EndsWith("tutti run: rank 0 was killed by SIGKILL\n"));
+}
+
+// Worker 1 counts its lives in a file, and fails until it has had as many as it needs.
+CommandResult lives(const TempFolder& folder, int restarts, int needed) {
+  return tutti_command({"run", "-n", "2", "--restarts", std::to_string(restarts), "sh", "-c",
+                        "test $TUTTI_WORKER = 0 && exit 0; echo x >> \"$0\"; "
+                        "echo life $(wc -l < \"$0\"); test $(wc -l < \"$0\") -ge $1",
+                        folder / "lives", std::to_string(needed)});
+}
+
+TEST(Run, FailedWorkersAreStartedAgainWhileOthersGoOn) {
+  const TempFolder folder;
+  const auto result = lives(folder, 3, 3);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[1] life 1\n"), HasSubstr("[1] life 2\n"),
+                                HasSubstr("[1] life 3\n"), Not(HasSubstr("life 4"))));
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("rank 1 exited with code 1; it is started again (1 of 3)"),
+                    HasSubstr("(2 of 3)"), Not(HasSubstr("(3 of 3)"))));
+}
+
+TEST(Run, AWorkerThatFailsTooOftenIsTheFailure) {
+  const TempFolder folder;
+  const auto result = lives(folder, 2, 9);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("[1] life 3\n"), Not(HasSubstr("life 4"))));
+  EXPECT_THAT(result.err, EndsWith("tutti run: rank 1 exited with code 1\n"));
+}
+
+// What the first life left behind would hold its output, and so the launcher, for a minute.
+TEST(Run, WhatAFailedWorkerHadStartedEndsBeforeItsNextLife) {
+  const TempFolder folder;
+  const auto result = tutti_command(
+      {"run", "--restarts", "1", "sh", "-c",
+       "if test -e \"$0\"; then kill -0 $(cat \"$0\") 2>&1 && exit 3; exit 0; fi; "
+       "sleep 60 & echo $! > \"$0\"; exit 3",
+       folder / "child"});
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
 TEST(Doctor, SaysWhatThisMachineHas) {
