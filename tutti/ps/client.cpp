@@ -438,6 +438,11 @@ void Client::sparse_push(int table, std::span<const uint64_t> keys, MemorySpan g
   work_->send_here();
 }
 
+void Client::require_no_failure() const {
+  const std::lock_guard lock(work_->mutex_);
+  work_->require_no_failure();
+}
+
 void Client::wait_until_settled(const Deadline& deadline) {
   std::unique_lock lock(work_->mutex_);
   work_->wait_for(lock, deadline, [&] { return work_->state_.num_unsettled() == 0; });

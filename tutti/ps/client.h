@@ -92,6 +92,9 @@ class Client {
   void sparse_push(int table, std::span<const uint64_t> keys, MemorySpan gradients, int64_t step,
                    double learning_rate);
 
+  /// Throws Error when the worker cannot go on, and says why.
+  void require_no_failure() const;
+
   /// Until all that was pushed is through. Throws as fetch().
   void wait_until_settled(const Deadline& deadline);
 

@@ -88,7 +88,10 @@ class ServedUpdater final : public Updater {
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
   void prepare(int replica, const Deadline& deadline) override;
   void complete() override;
-  void rethrow_failure() const override { late_->rethrow_failure(); }
+  void rethrow_failure() const override {
+    late_->rethrow_failure();
+    client_->require_no_failure();
+  }
   void refresh() override;
 
   int64_t version() const override { return step_; }

@@ -106,9 +106,10 @@ TEST_P(WithoutBackups, LossOfAServerEndsTheJobWithItsName) {
   EXPECT_EQ(job.end(), 1) << last_part(job.log());
   const std::string why =
       "server 1 \\(host .*\\) .* and nobody else had the parameters of partition 1";
+  // A worker may hear of it from the other one, in step with whom it waits.
   for (const std::string worker : {"0", "1"})
-    EXPECT_THAT(job.log(), ContainsRegex("\\[" + worker + "\\] tutti train: " + why));
-  EXPECT_THAT(job.log(), ContainsRegex("\ntutti train: rank [01] exited with code 1: " + why));
+    EXPECT_THAT(job.log(), ContainsRegex("\\[" + worker + "\\] tutti train: .*" + why));
+  EXPECT_THAT(job.log(), ContainsRegex("\ntutti train: rank [01] exited with code 1: .*" + why));
   EXPECT_THAT(job.log(), Not(ContainsRegex("server 0 \\(host .*\\) .*(closed|reset)")))
       << "it follows from the loss of the other";
 }
