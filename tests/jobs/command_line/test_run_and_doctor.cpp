@@ -135,11 +135,11 @@ TEST(Run, AWorkerThatFailsTooOftenIsTheFailure) {
 // What the first life left behind would hold its output, and so the launcher, for a minute.
 TEST(Run, WhatAFailedWorkerHadStartedEndsBeforeItsNextLife) {
   const TempFolder folder;
-  const auto result = tutti_command(
-      {"run", "--restarts", "1", "sh", "-c",
-       "if test -e \"$0\"; then kill -0 $(cat \"$0\") 2>&1 && exit 3; exit 0; fi; "
-       "sleep 60 & echo $! > \"$0\"; exit 3",
-       folder / "child"});
+  const auto result =
+      tutti_command({"run", "--restarts", "1", "sh", "-c",
+                     "if test -e \"$0\"; then kill -0 $(cat \"$0\") 2>&1 && exit 3; exit 0; fi; "
+                     "sleep 60 & echo $! > \"$0\"; exit 3",
+                     folder / "child"});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
