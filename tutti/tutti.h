@@ -23,6 +23,7 @@
 #include "tutti/nn/graph.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/nn/sparse_embedding.h"
 #include "tutti/optim/rule.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replicated.h"

@@ -2,9 +2,12 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
+
 #include "tutti/base/event.h"
 #include "tutti/ps/client.h"
 #include "tutti/strategy/worlds.h"
+#include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -134,8 +137,45 @@ struct Optimizer::State final : WorldMember {
     return all;
   }
 
-  void bound(std::shared_ptr<Updater> made) {
+  TableLayers layers() const {
+    TableLayers all;
+    for (int local = 0; local < modules.size(); ++local) {
+      all.emplace_back();
+      for (const auto& module : modules.module(local)->modules())
+        if (auto layer = std::dynamic_pointer_cast<TableLayer>(module);
+            layer && std::ranges::find(all.back(), layer) == all.back().end())
+          all.back().push_back(std::move(layer));
+    }
+    return all;
+  }
+
+  // The tables of the model; none for a strategy or an optimizer that cannot hold them.
+  std::vector<ps::SparseTableSpec> table_specs(bool own_rule) const {
+    const auto specs = tables_of(layers().at(0));
+    if (specs.empty()) return specs;
+    const std::string table = fmt::format("embedding table \"{}\"", specs[0].name);
+    if (!own_rule)
+      throw UsageError(table +
+                       ": its rows are updated by tutti's own rules (optim::adagrad() and so on); "
+                       "a torch optimizer cannot");
+    if (modules.strategy().kind() == "multi_worker")
+      throw UsageError(table +
+                       ": strategy multi_worker has nobody who keeps its rows for all workers; use "
+                       "parameter_server (tutti run --servers 1 -n 2 PROGRAM ARGS...), or mirrored "
+                       "on one host");
+    return specs;
+  }
+
+  void bound(std::shared_ptr<Updater> made, const std::vector<ps::SparseTableSpec>& specs = {},
+             const std::optional<optim::Rule>& rule = {}) {
     updater = std::move(made);
+    if (!specs.empty()) {
+      const World& world = modules.strategy().world();
+      tables = std::make_shared<SparseTables>(
+          specs, updater->client() != nullptr ? rows_on_servers(updater, world.time_limit)
+                                              : rows_here(specs, rule.value()));
+      tables->bind(world, layers());
+    }
     lend_batches();
     gradients.assign(modules.size(), {});
   }
@@ -158,6 +198,11 @@ struct Optimizer::State final : WorldMember {
     });
   }
 
+  void begin(int local) {
+    if (tables) tables->begin(local);
+    updater->begin(local);
+  }
+
   void prepare(int local) override {
     updater->prepare(local, Deadline(modules.strategy().world().time_limit));
   }
@@ -166,11 +211,13 @@ struct Optimizer::State final : WorldMember {
 
   void rebind(const World& world) override {
     updater->rebind(world, named());
+    if (tables) tables->bind(world, layers());
     gradients.assign(modules.size(), {});
   }
 
   ReplicatedModules modules;
   std::shared_ptr<Updater> updater;
+  std::shared_ptr<SparseTables> tables;            // null when the model has none
   std::vector<std::vector<at::Tensor>> gradients;  // by local replica, kept to save allocations
 };
 
@@ -194,20 +241,24 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule)
     : state_(std::make_shared<State>(modules)) {
   const Strategy strategy = modules.strategy();
   const StrategyOptions& options = strategy.options();
+  const auto tables = state_->table_specs(true);
   if (options.kind == "parameter_server")
     state_->bound(make_served_updater(strategy.world(), rule, state_->named(),
-                                      detail::served_place(), options.served));
+                                      detail::served_place(), options.served, tables),
+                  tables);
   else if (options.reduction == "fused")
-    state_->bound(make_shared_updater(strategy.world(), rule, state_->named()));
+    state_->bound(make_shared_updater(strategy.world(), rule, state_->named()), tables, rule);
   else
     state_->bound(
-        make_replicated_updater(strategy.world(), rule, state_->named(), completed(strategy, {})));
+        make_replicated_updater(strategy.world(), rule, state_->named(), completed(strategy, {})),
+        tables, rule);
   modules.strategy().follow(state_);
 }
 
 Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
                      const ReplicatedOptions& options)
     : state_(std::make_shared<State>(modules)) {
+  state_->table_specs(false);
   state_->bound(make_replicated_updater(modules.strategy().world(), std::move(factory),
                                         state_->named(), completed(modules.strategy(), options)));
   modules.strategy().follow(state_);
@@ -216,8 +267,10 @@ Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory fac
 Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule,
                      const ReplicatedOptions& options)
     : state_(std::make_shared<State>(modules)) {
+  const auto tables = state_->table_specs(true);
   state_->bound(make_replicated_updater(modules.strategy().world(), rule, state_->named(),
-                                        completed(modules.strategy(), options)));
+                                        completed(modules.strategy(), options)),
+                tables, rule);
   modules.strategy().follow(state_);
 }
 
@@ -227,7 +280,7 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
         fmt::format("minimize: expected a loss of one element, got {}; take "
                     "average_loss(per_sample, global_batch_size)",
                     loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
-  state_->updater->begin(replica.local_rank());
+  state_->begin(replica.local_rank());
   if (loss.requires_grad()) {
     const TimedEvent backward("sync.backward", {"replica", int64_t{replica.rank()}});
     loss.backward();
@@ -236,7 +289,7 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
 }
 
 void Optimizer::abstain(ReplicaContext& replica) {
-  state_->updater->begin(replica.local_rank());
+  state_->begin(replica.local_rank());
   update(replica, 0.0);
 }
 
@@ -249,6 +302,8 @@ void Optimizer::update(ReplicaContext& replica, double weight) {
   for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
   const Millis limit = state_->modules.strategy().world().time_limit;
   const TimedEvent exchanged("sync.exchange", {"replica", int64_t{replica.rank()}});
+  if (state_->tables)
+    state_->tables->hand_in(local, weight, updater.version(), updater.learning_rate());
   const int64_t version = updater.push(local, gradients, weight);
   updater.acquire(local, version, Deadline(limit));
   gradients.clear();

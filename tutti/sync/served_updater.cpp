@@ -41,8 +41,10 @@ ReductionShape shape_of_all(const World& world, const ServedPlace& place,
 }
 
 ps::Spec spec_of(const World& world, const optim::Rule& rule, const Layout& layout,
-                 const ServedPlace& place, const ServedOptions& options) {
+                 const ServedPlace& place, const ServedOptions& options,
+                 std::vector<ps::SparseTableSpec> tables) {
   ps::Spec spec{.rule = rule};
+  spec.tables = std::move(tables);
   spec.variables = variables_of(layout);
   ps::PlacementOptions placement = options.placement;
   placement.num_servers = place.num_servers;
@@ -62,11 +64,12 @@ ps::Spec spec_of(const World& world, const optim::Rule& rule, const Layout& layo
 class ServedUpdater final : public Updater {
  public:
   ServedUpdater(const World& world, const optim::Rule& rule, std::vector<NamedTensors> replicas,
-                const ServedPlace& place, const ServedOptions& options)
+                const ServedPlace& place, const ServedOptions& options,
+                std::vector<ps::SparseTableSpec> tables)
       : world_(world),
         place_(place),
         layout_(Layout::of(detail::slots_of(replicas.at(0)))),
-        spec_(spec_of(world, rule, layout_, place, options)),
+        spec_(spec_of(world, rule, layout_, place, options, std::move(tables))),
         learning_rate_(rule.learning_rate()) {
     ps::check(spec_);
     place_values(replicas);
@@ -421,9 +424,10 @@ void ServedUpdater::finish_step() {
 
 std::shared_ptr<Updater> make_served_updater(const World& world, const optim::Rule& rule,
                                              std::vector<NamedTensors> replicas,
-                                             const ServedPlace& place,
-                                             const ServedOptions& options) {
-  return std::make_shared<ServedUpdater>(world, rule, std::move(replicas), place, options);
+                                             const ServedPlace& place, const ServedOptions& options,
+                                             std::vector<ps::SparseTableSpec> tables) {
+  return std::make_shared<ServedUpdater>(world, rule, std::move(replicas), place, options,
+                                         std::move(tables));
 }
 
 }  // namespace tutti

@@ -19,6 +19,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/optim/rule.h"
+#include "tutti/ps/sparse_spec.h"
 #include "tutti/sync/layout.h"
 #include "tutti/sync/replicated_options.h"
 #include "tutti/sync/served_options.h"
@@ -124,9 +125,10 @@ std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim
 /// Parameter servers, which hold and update the parameters. `world` is that of replicas in sync: of
 /// all workers when the staleness is 0, else of this worker alone; `shape` is that of all replicas.
 /// Worker 0's values win. Throws UsageError when workers disagree, naming both; what Client does.
+/// `tables` are embedding tables that the servers hold beside; SparseTables pushes to them.
 std::shared_ptr<Updater> make_served_updater(const World& world, const optim::Rule& rule,
                                              std::vector<NamedTensors> replicas,
-                                             const ServedPlace& place,
-                                             const ServedOptions& options);
+                                             const ServedPlace& place, const ServedOptions& options,
+                                             std::vector<ps::SparseTableSpec> tables = {});
 
 }  // namespace tutti

@@ -1,0 +1,77 @@
+#include "tutti/nn/sparse_embedding.h"
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <ostream>
+
+#include "tutti/base/error.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti::nn {
+namespace {
+
+std::span<const uint64_t> keys_in(const at::Tensor& keys) {
+  return {reinterpret_cast<const uint64_t*>(keys.data_ptr<int64_t>()),
+          static_cast<size_t>(keys.numel())};
+}
+
+}  // namespace
+
+SparseEmbeddingImpl::SparseEmbeddingImpl(ps::SparseTableSpec table) : spec_(std::move(table)) {
+  spec_.validate();
+}
+
+at::Tensor SparseEmbeddingImpl::forward(const at::Tensor& keys) {
+  if (!keys.defined() || keys.scalar_type() != at::kLong || !keys.is_cpu())
+    throw UsageError(fmt::format(
+        "embedding table \"{}\": keys are {}; expected int64 on the CPU", spec_.name,
+        keys.defined()
+            ? fmt::format("{} on {}", c10::toString(keys.scalar_type()), keys.device().str())
+            : "an undefined tensor"));
+  const auto tables = tables_.lock();
+  if (!tables)
+    throw UsageError(
+        fmt::format("embedding table \"{}\": no optimizer holds its rows; make one (or compile() "
+                    "the model) before the first forward, and keep it",
+                    spec_.name));
+  const at::Tensor flat = keys.detach().reshape(-1).clone();  // the caller may change its own
+  const at::Tensor rows = tensor_of(tables->rows(number_, keys_in(flat)));
+  std::vector<int64_t> shape = keys.sizes().vec();
+  shape.push_back(spec_.width);
+  if (at::GradMode::is_enabled()) {
+    rows.set_requires_grad(true);
+    look_ups_.push_back({flat, rows});
+    trained_ = true;
+  }
+  return rows.view(shape);
+}
+
+void SparseEmbeddingImpl::connect(const std::shared_ptr<SparseTables>& tables, int number) {
+  if (trained_ && tables_.lock() != tables)
+    throw UsageError(
+        fmt::format("embedding table \"{}\": its rows belong to the optimizer that trained them; "
+                    "for another one make the model anew",
+                    spec_.name));
+  tables_ = tables;
+  number_ = number;
+  look_ups_.clear();
+}
+
+std::vector<RowGradients> SparseEmbeddingImpl::take_gradients() {
+  std::vector<RowGradients> taken;
+  for (const LookUp& look_up : look_ups_) {
+    const at::Tensor& gradient = look_up.rows.grad();
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    const auto kept = std::make_shared<LookUp>(LookUp{look_up.keys, gradient.contiguous()});
+    taken.push_back({keys_in(kept->keys), span_of(kept->rows), kept});
+  }
+  look_ups_.clear();
+  return taken;
+}
+
+void SparseEmbeddingImpl::pretty_print(std::ostream& stream) const {
+  stream << "tutti::nn::SparseEmbedding(" << spec_.words() << ")";
+}
+
+}  // namespace tutti::nn

@@ -1,0 +1,116 @@
+/// SparseTables: the embedding tables of a model, between its layers and where the rows are.
+///
+/// A forward pass reads rows; a step hands in the gradients of what its look-ups read. Rows are in
+/// this process (every replica is a thread of it) or on parameter servers; both follow the same
+/// contract, so that one is the oracle of the other:
+///
+/// * Each table is updated exactly once a step, also when nobody looked anything up: rows age.
+/// * The gradients of a row are added in one order: those of a replica from its first look-up's
+///   first place to its last one's last, then the replicas of a worker in the order of their
+///   ranks, then the workers in theirs. A row without a gradient is not updated.
+/// * Reading never makes a row.
+///
+/// Without LibTorch. docs/design/parameter_server.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "tutti/base/array.h"
+#include "tutti/optim/rule.h"
+#include "tutti/ps/sparse_spec.h"
+#include "tutti/sync/world.h"
+
+namespace tutti {
+
+class SparseTables;
+class Updater;
+
+/// Keys that a forward pass looked up, as they came, and the gradients of their rows.
+struct RowGradients {
+  std::span<const uint64_t> keys;
+  MemorySpan gradients;               ///< [keys, width] of the table's dtype
+  std::shared_ptr<const void> owner;  ///< of both
+};
+
+/// What a layer over a table is to an optimizer. Thread rule: that of the replica that it is of;
+/// connect() is called between steps.
+class TableLayer {
+ public:
+  virtual ~TableLayer() = default;
+  virtual const ps::SparseTableSpec& table() const = 0;
+  /// When an optimizer is made, and again when its world has changed. `number`: of the table.
+  virtual void connect(const std::shared_ptr<SparseTables>& tables, int number) = 0;
+  /// Of the look-ups since the last call, in their order, those that got gradients; forgets all.
+  virtual std::vector<RowGradients> take_gradients() = 0;
+};
+
+/// The layers of each local replica, in the order in which its module has them.
+using TableLayers = std::vector<std::vector<std::shared_ptr<TableLayer>>>;
+
+/// The tables of a replica's layers, each once, in the order of their first layers. Throws
+/// UsageError for two tables of one name that differ.
+std::vector<ps::SparseTableSpec> tables_of(const std::vector<std::shared_ptr<TableLayer>>& layers);
+
+/// Thread rule: begin(), hand_in() and rows() by each replica in its own thread, all others between
+/// steps.
+class SparseTables : public std::enable_shared_from_this<SparseTables> {
+ public:
+  /// Where rows are.
+  class Rows {
+   public:
+    virtual ~Rows() = default;
+    virtual Array pull(int table, std::span<const uint64_t> keys) = 0;
+    /// Keys may come more than once; their gradients are added in the order in which they come.
+    virtual void push(int table, std::span<const uint64_t> keys, MemorySpan gradients,
+                      double learning_rate) = 0;
+  };
+
+  SparseTables(std::vector<ps::SparseTableSpec> specs, std::unique_ptr<Rows> rows);
+
+  /// Goes on with these layers, which are connected, in this world.
+  void bind(const World& world, TableLayers layers);
+
+  /// The rows of `keys` as they are at the begin of this step, [keys, width]; the memory is the
+  /// caller's.
+  Array rows(int table, std::span<const uint64_t> keys) { return rows_->pull(table, keys); }
+
+  /// Before a backward pass.
+  void begin(int replica);
+  /// Takes the gradients of a replica's layers, without samples (weight 0) none; the last local
+  /// replica updates the tables. To be called before Updater::push(): whoever has met the others
+  /// there, or got its parameters from servers, may read the new rows.
+  ///
+  /// version  of the parameters, before the update. Throws UsageError for a second call at it.
+  void hand_in(int replica, double weight, int64_t version, double learning_rate);
+
+ private:
+  struct Lane {
+    std::vector<std::shared_ptr<TableLayer>> layers;
+    std::vector<std::vector<RowGradients>> gradients;  // by table
+    int64_t handed_in = -1;                            // at this version
+  };
+
+  int number_of(const ps::SparseTableSpec& spec) const;
+  void update(double learning_rate);
+
+  std::vector<ps::SparseTableSpec> specs_;
+  std::unique_ptr<Rows> rows_;
+  World world_;
+  std::mutex mutex_;  // of what follows, while replicas hand in
+  std::vector<Lane> lanes_;
+  int handed_in_ = 0;
+};
+
+/// Tables in this process, all of whose rows are there.
+std::unique_ptr<SparseTables::Rows> rows_here(const std::vector<ps::SparseTableSpec>& specs,
+                                              const optim::Rule& rule);
+
+/// Tables on the servers that `updater` is connected to, with the tables of its Spec.
+std::unique_ptr<SparseTables::Rows> rows_on_servers(std::shared_ptr<Updater> updater,
+                                                    Millis time_limit);
+
+}  // namespace tutti
