@@ -15,6 +15,7 @@
 #include "tutti/base/host.h"
 #include "tutti/cli/bench_commands.h"
 #include "tutti/cli/bench_ps.h"
+#include "tutti/cli/bench_ps_sparse.h"
 #include "tutti/cli/bench_runs.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/servers.h"
@@ -34,6 +35,9 @@ struct Flags {
   std::string staleness = "inf,0";
   bool no_backups = false;
   int64_t rounds = 5;
+  int64_t rows = 0;  // of an embedding table; 0: a variable of `bytes`
+  int64_t width = 64;
+  int64_t keys = 4096;
   std::string json;
 };
 
@@ -62,24 +66,58 @@ std::vector<PsBench> benches_of(const Flags& flags) {
   return benches;
 }
 
+std::vector<SparseBench> sparse_benches_of(const Flags& flags) {
+  if (flags.keys * flags.workers > flags.rows)
+    throw UsageError(fmt::format("--keys: {} of each of {} workers; the table has --rows {}",
+                                 flags.keys, flags.workers, flags.rows));
+  std::vector<SparseBench> benches;
+  for (const ps::Staleness& staleness : parse_staleness(flags.staleness))
+    benches.push_back({.engine = flags.engine,
+                       .backups = !flags.no_backups,
+                       .staleness = staleness,
+                       .rows = flags.rows,
+                       .width = flags.width,
+                       .keys = flags.keys,
+                       .rounds = static_cast<int>(flags.rounds)});
+  return benches;
+}
+
 // What a worker of launch_row() does: the row goes to --json.
-int run_as_worker(const Flags& flags, const PsBench& bench) {
+int run_as_worker(const Flags& flags) {
   Group side = join();
-  const PsRow row = measure_ps(side, detail::served_place(), bench);
-  if (side.rank() == 0) write_file_atomically(flags.json, row.to_json() + "\n");
+  const ServedPlace place = detail::served_place();
+  std::string row;
+  if (flags.rows > 0) {
+    const SparseBench bench = sparse_benches_of(flags).at(0);
+    row = measure_sparse(side, place, bench).to_json(bench, place);
+  } else {
+    row = measure_ps(side, place, benches_of(flags).at(0)).to_json();
+  }
+  if (side.rank() == 0) write_file_atomically(flags.json, row + "\n");
   return 0;
 }
 
+std::vector<std::string> words_of(const PsBench& bench) {
+  return {"--bytes", std::to_string(bench.bytes)};
+}
+
+std::vector<std::string> words_of(const SparseBench& bench) {
+  return {"--rows", std::to_string(bench.rows), "--width", std::to_string(bench.width),
+          "--keys", std::to_string(bench.keys)};
+}
+
 // Servers, and this program as their workers; the row that these measured.
-nlohmann::ordered_json launch_row(const Flags& flags, const PsBench& bench) {
+template <class Bench>
+nlohmann::ordered_json launch_row(const Flags& flags, const Bench& bench) {
   const ScratchFile row;
-  LaunchOptions options{
-      .num_workers = static_cast<int>(flags.workers),
-      .command = {own_program().string(), "bench", "ps", "--engine", bench.engine, "--staleness",
-                  bench.staleness.text(), "--bytes", std::to_string(bench.bytes), "--rounds",
-                  std::to_string(bench.rounds), "--json", row.path()},
-      .announce = false,
-      .prefix_output = false};
+  LaunchOptions options{.num_workers = static_cast<int>(flags.workers),
+                        .command = {own_program().string(), "bench", "ps", "--engine", bench.engine,
+                                    "--staleness", bench.staleness.text(), "--rounds",
+                                    std::to_string(bench.rounds), "--json", row.path()},
+                        .announce = false,
+                        .prefix_output = false};
+  const auto words = words_of(bench);
+  options.command.insert(options.command.end(), words.begin(), words.end());
   if (flags.no_backups) options.command.emplace_back("--no-backups");
   const ServerFleet fleet({.num_servers = static_cast<int>(flags.servers),
                            .num_workers = static_cast<int>(flags.workers),
@@ -98,41 +136,59 @@ void print_head(const Flags& flags) {
              flags.servers, flags.servers == 1 ? "" : "s",
              flags.no_backups || flags.servers == 1 ? "no" : "yes", flags.workers,
              flags.workers == 1 ? "" : "s", flags.engine, flags.rounds);
+  if (flags.rows > 0)
+    return fmt::print("{:>9} {:>10} {:>6} {:>6} {:>13} {:>14} {:>6}\n", "staleness", "rows",
+                      "width", "keys", "push_pull us", "two copies us", "ratio");
   fmt::print("{:>12} {:>9} {:>10} {:>10} {:>15} {:>11} {:>14}\n", "bytes", "staleness", "pull GB/s",
              "push GB/s", "push_pull GB/s", "limit GB/s", "share of limit");
 }
 
 void print_row(const nlohmann::ordered_json& row) {
   const auto figure = [&](const char* name) { return row.at(name).get<double>(); };
+  const char* const verdict = row.at("correct").get<bool>() ? "" : "   WRONG";
+  if (row.contains("rows"))
+    return fmt::print("{:>9} {:>10} {:>6} {:>6} {:>13.0f} {:>14.0f} {:>6.2f}{}\n",
+                      row.at("staleness").get<std::string>(), row.at("rows").get<int64_t>(),
+                      row.at("width").get<int64_t>(), row.at("keys").get<int64_t>(),
+                      figure("push_pull_us"), figure("copy_us"), figure("ratio"), verdict);
   fmt::print("{:>12} {:>9} {:>10.2f} {:>10.2f} {:>15.2f} {:>11.2f} {:>14.2f}{}\n",
              row.at("bytes").get<int64_t>(), row.at("staleness").get<std::string>(),
              figure("pull_gb_s"), figure("push_gb_s"), figure("push_pull_gb_s"),
-             figure("limit_gb_s"), figure("fraction"),
-             row.at("correct").get<bool>() ? "" : "   WRONG");
-  std::fflush(stdout);
+             figure("limit_gb_s"), figure("fraction"), verdict);
 }
 
-int bench_ps(const Flags& flags) {
-  const std::vector<PsBench> benches = benches_of(flags);
-  if (!flags.json.empty()) require_writable(flags.json, "--json");
-  if (std::getenv(detail::kViewServiceVariable) != nullptr)
-    return run_as_worker(flags, benches.at(0));
-  for (const PsBench& bench : benches)
-    // Gradients, what was pulled and where to, of each worker; as much on servers.
-    check_memory_for((4 * flags.workers + 2) * bench.bytes,
-                     fmt::format("what {} workers and their servers move", flags.workers));
+template <class Bench>
+int measure(const Flags& flags, const std::vector<Bench>& benches) {
   print_head(flags);
   std::string lines;
   bool correct = true;
-  for (const PsBench& bench : benches) {
+  for (const Bench& bench : benches) {
     const nlohmann::ordered_json row = launch_row(flags, bench);
     print_row(row);
+    std::fflush(stdout);
     lines += row.dump() + "\n";
     correct &= row.at("correct").get<bool>();
   }
   fmt::print("{}", lines);
   if (!flags.json.empty()) write_file_atomically(flags.json, lines);
   return correct ? 0 : 1;
+}
+
+int bench_ps(const Flags& flags) {
+  const std::vector<PsBench> benches = benches_of(flags);
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
+  if (std::getenv(detail::kViewServiceVariable) != nullptr) return run_as_worker(flags);
+  if (flags.rows > 0) {
+    // The table with its index, on one server or two, and an array as large in each worker.
+    check_memory_for((flags.workers + 3) * flags.rows * (flags.width * 4 + 64),
+                     "an embedding table and what it is held against");
+    return measure(flags, sparse_benches_of(flags));
+  }
+  for (const PsBench& bench : benches)
+    // Gradients, what was pulled and where to, of each worker; as much on servers.
+    check_memory_for((4 * flags.workers + 2) * bench.bytes,
+                     fmt::format("what {} workers and their servers move", flags.workers));
+  return measure(flags, benches);
 }
 
 }  // namespace
@@ -166,6 +222,17 @@ void add_bench_ps(CLI::App& bench, int& exit_code) {
       ->check(whole_number(1, 1000))
       ->type_name("R")
       ->capture_default_str();
+  command->add_option("--rows", flags->rows, "An embedding table of so many, in place of --bytes")
+      ->check(whole_number(1, int64_t{1} << 26))
+      ->type_name("N");
+  command->add_option("--width", flags->width, "float32 elements of its rows")
+      ->check(whole_number(1, 4096))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--keys", flags->keys, "Of a worker's batch")
+      ->check(whole_number(1, int64_t{1} << 20))
+      ->type_name("N")
+      ->capture_default_str();
   command->add_option("--json", flags->json, "File for the figures, a JSON object a line")
       ->check(some_name())
       ->type_name("FILE");
@@ -174,11 +241,14 @@ void add_bench_ps(CLI::App& bench, int& exit_code) {
       "n\n"
       "workers and k servers that do nothing else, with B measured beside: of tcp a raw stream's "
       "rate,\n"
-      "both directions at once, of shm that of memcpy.\n\n"
+      "both directions at once, of shm that of memcpy. With --rows, push_pull of some rows stands "
+      "beside\n"
+      "copying as many rows of an array of that size, twice.\n\n"
       "Examples:\n"
       "  tutti bench ps\n"
       "  tutti bench ps --engine tcp --servers 1 --workers 2 --bytes 64M --no-backups --json "
-      "ps.json");
+      "ps.json\n"
+      "  tutti bench ps --servers 1 --workers 1 --rows 1000000");
   command->callback([flags, &exit_code] { exit_code = bench_ps(*flags); });
 }
 

@@ -43,8 +43,10 @@ struct Arrived {
   Bytes values;  // until they were taken
 };
 
+using SharedBatch = std::shared_ptr<const SparseBatch>;
+
 struct ArrivingRows {
-  SparseBatch batch;
+  SharedBatch batch;
   Array rows;
 };
 
@@ -143,6 +145,20 @@ class Client::Work {
     return all;
   }
 
+  // A step pulls and pushes the rows of the same keys.
+  SharedBatch batch_of(int table, std::span<const uint64_t> keys) {
+    {
+      const std::lock_guard lock(mutex_);
+      const SharedBatch& last = batches_[table];
+      if (last && last->is_of(keys)) return last;
+    }
+    const Spec& spec = state_.spec();
+    auto made =
+        std::make_shared<const SparseBatch>(keys, spec.tables.at(table), spec.num_partitions);
+    const std::lock_guard lock(mutex_);
+    return batches_[table] = std::move(made);
+  }
+
   const ClientOptions options_;
   const std::shared_ptr<SharedHeap> heap_;
   mutable std::mutex mutex_;  // guards all below but thread_
@@ -150,6 +166,7 @@ class Client::Work {
   ClientState state_;
   std::vector<Arrived> arrived_;              // by piece
   std::map<int64_t, ArrivingRows> arriving_;  // by sparse_pull
+  std::map<int, SharedBatch> batches_;        // by table: the last
   int speaking_ = -1;                         // server whose message is read
   std::string failure_;
   bool service_lost_ = false;          // that is the failure
@@ -237,8 +254,8 @@ class Client::Work {
 
   void take_rows(int64_t pull, int partition, const Bytes& rows) {
     const auto arriving = arriving_.find(pull);
-    arriving->second.batch.spread(partition, rows,
-                                  static_cast<std::byte*>(arriving->second.rows.data()));
+    arriving->second.batch->spread(partition, rows,
+                                   static_cast<std::byte*>(arriving->second.rows.data()));
     if (!state_.waits_for_rows(pull)) arriving_.erase(arriving);
   }
 
@@ -396,14 +413,14 @@ bool Client::arrived(int piece, int64_t step) const {
 AskedRows Client::sparse_pull(int table, std::span<const uint64_t> keys, int64_t step) {
   const Spec& spec = this->spec();
   const SparseTableSpec& about = spec.tables.at(table);
-  SparseBatch batch(keys, about, spec.num_partitions);
+  const SharedBatch batch = work_->batch_of(table, keys);
   std::vector<Bytes> payloads;
-  for (int i = 0; i < spec.num_partitions; ++i) payloads.push_back(batch.payload_of_keys(i));
-  Array rows = Array::zeros(about.dtype, {batch.num_keys(), about.width});
+  for (int i = 0; i < spec.num_partitions; ++i) payloads.push_back(batch->payload_of_keys(i));
+  Array rows = Array::zeros(about.dtype, {batch->num_keys(), about.width});
   const std::lock_guard lock(work_->mutex_);
   work_->require_no_failure();
   const int64_t pull = work_->state_.sparse_pull(table, step, std::move(payloads));
-  work_->arriving_.emplace(pull, ArrivingRows{std::move(batch), rows});
+  work_->arriving_.emplace(pull, ArrivingRows{batch, rows});
   work_->send_here();
   return {pull, std::move(rows)};
 }
@@ -423,13 +440,13 @@ void Client::sparse_push(int table, std::span<const uint64_t> keys, MemorySpan g
         "embedding table \"{}\": sparse_push of {} keys: got {} {}; expected {} {}", about.name,
         keys.size(), gradients.num_elements, tutti::name_of(gradients.dtype),
         std::ssize(keys) * about.width, tutti::name_of(about.dtype)));
-  const SparseBatch batch(keys, about, spec.num_partitions);
+  const SharedBatch batch = work_->batch_of(table, keys);
   SparseOrder order{table, step, learning_rate, std::vector<Bytes>(spec.num_partitions)};
   for (int i = 0; i < spec.num_partitions; ++i) {
-    const int64_t bytes = batch.payload_bytes(i);
+    const int64_t bytes = batch->payload_bytes(i);
     if (bytes == 0) continue;
     const auto memory = allocate(bytes);
-    batch.gather(i, static_cast<const std::byte*>(gradients.data), memory.get());
+    batch->gather(i, static_cast<const std::byte*>(gradients.data), memory.get());
     order.payloads[i] = {{memory.get(), static_cast<size_t>(bytes)}, memory};
   }
   const std::lock_guard lock(work_->mutex_);

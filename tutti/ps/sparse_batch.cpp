@@ -28,6 +28,13 @@ SparseBatch::SparseBatch(std::span<const uint64_t> keys, const SparseTableSpec& 
   for (int i = 0; i < num_partitions; ++i) keys_[i] = numbers[i].keys();
 }
 
+bool SparseBatch::is_of(std::span<const uint64_t> keys) const {
+  if (keys.size() != places_.size()) return false;
+  for (size_t i = 0; i < keys.size(); ++i)
+    if (keys_[places_[i].partition][places_[i].number] != keys[i]) return false;
+  return true;
+}
+
 Bytes SparseBatch::payload_of_keys(int partition) const {
   return Bytes::copy_of(std::as_bytes(std::span(keys(partition))));
 }

@@ -18,6 +18,8 @@ class SparseBatch {
   /// keys  may come more than once
   SparseBatch(std::span<const uint64_t> keys, const SparseTableSpec& table, int num_partitions);
 
+  /// Whether it was made of just these keys.
+  bool is_of(std::span<const uint64_t> keys) const;
   int64_t num_keys() const noexcept { return static_cast<int64_t>(places_.size()); }
   /// Those of `partition`, each once, in the order in which they first come.
   const std::vector<uint64_t>& keys(int partition) const { return keys_.at(partition); }

@@ -39,7 +39,10 @@ struct Gradients {
 template <class T>
 std::vector<T> sum_by_key(const std::vector<Gradients>& pushes, int64_t width, double scale,
                           detail::KeyNumbers& numbers) {
+  int64_t most = 0;
+  for (const auto& [keys, rows] : pushes) most += rows.num_elements;
   std::vector<T> sums;
+  sums.reserve(static_cast<size_t>(most));
   for (const auto& [keys, rows] : pushes) {
     const T* from = static_cast<const T*>(rows.data);
     for (const uint64_t key : keys) {

@@ -28,9 +28,9 @@ using detail::table_key;
 
 static_assert(SparseTableSpec::kMostRows < kNone);
 
-// How many keys ahead a row is asked for, and again as many its place in the index. 16 rows of a
-// kilobyte still leave half of a small first-level cache.
-constexpr size_t kAhead = 16;
+// Keys whose rows are read at once, so that their cache misses overlap. 16 rows of a kilobyte still
+// leave half of a small first-level cache.
+constexpr size_t kTogether = 16;
 
 template <class T>
 void put(std::byte* row, int64_t element, T value) {
@@ -112,19 +112,19 @@ void SparseTable::Impl::require_room(std::string_view what, size_t num_keys) con
                             spec.name, what, num_keys, index.size(), SparseTableSpec::kMostRows));
 }
 
-// Calls work(number, slot) for one key after another, the first `row_bytes` of rows being on their
-// way to the cache by then. `work` may make the row of its own key.
+// Calls work(number, slot) for one key after another, the first `row_bytes` of rows being in the
+// cache by then. `work` may make the row of its own key.
 template <class Work>
 void SparseTable::Impl::in_turn(std::span<const uint64_t> keys, int64_t row_bytes,
                                 Work work) const {
-  std::array<uint32_t, kAhead> slots;
-  for (size_t i = 0; i < keys.size() + kAhead; ++i) {
-    uint32_t& slot = slots[i % kAhead];
-    if (i >= kAhead) work(i - kAhead, slot);
-    if (i + kAhead < keys.size()) index.prefetch(keys[i + kAhead]);
-    if (i >= keys.size()) continue;
-    slot = index.find(keys[i]);
-    if (slot != kNone) rows.prefetch(slot, row_bytes);
+  std::array<uint32_t, kTogether> slots;
+  for (size_t begin = 0; begin < keys.size(); begin += kTogether) {
+    const auto block = keys.subspan(begin, std::min(kTogether, keys.size() - begin));
+    for (const uint64_t key : block) index.touch(key);
+    for (size_t i = 0; i < block.size(); ++i) slots[i] = index.find(block[i]);
+    for (size_t i = 0; i < block.size(); ++i)
+      if (slots[i] != kNone) rows.touch(slots[i], row_bytes);
+    for (size_t i = 0; i < block.size(); ++i) work(begin + i, slots[i]);
   }
 }
 

@@ -341,6 +341,25 @@ TEST(BenchSmoke, ParameterServers) {
     }
 }
 
+TEST(BenchSmoke, RowsOfParameterServers) {
+  const TempFolder folder;
+  const auto result = bench({"ps", "--servers", "2", "--workers", "2", "--rows", "5000", "--width",
+                             "3", "--keys", "70", "--rounds", "1", "--json", folder / "f.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = lines_of(folder / "f.json");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].at("staleness"), "inf");
+  EXPECT_EQ(lines[1].at("staleness"), "0");
+  for (const json& line : lines) {
+    EXPECT_EQ(line.at("bench"), "ps_sparse");
+    EXPECT_EQ(line.at("rows"), 5000);
+    EXPECT_EQ(line.at("keys"), 70);
+    EXPECT_EQ(line.at("correct"), true) << line.dump();
+    for (const char* name : {"push_pull_us", "copy_us", "ratio"})
+      EXPECT_GT(line.at(name).get<double>(), 0) << name;
+  }
+}
+
 TEST(Bench, BadInputIsAnsweredBeforeWork) {
   const struct {
     Words words;
@@ -383,6 +402,8 @@ TEST(Bench, BadInputIsAnsweredBeforeWork) {
       {{"ps", "--bytes", "6"}, "--bytes: 6"},
       {{"ps", "--staleness", "0,-1"}, "--staleness"},
       {{"ps", "--rounds", "0"}, "--rounds"},
+      {{"ps", "--rows", "0"}, "--rows"},
+      {{"ps", "--rows", "8000"}, "--keys: 4096 of each of 2 workers"},
       {{"ps", "--json", "/not/there/x"}, "/not/there/x"},
       {{"compare", "--models", "mlp,cmn"}, "did you mean \"cnn\"?"},
       {{"compare", "--rounds", "0"}, "--rounds"},

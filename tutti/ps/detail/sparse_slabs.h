@@ -18,6 +18,7 @@
 
 #include "tutti/base/array.h"
 #include "tutti/optim/rule.h"
+#include "tutti/ps/detail/sparse_index.h"
 #include "tutti/ps/sparse_spec.h"
 
 namespace tutti::ps::detail {
@@ -109,10 +110,9 @@ class RowStore {
   const RowFacts& facts(uint32_t slot) const { return layout_.facts(row(slot)); }
 
   // The first `bytes` of a row, as far as the processor would not see by itself where it goes.
-  void prefetch(uint32_t slot, int64_t bytes) const {
+  void touch(uint32_t slot, int64_t bytes) const {
     const std::byte* const begin = row(slot);
-    for (int64_t at = 0; at < std::min<int64_t>(bytes, 1024); at += 64)
-      __builtin_prefetch(begin + at);
+    for (int64_t at = 0; at < std::min<int64_t>(bytes, 1024); at += 64) read_ahead(begin + at);
   }
 
   // To be called before the first writable() after a snapshot may have come or gone.
