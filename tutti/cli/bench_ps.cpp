@@ -38,9 +38,10 @@ double seconds_of(const Body& body) {
 ps::Spec spec_of(const ServedPlace& place, const PsBench& bench) {
   ps::Spec spec{.rule = optim::sgd({.learning_rate = 1})};
   spec.variables = {{"values", {bench.bytes / 4}, DType::float32}};
-  const ps::PlacementOptions placement{.num_servers = place.num_servers,
-                                       .how = ps::PlacementOptions::How::round_robin,
-                                       .partitioner = ps::Partitioner::fixed(place.num_servers)};
+  const ps::PlacementOptions placement{
+      .num_servers = place.num_servers,
+      .how = ps::PlacementOptions::How::round_robin,
+      .partitioner = ps::Partitioner::min_part(4, place.num_servers)};
   spec.pieces = ps::pieces_of(spec.variables, ps::place(spec.variables, placement));
   spec.num_partitions = place.num_servers;
   spec.staleness = bench.staleness;
