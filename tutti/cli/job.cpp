@@ -178,7 +178,8 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
     fleet.emplace(FleetOptions{.num_servers = flags.served.num_servers(),
                                .num_workers = num_workers,
                                .backups = flags.served.backups,
-                               .silence = silence_for(flags.time_limit_s)},
+                               .silence = silence_for(flags.time_limit_s),
+                               .snapshots = snapshot_options(flags.served.snapshots)},
                   options);
     options.end_on_failure = served_options(flags.served, flags.strategy).staleness.synchronous();
   }

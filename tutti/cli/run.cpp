@@ -14,6 +14,7 @@
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/server_flags.h"
 #include "tutti/cli/servers.h"
 #include "tutti/cluster/launcher.h"
 #include "tutti/comm/shm/shm.h"
@@ -35,6 +36,7 @@ struct RunFlags {
   std::string view_service;
   bool backups = true;
   double silence_seconds = 15;
+  SnapshotFlags snapshots;
 };
 
 constexpr double kMaxGraceSeconds = 24 * 3600;
@@ -93,6 +95,10 @@ int run(const CLI::App& command, const RunFlags& flags) {
     throw UsageError(fmt::format("--grace {}: 0 to {} seconds are possible", flags.grace_seconds,
                                  kMaxGraceSeconds));
   }
+  const ps::SnapshotOptions snapshots = snapshot_options(flags.snapshots);
+  if (flags.servers + flags.elsewhere == 0 &&
+      !(snapshots.folder.empty() && snapshots.goes_on_from.empty()))
+    throw UsageError("--snapshots and --restore without --servers: they are the servers'");
   std::fflush(stdout);
   LaunchOptions options{.num_workers = flags.workers,
                         .nodes = {.node = flags.node_rank,
@@ -110,7 +116,8 @@ int run(const CLI::App& command, const RunFlags& flags) {
                                .num_workers = flags.workers,
                                .view_service = flags.view_service,
                                .backups = flags.backups,
-                               .silence = millis_of(flags.silence_seconds)},
+                               .silence = millis_of(flags.silence_seconds),
+                               .snapshots = snapshots},
                   options);
   const LaunchResult result = launch(options);
   print_report(failure_report(result));
@@ -148,6 +155,7 @@ void add_run(CLI::App& app, int& exit_code) {
       ->check(number_between(1, kMaxGraceSeconds))
       ->type_name("SECONDS")
       ->capture_default_str();
+  add_snapshot_flags(*command, flags->snapshots, "--servers: ");
   command->add_option("--nodes", flags->nodes, "How many machines take part")
       ->check(whole_number(1, kMostNodes))
       ->type_name("M");

@@ -71,6 +71,41 @@ void add_server_flags(CLI::App& app, ServerFlags& flags) {
                  "max:4M")
       ->type_name("HOW")
       ->capture_default_str();
+  add_snapshot_flags(app, flags.snapshots, "parameter_server: ");
+}
+
+void add_snapshot_flags(CLI::App& app, SnapshotFlags& flags, const std::string& whose) {
+  constexpr double kMostSeconds = 30.0 * 24 * 3600;
+  app.add_option("--snapshots", flags.folder,
+                 whose +
+                     "folder for snapshots of the servers, at the end at least; all servers "
+                     "and worker 0 must see it")
+      ->check(some_name())
+      ->type_name("DIR");
+  app.add_option("--snapshot-every", flags.every_s,
+                 whose + "one so often, while training goes on (default: at the end)")
+      ->check(number_between(0.1, kMostSeconds))
+      ->type_name("SECONDS");
+  app.add_option("--snapshots-kept", flags.kept, whose + "the newest so many")
+      ->check(whole_number(1, 1'000'000))
+      ->type_name("K")
+      ->capture_default_str();
+  app.add_option("--restore", flags.restore,
+                 whose +
+                     "go on from this snapshot, or the newest in this folder, with any number "
+                     "of servers")
+      ->check(some_name())
+      ->type_name("DIR");
+}
+
+ps::SnapshotOptions snapshot_options(const SnapshotFlags& flags) {
+  if (flags.folder.empty() && (flags.every_s > 0 || flags.kept != SnapshotFlags{}.kept))
+    throw UsageError(
+        "--snapshot-every and --snapshots-kept without --snapshots DIR: where to write them?");
+  return {.folder = flags.folder,
+          .every = Millis(static_cast<int64_t>(flags.every_s * 1000)),
+          .kept = flags.kept,
+          .goes_on_from = flags.restore};
 }
 
 ServedOptions served_options(const ServerFlags& flags, const std::string& strategy) {
@@ -78,13 +113,20 @@ ServedOptions served_options(const ServerFlags& flags, const std::string& strate
   if (strategy != "parameter_server") {
     if (flags.servers || flags.staleness != "0" || flags.drop_slowest != 0 ||
         flags.scale_by_staleness || flags.delay_compensation != 0 || !flags.backups ||
-        flags.placement != "greedy" || flags.partition != "whole")
+        flags.placement != "greedy" || flags.partition != "whole" ||
+        !flags.snapshots.folder.empty() || !flags.snapshots.restore.empty())
       throw UsageError(
           fmt::format("strategy {} has no servers: --servers, --staleness and what "
                       "goes with them are for parameter_server",
                       strategy));
     return options;
   }
+  snapshot_options(flags.snapshots);
+  if (flags.drop_slowest > 0 && !flags.snapshots.folder.empty())
+    throw UsageError(
+        fmt::format("--snapshots with --drop-slowest {}: each server leaves other late steps out, "
+                    "so there is no moment at which all have the same",
+                    flags.drop_slowest));
   options.staleness = ps::Staleness::parse(flags.staleness, "--staleness");
   options.drop_slowest = static_cast<int>(flags.drop_slowest);
   options.scale_by_staleness = flags.scale_by_staleness;

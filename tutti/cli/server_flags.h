@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "tutti/ps/snapshot_series.h"
 #include "tutti/sync/served_options.h"
 
 namespace CLI {
@@ -13,6 +14,20 @@ class App;
 }
 
 namespace tutti::cli {
+
+/// Snapshots of the servers, as `train` and `run` take them.
+struct SnapshotFlags {
+  std::string folder;
+  double every_s = 0;
+  int kept = 2;
+  std::string restore;
+};
+
+/// `whose`: what the flags belong to, for their help: "parameter_server: ".
+void add_snapshot_flags(CLI::App& app, SnapshotFlags& flags, const std::string& whose);
+
+/// UsageError for a time or number of snapshots without a folder for them.
+ps::SnapshotOptions snapshot_options(const SnapshotFlags& flags);
 
 /// What was typed; unset is empty.
 struct ServerFlags {
@@ -24,6 +39,7 @@ struct ServerFlags {
   bool backups = true;
   std::string placement = "greedy";
   std::string partition = "whole";
+  SnapshotFlags snapshots;
 
   int num_servers() const { return static_cast<int>(servers.value_or(1)); }
 };

@@ -17,6 +17,7 @@
 #include "tutti/cluster/spawn.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/tls.h"
+#include "tutti/ps/snapshot.h"
 
 namespace tutti::cli {
 namespace {
@@ -46,12 +47,13 @@ Address address_of_service(const FleetOptions& options, const NodePlace& nodes) 
   return *Address::from_number("127.0.0.1", 0);
 }
 
-std::string words_of(const FleetOptions& options) {
+std::string words_of(const FleetOptions& options, const std::filesystem::path& restore) {
   std::vector<std::string> words;
   if (options.num_servers > 0) words.push_back(fmt::format("--servers {}", options.num_servers));
   if (options.elsewhere > 0)
     words.push_back(fmt::format("--servers-elsewhere {}", options.elsewhere));
   if (!options.backups) words.emplace_back("--no-backups");
+  if (!restore.empty()) words.push_back(fmt::format("--restore {}", restore.filename().string()));
   return fmt::format("{}", fmt::join(words, " "));
 }
 
@@ -77,22 +79,29 @@ ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
     : options_(options),
       nodes_(launch.nodes),
       token_(token_of_job(nodes_.num_nodes == 1 && options.elsewhere == 0)) {
+  if (!options.snapshots.goes_on_from.empty()) {
+    restore_ = ps::find_snapshot(options.snapshots.goes_on_from, "--restore");
+    fmt::print("going on from {}\n", restore_.string());
+  }
   if (nodes_.node == 0) {
     serve_view();
     launch.nodes.word = service_->address().text();
   }
-  launch.nodes.same = words_of(options);
+  launch.nodes.same = words_of(options, restore_);
   launch.end_together = true;
   launch.prepare = [this](const std::string& view_service) { return start(view_service); };
 }
 
 void ServerFleet::serve_view() {
+  ps::SnapshotOptions snapshots = options_.snapshots;
+  snapshots.goes_on_from = restore_;
   service_ = std::make_unique<ps::ViewService>(
       ps::ViewServiceOptions{.num_servers = num_all(),
                              .num_workers = nodes_.num_nodes * options_.num_workers,
                              .reserved = num_started(),
                              .backups = options_.backups,
-                             .silence = options_.silence},
+                             .silence = options_.silence,
+                             .snapshots = snapshots},
       address_of_service(options_, nodes_),
       Credentials{token_, job_of_token(token_), tls_from_environment()});
   if (options_.announce) fmt::print("view service at {}\n", service_->address().text());
@@ -128,6 +137,7 @@ std::vector<std::string> ServerFleet::start(const std::string& view_service) {
     start_one(nodes_.node * options_.num_servers + i, view_service);
   return {fmt::format("{}={}", detail::kViewServiceVariable, view_service),
           fmt::format("{}={}", detail::kNumServersVariable, num_all()),
+          fmt::format("{}={}", detail::kRestoreVariable, restore_.string()),
           fmt::format("{}={}", kTokenVariable, token_.secret_hex())};
 }
 

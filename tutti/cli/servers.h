@@ -3,6 +3,7 @@
 /// Thread rule: the main thread alone.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,13 +27,15 @@ struct FleetOptions {
   Millis silence{kDefaultTimeLimit / 2};  ///< a server or worker that says nothing for so long is
                                           ///< lost; workers wait for longer than that
   bool announce = true;                   ///< print `view service at HOST:PORT`, `server I pid P`
+  ps::SnapshotOptions snapshots{};        ///< goes_on_from: a snapshot, or a folder that has some
 };
 
 class ServerFleet {
  public:
   /// Servers for the job that `launch` describes, which is told how to prepare for them: launch()
   /// then starts `tutti ps` on this node so many times. On node 0 the view service listens from now
-  /// on, and servers from elsewhere are waited for. Throws UsageError, Error, Timeout.
+  /// on, and servers from elsewhere are waited for. Throws UsageError, also for folders of
+  /// snapshots that cannot be used; Error, Timeout.
   ServerFleet(const FleetOptions& options, LaunchOptions& launch);
   /// Gives servers 2 s to end in order, then kills them.
   ~ServerFleet();
@@ -51,6 +54,7 @@ class ServerFleet {
   const FleetOptions options_;
   const NodePlace nodes_;
   const Token token_;
+  std::filesystem::path restore_;             // snapshot that the job goes on from; "": none
   std::unique_ptr<ps::ViewService> service_;  // on node 0
   std::vector<std::unique_ptr<Process>> processes_;
 };

@@ -22,5 +22,7 @@ inline constexpr const char* kInterfaceVariable = "TUTTI_INTERFACE";
 // Parameter servers: where their view service listens, and how many there are.
 inline constexpr const char* kViewServiceVariable = "TUTTI_VIEW_SERVICE";
 inline constexpr const char* kNumServersVariable = "TUTTI_NUM_SERVERS";
+// The snapshot of theirs that the job goes on from.
+inline constexpr const char* kRestoreVariable = "TUTTI_RESTORE";
 
 }  // namespace tutti::detail

@@ -55,7 +55,7 @@ struct ArrivingRows {
 class Client::Work {
  public:
   Work(const ClientOptions& options, const Credentials& credentials, const Spec& spec,
-       Initial initial)
+       Initial initial, Restore restore)
       : options_(options),
         heap_(std::make_shared<SharedHeap>()),
         state_(
@@ -69,7 +69,8 @@ class Client::Work {
             std::move(initial),
             [this](int64_t pull, int partition, const Bytes& rows) {
               take_rows(pull, partition, rows);
-            }),
+            },
+            std::move(restore)),
         arrived_(spec.pieces.size()),
         streams_(heap_, credentials,
                  {.message = [this](Peer from, const Message& m) { on_message(from, m); },
@@ -262,7 +263,7 @@ class Client::Work {
   void deliver(int server, Message message) {
     // A request for rows must not overtake the push before it.
     const bool urgent = message.kind != Kind::push && message.kind != Kind::sparse_push &&
-                        message.kind != Kind::sparse_pull;
+                        message.kind != Kind::sparse_pull && message.kind != Kind::mark;
     streams_.send(server_peer(server), std::move(message), urgent ? 0 : 1);
   }
 
@@ -305,6 +306,7 @@ class Client::Work {
     link_.hear();
     if (message.kind == Kind::joined) link_.on_joined(message);
     if (message.kind == Kind::refused) failure_ = message.text;
+    if (message.kind == Kind::cut) state_.on_cut(message);
     if (message.kind == Kind::view) {
       const View view = view_from(message.text);
       if (view.number == 0) coming_ = view;
@@ -353,8 +355,9 @@ class Client::Work {
 };
 
 Client::Client(const ClientOptions& options, const Credentials& credentials, const Spec& spec,
-               Initial initial)
-    : work_(std::make_unique<Work>(options, credentials, spec, std::move(initial))) {
+               Initial initial, Restore restore)
+    : work_(std::make_unique<Work>(options, credentials, spec, std::move(initial),
+                                   std::move(restore))) {
   const Deadline deadline(options.limit);
   std::unique_lock lock(work_->mutex_);
   work_->wait_for(lock, deadline, [&] { return work_->state_.view().number > 0; });
@@ -398,6 +401,11 @@ void Client::fetch(int piece, int64_t step, const Deadline& deadline,
     place.values = {};
     return;
   }
+}
+
+int64_t Client::first_step() const {
+  const std::lock_guard lock(work_->mutex_);
+  return work_->state_.first_step();
 }
 
 int64_t Client::version(int piece) const {

@@ -45,11 +45,12 @@ struct AskedRows {
 class Client {
  public:
   using Initial = ClientState::Initial;
+  using Restore = ClientState::Restore;
   /// Joins the job. `initial` gives the values where each piece begins; asked of worker 0 alone, in
-  /// a thread that waits or the client's; it calls nothing here. Throws Timeout, Mismatch,
-  /// UsageError with the service's words.
+  /// a thread that waits or the client's; it calls nothing here. So does `restore`, where the job
+  /// goes on from a snapshot. Throws Timeout, Mismatch, UsageError with the service's words.
   Client(const ClientOptions& options, const Credentials& credentials, const Spec& spec,
-         Initial initial);
+         Initial initial, Restore restore = {});
   /// Says goodbye, so that nobody takes this worker for lost. What was pushed and is not through is
   /// given up: wait_until_settled() before.
   ~Client();
@@ -69,6 +70,9 @@ class Client {
   /// Throws Timeout that names whom it waits for, and Error when the worker cannot go on.
   void fetch(int piece, int64_t step, const Deadline& deadline,
              const std::function<void(const Bytes& values)>& take);
+  /// Where this worker begins, once it has fetched all parameters for the first time: synchronous,
+  /// the step that comes next in the job, which may go on from a snapshot; else 0.
+  int64_t first_step() const;
   /// Updates that the parameters of `piece` which came last have had.
   int64_t version(int piece) const;
   /// Whether fetch() would not wait.

@@ -14,13 +14,14 @@ using Kind = Message::Kind;
 }  // namespace
 
 ClientState::ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial,
-                         RowsArrived rows_arrived)
+                         RowsArrived rows_arrived, Restore restore)
     : worker_(worker),
       spec_(std::move(spec)),
       send_(std::move(send)),
       arrived_(std::move(arrived)),
       initial_(std::move(initial)),
       rows_arrived_(std::move(rows_arrived)),
+      restore_(std::move(restore)),
       partitions_(spec_.num_partitions),
       versions_(spec_.pieces.size()) {
   check(spec_);
@@ -124,13 +125,16 @@ void ClientState::on_welcome(int number, const Message& message) {
   Partition& partition = partitions_[number];
   partition.welcome = true;
   if (partition.sequence < message.sequence) partition.sequence = message.sequence;
-  if (message.version == 0 && assigns())
+  const bool gives = message.version == 0 && assigns();
+  if (gives && restore_)
+    restore_(number, [this, number](Message assign) { send(number, std::move(assign)); });
+  else if (gives)
     for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
       if (partition_of(piece) == number)
         send(number, {.kind = Kind::assign, .piece = piece, .payload = initial_(piece)});
   if (number == 0) {
     lease_sequence_ = std::max(lease_sequence_, message.step);
-    if (lease_asked_) send_lease();
+    if (lease_asked_ && !lease_held_) send_lease();
   }
   for (const auto& [sequence, push] : partition.unsettled) {
     ++counts_.resent;
@@ -153,7 +157,10 @@ void ClientState::ask_lease(const LeaseRequest& request) {
   TUTTI_CHECK(!lease_asked_, "batch {} of epoch {}", request.returned, request.epoch);
   lease_.reset();
   lease_asked_ = {.kind = Kind::lease, .text = to_text(request)};
-  if (partitions_[0].welcome) send_lease();
+  lease_held_ = marks(0);
+  if (partitions_[0].welcome && !lease_held_) send_lease();
+  in_batch_ = false;
+  mark_if_between_steps();
 }
 
 void ClientState::send_lease() {
@@ -168,7 +175,12 @@ void ClientState::on_leased(const Message& message) {
 }
 
 void ClientState::on_settled(Partition& partition, const Message& message) {
-  if (partition.unsettled.erase(message.sequence) == 0) return;
+  const auto push = partition.unsettled.extract(message.sequence);
+  if (!push) return;
+  if (push.mapped().kind == Kind::mark) {
+    release_lease();
+    return;
+  }
   ++counts_.settled;
   if ((message.flags & Message::dropped) != 0) ++counts_.dropped;
   if ((message.flags & Message::not_finite) == 0) return;
@@ -188,6 +200,10 @@ void ClientState::on_parameters(const Message& message) {
   wanted_.erase(wish);
   waiting_.erase(message.piece);
   versions_.at(message.piece) = message.version;
+  if (!begun_ && wanted_.empty()) {
+    begun_ = true;
+    if (spec_.staleness.synchronous()) first_step_ = *std::ranges::min_element(versions_);
+  }
   arrived_(message.piece, message.step, message.payload);
 }
 
@@ -214,6 +230,7 @@ void ClientState::on_rows(const Message& message) {
 
 void ClientState::push(PushOrder order) {
   ++counts_.pushes;
+  hand_in(order.step);
   if (order.then_pull) wanted_[order.piece] = order.step + 1;
   auto& unsent = partitions_.at(partition_of(order.piece)).unsent;
   const std::pair place(order.step, order.piece);
@@ -233,6 +250,7 @@ void ClientState::ask(int piece, int64_t step) {
 void ClientState::sparse_push(SparseOrder order) {
   TUTTI_CHECK(order.payloads.size() == partitions_.size(), "{} payloads for {} partitions",
               order.payloads.size(), partitions_.size());
+  hand_in(order.step);
   const int number = order.table - static_cast<int>(spec_.tables.size());
   for (size_t i = 0; i < partitions_.size(); ++i) {
     ++counts_.pushes;
@@ -279,6 +297,66 @@ void ClientState::ask_rows_of(int partition) {
   for (const auto& [number, pull] : sparse_pulls_) ask_rows(number, partition);
 }
 
+// ---- cuts ----
+
+void ClientState::on_cut(const Message& cut) {
+  if (cut.sequence <= cut_.sequence) return;
+  if (spec_.drop_slowest > 0)
+    failure_ = fmt::format(
+        "snapshots with drop_slowest {}: each server leaves other late steps out, so there is no "
+        "moment at which all have the same",
+        spec_.drop_slowest);
+  // One that was begun before was given up.
+  for (Partition& partition : partitions_)
+    std::erase_if(partition.unsent, [](const auto& entry) { return entry.second.piece == kMark; });
+  cut_ = cut;
+  cut_open_ = true;
+  // In step, a mark says that this worker has the parameters of its next step: it waits for a push.
+  release_lease();
+  mark_if_between_steps();
+}
+
+// It is to come behind the mark before it.
+void ClientState::release_lease() {
+  if (!lease_held_ || marks(0)) return;
+  lease_held_ = false;
+  if (partitions_[0].welcome) send_lease();
+  mark_if_between_steps();
+}
+
+// A push is about to be handed in: the first of a step may come right behind a mark.
+void ClientState::hand_in(int64_t step) {
+  if (step != step_) {
+    const bool in_batch = lease_sequence_ > 0 && in_batch_;
+    const bool lacks_parameters = spec_.staleness.synchronous() && waits();
+    if (cut_open_ && !in_batch && !lacks_parameters) mark(step);
+    step_ = step;
+    handed_in_ = 0;
+  }
+  in_batch_ = true;
+  const auto whole = std::ssize(spec_.pieces) + std::ssize(spec_.tables);
+  if (++handed_in_ == whole && lease_sequence_ == 0) in_batch_ = false;
+}
+
+void ClientState::mark_if_between_steps() {
+  const bool between = !in_batch_ && !lease_held_;
+  if (cut_open_ && between && !spec_.staleness.synchronous()) mark(step_ + 1);
+}
+
+void ClientState::mark(int64_t step) {
+  cut_open_ = false;
+  for (Partition& partition : partitions_)
+    partition.unsent.insert_or_assign({step, kMark}, PushOrder{.piece = kMark, .step = step});
+}
+
+bool ClientState::marks(int partition) const {
+  const auto is_mark = [](const auto& entry) { return entry.second.piece == kMark; };
+  const Partition& there = partitions_[partition];
+  return std::ranges::any_of(there.unsent, is_mark) ||
+         std::ranges::any_of(there.unsettled,
+                             [](const auto& entry) { return entry.second.kind == Kind::mark; });
+}
+
 bool ClientState::send_next(int server) {
   int best = -1;
   for (int i = 0; i < static_cast<int>(partitions_.size()); ++i) {
@@ -296,6 +374,7 @@ bool ClientState::send_next(int server) {
   partition.unsettled.emplace(message.sequence, message);
   send(best, std::move(message));
   // What was asked for while the push was still here.
+  if (piece == kMark) return true;
   if (piece < 0)
     ask_rows_of(best);
   else if (const auto wish = wanted_.find(piece); !then_pull && wish != wanted_.end())
@@ -304,6 +383,13 @@ bool ClientState::send_next(int server) {
 }
 
 Message ClientState::message_of(Partition& partition, int piece, PushOrder order) {
+  if (piece == kMark)
+    return {.kind = Kind::mark,
+            .piece = static_cast<int32_t>(cut_.view),
+            .sequence = ++partition.sequence,
+            .step = order.step,
+            .version = cut_.sequence,
+            .text = cut_.text};
   const bool sparse = piece < 0;
   const int64_t version = sparse ? partition.versions[table_of(piece)] : versions_[piece];
   const int each_step = partition.num_pieces + static_cast<int>(spec_.tables.size());

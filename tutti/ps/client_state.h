@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -58,14 +59,21 @@ class ClientState {
   using Initial = std::function<Bytes(int piece)>;
   /// Rows have come: of sparse_pull() `pull` those of `partition`. Called within on_message().
   using RowsArrived = std::function<void(int64_t pull, int partition, const Bytes& rows)>;
+  /// Gives the messages, all assigns, by which `partition` goes on from a snapshot; asked of the
+  /// same worker in place of Initial (Spec::goes_on_from).
+  using Restore = std::function<void(int partition, const std::function<void(Message)>& assign)>;
   ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial,
-              RowsArrived rows_arrived = {});
+              RowsArrived rows_arrived = {}, Restore restore = {});
 
   void on_view(const View& view);
   void on_connected(int server);
   void on_closed(int server);
   /// Throws Error for what no server says.
   void on_message(int server, const Message& message);
+  /// The view service wants a cut (cut.h): this worker marks it between two steps.
+  ///
+  /// cut  Message::Kind::cut
+  void on_cut(const Message& cut);
 
   void push(PushOrder order);
   void pull(int piece, int64_t step);
@@ -79,6 +87,9 @@ class ClientState {
   /// before has left, so that a more urgent one need not wait behind it.
   bool send_next(int server);
 
+  /// Where a worker begins: synchronous, the step of the first parameters that it got; 0 while they
+  /// have not all come, and where workers are not in step.
+  int64_t first_step() const noexcept { return first_step_; }
   /// Version of the parameters of `piece` that came last.
   int64_t version(int piece) const { return versions_.at(piece); }
   /// Parameters that were asked for and have not come.
@@ -111,6 +122,7 @@ class ClientState {
     int64_t sequence = 0;  // of the last push sent
     int64_t num_sent = 0;  // by this worker, without what was sent again
     // By step and piece; tables come first, as numbers below 0: a forward begins with their rows.
+    // Before both a mark of the step, as kMark.
     std::map<std::pair<int64_t, int>, PushOrder> unsent;
     std::map<int64_t, Message> unsettled;  // by sequence
     std::vector<int64_t> versions;         // of each table: what the worker has
@@ -122,7 +134,14 @@ class ClientState {
     std::map<int, std::string> waiting;  // by partition: for whom
   };
 
+  static constexpr int kMark = std::numeric_limits<int>::min();
+
   int primary(int partition) const;
+  void hand_in(int64_t step);
+  void release_lease();
+  void mark_if_between_steps();
+  void mark(int64_t step);
+  bool marks(int partition) const;
   void ask(int piece, int64_t step);
   void ask_rows(int64_t pull, int partition);
   void ask_rows_of(int partition);
@@ -146,6 +165,7 @@ class ClientState {
   const Arrived arrived_;
   const Initial initial_;
   const RowsArrived rows_arrived_;
+  const Restore restore_;
   View view_;
   std::set<int> connected_;
   std::vector<Partition> partitions_;
@@ -155,7 +175,15 @@ class ClientState {
   std::map<int64_t, SparsePull> sparse_pulls_;  // by number
   int64_t last_pull_ = 0;
   ClientCounts counts_;
+  int64_t first_step_ = 0;
+  bool begun_ = false;     // all of the first parameters have come
+  int64_t step_ = -1;      // of the last push
+  int64_t handed_in_ = 0;  // pushes of that step
+  bool in_batch_ = false;  // pushes of a batch that was not given back, or of a part of a step
+  Message cut_;            // to be marked, or the last that was
+  bool cut_open_ = false;  // to be marked
   int64_t lease_sequence_ = 0;
+  bool lease_held_ = false;             // until the mark before it is settled
   std::optional<Message> lease_asked_;  // that has no answer
   std::optional<Lease> lease_;
   std::string failure_;

@@ -36,21 +36,29 @@ LeaseRequest lease_request_from(std::string_view text) {
 }
 
 std::string to_text(const Lease& lease) {
-  return json{lease.batch, lease.repeated, lease.sums, lease.repeats}.dump();
+  return json{lease.batch, lease.repeated, lease.sums, lease.repeats, lease.past}.dump();
 }
 
 Lease lease_from(std::string_view text) {
   return parsed(text, "a lease of a batch", [](const json& list) {
-    return Lease{list.at(0), list.at(1), list.at(2), list.at(3)};
+    return Lease{list.at(0), list.at(1), list.at(2), list.at(3), list.at(4)};
   });
 }
 
 std::string Cursor::objection(const LeaseRequest& request) const {
-  const auto found = epochs_.find({request.dataset, request.epoch});
-  if (found != epochs_.end() && found->second.num_batches != request.num_batches)
-    return fmt::format("epoch {} has {} batches, not {}", request.epoch, found->second.num_batches,
+  const Key key(request.dataset, request.epoch);
+  const auto found = epochs_.find(key);
+  if (found != epochs_.end()) {
+    const Epoch& epoch = found->second;
+    if (epoch.num_batches < 0 ? epoch.next <= request.num_batches
+                              : epoch.num_batches == request.num_batches)
+      return "";
+    return fmt::format("epoch {} has {} batches, not {}", request.epoch,
+                       epoch.num_batches < 0 ? fmt::format("{} or more", epoch.next)
+                                             : std::to_string(epoch.num_batches),
                        request.num_batches);
-  if (found != epochs_.end()) return "";
+  }
+  if (is_past(key)) return "";
   const auto before = epochs_.find({request.dataset, request.epoch - 1});
   const bool next = request.epoch == 0 || (before != epochs_.end() && before->second.over());
   if (next && request.num_batches >= 0) return "";
@@ -58,38 +66,74 @@ std::string Cursor::objection(const LeaseRequest& request) const {
                      request.epoch, request.num_batches);
 }
 
+// Before the first that is known of its dataset.
+bool Cursor::is_past(const Key& key) const {
+  const auto first = epochs_.lower_bound({key.first, 0});
+  return key.second >= 0 && first != epochs_.end() && first->first.first == key.first &&
+         key.second < first->first.second;
+}
+
 void Cursor::ask(int worker, const LeaseRequest& request) {
   if (const std::string why = objection(request); !why.empty()) throw Error(why);
-  const auto [place, fresh] = epochs_.try_emplace({request.dataset, request.epoch});
+  const Key key(request.dataset, request.epoch);
+  asked_[worker] = key;
+  if (is_past(key)) return;
+  const auto [place, fresh] = epochs_.try_emplace(key);
   Epoch& epoch = place->second;
-  if (fresh) {
-    epoch.num_batches = request.num_batches;
-    epochs_.erase({request.dataset, request.epoch - 2});
+  if (fresh) epochs_.erase({request.dataset, request.epoch - 2});
+  epoch.num_batches = request.num_batches;
+  if (request.returned < 0) return;
+  const auto out = epoch.out.find(request.returned);
+  // Another worker has it by now: this one was taken for lost.
+  if (out == epoch.out.end() || out->second != worker) return;
+  epoch.out.erase(out);
+  add(epoch, request.sums);
+}
+
+void Cursor::add(Epoch& epoch, const std::vector<double>& sums) {
+  epoch.sums.resize(std::max(epoch.sums.size(), sums.size()));
+  for (size_t i = 0; i < sums.size(); ++i) epoch.sums[i] += sums[i];
+}
+
+void Cursor::record(const LeaseRequest& request) {
+  const Key key(request.dataset, request.epoch);
+  if (request.returned < 0 || is_past(key)) return;
+  Epoch& epoch = epochs_.try_emplace(key, Epoch{.num_batches = request.num_batches}).first->second;
+  const int64_t batch = request.returned;
+  const bool had = epoch.out.erase(batch) > 0 || std::erase(epoch.again, batch) > 0;
+  // Batches that were given out meanwhile and are not done are to be done again.
+  if (!had && batch < epoch.next) return;
+  if (!had) {
+    for (; epoch.next < batch; ++epoch.next) epoch.again.push_back(epoch.next);
+    ++epoch.next;
   }
-  if (request.returned >= 0) {
-    const auto out = epoch.out.find(request.returned);
-    // Another worker has it by now: this one was taken for lost.
-    if (out != epoch.out.end() && out->second == worker) {
-      epoch.out.erase(out);
-      epoch.sums.resize(std::max(epoch.sums.size(), request.sums.size()));
-      for (size_t i = 0; i < request.sums.size(); ++i) epoch.sums[i] += request.sums[i];
-    }
+  add(epoch, request.sums);
+}
+
+void Cursor::reopen() {
+  asked_.clear();
+  for (auto& [key, epoch] : epochs_) {
+    for (const auto& [batch, worker] : epoch.out) epoch.again.push_back(batch);
+    epoch.out.clear();
+    std::ranges::sort(epoch.again);
+    epoch.num_batches = -1;
   }
-  asked_[worker] = {request.dataset, request.epoch};
 }
 
 std::vector<std::pair<int, Lease>> Cursor::answers(const std::function<bool(int worker)>& may) {
   std::vector<std::pair<int, Lease>> answered;
   for (const auto& [worker, key] : asked_) {
-    Epoch& epoch = epochs_.at(key);
-    if (!epoch.over() && !may(worker)) continue;
-    if (auto lease = answer(worker, epoch)) answered.emplace_back(worker, std::move(*lease));
+    const auto epoch = epochs_.find(key);
+    if (epoch != epochs_.end() && !epoch->second.over() && !may(worker)) continue;
+    if (auto lease = answer(worker, key)) answered.emplace_back(worker, std::move(*lease));
   }
   for (const auto& [worker, lease] : answered) asked_.erase(worker);
   return answered;
 }
 
-std::optional<Lease> Cursor::answer(int worker, Epoch& epoch) {
+std::optional<Lease> Cursor::answer(int worker, const Key& key) {
+  if (!epochs_.contains(key)) return Lease{.past = true};
+  Epoch& epoch = epochs_.at(key);
   if (epoch.over()) return Lease{.sums = epoch.sums, .repeats = epoch.repeats};
   Lease lease;
   if (!epoch.again.empty()) {

@@ -33,6 +33,8 @@ struct Lease {
   bool repeated = false;     ///< it was another worker's before
   std::vector<double> sums;  ///< when over: of all batches
   int64_t repeats = 0;       ///< when over: batches that were leased again
+  bool past = false;         ///< over before this cursor went on from a snapshot, or long ago: its
+                             ///< sums are not known any more
 };
 
 std::string to_text(const LeaseRequest& request);
@@ -54,24 +56,34 @@ class Cursor {
   /// Whether `worker` has asked and waits for others.
   bool waits(int worker) const { return asked_.contains(worker); }
   void leave(int worker);
+  /// Takes note of what a request gives back, whoever had it, and answers nothing: the cursor of a
+  /// cut, which gives no batches out.
+  void record(const LeaseRequest& request);
+  /// Nobody has a batch or waits for one. How many batches an epoch has may be said anew: a job
+  /// that goes on from a snapshot may go on for longer.
+  void reopen();
 
   std::string to_text() const;
   void restore(std::string_view text);
 
  private:
   struct Epoch {
-    int64_t num_batches = 0;
+    int64_t num_batches = 0;  // -1: as many as the next who asks says
     int64_t next = 0;
     std::map<int64_t, int> out;  // batch: worker
     std::deque<int64_t> again;   // whose worker is gone
     std::vector<double> sums;
     int64_t repeats = 0;
 
-    bool over() const { return next >= num_batches && out.empty() && again.empty(); }
+    bool over() const {
+      return num_batches >= 0 && next >= num_batches && out.empty() && again.empty();
+    }
   };
   using Key = std::pair<int, int64_t>;  // dataset and epoch
 
-  std::optional<Lease> answer(int worker, Epoch& epoch);
+  static void add(Epoch& epoch, const std::vector<double>& sums);
+  bool is_past(const Key& key) const;
+  std::optional<Lease> answer(int worker, const Key& key);
 
   std::map<Key, Epoch> epochs_;  // of each dataset the last two
   std::map<int, Key> asked_;     // by worker

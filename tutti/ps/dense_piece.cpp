@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <new>
+#include <tuple>
 
 #include <nlohmann/json.hpp>
 
@@ -184,14 +185,36 @@ std::vector<Bytes> DensePiece::memory() const {
   return shares;
 }
 
-std::string DensePiece::facts() const {
-  json scalars = json::array();
-  for (const optim::StepScalars& s : scalars_)
-    scalars.push_back({s.learning_rate, s.beta1_power, s.beta2_power, s.count});
-  return json{{"version", version_}, {"scalars", scalars}}.dump();
+std::string DensePiece::facts_of(int64_t version, const std::vector<optim::StepScalars>& scalars) {
+  json list = json::array();
+  for (const optim::StepScalars& s : scalars)
+    list.push_back({s.learning_rate, s.beta1_power, s.beta2_power, s.count});
+  return json{{"version", version}, {"scalars", list}}.dump();
 }
 
-void DensePiece::restore(std::string_view facts, const std::vector<Bytes>& memory) {
+DensePiece::Facts DensePiece::parsed(std::string_view facts) const {
+  try {
+    const json known = json::parse(facts);
+    const json& scalars = known.at("scalars");
+    if (scalars.size() != scalars_.size()) throw Error("a piece of other segments");
+    Facts read{known.at("version"), {}};
+    for (const json& s : scalars) read.second.push_back({s.at(0), s.at(1), s.at(2), s.at(3)});
+    return read;
+  } catch (const json::exception& error) {
+    throw Error(fmt::format("what a piece knows cannot be read: {}", error.what()));
+  }
+}
+
+std::vector<Bytes> DensePiece::blocks_of(const Bytes& payload) const {
+  std::vector<Bytes> blocks;
+  const auto each = static_cast<size_t>(piece_.num_bytes);
+  for (std::span rest = payload.span; !rest.empty(); rest = rest.subspan(blocks.back().span.size()))
+    blocks.push_back({rest.first(std::min(each, rest.size())), payload.owner});
+  return blocks;
+}
+
+void DensePiece::check(std::string_view facts, const std::vector<Bytes>& memory) const {
+  parsed(facts);
   if (memory.size() != memory_.size())
     throw Error(
         fmt::format("{} blocks of memory for a piece that has {}", memory.size(), memory_.size()));
@@ -199,16 +222,11 @@ void DensePiece::restore(std::string_view facts, const std::vector<Bytes>& memor
     if (block.size() != piece_.num_bytes)
       throw Error(
           fmt::format("a block of {} bytes for a piece of {}", block.size(), piece_.num_bytes));
-  try {
-    const json known = json::parse(facts);
-    const json& scalars = known.at("scalars");
-    if (scalars.size() != scalars_.size()) throw Error("a piece of other segments");
-    for (size_t i = 0; i < scalars_.size(); ++i)
-      scalars_[i] = {scalars[i].at(0), scalars[i].at(1), scalars[i].at(2), scalars[i].at(3)};
-    version_ = known.at("version");
-  } catch (const json::exception& error) {
-    throw Error(fmt::format("what a piece knows cannot be read: {}", error.what()));
-  }
+}
+
+void DensePiece::restore(std::string_view facts, const std::vector<Bytes>& memory) {
+  check(facts, memory);
+  std::tie(version_, scalars_) = parsed(facts);
   for (size_t i = 0; i < memory_.size(); ++i) {
     memory_[i] = compute_.allocate(piece_.num_bytes);
     std::memcpy(memory_[i].get(), memory[i].span.data(), memory[i].span.size());

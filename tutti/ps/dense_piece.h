@@ -60,13 +60,24 @@ class DensePiece {
   /// The first variable of which `part` has a gradient that is not finite.
   std::optional<int> not_finite(const Part& part, const std::byte* data) const;
 
+  const std::vector<optim::StepScalars>& scalars() const noexcept {
+    return scalars_;
+  }  ///< by
+     ///< segment
   /// All that is known, and back: shares of the memory, and a text.
   std::vector<Bytes> memory() const;
-  std::string facts() const;
+  std::string facts() const { return facts_of(version_, scalars_); }
+  static std::string facts_of(int64_t version, const std::vector<optim::StepScalars>& scalars);
   /// Throws Error for what memory() and facts() of the same piece did not give.
   void restore(std::string_view facts, const std::vector<Bytes>& memory);
+  /// The same, but without changing anything.
+  void check(std::string_view facts, const std::vector<Bytes>& memory) const;
+  /// One payload as the blocks of memory(), one after the other.
+  std::vector<Bytes> blocks_of(const Bytes& payload) const;
 
  private:
+  using Facts = std::pair<int64_t, std::vector<optim::StepScalars>>;
+  Facts parsed(std::string_view facts) const;
   struct Chunk {
     int segment = 0;
     int64_t begin = 0;  // elements, in the segment

@@ -37,15 +37,20 @@ struct Part {
 struct Message {
   enum class Kind : uint8_t {
     // A worker to the primary of a partition.
-    hello,        ///< I am `worker`; `text` is the specification that I train by (spec.h)
-    assign,       ///< `payload`: where `piece` begins; the first that comes counts
-    push,         ///< gradients of `piece` in `step`, computed on `version`: `parts`, one after the
-                  ///< other in `payload`; number `sequence` of `worker`; `learning_rate`; `flags`
-    pull,         ///< wants the parameters of `piece` to begin `step` with
+    hello,   ///< I am `worker`; `text` is the specification that I train by (spec.h)
+    assign,  ///< `payload`: where `piece` begins; the first that comes counts. With a `text` it
+             ///< goes on from a snapshot: DensePiece::restore(). `piece` kRest: the rest of
+             ///< that, of the whole partition (Restored)
+    push,    ///< gradients of `piece` in `step`, computed on `version`: `parts`, one after the
+             ///< other in `payload`; number `sequence` of `worker`; `learning_rate`; `flags`
+    pull,    ///< wants the parameters of `piece` to begin `step` with
     sparse_push,  ///< gradients of rows of table `piece`: `payload` is keys, each once, then a row
                   ///< for each; else as push, and numbered with those
     sparse_pull,  ///< wants the rows of the keys in `payload`, of table `piece`, to begin `step`
                   ///< with; number `sequence` among those of `worker`
+    mark,         ///< what `worker` has sent up to here belongs to cut `version`, what comes from
+                  ///< `step` on does not (cut.h); numbered with its pushes; `text`: the folder;
+                  ///< `piece`: number of the view in which the cut began
     // A primary to a worker.
     welcome,     ///< answer to hello: `sequence`: of its pushes this many are in the log; `version`
                  ///< 1: values were assigned, so that none have to be; `step`: number of its last
@@ -74,6 +79,10 @@ struct Message {
     suspect,   ///< primary of `partition`: its backup, server `sequence`, does not answer; `text`
     progress,  ///< both: still there; a process's `text` says what it did last
     finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed
+    cut,       ///< service: to a worker: mark cut `sequence`, which began in this view and is to be
+    ///< written to folder `text`; to a server, when no worker is left: write what you have
+    written,   ///< primary: `partition` of cut `sequence` is on disk, `text` says what
+               ///< (snapshot_writer.h); with not_written: it is not, `text` says why
     mapped,    ///< of Streams alone: your memory can be read here
     released,  ///< of FrameStream alone: the payload at `index` of your memory is not read any more
   };
@@ -83,7 +92,10 @@ struct Message {
     then_pull = 2,     ///< push: wants the parameters for the next step, too
     dropped = 4,       ///< settled: came after the round was over, and was left out
     not_finite = 8,    ///< settled: left out, since `text` was not finite
+    not_written = 16,  ///< written
   };
+  /// As `piece` of an assign: what a partition has beside its pieces.
+  static constexpr int32_t kRest = -1;
 
   Kind kind = Kind::progress;
   uint32_t flags = 0;

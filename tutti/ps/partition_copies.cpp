@@ -1,4 +1,5 @@
-// What a partition knows, as chunks for a server that joins, and back.
+// What a partition knows: as chunks for a server that joins and back, as a fork for a cut, and from
+// a snapshot.
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
@@ -16,7 +17,12 @@ std::string PartitionState::rest() const {
   json text;
   text["orders"] = num_orders_;
   text["unassigned"] = unassigned_;
+  text["chunks_taken"] = chunks_taken_;
   for (const auto& [worker, sequence] : sequences_) text["sequences"].push_back({worker, sequence});
+  for (const auto& [worker, pushes] : flagged_)
+    for (const auto& [sequence, push] : pushes)
+      text["flagged"].push_back(
+          {worker, sequence, push.piece, push.version, push.flags, push.text});
   text["counts"] = to_text(counts_);
   for (int worker = 0; worker < spec_->num_workers; ++worker)
     if (gate_->is_here(worker)) text["clocks"].push_back({worker, gate_->steps_of(worker)});
@@ -36,6 +42,10 @@ void PartitionState::restore_rest(std::string_view bytes) {
   num_orders_ = text.at("orders");
   unassigned_ = text.at("unassigned").get<std::set<int>>();
   for (const json& entry : list("sequences")) sequences_[entry.at(0)] = entry.at(1);
+  chunks_taken_ = text.at("chunks_taken");
+  for (const json& entry : list("flagged"))
+    flagged_[entry.at(0)][entry.at(1)] = {entry.at(0), entry.at(1), entry.at(2),
+                                          entry.at(3), entry.at(4), entry.at(5)};
   counts_ = counts_from(text.at("counts").get<std::string>());
   cursor_.restore(text.at("cursor").get<std::string>());
   for (const json& entry : list("lease_asked")) lease_asked_[entry.at(0)] = entry.at(1);
@@ -57,7 +67,7 @@ std::vector<Message> PartitionState::chunks() const {
                       .payload = std::move(payload)});
   };
   if (!registered()) return chunks;
-  add({{"what", "spec"}, {"text", to_text(*spec_)}});
+  add({{"what", "spec"}, {"worker", registrant_}, {"text", to_text(*spec_)}});
   for (const auto& [number, piece] : pieces_) {
     const auto memory = piece.memory();
     for (size_t i = 0; i < memory.size(); ++i)
@@ -94,7 +104,7 @@ void PartitionState::take(const Message& chunk) {
     if (registered() == (what == "spec"))
       throw Error("a chunk before the first, or the first again");
     if (what == "spec") {
-      enrol(spec_from(text.at("text").get<std::string>()));
+      enrol(spec_from(text.at("text").get<std::string>()), text.at("worker"));
     } else if (what == "memory") {
       const int number = text.at("piece");
       piece(number);  // is one of this partition
@@ -121,6 +131,68 @@ void PartitionState::take(const Message& chunk) {
     throw Error(
         fmt::format("a chunk of partition {} cannot be read: {}", partition_, error.what()));
   }
+}
+
+// ---- cuts ----
+
+PartitionState PartitionState::fork() {
+  PartitionState fork(partition_, compute_);
+  fork.is_fork_ = true;
+  fork.num_orders_ = num_orders_;
+  fork.spec_ = spec_;
+  fork.registrant_ = registrant_;
+  if (gate_) fork.gate_.emplace(*gate_);
+  fork.pieces_ = pieces_;
+  fork.unassigned_ = unassigned_;
+  fork.sequences_ = sequences_;
+  if (tables_) fork.tables_.emplace(tables_->fork());
+  fork.rounds_ = rounds_;
+  fork.pulled_ = pulled_;
+  fork.cursor_ = cursor_;
+  fork.lease_asked_ = lease_asked_;
+  fork.counts_ = counts_;
+  return fork;
+}
+
+void PartitionState::forget_rounds(int64_t step) {
+  for (auto& [target, round] : rounds_)
+    std::erase_if(round, [step](const auto& entry) { return entry.second.step >= step; });
+  std::erase_if(rounds_, [](const auto& entry) { return entry.second.empty(); });
+}
+
+void PartitionState::share_pull(const PartitionState& live, const Message& pull) {
+  const auto pulled = live.pulled_.find({pull.worker, pull.piece});
+  if (pulled != live.pulled_.end()) pulled_[pulled->first] = pulled->second;
+}
+
+Cursor PartitionState::reopened_cursor() const {
+  Cursor cursor = cursor_;
+  cursor.reopen();
+  return cursor;
+}
+
+// Messages may come again, from the first on, when their worker's connection broke.
+void PartitionState::restore_part(const Message& order) {
+  if (order.sequence > 0) {
+    if (order.sequence != chunks_taken_ + 1) return;
+    tables_->take(order.text, order.payload);
+    ++chunks_taken_;
+    return;
+  }
+  const Restored restored = restored_from(order.text);
+  if (restored.num_chunks != chunks_taken_)
+    throw Error(fmt::format("partition {} has {} of {} chunks of rows of the snapshot", partition_,
+                            chunks_taken_, restored.num_chunks));
+  tables_->restore_versions(restored.tables);
+  counts_ = restored.counts;
+  if (!restored.cursor.empty()) cursor_.restore(restored.cursor);
+  if (spec_->staleness.synchronous()) {
+    std::map<int, int64_t> clocks;
+    for (int worker = 0; worker < spec_->num_workers; ++worker)
+      if (gate_->is_here(worker)) clocks[worker] = restored.step;
+    gate_->restore(std::move(clocks), restored.step);
+  }
+  unassigned_.erase(Message::kRest);
 }
 
 }  // namespace tutti::ps

@@ -12,31 +12,7 @@ namespace {
 using nlohmann::json;
 using Kind = Message::Kind;
 
-std::string push_words(const Message& push) {
-  return fmt::format("worker {}, push {} of {} {} in step {}", push.worker, push.sequence,
-                     push.kind == Kind::push ? "piece" : "table", push.piece, push.step);
-}
-
 }  // namespace
-
-std::vector<const std::byte*> data_of_parts(const Message& push, int64_t num_bytes,
-                                            size_t num_segments, int replicas) {
-  std::set<int> ranks;
-  std::vector<const std::byte*> data;
-  if (push.payload.size() != num_bytes * static_cast<int64_t>(push.parts.size()))
-    throw Error(fmt::format("{}: {} bytes for {} parts of {}", push_words(push),
-                            push.payload.size(), push.parts.size(), num_bytes));
-  for (const Part& part : push.parts) {
-    if (part.rank < 0 || part.rank >= replicas || !ranks.insert(part.rank).second)
-      throw Error(
-          fmt::format("{}: a part of rank {} of {}", push_words(push), part.rank, replicas));
-    if (part.used.size() != num_segments)
-      throw Error(fmt::format("{}: {} marks for {} segments", push_words(push), part.used.size(),
-                              num_segments));
-    data.push_back(push.payload.span.data() + num_bytes * static_cast<int64_t>(data.size()));
-  }
-  return data;
-}
 
 std::string to_text(const PartitionCounts& counts) {
   json bins = json::array();
@@ -56,6 +32,22 @@ PartitionCounts counts_from(std::string_view text) {
     return counts;
   } catch (const json::exception& error) {
     throw Error(fmt::format("counts of a partition cannot be read: {}", error.what()));
+  }
+}
+
+std::string to_text(const Restored& restored) {
+  return json{restored.num_chunks, restored.step, to_text(restored.counts), restored.tables,
+              restored.cursor}
+      .dump();
+}
+
+Restored restored_from(std::string_view text) {
+  try {
+    const json list = json::parse(text);
+    return {list.at(0), list.at(1), counts_from(list.at(2).get<std::string>()),
+            list.at(3).get<std::vector<int64_t>>(), list.at(4)};
+  } catch (const json::exception& error) {
+    throw Error(fmt::format("what a partition goes on from cannot be read: {}", error.what()));
   }
 }
 
@@ -97,64 +89,6 @@ PartitionCounts PartitionState::counts() const {
   return counts;
 }
 
-std::string PartitionState::objection(const Message& request) const {
-  try {
-    if (request.kind == Kind::hello) {
-      const Spec spec = spec_from(request.text);
-      if (request.worker < 0 || request.worker >= spec.num_workers)
-        return fmt::format("worker {} of {}", request.worker, spec.num_workers);
-      const std::string differs = registered() ? difference(spec, *spec_) : "";
-      if (differs.empty()) return "";
-      return fmt::format("worker {} does not train what the others do: {}", request.worker,
-                         differs);
-    }
-    if (!registered()) return "no worker has registered yet";
-    if (request.kind == Kind::counts) return "";
-    if (request.kind == Kind::lease) return cursor_.objection(lease_request_from(request.text));
-    if (request.worker < 0 || request.worker >= spec_->num_workers)
-      return fmt::format("worker {} of {}", request.worker, spec_->num_workers);
-    if (request.step < 0 || request.step > Staleness::kMost)
-      return fmt::format("worker {} is in step {}", request.worker, request.step);
-    if (request.kind == Kind::sparse_push || request.kind == Kind::sparse_pull)
-      return objection_to_rows(request);
-    const DensePiece& wanted = piece(request.piece);
-    if (request.kind == Kind::assign && request.payload.size() != wanted.num_bytes())
-      return fmt::format("worker {} gives {} bytes for piece {}, which has {}", request.worker,
-                         request.payload.size(), request.piece, wanted.num_bytes());
-    return request.kind == Kind::push ? objection_to_push(request) : "";
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-std::string PartitionState::objection_to_push(const Message& push) const {
-  const DensePiece& wanted = piece(push.piece);
-  data_of_parts(push, wanted.num_bytes(), spec_->pieces[push.piece].segments.size(),
-                spec_->shape.replicas());
-  return unassigned_.contains(push.piece)
-             ? fmt::format("{}: it has no values yet", push_words(push))
-             : objection_to_number(push);
-}
-
-std::string PartitionState::objection_to_rows(const Message& request) const {
-  if (std::string why = tables().objection(request); !why.empty()) return why;
-  if (request.kind == Kind::sparse_push) return objection_to_number(request);
-  return request.sequence < 1 ? fmt::format("worker {} asks for rows under number {}",
-                                            request.worker, request.sequence)
-                              : "";
-}
-
-std::string PartitionState::objection_to_number(const Message& push) const {
-  spec_->rule.next({}, push.learning_rate);
-  const int64_t version = version_of(push);
-  if (push.sequence < 1 || push.version < 0)
-    return fmt::format("{}: computed on version {} of {}", push_words(push), push.version, version);
-  // Whoever is right has pulled that version, from a primary whose log this one has.
-  if (spec_->staleness.synchronous() && push.step > version)
-    return fmt::format("{}: step {} is not over", push_words(push), version);
-  return "";
-}
-
 std::vector<Settled> PartitionState::apply(const Message& order) {
   ++num_orders_;
   std::vector<Settled> settled;
@@ -165,11 +99,34 @@ std::vector<Settled> PartitionState::apply(const Message& order) {
     case Kind::lease: on_lease(order); break;
     case Kind::push:
     case Kind::sparse_push: on_push(order, settled); break;
+    case Kind::mark: on_mark(order, settled); break;
     case Kind::leave: on_leave(order.worker, settled); break;
     default: throw Error(fmt::format("a {} is no order", name_of(order.kind)));
   }
   answer_leases();
+  remember(settled);
   return settled;
+}
+
+// A worker has pushes of two steps on their way, at most: twice that is kept.
+void PartitionState::remember(const std::vector<Settled>& settled) {
+  if (!registered()) return;
+  const auto kept = 4 * std::ssize(pieces_) + 4 * tables_->num_tables() + 4;
+  for (const Settled& push : settled) {
+    if (push.flags == 0) continue;
+    auto& of_worker = flagged_[push.worker];
+    of_worker[push.sequence] = push;
+    of_worker.erase(of_worker.begin(), of_worker.upper_bound(last_sequence(push.worker) - kept));
+  }
+}
+
+Settled PartitionState::settled_again(const Message& push) const {
+  const auto flagged = flagged_.find(push.worker);
+  if (flagged != flagged_.end())
+    if (const auto found = flagged->second.find(push.sequence); found != flagged->second.end())
+      return found->second;
+  const int64_t version = push.kind == Kind::mark ? 0 : version_of(push);
+  return {push.worker, push.sequence, push.piece, version, 0, ""};
 }
 
 void PartitionState::on_lease(const Message& order) {
@@ -177,12 +134,13 @@ void PartitionState::on_lease(const Message& order) {
   if (order.sequence <= last || !gate_->is_here(order.worker)) return;
   last = order.sequence;
   const LeaseRequest request = lease_request_from(order.text);
+  if (is_fork_) return cursor_.record(request);
   // What another worker's order made impossible meanwhile gets no answer.
   if (cursor_.objection(request).empty()) cursor_.ask(order.worker, request);
 }
 
 void PartitionState::answer_leases() {
-  if (!registered()) return;
+  if (!assigned() || is_fork_) return;
   for (const auto& [worker, lease] :
        cursor_.answers([this](int asks) { return gate_->may_begin(gate_->steps_of(asks)); })) {
     lease_told_[worker] = {.kind = Kind::leased,
@@ -206,8 +164,9 @@ const Message* PartitionState::last_answer(int worker) const {
   return newest ? &found->second : nullptr;
 }
 
-void PartitionState::enrol(const Spec& spec) {
+void PartitionState::enrol(const Spec& spec, int registrant) {
   spec_ = spec;
+  registrant_ = registrant;
   gate_.emplace(spec.num_workers, spec.staleness);
   tables_.emplace(spec, partition_, compute_);
   for (int i = 0; i < static_cast<int>(spec.pieces.size()); ++i) {
@@ -215,15 +174,23 @@ void PartitionState::enrol(const Spec& spec) {
     pieces_.emplace(i, DensePiece(spec.pieces[i], spec.rule, compute_));
     unassigned_.insert(i);
   }
+  if (!spec.goes_on_from.empty()) unassigned_.insert(Message::kRest);
 }
 
 void PartitionState::on_hello(const Message& order) {
-  if (!registered()) enrol(spec_from(order.text));
+  if (!registered()) enrol(spec_from(order.text), order.worker);
   if (!gate_->is_here(order.worker)) gate_->join(order.worker);
 }
 
 void PartitionState::on_assign(const Message& order) {
-  if (unassigned_.erase(order.piece) != 0) own(order.piece).assign(order.payload);
+  if (!unassigned_.contains(order.piece)) return;
+  if (order.piece == Message::kRest) return restore_part(order);
+  DensePiece& piece = own(order.piece);
+  if (order.text.empty())
+    piece.assign(order.payload);
+  else
+    piece.restore(order.text, piece.blocks_of(order.payload));
+  unassigned_.erase(order.piece);
 }
 
 void PartitionState::on_pull(const Message& order) {
@@ -250,6 +217,14 @@ void PartitionState::on_push(const Message& order, std::vector<Settled>& settled
     add_to_round(order, settled);
   else
     apply_alone(order, settled);
+}
+
+// The worker's own way of saying "up to here"; what is made of it is the cut's (cut.h).
+void PartitionState::on_mark(const Message& order, std::vector<Settled>& settled) {
+  int64_t& last = sequences_[order.worker];
+  if (order.sequence <= last) return;
+  last = order.sequence;
+  settled.push_back({order.worker, order.sequence, order.piece, 0, 0, ""});
 }
 
 void PartitionState::on_leave(int worker, std::vector<Settled>& settled) {
@@ -403,7 +378,8 @@ bool PartitionState::may_pull(int number, int64_t step) const {
 }
 
 bool PartitionState::may_pull_rows(int table, int64_t step) const {
-  return registered() && may_pull_from({true, table}, step);
+  return registered() && !unassigned_.contains(Message::kRest) &&
+         may_pull_from({true, table}, step);
 }
 
 bool PartitionState::may_pull_from(const Target& target, int64_t step) const {

@@ -1,11 +1,12 @@
 /// PartitionState: one partition of the parameters, as the sequence of its orders makes it.
 ///
-/// Orders (hello, assign, push, sparse_push, lease, leave, and pull where gradients are
+/// Orders (hello, assign, push, sparse_push, mark, lease, leave, and pull where gradients are
 /// compensated) are carried out in the order of the partition's log. The same orders give the same
 /// state bit for bit, so that a backup that carries them out has what the primary has. No I/O, no
 /// clock. Thread rule: one thread.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -43,13 +44,27 @@ struct PartitionCounts {
 std::string to_text(const PartitionCounts& counts);
 PartitionCounts counts_from(std::string_view text);
 
+/// What a partition goes on from beside its pieces: the last assign of a job that goes on from a
+/// snapshot. Rows of tables come before it, in messages numbered from 1 on in `sequence`.
+struct Restored {
+  int64_t num_chunks = 0;  ///< of rows
+  int64_t step = 0;        ///< synchronous: the next one of every worker
+  PartitionCounts counts;
+  std::vector<int64_t> tables;  ///< their versions
+  std::string cursor;           ///< Cursor::to_text(), of partition 0; "": none
+};
+
+std::string to_text(const Restored& restored);
+Restored restored_from(std::string_view text);
+
 class PartitionState {
  public:
   PartitionState(int partition, Compute compute);
 
   /// Why a request of a worker cannot become an order: another specification, a piece, step or
-  /// number that cannot be. "" when it can.
-  std::string objection(const Message& request) const;
+  /// number that cannot be. "" when it can. `name_of` says who worker n is.
+  using Names = std::function<std::string(int worker)>;
+  std::string objection(const Message& request, const Names& name_of = {}) const;
   /// Whether this push is an order already.
   bool has(int worker, int64_t sequence) const { return sequence <= last_sequence(worker); }
   /// Number of the worker's last push among the orders; 0: none.
@@ -57,6 +72,8 @@ class PartitionState {
 
   /// Whether that push waits in a round for those of others.
   bool in_round(const Message& push) const;
+  /// What its worker was told when that push, which is through, was settled.
+  Settled settled_again(const Message& push) const;
 
   /// Carries out the next order, and says which pushes are through with it.
   std::vector<Settled> apply(const Message& order);
@@ -86,11 +103,26 @@ class PartitionState {
   int64_t version_of(const Message& push) const { return version_of(target_of(push)); }
   /// Throws Error for a piece of another partition.
   const DensePiece& piece(int number) const;
+  const std::map<int, DensePiece>& pieces() const noexcept { return pieces_; }  ///< by number
   /// What `worker` is to get for its pull: with compensation what its last order says, so that a
   /// pull that is repeated gets the same again.
   std::pair<Bytes, int64_t> values_for(int worker, int number) const;
   bool is_here(int worker) const { return registered() && gate_->is_here(worker); }
   PartitionCounts counts() const;
+
+  /// A state of its own that is equal to this one, with shares of its memory, for a cut: it gives
+  /// no batches out.
+  PartitionState fork();
+  /// Of a synchronous fork: parts of `step` and later ones do not belong to it.
+  void forget_rounds(int64_t step);
+  /// Of a fork: what a worker has pulled is what `live` gave it.
+  void share_pull(const PartitionState& live, const Message& pull);
+  /// Whether all pieces and tables have had as many updates.
+  bool none_behind(int64_t version) const;
+  /// Of partition 0; nobody has a batch or waits for one.
+  Cursor reopened_cursor() const;
+  /// For whoever saves them: counts snapshots.
+  SparseShard& own_tables() { return *tables_; }
 
   /// All that is known, as chunks that take() of a fresh state understands. Memory is shared.
   std::vector<Message> chunks() const;
@@ -113,12 +145,19 @@ class PartitionState {
   std::string objection_to_push(const Message& push) const;
   std::string objection_to_rows(const Message& request) const;
   std::string objection_to_number(const Message& push) const;
-  void enrol(const Spec& spec);
+  std::string objection_to_ranks(const Message& push) const;
+  std::string objection_to_mark(const Message& mark) const;
+  std::string objection_to_assign(const Message& request) const;
+  std::string objection_to_hello(const Message& request, const Names& name_of) const;
+  void enrol(const Spec& spec, int registrant);
   void on_hello(const Message& order);
   void on_assign(const Message& order);
+  void restore_part(const Message& order);
   void on_pull(const Message& order);
   void on_push(const Message& order, std::vector<Settled>& settled);
+  void on_mark(const Message& order, std::vector<Settled>& settled);
   void on_leave(int worker, std::vector<Settled>& settled);
+  void remember(const std::vector<Settled>& settled);
   void on_lease(const Message& order);
   void answer_leases();
   void add_to_round(const Push& push, std::vector<Settled>& settled);
@@ -128,7 +167,6 @@ class PartitionState {
   void finish_round(const Target& target, std::vector<Settled>& settled);
   void update_piece(int number, const std::vector<const Push*>& pushes, double scale,
                     double learning_rate);
-  bool none_behind(int64_t version) const;
   void finish_full_rounds(std::vector<Settled>& settled);
   void apply_alone(const Push& push, std::vector<Settled>& settled);
   std::optional<std::string> not_finite(const Push& push) const;
@@ -141,10 +179,14 @@ class PartitionState {
   const Compute compute_;
   int64_t num_orders_ = 0;
   std::optional<Spec> spec_;
+  int registrant_ = -1;  // whose hello brought the specification
   std::optional<StalenessGate> gate_;
   std::map<int, DensePiece> pieces_;  // by number
-  std::set<int> unassigned_;          // pieces
+  std::set<int> unassigned_;          // pieces, and Message::kRest
+  int64_t chunks_taken_ = 0;          // of rows, from a snapshot
   std::map<int, int64_t> sequences_;  // by worker: of the last push
+  // By worker and sequence: the last that were not simply applied.
+  std::map<int, std::map<int64_t, Settled>> flagged_;
   std::optional<SparseShard> tables_;
   // Synchronous: parts of the next update of each piece and table, by worker. Invariant: none is
   // older.
@@ -156,8 +198,12 @@ class PartitionState {
   std::map<int, Message> lease_told_;   // by worker: the last answer
   std::vector<Message> answers_;
   PartitionCounts counts_;
+  bool is_fork_ = false;
   std::vector<Bytes> taken_;  // blocks of the piece that chunks are about
 };
+
+/// Whether both have a part of one rank, so that they cannot be added.
+bool ranks_clash(const Message& push, const Message& other);
 
 /// The parts of a push and where their gradients begin. Throws Error when the payload is not so
 /// many parts of `num_bytes`, or parts are not of `num_segments` and of ranks below `replicas`.

@@ -9,6 +9,7 @@
 #include "tutti/base/log.h"
 #include "tutti/net/connect.h"
 #include "tutti/ps/parallel.h"
+#include "tutti/ps/snapshot_writer.h"
 #include "tutti/ps/streams.h"
 #include "tutti/ps/view_service.h"
 
@@ -52,6 +53,7 @@ class Server {
     while (!finished_) {
       streams_.wait(link_.until_beat(Clock::now()));
       streams_.process();
+      for (Message& written : writer_.take_written()) say_written(std::move(written));
       const std::string silent = link_.beat(Clock::now(), last_words());
       if (!silent.empty()) throw PeerLost(silent);
       if (state_ && !state_->over().empty()) throw Error(state_->over());
@@ -75,6 +77,9 @@ class Server {
       case Kind::view:
         if (state_) state_->on_view(view_from(message.text));
         break;
+      case Kind::cut:
+        if (state_) state_->cut_all(message.sequence, message.text);
+        break;
       case Kind::finished:
         if (!message.text.empty()) throw Error(message.text);
         finished_ = true;
@@ -89,9 +94,17 @@ class Server {
         number,
         Compute{.allocate = [heap = heap_](int64_t bytes) { return heap->allocate(bytes); },
                 .for_each = [this](int64_t count, const auto& fn) { for_each(count, fn); }},
-        [this](Peer to, Message message) { deliver(to, std::move(message)); });
+        [this](Peer to, Message message) { deliver(to, std::move(message)); },
+        [this](int partition, std::shared_ptr<PartitionCut> cut) {
+          writer_.add(partition, std::move(cut));
+        });
     streams_.take_from(listener_, kServerPurpose, Peer::Kind::primary);
     streams_.take_from(listener_, kWorkerPurpose, Peer::Kind::worker);
+  }
+
+  void say_written(Message written) {
+    streams_.send(Peer{}, std::move(written));
+    streams_.flush(Peer{});
   }
 
   void for_each(int64_t count, const std::function<void(int64_t)>& fn) {
@@ -152,6 +165,7 @@ class Server {
   std::optional<ServerState> state_;
   Streams streams_;
   ViewLink link_;
+  SnapshotWriter writer_{[this] { streams_.wake(); }};
   std::map<int, TimePoint> next_tries_;  // to connect to a follower
   bool finished_ = false;
 };

@@ -16,6 +16,16 @@ constexpr size_t kMostEarly = 10'000;
 Peer server_peer(int number) { return {Peer::Kind::server, number}; }
 Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
 
+Message message_of(Settled push) {
+  return {.kind = Kind::settled,
+          .flags = push.flags,
+          .worker = push.worker,
+          .piece = push.piece,
+          .sequence = push.sequence,
+          .version = push.version,
+          .text = std::move(push.text)};
+}
+
 // Whose copy of the log counts, or will; -1: nobody's.
 int follower_of(const PartitionView& partition) {
   return partition.backup >= 0 ? partition.backup : partition.joining;
@@ -23,8 +33,11 @@ int follower_of(const PartitionView& partition) {
 
 }  // namespace
 
-ServerState::ServerState(int server, Compute compute, Send send)
-    : server_(server), compute_(std::move(compute)), send_(std::move(send)) {}
+ServerState::ServerState(int server, Compute compute, Send send, TakeCut take_cut)
+    : server_(server),
+      compute_(std::move(compute)),
+      send_(std::move(send)),
+      take_cut_(std::move(take_cut)) {}
 
 bool ServerState::is_primary(int partition) const {
   return partition >= 0 && partition < static_cast<int>(view_.partitions.size()) &&
@@ -77,8 +90,13 @@ void ServerState::on_view(const View& view) {
   for (int i = 0; i < static_cast<int>(view_.partitions.size()); ++i)
     take_role(
         i, i < static_cast<int>(before.partitions.size()) ? before.partitions[i] : PartitionView{});
-  for (auto& [partition, hosted] : hosted_)
+  if (!same_primaries(before, view_)) {
+    primaries_since_ = view_.number;
+    for (auto& [partition, hosted] : hosted_) hosted.cut.reset();
+  }
+  for (auto& [partition, hosted] : hosted_) {
     if (is_primary(partition)) log_leavers(hosted, partition);
+  }
   take_early();
 }
 
@@ -197,7 +215,7 @@ void ServerState::from_worker(const Message& message, Peer from) {
     throw Mismatch(fmt::format("worker {} speaks for worker {}", from.number, message.worker));
   Hosted& hosted = host(message.partition);
   const ProcessView& worker = view_.workers[from.number];
-  std::string why = hosted.state.objection(message);
+  std::string why = objection(hosted, message);
   if (!worker.alive && !worker.ending.empty())
     why = fmt::format("{} counts as lost: it {}", worker.name, worker.ending);
   if (!why.empty()) {
@@ -208,7 +226,8 @@ void ServerState::from_worker(const Message& message, Peer from) {
     case Kind::hello: forget_rows(hosted, message.worker); [[fallthrough]];
     case Kind::assign: submit(hosted, message); break;
     case Kind::push:
-    case Kind::sparse_push: take_push(hosted, message); break;
+    case Kind::sparse_push:
+    case Kind::mark: take_push(hosted, message); break;
     case Kind::sparse_pull: take_rows_wish(hosted, message); break;
     case Kind::pull: take_wish(hosted, message); break;
     case Kind::lease: take_lease(hosted, message); break;
@@ -219,10 +238,26 @@ void ServerState::from_worker(const Message& message, Peer from) {
   }
 }
 
+std::string ServerState::objection(const Hosted& hosted, const Message& message) const {
+  std::string why = hosted.state.objection(message, [this](int worker) {
+    const bool known = worker >= 0 && worker < static_cast<int>(view_.workers.size());
+    return known && !view_.workers[worker].name.empty() ? view_.workers[worker].name
+                                                        : fmt::format("worker {}", worker);
+  });
+  if (!why.empty() || message.kind != Kind::push || !hosted.state.spec().staleness.synchronous())
+    return why;
+  for (const Message& order : hosted.unlogged)
+    if (order.kind == Kind::push && order.worker != message.worker &&
+        order.piece == message.piece && order.step == message.step && ranks_clash(order, message))
+      return fmt::format("worker {} pushes a part of piece {} of a rank that worker {} has pushed",
+                         message.worker, message.piece, order.worker);
+  return "";
+}
+
 const Message* ServerState::unlogged_push(const Hosted& hosted, int worker, int64_t sequence) {
   for (const Message& order : hosted.unlogged)
-    if ((order.kind == Kind::push || order.kind == Kind::sparse_push) && order.worker == worker &&
-        order.sequence == sequence)
+    if ((order.kind == Kind::push || order.kind == Kind::sparse_push || order.kind == Kind::mark) &&
+        order.worker == worker && order.sequence == sequence)
       return &order;
   return nullptr;
 }
@@ -247,12 +282,7 @@ void ServerState::take_push(Hosted& hosted, Message push) {
   }
   // Its answer was lost, with the connection.
   if (hosted.state.has(push.worker, push.sequence) && !hosted.state.in_round(push))
-    send(worker_peer(push.worker), push.partition,
-         {.kind = Kind::settled,
-          .worker = push.worker,
-          .piece = push.piece,
-          .sequence = push.sequence,
-          .version = hosted.state.version_of(push)});
+    send(worker_peer(push.worker), push.partition, message_of(hosted.state.settled_again(push)));
   grant_wishes(hosted, push.partition);
 }
 
@@ -326,14 +356,8 @@ void ServerState::carry_out_up_to(Hosted& hosted, int64_t index) {
 void ServerState::carry_out(Hosted& hosted, const Message& order) {
   const int partition = order.partition;
   for (Settled& push : hosted.state.apply(order))
-    send(worker_peer(push.worker), partition,
-         {.kind = Kind::settled,
-          .flags = push.flags,
-          .worker = push.worker,
-          .piece = push.piece,
-          .sequence = push.sequence,
-          .version = push.version,
-          .text = std::move(push.text)});
+    send(worker_peer(push.worker), partition, message_of(std::move(push)));
+  follow_cut(hosted, order);
   if (order.kind == Kind::hello) {
     send(worker_peer(order.worker), partition,
          {.kind = Kind::welcome,
@@ -352,6 +376,31 @@ void ServerState::carry_out(Hosted& hosted, const Message& order) {
   for (Message& answer : hosted.state.take_answers())
     send(worker_peer(answer.worker), partition, std::move(answer));
   grant_wishes(hosted, partition);
+}
+
+// ---- cuts ----
+
+void ServerState::follow_cut(Hosted& hosted, const Message& order) {
+  if (!take_cut_) return;
+  // A mark that is sent again to a new primary is of a cut that was given up.
+  const bool newer = order.kind == Kind::mark && order.version > hosted.last_cut &&
+                     order.piece >= primaries_since_;
+  if (newer) {
+    hosted.last_cut = order.version;
+    hosted.cut = std::make_shared<PartitionCut>(hosted.state, order);
+  } else if (hosted.cut) {
+    hosted.cut->follow(hosted.state, order);
+  }
+  if (hosted.cut && hosted.cut->complete(hosted.state))
+    take_cut_(order.partition, std::exchange(hosted.cut, nullptr));
+}
+
+void ServerState::cut_all(int64_t number, const std::string& folder) {
+  for (auto& [partition, hosted] : hosted_) {
+    hosted.cut.reset();
+    if (is_primary(partition) && hosted.state.registered())
+      take_cut_(partition, std::make_shared<PartitionCut>(hosted.state, number, folder));
+  }
 }
 
 }  // namespace tutti::ps

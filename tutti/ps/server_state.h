@@ -9,10 +9,12 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "tutti/ps/cut.h"
 #include "tutti/ps/partition_state.h"
 #include "tutti/ps/view.h"
 
@@ -37,7 +39,9 @@ class ServerState {
   /// `send` is called from within the calls below, for each message as it is decided; messages to
   /// one peer keep their order. It may drop what cannot be delivered.
   using Send = std::function<void(Peer, Message)>;
-  ServerState(int server, Compute compute, Send send);
+  /// Takes the cut of a partition once it is complete, within the calls below.
+  using TakeCut = std::function<void(int partition, std::shared_ptr<PartitionCut>)>;
+  ServerState(int server, Compute compute, Send send, TakeCut take_cut = {});
 
   /// The next message of a peer. Throws Mismatch when the peer breaks the rules: its connection is
   /// then to be ended. Any other Error ends the server.
@@ -47,6 +51,8 @@ class ServerState {
   /// A worker's or server's connection is there, or is gone.
   void on_connected(Peer peer);
   void on_closed(Peer peer, const std::string& how);
+  /// No worker is left: what this server leads, as it is, is cut `number`.
+  void cut_all(int64_t number, const std::string& folder);
 
   const View& view() const noexcept { return view_; }
   int server() const noexcept { return server_; }
@@ -81,6 +87,9 @@ class ServerState {
     // The follower was lost, and is sent nothing until a view says what to do: it may be made the
     // backup for what it had, and must not begin anew.
     bool cut_off = false;
+    // Of the primary alone: a server that takes over begins no cut in its middle.
+    std::shared_ptr<PartitionCut> cut;
+    int64_t last_cut = 0;
     std::map<int, std::map<int, Wish>> wishes;                // by piece and worker
     std::map<std::pair<int, int64_t>, RowsWish> rows_wishes;  // by worker and its number
   };
@@ -97,6 +106,7 @@ class ServerState {
   void take_rows_wish(Hosted& hosted, const Message& request);
   static void forget_rows(Hosted& hosted, int worker);
   void say_who(const Message& request, const std::vector<int>& workers);
+  std::string objection(const Hosted& hosted, const Message& message) const;
   static const Message* unlogged_push(const Hosted& hosted, int worker, int64_t sequence);
   void from_follower(const Message& message, int from);
 
@@ -104,6 +114,7 @@ class ServerState {
   bool waits_for_log(const Hosted& hosted, int partition) const;
   void carry_out_up_to(Hosted& hosted, int64_t index);
   void carry_out(Hosted& hosted, const Message& order);
+  void follow_cut(Hosted& hosted, const Message& order);
   void grant_wishes(Hosted& hosted, int partition);
   void grant_rows(Hosted& hosted, int partition);
   void send_parameters(const Hosted& hosted, int partition, int piece, int worker, int64_t step);
@@ -117,8 +128,10 @@ class ServerState {
   const int server_;
   const Compute compute_;
   const Send send_;
+  const TakeCut take_cut_;
   View view_;
   std::set<Peer> connected_;
+  int64_t primaries_since_ = 0;                  // view in which a primary changed last
   std::map<int, Hosted> hosted_;                 // by partition
   std::vector<std::pair<Peer, Message>> early_;  // of views that have not come yet
   std::string over_;

@@ -117,6 +117,12 @@ SparseShard::SparseShard(const Spec& spec, int partition, const Compute& compute
     tables_.push_back({SparseTable(table, spec.rule)});
 }
 
+SparseShard SparseShard::fork() {
+  SparseShard other(*this, Empty{});
+  for (Entry& entry : tables_) other.tables_.push_back({entry.table.fork(), entry.version});
+  return other;
+}
+
 int64_t SparseShard::num_rows() const noexcept {
   int64_t rows = 0;
   for (const Entry& entry : tables_) rows += entry.table.num_rows();
@@ -236,11 +242,15 @@ std::vector<std::pair<std::string, Bytes>> SparseShard::chunks() const {
     while (true) {
       const SparseRows rows = reader.next(std::max<int64_t>(1, kChunkBytes / each));
       if (rows.keys.empty()) break;
-      const auto bytes = std::make_shared<std::vector<std::byte>>(bytes_of(rows));
-      chunks.emplace_back(json{i, rows.keys.size()}.dump(), Bytes{*bytes, bytes});
+      chunks.push_back(chunk_of(i, rows));
     }
   }
   return chunks;
+}
+
+std::pair<std::string, Bytes> SparseShard::chunk_of(int table, const SparseRows& rows) {
+  const auto bytes = std::make_shared<std::vector<std::byte>>(bytes_of(rows));
+  return {json{table, rows.keys.size()}.dump(), Bytes{*bytes, bytes}};
 }
 
 void SparseShard::take(std::string_view text, const Bytes& payload) {

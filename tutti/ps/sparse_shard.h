@@ -25,6 +25,8 @@ class SparseShard {
  public:
   SparseShard(const Spec& spec, int partition, const Compute& compute);
   SparseShard(SparseShard&&) = default;
+  /// Tables of its own that are equal to these (SparseTable::fork()).
+  SparseShard fork();
 
   int num_tables() const noexcept { return static_cast<int>(tables_.size()); }
   const SparseTableSpec& spec(int table) const { return tables_.at(table).table.spec(); }
@@ -49,6 +51,10 @@ class SparseShard {
   /// All that is known: versions, and rows as texts and payloads of chunks.
   std::vector<int64_t> versions() const;
   std::vector<std::pair<std::string, Bytes>> chunks() const;
+  /// One table as it is now.
+  SparseSnapshot snapshot(int table) { return tables_.at(table).table.snapshot(); }
+  /// A text and payload as of chunks().
+  static std::pair<std::string, Bytes> chunk_of(int table, const SparseRows& rows);
   /// Back, into fresh tables. Throw Error for what the above did not give.
   void restore_versions(const std::vector<int64_t>& versions);
   void take(std::string_view text, const Bytes& payload);
@@ -60,6 +66,12 @@ class SparseShard {
 
     int64_t row_bytes() const { return table.spec().width * size_of(table.spec().dtype); }
   };
+  struct Empty {};
+  SparseShard(const SparseShard& like, Empty)
+      : partition_(like.partition_),
+        num_partitions_(like.num_partitions_),
+        num_workers_(like.num_workers_),
+        compute_(like.compute_) {}
   MemorySpan gradients_of(const Message& push) const;
 
   const int partition_;

@@ -45,6 +45,17 @@ struct SparseTable::Impl {
         rule(table_rule),
         initial_key(table_key(spec.seed, spec.name)),
         rows(Layout(spec, rule.num_states())) {}
+  /// Equal to `other`, whose rows it shares.
+  explicit Impl(Impl& other)
+      : spec(other.spec),
+        rule(other.rule),
+        initial_key(other.initial_key),
+        rows(other.rows.fork()),
+        index(other.index),
+        pushes(other.pushes),
+        order(other.order),
+        order_known(other.order_known),
+        sorted_through(other.sorted_through) {}
 
   bool evicts() const { return spec.most_rows > 0 || spec.idle_pushes > 0; }
   void require_span(std::string_view what, size_t num_keys, const MemorySpan& span) const;
@@ -220,6 +231,7 @@ SparseTable::SparseTable(SparseTableSpec spec, optim::Rule rule) {
   impl_ = std::make_unique<Impl>(std::move(spec), rule);
 }
 
+SparseTable::SparseTable(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 SparseTable::~SparseTable() = default;
 SparseTable::SparseTable(SparseTable&&) noexcept = default;
 SparseTable& SparseTable::operator=(SparseTable&&) noexcept = default;
@@ -303,6 +315,8 @@ SparseSnapshot SparseTable::snapshot() {
   cut->pushes = impl_->pushes;
   return SparseSnapshot(std::move(cut));
 }
+
+SparseTable SparseTable::fork() { return SparseTable(std::make_unique<Impl>(*impl_)); }
 
 int64_t SparseSnapshot::num_rows() const noexcept { return cut_->num_rows; }
 

@@ -119,6 +119,10 @@ class SparseTable {
 
   /// The table as it is now. Costs a few nanoseconds a slab, and no copy of a row.
   SparseSnapshot snapshot();
+  /// A table of its own that is equal to this one. Rows are shared until one of the two changes
+  /// them; costs a copy of the index, 26 bytes a row or so. One of them may be used, and dropped,
+  /// in another thread.
+  SparseTable fork();
 
   /// Puts rows back, of those only the ones whose key `keep` accepts (none given: all):
   /// load(rows, [](uint64_t key) { return server_of_key(key, 2) == 1; }).
@@ -132,6 +136,7 @@ class SparseTable {
 
  private:
   struct Impl;
+  explicit SparseTable(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

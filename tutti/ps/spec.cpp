@@ -140,6 +140,7 @@ json to_json(const Spec& spec) {
   text["scale_by_staleness"] = spec.scale_by_staleness;
   text["delay_compensation"] = spec.delay_compensation;
   text["stop_if_not_finite"] = spec.stop_if_not_finite;
+  text["goes_on_from"] = spec.goes_on_from;
   text["partitions"] = spec.num_partitions;
   for (const Variable& variable : spec.variables)
     text["variables"].push_back({variable.name, static_cast<int>(variable.dtype), variable.shape});
@@ -188,6 +189,7 @@ Spec read(const json& text) {
   spec.scale_by_staleness = text.at("scale_by_staleness");
   spec.delay_compensation = text.at("delay_compensation");
   spec.stop_if_not_finite = text.at("stop_if_not_finite");
+  spec.goes_on_from = text.at("goes_on_from");
   spec.num_partitions = text.at("partitions");
   for (const json& variable : text.value("variables", json::array()))
     spec.variables.push_back({variable.at(0), variable.at(2), dtype_from(variable.at(1))});
@@ -264,6 +266,34 @@ std::string variable_difference(const Spec& mine, const Spec& other) {
   return fmt::format("it has {} variables, not {}", mine.variables.size(), other.variables.size());
 }
 
+// Of two rules, as JSON; "": none.
+std::string differing_option(const json& mine, const json& other) {
+  std::vector<std::string> fields = {"name"};  // before what rules of other names do not have
+  for (const auto& [field, value] : mine.items()) fields.push_back(field);
+  for (const std::string& field : fields)
+    if (other.value(field, json()) != mine.at(field)) return field;
+  return "";
+}
+
+// Of things with a name; `words` says what one is.
+template <class Thing, class Words>
+std::string difference_by_name(const char* what, const std::vector<Thing>& saved,
+                               const std::vector<Thing>& wanted, Words&& words) {
+  const auto find = [](const std::vector<Thing>& all, const std::string& name) {
+    return std::ranges::find(all, name, &Thing::name);
+  };
+  for (const Thing& thing : wanted) {
+    const auto got = find(saved, thing.name);
+    if (got == saved.end() || !(*got == thing))
+      return fmt::format("{} \"{}\": got {}, expected {}", what, thing.name,
+                         got == saved.end() ? "none" : words(*got), words(thing));
+  }
+  for (const Thing& thing : saved)
+    if (find(wanted, thing.name) == wanted.end())
+      return fmt::format("{} \"{}\": got {}, expected none", what, thing.name, words(thing));
+  return "";
+}
+
 std::string table_difference(const Spec& mine, const Spec& other) {
   const size_t count = std::min(mine.tables.size(), other.tables.size());
   for (size_t i = 0; i < count; ++i)
@@ -321,12 +351,9 @@ std::string difference(const Spec& mine, const Spec& other) {
   if (mine.tables != other.tables) return table_difference(mine, other);
   json a = to_json(mine);
   json b = to_json(other);
-  std::vector<std::string> fields = {"name"};  // before what rules of other names do not have
-  for (const auto& [field, value] : a["optimizer"].items()) fields.push_back(field);
-  for (const std::string& field : fields)
-    if (b["optimizer"].value(field, json()) != a["optimizer"][field])
-      return fmt::format("the optimizer has {} {}, not {}", field, a["optimizer"][field].dump(),
-                         b["optimizer"].value(field, json()).dump());
+  if (const std::string field = differing_option(a["optimizer"], b["optimizer"]); !field.empty())
+    return fmt::format("the optimizer has {} {}, not {}", field, a["optimizer"][field].dump(),
+                       b["optimizer"].value(field, json()).dump());
   for (const char* later : {"optimizer", "variables", "pieces"}) {
     a.erase(later);
     b.erase(later);
@@ -335,6 +362,25 @@ std::string difference(const Spec& mine, const Spec& other) {
     if (b[field] != value)
       return fmt::format("{} is {}, not {}", field, value.dump(), b[field].dump());
   return mine.pieces == other.pieces ? "" : "its variables are placed in another way";
+}
+
+std::string model_difference(const Spec& saved, const Spec& wanted) {
+  std::string why =
+      difference_by_name("variable", saved.variables, wanted.variables, [](const Variable& v) {
+        return fmt::format("{} [{}]", name_of(v.dtype), fmt::join(v.shape, ", "));
+      });
+  if (why.empty())
+    why = difference_by_name("embedding table", saved.tables, wanted.tables,
+                             [](const SparseTableSpec& table) { return table.words(); });
+  if (!why.empty()) return why;
+  json got = to_json(saved.rule);
+  json expected = to_json(wanted.rule);
+  got.erase("learning_rate");
+  expected.erase("learning_rate");
+  const std::string field = differing_option(expected, got);
+  if (field.empty()) return "";
+  return fmt::format("optimizer: got {} {}, expected {}", field, got.value(field, json()).dump(),
+                     expected.at(field).dump());
 }
 
 }  // namespace tutti::ps

@@ -64,6 +64,9 @@ struct Spec {
   /// Not synchronous: lambda of DC-ASGD (Zheng et al. 2017, arXiv:1609.08326); 0: off.
   double delay_compensation = 0;
   bool stop_if_not_finite = true;  ///< else such gradients are left out and counted
+  /// Name of the snapshot that worker 0 gives values, states and counts from (snapshot.h); "": the
+  /// job begins anew.
+  std::string goes_on_from = {};
 };
 
 /// Throws UsageError, naming the field, for what cannot be trained by.
@@ -76,5 +79,10 @@ Spec spec_from(std::string_view text);
 
 /// Where two specs differ first, for people: "the optimizer is adam, not sgd". "" when they agree.
 std::string difference(const Spec& mine, const Spec& other);
+
+/// Why `wanted` cannot go on from what `saved` trained: the first variable (by name), embedding
+/// table or option of the optimizer that differs, got and expected. The learning rate may. "": it
+/// can.
+std::string model_difference(const Spec& saved, const Spec& wanted);
 
 }  // namespace tutti::ps

@@ -67,6 +67,11 @@ View view_from(std::string_view text) {
   }
 }
 
+bool same_primaries(const View& before, const View& after) {
+  return std::ranges::equal(before.partitions, after.partitions, {}, &PartitionView::primary,
+                            &PartitionView::primary);
+}
+
 std::vector<std::string> changes(const View& before, const View& after) {
   if (before.number == 0) return {};
   std::vector<std::string> lines;

@@ -47,6 +47,9 @@ std::string to_text(const View& view);
 /// Throws Error for a text that is none.
 View view_from(std::string_view text);
 
+/// Whether every partition has the same primary.
+bool same_primaries(const View& before, const View& after);
+
 /// For people: a line a change from `before` to `after`; {} when nothing did.
 std::vector<std::string> changes(const View& before, const View& after);
 

@@ -12,6 +12,7 @@ using Kind = Message::Kind;
 
 constexpr int kBeatsPerLimit = 4;
 constexpr Millis kTurn{200};
+constexpr Millis kLastSnapshot{600'000};
 
 Peer peer_of(const Message& join) {
   return join.worker >= 0 ? Peer{Peer::Kind::worker, join.worker}
@@ -25,6 +26,7 @@ ViewService::ViewService(const ViewServiceOptions& options, const Address& at,
     : options_(options),
       listener_(at, credentials),
       state_(options.num_servers, options.num_workers, options.backups, options.reserved) {
+  if (!options.snapshots.folder.empty()) snapshots_.emplace(options.snapshots);
   streams_ = std::make_unique<Streams>(
       std::make_shared<SharedHeap>(), credentials,
       Streams::Events{
@@ -36,6 +38,12 @@ ViewService::ViewService(const ViewServiceOptions& options, const Address& at,
 }
 
 ViewService::~ViewService() {
+  {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    streams_->wake();
+    if (snapshots_) ended_.wait_for(lock, kLastSnapshot, [this] { return over_; });
+  }
   ends_ = true;
   streams_->wake();
   thread_.join();
@@ -60,6 +68,7 @@ void ViewService::work() {
     const std::lock_guard lock(mutex_);
     streams_->process();
     look_after(Clock::now());
+    if (closing_ || all_workers_gone()) end_when_saved();
   }
   const std::lock_guard lock(mutex_);
   end_servers("");
@@ -69,7 +78,8 @@ void ViewService::on_message(Peer from, const Message& message) {
   if (over_) return;
   Member& member = members_[from];
   member.heard = Clock::now();
-  const bool says_of_servers = message.kind == Kind::synced || message.kind == Kind::suspect;
+  const bool says_of_servers = message.kind == Kind::synced || message.kind == Kind::suspect ||
+                               message.kind == Kind::written;
   if (says_of_servers && !(member.joined && member.who.kind == Peer::Kind::server))
     throw Mismatch(fmt::format("a {} of no server", name_of(message.kind)));
   const int number = member.who.number;
@@ -84,6 +94,9 @@ void ViewService::on_message(Peer from, const Message& message) {
       state_.suspect(message.partition, number, server);
       break;
     case Kind::finished: member.left = true; break;
+    case Kind::written:
+      if (snapshots_) snapshots_->on_written(message, Clock::now());
+      break;
     default: throw Mismatch(fmt::format("a {} to the view service", name_of(message.kind)));
   }
   publish();
@@ -109,6 +122,8 @@ void ViewService::on_join(Peer from, Member& member, const Message& message) {
       from,
       {.kind = Kind::joined, .sequence = member.who.number, .step = options_.silence.count()});
   streams_->send(from, {.kind = Kind::view, .text = to_text(state_.view())});
+  if (member.who.kind == Peer::Kind::worker && snapshots_ && snapshots_->busy() && !last_cut_)
+    streams_->send(from, snapshots_->told());
 }
 
 void ViewService::on_closed(Peer from, const std::string& how) {
@@ -145,17 +160,52 @@ void ViewService::publish() {
   changed_.notify_all();
   for (const auto& [peer, member] : members_)
     if (member.joined) streams_->send(peer, {.kind = Kind::view, .text = to_text(told_)});
-  const bool all_gone =
-      told_.number > 0 && std::ranges::none_of(told_.workers, [](const ProcessView& worker) {
-        return worker.alive || worker.ending.empty();
-      });
+  if (snapshots_) snapshots_->on_view(told_, Clock::now());
   // Else those that end with the failure would be reported as lost, too.
-  if (all_gone || !told_.failure.empty()) end_servers(told_.failure);
+  if (!told_.failure.empty())
+    end_servers(told_.failure);
+  else if (all_workers_gone())
+    end_when_saved();
   for (const auto& [peer, member] : members_) streams_->flush(peer);
+}
+
+bool ViewService::all_workers_gone() const {
+  return told_.number > 0 && std::ranges::none_of(told_.workers, [](const ProcessView& worker) {
+           return worker.alive || worker.ending.empty();
+         });
+}
+
+// The job is over: what the servers have at its end is the last snapshot.
+void ViewService::end_when_saved() {
+  const bool workers =
+      std::ranges::any_of(told_.workers, [](const ProcessView& worker) { return worker.alive; });
+  if (over_ || workers) return;
+  const bool trained = std::ranges::any_of(
+      told_.workers, [](const ProcessView& worker) { return !worker.ending.empty(); });
+  if (snapshots_ && told_.failure.empty() && trained) {
+    if (!std::exchange(last_cut_, true)) {
+      snapshots_->give_up("no worker is left, the last snapshot begins", Clock::now(),
+                          LogLevel::info);
+      begin_cut(Peer::Kind::server);
+    }
+    if (snapshots_->busy()) return;
+  }
+  end_servers(told_.failure);
+}
+
+void ViewService::begin_cut(Peer::Kind of_whom) {
+  const auto cut = snapshots_->begin(state_.view(), Clock::now());
+  if (!cut) return;
+  for (const auto& [peer, member] : members_) {
+    if (!member.joined || member.who.kind != of_whom) continue;
+    streams_->send(peer, *cut);
+    streams_->flush(peer);
+  }
 }
 
 void ViewService::end_servers(const std::string& why) {
   if (std::exchange(over_, true)) return;
+  ended_.notify_all();
   for (const auto& [peer, member] : members_) {
     streams_->send(peer, {.kind = Kind::finished, .text = why});
     streams_->flush(peer);
@@ -169,6 +219,10 @@ void ViewService::look_after(TimePoint now) {
   for (const Peer peer : silent) {
     streams_->drop(peer);
     on_closed(peer, fmt::format("was silent for {} ms", options_.silence.count()));
+  }
+  if (snapshots_ && state_.begun() && !over_) {
+    snapshots_->look_after(now);
+    if (snapshots_->due(now) && !last_cut_) begin_cut(Peer::Kind::worker);
   }
   if (now < next_beat_) return;
   next_beat_ = now + options_.silence / kBeatsPerLimit;

@@ -10,11 +10,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
 #include "tutti/base/deadline.h"
 #include "tutti/net/listener.h"
+#include "tutti/ps/snapshot_series.h"
 #include "tutti/ps/streams.h"
 #include "tutti/ps/view.h"
 
@@ -26,13 +28,15 @@ struct ViewServiceOptions {
   int reserved = 0;                   ///< servers below this number ask for theirs (ViewState)
   bool backups = true;                ///< of partitions, on the next server; never with one server
   Millis silence{kDefaultTimeLimit};  ///< a process that says nothing for so long is lost
+  SnapshotOptions snapshots{};        ///< of all servers, while they work and at the end
 };
 
 class ViewService {
  public:
-  /// Listens at `at`. Throws UsageError and Error as Listener does.
+  /// Listens at `at`. Throws UsageError and Error as Listener does, and as SnapshotSeries.
   ViewService(const ViewServiceOptions& options, const Address& at, const Credentials& credentials);
-  /// Ends the job: servers that are still there end.
+  /// Ends the job: servers that are still there end, after a last snapshot when all workers have
+  /// gone (10 minutes at most).
   ~ViewService();
   ViewService(const ViewService&) = delete;
 
@@ -57,7 +61,10 @@ class ViewService {
   void lose(const Member& member, const std::string& how);
   void publish();
   void look_after(TimePoint now);
+  void end_when_saved();
   void end_servers(const std::string& why);
+  bool all_workers_gone() const;
+  void begin_cut(Peer::Kind of_whom);
 
   const ViewServiceOptions options_;
   Listener listener_;
@@ -66,6 +73,10 @@ class ViewService {
   ViewState state_;
   View told_;
   std::map<Peer, Member> members_;  // by connection
+  std::optional<SnapshotSeries> snapshots_;
+  bool last_cut_ = false;  // has begun
+  bool closing_ = false;   // the launcher waits for the end
+  std::condition_variable ended_;
   TimePoint next_beat_{};
   bool over_ = false;
   std::atomic<bool> ends_{false};

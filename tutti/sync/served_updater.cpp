@@ -8,17 +8,21 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 
 #include "tutti/base/array.h"
 #include "tutti/base/check.h"
 #include "tutti/base/event.h"
+#include "tutti/cluster/environment.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/partial_sums.h"
+#include "tutti/ps/snapshot.h"
 #include "tutti/sync/before_use.h"
 #include "tutti/sync/gradients.h"
 #include "tutti/sync/updater.h"
@@ -31,6 +35,29 @@ std::vector<ps::Variable> variables_of(const Layout& layout) {
   for (const ParameterSlot& slot : layout.slots)
     variables.push_back({slot.name, slot.shape, slot.dtype});
   return variables;
+}
+
+// What the launcher was told by --restore; "": the job begins anew.
+std::filesystem::path restored_snapshot() {
+  const char* const path = std::getenv(detail::kRestoreVariable);
+  return path == nullptr ? "" : path;
+}
+
+// Gives partitions what a snapshot has. Worker 0 reads it at once, so that bad input is found
+// before anything trains; another one only when it is lost.
+ps::Client::Restore restore_from(const std::filesystem::path& path, const ps::Spec& spec,
+                                 int worker) {
+  if (path.empty()) return {};
+  const auto open = [path, &spec] {
+    auto snapshot = std::make_shared<const ps::Snapshot>(path);
+    snapshot->require_same_model(spec);
+    return snapshot;
+  };
+  return [&spec, open, snapshot = worker == 0 ? open() : nullptr](
+             int partition, const std::function<void(ps::Message)>& assign) mutable {
+    if (!snapshot) snapshot = open();
+    snapshot->assign(spec, partition, assign);
+  };
 }
 
 // Replicas that are not in sync with other workers' count as those of a host of their own.
@@ -58,6 +85,7 @@ ps::Spec spec_of(const World& world, const optim::Rule& rule, const Layout& layo
   spec.scale_by_staleness = options.scale_by_staleness;
   spec.delay_compensation = options.delay_compensation;
   spec.stop_if_not_finite = options.stop_if_not_finite;
+  spec.goes_on_from = restored_snapshot().filename().string();
   return spec;
 }
 
@@ -76,6 +104,7 @@ class ServedUpdater final : public Updater {
     find_pieces();
     connect();
     acquire_all(0);
+    step_ = client_->first_step();
   }
 
   ~ServedUpdater() override {
@@ -221,7 +250,8 @@ void ServedUpdater::connect() {
       ps::ClientOptions{
           .worker = place_.worker, .view_service = place_.view_service, .limit = world_.time_limit},
       Credentials{token, job_of_token(token), tls_from_environment()}, spec_,
-      [this](int piece) { return initial(piece); });
+      [this](int piece) { return initial(piece); },
+      restore_from(restored_snapshot(), spec_, place_.worker));
 }
 
 ps::Bytes ServedUpdater::initial(int number) const {

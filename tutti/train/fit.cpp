@@ -74,6 +74,7 @@ class Fit {
     int64_t steps;
     std::shared_ptr<const data::Epoch> data;
     World world;
+    int64_t first_step = 0;  ///< those before it were done before a snapshot
   };
 
   void run_epoch(Epoch epoch);
@@ -103,6 +104,7 @@ class Fit {
   uint64_t seed_;
   bool shows_;
   bool drops_ = false;            ///< whoever is late is left out
+  int64_t begin_ = 0;             ///< steps in all that were done before a snapshot
   ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
   ps::Lease lease_;               ///< the last
   Progress progress_;
@@ -124,10 +126,14 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   ps::Client* const client = compiled_.optimizer.updater().client();
   if (client != nullptr && !client->spec().staleness.synchronous()) leases_ = client;
   drops_ = client != nullptr && client->spec().drop_slowest > 0;
+  // The first fit() of a program goes on where the job was; later ones are trainings of their own.
+  if (client != nullptr && client->first_step() == compiled_.optimizer.version())
+    begin_ = client->first_step();
 }
 
 History Fit::run() {
   for (int64_t number = 0; number < options_.epochs; ++number) {
+    if (options_.max_steps > 0 && history_.steps >= options_.max_steps) break;
     const TimePoint begin = Clock::now();
     Epoch epoch{number, compiled_.optimizer.version(), 0,
                 std::make_shared<const data::Epoch>(train_.epoch({.epoch = number, .seed = seed_})),
@@ -137,12 +143,22 @@ History Fit::run() {
     if (options_.max_steps > 0) {
       epoch.steps = std::min(epoch.steps, options_.max_steps - history_.steps);
     }
+    if (begin_ > history_.steps) {
+      epoch.first_step = std::min(epoch.steps, begin_ - history_.steps);
+      epoch.first_update -= epoch.first_step;
+      history_.steps += epoch.first_step;
+      if (epoch.first_step == epoch.steps) continue;
+    }
     last_ = begin;
     epoch_images_ = 0;
     progress_.begin_epoch(number, epoch.steps, begin);
     run_epoch(std::move(epoch));
-    if (options_.max_steps > 0 && history_.steps >= options_.max_steps) break;
   }
+  if (history_.rows.empty())
+    throw UsageError(fmt::format(
+        "fit: all that was asked for ({} epochs, {} steps) was done before the snapshot that this "
+        "job goes on from; ask for more",
+        options_.epochs, history_.steps));
   return std::move(history_);
 }
 
@@ -150,6 +166,7 @@ void Fit::run_epoch(Epoch epoch) {
   const TimePoint begin = last_;
   model_.modules.train(true);
   const Totals all = train_epoch(epoch);
+  if (lease_.past) return;
   const double seconds = seconds_since(begin);
   history_.train_seconds += seconds;
   history_.images += epoch_images_;
@@ -268,15 +285,15 @@ PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
   };
   // One run() for the whole epoch: replicas meet in the updater, nobody wakes or joins threads. But
   // run() looks for mistakes at its end, and those should not cost an epoch.
-  const int64_t first = history_.steps == 0 ? std::min<int64_t>(1, epoch.steps) : 0;
-  if (first > 0) steps(0, first);
+  const int64_t first = epoch.first_step + (history_.rows.empty() ? 1 : 0);
+  if (history_.rows.empty()) steps(epoch.first_step, std::min(first, epoch.steps));
   if (first < epoch.steps) steps(first, epoch.steps);
   return {std::move(each), epoch.world.first_rank};
 }
 
 PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
   std::vector<Totals> each(static_cast<size_t>(epoch.world.local), fresh());
-  for (int64_t s = 0; s < epoch.steps && !ends(each[0]); ++s) {
+  for (int64_t s = epoch.first_step; s < epoch.steps && !ends(each[0]); ++s) {
     model_.strategy.run([&](ReplicaContext& replica) {
       const int local = replica.local_rank();
       step(replica, model_.forward(local), epoch, s, each[static_cast<size_t>(local)]);

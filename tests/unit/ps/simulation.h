@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <deque>
 #include <functional>
@@ -29,6 +30,7 @@ struct Faults {
   int cuts = 0;       ///< of a server from its follower, for good; both reach the workers
   int newcomers = 0;  ///< servers that come to replace lost ones
   int questions = 0;  ///< of workers: whom do they wait for
+  int snapshots = 0;  ///< cuts of the whole job, one after another
 };
 
 class Simulation {
@@ -82,6 +84,11 @@ class Simulation {
   bool alive(int worker) const { return workers_.contains(worker); }
   const ClientState& worker(int number) const { return workers_.at(number)->state; }
   int64_t step_of(int number) const { return workers_.at(number)->step; }
+  /// Partitions of cuts that came to be complete, by number; and the step at which each worker
+  /// that marked the cut began behind its mark.
+  using Cuts = std::map<int64_t, std::map<int, std::shared_ptr<PartitionCut>>>;
+  const Cuts& cuts() const { return cuts_; }
+  const std::map<int64_t, std::map<int, int64_t>>& marks() const { return marks_; }
   /// Pushes of a worker, dead or not, that it was told were through.
   const std::map<int, int64_t>& settled() const { return settled_; }
 
@@ -103,11 +110,14 @@ class Simulation {
 
   void add_server() {
     const int number = next_server_++;
-    servers_.emplace(
-        number, std::make_unique<Server>(Server{
-                    ServerState(number, Compute::plain(), [this, number](Peer to, Message message) {
-                      put(server_peer(number), to, std::move(message));
-                    })}));
+    servers_.emplace(number, std::make_unique<Server>(Server{ServerState(
+                                 number, Compute::plain(),
+                                 [this, number](Peer to, Message message) {
+                                   put(server_peer(number), to, std::move(message));
+                                 },
+                                 [this](int partition, std::shared_ptr<PartitionCut> cut) {
+                                   cuts_[cut->number()][partition] = std::move(cut);
+                                 })}));
     views_.add_server("simulated", "", -1);
     tell_views();
   }
@@ -137,8 +147,27 @@ class Simulation {
     }
     if (from.kind == Peer::Kind::server && to.kind == Peer::Kind::server)
       from = primary_peer(from.number);
+    if (message.kind == Message::Kind::mark) note_mark(message);
     const auto pipe = pipes_.find({from, to});
     if (pipe != pipes_.end()) pipe->second.messages.push_back(std::move(message));
+  }
+
+  void note_mark(const Message& mark) {
+    const auto [place, fresh] = marks_[mark.version].try_emplace(mark.worker, mark.step);
+    EXPECT_TRUE(fresh || place->second == mark.step)
+        << "worker " << mark.worker << " marks steps " << place->second << " and " << mark.step;
+  }
+
+  // Each worker hears of it at a time of its own.
+  void begin_cut(int& left) {
+    if (!views_.begun()) return;
+    --left;
+    for (const auto& [number, worker] : workers_)
+      to_cut_[number] = {.kind = Message::Kind::cut,
+                         .view = views_.view().number,
+                         .sequence = next_cut_,
+                         .text = "folder"};
+    ++next_cut_;
   }
 
   bool connected(Peer a, Peer b) const { return pipes_.contains({a, b}); }
@@ -195,6 +224,11 @@ class Simulation {
           moves.push_back([this, number = number, server] {
             connect(worker_peer(number), server_peer(server));
           });
+      if (to_cut_.contains(number))
+        moves.push_back([this, number = number] {
+          workers_.at(number)->state.on_cut(to_cut_.extract(number).mapped());
+          unsent_.insert(workers_.at(number).get());
+        });
       if (worker->ready()) moves.push_back([this, number = number] { act(number); });
       moves_to_send(*worker, moves);
     }
@@ -292,7 +326,10 @@ class Simulation {
     const auto living = living_servers();
     if (living.empty()) return;
     const int server = living[random_.below(living.size())];
-    switch (random_.below(7)) {
+    switch (random_.below(8)) {
+      case 7:
+        if (left.snapshots > 0) begin_cut(left.snapshots);
+        break;
       case 0:
         if (left.server_crashes > 0 && can_lose(server)) crash_server(server, left.server_crashes);
         break;
@@ -348,6 +385,7 @@ class Simulation {
     disconnect_all(worker_peer(number));
     unsent_.erase(workers_.at(number).get());
     workers_.erase(number);
+    to_cut_.erase(number);
     views_.lose_worker(number, "was killed");
     tell_views();
   }
@@ -389,6 +427,10 @@ class Simulation {
   std::set<Ends> cut_;
   std::set<Worker*> unsent_;
   std::map<int, int64_t> settled_;
+  std::map<int, Message> to_cut_;  // by worker that has not heard of it
+  int64_t next_cut_ = 1;
+  Cuts cuts_;
+  std::map<int64_t, std::map<int, int64_t>> marks_;
   size_t gone_ = 0;
   int next_server_ = 0;
 };

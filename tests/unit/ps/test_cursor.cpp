@@ -29,6 +29,47 @@ TEST(Cursor, WhoMayNotBeginAStepGetsNoBatch) {
   EXPECT_EQ(cursor.answers([](int) { return false; }).size(), 2);
 }
 
+// The cursor of a cut: what was given back before the marks is done, all else is to be done again.
+TEST(Cursor, ARestoredOneGivesOutWhatWasNotDone) {
+  Cursor live;
+  for (const int64_t epoch : {0, 1, 2}) {
+    live.ask(0, request(epoch, 0));
+    answers_of(live);
+  }
+  for (const int worker : {0, 1}) live.ask(worker, request(3, 6));
+  answers_of(live);  // 0 and 1 are out
+  Cursor cut = live;
+  cut.record(request(3, 6, 1, 10));  // worker 1 marks behind this
+  cut.record(request(3, 6, 1, 10));  // once
+  cut.record(request(3, 6, 4, 20));  // leased while the cut was open; 2 and 3, too
+  cut.record(request(4, 6, 0, 5));   // an epoch that began meanwhile
+  cut.reopen();
+  Cursor restored;
+  restored.restore(cut.to_text());
+  EXPECT_EQ(restored.objection(request(3, 8)), "");
+  EXPECT_NE(restored.objection(request(3, 4)), "");
+  restored.ask(0, request(1, 6));
+  auto answers = answers_of(restored);
+  ASSERT_EQ(answers.size(), 1);
+  EXPECT_TRUE(answers[0].second.past);
+  std::vector<int64_t> batches;
+  int64_t returned = -1;
+  while (true) {
+    restored.ask(0, request(3, 6, returned, returned < 0 ? 0 : 1));
+    answers = answers_of(restored);
+    ASSERT_EQ(answers.size(), 1);
+    EXPECT_FALSE(answers[0].second.past);
+    returned = answers[0].second.batch;
+    if (returned < 0) break;
+    batches.push_back(returned);
+  }
+  EXPECT_EQ(batches, (std::vector<int64_t>{0, 2, 3, 5}));
+  EXPECT_EQ(answers[0].second.sums, (std::vector<double>{10 + 20 + 4, 6}));
+  EXPECT_EQ(answers[0].second.repeats, 0);
+  restored.ask(1, request(4, 6));
+  EXPECT_EQ(answers_of(restored).at(0).second.batch, 1);
+}
+
 TEST(Cursor, EachBatchOnceThenTheSumsOfAll) {
   Cursor cursor;
   cursor.ask(0, request(0, 3));

@@ -138,6 +138,40 @@ TEST(PartitionState, AStepIsCountedOnceWhateverCameLast) {
   EXPECT_EQ(state.counts().staleness.count(), 3);
 }
 
+TEST(PartitionState, WhatWasLeftOutIsToldAgainAlsoByACopy) {
+  Spec spec = small_spec(2, Staleness::unbounded());
+  spec.stop_if_not_finite = false;
+  PartitionState state = begun(spec);
+  const Message bad = push(spec, 1, 1, 0, {NAN});
+  state.apply(bad);
+  state.apply(push(spec, 1, 2, 1, {1}));
+  const PartitionState copy = copy_of(state);
+  for (const PartitionState* told : {&std::as_const(state), &copy}) {
+    const Settled again = told->settled_again(bad);
+    EXPECT_EQ(again.flags, Message::not_finite);
+    EXPECT_EQ(again.text, "w");
+    EXPECT_EQ(told->settled_again(push(spec, 1, 2, 1, {1})).flags, 0U);
+  }
+}
+
+TEST(PartitionState, NamesBothThatDisagreeAndWhoseRankIsTaken) {
+  const Spec spec = small_spec(3, Staleness(0));
+  PartitionState state(0, Compute::plain());
+  state.apply(hello(spec, 2));
+  Spec other = spec;
+  other.rule = optim::adam();
+  const auto name = [](int worker) { return fmt::format("worker {} (host h)", worker); };
+  EXPECT_THAT(state.objection(hello(other, 1), name),
+              HasSubstr("worker 1 (host h) does not train what worker 2 (host h) does: "));
+  EXPECT_THAT(copy_of(state).objection(hello(other, 1)), HasSubstr("what worker 2 does"));
+  PartitionState round = begun(spec);
+  round.apply(push(spec, 0, 1, 0, {1}));
+  Message same = push(spec, 1, 1, 0, {1});
+  EXPECT_EQ(round.objection(same), "");
+  same.parts[0].rank = 0;
+  EXPECT_THAT(round.objection(same), HasSubstr("worker 0 has pushed a part of the same rank"));
+}
+
 TEST(PartitionState, RepeatedOrdersOfAPushCountOnce) {
   const Spec spec = small_spec(1, Staleness::unbounded());
   PartitionState state = begun(spec);

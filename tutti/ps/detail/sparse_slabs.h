@@ -157,6 +157,18 @@ class RowStore {
     return std::make_shared<SparseCut>(layout_, slabs_, std::move(holder));
   }
 
+  /// A store of its own with the same rows: each of the two copies a slab that both have before it
+  /// writes there.
+  RowStore fork() {
+    RowStore other(*this);
+    other.shared_with_ = cut();
+    // As if a snapshot that never goes held all of them.
+    other.holders_ = {std::make_shared<Holder>()};
+    other.holders_.front()->number = other.snapshots_ = other.newest_held_ = 1;
+    for (Slab& slab : other.slabs_) slab.made = 0;
+    return other;
+  }
+
   int64_t num_bytes() const {
     return std::ssize(slabs_) * layout_.slab_bytes() +
            static_cast<int64_t>(slabs_.capacity() * sizeof(Slab) +
@@ -176,6 +188,7 @@ class RowStore {
   std::vector<std::shared_ptr<Holder>> holders_;  // ascending; the last may be gone
   int64_t snapshots_ = 0;
   int64_t newest_held_ = 0;
+  std::shared_ptr<const SparseCut> shared_with_;  // of a fork: keeps the other from writing
 };
 
 }  // namespace tutti::ps::detail

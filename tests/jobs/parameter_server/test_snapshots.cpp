@@ -1,0 +1,161 @@
+// Snapshots of servers while they work, and trainings that go on from them with other numbers of
+// servers.
+#include "tests/jobs/parameter_server/served_job.h"
+
+namespace tutti::test {
+namespace {
+
+using nlohmann::json;
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::Not;
+
+Words synchronous(const Words& more) {
+  return train_served(joined({"--replicas", "2", "--epochs", "1000", "--max-steps", "1300"}, more));
+}
+
+Words asynchronous(const Words& more) {
+  return train_served(joined(
+      {"--replicas", "2", "--epochs", "3", "--batch-size", "100", "--staleness", "inf"}, more));
+}
+
+const Words kInform = {"TUTTI_LOG=info"};
+
+// Trains until there are snapshots, then kills all.
+void train_and_kill(const Words& words, const TempFolder& folder) {
+  Job job(joined(words, {"--servers", "2", "--snapshots", folder.path().string(),
+                         "--snapshot-every", "0.3"}),
+          kInform);
+  job.wait_for("snapshot cut-00000", 2);
+  for (const char* who : {"server 0", "server 1"}) job.send(who, SIGKILL);
+  kill(job.pid(), SIGKILL);
+  job.end();
+}
+
+json manifest_of_newest(const TempFolder& folder) {
+  std::string newest;
+  for (const std::string& name : folder.names())
+    if (!name.ends_with(".partial")) newest = name;
+  return json::parse(get_bytes(folder / newest / "manifest.json"));
+}
+
+TEST(Snapshots, RestoredSynchronousTrainingHasTheBitsOfAStraightOne) {
+  const TempFolder folder;
+  train_and_kill(synchronous({}), folder);
+  const int64_t step = manifest_of_newest(folder).at("step");
+  ASSERT_GT(step, 0);
+  ASSERT_LT(step, 1300);
+  const std::string straight = sha_of(figures_of(train_mlp(
+      {"--strategy", "mirrored", "--replicas", "2", "--epochs", "1000", "--max-steps", "1300"})));
+  for (const char* servers : {"1", "2", "3"}) {
+    const json all =
+        figures_of(synchronous({"--servers", servers, "--restore", folder.path().string()}));
+    EXPECT_EQ(sha_of(all), straight) << servers << " servers from step " << step;
+    EXPECT_EQ(all.at("updates"), 1300);
+  }
+}
+
+// Each batch counts once: those that were done are in the snapshot, the others are still to do.
+TEST(Snapshots, RestoredAsynchronousTrainingDoesWhatIsLeft) {
+  const TempFolder folder;
+  train_and_kill(asynchronous({}), folder);
+  const int64_t step = manifest_of_newest(folder).at("step");
+  ASSERT_GT(step, 0);
+  ASSERT_LT(step, 1500);
+  const json all =
+      figures_of(asynchronous({"--servers", "3", "--restore", folder.path().string()}));
+  EXPECT_EQ(all.at("updates"), 3 * 500) << "from " << step;
+  EXPECT_GT(all.at("val_accuracy").get<double>(), 0.65);
+}
+
+// A folder that cannot be made is what a full disk looks like to the view service; to a server that
+// writes: PsSnapshot.AFullDiskLeavesTheOldOne.
+TEST(Snapshots, WhatCannotBeWrittenStopsNoTraining) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  const std::filesystem::path cuts = folder / "cuts";
+  Job job(synchronous({"--servers", "2", "--snapshots", cuts.string(), "--snapshot-every", "0.3",
+                       "--json", file}),
+          kInform);
+  job.wait_for("snapshot cut-000001: step");
+  for (const char* name : {"cut-000003.partial", "cut-000004.partial"}) put_bytes(cuts / name, "x");
+  job.wait_for("snapshot cut-000004 was given up");
+  ASSERT_EQ(job.end(), 0) << last_part(job.log());
+  EXPECT_THAT(job.log(), ContainsRegex("snapshot cut-000003 was given up: .*cut-000003.partial: "
+                                       ".*; cut-000002 stays"));
+  EXPECT_EQ(figures_in(file).at("updates"), 1300);
+  for (const auto& entry : std::filesystem::directory_iterator(cuts))
+    EXPECT_TRUE(std::filesystem::exists(entry.path() / "manifest.json")) << entry.path();
+}
+
+// Its backup takes over with the parameters, but not with a cut that is open; the next one comes.
+TEST(Snapshots, LossOfAServerGivesUpNoMoreThanACut) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  const std::string cuts = folder / "cuts";
+  Job job(synchronous(
+              {"--servers", "2", "--snapshots", cuts, "--snapshot-every", "0.2", "--json", file}),
+          kInform);
+  job.wait_for("snapshot cut-000001: step");
+  job.send("server 1", SIGKILL);
+  ASSERT_EQ(job.end(), 0) << last_part(job.log());
+  EXPECT_EQ(figures_in(file).at("updates"), 1300);
+  EXPECT_THAT(job.log(), HasSubstr("server 0 took over from server 1 after"));
+  // The last one is that of the end.
+  std::string newest;
+  for (const auto& entry : std::filesystem::directory_iterator(cuts))
+    newest = std::max(newest, entry.path().string());
+  EXPECT_EQ(json::parse(get_bytes(newest + "/manifest.json")).at("step"), 1300);
+}
+
+struct Mistake {
+  const char* name;
+  Words flags;
+  const char* why;
+
+  friend void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
+};
+
+class BadSnapshot : public testing::TestWithParam<Mistake> {};
+
+TEST_P(BadSnapshot, IsFoundBeforeTraining) {
+  const auto result = run_command(synchronous(GetParam().flags), {}, Millis{60'000});
+  EXPECT_EQ(result.exit_code, 2) << last_part(result.out + result.err);
+  EXPECT_THAT(result.err, HasSubstr(GetParam().why));
+  EXPECT_THAT(result.out, Not(HasSubstr("epoch 1/")));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, BadSnapshot,
+    testing::Values(
+        Mistake{"nothing_there", {"--restore", "no/such/folder"}, "got no complete snapshot"},
+        Mistake{"no_folder", {"--snapshots", "/proc/nothing"}, "--snapshots /proc/nothing: "},
+        Mistake{"time_alone", {"--snapshot-every", "3"}, "without --snapshots DIR"},
+        Mistake{"dropped",
+                {"--snapshots", "/tmp", "--drop-slowest", "1"},
+                "--snapshots with --drop-slowest 1"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Snapshots, AnotherModelOrADamagedFileIsRefused) {
+  const TempFolder folder;
+  train_and_kill(synchronous({}), folder);
+  const std::string path = folder.path().string();
+  auto result =
+      run_command(synchronous({"--restore", path, "--optimizer", "sgd"}), {}, Millis{60'000});
+  EXPECT_EQ(result.exit_code, 2) << last_part(result.err);
+  EXPECT_THAT(result.err, HasSubstr("optimizer: got name \"adam\", expected \"sgd\""));
+  for (const std::string& name : folder.names()) {
+    const auto file = folder / name / "partition-0.safetensors";
+    put_bytes(file, get_bytes(file).substr(0, 1000));
+  }
+  result = run_command(synchronous({"--restore", path}), {}, Millis{60'000});
+  EXPECT_EQ(result.exit_code, 2) << last_part(result.err);
+  EXPECT_THAT(result.err, ContainsRegex("partition-0.safetensors: damaged: got 1000 bytes"));
+  // Nor does another job write where these are.
+  result = run_command(synchronous({"--snapshots", path}), {}, Millis{60'000});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("of another job"));
+}
+
+}  // namespace
+}  // namespace tutti::test

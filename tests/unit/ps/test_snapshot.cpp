@@ -1,0 +1,325 @@
+// Snapshots on disk: what was written comes back as a model, on any number of servers; what is
+// damaged or of another model is refused by name; a full disk leaves nothing that looks complete.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstring>
+#include <numeric>
+
+#include "tutti/base/error.h"
+#include "tutti/ps/snapshot.h"
+#include "tutti/ps/snapshot_series.h"
+#include "tutti/ps/snapshot_writer.h"
+
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/ps/small_job.h"
+
+namespace tutti::ps::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using test::message_of;
+using test::TempFolder;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Kind = Message::Kind;
+
+// Two variables by rows on so many servers, and a table.
+Spec spec_on(int servers) {
+  Spec spec{.rule = optim::adam()};
+  spec.variables = {{"w", {12, 300}, DType::float32}, {"v", {7}, DType::float64}};
+  PlacementOptions options{.num_servers = servers};
+  options.partitioner = Partitioner::fixed(servers);
+  spec.pieces = pieces_of(spec.variables, place(spec.variables, options), 4096);
+  spec.tables = {{.name = "user", .width = 3, .initializer = ZeroRows{}}};
+  spec.num_partitions = servers;
+  return spec;
+}
+
+std::vector<uint64_t> keys_of(int partition, int servers) {
+  std::vector<uint64_t> keys;
+  for (uint64_t key = 0; key < 40; ++key)
+    if (server_of_key(key * 977, servers) == partition) keys.push_back(key * 977);
+  return keys;
+}
+
+// Elements i of a variable get gradient i + 1: two steps of one worker.
+std::vector<PartitionState> trained(const Spec& spec) {
+  std::vector<PartitionState> states;
+  for (int p = 0; p < spec.num_partitions; ++p) {
+    PartitionState& state = states.emplace_back(p, Compute::plain());
+    state.apply(hello(spec, 0));
+    int64_t sequence = 0;
+    for (int64_t step = 0; step < 2; ++step) {
+      for (int piece = 0; piece < std::ssize(spec.pieces); ++piece) {
+        if (spec.pieces[piece].partition != p) continue;
+        std::vector<std::byte> bytes(spec.pieces[piece].num_bytes);
+        if (step == 0)
+          state.apply({.kind = Kind::assign,
+                       .worker = 0,
+                       .piece = piece,
+                       .payload = Bytes::copy_of(bytes)});
+        for (const Segment& segment : spec.pieces[piece].segments)
+          for (int64_t i = 0; i < segment.count(); ++i) {
+            const double value = static_cast<double>(segment.begin + i + 1 + step);
+            const auto narrow = static_cast<float>(value);
+            const bool wide = spec.pieces[piece].dtype == DType::float64;
+            std::memcpy(bytes.data() + segment.offset_bytes + i * (wide ? 8 : 4),
+                        wide ? static_cast<const void*>(&value) : &narrow, wide ? 8 : 4);
+          }
+        Message pushed = push(spec, 0, ++sequence, step, {}, piece);
+        pushed.learning_rate = 0.1;
+        pushed.payload = Bytes::copy_of(bytes);
+        state.apply(pushed);
+      }
+      const auto keys = keys_of(p, spec.num_partitions);
+      std::vector<std::byte> rows(keys.size() * (8 + 12));
+      std::memcpy(rows.data(), keys.data(), keys.size() * 8);
+      for (size_t i = 0; i < keys.size() * 3; ++i) {
+        const auto value = static_cast<float>(keys[i / 3] + 1);
+        std::memcpy(rows.data() + keys.size() * 8 + i * 4, &value, 4);
+      }
+      state.apply({.kind = Kind::sparse_push,
+                   .worker = 0,
+                   .sequence = ++sequence,
+                   .step = step,
+                   .learning_rate = 0.1,
+                   .payload = Bytes::copy_of(rows)});
+    }
+  }
+  return states;
+}
+
+// Goes on from a snapshot, as worker 0 gives it to the servers.
+std::vector<PartitionState> restored(const Snapshot& snapshot, Spec spec) {
+  spec.goes_on_from = snapshot.name();
+  std::vector<PartitionState> states;
+  for (int p = 0; p < spec.num_partitions; ++p) {
+    PartitionState& state = states.emplace_back(p, Compute::plain());
+    state.apply(hello(spec, 0));
+    snapshot.assign(spec, p, [&](Message assign) {
+      assign.worker = 0;
+      EXPECT_EQ(state.objection(assign), "");
+      EXPECT_FALSE(state.assigned());
+      state.apply(assign);
+    });
+    EXPECT_TRUE(state.assigned());
+  }
+  return states;
+}
+
+// All memory of all pieces and tables, for states of one layout.
+std::vector<std::string> all_memory(std::vector<PartitionState>& states) {
+  std::vector<std::string> all;
+  for (PartitionState& state : states) {
+    for (const auto& [number, piece] : state.pieces()) {
+      all.push_back(piece.facts());
+      for (const Bytes& block : piece.memory()) all.push_back(raw(block));
+    }
+    for (const auto& [text, payload] : state.own_tables().chunks())
+      all.push_back(text + raw(payload));
+  }
+  return all;
+}
+
+// Writes the cut of all partitions as the view service and its servers do.
+fs::path write_snapshot(const fs::path& folder, std::vector<PartitionState>& states) {
+  SnapshotSeries series({.folder = folder, .goes_on_from = folder / "cut-000000"});
+  View view{.number = 1};
+  view.partitions.resize(states.size());
+  const auto cut = series.begin(view, Clock::now());
+  EXPECT_TRUE(cut);
+  for (int p = 0; p < std::ssize(states); ++p) {
+    PartitionCut made(states[p], cut->sequence, cut->text);
+    series.on_written({.kind = Kind::written,
+                       .partition = p,
+                       .sequence = cut->sequence,
+                       .text = write_partition(made, p)},
+                      Clock::now());
+  }
+  EXPECT_FALSE(series.busy());
+  return find_snapshot(folder, "test");
+}
+
+class Restore : public ::testing::TestWithParam<int> {};
+
+TEST_P(Restore, GivesTheSameStateOnAnyNumberOfServers) {
+  const TempFolder folder;
+  auto three = trained(spec_on(3));
+  const Snapshot snapshot(write_snapshot(folder.path(), three));
+  EXPECT_EQ(snapshot.step(), 2);
+  EXPECT_EQ(snapshot.name(), "cut-000001");
+  snapshot.require_same_model(spec_on(GetParam()));
+  auto got = restored(snapshot, spec_on(GetParam()));
+  auto expected = trained(spec_on(GetParam()));
+  EXPECT_EQ(all_memory(got), all_memory(expected));
+  EXPECT_EQ(got[0].counts().updates, expected[0].counts().updates);
+  // A copy of rows that comes again changes nothing, nor does a value.
+  snapshot.assign(spec_on(GetParam()), 0, [&](Message assign) {
+    assign.worker = 0;
+    got[0].apply(assign);
+  });
+  EXPECT_EQ(all_memory(got), all_memory(expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(PsSnapshot, Restore, ::testing::Values(1, 2, 3, 5),
+                         [](const auto& info) { return std::to_string(info.param); });
+
+TEST(PsSnapshot, VariablesAreWhole) {
+  const TempFolder folder;
+  auto states = trained(spec_on(3));
+  auto one = trained(spec_on(1));
+  const Snapshot snapshot(write_snapshot(folder.path(), states));
+  const auto variables = snapshot.variables();
+  ASSERT_EQ(variables.size(), 2);
+  EXPECT_EQ(variables[0].name, "w");
+  EXPECT_EQ(variables[0].array.to_string(), "float32 [12, 300]");
+  EXPECT_EQ(variables[1].array.to_string(), "float64 [7]");
+  for (int piece = 0; piece < std::ssize(one[0].spec().pieces); ++piece)
+    for (const Segment& segment : one[0].spec().pieces[piece].segments) {
+      const Array& array = variables[segment.variable].array;
+      const int64_t width = size_of(array.dtype());
+      EXPECT_EQ(std::memcmp(static_cast<std::byte*>(array.data()) + segment.begin * width,
+                            one[0].piece(piece).parameters().span.data() + segment.offset_bytes,
+                            static_cast<size_t>(segment.count() * width)),
+                0);
+    }
+}
+
+TEST(PsSnapshot, DamageIsFoundAndNamed) {
+  const TempFolder folder;
+  auto states = trained(spec_on(2));
+  const fs::path cut = write_snapshot(folder.path(), states);
+  const fs::path file = cut / "partition-1.safetensors";
+  const std::string whole = test::get_bytes(file);
+  const auto why = [&] { return message_of<DataError>([&] { Snapshot snapshot(cut); }); };
+  for (const size_t at : {size_t{0}, whole.size() / 2, whole.size() - 1}) {
+    std::string flipped = whole;
+    flipped[at] = static_cast<char>(flipped[at] ^ 16);
+    test::put_bytes(file, flipped);
+    EXPECT_THAT(why(), AllOf(HasSubstr("partition-1.safetensors: damaged: got sha256"),
+                             HasSubstr("expected")));
+  }
+  test::put_bytes(file, whole.substr(0, whole.size() - 1));
+  EXPECT_THAT(why(), HasSubstr(fmt::format("partition-1.safetensors: damaged: got {} bytes, "
+                                           "expected {}",
+                                           whole.size() - 1, whole.size())));
+  fs::remove(file);
+  EXPECT_THAT(why(), AllOf(HasSubstr("partition-1.safetensors"), HasSubstr("No such file")));
+  test::put_bytes(cut / "manifest.json", "{");
+  EXPECT_THAT(why(), HasSubstr("manifest.json: no snapshot of this version"));
+}
+
+TEST(PsSnapshot, AnotherModelIsRefusedByName) {
+  const TempFolder folder;
+  auto states = trained(spec_on(2));
+  const Snapshot snapshot(write_snapshot(folder.path(), states));
+  const auto why = [&](const std::function<void(Spec&)>& change) {
+    Spec spec = spec_on(2);
+    change(spec);
+    return message_of<DataError>([&] { snapshot.require_same_model(spec); });
+  };
+  EXPECT_THAT(why([](Spec& s) { s.variables[0].shape = {12, 299}; }),
+              AllOf(HasSubstr("variable \"w\": got float32 [12, 300], expected float32 [12, 299]"),
+                    HasSubstr("cut-000001")));
+  EXPECT_THAT(why([](Spec& s) { s.variables[1].dtype = DType::float32; }),
+              HasSubstr("\"v\": got float64 [7], expected float32 [7]"));
+  EXPECT_THAT(why([](Spec& s) { s.variables[1].name = "u"; }),
+              HasSubstr("variable \"u\": got none, expected float64 [7]"));
+  EXPECT_THAT(why([](Spec& s) { s.variables.pop_back(); }),
+              HasSubstr("variable \"v\": got float64 [7], expected none"));
+  EXPECT_THAT(why([](Spec& s) { s.tables[0].width = 4; }), HasSubstr("embedding table \"user\""));
+  EXPECT_THAT(why([](Spec& s) { s.rule = optim::adagrad(); }),
+              HasSubstr("optimizer: got name \"adam\", expected \"adagrad\""));
+  EXPECT_THAT(why([](Spec& s) { s.rule = optim::adam({.beta1 = 0.5}); }),
+              HasSubstr("optimizer: got beta1 0.9, expected 0.5"));
+  Spec slower = spec_on(2);
+  slower.rule = optim::adam({.learning_rate = 1e-6});
+  snapshot.require_same_model(slower);
+}
+
+// Lets files grow to `bytes` and no further while it lives: a full disk, as a write sees it.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    previous_ = std::signal(SIGXFSZ, SIG_IGN);
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, previous_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*previous_)(int) = nullptr;
+};
+
+TEST(PsSnapshot, AFullDiskLeavesTheOldOne) {
+  const TempFolder folder;
+  auto states = trained(spec_on(1));
+  const fs::path old = write_snapshot(folder.path(), states);
+  SnapshotSeries series({.folder = folder.path(), .goes_on_from = old});
+  View view{.number = 1};
+  view.partitions.resize(1);
+  const auto cut = series.begin(view, Clock::now());
+  ASSERT_TRUE(cut);
+  SnapshotWriter writer([] {});
+  Message written;
+  {
+    const FullDisk full(1024);
+    writer.add(0, std::make_shared<PartitionCut>(states[0], cut->sequence, cut->text));
+    for (auto all = writer.take_written(); written.text.empty(); all = writer.take_written())
+      if (!all.empty()) written = all[0];
+  }
+  EXPECT_EQ(written.flags, Message::not_written);
+  EXPECT_THAT(written.text, HasSubstr("File too large"));
+  series.on_written(written, Clock::now());
+  EXPECT_FALSE(series.busy());
+  EXPECT_THAT(folder.names(), ElementsAre("cut-000001"));
+  Snapshot{find_snapshot(folder.path(), "test")};
+}
+
+TEST(PsSnapshot, KeepsTheNewestAndNeverThoseOfAnotherJob) {
+  const TempFolder folder;
+  auto states = trained(spec_on(1));
+  for (int i = 0; i < 4; ++i) write_snapshot(folder.path(), states);
+  EXPECT_THAT(folder.names(), ElementsAre("cut-000003", "cut-000004"));
+  EXPECT_THAT(message_of<UsageError>([&] { SnapshotSeries({.folder = folder.path()}); }),
+              AllOf(HasSubstr("it has cut-000004 of another job"), HasSubstr("--restore")));
+  fs::create_directory(folder / "cut-000009.partial");
+  const SnapshotSeries goes_on({.folder = folder.path(), .goes_on_from = folder / "cut-000004"});
+  EXPECT_THAT(folder.names(), ElementsAre("cut-000003", "cut-000004"));
+  EXPECT_THAT(message_of<UsageError>([&] { find_snapshot(folder / "none", "--restore"); }),
+              HasSubstr("--restore"));
+}
+
+TEST(PsSnapshot, ACutIsGivenUpWhenAServerIsLost) {
+  View view{.number = 3};
+  view.partitions = {{.primary = 0, .backup = 1}, {.primary = 1, .backup = 0}};
+  view.servers = {{.name = "server 0", .alive = true}, {.name = "server 1", .alive = true}};
+  CutInProgress cut(7, view);
+  cut.on_written({.kind = Kind::written, .partition = 0, .sequence = 6, .text = "{}"});
+  EXPECT_THAT(cut.missing(), ElementsAre(0, 1));
+  cut.on_written({.kind = Kind::written, .partition = 0, .sequence = 7, .text = "{}"});
+  EXPECT_THAT(cut.missing(), ElementsAre(1));
+  view.partitions[0].backup = -1;  // a backup takes no part
+  cut.on_view(view);
+  EXPECT_EQ(cut.failure(), "");
+  view.partitions[0] = {.primary = 0};
+  view.partitions[1] = {.primary = 0};
+  view.servers[1].ending = "was killed";
+  cut.on_view(view);
+  EXPECT_EQ(cut.failure(), "server 1 was killed");
+  cut.on_written({.kind = Kind::written, .partition = 1, .sequence = 7, .text = "{}"});
+  EXPECT_FALSE(cut.complete());
+}
+
+}  // namespace
+}  // namespace tutti::ps::testing

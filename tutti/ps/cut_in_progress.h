@@ -1,0 +1,41 @@
+/// CutInProgress: what the view service waits for until a cut of the whole job is on disk, and what
+/// makes it give up. Pure: no disk, no clock. Thread rule: one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tutti/ps/view.h"
+
+namespace tutti::ps {
+
+class CutInProgress {
+ public:
+  /// Of all partitions, by the primaries of `view`.
+  CutInProgress(int64_t number, const View& view) : number_(number), begun_in_(view) {}
+
+  int64_t number() const noexcept { return number_; }
+  /// A partition is on disk, or is not; what is said of another cut changes nothing.
+  ///
+  /// message  Message::Kind::written
+  void on_written(const Message& message);
+  /// A server that leads a partition was lost: it may have had the cut, its backup has not.
+  void on_view(const View& view);
+
+  /// Why it is given up; "": it is not.
+  const std::string& failure() const noexcept { return failure_; }
+  bool complete() const { return failure_.empty() && missing().empty(); }
+  std::vector<int> missing() const;
+  /// What was said of each partition (write_partition()).
+  const std::map<int, std::string>& written() const noexcept { return written_; }
+
+ private:
+  const int64_t number_;
+  const View begun_in_;
+  std::map<int, std::string> written_;  // by partition
+  std::string failure_;
+};
+
+}  // namespace tutti::ps
