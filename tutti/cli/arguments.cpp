@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/exit_code.h"
 
 namespace tutti::cli {
 namespace {
@@ -55,13 +54,6 @@ void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const*
   throw UsageError(fmt::format("{} (--help shows what is possible)", error.what()));
 }
 
-int code_of(const std::exception& error) {
-  if (const auto* end = dynamic_cast<const Interrupted*>(&error)) return 128 + end->signal();
-  const bool usage = dynamic_cast<const UsageError*>(&error) != nullptr ||
-                     dynamic_cast<const DataError*>(&error) != nullptr;
-  return usage ? 2 : 1;
-}
-
 }  // namespace
 
 void parse(CLI::App& app, int argc, const char* const* argv) {
@@ -94,10 +86,7 @@ int guarded(const std::function<std::string()>& place, const std::function<int()
   try {
     return body();
   } catch (const std::exception& error) {
-    report_failure(error);
-    std::fflush(stdout);
-    std::fprintf(stderr, "%s: %s\n", place().c_str(), plain_words(error.what()).c_str());
-    return code_of(error);
+    return report_ending(place(), error);
   }
 }
 

@@ -6,7 +6,11 @@
 namespace tutti::detail {
 
 void Ending::on_failure(TimePoint now) {
-  if (failed_ || !options_.end_on_failure) return;
+  if (options_.end_on_failure) on_lead_ended(now);
+}
+
+void Ending::on_lead_ended(TimePoint now) {
+  if (failed_) return;
   failed_ = true;
   if (first_signal_ != 0) return;  // the end is on its way already
   polite_signal_ = SIGTERM;

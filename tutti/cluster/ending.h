@@ -23,6 +23,8 @@ class Ending {
 
   /// A worker failed. Only the first failure counts.
   void on_failure(TimePoint now);
+  /// The worker ended for whom the others are there: as a failure, whatever the options say.
+  void on_lead_ended(TimePoint now);
   /// SIGINT, SIGTERM or SIGHUP came to the launcher.
   void on_signal(int signal, TimePoint now);
 

@@ -24,5 +24,7 @@ inline constexpr const char* kViewServiceVariable = "TUTTI_VIEW_SERVICE";
 inline constexpr const char* kNumServersVariable = "TUTTI_NUM_SERVERS";
 // The snapshot of theirs that the job goes on from.
 inline constexpr const char* kRestoreVariable = "TUTTI_RESTORE";
+// Set in every process of a job whose process 0 is a coordinator, the others its workers.
+inline constexpr const char* kCoordinatorVariable = "TUTTI_COORDINATOR";
 
 }  // namespace tutti::detail

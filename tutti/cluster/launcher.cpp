@@ -393,8 +393,10 @@ void Job::on_death(Worker& worker) {
   news_.add({.kind = Message::Kind::lost,
              .worker = result.worker,
              .text = result.name() + " " + result.ending()});
-  if (result.failed() && start_again(worker)) return;
+  const bool leads = options_.first_leads && result.worker == 0;
+  if (result.failed() && !leads && start_again(worker)) return;
   deaths_.push_back({index_of(worker), result.failed(), worker.error_class == "PeerLost"});
+  if (leads) ending_.on_lead_ended(Clock::now());
   if (!result.failed()) return;
   if (other_nodes_ && !result.stopped_by_launcher)
     other_nodes_->tell_failure(result.worker, fmt::format("{} {}", result.name(), result.ending()));

@@ -40,6 +40,7 @@ struct LaunchOptions {
   bool end_on_failure = true;   ///< false: the rest go on (asynchronous and elastic jobs)
   int restarts = 0;             ///< failed workers are started again, so often in all; not for
                                 ///< programs whose workers form a Group, which one cannot join late
+  bool first_leads = false;     ///< once worker 0 has ended, the rest end as after a failure
   bool announce = true;         ///< print `worker I pid P` at start
   bool prefix_output = true;    ///< forward output line by line behind `[worker]`
   bool handle_signals = true;   ///< forward SIGINT and SIGTERM; a second one ends at once

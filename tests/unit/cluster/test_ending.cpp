@@ -95,6 +95,15 @@ TEST(Ending, IsOverOnceWhatIsLeftIsKilled) {
   EXPECT_TRUE(ending.over());
 }
 
+TEST(Ending, ComesWithThatOfTheLeadThoughFailuresEndNothing) {
+  Ending ending({.failure_grace = 2s, .signal_grace = 5s, .end_on_failure = false});
+  ending.on_failure(TimePoint{});
+  EXPECT_FALSE(ending.begun());
+  ending.on_lead_ended(TimePoint{1s});
+  EXPECT_EQ(ending.due(TimePoint{3s}), SIGTERM);
+  EXPECT_EQ(ending.due(TimePoint{8s}), SIGKILL);
+}
+
 TEST(Ending, RemembersTheFirstSignal) {
   Ending ending({});
   EXPECT_EQ(ending.first_signal(), 0);
