@@ -81,6 +81,7 @@ class Client::Work {
                          .name = process_words(),
                          .where = {},
                          .silence = options.silence}) {
+    if (options.assigns) state_.assign_always();
     streams_.connect_to_service(options.view_service, options.limit);
     thread_ = std::thread([this] { work(); });
   }

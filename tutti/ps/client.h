@@ -27,6 +27,8 @@ struct ClientOptions {
   Millis limit{kDefaultTimeLimit};    ///< for all servers to be there
   Millis silence{kDefaultTimeLimit};  ///< without a word of the view service: it is lost
   bool share_memory = true;           ///< with servers of this host; else payloads go as bytes
+  bool assigns = false;  ///< gives the first values though workers before it are there; those that
+                         ///< come first count
 };
 
 /// What the servers have counted, over all partitions.

@@ -85,10 +85,11 @@ void ClientState::on_closed(int server) {
 
 // Whether all workers before this one are gone: then the first values are its to give.
 bool ClientState::assigns() const {
-  return std::ranges::all_of(
-      view_.workers.begin(),
-      view_.workers.begin() + std::min<ptrdiff_t>(worker_, std::ssize(view_.workers)),
-      [](const ProcessView& worker) { return !worker.alive && !worker.ending.empty(); });
+  return always_assigns_ ||
+         std::ranges::all_of(
+             view_.workers.begin(),
+             view_.workers.begin() + std::min<ptrdiff_t>(worker_, std::ssize(view_.workers)),
+             [](const ProcessView& worker) { return !worker.alive && !worker.ending.empty(); });
 }
 
 void ClientState::say_hello(int partition) {

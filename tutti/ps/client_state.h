@@ -65,6 +65,10 @@ class ClientState {
   ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial,
               RowsArrived rows_arrived = {}, Restore restore = {});
 
+  /// This worker gives the first values though workers before it may; those that come first count.
+  /// Before the first view.
+  void assign_always() noexcept { always_assigns_ = true; }
+
   void on_view(const View& view);
   void on_connected(int server);
   void on_closed(int server);
@@ -160,6 +164,7 @@ class ClientState {
   int partition_of(int piece) const { return spec_.pieces.at(piece).partition; }
 
   const int worker_;
+  bool always_assigns_ = false;
   const Spec spec_;
   const Send send_;
   const Arrived arrived_;

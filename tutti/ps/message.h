@@ -83,6 +83,13 @@ struct Message {
     ///< written to folder `text`; to a server, when no worker is left: write what you have
     written,   ///< primary: `partition` of cut `sequence` is on disk, `text` says what
                ///< (snapshot_writer.h); with not_written: it is not, `text` says why
+    // Of a job with a coordinator (tutti/steps).
+    meet,      ///< to the service: the coordinator listens at `text`; "": a worker asks where.
+               ///< Answer: the place; the silence limit is `step` ms
+    enlist,    ///< a worker to the coordinator: I run the build and have the name in `text`
+    enlisted,  ///< answer: be ready; the silence limit is `step` ms
+    task,      ///< coordinator: run the step `text` on the values in `payload`; number `sequence`
+    outcome,   ///< answer: `payload` is the result, or, `flags` being failed, `text` says why not
     mapped,    ///< of Streams alone: your memory can be read here
     released,  ///< of FrameStream alone: the payload at `index` of your memory is not read any more
   };
@@ -93,6 +100,7 @@ struct Message {
     dropped = 4,       ///< settled: came after the round was over, and was left out
     not_finite = 8,    ///< settled: left out, since `text` was not finite
     not_written = 16,  ///< written
+    failed = 16,       ///< outcome: the step threw
   };
   /// As `piece` of an assign: what a partition has beside its pieces.
   static constexpr int32_t kRest = -1;

@@ -87,6 +87,7 @@ void ViewService::on_message(Peer from, const Message& message) {
   switch (message.kind) {
     case Kind::join: on_join(from, member, message); break;
     case Kind::progress: member.last = message.text; break;
+    case Kind::meet: on_meet(from, message.text); break;
     case Kind::synced: state_.synced(message.partition, number, server); break;
     case Kind::suspect:
       log(LogLevel::warning, "server {} does not reach server {}: {}", number, server,
@@ -124,6 +125,15 @@ void ViewService::on_join(Peer from, Member& member, const Message& message) {
   streams_->send(from, {.kind = Kind::view, .text = to_text(state_.view())});
   if (member.who.kind == Peer::Kind::worker && snapshots_ && snapshots_->busy() && !last_cut_)
     streams_->send(from, snapshots_->told());
+}
+
+void ViewService::on_meet(Peer from, const std::string& place) {
+  if (!place.empty()) meeting_place_ = place;
+  ask_where_.push_back(from);
+  if (meeting_place_.empty()) return;
+  for (const Peer peer : std::exchange(ask_where_, {}))
+    streams_->send(peer,
+                   {.kind = Kind::meet, .step = options_.silence.count(), .text = meeting_place_});
 }
 
 void ViewService::on_closed(Peer from, const std::string& how) {

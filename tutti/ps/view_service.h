@@ -1,8 +1,9 @@
 /// ViewService: carries out what ViewState decides, for the servers and workers of one job.
 ///
 /// It runs beside the rendezvous, in the launcher; its loss ends the job. A process is lost when
-/// its connection ends without a farewell, or when it says nothing for the silence limit.
-/// Thread rule: every function may be called from any thread.
+/// its connection ends without a farewell, or when it says nothing for the silence limit. Workers
+/// of a job with a coordinator (tutti/steps) learn here where that listens. Thread rule: every
+/// function may be called from any thread.
 #pragma once
 
 #include <condition_variable>
@@ -57,6 +58,7 @@ class ViewService {
   void work();
   void on_message(Peer from, const Message& message);
   void on_join(Peer from, Member& member, const Message& message);
+  void on_meet(Peer from, const std::string& place);
   void on_closed(Peer from, const std::string& how);
   void lose(const Member& member, const std::string& how);
   void publish();
@@ -77,6 +79,8 @@ class ViewService {
   bool last_cut_ = false;  // has begun
   bool closing_ = false;   // the launcher waits for the end
   std::condition_variable ended_;
+  std::string meeting_place_;       // of a coordinator and its workers; "": not known yet
+  std::vector<Peer> ask_where_;     // those who wait for it
   TimePoint next_beat_{};
   bool over_ = false;
   std::atomic<bool> ends_{false};

@@ -68,6 +68,19 @@ struct Worker {
   ClientState state;
 };
 
+// Worker 0 is there, too: as a rule the first values are its to give.
+TEST(ClientState, GivesTheFirstValuesWhenTold) {
+  for (const bool told : {false, true}) {
+    Worker worker(1);
+    if (told) worker.state.assign_always();
+    worker.state.on_view(view_of(1, 0));
+    worker.meet(0, 0, 0);
+    const auto words = worker.words(0);
+    EXPECT_EQ(std::ranges::count(words, "assign 0 of 0"), told ? 1 : 0);
+    EXPECT_EQ(std::ranges::count(words, "assign 0 of 1"), told ? 1 : 0);
+  }
+}
+
 TEST(ClientState, SendsWhatTheNextForwardNeedsFirst) {
   Worker worker(0);
   worker.state.on_view(view_of(1, 0));
