@@ -11,7 +11,7 @@ from common import finding
 FLOORS = [
     [["base", "net"]],
     [["optim"], ["comm", "cluster"]],
-    [["device", "data", "ps", "observe"]],
+    [["device", "data", "ps", "steps", "observe"]],
     [["sync"]],
     [["strategy"]],
     [["nn", "parallel"]],

@@ -1,0 +1,82 @@
+#include "tutti/steps/cluster_coordinator.h"
+
+#include <errno.h>
+
+#include <cstdlib>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/cluster/environment.h"
+#include "tutti/cluster/exit_code.h"
+#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/join.h"
+#include "tutti/net/tls.h"
+#include "tutti/steps/build.h"
+#include "tutti/steps/step_server.h"
+
+namespace tutti {
+namespace {
+
+// Process 0 of the job is the coordinator.
+struct Place {
+  int process = 0;
+  int num_workers = 1;
+  HostPort view_service;
+};
+
+Place place_of_this_process() {
+  const char* const service = std::getenv(detail::kViewServiceVariable);
+  const auto job = job_of_this_process();
+  if (std::getenv(detail::kCoordinatorVariable) == nullptr || service == nullptr || !job)
+    throw UsageError(
+        "coordinate: this job has no coordinator; start it with: tutti run --servers 1 -n 2 "
+        "--coordinator PROGRAM ARGS...");
+  return {.process = job->worker,
+          .num_workers = job->num_workers - 1,
+          .view_service = parse_host_port(service, detail::kViewServiceVariable)};
+}
+
+void take_part(const std::function<void(ClusterCoordinator&)>& program,
+               const CoordinatorOptions& options) {
+  steps::close_registration();
+  const Place place = place_of_this_process();
+  const Token token = require_token("coordinate");
+  const Credentials credentials{token, job_of_token(token), tls_from_environment()};
+  const std::string build = steps::build_of_this_process();
+  if (place.process > 0) set_log_worker(place.process, place.num_workers);
+  if (place.process > 0)
+    return steps::serve_steps({.number = place.process,
+                               .num_workers = place.num_workers,
+                               .view_service = place.view_service,
+                               .build = build,
+                               .limit = options.limit},
+                              credentials);
+  ClusterCoordinator cluster({.num_workers = place.num_workers,
+                              .view_service = place.view_service,
+                              .interface = interface_from_environment(),
+                              .build = build,
+                              .limit = options.limit,
+                              .without_workers = options.without_workers,
+                              .step_limit = options.step_limit,
+                              .most_waiting = options.queue},
+                             credentials);
+  program(cluster);
+}
+
+}  // namespace
+
+ClusterCoordinator::ClusterCoordinator(const steps::DispatcherOptions& options,
+                                       const Credentials& credentials)
+    : num_workers_(options.num_workers), dispatcher_(options, credentials) {}
+
+int coordinate(const std::function<void(ClusterCoordinator&)>& program,
+               const CoordinatorOptions& options) {
+  try {
+    take_part(program, options);
+    return 0;
+  } catch (const std::exception& error) {
+    return report_ending(program_invocation_short_name, error);
+  }
+}
+
+}  // namespace tutti
