@@ -113,6 +113,12 @@ int common_threads(const StrategyOptions& options, World& world) {
 // Replicas of several workers are in sync only where no gradient may be stale.
 World parameter_server_world(StrategyOptions& options) {
   const ServedPlace place = served_place();
+  if (place.coordinated &&
+      (options.served.staleness.bounded() || options.served.delay_compensation != 0))
+    throw UsageError(fmt::format(
+        "strategy parameter_server: staleness {}, delay compensation {} in a job with a "
+        "coordinator; expected inf and 0, since steps go to whichever worker is free",
+        options.served.staleness.text(), options.served.delay_compensation));
   if (options.served.staleness.synchronous() && place.num_workers > 1)
     return multi_worker_world(options);
   const int replicas = std::max(options.replicas, place.num_workers);
@@ -120,10 +126,12 @@ World parameter_server_world(StrategyOptions& options) {
   options.replicas = replicas / place.num_workers;
   World world = mirrored_world(options);
   world.chief = place.worker == 0;
-  // The others compute on this host's cores too.
+  // The others compute on this host's cores too; a coordinator waits for them, as a rule.
   const auto job = job_of_this_process();
-  if (job) world.here = replicas_here(*job, replicas);
-  world.first_rank_here = (job ? job->local_worker.value_or(place.worker) : 0) * world.local;
+  const int idle = place.coordinated ? 1 : 0;
+  if (job) world.here = replicas_here(*job, replicas) - idle * world.local;
+  const int number = job ? job->local_worker.value_or(place.worker) : 0;
+  world.first_rank_here = std::max(0, number - idle) * world.local;
   return world;
 }
 
@@ -166,6 +174,7 @@ ServedPlace served_place() {
     place.worker = job->worker;
     place.num_workers = job->num_workers;
   }
+  place.coordinated = std::getenv(kCoordinatorVariable) != nullptr;
   return place;
 }
 

@@ -30,6 +30,8 @@ struct ServedPlace {
   int num_workers = 1;
   int num_servers = 1;
   HostPort view_service;
+  bool coordinated =
+      false;  ///< worker 0 is a coordinator: a step that is over is in the parameters
 };
 
 }  // namespace tutti

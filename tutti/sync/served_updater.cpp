@@ -252,6 +252,13 @@ void ServedUpdater::connect() {
       Credentials{token, job_of_token(token), tls_from_environment()}, spec_,
       [this](int piece) { return initial(piece); },
       restore_from(restored_snapshot(), spec_, place_.worker));
+  client_ =
+      std::make_unique<ps::Client>(ps::ClientOptions{.worker = place_.worker,
+                                                     .view_service = place_.view_service,
+                                                     .limit = world_.time_limit,
+                                                     .assigns = place_.coordinated},
+                                   Credentials{token, job_of_token(token), tls_from_environment()},
+                                   spec_, [this](int piece) { return initial(piece); });
 }
 
 ps::Bytes ServedUpdater::initial(int number) const {
@@ -389,6 +396,7 @@ void ServedUpdater::complete() { late_->require_all(); }
 
 void ServedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
   if (spec_.staleness.synchronous()) take(replica, at_least, deadline);
+  if (place_.coordinated) client_->wait_until_settled(deadline);
 }
 
 void ServedUpdater::prepare(int replica, const Deadline& deadline) {

@@ -264,6 +264,7 @@ void Model::compile(CompileOptions options) {
 Scores Model::evaluate(const data::Dataset& dataset) {
   state_->require_compiled("evaluate");
   state_->check_data("evaluate", dataset, true);
+  state_->compiled->optimizer.updater().refresh();
   return state_->evaluate(dataset);
 }
 
@@ -311,6 +312,7 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
 
 void Model::save(const std::filesystem::path& path) {
   State& state = *state_;
+  if (state.compiled) state.compiled->optimizer.updater().refresh();
   state.require_whole();
   const ModelState weights{unique_parameters(*state.modules.module(0)),
                            state.modules.merged_buffers()};
