@@ -1,0 +1,77 @@
+// tutti evaluate: figures of weights that a training has written, and of one that still goes on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+Words evaluate(const std::string& checkpoints, const Words& more = {}) {
+  Words words = {TUTTI_PROGRAM,   "evaluate", "mlp", "--data", "examples/data/quickdraw",
+                 "--checkpoints", checkpoints};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+nlohmann::json train(const std::string& folder) {
+  const auto result =
+      run_command({TUTTI_PROGRAM, "train", "mlp", "--data", "examples/data/quickdraw", "--epochs",
+                   "1", "--max-steps", "20", "--out", folder, "--json", folder + "/train.json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return nlohmann::json::parse(get_bytes(folder + "/train.json"));
+}
+
+TEST(Evaluate, GivesTheFiguresOfTheTraining) {
+  const TempFolder folder;
+  const nlohmann::json trained = train(folder / "run");
+  for (const std::filesystem::path& place : {folder / "run", folder / "run/model.safetensors"}) {
+    const auto result = run_command(evaluate(place, {"--json", folder / "test.json"}));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const auto tested = nlohmann::json::parse(get_bytes(folder / "test.json"));
+    EXPECT_EQ(tested.at("weights_sha256"), trained.at("weights_sha256"));
+    EXPECT_EQ(tested.at("accuracy"), trained.at("val_accuracy"));
+    EXPECT_NEAR(tested.at("loss").get<double>(), trained.at("val_loss").get<double>(), 1e-6);
+    EXPECT_THAT(result.out, HasSubstr("model.safetensors: test loss "));
+  }
+}
+
+TEST(Evaluate, FollowsATrainingToItsEnd) {
+  const TempFolder folder;
+  CommandResult followed;
+  std::thread sidecar([&] {
+    followed = run_command(evaluate(folder / "run", {"--follow", "--idle-limit", "60"}));
+  });
+  train(folder / "run");
+  sidecar.join();
+  EXPECT_EQ(followed.exit_code, 0) << followed.err;
+  EXPECT_THAT(
+      followed.out,
+      AllOf(HasSubstr("waiting for checkpoints"), HasSubstr("model.safetensors: test loss "),
+            HasSubstr("model.safetensors is the last of its job: 1 checkpoints")));
+}
+
+TEST(Evaluate, SaysWhatIsMissing) {
+  const TempFolder folder;
+  const auto none = run_command(evaluate(folder / "nowhere"));
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("no checkpoint is there"), HasSubstr("--follow")));
+  const auto idle = run_command(evaluate(folder / "nowhere", {"--follow", "--idle-limit", "0.2"}));
+  EXPECT_EQ(idle.exit_code, 1);
+  EXPECT_THAT(idle.err, HasSubstr("no new checkpoint in"));
+  put_bytes(folder / "model.safetensors", "garbage");
+  EXPECT_EQ(run_command(evaluate(folder.path())).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace tutti::test

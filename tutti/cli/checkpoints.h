@@ -1,0 +1,36 @@
+/// Checkpoints: what a training has written to its folder so far, for those who follow it.
+/// Thread rule: one thread.
+#pragma once
+
+#include <filesystem>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tutti::cli {
+
+struct Checkpoint {
+  std::filesystem::path path;
+  std::string stamp;     ///< name, length and time: another for a file that was replaced
+  bool is_last = false;  ///< the job writes it at its end: weights as a safetensors file
+  std::string name() const { return path.filename().string(); }
+};
+
+/// Complete checkpoints in `place`, a folder or a safetensors file; the one to be read last comes
+/// last. Empty when there is none, or no such place.
+std::vector<Checkpoint> checkpoints_in(const std::filesystem::path& place);
+
+/// Those that come, each once, in their order.
+class CheckpointFollower {
+ public:
+  explicit CheckpointFollower(std::filesystem::path place) : place_(std::move(place)) {}
+
+  /// What is there and was not given yet, the oldest first.
+  std::vector<Checkpoint> fresh();
+
+ private:
+  const std::filesystem::path place_;
+  std::set<std::string> given_;
+};
+
+}  // namespace tutti::cli

@@ -1,0 +1,164 @@
+// tutti evaluate: tests the checkpoints of a training, of one that goes on too.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/stop.h"
+#include "tutti/cli/checkpoints.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+#include "tutti/data/quickdraw.h"
+#include "tutti/models/models.h"
+#include "tutti/train/model.h"
+
+namespace tutti::cli {
+namespace {
+
+constexpr int64_t kTestBatch = 512;
+constexpr Millis kPause{100};
+constexpr double kMostSeconds = 30.0 * 24 * 3600;
+
+struct EvaluateFlags {
+  std::string model;
+  std::string data;
+  std::string checkpoints;
+  bool follow = false;
+  double idle_limit_s = 600;
+  int64_t threads = 0;
+  std::string json;
+};
+
+class Evaluation {
+ public:
+  explicit Evaluation(const EvaluateFlags& flags)
+      : flags_(flags),
+        test_(data::quickdraw(flags.data, {.split = "test"}).batch(kTestBatch)),
+        model_(Strategy({.threads_per_replica = static_cast<int>(flags.threads)}), [&] {
+          return models::model_by_name(
+              flags.model, {.classes = test_.num_classes(), .input = test_.columns().at(0).shape});
+        }) {
+    model_.compile({.optimizer = optim::sgd(),
+                    .loss = losses::sparse_categorical_crossentropy(),
+                    .metrics = {metrics::accuracy()}});
+  }
+
+  /// Prints a line, and writes all figures so far.
+  void add(const Checkpoint& checkpoint) {
+    const TimePoint begin = Clock::now();
+    model_.load(checkpoint.path);
+    const Scores scores = model_.evaluate(test_);
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    fmt::print("{}: test loss {:.4f}, accuracy {:.4f} ({} samples, {:.1f} s)\n", checkpoint.name(),
+               scores.loss, scores.at("accuracy"), scores.samples, seconds);
+    std::fflush(stdout);
+    lines_ += nlohmann::ordered_json{{"checkpoint", checkpoint.path.string()},
+                                     {"model", flags_.model},
+                                     {"loss", scores.loss},
+                                     {"accuracy", scores.at("accuracy")},
+                                     {"samples", scores.samples},
+                                     {"weights_sha256", model_.weights_sha256()}}
+                  .dump() +
+              "\n";
+    if (!flags_.json.empty()) write_file_atomically(flags_.json, lines_);
+  }
+
+ private:
+  const EvaluateFlags& flags_;
+  const data::Dataset test_;
+  Model model_;
+  std::string lines_;
+};
+
+int evaluate_newest(const EvaluateFlags& flags, Evaluation& evaluation) {
+  evaluation.add(checkpoints_in(flags.checkpoints).back());
+  return 0;
+}
+
+// Until the job has written what it writes at its end, or writes nothing for too long.
+int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
+  const Millis idle_limit(static_cast<int64_t>(std::ceil(flags.idle_limit_s * 1000)));
+  CheckpointFollower follower(flags.checkpoints);
+  int64_t count = 0;
+  fmt::print("waiting for checkpoints in {}\n", flags.checkpoints);
+  std::fflush(stdout);
+  for (Deadline idle(idle_limit); !idle.passed(); std::this_thread::sleep_for(kPause)) {
+    throw_if_stop_requested("evaluate");
+    for (const Checkpoint& checkpoint : follower.fresh()) {
+      evaluation.add(checkpoint);
+      ++count;
+      idle = Deadline(idle_limit);
+      if (!checkpoint.is_last) continue;
+      fmt::print("{} is the last of its job: {} checkpoints evaluated\n", checkpoint.name(), count);
+      return 0;
+    }
+  }
+  throw Timeout(
+      fmt::format("no new checkpoint in {} for {} s, after {}; has its job failed?\n"
+                  "  --idle-limit SECONDS waits longer",
+                  flags.checkpoints, flags.idle_limit_s, count));
+}
+
+int evaluate(const EvaluateFlags& flags) {
+  if (!flags.follow && checkpoints_in(flags.checkpoints).empty())
+    throw UsageError(
+        fmt::format("--checkpoints {}: no checkpoint is there; expected a safetensors file, or a "
+                    "folder with model.safetensors\n  --follow waits for one",
+                    flags.checkpoints));
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
+  install_stop_handler();
+  Evaluation evaluation(flags);
+  return flags.follow ? follow(flags, evaluation) : evaluate_newest(flags, evaluation);
+}
+
+}  // namespace
+
+void add_evaluate(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<EvaluateFlags>();
+  CLI::App* command = app.add_subcommand(
+      "evaluate", "Test the checkpoints of a training, also while it goes on (--follow)");
+  command->add_option("MODEL", flags->model, "mlp, wide, cnn (doodle_cnn) or resnet18")
+      ->required()
+      ->check(one_of("model", models::model_names()))
+      ->type_name("");
+  command->add_option("--data", flags->data, "Folder of doodles; its test samples count")
+      ->required()
+      ->type_name("DIR");
+  command
+      ->add_option("--checkpoints", flags->checkpoints,
+                   "A safetensors file, or what `tutti train --out` was given")
+      ->required()
+      ->check(some_name())
+      ->type_name("PATH");
+  command->add_flag("--follow", flags->follow,
+                    "Each one that comes, until the job has written its last");
+  command
+      ->add_option("--idle-limit", flags->idle_limit_s,
+                   "--follow: an error when none comes for so long")
+      ->check(positive_number(kMostSeconds))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  command->add_option("--threads", flags->threads, "Of LibTorch (default: usable cores)")
+      ->check(whole_number(1, 1024))
+      ->type_name("T");
+  command->add_option("--json", flags->json, "File for the figures, an object a line")
+      ->check(some_name())
+      ->type_name("FILE");
+  command->footer(
+      "Examples:\n"
+      "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp\n"
+      "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp --follow --json "
+      "mlp.json");
+  command->callback([flags, &exit_code] { exit_code = evaluate(*flags); });
+}
+
+}  // namespace tutti::cli
