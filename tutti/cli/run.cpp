@@ -16,6 +16,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/server_flags.h"
 #include "tutti/cli/servers.h"
+#include "tutti/cluster/environment.h"
 #include "tutti/cluster/launcher.h"
 #include "tutti/comm/shm/shm.h"
 
@@ -37,6 +38,7 @@ struct RunFlags {
   bool backups = true;
   double silence_seconds = 15;
   SnapshotFlags snapshots;
+  bool coordinator = false;
 };
 
 constexpr double kMaxGraceSeconds = 24 * 3600;
@@ -84,6 +86,26 @@ Millis millis_of(double seconds) {
   return Millis(static_cast<int64_t>(std::lround(seconds * 1000)));
 }
 
+// Process 0 of the job is then the coordinator.
+void check_coordinator(const RunFlags& flags) {
+  if (!flags.coordinator) return;
+  if (flags.servers + flags.elsewhere == 0)
+    throw UsageError("--coordinator without --servers: its workers train on parameter servers");
+  if (flags.nodes > 1)
+    throw UsageError(
+        fmt::format("--coordinator with --nodes {}: a coordinator and its workers are "
+                    "started on one node",
+                    flags.nodes));
+}
+
+// With a coordinator the job is what that makes of it, whatever its workers come to; but for a
+// signal to the job.
+int exit_code_of(const RunFlags& flags, const LaunchResult& result) {
+  if (!flags.coordinator || result.root_worker < 0) return result.exit_code;
+  const WorkerResult& coordinator = result.workers.at(0);
+  return coordinator.signal != 0 ? 128 + coordinator.signal : coordinator.exit_code;
+}
+
 int run(const CLI::App& command, const RunFlags& flags) {
   const auto words = command.remaining();
   if (words.empty()) throw UsageError("no program to start: tutti run -n N PROGRAM ARGS...");
@@ -91,6 +113,7 @@ int run(const CLI::App& command, const RunFlags& flags) {
   check_nodes(flags);
   check_servers(flags);
   check_restarts(flags);
+  check_coordinator(flags);
   if (!(flags.grace_seconds >= 0 && flags.grace_seconds <= kMaxGraceSeconds)) {
     throw UsageError(fmt::format("--grace {}: 0 to {} seconds are possible", flags.grace_seconds,
                                  kMaxGraceSeconds));
@@ -100,20 +123,24 @@ int run(const CLI::App& command, const RunFlags& flags) {
       !(snapshots.folder.empty() && snapshots.goes_on_from.empty()))
     throw UsageError("--snapshots and --restore without --servers: they are the servers'");
   std::fflush(stdout);
-  LaunchOptions options{.num_workers = flags.workers,
-                        .nodes = {.node = flags.node_rank,
-                                  .num_nodes = flags.nodes,
-                                  .rendezvous = flags.rendezvous,
-                                  .job = flags.job},
-                        .command = words,
-                        .signal_grace = millis_of(flags.grace_seconds),
-                        .end_on_failure = flags.on_failure != "continue" && flags.restarts == 0,
-                        .restarts = flags.restarts};
+  const int processes = flags.workers + (flags.coordinator ? 1 : 0);
+  LaunchOptions options{
+      .num_workers = processes,
+      .nodes = {.node = flags.node_rank,
+                .num_nodes = flags.nodes,
+                .rendezvous = flags.rendezvous,
+                .job = flags.job},
+      .command = words,
+      .signal_grace = millis_of(flags.grace_seconds),
+      .end_on_failure = flags.on_failure != "continue" && flags.restarts == 0 && !flags.coordinator,
+      .restarts = flags.restarts,
+      .first_leads = flags.coordinator};
+  if (flags.coordinator) options.environment = {std::string(detail::kCoordinatorVariable) + "=1"};
   std::optional<ServerFleet> fleet;
   if (flags.servers + flags.elsewhere > 0)
     fleet.emplace(FleetOptions{.num_servers = flags.servers,
                                .elsewhere = flags.elsewhere,
-                               .num_workers = flags.workers,
+                               .num_workers = processes,
                                .view_service = flags.view_service,
                                .backups = flags.backups,
                                .silence = millis_of(flags.silence_seconds),
@@ -121,7 +148,7 @@ int run(const CLI::App& command, const RunFlags& flags) {
                   options);
   const LaunchResult result = launch(options);
   print_report(failure_report(result));
-  return result.exit_code;
+  return exit_code_of(flags, result);
 }
 
 }  // namespace
@@ -148,6 +175,9 @@ void add_run(CLI::App& app, int& exit_code) {
                    "Where servers and workers find each other: an address of node 0 (default: that "
                    "of the rendezvous, or this machine alone)")
       ->type_name("ADDRESS[:PORT]");
+  CLI::Option* coordinator =
+      command->add_flag("--coordinator", flags->coordinator,
+                        "One process more, number 0, that hands out steps to workers 1 to N");
   command->add_flag("!--no-backups", flags->backups, "The loss of a parameter server ends the job");
   command
       ->add_option("--silence", flags->silence_seconds,
@@ -173,7 +203,8 @@ void add_run(CLI::App& app, int& exit_code) {
                             ->add_option("--on-failure", flags->on_failure,
                                          "What the rest do when a worker fails: end (the default "
                                          "without --restarts) or continue")
-                            ->type_name("end|continue");
+                            ->type_name("end|continue")
+                            ->excludes(coordinator);
   require_one_of(*policy, "answer to --on-failure", {"end", "continue"});
   command
       ->add_option("--restarts", flags->restarts,
@@ -193,6 +224,7 @@ void add_run(CLI::App& app, int& exit_code) {
       "  tutti run -n 4 ./hello\n"
       "  tutti run -n 2 --grace 30 ./train --epochs 5\n"
       "  tutti run --servers 2 -n 3 ./train --strategy parameter_server\n"
+      "  tutti run --servers 2 -n 3 --coordinator ./coordinate\n"
       "  On two machines, with the same TUTTI_TOKEN (or TUTTI_TOKEN_FILE) on both:\n"
       "    tutti run -n 4 --nodes 2 --node-rank 0 --rendezvous node0:29500 ./train\n"
       "    tutti run -n 4 --nodes 2 --node-rank 1 --rendezvous node0:29500 ./train\n"

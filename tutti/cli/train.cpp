@@ -229,9 +229,9 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
                              .verbose = speaks ? 1 : 0,
                              .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on,
                              .slow = plan.slow});
+  if (!flags.out.empty()) model.save(weights_file(flags));
   const std::string sha256 = model.weights_sha256();
   const int64_t wire_bytes = model.optimizer().wire_bytes_per_step();
-  if (!flags.out.empty()) model.save(weights_file(flags));
   if (!speaks) return 0;
   const std::optional<ps::ServerCounts> served = counts_of(model, strategy);
   if (!flags.out.empty()) history.save_csv(history_file(flags));

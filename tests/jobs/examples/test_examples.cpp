@@ -100,6 +100,21 @@ TEST(Examples, ExistingLoopLearns) {
   EXPECT_THAT(out.out, AllOf(HasSubstr("[0] step 50: loss"), HasSubstr("[0] step 200: loss 0.0")));
 }
 
+TEST(Examples, ClusterCoordinatorTrainsAndEvaluates) {
+  const TempFolder folder;
+  std::filesystem::create_directories(folder / "examples/data");
+  std::filesystem::create_directory_symlink(kData, folder / "examples/data/quickdraw");
+  const auto out =
+      run_command({"env", "--chdir=" + folder.path().string(), kTutti, "run", "--servers", "1",
+                   "-n", "2", "--coordinator", example("06_cluster_coordinator"), "300"});
+  ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
+  std::smatch accuracy;
+  const std::regex pattern("\\[0\\] epoch 1: mean loss [0-9.]+, test accuracy ([0-9.]+)");
+  ASSERT_TRUE(std::regex_search(out.out, accuracy, pattern)) << out.out;
+  EXPECT_GT(std::stod(accuracy[1]), 0.7);
+  EXPECT_TRUE(std::filesystem::exists(folder / "doodle.safetensors"));
+}
+
 TEST(Examples, WrongFlagsAreAnswered) {
   const auto out = run_command({example("03_quickdraw"), "--strategy", "mirorred"});
   EXPECT_EQ(out.exit_code, 2);
