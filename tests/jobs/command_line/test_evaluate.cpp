@@ -27,9 +27,9 @@ Words evaluate(const std::string& checkpoints, const Words& more = {}) {
 nlohmann::json train(const std::string& folder) {
   const auto result =
       run_command({TUTTI_PROGRAM, "train", "mlp", "--data", "examples/data/quickdraw", "--epochs",
-                   "1", "--max-steps", "20", "--out", folder, "--json", folder + "/train.json"});
+                   "1", "--max-steps", "20", "--out", folder, "--json", folder + ".json"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  return nlohmann::json::parse(get_bytes(folder + "/train.json"));
+  return nlohmann::json::parse(get_bytes(folder + ".json"));
 }
 
 TEST(Evaluate, GivesTheFiguresOfTheTraining) {
@@ -49,7 +49,7 @@ TEST(Evaluate, GivesTheFiguresOfTheTraining) {
 TEST(Evaluate, FollowsATrainingToItsEnd) {
   const TempFolder folder;
   CommandResult followed;
-  std::thread sidecar([&] {
+  std::jthread sidecar([&] {
     followed = run_command(evaluate(folder / "run", {"--follow", "--idle-limit", "60"}));
   });
   train(folder / "run");
