@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "tutti/base/error.h"
+#include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/exit_code.h"
@@ -49,6 +50,7 @@ void take_part(const std::function<void(ClusterCoordinator&)>& program,
                                .num_workers = place.num_workers,
                                .view_service = place.view_service,
                                .build = build,
+                               .process = process_words(),
                                .limit = options.limit},
                               credentials);
   ClusterCoordinator cluster({.num_workers = place.num_workers,

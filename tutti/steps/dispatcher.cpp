@@ -19,8 +19,6 @@ constexpr int kBeatsPerLimit = 4;
 constexpr int64_t kMostBytes = int64_t{1} << 30;  // of a frame
 constexpr int64_t kLeastShared = 4 << 10;         // shorter ones go as bytes anyway
 
-Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
-
 Address own_address(const DispatcherOptions& options) {
   if (!options.interface.empty())
     return choose_local_address(options.interface, "the coordinator's interface",
@@ -49,7 +47,8 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, const Credentials& cred
           .message = [this](Peer from, const ps::Message& m) { on_message(from, m); },
           .connected = [this](Peer peer) { on_connected(peer); },
           .closed = [this](Peer peer, const std::string& how) { on_closed(peer, how); }});
-  streams_->take_from(listener_, kStepsPurpose, Peer::Kind::worker);
+  // Of this kind connections are numbered as they come: who has which number is decided here.
+  streams_->take_from(listener_, kStepsPurpose, Peer::Kind::view_service);
   streams_->connect_to_service(options.view_service, options.limit);
   thread_ = std::thread([this] { work(); });
 }
@@ -159,8 +158,8 @@ void Dispatcher::say_goodbye() {
   const Deadline deadline(kFarewell);
   std::unique_lock lock(mutex_);
   for (const auto& [worker, member] : members_) {
-    streams_->send(worker_peer(worker), {.kind = Kind::finished});
-    streams_->flush(worker_peer(worker));
+    streams_->send(member.peer, {.kind = Kind::finished});
+    streams_->flush(member.peer);
   }
   streams_->process();
   while (!members_.empty() && !deadline.passed()) {
@@ -180,7 +179,10 @@ void Dispatcher::on_connected(Peer peer) {
 }
 
 void Dispatcher::on_closed(Peer peer, const std::string& how) {
-  if (peer != Peer{}) return lose(peer.number, how);
+  if (peer != Peer{}) {
+    const int worker = worker_at(peer);
+    return worker > 0 ? lose(worker, how) : void();
+  }
   if (met_) return;
   if (Clock::now() < found_until_)
     streams_->connect_to_service(options_.view_service, options_.limit);
@@ -197,53 +199,76 @@ void Dispatcher::on_message(Peer from, const ps::Message& message) {
     streams_->drop(Peer{});
     return;
   }
-  const auto member = members_.find(from.number);
-  if (member != members_.end()) member->second.heard = Clock::now();
+  if (message.kind == Kind::enlist) return enlist(from, message);
+  const int worker = worker_at(from);
+  if (worker == 0) throw Mismatch(fmt::format("a {} of no worker", ps::name_of(message.kind)));
+  members_.at(worker).heard = Clock::now();
   switch (message.kind) {
-    case Kind::enlist: return enlist(from, message.text);
     case Kind::progress: return;
     case Kind::outcome:
       if ((message.flags & ps::Message::failed) != 0)
-        state_.fail(from.number, message.sequence, message.text);
+        state_.fail(worker, message.sequence, message.text);
       else  // what lies in a worker's memory is the worker's own to change
-        state_.done(from.number, message.sequence, ps::Bytes::copy_of(message.payload.span));
+        state_.done(worker, message.sequence, ps::Bytes::copy_of(message.payload.span));
       return;
     default: throw Mismatch(fmt::format("a {} to the coordinator", ps::name_of(message.kind)));
   }
 }
 
+// The worker at that end of a connection; 0: none.
+int Dispatcher::worker_at(Peer peer) const {
+  for (const auto& [worker, member] : members_)
+    if (member.peer == peer) return worker;
+  return 0;
+}
+
 // "1f3a... host b, pid 77"
-void Dispatcher::enlist(Peer from, const std::string& text) {
-  const size_t blank = text.find(' ');
-  const std::string build = text.substr(0, blank);
-  const std::string process = blank == std::string::npos ? "" : text.substr(blank + 1);
-  const std::string name = fmt::format("worker {} ({})", from.number, process);
-  std::string why;
-  if (from.number < 1 || from.number > options_.num_workers)
-    why = fmt::format("{}: there are {}, from 1 on", name, options_.num_workers);
-  else if (build != options_.build)
-    why = fmt::format(
-        "{} runs build {}, the coordinator ({}) build {}; all processes of a job run one program",
-        name, build, process_words(), options_.build);
+void Dispatcher::enlist(Peer from, const ps::Message& message) {
+  const int worker = message.worker;
+  const size_t blank = message.text.find(' ');
+  const std::string build = message.text.substr(0, blank);
+  const std::string process = blank == std::string::npos ? "" : message.text.substr(blank + 1);
+  const std::string name = fmt::format("worker {} ({})", worker, process);
+  const std::string why = objection(worker, name, build);
   if (!why.empty()) {
     log(LogLevel::warning, "{}", why);
-    refused_[from.number] = why;
+    refused_[worker] = why;
     streams_->send(from, {.kind = Kind::refused, .text = why});
     return;
   }
-  refused_.erase(from.number);
-  members_[from.number] = {.name = name, .heard = Clock::now()};
+  // The same process may have noticed sooner than this one that their connection broke.
+  if (const auto before = members_.find(worker); before != members_.end()) {
+    streams_->drop(before->second.peer);
+    lose(worker, "connected anew");
+  }
+  refused_.erase(worker);
+  members_[worker] = {.name = name, .peer = from, .heard = Clock::now()};
   streams_->send(from, {.kind = Kind::enlisted, .step = silence_.count()});
   log(LogLevel::info, "{} has come", name);
-  state_.come(from.number, name);
+  state_.come(worker, name);
+}
+
+std::string Dispatcher::objection(int worker, const std::string& name,
+                                  const std::string& build) const {
+  if (worker < 1 || worker > options_.num_workers)
+    return fmt::format("{}: there are {}, from 1 on", name, options_.num_workers);
+  if (build != options_.build)
+    return fmt::format(
+        "{} runs build {}, the coordinator ({}) build {}; all processes of a job run one program",
+        name, build, process_words(), options_.build);
+  const auto there = members_.find(worker);
+  if (there != members_.end() && there->second.name != name)
+    return fmt::format("{}: {} is there already", name, there->second.name);
+  return "";
 }
 
 void Dispatcher::give(int worker, const Task& task) {
-  members_.at(worker).given = Clock::now();
+  Member& member = members_.at(worker);
+  member.given = Clock::now();
   streams_->send(
-      worker_peer(worker),
+      member.peer,
       {.kind = Kind::task, .sequence = task.number, .text = task.step, .payload = task.arguments});
-  if (!streams_->flush(worker_peer(worker))) streams_->wake();
+  if (!streams_->flush(member.peer)) streams_->wake();
 }
 
 // ---- time passes ----
@@ -267,7 +292,7 @@ void Dispatcher::look_after(TimePoint now) {
       late.push_back(worker);
   }
   for (const int worker : silent) {
-    streams_->drop(worker_peer(worker));
+    streams_->drop(members_.at(worker).peer);
     lose(worker, fmt::format("was silent for {} ms", silence_.count()));
   }
   for (const int worker : late) {
@@ -276,7 +301,7 @@ void Dispatcher::look_after(TimePoint now) {
     const std::string words =
         fmt::format("it did not end within {} ms", options_.step_limit.count());
     state_.fail(worker, task->number, words);
-    streams_->drop(worker_peer(worker));
+    streams_->drop(members_.at(worker).peer);
     lose(worker, "was too long in a step");
   }
 }
@@ -299,8 +324,8 @@ void Dispatcher::beat(TimePoint now) {
   if (now < next_beat_) return;
   next_beat_ = now + silence_ / kBeatsPerLimit;
   for (const auto& [worker, member] : members_) {
-    streams_->send(worker_peer(worker), {.kind = Kind::progress});
-    streams_->flush(worker_peer(worker));
+    streams_->send(member.peer, {.kind = Kind::progress});
+    streams_->flush(member.peer);
   }
 }
 

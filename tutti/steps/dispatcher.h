@@ -66,6 +66,7 @@ class Dispatcher {
  private:
   struct Member {
     std::string name;  // "worker 2 (host b, pid 77)"
+    ps::Peer peer;     // its connection
     TimePoint heard{};
     TimePoint given{};  // the task that it runs
   };
@@ -75,7 +76,9 @@ class Dispatcher {
   void on_message(ps::Peer from, const ps::Message& message);
   void on_connected(ps::Peer peer);
   void on_closed(ps::Peer peer, const std::string& how);
-  void enlist(ps::Peer from, const std::string& text);
+  int worker_at(ps::Peer peer) const;
+  void enlist(ps::Peer from, const ps::Message& message);
+  std::string objection(int worker, const std::string& name, const std::string& build) const;
   void give(int worker, const Task& task);
   void look_after(TimePoint now);
   void mind_lack_of_workers(TimePoint now);

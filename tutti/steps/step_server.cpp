@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/ps/streams.h"
 #include "tutti/steps/detail/step.h"
@@ -175,7 +174,7 @@ class StepServer {
     }
     streams_.send(peer, {.kind = Kind::enlist,
                          .worker = options_.number,
-                         .text = options_.build + " " + process_words()});
+                         .text = options_.build + " " + options_.process});
   }
 
   void on_message(Peer from, ps::Message message) {

@@ -14,6 +14,7 @@ struct StepServerOptions {
   int num_workers = 1;
   HostPort view_service;
   std::string build;                ///< of this program (build.h)
+  std::string process;              ///< process_words(): who it is among those of its number
   Millis limit{kDefaultTimeLimit};  ///< to find the coordinator; for a step that runs when that is
                                     ///< lost, to end before the process is ended
 };
