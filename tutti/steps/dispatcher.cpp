@@ -232,7 +232,7 @@ void Dispatcher::enlist(Peer from, const ps::Message& message) {
   const std::string why = objection(worker, name, build);
   if (!why.empty()) {
     log(LogLevel::warning, "{}", why);
-    refused_[worker] = why;
+    if (!members_.contains(worker)) refused_[worker] = why;
     streams_->send(from, {.kind = Kind::refused, .text = why});
     return;
   }
