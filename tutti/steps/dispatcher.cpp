@@ -157,12 +157,12 @@ void Dispatcher::turn(TimePoint now) {
 void Dispatcher::say_goodbye() {
   const Deadline deadline(kFarewell);
   std::unique_lock lock(mutex_);
-  for (const auto& [worker, member] : members_) {
-    streams_->send(member.peer, {.kind = Kind::finished});
-    streams_->flush(member.peer);
+  for (const Peer peer : connected_) {
+    streams_->send(peer, {.kind = Kind::finished});
+    streams_->flush(peer);
   }
   streams_->process();
-  while (!members_.empty() && !deadline.passed()) {
+  while (!connected_.empty() && !deadline.passed()) {
     lock.unlock();
     streams_->wait(std::min(kTurn, deadline.left()));
     lock.lock();
@@ -171,17 +171,20 @@ void Dispatcher::say_goodbye() {
 }
 
 void Dispatcher::on_connected(Peer peer) {
-  if (peer == Peer{})
-    streams_->send(
-        peer,
-        {.kind = Kind::meet,
-         .text = ps::Whereabouts{listener_.address().text(), streams_->memory_name()}.text()});
+  if (peer == Peer{}) {
+    const ps::Whereabouts here{listener_.address().text(), streams_->memory_name()};
+    streams_->send(peer, {.kind = Kind::meet, .text = here.text()});
+    return;
+  }
+  connected_.insert(peer);
+  if (ends_) streams_->send(peer, {.kind = Kind::finished});
 }
 
 void Dispatcher::on_closed(Peer peer, const std::string& how) {
   if (peer != Peer{}) {
-    const int worker = worker_at(peer);
-    return worker > 0 ? lose(worker, how) : void();
+    connected_.erase(peer);
+    if (const int worker = worker_at(peer); worker > 0) lose(worker, how);
+    return;
   }
   if (met_) return;
   if (Clock::now() < found_until_)
@@ -215,6 +218,11 @@ void Dispatcher::on_message(Peer from, const ps::Message& message) {
   }
 }
 
+void Dispatcher::drop(Peer peer) {
+  streams_->drop(peer);
+  connected_.erase(peer);
+}
+
 // The worker at that end of a connection; 0: none.
 int Dispatcher::worker_at(Peer peer) const {
   for (const auto& [worker, member] : members_)
@@ -238,7 +246,7 @@ void Dispatcher::enlist(Peer from, const ps::Message& message) {
   }
   // The same process may have noticed sooner than this one that their connection broke.
   if (const auto before = members_.find(worker); before != members_.end()) {
-    streams_->drop(before->second.peer);
+    drop(before->second.peer);
     lose(worker, "connected anew");
   }
   refused_.erase(worker);
@@ -292,7 +300,7 @@ void Dispatcher::look_after(TimePoint now) {
       late.push_back(worker);
   }
   for (const int worker : silent) {
-    streams_->drop(members_.at(worker).peer);
+    drop(members_.at(worker).peer);
     lose(worker, fmt::format("was silent for {} ms", silence_.count()));
   }
   for (const int worker : late) {
@@ -301,7 +309,7 @@ void Dispatcher::look_after(TimePoint now) {
     const std::string words =
         fmt::format("it did not end within {} ms", options_.step_limit.count());
     state_.fail(worker, task->number, words);
-    streams_->drop(members_.at(worker).peer);
+    drop(members_.at(worker).peer);
     lose(worker, "was too long in a step");
   }
 }

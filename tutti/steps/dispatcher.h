@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -76,6 +77,7 @@ class Dispatcher {
   void on_message(ps::Peer from, const ps::Message& message);
   void on_connected(ps::Peer peer);
   void on_closed(ps::Peer peer, const std::string& how);
+  void drop(ps::Peer peer);
   int worker_at(ps::Peer peer) const;
   void enlist(ps::Peer from, const ps::Message& message);
   std::string objection(int worker, const std::string& name, const std::string& build) const;
@@ -97,6 +99,7 @@ class Dispatcher {
   std::condition_variable changed_;
   DispatchState state_;
   std::map<int64_t, std::shared_ptr<Ticket>> tickets_;  // of tasks that have not ended
+  std::set<ps::Peer> connected_;                        // processes, whoever they are
   std::map<int, Member> members_;                       // workers that are here
   std::map<int, std::string> refused_;                  // workers, and why
   TimePoint alone_since_ = Clock::now();                // while no worker is here

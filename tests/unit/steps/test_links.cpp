@@ -302,10 +302,15 @@ TEST(Steps, WorkersEndInOrderWhenTheCoordinatorIsDone) {
   Cluster cluster(2);
   {
     ClusterCoordinator coordinator(cluster.options(), cluster.credentials());
-    coordinator.fetch(coordinator.schedule(who));
-    coordinator.fetch(coordinator.schedule(who));
+    hold_steps();
+    coordinator.schedule(wait_for_test);
+    coordinator.schedule(wait_for_test);
+    until_begun(2);
+    let_steps_end();
+    coordinator.join();
   }
   EXPECT_EQ(cluster.error_of(0), "");
+  EXPECT_EQ(cluster.error_of(1), "");
 }
 
 }  // namespace
