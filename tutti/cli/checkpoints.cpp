@@ -4,21 +4,24 @@
 
 #include <system_error>
 
+#include "tutti/ps/snapshot.h"
+
 namespace tutti::cli {
 namespace {
 
 constexpr const char* kWeightsFile = "model.safetensors";
+constexpr const char* kManifest = "manifest.json";
+
+// A file or folder that was replaced has another.
+std::string stamp_of(const std::filesystem::path& path, std::filesystem::file_time_type time) {
+  return fmt::format("{} {}", path.string(), time.time_since_epoch().count());
+}
 
 void add_weights(const std::filesystem::path& path, std::vector<Checkpoint>& found) {
   std::error_code failure;
   const auto time = std::filesystem::last_write_time(path, failure);
   if (failure) return;
-  const auto bytes = std::filesystem::file_size(path, failure);
-  if (failure) return;
-  found.push_back(
-      {.path = path,
-       .stamp = fmt::format("{} {} {}", path.string(), bytes, time.time_since_epoch().count()),
-       .is_last = true});
+  found.push_back({.path = path, .stamp = stamp_of(path, time), .is_last = true});
 }
 
 }  // namespace
@@ -26,10 +29,17 @@ void add_weights(const std::filesystem::path& path, std::vector<Checkpoint>& fou
 std::vector<Checkpoint> checkpoints_in(const std::filesystem::path& place) {
   std::vector<Checkpoint> found;
   std::error_code failure;
-  if (std::filesystem::is_directory(place, failure))
-    add_weights(place / kWeightsFile, found);
-  else
+  if (!std::filesystem::is_directory(place, failure)) {
     add_weights(place, found);
+    return found;
+  }
+  std::vector<std::filesystem::path> cuts = ps::snapshots_in(place);
+  if (std::filesystem::exists(place / kManifest, failure)) cuts.push_back(place);
+  for (const std::filesystem::path& cut : cuts) {
+    const auto time = std::filesystem::last_write_time(cut / kManifest, failure);
+    if (!failure) found.push_back({.path = cut, .stamp = stamp_of(cut, time)});
+  }
+  add_weights(place / kWeightsFile, found);
   return found;
 }
 

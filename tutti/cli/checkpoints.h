@@ -11,13 +11,13 @@ namespace tutti::cli {
 
 struct Checkpoint {
   std::filesystem::path path;
-  std::string stamp;     ///< name, length and time: another for a file that was replaced
+  std::string stamp;     ///< name and time: another once it was replaced
   bool is_last = false;  ///< the job writes it at its end: weights as a safetensors file
   std::string name() const { return path.filename().string(); }
 };
 
-/// Complete checkpoints in `place`, a folder or a safetensors file; the one to be read last comes
-/// last. Empty when there is none, or no such place.
+/// Complete checkpoints in `place`: snapshots of parameter servers, the oldest first, then weights;
+/// or `place` itself, a safetensors file or a snapshot. Empty when there is none, or no such place.
 std::vector<Checkpoint> checkpoints_in(const std::filesystem::path& place);
 
 /// Those that come, each once, in their order.

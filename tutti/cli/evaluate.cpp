@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -84,6 +85,18 @@ int evaluate_newest(const EvaluateFlags& flags, Evaluation& evaluation) {
   return 0;
 }
 
+// False when it was removed before it was read: the newest snapshots alone are kept.
+bool evaluated(Evaluation& evaluation, const Checkpoint& checkpoint) {
+  try {
+    evaluation.add(checkpoint);
+    return true;
+  } catch (const DataError&) {
+    if (std::filesystem::exists(checkpoint.path)) throw;
+  }
+  fmt::print("{}: was removed before it was read\n", checkpoint.name());
+  return false;
+}
+
 // Until the job has written what it writes at its end, or writes nothing for too long.
 int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
   const Millis idle_limit(static_cast<int64_t>(std::ceil(flags.idle_limit_s * 1000)));
@@ -94,7 +107,7 @@ int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
   for (Deadline idle(idle_limit); !idle.passed(); std::this_thread::sleep_for(kPause)) {
     throw_if_stop_requested("evaluate");
     for (const Checkpoint& checkpoint : follower.fresh()) {
-      evaluation.add(checkpoint);
+      if (!evaluated(evaluation, checkpoint)) continue;
       ++count;
       idle = Deadline(idle_limit);
       if (!checkpoint.is_last) continue;
@@ -111,8 +124,8 @@ int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
 int evaluate(const EvaluateFlags& flags) {
   if (!flags.follow && checkpoints_in(flags.checkpoints).empty())
     throw UsageError(
-        fmt::format("--checkpoints {}: no checkpoint is there; expected a safetensors file, or a "
-                    "folder with model.safetensors\n  --follow waits for one",
+        fmt::format("--checkpoints {}: no checkpoint is there; expected a safetensors file, a "
+                    "snapshot, or a folder of such\n  --follow waits for one",
                     flags.checkpoints));
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   install_stop_handler();
@@ -135,7 +148,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
       ->type_name("DIR");
   command
       ->add_option("--checkpoints", flags->checkpoints,
-                   "A safetensors file, or what `tutti train --out` was given")
+                   "A safetensors file, or a folder that --out or --snapshots was given")
       ->required()
       ->check(some_name())
       ->type_name("PATH");

@@ -18,12 +18,8 @@ constexpr std::string_view kNames[] = {
     "welcome", "refused", "settled", "parameters", "rows",        "lease",       "leased",
     "counts",  "waiting", "leave",   "logged",     "copying",     "chunk",       "copied",
     "join",    "joined",  "view",    "synced",     "suspect",     "progress",    "finished",
-    "cut",     "written", "mapped",  "released"};
-    "hello",   "assign",   "push",       "pull",    "sparse_push", "sparse_pull", "welcome",
-    "refused", "settled",  "parameters", "rows",    "lease",       "leased",      "counts",
-    "waiting", "leave",    "logged",     "copying", "chunk",       "copied",      "join",
-    "joined",  "view",     "synced",     "suspect", "progress",    "finished",    "meet",
-    "enlist",  "enlisted", "task",       "outcome", "mapped",      "released"};
+    "cut",     "written", "meet",    "enlist",     "enlisted",    "task",        "outcome",
+    "mapped",  "released"};
 constexpr auto kLastKind = Message::Kind::released;
 static_assert(std::size(kNames) == static_cast<size_t>(kLastKind) + 1);
 

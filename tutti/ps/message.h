@@ -81,8 +81,8 @@ struct Message {
     finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed
     cut,       ///< service: to a worker: mark cut `sequence`, which began in this view and is to be
     ///< written to folder `text`; to a server, when no worker is left: write what you have
-    written,   ///< primary: `partition` of cut `sequence` is on disk, `text` says what
-               ///< (snapshot_writer.h); with not_written: it is not, `text` says why
+    written,  ///< primary: `partition` of cut `sequence` is on disk, `text` says what
+              ///< (snapshot_writer.h); with not_written: it is not, `text` says why
     // Of a job with a coordinator (tutti/steps).
     meet,      ///< to the service: the coordinator listens at `text`; "": a worker asks where.
                ///< Answer: the place; the silence limit is `step` ms
@@ -100,7 +100,7 @@ struct Message {
     dropped = 4,       ///< settled: came after the round was over, and was left out
     not_finite = 8,    ///< settled: left out, since `text` was not finite
     not_written = 16,  ///< written
-    failed = 16,       ///< outcome: the step threw
+    failed = 32,       ///< outcome: the step threw
   };
   /// As `piece` of an assign: what a partition has beside its pieces.
   static constexpr int32_t kRest = -1;

@@ -247,18 +247,13 @@ void ServedUpdater::find_pieces() {
 void ServedUpdater::connect() {
   const Token token = require_token("parameter servers");
   client_ = std::make_unique<ps::Client>(
-      ps::ClientOptions{
-          .worker = place_.worker, .view_service = place_.view_service, .limit = world_.time_limit},
+      ps::ClientOptions{.worker = place_.worker,
+                        .view_service = place_.view_service,
+                        .limit = world_.time_limit,
+                        .assigns = place_.coordinated},
       Credentials{token, job_of_token(token), tls_from_environment()}, spec_,
       [this](int piece) { return initial(piece); },
       restore_from(restored_snapshot(), spec_, place_.worker));
-  client_ =
-      std::make_unique<ps::Client>(ps::ClientOptions{.worker = place_.worker,
-                                                     .view_service = place_.view_service,
-                                                     .limit = world_.time_limit,
-                                                     .assigns = place_.coordinated},
-                                   Credentials{token, job_of_token(token), tls_from_environment()},
-                                   spec_, [this](int piece) { return initial(piece); });
 }
 
 ps::Bytes ServedUpdater::initial(int number) const {

@@ -11,6 +11,7 @@
 #include "tutti/base/sha256.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/safetensors.h"
+#include "tutti/ps/snapshot.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -45,6 +46,12 @@ NamedTensors all_of(const ModelState& state) {
 std::string nearest_words(const std::string& name, const std::vector<std::string>& known) {
   const std::string near = nearest(name, known);
   return near.empty() ? "" : fmt::format(" (the nearest there is \"{}\")", near);
+}
+
+// Of a safetensors file, or of a snapshot of parameter servers, which is a folder.
+data::Safetensors arrays_at(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return data::read_safetensors(path);
+  return {.arrays = ps::Snapshot(path).variables(), .metadata = {}};
 }
 
 /// Every way in which the file does not fit the model, one sentence each.
@@ -111,7 +118,7 @@ void save_weights(const ModelState& state, const std::filesystem::path& path) {
 
 void load_weights(const ModelState& state, const std::filesystem::path& path,
                   const std::vector<std::string>& aliases) {
-  const data::Safetensors file = data::read_safetensors(path);
+  const data::Safetensors file = arrays_at(path);
   const NamedTensors wanted = all_of(state);
   auto found = differences(wanted, file, aliases);
   if (!found.empty()) {

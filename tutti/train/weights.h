@@ -33,8 +33,9 @@ std::string weights_sha256(const ModelState& state);
 /// Writes a safetensors file, atomically (data::write_safetensors).
 void save_weights(const ModelState& state, const std::filesystem::path& path);
 
-/// Reads a file written by save_weights, or by anybody who uses the same names, into `state`'s
-/// tensors, in place. Nothing is written unless everything fits.
+/// Reads a file written by save_weights, or by anybody who uses the same names, or a snapshot of
+/// parameter servers (ps/snapshot.h), into `state`'s tensors, in place. Nothing is written unless
+/// everything fits.
 ///
 /// aliases  further names that the file may hold (tied parameters under their second name); ignored
 ///

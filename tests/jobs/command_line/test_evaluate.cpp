@@ -46,6 +46,22 @@ TEST(Evaluate, GivesTheFiguresOfTheTraining) {
   }
 }
 
+TEST(Evaluate, ReadsSnapshotsOfServers) {
+  const TempFolder folder;
+  const std::string figures = folder / "train.json";
+  const auto trained =
+      run_command({TUTTI_PROGRAM, "train", "mlp", "--data", "examples/data/quickdraw", "--epochs",
+                   "1", "--max-steps", "20", "--strategy", "parameter_server", "--servers", "2",
+                   "--replicas", "1", "--snapshots", folder / "run", "--json", figures});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const auto result = run_command(evaluate(folder / "run", {"--json", folder / "test.json"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("cut-"));
+  const auto tested = nlohmann::json::parse(get_bytes(folder / "test.json"));
+  EXPECT_EQ(tested.at("weights_sha256"),
+            nlohmann::json::parse(get_bytes(figures)).at("weights_sha256"));
+}
+
 TEST(Evaluate, FollowsATrainingToItsEnd) {
   const TempFolder folder;
   CommandResult followed;
