@@ -79,8 +79,8 @@ class ViewService {
   bool last_cut_ = false;  // has begun
   bool closing_ = false;   // the launcher waits for the end
   std::condition_variable ended_;
-  std::string meeting_place_;       // of a coordinator and its workers; "": not known yet
-  std::vector<Peer> ask_where_;     // those who wait for it
+  std::string meeting_place_;    // of a coordinator and its workers; "": not known yet
+  std::vector<Peer> ask_where_;  // those who wait for it
   TimePoint next_beat_{};
   bool over_ = false;
   std::atomic<bool> ends_{false};
