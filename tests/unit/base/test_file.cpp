@@ -1,9 +1,7 @@
 #include <gmock/gmock.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <array>
-#include <csignal>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 
+#include "tests/support/full_disk.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 
@@ -18,31 +17,13 @@ namespace tutti {
 namespace {
 
 namespace fs = std::filesystem;
+using test::FullDisk;
 using test::get_bytes;
 using test::message_of;
 using test::put_bytes;
 using test::TempFolder;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// Lets files grow to `bytes` and no further while it lives: a full disk, as a write sees it.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    previous_ = std::signal(SIGXFSZ, SIG_IGN);
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, previous_);
-  }
-
- private:
-  rlimit before_{};
-  void (*previous_)(int) = nullptr;
-};
 
 TEST(WriteFileAtomically, WritesAllPiecesInOrder) {
   const TempFolder folder;

@@ -1,6 +1,8 @@
 /// Small specifications and messages for tests of the parameter server's states.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cstring>
 #include <string>
 #include <utility>
@@ -100,6 +102,19 @@ inline std::vector<std::string> all_of(const PartitionState& state) {
   for (const Message& chunk : state.chunks())
     all.push_back(encode_text(chunk) + raw(chunk.payload));
   return all;
+}
+
+/// Each backup of a settled simulation has its primary's bits. Returns how many there were.
+template <class Simulation>
+int64_t expect_equal_backups(const Simulation& simulation, int num_partitions) {
+  int64_t compared = 0;
+  for (int partition = 0; partition < num_partitions; ++partition) {
+    const PartitionState* const backup = simulation.backup(partition);
+    if (backup == nullptr) continue;
+    EXPECT_EQ(all_of(*backup), all_of(simulation.partition(partition))) << partition;
+    ++compared;
+  }
+  return compared;
 }
 
 }  // namespace tutti::ps::testing

@@ -67,12 +67,7 @@ TEST(PsSimulation, ABackupHasThePrimarysBits) {
         Simulation simulation(spec, 2, kSteps, wild(spec), seed);
         ASSERT_TRUE(simulation.run(fault)) << simulation.words();
         simulation.settle();
-        for (int partition = 0; partition < 2; ++partition) {
-          const PartitionState* const backup = simulation.backup(partition);
-          if (backup == nullptr) continue;
-          ASSERT_EQ(all_of(*backup), all_of(simulation.partition(partition)));
-          ++compared;
-        }
+        compared += expect_equal_backups(simulation, spec.num_partitions);
       }
   EXPECT_GT(compared, 500);
 }

@@ -230,12 +230,7 @@ TEST(PsSparseSimulation, ABackupHasThePrimarysBits) {
         Simulation simulation(spec, 2, kSteps, program, seed);
         ASSERT_TRUE(simulation.run(fault)) << simulation.words();
         simulation.settle();
-        for (int partition = 0; partition < 2; ++partition) {
-          const PartitionState* const backup = simulation.backup(partition);
-          if (backup == nullptr) continue;
-          ASSERT_EQ(all_of(*backup), all_of(simulation.partition(partition)));
-          ++compared;
-        }
+        compared += expect_equal_backups(simulation, spec.num_partitions);
       }
   }
   EXPECT_GT(compared, 400);

@@ -2,9 +2,7 @@
 // damaged or of another model is refused by name; a full disk leaves nothing that looks complete.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
-#include <csignal>
 #include <cstring>
 #include <numeric>
 
@@ -13,6 +11,7 @@
 #include "tutti/ps/snapshot_series.h"
 #include "tutti/ps/snapshot_writer.h"
 
+#include "tests/support/full_disk.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/ps/small_job.h"
@@ -21,6 +20,7 @@ namespace tutti::ps::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using test::FullDisk;
 using test::message_of;
 using test::TempFolder;
 using ::testing::AllOf;
@@ -241,25 +241,6 @@ TEST(PsSnapshot, AnotherModelIsRefusedByName) {
   slower.rule = optim::adam({.learning_rate = 1e-6});
   snapshot.require_same_model(slower);
 }
-
-// Lets files grow to `bytes` and no further while it lives: a full disk, as a write sees it.
-class FullDisk {
- public:
-  explicit FullDisk(rlim_t bytes) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    previous_ = std::signal(SIGXFSZ, SIG_IGN);
-    ::setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, previous_);
-  }
-
- private:
-  rlimit before_{};
-  void (*previous_)(int) = nullptr;
-};
 
 TEST(PsSnapshot, AFullDiskLeavesTheOldOne) {
   const TempFolder folder;
