@@ -1,0 +1,73 @@
+// When a worker marks a cut: between two steps, and its next batch comes behind the mark.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/ps/client_state.h"
+
+namespace tutti::ps {
+namespace {
+
+using Kind = Message::Kind;
+
+}  // namespace
+
+void ClientState::on_cut(const Message& cut) {
+  if (cut.sequence <= cut_.sequence) return;
+  if (spec_.drop_slowest > 0)
+    failure_ = fmt::format(
+        "snapshots with drop_slowest {}: each server leaves other late steps out, so there is no "
+        "moment at which all have the same",
+        spec_.drop_slowest);
+  // One that was begun before was given up.
+  for (Partition& partition : partitions_)
+    std::erase_if(partition.unsent, [](const auto& entry) { return entry.second.piece == kMark; });
+  cut_ = cut;
+  cut_open_ = true;
+  // In step, a mark says that this worker has the parameters of its next step: it waits for a push.
+  release_lease();
+  mark_if_between_steps();
+}
+
+// It is to come behind the mark before it.
+void ClientState::release_lease() {
+  if (!lease_held_ || marks(0)) return;
+  lease_held_ = false;
+  if (partitions_[0].welcome) send_lease();
+  mark_if_between_steps();
+}
+
+// A push is about to be handed in: the first of a step may come right behind a mark.
+void ClientState::hand_in(int64_t step) {
+  if (step != step_) {
+    const bool in_batch = lease_sequence_ > 0 && in_batch_;
+    const bool lacks_parameters = spec_.staleness.synchronous() && waits();
+    if (cut_open_ && !in_batch && !lacks_parameters) mark(step);
+    step_ = step;
+    handed_in_ = 0;
+  }
+  in_batch_ = true;
+  const auto whole = std::ssize(spec_.pieces) + std::ssize(spec_.tables);
+  if (++handed_in_ == whole && lease_sequence_ == 0) in_batch_ = false;
+}
+
+void ClientState::mark_if_between_steps() {
+  const bool between = !in_batch_ && !lease_held_;
+  if (cut_open_ && between && !spec_.staleness.synchronous()) mark(step_ + 1);
+}
+
+void ClientState::mark(int64_t step) {
+  cut_open_ = false;
+  for (Partition& partition : partitions_)
+    partition.unsent.insert_or_assign({step, kMark}, PushOrder{.piece = kMark, .step = step});
+}
+
+bool ClientState::marks(int partition) const {
+  const auto is_mark = [](const auto& entry) { return entry.second.piece == kMark; };
+  const Partition& there = partitions_[partition];
+  return std::ranges::any_of(there.unsent, is_mark) ||
+         std::ranges::any_of(there.unsettled,
+                             [](const auto& entry) { return entry.second.kind == Kind::mark; });
+}
+
+}  // namespace tutti::ps
