@@ -4,6 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/event.h"
+#include "tutti/ps/compute.h"
 #include "tutti/ps/detail/client_work.h"
 
 namespace tutti::ps {
@@ -78,7 +79,10 @@ AskedRows Client::sparse_pull(int table, std::span<const uint64_t> keys, int64_t
   const auto batch = work_->batch_of(table, keys);
   std::vector<Bytes> payloads;
   for (int i = 0; i < spec.num_partitions; ++i) payloads.push_back(batch->payload_of_keys(i));
-  Array rows = Array::zeros(about.dtype, {batch->num_keys(), about.width});
+  // All of it will be written.
+  const auto memory =
+      Compute::plain().allocate(batch->num_keys() * about.width * size_of(about.dtype));
+  Array rows = Array::view(memory.get(), about.dtype, {batch->num_keys(), about.width}, memory);
   const std::lock_guard lock(work_->mutex_);
   work_->require_no_failure();
   const int64_t pull = work_->state_.sparse_pull(table, step, std::move(payloads));

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
-#include <new>
 #include <tuple>
 
 #include <nlohmann/json.hpp>
@@ -37,37 +35,7 @@ void fill_as(std::byte* to, int64_t bytes, double value) {
               static_cast<T>(value));
 }
 
-template <class T>
-bool finite_as(const std::byte* data, int64_t count) {
-  // x - x is 0, or NaN for what is not finite; as a sum, so that the compiler can take several at
-  // once.
-  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-  const T* const values = reinterpret_cast<const T*>(data);
-  Bits bad = 0;
-  for (int64_t i = 0; i < count; ++i) bad |= std::bit_cast<Bits>(values[i] - values[i]);
-  return bad == 0;
-}
-
-bool all_finite(DType dtype, const std::byte* data, int64_t count) {
-  return dtype == DType::float32 ? finite_as<float>(data, count) : finite_as<double>(data, count);
-}
-
 }  // namespace
-
-Compute Compute::plain() {
-  return {.allocate =
-              [](int64_t bytes) {
-                constexpr std::align_val_t line{64};
-                auto* memory =
-                    static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), line));
-                return std::shared_ptr<std::byte>(
-                    memory, [](std::byte* p) { ::operator delete(p, std::align_val_t{64}); });
-              },
-          .for_each =
-              [](int64_t count, const std::function<void(int64_t)>& fn) {
-                for (int64_t i = 0; i < count; ++i) fn(i);
-              }};
-}
 
 DensePiece::DensePiece(const Piece& piece, const optim::Rule& rule, const Compute& compute)
     : piece_(piece), rule_(rule), compute_(compute), scalars_(piece.segments.size()) {
@@ -172,7 +140,7 @@ std::optional<int> DensePiece::not_finite(const Part& part, const std::byte* dat
   for (size_t i = 0; i < piece_.segments.size(); ++i) {
     const Segment& segment = piece_.segments[i];
     if (part.used.at(i) != 0 &&
-        !all_finite(piece_.dtype, data + segment.offset_bytes, segment.count()))
+        !all_finite(piece_.dtype, data + segment.offset_bytes, segment.count(), compute_))
       return segment.variable;
   }
   return std::nullopt;

@@ -7,28 +7,17 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "tutti/ps/compute.h"
 #include "tutti/ps/message.h"
 #include "tutti/ps/spec.h"
 
 namespace tutti::ps {
-
-/// What a server computes with.
-struct Compute {
-  /// Memory on a 64-byte line, not cleared, that lives as long as the last copy.
-  std::function<std::shared_ptr<std::byte>(int64_t bytes)> allocate;
-  /// Runs fn(0) to fn(count - 1), in any order and on any threads, and returns when all are done.
-  std::function<void(int64_t count, const std::function<void(int64_t)>& fn)> for_each;
-
-  /// Plain memory, one thread.
-  static Compute plain();
-};
 
 class DensePiece {
  public:

@@ -22,14 +22,6 @@ constexpr int64_t kChunkBytes = 4 << 20;
 constexpr int64_t kFactsBytes = 6 * sizeof(int64_t);
 static_assert(sizeof(optim::StepScalars) == 4 * sizeof(int64_t));
 
-template <class T>
-bool all_finite(const void* data, int64_t count) {
-  const T* const values = static_cast<const T*>(data);
-  bool bad = false;
-  for (int64_t i = 0; i < count; ++i) bad |= values[i] - values[i] != T{0};
-  return !bad;
-}
-
 struct Gradients {
   std::vector<uint64_t> keys;
   MemorySpan rows;
@@ -114,7 +106,7 @@ SparseShard::SparseShard(const Spec& spec, int partition, const Compute& compute
       num_workers_(spec.num_workers),
       compute_(compute) {
   for (const SparseTableSpec& table : spec.tables)
-    tables_.push_back({SparseTable(table, spec.rule)});
+    tables_.push_back({SparseTable(table, spec.rule, compute)});
 }
 
 SparseShard SparseShard::fork() {
@@ -189,8 +181,8 @@ MemorySpan SparseShard::gradients_of(const Message& push) const {
 
 bool SparseShard::finite(const Message& push) const {
   const MemorySpan rows = gradients_of(push);
-  return rows.dtype == DType::float32 ? all_finite<float>(rows.data, rows.num_elements)
-                                      : all_finite<double>(rows.data, rows.num_elements);
+  return all_finite(rows.dtype, static_cast<const std::byte*>(rows.data), rows.num_elements,
+                    compute_);
 }
 
 void SparseShard::update(int table, std::span<const Message* const> pushes, double scale,

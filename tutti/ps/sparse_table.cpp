@@ -31,6 +31,8 @@ static_assert(SparseTableSpec::kMostRows < kNone);
 // Keys whose rows are read at once, so that their cache misses overlap. 16 rows of a kilobyte still
 // leave half of a small first-level cache.
 constexpr size_t kTogether = 16;
+// What one thread takes: some microseconds' work.
+constexpr size_t kBlock = 4 * kTogether;
 
 template <class T>
 void put(std::byte* row, int64_t element, T value) {
@@ -40,15 +42,17 @@ void put(std::byte* row, int64_t element, T value) {
 }  // namespace
 
 struct SparseTable::Impl {
-  Impl(SparseTableSpec table_spec, optim::Rule table_rule)
+  Impl(SparseTableSpec table_spec, optim::Rule table_rule, const Compute& compute)
       : spec(std::move(table_spec)),
         rule(table_rule),
+        for_each(compute.for_each),
         initial_key(table_key(spec.seed, spec.name)),
         rows(Layout(spec, rule.num_states())) {}
   /// Equal to `other`, whose rows it shares.
   explicit Impl(Impl& other)
       : spec(other.spec),
         rule(other.rule),
+        for_each(other.for_each),
         initial_key(other.initial_key),
         rows(other.rows.fork()),
         index(other.index),
@@ -66,6 +70,9 @@ struct SparseTable::Impl {
 
   template <class Work>
   void in_turn(std::span<const uint64_t> keys, int64_t row_bytes, Work work) const;
+  template <class Work>
+  void at_once(std::span<const uint64_t> keys, int64_t row_bytes, Work work) const;
+  void copy_what_snapshots_hold(std::span<const uint64_t> keys);
   uint32_t make(uint64_t key);
   const std::byte* update(uint32_t slot, const std::byte* gradient, double learning_rate);
   template <class Updated>
@@ -80,11 +87,13 @@ struct SparseTable::Impl {
 
   SparseTableSpec spec;
   optim::Rule rule;
+  decltype(Compute::for_each) for_each;
   uint64_t initial_key;
   detail::RowStore rows;
   detail::Index index;
   int64_t pushes = 0;
   std::vector<uint32_t> marks;  // scratch of require_unique
+  std::vector<uint32_t> slots;  // scratch of push: of its keys
 
   // Only of a table that evicts. Rows of one push are put in order of key when it is their turn.
   detail::PushOrder order;
@@ -137,6 +146,26 @@ void SparseTable::Impl::in_turn(std::span<const uint64_t> keys, int64_t row_byte
       if (slots[i] != kNone) rows.touch(slots[i], row_bytes);
     for (size_t i = 0; i < block.size(); ++i) work(begin + i, slots[i]);
   }
+}
+
+// As in_turn(), but by several threads, each with blocks of keys.
+template <class Work>
+void SparseTable::Impl::at_once(std::span<const uint64_t> keys, int64_t row_bytes,
+                                Work work) const {
+  for_each(static_cast<int64_t>((keys.size() + kBlock - 1) / kBlock), [&](int64_t block) {
+    const size_t begin = static_cast<size_t>(block) * kBlock;
+    in_turn(keys.subspan(begin, std::min(kBlock, keys.size() - begin)), row_bytes,
+            [&](size_t number, uint32_t slot) { work(begin + number, slot); });
+  });
+}
+
+// In one thread: rows of several keys lie in a slab.
+void SparseTable::Impl::copy_what_snapshots_hold(std::span<const uint64_t> keys) {
+  rows.look_for_snapshots();
+  if (!rows.held()) return;
+  in_turn(keys, 0, [&](size_t, uint32_t slot) {
+    if (slot != kNone) rows.writable(slot);
+  });
 }
 
 uint32_t SparseTable::Impl::make(uint64_t key) {
@@ -226,9 +255,9 @@ void SparseTable::Impl::sort_all() {
   sorted_through = pushes;
 }
 
-SparseTable::SparseTable(SparseTableSpec spec, optim::Rule rule) {
+SparseTable::SparseTable(SparseTableSpec spec, optim::Rule rule, const Compute& compute) {
   spec.validate();
-  impl_ = std::make_unique<Impl>(std::move(spec), rule);
+  impl_ = std::make_unique<Impl>(std::move(spec), rule, compute);
 }
 
 SparseTable::SparseTable(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -249,17 +278,17 @@ void SparseTable::pull(std::span<const uint64_t> keys, MemorySpan out) const {
   const Impl& table = *impl_;
   table.require_span("pull", keys.size(), out);
   const Layout& layout = table.rows.layout();
-  auto* to = static_cast<std::byte*>(out.data);
-  table.in_turn(keys, layout.part_bytes, [&](size_t number, uint32_t slot) {
+  const auto bytes = static_cast<size_t>(layout.part_bytes);
+  table.at_once(keys, layout.part_bytes, [&](size_t number, uint32_t slot) {
+    std::byte* const to = static_cast<std::byte*>(out.data) + number * bytes;
     if (slot == kNone)
       fill_initial(table.spec, table.initial_key, keys[number], to);
     else
-      std::memcpy(to, table.rows.row(slot), static_cast<size_t>(layout.part_bytes));
-    to += layout.part_bytes;
+      std::memcpy(to, table.rows.row(slot), bytes);
   });
 }
 
-// `updated(row)` is called for one key after another.
+// `updated(number, row)` is called for each key, by several threads.
 template <class Updated>
 SparsePush SparseTable::Impl::push(std::span<const uint64_t> keys, const MemorySpan& gradients,
                                    double learning_rate, Updated updated) {
@@ -269,38 +298,49 @@ SparsePush SparseTable::Impl::push(std::span<const uint64_t> keys, const MemoryS
   require_unique<Error>("push", keys);
   if (!order_known) sort_all();
   ++pushes;
-  rows.look_for_snapshots();
+  copy_what_snapshots_hold(keys);
 
+  const auto bytes = static_cast<size_t>(rows.layout().part_bytes);
+  const auto step = [&](size_t number, uint32_t slot) {
+    const auto* const gradient = static_cast<const std::byte*>(gradients.data) + number * bytes;
+    updated(number, update(slot, gradient, learning_rate));
+  };
+  slots.resize(keys.size());
+  at_once(keys, rows.layout().slot_bytes, [&](size_t number, uint32_t slot) {
+    slots[number] = slot;
+    if (slot != kNone) step(number, slot);
+  });
+
+  // What changes more than rows that are there, in one thread.
   SparsePush counts;
-  const auto* gradient = static_cast<const std::byte*>(gradients.data);
-  in_turn(keys, rows.layout().slot_bytes, [&](size_t number, uint32_t slot) {
+  for (size_t number = 0; number < keys.size(); ++number) {
+    uint32_t slot = slots[number];
     const bool is_new = slot == kNone;
-    if (is_new) slot = make(keys[number]);
-    updated(update(slot, gradient, learning_rate));
-    gradient += rows.layout().part_bytes;
-    counts.made += is_new ? 1 : 0;
-    if (!evicts()) return;
+    if (is_new) {
+      slot = make(keys[number]);
+      step(number, slot);
+      ++counts.made;
+    }
+    if (!evicts()) continue;
     if (!is_new) order.remove(slot);
     order.append(slot);
-  });
+  }
   counts.evicted = evict();
   return counts;
 }
 
 SparsePush SparseTable::push(std::span<const uint64_t> keys, MemorySpan gradients,
                              double learning_rate) {
-  return impl_->push(keys, gradients, learning_rate, [](const std::byte*) {});
+  return impl_->push(keys, gradients, learning_rate, [](size_t, const std::byte*) {});
 }
 
 SparsePush SparseTable::push_pull(std::span<const uint64_t> keys, MemorySpan gradients,
                                   double learning_rate, MemorySpan out) {
   impl_->require_span("pull", keys.size(), out);
   const auto bytes = static_cast<size_t>(impl_->rows.layout().part_bytes);
-  auto* to = static_cast<std::byte*>(out.data);
   const SparsePush counts =
-      impl_->push(keys, gradients, learning_rate, [&to, bytes](const std::byte* row) {
-        std::memcpy(to, row, bytes);
-        to += bytes;
+      impl_->push(keys, gradients, learning_rate, [&](size_t number, const std::byte* row) {
+        std::memcpy(static_cast<std::byte*>(out.data) + number * bytes, row, bytes);
       });
   // Only then may rows of this very push be gone again.
   if (const int64_t most = spec().most_rows; most > 0 && std::ssize(keys) > most) pull(keys, out);

@@ -10,9 +10,10 @@
 /// Eviction goes by *age*: the number of pushes to the table, empty ones too, since the last one
 /// that had the row's key.
 ///
-/// Thread rule: as containers; const functions may run at the same time. A SparseSnapshot may be
-/// read and dropped in any thread while the table goes on. After std::bad_alloc, or Error for want
-/// of memory, from push or load the table may only be destroyed.
+/// Thread rule: as containers; const functions may run at the same time, as far as the threads of
+/// `compute` are for several callers (those of Compute::plain() are). A SparseSnapshot may be read
+/// and dropped in any thread while the table goes on. After std::bad_alloc, or Error for want of
+/// memory, from push or load the table may only be destroyed.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,7 @@
 
 #include "tutti/base/dtype.h"
 #include "tutti/optim/rule.h"
+#include "tutti/ps/compute.h"
 #include "tutti/ps/sparse_spec.h"
 
 namespace tutti::ps {
@@ -82,8 +84,10 @@ class SparseReader {
 /// holds is copied by the first push that changes it.
 class SparseTable {
  public:
+  /// compute  of its threads alone: rows are read and updated by several at once
+  ///
   /// Throws UsageError as SparseTableSpec::validate().
-  SparseTable(SparseTableSpec spec, optim::Rule rule);
+  SparseTable(SparseTableSpec spec, optim::Rule rule, const Compute& compute = Compute::plain());
   ~SparseTable();
   SparseTable(SparseTable&&) noexcept;
   SparseTable& operator=(SparseTable&&) noexcept;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/ps/parallel.h"
 #include "tutti/ps/sparse_table.h"
 
 #include "tests/unit/ps/sparse_oracle.h"
@@ -61,6 +62,33 @@ TEST(SparseTable, ManyRowsComeAndGo) {
   EXPECT_TRUE(same(pulled<float>(table, all), oracle.pull(all)));
   EXPECT_EQ(table.num_bytes(), bytes) << "evicted rows leave their places to new ones";
   EXPECT_GT(bytes, 3000 * 2 * 4);
+}
+
+// Rows come, go and are held by snapshots meanwhile.
+TEST(SparseTable, HasTheBitsOfOneThreadWithSeveral) {
+  ParallelFor threads(4);
+  Compute compute = Compute::plain();
+  compute.for_each = std::ref(threads);
+  const SparseTableSpec spec{.name = "t", .width = 24, .most_rows = 2000};
+  SparseTable one(spec, optim::adam()), several(spec, optim::adam(), compute);
+  RandomStream random(5);
+  std::vector<std::pair<SparseSnapshot, SparseRows>> kept;
+  for (int push = 0; push < 30; ++push) {
+    std::set<uint64_t> drawn;
+    while (drawn.size() < 700) drawn.insert(random.below(3000));
+    const std::vector<uint64_t> keys(drawn.begin(), drawn.end());
+    std::vector<float> gradients, out(keys.size() * 24);
+    for (size_t i = 0; i < out.size(); ++i)
+      gradients.push_back(static_cast<float>(random.uniform()) - 0.5F);
+    const SparsePush counts = several.push_pull(keys, memory(gradients), kRate, memory(out));
+    ASSERT_EQ(counts, one.push(keys, memory(gradients), kRate));
+    ASSERT_TRUE(same(out, pulled<float>(one, keys))) << "push " << push;
+    ASSERT_TRUE(same(out, pulled<float>(several, keys))) << "push " << push;
+    if (push % 4 == 0) kept.emplace_back(several.snapshot(), read_all(one.snapshot()));
+    if (push % 9 == 8) kept.clear();
+  }
+  for (const auto& [snapshot, then] : kept) EXPECT_TRUE(same(read_all(snapshot), then));
+  EXPECT_TRUE(same(read_all(several.snapshot()), read_all(one.snapshot())));
 }
 
 TEST(SparseTable, PullNeverMakesARow) {

@@ -122,9 +122,12 @@ class RowStore {
     newest_held_ = holders_.empty() ? 0 : holders_.back()->number;
   }
 
+  /// Whether writable() may have to copy a slab.
+  bool held() const { return newest_held_ > 0; }
+
   std::byte* writable(uint32_t slot) {
     const uint32_t number = slot >> layout_.shift;
-    if (newest_held_ > 0 && newest_held_ > slabs_[number].made) [[unlikely]] {
+    if (held() && newest_held_ > slabs_[number].made) [[unlikely]] {
       const Slab held = std::exchange(slabs_[number], new_slab());
       data_[number] = slabs_[number].data;
       std::memcpy(data_[number], held.data, static_cast<size_t>(layout_.slab_bytes()));

@@ -1,0 +1,56 @@
+#include "tutti/ps/compute.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <new>
+#include <type_traits>
+
+namespace tutti::ps {
+namespace {
+
+constexpr std::align_val_t kLine{64};
+constexpr int64_t kChunkElements = 16 << 10;  // what one thread looks at
+// A loop of known length, which the compiler makes one of vectors.
+constexpr int64_t kBlockElements = 64;
+
+// x - x is 0, or NaN for what is not finite.
+template <class T>
+bool finite_as(const std::byte* data, int64_t count) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  const T* values = reinterpret_cast<const T*>(data);
+  Bits bad = 0;
+  for (; count >= kBlockElements; count -= kBlockElements, values += kBlockElements)
+    for (int64_t i = 0; i < kBlockElements; ++i) bad |= std::bit_cast<Bits>(values[i] - values[i]);
+  for (int64_t i = 0; i < count; ++i) bad |= std::bit_cast<Bits>(values[i] - values[i]);
+  return bad == 0;
+}
+
+}  // namespace
+
+Compute Compute::plain() {
+  return {.allocate =
+              [](int64_t bytes) {
+                void* const memory = ::operator new(static_cast<size_t>(bytes), kLine);
+                return std::shared_ptr<std::byte>(
+                    static_cast<std::byte*>(memory),
+                    [](std::byte* p) { ::operator delete(p, kLine); });
+              },
+          .for_each =
+              [](int64_t count, const std::function<void(int64_t)>& fn) {
+                for (int64_t i = 0; i < count; ++i) fn(i);
+              }};
+}
+
+bool all_finite(DType dtype, const std::byte* data, int64_t count, const Compute& compute) {
+  const auto finite = dtype == DType::float32 ? finite_as<float> : finite_as<double>;
+  std::atomic<bool> all = true;
+  compute.for_each((count + kChunkElements - 1) / kChunkElements, [&](int64_t chunk) {
+    const int64_t begin = chunk * kChunkElements;
+    if (!finite(data + begin * size_of(dtype), std::min(kChunkElements, count - begin)))
+      all = false;
+  });
+  return all;
+}
+
+}  // namespace tutti::ps
