@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/ps/detail/sparse_memory.h"
+
 namespace tutti::ps::detail {
 
 inline constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();  ///< no slot
@@ -47,7 +49,7 @@ class Index {
   void insert(uint64_t key, uint32_t slot) {
     // At most 5/8 full: a search that fails looks at four entries, one that finds at two.
     if (static_cast<size_t>(++size_) * 8 > entries_.size() * 5) {
-      const std::vector<Entry> old = std::exchange(entries_, std::vector<Entry>(2 * capacity()));
+      const Entries old = std::exchange(entries_, Entries(2 * capacity()));
       for (const Entry& entry : old)
         if (entry.slot != kNone) place(entry);
     }
@@ -81,6 +83,7 @@ class Index {
     uint64_t key = 0;
     uint32_t slot = kNone;
   };
+  using Entries = std::vector<Entry, LargePages<Entry>>;
 
   size_t capacity() const { return entries_.size(); }
   size_t home(uint64_t key) const { return mixed(key) & (capacity() - 1); }
@@ -91,7 +94,7 @@ class Index {
     entries_[at] = entry;
   }
 
-  std::vector<Entry> entries_ = std::vector<Entry>(16);  // a power of two
+  Entries entries_ = Entries(16);  // a power of two
   int64_t size_ = 0;
 };
 
@@ -123,9 +126,6 @@ class PushOrder {
  public:
   uint32_t front() const { return front_; }
   uint32_t after(uint32_t slot) const { return links_[slot].after; }
-  void prefetch(uint32_t slot) const {
-    if (slot < links_.size()) __builtin_prefetch(&links_[slot]);
-  }
 
   void append(uint32_t slot) {
     if (slot >= links_.size()) links_.resize(slot + 1);

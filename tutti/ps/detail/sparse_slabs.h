@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/base/array.h"
 #include "tutti/optim/rule.h"
 #include "tutti/ps/detail/sparse_index.h"
+#include "tutti/ps/detail/sparse_memory.h"
 #include "tutti/ps/sparse_spec.h"
 
 namespace tutti::ps::detail {
@@ -99,7 +99,8 @@ struct SparseCut {
 /// The slots of a table, and who holds them.
 class RowStore {
  public:
-  explicit RowStore(const Layout& layout) : layout_(layout) {}
+  explicit RowStore(const Layout& layout)
+      : layout_(layout), pool_(std::make_shared<SlabPool>(layout.slab_bytes())) {}
 
   const Layout& layout() const { return layout_; }
   const std::byte* row(uint32_t slot) const {
@@ -180,11 +181,12 @@ class RowStore {
 
  private:
   Slab new_slab() const {
-    const Array memory = Array::zeros(DType::uint8, {layout_.slab_bytes()});
-    return {memory.owner(), static_cast<std::byte*>(memory.data()), snapshots_};
+    const auto memory = pool_->take();
+    return {memory, memory.get(), snapshots_};
   }
 
   Layout layout_;
+  std::shared_ptr<SlabPool> pool_;  // a fork's too
   std::vector<Slab> slabs_;
   std::vector<std::byte*> data_;  // of slabs, by themselves: those of a million rows stay in L2
   std::vector<uint32_t> free_;

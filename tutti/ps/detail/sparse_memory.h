@@ -1,0 +1,100 @@
+/// Memory that is read in no order: of a table's rows and of its index.
+///
+/// A processor has to look up where nearly every row's page lies; with pages of 2 MiB that is much
+/// less to look up. Thread rule: any.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace tutti::ps::detail {
+
+/// An allocator: not cleared, on a 64-byte line; in large pages where they fit and the system has
+/// some.
+template <class T>
+struct LargePages {
+  using value_type = T;
+
+  LargePages() = default;
+  template <class U>
+  explicit LargePages(const LargePages<U>&) {}
+
+  T* allocate(size_t count) {
+    constexpr size_t kLine = 64, kPage = size_t{2} << 20;
+    const size_t bytes = count * sizeof(T);
+    const size_t unit = bytes < kPage ? kLine : kPage;
+    const size_t rounded = (bytes + unit - 1) / unit * unit;
+    void* const memory = std::aligned_alloc(unit, rounded);
+    if (memory == nullptr) throw std::bad_alloc();
+    if (unit == kPage) madvise(memory, rounded, MADV_HUGEPAGE);  // a hint: it may well be refused
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, size_t) noexcept { std::free(memory); }
+  bool operator==(const LargePages&) const = default;
+};
+
+/// Slabs of one size, cut from blocks, and used again.
+class SlabPool : public std::enable_shared_from_this<SlabPool> {
+ public:
+  explicit SlabPool(int64_t slab_bytes) : slab_bytes_(static_cast<size_t>(slab_bytes)) {}
+  SlabPool(const SlabPool&) = delete;
+  SlabPool& operator=(const SlabPool&) = delete;
+  ~SlabPool() {
+    for (const Block& block : blocks_) LargePages<std::byte>().deallocate(block.data, block.bytes);
+  }
+
+  /// A slab of zeros; it comes back when its last copy goes.
+  std::shared_ptr<std::byte> take() {
+    std::byte* const slab = next();
+    std::memset(slab, 0, slab_bytes_);
+    return {slab, [pool = shared_from_this()](std::byte* gone) { pool->give_back(gone); }};
+  }
+
+ private:
+  struct Block {
+    std::byte* data = nullptr;
+    size_t bytes = 0;
+  };
+
+  std::byte* next() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) grow();
+    std::byte* const slab = free_.back();
+    free_.pop_back();
+    return slab;
+  }
+
+  // By as much again as there is: a small table stays small, and a large one is few blocks.
+  void grow() {
+    constexpr size_t kMostBytes = size_t{64} << 20;
+    const size_t count = std::max<size_t>(1, std::min(num_slabs_, kMostBytes / slab_bytes_));
+    free_.reserve(num_slabs_ + count);  // so that give_back() needs no memory
+    blocks_.reserve(blocks_.size() + 1);
+    const size_t bytes = count * slab_bytes_;
+    blocks_.push_back({LargePages<std::byte>().allocate(bytes), bytes});
+    num_slabs_ += count;
+    for (size_t i = count; i > 0; --i) free_.push_back(blocks_.back().data + (i - 1) * slab_bytes_);
+  }
+
+  void give_back(std::byte* slab) noexcept {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(slab);
+  }
+
+  const size_t slab_bytes_;
+  std::mutex mutex_;  // guards all below
+  std::vector<Block> blocks_;
+  std::vector<std::byte*> free_;
+  size_t num_slabs_ = 0;  // in all blocks
+};
+
+}  // namespace tutti::ps::detail
