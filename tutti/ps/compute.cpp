@@ -36,6 +36,7 @@ Compute Compute::plain() {
                     static_cast<std::byte*>(memory),
                     [](std::byte* p) { ::operator delete(p, kLine); });
               },
+          .charge = [](int64_t) {},
           .for_each =
               [](int64_t count, const std::function<void(int64_t)>& fn) {
                 for (int64_t i = 0; i < count; ++i) fn(i);

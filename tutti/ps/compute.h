@@ -15,6 +15,9 @@ namespace tutti::ps {
 struct Compute {
   /// Memory on a 64-byte line, not cleared, that lives as long as the last copy.
   std::function<std::shared_ptr<std::byte>(int64_t bytes)> allocate;
+  /// Counts memory that is taken in another way, in bytes; negative: given back. From any thread.
+  /// Throws Error, and counts nothing, where a limit or the machine has no room.
+  std::function<void(int64_t bytes)> charge;
   /// Runs fn(0) to fn(count - 1), in any order and on any threads, and returns when all are done.
   /// `fn` must not throw.
   std::function<void(int64_t count, const std::function<void(int64_t)>& fn)> for_each;

@@ -93,6 +93,7 @@ class Server {
     state_.emplace(
         number,
         Compute{.allocate = [heap = heap_](int64_t bytes) { return heap->allocate(bytes); },
+                .charge = [heap = heap_](int64_t bytes) { heap->charge(bytes); },
                 .for_each = [this](int64_t count, const auto& fn) { for_each(count, fn); }},
         [this](Peer to, Message message) { deliver(to, std::move(message)); },
         [this](int partition, std::shared_ptr<PartitionCut> cut) {

@@ -63,6 +63,15 @@ class SharedHeap::State {
     add_free(begin, end - begin);
   }
 
+  void charge(int64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes > 0) {
+      if (bytes > room()) throw Error(words_of_limit("memory", bytes));
+      check_memory_for(bytes, "what a parameter server holds");
+    }
+    charged_bytes_ += bytes;
+  }
+
   std::optional<int64_t> place_of(const void* pointer) const {
     std::lock_guard lock(mutex_);
     const auto above = by_address_.upper_bound(static_cast<const std::byte*>(pointer));
@@ -87,11 +96,10 @@ class SharedHeap::State {
  private:
   void grow(int64_t bytes) {
     const int64_t needed = round_up(bytes, kPageBytes);
-    const int64_t room = limit_bytes == 0 ? kMostBytes : limit_bytes - held_bytes_;
-    if (needed > room) throw Error(words_of_limit(bytes));
+    if (needed > room()) throw Error(words_of_limit("a block", bytes));
     const int64_t spare =
         std::clamp(round_up(held_bytes_ / 8, kPageBytes), kLeastGrowthBytes, kMostGrowthBytes);
-    int64_t more = std::min(std::max(needed, spare), room & ~(kPageBytes - 1));
+    int64_t more = std::min(std::max(needed, spare), room() & ~(kPageBytes - 1));
     const HostFacts facts = read_host_facts();
     if (more > facts.memory_left_bytes()) more = needed;
     check_memory_for(more, "a block of a parameter server's memory", facts);
@@ -108,13 +116,17 @@ class SharedHeap::State {
     held_bytes_ += more;
   }
 
-  std::string words_of_limit(int64_t bytes) const {
+  int64_t room() const {
+    return limit_bytes == 0 ? kMostBytes : limit_bytes - held_bytes_ - charged_bytes_;
+  }
+
+  std::string words_of_limit(std::string_view what, int64_t bytes) const {
     return fmt::format(
-        "memory of a parameter server: a block of {} is asked for; {} of at most {} are held, {} "
-        "of them in blocks that live, and no free part is long enough\n  raise --memory-limit, or "
-        "use more servers",
-        size_words(bytes), size_words(held_bytes_), size_words(limit_bytes),
-        size_words(used_bytes_));
+        "memory of a parameter server: {} of {} is asked for; {} of at most {} are held, {} of "
+        "them in blocks that live and {} in rows of embedding tables, and no free part is long "
+        "enough\n  raise --memory-limit, or use more servers",
+        what, size_words(bytes), size_words(held_bytes_ + charged_bytes_), size_words(limit_bytes),
+        size_words(used_bytes_), size_words(charged_bytes_));
   }
 
   const Mapping& region_at(int64_t place) const {
@@ -137,6 +149,7 @@ class SharedHeap::State {
   std::set<std::pair<int64_t, int64_t>> by_size_;   // (bytes, place) of the same chunks
   int64_t held_bytes_ = 0;
   int64_t used_bytes_ = 0;
+  int64_t charged_bytes_ = 0;
 };
 
 SharedHeap::SharedHeap(int64_t limit_bytes) {
@@ -156,6 +169,8 @@ std::shared_ptr<std::byte> SharedHeap::allocate(int64_t bytes) {
   return {address,
           [state = state_, place = place, taken](std::byte*) { state->free(place, taken); }};
 }
+
+void SharedHeap::charge(int64_t bytes) { state_->charge(bytes); }
 
 std::optional<int64_t> SharedHeap::place_of(const void* pointer) const {
   return state_->place_of(pointer);

@@ -20,8 +20,8 @@ namespace tutti::ps {
 /// Thread rule: every function may be called from any thread; so may the last copy of a block go.
 class SharedHeap {
  public:
-  /// limit_bytes: held_bytes() never exceeds it; 0: no limit but the machine's. Throws UsageError
-  /// for a negative one.
+  /// limit_bytes: held_bytes() and what is charged never exceed it; 0: no limit but the machine's.
+  /// Throws UsageError for a negative one.
   explicit SharedHeap(int64_t limit_bytes = 0);
 
   /// A block of `bytes` (0 or more), from a 64-byte line on, with whatever an earlier block left in
@@ -29,6 +29,9 @@ class SharedHeap {
   /// for blocks of any size; copies may outlive the heap. Throws Error with all sizes when the
   /// limit or the machine has no room.
   std::shared_ptr<std::byte> allocate(int64_t bytes);
+  /// Counts memory that its owner takes elsewhere, so that one limit holds for all of it; negative:
+  /// given back. Throws as allocate(), and counts nothing then.
+  void charge(int64_t bytes);
 
   /// Where in the file `pointer` lies, in bytes from its begin; none when it is not of this heap.
   std::optional<int64_t> place_of(const void* pointer) const;

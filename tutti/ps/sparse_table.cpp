@@ -47,7 +47,7 @@ struct SparseTable::Impl {
         rule(table_rule),
         for_each(compute.for_each),
         initial_key(table_key(spec.seed, spec.name)),
-        rows(Layout(spec, rule.num_states())) {}
+        rows(Layout(spec, rule.num_states()), compute.charge) {}
   /// Equal to `other`, whose rows it shares.
   explicit Impl(Impl& other)
       : spec(other.spec),

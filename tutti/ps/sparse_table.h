@@ -84,7 +84,7 @@ class SparseReader {
 /// holds is copied by the first push that changes it.
 class SparseTable {
  public:
-  /// compute  of its threads alone: rows are read and updated by several at once
+  /// compute  of it `for_each`, by which rows are read and updated, and `charge`, of their memory
   ///
   /// Throws UsageError as SparseTableSpec::validate().
   SparseTable(SparseTableSpec spec, optim::Rule rule, const Compute& compute = Compute::plain());

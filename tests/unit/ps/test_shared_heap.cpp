@@ -131,6 +131,21 @@ TEST(SharedHeap, BlocksNeverMeet) {
   EXPECT_EQ(heap.used_bytes(), 0);
 }
 
+TEST(SharedHeap, TheLimitHoldsForWhatIsChargedToo) {
+  SharedHeap heap(4 * kMiB);
+  heap.charge(2 * kMiB);
+  EXPECT_THAT(message_of<Error>([&] { heap.charge(3 * kMiB); }),
+              AllOf(HasSubstr("memory of 3.0 MiB is asked for"),
+                    HasSubstr("2.0 MiB of at most 4.0 MiB are held"),
+                    HasSubstr("2.0 MiB in rows of embedding tables")));
+  EXPECT_THAT(message_of<Error>([&] { heap.allocate(3 * kMiB); }), HasSubstr("a block of 3.0 MiB"));
+  const Block block = heap.allocate(2 * kMiB);
+  EXPECT_THROW(heap.charge(1), Error);
+  heap.charge(-kMiB);
+  heap.charge(kMiB);
+  EXPECT_EQ(heap.held_bytes(), 2 * kMiB) << "the file's alone";
+}
+
 TEST(SharedHeap, TheLimitHoldsAndIsExplained) {
   SharedHeap heap(4 * kMiB);
   EXPECT_EQ(heap.limit_bytes(), 4 * kMiB);

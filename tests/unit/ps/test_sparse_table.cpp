@@ -1,7 +1,10 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
 
@@ -89,6 +92,43 @@ TEST(SparseTable, HasTheBitsOfOneThreadWithSeveral) {
   }
   for (const auto& [snapshot, then] : kept) EXPECT_TRUE(same(read_all(snapshot), then));
   EXPECT_TRUE(same(read_all(several.snapshot()), read_all(one.snapshot())));
+}
+
+// All memory of rows, also what only a snapshot holds, until the last of it goes.
+TEST(SparseTable, ChargesItsMemory) {
+  constexpr int64_t kLimit = 8 << 20;
+  std::atomic<int64_t> charged = 0;
+  Compute compute = Compute::plain();
+  compute.charge = [&](int64_t bytes) {
+    if (charged + bytes > kLimit) throw Error("no room");
+    charged += bytes;
+  };
+  const SparseTableSpec spec{.name = "t", .width = 256};
+  std::optional<SparseTable> table(std::in_place, spec, optim::sgd(), compute);
+  int64_t rows = 0;
+  const auto push = [&](uint64_t first) {
+    std::vector<uint64_t> keys(64);
+    std::iota(keys.begin(), keys.end(), first);
+    pushed(*table, keys);
+    rows = table->num_rows();
+  };
+  push(0);
+  EXPECT_GE(charged, 64 * 256 * 4);
+  EXPECT_LT(charged, 2 * 64 * 256 * 4) << "a small table stays small";
+  std::optional<SparseSnapshot> held = table->snapshot();
+  push(0);
+  EXPECT_GE(charged, 2 * 64 * 256 * 4) << "the snapshot's and the table's";
+  const int64_t both = charged;
+  held.reset();
+  held = table->snapshot();
+  push(0);
+  EXPECT_EQ(charged, both) << "memory of a snapshot that is gone serves again";
+  EXPECT_THROW(for (uint64_t first = 64;; first += 64) push(first), Error);
+  EXPECT_GT(rows * 256 * 4, kLimit / 2) << "most of it can be used";
+  table.reset();
+  EXPECT_GT(charged, 0) << "a snapshot is left";
+  held.reset();
+  EXPECT_EQ(charged, 0);
 }
 
 TEST(SparseTable, PullNeverMakesARow) {

@@ -11,9 +11,11 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 #include <vector>
 
 namespace tutti::ps::detail {
@@ -29,30 +31,44 @@ struct LargePages {
   explicit LargePages(const LargePages<U>&) {}
 
   T* allocate(size_t count) {
-    constexpr size_t kLine = 64, kPage = size_t{2} << 20;
-    const size_t bytes = count * sizeof(T);
-    const size_t unit = bytes < kPage ? kLine : kPage;
-    const size_t rounded = (bytes + unit - 1) / unit * unit;
-    void* const memory = std::aligned_alloc(unit, rounded);
+    const size_t bytes = rounded(count * sizeof(T));
+    void* const memory = std::aligned_alloc(unit_of(bytes), bytes);
     if (memory == nullptr) throw std::bad_alloc();
-    if (unit == kPage) madvise(memory, rounded, MADV_HUGEPAGE);  // a hint: it may well be refused
+    if (bytes >= kPage) madvise(memory, bytes, MADV_HUGEPAGE);  // a hint: it may well be refused
     return static_cast<T*>(memory);
   }
   void deallocate(T* memory, size_t) noexcept { std::free(memory); }
   bool operator==(const LargePages&) const = default;
+
+  /// What `bytes` take: whole lines, or pages.
+  static size_t rounded(size_t bytes) {
+    return (bytes + unit_of(bytes) - 1) / unit_of(bytes) * unit_of(bytes);
+  }
+
+ private:
+  static constexpr size_t kLine = 64, kPage = size_t{2} << 20;
+
+  static size_t unit_of(size_t bytes) { return bytes < kPage ? kLine : kPage; }
 };
 
 /// Slabs of one size, cut from blocks, and used again.
 class SlabPool : public std::enable_shared_from_this<SlabPool> {
  public:
-  explicit SlabPool(int64_t slab_bytes) : slab_bytes_(static_cast<size_t>(slab_bytes)) {}
+  using Charge = std::function<void(int64_t bytes)>;
+
+  /// charge  as Compute::charge
+  SlabPool(int64_t slab_bytes, Charge charge)
+      : slab_bytes_(static_cast<size_t>(slab_bytes)), charge_(std::move(charge)) {}
   SlabPool(const SlabPool&) = delete;
   SlabPool& operator=(const SlabPool&) = delete;
   ~SlabPool() {
-    for (const Block& block : blocks_) LargePages<std::byte>().deallocate(block.data, block.bytes);
+    for (const Block& block : blocks_) {
+      LargePages<std::byte>().deallocate(block.data, block.bytes);
+      charge_(-static_cast<int64_t>(block.bytes));
+    }
   }
 
-  /// A slab of zeros; it comes back when its last copy goes.
+  /// A slab of zeros; it comes back when its last copy goes. Throws as `charge`.
   std::shared_ptr<std::byte> take() {
     std::byte* const slab = next();
     std::memset(slab, 0, slab_bytes_);
@@ -73,13 +89,16 @@ class SlabPool : public std::enable_shared_from_this<SlabPool> {
     return slab;
   }
 
-  // By as much again as there is: a small table stays small, and a large one is few blocks.
+  // By an eighth, in whole pages: a small table stays small, and a large one is some tens of
+  // blocks.
   void grow() {
     constexpr size_t kMostBytes = size_t{64} << 20;
-    const size_t count = std::max<size_t>(1, std::min(num_slabs_, kMostBytes / slab_bytes_));
+    const size_t wanted = std::min(num_slabs_ * slab_bytes_ / 8, kMostBytes);
+    const size_t count = std::max<size_t>(1, LargePages<std::byte>::rounded(wanted) / slab_bytes_);
     free_.reserve(num_slabs_ + count);  // so that give_back() needs no memory
     blocks_.reserve(blocks_.size() + 1);
     const size_t bytes = count * slab_bytes_;
+    charge_(static_cast<int64_t>(bytes));
     blocks_.push_back({LargePages<std::byte>().allocate(bytes), bytes});
     num_slabs_ += count;
     for (size_t i = count; i > 0; --i) free_.push_back(blocks_.back().data + (i - 1) * slab_bytes_);
@@ -91,6 +110,7 @@ class SlabPool : public std::enable_shared_from_this<SlabPool> {
   }
 
   const size_t slab_bytes_;
+  const Charge charge_;
   std::mutex mutex_;  // guards all below
   std::vector<Block> blocks_;
   std::vector<std::byte*> free_;

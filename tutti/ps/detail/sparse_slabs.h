@@ -99,8 +99,9 @@ struct SparseCut {
 /// The slots of a table, and who holds them.
 class RowStore {
  public:
-  explicit RowStore(const Layout& layout)
-      : layout_(layout), pool_(std::make_shared<SlabPool>(layout.slab_bytes())) {}
+  RowStore(const Layout& layout, SlabPool::Charge charge)
+      : layout_(layout),
+        pool_(std::make_shared<SlabPool>(layout.slab_bytes(), std::move(charge))) {}
 
   const Layout& layout() const { return layout_; }
   const std::byte* row(uint32_t slot) const {
