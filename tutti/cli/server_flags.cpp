@@ -59,6 +59,12 @@ void add_server_flags(CLI::App& app, ServerFlags& flags) {
                  "parameter_server, not synchronous: lambda of DC-ASGD (0: off)")
       ->check(number_between(0, 1e6))
       ->type_name("LAMBDA");
+  app.add_option("--host-sums", flags.host_sums,
+                 "parameter_server, synchronous: workers of one host add their gradients in shared "
+                 "memory and send one sum; off: each sends its own")
+      ->check(one_of("host-sums", {"on", "off"}))
+      ->type_name("on|off")
+      ->capture_default_str();
   app.add_flag("!--no-backups", flags.backups,
                "parameter_server: nobody has a copy; the loss of a server ends the job");
   app.add_option("--placement", flags.placement,
@@ -113,7 +119,7 @@ ServedOptions served_options(const ServerFlags& flags, const std::string& strate
   if (strategy != "parameter_server") {
     if (flags.servers || flags.staleness != "0" || flags.drop_slowest != 0 ||
         flags.scale_by_staleness || flags.delay_compensation != 0 || !flags.backups ||
-        flags.placement != "greedy" || flags.partition != "whole" ||
+        flags.host_sums != "on" || flags.placement != "greedy" || flags.partition != "whole" ||
         !flags.snapshots.folder.empty() || !flags.snapshots.restore.empty())
       throw UsageError(
           fmt::format("strategy {} has no servers: --servers, --staleness and what "
@@ -131,6 +137,7 @@ ServedOptions served_options(const ServerFlags& flags, const std::string& strate
   options.drop_slowest = static_cast<int>(flags.drop_slowest);
   options.scale_by_staleness = flags.scale_by_staleness;
   options.delay_compensation = flags.delay_compensation;
+  options.host_sums = flags.host_sums == "on";
   options.placement.how = flags.placement == "greedy" ? ps::PlacementOptions::How::greedy
                                                       : ps::PlacementOptions::How::round_robin;
   options.placement.partitioner = partitioner_from(flags.partition);

@@ -36,6 +36,7 @@ struct ServerFlags {
   int64_t drop_slowest = 0;
   bool scale_by_staleness = false;
   double delay_compensation = 0;
+  std::string host_sums = "on";
   bool backups = true;
   std::string placement = "greedy";
   std::string partition = "whole";

@@ -137,6 +137,10 @@ std::vector<std::string> ServerFleet::start(const std::string& view_service) {
     start_one(nodes_.node * options_.num_servers + i, view_service);
   return {fmt::format("{}={}", detail::kViewServiceVariable, view_service),
           fmt::format("{}={}", detail::kNumServersVariable, num_all()),
+          fmt::format("{}={}", detail::kServerWeightsVariable,
+                      fmt::join(ps::weights_of_servers(nodes_.num_nodes, options_.num_servers,
+                                                       options_.elsewhere),
+                                ",")),
           fmt::format("{}={}", detail::kRestoreVariable, restore_.string()),
           fmt::format("{}={}", kTokenVariable, token_.secret_hex())};
 }

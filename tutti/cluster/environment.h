@@ -22,6 +22,8 @@ inline constexpr const char* kInterfaceVariable = "TUTTI_INTERFACE";
 // Parameter servers: where their view service listens, and how many there are.
 inline constexpr const char* kViewServiceVariable = "TUTTI_VIEW_SERVICE";
 inline constexpr const char* kNumServersVariable = "TUTTI_NUM_SERVERS";
+/// Shares of the parameters, "0.1,0.1,0.8", one a server; empty: equal.
+inline constexpr const char* kServerWeightsVariable = "TUTTI_SERVER_WEIGHTS";
 // The snapshot of theirs that the job goes on from.
 inline constexpr const char* kRestoreVariable = "TUTTI_RESTORE";
 // Set in every process of a job whose process 0 is a coordinator, the others its workers.

@@ -22,6 +22,19 @@ Client::~Client() = default;
 
 const Spec& Client::spec() const noexcept { return work_->state_.spec(); }
 
+int64_t Client::enter(int64_t step, bool has_all) {
+  const std::lock_guard lock(work_->mutex_);
+  work_->require_no_failure();
+  return work_->state_.enter(step, has_all);
+}
+
+void Client::mark_with_host(int64_t cut, int64_t step, const Deadline& deadline) {
+  std::unique_lock lock(work_->mutex_);
+  work_->wait_for(lock, deadline, [&] { return work_->state_.knows_cut(cut); });
+  work_->state_.mark_with_host(cut, step);
+  work_->send_here();
+}
+
 std::shared_ptr<std::byte> Client::allocate(int64_t bytes) { return work_->heap_->allocate(bytes); }
 
 void Client::push(PushOrder order) {
@@ -124,6 +137,13 @@ void Client::sparse_push(int table, std::span<const uint64_t> keys, MemorySpan g
 void Client::require_no_failure() const {
   const std::lock_guard lock(work_->mutex_);
   work_->require_no_failure();
+}
+
+void Client::give_up(const std::string& why) {
+  const std::lock_guard lock(work_->mutex_);
+  if (work_->failure_.empty()) work_->failure_ = why;
+  work_->changed_.notify_all();
+  work_->streams_.wake();
 }
 
 void Client::wait_until_settled(const Deadline& deadline) {

@@ -27,6 +27,10 @@ struct ClientOptions {
   Millis limit{kDefaultTimeLimit};    ///< for all servers to be there
   Millis silence{kDefaultTimeLimit};  ///< without a word of the view service: it is lost
   bool share_memory = true;           ///< with servers of this host; else payloads go as bytes
+  /// Which worker's gradient of a piece is not finite, where this one pushes for others of its host
+  /// too; asked by whatever thread waits here or the client's, and calls nothing here. Null: its
+  /// own.
+  std::function<int(int piece)> whose_gradient;
   bool assigns = false;  ///< gives the first values though workers before it are there; those that
                          ///< come first count
 };
@@ -59,6 +63,12 @@ class Client {
   Client(const Client&) = delete;
 
   const Spec& spec() const noexcept;
+
+  /// ClientState::enter(). Throws as push().
+  int64_t enter(int64_t step, bool has_all);
+  /// ClientState::mark_with_host(), once the view service has told this worker of that cut. Throws
+  /// as fetch().
+  void mark_with_host(int64_t cut, int64_t step, const Deadline& deadline);
 
   /// Memory for the payload of a push, which servers on this host read where it is.
   std::shared_ptr<std::byte> allocate(int64_t bytes);
@@ -100,6 +110,8 @@ class Client {
 
   /// Throws Error when the worker cannot go on, and says why.
   void require_no_failure() const;
+  /// Ends all that waits here, now and later, with an Error of these words, if nothing has before.
+  void give_up(const std::string& why);
 
   /// Until all that was pushed is through. Throws as fetch().
   void wait_until_settled(const Deadline& deadline);

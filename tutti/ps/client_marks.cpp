@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tutti/base/check.h"
 #include "tutti/ps/client_state.h"
 
 namespace tutti::ps {
@@ -37,18 +38,27 @@ void ClientState::release_lease() {
   mark_if_between_steps();
 }
 
-// A push is about to be handed in: the first of a step may come right behind a mark.
-void ClientState::hand_in(int64_t step) {
+// The first push of a step may come right behind a mark.
+int64_t ClientState::enter(int64_t step, bool has_all) {
   if (step != step_) {
     const bool in_batch = lease_sequence_ > 0 && in_batch_;
-    const bool lacks_parameters = spec_.staleness.synchronous() && waits();
+    const bool lacks_parameters = spec_.staleness.synchronous() && (waits() || !has_all);
     if (cut_open_ && !in_batch && !lacks_parameters) mark(step);
     step_ = step;
     handed_in_ = 0;
   }
+  return marked_step_ == step ? marked_cut_ : 0;
+}
+
+void ClientState::mark_with_host(int64_t cut, int64_t step) {
+  TUTTI_CHECK(knows_cut(cut), "cut {} after {}", cut, cut_.sequence);
+  if (cut_.sequence == cut && cut_open_) mark(step);
+}
+
+void ClientState::hand_in(int64_t step) {
+  enter(step, true);
   in_batch_ = true;
-  const auto whole = std::ssize(spec_.pieces) + std::ssize(spec_.tables);
-  if (++handed_in_ == whole && lease_sequence_ == 0) in_batch_ = false;
+  if (++handed_in_ == each_step_ && lease_sequence_ == 0) in_batch_ = false;
 }
 
 void ClientState::mark_if_between_steps() {
@@ -58,6 +68,8 @@ void ClientState::mark_if_between_steps() {
 
 void ClientState::mark(int64_t step) {
   cut_open_ = false;
+  marked_cut_ = cut_.sequence;
+  marked_step_ = step;
   for (Partition& partition : partitions_)
     partition.unsent.insert_or_assign({step, kMark}, PushOrder{.piece = kMark, .step = step});
 }

@@ -25,7 +25,13 @@ ClientState::ClientState(int worker, Spec spec, Send send, Arrived arrived, Init
       partitions_(spec_.num_partitions),
       versions_(spec_.pieces.size()) {
   check(spec_);
-  for (const Piece& piece : spec_.pieces) ++partitions_[piece.partition].num_pieces;
+  const Carriers carriers(spec_);
+  for (int piece = 0; piece < std::ssize(spec_.pieces); ++piece) {
+    if (!carriers.carries(worker, piece)) continue;
+    ++partitions_[partition_of(piece)].num_pieces;
+    ++each_step_;
+  }
+  each_step_ += std::ssize(spec_.tables);
   for (Partition& partition : partitions_) partition.versions.resize(spec_.tables.size());
 }
 
@@ -186,9 +192,11 @@ void ClientState::on_settled(Partition& partition, const Message& message) {
   if ((message.flags & Message::dropped) != 0) ++counts_.dropped;
   if ((message.flags & Message::not_finite) == 0) return;
   ++counts_.not_finite;
-  if (spec_.stop_if_not_finite)
-    failure_ =
-        fmt::format("the gradient of \"{}\" is not finite (worker {})", message.text, worker_);
+  if (!spec_.stop_if_not_finite) return;
+  const Message& sent = push.mapped();
+  const bool asks = sent.kind == Kind::push && whose_gradient_;
+  const int worker = asks ? whose_gradient_(sent.piece) : worker_;
+  failure_ = fmt::format("the gradient of \"{}\" is not finite (worker {})", message.text, worker);
 }
 
 void ClientState::on_parameters(const Message& message) {
@@ -201,9 +209,10 @@ void ClientState::on_parameters(const Message& message) {
   wanted_.erase(wish);
   waiting_.erase(message.piece);
   versions_.at(message.piece) = message.version;
-  if (!begun_ && wanted_.empty()) {
-    begun_ = true;
-    if (spec_.staleness.synchronous()) first_step_ = *std::ranges::min_element(versions_);
+  if (!begun_) {
+    least_version_ = std::min(least_version_, message.version);
+    begun_ = wanted_.empty();
+    if (begun_ && spec_.staleness.synchronous()) first_step_ = least_version_;
   }
   arrived_(message.piece, message.step, message.payload);
 }

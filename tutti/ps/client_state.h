@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/ps/carriers.h"
 #include "tutti/ps/cursor.h"
 #include "tutti/ps/message.h"
 #include "tutti/ps/spec.h"
@@ -69,6 +70,11 @@ class ClientState {
   /// Before the first view.
   void assign_always() noexcept { always_assigns_ = true; }
 
+  /// ClientOptions::whose_gradient.
+  void ask_whose_gradient(std::function<int(int piece)> asked) {
+    whose_gradient_ = std::move(asked);
+  }
+
   void on_view(const View& view);
   void on_connected(int server);
   void on_closed(int server);
@@ -79,6 +85,16 @@ class ClientState {
   /// cut  Message::Kind::cut
   void on_cut(const Message& cut);
 
+  /// Begins a step, as the first push of it does; to be called before others of this host see a
+  /// gradient of it. `has_all`: all parameters of the step have come, also of pieces that others
+  /// carry. Returns the cut that this worker has marked right before this step; 0: none.
+  int64_t enter(int64_t step, bool has_all);
+  /// What others of this host do in `step` is behind their mark of `cut`, so what this worker
+  /// pushes for them is to be, too. Once knows_cut().
+  void mark_with_host(int64_t cut, int64_t step);
+  bool knows_cut(int64_t cut) const noexcept { return cut_.sequence >= cut; }
+
+  /// Hands in a piece that this worker carries (carriers.h).
   void push(PushOrder order);
   void pull(int piece, int64_t step);
   void sparse_push(SparseOrder order);
@@ -122,7 +138,7 @@ class ClientState {
  private:
   struct Partition {
     bool welcome = false;  // its primary knows this worker
-    int num_pieces = 0;
+    int num_pieces = 0;    // that this worker carries
     int64_t sequence = 0;  // of the last push sent
     int64_t num_sent = 0;  // by this worker, without what was sent again
     // By step and piece; tables come first, as numbers below 0: a forward begins with their rows.
@@ -171,6 +187,7 @@ class ClientState {
   const Initial initial_;
   const RowsArrived rows_arrived_;
   const Restore restore_;
+  std::function<int(int piece)> whose_gradient_;
   View view_;
   std::set<int> connected_;
   std::vector<Partition> partitions_;
@@ -181,12 +198,16 @@ class ClientState {
   int64_t last_pull_ = 0;
   ClientCounts counts_;
   int64_t first_step_ = 0;
-  bool begun_ = false;     // all of the first parameters have come
-  int64_t step_ = -1;      // of the last push
-  int64_t handed_in_ = 0;  // pushes of that step
-  bool in_batch_ = false;  // pushes of a batch that was not given back, or of a part of a step
-  Message cut_;            // to be marked, or the last that was
-  bool cut_open_ = false;  // to be marked
+  int64_t least_version_ = std::numeric_limits<int64_t>::max();  // of the first parameters
+  bool begun_ = false;        // all of the first parameters have come
+  int64_t step_ = -1;         // of the last push
+  int64_t handed_in_ = 0;     // pushes of that step
+  int64_t each_step_ = 0;     // pushes that a step has
+  bool in_batch_ = false;     // pushes of a batch that was not given back, or of a part of a step
+  Message cut_;               // to be marked, or the last that was
+  bool cut_open_ = false;     // to be marked
+  int64_t marked_cut_ = 0;    // the last that was
+  int64_t marked_step_ = -1;  // the one behind that mark
   int64_t lease_sequence_ = 0;
   bool lease_held_ = false;             // until the mark before it is settled
   std::optional<Message> lease_asked_;  // that has no answer

@@ -58,6 +58,7 @@ Client::Work::Work(const ClientOptions& options, const Credentials& credentials,
                        .where = {},
                        .silence = options.silence}) {
   if (options.assigns) state_.assign_always();
+  if (options.whose_gradient) state_.ask_whose_gradient(options.whose_gradient);
   streams_.connect_to_service(options.view_service, options.limit);
   thread_ = std::thread([this] { work(); });
 }

@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "tutti/comm/reduce_kernels.h"
+
 namespace tutti::ps {
 
 std::vector<PartialSum> partial_sums(const ReductionShape& shape, int first, int count) {
@@ -28,6 +30,26 @@ std::vector<PartialSum> partial_sums(const ReductionShape& shape, int first, int
     result.push_back({rank, std::move(ranks)});
   }
   return result;
+}
+
+std::vector<Part> add_parts(const ReductionShape& shape, const Piece& piece,
+                            std::span<const PartialSum> sums, const Inputs& inputs, std::byte* to) {
+  std::vector<Part> parts;
+  std::vector<const void*> of_rank(shape.replicas());
+  for (const PartialSum& sum : sums) {
+    Part& part = parts.emplace_back(Part{sum.rank, {}});
+    for (const Segment& segment : piece.segments) {
+      std::ranges::fill(of_rank, nullptr);
+      for (const int rank : sum.ranks) of_rank[rank] = inputs(rank, segment);
+      const bool used = std::ranges::any_of(of_rank, [](const void* input) { return input; });
+      part.used.push_back(used ? 1 : 0);
+      if (used)
+        reduce_inputs(piece.dtype, ReduceOp::sum, shape, of_rank, to + segment.offset_bytes,
+                      segment.count());
+    }
+    to += piece.num_bytes;
+  }
+  return parts;
 }
 
 }  // namespace tutti::ps

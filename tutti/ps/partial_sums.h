@@ -4,9 +4,13 @@
 /// combines with other workers' replicas first stays apart. Thread rule: pure functions.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "tutti/base/reduction_shape.h"
+#include "tutti/ps/message.h"
+#include "tutti/ps/spec.h"
 
 namespace tutti::ps {
 
@@ -20,5 +24,14 @@ struct PartialSum {
 /// Of ranks [first, first + count), each in exactly one. Adding the partial sums in the order of
 /// `shape`, with the other ranks left out, gives the bits of adding all.
 std::vector<PartialSum> partial_sums(const ReductionShape& shape, int first, int count);
+
+/// Where the gradient of a segment lies: of replica `rank`, or the sum for which it stands; null:
+/// not used.
+using Inputs = std::function<const void*(int rank, const Segment& segment)>;
+
+/// Adds what `inputs` has of `piece` to `sums`, which are put one behind the other to `to`, each as
+/// long as the piece. Returns their ranks and what was used.
+std::vector<Part> add_parts(const ReductionShape& shape, const Piece& piece,
+                            std::span<const PartialSum> sums, const Inputs& inputs, std::byte* to);
 
 }  // namespace tutti::ps

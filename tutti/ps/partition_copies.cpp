@@ -140,6 +140,7 @@ PartitionState PartitionState::fork() {
   fork.is_fork_ = true;
   fork.num_orders_ = num_orders_;
   fork.spec_ = spec_;
+  fork.carriers_ = carriers_;
   fork.registrant_ = registrant_;
   if (gate_) fork.gate_.emplace(*gate_);
   fork.pieces_ = pieces_;

@@ -73,8 +73,15 @@ std::string PartitionState::objection_to_push(const Message& push) const {
                 spec_->shape.replicas());
   if (unassigned_.contains(push.piece))
     return fmt::format("{}: it has no values yet", push_words(push));
-  const std::string why = objection_to_ranks(push);
+  std::string why = objection_to_carrier(push);
+  if (why.empty()) why = objection_to_ranks(push);
   return why.empty() ? objection_to_number(push) : why;
+}
+
+std::string PartitionState::objection_to_carrier(const Message& push) const {
+  const int carrier = carriers_->carrier(carriers_->host_of(push.worker), push.piece);
+  if (push.worker == carrier) return "";
+  return fmt::format("{}: worker {} carries that piece for their host", push_words(push), carrier);
 }
 
 // Of synchronous pushes: each replica's gradient counts once.

@@ -166,6 +166,7 @@ const Message* PartitionState::last_answer(int worker) const {
 
 void PartitionState::enrol(const Spec& spec, int registrant) {
   spec_ = spec;
+  carriers_.emplace(spec);
   registrant_ = registrant;
   gate_.emplace(spec.num_workers, spec.staleness);
   tables_.emplace(spec, partition_, compute_);
@@ -320,12 +321,24 @@ void PartitionState::add_to_round(const Push& push, std::vector<Settled>& settle
   if (round_is_full(target)) finish_round(target, settled);
 }
 
+// Who pushes once a step: a host pieces, a worker rows.
+int PartitionState::party_of(const Target& target, int worker) const {
+  return target.first ? worker : carriers_->host_of(worker);
+}
+
+std::set<int> PartitionState::parties_here(const Target& target) const {
+  std::set<int> parties;
+  for (int worker = 0; worker < spec_->num_workers; ++worker)
+    if (gate_->is_here(worker)) parties.insert(party_of(target, worker));
+  return parties;
+}
+
 bool PartitionState::round_is_full(const Target& target) const {
-  const auto& parts = rounds_.at(target);
-  const int wanted = std::max(1, gate_->num_here() - spec_->drop_slowest);
-  const auto here =
-      std::ranges::count_if(parts, [&](const auto& entry) { return gate_->is_here(entry.first); });
-  return here >= wanted;
+  const std::set<int> here = parties_here(target);
+  const auto wanted = std::max<ptrdiff_t>(1, std::ssize(here) - spec_->drop_slowest);
+  return std::ranges::count_if(rounds_.at(target), [&](const auto& entry) {
+           return here.contains(party_of(target, entry.first));
+         }) >= wanted;
 }
 
 void PartitionState::finish_full_rounds(std::vector<Settled>& settled) {
@@ -348,7 +361,7 @@ void PartitionState::finish_round(const Target& target, std::vector<Settled>& se
     through.push_back({worker, push.sequence, push.piece, version, 0, ""});
   }
   const auto used = static_cast<int>(counted.size());
-  const int missing = gate_->num_here() - static_cast<int>(round.size());
+  const auto missing = static_cast<int>(std::ssize(parties_here(target)) - std::ssize(round));
   const bool scaled = spec_->drop_slowest > 0 && missing > 0 && used > 0;
   const double scale = scaled ? static_cast<double>(used + missing) / used : 1.0;
   const double learning_rate = round.begin()->second.learning_rate;
@@ -397,10 +410,12 @@ std::vector<int> PartitionState::waits_for_rows(int table, int64_t step) const {
 std::vector<int> PartitionState::missing_for(const Target& target, int64_t step) const {
   if (!registered()) return {};
   if (!spec_->staleness.synchronous()) return gate_->waits_for(step);
+  std::set<int> pushed;
+  if (const auto round = rounds_.find(target); round != rounds_.end())
+    for (const auto& [worker, push] : round->second) pushed.insert(party_of(target, worker));
   std::vector<int> missing;
-  const auto round = rounds_.find(target);
   for (int worker = 0; worker < spec_->num_workers; ++worker)
-    if (gate_->is_here(worker) && (round == rounds_.end() || !round->second.contains(worker)))
+    if (gate_->is_here(worker) && !pushed.contains(party_of(target, worker)))
       missing.push_back(worker);
   return missing;
 }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/ps/carriers.h"
 #include "tutti/ps/cursor.h"
 #include "tutti/ps/dense_piece.h"
 #include "tutti/ps/sparse_shard.h"
@@ -146,6 +147,7 @@ class PartitionState {
   std::string objection_to_rows(const Message& request) const;
   std::string objection_to_number(const Message& push) const;
   std::string objection_to_ranks(const Message& push) const;
+  std::string objection_to_carrier(const Message& push) const;
   std::string objection_to_mark(const Message& mark) const;
   std::string objection_to_assign(const Message& request) const;
   std::string objection_to_hello(const Message& request, const Names& name_of) const;
@@ -163,6 +165,8 @@ class PartitionState {
   void add_to_round(const Push& push, std::vector<Settled>& settled);
   bool may_pull_from(const Target& target, int64_t step) const;
   std::vector<int> missing_for(const Target& target, int64_t step) const;
+  int party_of(const Target& target, int worker) const;
+  std::set<int> parties_here(const Target& target) const;
   bool round_is_full(const Target& target) const;
   void finish_round(const Target& target, std::vector<Settled>& settled);
   void update_piece(int number, const std::vector<const Push*>& pushes, double scale,
@@ -179,6 +183,7 @@ class PartitionState {
   const Compute compute_;
   int64_t num_orders_ = 0;
   std::optional<Spec> spec_;
+  std::optional<Carriers> carriers_;
   int registrant_ = -1;  // whose hello brought the specification
   std::optional<StalenessGate> gate_;
   std::map<int, DensePiece> pieces_;  // by number

@@ -293,4 +293,13 @@ std::vector<double> balanced_weights(int workers, int dedicated) {
   return weights;
 }
 
+std::vector<double> weights_of_servers(int hosts, int each, int dedicated) {
+  if (hosts < 2 || each < 1 || dedicated < 1) return {};
+  const auto by_host = balanced_weights(hosts, std::min(hosts, dedicated));
+  std::vector<double> weights(static_cast<size_t>(hosts) * each, by_host.front() / each);
+  const double apart = by_host.back() * std::min(hosts, dedicated) / dedicated;
+  weights.insert(weights.end(), static_cast<size_t>(dedicated), apart);
+  return weights;
+}
+
 }  // namespace tutti::ps

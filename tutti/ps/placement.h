@@ -108,4 +108,9 @@ Placement place(const std::vector<Variable>& variables, const PlacementOptions& 
 /// 2 (n - 1) / (n^2 + kn - 2k) for each of k dedicated servers, k <= n. workers: 2 or more.
 std::vector<double> balanced_weights(int workers, int dedicated);
 
+/// The same by server: `each` on every one of `hosts` hosts with workers, then `dedicated` on hosts
+/// of their own. {} where all are to have the same: all of one kind, or one host with workers,
+/// whose servers cost no network. With more dedicated servers than hosts the others hold nothing.
+std::vector<double> weights_of_servers(int hosts, int each, int dedicated);
+
 }  // namespace tutti::ps

@@ -140,6 +140,7 @@ json to_json(const Spec& spec) {
   text["scale_by_staleness"] = spec.scale_by_staleness;
   text["delay_compensation"] = spec.delay_compensation;
   text["stop_if_not_finite"] = spec.stop_if_not_finite;
+  text["host_sums"] = spec.host_sums;
   text["goes_on_from"] = spec.goes_on_from;
   text["partitions"] = spec.num_partitions;
   for (const Variable& variable : spec.variables)
@@ -189,6 +190,7 @@ Spec read(const json& text) {
   spec.scale_by_staleness = text.at("scale_by_staleness");
   spec.delay_compensation = text.at("delay_compensation");
   spec.stop_if_not_finite = text.at("stop_if_not_finite");
+  spec.host_sums = text.at("host_sums");
   spec.goes_on_from = text.at("goes_on_from");
   spec.num_partitions = text.at("partitions");
   for (const json& variable : text.value("variables", json::array()))
@@ -236,6 +238,21 @@ void check_piece(const Spec& spec, const Piece& piece) {
   if (piece.num_bytes != end)
     throw UsageError(
         fmt::format("a piece of {} bytes, whose segments have {}", piece.num_bytes, end));
+}
+
+void check_host_sums(const Spec& spec) {
+  if (!spec.host_sums) return;
+  if (!spec.staleness.synchronous() || spec.drop_slowest > 0 || !spec.stop_if_not_finite)
+    throw UsageError(
+        "host_sums: workers of one host push one sum, so none of them can be stale, dropped or "
+        "left out by itself");
+  const int local = spec.shape.replicas() / spec.num_workers;
+  const bool whole = std::ranges::all_of(spec.shape.replicas_per_host(), [&](int replicas) {
+    return local > 0 && replicas % local == 0;
+  });
+  if (!whole || spec.shape.replicas() != local * spec.num_workers)
+    throw UsageError(fmt::format("host_sums: {} workers do not fill the hosts of {}",
+                                 spec.num_workers, spec.shape.to_string()));
 }
 
 void check_tables(const Spec& spec) {
@@ -326,6 +343,7 @@ void check(const Spec& spec) {
   in_range("the number of partitions", spec.num_partitions, 1, 1 << 20);
   check({spec.drop_slowest, spec.scale_by_staleness, spec.delay_compensation}, spec.staleness,
         spec.num_workers);
+  check_host_sums(spec);
   for (const Variable& variable : spec.variables) check_variable(variable);
   check_tables(spec);
   for (const Piece& piece : spec.pieces) {

@@ -64,6 +64,9 @@ struct Spec {
   /// Not synchronous: lambda of DC-ASGD (Zheng et al. 2017, arXiv:1609.08326); 0: off.
   double delay_compensation = 0;
   bool stop_if_not_finite = true;  ///< else such gradients are left out and counted
+  /// Synchronous, without drop_slowest and with stop_if_not_finite: the workers of one host push
+  /// one sum and get parameters once (carriers.h).
+  bool host_sums = false;
   /// Name of the snapshot that worker 0 gives values, states and counts from (snapshot.h); "": the
   /// job begins anew.
   std::string goes_on_from = {};

@@ -27,6 +27,12 @@ std::vector<double> shares_of(std::string_view text) {
   }
 }
 
+bool on_or_off(std::string_view flag, std::string_view text) {
+  if (text != "on" && text != "off")
+    throw UsageError(fmt::format("{} {}: expected on or off", flag, text));
+  return text == "on";
+}
+
 void apply(StrategyOptions& options, std::string_view flag, std::string_view value) {
   if (flag == "--strategy") options.kind = value;
   if (flag == "--replicas") options.replicas = number_of<int>(flag, value, 1);
@@ -37,6 +43,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--shares") options.shares = shares_of(value);
   if (flag == "--staleness") options.served.staleness = ps::Staleness::parse(value, flag);
   if (flag == "--drop-slowest") options.served.drop_slowest = number_of<int>(flag, value, 0);
+  if (flag == "--host-sums") options.served.host_sums = on_or_off(flag, value);
   if (flag == "--delay-compensation")
     options.served.delay_compensation = number_of<double>(flag, value, 0.0);
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
@@ -60,7 +67,8 @@ StrategyOptions take_strategy_flags(int& argc, char** argv) {
                                          "--shares",          "--reduction",
                                          "--compression",     "--compression-start",
                                          "--algorithm-table", "--staleness",
-                                         "--drop-slowest",    "--delay-compensation"};
+                                         "--drop-slowest",    "--delay-compensation",
+                                         "--host-sums"};
   StrategyOptions options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {

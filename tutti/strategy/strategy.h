@@ -129,7 +129,7 @@ class Strategy {
 /// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
 /// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica), --reduction NAME,
 /// --compression topk:0.01, --compression-start STEP, --algorithm-table FILE, --staleness 0|s|inf,
-/// --drop-slowest K, --delay-compensation LAMBDA. Prints the error and
+/// --drop-slowest K, --delay-compensation LAMBDA, --host-sums on|off. Prints the error and
 /// exits with 2 when they are wrong.
 Strategy strategy_from_flags(int& argc, char** argv);
 

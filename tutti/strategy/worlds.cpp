@@ -157,6 +157,25 @@ World make_world(StrategyOptions& options) {
   return world;
 }
 
+namespace {
+
+std::vector<double> server_weights() {
+  const char* const text = std::getenv(kServerWeightsVariable);
+  std::vector<double> weights;
+  if (text == nullptr || *text == '\0') return weights;
+  const char* const end = text + std::strlen(text);
+  for (const char* at = text;; ++at) {
+    const auto [stop, error] = std::from_chars(at, end, weights.emplace_back());
+    if (error != std::errc{} || (stop != end && *stop != ','))
+      throw UsageError(fmt::format("{}={}: expected numbers like 0.25,0.75, as `tutti run` sets it",
+                                   kServerWeightsVariable, text));
+    if (stop == end) return weights;
+    at = stop;
+  }
+}
+
+}  // namespace
+
 ServedPlace served_place() {
   const char* const service = std::getenv(kViewServiceVariable);
   const char* const servers = std::getenv(kNumServersVariable);
@@ -174,6 +193,7 @@ ServedPlace served_place() {
     place.worker = job->worker;
     place.num_workers = job->num_workers;
   }
+  place.server_weights = server_weights();
   place.coordinated = std::getenv(kCoordinatorVariable) != nullptr;
   return place;
 }

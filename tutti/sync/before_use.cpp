@@ -210,6 +210,11 @@ bool BeforeUse::ready(int part) const noexcept {
   return state_->parts[part].load(std::memory_order_acquire) == State::Progress::ready;
 }
 
+bool BeforeUse::all_ready() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->num_awaited == 0;
+}
+
 void BeforeUse::require(int part) { state_->require(part); }
 
 void BeforeUse::require_all() {

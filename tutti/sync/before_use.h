@@ -50,6 +50,7 @@ class BeforeUse {
   void watch();
 
   bool ready(int part) const noexcept;
+  bool all_ready() const;
   /// Returns when that part has come. Throws what the first Fill that failed has thrown.
   void require(int part);
   void require_all();

@@ -15,11 +15,14 @@
 namespace tutti {
 
 struct ServedOptions {
-  ps::Staleness staleness;           ///< 0: synchronous
-  int drop_slowest = 0;              ///< synchronous: a step waits for all workers but so many
-  bool scale_by_staleness = false;   ///< else: a gradient of staleness t counts 1 / t
-  double delay_compensation = 0;     ///< else: lambda of DC-ASGD; 0: off
-  bool stop_if_not_finite = true;    ///< else gradients that are not finite are left out, counted
+  ps::Staleness staleness;          ///< 0: synchronous
+  int drop_slowest = 0;             ///< synchronous: a step waits for all workers but so many
+  bool scale_by_staleness = false;  ///< else: a gradient of staleness t counts 1 / t
+  double delay_compensation = 0;    ///< else: lambda of DC-ASGD; 0: off
+  bool stop_if_not_finite = true;   ///< else gradients that are not finite are left out, counted
+  /// Synchronous, without drop_slowest: workers that share memory push one sum a host, and get
+  /// parameters once; else each for itself.
+  bool host_sums = true;
   ps::PlacementOptions placement{};  ///< num_servers is the job's
   int64_t piece_bytes = 4 << 20;     ///< what is pushed and pulled as one
 };
@@ -29,6 +32,8 @@ struct ServedPlace {
   int worker = 0;
   int num_workers = 1;
   int num_servers = 1;
+  /// Of the servers, for the network's sake (ps::weights_of_servers); empty: equal.
+  std::vector<double> server_weights = {};
   HostPort view_service;
   bool coordinated =
       false;  ///< worker 0 is a coordinator: a step that is over is in the parameters

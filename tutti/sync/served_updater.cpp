@@ -1,93 +1,33 @@
 // Parameter servers under the waist: gradients of the local replicas are added, piece by piece as
 // backward makes them, and pushed; parameters come back piece by piece.
 //
-// One storage holds the parameters of all local replicas. It is written only when all of them have
-// pushed, since until then one may still read it; and each piece not before an operator needs it.
+// One storage holds the parameters of all replicas of this worker, or of its host
+// (host_exchange.h). It is written only when all of them have pushed, since until then one may
+// still read it; and each piece not before an operator needs it.
 
 #include <torch/torch.h>
 
 #include <atomic>
 #include <condition_variable>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <mutex>
 
 #include "tutti/base/array.h"
 #include "tutti/base/check.h"
 #include "tutti/base/event.h"
-#include "tutti/cluster/environment.h"
 #include "tutti/cluster/job_links.h"
-#include "tutti/comm/reduce_kernels.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/partial_sums.h"
-#include "tutti/ps/snapshot.h"
 #include "tutti/sync/before_use.h"
 #include "tutti/sync/gradients.h"
+#include "tutti/sync/host_exchange.h"
+#include "tutti/sync/piece_places.h"
+#include "tutti/sync/served_spec.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti {
 namespace {
-
-std::vector<ps::Variable> variables_of(const Layout& layout) {
-  std::vector<ps::Variable> variables;
-  for (const ParameterSlot& slot : layout.slots)
-    variables.push_back({slot.name, slot.shape, slot.dtype});
-  return variables;
-}
-
-// What the launcher was told by --restore; "": the job begins anew.
-std::filesystem::path restored_snapshot() {
-  const char* const path = std::getenv(detail::kRestoreVariable);
-  return path == nullptr ? "" : path;
-}
-
-// Gives partitions what a snapshot has. Worker 0 reads it at once, so that bad input is found
-// before anything trains; another one only when it is lost.
-ps::Client::Restore restore_from(const std::filesystem::path& path, const ps::Spec& spec,
-                                 int worker) {
-  if (path.empty()) return {};
-  const auto open = [path, &spec] {
-    auto snapshot = std::make_shared<const ps::Snapshot>(path);
-    snapshot->require_same_model(spec);
-    return snapshot;
-  };
-  return [&spec, open, snapshot = worker == 0 ? open() : nullptr](
-             int partition, const std::function<void(ps::Message)>& assign) mutable {
-    if (!snapshot) snapshot = open();
-    snapshot->assign(spec, partition, assign);
-  };
-}
-
-// Replicas that are not in sync with other workers' count as those of a host of their own.
-ReductionShape shape_of_all(const World& world, const ServedPlace& place,
-                            const ServedOptions& options) {
-  if (options.staleness.synchronous()) return world.shape;
-  return ReductionShape::hosts(std::vector<int>(place.num_workers, world.local));
-}
-
-ps::Spec spec_of(const World& world, const optim::Rule& rule, const Layout& layout,
-                 const ServedPlace& place, const ServedOptions& options,
-                 std::vector<ps::SparseTableSpec> tables) {
-  ps::Spec spec{.rule = rule};
-  spec.tables = std::move(tables);
-  spec.variables = variables_of(layout);
-  ps::PlacementOptions placement = options.placement;
-  placement.num_servers = place.num_servers;
-  spec.pieces =
-      ps::pieces_of(spec.variables, ps::place(spec.variables, placement), options.piece_bytes);
-  spec.num_partitions = place.num_servers;
-  spec.staleness = options.staleness;
-  spec.num_workers = place.num_workers;
-  spec.shape = shape_of_all(world, place, options);
-  spec.drop_slowest = options.drop_slowest;
-  spec.scale_by_staleness = options.scale_by_staleness;
-  spec.delay_compensation = options.delay_compensation;
-  spec.stop_if_not_finite = options.stop_if_not_finite;
-  spec.goes_on_from = restored_snapshot().filename().string();
-  return spec;
-}
 
 class ServedUpdater final : public Updater {
  public:
@@ -97,23 +37,18 @@ class ServedUpdater final : public Updater {
       : world_(world),
         place_(place),
         layout_(Layout::of(detail::slots_of(replicas.at(0)))),
-        spec_(spec_of(world, rule, layout_, place, options, std::move(tables))),
+        spec_(detail::served_spec(world, rule, layout_, place, options, std::move(tables))),
         learning_rate_(rule.learning_rate()) {
-    ps::check(spec_);
+    if (const ps::Carriers carriers(spec_);
+        carriers.hosts()[carriers.host_of(place.worker)].count > 1)
+      host_ = std::make_unique<detail::HostExchange>(world, layout_, spec_, place.worker, own());
     place_values(replicas);
     find_pieces();
     connect();
-    acquire_all(0);
-    step_ = client_->first_step();
+    step_ = host_ ? host_->start(*client_) : acquire_all(0);
   }
 
-  ~ServedUpdater() override {
-    try {
-      client_->wait_until_settled(Deadline(world_.time_limit));
-    } catch (const Error&) {
-      // Whoever trains was told before, in push() or acquire().
-    }
-  }
+  ~ServedUpdater() override;
 
   void begin(int replica) override;
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
@@ -133,7 +68,7 @@ class ServedUpdater final : public Updater {
   }
   double learning_rate() const override { return learning_rate_; }
   void require_whole() const override { late_->rethrow_failure(); }
-  int64_t wire_bytes_per_step() const override { return layout_.trained_bytes(); }
+  int64_t wire_bytes_per_step() const override;
   const std::vector<at::Tensor>& parameters(int replica) const override {
     return lanes_.at(replica).parameters;
   }
@@ -158,20 +93,28 @@ class ServedUpdater final : public Updater {
   void find_pieces();
   void connect();
   ps::Bytes initial(int piece) const;
+  // Where the gradients of this worker's replicas lie.
+  ps::Inputs own() const {
+    return [this](int rank, const ps::Segment& segment) { return input_of(rank, segment); };
+  }
+  const void* input_of(int rank, const ps::Segment& segment) const;
+  int first_rank() const {
+    return spec_.staleness.synchronous() ? world_.first_rank : place_.worker * world_.local;
+  }
   // Where a segment lies in the storage.
   std::byte* at(const ps::Segment& segment, const ps::Piece& piece) const {
-    return static_cast<std::byte*>(values_.data()) + layout_.slots[segment.variable].offset_bytes +
-           segment.begin * size_of(piece.dtype);
+    return values_ + detail::offset_of(layout_, piece, segment);
   }
   void hand_in(int replica, int parameter, const at::Tensor& gradient);
   void require_was_read(int parameter) const;
   void push_piece(int piece);
-  void acquire_all(int64_t step);
+  int64_t acquire_all(int64_t step);
+  bool arrived(int piece) const;
   void copy_piece(int piece, int64_t step, const Deadline& deadline);
   int num_pieces() const { return static_cast<int>(spec_.pieces.size()); }
   void fill(int piece);
   void take(int replica, int64_t at_least, const Deadline& deadline);
-  void wait_for_push_of_all(std::unique_lock<std::mutex>& lock, int64_t at_least,
+  void wait_for_push_of_all(std::unique_lock<std::mutex>& lock, int replica, int64_t at_least,
                             const Deadline& deadline);
   void go_on_where_others_are();
   void finish_step();
@@ -183,7 +126,8 @@ class ServedUpdater final : public Updater {
   std::vector<ps::PartialSum> sums_;
   std::vector<std::vector<int>> pieces_of_;      // by parameter
   std::unique_ptr<std::atomic<int>[]> missing_;  // by piece: gradients of this step
-  Array values_;
+  std::byte* values_ = nullptr;                  // parameters, by the layout's offsets
+  std::shared_ptr<const void> values_owner_;
   std::vector<Lane> lanes_;
   std::atomic<double> learning_rate_;
   std::atomic<int64_t> step_{0};
@@ -193,23 +137,55 @@ class ServedUpdater final : public Updater {
   int pushed_ = 0;
   bool failed_ = false;  // parameters did not come
   std::unique_ptr<ps::Client> client_;
-  std::unique_ptr<detail::BeforeUse> late_;  // parameters of step_; its parts are pieces
+  std::unique_ptr<detail::HostExchange> host_;  // with others of the host; null: by itself
+  std::unique_ptr<detail::BeforeUse> late_;     // parameters of step_; its parts are pieces
 };
 
-void ServedUpdater::place_values(std::vector<NamedTensors>& replicas) {
-  values_ = Array::zeros(DType::uint8, {layout_.total_bytes});
-  auto* const base = static_cast<std::byte*>(values_.data());
-  for (size_t i = 0; i < layout_.slots.size(); ++i) {
-    const at::Tensor source = replicas[0][i].second.detach().contiguous();
-    std::memcpy(base + layout_.slots[i].offset_bytes, source.data_ptr(), source.nbytes());
+// What was pushed is to get through; but of a step that not all have done, nothing does.
+ServedUpdater::~ServedUpdater() {
+  const bool in_step =
+      std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.armed || lane.pushed; });
+  if (in_step && spec_.staleness.synchronous()) {
+    if (host_) host_->give_up();
+    return;
   }
+  try {
+    client_->wait_until_settled(Deadline(world_.time_limit));
+  } catch (const Error&) {
+    // Whoever trains was told before, in push() or acquire().
+  }
+}
+
+int64_t ServedUpdater::wire_bytes_per_step() const {
+  const ps::Carriers carriers(spec_);
+  int64_t bytes = 0;
+  for (int piece = 0; piece < num_pieces(); ++piece)
+    if (carriers.carries(place_.worker, piece)) bytes += spec_.pieces[piece].num_bytes;
+  return bytes;
+}
+
+void ServedUpdater::place_values(std::vector<NamedTensors>& replicas) {
+  if (host_) {
+    values_ = host_->values();
+    values_owner_ = host_->owner();
+  } else {
+    const Array memory = Array::zeros(DType::uint8, {layout_.total_bytes});
+    values_ = static_cast<std::byte*>(memory.data());
+    values_owner_ = memory.owner();
+  }
+  if (!host_ || host_->is_first())
+    for (size_t i = 0; i < layout_.slots.size(); ++i) {
+      const at::Tensor source = replicas[0][i].second.detach().contiguous();
+      std::memcpy(values_ + layout_.slots[i].offset_bytes, source.data_ptr(), source.nbytes());
+    }
+  if (host_) host_->meet_all();
   lanes_ = std::vector<Lane>(world_.local);
   for (int local = 0; local < world_.local; ++local) {
     Lane& lane = lanes_[local];
     for (size_t i = 0; i < layout_.slots.size(); ++i) {
       at::Tensor parameter = replicas[local][i].second;
       const ParameterSlot& slot = layout_.slots[i];
-      parameter.set_data(detail::view_memory(base + slot.offset_bytes, slot, values_.owner()));
+      parameter.set_data(detail::view_memory(values_ + slot.offset_bytes, slot, values_owner_));
       lane.parameters.push_back(std::move(parameter));
     }
     lane.gradients.resize(layout_.slots.size());
@@ -223,9 +199,7 @@ void ServedUpdater::place_values(std::vector<NamedTensors>& replicas) {
 }
 
 void ServedUpdater::find_pieces() {
-  const bool alone = !spec_.staleness.synchronous();
-  sums_ = ps::partial_sums(spec_.shape, alone ? place_.worker * world_.local : world_.first_rank,
-                           world_.local);
+  sums_ = ps::partial_sums(spec_.shape, first_rank(), world_.local);
   pieces_of_.resize(layout_.slots.size());
   for (int piece = 0; piece < num_pieces(); ++piece)
     for (const ps::Segment& segment : spec_.pieces[piece].segments)
@@ -246,14 +220,17 @@ void ServedUpdater::find_pieces() {
 
 void ServedUpdater::connect() {
   const Token token = require_token("parameter servers");
+  ps::ClientOptions options{.worker = place_.worker,
+                            .view_service = place_.view_service,
+                            .limit = world_.time_limit,
+                            .assigns = place_.coordinated};
+  if (host_)
+    options.whose_gradient = [host = host_.get()](int piece) {
+      return host->whose_gradient(piece);
+    };
   client_ = std::make_unique<ps::Client>(
-      ps::ClientOptions{.worker = place_.worker,
-                        .view_service = place_.view_service,
-                        .limit = world_.time_limit,
-                        .assigns = place_.coordinated},
-      Credentials{token, job_of_token(token), tls_from_environment()}, spec_,
-      [this](int piece) { return initial(piece); },
-      restore_from(restored_snapshot(), spec_, place_.worker));
+      options, Credentials{token, job_of_token(token), tls_from_environment()}, spec_,
+      [this](int piece) { return initial(piece); }, detail::restore_of(spec_, place_.worker));
 }
 
 ps::Bytes ServedUpdater::initial(int number) const {
@@ -321,33 +298,21 @@ int64_t ServedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   return step_ + 1;
 }
 
+const void* ServedUpdater::input_of(int rank, const ps::Segment& segment) const {
+  const at::Tensor& gradient = lanes_[rank - first_rank()].gradients[segment.variable];
+  if (!gradient.defined()) return nullptr;
+  return static_cast<const std::byte*>(gradient.data_ptr()) +
+         segment.begin * size_of(layout_.slots[segment.variable].dtype);
+}
+
 void ServedUpdater::push_piece(int number) {
+  if (host_)
+    return host_->push(number, step_, learning_rate_, [this] { return late_->all_ready(); });
   const ps::Piece& piece = spec_.pieces[number];
-  const int64_t bytes = piece.num_bytes * static_cast<int64_t>(sums_.size());
+  const int64_t bytes = piece.num_bytes * std::ssize(sums_);
   const auto memory = client_->allocate(bytes);
   ps::PushOrder order{.piece = number, .step = step_, .learning_rate = learning_rate_};
-  std::vector<const void*> inputs(spec_.shape.replicas());
-  const int first = sums_.front().ranks.front();
-  for (const ps::PartialSum& sum : sums_) {
-    ps::Part part{sum.rank, {}};
-    std::byte* const to = memory.get() + piece.num_bytes * static_cast<int64_t>(order.parts.size());
-    for (const ps::Segment& segment : piece.segments) {
-      std::ranges::fill(inputs, nullptr);
-      bool used = false;
-      for (const int rank : sum.ranks) {
-        const at::Tensor& gradient = lanes_[rank - first].gradients[segment.variable];
-        if (!gradient.defined()) continue;
-        used = true;
-        inputs[rank] = static_cast<const std::byte*>(gradient.data_ptr()) +
-                       segment.begin * size_of(piece.dtype);
-      }
-      part.used.push_back(used ? 1 : 0);
-      if (used)
-        reduce_inputs(piece.dtype, ReduceOp::sum, spec_.shape, inputs, to + segment.offset_bytes,
-                      segment.count());
-    }
-    order.parts.push_back(std::move(part));
-  }
+  order.parts = ps::add_parts(spec_.shape, piece, sums_, own(), memory.get());
   order.payload = {{memory.get(), static_cast<size_t>(bytes)}, memory};
   client_->push(std::move(order));
 }
@@ -358,27 +323,32 @@ void ServedUpdater::push_piece(int number) {
 void ServedUpdater::refresh() {
   prepare(0, Deadline(world_.time_limit));
   complete();
-  acquire_all(step_);
+  if (!host_) acquire_all(step_);
 }
 
-void ServedUpdater::acquire_all(int64_t step) {
+int64_t ServedUpdater::acquire_all(int64_t step) {
   for (int piece = 0; piece < num_pieces(); ++piece) client_->pull(piece, step);
   for (int piece = 0; piece < num_pieces(); ++piece)
     copy_piece(piece, step, Deadline(world_.time_limit));
+  return client_->first_step();
 }
 
 void ServedUpdater::copy_piece(int number, int64_t step, const Deadline& deadline) {
-  const ps::Piece& piece = spec_.pieces[number];
   client_->fetch(number, step, deadline, [&](const ps::Bytes& values) {
-    for (const ps::Segment& segment : piece.segments)
-      std::memcpy(at(segment, piece), values.span.data() + segment.offset_bytes,
-                  segment.count() * size_of(piece.dtype));
+    detail::spread(layout_, spec_.pieces[number], values, values_);
   });
+}
+
+bool ServedUpdater::arrived(int piece) const {
+  return host_ ? host_->arrived(piece, step_) : client_->arrived(piece, step_);
 }
 
 void ServedUpdater::fill(int piece) {
   try {
-    copy_piece(piece, step_, Deadline(world_.time_limit));
+    if (host_)
+      host_->fill(piece, step_);
+    else
+      copy_piece(piece, step_, Deadline(world_.time_limit));
   } catch (...) {
     const std::lock_guard lock(mutex_);
     failed_ = true;
@@ -406,17 +376,19 @@ void ServedUpdater::take(int replica, int64_t at_least, const Deadline& deadline
   {
     std::unique_lock lock(mutex_);
     // Another one may have begun the step for this one, too.
-    if (lanes_.at(replica).pushed) wait_for_push_of_all(lock, at_least, deadline);
+    if (lanes_.at(replica).pushed) wait_for_push_of_all(lock, replica, at_least, deadline);
     if (lanes_.at(replica).pushed && step_ < at_least) {
+      if (host_) host_->finish();
       finish_step();
       step_ = at_least;
       late_->expect();
+      if (host_) host_->next(step_);
       changed_.notify_all();
     }
   }
   if (spec_.drop_slowest > 0) return go_on_where_others_are();
   for (int piece = 0; piece < num_pieces(); ++piece)
-    if (!late_->ready(piece) && client_->arrived(piece, step_)) late_->require(piece);
+    if (!late_->ready(piece) && arrived(piece)) late_->require(piece);
   late_->watch();
 }
 
@@ -430,8 +402,14 @@ void ServedUpdater::go_on_where_others_are() {
   step_ = std::max(step_.load(), least);
 }
 
-void ServedUpdater::wait_for_push_of_all(std::unique_lock<std::mutex>& lock, int64_t at_least,
-                                         const Deadline& deadline) {
+void ServedUpdater::wait_for_push_of_all(std::unique_lock<std::mutex>& lock, int replica,
+                                         int64_t at_least, const Deadline& deadline) {
+  if (host_) {
+    lock.unlock();
+    host_->meet(replica, deadline);
+    lock.lock();
+    return late_->rethrow_failure();
+  }
   const auto done = [&] { return pushed_ == world_.local || step_ >= at_least; };
   if (!changed_.wait_until(lock, deadline.at(), [&] { return done() || failed_; }))
     throw Timeout(fmt::format("a replica of worker {} waited {} ms for the others of its worker",

@@ -51,9 +51,9 @@ void await_end_of(pid_t pid) {
   EXPECT_EQ(poll(&end, 1, 10'000), 1) << pid;
 }
 
-std::string mirrored(const std::string& count) {
-  return sha_of(
-      figures_of(joined(train_mlp({"--strategy", "mirrored", "--replicas", "2"}), steps(count))));
+std::string mirrored(const std::string& count, const std::string& replicas = "2") {
+  return sha_of(figures_of(
+      joined(train_mlp({"--strategy", "mirrored", "--replicas", replicas}), steps(count))));
 }
 
 TEST_F(ServedHosts, TrainTheWeightsOfOneHost) {
@@ -72,6 +72,24 @@ TEST_F(ServedHosts, TrainTheWeightsOfOneHost) {
   EXPECT_EQ(all.at("updates"), 60);
   EXPECT_EQ(sha_of(all), mirrored("60"));
   EXPECT_THAT(hosts_->left_running(kGone), IsEmpty());
+}
+
+TEST_F(ServedHosts, WithTwoWorkersEachSendOneSum) {
+  const TempFolder folder;
+  const auto bytes_pushed = [&](const std::string& host_sums) {
+    const std::string file = folder / (host_sums + ".json");
+    const Words train = train_served(
+        joined(steps("40"), {"--host-sums", host_sums, "--partition", "max:64K", "--json", file}));
+    Job first(node(0, {"-n", "2", "--servers", "1"}, train), token_);
+    Job second(node(1, {"-n", "2", "--servers", "1"}, train), token_);
+    EXPECT_EQ(first.end(), 0) << last_part(first.log());
+    EXPECT_EQ(second.end(), 0) << last_part(second.log());
+    const auto all = figures_in(file);
+    EXPECT_EQ(sha_of(all), mirrored("40", "4"));
+    return all.is_object() ? all.at("bytes_pushed").get<double>() : 0;
+  };
+  // Of worker 0, which carries half of the pieces.
+  EXPECT_NEAR(bytes_pushed("off") / bytes_pushed("on"), 2, 0.3);
 }
 
 TEST_F(ServedHosts, OneOfThemIsLostAndNoUpdateWithIt) {

@@ -2,10 +2,15 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "tutti/ps/carriers.h"
 #include "tutti/ps/client_state.h"
+#include "tutti/ps/partial_sums.h"
 #include "tutti/ps/sparse_batch.h"
 
 namespace tutti::ps::testing {
@@ -27,15 +32,27 @@ struct Program {
       row_gradients;
 };
 
+/// What the workers of one host have in common: what each has of a piece in a step, the cuts that
+/// they have marked before a step, and the parameters that have come.
+struct SimulatedHost {
+  explicit SimulatedHost(size_t num_pieces) : parameters(num_pieces), steps(num_pieces, -1) {}
+
+  std::map<std::pair<int, int64_t>, std::map<int, Bytes>> gradients;  // by piece and step; worker
+  std::map<std::pair<int, int64_t>, int64_t> marked;                  // by worker and step: the cut
+  std::vector<Bytes> parameters;                                      // by piece
+  std::vector<int64_t> steps;                                         // by piece: for which step
+};
+
 class SimulatedWorker {
  public:
+  /// `host`: alone on it unless the specification has host_sums.
   SimulatedWorker(int number, const Spec& spec, int64_t steps, const Program& program,
-                  ClientState::Send send)
+                  std::shared_ptr<SimulatedHost> host, ClientState::Send send)
       : state(
             number, spec, std::move(send),
             [this](int piece, int64_t for_step, const Bytes& values) {
-              parameters_[piece] = Bytes::copy_of(values.span);
-              steps_[piece] = for_step;
+              host_->parameters[piece] = Bytes::copy_of(values.span);
+              host_->steps[piece] = for_step;
             },
             program.initial,
             [this](int64_t pull, int partition, const Bytes& rows) {
@@ -45,29 +62,70 @@ class SimulatedWorker {
         number_(number),
         num_steps_(steps),
         program_(program),
-        parameters_(spec.pieces.size()),
-        steps_(spec.pieces.size(), -1) {}
+        host_(std::move(host)),
+        carriers_(spec),
+        workers_(carriers_.hosts()[carriers_.host_of(number)]) {}
   SimulatedWorker(const SimulatedWorker&) = delete;
 
   bool ready() const {
     if (step >= num_steps_) return false;
     if (!pulled_first_) return state.view().number > 0;
     if (state.waits()) return false;
-    for (const int64_t for_step : steps_)
+    for (const int64_t for_step : host_->steps)
       if (for_step < step) return false;
     return true;
   }
 
-  /// Asks for what the first step needs; from then on does a step. True when it has pushed.
+  /// A piece that this worker carries and of which all of its host have what its push needs.
+  std::optional<int> to_carry() const {
+    const Spec& spec = state.spec();
+    for (int piece = 0; piece < std::ssize(spec.pieces); ++piece) {
+      if (!carriers_.carries(number_, piece)) continue;
+      const int64_t next = carried_.contains(piece) ? carried_.at(piece) + 1 : 0;
+      const auto all = host_->gradients.find({piece, next});
+      if (all == host_->gradients.end() || std::ssize(all->second) != workers_.count) continue;
+      if (knows_marks_of_host(next)) return piece;
+    }
+    return std::nullopt;
+  }
+
+  /// Adds and pushes it.
+  void carry(int piece) {
+    const int64_t next = carried_.contains(piece) ? carried_.at(piece) + 1 : 0;
+    carried_[piece] = next;
+    const auto all = host_->gradients.extract({piece, next});
+    for (const auto& [worker, bytes] : all.mapped())
+      if (const auto mark = host_->marked.find({worker, next}); mark != host_->marked.end())
+        state.mark_with_host(mark->second, next);
+    const Spec& spec = state.spec();
+    const auto sums = partial_sums(spec.shape, workers_.first, workers_.count);
+    std::vector<std::byte> payload(spec.pieces[piece].num_bytes * sums.size());
+    auto parts = add_parts(
+        spec.shape, spec.pieces[piece], sums,
+        [&](int rank, const Segment& segment) -> const void* {
+          return all.mapped().at(rank).span.data() + segment.offset_bytes;
+        },
+        payload.data());
+    state.push({.piece = piece,
+                .step = next,
+                .learning_rate = spec.rule.learning_rate(),
+                .then_pull = next + 1 < num_steps_,
+                .parts = std::move(parts),
+                .payload = Bytes::copy_of(payload)});
+  }
+
+  /// Asks for what the first step needs; from then on does a step. True when it has pushed, or has
+  /// handed in what its host pushes.
   bool act() {
     if (!pulled_first_) {
       pulled_first_ = true;
-      for (int piece = 0; piece < std::ssize(state.spec().pieces); ++piece) state.pull(piece, 0);
+      for (int piece = 0; piece < std::ssize(state.spec().pieces); ++piece)
+        if (carriers_.carries(number_, piece)) state.pull(piece, 0);
       pull_rows();
       return false;
     }
-    if (program_.begins) program_.begins(number_, step, parameters_);
-    push_pieces();
+    if (program_.begins) program_.begins(number_, step, host_->parameters);
+    hand_in_pieces();
     push_rows();
     ++step;
     if (step < num_steps_) pull_rows();
@@ -84,18 +142,23 @@ class SimulatedWorker {
     std::vector<std::byte> values;
   };
 
-  void push_pieces() {
+  // Alone it pushes them at once.
+  void hand_in_pieces() {
     const Spec& spec = state.spec();
+    if (const int64_t cut = state.enter(step, true); cut > 0) host_->marked[{number_, step}] = cut;
     for (int piece = static_cast<int>(spec.pieces.size()) - 1; piece >= 0; --piece) {
-      const auto bytes = program_.gradients(number_, piece, step, parameters_);
-      Part part{number_, std::vector<uint8_t>(spec.pieces[piece].segments.size(), 1)};
-      state.push({.piece = piece,
-                  .step = step,
-                  .learning_rate = spec.rule.learning_rate(),
-                  .then_pull = step + 1 < num_steps_,
-                  .parts = {part},
-                  .payload = Bytes::copy_of(bytes)});
+      const auto bytes = program_.gradients(number_, piece, step, host_->parameters);
+      host_->gradients[{piece, step}][number_] = Bytes::copy_of(bytes);
+      if (workers_.count == 1) carry(piece);
     }
+  }
+
+  bool knows_marks_of_host(int64_t of_step) const {
+    for (int i = 0; i < workers_.count; ++i) {
+      const auto mark = host_->marked.find({workers_.first + i, of_step});
+      if (mark != host_->marked.end() && !state.knows_cut(mark->second)) return false;
+    }
+    return true;
   }
 
   void pull_rows() {
@@ -132,9 +195,11 @@ class SimulatedWorker {
   const int64_t num_steps_;
   const Program& program_;
   bool pulled_first_ = false;
-  std::vector<Bytes> parameters_;
-  std::vector<int64_t> steps_;  // by piece: for which step its parameters are
-  std::vector<Rows> rows_;      // by table
+  const std::shared_ptr<SimulatedHost> host_;
+  const Carriers carriers_;
+  const HostWorkers workers_;       // of the host
+  std::map<int, int64_t> carried_;  // by piece: the last step that it has pushed
+  std::vector<Rows> rows_;          // by table
 };
 
 }  // namespace tutti::ps::testing

@@ -116,18 +116,22 @@ class Simulation {
                                    put(server_peer(number), to, std::move(message));
                                  },
                                  [this](int partition, std::shared_ptr<PartitionCut> cut) {
-                                   cuts_[cut->number()][partition] = std::move(cut);
+                                   if (cut->number() >= next_cut_ - 1 || whole(cut->number()))
+                                     cuts_[cut->number()][partition] = std::move(cut);
                                  })}));
     views_.add_server("simulated", "", -1);
     tell_views();
   }
 
   void add_worker(int number) {
-    workers_.emplace(
-        number, std::make_unique<Worker>(
-                    number, spec_, steps_, program_, [this, number](int server, Message message) {
-                      put(worker_peer(number), server_peer(server), std::move(message));
-                    }));
+    auto& host = hosts_[Carriers(spec_).host_of(number)];
+    if (!host) host = std::make_shared<SimulatedHost>(spec_.pieces.size());
+    workers_.emplace(number, std::make_unique<Worker>(number, spec_, steps_, program_, host,
+                                                      [this, number](int server, Message message) {
+                                                        put(worker_peer(number),
+                                                            server_peer(server),
+                                                            std::move(message));
+                                                      }));
     views_.add_worker(number, "simulated");
     tell_views();
   }
@@ -162,12 +166,19 @@ class Simulation {
   void begin_cut(int& left) {
     if (!views_.begun()) return;
     --left;
+    // The service begins the next when the last is complete, or given up.
+    if (!whole(next_cut_ - 1)) cuts_.erase(next_cut_ - 1);
     for (const auto& [number, worker] : workers_)
       to_cut_[number] = {.kind = Message::Kind::cut,
                          .view = views_.view().number,
                          .sequence = next_cut_,
                          .text = "folder"};
     ++next_cut_;
+  }
+
+  bool whole(int64_t cut) const {
+    const auto partitions = cuts_.find(cut);
+    return partitions != cuts_.end() && std::ssize(partitions->second) == spec_.num_partitions;
   }
 
   bool connected(Peer a, Peer b) const { return pipes_.contains({a, b}); }
@@ -230,6 +241,11 @@ class Simulation {
           unsent_.insert(workers_.at(number).get());
         });
       if (worker->ready()) moves.push_back([this, number = number] { act(number); });
+      if (const auto piece = worker->to_carry())
+        moves.push_back([this, number = number, piece = *piece] {
+          workers_.at(number)->carry(piece);
+          unsent_.insert(workers_.at(number).get());
+        });
       moves_to_send(*worker, moves);
     }
     for (auto& [number, server] : servers_)
@@ -301,7 +317,8 @@ class Simulation {
 
   bool done() const {
     for (const auto& [number, worker] : workers_)
-      if (worker->step < steps_ || worker->state.num_unsettled() > 0 || worker->state.waits())
+      if (worker->step < steps_ || worker->state.num_unsettled() > 0 || worker->state.waits() ||
+          worker->to_carry())
         return false;
     return true;
   }
@@ -421,6 +438,7 @@ class Simulation {
   ViewState views_;
   std::map<int, std::unique_ptr<Server>> servers_;
   std::map<int, std::unique_ptr<Worker>> workers_;
+  std::map<int, std::shared_ptr<SimulatedHost>> hosts_;
   std::map<Ends, Pipe> pipes_;
   std::map<Peer, std::deque<View>> to_view_;
   std::map<Peer, std::deque<Message>> to_service_;

@@ -209,5 +209,16 @@ TEST(BalancedWeights, AreThoseOfBytePs) {
   EXPECT_THROW(balanced_weights(3, 4), UsageError);
 }
 
+TEST(BalancedWeights, ServersOfAHostShareItsPart) {
+  EXPECT_THAT(weights_of_servers(1, 2, 1), ::testing::IsEmpty());
+  EXPECT_THAT(weights_of_servers(4, 2, 0), ::testing::IsEmpty());
+  EXPECT_THAT(weights_of_servers(4, 0, 2), ::testing::IsEmpty());
+  // n = 3, k = 1: (n - k) / 10 a host, 2 (n - 1) / 10 for the dedicated one.
+  const auto weights = weights_of_servers(3, 2, 1);
+  EXPECT_THAT(std::span(weights).first(6), Each(DoubleNear(0.1, 1e-12)));
+  EXPECT_NEAR(weights.back(), 0.4, 1e-12);
+  EXPECT_THAT(weights_of_servers(2, 1, 4), ElementsAre(0, 0, 0.25, 0.25, 0.25, 0.25));
+}
+
 }  // namespace
 }  // namespace tutti::ps

@@ -14,8 +14,9 @@ constexpr int kWorkers = 3;
 constexpr int64_t kSteps = 6;
 constexpr int64_t kMarks = kWorkers * kSteps;
 
-// Three variables, cut into four pieces on the servers.
-Spec make_spec(int num_servers, Staleness staleness, const optim::Rule& rule) {
+// Three variables, cut into four pieces on the servers. `hosts`: the workers of each push as one.
+Spec make_spec(int num_servers, Staleness staleness, const optim::Rule& rule,
+               const std::string& hosts = "") {
   Spec spec{.rule = rule};
   spec.variables = {{"a", {2, kMarks}, DType::float32},
                     {"b", {kMarks}, DType::float32},
@@ -27,7 +28,8 @@ Spec make_spec(int num_servers, Staleness staleness, const optim::Rule& rule) {
   spec.num_partitions = num_servers;
   spec.staleness = staleness;
   spec.num_workers = kWorkers;
-  spec.shape = ReductionShape::flat(kWorkers);
+  spec.shape = hosts.empty() ? ReductionShape::flat(kWorkers) : ReductionShape::parse(hosts);
+  spec.host_sums = !hosts.empty();
   return spec;
 }
 
@@ -92,6 +94,7 @@ struct Case {
   int servers;
   Staleness staleness;
   Faults faults;
+  const char* hosts = "";
 };
 
 std::vector<Case> cases() {
@@ -120,12 +123,16 @@ std::vector<Case> cases() {
                     .newcomers = 3,
                     .questions = 10}});
   }
+  const Faults many{.server_crashes = 2, .breaks = 6, .newcomers = 3, .questions = 10};
+  all.push_back({"one host", 1, none, {.breaks = 8, .questions = 5}, "3"});
+  all.push_back({"one host, crashes", 2, none, many, "3"});
+  all.push_back({"two hosts", 2, none, many, "2+1"});
   return all;
 }
 
 TEST(PsSimulation, EveryPushCountsOnceWhateverBreaks) {
   for (const Case& c : cases()) {
-    const Spec spec = make_spec(c.servers, c.staleness, optim::sgd({.learning_rate = 1}));
+    const Spec spec = make_spec(c.servers, c.staleness, optim::sgd({.learning_rate = 1}), c.hosts);
     for (uint64_t seed = 0; seed < 60; ++seed) {
       SCOPED_TRACE(fmt::format("{}, staleness {}, seed {}", c.name, c.staleness.text(), seed));
       Simulation simulation(spec, c.servers, kSteps, marks(spec), seed);
@@ -140,7 +147,7 @@ TEST(PsSimulation, EveryPushCountsOnceWhateverBreaks) {
 // worker is further ahead than it may be.
 TEST(PsSimulation, WorkersSeeTheirOwnPushesAndKeepTheBound) {
   for (const Case& c : cases()) {
-    const Spec spec = make_spec(c.servers, c.staleness, optim::sgd({.learning_rate = 1}));
+    const Spec spec = make_spec(c.servers, c.staleness, optim::sgd({.learning_rate = 1}), c.hosts);
     for (uint64_t seed = 100; seed < 130; ++seed) {
       SCOPED_TRACE(fmt::format("{}, staleness {}, seed {}", c.name, c.staleness.text(), seed));
       Simulation* running = nullptr;
@@ -216,7 +223,7 @@ TEST(PsSimulation, SynchronousIsTheSumOfAllBitForBit) {
        {optim::sgd({.momentum = 0.9}), optim::adam(), optim::adagrad(), optim::ftrl()})
     for (const Case& c : cases()) {
       if (!c.staleness.synchronous() || c.faults.worker_crashes > 0) continue;
-      const Spec spec = make_spec(c.servers, c.staleness, rule);
+      const Spec spec = make_spec(c.servers, c.staleness, rule, c.hosts);
       const std::vector<Bytes> expected = oracle(spec);
       const Program program{
           .gradients =

@@ -14,7 +14,7 @@ constexpr int64_t kSteps = 12;
 constexpr int64_t kElements = kWorkers * kSteps;
 
 // Each push adds 1 to the element of its worker and step: the parameters say what was applied.
-Spec make_spec(Staleness staleness, const optim::Rule& rule) {
+Spec make_spec(Staleness staleness, const optim::Rule& rule, bool host_sums = false) {
   Spec spec{.rule = rule};
   spec.variables = {{"a", {4, kElements}, DType::float32}, {"b", {kElements}, DType::float32}};
   PlacementOptions options{.num_servers = 2, .how = PlacementOptions::How::round_robin};
@@ -24,7 +24,8 @@ Spec make_spec(Staleness staleness, const optim::Rule& rule) {
   spec.num_partitions = 2;
   spec.staleness = staleness;
   spec.num_workers = kWorkers;
-  spec.shape = ReductionShape::flat(kWorkers);
+  spec.shape = host_sums ? ReductionShape::parse("2+1") : ReductionShape::flat(kWorkers);
+  spec.host_sums = host_sums;
   return spec;
 }
 
@@ -92,8 +93,9 @@ void expect_marked_steps(const Simulation& simulation, const Spec& spec, int64_t
 class Cuts : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Cuts, HaveExactlyTheStepsBeforeTheMarks) {
-  const Spec spec =
-      make_spec(Staleness::parse(GetParam(), "staleness"), optim::sgd({.learning_rate = 1}));
+  const bool hosts = std::string(GetParam()) == "hosts";
+  const Spec spec = make_spec(Staleness::parse(hosts ? "0" : GetParam(), "staleness"),
+                              optim::sgd({.learning_rate = 1}), hosts);
   int complete = 0;
   for (const Faults& fault : faults()) {
     if (spec.staleness.synchronous() && fault.worker_crashes > 0) continue;
@@ -119,7 +121,7 @@ TEST_P(Cuts, HaveExactlyTheStepsBeforeTheMarks) {
   EXPECT_GT(complete, 200);
 }
 
-INSTANTIATE_TEST_SUITE_P(PsSimulation, Cuts, ::testing::Values("0", "2", "inf"),
+INSTANTIATE_TEST_SUITE_P(PsSimulation, Cuts, ::testing::Values("0", "2", "inf", "hosts"),
                          [](const auto& info) { return std::string("staleness_") + info.param; });
 
 // Adam's bits depend on every step before: a cut of synchronous training is the training so far.

@@ -138,6 +138,7 @@ TEST(Spec, WhatCannotBeTrainedByIsNamed) {
   for (const Case& c : std::vector<Case>{
            {[](Spec& s) { s.num_workers = 0; }, "the number of workers is 0"},
            {[](Spec& s) { s.num_partitions = 0; }, "the number of partitions is 0"},
+           {[](Spec& s) { s.host_sums = true; }, "host_sums: "},
            {[](Spec& s) { s.drop_slowest = 4; }, "--drop-slowest 4 of 4 workers: expected 0 to 3"},
            {[](Spec& s) { s.drop_slowest = 1; }, "--drop-slowest 1 with --staleness 3"},
            {[](Spec& s) { s.delay_compensation = -1; }, "--delay-compensation -1"},
