@@ -25,7 +25,8 @@ std::string PartitionState::rest() const {
           {worker, sequence, push.piece, push.version, push.flags, push.text});
   text["counts"] = to_text(counts_);
   for (int worker = 0; worker < spec_->num_workers; ++worker)
-    if (gate_->is_here(worker)) text["clocks"].push_back({worker, gate_->steps_of(worker)});
+    if (gate_->is_here(worker))
+      text["clocks"].push_back({worker, gate_->steps_of(worker), gate_->begun_of(worker)});
   text["slowest"] = gate_->slowest();
   text["tables"] = tables_->versions();
   text["cursor"] = cursor_.to_text();
@@ -53,9 +54,12 @@ void PartitionState::restore_rest(std::string_view bytes) {
     lease_told_[entry.at(0)] = {
         .kind = Kind::leased, .worker = entry.at(0), .sequence = entry.at(1), .text = entry.at(2)};
   tables_->restore_versions(text.at("tables").get<std::vector<int64_t>>());
-  std::map<int, int64_t> clocks;
-  for (const json& entry : list("clocks")) clocks[entry.at(0)] = entry.at(1);
-  gate_->restore(clocks, text.at("slowest"));
+  std::map<int, int64_t> clocks, begun;
+  for (const json& entry : list("clocks")) {
+    clocks[entry.at(0)] = entry.at(1);
+    begun[entry.at(0)] = entry.at(2);
+  }
+  gate_->restore(clocks, text.at("slowest"), begun);
 }
 
 std::vector<Message> PartitionState::chunks() const {

@@ -288,8 +288,9 @@ void PartitionState::update_piece(int number, const std::vector<const Push*>& pu
 void PartitionState::apply_alone(const Push& push, std::vector<Settled>& settled) {
   const int64_t staleness = std::max<int64_t>(0, version_of(push) - push.version);
   const bool last_of_step = (push.flags & Message::last_of_step) != 0;
-  const bool in_order = push.step <= gate_->steps_of(push.worker);
-  if (last_of_step && in_order) gate_->pushed(push.worker, push.step);
+  const int64_t step = step_of_job(push.worker, push.step);
+  const bool in_order = step <= gate_->steps_of(push.worker);
+  if (last_of_step && in_order) gate_->pushed(push.worker, step);
   if (leave_out(push, settled)) return;
   const double scale =
       spec_->scale_by_staleness && staleness > 1 ? 1.0 / static_cast<double>(staleness) : 1.0;
@@ -385,6 +386,11 @@ bool PartitionState::none_behind(int64_t version) const {
 }
 
 // ---- what is asked ----
+
+int64_t PartitionState::step_of_job(int worker, int64_t step) const {
+  const bool from_zero = registered() && !spec_->staleness.synchronous();
+  return from_zero ? gate_->begun_of(worker) + step : step;
+}
 
 bool PartitionState::may_pull(int number, int64_t step) const {
   return assigned() && may_pull_from({false, number}, step);

@@ -90,7 +90,10 @@ class PartitionState {
   bool assigned() const noexcept { return unassigned_.empty() && registered(); }
   const Spec& spec() const { return *spec_; }
 
-  /// Whether the parameters of `piece` are new enough for `worker` to begin `step` with.
+  /// The job's number of what `worker` calls `step`: out of step, one that came again counts from
+  /// 0.
+  int64_t step_of_job(int worker, int64_t step) const;
+  /// Whether the parameters of `piece` are new enough to begin `step` of the job with.
   bool may_pull(int piece, int64_t step) const;
   /// Whom that waits for.
   std::vector<int> waits_for(int piece, int64_t step) const;

@@ -24,8 +24,9 @@ void ServerState::take_wish(Hosted& hosted, const Message& request) {
   if (!known) wish->second = {request.step, hosted.last_index};
   grant_wishes(hosted, request.partition);
   // Asked again: whom does it wait for?
-  if (known && !hosted.state.may_pull(request.piece, request.step))
-    say_who(request, hosted.state.waits_for(request.piece, request.step));
+  const int64_t step = hosted.state.step_of_job(request.worker, request.step);
+  if (known && !hosted.state.may_pull(request.piece, step))
+    say_who(request, hosted.state.waits_for(request.piece, step));
 }
 
 void ServerState::take_rows_wish(Hosted& hosted, const Message& request) {
@@ -40,8 +41,9 @@ void ServerState::take_rows_wish(Hosted& hosted, const Message& request) {
     wish->second = {
         request.piece, {request.step, hosted.last_index}, hosted.state.tables().keys_of(request)};
   grant_wishes(hosted, request.partition);
-  if (!fresh && !hosted.state.may_pull_rows(request.piece, request.step))
-    say_who(request, hosted.state.waits_for_rows(request.piece, request.step));
+  const int64_t step = hosted.state.step_of_job(request.worker, request.step);
+  if (!fresh && !hosted.state.may_pull_rows(request.piece, step))
+    say_who(request, hosted.state.waits_for_rows(request.piece, step));
 }
 
 void ServerState::say_who(const Message& request, const std::vector<int>& workers) {
@@ -89,7 +91,8 @@ void ServerState::grant_wishes(Hosted& hosted, int partition) {
   for (auto& [piece, wishes] : hosted.wishes)
     std::erase_if(wishes, [&](const auto& entry) {
       const auto& [worker, wish] = entry;
-      if (wish.index > hosted.state.num_orders() || !hosted.state.may_pull(piece, wish.step))
+      const int64_t step = hosted.state.step_of_job(worker, wish.step);
+      if (wish.index > hosted.state.num_orders() || !hosted.state.may_pull(piece, step))
         return false;
       granted.push_back({.kind = Kind::pull,
                          .partition = partition,
@@ -110,7 +113,8 @@ void ServerState::grant_rows(Hosted& hosted, int partition) {
   std::erase_if(hosted.rows_wishes, [&](const auto& entry) {
     const auto& [asked, wish] = entry;
     const PartitionState& state = hosted.state;
-    if (wish.when.index > state.num_orders() || !state.may_pull_rows(wish.table, wish.when.step))
+    const int64_t step = state.step_of_job(asked.first, wish.when.step);
+    if (wish.when.index > state.num_orders() || !state.may_pull_rows(wish.table, step))
       return false;
     send(worker_peer(asked.first), partition,
          {.kind = Kind::rows,

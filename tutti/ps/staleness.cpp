@@ -98,12 +98,19 @@ void StalenessGate::leave(int worker) {
 
 int64_t StalenessGate::join(int worker) {
   const int64_t step = slowest();
-  clocks_[worker] = step;
+  clocks_[worker] = begun_[worker] = step;
   return step;
 }
 
-void StalenessGate::restore(std::map<int, int64_t> steps, int64_t slowest) {
+int64_t StalenessGate::begun_of(int worker) const {
+  const auto found = begun_.find(worker);
+  return found == begun_.end() ? 0 : found->second;
+}
+
+void StalenessGate::restore(std::map<int, int64_t> steps, int64_t slowest,
+                            std::map<int, int64_t> begun) {
   clocks_ = std::move(steps);
+  begun_ = std::move(begun);
   reached_ = slowest;
 }
 

@@ -71,8 +71,13 @@ class StalenessGate {
   /// One comes, or comes again, at the step of the slowest that is there; returns that step.
   int64_t join(int worker);
 
-  /// Goes on where another gate was: steps of those that are here, and its slowest().
-  void restore(std::map<int, int64_t> steps, int64_t slowest);
+  /// Where `worker` came: 0, or what its last join() returned. What it calls step t is begun_of +
+  /// t.
+  int64_t begun_of(int worker) const;
+
+  /// Goes on where another gate was: steps of those that are here, its slowest(), and where those
+  /// began that joined.
+  void restore(std::map<int, int64_t> steps, int64_t slowest, std::map<int, int64_t> begun = {});
 
   /// Steps that every worker has pushed; what it was when the last one left.
   int64_t slowest() const;
@@ -84,6 +89,7 @@ class StalenessGate {
  private:
   const Staleness staleness_;
   std::map<int, int64_t> clocks_;  // of those that are here: steps pushed
+  std::map<int, int64_t> begun_;   // of those that joined: at which step
   int64_t reached_ = 0;            // by the slowest, when the last one left
 };
 

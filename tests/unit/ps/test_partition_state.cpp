@@ -78,6 +78,26 @@ TEST(PartitionState, WorkersThatAreGoneKeepNoParameters) {
   for (const Message& chunk : chunks) EXPECT_THAT(chunk.text, Not(HasSubstr("\"pulled\"")));
 }
 
+// It counts its steps from 0, and holds nobody up for those of the worker before it.
+TEST(PartitionState, AWorkerThatComesAgainBeginsWhereTheSlowestIs) {
+  const Spec spec = small_spec(2, Staleness(1));
+  PartitionState state = begun(spec);
+  for (int64_t step = 0; step < 5; ++step)
+    for (int worker = 0; worker < 2; ++worker) state.apply(push(spec, worker, step + 1, step, {1}));
+  state.apply(leave(1));
+  state.apply(hello(spec, 1));
+  PartitionState copy = copy_of(state);
+  for (PartitionState* each : {&state, &copy}) {
+    EXPECT_EQ(each->step_of_job(1, 0), 5);
+    EXPECT_EQ(each->step_of_job(0, 5), 5);
+    each->apply(push(spec, 0, 6, 5, {1}));
+    EXPECT_FALSE(each->may_pull(0, 7));
+    EXPECT_EQ(each->waits_for(0, 7), std::vector<int>{1});
+    each->apply(push(spec, 1, 6, 0, {1}));
+    EXPECT_TRUE(each->may_pull(0, 7)) << "its first step counts";
+  }
+}
+
 TEST(PartitionState, ARoundGoesOnWithoutTheOneThatIsNotFinite) {
   const Spec spec = small_spec(3, Staleness(0));
   PartitionState state = begun(spec);

@@ -88,6 +88,8 @@ TEST(StalenessGate, NobodyWaitsForWhoIsGone) {
   gate.pushed(0, 1);
   EXPECT_EQ(gate.join(2), 1) << "as the slowest, so that it holds nobody up for the past";
   EXPECT_THAT(gate.waits_for(2), ElementsAre(1, 2));
+  EXPECT_EQ(gate.begun_of(2), 1);
+  EXPECT_EQ(gate.begun_of(0), 0);
 }
 
 TEST(StalenessGate, ProgressOutlivesTheLastWorker) {
