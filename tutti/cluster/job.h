@@ -83,7 +83,7 @@ class Job {
   const std::string program_;  // its path
   std::unique_ptr<OtherNodes> other_nodes_;
   const std::vector<std::string> prepared_;  // of each worker's environment
-  const std::string job_;  // its id
+  const std::string job_;                    // its id
   // Launchers of one job may share a machine: each ends what it started itself.
   const std::string launch_entry_;
   ReapsOrphans reaps_orphans_;

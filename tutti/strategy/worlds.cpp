@@ -11,7 +11,6 @@
 #include "tutti/cluster/join.h"
 #include "tutti/comm/host_view.h"
 #include "tutti/comm/shm/shm.h"
-#include "tutti/sync/gradients.h"
 
 namespace tutti::detail {
 

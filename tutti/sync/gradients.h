@@ -41,8 +41,4 @@ void bump_versions(const std::vector<at::Tensor>& parameters);
 /// A tensor over memory that `owner` keeps alive.
 at::Tensor view_memory(void* data, const ParameterSlot& slot, std::shared_ptr<const void> owner);
 
-/// Runs fn(local) once for each local replica, at the same time when there are several: for
-/// collective calls outside Strategy::run. Rethrows the first error.
-void for_each_local(const World& world, const std::function<void(int)>& fn);
-
 }  // namespace tutti::detail

@@ -7,7 +7,6 @@
 #include "tutti/base/check.h"
 #include "tutti/base/event.h"
 #include "tutti/comm/host_view.h"
-#include "tutti/sync/gradients.h"
 #include "tutti/sync/piece_places.h"
 
 namespace tutti::detail {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "tutti/comm/group.h"
@@ -43,5 +44,13 @@ class WorldMember {
   /// Called when the function of Strategy::run threw: throws what is behind that, if it knows.
   virtual void rethrow_failure() {}
 };
+
+namespace detail {
+
+/// Runs fn(local) once for each local replica, at the same time when there are several: for
+/// collective calls outside Strategy::run. Rethrows the first error.
+void for_each_local(const World& world, const std::function<void(int)>& fn);
+
+}  // namespace detail
 
 }  // namespace tutti
