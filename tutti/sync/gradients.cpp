@@ -2,7 +2,6 @@
 
 #include <torch/torch.h>
 
-
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {
