@@ -59,7 +59,7 @@ void Client::fetch(int piece, int64_t step, const Deadline& deadline,
   std::unique_lock lock(work_->mutex_);
   Work::Arrived& place = work_->arrived_.at(piece);
   while (true) {
-    work_->wait_for(lock, deadline, [&] { return place.step >= step; });
+    work_->wait_for(lock, deadline, [&] { return place.step >= step && work_->state_.may_read(); });
     const Work::Arrived taken = place;
     lock.unlock();
     take(taken.values);
@@ -158,6 +158,15 @@ Lease Client::lease(const LeaseRequest& request, const Deadline& deadline) {
   work_->send_here();
   work_->wait_for(lock, deadline, [&] { return work_->state_.lease().has_value(); });
   return *work_->state_.lease();
+}
+
+Brought Client::meet(int64_t step, std::span<const std::byte> value, const Deadline& deadline) {
+  std::unique_lock lock(work_->mutex_);
+  work_->require_no_failure();
+  work_->state_.bring(step, Bytes::copy_of(value));
+  work_->send_here();
+  work_->wait_for(lock, deadline, [&] { return work_->state_.brought().has_value(); });
+  return *work_->state_.brought();
 }
 
 ClientCounts Client::counts() const {

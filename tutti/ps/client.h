@@ -119,6 +119,12 @@ class Client {
   /// Gives a batch back and gets the next (cursor.h). Throws as fetch().
   Lease lease(const LeaseRequest& request, const Deadline& deadline);
 
+  /// Brings `value` to the next meeting of workers that have done `step` steps, and returns what
+  /// each has brought, by worker: all that are there, and who was lost after it had come. All
+  /// workers come to the same meetings in the same order. Not where a lost worker ends the job.
+  /// Throws as fetch().
+  Brought meet(int64_t step, std::span<const std::byte> value, const Deadline& deadline);
+
   ClientCounts counts() const;
   /// Asks all servers. Throws as fetch().
   ServerCounts server_counts(const Deadline& deadline);

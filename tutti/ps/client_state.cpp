@@ -117,6 +117,7 @@ void ClientState::on_message(int server, const Message& message) {
     case Kind::settled: on_settled(partition, message); break;
     case Kind::parameters: on_parameters(message); break;
     case Kind::leased: on_leased(message); break;
+    case Kind::brought: on_brought(message); break;
     case Kind::rows: on_rows(message); break;
     case Kind::waiting:
       if (message.sequence == 0)
@@ -142,6 +143,8 @@ void ClientState::on_welcome(int number, const Message& message) {
   if (number == 0) {
     lease_sequence_ = std::max(lease_sequence_, message.step);
     if (lease_asked_ && !lease_held_) send_lease();
+    say_where_it_begins();
+    if (meets()) send(0, bring_);
   }
   for (const auto& [sequence, push] : partition.unsettled) {
     ++counts_.resent;
@@ -181,6 +184,21 @@ void ClientState::on_leased(const Message& message) {
   lease_ = lease_from(message.text);
 }
 
+void ClientState::bring(int64_t step, Bytes value) {
+  TUTTI_CHECK(!meets(), "meeting {} after {} steps", bring_.sequence, bring_.step);
+  const int64_t number = bring_.step == step ? bring_.sequence + 1 : 1;
+  bring_ = {.kind = Kind::bring, .sequence = number, .step = step, .payload = std::move(value)};
+  brought_.reset();
+  if (partitions_[0].welcome) send(0, bring_);
+}
+
+void ClientState::on_brought(const Message& message) {
+  if (!meets() || message.sequence != bring_.sequence || message.step != bring_.step) return;
+  brought_ = unpacked(message.text, message.payload);
+  for (auto& [worker, value] : *brought_) value = Bytes::copy_of(value.span);
+  waiting_.erase(Message::kMeeting);
+}
+
 void ClientState::on_settled(Partition& partition, const Message& message) {
   const auto push = partition.unsettled.extract(message.sequence);
   if (!push) return;
@@ -209,12 +227,27 @@ void ClientState::on_parameters(const Message& message) {
   wanted_.erase(wish);
   waiting_.erase(message.piece);
   versions_.at(message.piece) = message.version;
-  if (!begun_) {
-    least_version_ = std::min(least_version_, message.version);
-    begun_ = wanted_.empty();
-    if (begun_ && spec_.staleness.synchronous()) first_step_ = least_version_;
-  }
+  if (!begun_) least_version_ = std::min(least_version_, message.version);
+  if (!begun_ && wanted_.empty()) begin();
   arrived_(message.piece, message.step, message.payload);
+}
+
+// Some pieces may have had the updates of a step that this worker is to do again.
+void ClientState::begin() {
+  if (spec_.staleness.synchronous()) first_step_ = least_version_;
+  if (spec_.on_lost_worker == OnLostWorker::wait)
+    for (int piece = 0; piece < std::ssize(versions_); ++piece)
+      if (versions_[piece] > first_step_) wanted_[piece] = first_step_;
+  knows_first_ = true;
+  for (const auto& [piece, step] : wanted_) ask(piece, step);
+  if (!wanted_.empty()) return;
+  begun_ = true;
+  say_where_it_begins();
+}
+
+void ClientState::say_where_it_begins() {
+  const bool again = begun_ && first_step_ > 0 && spec_.on_lost_worker != OnLostWorker::end;
+  if (again && partitions_[0].welcome) send(0, {.kind = Kind::begins, .step = first_step_});
 }
 
 void ClientState::on_rows(const Message& message) {
@@ -254,7 +287,12 @@ void ClientState::pull(int piece, int64_t step) {
 }
 
 void ClientState::ask(int piece, int64_t step) {
-  if (may_ask(piece)) send(partition_of(piece), {.kind = Kind::pull, .piece = piece, .step = step});
+  if (!may_ask(piece)) return;
+  const bool exactly =
+      knows_first_ && step == first_step_ && spec_.on_lost_worker == OnLostWorker::wait;
+  send(
+      partition_of(piece),
+      {.kind = Kind::pull, .flags = exactly ? Message::exactly : 0U, .piece = piece, .step = step});
 }
 
 void ClientState::sparse_push(SparseOrder order) {
@@ -366,6 +404,7 @@ int64_t ClientState::num_unsettled() const noexcept {
 void ClientState::ask_who() {
   for (const auto& [piece, step] : wanted_) ask(piece, step);
   for (size_t i = 0; i < partitions_.size(); ++i) ask_rows_of(static_cast<int>(i));
+  if (meets() && partitions_[0].welcome) send(0, bring_);
 }
 
 std::string ClientState::words() const {
@@ -392,6 +431,11 @@ std::string ClientState::words() const {
                                         spec_.tables[pull.table].name, pull.step,
                                         server(partition)));
     }
+  if (meets()) {
+    const auto waiting = waiting_.find(Message::kMeeting);
+    lines.push_back(fmt::format("what others bring after {} steps, of {}", bring_.step,
+                                waiting != waiting_.end() ? waiting->second : server(0)));
+  }
   for (size_t i = 0; i < partitions_.size(); ++i)
     if (const size_t open = partitions_[i].unsettled.size() + partitions_[i].unsent.size();
         open > 0)

@@ -17,6 +17,7 @@
 
 #include "tutti/ps/carriers.h"
 #include "tutti/ps/cursor.h"
+#include "tutti/ps/meetings.h"
 #include "tutti/ps/message.h"
 #include "tutti/ps/spec.h"
 #include "tutti/ps/view.h"
@@ -110,10 +111,15 @@ class ClientState {
   /// Where a worker begins: synchronous, the step of the first parameters that it got; 0 while they
   /// have not all come, and where workers are not in step.
   int64_t first_step() const noexcept { return first_step_; }
+  /// Whether parameters that have come may be read: those that a worker begins with are of one
+  /// version where lost workers are waited for, and may have to be asked for again.
+  bool may_read() const noexcept { return begun_ || spec_.on_lost_worker != OnLostWorker::wait; }
   /// Version of the parameters of `piece` that came last.
   int64_t version(int piece) const { return versions_.at(piece); }
   /// Parameters that were asked for and have not come.
   bool waits_for(int piece) const { return wanted_.contains(piece); }
+  /// Whether what others bring has not come.
+  bool meets() const noexcept { return bring_.sequence > 0 && !brought_; }
   bool waits() const noexcept { return !wanted_.empty() || !sparse_pulls_.empty(); }
   /// Pushes that are not through.
   int64_t num_unsettled() const noexcept;
@@ -122,6 +128,10 @@ class ClientState {
   /// Asks for a batch; one question at a time. The answer is lease(), once it is there.
   void ask_lease(const LeaseRequest& request);
   const std::optional<Lease>& lease() const noexcept { return lease_; }
+  /// Brings a value to the next meeting of those after `step` steps; one at a time. What all have
+  /// brought is brought(), once it is there.
+  void bring(int64_t step, Bytes value);
+  const std::optional<Brought>& brought() const noexcept { return brought_; }
   /// Asks for the counts of a partition, which its server sends as a message.
   void ask_counts(int partition) { send(partition, {.kind = Message::Kind::counts}); }
   /// What it waits for: "piece 3 of server 1 (host b, pid 77): worker 2 (host c, pid 9)".
@@ -174,6 +184,9 @@ class ClientState {
   bool may_ask(int piece) const;
   void send_lease();
   void on_leased(const Message& message);
+  void begin();
+  void say_where_it_begins();
+  void on_brought(const Message& message);
   void on_settled(Partition& partition, const Message& message);
   void on_parameters(const Message& message);
   void send(int partition, Message message);
@@ -200,6 +213,7 @@ class ClientState {
   int64_t first_step_ = 0;
   int64_t least_version_ = std::numeric_limits<int64_t>::max();  // of the first parameters
   bool begun_ = false;        // all of the first parameters have come
+  bool knows_first_ = false;  // where it begins
   int64_t step_ = -1;         // of the last push
   int64_t handed_in_ = 0;     // pushes of that step
   int64_t each_step_ = 0;     // pushes that a step has
@@ -212,6 +226,8 @@ class ClientState {
   bool lease_held_ = false;             // until the mark before it is settled
   std::optional<Message> lease_asked_;  // that has no answer
   std::optional<Lease> lease_;
+  Message bring_;  // of the last meeting
+  std::optional<Brought> brought_;
   std::string failure_;
 };
 

@@ -61,11 +61,17 @@ struct Message {
     rows,        ///< answer to sparse_pull `sequence`: `payload` is a row a key, of `version`
     lease,       ///< wants a batch: `text` is a LeaseRequest (cursor.h); number `sequence`
     leased,      ///< answer: `text` is a Lease; `sequence` as in the question
-    counts,      ///< asks; answers: `text` has the partition's counts (partition_state.h)
-    waiting,     ///< its pull of `piece` for `step` waits for the workers in `text`; `sequence`:
-                 ///< its sparse_pull of that number does; 0: its pull
+    begins,      ///< `worker` has come again and begins with `step` (meetings.h)
+    bring,    ///< brings `payload` to meeting `sequence` of those after `step` steps; once begun,
+              ///< again: asks whom it waits for
+    brought,  ///< answer: `text` and `payload` are what all have brought; the meeting as asked
+    counts,   ///< asks; answers: `text` has the partition's counts (partition_state.h)
+    waiting,  ///< its pull of `piece` for `step` waits for the workers in `text`; `sequence`:
+              ///< its sparse_pull of that number does; 0: its pull. `piece` kMeeting: what it
+              ///< has brought
     // Between the primary of a partition and its backup. Orders (hello, assign, push,
-    // sparse_push, pull, lease, leave) go on as they are, with their place in the log in `index`.
+    // sparse_push, pull, lease, begins, bring, leave) go on as they are, with their place in the
+    // log in `index`.
     leave,    ///< an order: `worker` is gone
     logged,   ///< backup: everything up to `index` is in my log
     copying,  ///< primary: what follows, up to copied, is all that I know at `index`
@@ -101,9 +107,12 @@ struct Message {
     not_finite = 8,    ///< settled: left out, since `text` was not finite
     not_written = 16,  ///< written
     failed = 32,       ///< outcome: the step threw
+    exactly = 64,      ///< pull: of version `step`, the newest or the one before, and no other
   };
   /// As `piece` of an assign: what a partition has beside its pieces.
   static constexpr int32_t kRest = -1;
+  /// As `piece` of waiting: the meeting to which its worker has brought something.
+  static constexpr int32_t kMeeting = -2;
 
   Kind kind = Kind::progress;
   uint32_t flags = 0;

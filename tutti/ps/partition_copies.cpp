@@ -16,6 +16,7 @@ using Kind = Message::Kind;
 std::string PartitionState::rest() const {
   json text;
   text["orders"] = num_orders_;
+  text["first_step"] = first_step_;
   text["unassigned"] = unassigned_;
   text["chunks_taken"] = chunks_taken_;
   for (const auto& [worker, sequence] : sequences_) text["sequences"].push_back({worker, sequence});
@@ -41,6 +42,7 @@ void PartitionState::restore_rest(std::string_view bytes) {
   const json text = json::parse(bytes);
   const auto list = [&](const char* name) { return text.value(name, json::array()); };
   num_orders_ = text.at("orders");
+  first_step_ = text.at("first_step");
   unassigned_ = text.at("unassigned").get<std::set<int>>();
   for (const json& entry : list("sequences")) sequences_[entry.at(0)] = entry.at(1);
   chunks_taken_ = text.at("chunks_taken");
@@ -97,6 +99,10 @@ std::vector<Message> PartitionState::chunks() const {
          {"step", pulled.step},
          {"version", pulled.version}},
         pulled.values);
+  for (const auto& [number, values] : before_) add({{"what", "before"}, {"piece", number}}, values);
+  if (spec_->on_lost_worker != OnLostWorker::end)
+    for (auto& [text, payload] : meetings_.chunks())
+      add({{"what", "meeting"}, {"text", text}}, std::move(payload));
   add({{"what", "rest"}, {"text", rest()}});
   return chunks;
 }
@@ -126,6 +132,10 @@ void PartitionState::take(const Message& chunk) {
     } else if (what == "pulled") {
       pulled_[{text.at("worker"), text.at("piece")}] = {text.at("step"), text.at("version"),
                                                         chunk.payload};
+    } else if (what == "before") {
+      before_[text.at("piece")] = chunk.payload;
+    } else if (what == "meeting") {
+      meetings_.take(text.at("text").get<std::string>(), chunk.payload);
     } else if (what == "rest") {
       restore_rest(text.at("text").get<std::string>());
     } else {
@@ -196,6 +206,7 @@ void PartitionState::restore_part(const Message& order) {
     for (int worker = 0; worker < spec_->num_workers; ++worker)
       if (gate_->is_here(worker)) clocks[worker] = restored.step;
     gate_->restore(std::move(clocks), restored.step);
+    first_step_ = restored.step;
   }
   unassigned_.erase(Message::kRest);
 }

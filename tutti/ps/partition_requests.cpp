@@ -56,11 +56,14 @@ std::string PartitionState::objection(const Message& request, const Names& name_
       return fmt::format("worker {} of {}", request.worker, spec_->num_workers);
     if (request.step < 0 || request.step > Staleness::kMost)
       return fmt::format("worker {} is in step {}", request.worker, request.step);
+    if (request.kind == Kind::begins) return "";
+    if (request.kind == Kind::bring) return objection_to_bring(request);
     if (request.kind == Kind::sparse_push || request.kind == Kind::sparse_pull)
       return objection_to_rows(request);
     if (request.kind == Kind::mark) return objection_to_mark(request);
     if (request.kind == Kind::assign) return objection_to_assign(request);
     piece(request.piece);  // is one of this partition
+    if ((request.flags & Message::exactly) != 0) values_of_version(request.piece, request.step);
     return request.kind == Kind::push ? objection_to_push(request) : "";
   } catch (const Error& error) {
     return error.what();
@@ -93,6 +96,13 @@ std::string PartitionState::objection_to_ranks(const Message& push) const {
       return fmt::format("{}: worker {} has pushed a part of the same rank", push_words(push),
                          worker);
   return "";
+}
+
+std::string PartitionState::objection_to_bring(const Message& bring) const {
+  if (spec_->on_lost_worker == OnLostWorker::end || bring.sequence < 1)
+    return fmt::format("worker {} comes to meeting {}, with on_lost_worker {}", bring.worker,
+                       bring.sequence, name_of(spec_->on_lost_worker));
+  return meetings_.objection({bring.step, bring.sequence});
 }
 
 std::string PartitionState::objection_to_mark(const Message& mark) const {

@@ -97,6 +97,8 @@ std::vector<Settled> PartitionState::apply(const Message& order) {
     case Kind::assign: on_assign(order); break;
     case Kind::pull: on_pull(order); break;
     case Kind::lease: on_lease(order); break;
+    case Kind::begins: on_begins(order); break;
+    case Kind::bring: on_bring(order); break;
     case Kind::push:
     case Kind::sparse_push: on_push(order, settled); break;
     case Kind::mark: on_mark(order, settled); break;
@@ -104,6 +106,7 @@ std::vector<Settled> PartitionState::apply(const Message& order) {
     default: throw Error(fmt::format("a {} is no order", name_of(order.kind)));
   }
   answer_leases();
+  end_meetings();
   remember(settled);
   return settled;
 }
@@ -127,41 +130,6 @@ Settled PartitionState::settled_again(const Message& push) const {
       return found->second;
   const int64_t version = push.kind == Kind::mark ? 0 : version_of(push);
   return {push.worker, push.sequence, push.piece, version, 0, ""};
-}
-
-void PartitionState::on_lease(const Message& order) {
-  int64_t& last = lease_asked_[order.worker];
-  if (order.sequence <= last || !gate_->is_here(order.worker)) return;
-  last = order.sequence;
-  const LeaseRequest request = lease_request_from(order.text);
-  if (is_fork_) return cursor_.record(request);
-  // What another worker's order made impossible meanwhile gets no answer.
-  if (cursor_.objection(request).empty()) cursor_.ask(order.worker, request);
-}
-
-void PartitionState::answer_leases() {
-  if (!assigned() || is_fork_) return;
-  for (const auto& [worker, lease] :
-       cursor_.answers([this](int asks) { return gate_->may_begin(gate_->steps_of(asks)); })) {
-    lease_told_[worker] = {.kind = Kind::leased,
-                           .worker = worker,
-                           .sequence = lease_asked_[worker],
-                           .text = ps::to_text(lease)};
-    answers_.push_back(lease_told_[worker]);
-  }
-}
-
-std::vector<Message> PartitionState::take_answers() { return std::exchange(answers_, {}); }
-
-int64_t PartitionState::last_lease(int worker) const {
-  const auto found = lease_asked_.find(worker);
-  return found == lease_asked_.end() ? 0 : found->second;
-}
-
-const Message* PartitionState::last_answer(int worker) const {
-  const auto found = lease_told_.find(worker);
-  const bool newest = found != lease_told_.end() && found->second.sequence == last_lease(worker);
-  return newest ? &found->second : nullptr;
 }
 
 void PartitionState::enrol(const Spec& spec, int registrant) {
@@ -206,6 +174,15 @@ std::pair<Bytes, int64_t> PartitionState::values_for(int worker, int number) con
   const auto pulled = pulled_.find({worker, number});
   if (pulled != pulled_.end()) return {pulled->second.values, pulled->second.version};
   return {piece(number).parameters(), piece(number).version()};
+}
+
+Bytes PartitionState::values_of_version(int number, int64_t version) const {
+  const DensePiece& now = piece(number);
+  if (now.version() == version) return now.parameters();
+  const auto before = before_.find(number);
+  if (now.version() == version + 1 && before != before_.end()) return before->second;
+  throw Error(fmt::format("version {} of piece {} is not known any more; it is at {}", version,
+                          number, now.version()));
 }
 
 void PartitionState::on_push(const Message& order, std::vector<Settled>& settled) {
@@ -263,6 +240,7 @@ bool PartitionState::leave_out(const Push& push, std::vector<Settled>& settled) 
 void PartitionState::update_piece(int number, const std::vector<const Push*>& pushes, double scale,
                                   double learning_rate) {
   DensePiece& piece = own(number);
+  if (spec_->on_lost_worker == OnLostWorker::wait) before_[number] = piece.parameters();
   std::vector<const Part*> parts;
   std::vector<const std::byte*> data;
   for (const Push* const push : pushes) {
@@ -362,8 +340,10 @@ void PartitionState::finish_round(const Target& target, std::vector<Settled>& se
     through.push_back({worker, push.sequence, push.piece, version, 0, ""});
   }
   const auto used = static_cast<int>(counted.size());
-  const auto missing = static_cast<int>(std::ssize(parties_here(target)) - std::ssize(round));
-  const bool scaled = spec_->drop_slowest > 0 && missing > 0 && used > 0;
+  const bool goes_on = spec_->on_lost_worker == OnLostWorker::go_on;
+  const ptrdiff_t all = goes_on ? spec_->num_workers : std::ssize(parties_here(target));
+  const auto missing = static_cast<int>(all - std::ssize(round));
+  const bool scaled = (spec_->drop_slowest > 0 || goes_on) && missing > 0 && used > 0;
   const double scale = scaled ? static_cast<double>(used + missing) / used : 1.0;
   const double learning_rate = round.begin()->second.learning_rate;
   if (target.first)

@@ -1,9 +1,9 @@
 /// PartitionState: one partition of the parameters, as the sequence of its orders makes it.
 ///
-/// Orders (hello, assign, push, sparse_push, mark, lease, leave, and pull where gradients are
-/// compensated) are carried out in the order of the partition's log. The same orders give the same
-/// state bit for bit, so that a backup that carries them out has what the primary has. No I/O, no
-/// clock. Thread rule: one thread.
+/// Orders (hello, assign, push, sparse_push, mark, lease, begins, bring, leave, and pull where
+/// gradients are compensated) are carried out in the order of the partition's log. The same orders
+/// give the same state bit for bit, so that a backup that carries them out has what the primary
+/// has. No I/O, no clock. Thread rule: one thread.
 #pragma once
 
 #include <functional>
@@ -17,6 +17,7 @@
 #include "tutti/ps/carriers.h"
 #include "tutti/ps/cursor.h"
 #include "tutti/ps/dense_piece.h"
+#include "tutti/ps/meetings.h"
 #include "tutti/ps/sparse_shard.h"
 
 namespace tutti::ps {
@@ -78,12 +79,17 @@ class PartitionState {
 
   /// Carries out the next order, and says which pushes are through with it.
   std::vector<Settled> apply(const Message& order);
-  /// Answers to requests for batches that the last orders made possible: messages for their worker.
+  /// Answers that the last orders made possible, to requests for batches and to what was brought to
+  /// meetings: messages for their worker.
   std::vector<Message> take_answers();
   /// Number of the worker's last request for a batch among the orders; and its answer, if it has
   /// one.
   int64_t last_lease(int worker) const;
   const Message* last_answer(int worker) const;
+  /// What a worker gets that comes to a meeting: its answer once that is over, else nothing.
+  std::optional<Message> answer_to_bring(const Message& bring) const;
+  bool has_brought(const Message& bring) const;
+  std::vector<int> waits_for_meeting(const Message& bring) const;
   int64_t num_orders() const noexcept { return num_orders_; }
 
   bool registered() const noexcept { return spec_.has_value(); }
@@ -111,6 +117,9 @@ class PartitionState {
   /// What `worker` is to get for its pull: with compensation what its last order says, so that a
   /// pull that is repeated gets the same again.
   std::pair<Bytes, int64_t> values_for(int worker, int number) const;
+  /// The values of `piece` in that version, where lost workers are waited for: the newest, or the
+  /// one before. Throws Error for another.
+  Bytes values_of_version(int number, int64_t version) const;
   bool is_here(int worker) const { return registered() && gate_->is_here(worker); }
   PartitionCounts counts() const;
 
@@ -152,6 +161,7 @@ class PartitionState {
   std::string objection_to_ranks(const Message& push) const;
   std::string objection_to_carrier(const Message& push) const;
   std::string objection_to_mark(const Message& mark) const;
+  std::string objection_to_bring(const Message& bring) const;
   std::string objection_to_assign(const Message& request) const;
   std::string objection_to_hello(const Message& request, const Names& name_of) const;
   void enrol(const Spec& spec, int registrant);
@@ -165,6 +175,10 @@ class PartitionState {
   void remember(const std::vector<Settled>& settled);
   void on_lease(const Message& order);
   void answer_leases();
+  void on_begins(const Message& order);
+  void on_bring(const Message& order);
+  void end_meetings();
+  std::vector<int> workers_here() const;
   void add_to_round(const Push& push, std::vector<Settled>& settled);
   bool may_pull_from(const Target& target, int64_t step) const;
   std::vector<int> missing_for(const Target& target, int64_t step) const;
@@ -201,7 +215,11 @@ class PartitionState {
   std::map<Target, std::map<int, Push>> rounds_;
   // With compensation: what each worker has pulled of each piece.
   std::map<std::pair<int, int>, Pulled> pulled_;
-  Cursor cursor_;                       // of partition 0
+  // Where lost workers are waited for: of each piece the parameters before its last update.
+  std::map<int, Bytes> before_;
+  int64_t first_step_ = 0;  // of the job: it may go on from a snapshot
+  Meetings meetings_;       // of partition 0, as the cursor
+  Cursor cursor_;
   std::map<int, int64_t> lease_asked_;  // by worker: number of the last request
   std::map<int, Message> lease_told_;   // by worker: the last answer
   std::vector<Message> answers_;

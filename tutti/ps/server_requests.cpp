@@ -15,13 +15,20 @@ constexpr int64_t kMostRowsWishes = 1'000;  // of a worker, at once
 
 Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
 
+std::string words_of(const ProcessView& process, int worker) {
+  if (process.name.empty()) return fmt::format("worker {}, which has not come", worker);
+  if (process.alive) return process.name;
+  return fmt::format("{}, which is lost: it {}", process.name, process.ending);
+}
+
 }  // namespace
 
 void ServerState::take_wish(Hosted& hosted, const Message& request) {
   auto& wishes = hosted.wishes[request.piece];
   const auto [wish, fresh] = wishes.try_emplace(request.worker);
   const bool known = !fresh && wish->second.step == request.step;
-  if (!known) wish->second = {request.step, hosted.last_index};
+  if (!known)
+    wish->second = {request.step, hosted.last_index, (request.flags & Message::exactly) != 0};
   grant_wishes(hosted, request.partition);
   // Asked again: whom does it wait for?
   const int64_t step = hosted.state.step_of_job(request.worker, request.step);
@@ -48,16 +55,14 @@ void ServerState::take_rows_wish(Hosted& hosted, const Message& request) {
 
 void ServerState::say_who(const Message& request, const std::vector<int>& workers) {
   std::vector<std::string> names;
-  for (const int worker : workers)
-    names.push_back(view_.workers[worker].name.empty()
-                        ? fmt::format("worker {}, which has not come", worker)
-                        : view_.workers[worker].name);
+  for (const int worker : workers) names.push_back(words_of(view_.workers[worker], worker));
   const bool rows = request.kind == Kind::sparse_pull;
+  const bool meets = request.kind == Kind::bring;
   if (!rows && !host(request.partition).state.assigned()) names = {"the first values, of worker 0"};
   send(worker_peer(request.worker), request.partition,
        {.kind = Kind::waiting,
         .worker = request.worker,
-        .piece = request.piece,
+        .piece = meets ? Message::kMeeting : request.piece,
         .sequence = rows ? request.sequence : 0,
         .step = request.step,
         .text = fmt::format("{}", fmt::join(names, "; "))});
@@ -68,14 +73,26 @@ void ServerState::forget_rows(Hosted& hosted, int worker) {
   std::erase_if(hosted.rows_wishes, [&](const auto& entry) { return entry.first.first == worker; });
 }
 
+bool ServerState::in_log(const Hosted& hosted, const Message& request) {
+  return std::ranges::any_of(hosted.unlogged, [&](const Message& order) {
+    return order.kind == request.kind && order.worker == request.worker &&
+           order.sequence == request.sequence && order.step == request.step;
+  });
+}
+
+// Once it is over everybody who asks is told what was brought, also who was not there.
+void ServerState::take_bring(Hosted& hosted, const Message& request) {
+  if (auto answer = hosted.state.answer_to_bring(request))
+    send(worker_peer(request.worker), request.partition, std::move(*answer));
+  else if (hosted.state.has_brought(request))
+    say_who(request, hosted.state.waits_for_meeting(request));
+  else if (!in_log(hosted, request))
+    submit(hosted, request);
+}
+
 void ServerState::take_lease(Hosted& hosted, const Message& request) {
   const int64_t last = hosted.state.last_lease(request.worker);
-  const bool logged =
-      request.sequence <= last || std::ranges::any_of(hosted.unlogged, [&](const Message& order) {
-        return order.kind == Kind::lease && order.worker == request.worker &&
-               order.sequence == request.sequence;
-      });
-  if (!logged) {
+  if (request.sequence > last && !in_log(hosted, request)) {
     submit(hosted, request);
     return;
   }
@@ -95,6 +112,7 @@ void ServerState::grant_wishes(Hosted& hosted, int partition) {
       if (wish.index > hosted.state.num_orders() || !hosted.state.may_pull(piece, step))
         return false;
       granted.push_back({.kind = Kind::pull,
+                         .flags = wish.exactly ? Message::exactly : 0U,
                          .partition = partition,
                          .worker = worker,
                          .piece = piece,
@@ -105,7 +123,7 @@ void ServerState::grant_wishes(Hosted& hosted, int partition) {
     if (logs_pulls)
       submit(hosted, std::move(pull));
     else
-      send_parameters(hosted, partition, pull.piece, pull.worker, pull.step);
+      send_parameters(hosted, pull);
   grant_rows(hosted, partition);
 }
 
@@ -128,14 +146,17 @@ void ServerState::grant_rows(Hosted& hosted, int partition) {
   });
 }
 
-void ServerState::send_parameters(const Hosted& hosted, int partition, int piece, int worker,
-                                  int64_t step) {
-  auto [values, version] = hosted.state.values_for(worker, piece);
-  send(worker_peer(worker), partition,
+void ServerState::send_parameters(const Hosted& hosted, const Message& pull) {
+  auto [values, version] = hosted.state.values_for(pull.worker, pull.piece);
+  if ((pull.flags & Message::exactly) != 0) {
+    version = pull.step;
+    values = hosted.state.values_of_version(pull.piece, version);
+  }
+  send(worker_peer(pull.worker), pull.partition,
        {.kind = Kind::parameters,
-        .worker = worker,
-        .piece = piece,
-        .step = step,
+        .worker = pull.worker,
+        .piece = pull.piece,
+        .step = pull.step,
         .version = version,
         .payload = std::move(values)});
 }

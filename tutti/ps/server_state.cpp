@@ -140,10 +140,14 @@ void ServerState::lead(Hosted& hosted, int partition, const PartitionView& befor
     send_log(hosted, partition);
 }
 
+// One that is waited for has not left.
 void ServerState::log_leavers(Hosted& hosted, int partition) {
+  const bool waits =
+      hosted.state.registered() && hosted.state.spec().on_lost_worker == OnLostWorker::wait;
   for (int worker = 0; worker < static_cast<int>(view_.workers.size()); ++worker) {
     const ProcessView& process = view_.workers[worker];
-    if (!process.alive && !process.ending.empty() && hosted.state.is_here(worker))
+    const bool gone = !process.alive && !process.ending.empty();
+    if (gone && (process.finished || !waits) && hosted.state.is_here(worker))
       submit(hosted, {.kind = Kind::leave, .partition = partition, .worker = worker});
   }
 }
@@ -224,13 +228,15 @@ void ServerState::from_worker(const Message& message, Peer from) {
   }
   switch (message.kind) {
     case Kind::hello: forget_rows(hosted, message.worker); [[fallthrough]];
-    case Kind::assign: submit(hosted, message); break;
+    case Kind::assign:
+    case Kind::begins: submit(hosted, message); break;
     case Kind::push:
     case Kind::sparse_push:
     case Kind::mark: take_push(hosted, message); break;
     case Kind::sparse_pull: take_rows_wish(hosted, message); break;
     case Kind::pull: take_wish(hosted, message); break;
     case Kind::lease: take_lease(hosted, message); break;
+    case Kind::bring: take_bring(hosted, message); break;
     case Kind::counts:
       send(from, message.partition, {.kind = Kind::counts, .text = to_text(hosted.state.counts())});
       break;
@@ -367,8 +373,7 @@ void ServerState::carry_out(Hosted& hosted, const Message& order) {
           .version = hosted.state.assigned() ? 1 : 0});
     log_leavers(hosted, partition);
   }
-  if (order.kind == Kind::pull)
-    send_parameters(hosted, partition, order.piece, order.worker, order.step);
+  if (order.kind == Kind::pull) send_parameters(hosted, order);
   if (order.kind == Kind::leave) {
     for (auto& [piece, wishes] : hosted.wishes) wishes.erase(order.worker);
     forget_rows(hosted, order.worker);

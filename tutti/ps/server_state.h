@@ -68,6 +68,7 @@ class ServerState {
   struct Wish {  // a pull that waits
     int64_t step = 0;
     int64_t index = 0;  // not before this order is carried out: the worker's own push
+    bool exactly = false;
   };
   struct RowsWish {  // a sparse_pull that waits
     int table = 0;
@@ -102,6 +103,8 @@ class ServerState {
   void from_primary(Message message, Peer from);
   void take_push(Hosted& hosted, Message push);
   void take_lease(Hosted& hosted, const Message& request);
+  void take_bring(Hosted& hosted, const Message& request);
+  static bool in_log(const Hosted& hosted, const Message& request);
   void take_wish(Hosted& hosted, const Message& request);
   void take_rows_wish(Hosted& hosted, const Message& request);
   static void forget_rows(Hosted& hosted, int worker);
@@ -117,7 +120,7 @@ class ServerState {
   void follow_cut(Hosted& hosted, const Message& order);
   void grant_wishes(Hosted& hosted, int partition);
   void grant_rows(Hosted& hosted, int partition);
-  void send_parameters(const Hosted& hosted, int partition, int piece, int worker, int64_t step);
+  void send_parameters(const Hosted& hosted, const Message& pull);
 
   void take_role(int partition, const PartitionView& before);
   void lead(Hosted& hosted, int partition, const PartitionView& before);

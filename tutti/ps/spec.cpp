@@ -137,6 +137,7 @@ json to_json(const Spec& spec) {
   text["workers"] = spec.num_workers;
   text["reduction shape"] = spec.shape.to_string();
   text["drop_slowest"] = spec.drop_slowest;
+  text["on_lost_worker"] = name_of(spec.on_lost_worker);
   text["scale_by_staleness"] = spec.scale_by_staleness;
   text["delay_compensation"] = spec.delay_compensation;
   text["stop_if_not_finite"] = spec.stop_if_not_finite;
@@ -187,6 +188,8 @@ Spec read(const json& text) {
   spec.num_workers = text.at("workers");
   spec.shape = ReductionShape::parse(text.at("reduction shape").get<std::string>());
   spec.drop_slowest = text.at("drop_slowest");
+  spec.on_lost_worker =
+      on_lost_worker_from(text.at("on_lost_worker").get<std::string>(), "on_lost_worker");
   spec.scale_by_staleness = text.at("scale_by_staleness");
   spec.delay_compensation = text.at("delay_compensation");
   spec.stop_if_not_finite = text.at("stop_if_not_finite");
@@ -242,10 +245,11 @@ void check_piece(const Spec& spec, const Piece& piece) {
 
 void check_host_sums(const Spec& spec) {
   if (!spec.host_sums) return;
-  if (!spec.staleness.synchronous() || spec.drop_slowest > 0 || !spec.stop_if_not_finite)
+  if (!spec.staleness.synchronous() || spec.drop_slowest > 0 || !spec.stop_if_not_finite ||
+      spec.on_lost_worker != OnLostWorker::end)
     throw UsageError(
-        "host_sums: workers of one host push one sum, so none of them can be stale, dropped or "
-        "left out by itself");
+        "host_sums: workers of one host push one sum, so none of them can be stale, dropped, lost "
+        "or left out by itself");
   const int local = spec.shape.replicas() / spec.num_workers;
   const bool whole = std::ranges::all_of(spec.shape.replicas_per_host(), [&](int replicas) {
     return local > 0 && replicas % local == 0;
@@ -266,6 +270,12 @@ void check_tables(const Spec& spec) {
     throw UsageError(
         fmt::format("delay_compensation with embedding table \"{}\": servers do not keep the rows "
                     "that a worker has pulled, so gradients of rows cannot be corrected",
+                    spec.tables.front().name));
+  if (!spec.tables.empty() && spec.on_lost_worker == OnLostWorker::wait)
+    throw UsageError(
+        fmt::format("--on-lost-worker wait with embedding table \"{}\": servers do not keep the "
+                    "rows of the step before, with which a worker that comes again would begin; "
+                    "continue is possible",
                     spec.tables.front().name));
 }
 
@@ -343,6 +353,7 @@ void check(const Spec& spec) {
   in_range("the number of partitions", spec.num_partitions, 1, 1 << 20);
   check({spec.drop_slowest, spec.scale_by_staleness, spec.delay_compensation}, spec.staleness,
         spec.num_workers);
+  check(spec.on_lost_worker, spec.staleness, spec.drop_slowest);
   check_host_sums(spec);
   for (const Variable& variable : spec.variables) check_variable(variable);
   check_tables(spec);

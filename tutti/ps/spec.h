@@ -11,6 +11,7 @@
 
 #include "tutti/base/reduction_shape.h"
 #include "tutti/optim/rule.h"
+#include "tutti/ps/lost_worker.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/sparse_spec.h"
 #include "tutti/ps/staleness.h"
@@ -59,6 +60,9 @@ struct Spec {
   /// Synchronous: a step counts once all workers but so many have pushed; the late are left out
   /// and the sum is scaled up to all (Chen et al. 2016, arXiv:1604.00981).
   int drop_slowest = 0;
+  /// Synchronous: what becomes of the job. With wait servers keep the parameters of the step
+  /// before, too, for a worker that comes again; not with tables.
+  OnLostWorker on_lost_worker = OnLostWorker::end;
   /// Not synchronous: a gradient of staleness t counts 1 / t (Zhang et al. 2016, arXiv:1511.05950).
   bool scale_by_staleness = false;
   /// Not synchronous: lambda of DC-ASGD (Zheng et al. 2017, arXiv:1609.08326); 0: off.

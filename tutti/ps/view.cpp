@@ -14,14 +14,15 @@ using nlohmann::json;
 json to_json(const std::vector<ProcessView>& processes) {
   json list = json::array();
   for (const ProcessView& process : processes)
-    list.push_back({process.name, process.address, process.alive, process.ending});
+    list.push_back(
+        {process.name, process.address, process.alive, process.ending, process.finished});
   return list;
 }
 
 std::vector<ProcessView> processes_from(const json& list) {
   std::vector<ProcessView> processes;
   for (const json& entry : list)
-    processes.push_back({entry.at(0), entry.at(1), entry.at(2), entry.at(3)});
+    processes.push_back({entry.at(0), entry.at(1), entry.at(2), entry.at(3), entry.at(4)});
   return processes;
 }
 
@@ -162,10 +163,17 @@ void ViewState::lose_server(int server, const std::string& ending) {
 }
 
 void ViewState::lose_worker(int worker, const std::string& ending) {
-  ProcessView& lost = view_.workers.at(worker);
-  if (!lost.alive) return;
-  lost.alive = false;
-  lost.ending = ending;
+  end_worker(worker, ending, false);
+}
+
+void ViewState::finish_worker(int worker) { end_worker(worker, "has finished", true); }
+
+void ViewState::end_worker(int worker, const std::string& ending, bool finished) {
+  ProcessView& ended = view_.workers.at(worker);
+  if (!ended.alive) return;
+  ended.alive = false;
+  ended.ending = ending;
+  ended.finished = finished;
   if (begun()) publish(view_.partitions);
 }
 

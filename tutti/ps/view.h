@@ -29,7 +29,8 @@ struct ProcessView {
   std::string name;     ///< "server 1 (host b, pid 77)"
   std::string address;  ///< where it listens
   bool alive = false;
-  std::string ending;  ///< how it went, in words
+  std::string ending;     ///< how it went, in words
+  bool finished = false;  ///< in order: it was not lost
   bool operator==(const ProcessView&) const = default;
 };
 
@@ -70,6 +71,8 @@ class ViewState {
   /// Somebody is gone; `ending` is a predicate: "was killed by SIGKILL". Idempotent.
   void lose_server(int server, const std::string& ending);
   void lose_worker(int worker, const std::string& ending);
+  /// A worker has done what there was to do.
+  void finish_worker(int worker);
 
   /// The primary of `partition`, server `from`, says that `server` has caught up, or that it does
   /// not reach it: it goes on alone then, and the two are not put together again. What is not true
@@ -81,6 +84,7 @@ class ViewState {
   bool begun() const noexcept { return view_.number > 0; }
 
  private:
+  void end_worker(int worker, const std::string& ending, bool finished);
   void begin_if_all_here();
   PartitionView& named(int partition);
   void take_from(PartitionView& partition, int server);

@@ -143,8 +143,7 @@ void ViewService::on_closed(Peer from, const std::string& how) {
   members_.erase(found);
   if (!member.joined || over_) return;
   if (member.left) {
-    if (member.who.kind == Peer::Kind::worker)
-      state_.lose_worker(member.who.number, "has finished");
+    if (member.who.kind == Peer::Kind::worker) state_.finish_worker(member.who.number);
   } else {
     lose(member, how);
   }

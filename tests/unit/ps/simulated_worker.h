@@ -1,6 +1,7 @@
 /// A worker of a simulation (simulation.h): it waits for all that a step needs, computes, pushes.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,6 +31,10 @@ struct Program {
   std::function<std::vector<std::byte>(int worker, int table, int64_t step,
                                        const std::vector<std::byte>& rows)>
       row_gradients;
+  /// Workers meet each time that they have done so many steps; 0: never.
+  int64_t meets_every = 0;
+  /// Called with what came of a meeting after `step` steps.
+  std::function<void(int worker, int64_t step, const Brought& values)> met;
 };
 
 /// What the workers of one host have in common: what each has of a piece in a step, the cuts that
@@ -68,12 +73,19 @@ class SimulatedWorker {
   SimulatedWorker(const SimulatedWorker&) = delete;
 
   bool ready() const {
-    if (step >= num_steps_) return false;
     if (!pulled_first_) return state.view().number > 0;
+    if (meets_) return state.brought().has_value();
     if (state.waits()) return false;
+    if (!begun_ || meets_next_) return true;
+    if (step >= num_steps_) return false;
     for (const int64_t for_step : host_->steps)
       if (for_step < step) return false;
     return true;
+  }
+
+  bool done() const {
+    return begun_ && step >= num_steps_ && !meets_next_ && !meets_ && !state.waits() &&
+           !to_carry() && state.num_unsettled() == 0;
   }
 
   /// A piece that this worker carries and of which all of its host have what its push needs.
@@ -114,8 +126,8 @@ class SimulatedWorker {
                 .payload = Bytes::copy_of(payload)});
   }
 
-  /// Asks for what the first step needs; from then on does a step. True when it has pushed, or has
-  /// handed in what its host pushes.
+  /// Asks for what the first step needs; from then on does a step, or meets the others. True when
+  /// it has pushed, or has handed in what its host pushes.
   bool act() {
     if (!pulled_first_) {
       pulled_first_ = true;
@@ -124,11 +136,14 @@ class SimulatedWorker {
       pull_rows();
       return false;
     }
+    if (!begun_) return begin();
+    if (meets_next_ || meets_) return meet();
     if (program_.begins) program_.begins(number_, step, host_->parameters);
     hand_in_pieces();
     push_rows();
     ++step;
     if (step < num_steps_) pull_rows();
+    meets_next_ = meets_here();
     return true;
   }
 
@@ -136,6 +151,34 @@ class SimulatedWorker {
   int64_t step = 0;
 
  private:
+  bool meets_here() const { return program_.meets_every > 0 && step % program_.meets_every == 0; }
+
+  // One that has come again goes on where the job is. Whether it comes to the meeting that is held
+  // there is its own choice.
+  bool begin() {
+    begun_ = true;
+    step = state.first_step();
+    if (step == 0) return false;
+    for (int piece = 0; piece < std::ssize(state.spec().pieces); ++piece) {
+      host_->steps[piece] = step;
+      carried_[piece] = step - 1;
+    }
+    meets_next_ = meets_here() && number_ % 2 == 0;
+    return false;
+  }
+
+  bool meet() {
+    if (std::exchange(meets_next_, false)) {
+      const std::array<std::byte, 1> value{static_cast<std::byte>(number_)};
+      state.bring(step, Bytes::copy_of(value));
+      meets_ = true;
+      return false;
+    }
+    meets_ = false;
+    program_.met(number_, step, *state.brought());
+    return false;
+  }
+
   struct Rows {
     int64_t pull = 0;
     SparseBatch batch;
@@ -195,6 +238,9 @@ class SimulatedWorker {
   const int64_t num_steps_;
   const Program& program_;
   bool pulled_first_ = false;
+  bool begun_ = false;       // with the parameters of its first step
+  bool meets_next_ = false;  // instead of a step
+  bool meets_ = false;       // and waits for the others
   const std::shared_ptr<SimulatedHost> host_;
   const Carriers carriers_;
   const HostWorkers workers_;       // of the host

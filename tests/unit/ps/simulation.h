@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <map>
@@ -25,6 +26,7 @@ namespace tutti::ps::testing {
 struct Faults {
   int server_crashes = 0;  ///< of servers, one after another
   int worker_crashes = 0;
+  int returns = 0;    ///< of workers that have crashed
   int breaks = 0;     ///< of connections, which come back
   int zombies = 0;    ///< servers that the service loses though they live and hear nothing
   int cuts = 0;       ///< of a server from its follower, for good; both reach the workers
@@ -49,6 +51,7 @@ class Simulation {
   /// nothing moves any more or it takes too long; words() says who waits for what.
   bool run(const Faults& faults = {}) {
     Faults left = faults;
+    returns_left_ = faults.returns;
     for (int64_t turn = 0; turn < 400'000; ++turn) {
       if (done()) return true;
       if (!views_.view().failure.empty()) return false;
@@ -248,6 +251,7 @@ class Simulation {
         });
       moves_to_send(*worker, moves);
     }
+    if (returns_left_ > 0 && !lost_workers_.empty()) moves.push_back([this] { return_worker(); });
     for (auto& [number, server] : servers_)
       for (const int follower : server->state.followers()) {
         const Peer a = primary_peer(number);
@@ -316,11 +320,7 @@ class Simulation {
   }
 
   bool done() const {
-    for (const auto& [number, worker] : workers_)
-      if (worker->step < steps_ || worker->state.num_unsettled() > 0 || worker->state.waits() ||
-          worker->to_carry())
-        return false;
-    return true;
+    return std::ranges::all_of(workers_, [](const auto& entry) { return entry.second->done(); });
   }
 
   // ---- faults ----
@@ -403,8 +403,15 @@ class Simulation {
     unsent_.erase(workers_.at(number).get());
     workers_.erase(number);
     to_cut_.erase(number);
+    to_view_.erase(worker_peer(number));
+    lost_workers_.insert(number);
     views_.lose_worker(number, "was killed");
     tell_views();
+  }
+
+  void return_worker() {
+    --returns_left_;
+    add_worker(lost_workers_.extract(lost_workers_.begin()).value());
   }
 
   void break_connection(int& left) {
@@ -449,6 +456,8 @@ class Simulation {
   int64_t next_cut_ = 1;
   Cuts cuts_;
   std::map<int64_t, std::map<int, int64_t>> marks_;
+  std::set<int> lost_workers_;
+  int returns_left_ = 0;
   size_t gone_ = 0;
   int next_server_ = 0;
 };
