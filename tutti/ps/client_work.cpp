@@ -2,10 +2,13 @@
 
 #include <fmt/ranges.h>
 
+#include <exception>
+
 #include "tutti/base/error.h"
 #include "tutti/base/event.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
+#include "tutti/base/stop.h"
 
 namespace tutti::ps {
 namespace {
@@ -64,9 +67,13 @@ Client::Work::Work(const ClientOptions& options, const Credentials& credentials,
 }
 
 Client::Work::~Work() {
+  // Who ends by an error, and is waited for, is lost; not who was asked to end.
+  const bool lost = state_.spec().on_lost_worker == OnLostWorker::wait &&
+                    std::uncaught_exceptions() > 0 && stop_requested() == 0;
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;
+    finishes_ = !lost;
   }
   unattended_.notify_all();
   streams_.wake();
@@ -142,7 +149,7 @@ void Client::Work::work() {
     else
       streams_.wake();  // what woke this thread may have been meant for the other
   }
-  link_.say_goodbye();
+  if (finishes_) link_.say_goodbye();
   streams_.flush(Peer{});
 }
 

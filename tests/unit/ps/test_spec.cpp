@@ -119,6 +119,8 @@ TEST(Spec, DifferencesNameBothSides) {
            {[](Spec& s) { s.shape = ReductionShape::flat(4); },
             R"(reduction shape is "4", not "3+1")"},
            {[](Spec& s) { s.stop_if_not_finite = true; }, "stop_if_not_finite is true, not false"},
+           {[](Spec& s) { s.on_lost_worker = OnLostWorker::wait; },
+            R"(on_lost_worker is "wait", not "end")"},
            {[](Spec& s) { s.delay_compensation = 0.25; }, "delay_compensation is 0.25, not 0.1"},
            {[](Spec& s) { s.pieces[0].partition = 1 - s.pieces[0].partition; },
             "its variables are placed in another way"}}) {
@@ -126,6 +128,25 @@ TEST(Spec, DifferencesNameBothSides) {
     c.change(other);
     EXPECT_EQ(difference(other, spec), c.words);
   }
+}
+
+TEST(Spec, WhatBecomesOfLostWorkersIsSaidInStepAlone) {
+  Spec spec{.num_workers = 3};
+  for (const OnLostWorker what : {OnLostWorker::end, OnLostWorker::go_on, OnLostWorker::wait}) {
+    spec.on_lost_worker = what;
+    EXPECT_EQ(spec_from(to_text(spec)).on_lost_worker, what);
+    EXPECT_EQ(on_lost_worker_from(name_of(what), "--x"), what);
+  }
+  spec.tables = {{.name = "user", .width = 2}};
+  EXPECT_THAT(message_of<UsageError>([&] { check(spec); }),
+              HasSubstr("--on-lost-worker wait with embedding table \"user\""));
+  spec.on_lost_worker = OnLostWorker::go_on;
+  check(spec);
+  spec.drop_slowest = 1;
+  EXPECT_THAT(message_of<UsageError>([&] { check(spec); }),
+              HasSubstr("--on-lost-worker continue with --drop-slowest 1"));
+  EXPECT_THAT(message_of<UsageError>([] { on_lost_worker_from("go", "--x"); }),
+              HasSubstr("--x go: expected end, continue or wait"));
 }
 
 TEST(Spec, WhatCannotBeTrainedByIsNamed) {
@@ -141,6 +162,8 @@ TEST(Spec, WhatCannotBeTrainedByIsNamed) {
            {[](Spec& s) { s.host_sums = true; }, "host_sums: "},
            {[](Spec& s) { s.drop_slowest = 4; }, "--drop-slowest 4 of 4 workers: expected 0 to 3"},
            {[](Spec& s) { s.drop_slowest = 1; }, "--drop-slowest 1 with --staleness 3"},
+           {[](Spec& s) { s.on_lost_worker = OnLostWorker::go_on; },
+            "--on-lost-worker continue with --staleness 3"},
            {[](Spec& s) { s.delay_compensation = -1; }, "--delay-compensation -1"},
            {[](Spec& s) { s.delay_compensation = 0.0 / 0.0; }, "--delay-compensation"},
            {[](Spec& s) { s.staleness = Staleness(0); }, "never stale"},

@@ -135,8 +135,13 @@ TEST(ViewState, WorkersComeOnceAtATime) {
     EXPECT_THAT(message_of<UsageError>([&] { state.add_worker(worker, "x"); }),
                 HasSubstr("there are 2"));
   state.lose_worker(1, "died");
+  EXPECT_FALSE(state.view().workers[1].finished);
   state.add_worker(1, "x");
   EXPECT_TRUE(state.view().workers[1].alive);
+  state.finish_worker(1);
+  EXPECT_TRUE(state.view().workers[1].finished);
+  EXPECT_FALSE(state.view().workers[1].alive);
+  EXPECT_EQ(view_from(to_text(state.view())), state.view());
 }
 
 TEST(ViewState, WhatNobodyHasBreaksTheRules) {

@@ -89,6 +89,7 @@ class Client::Work {
   Outages outages_;
   std::map<int, TimePoint> next_tries_;  // to connect to a server
   bool ends_ = false;
+  bool finishes_ = true;  // in order
   int num_waiting_ = 0;   // threads in drive_until()
   bool driven_ = false;   // by one of these
   TimePoint attended_{};  // when the last of them left; zero: they have left something to do
