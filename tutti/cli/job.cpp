@@ -107,6 +107,21 @@ int num_workers_in_job(const JobFlags& flags) {
   return launcher ? launcher->num_workers : num_workers_of(flags);
 }
 
+// Whether the loss of a worker is not the end of the others.
+bool goes_on(const JobFlags& flags) {
+  const ServedOptions served = served_options(flags.served, flags.strategy);
+  return !served.staleness.synchronous() || served.on_lost_worker != ps::OnLostWorker::end;
+}
+
+// Out of step the chief does what there is to do at the end; in step whoever came to it knows that
+// somebody has (Strategy::by_chief), also when one was lost on its way out.
+bool done_without_the_lost(const JobFlags& flags, const LaunchResult& result) {
+  const auto succeeded = [](const WorkerResult& worker) { return !worker.failed(); };
+  if (served_options(flags.served, flags.strategy).staleness.synchronous())
+    return std::ranges::any_of(result.workers, succeeded);
+  return !result.workers.empty() && succeeded(result.workers.front());
+}
+
 // Within a launcher the servers are there already.
 void check_servers(const JobFlags& flags) {
   if (flags.strategy != "parameter_server" || !flags.served.servers || starts_workers(flags))
@@ -181,16 +196,14 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
                                .silence = silence_for(flags.time_limit_s),
                                .snapshots = snapshot_options(flags.served.snapshots)},
                   options);
-    options.end_on_failure = served_options(flags.served, flags.strategy).staleness.synchronous();
+    options.end_on_failure = !goes_on(flags);
+    options.restarts = static_cast<int>(flags.served.restarts);
   }
   const LaunchResult result = launch(options);
   std::istringstream report(failure_report(result));
   for (std::string line; std::getline(report, line);)
     fmt::print(stderr, "{}{}\n", line.starts_with("  ") ? "" : "tutti " + name + ": ", line);
-  // Who is not waited for may be lost; the chief has finished what there was to do.
-  const bool done_without = !options.end_on_failure && !result.workers.empty() &&
-                            result.workers[0].signal == 0 && result.workers[0].exit_code == 0;
-  return done_without ? 0 : result.exit_code;
+  return !options.end_on_failure && done_without_the_lost(flags, result) ? 0 : result.exit_code;
 }
 
 int num_replicas_of(const JobFlags& flags) {

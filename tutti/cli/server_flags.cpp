@@ -53,6 +53,17 @@ void add_server_flags(CLI::App& app, ServerFlags& flags) {
                  "parameter_server, synchronous: a step waits for all workers but so many")
       ->check(whole_number(0, 1 << 20))
       ->type_name("K");
+  app.add_option("--on-lost-worker", flags.on_lost_worker,
+                 "parameter_server, synchronous: when a worker is lost the job ends, the others "
+                 "continue without it, or wait until it comes again")
+      ->check(one_of("answer to --on-lost-worker", {"end", "continue", "wait"}))
+      ->type_name("end|continue|wait")
+      ->capture_default_str();
+  app.add_option("--restarts", flags.restarts,
+                 "parameter_server, --on-lost-worker continue or wait: failed workers are started "
+                 "again, so often in all")
+      ->check(whole_number(0, 1'000'000))
+      ->type_name("K");
   app.add_flag("--scale-by-staleness", flags.scale_by_staleness,
                "parameter_server, not synchronous: a gradient of staleness t counts 1/t");
   app.add_option("--delay-compensation", flags.delay_compensation,
@@ -118,8 +129,9 @@ ServedOptions served_options(const ServerFlags& flags, const std::string& strate
   ServedOptions options;
   if (strategy != "parameter_server") {
     if (flags.servers || flags.staleness != "0" || flags.drop_slowest != 0 ||
-        flags.scale_by_staleness || flags.delay_compensation != 0 || !flags.backups ||
-        flags.host_sums != "on" || flags.placement != "greedy" || flags.partition != "whole" ||
+        flags.on_lost_worker != "end" || flags.restarts != 0 || flags.scale_by_staleness ||
+        flags.delay_compensation != 0 || !flags.backups || flags.host_sums != "on" ||
+        flags.placement != "greedy" || flags.partition != "whole" ||
         !flags.snapshots.folder.empty() || !flags.snapshots.restore.empty())
       throw UsageError(
           fmt::format("strategy {} has no servers: --servers, --staleness and what "
@@ -135,6 +147,13 @@ ServedOptions served_options(const ServerFlags& flags, const std::string& strate
                     flags.drop_slowest));
   options.staleness = ps::Staleness::parse(flags.staleness, "--staleness");
   options.drop_slowest = static_cast<int>(flags.drop_slowest);
+  options.on_lost_worker = ps::on_lost_worker_from(flags.on_lost_worker, "--on-lost-worker");
+  if (flags.restarts > 0 && options.on_lost_worker == ps::OnLostWorker::end)
+    throw UsageError(
+        fmt::format("--restarts {} without --on-lost-worker continue or wait: in step the job ends "
+                    "with the first worker that is lost; out of step `tutti run --restarts {}` "
+                    "starts workers again",
+                    flags.restarts, flags.restarts));
   options.scale_by_staleness = flags.scale_by_staleness;
   options.delay_compensation = flags.delay_compensation;
   options.host_sums = flags.host_sums == "on";

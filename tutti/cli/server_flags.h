@@ -34,6 +34,8 @@ struct ServerFlags {
   std::optional<int64_t> servers;
   std::string staleness = "0";
   int64_t drop_slowest = 0;
+  std::string on_lost_worker = "end";
+  int64_t restarts = 0;
   bool scale_by_staleness = false;
   double delay_compensation = 0;
   std::string host_sums = "on";

@@ -148,6 +148,17 @@ std::optional<ps::ServerCounts> counts_of(Model& model, const Strategy& strategy
   return client->server_counts(Deadline(strategy.world().time_limit));
 }
 
+// How it was for workers that may be lost.
+struct Attendance {
+  int workers = 1;
+  int finished = 1;
+};
+
+Attendance attendance_of(Strategy& strategy) {
+  const int local = strategy.world().local;
+  return {strategy.world().size / local, strategy.those_here().size / local};
+}
+
 void add_served(nlohmann::ordered_json& json, const TrainFlags& flags,
                 const ps::ServerCounts& served) {
   const ps::StalenessHistogram& staleness = served.counts.staleness;
@@ -166,7 +177,7 @@ void add_served(nlohmann::ordered_json& json, const TrainFlags& flags,
 
 nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy,
                                const History& history, int64_t wire_bytes,
-                               const std::string& sha256,
+                               const std::string& sha256, const Attendance& there,
                                const std::optional<ps::ServerCounts>& served) {
   nlohmann::ordered_json json = {{"model", flags.job.model},
                                  {"strategy", strategy.kind()},
@@ -185,6 +196,10 @@ nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy
                                  {"compression", flags.job.compression},
                                  {"wire_bytes_per_step", wire_bytes}};
   if (served) add_served(json, flags, *served);
+  if (strategy.world().apart) {
+    json["workers"] = there.workers;
+    json["workers_finished"] = there.finished;
+  }
   return json;
 }
 
@@ -207,7 +222,7 @@ void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const 
   std::fflush(stdout);
 }
 
-// Collective over workers; worker 0 writes and prints.
+// Collective over workers; worker 0 writes and prints, or the lowest that is left.
 int train_here(const TrainFlags& flags, const Plan& plan) {
   install_stop_handler();
   const auto job = job_of_this_process();
@@ -226,19 +241,25 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
       model.fit(plan.train, {.epochs = flags.epochs,
                              .validation = plan.test,
                              .max_steps = flags.max_steps,
-                             .verbose = speaks ? 1 : 0,
+                             .verbose = speaks || strategy.world().apart ? 1 : 0,
                              .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on,
                              .slow = plan.slow});
   if (!flags.out.empty()) model.save(weights_file(flags));
   const std::string sha256 = model.weights_sha256();
   const int64_t wire_bytes = model.optimizer().wire_bytes_per_step();
-  if (!speaks) return 0;
-  const std::optional<ps::ServerCounts> served = counts_of(model, strategy);
-  if (!flags.out.empty()) history.save_csv(history_file(flags));
-  if (!flags.json.empty())
-    write_file_atomically(
-        flags.json, json_of(flags, strategy, history, wire_bytes, sha256, served).dump(2) + "\n");
-  say_what_came_out(flags, strategy, history);
+  const Attendance there = attendance_of(strategy);
+  strategy.by_chief([&] {
+    const std::optional<ps::ServerCounts> served = counts_of(model, strategy);
+    if (!flags.out.empty()) history.save_csv(history_file(flags));
+    if (!flags.json.empty())
+      write_file_atomically(
+          flags.json,
+          json_of(flags, strategy, history, wire_bytes, sha256, there, served).dump(2) + "\n");
+    say_what_came_out(flags, strategy, history);
+    if (there.finished < there.workers)
+      fmt::print("{} of {} workers came to the end\n", there.finished, there.workers);
+    std::fflush(stdout);
+  });
   return 0;
 }
 

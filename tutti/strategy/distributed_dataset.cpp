@@ -8,7 +8,11 @@
 namespace tutti {
 namespace {
 
-data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world, int rank) {
+// Nothing for a worker that this world has lost (Strategy::those_here).
+data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world,
+                     const ReplicaContext& replica) {
+  const int rank = world.first_rank + replica.local_rank();
+  if (rank >= world.size) return {};
   return data::share(epoch.batch_size(step), world.size, rank, world.shares);
 }
 
@@ -17,15 +21,15 @@ data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world,
 int64_t DistributedBatch::global_size() const { return epoch_->batch_size(step_); }
 
 int64_t DistributedBatch::first_row(const ReplicaContext& replica) const {
-  return share_of(*epoch_, step_, world_, replica.rank()).begin;
+  return share_of(*epoch_, step_, world_, replica).begin;
 }
 
 int64_t DistributedBatch::local_size(const ReplicaContext& replica) const {
-  return share_of(*epoch_, step_, world_, replica.rank()).size();
+  return share_of(*epoch_, step_, world_, replica).size();
 }
 
 std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica) const {
-  const auto part = epoch_->part(step_, share_of(*epoch_, step_, world_, replica.rank()));
+  const auto part = epoch_->part(step_, share_of(*epoch_, step_, world_, replica));
   std::vector<at::Tensor> tensors;
   tensors.reserve(part.columns.size());
   for (const Array& column : part.columns) tensors.push_back(tensor_of(column));

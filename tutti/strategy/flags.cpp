@@ -44,6 +44,8 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--staleness") options.served.staleness = ps::Staleness::parse(value, flag);
   if (flag == "--drop-slowest") options.served.drop_slowest = number_of<int>(flag, value, 0);
   if (flag == "--host-sums") options.served.host_sums = on_or_off(flag, value);
+  if (flag == "--on-lost-worker")
+    options.served.on_lost_worker = ps::on_lost_worker_from(value, flag);
   if (flag == "--delay-compensation")
     options.served.delay_compensation = number_of<double>(flag, value, 0.0);
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
@@ -61,13 +63,21 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
 }  // namespace
 
 StrategyOptions take_strategy_flags(int& argc, char** argv) {
-  constexpr std::string_view kFlags[] = {"--strategy",        "--replicas",
-                                         "--reduction-shape", "--threads",
-                                         "--time-limit",      "--seed",
-                                         "--shares",          "--reduction",
-                                         "--compression",     "--compression-start",
-                                         "--algorithm-table", "--staleness",
-                                         "--drop-slowest",    "--delay-compensation",
+  constexpr std::string_view kFlags[] = {"--strategy",
+                                         "--replicas",
+                                         "--reduction-shape",
+                                         "--threads",
+                                         "--time-limit",
+                                         "--seed",
+                                         "--shares",
+                                         "--reduction",
+                                         "--compression",
+                                         "--compression-start",
+                                         "--algorithm-table",
+                                         "--staleness",
+                                         "--drop-slowest",
+                                         "--on-lost-worker",
+                                         "--delay-compensation",
                                          "--host-sums"};
   StrategyOptions options;
   int kept = 1;

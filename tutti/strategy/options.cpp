@@ -26,6 +26,7 @@ void check_served(const StrategyOptions& options, int num_workers) {
   const ServedOptions& served = options.served;
   ps::check({served.drop_slowest, served.scale_by_staleness, served.delay_compensation},
             served.staleness, num_workers);
+  ps::check(served.on_lost_worker, served.staleness, served.drop_slowest);
 }
 
 }  // namespace

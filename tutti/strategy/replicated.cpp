@@ -74,7 +74,7 @@ ReplicatedModules::ReplicatedModules(Strategy strategy, Factory factory)
   State& state = *state_;
   const World& world = state.strategy.world();
   state.make_until(world.local);
-  if (world.one_process()) {
+  if (world.one_process() || world.apart) {
     state.agree_inside(1);
   } else {
     state.strategy.run([&](ReplicaContext& replica) {
@@ -99,6 +99,18 @@ void ReplicatedModules::train(bool on) {
   for (const auto& module : state_->modules) module->train(on);
 }
 
+namespace {
+
+// Of the lowest worker that is there.
+void take_first(Strategy& strategy, const at::Tensor& value) {
+  const MemorySpan span = span_of(value);
+  auto* const bytes = static_cast<std::byte*>(span.data);
+  const auto all = strategy.meet({bytes, static_cast<size_t>(value.nbytes())});
+  std::ranges::copy(all.begin()->second, bytes);
+}
+
+}  // namespace
+
 NamedTensors ReplicatedModules::merged_buffers() const {
   NamedTensors merged;
   std::vector<NamedTensors> each;
@@ -115,7 +127,9 @@ NamedTensors ReplicatedModules::merged_buffers() const {
     }
     std::vector<at::Tensor> copies;
     for (const auto& value : values) copies.push_back(value.detach().contiguous().clone());
-    if (!world.one_process())
+    if (world.apart)
+      take_first(strategy, copies[0]);
+    else if (!world.one_process())
       strategy.run([&](ReplicaContext& replica) {
         replica.group()
             .broadcast(span_of(copies[replica.local_rank()]), 0, world.time_limit)
@@ -176,21 +190,44 @@ struct Optimizer::State final : WorldMember {
                                               : rows_here(specs, rule.value()));
       tables->bind(world, layers());
     }
-    lend_batches();
+    join_workers();
     gradients.assign(modules.size(), {});
+  }
+
+  // What workers that have no group do by the servers.
+  void join_workers() {
+    if (updater->client() == nullptr) return;
+    if (!updater->client()->spec().staleness.synchronous()) lend_batches();
+    if (modules.strategy().world().apart) let_meet();
+  }
+
+  static std::shared_ptr<Updater> alive(const std::weak_ptr<Updater>& served) {
+    auto updater = served.lock();
+    if (!updater) throw UsageError("the optimizer that connected this strategy is gone");
+    return updater;
+  }
+
+  void let_meet() {
+    Strategy strategy = modules.strategy();
+    strategy.meet_by([served = std::weak_ptr(updater),
+                      limit = strategy.world().time_limit](std::span<const std::byte> value) {
+      const auto updater = alive(served);
+      std::map<int, std::vector<std::byte>> all;
+      for (const auto& [worker, bytes] :
+           updater->client()->meet(updater->version(), value, Deadline(limit)))
+        all[worker] = {bytes.span.begin(), bytes.span.end()};
+      return all;
+    });
   }
 
   // Loops over a DistributedDataset then read the batches that no other worker has.
   void lend_batches() {
-    const ps::Client* const client = updater->client();
-    if (client == nullptr || client->spec().staleness.synchronous()) return;
     Strategy strategy = modules.strategy();
     const Millis limit = strategy.world().time_limit;
     strategy.take_batches_from([served = std::weak_ptr(updater), limit](
                                    int dataset, int64_t epoch, int64_t batches, int64_t returned) {
-      const auto alive = served.lock();
-      if (!alive) throw UsageError("the optimizer of this dataset's strategy is gone");
-      return alive->client()
+      return alive(served)
+          ->client()
           ->lease(
               {.dataset = dataset, .epoch = epoch, .num_batches = batches, .returned = returned},
               Deadline(2 * limit))

@@ -58,11 +58,14 @@ struct StrategyState {
   std::unique_ptr<detail::ReplicaThreads> threads;
   std::vector<std::weak_ptr<WorldMember>> followers;
   Strategy::NextBatch next_batch;
+  Strategy::Meet meet;
   int num_datasets = 0;
   std::exception_ptr failure;  // the first of this world's; its group is of no use after it
   std::shared_ptr<void> trace;
 
   void enter(World next);
+  std::map<int, std::vector<std::byte>> meet_others(std::span<const std::byte> value);
+  void add(DType dtype, ReduceOp op, std::span<const void* const> own, void* out, int64_t count);
   void run_in_turn(const std::function<void(ReplicaContext&, int)>& body);
   void run_at_once(const std::function<void(ReplicaContext&, int)>& body);
 };
@@ -232,6 +235,53 @@ void Strategy::take_batches_from(NextBatch next) { state_->next_batch = std::mov
 
 const Strategy::NextBatch& Strategy::next_batch() const noexcept { return state_->next_batch; }
 
+void Strategy::meet_by(Meet meet) { state_->meet = std::move(meet); }
+
+bool Strategy::can_meet() const noexcept { return state_->meet != nullptr; }
+
+std::map<int, std::vector<std::byte>> Strategy::meet(std::span<const std::byte> value) {
+  return state_->meet_others(value);
+}
+
+std::map<int, std::vector<std::byte>> StrategyState::meet_others(std::span<const std::byte> value) {
+  if (!meet)
+    throw UsageError(
+        "workers that may be lost meet at the servers, to which the optimizer connects: make it "
+        "(or compile()) first");
+  return meet(value);
+}
+
+World Strategy::those_here() {
+  World here = world();
+  if (!here.apart || !can_meet()) return here;
+  const auto workers = meet({});
+  const auto own = workers.find(worker());
+  const auto before = static_cast<int>(std::distance(workers.begin(), own));
+  here.size = static_cast<int>(workers.size()) * here.local;
+  here.first_rank = before * here.local;
+  here.chief = before == 0;
+  if (here.size == world().size) return here;
+  here.shape = ReductionShape::flat(here.size);
+  if (here.shares.empty()) return here;
+  here.shares.clear();
+  for (const auto& [number, value] : workers)
+    for (int local = 0; local < here.local; ++local)
+      here.shares.push_back(world().shares[number * here.local + local]);
+  return here;
+}
+
+void Strategy::by_chief(const std::function<void()>& fn) {
+  if (!world().apart || !can_meet()) {
+    if (world().chief) fn();
+    return;
+  }
+  for (bool done = false; !done;) {
+    const int chief = meet({}).begin()->first;
+    if (chief == worker()) fn();
+    done = meet({}).contains(chief);
+  }
+}
+
 void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
   const auto for_followers = [&](const auto& fn) {
     for (const auto& follower : state_->followers)
@@ -277,17 +327,41 @@ void Strategy::resize(int replicas, std::vector<double> shares) {
     if (const auto member = follower.lock()) member->rebind(world());
 }
 
+// Values of all replicas from those of the local ones, without a collective: each worker adds what
+// all have brought, in the one order, unless somebody is lost.
+void StrategyState::add(DType dtype, ReduceOp op, std::span<const void* const> own, void* out,
+                        int64_t count) {
+  if (world.one_process()) return reduce_inputs(dtype, op, world.shape, own, out, count);
+  const int64_t bytes = count * size_of(dtype);
+  std::vector<std::byte> mine;
+  for (const void* const values : own) {
+    const auto* const begin = static_cast<const std::byte*>(values);
+    mine.insert(mine.end(), begin, begin + bytes);
+  }
+  const auto all = meet_others(mine);
+  std::vector<const void*> inputs;
+  for (const auto& [worker, values] : all) {
+    if (values.size() != mine.size())
+      throw Mismatch(fmt::format("reduce: worker {} has {} bytes, this worker {}", worker,
+                                 values.size(), mine.size()));
+    for (int local = 0; local < world.local; ++local)
+      inputs.push_back(values.data() + local * bytes);
+  }
+  const auto there = static_cast<int>(inputs.size());
+  const auto shape = there == world.size ? world.shape : ReductionShape::flat(there);
+  reduce_inputs(dtype, op, shape, inputs, out, count);
+}
+
 // Values of all replicas of the world in the one order. One process adds them itself; several let
 // each local member take part in the collective.
 void Strategy::reduce_doubles(ReduceOp op, std::span<double> values) {
   const World& now = world();
   const int64_t count = static_cast<int64_t>(values.size()) / now.local;
   const auto part = [&](int local) { return values.subspan(local * count, count); };
-  if (now.one_process()) {
+  if (now.one_process() || now.apart) {
     std::vector<const void*> inputs;
     for (int local = 0; local < now.local; ++local) inputs.push_back(part(local).data());
-    reduce_inputs(DType::float64, op, now.shape, inputs, values.data(), count);
-    return;
+    return state_->add(DType::float64, op, inputs, values.data(), count);
   }
   run_all([&](ReplicaContext& replica, int local) {
     replica.group().all_reduce_now(span_of(part(local)), op, now.time_limit);
@@ -308,11 +382,11 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
       throw UsageError("reduce: all replicas must return tensors of one shape");
     copies.push_back(value.detach().contiguous().clone());
   }
-  if (now.one_process()) {
+  if (now.one_process() || now.apart) {
     std::vector<const void*> inputs;
     for (const auto& copy : copies) inputs.push_back(copy.data_ptr());
-    reduce_inputs(dtype_of(copies[0].scalar_type()), op, now.shape, inputs, copies[0].data_ptr(),
-                  copies[0].numel());
+    state_->add(dtype_of(copies[0].scalar_type()), op, inputs, copies[0].data_ptr(),
+                copies[0].numel());
     return copies[0];
   }
   run_all([&](ReplicaContext& replica, int local) {

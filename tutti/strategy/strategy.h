@@ -13,6 +13,7 @@
 #include <array>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,7 +41,9 @@ class ReplicaContext {
   /// a process: thread replicas that draw from it would race, and run() reports that as an error.
   at::Generator& generator();
 
-  /// The collective group of all replicas. UsageError when replicas take turns on one thread.
+  /// The collective group of all replicas; where workers may be lost
+  /// (ServedOptions::on_lost_worker) of this worker's. UsageError when replicas take turns on one
+  /// thread.
   Group& group();
 
   const std::vector<at::Device>& devices() const noexcept;  ///< where this replica computes
@@ -93,6 +96,7 @@ class Strategy {
 
   /// Combines the replicas' values of the whole world, in the order of the reduction shape. SUM and
   /// MEAN (over replicas, equally). Collective over workers. Tensors: same shape on all replicas.
+  /// Where workers may be lost, of those that are there; not before the Optimizer is made.
   at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values);
   double reduce(ReduceOp op, const PerReplica<double>& values);
   template <size_t K>
@@ -116,12 +120,31 @@ class Strategy {
   void take_batches_from(NextBatch next);
   const NextBatch& next_batch() const noexcept;
 
+  /// The world without workers that are lost: who is left has its replicas numbered anew, and the
+  /// lowest of them is chief; a worker that came again too late for it has no part (first_rank is
+  /// size). Where the loss of a worker ends the job: world(). Collective over workers.
+  World those_here();
+
+  /// Calls `fn` on the chief: on the lowest worker that is there, and on the next when that one is
+  /// lost before all others know that it has come through. Collective over workers.
+  void by_chief(const std::function<void()>& fn);
+
+  /// Where workers may be lost: brings `value` and returns, by worker, what all that are there have
+  /// brought. Collective over workers. UsageError before the Optimizer is made, which is connected
+  /// to servers and says by what workers meet.
+  using Meet =
+      std::function<std::map<int, std::vector<std::byte>>(std::span<const std::byte> value)>;
+  std::map<int, std::vector<std::byte>> meet(std::span<const std::byte> value);
+  void meet_by(Meet meet);
+  bool can_meet() const noexcept;
+
   /// What follows the world is told of a resize, for as long as it lives.
   void follow(std::weak_ptr<WorldMember> member);
 
  private:
   void run_all(const std::function<void(ReplicaContext&, int)>& body);
   void reduce_doubles(ReduceOp op, std::span<double> values);
+  int worker() const { return world().first_rank / world().local; }
 
   std::shared_ptr<struct StrategyState> state_;
 };
@@ -129,8 +152,8 @@ class Strategy {
 /// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
 /// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica), --reduction NAME,
 /// --compression topk:0.01, --compression-start STEP, --algorithm-table FILE, --staleness 0|s|inf,
-/// --drop-slowest K, --delay-compensation LAMBDA, --host-sums on|off. Prints the error and
-/// exits with 2 when they are wrong.
+/// --drop-slowest K, --on-lost-worker end|continue|wait, --delay-compensation LAMBDA,
+/// --host-sums on|off. Prints the error and exits with 2 when they are wrong.
 Strategy strategy_from_flags(int& argc, char** argv);
 
 namespace detail {

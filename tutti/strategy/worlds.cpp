@@ -99,7 +99,7 @@ World multi_worker_world(StrategyOptions& options) {
 /// The same number of threads everywhere: results depend on it. It is that of the fullest host.
 int common_threads(const StrategyOptions& options, World& world) {
   int32_t threads = threads_for(options, world.here);
-  if (world.here == world.size) return threads;
+  if (world.here == world.size || world.apart) return threads;
   detail::for_each_local(world, [&](int local) {
     int32_t least = threads;
     world.groups[local].all_reduce_now(span_of(std::span(&least, 1)), ReduceOp::min,
@@ -107,6 +107,13 @@ int common_threads(const StrategyOptions& options, World& world) {
     if (local == 0) threads = least;
   });
   return threads;
+}
+
+// As they would be in a group over all workers: launchers start as many workers on each host.
+ReductionShape shape_over_hosts(const std::optional<ClusterSpec>& job, int replicas) {
+  const int here = job ? replicas_here(*job, replicas) : replicas;
+  if (here == replicas) return ReductionShape::flat(replicas);
+  return ReductionShape::hosts(std::vector<int>(replicas / here, here));
 }
 
 // Replicas of several workers are in sync only where no gradient may be stale.
@@ -118,7 +125,8 @@ World parameter_server_world(StrategyOptions& options) {
         "strategy parameter_server: staleness {}, delay compensation {} in a job with a "
         "coordinator; expected inf and 0, since steps go to whichever worker is free",
         options.served.staleness.text(), options.served.delay_compensation));
-  if (options.served.staleness.synchronous() && place.num_workers > 1)
+  const bool in_sync = options.served.staleness.synchronous() && place.num_workers > 1;
+  if (in_sync && options.served.on_lost_worker == ps::OnLostWorker::end)
     return multi_worker_world(options);
   const int replicas = std::max(options.replicas, place.num_workers);
   require_divides(replicas, place.num_workers);
@@ -131,6 +139,12 @@ World parameter_server_world(StrategyOptions& options) {
   if (job) world.here = replicas_here(*job, replicas) - idle * world.local;
   const int number = job ? job->local_worker.value_or(place.worker) : 0;
   world.first_rank_here = std::max(0, number - idle) * world.local;
+  if (in_sync) {
+    world.apart = true;
+    world.size = options.replicas = replicas;
+    world.first_rank = place.worker * world.local;
+    world.shape = shape_over_hosts(job, replicas);
+  }
   return world;
 }
 
@@ -141,10 +155,8 @@ World make_world(StrategyOptions& options) {
                 : options.kind == "multi_worker"     ? multi_worker_world(options)
                 : options.kind == "parameter_server" ? parameter_server_world(options)
                                                      : mirrored_world(options);
-  if (!world.in_turn()) {
-    world.shape = world.groups[0].reduction_shape();
-    options.reduction_shape = world.shape.to_string();
-  }
+  if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
+  if (!world.in_turn()) options.reduction_shape = world.shape.to_string();
   world.time_limit = options.time_limit;
   world.shares = options.shares;
   if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.size)

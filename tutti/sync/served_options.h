@@ -9,19 +9,23 @@
 
 #include "tutti/net/address.h"
 #include "tutti/net/credentials.h"
+#include "tutti/ps/lost_worker.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/staleness.h"
 
 namespace tutti {
 
 struct ServedOptions {
-  ps::Staleness staleness;          ///< 0: synchronous
-  int drop_slowest = 0;             ///< synchronous: a step waits for all workers but so many
+  ps::Staleness staleness;  ///< 0: synchronous
+  int drop_slowest = 0;     ///< synchronous: a step waits for all workers but so many
+  /// Synchronous: what becomes of the job. With anything but end, workers meet at the servers alone
+  /// (Strategy::reduce), so that none of them needs another.
+  ps::OnLostWorker on_lost_worker = ps::OnLostWorker::end;
   bool scale_by_staleness = false;  ///< else: a gradient of staleness t counts 1 / t
   double delay_compensation = 0;    ///< else: lambda of DC-ASGD; 0: off
   bool stop_if_not_finite = true;   ///< else gradients that are not finite are left out, counted
-  /// Synchronous, without drop_slowest: workers that share memory push one sum a host, and get
-  /// parameters once; else each for itself.
+  /// Synchronous, where no worker may be left out or lost: workers that share memory push one sum a
+  /// host, and get parameters once; else each for itself.
   bool host_sums = true;
   ps::PlacementOptions placement{};  ///< num_servers is the job's
   int64_t piece_bytes = 4 << 20;     ///< what is pushed and pulled as one

@@ -32,7 +32,8 @@ ReductionShape shape_of_all(const World& world, const ServedPlace& place,
 
 bool has_host_sums(const World& world, const ServedPlace& place, const ServedOptions& options) {
   return options.host_sums && options.staleness.synchronous() && options.drop_slowest == 0 &&
-         options.stop_if_not_finite && HostExchange::possible(world, place.num_workers);
+         options.stop_if_not_finite && !world.apart &&
+         HostExchange::possible(world, place.num_workers);
 }
 
 }  // namespace
@@ -54,6 +55,7 @@ ps::Spec served_spec(const World& world, const optim::Rule& rule, const Layout& 
   spec.num_workers = place.num_workers;
   spec.shape = shape_of_all(world, place, options);
   spec.drop_slowest = options.drop_slowest;
+  spec.on_lost_worker = options.on_lost_worker;
   spec.scale_by_staleness = options.scale_by_staleness;
   spec.delay_compensation = options.delay_compensation;
   spec.stop_if_not_finite = options.stop_if_not_finite;

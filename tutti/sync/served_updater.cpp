@@ -10,6 +10,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
+#include <exception>
 #include <mutex>
 
 #include "tutti/base/array.h"
@@ -143,6 +144,8 @@ class ServedUpdater final : public Updater {
 
 // What was pushed is to get through; but of a step that not all have done, nothing does.
 ServedUpdater::~ServedUpdater() {
+  // What is not through waits for a worker that may never come again.
+  if (spec_.on_lost_worker == ps::OnLostWorker::wait && std::uncaught_exceptions() > 0) return;
   const bool in_step =
       std::ranges::any_of(lanes_, [](const Lane& lane) { return lane.armed || lane.pushed; });
   if (in_step && spec_.staleness.synchronous()) {
@@ -263,6 +266,8 @@ void ServedUpdater::hand_in(int replica, int parameter, const at::Tensor& gradie
     require_was_read(parameter);
     lane.gradients[parameter] = gradient.contiguous();
   }
+  // Who is waited for begins with the parameters of one step: so no piece may be two steps ahead.
+  if (spec_.on_lost_worker == ps::OnLostWorker::wait) complete();
   for (const int piece : pieces_of_[parameter])
     if (missing_[piece].fetch_sub(1, std::memory_order_acq_rel) == 1) push_piece(piece);
 }

@@ -26,6 +26,9 @@ struct World {
   std::vector<double> shares;
   Millis time_limit{kDefaultTimeLimit};
   bool chief = true;  ///< of all workers the one that prints and writes
+  /// Workers are in sync, but meet at parameter servers alone, since any of them may be lost:
+  /// `groups` are of the local replicas, `shape` is of all (Strategy::reduce).
+  bool apart = false;
 
   bool in_turn() const noexcept { return groups.empty(); }
   /// True when every replica is a thread of this process: memory needs no sharing.

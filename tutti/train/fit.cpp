@@ -89,6 +89,7 @@ class Fit {
   int64_t step_after(const Epoch& epoch, int64_t step) const;
   void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
   void stepped(const Epoch& epoch, int64_t step, const Totals& totals);
+  void speak(bool shows);
   bool ends(const Totals& totals) const {
     return totals.signal != 0 || (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
   }
@@ -107,7 +108,7 @@ class Fit {
   int64_t begin_ = 0;             ///< steps in all that were done before a snapshot
   ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
   ps::Lease lease_;               ///< the last
-  Progress progress_;
+  std::optional<Progress> progress_;
   History history_;
   TimePoint last_{};
   int64_t epoch_images_ = 0;
@@ -119,9 +120,8 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
-      shows_(model.strategy.world().chief),
-      progress_(shows_ ? static_cast<Verbose>(options_.verbose) : Verbose::silent,
-                options_.epochs) {
+      shows_(model.strategy.world().chief) {
+  speak(shows_);
   history_.columns = columns_of(compiled_.metrics, options_.validation.has_value());
   ps::Client* const client = compiled_.optimizer.updater().client();
   if (client != nullptr && !client->spec().staleness.synchronous()) leases_ = client;
@@ -129,6 +129,12 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.
   if (client != nullptr && client->first_step() == compiled_.optimizer.version())
     begin_ = client->first_step();
+}
+
+void Fit::speak(bool shows) {
+  shows_ = shows;
+  progress_.emplace(shows ? static_cast<Verbose>(options_.verbose) : Verbose::silent,
+                    options_.epochs);
 }
 
 History Fit::run() {
@@ -147,11 +153,13 @@ History Fit::run() {
       epoch.first_step = std::min(epoch.steps, begin_ - history_.steps);
       epoch.first_update -= epoch.first_step;
       history_.steps += epoch.first_step;
-      if (epoch.first_step == epoch.steps) continue;
+      // Who has come again at the end of an epoch meets the others there.
+      const bool meets = epoch.world.apart && history_.steps == begin_;
+      if (epoch.first_step == epoch.steps && !meets) continue;
     }
     last_ = begin;
     epoch_images_ = 0;
-    progress_.begin_epoch(number, epoch.steps, begin);
+    progress_->begin_epoch(number, epoch.steps, begin);
     run_epoch(std::move(epoch));
   }
   if (history_.rows.empty())
@@ -166,7 +174,14 @@ void Fit::run_epoch(Epoch epoch) {
   const TimePoint begin = last_;
   model_.modules.train(true);
   const Totals all = train_epoch(epoch);
-  if (lease_.past) return;
+  if (lease_.past || all.samples == 0) return;
+  if (epoch.world.apart) {
+    const bool shows = model_.strategy.those_here().chief;
+    if (shows != shows_) {
+      speak(shows);
+      progress_->begin_epoch(epoch.number, epoch.steps, begin);
+    }
+  }
   const double seconds = seconds_since(begin);
   history_.train_seconds += seconds;
   history_.images += epoch_images_;
@@ -185,7 +200,7 @@ void Fit::run_epoch(Epoch epoch) {
   row.push_back(seconds);
   row.push_back(rate);
   history_.rows.push_back(std::move(row));
-  progress_.end_epoch(values, seconds, rate);
+  progress_->end_epoch(values, seconds, rate);
 }
 
 Totals Fit::train_epoch(const Epoch& epoch) {
@@ -343,7 +358,8 @@ int64_t Fit::step_after(const Epoch& epoch, int64_t step) const {
 
 void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {
   totals.signal = stop_requested();
-  if (epoch.world.size == 1 || drops_) return;  // nobody waits for the slowest, here neither
+  const int together = epoch.world.apart ? epoch.world.local : epoch.world.size;
+  if (together == 1 || drops_) return;  // nobody waits for the slowest, here neither
   // Every replica must end at the same step. They have just met in the updater, so this costs no
   // waiting: 0.1 to 0.2 us.
   std::array<double, 2> flags{static_cast<double>(totals.signal), totals.bad_step >= 0 ? 1.0 : 0.0};
@@ -361,8 +377,8 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   last_ = now;
   ++history_.steps;  // of this worker, until all have come to the epoch's end
   epoch_images_ += epoch.data->batch_size(step);
-  if (progress_.due(now)) {
-    progress_.show(step + 1, epoch_images_, means_of(totals, compiled_.metrics, ""), now);
+  if (progress_->due(now)) {
+    progress_->show(step + 1, epoch_images_, means_of(totals, compiled_.metrics, ""), now);
   }
 }
 

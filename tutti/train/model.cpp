@@ -127,11 +127,37 @@ std::shared_ptr<const data::Epoch> first_epoch(const Strategy& strategy,
       dataset.epoch({.epoch = 0, .seed = strategy.options().seed}));
 }
 
+/// Outputs for rows of a dataset, by the first row.
+using RowParts = std::vector<std::pair<int64_t, at::Tensor>>;
+
+/// All rows, zeros where this worker has none; and beside each 1 where it has: [rows, 1].
+std::pair<at::Tensor, at::Tensor> rows_of(const std::vector<RowParts>& each, int64_t num_rows) {
+  const at::Tensor& first = each.at(0).at(0).second;
+  std::vector<int64_t> shape = first.sizes().vec();
+  shape[0] = num_rows;
+  std::pair rows(at::zeros(shape, first.options()), at::zeros({num_rows, 1}, first.options()));
+  for (const RowParts& parts : each)
+    for (const auto& [row, part] : parts) {
+      rows.first.narrow(0, row, part.size(0)).copy_(part);
+      rows.second.narrow(0, row, part.size(0)).fill_(1);
+    }
+  return rows;
+}
+
+/// Of one tensor a worker. Collective over workers.
+at::Tensor sum_of(Strategy& strategy, const at::Tensor& own) {
+  const World& world = strategy.world();
+  std::vector<at::Tensor> values(static_cast<size_t>(world.local), at::zeros_like(own));
+  values[0] = own;
+  return strategy.reduce(ReduceOp::sum,
+                         PerReplica<at::Tensor>(std::move(values), world.first_rank));
+}
+
 /// Agrees over workers on whether anybody failed. Rethrows the own error; else names `what`.
 void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const std::string& what) {
   const World& world = strategy.world();
   double failures = own ? 1 : 0;
-  if (!world.one_process()) {
+  if (world.apart ? strategy.can_meet() : !world.one_process()) {
     std::vector<double> each(static_cast<size_t>(world.local), 0.0);
     each[0] = failures;
     failures = strategy.reduce(ReduceOp::sum, PerReplica<double>(each, world.first_rank));
@@ -207,9 +233,9 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
 Scores Model::State::evaluate(const data::Dataset& dataset) {
   const detail::Compiled& made = *compiled;
   const auto epoch = detail::first_epoch(strategy, dataset);
-  const World world = strategy.world();
   const detail::EvaluationMode mode(modules);
-  const auto each = strategy.run([&](ReplicaContext& replica) {
+  World world;
+  const auto own = [&](ReplicaContext& replica) {
     const at::NoGradGuard no_grad;
     const detail::Forward& apply = forward(replica.local_rank());
     Totals totals{.metrics = std::vector<MetricSum>(made.metrics.size())};
@@ -225,12 +251,16 @@ Scores Model::State::evaluate(const data::Dataset& dataset) {
       totals.add_metrics(made.metrics, output, columns[1]);
     }
     return totals;
-  });
-  const Totals all = detail::sum_over_world(strategy, each);
-  throw_if_stop_requested("evaluate");
-  if (all.signal != 0) {
-    throw Error("evaluate: another worker was asked to end and did not see all samples");
-  }
+  };
+  Totals all;
+  do {  // again without those who were lost on the way
+    world = strategy.those_here();
+    all = detail::sum_over_world(strategy, strategy.run(own));
+    throw_if_stop_requested("evaluate");
+    if (all.signal != 0) {
+      throw Error("evaluate: another worker was asked to end and did not see all samples");
+    }
+  } while (world.apart && all.samples < epoch->num_samples());
   NamedValues values = detail::means_of(all, made.metrics, "");
   Scores scores{.loss = values[0].second, .samples = all.samples};
   scores.metrics.assign(values.begin() + 1, values.end());
@@ -279,13 +309,12 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
   State& state = *state_;
   state.check_data("predict", dataset, false);
   const auto epoch = detail::first_epoch(state.strategy, dataset);
-  const World world = state.strategy.world();
+  World world = state.strategy.those_here();
   const int64_t batch_rows = dataset.global_batch_size();
-  using Parts = std::vector<std::pair<int64_t, at::Tensor>>;
   const detail::EvaluationMode mode(state.modules);
-  const auto each = state.strategy.run([&](ReplicaContext& replica) {
+  const auto own = [&](ReplicaContext& replica) {
     const at::NoGradGuard no_grad;
-    Parts parts;
+    detail::RowParts parts;
     for (int64_t step = 0; step < epoch->num_batches(); ++step) {
       const DistributedBatch batch(epoch, step, world);
       // A replica without any sample still says, by an empty output, how wide outputs are.
@@ -294,20 +323,19 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
                          state.forward(replica.local_rank())(batch.columns(replica)[0]));
     }
     return parts;
-  });
-  std::vector<int64_t> shape = each.local(0)[0].second.sizes().vec();
-  shape[0] = epoch->num_samples();
-  const at::Tensor all = at::zeros(shape, each.local(0)[0].second.options());
-  for (const Parts& parts : each.values()) {
-    for (const auto& [row, part] : parts) all.narrow(0, row, part.size(0)).copy_(part);
+  };
+  while (true) {
+    const auto [all, filled] =
+        detail::rows_of(state.strategy.run(own).values(), epoch->num_samples());
+    if (!world.apart) return world.one_process() ? all : detail::sum_of(state.strategy, all);
+    // Beside each row whether somebody has filled it: workers may be lost on the way.
+    const at::Tensor sum = detail::sum_of(
+        state.strategy, at::cat({all.reshape({epoch->num_samples(), -1}), filled}, 1));
+    const int64_t width = sum.size(1) - 1;
+    if (sum.select(1, width).eq(1).all().item<bool>())
+      return sum.narrow(1, 0, width).reshape(all.sizes());
+    world = state.strategy.those_here();
   }
-  if (world.one_process()) return all;
-  // Each worker has filled its own rows and left zeros elsewhere.
-  std::vector<at::Tensor> values(static_cast<size_t>(world.local));
-  values[0] = all;
-  for (size_t local = 1; local < values.size(); ++local) values[local] = at::zeros_like(all);
-  return state.strategy.reduce(ReduceOp::sum,
-                               PerReplica<at::Tensor>(std::move(values), world.first_rank));
 }
 
 void Model::save(const std::filesystem::path& path) {
@@ -317,13 +345,13 @@ void Model::save(const std::filesystem::path& path) {
   const ModelState weights{unique_parameters(*state.modules.module(0)),
                            state.modules.merged_buffers()};
   std::exception_ptr failure;
-  if (state.strategy.world().chief) {
+  state.strategy.by_chief([&] {
     try {
       save_weights(weights, path);
     } catch (const Error&) {
       failure = std::current_exception();
     }
-  }
+  });
   detail::agree_on_failure(state.strategy, failure, "save " + path.string());
 }
 

@@ -1,5 +1,6 @@
 // One copy of the parameters, in this process or on servers: the bits of mirrored, and what these
-// strategies refuse.
+// strategies refuse. And what workers do who have only servers in common: meetings are those of
+// ps/meetings.h, here the test says what comes of them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +16,7 @@
 #include "tutti/net/token.h"
 #include "tutti/ps/server.h"
 #include "tutti/ps/view_service.h"
+#include "tutti/strategy/distributed_dataset.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"
@@ -27,6 +29,7 @@ using test::message_of;
 using test::options_of;
 using test::Trained;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Trained train(const StrategyOptions& options, const optim::Rule& rule) {
@@ -167,6 +170,144 @@ TEST_F(Served, RefusesReductionAndCompression) {
 TEST_F(Served, WithoutServersSaysWhatToType) {
   EXPECT_THAT(message_of<UsageError>([] { Strategy(options_of("parameter_server", 2)); }),
               HasSubstr("tutti run --servers 1 -n 2 PROGRAM ARGS..."));
+}
+
+// ---- workers that may be lost ----
+
+using Brought = std::map<int, std::vector<std::byte>>;
+
+// Worker 1 of three, with two replicas each. Nobody has to be there to make its world.
+class Apart : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (const auto& [name, value] :
+         {std::pair{detail::kViewServiceVariable, "127.0.0.1:1"},
+          std::pair{detail::kNumServersVariable, "1"}, std::pair{detail::kJobVariable, "apart"},
+          std::pair{detail::kWorkerVariable, "1"}, std::pair{detail::kLocalWorkerVariable, "1"},
+          std::pair{detail::kNumWorkersVariable, "3"}}) {
+      ASSERT_EQ(std::getenv(name), nullptr) << name;
+      setenv(name, value, 1);
+      names_.emplace_back(name);
+    }
+    strategy_.emplace(StrategyOptions{.kind = "parameter_server",
+                                      .replicas = 6,
+                                      .pin = false,
+                                      .served = {.on_lost_worker = ps::OnLostWorker::go_on}});
+  }
+  void TearDown() override {
+    for (const std::string& name : names_) unsetenv(name.c_str());
+  }
+
+  // From now on the others bring `others`, and this worker is there unless `absent`.
+  void meet(const std::map<int, std::vector<double>>& others, bool absent = false) {
+    strategy_->meet_by([=](std::span<const std::byte> own) {
+      Brought all;
+      for (const auto& [worker, values] : others) {
+        const auto bytes = std::as_bytes(std::span(values));
+        all[worker] = {bytes.begin(), bytes.end()};
+      }
+      if (!absent) all[1] = {own.begin(), own.end()};
+      return all;
+    });
+  }
+
+  // Who is there in each of the next meetings; the last for ever.
+  void meet_in_turn(const std::vector<std::vector<int>>& turns) {
+    strategy_->meet_by([=, turn = size_t{0}](std::span<const std::byte>) mutable {
+      Brought all;
+      for (const int worker : turns[std::min(turn, turns.size() - 1)]) all[worker] = {};
+      ++turn;
+      return all;
+    });
+  }
+
+  std::optional<Strategy> strategy_;
+
+ private:
+  std::vector<std::string> names_;
+};
+
+TEST_F(Apart, TheWorldIsOfAllAndTheGroupsAreOfThisWorker) {
+  const World& world = strategy_->world();
+  EXPECT_TRUE(world.apart);
+  EXPECT_EQ(world.size, 6);
+  EXPECT_EQ(world.local, 2);
+  EXPECT_EQ(world.first_rank, 2);
+  EXPECT_EQ(world.shape, ReductionShape::flat(6));
+  EXPECT_FALSE(world.chief);
+  const auto sizes = strategy_->run([](ReplicaContext& replica) { return replica.group().size(); });
+  EXPECT_THAT(sizes.values(), ElementsAre(2, 2));
+}
+
+TEST_F(Apart, NobodyMeetsBeforeTheOptimizerIsConnected) {
+  const PerReplica<double> values({1.0, 2.0}, 2);
+  EXPECT_THAT(message_of<UsageError>([&] { strategy_->reduce(ReduceOp::sum, values); }),
+              HasSubstr("compile()"));
+  EXPECT_EQ(strategy_->those_here().size, 6);
+}
+
+// 0.1 + 0.2 + 0.3 + ... depends on the order: it is that of the shape, whoever brought what.
+TEST_F(Apart, WhatAllHaveBroughtIsAddedInTheOneOrder) {
+  meet({{0, {0.1, 0.2}}, {2, {0.5, 0.6}}});
+  Strategy oracle({.kind = "one_device", .replicas = 6});
+  const PerReplica<double> all({0.1, 0.2, 0.3, 0.4, 0.5, 0.6}, 0);
+  const PerReplica<double> own({0.3, 0.4}, 2);
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean})
+    EXPECT_EQ(strategy_->reduce(op, own), oracle.reduce(op, all));
+}
+
+TEST_F(Apart, WithoutALostWorkerThoseAreAddedWhoAreThere) {
+  meet({{2, {5, 6}}});
+  const PerReplica<double> own({3.0, 4.0}, 2);
+  EXPECT_EQ(strategy_->reduce(ReduceOp::sum, own), 18);
+  EXPECT_EQ(strategy_->reduce(ReduceOp::mean, own), 4.5);
+  const PerReplica<at::Tensor> tensors(
+      {at::full({1}, 3.0, at::kDouble), at::full({1}, 4.0, at::kDouble)}, 2);
+  EXPECT_EQ(strategy_->reduce(ReduceOp::max, tensors).item<double>(), 6);
+}
+
+TEST_F(Apart, WorkersThatReduceDifferentThingsAreTold) {
+  meet({{0, {1, 2, 3}}, {2, {5, 6}}});
+  EXPECT_THAT(message_of<Mismatch>(
+                  [&] { strategy_->reduce(ReduceOp::sum, PerReplica<double>({3.0, 4.0}, 2)); }),
+              HasSubstr("worker 0 has 24 bytes, this worker 16"));
+}
+
+TEST_F(Apart, ThoseWhoAreHereShareAllSamples) {
+  for (const auto& [there, first_rank, chief] :
+       {std::tuple{std::vector{0, 1, 2}, 2, false}, std::tuple{std::vector{1, 2}, 0, true},
+        std::tuple{std::vector{0, 1}, 2, false}, std::tuple{std::vector{0, 2}, 4, false}}) {
+    meet_in_turn({there});
+    const World here = strategy_->those_here();
+    EXPECT_EQ(here.size, 2 * std::ssize(there));
+    EXPECT_EQ(here.first_rank, first_rank);
+    EXPECT_EQ(here.chief, chief);
+  }
+}
+
+TEST_F(Apart, WhoHasNoPartReadsNoSamples) {
+  meet_in_turn({{0, 2}});
+  const World here = strategy_->those_here();
+  const auto dataset = data::from_arrays({Array::zeros(DType::float32, {10, 1})}).batch(10);
+  const auto epoch = std::make_shared<const data::Epoch>(dataset.epoch({}));
+  const auto sizes = strategy_->run([&](ReplicaContext& replica) {
+    return DistributedBatch(epoch, 0, here).local_size(replica);
+  });
+  EXPECT_THAT(sizes.values(), ElementsAre(0, 0));
+}
+
+TEST_F(Apart, TheLowestWhoIsThereSpeaks) {
+  int calls = 0;
+  meet_in_turn({{0, 1, 2}});
+  strategy_->by_chief([&] { ++calls; });
+  EXPECT_EQ(calls, 0);
+  meet_in_turn({{1, 2}});
+  strategy_->by_chief([&] { ++calls; });
+  EXPECT_EQ(calls, 1);
+  // Worker 0 is lost before anybody knows that it came through.
+  meet_in_turn({{0, 1, 2}, {1, 2}});
+  strategy_->by_chief([&] { ++calls; });
+  EXPECT_EQ(calls, 2);
 }
 
 }  // namespace
