@@ -127,13 +127,34 @@ int ViewState::add_server(const std::string& process, const std::string& address
 }
 
 void ViewState::begin_if_all_here() {
-  if (!std::ranges::all_of(view_.servers, &ProcessView::alive)) return;
+  auto& servers = view_.servers;
+  std::vector<int> first(num_servers_);
+  int spare = num_servers_;
+  for (int p = 0; p < num_servers_; ++p) {
+    first[p] = p;
+    if (servers[p].alive) continue;
+    // One that died is replaced by one that came beside the first; another one may still come.
+    const bool died = !servers[p].ending.empty();
+    while (spare < std::ssize(servers) && !servers[spare].alive) ++spare;
+    if (!died || spare == std::ssize(servers)) return;
+    first[p] = spare++;
+  }
   const auto before = view_.partitions;
   for (int p = 0; p < num_servers_; ++p) {
-    view_.partitions[p].primary = p;
-    if (backups_ && num_servers_ > 1) view_.partitions[p].backup = (p + 1) % num_servers_;
+    view_.partitions[p].primary = first[p];
+    if (backups_ && num_servers_ > 1) view_.partitions[p].backup = first[(p + 1) % num_servers_];
   }
   publish(before);
+}
+
+// Before the beginning: whether those that died have no spare.
+bool ViewState::too_few() const {
+  const auto first = view_.servers.begin();
+  const auto died = std::count_if(first, first + num_servers_, [](const ProcessView& server) {
+    return !server.alive && !server.ending.empty();
+  });
+  return died > std::count_if(first + num_servers_, view_.servers.end(),
+                              [](const ProcessView& server) { return server.alive; });
 }
 
 void ViewState::add_worker(int worker, const std::string& process) {
@@ -153,6 +174,7 @@ void ViewState::lose_server(int server, const std::string& ending) {
   lost.alive = false;
   lost.ending = ending;
   const auto before = view_.partitions;
+  if (!begun() && !too_few()) return begin_if_all_here();
   if (!begun()) {
     view_.failure = fmt::format("{} {} before all servers had come", lost.name, ending);
     ++view_.number;

@@ -57,8 +57,9 @@ std::vector<std::string> changes(const View& before, const View& after);
 class ViewState {
  public:
   /// Views begin when so many servers have come. Partition p is server p's at first, its backup the
-  /// next server's; with one server there are none. Numbers below `reserved` are for those that
-  /// ask for theirs: a launcher starts them.
+  /// next one's; with one server there are none. In place of one that has died by then is one that
+  /// came beyond these; without such a spare its death is the end. Numbers below `reserved` are for
+  /// those that ask for theirs: a launcher starts them.
   ViewState(int num_servers, int num_workers, bool backups = true, int reserved = 0);
 
   /// A server comes, also later to replace one. `process`: "host b, pid 77". `wanted`: its number
@@ -86,6 +87,7 @@ class ViewState {
  private:
   void end_worker(int worker, const std::string& ending, bool finished);
   void begin_if_all_here();
+  bool too_few() const;
   PartitionView& named(int partition);
   void take_from(PartitionView& partition, int server);
   void find_joining();

@@ -126,6 +126,41 @@ TEST(ViewState, LosingOneBeforeTheBeginningIsTheEnd) {
   EXPECT_THAT(state.view().failure, HasSubstr("server 0 (a) died before all servers had come"));
 }
 
+TEST(ViewState, ASpareTakesThePlaceOfOneThatDiesBeforeTheBeginning) {
+  const auto lose = [](int server) { return [=](ViewState& s) { s.lose_server(server, "died"); }; };
+  const auto come = [](int number) {
+    return [=](ViewState& s) { s.add_server(fmt::format("pid {}", number), "", number); };
+  };
+  const struct {
+    std::string name;
+    std::vector<std::function<void(ViewState&)>> events;  // after server 0 and the spare 3 came
+    std::string roles;
+  } cases[] = {
+      {"before the last", {lose(0), come(1), come(2)}, "3/1/-1 1/2/-1 2/3/-1"},
+      {"after it", {come(1), lose(0), come(2)}, "3/1/-1 1/2/-1 2/3/-1"},
+      {"a spare that died is none",
+       {come(-1), lose(3), lose(0), come(1), come(2)},
+       "4/1/-1 1/2/-1 2/4/-1"},
+      {"two for two", {come(-1), come(2), lose(2), lose(0), come(1)}, "3/1/-1 1/4/-1 4/3/-1"},
+      {"not needed", {lose(3), come(1), come(2)}, "0/1/-1 1/2/-1 2/0/-1"},
+      {"more are missing", {lose(0), come(1)}, "-1/-1/-1 -1/-1/-1 -1/-1/-1"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.name);
+    ViewState state(3, 1, true, 3);
+    state.add_server("pid 0", "", 0);
+    state.add_server("spare", "");
+    for (const auto& event : c.events) event(state);
+    EXPECT_EQ(state.view().failure, "");
+    EXPECT_EQ(roles(state), c.roles);
+  }
+  ViewState state(3, 1, true, 3);
+  state.add_server("pid 0", "", 0);
+  state.add_server("spare", "");
+  state.lose_server(0, "died");
+  state.lose_server(3, "died too");
+  EXPECT_EQ(state.view().failure, "server 3 (spare) died too before all servers had come");
+}
+
 TEST(ViewState, WorkersComeOnceAtATime) {
   ViewState state = begun(1);
   state.add_worker(1, "w");
