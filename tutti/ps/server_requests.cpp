@@ -149,6 +149,10 @@ void ServerState::grant_rows(Hosted& hosted, int partition) {
 void ServerState::send_parameters(const Hosted& hosted, const Message& pull) {
   auto [values, version] = hosted.state.values_for(pull.worker, pull.piece);
   if ((pull.flags & Message::exactly) != 0) {
+    // There were orders since it was asked.
+    if (std::string why = hosted.state.objection(pull); !why.empty())
+      return send(worker_peer(pull.worker), pull.partition,
+                  {.kind = Kind::refused, .text = std::move(why)});
     version = pull.step;
     values = hosted.state.values_of_version(pull.piece, version);
   }

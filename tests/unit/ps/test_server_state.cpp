@@ -301,5 +301,48 @@ TEST(ServerState, AWorkerThatIsLostIsRefusedAndNotWaitedFor) {
   EXPECT_THAT(server.said.back().second.text, HasSubstr("worker 1 counts as lost: it was killed"));
 }
 
+Spec waiting_spec() {
+  Spec spec = small_spec(2, Staleness(0));
+  spec.on_lost_worker = OnLostWorker::wait;
+  return spec;
+}
+
+// Each step takes 2 from every element.
+TEST(ServerState, AWorkerThatComesAgainGetsTheStepThatItBeginsWith) {
+  Primary server(waiting_spec());
+  int64_t index = 3;
+  for (const int64_t step : {0, 1})
+    for (const int worker : {0, 1}) {
+      server.hear(worker_peer(worker), push(server.spec, worker, step + 1, step, {1, 1, 1, 1}));
+      server.logged(++index);
+    }
+  const auto wants = [&](int64_t version) {
+    Message exactly = pull(1, version);
+    exactly.flags = Message::exactly;
+    server.said.clear();
+    server.hear(worker_peer(1), exactly);
+    return server.said.back().second;
+  };
+  EXPECT_EQ(first_of(wants(2).payload), -4);
+  EXPECT_EQ(first_of(wants(1).payload), -2);
+  EXPECT_EQ(wants(1).version, 1);
+  EXPECT_EQ(wants(0).kind, Kind::refused);
+  EXPECT_THAT(wants(0).text, HasSubstr("version 0 of piece 0 is not known any more; it is at 2"));
+}
+
+TEST(ServerState, ALostWorkerThatIsWaitedForHasNotLeft) {
+  Primary server(waiting_spec());
+  View view = view_of(2, 0, 1);
+  view.partitions[0].epoch = 1;
+  view.workers[1] = {"worker 1", "", false, "was killed"};
+  server.state.on_view(view);
+  EXPECT_THAT(server.words(kBackup), IsEmpty());
+  EXPECT_TRUE(server.state.partition(0).is_here(1));
+  view.number = 3;
+  view.workers[1].finished = true;
+  server.state.on_view(view);
+  EXPECT_THAT(server.words(kBackup), ElementsAre("leave 4"));
+}
+
 }  // namespace
 }  // namespace tutti::ps::testing
