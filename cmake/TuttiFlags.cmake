@@ -25,6 +25,11 @@ add_compile_options(-ffp-contract=off)
 # Torch headers change the size of classes without NDEBUG; our own checks are TUTTI_CHECK.
 add_compile_definitions(NDEBUG)
 
+# GCC collects its garbage late: a tenth of the time for 80 MiB more.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(--param=ggc-min-expand=200 --param=ggc-min-heapsize=1048576)
+endif()
+
 if(TUTTI_SANITIZE)
   list(JOIN TUTTI_SANITIZE "," tutti_sanitizers)
   add_compile_options(-fsanitize=${tutti_sanitizers} -fno-omit-frame-pointer -g)
@@ -40,7 +45,8 @@ find_program(TUTTI_CCACHE ccache)
 if(TUTTI_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # A precompiled header is part of what ccache must compare.
   set(tutti_ccache
-    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime)
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+    CCACHE_DEPEND=1 CCACHE_INODECACHE=1)
   # In build/ paths count from the checkout, so that another clone finds what this one compiled; with
   # debug symbols the folder stays part of the key.
   cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${PROJECT_BINARY_DIR}" tutti_builds_inside)

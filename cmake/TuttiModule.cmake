@@ -1,3 +1,7 @@
+# What most sources without LibTorch include; compiled once.
+set(TUTTI_STD_HEADERS <fmt/format.h> <fmt/ranges.h> <algorithm> <chrono> <condition_variable>
+  <filesystem> <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <thread> <vector>)
+
 # tutti_module(NAME [TORCH] [DEPENDS ...]): one static library per module, from all .cpp files of its
 # folder (deeper folders are listed by SUBFOLDERS). A module links only modules that stand below it.
 function(tutti_module name)
@@ -29,5 +33,9 @@ function(tutti_module name)
     tutti_use_torch(tutti_${name})
     # Whoever sees a torch header through ours must see it as we did; see TuttiFlags.cmake.
     target_compile_definitions(tutti_${name} INTERFACE $<INSTALL_INTERFACE:NDEBUG>)
+  elseif(name STREQUAL "base")
+    target_precompile_headers(tutti_base PRIVATE ${TUTTI_STD_HEADERS})
+  else()
+    target_precompile_headers(tutti_${name} REUSE_FROM tutti_base)
   endif()
 endfunction()

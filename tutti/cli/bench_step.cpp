@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <cstdio>
 #include <optional>

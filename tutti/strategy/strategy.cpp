@@ -1,7 +1,7 @@
 #include "tutti/strategy/strategy.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <atomic>
 #include <cstdio>

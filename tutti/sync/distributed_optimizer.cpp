@@ -1,6 +1,6 @@
 #include "tutti/sync/distributed_optimizer.h"
 
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
 
 #include <unordered_set>
 

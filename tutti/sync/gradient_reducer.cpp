@@ -1,6 +1,6 @@
 #include "tutti/sync/gradient_reducer.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <numeric>

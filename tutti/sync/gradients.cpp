@@ -1,6 +1,6 @@
 #include "tutti/sync/gradients.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include "tutti/sync/tensors.h"
 

@@ -1,7 +1,7 @@
 // All-reduce, then a step on every replica: for any torch optimizer, and for our own rules as the
 // oracle of the fused step.
 
-#include <torch/torch.h>
+#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <atomic>

@@ -5,7 +5,7 @@
 // (host_exchange.h). It is written only when all of them have pushed, since until then one may
 // still read it; and each piece not before an operator needs it.
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <atomic>
 #include <condition_variable>

@@ -9,7 +9,7 @@
 // all-gather removed by sharing the storage. Over several hosts the owners of a piece first add the
 // sums of their hosts (host_sums.h). docs/design/fused_step.md.
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <atomic>
 #include <cstring>

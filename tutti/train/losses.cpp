@@ -1,7 +1,8 @@
 #include "tutti/train/losses.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 constexpr int64_t kWidth = 512;  // a weight of 1 MiB
-constexpr Millis kLimit{20'000};
+constexpr Millis kLateLimit{20'000};
 
 // The servers know a job by its token.
 Credentials credentials_in_environment() {
@@ -40,7 +40,7 @@ Credentials credentials_in_environment() {
 // workers and the rate is 1: a step with one replica each takes 2 from every element.
 class ServedLate : public testing::Test {
  protected:
-  explicit ServedLate(Millis limit = kLimit, int local = 1)
+  explicit ServedLate(Millis limit = kLateLimit, int local = 1)
       : job_(1, 2, true, credentials_in_environment()),
         local_(local),
         weights_(weights(local)),
@@ -75,7 +75,7 @@ class ServedLate : public testing::Test {
     updater_->begin(0);
     (first_.sum() + second_.sum()).backward();
     const int64_t version = updater_->push(0, {{first_.grad(), second_.grad()}}, 1);
-    updater_->acquire(0, version, Deadline(kLimit));
+    updater_->acquire(0, version, Deadline(kLateLimit));
     first_.mutable_grad().reset();
     second_.mutable_grad().reset();
   }
@@ -90,7 +90,7 @@ class ServedLate : public testing::Test {
                   .learning_rate = 1,
                   .parts = {{local_, std::vector<uint8_t>(known.segments.size(), 1)}},
                   .payload = {{memory.get(), static_cast<size_t>(known.num_bytes)}, memory}});
-    other_->wait_until_settled(Deadline(kLimit));
+    other_->wait_until_settled(Deadline(kLateLimit));
   }
 
   ps::Job job_;
@@ -160,7 +160,7 @@ TEST_F(ServedLate, AParameterThatIsNotUsedComesBeforeTheNextPush) {
   first_.mutable_grad().reset();
   push_of_other(0, 1);
   push_of_other(1, 1);
-  updater_->acquire(0, version, Deadline(kLimit));
+  updater_->acquire(0, version, Deadline(kLateLimit));
   updater_->complete();
   EXPECT_EQ(first_.data_ptr<float>()[0], -3.0F);
   EXPECT_EQ(second_.data_ptr<float>()[0], -2.0F);  // the other worker's gradient alone
@@ -190,7 +190,7 @@ TEST_F(ServedLate, AGradientOfWhatNoOperatorHasReadIsAnError) {
 }
 
 struct ServedLateTwice : ServedLate {
-  ServedLateTwice() : ServedLate(kLimit, 2) {}
+  ServedLateTwice() : ServedLate(kLateLimit, 2) {}
 };
 
 // The first that sees all gradients handed in begins the step for both.
@@ -201,13 +201,13 @@ TEST_F(ServedLateTwice, EachReplicaIsWatched) {
     EXPECT_EQ(updater_->push(replica, {{ones, ones}}, 1), 1);
   }
   for (int replica = 0; replica < 2; ++replica) {
-    updater_->acquire(replica, 1, Deadline(kLimit));
+    updater_->acquire(replica, 1, Deadline(kLateLimit));
     EXPECT_TRUE(at::hasThreadLocalCallbacks()) << replica;
     at::clearThreadLocalCallbacks();  // the other's thread has its own
   }
   push_of_other(0, 0);
   push_of_other(1, 0);
-  updater_->prepare(1, Deadline(kLimit));
+  updater_->prepare(1, Deadline(kLateLimit));
   EXPECT_EQ((weights_[1][0].second + 0).data_ptr<float>()[0], -2.0F);
   updater_->complete();
 }
@@ -225,7 +225,7 @@ TEST_F(ServedTooLate, WhomItWaitedForIsNamedAndNothingIsTrainedOnOldValues) {
   EXPECT_THAT([&] { updater_->push(0, {{at::Tensor(), at::Tensor()}}, 1); }, says_who);
   EXPECT_THAT(
       [&] {
-        updater_->acquire(0, 2, Deadline(kLimit));
+        updater_->acquire(0, 2, Deadline(kLateLimit));
         updater_->complete();
       },
       says_who);
