@@ -4,25 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <optional>
 #include <string_view>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/typed.h"
 #include "tutti/comm/compression.h"
 
 namespace tutti::cli {
 namespace {
-
-template <class Number>
-std::optional<Number> number_in(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 template <class Accept>
 CLI::Validator number_check(Accept accept, std::string expected) {
@@ -33,31 +24,6 @@ CLI::Validator number_check(Accept accept, std::string expected) {
         return fmt::format("got \"{}\"; expected {}", text, expected);
       },
       "");
-}
-
-std::vector<std::string_view> parts_of(std::string_view text) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const size_t comma = text.find(',');
-    parts.push_back(text.substr(0, comma));
-    if (comma == std::string_view::npos) return parts;
-    text.remove_prefix(comma + 1);
-  }
-}
-
-std::optional<int64_t> size_in(std::string_view text) {
-  constexpr int64_t kMost = int64_t{1} << 40;
-  int64_t unit = 1;
-  if (!text.empty()) {
-    const size_t letter = std::string_view("KMG").find(text.back());
-    if (letter != std::string_view::npos) {
-      unit = int64_t{1} << (10 * (letter + 1));
-      text.remove_suffix(1);
-    }
-  }
-  const auto number = number_in<int64_t>(text);
-  if (!number || *number < 0 || *number > kMost / unit) return std::nullopt;
-  return *number * unit;
 }
 
 }  // namespace
@@ -119,7 +85,7 @@ CLI::Validator compression_word() {
 
 std::vector<int64_t> parse_sizes(const std::string& flag, const std::string& text) {
   std::vector<int64_t> sizes;
-  for (const std::string_view part : parts_of(text)) {
+  for (const std::string_view part : parts_of(text, ',')) {
     const auto size = size_in(part);
     if (!size)
       throw UsageError(fmt::format(
@@ -132,7 +98,7 @@ std::vector<int64_t> parse_sizes(const std::string& flag, const std::string& tex
 std::vector<int64_t> parse_numbers(const std::string& flag, const std::string& text, int64_t low,
                                    int64_t high) {
   std::vector<int64_t> numbers;
-  for (const std::string_view part : parts_of(text)) {
+  for (const std::string_view part : parts_of(text, ',')) {
     const auto number = number_in<int64_t>(part);
     if (!number || *number < low || *number > high)
       throw UsageError(

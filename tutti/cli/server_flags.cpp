@@ -2,44 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <vector>
-
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/cli/checks.h"
 
 namespace tutti::cli {
-namespace {
-
-// "whole", "fixed:4", "min:256K:8", "max:4M".
-ps::Partitioner partitioner_from(const std::string& text) {
-  const auto wrong = [&] {
-    return UsageError(
-        fmt::format("--partition {}: expected whole, fixed:PARTS, min:BYTES:MOST or "
-                    "max:BYTES, as fixed:4 or max:4M",
-                    text));
-  };
-  if (text == "whole") return {};
-  const size_t colon = text.find(':');
-  if (colon == std::string::npos) throw wrong();
-  const std::string kind = text.substr(0, colon);
-  std::string numbers = text.substr(colon + 1);
-  std::ranges::replace(numbers, ':', ',');
-  const std::vector<int64_t> values = parse_sizes("--partition", numbers);
-  try {
-    if (kind == "fixed" && values.size() == 1) return ps::Partitioner::fixed(values[0]);
-    if (kind == "min" && values.size() == 2) return ps::Partitioner::min_part(values[0], values[1]);
-    if (kind == "max" && values.size() == 1) return ps::Partitioner::max_part(values[0]);
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("--partition {}: {}", text, error.what()));
-  }
-  throw wrong();
-}
-
-}  // namespace
-
 void add_server_flags(CLI::App& app, ServerFlags& flags) {
   app.add_option("--servers", flags.servers, "parameter_server: how many servers (1)")
       ->check(whole_number(1, 1024))
@@ -157,9 +125,8 @@ ServedOptions served_options(const ServerFlags& flags, const std::string& strate
   options.scale_by_staleness = flags.scale_by_staleness;
   options.delay_compensation = flags.delay_compensation;
   options.host_sums = flags.host_sums == "on";
-  options.placement.how = flags.placement == "greedy" ? ps::PlacementOptions::How::greedy
-                                                      : ps::PlacementOptions::How::round_robin;
-  options.placement.partitioner = partitioner_from(flags.partition);
+  options.placement.how = ps::PlacementOptions::how_from(flags.placement, "--placement");
+  options.placement.partitioner = ps::Partitioner::parse(flags.partition, "--partition");
   return options;
 }
 

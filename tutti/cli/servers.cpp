@@ -142,6 +142,7 @@ std::vector<std::string> ServerFleet::start(const std::string& view_service) {
                                                        options_.elsewhere),
                                 ",")),
           fmt::format("{}={}", detail::kRestoreVariable, restore_.string()),
+          fmt::format("{}={}", detail::kSnapshotsVariable, options_.snapshots.folder.string()),
           fmt::format("{}={}", kTokenVariable, token_.secret_hex())};
 }
 

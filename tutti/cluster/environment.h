@@ -11,6 +11,7 @@ inline constexpr const char* kJobVariable = "TUTTI_JOB";
 // What one launcher started, and what that started: so it is found at the end.
 inline constexpr const char* kLaunchVariable = "TUTTI_LAUNCH";
 inline constexpr const char* kLocalWorkerVariable = "TUTTI_LOCAL_WORKER";
+inline constexpr const char* kNumLocalWorkersVariable = "TUTTI_NUM_LOCAL_WORKERS";
 // Descriptors that it inherits.
 inline constexpr const char* kSegmentVariable = "TUTTI_SEGMENT_FD";
 inline constexpr const char* kLifelineVariable = "TUTTI_LIFELINE_FD";
@@ -26,6 +27,8 @@ inline constexpr const char* kNumServersVariable = "TUTTI_NUM_SERVERS";
 inline constexpr const char* kServerWeightsVariable = "TUTTI_SERVER_WEIGHTS";
 // The snapshot of theirs that the job goes on from.
 inline constexpr const char* kRestoreVariable = "TUTTI_RESTORE";
+// The folder into which servers write snapshots.
+inline constexpr const char* kSnapshotsVariable = "TUTTI_SNAPSHOTS";
 // Set in every process of a job whose process 0 is a coordinator, the others its workers.
 inline constexpr const char* kCoordinatorVariable = "TUTTI_COORDINATOR";
 

@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/typed.h"
 
 namespace tutti::ps {
 namespace {
@@ -202,6 +203,37 @@ void Partitioner::check(const std::vector<const Variable*>& variables) const {
     throw UsageError(
         fmt::format("no variable can be cut into {} parts: the one with most rows, \"{}\", has {}",
                     parts_, longest.name, rows_of(longest)));
+}
+
+Partitioner Partitioner::parse(std::string_view text, std::string_view flag) {
+  const auto wrong = [&] {
+    return UsageError(
+        fmt::format("{} {}: expected whole, fixed:PARTS, min:BYTES:MOST or max:BYTES, as fixed:4 "
+                    "or max:4M",
+                    flag, text));
+  };
+  if (text == "whole") return {};
+  const std::vector<std::string_view> parts = tutti::parts_of(text, ':');
+  std::vector<int64_t> numbers;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const auto number = size_in(parts[i]);
+    if (!number) throw wrong();
+    numbers.push_back(*number);
+  }
+  try {
+    if (parts[0] == "fixed" && numbers.size() == 1) return fixed(numbers[0]);
+    if (parts[0] == "min" && numbers.size() == 2) return min_part(numbers[0], numbers[1]);
+    if (parts[0] == "max" && numbers.size() == 1) return max_part(numbers[0]);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{} {}: {}", flag, text, error.what()));
+  }
+  throw wrong();
+}
+
+PlacementOptions::How PlacementOptions::how_from(std::string_view text, std::string_view flag) {
+  if (text == "greedy") return How::greedy;
+  if (text == "round_robin") return How::round_robin;
+  throw UsageError(fmt::format("{} {}: expected greedy or round_robin", flag, text));
 }
 
 std::string Partitioner::words() const {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/dtype.h"
@@ -55,6 +56,8 @@ class Partitioner {
   void check(const std::vector<const Variable*>& variables) const;
   /// "whole", "fixed 4", "parts of 256.0 KiB or more, 8 at most".
   std::string words() const;
+  /// What people type: "whole", "fixed:4", "min:256K:8", "max:4M". UsageError names `flag`.
+  static Partitioner parse(std::string_view text, std::string_view flag);
 
  private:
   enum class Kind { whole, fixed, min_part, max_part };
@@ -80,6 +83,9 @@ struct NameRule {
 
 struct PlacementOptions {
   enum class How { round_robin, greedy };
+  /// "round_robin" or "greedy". UsageError names `flag`.
+  static How how_from(std::string_view text, std::string_view flag);
+
   int num_servers = 1;
   How how = How::greedy;    ///< round_robin: in the order of shards; greedy: largest first, to the
                             ///< server that then has least for its weight

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/strategy/options.h"
 
 namespace tutti {
@@ -10,21 +10,17 @@ namespace {
 
 template <class Number>
 Number number_of(std::string_view flag, std::string_view text, Number low) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < low)
+  const auto value = number_in<Number>(text);
+  if (!value || *value < low)
     throw UsageError(fmt::format("{} {}: expected a number, {} or more", flag, text, low));
-  return value;
+  return *value;
 }
 
 std::vector<double> shares_of(std::string_view text) {
   std::vector<double> shares;
-  while (true) {
-    const size_t end = std::min(text.find(','), text.size());
-    shares.push_back(number_of<double>("--shares", text.substr(0, end), 0.0));
-    if (end == text.size()) return shares;
-    text.remove_prefix(end + 1);
-  }
+  for (const std::string_view part : parts_of(text, ','))
+    shares.push_back(number_of<double>("--shares", part, 0.0));
+  return shares;
 }
 
 bool on_or_off(std::string_view flag, std::string_view text) {
@@ -32,6 +28,9 @@ bool on_or_off(std::string_view flag, std::string_view text) {
     throw UsageError(fmt::format("{} {}: expected on or off", flag, text));
   return text == "on";
 }
+
+// The one flag without a value.
+constexpr std::string_view kScaleByStaleness = "--scale-by-staleness";
 
 void apply(StrategyOptions& options, std::string_view flag, std::string_view value) {
   if (flag == "--strategy") options.kind = value;
@@ -48,6 +47,11 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.served.on_lost_worker = ps::on_lost_worker_from(value, flag);
   if (flag == "--delay-compensation")
     options.served.delay_compensation = number_of<double>(flag, value, 0.0);
+  if (flag == kScaleByStaleness) options.served.scale_by_staleness = true;
+  if (flag == "--placement")
+    options.served.placement.how = ps::PlacementOptions::how_from(value, flag);
+  if (flag == "--partition")
+    options.served.placement.partitioner = ps::Partitioner::parse(value, flag);
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
   if (flag == "--reduction") options.reduction = value;
   if (flag == "--compression") {
@@ -78,12 +82,18 @@ StrategyOptions take_strategy_flags(int& argc, char** argv) {
                                          "--drop-slowest",
                                          "--on-lost-worker",
                                          "--delay-compensation",
+                                         "--placement",
+                                         "--partition",
                                          "--host-sums"};
   StrategyOptions options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     const std::string_view name = word.substr(0, word.find('='));
+    if (word == kScaleByStaleness) {
+      apply(options, word, "");
+      continue;
+    }
     bool ours = false;
     for (std::string_view flag : kFlags) ours |= name == flag;
     if (!ours) {

@@ -116,6 +116,16 @@ ReductionShape shape_over_hosts(const std::optional<ClusterSpec>& job, int repli
   return ReductionShape::hosts(std::vector<int>(replicas / here, here));
 }
 
+// The launcher was asked for snapshots, the program leaves late gradients out.
+void require_no_snapshots(const ServedOptions& served) {
+  const char* const folder = std::getenv(kSnapshotsVariable);
+  if (served.drop_slowest == 0 || folder == nullptr || *folder == '\0') return;
+  throw UsageError(
+      fmt::format("--snapshots {} with --drop-slowest {}: each server leaves other late steps out, "
+                  "so there is no moment at which all have the same",
+                  folder, served.drop_slowest));
+}
+
 // Replicas of several workers are in sync only where no gradient may be stale.
 World parameter_server_world(StrategyOptions& options) {
   const ServedPlace place = served_place();
@@ -125,6 +135,7 @@ World parameter_server_world(StrategyOptions& options) {
         "strategy parameter_server: staleness {}, delay compensation {} in a job with a "
         "coordinator; expected inf and 0, since steps go to whichever worker is free",
         options.served.staleness.text(), options.served.delay_compensation));
+  require_no_snapshots(options.served);
   const bool in_sync = options.served.staleness.synchronous() && place.num_workers > 1;
   if (in_sync && options.served.on_lost_worker == ps::OnLostWorker::end)
     return multi_worker_world(options);

@@ -45,6 +45,25 @@ TEST(SplitRows, FirstPartsAreOneLonger) {
   EXPECT_THROW(split_rows(3, 0), UsageError);
 }
 
+TEST(Partitioners, AreReadFromWhatPeopleType) {
+  const auto words = [](const char* text) {
+    return Partitioner::parse(text, "--partition").words();
+  };
+  EXPECT_EQ(words("whole"), Partitioner().words());
+  EXPECT_EQ(words("fixed:4"), Partitioner::fixed(4).words());
+  EXPECT_EQ(words("min:256K:8"), Partitioner::min_part(256 << 10, 8).words());
+  EXPECT_EQ(words("max:4M"), Partitioner::max_part(4 << 20).words());
+  for (const char* wrong : {"", "fixed", "fixed:", "fixed:4:4", "min:4K", "max:x", "thirds:3"})
+    EXPECT_THAT([&] { words(wrong); },
+                ThrowsMessage<UsageError>(AllOf(HasSubstr("--partition"), HasSubstr("fixed:4"))))
+        << wrong;
+  EXPECT_THAT(
+      [&] { words("fixed:0"); },
+      ThrowsMessage<UsageError>(HasSubstr("--partition fixed:0: the number of parts is 0")));
+  EXPECT_EQ(PlacementOptions::how_from("greedy", "--placement"), How::greedy);
+  EXPECT_THROW(PlacementOptions::how_from("Greedy", "--placement"), UsageError);
+}
+
 TEST(Partitioners, CountParts) {
   const Variable table = variable("table", {10, 64});    // 256 bytes a row
   const Variable wide = variable("wide", {3, 1 << 20});  // 4 MiB a row

@@ -1,0 +1,77 @@
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/options.h"
+
+#include "tests/support/message_of.h"
+
+namespace tutti {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+struct Taken {
+  StrategyOptions options;
+  Words rest;  // what the program is left with
+};
+
+Taken take(const Words& words) {
+  Words all = {"program"};
+  all.insert(all.end(), words.begin(), words.end());
+  std::vector<char*> argv;
+  for (std::string& word : all) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  int argc = static_cast<int>(all.size());
+  Taken taken{take_strategy_flags(argc, argv.data()), {}};
+  for (int i = 1; i < argc; ++i) taken.rest.emplace_back(argv[i]);
+  return taken;
+}
+
+std::string why_not(const Words& words) {
+  return test::message_of<UsageError>([&] { take(words); });
+}
+
+TEST(StrategyFlags, AreTakenOutAndOthersStay) {
+  const Taken taken = take({"data", "--strategy", "parameter_server", "--replicas=4", "--mine", "7",
+                            "--scale-by-staleness", "last"});
+  EXPECT_THAT(taken.rest, ElementsAre("data", "--mine", "7", "last"));
+  EXPECT_EQ(taken.options.kind, "parameter_server");
+  EXPECT_EQ(taken.options.replicas, 4);
+  EXPECT_TRUE(taken.options.served.scale_by_staleness);
+}
+
+TEST(StrategyFlags, SayWhatServersDo) {
+  const ServedOptions served =
+      take({"--staleness", "4", "--delay-compensation", "0.5", "--placement", "round_robin",
+            "--partition", "max:4M", "--host-sums", "off", "--drop-slowest", "1",
+            "--on-lost-worker", "wait"})
+          .options.served;
+  EXPECT_EQ(served.staleness.text(), "4");
+  EXPECT_EQ(served.delay_compensation, 0.5);
+  EXPECT_EQ(served.placement.how, ps::PlacementOptions::How::round_robin);
+  EXPECT_EQ(served.placement.partitioner.words(), ps::Partitioner::max_part(4 << 20).words());
+  EXPECT_FALSE(served.host_sums);
+  EXPECT_EQ(served.drop_slowest, 1);
+  EXPECT_EQ(served.on_lost_worker, ps::OnLostWorker::wait);
+  EXPECT_FALSE(served.scale_by_staleness);
+}
+
+TEST(StrategyFlags, WrongOnesAreNamed) {
+  EXPECT_THAT(why_not({"--replicas", "two"}), HasSubstr("--replicas two: expected a number, 1"));
+  EXPECT_THAT(why_not({"--shares", "2,,1"}), HasSubstr("--shares"));
+  EXPECT_THAT(why_not({"--seed"}), HasSubstr("--seed needs a value"));
+  EXPECT_THAT(why_not({"--placement", "best"}),
+              HasSubstr("--placement best: expected greedy or round_robin"));
+  EXPECT_THAT(why_not({"--partition", "min:4K"}),
+              AllOf(HasSubstr("--partition min:4K: expected"), HasSubstr("min:BYTES:MOST")));
+  EXPECT_THAT(why_not({"--host-sums", "maybe"}), HasSubstr("expected on or off"));
+}
+
+}  // namespace
+}  // namespace tutti
