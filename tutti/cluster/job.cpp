@@ -111,21 +111,22 @@ void Job::start(int number, pid_t instead_of) {
 }
 
 std::vector<std::string> Job::environment_of(int number, int lifeline) const {
-  std::vector<std::string> all = {launch_entry_,
-                                  fmt::format("{}={}", kJobVariable, job_),
-                                  fmt::format("{}={}", kWorkerVariable, first_worker() + number),
-                                  fmt::format("{}={}", kNumWorkersVariable, total_workers()),
-                                  fmt::format("{}={}", kLocalWorkerVariable, number),
-                                  fmt::format("{}={}", kLifelineVariable, lifeline)};
+  std::vector<std::string> all = {
+      launch_entry_,
+      fmt::format("{}={}", kJobVariable, job_),
+      fmt::format("{}={}", kWorkerVariable, first_worker() + number),
+      fmt::format("{}={}", kNumWorkersVariable, total_workers()),
+      fmt::format("{}={}", kLocalWorkerVariable, number),
+      fmt::format("{}={}", kNumLocalWorkersVariable, options_.num_workers),
+      fmt::format("{}={}", kLifelineVariable, lifeline)};
   if (other_nodes_)
     all.push_back(fmt::format("{}={}", kRendezvousVariable, options_.nodes.rendezvous));
   if (segment_) all.push_back(fmt::format("{}={}", kSegmentVariable, segment_->descriptor()));
   const auto add = [&](const std::string& entry) {
     const std::string name = entry.substr(0, entry.find('=') + 1);
-    const bool there = std::any_of(all.begin(), all.end(), [&](const std::string& other) {
-      return other.rfind(name, 0) == 0;
-    });
-    const bool ours = name.rfind(std::string(kSegmentVariable) + "=", 0) == 0;
+    const bool there = std::any_of(
+        all.begin(), all.end(), [&](const std::string& other) { return other.starts_with(name); });
+    const bool ours = name == fmt::format("{}=", kSegmentVariable);
     if (!there && !ours) all.push_back(entry);
   };
   for (const std::string& entry : prepared_) add(entry);

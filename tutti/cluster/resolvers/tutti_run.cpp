@@ -21,6 +21,15 @@ std::optional<Claim> tutti_run_claim(const Variables& variables) {
   if (spec.local_worker) {
     require_at_most({kLocalWorkerVariable, *spec.local_worker}, {kWorkerVariable, spec.worker});
   }
+  spec.num_local_workers = number_in(variables, kNumLocalWorkersVariable, 1);
+  if (spec.local_worker && spec.num_local_workers) {
+    require_below({kLocalWorkerVariable, *spec.local_worker},
+                  {kNumLocalWorkersVariable, *spec.num_local_workers});
+  }
+  if (spec.num_local_workers) {
+    require_at_most({kNumLocalWorkersVariable, *spec.num_local_workers},
+                    {kNumWorkersVariable, spec.num_workers});
+  }
   return claim;
 }
 
