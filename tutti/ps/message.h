@@ -84,14 +84,15 @@ struct Message {
     synced,    ///< primary of `partition`: server `sequence` has caught up with me
     suspect,   ///< primary of `partition`: its backup, server `sequence`, does not answer; `text`
     progress,  ///< both: still there; a process's `text` says what it did last
-    finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed
+    finished,  ///< worker: ends in order; service: the job is over, `text` says why if it failed;
+               ///< coordinator to the service: no step is handed out any more, and the answer
     cut,       ///< service: to a worker: mark cut `sequence`, which began in this view and is to be
     ///< written to folder `text`; to a server, when no worker is left: write what you have
     written,  ///< primary: `partition` of cut `sequence` is on disk, `text` says what
               ///< (snapshot_writer.h); with not_written: it is not, `text` says why
     // Of a job with a coordinator (tutti/steps).
     meet,      ///< to the service: the coordinator listens at `text`; "": a worker asks where.
-               ///< Answer: the place; the silence limit is `step` ms
+               ///< Answer: the place; the silence limit is `step` ms. Or `finished`
     enlist,    ///< a worker to the coordinator: I run the build and have the name in `text`
     enlisted,  ///< answer: be ready; the silence limit is `step` ms
     task,      ///< coordinator: run the step `text` on the values in `payload`; number `sequence`

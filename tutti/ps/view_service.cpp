@@ -94,7 +94,7 @@ void ViewService::on_message(Peer from, const Message& message) {
           message.text);
       state_.suspect(message.partition, number, server);
       break;
-    case Kind::finished: member.left = true; break;
+    case Kind::finished: on_finished(from, member); break;
     case Kind::written:
       if (snapshots_) snapshots_->on_written(message, Clock::now());
       break;
@@ -129,11 +129,21 @@ void ViewService::on_join(Peer from, Member& member, const Message& message) {
 
 void ViewService::on_meet(Peer from, const std::string& place) {
   if (!place.empty()) meeting_place_ = place;
+  if (meeting_over_) return streams_->send(from, {.kind = Kind::finished});
   ask_where_.push_back(from);
   if (meeting_place_.empty()) return;
   for (const Peer peer : std::exchange(ask_where_, {}))
     streams_->send(peer,
                    {.kind = Kind::meet, .step = options_.silence.count(), .text = meeting_place_});
+}
+
+// Of a process that has not joined it is the coordinator's word that all is over, for workers that
+// come too late.
+void ViewService::on_finished(Peer from, Member& member) {
+  member.left = true;
+  if (member.joined) return;
+  meeting_over_ = true;
+  streams_->send(from, {.kind = Kind::finished});
 }
 
 void ViewService::on_closed(Peer from, const std::string& how) {

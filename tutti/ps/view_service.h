@@ -59,6 +59,7 @@ class ViewService {
   void on_message(Peer from, const Message& message);
   void on_join(Peer from, Member& member, const Message& message);
   void on_meet(Peer from, const std::string& place);
+  void on_finished(Peer from, Member& member);
   void on_closed(Peer from, const std::string& how);
   void lose(const Member& member, const std::string& how);
   void publish();
@@ -80,6 +81,7 @@ class ViewService {
   bool closing_ = false;   // the launcher waits for the end
   std::condition_variable ended_;
   std::string meeting_place_;    // of a coordinator and its workers; "": not known yet
+  bool meeting_over_ = false;    // the coordinator has ended as it should
   std::vector<Peer> ask_where_;  // those who wait for it
   TimePoint next_beat_{};
   bool over_ = false;

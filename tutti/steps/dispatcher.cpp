@@ -153,7 +153,8 @@ void Dispatcher::turn(TimePoint now) {
   changed_.notify_all();
 }
 
-// Until the workers have heard it, and have closed their ends.
+// Until the workers have heard it, and have closed their ends; the view service tells those who
+// come later.
 void Dispatcher::say_goodbye() {
   const Deadline deadline(kFarewell);
   std::unique_lock lock(mutex_);
@@ -161,8 +162,9 @@ void Dispatcher::say_goodbye() {
     streams_->send(peer, {.kind = Kind::finished});
     streams_->flush(peer);
   }
+  if (met_) streams_->connect_to_service(options_.view_service, kFarewell);
   streams_->process();
-  while (!connected_.empty() && !deadline.passed()) {
+  while (!(connected_.empty() && service_knows_end_) && !deadline.passed()) {
     lock.unlock();
     streams_->wait(std::min(kTurn, deadline.left()));
     lock.lock();
@@ -172,6 +174,7 @@ void Dispatcher::say_goodbye() {
 
 void Dispatcher::on_connected(Peer peer) {
   if (peer == Peer{}) {
+    if (ends_) return streams_->send(peer, {.kind = Kind::finished});
     const ps::Whereabouts here{listener_.address().text(), streams_->memory_name()};
     streams_->send(peer, {.kind = Kind::meet, .text = here.text()});
     return;
@@ -186,7 +189,8 @@ void Dispatcher::on_closed(Peer peer, const std::string& how) {
     if (const int worker = worker_at(peer); worker > 0) lose(worker, how);
     return;
   }
-  if (met_) return;
+  if (ends_) service_knows_end_ = true;  // or it has ended itself
+  if (met_ || ends_) return;
   if (Clock::now() < found_until_)
     streams_->connect_to_service(options_.view_service, options_.limit);
   else
@@ -195,6 +199,7 @@ void Dispatcher::on_closed(Peer peer, const std::string& how) {
 
 void Dispatcher::on_message(Peer from, const ps::Message& message) {
   if (from == Peer{}) {
+    if (message.kind == Kind::finished) service_knows_end_ = true;
     if (message.kind != Kind::meet) return;
     met_ = true;
     silence_ = Millis(message.step);

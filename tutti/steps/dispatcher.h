@@ -108,6 +108,7 @@ class Dispatcher {
   const TimePoint found_until_;  // the view service is looked for
   bool met_ = false;
   bool ends_ = false;
+  bool service_knows_end_ = false;
   std::string broken_;  // why the thread has ended before its time
   std::unique_ptr<ps::Streams> streams_;
   std::thread thread_;

@@ -137,6 +137,7 @@ class StepServer {
     streams_.process();
     if (!met_) {
       if (now < found_until_) return;
+      if (!lost_.empty()) throw PeerLost(fmt::format("the coordinator: {}", lost_));
       throw Timeout(
           fmt::format("worker {} waited {} ms to learn where the coordinator is; does its program "
                       "call coordinate()?",
@@ -202,6 +203,7 @@ class StepServer {
   void meet(const ps::Message& message) {
     if (met_) return;
     met_ = true;
+    if (!lost_.empty()) throw PeerLost(fmt::format("the coordinator: {}", lost_));
     place_ = ps::Whereabouts::from(message.text);
     streams_.drop(Peer{});
     connect();
@@ -220,13 +222,20 @@ class StepServer {
       if (!met_) streams_.connect_to_service(options_.view_service, options_.limit);
       return;
     }
-    if (!enlisted_)
-      throw PeerLost(fmt::format("the coordinator: {}", broken_.empty() ? how : broken_));
+    if (!enlisted_) return ask_whether_it_is_over(broken_.empty() ? how : broken_);
     enlisted_ = false;
     anew_ = true;
     broken_ = how;
     tasks_.clear();
     connect();
+  }
+
+  // The view service says `finished` when the coordinator has, else where it was.
+  void ask_whether_it_is_over(const std::string& how) {
+    lost_ = how;
+    met_ = false;
+    found_until_ = time_after(options_.limit);
+    streams_.connect_to_service(options_.view_service, options_.limit);
   }
 
   const StepServerOptions options_;
@@ -242,11 +251,12 @@ class StepServer {
   bool met_ = false;       // the view service has said where the coordinator is
   bool enlisted_ = false;  // the coordinator has let this worker in
   std::string broken_;     // how its connection ended
+  std::string lost_;       // how the coordinator was lost, unless it has ended as it should
   ps::Whereabouts place_;
   Millis silence_;
   TimePoint heard_{};
   TimePoint next_beat_{};
-  const TimePoint found_until_;
+  TimePoint found_until_;
   ps::Streams streams_;
   std::thread thread_;
 };

@@ -313,5 +313,16 @@ TEST(Steps, WorkersEndInOrderWhenTheCoordinatorIsDone) {
   EXPECT_EQ(cluster.error_of(1), "");
 }
 
+TEST(Steps, AWorkerThatComesWhenAllIsDoneEndsInOrder) {
+  Cluster cluster(1);
+  {
+    ClusterCoordinator coordinator(cluster.options(), cluster.credentials());
+    EXPECT_EQ(coordinator.fetch(coordinator.schedule(who)), 1);
+  }
+  EXPECT_EQ(cluster.error_of(0), "");
+  cluster.start(1, "b1", "host b");
+  EXPECT_EQ(cluster.error_of(1), "");
+}
+
 }  // namespace
 }  // namespace tutti::steps
