@@ -95,7 +95,7 @@ void ServerState::on_view(const View& view) {
     for (auto& [partition, hosted] : hosted_) hosted.cut.reset();
   }
   for (auto& [partition, hosted] : hosted_) {
-    if (is_primary(partition)) log_leavers(hosted, partition);
+    if (is_primary(partition)) log_leavers(hosted, partition, before);
   }
   take_early();
 }
@@ -141,13 +141,14 @@ void ServerState::lead(Hosted& hosted, int partition, const PartitionView& befor
 }
 
 // One that is waited for has not left.
-void ServerState::log_leavers(Hosted& hosted, int partition) {
+void ServerState::log_leavers(Hosted& hosted, int partition, const View& before) {
   const bool waits =
       hosted.state.registered() && hosted.state.spec().on_lost_worker == OnLostWorker::wait;
   for (int worker = 0; worker < static_cast<int>(view_.workers.size()); ++worker) {
     const ProcessView& process = view_.workers[worker];
     const bool gone = !process.alive && !process.ending.empty();
-    if (gone && (process.finished || !waits) && hosted.state.is_here(worker))
+    const bool leaves = gone || was_lost_between(before, view_, worker);
+    if (leaves && (process.finished || !waits) && hosted.state.is_here(worker))
       submit(hosted, {.kind = Kind::leave, .partition = partition, .worker = worker});
   }
 }
@@ -371,7 +372,7 @@ void ServerState::carry_out(Hosted& hosted, const Message& order) {
           .sequence = hosted.state.last_sequence(order.worker),
           .step = hosted.state.last_lease(order.worker),
           .version = hosted.state.assigned() ? 1 : 0});
-    log_leavers(hosted, partition);
+    log_leavers(hosted, partition, view_);
   }
   if (order.kind == Kind::pull) send_parameters(hosted, order);
   if (order.kind == Kind::leave) {

@@ -125,7 +125,7 @@ class ServerState {
   void take_role(int partition, const PartitionView& before);
   void lead(Hosted& hosted, int partition, const PartitionView& before);
   void send_log(Hosted& hosted, int partition);
-  void log_leavers(Hosted& hosted, int partition);
+  void log_leavers(Hosted& hosted, int partition, const View& before);
   void send(Peer to, int partition, Message message);
 
   const int server_;

@@ -14,15 +14,16 @@ using nlohmann::json;
 json to_json(const std::vector<ProcessView>& processes) {
   json list = json::array();
   for (const ProcessView& process : processes)
-    list.push_back(
-        {process.name, process.address, process.alive, process.ending, process.finished});
+    list.push_back({process.name, process.address, process.alive, process.ending, process.finished,
+                    process.comings});
   return list;
 }
 
 std::vector<ProcessView> processes_from(const json& list) {
   std::vector<ProcessView> processes;
   for (const json& entry : list)
-    processes.push_back({entry.at(0), entry.at(1), entry.at(2), entry.at(3), entry.at(4)});
+    processes.push_back(
+        {entry.at(0), entry.at(1), entry.at(2), entry.at(3), entry.at(4), entry.at(5)});
   return processes;
 }
 
@@ -66,6 +67,13 @@ View view_from(std::string_view text) {
   } catch (const json::exception& error) {
     throw Error(fmt::format("a view cannot be read: {}", error.what()));
   }
+}
+
+bool was_lost_between(const View& before, const View& after, int worker) {
+  if (worker >= std::ssize(before.workers) || worker >= std::ssize(after.workers)) return false;
+  const ProcessView& was = before.workers[worker];
+  const ProcessView& is = after.workers[worker];
+  return was.alive && is.alive && was.comings != is.comings;
 }
 
 bool same_primaries(const View& before, const View& after) {
@@ -164,7 +172,9 @@ void ViewState::add_worker(int worker, const std::string& process) {
   ProcessView& place = view_.workers[worker];
   if (place.alive)
     throw UsageError(fmt::format("worker {} is there already: {}", worker, place.name));
-  place = {fmt::format("worker {} ({})", worker, process), "", true, ""};
+  place = {.name = fmt::format("worker {} ({})", worker, process),
+           .alive = true,
+           .comings = place.comings + 1};
   if (begun()) publish(view_.partitions);
 }
 

@@ -31,6 +31,7 @@ struct ProcessView {
   bool alive = false;
   std::string ending;     ///< how it went, in words
   bool finished = false;  ///< in order: it was not lost
+  int comings = 0;        ///< of a worker: how often one of its number has come
   bool operator==(const ProcessView&) const = default;
 };
 
@@ -50,6 +51,10 @@ View view_from(std::string_view text);
 
 /// Whether every partition has the same primary.
 bool same_primaries(const View& before, const View& after);
+
+/// Whether `worker` is there in both, and was lost and came again between them: a view that a peer
+/// brought may leave others out.
+bool was_lost_between(const View& before, const View& after, int worker);
 
 /// For people: a line a change from `before` to `after`; {} when nothing did.
 std::vector<std::string> changes(const View& before, const View& after);

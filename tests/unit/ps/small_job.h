@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,7 +37,7 @@ inline Spec two_pieces(int workers, Staleness staleness,
 
 inline Bytes bytes_of(const Piece& piece, const std::vector<float>& values) {
   std::vector<std::byte> bytes(piece.num_bytes);
-  std::memcpy(bytes.data(), values.data(), values.size() * sizeof(float));
+  std::ranges::copy(std::as_bytes(std::span(values)), bytes.begin());
   return Bytes::copy_of(bytes);
 }
 

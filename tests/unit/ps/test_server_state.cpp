@@ -301,6 +301,21 @@ TEST(ServerState, AWorkerThatIsLostIsRefusedAndNotWaitedFor) {
   EXPECT_THAT(server.said.back().second.text, HasSubstr("worker 1 counts as lost: it was killed"));
 }
 
+// A peer's view came before that in which it was lost.
+TEST(ServerState, AWorkerThatIsLostAndComesAgainBetweenTwoViewsHasLeft) {
+  Primary server(small_spec(2, Staleness(1)), view_of(1, 0, 1));
+  View view = view_of(3, 0, 1);
+  view.partitions[0].epoch = 1;
+  view.workers[1].comings = 2;
+  server.hear(kBackup, {.kind = Kind::view, .text = to_text(view)});
+  EXPECT_THAT(server.words(kBackup), ElementsAre("leave 4"));
+  view.number = 4;
+  server.state.on_view(view);
+  EXPECT_THAT(server.words(kBackup), IsEmpty());
+  server.logged(4);
+  EXPECT_FALSE(server.state.partition(0).is_here(1));
+}
+
 Spec waiting_spec() {
   Spec spec = small_spec(2, Staleness(0));
   spec.on_lost_worker = OnLostWorker::wait;
