@@ -1,6 +1,6 @@
 #include "tutti/strategy/replicated.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 
@@ -153,13 +153,8 @@ struct Optimizer::State final : WorldMember {
 
   TableLayers layers() const {
     TableLayers all;
-    for (int local = 0; local < modules.size(); ++local) {
-      all.emplace_back();
-      for (const auto& module : modules.module(local)->modules())
-        if (auto layer = std::dynamic_pointer_cast<TableLayer>(module);
-            layer && std::ranges::find(all.back(), layer) == all.back().end())
-          all.back().push_back(std::move(layer));
-    }
+    for (int local = 0; local < modules.size(); ++local)
+      all.push_back(table_layers_of(*modules.module(local)));
     return all;
   }
 

@@ -1,6 +1,6 @@
 #include "tutti/sync/tensors.h"
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <sstream>
@@ -71,6 +71,15 @@ std::vector<std::pair<std::string, at::Tensor>> unique_parameters(const torch::n
 
 std::vector<std::pair<std::string, at::Tensor>> unique_buffers(const torch::nn::Module& module) {
   return each_once(module.named_buffers());
+}
+
+std::vector<std::shared_ptr<TableLayer>> table_layers_of(const torch::nn::Module& module) {
+  std::vector<std::shared_ptr<TableLayer>> layers;
+  for (const auto& inner : module.modules())
+    if (auto layer = std::dynamic_pointer_cast<TableLayer>(inner);
+        layer && std::ranges::find(layers, layer) == layers.end())
+      layers.push_back(std::move(layer));
+  return layers;
 }
 
 namespace detail {

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "tutti/base/array.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/group.h"
+#include "tutti/sync/sparse_tables.h"
 
 namespace torch::nn {
 class Module;
@@ -34,6 +36,10 @@ std::vector<std::pair<std::string, at::Tensor>> unique_parameters(const torch::n
 
 /// The same for buffers.
 std::vector<std::pair<std::string, at::Tensor>> unique_buffers(const torch::nn::Module& module);
+
+/// A module's layers over embedding tables, itself among them, each once, in the order in which it
+/// has them. The module is in a shared_ptr.
+std::vector<std::shared_ptr<TableLayer>> table_layers_of(const torch::nn::Module& module);
 
 // ---- a model's tensors as a whole ----
 

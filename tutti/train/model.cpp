@@ -1,11 +1,13 @@
 #include "tutti/train/model.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <exception>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"
@@ -338,6 +340,21 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
   }
 }
 
+namespace {
+
+void warn_of_tables(const torch::nn::Module& module, const std::filesystem::path& path) {
+  const auto tables = tables_of(table_layers_of(module));
+  if (tables.empty()) return;
+  std::vector<std::string> names;
+  for (const ps::SparseTableSpec& table : tables) names.push_back('"' + table.name + '"');
+  log(LogLevel::warning,
+      "{} has no rows of embedding table{} {}: they are on servers, whose snapshots keep them "
+      "(--snapshots), or in this process alone",
+      path.string(), names.size() == 1 ? "" : "s", fmt::join(names, ", "));
+}
+
+}  // namespace
+
 void Model::save(const std::filesystem::path& path) {
   State& state = *state_;
   if (state.compiled) state.compiled->optimizer.updater().refresh();
@@ -347,6 +364,7 @@ void Model::save(const std::filesystem::path& path) {
   std::exception_ptr failure;
   state.strategy.by_chief([&] {
     try {
+      warn_of_tables(*state.modules.module(0), path);
       save_weights(weights, path);
     } catch (const Error&) {
       failure = std::current_exception();

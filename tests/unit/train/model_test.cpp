@@ -8,13 +8,13 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
-#include <filesystem>
 
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
 #include "tutti/nn/graph.h"
 
 #include "tests/support/message_of.h"
+#include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
@@ -22,42 +22,6 @@ namespace {
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-Strategy strategy_of(const std::string& kind, int replicas) {
-  return Strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 7});
-}
-
-/// `count` samples of three classes in four features, the same for every call.
-data::Dataset three_classes(int64_t count) {
-  std::vector<float> x;
-  std::vector<int64_t> y;
-  for (int64_t i = 0; i < count; ++i) {
-    y.push_back(i % 3);
-    for (int64_t f = 0; f < 4; ++f) {
-      x.push_back(std::sin(static_cast<float>(i * 4 + f)) * 0.5F + (f == i % 3 ? 1.0F : 0.0F));
-    }
-  }
-  return data::from_arrays({data::array_of(x, {count, 4}), data::array_of(y, {count})});
-}
-
-nn::Graph small_graph(double dropout = 0) {
-  const auto input = nn::input({4});
-  auto x = nn::relu()(nn::linear(8)(input));
-  if (dropout > 0) x = nn::dropout(dropout)(x);
-  return nn::Graph(input, nn::linear(3)(x));
-}
-
-CompileOptions adam_and_accuracy() {
-  return {.optimizer = optim::adam({.learning_rate = 0.01}),
-          .loss = losses::sparse_categorical_crossentropy(),
-          .metrics = {metrics::accuracy(), metrics::top_k_accuracy(2)}};
-}
-
-Model small_model(const Strategy& strategy, double dropout = 0) {
-  Model model(strategy, [dropout] { return small_graph(dropout); });
-  model.compile(adam_and_accuracy());
-  return model;
-}
 
 // The linear regression of the tf.distribute guide: one unit, all data (1, 1), SGD 0.01. With
 // e = w + b - 1, a step gives e' = e (1 - 0.04), and its loss is e^2.
@@ -223,62 +187,6 @@ TEST(Model, AnyTorchOptimizerTrains) {
   const auto data = three_classes(30).shuffle().batch(10);
   EXPECT_NEAR(ours.fit(data, {.verbose = 0}).last("train_loss"),
               theirs.fit(data, {.verbose = 0}).last("train_loss"), 1e-6);
-}
-
-TEST(Model, SavesAndLoads) {
-  const auto path = std::filesystem::path(::testing::TempDir()) / "tutti_model_test.safetensors";
-  Model model = small_model(strategy_of("mirrored", 2));
-  model.fit(three_classes(12).batch(6), {.verbose = 0});
-  model.save(path);
-  Model other(Strategy({.kind = "mirrored", .replicas = 2, .seed = 99}),
-              [] { return small_graph(); });
-  EXPECT_NE(other.weights_sha256(), model.weights_sha256());
-  other.load(path);
-  EXPECT_EQ(other.weights_sha256(), model.weights_sha256());
-  const auto first = other.modules().module(0)->parameters();
-  const auto second = other.modules().module(1)->parameters();
-  for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(torch::equal(first[i], second[i]));
-  EXPECT_THROW(model.save("/no/such/folder/m.safetensors"), Error);
-  EXPECT_THROW(model.load("/no/such/file.safetensors"), DataError);
-  std::filesystem::remove(path);
-}
-
-TEST(Model, EvaluatesWithMergedBuffersAndGivesThemBack) {
-  Model model(strategy_of("mirrored", 2), [] {
-    const auto input = nn::input({1, 2, 2});
-    return nn::Graph(input, nn::linear(3)(nn::flatten()(nn::batch_norm2d().named("bn")(input))));
-  });
-  model.compile(adam_and_accuracy());
-  const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
-  const auto data = data::from_arrays({Array::view(flat.columns[0].data(), DType::float32,
-                                                   {12, 1, 2, 2}, flat.columns[0].owner()),
-                                       flat.columns[1]})
-                        .batch(6);
-  model.fit(data, {.verbose = 0});
-  const auto mean_of = [&](int local) {
-    return model.modules().module(local)->named_buffers()["bn.running_mean"].item<double>();
-  };
-  const double own[2] = {mean_of(0), mean_of(1)};
-  ASSERT_NE(own[0], own[1]) << "batch statistics are per replica";
-  model.evaluate(data);
-  EXPECT_EQ(mean_of(0), own[0]);
-  EXPECT_EQ(mean_of(1), own[1]);
-  const auto merged = model.modules().merged_buffers();
-  for (const auto& [name, value] : merged) {
-    if (name == "bn.running_mean") {
-      EXPECT_FLOAT_EQ(value.item<float>(), (own[0] + own[1]) / 2);
-    } else if (name == "bn.num_batches_tracked") {
-      EXPECT_EQ(value.item<int64_t>(), 2);
-    }
-  }
-  const auto x = torch::zeros({1, 1, 2, 2});
-  const auto before = model.predict(x);
-  const auto path = std::filesystem::path(::testing::TempDir()) / "tutti_merged.safetensors";
-  model.save(path);
-  model.load(path);
-  EXPECT_EQ(mean_of(0), mean_of(1));
-  EXPECT_TRUE(torch::equal(model.predict(x), before));
-  std::filesystem::remove(path);
 }
 
 TEST(Model, StopsWhenTheLossIsNotFinite) {
