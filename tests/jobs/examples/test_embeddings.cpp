@@ -7,6 +7,7 @@
 #include <map>
 #include <regex>
 
+#include "tests/jobs/parameter_server/served_job.h"
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
 
@@ -14,7 +15,6 @@ namespace tutti::test {
 namespace {
 
 using testing::HasSubstr;
-using Words = std::vector<std::string>;
 using Figures = std::map<std::string, double>;
 
 const std::filesystem::path kPrograms = TUTTI_PROGRAM_DIR;
@@ -129,6 +129,22 @@ TEST_F(FewRatings, AddTwoReplicasOfAWorkerFirst) {
   EXPECT_EQ(oracle.size(), 1u);
   const Words launcher = {(kPrograms / "tutti").string(), "run", "--servers", "1", "-n", "2"};
   expect_near(four(launcher, "parameter_server"), oracle, 1e-5);
+}
+
+// Rows and their optimizer states are in its backup.
+TEST_F(FewRatings, LoseNoBitWithAServer) {
+  const Words strategy = {"--strategy", "parameter_server", "--threads", "1"};
+  const Words many = {folder_.path().string(), "150"};
+  Job job(joined(joined({(kPrograms / "tutti").string(), "run", "--servers", "2", "-n", "2",
+                         (kPrograms / "07_movielens").string()},
+                        strategy),
+                 many));
+  job.wait_for("epoch 3");
+  job.send("server 1", SIGKILL);
+  ASSERT_EQ(job.end(Millis{60'000}), 0) << last_part(job.log());
+  EXPECT_THAT(job.log(), HasSubstr("partition 1: server 0 took over from server 1 after"));
+  EXPECT_EQ(figures_in(CommandResult{.exit_code = 0, .out = job.log()}),
+            in_process("07_movielens", "one_device", many));
 }
 
 TEST_F(FewRatings, TrainUnderABound) {

@@ -1,6 +1,7 @@
 // Servers, workers and their view service on several hosts: network namespaces joined by a bridge.
 #include <sys/syscall.h>
 
+#include <deque>
 #include <optional>
 
 #include "tests/jobs/parameter_server/strangers.h"
@@ -12,8 +13,10 @@ namespace {
 
 using testing::AllOf;
 using testing::ContainsRegex;
+using testing::Ge;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Le;
 using testing::Not;
 
 // How long the processes of a host may take to go after the launchers have ended.
@@ -29,10 +32,10 @@ class ServedHosts : public testing::Test {
   Words on(int host, const Words& words) const {
     return joined({"nsenter", "--net=" + hosts_->path(host)}, words);
   }
-  // The launcher of one of two nodes, on the host of that number.
-  Words node(int number, const Words& flags, const Words& program) const {
+  // The launcher of one of two nodes, or of more, on the host of that number.
+  Words node(int number, const Words& flags, const Words& program, int nodes = 2) const {
     return on(number,
-              joined(joined({TUTTI_PROGRAM, "run", "--nodes", "2", "--node-rank",
+              joined(joined({TUTTI_PROGRAM, "run", "--nodes", std::to_string(nodes), "--node-rank",
                              std::to_string(number), "--rendezvous", hosts_->address(0) + ":29500"},
                             flags),
                      program));
@@ -165,6 +168,31 @@ TEST_P(ServedHostsLosing, LauncherOfNode0EndsTheJobEverywhere) {
   EXPECT_EQ(second.end(), 1) << last_part(second.log());
   EXPECT_THAT(second.log(), ContainsRegex("\ntutti run: the launcher of node 0, beside rank 0 .*"
                                           "closed the connection[^\n]*\n$"));
+  EXPECT_THAT(hosts_->left_running(kGone), IsEmpty());
+}
+
+TEST_F(ServedHosts, ANodeIsLostWithItsServerAndWorker) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  const Words train = train_served({"--epochs", "6", "--staleness", "inf", "--json", file});
+  std::deque<Job> jobs;
+  for (int i = 0; i < 3; ++i)
+    jobs.emplace_back(node(i, {"--servers", "1", "--on-failure", "continue"}, train, 3), token_);
+  jobs[0].wait_for("epoch 1/");
+  until_some_moment(31);
+  jobs[2].send_launcher(SIGKILL);
+  EXPECT_EQ(jobs[2].end(), 128 + SIGKILL);
+  for (const int left : {0, 1}) {
+    EXPECT_EQ(jobs[left].end(Millis{60'000}), 1) << last_part(jobs[left].log());
+    EXPECT_THAT(jobs[left].log(),
+                AllOf(HasSubstr("partition 2: server 0 took over from server 2 after"),
+                      ContainsRegex("\ntutti run: node 2 [^\n]* closed its connection[^\n]*\n$")));
+  }
+  const auto all = figures_in(file);
+  ASSERT_TRUE(all.is_object()) << last_part(jobs[0].log());
+  // Of 42 samples each, and at most the one that node 2 had is trained again.
+  EXPECT_THAT(all.at("updates").get<int>(), AllOf(Ge(6 * 596), Le(6 * 596 + 1)));
+  EXPECT_GT(all.at("val_accuracy").get<double>(), 0.7);
   EXPECT_THAT(hosts_->left_running(kGone), IsEmpty());
 }
 

@@ -1,11 +1,17 @@
 // Snapshots of servers while they work, and trainings that go on from them with other numbers of
 // servers.
+#include <sys/mount.h>
+
+#include <cerrno>
+#include <cstring>
+
 #include "tests/jobs/parameter_server/served_job.h"
 
 namespace tutti::test {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
@@ -86,6 +92,45 @@ TEST(Snapshots, WhatCannotBeWrittenStopsNoTraining) {
   EXPECT_EQ(figures_in(file).at("updates"), 1300);
   for (const auto& entry : std::filesystem::directory_iterator(cuts))
     EXPECT_TRUE(std::filesystem::exists(entry.path() / "manifest.json")) << entry.path();
+}
+
+// A disk for one snapshot and a half.
+class SmallDisk {
+ public:
+  explicit SmallDisk(const std::filesystem::path& folder) : folder_(folder) {
+    std::filesystem::create_directory(folder);
+    failure_ = mount("none", folder.c_str(), "tmpfs", 0, "size=2000k") == 0 ? 0 : errno;
+  }
+  ~SmallDisk() {
+    if (failure_ == 0) umount2(folder_.c_str(), MNT_DETACH);
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  int failure() const { return failure_; }
+
+ private:
+  const std::filesystem::path folder_;
+  int failure_ = 0;
+};
+
+TEST(Snapshots, AFullDiskStopsNoTrainingAndLeavesTheOldOne) {
+  const TempFolder folder;
+  const SmallDisk disk(folder / "disk");
+  if (disk.failure() != 0) GTEST_SKIP() << "no tmpfs: " << std::strerror(disk.failure());
+  const std::string cuts = folder / "disk" / "cuts";
+  const std::string file = folder / "figures.json";
+  Job job(synchronous(
+              {"--servers", "2", "--snapshots", cuts, "--snapshot-every", "0.3", "--json", file}),
+          kInform);
+  ASSERT_EQ(job.end(), 0) << last_part(job.log());
+  EXPECT_THAT(job.log(),
+              AllOf(ContainsRegex("snapshot cut-000002 was given up: .*No space left on device"),
+                    HasSubstr("; cut-000001 stays")));
+  EXPECT_EQ(figures_in(file).at("updates"), 1300);
+  const int64_t step = json::parse(get_bytes(cuts + "/cut-000001/manifest.json")).at("step");
+  ASSERT_GT(step, 0);
+  const json rest = figures_of(synchronous({"--servers", "1", "--restore", cuts}));
+  EXPECT_EQ(rest.at("updates"), 1300) << "from step " << step;
+  EXPECT_EQ(sha_of(rest), sha_of(figures_in(file)));
 }
 
 // Its backup takes over with the parameters, but not with a cut that is open; the next one comes.
