@@ -22,6 +22,9 @@ endif()
 # in every build and on every instruction set.
 add_compile_options(-ffp-contract=off)
 
+# Nobody replaces our functions by others of the same name: calls within a file are inlined.
+add_compile_options(-fno-semantic-interposition)
+
 # Torch headers change the size of classes without NDEBUG; our own checks are TUTTI_CHECK.
 add_compile_definitions(NDEBUG)
 

@@ -2,10 +2,11 @@
 set(TUTTI_STD_HEADERS <fmt/format.h> <fmt/ranges.h> <algorithm> <chrono> <condition_variable>
   <filesystem> <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <thread> <vector>)
 
-# tutti_module(NAME [TORCH] [DEPENDS ...]): one static library per module, from all .cpp files of its
-# folder (deeper folders are listed by SUBFOLDERS). A module links only modules that stand below it.
+# tutti_module(NAME [TORCH [WHOLE]] [DEPENDS ...]): one static library per module, from all .cpp files
+# of its folder (deeper folders are listed by SUBFOLDERS). A module links only modules that stand below
+# it. WHOLE: compiled as one source, in half of the time (docs/design/build.md).
 function(tutti_module name)
-  cmake_parse_arguments(arg "TORCH" "" "DEPENDS;SUBFOLDERS;EXCLUDE" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;WHOLE" "" "DEPENDS;SUBFOLDERS;EXCLUDE" ${ARGN})
   set(folder "${CMAKE_CURRENT_SOURCE_DIR}/${name}")
   set(patterns "${folder}/*.cpp")
   foreach(sub IN LISTS arg_SUBFOLDERS)
@@ -33,6 +34,9 @@ function(tutti_module name)
     tutti_use_torch(tutti_${name})
     # Whoever sees a torch header through ours must see it as we did; see TuttiFlags.cmake.
     target_compile_definitions(tutti_${name} INTERFACE $<INSTALL_INTERFACE:NDEBUG>)
+    if(arg_WHOLE)
+      set_target_properties(tutti_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+    endif()
   elseif(name STREQUAL "base")
     target_precompile_headers(tutti_base PRIVATE ${TUTTI_STD_HEADERS})
   else()

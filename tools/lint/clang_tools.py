@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 from common import ROOT, finding
 from floors import FIRST_TORCH_FLOOR, FLOORS
@@ -78,12 +79,28 @@ def tidy_sources(tree):
     return sorted(names | {f for f in changed(tree) if f in set(tree.cpp()) and f.endswith(".cpp")})
 
 
+def each_source(entry):
+    """The entries of the sources that one made by CMake's unity build includes."""
+    made = Path(entry["file"])
+    if not re.fullmatch(r"unity_\d+_cxx\.cxx", made.name):
+        return [entry]
+    sources = re.findall(r'^#include "(.*)"$', made.read_text(), re.MULTILINE)
+    assert sources, f"no sources in {made}"
+    return [
+        {**entry, "file": source, "command": entry["command"].replace(str(made), source)}
+        for source in sources
+    ]
+
+
 def clang_database(build):
-    """compile_commands.json without what only GCC knows: its precompiled header."""
-    entries = json.loads((build / "compile_commands.json").read_text())
+    """compile_commands.json without what only GCC knows: precompiled headers, and its memory."""
+    made = json.loads((build / "compile_commands.json").read_text())
+    entries = [entry for one in made for entry in each_source(one)]
     for entry in entries:
         command = re.sub(r" -include \S+/cmake_pch\.hxx", "", entry["command"])
-        entry["command"] = re.sub(r" (-fpch-preprocess|-Winvalid-pch)\b", "", command)
+        entry["command"] = re.sub(
+            r" (-fpch-preprocess|-Winvalid-pch|--param=ggc\S+)(?= )", "", command
+        )
     folder = build / "lint-database"
     folder.mkdir(exist_ok=True)
     (folder / "compile_commands.json").write_text(json.dumps(entries))

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tutti/base/check.h"
+#include "tutti/net/arena.h"
 
 namespace tutti {
 
@@ -22,12 +23,11 @@ void check_replicated(const ReplicatedOptions& options) {
 namespace detail {
 namespace {
 
-constexpr int64_t kLineBytes = 64;
 // Bytes of a compression in words: a word and four numbers of at most 20 digits fit.
 constexpr size_t kWordsOfCompression = 160;
 
 int64_t padded_bytes(const ParameterSlot& slot) {
-  return (slot.num_elements * size_of(slot.dtype) + kLineBytes - 1) / kLineBytes * kLineBytes;
+  return round_up(slot.num_elements * size_of(slot.dtype), kLineBytes);
 }
 
 }  // namespace

@@ -8,11 +8,6 @@
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {
-namespace {
-
-constexpr int64_t kLineBytes = 64;
-
-}  // namespace
 
 GradientReducer::GradientReducer(Group group, const Layout& layout,
                                  std::vector<at::Tensor> parameters, ReduceOp op,

@@ -6,15 +6,9 @@
 #include <numeric>
 
 #include "tutti/base/check.h"
+#include "tutti/net/arena.h"
 
 namespace tutti {
-namespace {
-
-constexpr int64_t kLineBytes = 64;
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-}  // namespace
 
 Layout Layout::of(std::vector<ParameterSlot> slots) {
   Layout layout;

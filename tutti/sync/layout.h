@@ -15,6 +15,7 @@
 namespace tutti {
 
 constexpr int64_t kBlockElements = 1024;
+constexpr int64_t kLineBytes = 64;  ///< at a multiple of it each parameter begins
 
 /// A named tensor: {global shape, offset, axis}, whole today (offset 0 of axis 0).
 struct ParameterSlot {

@@ -90,7 +90,7 @@ class RuleStepper final : public Stepper {
 
 using StepperFactory = std::function<std::unique_ptr<Stepper>(std::vector<at::Tensor>)>;
 
-struct Lane {
+struct ReplicaLane {
   std::vector<at::Tensor> parameters;
   std::unique_ptr<Stepper> stepper;
   std::unique_ptr<detail::GradientReducer> reducer;  // none when replicas take turns
@@ -123,7 +123,7 @@ class ReplicatedUpdater final : public Updater {
   }
 
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override {
-    Lane& lane = lanes_.at(replica);
+    ReplicaLane& lane = lanes_.at(replica);
     const int64_t next = version_ + 1;
     if (!world_.in_turn()) {
       lane.reducer->finish(gradients, weight);
@@ -141,7 +141,7 @@ class ReplicatedUpdater final : public Updater {
 
   void acquire(int replica, int64_t at_least, const Deadline&) override {
     if (world_.in_turn()) return;
-    Lane& lane = lanes_.at(replica);
+    ReplicaLane& lane = lanes_.at(replica);
     lane.reducer->wait();
     double learning_rate = learning_rate_;  // rank 0's counts
     world_.groups[replica]
@@ -158,7 +158,7 @@ class ReplicatedUpdater final : public Updater {
   }
   double learning_rate() const override { return learning_rate_; }
   int64_t wire_bytes_per_step() const override {
-    const Lane& lane = lanes_[0];
+    const ReplicaLane& lane = lanes_[0];
     if (lane.reducer) return lane.reducer->wire_bytes();
     if (lane.sums) return lane.sums->wire_bytes();
     return detail::sum_wire_bytes(layout_.trained_bytes(), world_.size);
@@ -178,7 +178,7 @@ class ReplicatedUpdater final : public Updater {
           "replicas with a torch optimizer cannot be added: its state cannot be copied");
     std::vector<std::unique_ptr<Stepper>> steppers;
     std::vector<detail::BucketState> states;
-    for (Lane& lane : lanes_) {
+    for (ReplicaLane& lane : lanes_) {
       if (lane.reducer) states.push_back(lane.reducer->take_state());
       if (lane.sums) states.push_back(lane.sums->take_state());
     }
@@ -193,18 +193,18 @@ class ReplicatedUpdater final : public Updater {
   void bind(const World& world, std::vector<NamedTensors> replicas,
             std::vector<std::unique_ptr<Stepper>> steppers,
             std::vector<detail::BucketState> states);
-  void make_sums(Lane& lane, detail::BucketState state);
+  void make_sums(ReplicaLane& lane, detail::BucketState state);
   void say_what_was_chosen() const;
   void update_in_turn();
   void sum_plainly();
   void sum_in_buckets();
-  static void step(Lane& lane, double learning_rate);
+  static void step(ReplicaLane& lane, double learning_rate);
 
   StepperFactory factory_;
   ReplicatedOptions options_;
   Layout layout_;
   World world_;
-  std::vector<Lane> lanes_;
+  std::vector<ReplicaLane> lanes_;
   std::unique_ptr<CrossDeviceReduction> reduction_in_turn_;
   std::atomic<double> learning_rate_{0};
   std::atomic<int64_t> version_{0};
@@ -221,7 +221,7 @@ void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> repli
   lanes_.resize(world_.local);
   states.resize(world_.local);
   for (int local = 0; local < world_.local; ++local) {
-    Lane& lane = lanes_[local];
+    ReplicaLane& lane = lanes_[local];
     for (auto& [name, tensor] : replicas[local]) {
       if (steppers.empty()) tensor.set_data(tensor.detach().clone());
       lane.parameters.push_back(tensor);
@@ -234,14 +234,14 @@ void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> repli
     return;
   }
   detail::for_each_local(world_, [&](int local) {
-    Lane& lane = lanes_[local];
+    ReplicaLane& lane = lanes_[local];
     lane.reducer = std::make_unique<detail::GradientReducer>(
         world_.groups[local], layout_, lane.parameters, ReduceOp::sum, options_, world_.time_limit,
         std::move(states[local]));
   });
 }
 
-void ReplicatedUpdater::make_sums(Lane& lane, detail::BucketState state) {
+void ReplicatedUpdater::make_sums(ReplicaLane& lane, detail::BucketState state) {
   lane.memory = Array::zeros(DType::uint8, {std::max<int64_t>(layout_.total_bytes, 1)});
   lane.sums = std::make_unique<detail::BucketSums>(layout_, options_, world_.shape, ReduceOp::sum,
                                                    static_cast<std::byte*>(lane.memory.data()),
@@ -263,7 +263,7 @@ void ReplicatedUpdater::say_what_was_chosen() const {
       all == 0 ? 0.0 : 100 * static_cast<double>(coded) / static_cast<double>(all));
 }
 
-void ReplicatedUpdater::step(Lane& lane, double learning_rate) {
+void ReplicatedUpdater::step(ReplicaLane& lane, double learning_rate) {
   at::NoGradGuard no_grad;
   lane.stepper->step(learning_rate);
 }
@@ -274,7 +274,7 @@ void ReplicatedUpdater::update_in_turn() {
   } else {
     sum_plainly();
   }
-  for (Lane& lane : lanes_) {
+  for (ReplicaLane& lane : lanes_) {
     step(lane, learning_rate_);
     for (at::Tensor& parameter : lane.parameters) parameter.mutable_grad().reset();
     lane.keep.clear();
@@ -293,7 +293,7 @@ void ReplicatedUpdater::sum_plainly() {
       inputs[replica] = gradient.defined() ? gradient.data_ptr() : nullptr;
       used |= gradient.defined();
     }
-    for (Lane& lane : lanes_) {
+    for (ReplicaLane& lane : lanes_) {
       at::Tensor sum;
       if (used) {
         sum = at::empty(slot.shape, lane.parameters[i].options());
@@ -311,7 +311,7 @@ void ReplicatedUpdater::sum_in_buckets() {
   std::vector<detail::BucketSums*> sums;
   std::vector<std::vector<int32_t>> used;
   std::vector<uint8_t> used_by_any(count, 0);
-  for (Lane& lane : lanes_) {
+  for (ReplicaLane& lane : lanes_) {
     used.emplace_back(count, 0);
     for (size_t i = 0; i < count; ++i) {
       const int parameter = static_cast<int>(i);
@@ -329,7 +329,7 @@ void ReplicatedUpdater::sum_in_buckets() {
     sums.push_back(lane.sums.get());
   }
   detail::sum_in_turn(sums, used, *reduction_in_turn_, world_.shape);
-  for (Lane& lane : lanes_)
+  for (ReplicaLane& lane : lanes_)
     for (size_t i = 0; i < count; ++i)
       lane.parameters[i].mutable_grad() =
           used_by_any[i] ? detail::view_memory(lane.sums->gradient_of(static_cast<int>(i)),
