@@ -129,7 +129,8 @@ class Model {
   at::Tensor predict(const at::Tensor& inputs);
 
   /// Parameters and merged buffers as safetensors; rank 0's worker writes. An earlier file stays
-  /// untouched when that fails, which is an error on every worker.
+  /// untouched when that fails, which is an error on every worker. Rows of embedding tables are not
+  /// in it: a warning names the tables.
   void save(const std::filesystem::path& path);
   /// Into all replicas. Throws DataError that lists what does not fit; then nothing has changed.
   void load(const std::filesystem::path& path);

@@ -124,6 +124,16 @@ TEST(ServedTraining, OptionsThatContradictEachOtherEndTheJobAtOnce) {
   EXPECT_THAT(result.err, HasSubstr("--scale-by-staleness with --staleness 0"));
 }
 
+TEST(ServedTraining, DropsNobodyInAJobWithSnapshots) {
+  const TempFolder folder;
+  const auto result = run_command(joined(
+      {TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2", "--snapshots", folder.path().string()},
+      train_served({"--drop-slowest", "1"})));
+  EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+  EXPECT_THAT(result.err, HasSubstr("--snapshots " + folder.path().string() +
+                                    " with --drop-slowest 1: each server leaves other late steps"));
+}
+
 TEST(ServedTraining, CannotHaveOtherServersThanTheLauncher) {
   const auto result = run_command(joined({TUTTI_PROGRAM, "run", "--servers", "1", "-n", "2"},
                                          train_served({"--servers", "2"})));
