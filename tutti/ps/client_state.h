@@ -121,6 +121,8 @@ class ClientState {
   /// Whether what others bring has not come.
   bool meets() const noexcept { return bring_.sequence > 0 && !brought_; }
   bool waits() const noexcept { return !wanted_.empty() || !sparse_pulls_.empty(); }
+  /// Whether something that was sent or asked of `server`'s partitions has no answer.
+  bool expects(int server) const;
   /// Pushes that are not through.
   int64_t num_unsettled() const noexcept;
   /// Asks the servers whom the parameters that have not come wait for; then words() knows.

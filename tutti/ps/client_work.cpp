@@ -187,6 +187,8 @@ void Client::Work::turn() {
     reach_servers();
     send_all();
     streams_.process();
+    for (const int server : state_.servers())
+      if (!state_.expects(server)) outages_.on_word(server, Clock::now());
   } catch (const std::exception& error) {
     failure_ = error.what();
   }

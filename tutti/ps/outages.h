@@ -12,7 +12,7 @@ namespace tutti::ps {
 
 class Outages {
  public:
-  /// A server said something.
+  /// A server said something, or has nothing to say, since nothing was asked of it.
   void on_word(int server, TimePoint now) { heard_at_[server] = now; }
   void on_connected(int server) { unreached_.erase(server); }
   /// A connection ended, or there was none, for the reason `how`. Whether that is news: the first

@@ -97,6 +97,25 @@ TEST(ClientState, SendsWhatTheNextForwardNeedsFirst) {
   EXPECT_THAT(worker.words(0), ElementsAre("push 1 of 0", "push 2 of 1", "push 3 of 0"));
 }
 
+TEST(ClientState, ExpectsSomethingOfAServerUntilAllIsAnswered) {
+  Worker worker(0);
+  worker.state.on_view(view_of(1, 0));
+  worker.meet(0);
+  EXPECT_FALSE(worker.state.expects(0));
+  for (int piece : {0, 1}) worker.push(piece, 0);
+  EXPECT_TRUE(worker.state.expects(0));
+  EXPECT_FALSE(worker.state.expects(1));
+  while (worker.state.send_next(0)) {
+  }
+  for (int sequence : {1, 2}) worker.hear(0, {.kind = Kind::settled, .sequence = sequence});
+  worker.hear(0, worker.parameters(0, 1));
+  EXPECT_TRUE(worker.state.expects(0)) << "parameters of piece 1";
+  worker.hear(0, worker.parameters(1, 1));
+  EXPECT_FALSE(worker.state.expects(0));
+  worker.state.ask_lease({.epoch = 0});
+  EXPECT_TRUE(worker.state.expects(0));
+}
+
 TEST(ClientState, TheNewPrimaryGetsWhatIsNotThroughUnderItsNumber) {
   Worker worker(0);
   worker.state.on_view(view_of(1, 0));
