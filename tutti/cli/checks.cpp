@@ -16,7 +16,7 @@ namespace tutti::cli {
 namespace {
 
 template <class Accept>
-CLI::Validator number_check(Accept accept, std::string expected) {
+CLI::Validator number_check(Accept accept, const std::string& expected) {
   return CLI::Validator(
       [accept, expected](std::string& text) {
         const auto value = number_in<double>(text);

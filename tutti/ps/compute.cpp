@@ -20,9 +20,11 @@ bool finite_as(const std::byte* data, int64_t count) {
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   const T* values = reinterpret_cast<const T*>(data);
   Bits bad = 0;
+  // NOLINTBEGIN(misc-redundant-expression)
   for (; count >= kBlockElements; count -= kBlockElements, values += kBlockElements)
     for (int64_t i = 0; i < kBlockElements; ++i) bad |= std::bit_cast<Bits>(values[i] - values[i]);
   for (int64_t i = 0; i < count; ++i) bad |= std::bit_cast<Bits>(values[i] - values[i]);
+  // NOLINTEND(misc-redundant-expression)
   return bad == 0;
 }
 

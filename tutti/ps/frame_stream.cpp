@@ -81,6 +81,8 @@ FrameStream::~FrameStream() { releases_->close(); }
 
 void FrameStream::share(std::shared_ptr<PeerHeap> peer) { options_.peer = std::move(peer); }
 
+// By value: what is moved in is given up, and a loan with it.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 void FrameStream::send(Message message, int priority) {
   const int64_t bytes = message.payload.size();
   if (bytes > options_.max_payload_bytes) {

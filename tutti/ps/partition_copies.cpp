@@ -66,7 +66,7 @@ void PartitionState::restore_rest(std::string_view bytes) {
 
 std::vector<Message> PartitionState::chunks() const {
   std::vector<Message> chunks;
-  const auto add = [&](json what, Bytes payload = {}) {
+  const auto add = [&](const json& what, Bytes payload = {}) {
     chunks.push_back({.kind = Kind::chunk,
                       .partition = partition_,
                       .text = what.dump(),

@@ -362,8 +362,10 @@ void ServerState::carry_out_up_to(Hosted& hosted, int64_t index) {
 
 void ServerState::carry_out(Hosted& hosted, const Message& order) {
   const int partition = order.partition;
-  for (Settled& push : hosted.state.apply(order))
-    send(worker_peer(push.worker), partition, message_of(std::move(push)));
+  for (Settled& push : hosted.state.apply(order)) {
+    const Peer to = worker_peer(push.worker);
+    send(to, partition, message_of(std::move(push)));
+  }
   follow_cut(hosted, order);
   if (order.kind == Kind::hello) {
     send(worker_peer(order.worker), partition,
@@ -379,8 +381,10 @@ void ServerState::carry_out(Hosted& hosted, const Message& order) {
     for (auto& [piece, wishes] : hosted.wishes) wishes.erase(order.worker);
     forget_rows(hosted, order.worker);
   }
-  for (Message& answer : hosted.state.take_answers())
-    send(worker_peer(answer.worker), partition, std::move(answer));
+  for (Message& answer : hosted.state.take_answers()) {
+    const Peer to = worker_peer(answer.worker);
+    send(to, partition, std::move(answer));
+  }
   grant_wishes(hosted, partition);
 }
 

@@ -145,7 +145,7 @@ std::vector<fs::path> snapshots_in(const fs::path& folder) {
 
 fs::path find_snapshot(const fs::path& folder, std::string_view what) {
   std::error_code failure;
-  const fs::path whole = fs::absolute(folder, failure).lexically_normal();
+  fs::path whole = fs::absolute(folder, failure).lexically_normal();
   if (fs::exists(whole / detail::kManifest, failure)) return whole;
   const auto cuts = snapshots_in(whole);
   if (cuts.empty())

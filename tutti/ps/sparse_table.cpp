@@ -49,7 +49,7 @@ struct SparseTable::Impl {
         initial_key(table_key(spec.seed, spec.name)),
         rows(Layout(spec, rule.num_states()), compute.charge) {}
   /// Equal to `other`, whose rows it shares.
-  explicit Impl(Impl& other)
+  Impl(Impl& other)
       : spec(other.spec),
         rule(other.rule),
         for_each(other.for_each),

@@ -98,7 +98,7 @@ std::string DispatchState::take_error() {
   return *std::exchange(error_, std::nullopt);
 }
 
-void DispatchState::end(const Task& task, Outcome outcome) {
+void DispatchState::end(const Task& task, const Outcome& outcome) {
   switch (outcome.kind) {
     case Outcome::Kind::done: ++counts_.done; break;
     case Outcome::Kind::failed: ++counts_.failed; break;

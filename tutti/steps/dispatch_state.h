@@ -85,7 +85,7 @@ class DispatchState {
  private:
   void give_out();
   std::optional<Task> take_running(int worker, int64_t task);
-  void end(const Task& task, Outcome outcome);
+  void end(const Task& task, const Outcome& outcome);
   void set_error(const std::string& words);
 
   const int64_t most_waiting_;
