@@ -108,13 +108,10 @@ ServedOptions served_options(const ServerFlags& flags, const std::string& strate
     return options;
   }
   snapshot_options(flags.snapshots);
-  if (flags.drop_slowest > 0 && !flags.snapshots.folder.empty())
-    throw UsageError(
-        fmt::format("--snapshots with --drop-slowest {}: each server leaves other late steps out, "
-                    "so there is no moment at which all have the same",
-                    flags.drop_slowest));
-  options.staleness = ps::Staleness::parse(flags.staleness, "--staleness");
   options.drop_slowest = static_cast<int>(flags.drop_slowest);
+  const std::string why = ps::objection_to_snapshots(options.drop_slowest);
+  if (!why.empty() && !flags.snapshots.folder.empty()) throw UsageError("--snapshots with " + why);
+  options.staleness = ps::Staleness::parse(flags.staleness, "--staleness");
   options.on_lost_worker = ps::on_lost_worker_from(flags.on_lost_worker, "--on-lost-worker");
   if (flags.restarts > 0 && options.on_lost_worker == ps::OnLostWorker::end)
     throw UsageError(

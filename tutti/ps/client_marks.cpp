@@ -15,11 +15,8 @@ using Kind = Message::Kind;
 
 void ClientState::on_cut(const Message& cut) {
   if (cut.sequence <= cut_.sequence) return;
-  if (spec_.drop_slowest > 0)
-    failure_ = fmt::format(
-        "snapshots with drop_slowest {}: each server leaves other late steps out, so there is no "
-        "moment at which all have the same",
-        spec_.drop_slowest);
+  if (const std::string why = objection_to_snapshots(spec_.drop_slowest); !why.empty())
+    failure_ = "snapshots with " + why;
   // One that was begun before was given up.
   for (Partition& partition : partitions_)
     std::erase_if(partition.unsent, [](const auto& entry) { return entry.second.piece == kMark; });

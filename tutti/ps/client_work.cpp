@@ -187,8 +187,6 @@ void Client::Work::turn() {
     reach_servers();
     send_all();
     streams_.process();
-    for (const int server : state_.servers())
-      if (!state_.expects(server)) outages_.on_word(server, Clock::now());
   } catch (const std::exception& error) {
     failure_ = error.what();
   }
@@ -203,6 +201,7 @@ void Client::Work::lose_service(const std::string& words) {
 
 void Client::Work::reach_servers() {
   for (const int server : state_.servers()) {
+    if (!state_.expects(server)) outages_.on_word(server, Clock::now());
     const ProcessView& process = state_.view().servers[server];
     TimePoint& next_try = next_tries_[server];
     if (streams_.has(server_peer(server)) || !process.alive || Clock::now() < next_try) continue;

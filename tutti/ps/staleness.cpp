@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 
 namespace tutti::ps {
 namespace {
@@ -28,16 +28,23 @@ Staleness Staleness::unbounded() {
 
 Staleness Staleness::parse(std::string_view text, std::string_view what) {
   if (text == "inf") return unbounded();
-  int64_t steps = -1;
-  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), steps);
-  if (failure != std::errc() || end != text.data() + text.size() || steps < 0 || steps > kMost)
+  const auto steps = number_in<int64_t>(text);
+  if (!steps || *steps < 0 || *steps > kMost)
     throw UsageError(fmt::format(
         "{} {}: expected a number of steps from 0 (synchronous) on, or inf (asynchronous)", what,
         text));
-  return Staleness(steps);
+  return Staleness(*steps);
 }
 
 std::string Staleness::text() const { return bounded() ? std::to_string(steps_) : "inf"; }
+
+std::string objection_to_snapshots(int drop_slowest) {
+  if (drop_slowest == 0) return {};
+  return fmt::format(
+      "--drop-slowest {}: each server leaves other late steps out, so there is no moment at which "
+      "all have the same",
+      drop_slowest);
+}
 
 void check(const LateGradients& late, const Staleness& staleness, int num_workers) {
   if (late.drop_slowest < 0 || late.drop_slowest >= num_workers)

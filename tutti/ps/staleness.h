@@ -50,6 +50,9 @@ struct LateGradients {
 /// workers.
 void check(const LateGradients& late, const Staleness& staleness, int num_workers);
 
+/// Why a job that leaves late steps out can have no snapshots; "" where it can.
+std::string objection_to_snapshots(int drop_slowest);
+
 /// How many steps each worker has pushed, and who may begin the next.
 class StalenessGate {
  public:

@@ -1,12 +1,11 @@
 #include "tutti/strategy/worlds.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/typed.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/join.h"
 #include "tutti/comm/host_view.h"
@@ -119,11 +118,9 @@ ReductionShape shape_over_hosts(const std::optional<ClusterSpec>& job, int repli
 // The launcher was asked for snapshots, the program leaves late gradients out.
 void require_no_snapshots(const ServedOptions& served) {
   const char* const folder = std::getenv(kSnapshotsVariable);
-  if (served.drop_slowest == 0 || folder == nullptr || *folder == '\0') return;
-  throw UsageError(
-      fmt::format("--snapshots {} with --drop-slowest {}: each server leaves other late steps out, "
-                  "so there is no moment at which all have the same",
-                  folder, served.drop_slowest));
+  const std::string why = ps::objection_to_snapshots(served.drop_slowest);
+  if (!why.empty() && folder != nullptr && *folder != '\0')
+    throw UsageError(fmt::format("--snapshots {} with {}", folder, why));
 }
 
 // Replicas of several workers are in sync only where no gradient may be stale.
@@ -185,15 +182,14 @@ std::vector<double> server_weights() {
   const char* const text = std::getenv(kServerWeightsVariable);
   std::vector<double> weights;
   if (text == nullptr || *text == '\0') return weights;
-  const char* const end = text + std::strlen(text);
-  for (const char* at = text;; ++at) {
-    const auto [stop, error] = std::from_chars(at, end, weights.emplace_back());
-    if (error != std::errc{} || (stop != end && *stop != ','))
+  for (const std::string_view part : parts_of(text, ',')) {
+    const auto weight = number_in<double>(part);
+    if (!weight)
       throw UsageError(fmt::format("{}={}: expected numbers like 0.25,0.75, as `tutti run` sets it",
                                    kServerWeightsVariable, text));
-    if (stop == end) return weights;
-    at = stop;
+    weights.push_back(*weight);
   }
+  return weights;
 }
 
 }  // namespace
@@ -207,8 +203,8 @@ ServedPlace served_place() {
         "PROGRAM ARGS...");
   ServedPlace place;
   place.view_service = parse_host_port(service, kViewServiceVariable);
-  const char* const end = servers + std::strlen(servers);
-  if (std::from_chars(servers, end, place.num_servers).ptr != end || place.num_servers < 1)
+  place.num_servers = number_in<int>(servers).value_or(0);
+  if (place.num_servers < 1)
     throw UsageError(fmt::format("{}={}: expected a number from 1 on, as `tutti run` sets it",
                                  kNumServersVariable, servers));
   if (const auto job = job_of_this_process()) {
