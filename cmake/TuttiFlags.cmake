@@ -50,8 +50,9 @@ if(TUTTI_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(tutti_ccache
     CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
     CCACHE_DEPEND=1 CCACHE_INODECACHE=1)
-  # In build/ paths count from the checkout, so that another clone finds what this one compiled; with
-  # debug symbols the folder stays part of the key.
+  # In build/ paths count from the checkout, so that another clone finds what this one compiled
+  # without a precompiled header (each clone makes its own); with debug symbols the folder stays part
+  # of the key.
   cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${PROJECT_BINARY_DIR}" tutti_builds_inside)
   if(tutti_builds_inside AND CMAKE_BUILD_TYPE STREQUAL "Release")
     list(APPEND tutti_ccache CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1)
