@@ -45,12 +45,15 @@ Compute Compute::plain() {
               }};
 }
 
+bool all_finite(DType dtype, const std::byte* data, int64_t count) {
+  return dtype == DType::float32 ? finite_as<float>(data, count) : finite_as<double>(data, count);
+}
+
 bool all_finite(DType dtype, const std::byte* data, int64_t count, const Compute& compute) {
-  const auto finite = dtype == DType::float32 ? finite_as<float> : finite_as<double>;
   std::atomic<bool> all = true;
   compute.for_each((count + kChunkElements - 1) / kChunkElements, [&](int64_t chunk) {
     const int64_t begin = chunk * kChunkElements;
-    if (!finite(data + begin * size_of(dtype), std::min(kChunkElements, count - begin)))
+    if (!all_finite(dtype, data + begin * size_of(dtype), std::min(kChunkElements, count - begin)))
       all = false;
   });
   return all;

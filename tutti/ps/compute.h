@@ -27,6 +27,7 @@ struct Compute {
 };
 
 /// Whether none of `count` elements at `data` (float32 or float64, aligned) is infinite or NaN.
+bool all_finite(DType dtype, const std::byte* data, int64_t count);
 bool all_finite(DType dtype, const std::byte* data, int64_t count, const Compute& compute);
 
 }  // namespace tutti::ps

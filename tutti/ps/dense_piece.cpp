@@ -117,32 +117,32 @@ void DensePiece::apply(const Chunk& chunk, const Update& update, const std::vect
         std::memcpy(to[i], memory_[i].get() + offset, static_cast<size_t>(count * width));
     }
     if (used[chunk.segment] == 0) continue;
-    for (size_t i = 0; i < update.parts.size(); ++i)
-      inputs[update.parts[i]->rank] =
-          update.parts[i]->used[chunk.segment] != 0 ? update.data[i] + offset : nullptr;
-    reduce_inputs(piece_.dtype, ReduceOp::sum, *update.shape, inputs, scratch.data(), count);
-    const std::byte* const then =
-        update.computed_on != nullptr ? update.computed_on + offset : nullptr;
-    if (piece_.dtype == DType::float32)
-      adjust_as(reinterpret_cast<float*>(scratch.data()), reinterpret_cast<const float*>(to[0]),
-                reinterpret_cast<const float*>(then), count, update.scale, update.compensation);
-    else
-      adjust_as(scratch.data(), reinterpret_cast<const double*>(to[0]),
-                reinterpret_cast<const double*>(then), count, update.scale, update.compensation);
+    const void* gradient = update.data[0] + offset;
+    if (!update.as_it_came()) {
+      for (size_t i = 0; i < update.parts.size(); ++i)
+        inputs[update.parts[i]->rank] =
+            update.parts[i]->used[chunk.segment] != 0 ? update.data[i] + offset : nullptr;
+      reduce_inputs(piece_.dtype, ReduceOp::sum, *update.shape, inputs, scratch.data(), count);
+      const std::byte* const then =
+          update.computed_on != nullptr ? update.computed_on + offset : nullptr;
+      if (piece_.dtype == DType::float32)
+        adjust_as(reinterpret_cast<float*>(scratch.data()), reinterpret_cast<const float*>(to[0]),
+                  reinterpret_cast<const float*>(then), count, update.scale, update.compensation);
+      else
+        adjust_as(scratch.data(), reinterpret_cast<const double*>(to[0]),
+                  reinterpret_cast<const double*>(then), count, update.scale, update.compensation);
+      gradient = scratch.data();
+    }
     std::array<void*, 2> states{to[1], to[2]};
-    rule_.update(piece_.dtype, to[0], scratch.data(),
+    rule_.update(piece_.dtype, to[0], gradient,
                  std::span<void* const>(states.data(), static_cast<size_t>(rule_.num_states())),
                  count, scalars_[chunk.segment]);
   }
 }
 
-std::optional<int> DensePiece::not_finite(const Part& part, const std::byte* data) const {
-  for (size_t i = 0; i < piece_.segments.size(); ++i) {
-    const Segment& segment = piece_.segments[i];
-    if (part.used.at(i) != 0 &&
-        !all_finite(piece_.dtype, data + segment.offset_bytes, segment.count(), compute_))
-      return segment.variable;
-  }
+std::optional<int> DensePiece::not_finite(const Part& part) const {
+  for (size_t i = 0; i < piece_.segments.size(); ++i)
+    if (part.used.at(i) == Part::not_finite) return piece_.segments[i].variable;
   return std::nullopt;
 }
 

@@ -40,6 +40,8 @@ class DensePiece {
     double learning_rate = 0;
     const std::byte* computed_on = nullptr;  ///< with compensation: parameters, by the layout
     double compensation = 0;                 ///< lambda: g + lambda g g (p - computed_on)
+    /// One gradient that nothing is done to.
+    bool as_it_came() const { return parts.size() == 1 && scale == 1 && computed_on == nullptr; }
   };
   /// Adds the parts and updates what any of them used; the version is one higher in any case.
   void update(const Update& update);
@@ -47,7 +49,7 @@ class DensePiece {
   void skip() noexcept { ++version_; }
 
   /// The first variable of which `part` has a gradient that is not finite.
-  std::optional<int> not_finite(const Part& part, const std::byte* data) const;
+  std::optional<int> not_finite(const Part& part) const;
 
   const std::vector<optim::StepScalars>& scalars() const noexcept {
     return scalars_;

@@ -29,7 +29,12 @@ struct Bytes {
 /// One partial sum of a push: of the replicas that `rank` stands for in the reduction shape.
 struct Part {
   int32_t rank = 0;
-  std::vector<uint8_t> used;  ///< one byte a segment of the piece: 0, its gradient is left out
+  enum Use : uint8_t {
+    left_out,
+    counts,
+    not_finite,  ///< infinite or NaN somewhere, as whoever added it up has seen: never applied
+  };
+  std::vector<uint8_t> used;  ///< a Use for each segment of the piece
   bool operator==(const Part&) const = default;
 };
 

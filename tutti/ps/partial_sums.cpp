@@ -1,12 +1,41 @@
 #include "tutti/ps/partial_sums.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
 #include "tutti/comm/reduce_kernels.h"
+#include "tutti/ps/compute.h"
 
 namespace tutti::ps {
+namespace {
+
+constexpr int64_t kChunkElements = 4 << 10;
+
+// Inputs, which move on, to one sum. Most often there is one input, and memcpy is faster.
+Part::Use add_segment(const ReductionShape& shape, DType dtype, std::vector<const void*>& inputs,
+                      std::byte* to, int64_t count) {
+  const auto there = [](const void* input) { return input != nullptr; };
+  const bool alone = std::ranges::count_if(inputs, there) == 1;
+  const size_t first = std::ranges::find_if(inputs, there) - inputs.begin();
+  bool finite = true;
+  for (int64_t left = count; left > 0; left -= kChunkElements) {
+    const int64_t elements = std::min(left, kChunkElements);
+    const int64_t bytes = elements * size_of(dtype);
+    if (alone)
+      std::memcpy(to, inputs[first], static_cast<size_t>(bytes));
+    else
+      reduce_inputs(dtype, ReduceOp::sum, shape, inputs, to, elements);
+    finite = finite && all_finite(dtype, to, elements);
+    for (const void*& input : inputs)
+      if (input != nullptr) input = static_cast<const std::byte*>(input) + bytes;
+    to += bytes;
+  }
+  return finite ? Part::counts : Part::not_finite;
+}
+
+}  // namespace
 
 std::vector<PartialSum> partial_sums(const ReductionShape& shape, int first, int count) {
   std::map<int, std::vector<int>> sums;  // by the rank that stands for it
@@ -42,10 +71,9 @@ std::vector<Part> add_parts(const ReductionShape& shape, const Piece& piece,
       std::ranges::fill(of_rank, nullptr);
       for (const int rank : sum.ranks) of_rank[rank] = inputs(rank, segment);
       const bool used = std::ranges::any_of(of_rank, [](const void* input) { return input; });
-      part.used.push_back(used ? 1 : 0);
-      if (used)
-        reduce_inputs(piece.dtype, ReduceOp::sum, shape, of_rank, to + segment.offset_bytes,
-                      segment.count());
+      part.used.push_back(used ? add_segment(shape, piece.dtype, of_rank, to + segment.offset_bytes,
+                                             segment.count())
+                               : Part::left_out);
     }
     to += piece.num_bytes;
   }

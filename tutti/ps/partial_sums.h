@@ -30,7 +30,8 @@ std::vector<PartialSum> partial_sums(const ReductionShape& shape, int first, int
 using Inputs = std::function<const void*(int rank, const Segment& segment)>;
 
 /// Adds what `inputs` has of `piece` to `sums`, which are put one behind the other to `to`, each as
-/// long as the piece. Returns their ranks and what was used.
+/// long as the piece. Returns their ranks, what was used and what is not finite: seen here, where
+/// the sums are in the cache, so that a server need not read them once more.
 std::vector<Part> add_parts(const ReductionShape& shape, const Piece& piece,
                             std::span<const PartialSum> sums, const Inputs& inputs, std::byte* to);
 

@@ -219,11 +219,8 @@ std::optional<std::string> PartitionState::not_finite(const Push& push) const {
     if (tables_->finite(push)) return std::nullopt;
     return tables_->spec(push.piece).name;
   }
-  const DensePiece& piece = this->piece(push.piece);
-  const auto data = data_of_parts(
-      push, piece.num_bytes(), spec_->pieces[push.piece].segments.size(), spec_->shape.replicas());
-  for (size_t i = 0; i < data.size(); ++i)
-    if (const auto variable = piece.not_finite(push.parts[i], data[i]))
+  for (const Part& part : push.parts)
+    if (const auto variable = piece(push.piece).not_finite(part))
       return spec_->variables[*variable].name;
   return std::nullopt;
 }

@@ -1,7 +1,6 @@
 #include "tutti/sync/host_exchange.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "tutti/base/check.h"
@@ -13,16 +12,6 @@ namespace tutti::detail {
 namespace {
 
 constexpr int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-template <class T>
-bool finite_as(const void* data, int64_t count) {
-  const T* const values = static_cast<const T*>(data);
-  return std::all_of(values, values + count, [](T value) { return std::isfinite(value); });
-}
-
-bool all_finite(DType dtype, const void* data, int64_t count) {
-  return dtype == DType::float32 ? finite_as<float>(data, count) : finite_as<double>(data, count);
-}
 
 std::unique_ptr<std::atomic<int64_t>[]> counters(size_t count) {
   return std::make_unique<std::atomic<int64_t>[]>(count);
@@ -167,7 +156,7 @@ const void* HostExchange::input_of(const ps::Piece& piece, int number, int rank,
   if (source.worker < 0) return nullptr;
   const Board& board = boards_[source.worker - host_.first];
   const auto place = source.sum * std::ssize(piece.segments) + (&segment - piece.segments.data());
-  if (board.used[number][place] == 0) return nullptr;
+  if (board.used[number][place] == ps::Part::left_out) return nullptr;
   return board.gradients[number] + source.sum * piece.num_bytes + segment.offset_bytes;
 }
 
@@ -202,15 +191,11 @@ void HostExchange::finish() {
 }
 
 int HostExchange::whose_gradient(int number) const {
-  const ps::Piece& piece = spec_.pieces[number];
-  for (int rank = host_.first * world_.local; rank < (host_.first + host_.count) * world_.local;
-       ++rank) {
-    if (sources_[rank].worker == worker_ || sources_[rank].worker < 0) continue;
-    for (const ps::Segment& segment : piece.segments) {
-      const void* const input = input_of(piece, number, rank, segment);
-      if (input != nullptr && !all_finite(piece.dtype, input, segment.count()))
-        return sources_[rank].worker;
-    }
+  for (int i = 0; i < host_.count; ++i) {
+    if (host_.first + i == worker_) continue;
+    const auto num_used = std::ssize(boards_[i].sums) * std::ssize(spec_.pieces[number].segments);
+    const std::span used(boards_[i].used[number], num_used);
+    if (std::ranges::find(used, ps::Part::not_finite) != used.end()) return host_.first + i;
   }
   return worker_;
 }

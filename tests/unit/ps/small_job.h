@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tutti/ps/partial_sums.h"
 #include "tutti/ps/partition_state.h"
 
 namespace tutti::ps::testing {
@@ -64,7 +66,14 @@ inline Message assign(const Spec& spec, int piece, const std::vector<float>& val
 
 inline Message push(const Spec& spec, int worker, int64_t sequence, int64_t step,
                     const std::vector<float>& gradient, int piece = 0) {
-  const size_t segments = spec.pieces[piece].segments.size();
+  const Piece& about = spec.pieces[piece];
+  const Bytes values = bytes_of(about, gradient);
+  const std::shared_ptr<std::byte> sums = Compute::plain().allocate(about.num_bytes);
+  const std::vector<PartialSum> alone = {{worker, {worker}}};
+  auto parts = add_parts(
+      spec.shape, about, alone,
+      [&](int, const Segment& segment) { return values.span.data() + segment.offset_bytes; },
+      sums.get());
   return {.kind = Message::Kind::push,
           .flags = Message::last_of_step,
           .worker = worker,
@@ -72,8 +81,8 @@ inline Message push(const Spec& spec, int worker, int64_t sequence, int64_t step
           .sequence = sequence,
           .step = step,
           .learning_rate = 1,
-          .parts = {{worker, std::vector<uint8_t>(segments, 1)}},
-          .payload = bytes_of(spec.pieces[piece], gradient)};
+          .parts = std::move(parts),
+          .payload = {{sums.get(), values.span.size()}, sums}};
 }
 
 inline Message pull(int worker, int64_t step, int piece = 0) {

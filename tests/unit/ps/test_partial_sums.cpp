@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <tuple>
 
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/ps/partial_sums.h"
@@ -47,6 +49,40 @@ TEST(PartialSums, AddingThemIsAddingAllBitForBit) {
           there[sum.rank] = true;
         }
       EXPECT_EQ(add(shape, parts, there), all) << text << " in workers of " << local;
+    }
+  }
+}
+
+TEST(PartialSums, SeesWhatIsNotFinite) {
+  const int64_t count = 20'000;
+  const Piece piece{
+      .dtype = DType::float32,
+      .segments = {{.variable = 0, .begin = 0, .end = count, .offset_bytes = 0},
+                   {.variable = 1, .begin = 0, .end = count, .offset_bytes = count * 4}},
+      .num_bytes = 2 * count * 4};
+  const ReductionShape shape = ReductionShape::flat(2);
+  const auto sums = partial_sums(shape, 0, 2);
+  std::vector<std::byte> to(piece.num_bytes);
+  constexpr float kMax = std::numeric_limits<float>::max();
+  for (const auto& [first, second, seen] :
+       std::vector<std::tuple<float, float, uint8_t>>{{1, 1, Part::counts},
+                                                      {kMax, -kMax, Part::counts},
+                                                      {INFINITY, 1, Part::not_finite},
+                                                      {1, -INFINITY, Part::not_finite},
+                                                      {NAN, 1, Part::not_finite},
+                                                      {kMax, kMax, Part::not_finite}}) {
+    for (const int64_t place : {int64_t{0}, int64_t{4096}, count - 1}) {
+      std::vector<float> of_one(count, 1), of_other(count, 1);
+      of_one[place] = first;
+      of_other[place] = second;
+      const auto parts = add_parts(
+          shape, piece, sums,
+          [&](int rank, const Segment& segment) -> const void* {
+            if (segment.variable == 0) return nullptr;
+            return rank == 0 ? of_one.data() : of_other.data();
+          },
+          to.data());
+      EXPECT_EQ(parts, (std::vector<Part>{{0, {Part::left_out, seen}}})) << first << ' ' << second;
     }
   }
 }
