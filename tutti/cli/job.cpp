@@ -1,6 +1,7 @@
 #include "tutti/cli/job.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -147,7 +148,8 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
       ->check(whole_number(1, int64_t{1} << 31))
       ->type_name("GLOBAL")
       ->capture_default_str();
-  app.add_option("--optimizer", flags.optimizer, "sgd, adam, adamw, adagrad or ftrl")
+  app.add_option("--optimizer", flags.optimizer,
+                 fmt::format("{}", fmt::join(optim::rule_names(), ", ")))
       ->check(one_of("optimizer", optim::rule_names()))
       ->type_name("NAME")
       ->capture_default_str();

@@ -1,4 +1,4 @@
-/// Optimizer rules as kernels over plain spans: SGD, Adam, AdamW, Adagrad, FTRL.
+/// Optimizer rules as kernels over plain spans.
 ///
 /// A Rule says what one parameter element becomes; it owns no memory. The same bits come out on
 /// every instruction set and wherever a slice is cut: kernels are elementwise IEEE arithmetic
@@ -15,85 +15,53 @@
 #include <vector>
 
 #include "tutti/base/dtype.h"
+#include "tutti/optim/options.h"
 
 namespace tutti::optim {
 
-/// v = momentum v + (g + weight_decay p);  p -= lr v (Nesterov: p -= lr (g + momentum v)).
-/// As torch::optim::SGD without dampening: the first v is g itself.
-struct SgdOptions {
-  double learning_rate = 0.01;  ///< > 0
-  double momentum = 0.0;        ///< in [0, 1)
-  bool nesterov = false;        ///< needs momentum > 0
-  double weight_decay = 0.0;    ///< >= 0, added to the gradient
-};
-
-/// Kingma & Ba 2015, arXiv:1412.6980, with bias correction.
-struct AdamOptions {
-  double learning_rate = 1e-3;  ///< > 0
-  double beta1 = 0.9;           ///< in [0, 1)
-  double beta2 = 0.999;         ///< in [0, 1)
-  double epsilon = 1e-8;        ///< > 0, added after the square root
-  double weight_decay = 0.0;    ///< >= 0, added to the gradient
-};
-
-/// Loshchilov & Hutter 2019, arXiv:1711.05101: weight decay applied to the parameter.
-struct AdamWOptions {
-  double learning_rate = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  double weight_decay = 1e-2;
-};
-
-/// Duchi, Hazan & Singer 2011, JMLR 12:2121, diagonal: s += g^2; p -= lr g / (sqrt(s) + epsilon).
-struct AdagradOptions {
-  double learning_rate = 0.01;
-  double initial_accumulator = 0.0;  ///< >= 0: where s begins
-  double epsilon = 1e-10;            ///< > 0
-  double weight_decay = 0.0;         ///< >= 0, added to the gradient
-};
-
-/// FTRL-Proximal, McMahan et al. 2013, doi:10.1145/2487575.2488200, algorithm 1, a parameter an
-/// element: n += g^2; z += g - (sqrt(n) - sqrt(n before)) / lr p; p = 0 where |z| <= l1, else
-/// -(z - sign(z) l1) / ((beta + sqrt(n)) / lr + l2). The first z is the one that gives the
-/// parameter as it is: 0 for 0, as there; a network goes on from its initial weights.
-struct FtrlOptions {
-  double learning_rate = 0.01;       ///< > 0, also in every step
-  double beta = 1.0;                 ///< >= 0
-  double l1 = 0.0;                   ///< >= 0
-  double l2 = 0.0;                   ///< >= 0
-  double initial_accumulator = 0.1;  ///< > 0: where n begins
-};
+/// State tensors of any rule, at most.
+constexpr int kMostStates = 3;
+/// Norms are sums over blocks of so many elements, counted from a tensor's first: slices that are
+/// measured are cut at blocks alone.
+constexpr int64_t kBlockElements = 1024;
 
 /// What changes with the step. `count` is the number of updates this parameter has had, this one
-/// included; powers are beta^count.
+/// included; powers are beta^count (of nadam: the product of its momenta).
 struct StepScalars {
   double learning_rate = 0.0;
   double beta1_power = 1.0;
   double beta2_power = 1.0;
+  double decay_power = 1.0;  ///< nadam: 0.96^(count momentum_decay)
   int64_t count = 0;
+};
 
-  /// Scalars of the next update: count + 1, powers multiplied once more.
-  StepScalars next(double learning_rate, double beta1, double beta2) const;
+/// Sums of squares over a block.
+struct Squares {
+  double parameter = 0;
+  double step = 0;  ///< of what moves the parameter: lars the gradient, lamb Adam's step
+
+  Squares& operator+=(const Squares& other);
 };
 
 /// A copyable, immutable optimizer description: options and the kernel that carries it out.
 class Rule {
  public:
-  using Options = std::variant<SgdOptions, AdamOptions, AdamWOptions, AdagradOptions, FtrlOptions>;
+  using Options = std::variant<SgdOptions, AdamOptions, AdamWOptions, AdagradOptions, FtrlOptions,
+                               RmspropOptions, AdadeltaOptions, AdamaxOptions, NadamOptions,
+                               LionOptions, LarsOptions, LambOptions>;
 
   /// Throws UsageError naming the field, its value and the valid range.
   explicit Rule(Options options);
 
-  std::string_view name() const noexcept;  ///< "sgd", "adam", "adamw", "adagrad", "ftrl"
+  std::string_view name() const noexcept;  ///< one of rule_names()
   const Options& options() const noexcept { return options_; }
   double learning_rate() const noexcept;
-  /// State tensors per parameter, each of the parameter's shape: 0, 1 or 2.
-  int num_states() const noexcept;
-  /// "momentum_buffer"; "exp_avg", "exp_avg_sq"; "sum" (torch's names); "linear", "accumulator".
-  std::string_view state_name(int state) const noexcept;
+  /// State tensors per parameter, each of the parameter's shape: 0 to kMostStates.
+  int num_states() const noexcept { return states_; }
+  /// torch's names where torch has the rule: "momentum_buffer", "exp_avg", ...
+  std::string_view state_name(int state) const;
   /// What all its elements are before the first update.
-  double state_start(int state) const noexcept;
+  double state_start(int state) const;
 
   /// Scalars of the update after `previous`, at `learning_rate`. Throws UsageError for one that a
   /// step cannot use: negative, not finite, 0 with ftrl.
@@ -103,11 +71,26 @@ class Rule {
   ///
   /// dtype     float32 or float64, of parameter, gradient and states alike
   /// parameter, gradient, states[k]: start of the slice, any alignment; gradient is only read
+  /// trust     what trust() gave, for rules that measure
   void update(DType dtype, void* parameter, const void* gradient, std::span<void* const> states,
-              int64_t num_elements, const StepScalars& scalars) const;
+              int64_t num_elements, const StepScalars& scalars, double trust = 1.0) const;
+
+  /// lars and lamb: before update(), measure() sees all of a tensor.
+  bool measures() const noexcept;
+  /// Sums of squares of each block of a slice that begins at a block; lamb's moments are updated.
+  /// The same bits on every instruction set. squares: one a block that the slice has a part of
+  void measure(DType dtype, const void* parameter, const void* gradient,
+               std::span<void* const> states, int64_t num_elements, const StepScalars& scalars,
+               std::span<Squares> squares) const;
+  /// By what the step of a tensor is to be multiplied, whose blocks add up to `all`.
+  double trust(const Squares& all) const;
 
  private:
+  void check(DType dtype, std::span<void* const> states, int64_t num_elements,
+             const StepScalars& scalars) const;
+
   Options options_;
+  int states_ = 0;
 };
 
 inline Rule sgd(SgdOptions options = {}) { return Rule(options); }
@@ -115,6 +98,16 @@ inline Rule adam(AdamOptions options = {}) { return Rule(options); }
 inline Rule adamw(AdamWOptions options = {}) { return Rule(options); }
 inline Rule adagrad(AdagradOptions options = {}) { return Rule(options); }
 inline Rule ftrl(FtrlOptions options = {}) { return Rule(options); }
+inline Rule rmsprop(RmspropOptions options = {}) { return Rule(options); }
+inline Rule adadelta(AdadeltaOptions options = {}) { return Rule(options); }
+inline Rule adamax(AdamaxOptions options = {}) { return Rule(options); }
+inline Rule nadam(NadamOptions options = {}) { return Rule(options); }
+inline Rule lion(LionOptions options = {}) { return Rule(options); }
+inline Rule lars(LarsOptions options = {}) { return Rule(options); }
+inline Rule lamb(LambOptions options = {}) { return Rule(options); }
+
+/// Sums of squares of each block of `values` (float32 or float64), as measure() makes them.
+void square_blocks(DType dtype, const void* values, int64_t num_elements, std::span<double> sums);
 
 /// All names that rule_by_name() knows.
 const std::vector<std::string>& rule_names();

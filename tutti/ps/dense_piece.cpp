@@ -110,7 +110,7 @@ void DensePiece::apply(const Chunk& chunk, const Update& update, const std::vect
   for (int64_t begin = chunk.begin; begin < chunk.end; begin += kSumElements) {
     const int64_t count = std::min(kSumElements, chunk.end - begin);
     const int64_t offset = segment.offset_bytes + begin * width;
-    std::array<std::byte*, 3> to{};
+    std::array<std::byte*, 1 + optim::kMostStates> to{};
     for (size_t i = 0; i < next.size(); ++i) {
       to[i] = next[i].get() + offset;
       if (next[i] != memory_[i])
@@ -133,7 +133,8 @@ void DensePiece::apply(const Chunk& chunk, const Update& update, const std::vect
                   reinterpret_cast<const double*>(then), count, update.scale, update.compensation);
       gradient = scratch.data();
     }
-    std::array<void*, 2> states{to[1], to[2]};
+    std::array<void*, optim::kMostStates> states{};
+    std::copy(to.begin() + 1, to.end(), states.begin());
     rule_.update(piece_.dtype, to[0], gradient,
                  std::span<void* const>(states.data(), static_cast<size_t>(rule_.num_states())),
                  count, scalars_[chunk.segment]);
@@ -156,7 +157,7 @@ std::vector<Bytes> DensePiece::memory() const {
 std::string DensePiece::facts_of(int64_t version, const std::vector<optim::StepScalars>& scalars) {
   json list = json::array();
   for (const optim::StepScalars& s : scalars)
-    list.push_back({s.learning_rate, s.beta1_power, s.beta2_power, s.count});
+    list.push_back({s.learning_rate, s.beta1_power, s.beta2_power, s.decay_power, s.count});
   return json{{"version", version}, {"scalars", list}}.dump();
 }
 
@@ -166,7 +167,8 @@ DensePiece::Facts DensePiece::parsed(std::string_view facts) const {
     const json& scalars = known.at("scalars");
     if (scalars.size() != scalars_.size()) throw Error("a piece of other segments");
     Facts read{known.at("version"), {}};
-    for (const json& s : scalars) read.second.push_back({s.at(0), s.at(1), s.at(2), s.at(3)});
+    for (const json& s : scalars)
+      read.second.push_back({s.at(0), s.at(1), s.at(2), s.at(3), s.at(4)});
     return read;
   } catch (const json::exception& error) {
     throw Error(fmt::format("what a piece knows cannot be read: {}", error.what()));

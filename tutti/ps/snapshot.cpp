@@ -103,9 +103,10 @@ SparseRows rows_in(const fs::path& path, const data::Safetensors& file,
   const auto rates = get("learning_rates", DType::float64).as<double>();
   const auto beta1 = get("beta1_powers", DType::float64).as<double>();
   const auto beta2 = get("beta2_powers", DType::float64).as<double>();
+  const auto decay = get("decay_powers", DType::float64).as<double>();
   const auto counts = get("counts", DType::int64).as<int64_t>();
   for (size_t i = 0; i < rows.keys.size(); ++i)
-    rows.scalars.push_back({rates[i], beta1[i], beta2[i], counts[i]});
+    rows.scalars.push_back({rates[i], beta1[i], beta2[i], decay[i], counts[i]});
   return rows;
 }
 
@@ -255,7 +256,10 @@ void Snapshot::Impl::read_partition(const fs::path& file, const json& facts,
     const int64_t begin = segment.at("begin");
     const Variable& variable = spec.variables.at(segment.at("variable").get<size_t>());
     const json& s = segment.at("scalars");
-    Range range{segment.at("end"), segment.at("version"), {s.at(0), s.at(1), s.at(2), s.at(3)}, {}};
+    Range range{segment.at("end"),
+                segment.at("version"),
+                {s.at(0), s.at(1), s.at(2), s.at(3), s.at(4)},
+                {}};
     for (int state = -1; state < spec.rule.num_states(); ++state)
       range.blocks.push_back(array_in(
           file, arrays,

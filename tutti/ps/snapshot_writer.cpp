@@ -21,7 +21,7 @@ using Kind = Message::Kind;
 constexpr int64_t kRowsBytes = int64_t{64} << 20;  // of a file of rows, about
 
 json words_of(const optim::StepScalars& s) {
-  return {s.learning_rate, s.beta1_power, s.beta2_power, s.count};
+  return {s.learning_rate, s.beta1_power, s.beta2_power, s.decay_power, s.count};
 }
 
 // Writes the files of one partition, and keeps what the manifest says of them.
@@ -97,6 +97,7 @@ std::vector<data::NamedArray> arrays_of(SparseRows& rows, const SparseTableSpec&
     scalars["learning_rates"].push_back(s.learning_rate);
     scalars["beta1_powers"].push_back(s.beta1_power);
     scalars["beta2_powers"].push_back(s.beta2_power);
+    scalars["decay_powers"].push_back(s.decay_power);
     counts.push_back(s.count);
   }
   for (const auto& [name, values] : scalars) arrays.push_back({name, array_of(values)});

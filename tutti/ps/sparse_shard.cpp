@@ -19,8 +19,8 @@ using Kind = Message::Kind;
 constexpr int64_t kKeyBytes = sizeof(uint64_t);
 constexpr int64_t kChunkBytes = 4 << 20;
 // Of a row in a chunk, beside elements and states: key, age and scalars.
-constexpr int64_t kFactsBytes = 6 * sizeof(int64_t);
-static_assert(sizeof(optim::StepScalars) == 4 * sizeof(int64_t));
+constexpr int64_t kFactsBytes = 2 * sizeof(int64_t) + sizeof(optim::StepScalars);
+static_assert(sizeof(optim::StepScalars) == 5 * sizeof(int64_t));  // no gaps: it travels as bytes
 
 struct Gradients {
   std::vector<uint64_t> keys;

@@ -418,11 +418,11 @@ void SparseTable::Impl::require_loadable(const SparseRows& from,
   require_length("scalars", from.scalars.size(), count);
   require_length("ages", from.ages.size(), count);
   for (size_t i = 0; i < count; ++i) {
-    const auto& [rate, beta1_power, beta2_power, updates] = from.scalars[i];
+    const optim::StepScalars& scalars = from.scalars[i];
     const auto is_power = [](double value) { return value >= 0 && value <= 1; };
-    if (updates < 1 || !is_power(beta1_power) || !is_power(beta2_power))
+    if (scalars.count < 1 || !is_power(scalars.beta1_power) || !is_power(scalars.beta2_power))
       fail(fmt::format("key {} has count {} and beta powers {}, {}; expected 1 or more, 0 to 1",
-                       from.keys[i], updates, beta1_power, beta2_power));
+                       from.keys[i], scalars.count, scalars.beta1_power, scalars.beta2_power));
     if (from.ages[i] < 0 || from.ages[i] > SparseTableSpec::kMostPushes)
       fail(fmt::format("key {} has age {}; expected 0 to {}", from.keys[i], from.ages[i],
                        SparseTableSpec::kMostPushes));

@@ -66,39 +66,6 @@ class Packer {
   std::map<std::pair<int, DType>, size_t> open_;  // piece that still takes some
 };
 
-// The fields of each rule, by name: the two directions and the comparison use them alike.
-template <class Visit>
-void visit_fields(optim::SgdOptions& o, Visit&& visit) {
-  visit("learning_rate", o.learning_rate);
-  visit("momentum", o.momentum);
-  visit("nesterov", o.nesterov);
-  visit("weight_decay", o.weight_decay);
-}
-template <class Adam, class Visit>
-  requires std::is_same_v<Adam, optim::AdamOptions> || std::is_same_v<Adam, optim::AdamWOptions>
-void visit_fields(Adam& o, Visit&& visit) {
-  visit("learning_rate", o.learning_rate);
-  visit("beta1", o.beta1);
-  visit("beta2", o.beta2);
-  visit("epsilon", o.epsilon);
-  visit("weight_decay", o.weight_decay);
-}
-template <class Visit>
-void visit_fields(optim::AdagradOptions& o, Visit&& visit) {
-  visit("learning_rate", o.learning_rate);
-  visit("initial_accumulator", o.initial_accumulator);
-  visit("epsilon", o.epsilon);
-  visit("weight_decay", o.weight_decay);
-}
-template <class Visit>
-void visit_fields(optim::FtrlOptions& o, Visit&& visit) {
-  visit("learning_rate", o.learning_rate);
-  visit("beta", o.beta);
-  visit("l1", o.l1);
-  visit("l2", o.l2);
-  visit("initial_accumulator", o.initial_accumulator);
-}
-
 json to_json(const optim::Rule& rule) {
   json fields = {{"name", rule.name()}};
   auto options = rule.options();

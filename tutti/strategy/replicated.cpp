@@ -159,11 +159,14 @@ struct Optimizer::State final : WorldMember {
   }
 
   // The tables of the model; none for a strategy or an optimizer that cannot hold them.
-  std::vector<ps::SparseTableSpec> table_specs(bool own_rule) const {
+  std::vector<ps::SparseTableSpec> table_specs(const optim::Recipe* recipe) const {
     const auto specs = tables_of(layers().at(0));
     if (specs.empty()) return specs;
     const std::string table = fmt::format("embedding table \"{}\"", specs[0].name);
-    if (!own_rule)
+    if (recipe != nullptr && !recipe->more_than_a_rule().empty())
+      throw UsageError(fmt::format("{}: its rows are updated one by one, without {}", table,
+                                   recipe->more_than_a_rule()));
+    if (recipe == nullptr)
       throw UsageError(table +
                        ": its rows are updated by tutti's own rules (optim::adagrad() and so on); "
                        "a torch optimizer cannot");
@@ -269,40 +272,41 @@ ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options)
 
 }  // namespace
 
-Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule)
+Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe)
     : state_(std::make_shared<State>(modules)) {
   const Strategy strategy = modules.strategy();
   const StrategyOptions& options = strategy.options();
-  const auto tables = state_->table_specs(true);
+  const auto tables = state_->table_specs(&recipe);
   if (options.kind == "parameter_server")
-    state_->bound(make_served_updater(strategy.world(), rule, state_->named(),
+    state_->bound(make_served_updater(strategy.world(), recipe, state_->named(),
                                       detail::served_place(), options.served, tables),
                   tables);
   else if (options.reduction == "fused")
-    state_->bound(make_shared_updater(strategy.world(), rule, state_->named()), tables, rule);
+    state_->bound(make_shared_updater(strategy.world(), recipe, state_->named()), tables,
+                  recipe.rule());
   else
     state_->bound(
-        make_replicated_updater(strategy.world(), rule, state_->named(), completed(strategy, {})),
-        tables, rule);
+        make_replicated_updater(strategy.world(), recipe, state_->named(), completed(strategy, {})),
+        tables, recipe.rule());
   modules.strategy().follow(state_);
 }
 
 Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
                      const ReplicatedOptions& options)
     : state_(std::make_shared<State>(modules)) {
-  state_->table_specs(false);
+  state_->table_specs(nullptr);
   state_->bound(make_replicated_updater(modules.strategy().world(), std::move(factory),
                                         state_->named(), completed(modules.strategy(), options)));
   modules.strategy().follow(state_);
 }
 
-Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Rule& rule,
+Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe,
                      const ReplicatedOptions& options)
     : state_(std::make_shared<State>(modules)) {
-  const auto tables = state_->table_specs(true);
-  state_->bound(make_replicated_updater(modules.strategy().world(), rule, state_->named(),
+  const auto tables = state_->table_specs(&recipe);
+  state_->bound(make_replicated_updater(modules.strategy().world(), recipe, state_->named(),
                                         completed(modules.strategy(), options)),
-                tables, rule);
+                tables, recipe.rule());
   modules.strategy().follow(state_);
 }
 

@@ -92,15 +92,16 @@ class Replicated {
 /// copy; copies share the state.
 class Optimizer {
  public:
-  /// One of tutti's rules: the fused step, or, where the strategy's options name a reduction or a
-  /// compression, that and an update on every replica.
-  Optimizer(const ReplicatedModules& modules, const optim::Rule& rule);
+  /// One of tutti's rules, clipping and groups where wanted (optim::Recipe): the fused step, or,
+  /// where the strategy's options name a reduction or a compression, that and an update on every
+  /// replica.
+  Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe);
   /// Any torch optimizer, made once per replica; gradients are reduced first. What `options` do not
   /// choose (reduction, compression) is the strategy's choice.
   Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
             const ReplicatedOptions& options = {});
   /// One of our rules on top of all-reduce, on every replica: the fused step's oracle and peer.
-  Optimizer(const ReplicatedModules& modules, const optim::Rule& rule,
+  Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe,
             const ReplicatedOptions& options);
 
   /// Backward from `loss` (this replica's part, scaled by the global batch), SUM over replicas, one

@@ -11,10 +11,11 @@
 #include <vector>
 
 #include "tutti/base/dtype.h"
+#include "tutti/optim/rule.h"
 
 namespace tutti {
 
-constexpr int64_t kBlockElements = 1024;
+using optim::kBlockElements;
 constexpr int64_t kLineBytes = 64;  ///< at a multiple of it each parameter begins
 
 /// A named tensor: {global shape, offset, axis}, whole today (offset 0 of axis 0).

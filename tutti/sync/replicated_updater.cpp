@@ -10,6 +10,7 @@
 #include "tutti/base/log.h"
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/sync/gradient_reducer.h"
+#include "tutti/sync/step_plan.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -53,39 +54,82 @@ class TorchStepper final : public Stepper {
 
 class RuleStepper final : public Stepper {
  public:
-  RuleStepper(const optim::Rule& rule, std::vector<at::Tensor> parameters)
-      : rule_(rule), parameters_(std::move(parameters)), scalars_(parameters_.size()) {
+  RuleStepper(const optim::Recipe& recipe, const Layout& layout, std::vector<at::Tensor> parameters)
+      : recipe_(recipe),
+        layout_(layout),
+        plan_(recipe, layout),
+        parameters_(std::move(parameters)),
+        scalars_(parameters_.size()),
+        squares_(plan_.clips_norms() ? plan_.num_blocks() : 0),
+        measured_(plan_.measures() ? plan_.num_blocks() : 0) {
+    const optim::Rule& rule = recipe_.rule();
     for (const auto& parameter : parameters_)
-      for (int state = 0; state < rule_.num_states(); ++state)
-        states_.push_back(at::full_like(parameter.detach(), rule_.state_start(state), {},
+      for (int state = 0; state < rule.num_states(); ++state)
+        states_.push_back(at::full_like(parameter.detach(), rule.state_start(state), {},
                                         at::MemoryFormat::Contiguous));
   }
 
   void step(double learning_rate) override {
+    clip();
     for (size_t i = 0; i < parameters_.size(); ++i) {
       const at::Tensor& gradient = parameters_[i].grad();
       if (!gradient.defined()) continue;
-      scalars_[i] = rule_.next(scalars_[i], learning_rate);
+      const auto parameter = static_cast<int>(i);
+      const optim::Rule& rule = plan_.rule(parameter);
+      scalars_[i] = rule.next(scalars_[i], plan_.rate(parameter, learning_rate));
       std::vector<void*> states;
-      for (int k = 0; k < rule_.num_states(); ++k)
-        states.push_back(states_[i * rule_.num_states() + k].data_ptr());
-      rule_.update(dtype_of(gradient.scalar_type()), parameters_[i].data_ptr(), gradient.data_ptr(),
-                   states, parameters_[i].numel(), scalars_[i]);
+      for (int k = 0; k < rule.num_states(); ++k)
+        states.push_back(states_[i * rule.num_states() + k].data_ptr());
+      const DType dtype = dtype_of(gradient.scalar_type());
+      const int64_t count = parameters_[i].numel();
+      if (rule.measures())
+        rule.measure(dtype, parameters_[i].data_ptr(), gradient.data_ptr(), states, count,
+                     scalars_[i], std::span(measured_).subspan(plan_.block_at(parameter, 0)));
+      rule.update(dtype, parameters_[i].data_ptr(), gradient.data_ptr(), states, count, scalars_[i],
+                  plan_.trust(parameter, measured_));
     }
     detail::bump_versions(parameters_);
   }
 
-  double learning_rate() const override { return rule_.learning_rate(); }
+  double learning_rate() const override { return recipe_.rule().learning_rate(); }
 
   std::unique_ptr<Stepper> clone_for(std::vector<at::Tensor> parameters) const override {
-    return std::make_unique<RuleStepper>(rule_, std::move(parameters));
+    return std::make_unique<RuleStepper>(recipe_, layout_, std::move(parameters));
   }
 
  private:
-  optim::Rule rule_;
+  // In place: these are the sums, which no two parameters share.
+  void clip() {
+    std::vector<uint8_t> used(parameters_.size());
+    const auto for_each_used = [&](auto&& visit) {
+      for (size_t i = 0; i < parameters_.size(); ++i)
+        if (const at::Tensor& sum = parameters_[i].grad(); sum.defined())
+          visit(static_cast<int>(i), dtype_of(sum.scalar_type()), sum.data_ptr(), sum.numel());
+    };
+    if (plan_.clips_values())
+      for_each_used([&](int, DType dtype, void* sum, int64_t count) {
+        plan_.clip_values(dtype, sum, count);
+      });
+    if (!plan_.clips_norms()) return;
+    for_each_used([&](int parameter, DType dtype, const void* sum, int64_t count) {
+      used[parameter] = 1;
+      optim::square_blocks(dtype, sum, count,
+                           std::span(squares_).subspan(plan_.block_at(parameter, 0)));
+    });
+    const std::vector<double> scales = plan_.scales(squares_, used);
+    for_each_used([&](int parameter, DType dtype, void* sum, int64_t count) {
+      detail::scale_gradient(dtype, sum, count, scales[parameter]);
+    });
+  }
+
+  const optim::Recipe recipe_;
+  const Layout layout_;
+  const detail::StepPlan plan_;
   std::vector<at::Tensor> parameters_;
   std::vector<at::Tensor> states_;
   std::vector<optim::StepScalars> scalars_;
+  std::vector<double> squares_;  // of every block
+  std::vector<optim::Squares> measured_;
 };
 
 using StepperFactory = std::function<std::unique_ptr<Stepper>(std::vector<at::Tensor>)>;
@@ -350,13 +394,14 @@ std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimi
       std::move(replicas), options);
 }
 
-std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Rule& rule,
+std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Recipe& recipe,
                                                  std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options) {
+  const Layout layout = Layout::of(detail::slots_of(replicas.at(0)));
   return std::make_shared<ReplicatedUpdater>(
       world,
-      [rule](std::vector<at::Tensor> parameters) {
-        return std::make_unique<RuleStepper>(rule, std::move(parameters));
+      [recipe, layout](std::vector<at::Tensor> parameters) {
+        return std::make_unique<RuleStepper>(recipe, layout, std::move(parameters));
       },
       std::move(replicas), options);
 }

@@ -438,11 +438,16 @@ void ServedUpdater::finish_step() {
 
 }  // namespace
 
-std::shared_ptr<Updater> make_served_updater(const World& world, const optim::Rule& rule,
+std::shared_ptr<Updater> make_served_updater(const World& world, const optim::Recipe& recipe,
                                              std::vector<NamedTensors> replicas,
                                              const ServedPlace& place, const ServedOptions& options,
                                              std::vector<ps::SparseTableSpec> tables) {
-  return std::make_shared<ServedUpdater>(world, rule, std::move(replicas), place, options,
+  if (const std::string more = recipe.more_than_a_rule(); !more.empty())
+    throw UsageError(fmt::format(
+        "parameter_server: {}: a server has parts of the parameters only; use mirrored, "
+        "multi_worker or central_storage",
+        more));
+  return std::make_shared<ServedUpdater>(world, recipe.rule(), std::move(replicas), place, options,
                                          std::move(tables));
 }
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "tutti/base/deadline.h"
-#include "tutti/optim/rule.h"
+#include "tutti/optim/recipe.h"
 #include "tutti/ps/sparse_spec.h"
 #include "tutti/sync/layout.h"
 #include "tutti/sync/replicated_options.h"
@@ -111,22 +111,23 @@ using TorchOptimizerFactory =
 /// The fused step. Moves the parameters of all replicas into one storage (rank 0's values win);
 /// optimizer state lies beside it. float32 and float64 parameters on the CPU.
 /// Collective over workers: every worker calls it with the same parameters.
-std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Rule& rule,
+std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Recipe& recipe,
                                              std::vector<NamedTensors> replicas);
 
 /// All-reduce, then a step on every replica, with a torch optimizer or with one of our rules.
 std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimizerFactory factory,
                                                  std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options = {});
-std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Rule& rule,
+std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Recipe& recipe,
                                                  std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options = {});
 
 /// Parameter servers, which hold and update the parameters. `world` is that of replicas in sync: of
 /// all workers when the staleness is 0, else of this worker alone; `shape` is that of all replicas.
-/// Worker 0's values win. Throws UsageError when workers disagree, naming both; what Client does.
-/// `tables` are embedding tables that the servers hold beside; SparseTables pushes to them.
-std::shared_ptr<Updater> make_served_updater(const World& world, const optim::Rule& rule,
+/// Worker 0's values win. Throws UsageError when workers disagree, naming both, and for a recipe
+/// that is more than an elementwise rule: a server has parts of tensors; what Client does. `tables`
+/// are embedding tables that the servers hold beside; SparseTables pushes to them.
+std::shared_ptr<Updater> make_served_updater(const World& world, const optim::Recipe& recipe,
                                              std::vector<NamedTensors> replicas,
                                              const ServedPlace& place, const ServedOptions& options,
                                              std::vector<ps::SparseTableSpec> tables = {});

@@ -30,8 +30,9 @@
 
 namespace tutti {
 
-/// One of tutti's rules, trained by the fused step, or any torch optimizer.
-using OptimizerChoice = std::variant<optim::Rule, TorchOptimizerFactory>;
+/// One of tutti's rules, with clipping and parameter groups where wanted, trained by the fused
+/// step; or any torch optimizer.
+using OptimizerChoice = std::variant<optim::Recipe, TorchOptimizerFactory>;
 
 struct CompileOptions {
   OptimizerChoice optimizer = optim::adam();

@@ -22,7 +22,8 @@ using test::sha_of;
 using test::strategy_of;
 using ::testing::HasSubstr;
 
-// `how`: "fused", "replicated", or a reduction and a compression, "all_reduce onebit".
+// `how`: "fused", "replicated", "lamb" (fused, with all that needs norms), or a reduction and a
+// compression, "all_reduce onebit".
 std::string train(const std::string& kind, int replicas, const std::string& how) {
   StrategyOptions options = test::options_of(kind, replicas);
   const size_t space = how.find(' ');
@@ -32,6 +33,10 @@ std::string train(const std::string& kind, int replicas, const std::string& how)
     options.compression.min_elements = 40;
   }
   const auto trained = test::train(Strategy(options), [&](const ReplicatedModules& modules) {
+    if (how == "lamb")
+      return Optimizer(modules, {optim::lamb({.learning_rate = 0.01, .weight_decay = 0.1}),
+                                 {.global_norm = 0.05},
+                                 {{.pattern = "*.bias", .weight_decay = 0}}});
     const auto rule = optim::adam({.learning_rate = 0.01});
     return how == "replicated" ? Optimizer(modules, rule, ReplicatedOptions{})
                                : Optimizer(modules, rule);
@@ -52,7 +57,7 @@ class Processes : public ::testing::TestWithParam<ProcessCase> {};
 
 TEST_P(Processes, HaveTheBitsOfThePartsInTurn) {
   const auto [workers, replicas] = GetParam();
-  for (const std::string how : {"fused", "replicated"}) {
+  for (const std::string how : {"fused", "replicated", "lamb"}) {
     const auto out = test::run_workers(workers, "train_workers", {std::to_string(replicas), how});
     ASSERT_EQ(out.exit_code, 0) << out.log;
     const auto expected = train("one_device", replicas, how);

@@ -42,6 +42,15 @@ TEST(Rule, NamesAndStates) {
   EXPECT_EQ(ftrl().num_states(), 2);
   EXPECT_EQ(ftrl().state_name(0), "linear");
   EXPECT_EQ(ftrl().state_name(1), "accumulator");
+  const Rule most = rmsprop({.momentum = 0.5, .centered = true});
+  EXPECT_EQ(most.num_states(), kMostStates);
+  EXPECT_EQ(most.state_name(2), "momentum_buffer");
+  EXPECT_EQ(rmsprop({.momentum = 0.5}).state_name(1), "momentum_buffer");
+  EXPECT_EQ(adadelta().state_name(1), "acc_delta");
+  EXPECT_EQ(adamax().state_name(1), "exp_inf");
+  EXPECT_EQ(lion().num_states(), 1);
+  for (const std::string& name : rule_names())
+    EXPECT_EQ(rule_by_name(name).measures(), name == "lars" || name == "lamb") << name;
 }
 
 TEST(Rule, StatesStartWhereOptionsSay) {
@@ -92,6 +101,15 @@ TEST(Rule, BadOptionsNameFieldValueAndRange) {
       {FtrlOptions{.l1 = kNan}, "ftrl", "l1", "= nan", ">= 0"},
       {FtrlOptions{.l2 = -0.5}, "ftrl", "l2", "= -0.5", ">= 0"},
       {FtrlOptions{.initial_accumulator = 0}, "ftrl", "initial_accumulator", "= 0", "> 0"},
+      {RmspropOptions{.rho = 1}, "rmsprop", "rho", "= 1", "0 <= rho < 1"},
+      {RmspropOptions{.momentum = kNan}, "rmsprop", "momentum", "= nan", "0 <= momentum < 1"},
+      {AdadeltaOptions{.epsilon = 0}, "adadelta", "epsilon", "= 0", "> 0"},
+      {AdamaxOptions{.beta2 = 1}, "adamax", "beta2", "= 1", "0 <= beta2 < 1"},
+      {NadamOptions{.momentum_decay = 2}, "nadam", "momentum_decay", "= 2", "<= 1"},
+      {NadamOptions{.momentum_decay = -1}, "nadam", "momentum_decay", "= -1", ">= 0"},
+      {LionOptions{.weight_decay = -1}, "lion", "weight_decay", "= -1", ">= 0"},
+      {LarsOptions{.trust = 0}, "lars", "trust", "= 0", "> 0"},
+      {LambOptions{.beta1 = kInf}, "lamb", "beta1", "= inf", "0 <= beta1 < 1"},
   };
   for (const Case& c : cases)
     EXPECT_THAT(test::message_of<UsageError>([&] { Rule rule(c.options); }),
@@ -115,7 +133,8 @@ TEST(Rule, ByName) {
   EXPECT_EQ(rule_by_name("adam", -1).learning_rate(), 1e-3);
   EXPECT_EQ(
       test::message_of<UsageError>([] { rule_by_name("adm"); }),
-      "unknown optimizer \"adm\"; did you mean \"adam\"? Known: sgd, adam, adamw, adagrad, ftrl");
+      "unknown optimizer \"adm\"; did you mean \"adam\"? Known: sgd, adam, adamw, adagrad, ftrl, "
+      "rmsprop, adadelta, adamax, nadam, lion, lars, lamb");
   EXPECT_THAT(test::message_of<UsageError>([] { rule_by_name("adam", kNan); }),
               HasSubstr("learning_rate = nan"));
 }

@@ -51,9 +51,9 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
 
 inline bool same(const SparseRows& a, const SparseRows& b) {
   const auto fields = [](const SparseRows& rows) {
-    std::vector<std::tuple<double, double, double, int64_t>> all;
-    for (const auto& [rate, beta1, beta2, count] : rows.scalars)
-      all.emplace_back(rate, beta1, beta2, count);
+    std::vector<std::tuple<double, double, double, double, int64_t>> all;
+    for (const auto& [rate, beta1, beta2, decay, count] : rows.scalars)
+      all.emplace_back(rate, beta1, beta2, decay, count);
     return all;
   };
   return a.keys == b.keys && a.rows == b.rows && a.states == b.states && fields(a) == fields(b) &&

@@ -161,12 +161,12 @@ TEST(SparseShard, ChunksThatAreNoneAreErrors) {
     return message_of<Error>(
         [&] { shard.take(text, Bytes::copy_of(std::vector<std::byte>(bytes))); });
   };
-  EXPECT_THAT(fails("[2,1]", 56), HasSubstr("table 2 of 2"));
-  EXPECT_THAT(fails("[0,1]", 55), HasSubstr("55 bytes; expected 56 a row"));
-  EXPECT_THAT(fails("[0,-1]", 56), HasSubstr("-1 rows"));
-  EXPECT_THAT(fails("[0,1]", 56), HasSubstr("count 0"));
-  EXPECT_THAT(fails("?", 56), HasSubstr("cannot be read"));
-  EXPECT_THAT(fails("[0]", 56), HasSubstr("cannot be read"));
+  EXPECT_THAT(fails("[2,1]", 64), HasSubstr("table 2 of 2"));
+  EXPECT_THAT(fails("[0,1]", 63), HasSubstr("63 bytes; expected 64 a row"));
+  EXPECT_THAT(fails("[0,-1]", 64), HasSubstr("-1 rows"));
+  EXPECT_THAT(fails("[0,1]", 64), HasSubstr("count 0"));
+  EXPECT_THAT(fails("?", 64), HasSubstr("cannot be read"));
+  EXPECT_THAT(fails("[0]", 64), HasSubstr("cannot be read"));
 }
 
 TEST(SparseBatch, KeysOnceAndGradientsAddedUp) {

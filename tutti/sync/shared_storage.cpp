@@ -1,0 +1,178 @@
+// Where parameters, optimizer states and gradients of the fused step lie, and who updates what.
+
+#include <cstring>
+
+#include "tutti/sync/detail/shared_updater.h"
+
+namespace tutti::detail {
+namespace {
+
+Array aligned_bytes(int64_t bytes) { return Array::zeros(DType::uint8, {bytes}); }
+
+}  // namespace
+
+// One process: plain memory. Several: the part of each host's first replica in a shared arena holds
+// header and values, every replica's part its used bytes and its copied gradients.
+void SharedUpdater::place_storage() {
+  lanes_.resize(world_.local);
+  const int64_t header_bytes = sizeof(Header);
+  const int64_t values_bytes = (1 + rule_.num_states()) * layout_.total_bytes;
+  const int64_t blocks = plan_.needs_sums() ? plan_.num_blocks() : 0;
+  const int64_t norm_bytes = blocks * static_cast<int64_t>(sizeof(double) + sizeof(optim::Squares));
+  const auto take_values_at = [&](std::byte* memory) {
+    values_ = memory;
+    auto* const squares = reinterpret_cast<double*>(memory + values_bytes);
+    gradient_squares_ = {squares, static_cast<size_t>(blocks)};
+    measured_ = {reinterpret_cast<optim::Squares*>(squares + blocks), static_cast<size_t>(blocks)};
+  };
+  if (world_.one_process()) {
+    Array memory = aligned_bytes(header_bytes + values_bytes + norm_bytes);
+    header_ = new (memory.data()) Header{};
+    take_values_at(static_cast<std::byte*>(memory.data()) + header_bytes);
+    owner_ = memory.owner();
+    return;
+  }
+  const int64_t used_bytes = (static_cast<int64_t>(layout_.slots.size()) + 63) / 64 * 64;
+  std::vector<SharedParts> parts(world_.local);
+  for_each_local(world_, [&](int local) {
+    HostView& view = lanes_[local].view.emplace(host_view(world_.groups[local]));
+    const int64_t shared = view.inside.rank() == 0 ? header_bytes + values_bytes + norm_bytes : 0;
+    parts[local] =
+        view.inside.allocate(used_bytes + layout_.total_bytes + shared, world_.time_limit);
+  });
+  owner_ = parts[0].owner;
+  for (const MemorySpan& part : parts[0].parts) {
+    Gradients gradients;
+    gradients.used = static_cast<uint8_t*>(part.data);
+    gradients.base = static_cast<std::byte*>(part.data) + used_bytes;
+    gradients_.push_back(std::move(gradients));
+  }
+  std::byte* shared = gradients_[0].base + layout_.total_bytes;
+  header_ = reinterpret_cast<Header*>(shared);  // zeroed memory is a valid Header
+  take_values_at(shared + header_bytes);
+}
+
+void SharedUpdater::take_values(const NamedTensors& values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const at::Tensor source = values[i].second.detach().contiguous();
+    std::memcpy(values_ + layout_.slots[i].offset_bytes, source.data_ptr(), source.nbytes());
+  }
+}
+
+// Rank 0's values are there, and go to the other hosts in slices.
+void SharedUpdater::share_values() {
+  if (world_.one_process()) return;
+  for_each_local(world_, [&](int local) {
+    HostView& view = *lanes_[local].view;
+    view.inside.barrier(world_.time_limit);
+    for (size_t rail = 0; rail < view.rails.size(); ++rail) {
+      const int64_t slice = view.first_slice + static_cast<int64_t>(rail);
+      const int64_t begin = layout_.total_bytes * slice / view.num_slices;
+      const int64_t end = layout_.total_bytes * (slice + 1) / view.num_slices;
+      view.rails[rail]
+          .broadcast({values_ + begin, end - begin, DType::uint8}, 0, world_.time_limit)
+          .wait(world_.time_limit);
+    }
+    view.inside.barrier(world_.time_limit);
+  });
+}
+
+void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
+  share_values();
+  const size_t count = layout_.slots.size();
+  lanes_.resize(world_.local);
+  if (world_.one_process()) {
+    lanes_ = std::vector<Lane>(world_.local);
+    gradients_.assign(world_.size, {});
+    own_memory_.clear();
+    for (Gradients& gradients : gradients_) {
+      own_memory_.push_back(aligned_bytes(static_cast<int64_t>(count)));
+      gradients.used = static_cast<uint8_t*>(own_memory_.back().data());
+      gradients.pointers.assign(count, nullptr);
+    }
+  }
+  const bool several_hosts = lanes_[0].view && !lanes_[0].view->rails.empty();
+  shape_here_ = several_hosts ? ReductionShape::flat(lanes_[0].view->inside.size()) : world_.shape;
+  for (int local = 0; local < world_.local; ++local) {
+    Lane& lane = lanes_[local];
+    for (size_t i = 0; i < count; ++i) {
+      at::Tensor parameter = replicas[local][i].second;
+      const ParameterSlot& slot = layout_.slots[i];
+      parameter.set_data(view_memory(values_ + slot.offset_bytes, slot, owner_));
+      lane.parameters.push_back(std::move(parameter));
+    }
+    lane.keep.resize(count);
+    lane.copied.assign(count, 0);
+    lane.scalars.resize(count);
+    lane.used.resize(count);
+    lane.inputs.resize(gradients_.size());
+    lane.scratch = Array::zeros(DType::float64, {kChunkElements});
+    lane.rank = lane.view ? lane.view->inside.rank() : local;
+    assign_pieces(lane);
+    if (plan_.needs_sums() && !lane.sums) make_room_for_sums(lane);
+    if (header_->begun.load() == 0) start_states(lane);
+    if (!world_.one_process())
+      lane.hooks = ReadyHooks(lane.parameters, [this, local](int parameter) {
+        Lane& mine = lanes_[local];
+        if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
+      });
+  }
+}
+
+// The replicas of a host own all of it among themselves, and over several hosts the same slices as
+// the replicas of the others do.
+void SharedUpdater::assign_pieces(Lane& lane) {
+  const bool several_hosts = lane.view && !lane.view->rails.empty();
+  int first = world_.in_turn() ? 0 : lane.rank;
+  int last = first + 1;
+  std::vector<double> shares = world_.shares;
+  if (several_hosts) {
+    shares.assign(lane.view->num_slices, 1.0);
+    first = lane.view->first_slice;
+    last = first + static_cast<int>(lane.view->rails.size());
+  } else if (shares.empty() || world_.in_turn()) {
+    shares.assign(world_.in_turn() ? 1 : world_.size, 1.0);
+  }
+  const auto pieces = layout_.cut(shares);
+  if (several_hosts) lane.sums.emplace(*lane.view, layout_, pieces);
+  lane.owned.assign(layout_.slots.size(), {});
+  for (int slice = first; slice < last; ++slice)
+    for (const Piece& piece : pieces[slice]) {
+      Piece& owned = lane.owned[piece.parameter];
+      const bool goes_on = owned.end != 0;
+      owned = {piece.parameter, goes_on ? owned.begin : piece.begin, piece.end};
+    }
+  for (const Piece& piece : lane.owned)
+    if (piece.end > piece.begin) lane.pieces.push_back(piece);
+}
+
+// The pieces of one replica follow each other in the layout.
+void SharedUpdater::make_room_for_sums(Lane& lane) {
+  if (lane.pieces.empty()) return;
+  const auto byte_of = [&](int parameter, int64_t element) {
+    const ParameterSlot& slot = layout_.slots[parameter];
+    return slot.offset_bytes + element * size_of(slot.dtype);
+  };
+  lane.own_begin = byte_of(lane.pieces.front().parameter, lane.pieces.front().begin);
+  const int64_t end = byte_of(lane.pieces.back().parameter, lane.pieces.back().end);
+  lane.own_sums = aligned_bytes(end - lane.own_begin);
+}
+
+// By who owns a piece; memory is zero before.
+void SharedUpdater::start_states(const Lane& lane) {
+  for (int state = 0; state < rule_.num_states(); ++state) {
+    const double start = rule_.state_start(state);
+    if (start == 0) continue;
+    for (const Piece& piece : lane.pieces) {
+      const ParameterSlot& slot = layout_.slots[piece.parameter];
+      void* const at = state_at(state, slot.offset_bytes + piece.begin * size_of(slot.dtype));
+      const int64_t count = piece.end - piece.begin;
+      if (slot.dtype == DType::float64)
+        std::fill_n(static_cast<double*>(at), count, start);
+      else
+        std::fill_n(static_cast<float*>(at), count, static_cast<float>(start));
+    }
+  }
+}
+
+}  // namespace tutti::detail
