@@ -4,28 +4,25 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
-#include <algorithm>
-#include <cmath>
+#include <map>
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/base/suggest.h"
+#include "tutti/train/detail/loss_parts.h"
 
 namespace tutti {
 
 namespace {
 
-std::string words(const at::Tensor& tensor) {
-  std::ostringstream out;
-  out << tensor.scalar_type() << " " << tensor.sizes();
-  return out.str();
-}
-
-/// Adds [batch] losses in double, in row order.
-double sum_in_order(const at::Tensor& per_sample) {
+/// Adds [batch] losses in double, in row order. No weights: all 1.
+double sum_in_order(const at::Tensor& per_sample, const std::vector<double>& weights) {
   const at::Tensor values = per_sample.detach().to(torch::kCPU, torch::kFloat64).contiguous();
   const double* value = values.data_ptr<double>();
   double sum = 0;
-  for (int64_t i = 0; i < values.numel(); ++i) sum += value[i];
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    sum += weights.empty() ? value[i] : weights[static_cast<size_t>(i)] * value[i];
+  }
   return sum;
 }
 
@@ -38,7 +35,7 @@ class FunctionKernel : public LossKernel {
     at::Tensor losses = function_(output, target);
     if (losses.dim() != 1 || losses.size(0) != output.size(0)) {
       throw UsageError(fmt::format("loss {}: got {} for {} samples, expected one value a sample",
-                                   name_, words(losses), output.size(0)));
+                                   name_, detail::tensor_words(losses), output.size(0)));
     }
     return losses;
   }
@@ -48,12 +45,6 @@ class FunctionKernel : public LossKernel {
   Loss::Function function_;
 };
 
-bool plain_floats(const at::Tensor& tensor) {
-  return tensor.scalar_type() == torch::kFloat32 && tensor.is_cpu() && tensor.is_contiguous();
-}
-
-/// A scalar whose gradient with respect to the output was computed beside it. One node of the graph
-/// instead of eight: a step of a small network is 0.4 ms, and each node costs 2 to 4 us.
 struct KnownGradient : torch::autograd::Function<KnownGradient> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& output,
                             const at::Tensor& gradient, double value) {
@@ -70,171 +61,121 @@ struct KnownGradient : torch::autograd::Function<KnownGradient> {
   }
 };
 
-// ---- cross-entropy ----
-
-[[noreturn]] void bad_label(int64_t row, int64_t label, int64_t classes) {
-  throw DataError(fmt::format(
-      "sparse_categorical_crossentropy: row {} of the batch has label {}, but the model gives {} "
-      "classes (labels 0 to {})",
-      row, label, classes, classes - 1));
+Loss loss_of(std::string name, bool over_classes, detail::LossFormula formula) {
+  const auto per_sample = [name, over_classes, formula = std::move(formula)](
+                              const at::Tensor& output, const at::Tensor& target) {
+    detail::require_pair(name, output, target, over_classes);
+    const auto own = output.scalar_type();
+    const bool half = own == torch::kFloat16 || own == torch::kBFloat16;
+    const auto dtype = half ? torch::kFloat32 : own;
+    const at::Tensor values = formula(output.to(dtype), target.to(dtype).reshape(output.sizes()));
+    return values.dim() == 1 ? values : values.flatten(1).mean(1);
+  };
+  return {std::move(name), per_sample};
 }
 
-/// Loss of one row; with `gradient`, (softmax - one hot) * scale goes there.
-double cross_entropy_row(const float* logits, int64_t classes, int64_t label, float scale,
-                         float* gradient) {
-  float largest = logits[0];
-  for (int64_t c = 1; c < classes; ++c) largest = std::max(largest, logits[c]);
-  double sum = 0;
-  for (int64_t c = 0; c < classes; ++c) {
-    const float e = std::exp(logits[c] - largest);
-    if (gradient != nullptr) gradient[c] = e;
-    sum += e;
-  }
-  if (gradient != nullptr) {
-    const auto factor = static_cast<float>(static_cast<double>(scale) / sum);
-    for (int64_t c = 0; c < classes; ++c) gradient[c] *= factor;
-    gradient[label] -= scale;
-  }
-  return std::log(sum) + static_cast<double>(largest) - static_cast<double>(logits[label]);
+/// All losses with default options, by name.
+const std::map<std::string, Loss, std::less<>>& known_losses() {
+  static const auto known = [] {
+    using namespace losses;
+    std::map<std::string, Loss, std::less<>> by_name;
+    for (const Loss& loss :
+         {sparse_categorical_crossentropy(), categorical_crossentropy(), binary_crossentropy(),
+          mean_squared_error(), mean_absolute_error(), mean_absolute_percentage_error(),
+          mean_squared_logarithmic_error(), huber(), log_cosh(), hinge(), squared_hinge(),
+          categorical_hinge(), kl_divergence(), poisson(), cosine_similarity()}) {
+      by_name.emplace(loss.name(), loss);
+    }
+    return by_name;
+  }();
+  return known;
 }
-
-class CrossEntropy : public LossKernel {
- public:
-  at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const override {
-    check(output, target);
-    return torch::cross_entropy_loss(output, target, {}, at::Reduction::None);
-  }
-
-  at::Tensor scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,
-                        double& total) const override {
-    if (!plain_floats(output) || !target.is_contiguous()) {
-      return LossKernel::scaled_sum(output, target, scale, total);
-    }
-    check(output, target);
-    at::Tensor gradient = at::empty(output.sizes(), output.options());
-    const double sum = rows(output, target, static_cast<float>(scale), gradient.data_ptr<float>());
-    total += sum;
-    return KnownGradient::apply(output, gradient, sum * scale);
-  }
-
-  void add_to(const at::Tensor& output, const at::Tensor& target, double& total) const override {
-    if (!plain_floats(output) || !target.is_contiguous()) {
-      return LossKernel::add_to(output, target, total);
-    }
-    check(output, target);
-    total += rows(output, target, 1.0F, nullptr);
-  }
-
- private:
-  static double rows(const at::Tensor& output, const at::Tensor& target, float scale,
-                     float* gradient) {
-    const int64_t classes = output.size(1);
-    const float* logits = output.data_ptr<float>();
-    const int64_t* labels = target.data_ptr<int64_t>();
-    double sum = 0;
-    for (int64_t i = 0; i < output.size(0); ++i) {
-      sum += cross_entropy_row(logits + i * classes, classes, labels[i], scale,
-                               gradient == nullptr ? nullptr : gradient + i * classes);
-    }
-    return sum;
-  }
-
-  static void check(const at::Tensor& output, const at::Tensor& target) {
-    const bool fits = output.dim() == 2 && target.dim() == 1 &&
-                      target.scalar_type() == torch::kInt64 && output.size(0) == target.size(0);
-    if (!fits) {
-      throw UsageError(fmt::format(
-          "sparse_categorical_crossentropy: got output {} and target {}, expected floating "
-          "[batch, classes] and Long [batch]",
-          words(output), words(target)));
-    }
-    if (!target.is_cpu()) return;
-    const at::Tensor labels = target.contiguous();
-    const int64_t* label = labels.data_ptr<int64_t>();
-    for (int64_t i = 0; i < labels.numel(); ++i) {
-      if (label[i] < 0 || label[i] >= output.size(1)) bad_label(i, label[i], output.size(1));
-    }
-  }
-};
-
-// ---- mean squared error ----
-
-class SquaredError : public LossKernel {
- public:
-  at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const override {
-    check(output, target);
-    const auto difference = output - target.reshape(output.sizes());
-    const auto squares = difference * difference;
-    return output.dim() == 1 ? squares : squares.flatten(1).mean(1);
-  }
-
-  at::Tensor scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,
-                        double& total) const override {
-    if (!plain_floats(output) || !plain_floats(target)) {
-      return LossKernel::scaled_sum(output, target, scale, total);
-    }
-    check(output, target);
-    at::Tensor gradient = at::empty(output.sizes(), output.options());
-    const double sum = rows(output, target, scale, gradient.data_ptr<float>());
-    total += sum;
-    return KnownGradient::apply(output, gradient, sum * scale);
-  }
-
-  void add_to(const at::Tensor& output, const at::Tensor& target, double& total) const override {
-    if (!plain_floats(output) || !plain_floats(target)) {
-      return LossKernel::add_to(output, target, total);
-    }
-    check(output, target);
-    total += rows(output, target, 1.0, nullptr);
-  }
-
- private:
-  static double rows(const at::Tensor& output, const at::Tensor& target, double scale,
-                     float* gradient) {
-    const int64_t batch = output.size(0);
-    if (batch == 0) return 0;
-    const int64_t features = output.numel() / batch;
-    const float* out = output.data_ptr<float>();
-    const float* wanted = target.data_ptr<float>();
-    const auto factor = static_cast<float>(2.0 * scale / static_cast<double>(features));
-    double total = 0;
-    for (int64_t row = 0; row < batch; ++row) {
-      double sum = 0;
-      for (int64_t i = row * features; i < (row + 1) * features; ++i) {
-        const float difference = out[i] - wanted[i];
-        sum += static_cast<double>(difference) * difference;
-        if (gradient != nullptr) gradient[i] = factor * difference;
-      }
-      total += sum / static_cast<double>(features);
-    }
-    return total;
-  }
-
-  static void check(const at::Tensor& output, const at::Tensor& target) {
-    const bool fits = output.dim() >= 1 && target.dim() >= 1 && output.size(0) == target.size(0) &&
-                      output.numel() == target.numel() &&
-                      output.scalar_type() == target.scalar_type();
-    if (!fits) {
-      throw UsageError(fmt::format(
-          "mean_squared_error: got output {} and target {}, expected the same dtype and as many "
-          "elements a sample",
-          words(output), words(target)));
-    }
-  }
-};
 
 }  // namespace
 
+namespace detail {
+
+std::string tensor_words(const at::Tensor& tensor) {
+  std::ostringstream out;
+  out << tensor.scalar_type() << " " << tensor.sizes();
+  return out.str();
+}
+
+void require_option(bool in_range, std::string_view loss, std::string_view field, double value,
+                    std::string_view range) {
+  if (in_range) return;
+  throw UsageError(
+      fmt::format("loss {}: {} = {} is out of range; expected {}", loss, field, value, range));
+}
+
+void require_pair(std::string_view loss, const at::Tensor& output, const at::Tensor& target,
+                  bool of_one_shape) {
+  const bool dtypes_fit =
+      output.is_floating_point() && (target.scalar_type() == output.scalar_type() ||
+                                     at::isIntegralType(target.scalar_type(), true));
+  const bool elements_fit = output.dim() >= 1 && target.dim() >= 1 &&
+                            output.size(0) == target.size(0) && output.numel() == target.numel();
+  const bool shapes_fit =
+      of_one_shape ? output.dim() >= 2 && output.sizes() == target.sizes() : elements_fit;
+  if (dtypes_fit && shapes_fit) return;
+  throw UsageError(fmt::format(
+      "{}: got output {} and target {}, expected a floating output, a target of the same dtype or "
+      "integers, and {}",
+      loss, tensor_words(output), tensor_words(target),
+      of_one_shape ? "both [batch, ..., classes] of one shape" : "as many elements a sample"));
+}
+
+bool plain_floats(const at::Tensor& tensor) {
+  return tensor.scalar_type() == torch::kFloat32 && tensor.is_cpu() && tensor.is_contiguous();
+}
+
+std::vector<double> sample_weights(const at::Tensor& weights, int64_t samples) {
+  if (!weights.defined()) return {};
+  if (weights.dim() != 1 || weights.size(0) != samples || !weights.is_floating_point()) {
+    throw UsageError(fmt::format("weights of samples: got {}, expected floating [{}], one a sample",
+                                 tensor_words(weights), samples));
+  }
+  const at::Tensor wide = weights.detach().to(torch::kCPU, torch::kFloat64).contiguous();
+  const double* first = wide.data_ptr<double>();
+  return {first, first + samples};
+}
+
+at::Tensor with_gradient(const at::Tensor& output, const at::Tensor& gradient, double value) {
+  return KnownGradient::apply(output, gradient, value);
+}
+
+Loss loss_of_elements(std::string name, LossFormula formula) {
+  return loss_of(std::move(name), false, std::move(formula));
+}
+
+Loss loss_over_classes(std::string name, LossFormula formula) {
+  return loss_of(std::move(name), true, std::move(formula));
+}
+
+}  // namespace detail
+
+at::Tensor LossKernel::scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,
+                                  double& total, const at::Tensor& weights) const {
+  const at::Tensor losses = per_sample(output, target);
+  total += sum_in_order(losses, detail::sample_weights(weights, losses.numel()));
+  if (!weights.defined()) return losses.sum() * scale;
+  return (losses * weights.detach().to(losses.options())).sum() * scale;
+}
+
 at::Tensor LossKernel::scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,
                                   double& total) const {
+  return scaled_sum(output, target, scale, total, at::Tensor());
+}
+
+void LossKernel::add_to(const at::Tensor& output, const at::Tensor& target, double& total,
+                        const at::Tensor& weights) const {
+  torch::NoGradGuard no_grad;
   const at::Tensor losses = per_sample(output, target);
-  total += sum_in_order(losses);
-  return losses.sum() * scale;
+  total += sum_in_order(losses, detail::sample_weights(weights, losses.numel()));
 }
 
 void LossKernel::add_to(const at::Tensor& output, const at::Tensor& target, double& total) const {
-  torch::NoGradGuard no_grad;
-  total += sum_in_order(per_sample(output, target));
+  add_to(output, target, total, at::Tensor());
 }
 
 Loss::Loss(std::string name, Function per_sample)
@@ -243,11 +184,20 @@ Loss::Loss(std::string name, Function per_sample)
 
 namespace losses {
 
-Loss sparse_categorical_crossentropy() {
-  return {"sparse_categorical_crossentropy", std::make_shared<CrossEntropy>()};
+const std::vector<std::string>& loss_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> sorted;
+    for (const auto& [name, loss] : known_losses()) sorted.push_back(name);
+    return sorted;
+  }();
+  return names;
 }
 
-Loss mean_squared_error() { return {"mean_squared_error", std::make_shared<SquaredError>()}; }
+Loss loss_by_name(std::string_view name) {
+  const auto found = known_losses().find(name);
+  if (found == known_losses().end()) throw UsageError(unknown_message("loss", name, loss_names()));
+  return found->second;
+}
 
 }  // namespace losses
 }  // namespace tutti

@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace at {
 class Tensor;
@@ -16,21 +18,29 @@ class Tensor;
 namespace tutti {
 
 /// What stands behind a Loss. Derive from it to bring a fused kernel; else give Loss a function.
+///
+/// `weights`, [batch] of any floating dtype, multiply the samples' losses: the sum becomes
+/// sum_i weights[i] * loss[i]. Undefined: all 1. The caller still divides by the number of samples,
+/// not by the sum of the weights. Another shape or dtype of them throws UsageError.
 class LossKernel {
  public:
   virtual ~LossKernel() = default;
 
-  /// Losses of the samples, [batch], with a graph. Throws UsageError when shapes or dtypes do not
-  /// fit.
+  /// Losses of the samples, [batch], with a graph, without weights of samples. Throws UsageError
+  /// when shapes or dtypes do not fit.
   virtual at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const = 0;
 
   /// scale * sum of the samples' losses: a scalar with a graph, ready for backward(). Adds the sum,
   /// unscaled, to `total`. One node of the graph where a kernel is fused.
   virtual at::Tensor scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,
-                                double& total) const;
+                                double& total, const at::Tensor& weights) const;
+  at::Tensor scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,
+                        double& total) const;
 
   /// Adds the sum of the samples' losses to `total`; no graph.
-  virtual void add_to(const at::Tensor& output, const at::Tensor& target, double& total) const;
+  virtual void add_to(const at::Tensor& output, const at::Tensor& target, double& total,
+                      const at::Tensor& weights) const;
+  void add_to(const at::Tensor& output, const at::Tensor& target, double& total) const;
 };
 
 /// A named loss. Cheap to copy.
@@ -52,15 +62,96 @@ class Loss {
   std::shared_ptr<const LossKernel> kernel_;
 };
 
+/// The losses of Keras, with its formulas. y is the output, t the target, e is 1e-7 throughout.
+///
+/// Outputs are of a floating dtype. Those of float16 and bfloat16 are computed in float32, except
+/// in the two losses with kernels of their own (sparse_categorical_crossentropy and
+/// mean_squared_error). Targets are of the output's dtype or of an integer one, which is converted.
+/// *Element by element*: output and target are [batch, ...] with equally many elements, the loss of
+/// a sample is the mean over its elements, and [batch] stands for [batch, 1]. *Over classes*: both
+/// are [batch, ..., classes] of one shape; what the formula gives is averaged over the axes
+/// between. Anything else throws UsageError that names the loss, what it got and what it expected.
+/// Options out of range throw UsageError when the loss is made.
 namespace losses {
 
-/// -log softmax(output)[target]. output: logits [batch, classes], float32 or another floating
-/// dtype; target: int64 [batch] in 0 .. classes - 1 (else DataError that names row and label).
-Loss sparse_categorical_crossentropy();
+/// Cross-entropies are from logits unless told otherwise, since networks of ours end in logits;
+/// the default of Keras is the other one.
+struct CrossentropyOptions {
+  /// true: y are logits, and the form is stable for large ones. false: y are probabilities, kept
+  /// within e and 1 - e; those of classes are divided by their sum first.
+  bool from_logits = true;
+  double label_smoothing = 0;  ///< >= 0, < 1: how much of a target goes to all classes alike
+};
 
-/// Mean over the features of (output - target)^2. Both [batch, ...] with equally many elements and
-/// of one dtype; [batch] stands for [batch, 1].
+struct SparseCrossentropyOptions {
+  bool from_logits = true;     ///< as in CrossentropyOptions
+  double label_smoothing = 0;  ///< as in CrossentropyOptions
+  /// One a class, finite and >= 0: multiplies the whole loss of samples with this label, smoothed
+  /// or not. Empty: all 1.
+  std::vector<double> class_weights{};
+};
+
+struct HuberOptions {
+  double delta = 1;  ///< > 0: errors beyond it count linearly
+};
+
+/// -log p[t], p = softmax(y). y: [batch, classes]; t: int64 [batch] in 0 .. classes - 1 (else
+/// DataError that names row and label). With smoothing s: (1 - s) * -log p[t] + s * mean(-log p).
+/// From logits and without smoothing it is one fused pass.
+Loss sparse_categorical_crossentropy(const SparseCrossentropyOptions& options = {});
+
+/// -sum(t * log softmax(y)), over classes; t are probabilities or one-hot. With smoothing s,
+/// t * (1 - s) + s / classes stands for t.
+Loss categorical_crossentropy(const CrossentropyOptions& options = {});
+
+/// -(t * log p + (1 - t) * log(1 - p)), p = sigmoid(y), element by element; t in 0 .. 1. With
+/// smoothing s, t * (1 - s) + s / 2 stands for t.
+Loss binary_crossentropy(const CrossentropyOptions& options = {});
+
+/// (y - t)^2, element by element. One fused pass for float32.
 Loss mean_squared_error();
+
+/// |y - t|, element by element.
+Loss mean_absolute_error();
+
+/// 100 * |t - y| / max(|t|, e), element by element.
+Loss mean_absolute_percentage_error();
+
+/// (log(1 + max(y, e)) - log(1 + max(t, e)))^2, element by element.
+Loss mean_squared_logarithmic_error();
+
+/// With d = |y - t|: d^2 / 2 up to delta, then delta * (d - delta / 2); element by element.
+Loss huber(const HuberOptions& options = {});
+
+/// log(cosh(y - t)), element by element.
+Loss log_cosh();
+
+/// max(1 - t * y, 0), element by element; t is 1 or -1, and 0 stands for -1 (in Keras only in
+/// batches that have no -1: here a sample's loss does not depend on its neighbours).
+Loss hinge();
+
+/// max(1 - t * y, 0)^2, element by element; t as for hinge().
+Loss squared_hinge();
+
+/// max(max((1 - t) * y) - sum(t * y) + 1, 0), over classes; t is one-hot.
+Loss categorical_hinge();
+
+/// sum(t * log(t / y)), over classes; t and y are probabilities, kept within e and 1.
+Loss kl_divergence();
+
+/// y - t * log(y + e), element by element; y >= 0 is the rate, t the count.
+Loss poisson();
+
+/// -sum(y * t) / (max(|y|, e) * max(|t|, e)), over classes: -1 for one direction, 1 for opposite
+/// ones.
+Loss cosine_similarity();
+
+/// Names that loss_by_name() knows, sorted: those of the functions above.
+const std::vector<std::string>& loss_names();
+
+/// The loss of this name with default options; unknown names throw UsageError with the nearest
+/// known one.
+Loss loss_by_name(std::string_view name);
 
 }  // namespace losses
 }  // namespace tutti

@@ -25,10 +25,11 @@ struct Results {
   at::Tensor value, gradient;
 };
 
-Results fused(const Loss& loss, const at::Tensor& output, const at::Tensor& target, double scale) {
+Results fused(const Loss& loss, const at::Tensor& output, const at::Tensor& target, double scale,
+              const at::Tensor& weights = {}) {
   Results results;
   const auto leaf = output.detach().clone().requires_grad_();
-  results.value = loss.kernel().scaled_sum(leaf, target, scale, results.total);
+  results.value = loss.kernel().scaled_sum(leaf, target, scale, results.total, weights);
   results.value.backward();
   results.gradient = leaf.grad();
   return results;
@@ -105,6 +106,48 @@ TEST(CrossEntropy, NamesBadLabelsAndShapes) {
   EXPECT_THAT(try_it(torch::tensor({0, -1}, torch::kInt64)), HasSubstr("labels 0 to 2"));
   EXPECT_THAT(try_it(torch::zeros({2})), HasSubstr("expected floating [batch, classes]"));
   EXPECT_THAT(try_it(torch::zeros({3}, torch::kInt64)), HasSubstr("[3]"));
+}
+
+/// The fused pass as its first version was, in the order in which it must add.
+void crossentropy_by_hand(const at::Tensor& output, const at::Tensor& labels, float scale,
+                          at::Tensor& gradient, double& total) {
+  const auto x = output.accessor<float, 2>();
+  auto g = gradient.accessor<float, 2>();
+  double all = 0;
+  for (int64_t i = 0; i < output.size(0); ++i) {
+    const float largest = output[i].max().item<float>();
+    double sum = 0;
+    for (int64_t c = 0; c < output.size(1); ++c) {
+      g[i][c] = std::exp(x[i][c] - largest);
+      sum += g[i][c];
+    }
+    const int64_t label = labels[i].item<int64_t>();
+    const auto factor = static_cast<float>(static_cast<double>(scale) / sum);
+    for (int64_t c = 0; c < output.size(1); ++c) g[i][c] *= factor;
+    g[i][label] -= scale;
+    all += std::log(sum) + static_cast<double>(largest) - static_cast<double>(x[i][label]);
+  }
+  total += all;
+}
+
+TEST(CrossEntropy, KeepsItsBitsWhateverWaysThereAreToAskForIt) {
+  torch::manual_seed(7);
+  const auto output = torch::randn({33, 10}) * 4;
+  const auto labels = torch::randint(10, {33}, torch::kInt64);
+  auto gradient = torch::empty_like(output);
+  double total = 0;
+  crossentropy_by_hand(output, labels, static_cast<float>(1.0 / 96), gradient, total);
+  const auto expect_bits = [&](const Loss& loss, const at::Tensor& weights) {
+    const auto got = fused(loss, output, labels, 1.0 / 96, weights);
+    EXPECT_EQ(got.total, total);
+    EXPECT_EQ(got.value.item<float>(), static_cast<float>(total * (1.0 / 96)));
+    EXPECT_TRUE(torch::equal(got.gradient, gradient));
+  };
+  expect_bits(losses::sparse_categorical_crossentropy(), {});
+  expect_bits(losses::sparse_categorical_crossentropy(), torch::ones({33}));
+  expect_bits(losses::sparse_categorical_crossentropy({.from_logits = true}), {});
+  const std::vector<double> ones(10, 1.0);
+  expect_bits(losses::sparse_categorical_crossentropy({.class_weights = ones}), {});
 }
 
 TEST(MeanSquaredError, AgreesWithLibTorchInDouble) {
