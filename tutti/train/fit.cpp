@@ -37,12 +37,14 @@ void check_options(const FitOptions& options) {
 }
 
 std::vector<std::string> columns_of(const std::vector<Metric>& metrics, bool validation) {
-  std::vector<std::string> columns{"train_loss"};
-  for (const auto& metric : metrics) columns.push_back(metric.name());
-  if (validation) {
-    columns.push_back("val_loss");
-    for (const auto& metric : metrics) columns.push_back("val_" + metric.name());
-  }
+  std::vector<std::string> columns;
+  const auto add = [&](const std::string& loss, const std::string& prefix) {
+    columns.push_back(loss);
+    for (const auto& metric : metrics)
+      if (metric.scalar()) columns.push_back(prefix + metric.name());
+  };
+  add("train_loss", "");
+  if (validation) add("val_loss", "val_");
   columns.push_back("seconds");
   columns.push_back("images_per_second");
   return columns;
@@ -94,9 +96,6 @@ class Fit {
     return totals.signal != 0 || (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
   }
   void raise(const Epoch& epoch, const Totals& totals) const;
-  Totals fresh() const {
-    return Totals{.metrics = std::vector<MetricSum>(compiled_.metrics.size())};
-  }
 
   Model::State& model_;
   Compiled& compiled_;
@@ -209,28 +208,23 @@ Totals Fit::train_epoch(const Epoch& epoch) {
   const auto each = in_turn ? replicas_in_turn(epoch) : replicas_at_once(epoch);
   raise(epoch, each.local(0));
   if (drops_) history_.steps = epoch.first_update + epoch.steps;
-  return sum_over_world(model_.strategy, each);
+  return sum_over_world(model_.strategy, compiled_.metrics, each);
 }
 
 // Each batch is trained by one worker; what all have counted comes when the epoch is over.
 Totals Fit::workers_by_lease(const Epoch& epoch) {
-  Totals own = fresh();  // of this worker's first replica: for the progress bar, and its end
+  Totals own;  // of this worker's first replica: for the progress bar, and its end
   model_.strategy.run([&](ReplicaContext& replica) {
     const Forward& forward = model_.forward(replica.local_rank());
-    Totals part = fresh();
+    Totals part;
     int64_t batch = next_lease(replica, epoch, part, -1);
     while (batch >= 0) {
-      part = fresh();
+      part = {};
       compiled_.optimizer.prepare(replica);
       step(replica, forward, epoch, batch, part);
       agree(replica, epoch, batch, part);
       if (replica.local_rank() == 0) {
-        own.loss += part.loss;
-        own.samples += part.samples;
-        for (size_t i = 0; i < own.metrics.size(); ++i) {
-          own.metrics[i].sum += part.metrics[i].sum;
-          own.metrics[i].count += part.metrics[i].count;
-        }
+        own.add(part);
         own.signal = part.signal;
         own.bad_step = part.bad_step;
         stepped(epoch, batch, own);
@@ -254,8 +248,12 @@ Totals Fit::workers_by_lease(const Epoch& epoch) {
 // Gives batch `done` back with what this worker's replicas have counted on it. -1: the epoch is
 // over.
 int64_t Fit::next_lease(ReplicaContext& replica, const Epoch& epoch, Totals part, int64_t done) {
-  std::vector<double> sums = part.packed();
   Group& group = replica.group();
+  int64_t width = part.width;
+  if (epoch.world.local > 1 && sized_by_width(compiled_.metrics))
+    group.all_reduce_now(span_of(std::span(&width, 1)), ReduceOp::max, epoch.world.time_limit);
+  std::vector<double> sums =
+      part.packed(num_states(compiled_.metrics, std::max<int64_t>(width, 1)));
   if (epoch.world.local > 1)
     group.all_reduce_now(span_of(std::span(sums)), ReduceOp::sum, epoch.world.time_limit);
   int64_t batch = 0;
@@ -284,7 +282,7 @@ void Fit::be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const {
 }
 
 PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
-  std::vector<Totals> each(static_cast<size_t>(epoch.world.local), fresh());
+  std::vector<Totals> each(static_cast<size_t>(epoch.world.local));
   const auto steps = [&](int64_t begin, int64_t end) {
     model_.strategy.run([&](ReplicaContext& replica) {
       const Forward& forward = model_.forward(replica.local_rank());
@@ -307,7 +305,7 @@ PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
 }
 
 PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
-  std::vector<Totals> each(static_cast<size_t>(epoch.world.local), fresh());
+  std::vector<Totals> each(static_cast<size_t>(epoch.world.local));
   for (int64_t s = epoch.first_step; s < epoch.steps && !ends(each[0]); ++s) {
     model_.strategy.run([&](ReplicaContext& replica) {
       const int local = replica.local_rank();

@@ -1,5 +1,5 @@
-/// Metrics: what is watched while training. Each is a sum over samples and a count, so that it is
-/// exact over replicas and partial batches.
+/// Metrics: what is watched while training. Each is a state of doubles that add up over samples,
+/// and a value made of them, so that it is exact over replicas, workers and partial batches.
 ///
 /// They are loops over plain memory: three tensor operations would be 2 % of a small network's
 /// step. Thread rule: a Metric is immutable; any thread may use any copy.
@@ -7,48 +7,172 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace tutti {
 
-/// Outputs of some samples beside their labels, row by row.
+/// Outputs of some samples beside what is right, row by row. Targets are labels or floats.
 struct SampleRows {
   const float* outputs = nullptr;   ///< rows * width
   const int64_t* labels = nullptr;  ///< one a row; null when the targets are no int64 [batch]
   int64_t rows = 0;
-  int64_t width = 0;  ///< elements of one sample's output
+  int64_t width = 0;               ///< elements of one sample's output
+  const float* targets = nullptr;  ///< rows * target_width; null when the targets are no floats
+  int64_t target_width = 0;
+  const float* weights = nullptr;  ///< one a row, how much it counts; null: 1 each
 };
 
 /// value() is sum / count; sums of replicas are added.
 struct MetricSum {
   double sum = 0;
-  int64_t count = 0;
-  double value() const noexcept { return count == 0 ? 0 : sum / static_cast<double>(count); }
+  double count = 0;  ///< of samples, or of their weights
+  double value() const noexcept { return count == 0 ? 0 : sum / count; }
 };
 
+/// Rows of equal length.
+using Matrix = std::vector<std::vector<double>>;
+
+/// What a metric is made of. States of zeros are those of no samples; states of two sets of
+/// samples, added element by element, are those of both.
+struct MetricDefinition {
+  std::string name;
+  /// How many doubles, for outputs of `width` elements a sample.
+  std::function<int64_t(int64_t width)> num_states;
+  /// Adds some samples' share. Not called without samples.
+  std::function<void(const SampleRows& rows, std::span<double> state)> add;
+  /// One number; left out by a metric that is a matrix.
+  std::function<double(std::span<const double> state)> value{};
+  std::function<Matrix(std::span<const double> state)> matrix{};
+};
+
+/// A named metric. Cheap to copy.
 class Metric {
  public:
-  /// Adds some samples' share to a sum.
+  /// Adds some samples' share to a sum: what is a mean over samples needs no more.
   using Function = std::function<void(const SampleRows& rows, MetricSum& into)>;
 
-  Metric(std::string name, Function add) : name_(std::move(name)), add_(std::move(add)) {}
+  Metric(std::string name, Function add);
+  /// UsageError unless there is `num_states`, `add`, and one of `value` and `matrix`.
+  explicit Metric(MetricDefinition definition);
 
-  const std::string& name() const noexcept { return name_; }
-  void add(const SampleRows& rows, MetricSum& into) const { add_(rows, into); }
+  const std::string& name() const noexcept { return definition_->name; }
+  /// Whether it is one number, which is shown and kept; else it is a matrix (Scores::matrix).
+  bool scalar() const noexcept { return definition_->value != nullptr; }
+
+  int64_t num_states(int64_t width) const { return definition_->num_states(width); }
+  /// UsageError or DataError, which name the metric, when it cannot be had from these samples.
+  void add(const SampleRows& rows, std::span<double> state) const;
+  /// 0 where a quotient has no samples to count.
+  double value(std::span<const double> state) const;
+  Matrix matrix(std::span<const double> state) const;
 
  private:
-  std::string name_;
-  Function add_;
+  std::shared_ptr<const MetricDefinition> definition_;
 };
 
+/// For all of them: sample weights count. Of equal outputs the first is the largest. A sample with
+/// an output that is not a number is never right: no class is predicted for it; where there is one
+/// output, it stands for the wrong answer. Labels are int64 [batch], 0 to width - 1. *Binary*: one
+/// output a sample and targets 0 or 1, int64 or floats. Others of the wrong shape are a UsageError,
+/// values out of range a DataError.
 namespace metrics {
 
-/// Share of samples whose largest output is the label's. The first of equal outputs counts as the
-/// largest; an output that is not a number is never right. Named "accuracy". Needs labels.
+/// Share of samples whose largest output is the label's. Named "accuracy". Needs labels.
 Metric accuracy();
 
 /// Share of samples whose label is among the k (>= 1) largest outputs. Named "top_5_accuracy".
 Metric top_k_accuracy(int k = 5);
 
+/// Share of samples whose largest output is where the largest target is. Float targets as wide as
+/// the outputs, one-hot or not. Named "categorical_accuracy".
+Metric categorical_accuracy();
+
+/// Mean average precision at k (>= 1) with one right label a sample: 1 / its place among the k
+/// largest outputs, 0 when it is not there. Named "map_at_3". Needs labels.
+Metric map_at_k(int k = 3);
+
+struct BinaryOptions {
+  double threshold = 0.5;    ///< above it an output says yes; of logits, of their sigmoid
+  bool from_logits = false;  ///< outputs are logits
+};
+
+/// Share of outputs on their target's side of the threshold: binary, or several outputs a sample
+/// with as many float targets, each 0 or 1. Named "binary_accuracy".
+Metric binary_accuracy(BinaryOptions options = {});
+
+/// Over classes.
+enum class Average : uint8_t {
+  macro,     ///< mean over the classes that occur as label or as prediction
+  micro,     ///< of the counts of all classes
+  weighted,  ///< mean weighted by how often each class is the label
+};
+
+struct ClassOptions {
+  Average average = Average::macro;  ///< labels; of no account when binary, and with `only`
+  int64_t only = -1;                 ///< >= 0: of this class alone
+  double threshold = 0.5;            ///< binary: as in BinaryOptions
+  bool from_logits = false;
+};
+
+/// With tp right predictions of a class, fp wrong ones, and fn samples of it that were given to
+/// others: tp / (tp + fp), tp / (tp + fn), and 2 tp / (2 tp + fp + fn); 0 / 0 is 0. Labels, or
+/// binary: of the answer 1. Named "precision", "micro_precision", "precision_of_2" and so on.
+Metric precision(ClassOptions options = {});
+Metric recall(ClassOptions options = {});
+Metric f1(ClassOptions options = {});
+
+/// How often each label (row) was predicted as each class (column). A matrix. Labels, or binary
+/// (two classes). Samples that are not predicted are in no column. Named "confusion_matrix".
+Metric confusion_matrix(BinaryOptions options = {});
+
+enum class Curve : uint8_t {
+  roc,  ///< true over false positive rate
+  pr,   ///< precision over recall
+};
+
+struct AucOptions {
+  Curve curve = Curve::roc;
+  int num_thresholds = 200;  ///< 2 to 1,000,000: evenly from 0 to 1, the outer ones just outside
+  bool from_logits = false;  ///< else outputs are 0 to 1
+};
+
+/// Area under a curve by its points at fixed thresholds: straight lines between those of ROC;
+/// between those of PR, true positives grow evenly with predicted ones. 0 where samples of a class
+/// it needs are missing. Binary. Named "auc" and "pr_auc".
+Metric auc(AucOptions options = {});
+
+struct AveragePrecisionOptions {
+  int bins = 10'000;         ///< 1 to 1,000,000; 2 (bins + 1) doubles of state
+  bool from_logits = false;  ///< else outputs are 0 to 1
+};
+
+/// Sum over thresholds of precision times the growth of recall. Outputs are first rounded to
+/// multiples of 1 / bins: exact for those, else what ties of that width make of it. Binary. Named
+/// "average_precision".
+Metric average_precision(AveragePrecisionOptions options = {});
+
+// Regression: float targets as wide as the outputs.
+
+/// Mean of squared, and of absolute differences; the root of the first.
+Metric mean_squared_error();
+Metric root_mean_squared_error();
+Metric mean_absolute_error();
+
+/// 1 - (squared residuals) / (squared distances of targets from their mean), averaged over the
+/// outputs of a sample. From sums of y and y^2 in double: relative error of the distances about
+/// 1e-16 (mean / deviation)^2. Targets that deviate by less than 1e-6 of their mean count as
+/// constant: then 1 when there is no residual, else 0.
+Metric r2_score();
+
 }  // namespace metrics
+
+/// The metric of that name with its usual options: those of metric_names(), and top_K_accuracy and
+/// map_at_K of any K. UsageError with the nearest name.
+Metric metric_by_name(std::string_view name);
+std::vector<std::string> metric_names();
+
 }  // namespace tutti

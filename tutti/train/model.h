@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -62,13 +63,15 @@ struct FitOptions {
   std::optional<SlowWorker> slow{};  ///< this worker is
 };
 
-/// What evaluate() gives: means over all samples.
+/// What evaluate() gives: the loss as a mean, and the metrics, of all samples.
 struct Scores {
   double loss = 0;
-  NamedValues metrics;
+  NamedValues metrics;  ///< those that are one number
   int64_t samples = 0;
+  std::vector<std::pair<std::string, Matrix>> matrices{};  ///< the others
   /// The metric of that name; UsageError with the nearest one.
   double at(std::string_view metric) const;
+  Matrix matrix(std::string_view metric) const;
 };
 
 namespace detail {

@@ -29,23 +29,35 @@ struct Compiled {
 struct Totals {
   double loss = 0;
   int64_t samples = 0;
-  std::vector<MetricSum> metrics;
-  int signal = 0;         ///< that asked for an end
-  int64_t bad_step = -1;  ///< first step whose loss was not finite
+  int64_t width = 0;           ///< of the outputs; 0: none seen yet
+  std::vector<double> states;  ///< of all metrics, one behind the other; empty: no sample yet
+  int signal = 0;              ///< that asked for an end
+  int64_t bad_step = -1;       ///< first step whose loss was not finite
 
   /// Adds the metrics of some outputs; the loss is added by its kernel.
   void add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
                    const at::Tensor& target);
+  /// Adds loss, samples and states of `other`.
+  void add(const Totals& other);
 
-  /// Numbers that add up, and back.
-  std::vector<double> packed() const;
+  /// Numbers that add up, with so many states (0 for those not there), and back.
+  std::vector<double> packed(int64_t num_states) const;
   static Totals unpacked(std::span<const double> values);
 };
 
-/// Sums of all replicas of the world, added in the one order. Collective over workers.
-Totals sum_over_world(Strategy& strategy, const PerReplica<Totals>& each);
+/// How many states metrics have together, and whether that depends on the width of the outputs.
+int64_t num_states(const std::vector<Metric>& metrics, int64_t width);
+bool sized_by_width(const std::vector<Metric>& metrics);
 
-/// Means as shown and kept: "loss" (with its prefix) and the metrics.
+/// Sums of all replicas of the world, added in the one order. Collective over workers.
+Totals sum_over_world(Strategy& strategy, const std::vector<Metric>& metrics,
+                      const PerReplica<Totals>& each);
+
+/// The state of metric `number`; empty before the first sample.
+std::span<const double> state_of(const Totals& totals, const std::vector<Metric>& metrics,
+                                 size_t number);
+
+/// Means as shown and kept: "loss" (with its prefix) and the metrics that are one number.
 NamedValues means_of(const Totals& totals, const std::vector<Metric>& metrics,
                      const std::string& prefix);
 

@@ -1,4 +1,5 @@
 // Model with replicas in several processes: everything it does gives what the parts in turn give.
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -39,7 +40,7 @@ Model make_model(const Strategy& strategy) {
   });
   model.compile({.optimizer = optim::adam({.learning_rate = 0.01}),
                  .loss = losses::sparse_categorical_crossentropy(),
-                 .metrics = {metrics::accuracy()}});
+                 .metrics = {metrics::accuracy(), metrics::f1(), metrics::confusion_matrix()}});
   return model;
 }
 
@@ -49,9 +50,12 @@ std::string story(const Strategy& strategy, const std::string& path) {
   const History history =
       model.fit(images(27).batch(10), {.epochs = 2, .validation = images(7), .verbose = 0});
   std::string out;
-  for (const auto* name : {"train_loss", "accuracy", "val_loss", "val_accuracy"}) {
+  for (const auto* name : {"train_loss", "accuracy", "f1", "val_loss", "val_accuracy", "val_f1"}) {
     for (double value : history.column(name)) out += fmt::format("{:.17g} ", value);
   }
+  // One sample: all replicas but one do not know how wide outputs are.
+  for (const auto& row : model.evaluate(images(1)).matrix("confusion_matrix"))
+    out += fmt::format("{} ", fmt::join(row, " "));
   const at::Tensor outputs = model.predict(images(7)).contiguous();
   for (int64_t i = 0; i < outputs.numel(); ++i) {
     out += fmt::format("{:.9g} ", outputs.data_ptr<float>()[i]);

@@ -120,6 +120,83 @@ TEST(Model, EvaluateIsExactWithPartialAndEmptyParts) {
       torch::allclose(small_model(strategy_of("one_device", 3)).predict(data), logits, 1e-6, 1e-7));
 }
 
+std::vector<Metric> many_metrics() {
+  return {metrics::accuracy(), metrics::f1(), metrics::confusion_matrix(), metrics::map_at_k(2),
+          Metric("labels", [](const SampleRows& rows, MetricSum& into) {
+            for (int64_t row = 0; row < rows.rows; ++row)
+              into.sum += static_cast<double>(rows.labels[row]);
+            into.count += static_cast<double>(rows.rows);
+          })};
+}
+
+TEST(Model, MetricsAreThoseOfOneDeviceWithAnyReplicas) {
+  // Batches of 4, 4 and 2 over 3 replicas; then one sample, which one replica has: the others do
+  // not know how wide outputs are. A module says that nowhere but in its outputs.
+  for (const int64_t count : {10, 1}) {
+    const auto scores_of = [&](const char* kind, int replicas) {
+      Model model(strategy_of(kind, replicas), [] { return torch::nn::Linear(4, 3); });
+      CompileOptions options = adam_and_accuracy();
+      options.metrics = many_metrics();
+      model.compile(options);
+      return model.evaluate(three_classes(count).batch(4));
+    };
+    const Scores one = scores_of("one_device", 1);
+    EXPECT_EQ(one.metrics.size(), 4U);
+    double all = 0;
+    for (const auto& row : one.matrix("confusion_matrix")) all += row[0] + row[1] + row[2];
+    EXPECT_EQ(all, static_cast<double>(count));
+    EXPECT_EQ(one.at("labels"), count == 1 ? 0 : 0.9);
+    EXPECT_THAT(test::message_of<UsageError>([&] { (void)one.matrix("accuracy"); }),
+                HasSubstr("confusion_matrix"));
+    for (const auto& other : {scores_of("mirrored", 3), scores_of("one_device", 3)}) {
+      EXPECT_EQ(other.metrics, one.metrics);
+      EXPECT_EQ(other.matrices, one.matrices);
+    }
+  }
+}
+
+TEST(Model, FitShowsMetricsThatAreOneNumber) {
+  std::vector<std::vector<double>> f1;
+  for (int replicas : {1, 3}) {
+    Model model = small_model(strategy_of("mirrored", replicas));
+    CompileOptions options = adam_and_accuracy();
+    options.optimizer = optim::sgd({.learning_rate = 1e-9});  // weights as good as unchanged
+    options.metrics = {metrics::confusion_matrix(), metrics::f1()};
+    model.compile(options);
+    const auto data = three_classes(10).batch(4);
+    const History history = model.fit(data, {.epochs = 2, .validation = data, .verbose = 0});
+    EXPECT_THAT(history.columns, ElementsAre("train_loss", "f1", "val_loss", "val_f1", "seconds",
+                                             "images_per_second"));
+    EXPECT_EQ(history.last("f1"), model.evaluate(data).at("f1"));
+    f1.push_back(history.column("f1"));
+  }
+  EXPECT_EQ(f1[0], f1[1]);
+}
+
+TEST(Model, RegressionHasItsMetrics) {
+  for (int replicas : {1, 2, 3}) {
+    Model model(strategy_of("mirrored", replicas), [] { return torch::nn::Linear(1, 1); });
+    model.compile({.optimizer = optim::sgd(),
+                   .loss = losses::mean_squared_error(),
+                   .metrics = {metrics::mean_squared_error(), metrics::r2_score()}});
+    std::vector<float> x;
+    for (int i = 0; i < 10; ++i) x.push_back(static_cast<float>(i));
+    const Scores scores = model.evaluate(
+        data::from_arrays({data::array_of(x, {10, 1}), data::array_of(x, {10, 1})}).batch(4));
+    EXPECT_NEAR(scores.at("mean_squared_error"), scores.loss, 1e-6 * scores.loss);
+    EXPECT_NEAR(scores.at("r2_score"), 1 - scores.loss / 8.25, 1e-6);
+  }
+}
+
+TEST(Model, MetricsNeedTheirTargets) {
+  Model model = small_model(strategy_of("mirrored", 2));
+  CompileOptions options = adam_and_accuracy();
+  options.metrics = {metrics::auc()};
+  model.compile(options);
+  EXPECT_THAT(test::message_of<Error>([&] { model.evaluate(three_classes(6).batch(6)); }),
+              HasSubstr("metric auc: needs 1 output a sample, the model gives 3"));
+}
+
 TEST(Model, HistoryHasOneRowAnEpoch) {
   Model model = small_model(strategy_of("one_device", 1));
   const auto data = three_classes(30).shuffle().batch(10);
