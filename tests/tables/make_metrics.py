@@ -66,7 +66,8 @@ def expect_classes(name, own):
             full = metric if average == "macro" else f"{average}_{metric}"
             got = score(labels, said, average=average, sample_weight=weights, zero_division=0)
             expect(name, full, got, SKLEARN)
-        of_two = score(labels, said, labels=[2], average=None, sample_weight=weights, zero_division=0)
+        options = {"sample_weight": weights, "zero_division": 0}
+        of_two = score(labels, said, labels=[2], average=None, **options)
         expect(name, f"{metric}_of_2", of_two[0], SKLEARN)
     matrix = sk.confusion_matrix(labels, said, labels=range(classes), sample_weight=weights)
     expect(name, "confusion_matrix", matrix, SKLEARN)
@@ -93,7 +94,8 @@ def expect_binary(name, own):
         said = (scores > np.float32(threshold)).astype(int)
         binary = keras.metrics.BinaryAccuracy(threshold=threshold)
         column = dict(own, outputs=scores.reshape(-1, 1))
-        expect(name, "binary_accuracy" + metric, of_keras(binary, right.reshape(-1, 1), column), KERAS)
+        got = of_keras(binary, right.reshape(-1, 1), column)
+        expect(name, "binary_accuracy" + metric, got, KERAS)
         for what, score in [
             ("precision", sk.precision_score),
             ("recall", sk.recall_score),
@@ -139,10 +141,10 @@ def expect_regression(name, own):
     absolute = sk.mean_absolute_error(exact["targets"], exact["outputs"], sample_weight=weights)
     expect(name, "mean_absolute_error", absolute, SKLEARN)
     root = keras.metrics.RootMeanSquaredError()
-    expect(name, "root_mean_squared_error", of_keras(root, right, own), KERAS * max(1, outputs.max()))
-    expect(
-        name, "r2_score", sk.r2_score(exact["targets"], exact["outputs"], sample_weight=weights), 1e-8
-    )
+    tolerance = KERAS * max(1, outputs.max())
+    expect(name, "root_mean_squared_error", of_keras(root, right, own), tolerance)
+    r2 = sk.r2_score(exact["targets"], exact["outputs"], sample_weight=weights)
+    expect(name, "r2_score", r2, 1e-8)
 
 
 def main():
@@ -172,7 +174,8 @@ def main():
     one_hot = keras.metrics.CategoricalAccuracy()
     expect("one-hot", "categorical_accuracy", of_keras(one_hot, own["targets"], own), KERAS)
     several = random.uniform(size=(20, 3))
-    own = add_samples("several answers", several, None, random.integers(0, 2, (20, 3)), weights[:20])
+    wanted = random.integers(0, 2, (20, 3))
+    own = add_samples("several answers", several, None, wanted, weights[:20])
     binary = keras.metrics.BinaryAccuracy()
     expect("several answers", "binary_accuracy", of_keras(binary, own["targets"], own), KERAS)
 
@@ -184,19 +187,16 @@ def main():
     level = np.full(10, 0.1)
     expect_regression("level", add_samples("level", level + random.normal(size=10), targets=level))
 
-    table = {
-        "samples": {
-            name: {
-                "width": int(np.prod(own["outputs"].shape[1:])),
-                **{key: value.reshape(-1).tolist() for key, value in own.items()},
-            }
-            for name, own in samples.items()
-        },
-        "values": values,
+    sets = {
+        name: {
+            "width": int(np.prod(own["outputs"].shape[1:])),
+            **{key: value.reshape(-1).tolist() for key, value in own.items()},
+        }
+        for name, own in samples.items()
     }
     path = pathlib.Path(__file__).with_name("metrics.json")
-    rows = ",\n".join(json.dumps(value) for value in table["values"])
-    sets = ",\n".join(f"{json.dumps(name)}: {json.dumps(own)}" for name, own in table["samples"].items())
+    rows = ",\n".join(json.dumps(value) for value in values)
+    sets = ",\n".join(f"{json.dumps(name)}: {json.dumps(own)}" for name, own in sets.items())
     path.write_text(f'{{"samples": {{\n{sets}}},\n"values": [\n{rows}]}}\n')
 
 

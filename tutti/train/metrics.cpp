@@ -66,6 +66,12 @@ Metric::Metric(MetricDefinition definition)
         fmt::format("metric {}: needs num_states, add, and either value or matrix", made.name));
 }
 
+Metric Metric::named(std::string name) const {
+  MetricDefinition definition = *definition_;
+  definition.name = std::move(name);
+  return Metric(std::move(definition));
+}
+
 void Metric::add(const SampleRows& rows, std::span<double> state) const {
   if (rows.rows == 0) return;
   const int64_t states = num_states(rows.width);

@@ -60,6 +60,8 @@ class Metric {
   explicit Metric(MetricDefinition definition);
 
   const std::string& name() const noexcept { return definition_->name; }
+  /// The same under another name, as two of one kind need; its errors keep the old one.
+  Metric named(std::string name) const;
   /// Whether it is one number, which is shown and kept; else it is a matrix (Scores::matrix).
   bool scalar() const noexcept { return definition_->value != nullptr; }
 

@@ -39,6 +39,9 @@ void Totals::add_metrics(const std::vector<Metric>& all, const at::Tensor& outpu
                          const at::Tensor& target) {
   const int64_t rows = output.dim() > 0 ? output.size(0) : 0;
   if (all.empty() || rows == 0) return;
+  if (target.dim() > 0 && target.size(0) != rows)
+    throw UsageError(
+        fmt::format("metrics: got outputs of {} samples and targets of {}", rows, target.size(0)));
   const at::Tensor values = plain(output, at::kFloat);
   SampleRows samples{.outputs = values.const_data_ptr<float>(), .rows = rows};
   samples.width = values.numel() / rows;

@@ -202,6 +202,12 @@ TEST(Metrics, AreFoundByName) {
               HasSubstr("k is 0"));
 }
 
+TEST(Metrics, MayBeNamedAnew) {
+  const Metric strict = metrics::recall({.threshold = 0.9}).named("recall_90");
+  EXPECT_EQ(strict.name(), "recall_90");
+  EXPECT_EQ(value_of(strict, {.outputs = {0.95F, 0.5F}, .labels = {1, 1}}), 0.5);
+}
+
 TEST(Metrics, OptionsOutOfRangeAreErrors) {
   const auto message = [](const std::function<Metric()>& make) {
     return test::message_of<UsageError>(make);
