@@ -47,7 +47,7 @@ void add_by_place(const std::string& name, int k, const SampleRows& rows, Metric
   }
 }
 
-Metric among_largest(std::string name, int k) {
+Metric among_largest(const std::string& name, int k) {
   return {name, [name, k](const SampleRows& rows, MetricSum& into) {
             add_by_place(name, k, rows, into, [](int64_t) { return 1.0; });
           }};

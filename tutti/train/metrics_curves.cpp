@@ -46,7 +46,7 @@ Answers answers_in(std::span<const double> state) {
 }
 
 template <class BinOf>
-Metric of_bins(std::string name, int64_t bins, bool from_logits, BinOf bin_of,
+Metric of_bins(const std::string& name, int64_t bins, bool from_logits, BinOf bin_of,
                double (*value)(std::span<const double>)) {
   return Metric({.name = name,
                  .num_states = [bins](int64_t) { return 2 * bins; },

@@ -9,7 +9,8 @@ namespace {
 
 /// Adds to a sum the mean over each sample's outputs of error(difference).
 template <class OfDifference>
-Metric mean_error(std::string name, OfDifference error, double (*value)(std::span<const double>)) {
+Metric mean_error(const std::string& name, OfDifference error,
+                  double (*value)(std::span<const double>)) {
   return Metric({.name = name,
                  .num_states = [](int64_t) { return 2; },
                  .add =
