@@ -15,6 +15,7 @@
 #include "tutti/nn/sample_context.h"
 #include "tutti/ps/client.h"
 #include "tutti/train/batch_norm_check.h"
+#include "tutti/train/callback_runner.h"
 #include "tutti/train/model_state.h"
 
 namespace tutti {
@@ -90,10 +91,12 @@ class Fit {
             Totals& totals);
   int64_t step_after(const Epoch& epoch, int64_t step) const;
   void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
+  void after_step(ReplicaContext& replica, Totals& totals);
   void stepped(const Epoch& epoch, int64_t step, const Totals& totals);
   void speak(bool shows);
   bool ends(const Totals& totals) const {
-    return totals.signal != 0 || (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
+    return totals.signal != 0 || totals.stop != Stop::no ||
+           (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
   }
   void raise(const Epoch& epoch, const Totals& totals) const;
 
@@ -108,6 +111,8 @@ class Fit {
   ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
   ps::Lease lease_;               ///< the last
   std::optional<Progress> progress_;
+  std::optional<CallbackRunner> callbacks_;
+  NamedValues last_values_;  // of the last epoch
   History history_;
   TimePoint last_{};
   int64_t epoch_images_ = 0;
@@ -125,6 +130,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   ps::Client* const client = compiled_.optimizer.updater().client();
   if (client != nullptr && !client->spec().staleness.synchronous()) leases_ = client;
   drops_ = client != nullptr && client->spec().drop_slowest > 0;
+  callbacks_.emplace(model_, options_.callbacks, options_.epochs, leases_ == nullptr);
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.
   if (client != nullptr && client->first_step() == compiled_.optimizer.version())
     begin_ = client->first_step();
@@ -137,7 +143,8 @@ void Fit::speak(bool shows) {
 }
 
 History Fit::run() {
-  for (int64_t number = 0; number < options_.epochs; ++number) {
+  callbacks_->train_begin();
+  for (int64_t number = 0; number < options_.epochs && !callbacks_->ends(); ++number) {
     if (options_.max_steps > 0 && history_.steps >= options_.max_steps) break;
     const TimePoint begin = Clock::now();
     Epoch epoch{number, compiled_.optimizer.version(), 0,
@@ -156,6 +163,7 @@ History Fit::run() {
       const bool meets = epoch.world.apart && history_.steps == begin_;
       if (epoch.first_step == epoch.steps && !meets) continue;
     }
+    callbacks_->epoch_begin(number);
     last_ = begin;
     epoch_images_ = 0;
     progress_->begin_epoch(number, epoch.steps, begin);
@@ -166,6 +174,7 @@ History Fit::run() {
         "fit: all that was asked for ({} epochs, {} steps) was done before the snapshot that this "
         "job goes on from; ask for more",
         options_.epochs, history_.steps));
+  callbacks_->train_end(last_values_);
   return std::move(history_);
 }
 
@@ -178,6 +187,7 @@ void Fit::run_epoch(Epoch epoch) {
     const bool shows = model_.strategy.those_here().chief;
     if (shows != shows_) {
       speak(shows);
+      callbacks_->be_chief(shows);
       progress_->begin_epoch(epoch.number, epoch.steps, begin);
     }
   }
@@ -200,6 +210,8 @@ void Fit::run_epoch(Epoch epoch) {
   row.push_back(rate);
   history_.rows.push_back(std::move(row));
   progress_->end_epoch(values, seconds, rate);
+  last_values_ = values;
+  callbacks_->epoch_end(values);
 }
 
 Totals Fit::train_epoch(const Epoch& epoch) {
@@ -222,10 +234,12 @@ Totals Fit::workers_by_lease(const Epoch& epoch) {
       part = {};
       compiled_.optimizer.prepare(replica);
       step(replica, forward, epoch, batch, part);
+      after_step(replica, part);
       agree(replica, epoch, batch, part);
       if (replica.local_rank() == 0) {
         own.add(part);
         own.signal = part.signal;
+        own.stop = part.stop;
         own.bad_step = part.bad_step;
         stepped(epoch, batch, own);
       }
@@ -290,6 +304,7 @@ PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
       Totals totals = std::move(kept);  // the replicas' own lie side by side in memory
       for (int64_t s = begin; s < end && !ends(totals); s = step_after(epoch, s)) {
         step(replica, forward, epoch, s, totals);
+        after_step(replica, totals);
         agree(replica, epoch, s, totals);
         if (replica.local_rank() == 0) stepped(epoch, s, totals);
       }
@@ -315,6 +330,10 @@ PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
       if (each[0].bad_step < 0) each[0].bad_step = totals.bad_step;
     }
     each[0].signal = stop_requested();
+    if (callbacks_->any()) {
+      callbacks_->step_end(history_.steps + 1, each[0]);
+      each[0].stop = callbacks_->wants();
+    }
     stepped(epoch, s, each[0]);
   }
   return {std::move(each), epoch.world.first_rank};
@@ -354,17 +373,26 @@ int64_t Fit::step_after(const Epoch& epoch, int64_t step) const {
   return drops_ ? std::max(next, compiled_.optimizer.version() - epoch.first_update) : next;
 }
 
+// What the chief's callbacks decide here is agreed on in the same step.
+void Fit::after_step(ReplicaContext& replica, Totals& totals) {
+  if (!callbacks_->any() || replica.local_rank() != 0) return;
+  callbacks_->step_end(history_.steps + 1, totals);
+  totals.stop = callbacks_->wants();
+}
+
 void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {
   totals.signal = stop_requested();
   const int together = epoch.world.apart ? epoch.world.local : epoch.world.size;
   if (together == 1 || drops_) return;  // nobody waits for the slowest, here neither
   // Every replica must end at the same step. They have just met in the updater, so this costs no
   // waiting: 0.1 to 0.2 us.
-  std::array<double, 2> flags{static_cast<double>(totals.signal), totals.bad_step >= 0 ? 1.0 : 0.0};
+  std::array<double, 3> flags{static_cast<double>(totals.signal), totals.bad_step >= 0 ? 1.0 : 0.0,
+                              static_cast<double>(totals.stop)};
   replica.group().all_reduce_now(span_of(std::span<double>(flags)), ReduceOp::max,
                                  epoch.world.time_limit);
   totals.signal = static_cast<int>(flags[0]);
   if (flags[1] > 0 && totals.bad_step < 0) totals.bad_step = step;
+  totals.stop = static_cast<Stop>(flags[2]);
 }
 
 void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
@@ -381,6 +409,7 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
 }
 
 void Fit::raise(const Epoch& epoch, const Totals& totals) const {
+  if (totals.stop == Stop::failed) callbacks_->rethrow();
   if (totals.bad_step >= 0) {
     const std::string where = fmt::format(
         "fit: the loss is not finite (NaN or infinite) since epoch {} of {}, step {} of {}",

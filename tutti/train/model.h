@@ -24,6 +24,7 @@
 #include "tutti/data/dataset.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/strategy/replicated.h"
+#include "tutti/train/callbacks.h"
 #include "tutti/train/history.h"
 #include "tutti/train/losses.h"
 #include "tutti/train/metrics.h"
@@ -56,6 +57,7 @@ struct SlowWorker {
 struct FitOptions {
   int64_t epochs = 1;                         ///< >= 1 passes over the data
   std::optional<data::Dataset> validation{};  ///< evaluated after each epoch
+  Callbacks callbacks{};                      ///< the same on every worker; see callbacks.h
   int64_t max_steps = 0;                      ///< ends after so many steps in all; 0: no limit
   std::optional<uint64_t> seed{};             ///< of order and dropout; unset: the strategy's
   int verbose = 1;  ///< 0 silent; 1 a bar on a terminal, else lines now and then; 2 a line an epoch

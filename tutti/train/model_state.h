@@ -25,6 +25,9 @@ struct Compiled {
   std::vector<Metric> metrics;
 };
 
+/// What the chief's callbacks want of a step.
+enum class Stop : uint8_t { no, asked_for, failed };
+
 /// What one replica has added up over the samples it saw.
 struct Totals {
   double loss = 0;
@@ -32,6 +35,7 @@ struct Totals {
   int64_t width = 0;           ///< of the outputs; 0: none seen yet
   std::vector<double> states;  ///< of all metrics, one behind the other; empty: no sample yet
   int signal = 0;              ///< that asked for an end
+  Stop stop = Stop::no;        ///< a callback did
   int64_t bad_step = -1;       ///< first step whose loss was not finite
 
   /// Adds the metrics of some outputs; the loss is added by its kernel.
@@ -77,6 +81,7 @@ struct Model::State {
                   bool needs_target) const;
 
   Scores evaluate(const data::Dataset& dataset);
+  void save(const std::filesystem::path& path);
 
   Strategy strategy;
   /// By module, since a resized world brings new replicas, whose factory runs later.

@@ -110,6 +110,44 @@ RANK_PROGRAM(one_is_asked_to_end) {
   }
 }
 
+// The chief's callback stops, then one throws; both workers do the same steps and end.
+RANK_PROGRAM(callbacks_decide) {
+  Model model = make_model(strategy_of("multi_worker", 2));
+  const auto stops =
+      callbacks::lambda("stops", {.on_step_end =
+                                      [](Training& t) {
+                                        if (t.step() == 4) t.stop("enough");
+                                      },
+                                  .on_epoch_end = [](Training& t) { t.set_learning_rate(0.5); }});
+  model.fit(images(27), {.epochs = 5, .callbacks = {stops}, .verbose = 0});
+  rank.mark(fmt::format("stopped after {} at {}", model.optimizer().version(),
+                        model.optimizer().learning_rate()));
+  const auto fails = [](Training& t) {
+    if (t.step() == 2) throw Error("no disk");
+  };
+  for (const auto& callback :
+       {callbacks::lambda("mine", {.on_step_end = fails}),
+        callbacks::lambda("mine", {.on_epoch_end = [](Training&) { throw Error("no disk"); }})}) {
+    try {
+      model.fit(images(27), {.epochs = 5, .callbacks = {callback}, .verbose = 0});
+    } catch (const Error& error) {
+      rank.mark(std::string("failed: ") + error.what());
+    }
+  }
+}
+
+TEST(ModelWorkers, DoWhatTheChiefsCallbacksDecide) {
+  const auto out = test::run_workers(2, "callbacks_decide", {});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "stopped after "),
+              ::testing::AllOf(SizeIs(2), ::testing::Each("4 at 0.5")));
+  EXPECT_THAT(
+      test::lines_after(out.log, "failed: "),
+      ::testing::UnorderedElementsAre("callback mine: no disk", "callback mine: no disk",
+                                      HasSubstr("a callback failed on the chief's worker"),
+                                      HasSubstr("a callback failed on the chief's worker")));
+}
+
 TEST(ModelWorkers, TellTheStoryOfThePartsInTurn) {
   const test::TempFolder folder;
   const std::pair<int, int> worlds[] = {{2, 2}, {3, 3}, {2, 4}};

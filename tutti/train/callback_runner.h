@@ -1,0 +1,78 @@
+/// Runs the callbacks of one fit() on the chief, and has what they decide carried out everywhere.
+/// Not for users. Thread rule: step_end() on the thread of replica 0, all others between runs.
+#pragma once
+
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/train/callbacks.h"
+#include "tutti/train/model_state.h"
+
+namespace tutti::detail {
+
+class CallbackRunner final : public Training {
+ public:
+  /// `in_step`: all workers are; else nothing can be decided for the others.
+  CallbackRunner(Model::State& model, const Callbacks& callbacks, int64_t epochs, bool in_step);
+
+  // ---- what callbacks see ----
+  int64_t epoch() const override { return epoch_; }
+  int64_t epochs() const override { return epochs_; }
+  int64_t step() const override { return step_; }
+  const NamedValues& values() override;
+  double learning_rate() const override;
+  void stop(std::string why) override;
+  void set_learning_rate(double learning_rate) override;
+  void save(std::filesystem::path path) override;
+  void keep_weights() override;
+  void put_back_weights() override;
+
+  // ---- what fit() calls; the first four on every worker, in the same order ----
+  void train_begin();
+  void epoch_begin(int64_t epoch);
+  void epoch_end(const NamedValues& values);
+  /// Not after an error.
+  void train_end(const NamedValues& last);
+  /// On the chief; `totals` are those of its first replica.
+  void step_end(int64_t step, const Totals& totals);
+
+  bool any() const noexcept { return !callbacks_.empty(); }
+  /// What the callbacks of this worker want; and whether any has asked for an end.
+  Stop wants() const noexcept {
+    return failure_ ? Stop::failed : stops_ ? Stop::asked_for : Stop::no;
+  }
+  bool ends() const noexcept { return stops_; }
+  /// Throws what a callback threw; on other workers an Error that says that one did.
+  [[noreturn]] void rethrow() const;
+  /// Whether this worker is, since the one before was lost.
+  void be_chief(bool is) noexcept { chief_ = is; }
+
+ private:
+  using Hook = void (Callback::*)(Training&);
+  void call(Hook hook) noexcept;
+  void carry_out();
+  void require_in_step(const char* what) const;
+  void copy_weights();
+  void write_weights();
+
+  Model::State& model_;
+  const Callbacks& callbacks_;
+  const int64_t epochs_;
+  const bool in_step_;
+  bool chief_;  // callbacks run here
+  int64_t epoch_ = 0;
+  int64_t step_ = 0;
+  const Totals* totals_ = nullptr;  // of a step, until somebody asks for its values
+  NamedValues values_;              // that callbacks see
+  std::string running_;             // name of the callback that runs
+  std::exception_ptr failure_;      // what one of them threw
+  bool stops_ = false;              // asked for: what follows too, until it is carried out
+  bool keeps_ = false;
+  bool puts_back_ = false;
+  std::vector<std::filesystem::path> saves_;
+  std::vector<at::Tensor> kept_;  // parameters, then the buffers of each local replica
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,124 @@
+/// Callbacks: what happens beside the training at its begin and end, after steps and epochs.
+///
+/// They run on the chief alone, on the thread of its first replica. What they decide (stop, a
+/// learning rate, weights to save, keep or put back) is carried out on every replica after the same
+/// step. One that throws ends the training on all: Error "callback NAME: ...".
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/train/progress.h"
+
+namespace tutti {
+
+/// What a callback knows, and what it may decide.
+class Training {
+ public:
+  virtual ~Training() = default;
+
+  virtual int64_t epoch() const = 0;   ///< the running one, from 0
+  virtual int64_t epochs() const = 0;  ///< those asked for
+  virtual int64_t step() const = 0;    ///< updates of this fit() so far
+  /// Loss and metrics. After an epoch: of all samples, with those of the validation data ("loss",
+  /// "accuracy", "val_loss", ...). After a step: of what this replica has seen in this epoch.
+  virtual const NamedValues& values() = 0;
+  /// The value of that name; UsageError with the nearest one.
+  double at(std::string_view name);
+  virtual double learning_rate() const = 0;
+
+  /// The training ends after this step, or epoch; `why` is logged.
+  virtual void stop(std::string why) = 0;
+  /// From the next update on.
+  virtual void set_learning_rate(double learning_rate) = 0;
+  /// After an epoch: Model::save().
+  virtual void save(std::filesystem::path path) = 0;
+  /// After an epoch: remembers the weights, in memory; and gives them back at the end of fit().
+  virtual void keep_weights() = 0;
+  virtual void put_back_weights() = 0;
+};
+
+class Callback {
+ public:
+  virtual ~Callback() = default;
+  virtual std::string_view name() const = 0;
+  virtual void on_train_begin(Training&) {}
+  virtual void on_epoch_begin(Training&) {}
+  virtual void on_step_end(Training&) {}
+  virtual void on_epoch_end(Training&) {}  ///< validation included
+  virtual void on_train_end(Training&) {}  ///< not after an error
+};
+
+using Callbacks = std::vector<std::shared_ptr<Callback>>;
+
+namespace callbacks {
+
+/// Which of two values of a quantity is the better one.
+enum class Better : uint8_t {
+  by_name,  ///< higher where it has accuracy, auc, precision, recall, f1, score or map_at in it
+  lower,
+  higher,
+};
+
+/// Watches one quantity over the epochs.
+struct EarlyStoppingOptions {
+  std::string monitor = "val_loss";
+  double min_delta = 0;  ///< >= 0: smaller changes do not count as better
+  int64_t patience = 0;  ///< >= 0 epochs without an improvement that are endured
+  Better better = Better::by_name;
+  std::optional<double> baseline{};   ///< what is not better than this does not count either
+  bool restore_best_weights = false;  ///< at the end, whatever ends it
+  int64_t start_from_epoch = 0;       ///< epochs before it are not watched
+};
+std::shared_ptr<Callback> early_stopping(EarlyStoppingOptions options = {});
+
+struct ModelCheckpointOptions {
+  std::filesystem::path path;  ///< "{epoch}" is the epoch from 1, "{val_loss}" a value, 4 digits
+  std::string monitor = "val_loss";
+  bool save_best_only = false;
+  Better better = Better::by_name;
+};
+/// Saves weights after epochs (Model::save). Whole trainings that are to go on: fit's checkpoints.
+std::shared_ptr<Callback> model_checkpoint(ModelCheckpointOptions options);
+
+/// Before each epoch: learning_rate = schedule(epoch from 0, learning rate now).
+std::shared_ptr<Callback> learning_rate_scheduler(
+    std::function<double(int64_t epoch, double learning_rate)> schedule);
+
+struct ReduceOnPlateauOptions {
+  std::string monitor = "val_loss";
+  double factor = 0.1;      ///< in (0, 1): of the learning rate
+  int64_t patience = 10;    ///< >= 0
+  double min_delta = 1e-4;  ///< >= 0
+  int64_t cooldown = 0;     ///< >= 0 epochs after a reduction in which nothing is counted
+  double min_learning_rate = 0;
+  Better better = Better::by_name;
+};
+std::shared_ptr<Callback> reduce_on_plateau(ReduceOnPlateauOptions options = {});
+
+/// A line an epoch: "epoch,learning_rate,loss,...", written as it goes on, numbers as short as they
+/// read back exactly. `append` adds to a file that is there.
+std::shared_ptr<Callback> csv_logger(std::filesystem::path path, bool append = false);
+
+/// Ends the training, with its history so far, when a loss is not finite. Needs on_nan = go_on.
+std::shared_ptr<Callback> terminate_on_nan();
+
+/// Functions as a callback.
+struct LambdaOptions {
+  std::function<void(Training&)> on_train_begin{};
+  std::function<void(Training&)> on_epoch_begin{};
+  std::function<void(Training&)> on_step_end{};
+  std::function<void(Training&)> on_epoch_end{};
+  std::function<void(Training&)> on_train_end{};
+};
+std::shared_ptr<Callback> lambda(std::string name, LambdaOptions functions);
+
+}  // namespace callbacks
+}  // namespace tutti
