@@ -34,4 +34,5 @@
 #include "tutti/sync/distributed_optimizer.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model.h"
+#include "tutti/train/schedules.h"
 #include "tutti/train/weights.h"
