@@ -56,6 +56,9 @@ void CallbackRunner::stop(std::string why) {
 // Rank 0's counts, and this is its worker; others are told after the epoch.
 void CallbackRunner::set_learning_rate(double learning_rate) {
   require_in_step("set_learning_rate");
+  if (model_.compiled->rate)
+    throw UsageError(fmt::format("set_learning_rate: compile() has the schedule \"{}\" for that",
+                                 model_.compiled->rate->name()));
   model_.compiled->optimizer.set_learning_rate(learning_rate);
 }
 

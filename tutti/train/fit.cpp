@@ -32,9 +32,33 @@ void check_options(const FitOptions& options) {
   };
   at_least("epochs", options.epochs, 1);
   at_least("max_steps", options.max_steps, 0);
+  at_least("initial_epoch", options.initial_epoch, 0);
+  at_least("steps_per_epoch", options.steps_per_epoch, 0);
+  at_least("validation_freq", options.validation_freq, 1);
+  if (options.initial_epoch >= options.epochs)
+    throw UsageError(fmt::format("fit: initial_epoch is {}, must be below epochs, {}",
+                                 options.initial_epoch, options.epochs));
+  for (const auto& [label, weight] : options.class_weight)
+    if (!(weight >= 0 && std::isfinite(weight)))
+      throw UsageError(fmt::format(
+          "fit: class_weight of label {} is {}, must be a finite number >= 0", label, weight));
   if (options.verbose < 0 || options.verbose > 2) {
     throw UsageError(fmt::format("fit: verbose is {}, must be 0, 1 or 2", options.verbose));
   }
+}
+
+void check_against_data(const FitOptions& options, const data::Dataset& train) {
+  if (options.steps_per_epoch > train.num_batches())
+    throw UsageError(fmt::format("fit: steps_per_epoch is {}, the dataset has {} batches an epoch",
+                                 options.steps_per_epoch, train.num_batches()));
+  if (options.class_weight.empty()) return;
+  if (train.columns().size() == 3)
+    throw UsageError("fit: class_weight and weights of samples (a third column): give one of them");
+  if (const auto& labels = train.columns()[1];
+      labels.dtype != DType::int64 || !labels.shape.empty())
+    throw UsageError(
+        fmt::format("fit: class_weight needs labels, int64 [] a sample; the dataset has {} {}",
+                    name_of(labels.dtype), nn::to_string(labels.shape)));
 }
 
 std::vector<std::string> columns_of(const std::vector<Metric>& metrics, bool validation) {
@@ -106,6 +130,7 @@ class Fit {
   FitOptions options_;
   uint64_t seed_;
   bool shows_;
+  int64_t epoch_length_;          ///< steps
   bool drops_ = false;            ///< whoever is late is left out
   int64_t begin_ = 0;             ///< steps in all that were done before a snapshot
   ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
@@ -124,11 +149,16 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
-      shows_(model.strategy.world().chief) {
+      shows_(model.strategy.world().chief),
+      epoch_length_(options_.steps_per_epoch > 0 ? options_.steps_per_epoch
+                                                 : train_.num_batches()) {
   speak(shows_);
   history_.columns = columns_of(compiled_.metrics, options_.validation.has_value());
   ps::Client* const client = compiled_.optimizer.updater().client();
   if (client != nullptr && !client->spec().staleness.synchronous()) leases_ = client;
+  if (leases_ != nullptr && options_.initial_epoch > 0)
+    throw UsageError(
+        "fit: initial_epoch: workers are not in step (--staleness), the servers count the epochs");
   drops_ = client != nullptr && client->spec().drop_slowest > 0;
   callbacks_.emplace(model_, options_.callbacks, options_.epochs, leases_ == nullptr);
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.
@@ -144,13 +174,14 @@ void Fit::speak(bool shows) {
 
 History Fit::run() {
   callbacks_->train_begin();
-  for (int64_t number = 0; number < options_.epochs && !callbacks_->ends(); ++number) {
+  for (int64_t number = options_.initial_epoch; number < options_.epochs && !callbacks_->ends();
+       ++number) {
     if (options_.max_steps > 0 && history_.steps >= options_.max_steps) break;
     const TimePoint begin = Clock::now();
     Epoch epoch{number, compiled_.optimizer.version(), 0,
                 std::make_shared<const data::Epoch>(train_.epoch({.epoch = number, .seed = seed_})),
                 model_.strategy.world()};
-    epoch.steps = epoch.data->num_batches();
+    epoch.steps = epoch_length_;
     if (leases_ != nullptr) epoch.first_update = number * epoch.steps;
     if (options_.max_steps > 0) {
       epoch.steps = std::min(epoch.steps, options_.max_steps - history_.steps);
@@ -169,7 +200,7 @@ History Fit::run() {
     progress_->begin_epoch(number, epoch.steps, begin);
     run_epoch(std::move(epoch));
   }
-  if (history_.rows.empty())
+  if (history_.rows.empty() && begin_ > 0)
     throw UsageError(fmt::format(
         "fit: all that was asked for ({} epochs, {} steps) was done before the snapshot that this "
         "job goes on from; ask for more",
@@ -196,7 +227,8 @@ void Fit::run_epoch(Epoch epoch) {
   history_.images += epoch_images_;
 
   NamedValues values = means_of(all, compiled_.metrics, "");
-  if (options_.validation && (leases_ == nullptr || epoch.world.chief)) {
+  const bool validates = options_.validation && (epoch.number + 1) % options_.validation_freq == 0;
+  if (validates && (leases_ == nullptr || epoch.world.chief)) {
     const TimePoint validation_begin = Clock::now();
     const Scores scores = model_.evaluate(*options_.validation);
     history_.validation_seconds += seconds_since(validation_begin);
@@ -206,6 +238,7 @@ void Fit::run_epoch(Epoch epoch) {
   const double rate = seconds > 0 ? static_cast<double>(epoch_images_) / seconds : 0;
   std::vector<double> row;
   for (const auto& [name, value] : values) row.push_back(value);
+  row.resize(history_.columns.size() - 2, std::nan(""));  // not validated
   row.push_back(seconds);
   row.push_back(rate);
   history_.rows.push_back(std::move(row));
@@ -250,7 +283,7 @@ Totals Fit::workers_by_lease(const Epoch& epoch) {
   raise(epoch, own);
   compiled_.optimizer.updater().refresh();
   const Totals all = Totals::unpacked(lease_.sums);
-  history_.steps = epoch.number * epoch.data->num_batches() + epoch.steps;
+  history_.steps = epoch.number * epoch_length_ + epoch.steps;
   epoch_images_ = all.samples;
   if (lease_.repeats > 0 && shows_)
     log(LogLevel::warning, "epoch {}: {} {} trained again, since the worker that had {} was lost",
@@ -341,6 +374,8 @@ PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
 
 void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
                Totals& totals) {
+  if (compiled_.rate && replica.local_rank() == 0)
+    compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
   const DistributedBatch batch(epoch.data, step, epoch.world);
   const int64_t samples = batch.local_size(replica);
   if (samples == 0) {
@@ -357,7 +392,8 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
     const at::Tensor outputs = forward(columns[0]);
     double sums = 0;
     const at::Tensor scaled = compiled_.loss.kernel().scaled_sum(
-        outputs, columns[1], 1.0 / static_cast<double>(batch.global_size()), sums);
+        outputs, columns[1], 1.0 / static_cast<double>(batch.global_size()), sums,
+        sample_weights(columns, options_.class_weight));
     return std::tuple(outputs, scaled, sums);
   }();
   totals.loss += sum;
@@ -440,6 +476,7 @@ History Model::fit(const data::Dataset& train, FitOptions options) {
         "fit: a global batch of {} samples is smaller than the {} replicas that share it",
         train.global_batch_size(), state_->strategy.num_replicas_in_sync()));
   }
+  check_against_data(options, train);
   if (options.validation) state_->check_data("fit, validation", *options.validation, true);
   if (state_->graph) {
     const World& world = state_->strategy.world();

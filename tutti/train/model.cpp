@@ -162,9 +162,17 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
   if (dataset.num_samples() < 1) {
     throw UsageError(fmt::format("{}: the dataset has no samples", operation));
   }
-  if (needs_target && columns.size() != 2) {
-    throw UsageError(fmt::format("{}: the dataset has {} columns, expected features and target",
-                                 operation, columns.size()));
+  if (needs_target && columns.size() != 2 && columns.size() != 3) {
+    throw UsageError(
+        fmt::format("{}: the dataset has {} columns, expected features, target and maybe weights "
+                    "of samples",
+                    operation, columns.size()));
+  }
+  if (needs_target && columns.size() == 3 &&
+      (columns[2].dtype != DType::float32 || !columns[2].shape.empty())) {
+    throw UsageError(
+        fmt::format("{}: the third column is {} {} a sample, expected a weight: float32 []",
+                    operation, name_of(columns[2].dtype), nn::to_string(columns[2].shape)));
   }
   if (!graph) return;
   if (columns[0].shape != graph->input_shape()) {
@@ -194,7 +202,8 @@ Scores Model::State::evaluate(const data::Dataset& dataset) {
       if (batch.local_size(replica) == 0) continue;
       const auto columns = batch.columns(replica);
       const at::Tensor output = apply(columns[0]);
-      made.loss.kernel().add_to(output, columns[1], totals.loss);
+      made.loss.kernel().add_to(output, columns[1], totals.loss,
+                                detail::sample_weights(columns, {}));
       totals.samples += columns[0].size(0);
       totals.add_metrics(made.metrics, output, columns[1]);
     }
@@ -253,7 +262,7 @@ void Model::compile(CompileOptions options) {
   state.compiled.emplace(detail::Compiled{
       std::visit([&](const auto& choice) { return Optimizer(state.modules, choice); },
                  options.optimizer),
-      std::move(options.loss), std::move(options.metrics)});
+      std::move(options.loss), std::move(options.metrics), std::move(options.learning_rate)});
 }
 
 Scores Model::evaluate(const data::Dataset& dataset) {

@@ -14,6 +14,7 @@
 #include <concepts>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,6 +30,7 @@
 #include "tutti/train/losses.h"
 #include "tutti/train/metrics.h"
 #include "tutti/train/progress.h"
+#include "tutti/train/schedules.h"
 
 namespace tutti {
 
@@ -40,6 +42,8 @@ struct CompileOptions {
   OptimizerChoice optimizer = optim::adam();
   Loss loss;
   std::vector<Metric> metrics{};
+  /// Rate of each step, in place of the optimizer's own; step: updates applied before it.
+  std::optional<RateSchedule> learning_rate{};
 };
 
 enum class OnNan : uint8_t {
@@ -55,7 +59,7 @@ struct SlowWorker {
 };
 
 struct FitOptions {
-  int64_t epochs = 1;                         ///< >= 1 passes over the data
+  int64_t epochs = 1;                         ///< >= 1: number of the last one, from 1
   std::optional<data::Dataset> validation{};  ///< evaluated after each epoch
   Callbacks callbacks{};                      ///< the same on every worker; see callbacks.h
   int64_t max_steps = 0;                      ///< ends after so many steps in all; 0: no limit
@@ -63,6 +67,11 @@ struct FitOptions {
   int verbose = 1;  ///< 0 silent; 1 a bar on a terminal, else lines now and then; 2 a line an epoch
   OnNan on_nan = OnNan::stop;
   std::optional<SlowWorker> slow{};  ///< this worker is
+  int64_t initial_epoch = 0;    ///< epochs that were done before: order and dropout go on there
+  int64_t steps_per_epoch = 0;  ///< fewer than the data has batches; 0: all
+  int64_t validation_freq = 1;  ///< epochs from one validation to the next; else NaN in History
+  /// By label; those not named weigh 1. Multiplies the loss of a sample, in training alone.
+  std::map<int64_t, double> class_weight{};
 };
 
 /// What evaluate() gives: the loss as a mean, and the metrics, of all samples.
@@ -118,12 +127,14 @@ class Model {
   /// What to train with. Again: a new optimizer with fresh state.
   void compile(CompileOptions options);
 
-  /// Trains. The batches of each epoch come from (seed, epoch) alone; the last, partial one counts
-  /// by its true size. Where workers are not in step (parameter servers with a staleness) each
-  /// batch is one worker's, `max_steps` counts the updates of all, and the chief alone validates.
-  /// Ends after the running step with Interrupted when a signal asked for it (base/stop.h). Throws
-  /// UsageError before the first step when options, data and model do not fit; Error when the loss
-  /// is not finite, unless told to go on; what the strategy throws.
+  /// Trains. A third column of the data is a weight a sample, [] float32: it multiplies the
+  /// sample's loss, which is still divided by the number of samples. The batches of each epoch come
+  /// from (seed, epoch) alone; the last, partial one counts by its true size. Where workers are not
+  /// in step (parameter servers with a staleness) each batch is one worker's, `max_steps` counts
+  /// the updates of all, and the chief alone validates. Ends after the running step with
+  /// Interrupted when a signal asked for it (base/stop.h). Throws UsageError before the first step
+  /// when options, data and model do not fit; Error when the loss is not finite, unless told to go
+  /// on; what the strategy throws.
   History fit(const data::Dataset& train, FitOptions options = {});
 
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().

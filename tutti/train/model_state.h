@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -23,7 +24,13 @@ struct Compiled {
   Optimizer optimizer;
   Loss loss;
   std::vector<Metric> metrics;
+  std::optional<RateSchedule> rate;
 };
+
+/// Weights of the samples of a batch, [batch] float32, by its third column or by label; undefined:
+/// all 1. Throws DataError for a weight that is negative or not finite, with its row.
+at::Tensor sample_weights(std::span<const at::Tensor> columns,
+                          const std::map<int64_t, double>& class_weight);
 
 /// What the chief's callbacks want of a step.
 enum class Stop : uint8_t { no, asked_for, failed };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 
 #include "tutti/base/error.h"
@@ -154,6 +155,28 @@ NamedValues means_of(const Totals& totals, const std::vector<Metric>& metrics,
     values.emplace_back(prefix + metrics[m].name(), state.empty() ? 0 : metrics[m].value(state));
   }
   return values;
+}
+
+at::Tensor sample_weights(std::span<const at::Tensor> columns,
+                          const std::map<int64_t, double>& class_weight) {
+  if (columns.size() > 2) {
+    const at::Tensor weights = plain(columns[2], at::kFloat);
+    const float* const weight = weights.const_data_ptr<float>();
+    for (int64_t row = 0; row < weights.numel(); ++row)
+      if (!(weight[row] >= 0 && std::isfinite(weight[row])))
+        throw DataError(
+            fmt::format("sample weights: row {} of the batch has {}; expected a finite number >= 0",
+                        row, weight[row]));
+    return weights;
+  }
+  if (class_weight.empty()) return {};
+  const at::Tensor labels = plain(columns[1], at::kLong);
+  const at::Tensor weights = at::ones({labels.numel()}, at::kFloat);
+  for (int64_t row = 0; row < labels.numel(); ++row)
+    if (const auto found = class_weight.find(labels.const_data_ptr<int64_t>()[row]);
+        found != class_weight.end())
+      weights.data_ptr<float>()[row] = static_cast<float>(found->second);
+  return weights;
 }
 
 }  // namespace tutti::detail
