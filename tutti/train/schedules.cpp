@@ -105,11 +105,11 @@ RateSchedule constant(double rate) {
 
 RateSchedule piecewise_constant(const PiecewiseConstantOptions& options) {
   const ScheduleFields fields("piecewise_constant");
-  int64_t least = 0;
+  int64_t last = -1;
   for (const int64_t boundary : options.boundaries) {
-    fields.require(boundary >= least, "boundaries", boundary,
-                   fmt::format(">= {}: steps that grow", least));
-    least = boundary + 1;
+    fields.require(boundary > last, "boundaries", boundary,
+                   last < 0 ? ">= 0" : fmt::format("> {}, the one before", last));
+    last = boundary;
   }
   fields.require(options.values.size() == options.boundaries.size() + 1, "number of values",
                  options.values.size(), fmt::format("{}", options.boundaries.size() + 1));

@@ -140,6 +140,7 @@ TEST(Schedules, KeepTheLastValue) {
   const int64_t most = std::numeric_limits<int64_t>::max();
   for (const int64_t step : {int64_t{10}, int64_t{11}, most}) {
     EXPECT_EQ(schedules::piecewise_constant({{9}, {1, 0.5}})(step), 0.5);
+    EXPECT_EQ(schedules::piecewise_constant({{9, most}, {1, 0.5, 2}})(step), 0.5);
     EXPECT_EQ(schedules::polynomial({1, 10, 0.25})(step), 0.25);
     EXPECT_DOUBLE_EQ(schedules::cosine({2, 10, 0.25})(step), 0.5);
     EXPECT_DOUBLE_EQ(schedules::one_cycle({1, 10, 0.3, 10, 100})(step), 1e-3);
@@ -188,11 +189,9 @@ TEST(Schedules, ErrorsNameScheduleFieldValueAndRange) {
       {[] { cosine({.initial = 1, .decay_steps = 5, .alpha = 1.5}); },
        "schedule cosine: alpha = 1.5 is out of range; expected 0 to 1"},
       {[] { piecewise_constant({{5, 5}, {1, 2, 3}}); },
-       "schedule piecewise_constant: boundaries = 5 is out of range; expected >= 6: steps that "
-       "grow"},
+       "schedule piecewise_constant: boundaries = 5 is out of range; expected > 5, the one before"},
       {[] { piecewise_constant({{-1}, {1, 2}}); },
-       "schedule piecewise_constant: boundaries = -1 is out of range; expected >= 0: steps that "
-       "grow"},
+       "schedule piecewise_constant: boundaries = -1 is out of range; expected >= 0"},
       {[] { piecewise_constant({{5}, {1}}); },
        "schedule piecewise_constant: number of values = 1 is out of range; expected 2"},
       {[] { piecewise_constant({{5}, {1, -1}}); },
