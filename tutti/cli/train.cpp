@@ -98,6 +98,10 @@ std::filesystem::path history_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "history.csv";
 }
 
+std::filesystem::path picture_file(const TrainFlags& flags) {
+  return std::filesystem::path(flags.out) / "history.svg";
+}
+
 void check_outputs(const TrainFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   if (!flags.trace.empty()) require_writable(flags.trace, "--trace");
@@ -109,6 +113,7 @@ void check_outputs(const TrainFlags& flags) {
         fmt::format("--out {}: the folder cannot be made: {}", flags.out, failure.message()));
   require_writable(weights_file(flags), "--out");
   require_writable(history_file(flags), "--out");
+  require_writable(picture_file(flags), "--out");
 }
 
 Plan make_plan(const TrainFlags& flags) {
@@ -211,7 +216,8 @@ void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const 
   if (flags.out.empty()) {
     fmt::print("weights were not kept: --out DIR saves them\n");
   } else {
-    fmt::print("saved {} and {}\n", weights_file(flags).string(), history_file(flags).string());
+    fmt::print("saved {}, {} and {}\n", weights_file(flags).string(), history_file(flags).string(),
+               picture_file(flags).string());
   }
   if (!flags.json.empty()) fmt::print("figures are in {}\n", flags.json);
   if (strategy.kind() == "mirrored")
@@ -250,7 +256,10 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
   const Attendance there = attendance_of(strategy);
   strategy.by_chief([&] {
     const std::optional<ps::ServerCounts> served = counts_of(model, strategy);
-    if (!flags.out.empty()) history.save_csv(history_file(flags));
+    if (!flags.out.empty()) {
+      history.save_csv(history_file(flags));
+      history.plot(picture_file(flags));
+    }
     if (!flags.json.empty())
       write_file_atomically(
           flags.json,
@@ -288,7 +297,8 @@ void add_train(CLI::App& app, int& exit_code) {
   command->add_option("--max-steps", flags->max_steps, "End after so many steps in all")
       ->check(whole_number(1, int64_t{1} << 40))
       ->type_name("K");
-  command->add_option("--out", flags->out, "Folder for model.safetensors and history.csv")
+  command
+      ->add_option("--out", flags->out, "Folder for model.safetensors, history.csv and history.svg")
       ->check(some_name())
       ->type_name("DIR");
   command->add_option("--json", flags->json, "File for the figures of this training")

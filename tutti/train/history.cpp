@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/suggest.h"
+#include "tutti/train/plot.h"
 
 namespace tutti {
 
@@ -69,6 +71,27 @@ std::string History::to_csv() const {
 
 void History::save_csv(const std::filesystem::path& path) const {
   write_file_atomically(path, to_csv());
+}
+
+void History::plot(const std::filesystem::path& path) const {
+  if (path.extension() != ".svg")
+    throw UsageError(fmt::format("plot: {} is no name of a picture; .svg expected", path.string()));
+  if (rows.empty()) throw UsageError("plot: no epoch has ended yet");
+  std::vector<double> epochs;
+  for (size_t epoch = 1; epoch <= rows.size(); ++epoch)
+    epochs.push_back(static_cast<double>(epoch));
+  plots::Panel losses{.title = "Loss", .x_label = "epoch", .y_label = "loss", .curves = {}};
+  plots::Panel metrics{.title = "Metrics", .x_label = "epoch", .y_label = "value", .curves = {}};
+  for (const auto& name : columns) {
+    if (name == "seconds" || name == "images_per_second") continue;
+    const bool loss = name == "train_loss" || name == "val_loss";
+    (loss ? losses : metrics).curves.push_back({name, epochs, column(name)});
+  }
+  std::vector<plots::Panel> panels{std::move(losses)};
+  if (!metrics.curves.empty()) panels.push_back(std::move(metrics));
+  const std::string title =
+      fmt::format("Training of {} epoch{}", rows.size(), rows.size() == 1 ? "" : "s");
+  write_file_atomically(path, plots::svg(title, panels));
 }
 
 }  // namespace tutti

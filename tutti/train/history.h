@@ -1,4 +1,5 @@
-/// History: what Model::fit measured, epoch by epoch. Prints as a table, is saved as CSV.
+/// History: what Model::fit measured, epoch by epoch. Prints as a table, is saved as CSV,
+/// drawn as SVG.
 /// Thread rule: a plain value.
 #pragma once
 
@@ -40,6 +41,10 @@ struct History {
   std::string to_csv() const;
   /// Writes to_csv() atomically.
   void save_csv(const std::filesystem::path& path) const;
+  /// Draws the losses and, below them, the metrics over the epochs, as an SVG that stands alone;
+  /// numbers that are not finite are gaps. Written atomically. Throws UsageError for a path that
+  /// does not end in .svg and before the first epoch has ended.
+  void plot(const std::filesystem::path& path) const;
 };
 
 }  // namespace tutti

@@ -143,6 +143,8 @@ TEST(Train, FiguresAndFiles) {
   EXPECT_THAT(result.out, AllOf(HasSubstr("test accuracy"), HasSubstr(out), HasSubstr(file)));
   EXPECT_THAT(get_bytes(std::filesystem::path(out) / "history.csv"),
               StartsWith("epoch,train_loss"));
+  EXPECT_THAT(get_bytes(std::filesystem::path(out) / "history.svg"),
+              AllOf(StartsWith("<svg"), HasSubstr("val_accuracy"), HasSubstr("</svg>")));
   EXPECT_GT(std::filesystem::file_size(std::filesystem::path(out) / "model.safetensors"), 400'000u);
   EXPECT_THAT(folder.names(), testing::UnorderedElementsAre("a", "figures.json"));
 
