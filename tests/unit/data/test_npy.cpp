@@ -10,9 +10,9 @@
 #include "tutti/data/npy.h"
 
 #include "tests/support/message_of.h"
+#include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/data/gzip_support.h"
-#include "tests/unit/data/python_support.h"
 
 namespace tutti::data {
 namespace {

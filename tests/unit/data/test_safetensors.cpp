@@ -10,8 +10,8 @@
 #include "tutti/data/safetensors.h"
 
 #include "tests/support/message_of.h"
+#include "tests/support/python.h"
 #include "tests/support/temp_folder.h"
-#include "tests/unit/data/python_support.h"
 
 namespace tutti::data {
 namespace {
