@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
+#include "tutti/observe/tensorboard.h"
 
 namespace tutti::callbacks {
 namespace {
@@ -228,6 +229,38 @@ class CsvLogger final : public Callback {
   std::string text_;
 };
 
+class TensorBoard final : public Callback {
+ public:
+  explicit TensorBoard(std::filesystem::path folder) : folder_(std::move(folder)) {
+    if (folder_.empty()) throw UsageError("callback tensorboard: folder is empty");
+  }
+
+  std::string_view name() const override { return "tensorboard"; }
+
+  void on_train_begin(Training&) override {
+    train_.emplace(folder_ / "train");
+    validation_.reset();
+  }
+
+  void on_epoch_end(Training& training) override {
+    constexpr std::string_view kValidation = "val_";
+    train_->scalar("epoch_learning_rate", training.epoch(), training.learning_rate());
+    for (const auto& [name, value] : training.values()) {
+      if (!name.starts_with(kValidation)) {
+        train_->scalar("epoch_" + name, training.epoch(), value);
+        continue;
+      }
+      if (!validation_) validation_.emplace(folder_ / "validation");
+      validation_->scalar("epoch_" + name.substr(kValidation.size()), training.epoch(), value);
+    }
+  }
+
+ private:
+  std::filesystem::path folder_;
+  std::optional<EventWriter> train_;
+  std::optional<EventWriter> validation_;
+};
+
 class TerminateOnNan final : public Callback {
  public:
   std::string_view name() const override { return "terminate_on_nan"; }
@@ -271,6 +304,9 @@ std::shared_ptr<Callback> reduce_on_plateau(ReduceOnPlateauOptions options) {
 }
 std::shared_ptr<Callback> csv_logger(std::filesystem::path path, bool append) {
   return std::make_shared<CsvLogger>(std::move(path), append);
+}
+std::shared_ptr<Callback> tensorboard(std::filesystem::path folder) {
+  return std::make_shared<TensorBoard>(std::move(folder));
 }
 std::shared_ptr<Callback> terminate_on_nan() { return std::make_shared<TerminateOnNan>(); }
 std::shared_ptr<Callback> lambda(std::string name, LambdaOptions functions) {

@@ -107,6 +107,11 @@ std::shared_ptr<Callback> reduce_on_plateau(ReduceOnPlateauOptions options = {})
 /// read back exactly. `append` adds to a file that is there.
 std::shared_ptr<Callback> csv_logger(std::filesystem::path path, bool append = false);
 
+/// Event files that TensorBoard shows (observe/tensorboard.h), with the tags of Keras: "epoch_loss"
+/// and so on in folder/train, those of the validation data in folder/validation,
+/// "epoch_learning_rate" beside the first; by epoch from 0.
+std::shared_ptr<Callback> tensorboard(std::filesystem::path folder);
+
 /// Ends the training, with its history so far, when a loss is not finite. Needs on_nan = go_on.
 std::shared_ptr<Callback> terminate_on_nan();
 

@@ -219,6 +219,28 @@ TEST(FitCallbacks, GiveBackTheBestWeights) {
   }
 }
 
+// That TensorBoard reads such files is tested beside their writer.
+TEST(FitCallbacks, WriteEventFilesForTensorBoard) {
+  const test::TempFolder folder;
+  Model model = small_model(strategy_of("mirrored", 2));
+  model.fit(three_classes(20).batch(10), {.epochs = 2,
+                                          .validation = three_classes(9).batch(9),
+                                          .callbacks = {callbacks::tensorboard(folder / "run")},
+                                          .verbose = 0});
+  const auto text_of = [&](const char* part) {
+    std::string all;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "run" / part)) {
+      std::ifstream file(entry.path(), std::ios::binary);
+      all.append(std::istreambuf_iterator<char>(file), {});
+    }
+    return all;
+  };
+  EXPECT_THAT(text_of("train"), AllOf(HasSubstr("epoch_loss"), HasSubstr("epoch_accuracy"),
+                                      HasSubstr("epoch_learning_rate")));
+  EXPECT_THAT(text_of("validation"), AllOf(HasSubstr("epoch_loss"), HasSubstr("epoch_accuracy"),
+                                           ::testing::Not(HasSubstr("learning_rate"))));
+}
+
 TEST(FitCallbacks, SaveAndLogAndSchedule) {
   const test::TempFolder folder;
   Model model = small_model(strategy_of("mirrored", 2));
