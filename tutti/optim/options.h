@@ -58,7 +58,7 @@ struct FtrlOptions {
 
 /// Hinton 2012 (lecture 6e of his course), as torch.optim.RMSprop: s = rho s + (1 - rho) g^2;
 /// u = g / (sqrt(s) + epsilon); p -= lr u, with momentum b = momentum b + u; p -= lr b. Centred
-/// (Graves 2013, arXiv:1308.0850): a = rho a + (1 - rho) g, and s - a^2 in place of s.
+/// (Graves 2013, arXiv:1308.0850): a = rho a + (1 - rho) g, and s - a^2, at least 0, in place of s.
 struct RmspropOptions {
   double learning_rate = 0.01;
   double rho = 0.99;          ///< in [0, 1)

@@ -50,6 +50,10 @@ Recipe::Recipe(Rule rule, Clip clip, std::vector<Group> groups)
           fmt::format("group \"{}\": learning_rate_factor = {} is out of range; expected a finite "
                       "number >= 0",
                       group.pattern, group.learning_rate_factor));
+    if (group.learning_rate_factor == 0 && rule_.name() == "ftrl")
+      throw UsageError(fmt::format(
+          "group \"{}\": learning_rate_factor = 0: optimizer ftrl needs a learning rate above 0",
+          group.pattern));
     if (group.weight_decay) with_decay(rule_, *group.weight_decay, group.pattern);
   }
 }

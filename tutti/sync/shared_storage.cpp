@@ -109,7 +109,8 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     lane.scratch = Array::zeros(DType::float64, {kChunkElements});
     lane.rank = lane.view ? lane.view->inside.rank() : local;
     assign_pieces(lane);
-    if (plan_.needs_sums() && !lane.sums) make_room_for_sums(lane);
+    const bool updates = !world_.in_turn() || local == 0;
+    if (plan_.needs_sums() && !lane.sums && updates) make_room_for_sums(lane);
     if (header_->begun.load() == 0) start_states(lane);
     if (!world_.one_process())
       lane.hooks = ReadyHooks(lane.parameters, [this, local](int parameter) {

@@ -49,6 +49,11 @@ StepPlan::StepPlan(const optim::Recipe& recipe, const Layout& layout)
     : first_block_{0}, clip_(recipe.clip()), measures_(recipe.rule().measures()) {
   for (const optim::Group& group : recipe.groups()) require_fit(group, layout);
   for (const ParameterSlot& slot : layout.slots) {
+    if (slot.trained && slot.dtype != DType::float32 && slot.dtype != DType::float64)
+      throw UsageError(
+          fmt::format("parameter \"{}\" is {}: tutti's own rules update float32 and float64; use a "
+                      "torch optimizer",
+                      slot.name, name_of(slot.dtype)));
     const optim::Group* const group = recipe.group_of(slot.name);
     rules_.push_back(recipe.rule_for(slot.name));
     factors_.push_back(group == nullptr ? 1.0 : group->learning_rate_factor);

@@ -15,7 +15,8 @@ namespace tutti::detail {
 
 class StepPlan {
  public:
-  /// Throws UsageError for a group that fits no parameter.
+  /// Throws UsageError for a group that fits no parameter, and for a trained parameter that is
+  /// neither float32 nor float64.
   StepPlan(const optim::Recipe& recipe, const Layout& layout);
 
   const optim::Rule& rule(int parameter) const { return rules_[static_cast<size_t>(parameter)]; }

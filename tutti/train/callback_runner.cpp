@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <array>
 
 #include "tutti/base/error.h"
@@ -11,6 +12,14 @@
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
+
+std::optional<double> Training::watch(std::string_view name) {
+  for (const auto& [known, value] : values())
+    if (known == name) return value;
+  if (std::ranges::find(quantities(), name) == quantities().end())
+    throw UsageError(unknown_message("quantity", name, quantities()));
+  return std::nullopt;
+}
 
 double Training::at(std::string_view name) {
   std::vector<std::string> names;
@@ -24,11 +33,12 @@ double Training::at(std::string_view name) {
 namespace detail {
 
 CallbackRunner::CallbackRunner(Model::State& model, const Callbacks& callbacks, int64_t epochs,
-                               bool in_step)
+                               std::vector<std::string> quantities, bool together)
     : model_(model),
       callbacks_(callbacks),
       epochs_(epochs),
-      in_step_(in_step),
+      quantities_(std::move(quantities)),
+      together_(together),
       chief_(model.strategy.world().chief) {
   for (const auto& callback : callbacks_)
     if (!callback) throw UsageError("fit: callbacks: one of them is null");
@@ -47,7 +57,7 @@ const NamedValues& CallbackRunner::values() {
 double CallbackRunner::learning_rate() const { return model_.compiled->optimizer.learning_rate(); }
 
 void CallbackRunner::stop(std::string why) {
-  require_in_step("stop");
+  require_together("stop");
   log(LogLevel::info, "fit: callback {} ends the training after {} steps: {}", running_, step_,
       why);
   stops_ = true;
@@ -55,7 +65,7 @@ void CallbackRunner::stop(std::string why) {
 
 // Rank 0's counts, and this is its worker; others are told after the epoch.
 void CallbackRunner::set_learning_rate(double learning_rate) {
-  require_in_step("set_learning_rate");
+  require_together("set_learning_rate");
   if (model_.compiled->rate)
     throw UsageError(fmt::format("set_learning_rate: compile() has the schedule \"{}\" for that",
                                  model_.compiled->rate->name()));
@@ -63,12 +73,12 @@ void CallbackRunner::set_learning_rate(double learning_rate) {
 }
 
 void CallbackRunner::save(std::filesystem::path path) {
-  require_in_step("save");
+  require_together("save");
   saves_.push_back(std::move(path));
 }
 
 void CallbackRunner::keep_weights() {
-  require_in_step("keep_weights");
+  require_together("keep_weights");
   if (model_.compiled->optimizer.updater().client() != nullptr)
     throw UsageError(
         "weights that are on parameter servers cannot be put back; save them, and load them in a "
@@ -78,30 +88,37 @@ void CallbackRunner::keep_weights() {
 
 void CallbackRunner::put_back_weights() { puts_back_ = true; }
 
-void CallbackRunner::require_in_step(const char* what) const {
-  if (in_step_) return;
+void CallbackRunner::require_together(const char* what) const {
+  if (together_) return;
   throw UsageError(fmt::format(
-      "{}: workers are not in step (--staleness), so one cannot decide for the others", what));
+      "{}: one worker cannot decide for the others where they do not meet in every step "
+      "(--staleness above 0, --drop-slowest, --on-lost-worker continue or wait)",
+      what));
 }
 
 // ---- what fit() calls ----
 
-void CallbackRunner::call(Hook hook) noexcept {
+void CallbackRunner::call(Hook hook) {
   if (!chief_ || failure_) return;
   for (const auto& callback : callbacks_) {
-    running_ = callback->name();
+    const auto failed = [&](const auto& made) { failure_ = std::make_exception_ptr(made); };
     try {
+      running_ = callback->name();
       ((*callback).*hook)(*this);
     } catch (const UsageError& error) {
-      failure_ = std::make_exception_ptr(
-          UsageError(fmt::format("callback {}: {}", running_, error.what())));
-      return;
+      return failed(UsageError(fmt::format("callback {}: {}", running_, error.what())));
     } catch (const std::exception& error) {
-      failure_ =
-          std::make_exception_ptr(Error(fmt::format("callback {}: {}", running_, error.what())));
-      return;
+      return failed(Error(fmt::format("callback {}: {}", running_, error.what())));
+    } catch (...) {
+      return failed(Error(fmt::format("callback {}: an error without words", running_)));
     }
   }
+}
+
+void CallbackRunner::be_chief(bool is) {
+  const bool begins = is && !chief_;
+  chief_ = is;
+  if (begins) call(&Callback::on_train_begin);
 }
 
 void CallbackRunner::train_begin() {
@@ -138,27 +155,29 @@ void CallbackRunner::train_end(const NamedValues& last) {
   carry_out();
 }
 
-// Everywhere what the chief's callbacks have decided since the last time. Collective over workers.
+// Tells all what the chief's callbacks have decided since the last time.
+void CallbackRunner::exchange() {
+  using Words = std::array<double, 6>;
+  const World& world = model_.strategy.world();
+  std::vector<Words> each(static_cast<size_t>(world.local));
+  const auto one = [](bool yes) { return yes ? 1.0 : 0.0; };
+  if (chief_)
+    each[0] = {one(failure_ != nullptr),           one(stops_),    one(keeps_), one(puts_back_),
+               static_cast<double>(saves_.size()), learning_rate()};
+  const Words all =
+      model_.strategy.reduce(ReduceOp::sum, PerReplica<Words>(std::move(each), world.first_rank));
+  const auto [failed, stops, keeps, puts_back, saves, rate] = all;
+  if (failed > 0) rethrow();
+  stops_ = stops > 0;
+  keeps_ = keeps > 0;
+  puts_back_ = puts_back > 0;
+  saves_.resize(static_cast<size_t>(saves), "the chief's file");
+  if (!chief_) model_.compiled->optimizer.set_learning_rate(rate);
+}
+
+// Everywhere, in the same order. Collective over workers.
 void CallbackRunner::carry_out() {
-  if (in_step_) {
-    const World& world = model_.strategy.world();
-    std::vector<std::array<double, 6>> each(static_cast<size_t>(world.local));
-    if (chief_)
-      each[0] = {failure_ ? 1.0 : 0.0,
-                 stops_ ? 1.0 : 0.0,
-                 keeps_ ? 1.0 : 0.0,
-                 puts_back_ ? 1.0 : 0.0,
-                 static_cast<double>(saves_.size()),
-                 learning_rate()};
-    const auto all = model_.strategy.reduce(
-        ReduceOp::sum, PerReplica<std::array<double, 6>>(std::move(each), world.first_rank));
-    if (all[0] > 0) rethrow();
-    stops_ = all[1] > 0;
-    keeps_ = all[2] > 0;
-    puts_back_ = all[3] > 0;
-    saves_.resize(static_cast<size_t>(all[4]), "the chief's file");
-    if (!chief_) model_.compiled->optimizer.set_learning_rate(all[5]);
-  }
+  if (together_) exchange();
   if (failure_) rethrow();
   if (keeps_) copy_weights();
   if (puts_back_) write_weights();

@@ -14,13 +14,16 @@ namespace tutti::detail {
 
 class CallbackRunner final : public Training {
  public:
-  /// `in_step`: all workers are; else nothing can be decided for the others.
-  CallbackRunner(Model::State& model, const Callbacks& callbacks, int64_t epochs, bool in_step);
+  /// quantities  that there are after an epoch, validated or not
+  /// together    all workers meet in every step; else none can decide for the others
+  CallbackRunner(Model::State& model, const Callbacks& callbacks, int64_t epochs,
+                 std::vector<std::string> quantities, bool together);
 
   // ---- what callbacks see ----
   int64_t epoch() const override { return epoch_; }
   int64_t epochs() const override { return epochs_; }
   int64_t step() const override { return step_; }
+  const std::vector<std::string>& quantities() const override { return quantities_; }
   const NamedValues& values() override;
   double learning_rate() const override;
   void stop(std::string why) override;
@@ -46,21 +49,24 @@ class CallbackRunner final : public Training {
   bool ends() const noexcept { return stops_; }
   /// Throws what a callback threw; on other workers an Error that says that one did.
   [[noreturn]] void rethrow() const;
-  /// Whether this worker is, since the one before was lost.
-  void be_chief(bool is) noexcept { chief_ = is; }
+  bool together() const noexcept { return together_; }
+  /// Whether this worker is, since the one before was lost: its callbacks begin here.
+  void be_chief(bool is);
 
  private:
   using Hook = void (Callback::*)(Training&);
-  void call(Hook hook) noexcept;
+  void call(Hook hook);
   void carry_out();
-  void require_in_step(const char* what) const;
+  void exchange();
+  void require_together(const char* what) const;
   void copy_weights();
   void write_weights();
 
   Model::State& model_;
   const Callbacks& callbacks_;
   const int64_t epochs_;
-  const bool in_step_;
+  const std::vector<std::string> quantities_;
+  const bool together_;
   bool chief_;  // callbacks run here
   int64_t epoch_ = 0;
   int64_t step_ = 0;

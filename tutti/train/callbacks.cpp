@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
+#include "tutti/base/suggest.h"
 #include "tutti/observe/tensorboard.h"
 
 namespace tutti::callbacks {
@@ -44,6 +45,10 @@ class Best {
     return higher_ ? value - min_delta_ > *than : value + min_delta_ < *than;
   }
   const std::string& monitor() const noexcept { return monitor_; }
+  void require_known(const Training& training) const {
+    if (std::ranges::find(training.quantities(), monitor_) == training.quantities().end())
+      throw UsageError(unknown_message("quantity", monitor_, training.quantities()));
+  }
   double value() const { return best_.value_or(std::nan("")); }
   void forget() noexcept { best_.reset(); }
 
@@ -73,7 +78,8 @@ class EarlyStopping final : public Callback {
 
   std::string_view name() const override { return "early_stopping"; }
 
-  void on_train_begin(Training&) override {
+  void on_train_begin(Training& training) override {
+    best_.require_known(training);
     best_.forget();
     waited_ = 0;
     kept_ = false;
@@ -81,7 +87,9 @@ class EarlyStopping final : public Callback {
 
   void on_epoch_end(Training& training) override {
     if (training.epoch() < options_.start_from_epoch) return;
-    const double value = training.at(best_.monitor());
+    const std::optional<double> watched = training.watch(best_.monitor());
+    if (!watched) return;
+    const double value = *watched;
     ++waited_;
     if (best_.take(value)) {
       if (options_.restore_best_weights) training.keep_weights();
@@ -111,8 +119,9 @@ std::string filled(std::string path, Training& training) {
     const size_t end = path.find('}', at);
     if (end == std::string::npos) break;
     const std::string field = path.substr(at + 1, end - at - 1);
-    const std::string value = field == "epoch" ? fmt::format("{:04}", training.epoch() + 1)
-                                               : fmt::format("{:.4f}", training.at(field));
+    const std::string value =
+        field == "epoch" ? fmt::format("{:04}", training.epoch() + 1)
+                         : fmt::format("{:.4f}", training.watch(field).value_or(std::nan("")));
     path.replace(at, end - at + 1, value);
     at += value.size();
   }
@@ -127,9 +136,15 @@ class ModelCheckpoint final : public Callback {
   }
 
   std::string_view name() const override { return "model_checkpoint"; }
-  void on_train_begin(Training&) override { best_.forget(); }
+  void on_train_begin(Training& training) override {
+    if (options_.save_best_only) best_.require_known(training);
+    best_.forget();
+  }
   void on_epoch_end(Training& training) override {
-    if (options_.save_best_only && !best_.take(training.at(best_.monitor()))) return;
+    if (options_.save_best_only) {
+      const std::optional<double> watched = training.watch(best_.monitor());
+      if (!watched || !best_.take(*watched)) return;
+    }
     training.save(filled(options_.path.string(), training));
   }
 
@@ -166,13 +181,16 @@ class ReduceOnPlateau final : public Callback {
 
   std::string_view name() const override { return "reduce_on_plateau"; }
 
-  void on_train_begin(Training&) override {
+  void on_train_begin(Training& training) override {
+    best_.require_known(training);
     best_.forget();
     waited_ = cooling_ = 0;
   }
 
   void on_epoch_end(Training& training) override {
-    const bool improved = best_.take(training.at(best_.monitor()));
+    const std::optional<double> watched = training.watch(best_.monitor());
+    if (!watched) return;
+    const bool improved = best_.take(*watched);
     if (cooling_ > 0) {
       --cooling_;
       waited_ = 0;
@@ -204,21 +222,26 @@ class CsvLogger final : public Callback {
 
   std::string_view name() const override { return "csv_logger"; }
 
-  void on_train_begin(Training&) override {
+  void on_train_begin(Training& training) override {
+    std::string columns = "epoch,learning_rate";
+    for (const std::string& name : training.quantities()) columns += "," + name;
+    columns += '\n';
     text_.clear();
-    if (!append_) return;
-    std::ifstream file(path_, std::ios::binary);
-    text_.assign(std::istreambuf_iterator<char>(file), {});
+    if (append_) {
+      std::ifstream file(path_, std::ios::binary);
+      text_.assign(std::istreambuf_iterator<char>(file), {});
+    }
+    if (text_.empty()) text_ = columns;
+    if (!text_.starts_with(columns))
+      throw UsageError(fmt::format("{} has other columns: {}; expected {}", path_.string(),
+                                   text_.substr(0, text_.find('\n')),
+                                   columns.substr(0, columns.size() - 1)));
   }
 
   void on_epoch_end(Training& training) override {
-    if (text_.empty()) {
-      text_ = "epoch,learning_rate";
-      for (const auto& [name, value] : training.values()) text_ += "," + name;
-      text_ += '\n';
-    }
     text_ += fmt::format("{},{}", training.epoch() + 1, training.learning_rate());
-    for (const auto& [name, value] : training.values()) text_ += fmt::format(",{}", value);
+    for (const std::string& name : training.quantities())
+      text_ += fmt::format(",{}", training.watch(name).value_or(std::nan("")));
     text_ += '\n';
     write_file_atomically(path_, text_);
   }

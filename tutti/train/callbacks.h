@@ -2,7 +2,9 @@
 ///
 /// They run on the chief alone, on the thread of its first replica. What they decide (stop, a
 /// learning rate, weights to save, keep or put back) is carried out on every replica after the same
-/// step. One that throws ends the training on all: Error "callback NAME: ...".
+/// step. One that throws ends the training on all: Error "callback NAME: ...". Where workers do not
+/// meet in every step (parameter servers out of step, with late steps dropped, with workers that
+/// may be lost) they may only watch: a decision is a UsageError.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +29,15 @@ class Training {
   virtual int64_t epoch() const = 0;   ///< the running one, from 0
   virtual int64_t epochs() const = 0;  ///< those asked for
   virtual int64_t step() const = 0;    ///< updates of this fit() so far
+  /// Names of what values() has after an epoch; "val_..." only where that one was validated.
+  virtual const std::vector<std::string>& quantities() const = 0;
   /// Loss and metrics. After an epoch: of all samples, with those of the validation data ("loss",
   /// "accuracy", "val_loss", ...). After a step: of what this replica has seen in this epoch.
   virtual const NamedValues& values() = 0;
   /// The value of that name; UsageError with the nearest one.
   double at(std::string_view name);
+  /// None where this epoch has no such value, since it was not validated.
+  std::optional<double> watch(std::string_view name);
   virtual double learning_rate() const = 0;
 
   /// The training ends after this step, or epoch; `why` is logged.

@@ -75,6 +75,18 @@ std::vector<std::string> columns_of(const std::vector<Metric>& metrics, bool val
   return columns;
 }
 
+// What callbacks see after an epoch.
+std::vector<std::string> quantities_of(const std::vector<Metric>& metrics, bool validation) {
+  std::vector<std::string> names;
+  for (const char* prefix : {"", "val_"}) {
+    if (*prefix != '\0' && !validation) break;
+    names.push_back(std::string(prefix) + "loss");
+    for (const auto& metric : metrics)
+      if (metric.scalar()) names.push_back(prefix + metric.name());
+  }
+  return names;
+}
+
 std::string signal_words(int signal) {
   const char* name = sigabbrev_np(signal);
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
@@ -160,7 +172,9 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
     throw UsageError(
         "fit: initial_epoch: workers are not in step (--staleness), the servers count the epochs");
   drops_ = client != nullptr && client->spec().drop_slowest > 0;
-  callbacks_.emplace(model_, options_.callbacks, options_.epochs, leases_ == nullptr);
+  const bool together = leases_ == nullptr && !drops_ && !model.strategy.world().apart;
+  callbacks_.emplace(model_, options_.callbacks, options_.epochs,
+                     quantities_of(compiled_.metrics, options_.validation.has_value()), together);
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.
   if (client != nullptr && client->first_step() == compiled_.optimizer.version())
     begin_ = client->first_step();
@@ -182,6 +196,8 @@ History Fit::run() {
                 std::make_shared<const data::Epoch>(train_.epoch({.epoch = number, .seed = seed_})),
                 model_.strategy.world()};
     epoch.steps = epoch_length_;
+    if (options_.initial_epoch > 0)  // also where another process had the epochs before
+      epoch.first_update = std::max(epoch.first_update, number * epoch_length_);
     if (leases_ != nullptr) epoch.first_update = number * epoch.steps;
     if (options_.max_steps > 0) {
       epoch.steps = std::min(epoch.steps, options_.max_steps - history_.steps);
@@ -241,6 +257,7 @@ void Fit::run_epoch(Epoch epoch) {
   row.resize(history_.columns.size() - 2, std::nan(""));  // not validated
   row.push_back(seconds);
   row.push_back(rate);
+  if (history_.rows.empty()) history_.first_epoch = epoch.number;
   history_.rows.push_back(std::move(row));
   progress_->end_epoch(values, seconds, rate);
   last_values_ = values;
@@ -414,6 +431,8 @@ void Fit::after_step(ReplicaContext& replica, Totals& totals) {
   if (!callbacks_->any() || replica.local_rank() != 0) return;
   callbacks_->step_end(history_.steps + 1, totals);
   totals.stop = callbacks_->wants();
+  // Where workers do not meet in every step this error ends the worker, as any does.
+  if (totals.stop == Stop::failed && !callbacks_->together()) callbacks_->rethrow();
 }
 
 void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {

@@ -46,7 +46,7 @@ std::string History::to_string() const {
   for (const auto& name : columns) out += fmt::format("  {:>10}", name);
   out += '\n';
   for (size_t epoch = 0; epoch < rows.size(); ++epoch) {
-    out += fmt::format("{:>5}", epoch + 1);
+    out += fmt::format("{:>5}", number_of(epoch));
     for (size_t c = 0; c < columns.size(); ++c) {
       const auto width = std::max<size_t>(10, columns[c].size());
       const bool rate = columns[c] == "images_per_second";
@@ -62,7 +62,7 @@ std::string History::to_csv() const {
   for (const auto& name : columns) out += "," + name;
   out += '\n';
   for (size_t epoch = 0; epoch < rows.size(); ++epoch) {
-    out += fmt::format("{}", epoch + 1);
+    out += fmt::format("{}", number_of(epoch));
     for (double value : rows[epoch]) out += fmt::format(",{}", value);
     out += '\n';
   }
@@ -78,8 +78,8 @@ void History::plot(const std::filesystem::path& path) const {
     throw UsageError(fmt::format("plot: {} is no name of a picture; .svg expected", path.string()));
   if (rows.empty()) throw UsageError("plot: no epoch has ended yet");
   std::vector<double> epochs;
-  for (size_t epoch = 1; epoch <= rows.size(); ++epoch)
-    epochs.push_back(static_cast<double>(epoch));
+  for (size_t row = 0; row < rows.size(); ++row)
+    epochs.push_back(static_cast<double>(number_of(row)));
   plots::Panel losses{.title = "Loss", .x_label = "epoch", .y_label = "loss", .curves = {}};
   plots::Panel metrics{.title = "Metrics", .x_label = "epoch", .y_label = "value", .curves = {}};
   for (const auto& name : columns) {

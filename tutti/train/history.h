@@ -18,6 +18,7 @@ struct History {
   std::vector<std::string> columns;
   std::vector<std::vector<double>> rows;
 
+  int64_t first_epoch = 0;   ///< of rows[0], from 0
   int64_t steps = 0;         ///< updates in all
   int64_t images = 0;        ///< samples trained on in all, repeats counted
   double train_seconds = 0;  ///< wall time of the training parts, without set-up and validation
@@ -35,9 +36,14 @@ struct History {
   /// Its value in the last epoch.
   double last(std::string_view name) const;
 
+  /// Of the epoch of a row, from 1.
+  int64_t number_of(size_t row) const noexcept {
+    return first_epoch + static_cast<int64_t>(row) + 1;
+  }
+
   /// The table for people: a line a epoch.
   std::string to_string() const;
-  /// "epoch,train_loss,...": epochs from 1, numbers as short as they read back exactly.
+  /// "epoch,train_loss,...": the first epoch is 1, numbers as short as they read back exactly.
   std::string to_csv() const;
   /// Writes to_csv() atomically.
   void save_csv(const std::filesystem::path& path) const;

@@ -97,8 +97,10 @@ int64_t num_states(const std::vector<Metric>& metrics, int64_t width) {
 }
 
 bool sized_by_width(const std::vector<Metric>& metrics) {
-  return std::ranges::any_of(
-      metrics, [](const Metric& metric) { return metric.num_states(1) != metric.num_states(3); });
+  constexpr int64_t kWide = 1'000'003;  // no metric has states for so many only from there on
+  return std::ranges::any_of(metrics, [](const Metric& metric) {
+    return metric.num_states(1) != metric.num_states(kWide);
+  });
 }
 
 namespace {

@@ -75,6 +75,8 @@ TEST(Recipe, BadFieldsAreNamedWithTheirRange) {
   EXPECT_THAT(message({}, {{.pattern = "w", .learning_rate_factor = -1}}),
               AllOf(HasSubstr("group \"w\""), HasSubstr("learning_rate_factor = -1")));
   EXPECT_THAT(message({}, {{.pattern = "w", .weight_decay = -1}}), HasSubstr("weight_decay = -1"));
+  EXPECT_THAT(message({}, {{.pattern = "w", .learning_rate_factor = 0}}, ftrl()),
+              HasSubstr("ftrl needs a learning rate above 0"));
   EXPECT_THAT(message({}, {{.pattern = "w", .weight_decay = 0}}, ftrl()),
               HasSubstr("optimizer ftrl has none"));
 }

@@ -24,16 +24,18 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
+constexpr double kNotValidated = -1;
 constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
 // A training whose values are written down beforehand.
 class Scripted final : public Training {
  public:
-  explicit Scripted(std::string monitor) : monitor_(std::move(monitor)) {}
+  explicit Scripted(std::string monitor) : monitor_(std::move(monitor)), quantities_{monitor_} {}
 
   int64_t epoch() const override { return epoch_; }
   int64_t epochs() const override { return 100; }
   int64_t step() const override { return epoch_; }
+  const std::vector<std::string>& quantities() const override { return quantities_; }
   const NamedValues& values() override { return values_; }
   double learning_rate() const override { return rate_; }
   void stop(std::string) override { stopped_ = true; }
@@ -48,7 +50,8 @@ class Scripted final : public Training {
     stopped_ = false;
     callback.on_train_begin(*this);
     for (const double value : values) {
-      values_ = {{monitor_, value}};
+      values_.clear();
+      if (value != kNotValidated) values_ = {{monitor_, value}};
       callback.on_epoch_begin(*this);
       callback.on_epoch_end(*this);
       rates_.push_back(rate_);
@@ -66,6 +69,7 @@ class Scripted final : public Training {
 
  private:
   std::string monitor_;
+  std::vector<std::string> quantities_;
   NamedValues values_;
   int64_t epoch_ = 0;
   double rate_ = 1;
@@ -92,6 +96,9 @@ TEST(EarlyStopping, EndsWhenNothingGetsBetter) {
   EXPECT_EQ(epochs_until_stop({.monitor = "val_accuracy", .better = callbacks::Better::lower},
                               {0.3, 0.2, 0.1, 0.2}),
             4);
+  const double none = kNotValidated;
+  EXPECT_EQ(epochs_until_stop({.patience = 2}, {3, none, 2, none, none, 2.5, none, 2.5, 0}), 8)
+      << "epochs that were not validated are not counted";
 }
 
 TEST(EarlyStopping, PutsBackTheBestWeightsWhateverEndsIt) {
@@ -199,6 +206,38 @@ TEST(FitCallbacks, ThatThrowAreNamed) {
                           {.callbacks = {callbacks::early_stopping()}, .verbose = 0});
               }),
               AllOf(HasSubstr("callback early_stopping"), HasSubstr("val_loss")));
+}
+
+TEST(FitCallbacks, EndAtALossThatIsNotFinite) {
+  Model model(strategy_of("mirrored", 2), [] { return small_graph(); });
+  CompileOptions options = adam_and_accuracy();
+  options.optimizer = optim::sgd({.learning_rate = 1e30});
+  model.compile(std::move(options));
+  const History history =
+      model.fit(three_classes(40).batch(10), {.epochs = 5,
+                                              .callbacks = {callbacks::terminate_on_nan()},
+                                              .verbose = 0,
+                                              .on_nan = OnNan::go_on});
+  EXPECT_LT(history.steps, 20);
+  EXPECT_GE(history.steps, 2);
+}
+
+TEST(FitCallbacks, GoOnInALogThatIsThere) {
+  const test::TempFolder folder;
+  Model model = small_model(strategy_of("one_device", 1));
+  const auto fit = [&](bool append, std::optional<data::Dataset> validation = {}) {
+    model.fit(three_classes(20).batch(10),
+              {.validation = validation,
+               .callbacks = {callbacks::csv_logger(folder / "log.csv", append)},
+               .verbose = 0});
+    std::ifstream file(folder / "log.csv");
+    return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+  };
+  EXPECT_EQ(fit(true), 2);
+  EXPECT_EQ(fit(true), 3);
+  EXPECT_EQ(fit(false), 2);
+  EXPECT_THAT(test::message_of<UsageError>([&] { fit(true, three_classes(9).batch(9)); }),
+              HasSubstr("has other columns: epoch,learning_rate,loss,accuracy,top_2_accuracy;"));
 }
 
 TEST(FitCallbacks, GiveBackTheBestWeights) {

@@ -480,6 +480,8 @@ TEST(Fit, CountsEpochsAndStepsAsTold) {
   parts.fit(data, {.epochs = 1, .verbose = 0});
   parts.fit(data, {.epochs = 3, .verbose = 0, .initial_epoch = 1});
   EXPECT_EQ(parts.weights_sha256(), straight.weights_sha256()) << "order and dropout go on";
+  const History rest = parts.fit(data, {.epochs = 5, .verbose = 0, .initial_epoch = 4});
+  EXPECT_THAT(rest.to_csv(), HasSubstr("\n5,"));
   Model fewer = small_model(strategy_of("mirrored", 2));
   const History history = fewer.fit(data, {.epochs = 3,
                                            .validation = three_classes(9).batch(9),

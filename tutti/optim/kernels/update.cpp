@@ -166,6 +166,7 @@ void rmsprop_loop(const RmspropScalars<T>& scalars, T* __restrict p, const T* __
       const T mean = rho * a[i] + one_minus_rho * d;
       a[i] = mean;
       variance = square - mean * mean;
+      variance = variance < 0 ? T{0} : variance;  // rounding; NaN stays NaN
     }
     T step = d / (square_root(variance) + scalars.epsilon);
     if constexpr (momentum) {

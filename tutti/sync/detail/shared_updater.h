@@ -26,12 +26,6 @@ class SharedUpdater final : public Updater {
       : rule_(recipe.rule()),
         layout_(Layout::of(slots_of(replicas.at(0)))),
         plan_(recipe, layout_) {
-    for (const auto& slot : layout_.slots)
-      if (slot.trained && slot.dtype != DType::float32 && slot.dtype != DType::float64)
-        throw UsageError(
-            fmt::format("parameter \"{}\" is {}: the fused step updates float32 and float64; use a "
-                        "torch optimizer",
-                        slot.name, name_of(slot.dtype)));
     world_ = world;
     place_storage();
     header_->learning_rate = rule_.learning_rate();
@@ -52,7 +46,7 @@ class SharedUpdater final : public Updater {
 
   int64_t version() const override { return header_->ended.load(std::memory_order_acquire); }
   void set_learning_rate(double learning_rate) override {
-    optim::require_learning_rate(learning_rate);
+    rule_.next({}, learning_rate);  // throws what the step would, before anything is written
     next_learning_rate_ = learning_rate;
   }
   double learning_rate() const override { return next_learning_rate_; }
