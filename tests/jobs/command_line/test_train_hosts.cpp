@@ -113,6 +113,14 @@ TEST_F(TrainOverHosts, UnevenTreesGiveTheWeightsOfOneDeviceWithTheirShape) {
                                                      "--reduction-shape", "2x3"}));
 }
 
+// Its norms are of whole tensors, of which each host's workers update parts.
+TEST_F(TrainOverHosts, NormsOfTensorsAreThoseOfOneDevice) {
+  const Words lamb = {"--optimizer", "lamb", "--learning-rate", "0.01"};
+  Words in_turn = {"--strategy", "one_device", "--replicas", "6", "--reduction-shape", "2x3"};
+  in_turn.insert(in_turn.end(), lamb.begin(), lamb.end());
+  EXPECT_EQ(train_over(TestHosts(2), 3, {lamb, lamb}), train_here(in_turn));
+}
+
 // A table may choose any algorithm that keeps the order of summation.
 TEST_F(TrainOverHosts, TheTableOfAlgorithmsChangesNoBit) {
   const TempFolder folder;
