@@ -67,7 +67,6 @@ TEST_P(Recipe, HasTheBitsOfThePartsInTurn) {
     EXPECT_TRUE(bits_equal(in_turn.parameters,
                            train("one_device", GetParam(), recipe, "all_reduce").parameters))
         << name;
-    EXPECT_LT(in_turn.losses.back(), 2 * in_turn.losses.front()) << name;
   }
 }
 
