@@ -14,7 +14,6 @@
 #include "tutti/base/stop.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/ps/client.h"
-#include "tutti/train/batch_norm_check.h"
 #include "tutti/train/callback_runner.h"
 #include "tutti/train/model_state.h"
 
@@ -23,57 +22,6 @@ namespace tutti {
 using detail::Totals;
 
 namespace {
-
-void check_options(const FitOptions& options) {
-  const auto at_least = [](const char* what, int64_t value, int64_t least) {
-    if (value < least) {
-      throw UsageError(fmt::format("fit: {} is {}, must be {} or more", what, value, least));
-    }
-  };
-  at_least("epochs", options.epochs, 1);
-  at_least("max_steps", options.max_steps, 0);
-  at_least("initial_epoch", options.initial_epoch, 0);
-  at_least("steps_per_epoch", options.steps_per_epoch, 0);
-  at_least("validation_freq", options.validation_freq, 1);
-  if (options.initial_epoch >= options.epochs)
-    throw UsageError(fmt::format("fit: initial_epoch is {}, must be below epochs, {}",
-                                 options.initial_epoch, options.epochs));
-  for (const auto& [label, weight] : options.class_weight)
-    if (!(weight >= 0 && std::isfinite(weight)))
-      throw UsageError(fmt::format(
-          "fit: class_weight of label {} is {}, must be a finite number >= 0", label, weight));
-  if (options.verbose < 0 || options.verbose > 2) {
-    throw UsageError(fmt::format("fit: verbose is {}, must be 0, 1 or 2", options.verbose));
-  }
-}
-
-void check_against_data(const FitOptions& options, const data::Dataset& train) {
-  if (options.steps_per_epoch > train.num_batches())
-    throw UsageError(fmt::format("fit: steps_per_epoch is {}, the dataset has {} batches an epoch",
-                                 options.steps_per_epoch, train.num_batches()));
-  if (options.class_weight.empty()) return;
-  if (train.columns().size() == 3)
-    throw UsageError("fit: class_weight and weights of samples (a third column): give one of them");
-  if (const auto& labels = train.columns()[1];
-      labels.dtype != DType::int64 || !labels.shape.empty())
-    throw UsageError(
-        fmt::format("fit: class_weight needs labels, int64 [] a sample; the dataset has {} {}",
-                    name_of(labels.dtype), nn::to_string(labels.shape)));
-}
-
-std::vector<std::string> columns_of(const std::vector<Metric>& metrics, bool validation) {
-  std::vector<std::string> columns;
-  const auto add = [&](const std::string& loss, const std::string& prefix) {
-    columns.push_back(loss);
-    for (const auto& metric : metrics)
-      if (metric.scalar()) columns.push_back(prefix + metric.name());
-  };
-  add("train_loss", "");
-  if (validation) add("val_loss", "val_");
-  columns.push_back("seconds");
-  columns.push_back("images_per_second");
-  return columns;
-}
 
 // What callbacks see after an epoch.
 std::vector<std::string> quantities_of(const std::vector<Metric>& metrics, bool validation) {
@@ -85,6 +33,13 @@ std::vector<std::string> quantities_of(const std::vector<Metric>& metrics, bool 
       if (metric.scalar()) names.push_back(prefix + metric.name());
   }
   return names;
+}
+
+// Those of History.
+std::vector<std::string> columns_of(std::vector<std::string> quantities) {
+  quantities.front() = "train_loss";
+  quantities.insert(quantities.end(), {"seconds", "images_per_second"});
+  return quantities;
 }
 
 std::string signal_words(int signal) {
@@ -165,7 +120,8 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       epoch_length_(options_.steps_per_epoch > 0 ? options_.steps_per_epoch
                                                  : train_.num_batches()) {
   speak(shows_);
-  history_.columns = columns_of(compiled_.metrics, options_.validation.has_value());
+  const auto quantities = quantities_of(compiled_.metrics, options_.validation.has_value());
+  history_.columns = columns_of(quantities);
   ps::Client* const client = compiled_.optimizer.updater().client();
   if (client != nullptr && !client->spec().staleness.synchronous()) leases_ = client;
   if (leases_ != nullptr && options_.initial_epoch > 0)
@@ -173,8 +129,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
         "fit: initial_epoch: workers are not in step (--staleness), the servers count the epochs");
   drops_ = client != nullptr && client->spec().drop_slowest > 0;
   const bool together = leases_ == nullptr && !drops_ && !model.strategy.world().apart;
-  callbacks_.emplace(model_, options_.callbacks, options_.epochs,
-                     quantities_of(compiled_.metrics, options_.validation.has_value()), together);
+  callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities, together);
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.
   if (client != nullptr && client->first_step() == compiled_.optimizer.version())
     begin_ = client->first_step();
@@ -487,26 +442,7 @@ void Fit::raise(const Epoch& epoch, const Totals& totals) const {
 }  // namespace detail
 
 History Model::fit(const data::Dataset& train, FitOptions options) {
-  check_options(options);
-  state_->require_compiled("fit");
-  state_->check_data("fit", train, true);
-  if (train.global_batch_size() < state_->strategy.num_replicas_in_sync()) {
-    throw UsageError(fmt::format(
-        "fit: a global batch of {} samples is smaller than the {} replicas that share it",
-        train.global_batch_size(), state_->strategy.num_replicas_in_sync()));
-  }
-  check_against_data(options, train);
-  if (options.validation) state_->check_data("fit, validation", *options.validation, true);
-  if (state_->graph) {
-    const World& world = state_->strategy.world();
-    require_batch_norm_input(
-        "fit", *state_->graph,
-        {.samples = train.num_samples(),
-         .global_batch = train.global_batch_size(),
-         .steps = options.max_steps > 0 ? options.max_steps : train.num_batches(),
-         .replicas = world.size,
-         .shares = world.shares});
-  }
+  state_->check_fit(train, options);
   return detail::Fit(*state_, train, std::move(options)).run();
 }
 

@@ -87,6 +87,9 @@ struct Model::State {
   void check_data(std::string_view operation, const data::Dataset& dataset,
                   bool needs_target) const;
 
+  /// Throws UsageError when options, data and model do not fit.
+  void check_fit(const data::Dataset& train, const FitOptions& options);
+
   Scores evaluate(const data::Dataset& dataset);
   void save(const std::filesystem::path& path);
 

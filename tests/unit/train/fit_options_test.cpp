@@ -1,0 +1,132 @@
+// What fit() is told: weights, epochs and steps, rates.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/error.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/train/small_model.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Those of three_classes(), each with a weight.
+data::Dataset weighted(int64_t count, const std::function<float(int64_t)>& weight) {
+  std::vector<float> x, weights;
+  std::vector<int64_t> y;
+  for (int64_t i = 0; i < count; ++i) {
+    y.push_back(i % 3);
+    weights.push_back(weight(i));
+    for (int64_t f = 0; f < 4; ++f)
+      x.push_back(std::sin(static_cast<float>(i * 4 + f)) * 0.5F + (f == i % 3 ? 1.0F : 0.0F));
+  }
+  return data::from_arrays({data::array_of(x, {count, 4}), data::array_of(y, {count}),
+                            data::array_of(weights, {count})});
+}
+
+TEST(Fit, WeighsSamplesAndClasses) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    const auto trained = [&](const data::Dataset& data, FitOptions options) {
+      Model model = small_model(strategy_of(kind, 3));
+      options.verbose = 0;
+      const History history = model.fit(data.batch(10), options);
+      return fmt::format("{} {}", model.weights_sha256(), history.last("train_loss"));
+    };
+    const std::string plain = trained(three_classes(20), {});
+    EXPECT_EQ(trained(weighted(20, [](int64_t) { return 1.0F; }), {}), plain);
+    const std::string by_sample =
+        trained(weighted(20, [](int64_t i) { return i % 3 == 1 ? 2.5F : 1.0F; }), {});
+    EXPECT_NE(by_sample, plain);
+    EXPECT_EQ(trained(three_classes(20), {.class_weight = {{1, 2.5}}}), by_sample);
+  }
+  // A weight of 0 leaves a sample out; the sum is still divided by all.
+  Model model = small_model(strategy_of("one_device", 1));
+  const double half =
+      model.evaluate(weighted(20, [](int64_t i) { return i < 10 ? 1.0F : 0.0F; }).batch(20)).loss;
+  EXPECT_NEAR(half, model.evaluate(three_classes(10).batch(10)).loss / 2, 1e-6);
+}
+
+TEST(Fit, CountsEpochsAndStepsAsTold) {
+  const auto data = three_classes(40).shuffle().batch(10);
+  Model straight = small_model(strategy_of("mirrored", 2), 0.3);
+  straight.fit(data, {.epochs = 3, .verbose = 0});
+  Model parts = small_model(strategy_of("mirrored", 2), 0.3);
+  parts.fit(data, {.epochs = 1, .verbose = 0});
+  parts.fit(data, {.epochs = 3, .verbose = 0, .initial_epoch = 1});
+  EXPECT_EQ(parts.weights_sha256(), straight.weights_sha256()) << "order and dropout go on";
+  const History rest = parts.fit(data, {.epochs = 5, .verbose = 0, .initial_epoch = 4});
+  EXPECT_THAT(rest.to_csv(), HasSubstr("\n5,"));
+  Model fewer = small_model(strategy_of("mirrored", 2));
+  const History history = fewer.fit(data, {.epochs = 3,
+                                           .validation = three_classes(9).batch(9),
+                                           .verbose = 0,
+                                           .steps_per_epoch = 3,
+                                           .validation_freq = 2});
+  EXPECT_EQ(history.steps, 9);
+  const auto validated = history.column("val_loss");
+  EXPECT_TRUE(std::isnan(validated[0]) && std::isfinite(validated[1]) && std::isnan(validated[2]));
+}
+
+TEST(Fit, TakesTheRateOfEachStepFromASchedule) {
+  std::string asked;
+  const auto with_schedule = [&](const char* kind) {
+    Model model(strategy_of(kind, 2), [] { return small_graph(); });
+    CompileOptions options = adam_and_accuracy();
+    options.learning_rate = RateSchedule("mine", [&](int64_t step) {
+      asked += fmt::format("{} ", step);
+      return 0.1 / static_cast<double>(1 + step);
+    });
+    model.compile(std::move(options));
+    model.fit(three_classes(20).batch(10), {.epochs = 2, .verbose = 0});
+    EXPECT_EQ(model.optimizer().learning_rate(), 0.1 / 4);
+    EXPECT_EQ(test::message_of<UsageError>([&] {
+                model.fit(three_classes(20).batch(10),
+                          {.callbacks = {callbacks::learning_rate_scheduler(
+                               [](int64_t, double) { return 0.1; })},
+                           .verbose = 0});
+              }),
+              "callback learning_rate_scheduler: set_learning_rate: compile() has the schedule "
+              "\"mine\" for that");
+    return model.weights_sha256();
+  };
+  EXPECT_EQ(with_schedule("mirrored"), with_schedule("one_device"));
+  EXPECT_THAT(asked, testing::StartsWith("0 1 2 3 "));
+  // The same by hand.
+  Model model = small_model(strategy_of("one_device", 2));
+  const auto by_hand = callbacks::lambda(
+      "by hand",
+      {.on_train_begin = [](Training& t) { t.set_learning_rate(0.1); },
+       .on_step_end =
+           [](Training& t) { t.set_learning_rate(0.1 / static_cast<double>(1 + t.step())); }});
+  model.fit(three_classes(20).batch(10), {.epochs = 2, .callbacks = {by_hand}, .verbose = 0});
+  EXPECT_EQ(model.weights_sha256(), with_schedule("one_device"));
+}
+
+TEST(Fit, RefusesOptionsThatDoNotFit) {
+  Model model = small_model(strategy_of("one_device", 1));
+  const auto message = [&](const data::Dataset& data, const FitOptions& options) {
+    return test::message_of<UsageError>([&] { model.fit(data.batch(10), options); });
+  };
+  const auto data = three_classes(20);
+  EXPECT_THAT(message(data, {.initial_epoch = 1}), HasSubstr("initial_epoch is 1, must be below"));
+  EXPECT_THAT(message(data, {.steps_per_epoch = 3}), HasSubstr("has 2 batches an epoch"));
+  EXPECT_THAT(message(data, {.validation_freq = 0}), HasSubstr("validation_freq is 0"));
+  EXPECT_THAT(message(data, {.class_weight = {{2, -1}}}), HasSubstr("label 2 is -1"));
+  EXPECT_THAT(message(weighted(20, [](int64_t) { return 1.0F; }), {.class_weight = {{2, 1}}}),
+              HasSubstr("give one of them"));
+  EXPECT_THAT(test::message_of<DataError>([&] {
+                model.fit(weighted(20, [](int64_t i) { return i == 3 ? -1.0F : 1.0F; }).batch(10),
+                          {.verbose = 0});
+              }),
+              HasSubstr("row 3 of the batch has -1"));
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,76 @@
+// What fit() refuses before its first step.
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/train/batch_norm_check.h"
+#include "tutti/train/model_state.h"
+
+namespace tutti {
+namespace {
+
+void check_options(const FitOptions& options) {
+  const auto at_least = [](const char* what, int64_t value, int64_t least) {
+    if (value < least) {
+      throw UsageError(fmt::format("fit: {} is {}, must be {} or more", what, value, least));
+    }
+  };
+  at_least("epochs", options.epochs, 1);
+  at_least("max_steps", options.max_steps, 0);
+  at_least("initial_epoch", options.initial_epoch, 0);
+  at_least("steps_per_epoch", options.steps_per_epoch, 0);
+  at_least("validation_freq", options.validation_freq, 1);
+  if (options.initial_epoch >= options.epochs)
+    throw UsageError(fmt::format("fit: initial_epoch is {}, must be below epochs, {}",
+                                 options.initial_epoch, options.epochs));
+  for (const auto& [label, weight] : options.class_weight)
+    if (!(weight >= 0 && std::isfinite(weight)))
+      throw UsageError(fmt::format(
+          "fit: class_weight of label {} is {}, must be a finite number >= 0", label, weight));
+  if (options.verbose < 0 || options.verbose > 2) {
+    throw UsageError(fmt::format("fit: verbose is {}, must be 0, 1 or 2", options.verbose));
+  }
+}
+
+void check_against_data(const FitOptions& options, const data::Dataset& train) {
+  if (options.steps_per_epoch > train.num_batches())
+    throw UsageError(fmt::format("fit: steps_per_epoch is {}, the dataset has {} batches an epoch",
+                                 options.steps_per_epoch, train.num_batches()));
+  if (options.class_weight.empty()) return;
+  if (train.columns().size() == 3)
+    throw UsageError("fit: class_weight and weights of samples (a third column): give one of them");
+  if (const auto& labels = train.columns()[1];
+      labels.dtype != DType::int64 || !labels.shape.empty())
+    throw UsageError(
+        fmt::format("fit: class_weight needs labels, int64 [] a sample; the dataset has {} {}",
+                    name_of(labels.dtype), nn::to_string(labels.shape)));
+}
+
+}  // namespace
+
+void Model::State::check_fit(const data::Dataset& train, const FitOptions& options) {
+  check_options(options);
+  require_compiled("fit");
+  check_data("fit", train, true);
+  if (train.global_batch_size() < strategy.num_replicas_in_sync()) {
+    throw UsageError(fmt::format(
+        "fit: a global batch of {} samples is smaller than the {} replicas that share it",
+        train.global_batch_size(), strategy.num_replicas_in_sync()));
+  }
+  check_against_data(options, train);
+  if (options.validation) check_data("fit, validation", *options.validation, true);
+  if (graph) {
+    const World& world = strategy.world();
+    require_batch_norm_input(
+        "fit", *graph,
+        {.samples = train.num_samples(),
+         .global_batch = train.global_batch_size(),
+         .steps = options.max_steps > 0 ? options.max_steps : train.num_batches(),
+         .replicas = world.size,
+         .shares = world.shares});
+  }
+}
+
+}  // namespace tutti
