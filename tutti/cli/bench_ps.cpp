@@ -89,6 +89,7 @@ class Measurement {
     client_ = std::make_unique<ps::Client>(
         ps::ClientOptions{.worker = place.worker,
                           .view_service = place.view_service,
+                          .poll = place.poll,
                           .share_memory = bench.engine == "shm"},
         Credentials{token, job_of_token(token), tls_from_environment()}, spec_, [this](int piece) {
           return ps::Bytes::copy_of(std::vector<std::byte>(spec_.pieces[piece].num_bytes));

@@ -42,6 +42,7 @@ class Measurement {
     client_ = std::make_unique<ps::Client>(
         ps::ClientOptions{.worker = place.worker,
                           .view_service = place.view_service,
+                          .poll = place.poll,
                           .share_memory = bench.engine == "shm"},
         Credentials{token, job_of_token(token), tls_from_environment()}, spec_of(place, bench),
         [](int) { return ps::Bytes{}; });

@@ -19,6 +19,7 @@ struct PsFlags {
   std::string view_service;
   int number = -1;
   int threads = 0;
+  int poll_us = 0;
   double memory_limit_gb = 0;
   double limit_s = 30;
   bool no_shared_memory = false;
@@ -37,6 +38,7 @@ int serve(const PsFlags& flags) {
                   .threads = flags.threads,
                   .memory_limit = static_cast<int64_t>(flags.memory_limit_gb * kBytesPerGigabyte),
                   .limit = limit,
+                  .poll = std::chrono::microseconds(flags.poll_us),
                   .share_memory = !flags.no_shared_memory},
                  {token, job_of_token(token), tls_from_environment()});
   return 0;
@@ -60,6 +62,13 @@ void add_ps(CLI::App& app, int& exit_code) {
   command->add_option("--threads", flags->threads, "That update (default: usable cores, 4 at most)")
       ->check(whole_number(1, 1024))
       ->type_name("T");
+  command
+      ->add_option("--poll", flags->poll_us,
+                   "Looks for so long before it sleeps: quicker answers from a server with a core "
+                   "of its own")
+      ->check(whole_number(0, 1'000'000))
+      ->type_name("MICROSECONDS")
+      ->capture_default_str();
   command
       ->add_option("--memory-limit", flags->memory_limit_gb,
                    "Ends with an error before more is held (default: no limit)")

@@ -23,6 +23,8 @@ namespace tutti::cli {
 namespace {
 
 constexpr Millis kFarewell{2'000};
+// Longer than what a worker computes between two looks at rows of a table.
+constexpr std::chrono::microseconds kPoll{2'000};
 
 Token token_of_job(bool one_host) {
   if (!one_host) return require_token("parameter servers on several hosts");
@@ -132,6 +134,11 @@ void ServerFleet::wait_for_elsewhere() const {
       there, options_.elsewhere, service_->address().text(), nodes_.limit.count(), what));
 }
 
+std::chrono::microseconds ServerFleet::poll() const {
+  const bool a_core_each = options_.num_servers + options_.num_workers <= host_facts().usable_cores;
+  return a_core_each ? kPoll : std::chrono::microseconds{0};
+}
+
 std::vector<std::string> ServerFleet::start(const std::string& view_service) {
   for (int i = 0; i < options_.num_servers; ++i)
     start_one(nodes_.node * options_.num_servers + i, view_service);
@@ -141,6 +148,7 @@ std::vector<std::string> ServerFleet::start(const std::string& view_service) {
                       fmt::join(ps::weights_of_servers(nodes_.num_nodes, options_.num_servers,
                                                        options_.elsewhere),
                                 ",")),
+          fmt::format("{}={}", detail::kPollVariable, poll().count()),
           fmt::format("{}={}", detail::kRestoreVariable, restore_.string()),
           fmt::format("{}={}", detail::kSnapshotsVariable, options_.snapshots.folder.string()),
           fmt::format("{}={}", kTokenVariable, token_.secret_hex())};
@@ -154,7 +162,8 @@ void ServerFleet::start_one(int number, const std::string& view_service) {
   detail::SpawnPlan plan{
       .path = program,
       .arguments = {program, "ps", "--number", std::to_string(number), "--threads",
-                    std::to_string(threads), "--view-service", view_service},
+                    std::to_string(threads), "--poll", std::to_string(poll().count()),
+                    "--view-service", view_service},
       .environment = environment_with({fmt::format("{}={}", kTokenVariable, token_.secret_hex())}),
       .output = STDOUT_FILENO,
       .errors = STDERR_FILENO};
@@ -173,7 +182,7 @@ ServerFleet::~ServerFleet() {
   const Deadline deadline(kFarewell);
   for (const auto& process : processes_) {
     pollfd entry{process->started.pidfd.get(), POLLIN, 0};
-    if (poll(&entry, 1, static_cast<int>(deadline.left().count())) != 1)
+    if (::poll(&entry, 1, static_cast<int>(deadline.left().count())) != 1)
       kill(process->started.pid, SIGKILL);
     waitpid(process->started.pid, nullptr, 0);
   }

@@ -25,6 +25,8 @@ inline constexpr const char* kViewServiceVariable = "TUTTI_VIEW_SERVICE";
 inline constexpr const char* kNumServersVariable = "TUTTI_NUM_SERVERS";
 /// Shares of the parameters, "0.1,0.1,0.8", one a server; empty: equal.
 inline constexpr const char* kServerWeightsVariable = "TUTTI_SERVER_WEIGHTS";
+/// How many microseconds they and who waits for them poll before they sleep; "" or 0: none.
+inline constexpr const char* kPollVariable = "TUTTI_POLL_US";
 // The snapshot of theirs that the job goes on from.
 inline constexpr const char* kRestoreVariable = "TUTTI_RESTORE";
 // The folder into which servers write snapshots.

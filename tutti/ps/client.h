@@ -26,6 +26,7 @@ struct ClientOptions {
   HostPort view_service;
   Millis limit{kDefaultTimeLimit};    ///< for all servers to be there
   Millis silence{kDefaultTimeLimit};  ///< without a word of the view service: it is lost
+  std::chrono::microseconds poll{0};  ///< of who waits, before it sleeps: with a core of its own
   bool share_memory = true;           ///< with servers of this host; else payloads go as bytes
   /// Which worker's gradient of a piece is not finite, where this one pushes for others of its host
   /// too; asked by whatever thread waits here or the client's, and calls nothing here. Null: its

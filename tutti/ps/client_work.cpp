@@ -143,7 +143,7 @@ void Client::Work::work() {
       unattended_.wait_for(lock, kUnattended);
       continue;
     }
-    wait_unlocked(lock, kPause * 4);
+    wait_unlocked(lock, kPause * 4, {});
     if (num_waiting_ == 0)
       turn();
     else
@@ -163,7 +163,7 @@ bool Client::Work::drive_until(std::unique_lock<std::mutex>& lock, TimePoint the
       continue;
     }
     driven_ = true;
-    wait_unlocked(lock, std::chrono::ceil<Millis>(then - Clock::now()));
+    wait_unlocked(lock, std::chrono::ceil<Millis>(then - Clock::now()), options_.poll);
     driven_ = false;
     turn();
   }
@@ -172,10 +172,11 @@ bool Client::Work::drive_until(std::unique_lock<std::mutex>& lock, TimePoint the
   return ready();
 }
 
-void Client::Work::wait_unlocked(std::unique_lock<std::mutex>& lock, Millis most) {
+void Client::Work::wait_unlocked(std::unique_lock<std::mutex>& lock, Millis most,
+                                 std::chrono::microseconds poll) {
   const Millis limit = std::min({link_.until_beat(Clock::now()), kPause * 4, most});
   lock.unlock();
-  streams_.wait(limit);
+  streams_.wait(limit, poll);
   lock.lock();
 }
 

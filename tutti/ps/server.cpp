@@ -51,7 +51,7 @@ class Server {
 
   void run() {
     while (!finished_) {
-      streams_.wait(link_.until_beat(Clock::now()));
+      streams_.wait(link_.until_beat(Clock::now()), options_.poll);
       streams_.process();
       for (Message& written : writer_.take_written()) say_written(std::move(written));
       const std::string silent = link_.beat(Clock::now(), last_words());

@@ -17,6 +17,7 @@ struct ServerOptions {
   int64_t memory_limit = 0;         ///< bytes of parameters, states and what is on its way; 0: none
   Millis limit{kDefaultTimeLimit};  ///< to find the view service
   Millis silence{kDefaultTimeLimit};  ///< without a word of the view service: it is lost
+  std::chrono::microseconds poll{0};  ///< before it sleeps: for a server with a core of its own
   bool share_memory = true;           ///< with others of this host; else payloads go as bytes
 };
 

@@ -1,6 +1,7 @@
 #include "tutti/ps/streams.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include "tutti/base/error.h"
@@ -241,14 +242,21 @@ void Streams::process() {
   polled_ = std::move(polled);
 }
 
-void Streams::wait(Millis limit) {
+void Streams::wait(Millis limit, std::chrono::microseconds poll) {
   std::vector<pollfd> entries;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [descriptor, events] : polled_) entries.push_back({descriptor, events, 0});
   }
   if (entries.empty()) entries.push_back({wake_.get(), POLLIN, 0});
-  poll(entries.data(), entries.size(), static_cast<int>(std::max<int64_t>(0, limit.count())));
+  const auto ready = [&](Millis most) {
+    return ::poll(entries.data(), entries.size(), static_cast<int>(most.count())) != 0;
+  };
+  limit = std::max(Millis{0}, limit);
+  poll = std::min<std::chrono::microseconds>(poll, limit);
+  const TimePoint awake_until = Clock::now() + poll;
+  while (Clock::now() < awake_until && !ready(Millis{0})) sched_yield();
+  if (Clock::now() >= awake_until) ready(std::chrono::ceil<Millis>(limit - poll));
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof count);
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <list>
 #include <map>
@@ -76,8 +77,9 @@ class Streams {
   /// Ends a connection without `closed`.
   void drop(Peer peer);
 
-  /// Waits until something can be done; at most so long.
-  void wait(Millis limit);
+  /// Waits until something can be done; at most so long. For `poll` it looks again and again before
+  /// it sleeps: waking a core that has gone idle may take longer than what it is woken for.
+  void wait(Millis limit, std::chrono::microseconds poll = {});
   /// Does all that can be done now.
   void process();
   void wake() noexcept;

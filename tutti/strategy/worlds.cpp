@@ -192,6 +192,18 @@ std::vector<double> server_weights() {
   return weights;
 }
 
+std::chrono::microseconds poll_of_servers() {
+  const char* const text = std::getenv(kPollVariable);
+  if (text == nullptr || *text == '\0') return {};
+  const auto poll = number_in<int64_t>(text);
+  if (!poll || *poll < 0 || *poll > 1'000'000)
+    throw UsageError(
+        fmt::format("{}={}: expected microseconds, 0 to 1000000, as `tutti run` sets "
+                    "it",
+                    kPollVariable, text));
+  return std::chrono::microseconds(*poll);
+}
+
 }  // namespace
 
 ServedPlace served_place() {
@@ -212,6 +224,7 @@ ServedPlace served_place() {
     place.num_workers = job->num_workers;
   }
   place.server_weights = server_weights();
+  place.poll = poll_of_servers();
   place.coordinated = std::getenv(kCoordinatorVariable) != nullptr;
   return place;
 }

@@ -39,6 +39,7 @@ struct ServedPlace {
   /// Of the servers, for the network's sake (ps::weights_of_servers); empty: equal.
   std::vector<double> server_weights = {};
   HostPort view_service;
+  std::chrono::microseconds poll{0};  ///< ps::ClientOptions::poll
   bool coordinated =
       false;  ///< worker 0 is a coordinator: a step that is over is in the parameters
 };

@@ -226,6 +226,7 @@ void ServedUpdater::connect() {
   ps::ClientOptions options{.worker = place_.worker,
                             .view_service = place_.view_service,
                             .limit = world_.time_limit,
+                            .poll = place_.poll,
                             .assigns = place_.coordinated};
   if (host_)
     options.whose_gradient = [host = host_.get()](int piece) {

@@ -150,6 +150,16 @@ TEST(ServedTraining, NamesAViewServiceThatIsNotThereAndTheTimeTried) {
                                 HasSubstr("nothing listens there now")));
 }
 
+TEST(ServedTraining, RefusesATimeToPollThatIsNone) {
+  for (const std::string poll : {"-1", "2ms", "1000001"}) {
+    const auto result = run_command(
+        joined({TUTTI_PROGRAM, "run", "-n", "1"}, train_served({})),
+        {kToken, "TUTTI_VIEW_SERVICE=127.0.0.1:1", "TUTTI_NUM_SERVERS=1", "TUTTI_POLL_US=" + poll});
+    EXPECT_EQ(result.exit_code, 2) << result.out << result.err;
+    EXPECT_THAT(result.err, HasSubstr("TUTTI_POLL_US=" + poll + ": expected microseconds, 0 to"));
+  }
+}
+
 TEST(RunCommand, AsksForWhatServersNeed) {
   struct Case {
     Words words;

@@ -70,7 +70,8 @@ class Client::Work {
   void work();
   // Until `ready` or then; whether it is.
   bool drive_until(std::unique_lock<std::mutex>& lock, TimePoint then, const Condition& ready);
-  void wait_unlocked(std::unique_lock<std::mutex>& lock, Millis most);
+  void wait_unlocked(std::unique_lock<std::mutex>& lock, Millis most,
+                     std::chrono::microseconds poll);
   void turn();
   // True when nothing is left.
   bool send_all();
