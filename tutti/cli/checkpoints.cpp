@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <system_error>
 
 #include "tutti/ps/snapshot.h"
+#include "tutti/train/checkpoint.h"
 
 namespace tutti::cli {
 namespace {
@@ -34,6 +37,8 @@ std::vector<Checkpoint> checkpoints_in(const std::filesystem::path& place) {
     return found;
   }
   std::vector<std::filesystem::path> cuts = ps::snapshots_in(place);
+  for (const std::filesystem::path& folder : {place, place / "checkpoints"})
+    std::ranges::copy(trainings_in(folder), std::back_inserter(cuts));
   if (std::filesystem::exists(place / kManifest, failure)) cuts.push_back(place);
   for (const std::filesystem::path& cut : cuts) {
     const auto time = std::filesystem::last_write_time(cut / kManifest, failure);

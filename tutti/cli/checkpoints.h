@@ -16,8 +16,9 @@ struct Checkpoint {
   std::string name() const { return path.filename().string(); }
 };
 
-/// Complete checkpoints in `place`: snapshots of parameter servers, the oldest first, then weights;
-/// or `place` itself, a safetensors file or a snapshot. Empty when there is none, or no such place.
+/// Complete checkpoints in `place`: snapshots of parameter servers and checkpoints of fit, the
+/// oldest first, then weights; or `place` itself, a safetensors file or one of those. Empty when
+/// there is none, or no such place.
 std::vector<Checkpoint> checkpoints_in(const std::filesystem::path& place);
 
 /// Those that come, each once, in their order.

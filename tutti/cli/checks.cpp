@@ -48,6 +48,8 @@ CLI::Validator number_between(double low, double high) {
                       fmt::format("a number, {} to {}", low, high));
 }
 
+Millis millis_of(double seconds) { return Millis(static_cast<int64_t>(std::ceil(seconds * 1000))); }
+
 CLI::Validator some_name() {
   return CLI::Validator(
       [](std::string& text) {

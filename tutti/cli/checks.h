@@ -8,6 +8,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "tutti/base/deadline.h"
+
 namespace tutti::cli {
 
 /// A whole number from `low` to `high`.
@@ -21,6 +23,9 @@ CLI::Validator number_between(double low, double high);
 
 /// A name of a file or folder: anything but "".
 CLI::Validator some_name();
+
+/// Rounded up.
+Millis millis_of(double seconds);
 
 /// One of `known`; `what` names their kind: "model". `later` are words that a later version will
 /// take: the answer says so.

@@ -34,10 +34,6 @@ constexpr int64_t kMostReplicas = 4096;  // in turn
 constexpr int64_t kMostAtOnce = 1024;    // of a shared segment
 constexpr double kMostSeconds = 30.0 * 24 * 3600;
 
-Millis millis_of(double seconds) {
-  return Millis{std::max<int64_t>(1, static_cast<int64_t>(seconds * 1000))};
-}
-
 // Half of what replicas wait: whoever waits for a silent server outlasts its loss.
 Millis silence_for(double time_limit_s) {
   return std::max(Millis{1'000}, millis_of(time_limit_s) / 2);
@@ -70,10 +66,10 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
       ->type_name("SECONDS")
       ->capture_default_str();
   app.add_option("--grace", flags.grace_s,
-                 "How long workers may take to end after Ctrl-C or SIGTERM")
+                 "How long workers may take to end after Ctrl-C or SIGTERM (default: 2; with a "
+                 "checkpoint to write 30)")
       ->check(number_between(0, kMostSeconds))
-      ->type_name("SECONDS")
-      ->capture_default_str();
+      ->type_name("SECONDS");
 }
 
 void add_reduction_flags(CLI::App& app, JobFlags& flags) {
@@ -102,6 +98,8 @@ void add_reduction_flags(CLI::App& app, JobFlags& flags) {
       ->check(some_name())
       ->type_name("FILE");
 }
+
+constexpr double kGraceSeconds = 2;
 
 int num_workers_in_job(const JobFlags& flags) {
   const auto launcher = job_of_this_process();
@@ -189,7 +187,7 @@ std::vector<std::string> own_command() {
 int run_as_workers(const std::string& name, const JobFlags& flags, int num_workers) {
   LaunchOptions options{.num_workers = num_workers, .command = own_command()};
   options.command.at(0) = std::filesystem::read_symlink("/proc/self/exe").string();
-  options.signal_grace = millis_of(flags.grace_s);
+  options.signal_grace = millis_of(flags.grace_s.value_or(kGraceSeconds));
   std::optional<ServerFleet> fleet;
   if (flags.strategy == "parameter_server") {
     fleet.emplace(FleetOptions{.num_servers = flags.served.num_servers(),

@@ -28,7 +28,8 @@ struct JobFlags {
   std::string reduction_shape;
   std::optional<int64_t> threads;  ///< of LibTorch in each replica
   double time_limit_s = 30;
-  double grace_s = 2;  ///< between SIGTERM to the job and SIGKILL
+  /// Between SIGTERM to the job and SIGKILL; where nothing has to be saved before: 2.
+  std::optional<double> grace_s{};
   int64_t global_batch = 128;
   std::string optimizer = "adam";
   std::optional<double> learning_rate;

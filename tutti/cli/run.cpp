@@ -82,10 +82,6 @@ void check_servers(const RunFlags& flags) {
     throw UsageError("--no-backups without servers: give --servers or --servers-elsewhere, too");
 }
 
-Millis millis_of(double seconds) {
-  return Millis(static_cast<int64_t>(std::lround(seconds * 1000)));
-}
-
 // Process 0 of the job is then the coordinator.
 void check_coordinator(const RunFlags& flags) {
   if (!flags.coordinator) return;

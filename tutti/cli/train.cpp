@@ -30,6 +30,10 @@
 namespace tutti::cli {
 namespace {
 
+constexpr double kGraceToSave = 30;  // seconds
+constexpr double kGraceToEnd = 2;    // after that, for workers of a launcher
+constexpr double kMostSeconds = 30.0 * 24 * 3600;
+
 // Test samples evaluated at once, over all replicas: large enough for full speed, small in memory.
 constexpr int64_t kTestBatch = 512;
 
@@ -38,6 +42,10 @@ struct TrainFlags {
   int64_t epochs = 5;
   int64_t max_steps = 0;
   std::string out;
+  int64_t checkpoint_every = 0;
+  int64_t keep_checkpoints = 3;
+  bool resume = false;
+  double stop_after_s = 0;
   std::string json;
   std::string nan = "stop";
   std::string slow_worker;
@@ -102,7 +110,37 @@ std::filesystem::path picture_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "history.svg";
 }
 
+// Parameter servers keep snapshots of theirs instead.
+bool keeps_checkpoints(const TrainFlags& flags) {
+  return !flags.out.empty() && flags.job.strategy != "parameter_server" &&
+         flags.job.compression == "none";
+}
+
+CheckpointOptions checkpoint_options(const TrainFlags& flags) {
+  if (!keeps_checkpoints(flags)) return {};
+  return {.folder = std::filesystem::path(flags.out) / "checkpoints",
+          .every_steps = flags.checkpoint_every,
+          .resume = flags.resume,
+          .newest_kept = static_cast<int>(flags.keep_checkpoints),
+          .grace = millis_of(flags.job.grace_s.value_or(kGraceToSave))};
+}
+
+void check_checkpoints(const TrainFlags& flags) {
+  const bool asked = flags.resume || flags.checkpoint_every > 0;
+  if (!asked || keeps_checkpoints(flags)) return;
+  const char* flag = flags.resume ? "--resume" : "--checkpoint-every";
+  if (flags.out.empty())
+    throw UsageError(fmt::format("{} without --out DIR, where the checkpoints are", flag));
+  if (flags.job.strategy == "parameter_server")
+    throw UsageError(fmt::format(
+        "{}: parameter servers keep snapshots: --snapshots DIR, and --restore DIR goes on", flag));
+  throw UsageError(fmt::format(
+      "{} with --compression {}: what it keeps back on each replica is in no checkpoint", flag,
+      flags.job.compression));
+}
+
 void check_outputs(const TrainFlags& flags) {
+  check_checkpoints(flags);
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   if (!flags.trace.empty()) require_writable(flags.trace, "--trace");
   if (flags.out.empty()) return;
@@ -249,7 +287,9 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
                              .max_steps = flags.max_steps,
                              .verbose = speaks || strategy.world().apart ? 1 : 0,
                              .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on,
-                             .slow = plan.slow});
+                             .slow = plan.slow,
+                             .checkpoints = checkpoint_options(flags),
+                             .stop_after = millis_of(flags.stop_after_s)});
   if (!flags.out.empty()) model.save(weights_file(flags));
   const std::string sha256 = model.weights_sha256();
   const int64_t wire_bytes = model.optimizer().wire_bytes_per_step();
@@ -274,9 +314,10 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
 
 int train(const TrainFlags& flags) {
   const Plan plan = make_plan(flags);
-  if (starts_workers(flags.job))
-    return run_as_workers("train", flags.job, num_workers_of(flags.job));
-  return train_here(flags, plan);
+  if (!starts_workers(flags.job)) return train_here(flags, plan);
+  JobFlags job = flags.job;
+  if (keeps_checkpoints(flags)) job.grace_s = job.grace_s.value_or(kGraceToSave) + kGraceToEnd;
+  return run_as_workers("train", job, num_workers_of(job));
 }
 
 }  // namespace
@@ -298,9 +339,28 @@ void add_train(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, int64_t{1} << 40))
       ->type_name("K");
   command
-      ->add_option("--out", flags->out, "Folder for model.safetensors, history.csv and history.svg")
+      ->add_option("--out", flags->out,
+                   "Folder for model.safetensors, history.csv, history.svg and checkpoints/")
       ->check(some_name())
       ->type_name("DIR");
+  command
+      ->add_option("--checkpoint-every", flags->checkpoint_every,
+                   "Steps from one checkpoint in DIR/checkpoints to the next (default: an epoch)")
+      ->check(whole_number(1, int64_t{1} << 40))
+      ->type_name("STEPS");
+  command->add_option("--keep-checkpoints", flags->keep_checkpoints, "The newest so many")
+      ->check(whole_number(1, 1'000'000))
+      ->type_name("K")
+      ->capture_default_str();
+  command->add_flag("--resume", flags->resume,
+                    "Go on from the newest whole checkpoint of --out, bit for bit; from the begin "
+                    "where there is none");
+  command
+      ->add_option("--stop-after", flags->stop_after_s,
+                   "End as after SIGTERM, with a checkpoint and exit code 143, once so much time "
+                   "has gone")
+      ->check(positive_number(kMostSeconds))
+      ->type_name("SECONDS");
   command->add_option("--json", flags->json, "File for the figures of this training")
       ->check(some_name())
       ->type_name("FILE");
@@ -324,6 +384,8 @@ void add_train(CLI::App& app, int& exit_code) {
       "runs/mlp\n"
       "  tutti train cnn --data examples/data/quickdraw --strategy multi_worker --replicas 2 "
       "--json cnn.json\n"
+      "  tutti train cnn --data examples/data/quickdraw --out runs/cnn --checkpoint-every 500 "
+      "--resume\n"
       "  tutti train mlp --data examples/data/quickdraw --strategy mirrored --replicas 2 "
       "--compression topk:0.01\n"
       "  tutti train mlp --data examples/data/quickdraw --strategy parameter_server --servers 2 "

@@ -1,138 +1,22 @@
 // All-reduce, then a step on every replica: for any torch optimizer, and for our own rules as the
 // oracle of the fused step.
 
-#include <torch/optim/optimizer.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
 #include "tutti/base/log.h"
 #include "tutti/comm/reduce_kernels.h"
+#include "tutti/sync/detail/stepper.h"
+#include "tutti/sync/detail/updater_state.h"
 #include "tutti/sync/gradient_reducer.h"
-#include "tutti/sync/step_plan.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
 namespace {
 
-// What makes the step on one replica once its gradients are the sums.
-class Stepper {
- public:
-  virtual ~Stepper() = default;
-  virtual void step(double learning_rate) = 0;
-  virtual double learning_rate() const = 0;
-  virtual std::unique_ptr<Stepper> clone_for(std::vector<at::Tensor> parameters) const = 0;
-};
-
-class TorchStepper final : public Stepper {
- public:
-  TorchStepper(TorchOptimizerFactory factory, std::vector<at::Tensor> parameters)
-      : factory_(std::move(factory)), optimizer_(factory_(std::move(parameters))) {
-    if (!optimizer_) throw UsageError("the optimizer factory returned null");
-  }
-
-  // Groups with learning rates of their own keep them until somebody sets a new one.
-  void step(double learning_rate) override {
-    if (learning_rate != this->learning_rate())
-      for (auto& group : optimizer_->param_groups()) group.options().set_lr(learning_rate);
-    optimizer_->step();
-  }
-
-  double learning_rate() const override {
-    return optimizer_->param_groups().at(0).options().get_lr();
-  }
-
-  std::unique_ptr<Stepper> clone_for(std::vector<at::Tensor> parameters) const override {
-    return std::make_unique<TorchStepper>(factory_, std::move(parameters));
-  }
-
- private:
-  TorchOptimizerFactory factory_;
-  std::unique_ptr<torch::optim::Optimizer> optimizer_;
-};
-
-class RuleStepper final : public Stepper {
- public:
-  RuleStepper(const optim::Recipe& recipe, const Layout& layout, std::vector<at::Tensor> parameters)
-      : recipe_(recipe),
-        layout_(layout),
-        plan_(recipe, layout),
-        parameters_(std::move(parameters)),
-        scalars_(parameters_.size()),
-        squares_(plan_.clips_norms() ? plan_.num_blocks() : 0),
-        measured_(plan_.measures() ? plan_.num_blocks() : 0) {
-    const optim::Rule& rule = recipe_.rule();
-    for (const auto& parameter : parameters_)
-      for (int state = 0; state < rule.num_states(); ++state)
-        states_.push_back(at::full_like(parameter.detach(), rule.state_start(state), {},
-                                        at::MemoryFormat::Contiguous));
-  }
-
-  void step(double learning_rate) override {
-    clip();
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      const at::Tensor& gradient = parameters_[i].grad();
-      if (!gradient.defined()) continue;
-      const auto parameter = static_cast<int>(i);
-      const optim::Rule& rule = plan_.rule(parameter);
-      scalars_[i] = rule.next(scalars_[i], plan_.rate(parameter, learning_rate));
-      std::vector<void*> states;
-      for (int k = 0; k < rule.num_states(); ++k)
-        states.push_back(states_[i * rule.num_states() + k].data_ptr());
-      const DType dtype = dtype_of(gradient.scalar_type());
-      const int64_t count = parameters_[i].numel();
-      if (rule.measures())
-        rule.measure(dtype, parameters_[i].data_ptr(), gradient.data_ptr(), states, count,
-                     scalars_[i], std::span(measured_).subspan(plan_.block_at(parameter, 0)));
-      rule.update(dtype, parameters_[i].data_ptr(), gradient.data_ptr(), states, count, scalars_[i],
-                  plan_.trust(parameter, measured_));
-    }
-    detail::bump_versions(parameters_);
-  }
-
-  double learning_rate() const override { return recipe_.rule().learning_rate(); }
-
-  std::unique_ptr<Stepper> clone_for(std::vector<at::Tensor> parameters) const override {
-    return std::make_unique<RuleStepper>(recipe_, layout_, std::move(parameters));
-  }
-
- private:
-  // In place: these are the sums, which no two parameters share.
-  void clip() {
-    std::vector<uint8_t> used(parameters_.size());
-    const auto for_each_used = [&](auto&& visit) {
-      for (size_t i = 0; i < parameters_.size(); ++i)
-        if (const at::Tensor& sum = parameters_[i].grad(); sum.defined())
-          visit(static_cast<int>(i), dtype_of(sum.scalar_type()), sum.data_ptr(), sum.numel());
-    };
-    if (plan_.clips_values())
-      for_each_used([&](int, DType dtype, void* sum, int64_t count) {
-        plan_.clip_values(dtype, sum, count);
-      });
-    if (!plan_.clips_norms()) return;
-    for_each_used([&](int parameter, DType dtype, const void* sum, int64_t count) {
-      used[parameter] = 1;
-      optim::square_blocks(dtype, sum, count,
-                           std::span(squares_).subspan(plan_.block_at(parameter, 0)));
-    });
-    const std::vector<double> scales = plan_.scales(squares_, used);
-    for_each_used([&](int parameter, DType dtype, void* sum, int64_t count) {
-      detail::scale_gradient(dtype, sum, count, scales[parameter]);
-    });
-  }
-
-  const optim::Recipe recipe_;
-  const Layout layout_;
-  const detail::StepPlan plan_;
-  std::vector<at::Tensor> parameters_;
-  std::vector<at::Tensor> states_;
-  std::vector<optim::StepScalars> scalars_;
-  std::vector<double> squares_;  // of every block
-  std::vector<optim::Squares> measured_;
-};
-
-using StepperFactory = std::function<std::unique_ptr<Stepper>(std::vector<at::Tensor>)>;
+using detail::Stepper;
+using detail::StepperFactory;
 
 struct ReplicaLane {
   std::vector<at::Tensor> parameters;
@@ -214,6 +98,25 @@ class ReplicatedUpdater final : public Updater {
   }
   const Layout& layout() const override { return layout_; }
 
+  UpdaterState state() const override {
+    require_no_residuals();
+    return {lanes_[0].stepper->kind(), version_, learning_rate_, lanes_[0].stepper->state()};
+  }
+
+  void restore(const UpdaterState& state, const NamedTensors& parameters) override {
+    require_no_residuals();
+    detail::require_kind(state, lanes_[0].stepper->kind());
+    detail::require_parameters(layout_, parameters);
+    const at::NoGradGuard no_grad;
+    for (ReplicaLane& lane : lanes_) {
+      for (size_t i = 0; i < parameters.size(); ++i)
+        lane.parameters[i].detach().copy_(parameters[i].second);
+      lane.stepper->restore(state, parameters);
+    }
+    version_ = state.version;
+    learning_rate_ = state.learning_rate;
+  }
+
   void rebind(const World& world, std::vector<NamedTensors> replicas) override {
     if (!world.one_process() || !world_.one_process())
       throw UsageError("a world of several workers cannot be resized while it runs");
@@ -234,6 +137,14 @@ class ReplicatedUpdater final : public Updater {
   }
 
  private:
+  void require_no_residuals() const {
+    if (options_.compression.on())
+      throw UsageError(fmt::format(
+          "compression {} keeps back a part of the gradients on each replica, which checkpoints do "
+          "not have; train without one of the two",
+          describe(options_.compression)));
+  }
+
   void bind(const World& world, std::vector<NamedTensors> replicas,
             std::vector<std::unique_ptr<Stepper>> steppers,
             std::vector<detail::BucketState> states);
@@ -386,24 +297,16 @@ void ReplicatedUpdater::sum_in_buckets() {
 std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimizerFactory factory,
                                                  std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options) {
-  return std::make_shared<ReplicatedUpdater>(
-      world,
-      [factory = std::move(factory)](std::vector<at::Tensor> parameters) {
-        return std::make_unique<TorchStepper>(factory, std::move(parameters));
-      },
-      std::move(replicas), options);
+  return std::make_shared<ReplicatedUpdater>(world, detail::torch_steppers(std::move(factory)),
+                                             std::move(replicas), options);
 }
 
 std::shared_ptr<Updater> make_replicated_updater(const World& world, const optim::Recipe& recipe,
                                                  std::vector<NamedTensors> replicas,
                                                  const ReplicatedOptions& options) {
   const Layout layout = Layout::of(detail::slots_of(replicas.at(0)));
-  return std::make_shared<ReplicatedUpdater>(
-      world,
-      [recipe, layout](std::vector<at::Tensor> parameters) {
-        return std::make_unique<RuleStepper>(recipe, layout, std::move(parameters));
-      },
-      std::move(replicas), options);
+  return std::make_shared<ReplicatedUpdater>(world, detail::rule_steppers(recipe, layout),
+                                             std::move(replicas), options);
 }
 
 }  // namespace tutti

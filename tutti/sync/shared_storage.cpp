@@ -176,4 +176,43 @@ void SharedUpdater::start_states(const Lane& lane) {
   }
 }
 
+// ---- for checkpoints ----
+
+NamedTensors SharedUpdater::named_states() const {
+  NamedTensors states;
+  for (int k = 0; k < rule_.num_states(); ++k)
+    for (const ParameterSlot& slot : layout_.slots)
+      states.emplace_back(state_tensor_name(rule_.state_name(k), slot.name),
+                          view_memory(state_at(k, slot.offset_bytes), slot, owner_));
+  return states;
+}
+
+UpdaterState SharedUpdater::state() const {
+  require_whole();
+  UpdaterState state{std::string(rule_.name()), version(), learning_rate(), named_states()};
+  state.tensors.emplace_back(kScalarsName, tensor_of_scalars(lanes_[0].scalars));
+  return state;
+}
+
+// All replicas of this host are between steps.
+void SharedUpdater::meet_here() {
+  if (world_.one_process()) return;
+  for_each_local(world_, [&](int local) { lanes_[local].view->inside.barrier(world_.time_limit); });
+}
+
+void SharedUpdater::restore(const UpdaterState& state, const NamedTensors& parameters) {
+  NamedTensors own = named_states();
+  const auto scalars = scalars_of(state, rule_.name(), layout_, parameters, own);
+  meet_here();
+  if (lanes_[0].rank == 0) {
+    take_values(parameters);
+    copy_states(state, own);
+    header_->begun = header_->ended = state.version;
+    header_->learning_rate = state.learning_rate;
+  }
+  meet_here();
+  for (Lane& lane : lanes_) lane.scalars = scalars;
+  next_learning_rate_ = state.learning_rate;
+}
+
 }  // namespace tutti::detail

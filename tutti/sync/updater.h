@@ -38,6 +38,16 @@ namespace ps {
 class Client;
 }
 
+/// What an updater keeps beside the parameters, between steps: for checkpoints.
+struct UpdaterState {
+  std::string kind;  ///< the rule's name; "torch" for a torch optimizer
+  int64_t version = 0;
+  double learning_rate = 0;
+  /// By names of its own; equal on all workers. May be the updater's memory: read it before the
+  /// next step.
+  NamedTensors tensors{};
+};
+
 /// Thread rule: replica r calls push and acquire from its own thread, all others from the thread
 /// that runs the strategy, between steps. Gradients are summed over replicas, never averaged.
 class Updater {
@@ -96,6 +106,13 @@ class Updater {
 
   /// The connection to parameter servers; null where there are none.
   virtual ps::Client* client() { return nullptr; }
+
+  /// Throws UsageError where some of it is elsewhere: on servers, or, with compression, a part on
+  /// each replica.
+  virtual UpdaterState state() const;
+  /// Goes on from that, with these parameters, in the order of push(). Collective over workers, who
+  /// all give the same; between steps. Throws UsageError that names what does not fit.
+  virtual void restore(const UpdaterState& state, const NamedTensors& parameters);
 
   /// Goes on in another world of thread replicas, with version, parameters and state kept.
   /// `replicas` are the local replicas of the new world; the first ones are those of the old.

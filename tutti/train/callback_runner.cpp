@@ -191,6 +191,34 @@ void CallbackRunner::rethrow() const {
   throw Error("fit: a callback failed on the chief's worker; its own message says why");
 }
 
+// ---- checkpoints ----
+
+std::map<std::string, std::string> CallbackRunner::states() const {
+  std::map<std::string, std::string> states;
+  for (size_t i = 0; chief_ && i < callbacks_.size(); ++i)
+    if (std::string state = callbacks_[i]->state(); !state.empty())
+      states[fmt::format("{} {}", i, callbacks_[i]->name())] = std::move(state);
+  return states;
+}
+
+void CallbackRunner::restore(const std::map<std::string, std::string>& states,
+                             std::vector<at::Tensor> kept, bool ended) {
+  stops_ = ended;
+  kept_ = std::move(kept);
+  size_t found = 0;
+  for (size_t i = 0; chief_ && i < callbacks_.size(); ++i) {
+    const auto state = states.find(fmt::format("{} {}", i, callbacks_[i]->name()));
+    if (state == states.end()) continue;
+    callbacks_[i]->restore(state->second);
+    ++found;
+  }
+  if (chief_ && found < states.size())
+    log(LogLevel::warning,
+        "fit: the checkpoint has the state of {} callbacks, of which this training has {}, in that "
+        "order",
+        states.size(), found);
+}
+
 void CallbackRunner::copy_weights() {
   model_.require_whole();
   kept_.clear();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <exception>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ class CallbackRunner final : public Training {
   // ---- what fit() calls; the first four on every worker, in the same order ----
   void train_begin();
   void epoch_begin(int64_t epoch);
+  /// In place of epoch_begin(): the epoch had begun before a checkpoint.
+  void epoch_goes_on(int64_t epoch) { epoch_ = epoch; }
   void epoch_end(const NamedValues& values);
   /// Not after an error.
   void train_end(const NamedValues& last);
@@ -50,6 +53,15 @@ class CallbackRunner final : public Training {
   /// Throws what a callback threw; on other workers an Error that says that one did.
   [[noreturn]] void rethrow() const;
   bool together() const noexcept { return together_; }
+
+  // ---- checkpoints ----
+  /// State of the callbacks that have one, by place and name; of the chief's.
+  std::map<std::string, std::string> states() const;
+  const std::vector<at::Tensor>& kept() const noexcept { return kept_; }
+  /// After train_begin().
+  void restore(const std::map<std::string, std::string>& states, std::vector<at::Tensor> kept,
+               bool ended);
+
   /// Whether this worker is, since the one before was lost: its callbacks begin here.
   void be_chief(bool is);
 

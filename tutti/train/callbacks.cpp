@@ -8,6 +8,8 @@
 #include <fstream>
 #include <iterator>
 
+#include <nlohmann/json.hpp>
+
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
@@ -51,6 +53,10 @@ class Best {
   }
   double value() const { return best_.value_or(std::nan("")); }
   void forget() noexcept { best_.reset(); }
+  nlohmann::json state() const { return best_ ? nlohmann::json(*best_) : nlohmann::json(); }
+  void restore(const nlohmann::json& state) {
+    if (!state.is_null()) best_ = state.get<double>();
+  }
 
  private:
   std::string monitor_;
@@ -105,6 +111,15 @@ class EarlyStopping final : public Callback {
   void on_train_end(Training& training) override {
     if (kept_) training.put_back_weights();
   }
+  std::string state() const override {
+    return nlohmann::json{best_.state(), waited_, kept_}.dump();
+  }
+  void restore(const std::string& state) override {
+    const auto json = nlohmann::json::parse(state);
+    best_.restore(json.at(0));
+    waited_ = json.at(1);
+    kept_ = json.at(2);
+  }
 
  private:
   EarlyStoppingOptions options_;
@@ -147,10 +162,29 @@ class ModelCheckpoint final : public Callback {
     }
     training.save(filled(options_.path.string(), training));
   }
+  std::string state() const override { return best_.state().dump(); }
+  void restore(const std::string& state) override { best_.restore(nlohmann::json::parse(state)); }
 
  private:
   ModelCheckpointOptions options_;
   Best best_;
+};
+
+class BackupAndRestore final : public Callback {
+ public:
+  explicit BackupAndRestore(BackupAndRestoreOptions options) : options_(std::move(options)) {
+    if (options_.folder.empty()) throw UsageError("callback backup_and_restore: folder is empty");
+  }
+  std::string_view name() const override { return "backup_and_restore"; }
+  std::optional<CheckpointOptions> checkpoints() const override {
+    return CheckpointOptions{.folder = options_.folder,
+                             .every_steps = options_.every_steps,
+                             .resume = true,
+                             .remove_at_end = options_.remove_at_end};
+  }
+
+ private:
+  BackupAndRestoreOptions options_;
 };
 
 class RateScheduler final : public Callback {
@@ -206,6 +240,15 @@ class ReduceOnPlateau final : public Callback {
     cooling_ = options_.cooldown;
     waited_ = 0;
   }
+  std::string state() const override {
+    return nlohmann::json{best_.state(), waited_, cooling_}.dump();
+  }
+  void restore(const std::string& state) override {
+    const auto json = nlohmann::json::parse(state);
+    best_.restore(json.at(0));
+    waited_ = json.at(1);
+    cooling_ = json.at(2);
+  }
 
  private:
   ReduceOnPlateauOptions options_;
@@ -245,6 +288,8 @@ class CsvLogger final : public Callback {
     text_ += '\n';
     write_file_atomically(path_, text_);
   }
+  std::string state() const override { return text_; }
+  void restore(const std::string& state) override { text_ = state; }
 
  private:
   std::filesystem::path path_;
@@ -318,6 +363,9 @@ std::shared_ptr<Callback> early_stopping(EarlyStoppingOptions options) {
 }
 std::shared_ptr<Callback> model_checkpoint(ModelCheckpointOptions options) {
   return std::make_shared<ModelCheckpoint>(std::move(options));
+}
+std::shared_ptr<Callback> backup_and_restore(BackupAndRestoreOptions options) {
+  return std::make_shared<BackupAndRestore>(std::move(options));
 }
 std::shared_ptr<Callback> learning_rate_scheduler(std::function<double(int64_t, double)> schedule) {
   return std::make_shared<RateScheduler>(std::move(schedule));

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/train/checkpoint_options.h"
 #include "tutti/train/progress.h"
 
 namespace tutti {
@@ -60,6 +61,13 @@ class Callback {
   virtual void on_step_end(Training&) {}
   virtual void on_epoch_end(Training&) {}  ///< validation included
   virtual void on_train_end(Training&) {}  ///< not after an error
+
+  /// What it must know again where the training goes on from a checkpoint: text of its own, which
+  /// restore() gets back after on_train_begin(). "": nothing.
+  virtual std::string state() const { return {}; }
+  virtual void restore(const std::string& state) { (void)state; }
+  /// FitOptions::checkpoints, where that has none.
+  virtual std::optional<CheckpointOptions> checkpoints() const { return std::nullopt; }
 };
 
 using Callbacks = std::vector<std::shared_ptr<Callback>>;
@@ -93,6 +101,16 @@ struct ModelCheckpointOptions {
 };
 /// Saves weights after epochs (Model::save). Whole trainings that are to go on: fit's checkpoints.
 std::shared_ptr<Callback> model_checkpoint(ModelCheckpointOptions options);
+
+/// Goes on where a run of the same program was cut off: keeps checkpoints in `folder`, and removes
+/// them once the training has come to its end (Keras's BackupAndRestore). Longer-lived ones:
+/// FitOptions::checkpoints.
+struct BackupAndRestoreOptions {
+  std::filesystem::path folder;
+  int64_t every_steps = 0;  ///< 0: after each epoch
+  bool remove_at_end = true;
+};
+std::shared_ptr<Callback> backup_and_restore(BackupAndRestoreOptions options);
 
 /// Before each epoch: learning_rate = schedule(epoch from 0, learning rate now).
 std::shared_ptr<Callback> learning_rate_scheduler(

@@ -1,8 +1,11 @@
+#include "tutti/train/detail/fit.h"
+
 #include <torch/types.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <thread>
 #include <tuple>
@@ -13,9 +16,6 @@
 #include "tutti/base/random.h"
 #include "tutti/base/stop.h"
 #include "tutti/nn/sample_context.h"
-#include "tutti/ps/client.h"
-#include "tutti/train/callback_runner.h"
-#include "tutti/train/model_state.h"
 
 namespace tutti {
 
@@ -55,61 +55,6 @@ double seconds_since(TimePoint begin) {
 
 namespace detail {
 
-/// One call of fit(): the state of its loop.
-class Fit {
- public:
-  Fit(Model::State& model, data::Dataset train, FitOptions options);
-  History run();
-
- private:
-  struct Epoch {
-    int64_t number;
-    int64_t first_update;  ///< of the optimizer: dropout never draws a step's numbers twice
-    int64_t steps;
-    std::shared_ptr<const data::Epoch> data;
-    World world;
-    int64_t first_step = 0;  ///< those before it were done before a snapshot
-  };
-
-  void run_epoch(Epoch epoch);
-  Totals train_epoch(const Epoch& epoch);
-  PerReplica<Totals> replicas_at_once(const Epoch& epoch);
-  PerReplica<Totals> replicas_in_turn(const Epoch& epoch);
-  Totals workers_by_lease(const Epoch& epoch);
-  int64_t next_lease(ReplicaContext& replica, const Epoch& epoch, Totals part, int64_t done);
-  void be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const;
-  void step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
-            Totals& totals);
-  int64_t step_after(const Epoch& epoch, int64_t step) const;
-  void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
-  void after_step(ReplicaContext& replica, Totals& totals);
-  void stepped(const Epoch& epoch, int64_t step, const Totals& totals);
-  void speak(bool shows);
-  bool ends(const Totals& totals) const {
-    return totals.signal != 0 || totals.stop != Stop::no ||
-           (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
-  }
-  void raise(const Epoch& epoch, const Totals& totals) const;
-
-  Model::State& model_;
-  Compiled& compiled_;
-  data::Dataset train_;
-  FitOptions options_;
-  uint64_t seed_;
-  bool shows_;
-  int64_t epoch_length_;          ///< steps
-  bool drops_ = false;            ///< whoever is late is left out
-  int64_t begin_ = 0;             ///< steps in all that were done before a snapshot
-  ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
-  ps::Lease lease_;               ///< the last
-  std::optional<Progress> progress_;
-  std::optional<CallbackRunner> callbacks_;
-  NamedValues last_values_;  // of the last epoch
-  History history_;
-  TimePoint last_{};
-  int64_t epoch_images_ = 0;
-};
-
 Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
     : model_(model),
       compiled_(model.require_compiled("fit")),
@@ -130,6 +75,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   drops_ = client != nullptr && client->spec().drop_slowest > 0;
   const bool together = leases_ == nullptr && !drops_ && !model.strategy.world().apart;
   callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities, together);
+  take_up_checkpoints();
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.
   if (client != nullptr && client->first_step() == compiled_.optimizer.version())
     begin_ = client->first_step();
@@ -143,8 +89,8 @@ void Fit::speak(bool shows) {
 
 History Fit::run() {
   callbacks_->train_begin();
-  for (int64_t number = options_.initial_epoch; number < options_.epochs && !callbacks_->ends();
-       ++number) {
+  const int64_t first = go_on();
+  for (int64_t number = first; number < options_.epochs && !callbacks_->ends(); ++number) {
     if (options_.max_steps > 0 && history_.steps >= options_.max_steps) break;
     const TimePoint begin = Clock::now();
     Epoch epoch{number, compiled_.optimizer.version(), 0,
@@ -154,9 +100,12 @@ History Fit::run() {
     if (options_.initial_epoch > 0)  // also where another process had the epochs before
       epoch.first_update = std::max(epoch.first_update, number * epoch_length_);
     if (leases_ != nullptr) epoch.first_update = number * epoch.steps;
-    if (options_.max_steps > 0) {
-      epoch.steps = std::min(epoch.steps, options_.max_steps - history_.steps);
+    if (resumed_) {
+      epoch.first_step = resumed_->manifest.step_in_epoch;
+      epoch.first_update = resumed_->manifest.version - epoch.first_step;
     }
+    if (options_.max_steps > 0)
+      epoch.steps = std::min(epoch.steps, options_.max_steps - history_.steps + epoch.first_step);
     if (begin_ > history_.steps) {
       epoch.first_step = std::min(epoch.steps, begin_ - history_.steps);
       epoch.first_update -= epoch.first_step;
@@ -165,11 +114,19 @@ History Fit::run() {
       const bool meets = epoch.world.apart && history_.steps == begin_;
       if (epoch.first_step == epoch.steps && !meets) continue;
     }
-    callbacks_->epoch_begin(number);
-    last_ = begin;
+    if (epoch.first_step > 0 && resumed_)
+      callbacks_->epoch_goes_on(number);
+    else
+      callbacks_->epoch_begin(number);
+    epoch_begin_ = last_ = begin;
+    steps_before_ = history_.steps - (resumed_ ? epoch.first_step : 0);
     epoch_images_ = 0;
     progress_->begin_epoch(number, epoch.steps, begin);
     run_epoch(std::move(epoch));
+  }
+  if (checkpoints_) {
+    checkpoints_->end();
+    if (const std::string words = checkpoints_->summary(); !words.empty()) progress_->say(words);
   }
   if (history_.rows.empty() && begin_ > 0)
     throw UsageError(fmt::format(
@@ -183,7 +140,8 @@ History Fit::run() {
 void Fit::run_epoch(Epoch epoch) {
   const TimePoint begin = last_;
   model_.modules.train(true);
-  const Totals all = train_epoch(epoch);
+  std::vector<Totals> each;
+  const Totals all = train_epoch(epoch, each);
   if (lease_.past || all.samples == 0) return;
   if (epoch.world.apart) {
     const bool shows = model_.strategy.those_here().chief;
@@ -201,7 +159,7 @@ void Fit::run_epoch(Epoch epoch) {
   const bool validates = options_.validation && (epoch.number + 1) % options_.validation_freq == 0;
   if (validates && (leases_ == nullptr || epoch.world.chief)) {
     const TimePoint validation_begin = Clock::now();
-    const Scores scores = model_.evaluate(*options_.validation);
+    const Scores scores = validate(epoch, each);
     history_.validation_seconds += seconds_since(validation_begin);
     values.emplace_back("val_loss", scores.loss);
     for (const auto& [name, value] : scores.metrics) values.emplace_back("val_" + name, value);
@@ -217,15 +175,17 @@ void Fit::run_epoch(Epoch epoch) {
   progress_->end_epoch(values, seconds, rate);
   last_values_ = values;
   callbacks_->epoch_end(values);
+  save_after(epoch);
 }
 
-Totals Fit::train_epoch(const Epoch& epoch) {
+Totals Fit::train_epoch(const Epoch& epoch, std::vector<Totals>& each) {
   if (leases_ != nullptr) return workers_by_lease(epoch);
   const bool in_turn = epoch.world.in_turn() && epoch.world.size > 1;
-  const auto each = in_turn ? replicas_in_turn(epoch) : replicas_at_once(epoch);
-  raise(epoch, each.local(0));
+  const auto trained = in_turn ? replicas_in_turn(epoch) : replicas_at_once(epoch);
+  each = trained.values();
+  raise(epoch, each[0]);
   if (drops_) history_.steps = epoch.first_update + epoch.steps;
-  return sum_over_world(model_.strategy, compiled_.metrics, each);
+  return sum_over_world(model_.strategy, compiled_.metrics, trained);
 }
 
 // Each batch is trained by one worker; what all have counted comes when the epoch is over.
@@ -301,7 +261,7 @@ void Fit::be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const {
 }
 
 PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
-  std::vector<Totals> each(static_cast<size_t>(epoch.world.local));
+  std::vector<Totals> each = first_totals(epoch);
   const auto steps = [&](int64_t begin, int64_t end) {
     model_.strategy.run([&](ReplicaContext& replica) {
       const Forward& forward = model_.forward(replica.local_rank());
@@ -317,15 +277,20 @@ PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
     });
   };
   // One run() for the whole epoch: replicas meet in the updater, nobody wakes or joins threads. But
-  // run() looks for mistakes at its end, and those should not cost an epoch.
-  const int64_t first = epoch.first_step + (history_.rows.empty() ? 1 : 0);
-  if (history_.rows.empty()) steps(epoch.first_step, std::min(first, epoch.steps));
-  if (first < epoch.steps) steps(first, epoch.steps);
+  // run() looks for mistakes at its end, and those should not cost an epoch. And between two steps
+  // of a checkpoint nobody computes.
+  for (int64_t done = epoch.first_step; done < epoch.steps && !ends(each[0]);) {
+    const int64_t until = done + (looked_at_ ? steps_until_pause(epoch, done) : 1);
+    steps(done, until);
+    looked_at_ = true;
+    done = until;
+    save_between(epoch, each);
+  }
   return {std::move(each), epoch.world.first_rank};
 }
 
 PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
-  std::vector<Totals> each(static_cast<size_t>(epoch.world.local));
+  std::vector<Totals> each = first_totals(epoch);
   for (int64_t s = epoch.first_step; s < epoch.steps && !ends(each[0]); ++s) {
     model_.strategy.run([&](ReplicaContext& replica) {
       const int local = replica.local_rank();
@@ -334,12 +299,13 @@ PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
     for (const auto& totals : each) {
       if (each[0].bad_step < 0) each[0].bad_step = totals.bad_step;
     }
-    each[0].signal = stop_requested();
+    each[0].signal = asked_to_end();
     if (callbacks_->any()) {
       callbacks_->step_end(history_.steps + 1, each[0]);
       each[0].stop = callbacks_->wants();
     }
     stepped(epoch, s, each[0]);
+    save_between(epoch, each);
   }
   return {std::move(each), epoch.world.first_rank};
 }
@@ -376,6 +342,13 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
   compiled_.optimizer.minimize(replica, loss);
 }
 
+int Fit::asked_to_end() const {
+  const int signal = stop_requested();
+  const bool late =
+      options_.stop_after.count() > 0 && Clock::now() - fit_begin_ >= options_.stop_after;
+  return signal == 0 && late ? SIGTERM : signal;
+}
+
 int64_t Fit::step_after(const Epoch& epoch, int64_t step) const {
   const int64_t next = step + 1;
   return drops_ ? std::max(next, compiled_.optimizer.version() - epoch.first_update) : next;
@@ -391,7 +364,7 @@ void Fit::after_step(ReplicaContext& replica, Totals& totals) {
 }
 
 void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {
-  totals.signal = stop_requested();
+  totals.signal = asked_to_end();
   const int together = epoch.world.apart ? epoch.world.local : epoch.world.size;
   if (together == 1 || drops_) return;  // nobody waits for the slowest, here neither
   // Every replica must end at the same step. They have just met in the updater, so this costs no

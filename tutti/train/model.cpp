@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <csignal>
 #include <exception>
 
 #include "tutti/base/error.h"
@@ -101,22 +102,26 @@ at::Tensor sum_of(Strategy& strategy, const at::Tensor& own) {
                          PerReplica<at::Tensor>(std::move(values), world.first_rank));
 }
 
-/// Agrees over workers on whether anybody failed. Rethrows the own error; else names `what`.
+}  // namespace
+
+double sum_over_workers(Strategy& strategy, double own) {
+  const World& world = strategy.world();
+  std::vector<double> each(static_cast<size_t>(world.local), 0.0);
+  each[0] = own;
+  return strategy.reduce(ReduceOp::sum, PerReplica<double>(std::move(each), world.first_rank));
+}
+
 void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const std::string& what) {
   const World& world = strategy.world();
   double failures = own ? 1 : 0;
-  if (world.apart ? strategy.can_meet() : !world.one_process()) {
-    std::vector<double> each(static_cast<size_t>(world.local), 0.0);
-    each[0] = failures;
-    failures = strategy.reduce(ReduceOp::sum, PerReplica<double>(each, world.first_rank));
-  }
+  if (world.apart ? strategy.can_meet() : !world.one_process())
+    failures = sum_over_workers(strategy, failures);
   if (own) std::rethrow_exception(own);
   if (failures > 0) {
     throw Error(fmt::format("{}: failed on another worker; its own message says why", what));
   }
 }
 
-}  // namespace
 }  // namespace detail
 
 // ---- state ----
@@ -214,9 +219,9 @@ Scores Model::State::evaluate(const data::Dataset& dataset) {
     world = strategy.those_here();
     all = detail::sum_over_world(strategy, made.metrics, strategy.run(own));
     throw_if_stop_requested("evaluate");
-    if (all.signal != 0) {
-      throw Error("evaluate: another worker was asked to end and did not see all samples");
-    }
+    if (all.signal != 0)
+      throw Interrupted(SIGTERM,
+                        "evaluate: another worker was asked to end and did not see all samples");
   } while (world.apart && all.samples < epoch->num_samples());
   NamedValues values = detail::means_of(all, made.metrics, "");
   Scores scores{.loss = values[0].second, .samples = all.samples};

@@ -22,6 +22,7 @@
 #include <variant>
 #include <vector>
 
+#include "tutti/base/deadline.h"
 #include "tutti/data/dataset.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/strategy/replicated.h"
@@ -72,6 +73,8 @@ struct FitOptions {
   int64_t validation_freq = 1;  ///< epochs from one validation to the next; else NaN in History
   /// By label; those not named weigh 1. Multiplies the loss of a sample, in training alone.
   std::map<int64_t, double> class_weight{};
+  CheckpointOptions checkpoints{};
+  Millis stop_after{0};  ///< asks for an end as SIGTERM does, once so much time has gone; 0: never
 };
 
 /// What evaluate() gives: the loss as a mean, and the metrics, of all samples.

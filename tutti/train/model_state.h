@@ -1,6 +1,7 @@
 /// What stands behind a Model: shared by model.cpp and fit.cpp, not for users.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -67,6 +68,13 @@ Totals sum_over_world(Strategy& strategy, const std::vector<Metric>& metrics,
 /// The state of metric `number`; empty before the first sample.
 std::span<const double> state_of(const Totals& totals, const std::vector<Metric>& metrics,
                                  size_t number);
+
+/// Agrees over workers on whether anybody failed. Rethrows the own error; else names `what`.
+/// Collective over workers.
+void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const std::string& what);
+
+/// Sum of one number a worker. Collective over workers.
+double sum_over_workers(Strategy& strategy, double own);
 
 /// Means as shown and kept: "loss" (with its prefix) and the metrics that are one number.
 NamedValues means_of(const Totals& totals, const std::vector<Metric>& metrics,

@@ -100,6 +100,10 @@ void Progress::end_epoch(const NamedValues& values, double seconds, double image
         true);
 }
 
+void Progress::say(const std::string& text) {
+  if (verbose_ != Verbose::silent) write(text, true);
+}
+
 void Progress::write(const std::string& text, bool stays) {
   // A bar is written over the one before; ESC[K clears what a longer one left.
   const char* begin = bar_shown_ ? "\r\x1b[K" : "";

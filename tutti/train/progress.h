@@ -41,6 +41,8 @@ class Progress {
 
   /// The line that stays: true values of the epoch, over all replicas.
   void end_epoch(const NamedValues& values, double seconds, double images_per_second);
+  /// A line of its own, unless silent.
+  void say(const std::string& text);
 
  private:
   void write(const std::string& text, bool stays);

@@ -13,6 +13,7 @@
 #include "tutti/data/safetensors.h"
 #include "tutti/ps/snapshot.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/checkpoint.h"
 
 namespace tutti {
 
@@ -48,9 +49,15 @@ std::string nearest_words(const std::string& name, const std::vector<std::string
   return near.empty() ? "" : fmt::format(" (the nearest there is \"{}\")", near);
 }
 
-// Of a safetensors file, or of a snapshot of parameter servers, which is a folder.
+// Of a safetensors file, a checkpoint, or a snapshot of parameter servers; the last two are
+// folders.
 data::Safetensors arrays_at(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) return data::read_safetensors(path);
+  if (is_training(path)) {
+    const TrainingCheckpoint checkpoint(path);
+    checkpoint.verify();
+    return {.arrays = weights_of(checkpoint), .metadata = {}};
+  }
   return {.arrays = ps::Snapshot(path).variables(), .metadata = {}};
 }
 
@@ -116,20 +123,24 @@ void save_weights(const ModelState& state, const std::filesystem::path& path) {
   data::write_safetensors(path, arrays, {{"format", "pt"}});
 }
 
+void require_fit(const ModelState& state, const data::Safetensors& file,
+                 const std::vector<std::string>& aliases, const std::string& what) {
+  auto found = differences(all_of(state), file, aliases);
+  if (found.empty()) return;
+  const size_t all = found.size();
+  if (all > kDifferencesShown) {
+    found.resize(kDifferencesShown);
+    found.push_back(fmt::format("and {} more", all - kDifferencesShown));
+  }
+  throw DataError(
+      fmt::format("{}: the file does not fit the model\n  {}", what, fmt::join(found, "\n  ")));
+}
+
 void load_weights(const ModelState& state, const std::filesystem::path& path,
                   const std::vector<std::string>& aliases) {
   const data::Safetensors file = arrays_at(path);
   const NamedTensors wanted = all_of(state);
-  auto found = differences(wanted, file, aliases);
-  if (!found.empty()) {
-    const size_t all = found.size();
-    if (all > kDifferencesShown) {
-      found.resize(kDifferencesShown);
-      found.push_back(fmt::format("and {} more", all - kDifferencesShown));
-    }
-    throw DataError(fmt::format("load {}: the file does not fit the model\n  {}", path.string(),
-                                fmt::join(found, "\n  ")));
-  }
+  require_fit(state, file, aliases, "load " + path.string());
   at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : wanted) {
     at::Tensor target = tensor;

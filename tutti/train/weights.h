@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/data/safetensors.h"
 #include "tutti/sync/updater.h"
 
 namespace torch::nn {
@@ -33,9 +34,15 @@ std::string weights_sha256(const ModelState& state);
 /// Writes a safetensors file, atomically (data::write_safetensors).
 void save_weights(const ModelState& state, const std::filesystem::path& path);
 
-/// Reads a file written by save_weights, or by anybody who uses the same names, or a snapshot of
-/// parameter servers (ps/snapshot.h), into `state`'s tensors, in place. Nothing is written unless
-/// everything fits.
+/// Throws DataError, which begins with `what` and lists every difference in names, shapes and
+/// dtypes, with the nearest name, unless `file` has what `state` needs. `aliases` as in
+/// load_weights().
+void require_fit(const ModelState& state, const data::Safetensors& file,
+                 const std::vector<std::string>& aliases, const std::string& what);
+
+/// Reads a file written by save_weights, or by anybody who uses the same names, a checkpoint
+/// (checkpoint.h) or a snapshot of parameter servers (ps/snapshot.h), into `state`'s tensors, in
+/// place. Nothing is written unless everything fits.
 ///
 /// aliases  further names that the file may hold (tied parameters under their second name); ignored
 ///

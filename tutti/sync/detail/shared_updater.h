@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tutti/base/array.h"
+#include "tutti/sync/detail/updater_state.h"
 #include "tutti/sync/gradients.h"
 #include "tutti/sync/host_sums.h"
 #include "tutti/sync/step_plan.h"
@@ -69,6 +70,9 @@ class SharedUpdater final : public Updater {
   }
   const Layout& layout() const override { return layout_; }
 
+  UpdaterState state() const override;
+  void restore(const UpdaterState& state, const NamedTensors& parameters) override;
+
   void rebind(const World& world, std::vector<NamedTensors> replicas) override {
     if (!world.one_process() || !world_.one_process())
       throw UsageError("a world of several workers cannot be resized while it runs");
@@ -124,6 +128,8 @@ class SharedUpdater final : public Updater {
   void place_storage();
   void take_values(const NamedTensors& values);
   void share_values();
+  NamedTensors named_states() const;
+  void meet_here();
   void start_states(const Lane& lane);
   void bind(std::vector<NamedTensors> replicas);
   void copy_gradient(int replica, int parameter, const at::Tensor& gradient);

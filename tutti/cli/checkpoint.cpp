@@ -1,0 +1,149 @@
+// tutti checkpoint: lists, verifies and converts the checkpoints of trainings.
+#include "tutti/train/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+
+namespace tutti::cli {
+namespace {
+
+struct CheckpointFlags {
+  std::string place;
+  std::string to;
+  std::string json;
+};
+
+// `place` is a checkpoint, a folder of some, or the --out of a training. The oldest first.
+std::vector<std::filesystem::path> found_in(const std::filesystem::path& place) {
+  if (is_training(place)) return {place};
+  for (const auto& folder : {place, place / "checkpoints"})
+    if (auto found = trainings_in(folder); !found.empty()) return found;
+  throw UsageError(fmt::format(
+      "{}: no checkpoint there; expected one (step-...), a folder of them, or the --out of a "
+      "training",
+      place.string()));
+}
+
+int64_t bytes_of(const CheckpointManifest& manifest) {
+  int64_t bytes = 0;
+  for (const CheckpointFile& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+std::string value_words(const CheckpointManifest& manifest) {
+  std::string words;
+  for (const char* name : {"train_loss", "val_loss", "val_accuracy"})
+    if (const auto value = manifest.values.find(name); value != manifest.values.end())
+      words += fmt::format("  {} {:.4f}", name, value->second);
+  return words;
+}
+
+int list(const CheckpointFlags& flags) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  fmt::print("{:<20} {:>5} {:>13} {:>9}  {:<14} {}\n", "checkpoint", "epoch", "step of epoch", "MB",
+             "strategy", "last epoch");
+  for (const auto& path : found_in(flags.place)) {
+    const TrainingCheckpoint checkpoint(path);
+    const CheckpointManifest& m = checkpoint.manifest();
+    fmt::print("{:<20} {:>5} {:>6} / {:<4} {:>9.1f}  {:<14}{}\n", path.filename().string(),
+               m.epoch + 1, m.step_in_epoch, m.steps_per_epoch,
+               static_cast<double>(bytes_of(m)) / 1e6,
+               fmt::format("{} x{}", m.strategy, m.replicas), value_words(m));
+    all.push_back({{"path", path.string()},
+                   {"step", m.step},
+                   {"epoch", m.epoch},
+                   {"step_in_epoch", m.step_in_epoch},
+                   {"bytes", bytes_of(m)},
+                   {"strategy", m.strategy},
+                   {"replicas", m.replicas},
+                   {"values", m.values}});
+  }
+  if (!flags.json.empty()) write_file_atomically(flags.json, all.dump(2) + "\n");
+  return 0;
+}
+
+int verify(const CheckpointFlags& flags) {
+  int damaged = 0;
+  for (const auto& path : found_in(flags.place)) {
+    try {
+      const TrainingCheckpoint checkpoint(path);
+      checkpoint.verify();
+      fmt::print("{}: whole, {} files, {:.1f} MB\n", path.filename().string(),
+                 checkpoint.manifest().files.size(),
+                 static_cast<double>(bytes_of(checkpoint.manifest())) / 1e6);
+    } catch (const DataError& error) {
+      ++damaged;
+      fmt::print("{}: DAMAGED: {}\n", path.filename().string(), error.what());
+    }
+    std::fflush(stdout);
+  }
+  return damaged == 0 ? 0 : 1;
+}
+
+int convert(const CheckpointFlags& flags) {
+  const std::filesystem::path to = flags.to;
+  if (to.extension() != ".safetensors")
+    throw UsageError(
+        fmt::format("checkpoint convert: {}: expected a name that ends in "
+                    ".safetensors, which PyTorch and NumPy read by the package "
+                    "safetensors",
+                    flags.to));
+  require_writable(to, "checkpoint convert");
+  const TrainingCheckpoint checkpoint(found_in(flags.place).back());
+  checkpoint.verify();
+  const auto weights = weights_of(checkpoint);
+  data::write_safetensors(to, weights, {{"format", "pt"}});
+  fmt::print("{}: {} tensors of {}, step {}\n", flags.to, weights.size(),
+             checkpoint.path().filename().string(), checkpoint.manifest().step);
+  return 0;
+}
+
+}  // namespace
+
+void add_checkpoint(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<CheckpointFlags>();
+  CLI::App* group =
+      app.add_subcommand("checkpoint", "List, verify and convert the checkpoints of trainings");
+  group->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what, int (*run)(const CheckpointFlags&)) {
+    CLI::App* command = group->add_subcommand(name, what);
+    command
+        ->add_option("PLACE", flags->place,
+                     "A checkpoint (step-...), a folder of them, or the --out of a training")
+        ->required()
+        ->type_name("");
+    command->callback([flags, run, &exit_code] { exit_code = run(*flags); });
+    return command;
+  };
+  add("ls", "What there is, the oldest first", list)
+      ->add_option("--json", flags->json, "File for the same as JSON")
+      ->check(some_name())
+      ->type_name("FILE");
+  add("verify", "Reads every file against its digest; exit code 1 when one is damaged", verify);
+  add("convert", "Weights of the newest as a safetensors file, as `tutti train` saves them",
+      convert)
+      ->add_option("FILE", flags->to, "NAME.safetensors")
+      ->required()
+      ->type_name("");
+  group->footer(
+      "Examples:\n"
+      "  tutti checkpoint ls runs/cnn\n"
+      "  tutti checkpoint verify runs/cnn\n"
+      "  tutti checkpoint convert runs/cnn weights.safetensors");
+}
+
+}  // namespace tutti::cli

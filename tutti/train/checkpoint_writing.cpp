@@ -1,0 +1,211 @@
+// Checkpoints as they come to be: parts first, then the manifest, last the name.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <random>
+#include <set>
+#include <sstream>
+#include <system_error>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/sha256.h"
+#include "tutti/train/checkpoint.h"
+#include "tutti/train/detail/checkpoint_format.h"
+
+namespace tutti {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr const char* kLockFile = "lock";
+constexpr const char* kPartial = ".partial";
+constexpr Millis kLookAgain{10};  // for the parts of others
+
+fs::path partial_folder(const fs::path& folder, int64_t step) {
+  return folder / ("." + name_of_checkpoint(step) + kPartial);
+}
+
+fs::path facts_file(const fs::path& partial, int worker) {
+  return partial / fmt::format("part-{}.json", worker);
+}
+
+void sync_path(const fs::path& path) {
+  const FileDescriptor open(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (open) ::fsync(open.get());
+}
+
+std::string host_name() {
+  std::string name(256, '\0');
+  if (gethostname(name.data(), name.size() - 1) != 0) return "?";
+  return name.c_str();
+}
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+// ---- lock ----
+
+CheckpointLock::CheckpointLock(const fs::path& folder) {
+  std::error_code failure;
+  fs::create_directories(folder, failure);
+  const auto fails = [&](const std::string& why) {
+    return UsageError(fmt::format("checkpoints in {}: {}", folder.string(), why));
+  };
+  if (failure) throw fails("the folder cannot be made: " + failure.message());
+  const fs::path path = folder / kLockFile;
+  held_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (!held_)
+    throw fails(fmt::format("{}: {}", path.string(), std::generic_category().message(errno)));
+  if (::flock(held_.get(), LOCK_EX | LOCK_NB) != 0) {
+    std::istringstream words(text_of(path));
+    std::string number, pid, host;
+    words >> number >> pid >> host;
+    throw fails(
+        fmt::format("another job writes there: process {} on {}; give this one a folder of "
+                    "its own, or wait for the end of that",
+                    pid, host));
+  }
+  number_ = static_cast<int64_t>(std::random_device{}()) + 1;
+  const std::string text = fmt::format("{} {} {}\n", number_, getpid(), host_name());
+  if (ftruncate(held_.get(), 0) != 0 ||
+      pwrite(held_.get(), text.data(), text.size(), 0) != std::ssize(text))
+    throw fails(fmt::format("{}: {}", path.string(), std::generic_category().message(errno)));
+  for (fs::directory_iterator at(folder, failure), end; !failure && at != end;
+       at.increment(failure)) {
+    std::error_code ignored;
+    if (at->path().filename().string().starts_with(".step-")) fs::remove_all(at->path(), ignored);
+  }
+}
+
+int64_t CheckpointLock::number_in(const fs::path& folder) {
+  std::istringstream words(text_of(folder / kLockFile));
+  int64_t number = 0;
+  words >> number;
+  return number;
+}
+
+// ---- parts ----
+
+void write_part(const CheckpointPart& part) {
+  const fs::path partial = partial_folder(part.folder, part.step);
+  std::error_code failure;
+  fs::create_directories(partial, failure);
+  if (failure) throw Error(fmt::format("{}: {}", partial.string(), failure.message()));
+  const std::string name = detail::part_file(part.worker, part.workers);
+  data::write_safetensors(partial / name, part.tensors);
+  const MappedFile written = map_file(partial / name);
+  Sha256 sha;
+  sha.update(written.bytes.data(), written.bytes.size());
+  json facts = {{"name", name}, {"bytes", written.bytes.size()}, {"sha256", sha.hex()}};
+  for (const data::NamedArray& tensor : part.tensors) facts["tensors"].push_back(tensor.name);
+  write_file_atomically(facts_file(partial, part.worker), facts.dump());
+}
+
+namespace {
+
+// Waits for one worker's part, and takes it into the manifest.
+void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest,
+               const Deadline& deadline) {
+  const fs::path path = facts_file(partial, worker);
+  std::error_code failure;
+  while (!fs::exists(path, failure)) {
+    if (deadline.passed())
+      throw Timeout(
+          fmt::format("the part of worker {} was not there after {} ms; its own log may "
+                      "say why",
+                      worker, deadline.limit().count()));
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  const json facts = json::parse(text_of(path));
+  manifest.files.push_back({facts.at("name"), facts.at("bytes"), facts.at("sha256")});
+  if (facts.contains("tensors"))
+    for (const auto& tensor : facts.at("tensors")) manifest.places[tensor] = facts.at("name");
+  fs::remove(path, failure);
+}
+
+}  // namespace
+
+int64_t complete_checkpoint(const CheckpointPart& own, CheckpointManifest manifest,
+                            const Deadline& deadline) {
+  const fs::path partial = partial_folder(own.folder, own.step);
+  for (int worker = 0; worker < own.workers; ++worker)
+    take_part(partial, worker, manifest, deadline);
+  write_file_atomically(partial / detail::kManifest, manifest.to_json());
+  sync_path(partial);
+  const fs::path complete = own.folder / name_of_checkpoint(own.step);
+  std::error_code failure;
+  fs::remove_all(complete, failure);  // one of the same step, which a resumed training left behind
+  fs::rename(partial, complete, failure);
+  if (failure)
+    throw Error(fmt::format("{} cannot become {}: {}", partial.string(), complete.string(),
+                            failure.message()));
+  sync_path(own.folder);
+  int64_t bytes = 0;
+  for (const CheckpointFile& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+void give_up_checkpoint(const fs::path& folder, int64_t step) noexcept {
+  std::error_code ignored;
+  fs::remove_all(partial_folder(folder, step), ignored);
+}
+
+// ---- retention ----
+
+namespace {
+
+// The best first; those of equal value, the newer one first.
+std::vector<fs::path> best_of(const std::vector<fs::path>& all,
+                              const CheckpointRetention& retention) {
+  std::vector<std::pair<double, fs::path>> valued;
+  for (const fs::path& path : all) {
+    const CheckpointManifest manifest = TrainingCheckpoint(path).manifest();
+    const auto value = manifest.values.find(retention.monitor);
+    if (value == manifest.values.end()) continue;
+    valued.emplace_back(retention.higher_is_better ? -value->second : value->second, path);
+  }
+  std::ranges::sort(valued, [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first < b.first : a.second > b.second;
+  });
+  std::vector<fs::path> best;
+  for (const auto& [value, path] : valued) best.push_back(path);
+  return best;
+}
+
+}  // namespace
+
+void remove_old_checkpoints(const fs::path& folder, const CheckpointRetention& retention) {
+  const std::vector<fs::path> all = trainings_in(folder);
+  std::set<fs::path> stay;
+  const auto newest = std::min(std::ssize(all), int64_t{std::max(1, retention.newest)});
+  stay.insert(all.end() - newest, all.end());
+  if (retention.best > 0) {
+    const std::vector<fs::path> best = best_of(all, retention);
+    stay.insert(best.begin(), best.begin() + std::min(std::ssize(best), int64_t{retention.best}));
+  }
+  for (const fs::path& path : all) {
+    if (stay.contains(path)) continue;
+    // First it is no checkpoint any more, then it goes.
+    const fs::path going = folder / ("." + path.filename().string() + kPartial);
+    std::error_code failure;
+    fs::rename(path, going, failure);
+    if (!failure) fs::remove_all(going, failure);
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,361 @@
+#include "tutti/train/checkpointing.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/strategy/worlds.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/train/detail/checkpoint_format.h"
+#include "tutti/train/detail/checkpoint_writer.h"
+#include "tutti/train/weights.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr Millis kDiskLimit{600'000};  // for the one before, and for the last
+
+Array copy_of(const at::Tensor& tensor) {
+  const auto values = std::make_shared<at::Tensor>(
+      tensor.detach().to(at::kCPU).clone(at::MemoryFormat::Contiguous));
+  const MemorySpan span = span_of(*values);
+  return Array::view(span.data, span.dtype, values->sizes().vec(), values);
+}
+
+at::Tensor tensor_of_rows(const std::vector<std::vector<double>>& rows, size_t columns) {
+  at::Tensor tensor = at::empty({std::ssize(rows), static_cast<int64_t>(columns)}, at::kDouble);
+  auto* to = tensor.data_ptr<double>();
+  for (const auto& row : rows) to = std::copy(row.begin(), row.end(), to);
+  return tensor;
+}
+
+std::vector<std::vector<double>> rows_of_tensor(const at::Tensor& tensor) {
+  std::vector<std::vector<double>> rows;
+  for (int64_t i = 0; i < tensor.size(0); ++i) {
+    const at::Tensor row = tensor[i].contiguous();
+    rows.emplace_back(row.data_ptr<double>(), row.data_ptr<double>() + row.numel());
+  }
+  return rows;
+}
+
+// Which worker writes which tensor: the largest first, each to whoever has least.
+std::vector<int> writers_of(const std::vector<int64_t>& bytes, int workers) {
+  std::vector<size_t> order(bytes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+  std::vector<int64_t> load(static_cast<size_t>(workers));
+  std::vector<int> writers(bytes.size());
+  for (const size_t tensor : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += bytes[tensor];
+    writers[tensor] = static_cast<int>(least - load.begin());
+  }
+  return writers;
+}
+
+void require_no_tables(const torch::nn::Module& module) {
+  const auto tables = tables_of(table_layers_of(module));
+  if (tables.empty()) return;
+  throw UsageError(fmt::format(
+      "fit: checkpoints: rows of embedding table \"{}\" would not be in them; parameter servers "
+      "keep snapshots of theirs (--snapshots)",
+      tables[0].name));
+}
+
+// Each field in which a training differs from the one that it is to go on from.
+std::vector<std::string> differences(const CheckpointManifest& then,
+                                     const CheckpointManifest& now) {
+  std::vector<std::string> found;
+  const auto same = [&](const char* what, const auto& a, const auto& b, const char* advice = "") {
+    if (a != b)
+      found.push_back(fmt::format("{}: {} in the checkpoint, {} here{}", what, a, b, advice));
+  };
+  same("seed", then.seed, now.seed);
+  same("global batch", then.global_batch, now.global_batch);
+  same("samples", then.num_samples, now.num_samples);
+  same("steps an epoch", then.steps_per_epoch, now.steps_per_epoch);
+  same("optimizer", then.optimizer, now.optimizer);
+  same("schedule", then.schedule, now.schedule);
+  same("metrics", fmt::format("{}", fmt::join(then.metrics, ", ")),
+       fmt::format("{}", fmt::join(now.metrics, ", ")));
+  same("columns of History", fmt::format("{}", fmt::join(then.columns, ", ")),
+       fmt::format("{}", fmt::join(now.columns, ", ")));
+  // With another number of replicas bits differ anyway.
+  if (then.replicas == now.replicas) {
+    same("threads a replica", then.threads_per_replica, now.threads_per_replica,
+         "; give it (--threads): on others sums round differently");
+    same("reduction shape", then.reduction_shape, now.reduction_shape);
+  }
+  return found;
+}
+
+}  // namespace
+
+// ---- the folder ----
+
+Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options)
+    : model_(model), options_(std::move(options)) {
+  require_no_tables(*model_.modules.module(0));
+  model_.compiled->optimizer.updater().state();  // throws where it cannot be saved
+  take_folder();
+  writer_ =
+      std::make_unique<Writer>(options_.folder,
+                               CheckpointRetention{.newest = options_.newest_kept,
+                                                   .best = options_.best_kept,
+                                                   .monitor = options_.monitor,
+                                                   .higher_is_better = options_.higher_is_better},
+                               model_.strategy.world().time_limit);
+}
+
+Checkpointing::~Checkpointing() = default;
+
+int Checkpointing::worker() const {
+  const World& world = model_.strategy.world();
+  return world.first_rank / world.local;
+}
+int Checkpointing::num_workers() const {
+  const World& world = model_.strategy.world();
+  return world.size / world.local;
+}
+
+// The chief's failure is everybody's; and all must see the folder that it has taken.
+void Checkpointing::take_folder() {
+  std::exception_ptr failure;
+  double number = 0;
+  if (model_.strategy.world().chief) {
+    try {
+      lock_.emplace(options_.folder);
+      require_unused();
+      number = static_cast<double>(lock_->number());
+    } catch (const Error&) {
+      failure = std::current_exception();
+    }
+  }
+  const double taken = sum_over_workers(model_.strategy, number);
+  if (failure) std::rethrow_exception(failure);
+  if (taken == 0)
+    throw UsageError("fit: checkpoints: the chief's worker could not take the folder");
+  const double seen = static_cast<double>(CheckpointLock::number_in(options_.folder));
+  const double strangers = sum_over_workers(model_.strategy, seen == taken ? 0 : 1);
+  if (seen != taken)
+    throw UsageError(fmt::format(
+        "fit: checkpoints in {}: this worker does not see the folder that the chief's writes to; "
+        "give one that all hosts share",
+        options_.folder.string()));
+  if (strangers > 0)
+    throw UsageError(
+        "fit: checkpoints: not all workers see the same folder; their messages say so");
+}
+
+// The newest ones stay: those of an earlier training would take the place of this one's.
+void Checkpointing::require_unused() const {
+  const auto before = trainings_in(options_.folder);
+  if (options_.resume || before.empty()) return;
+  throw UsageError(fmt::format(
+      "fit: checkpoints in {}: an earlier training has left {} there ({} the newest); resume goes "
+      "on from it, else move them away or take another folder",
+      options_.folder.string(), before.size(), before.back().filename().string()));
+}
+
+int64_t Checkpointing::next_pause(int64_t step) const noexcept {
+  return options_.every_steps > 0 ? options_.every_steps - step % options_.every_steps
+                                  : std::numeric_limits<int64_t>::max();
+}
+
+// ---- saving ----
+
+// What this worker writes: its share of what all have, and what it alone has.
+std::vector<data::NamedArray> Checkpointing::copy(const TrainingState& state) const {
+  const World& world = model_.strategy.world();
+  NamedTensors common;
+  for (const auto& [name, tensor] : unique_parameters(*model_.modules.module(0)))
+    common.emplace_back(kParameters + name, tensor);
+  for (const auto& [name, tensor] : model_.compiled->optimizer.updater().state().tensors)
+    common.emplace_back(kOptimizer + name, tensor);
+  common.emplace_back(kHistoryRows, tensor_of_rows(state.rows, state.manifest.columns.size()));
+  for (size_t i = 0; i < state.kept.size(); ++i)
+    common.emplace_back(fmt::format("{}{}", kKept, i), state.kept[i]);
+  std::vector<int64_t> bytes;
+  for (const auto& [name, tensor] : common) bytes.push_back(static_cast<int64_t>(tensor.nbytes()));
+  const std::vector<int> writers = writers_of(bytes, num_workers());
+
+  std::vector<data::NamedArray> own;
+  for (size_t i = 0; i < common.size(); ++i)
+    if (writers[i] == worker()) own.push_back({common[i].first, copy_of(common[i].second)});
+  for (int local = 0; local < world.local; ++local) {
+    const int rank = world.first_rank + local;
+    for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
+      own.push_back({buffer_name(rank, name), copy_of(buffer)});
+    Totals totals = state.totals.empty() ? Totals{} : state.totals[static_cast<size_t>(local)];
+    totals.signal = 0;
+    const auto numbers = totals.packed(std::ssize(totals.states));
+    own.push_back({totals_name(rank), copy_of(at::tensor(numbers, at::kDouble))});
+  }
+  own.push_back(
+      {generator_name(worker()), copy_of(at::detail::getDefaultCPUGenerator().get_state())});
+  return own;
+}
+
+void Checkpointing::save(TrainingState state) {
+  const TimePoint begin = Clock::now();
+  const int64_t step = state.manifest.step;
+  if (step == last_step_) return;
+  if (!writer_->wait(Deadline(kDiskLimit)))
+    throw Timeout(fmt::format("fit: the checkpoint of step {} in {} was not written after {} s",
+                              last_step_, options_.folder.string(), kDiskLimit.count() / 1000));
+  model_.require_whole();
+  last_step_ = step;
+  CheckpointPart part{options_.folder, step, worker(), num_workers(), copy(state)};
+  writer_->start(std::move(part), std::move(state.manifest), begin);
+}
+
+bool Checkpointing::save_in_grace(TrainingState state) {
+  const Deadline deadline(options_.grace);
+  const int64_t step = state.manifest.step;
+  save(std::move(state));
+  if (writer_->wait(deadline)) return true;
+  log(LogLevel::error, "fit: the checkpoint of step {} was not written within the grace of {} ms",
+      step, options_.grace.count());
+  return false;
+}
+
+std::string Checkpointing::summary() const { return writer_->summary(); }
+
+void Checkpointing::end() {
+  if (!writer_->wait(Deadline(kDiskLimit)))
+    log(LogLevel::error, "fit: the last checkpoint in {} was not written after {} s",
+        options_.folder.string(), kDiskLimit.count() / 1000);
+  if (!options_.remove_at_end || !model_.strategy.world().chief) return;
+  for (const auto& path : trainings_in(options_.folder)) {
+    std::error_code failure;
+    std::filesystem::remove_all(path, failure);
+    if (failure)
+      log(LogLevel::warning, "{} cannot be removed: {}", path.string(), failure.message());
+  }
+}
+
+// ---- going on ----
+
+// On the chief: the newest that is whole, as its step + 1; 0: there is none.
+int64_t Checkpointing::choose() const {
+  auto all = trainings_in(options_.folder);
+  for (auto path = all.rbegin(); path != all.rend(); ++path) {
+    try {
+      const TrainingCheckpoint checkpoint(*path);
+      checkpoint.verify();
+      return checkpoint.manifest().step + 1;
+    } catch (const DataError& error) {
+      const auto aside = path->parent_path() / ("damaged-" + path->filename().string());
+      log(LogLevel::warning, "{}; it becomes {}; {}", error.what(), aside.filename().string(),
+          std::next(path) == all.rend() ? "there is none before it" : "the one before it is used");
+      std::error_code failure;
+      std::filesystem::rename(*path, aside, failure);
+    }
+  }
+  if (all.empty()) {
+    log(LogLevel::info, "fit: no checkpoint in {} yet: the training begins",
+        options_.folder.string());
+    return 0;
+  }
+  throw DataError(
+      fmt::format("fit: none of the {} checkpoints in {} is whole; move them away to begin anew",
+                  all.size(), options_.folder.string()));
+}
+
+std::optional<TrainingState> Checkpointing::resume(const CheckpointManifest& now) {
+  if (!options_.resume) return std::nullopt;
+  std::exception_ptr failure;
+  double chosen = 0;
+  try {
+    if (model_.strategy.world().chief) chosen = static_cast<double>(choose());
+  } catch (const Error&) {
+    failure = std::current_exception();
+  }
+  agree_on_failure(model_.strategy, failure, "fit: checkpoints");
+  chosen = sum_over_workers(model_.strategy, chosen);
+  if (chosen == 0) return std::nullopt;
+  std::optional<TrainingState> state;
+  try {
+    const TrainingCheckpoint checkpoint(options_.folder /
+                                        name_of_checkpoint(static_cast<int64_t>(chosen) - 1));
+    state = put_back(checkpoint, now);
+    last_step_ = state->manifest.step;
+  } catch (const Error&) {
+    failure = std::current_exception();
+  }
+  agree_on_failure(model_.strategy, failure, "fit: checkpoints");
+  return state;
+}
+
+TrainingState Checkpointing::put_back(const TrainingCheckpoint& checkpoint,
+                                      const CheckpointManifest& now) {
+  const CheckpointManifest& then = checkpoint.manifest();
+  if (const auto found = differences(then, now); !found.empty())
+    throw UsageError(fmt::format("fit: checkpoint {} is of another training\n  {}",
+                                 checkpoint.path().string(), fmt::join(found, "\n  ")));
+  const auto tensors = checkpoint.tensors();
+  const torch::nn::Module& module = *model_.modules.module(0);
+  data::Safetensors weights;
+  UpdaterState optimizer{then.optimizer, then.version, then.learning_rate};
+  TrainingState state{.manifest = then, .totals = {}, .rows = {}, .kept = {}};
+  const std::string first_buffers = buffer_name(0, "");
+  for (const auto& [name, array] : tensors) {
+    if (name.starts_with(kParameters))
+      weights.arrays.push_back({name.substr(std::string(kParameters).size()), array});
+    else if (name.starts_with(first_buffers))
+      weights.arrays.push_back({name.substr(first_buffers.size()), array});
+    else if (name.starts_with(kOptimizer))
+      optimizer.tensors.emplace_back(name.substr(std::string(kOptimizer).size()), tensor_of(array));
+  }
+  require_fit(tutti::state_of(module), weights, all_names(module),
+              "checkpoint " + checkpoint.path().string());
+
+  NamedTensors parameters;
+  for (const auto& [name, tensor] : unique_parameters(module))
+    parameters.emplace_back(name, tensor_of(*weights.find(name)));
+  model_.compiled->optimizer.updater().restore(optimizer, parameters);
+  put_back_buffers(tensors, then);
+
+  const World& world = model_.strategy.world();
+  state.totals.resize(static_cast<size_t>(world.local));
+  for (int rank = 0; rank < then.replicas; ++rank) {
+    const at::Tensor numbers = tensor_of(tensors.at(totals_name(rank)));
+    const Totals totals =
+        Totals::unpacked({numbers.data_ptr<double>(), static_cast<size_t>(numbers.numel())});
+    // With another number of replicas the first one has what all had.
+    const int local = (then.replicas == world.size ? rank : 0) - world.first_rank;
+    if (local >= 0 && local < world.local) state.totals[static_cast<size_t>(local)].add(totals);
+  }
+  state.rows = rows_of_tensor(tensor_of(tensors.at(kHistoryRows)));
+  for (size_t i = 0; tensors.contains(fmt::format("{}{}", kKept, i)); ++i)
+    state.kept.push_back(tensor_of(tensors.at(fmt::format("{}{}", kKept, i))));
+  return state;
+}
+
+// With as many replicas each gets its own, and each process its generator; else all get what
+// Model::save() would have written.
+void Checkpointing::put_back_buffers(const std::map<std::string, Array>& tensors,
+                                     const CheckpointManifest& then) {
+  const World& world = model_.strategy.world();
+  const at::NoGradGuard no_grad;
+  for (int local = 0; local < world.local; ++local) {
+    for (auto& [name, buffer] : unique_buffers(*model_.modules.module(local))) {
+      const int rank = world.first_rank + local;
+      const Array array = then.replicas == world.size ? tensors.at(buffer_name(rank, name))
+                                                      : merged_buffer(name, tensors, then);
+      buffer.copy_(tensor_of(array));
+    }
+  }
+  if (then.workers == num_workers()) {
+    auto generator = at::detail::getDefaultCPUGenerator();
+    generator.set_state(tensor_of(tensors.at(generator_name(worker()))).clone());
+  }
+}
+
+}  // namespace tutti::detail

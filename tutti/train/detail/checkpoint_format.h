@@ -1,0 +1,34 @@
+/// Names in checkpoints, shared by those who write and read them; not for users.
+/// docs/formats/checkpoint.md. Thread rule: constants and pure functions.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+namespace tutti::detail {
+
+inline constexpr const char* kCheckpointFormat = "tutti.checkpoint.1";
+inline constexpr const char* kManifest = "manifest.json";
+
+// Tensors: what they are of stands before their names.
+inline constexpr const char* kParameters = "parameters/";
+inline constexpr const char* kOptimizer = "optimizer/";
+inline constexpr const char* kHistoryRows = "history";
+inline constexpr const char* kKept = "kept/";
+
+/// Of replica `rank`: its own buffers, since batch statistics differ.
+inline std::string buffer_name(int rank, std::string_view name) {
+  return fmt::format("buffers/{}/{}", rank, name);
+}
+/// What replica `rank` has added up in the epoch that goes on.
+inline std::string totals_name(int rank) { return fmt::format("totals/{}", rank); }
+/// The default generator of a worker's process.
+inline std::string generator_name(int worker) { return fmt::format("generator/{}", worker); }
+
+inline std::string part_file(int worker, int workers) {
+  return fmt::format("part-{}-of-{}.safetensors", worker, workers);
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,37 @@
+/// Writes checkpoints beside the training, one at a time; not for users.
+/// Thread rule: one thread calls; another one writes.
+#pragma once
+
+#include <condition_variable>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "tutti/base/deadline.h"
+#include "tutti/train/checkpointing.h"
+
+namespace tutti::detail {
+
+class Checkpointing::Writer {
+ public:
+  /// time_limit  for the parts of other workers, once the own is on disk
+  Writer(std::filesystem::path folder, CheckpointRetention retention, Millis time_limit);
+  /// Waits for what is being written, as long as the disk gives signs of life (see wait()).
+  ~Writer();
+
+  /// Begins to write; nothing is being written before. `begin` is when the training began to wait.
+  /// What goes wrong is a warning: the checkpoint before stays.
+  void start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin);
+  /// Whether nothing is being written any more, at the latest at the deadline.
+  bool wait(const Deadline& deadline);
+  /// "12 checkpoints in ...; the training waited 2.1 ms for each ..."; "" where none was written.
+  std::string summary() const;
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;  // with the thread, which may outlive this on a dead disk
+};
+
+}  // namespace tutti::detail

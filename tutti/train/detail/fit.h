@@ -1,0 +1,93 @@
+/// Fit: one call of Model::fit(). Shared by fit.cpp (the loop) and fit_checkpoints.cpp (what of it
+/// is kept on disk); not for users. Thread rule: one thread, that of its strategy.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tutti/ps/client.h"
+#include "tutti/train/callback_runner.h"
+#include "tutti/train/checkpointing.h"
+#include "tutti/train/model_state.h"
+
+namespace tutti::detail {
+
+/// One call of fit(): the state of its loop.
+class Fit {
+ public:
+  Fit(Model::State& model, data::Dataset train, FitOptions options);
+  History run();
+
+ private:
+  struct Epoch {
+    int64_t number;
+    int64_t first_update;  ///< of the optimizer: dropout never draws a step's numbers twice
+    int64_t steps;
+    std::shared_ptr<const data::Epoch> data;
+    World world;
+    int64_t first_step = 0;  ///< those before it were done before a snapshot
+  };
+
+  void run_epoch(Epoch epoch);
+  /// What all have added up, after what the local replicas have.
+  Totals train_epoch(const Epoch& epoch, std::vector<Totals>& each);
+  PerReplica<Totals> replicas_at_once(const Epoch& epoch);
+  PerReplica<Totals> replicas_in_turn(const Epoch& epoch);
+  Totals workers_by_lease(const Epoch& epoch);
+  int64_t next_lease(ReplicaContext& replica, const Epoch& epoch, Totals part, int64_t done);
+  void be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const;
+  void step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
+            Totals& totals);
+  int64_t step_after(const Epoch& epoch, int64_t step) const;
+  void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
+  void after_step(ReplicaContext& replica, Totals& totals);
+  void stepped(const Epoch& epoch, int64_t step, const Totals& totals);
+  void speak(bool shows);
+  int asked_to_end() const;
+
+  // ---- checkpoints ----
+  void take_up_checkpoints();
+  int64_t go_on();
+  CheckpointManifest facts() const;
+  TrainingState state_now() const;
+  TrainingState state_within(const Epoch& epoch, const std::vector<Totals>& each) const;
+  Scores validate(const Epoch& epoch, const std::vector<Totals>& each);
+  int64_t steps_until_pause(const Epoch& epoch, int64_t done) const;
+  void save_between(const Epoch& epoch, const std::vector<Totals>& each);
+  void save_asked(const Epoch& epoch, const std::vector<Totals>& each);
+  void save_after(const Epoch& epoch);
+  std::vector<Totals> first_totals(const Epoch& epoch);
+
+  bool ends(const Totals& totals) const {
+    return totals.signal != 0 || totals.stop != Stop::no ||
+           (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
+  }
+  void raise(const Epoch& epoch, const Totals& totals) const;
+
+  Model::State& model_;
+  Compiled& compiled_;
+  data::Dataset train_;
+  FitOptions options_;
+  uint64_t seed_;
+  bool shows_;
+  int64_t epoch_length_;          ///< steps
+  bool drops_ = false;            ///< whoever is late is left out
+  int64_t begin_ = 0;             ///< steps in all that were done before a snapshot
+  ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
+  ps::Lease lease_;               ///< the last
+  std::optional<Progress> progress_;
+  std::optional<CallbackRunner> callbacks_;
+  std::optional<Checkpointing> checkpoints_;
+  std::optional<TrainingState> resumed_;  // until its epoch goes on
+  NamedValues last_values_;               // of the last epoch
+  History history_;
+  TimePoint last_{};
+  TimePoint fit_begin_ = Clock::now();
+  TimePoint epoch_begin_{};
+  int64_t epoch_images_ = 0;
+  int64_t steps_before_ = 0;  // of this training, before the first of the epoch
+  bool looked_at_ = false;    // a first run() has ended, which looks for mistakes
+};
+
+}  // namespace tutti::detail

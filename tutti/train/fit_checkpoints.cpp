@@ -1,0 +1,176 @@
+// What of a training is kept on disk while it goes on, and how it goes on from that.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/train/detail/fit.h"
+
+namespace tutti::detail {
+namespace {
+
+CheckpointOptions options_of(const FitOptions& options) {
+  CheckpointOptions chosen = options.checkpoints;
+  for (const auto& callback : options.callbacks) {
+    const auto own = callback->checkpoints();
+    if (!own) continue;
+    if (!chosen.folder.empty())
+      throw UsageError(fmt::format("fit: callback {}: there are checkpoints in {} already",
+                                   callback->name(), chosen.folder.string()));
+    chosen = *own;
+  }
+  return chosen;
+}
+
+}  // namespace
+
+void Fit::take_up_checkpoints() {
+  const CheckpointOptions options = options_of(options_);
+  if (options.folder.empty()) return;
+  if (leases_ != nullptr || drops_ || model_.strategy.world().apart)
+    throw UsageError(
+        "fit: checkpoints are of workers that are in step; parameter servers keep snapshots "
+        "(--snapshots)");
+  if (options.best_kept > 0 &&
+      std::ranges::find(history_.columns, options.monitor) == history_.columns.end())
+    throw UsageError(fmt::format("fit: checkpoints: monitor \"{}\" is not measured; there are {}",
+                                 options.monitor, fmt::join(history_.columns, ", ")));
+  checkpoints_.emplace(model_, options);
+}
+
+CheckpointManifest Fit::facts() const {
+  const Strategy& strategy = model_.strategy;
+  const World& world = strategy.world();
+  CheckpointManifest facts{.seed = seed_,
+                           .global_batch = train_.global_batch_size(),
+                           .num_samples = train_.num_samples(),
+                           .steps_per_epoch = epoch_length_,
+                           .strategy = std::string(strategy.kind()),
+                           .replicas = world.size,
+                           .workers = world.size / world.local,
+                           .reduction_shape = world.shape.to_string(),
+                           .threads_per_replica = strategy.options().threads_per_replica,
+                           .optimizer = compiled_.optimizer.updater().state().kind,
+                           .schedule = compiled_.rate ? compiled_.rate->name() : "",
+                           .columns = history_.columns,
+                           .tutti_version = TUTTI_VERSION,
+                           .libtorch_version = TORCH_VERSION};
+  for (const Metric& metric : compiled_.metrics) facts.metrics.push_back(metric.name());
+  return facts;
+}
+
+// Returns the epoch to begin with.
+int64_t Fit::go_on() {
+  if (!checkpoints_) return options_.initial_epoch;
+  resumed_ = checkpoints_->resume(facts());
+  if (!resumed_) return options_.initial_epoch;
+  CheckpointManifest& then = resumed_->manifest;
+  history_.steps = then.step;
+  history_.rows = std::move(resumed_->rows);
+  history_.first_epoch = then.first_epoch;
+  history_.images = then.images;
+  history_.train_seconds = then.train_seconds;
+  history_.validation_seconds = then.validation_seconds;
+  for (const auto& [name, value] : then.values)
+    last_values_.emplace_back(name == "train_loss" ? "loss" : name, value);
+  callbacks_->restore(then.callbacks, std::move(resumed_->kept), then.ended);
+  progress_->say(
+      fmt::format("goes on from {}: epoch {}, after step {} of {}{}", name_of_checkpoint(then.step),
+                  then.epoch + 1, then.step_in_epoch, then.steps_per_epoch,
+                  then.replicas == model_.strategy.world().size
+                      ? ""
+                      : fmt::format("; it is of {} replicas: the same samples follow, bits differ",
+                                    then.replicas)));
+  return then.epoch;
+}
+
+// By local replica.
+std::vector<Totals> Fit::first_totals(const Epoch& epoch) {
+  if (!resumed_) return std::vector<Totals>(static_cast<size_t>(epoch.world.local));
+  std::vector<Totals> each = std::move(resumed_->totals);
+  resumed_.reset();
+  return each;
+}
+
+int64_t Fit::steps_until_pause(const Epoch& epoch, int64_t done) const {
+  const int64_t left = epoch.steps - done;
+  return checkpoints_ ? std::min(left, checkpoints_->next_pause(history_.steps)) : left;
+}
+
+TrainingState Fit::state_now() const {
+  TrainingState state{.manifest = facts(), .totals = {}, .rows = history_.rows, .kept = {}};
+  CheckpointManifest& now = state.manifest;
+  now.step = history_.steps;
+  now.version = compiled_.optimizer.version();
+  now.ended = callbacks_->ends();
+  now.learning_rate = compiled_.optimizer.learning_rate();
+  now.first_epoch = history_.first_epoch;
+  now.images = history_.images;
+  now.train_seconds = history_.train_seconds;
+  now.validation_seconds = history_.validation_seconds;
+  now.callbacks = callbacks_->states();
+  if (!history_.rows.empty())
+    for (size_t i = 0; i < history_.columns.size(); ++i)
+      if (const double value = history_.rows.back()[i]; std::isfinite(value))
+        now.values[history_.columns[i]] = value;
+  state.kept = callbacks_->kept();
+  return state;
+}
+
+// Between two steps of an epoch: when it is time, where the training is cut short, and when it is
+// asked to end. The end of an epoch comes after its validation.
+void Fit::save_between(const Epoch& epoch, const std::vector<Totals>& each) {
+  if (!checkpoints_ || each[0].bad_step >= 0 || each[0].stop != Stop::no) return;
+  const int64_t done = history_.steps - steps_before_;
+  const bool asked = each[0].signal != 0;
+  const bool cut = done == epoch.steps && done < epoch_length_;
+  if (!asked && !cut && (done == epoch_length_ || !checkpoints_->due(history_.steps))) return;
+  if (asked)
+    save_asked(epoch, each);
+  else
+    checkpoints_->save(state_within(epoch, each));
+}
+
+void Fit::save_asked(const Epoch& epoch, const std::vector<Totals>& each) {
+  TrainingState state = state_within(epoch, each);
+  const std::string name = name_of_checkpoint(state.manifest.step);
+  if (checkpoints_->save_in_grace(std::move(state)))
+    progress_->say(fmt::format("saved {}, from which the training can go on", name));
+}
+
+TrainingState Fit::state_within(const Epoch& epoch, const std::vector<Totals>& each) const {
+  TrainingState state = state_now();
+  state.manifest.epoch = epoch.number;
+  state.manifest.step_in_epoch = history_.steps - steps_before_;
+  state.manifest.images += epoch_images_;
+  state.manifest.train_seconds += std::chrono::duration<double>(last_ - epoch_begin_).count();
+  state.totals = each;
+  return state;
+}
+
+// Who is asked to end meanwhile has trained the whole epoch, but not validated it.
+Scores Fit::validate(const Epoch& epoch, const std::vector<Totals>& each) {
+  try {
+    return model_.evaluate(*options_.validation);
+  } catch (const Interrupted&) {
+    if (checkpoints_) save_asked(epoch, each);
+    throw;
+  }
+}
+
+void Fit::save_after(const Epoch& epoch) {
+  if (!checkpoints_ || history_.steps - steps_before_ < epoch_length_) return;
+  const bool last = epoch.number + 1 == options_.epochs || callbacks_->ends() ||
+                    (options_.max_steps > 0 && history_.steps >= options_.max_steps);
+  if (!last && !checkpoints_->due_after_epoch(history_.steps)) return;
+  TrainingState state = state_now();
+  state.manifest.epoch = epoch.number + 1;
+  checkpoints_->save(std::move(state));
+}
+
+}  // namespace tutti::detail
