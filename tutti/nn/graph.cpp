@@ -79,7 +79,13 @@ Value add(const Value& a, const Value& b) {
   return Value(detail::make_record(op::Add{}, "", nullptr, {a.record_, b.record_}));
 }
 
-Layer conv2d(int64_t out_channels, int64_t kernel, Conv2dOptions options) {
+Value concat(const std::vector<Value>& values) {
+  std::vector<std::shared_ptr<const Record>> inputs;
+  for (const Value& value : values) inputs.push_back(value.record_);
+  return Value(detail::make_record(op::Concat{}, "", nullptr, std::move(inputs)));
+}
+
+Layer conv2d(int64_t out_channels, Size2d kernel, Conv2dOptions options) {
   return Layer(op::Conv2d{.out_channels = out_channels,
                           .kernel = kernel,
                           .stride = options.stride,
@@ -95,28 +101,37 @@ Layer max_pool2d(int64_t kernel, PoolOptions options) {
   return Layer(op::MaxPool2d{.kernel = kernel, .stride = stride, .padding = options.padding});
 }
 Layer avg_pool2d(int64_t kernel, PoolOptions options) {
-  if (options.padding != 0) {
-    throw UsageError(fmt::format("nn layer avg_pool2d: padding is {}, must be 0", options.padding));
-  }
-  return Layer(
-      op::AvgPool2d{.kernel = kernel, .stride = options.stride == 0 ? kernel : options.stride});
+  const int64_t stride = options.stride == 0 ? kernel : options.stride;
+  return Layer(op::AvgPool2d{.kernel = kernel, .stride = stride, .padding = options.padding});
 }
+Layer adaptive_avg_pool2d(Size2d size) { return Layer(op::AdaptiveAvgPool2d{size}); }
+Layer upsample2d(int64_t times) { return Layer(op::Upsample2d{times}); }
 Layer batch_norm2d(BatchNormOptions options) {
   return Layer(op::BatchNorm2d{.epsilon = options.epsilon, .momentum = options.momentum});
 }
+Layer layer_norm(LayerNormOptions options) {
+  return Layer(op::LayerNorm{.epsilon = options.epsilon});
+}
+Layer self_attention(int64_t heads) { return Layer(op::SelfAttention{.heads = heads}); }
+Layer prepend_token() { return Layer(op::PrependToken{}); }
+Layer add_position() { return Layer(op::AddPosition{}); }
+Layer to_sequence() { return Layer(op::ToSequence{}); }
+Layer first_of_sequence() { return Layer(op::FirstOfSequence{}); }
 Layer dropout(double probability) { return Layer(op::Dropout{probability}); }
 Layer repeat_channels(int64_t times) { return Layer(op::RepeatChannels{times}); }
 Layer global_avg_pool2d() { return Layer(op::GlobalAvgPool2d{}); }
+Layer gelu() { return Layer(op::Gelu{}); }
+Layer tanh() { return Layer(op::Tanh{}); }
 Layer relu() { return Layer(op::Relu{}); }
 Layer softmax() { return Layer(op::Softmax{}); }
 Layer flatten() { return Layer(op::Flatten{}); }
 
 namespace {
 
-/// All records from which `output` is computed, in the order in which they were made.
-std::vector<const Record*> reachable(const Record* output) {
-  std::set<const Record*> seen{output};
-  std::vector<const Record*> order{output};
+/// All records from which `outputs` are computed, in the order in which they were made.
+std::vector<const Record*> reachable(const std::vector<const Record*>& outputs) {
+  std::set<const Record*> seen(outputs.begin(), outputs.end());
+  std::vector<const Record*> order(seen.begin(), seen.end());
   for (size_t i = 0; i < order.size(); ++i) {
     for (const auto& input : order[i]->inputs) {
       if (seen.insert(input.get()).second) order.push_back(input.get());
@@ -127,16 +142,21 @@ std::vector<const Record*> reachable(const Record* output) {
   return order;
 }
 
-/// Gives every layer its name: the user's, or kind and number in order of first use.
+/// Gives every layer its name: the input's, the user's, or kind and number in order of first use.
 class Names {
  public:
+  explicit Names(std::map<const Record*, std::string> inputs) : inputs_(std::move(inputs)) {}
+
   std::string of(const Record& record) {
     if (record.layer) {
       if (auto known = by_layer_.find(record.layer.get()); known != by_layer_.end()) {
         return known->second;
       }
     }
-    std::string name = record.name.empty() ? counted(record) : record.name;
+    const auto input = inputs_.find(&record);
+    std::string name = input != inputs_.end() ? input->second
+                       : record.name.empty()  ? counted(record)
+                                              : record.name;
     if (!taken_.insert(name).second) {
       throw UsageError(fmt::format(
           "nn::Graph: two layers are named \"{}\"; give each layer with parameters its own name",
@@ -162,10 +182,10 @@ class Names {
  private:
   std::string counted(const Record& record) {
     const std::string kind(kind_of(record.resolved.op));
-    if (kind == "input") return kind;
     return fmt::format("{}_{}", kind, ++counts_[kind]);
   }
 
+  std::map<const Record*, std::string> inputs_;
   std::map<std::string, int> counts_;
   std::map<const void*, std::string> by_layer_;
   std::set<std::string> taken_;
@@ -188,6 +208,18 @@ void check_shared(const std::vector<Node>& nodes) {
           "nn::Graph: layer \"{}\" is applied to inputs that need parameters of other shapes; its "
           "outputs are {} and {}",
           node.name, to_string(known->second->shape), to_string(node.shape)));
+    }
+  }
+}
+
+/// Refuses what cannot be told apart.
+void check_ports(std::string_view kind, const std::vector<NamedValue>& ports) {
+  if (ports.empty()) throw UsageError(fmt::format("nn::Graph: got no {}s, expected one", kind));
+  std::set<std::string> seen;
+  for (const auto& [name, value] : ports) {
+    if (name.empty()) throw UsageError(fmt::format("nn::Graph: an {} has no name", kind));
+    if (!seen.insert(name).second) {
+      throw UsageError(fmt::format("nn::Graph: two {}s are named \"{}\"", kind, name));
     }
   }
 }
@@ -222,20 +254,31 @@ int64_t total_elements(const std::vector<Node>& nodes, bool trainable) {
 
 }  // namespace
 
-Graph::Graph(const Value& input, const Value& output) {
-  const auto order = reachable(output.record_.get());
-  if (std::find(order.begin(), order.end(), input.record_.get()) == order.end()) {
-    throw UsageError(
-        "nn::Graph: the output does not come from this input; give the value that nn::input() "
-        "returned and the value of the last layer");
+Graph::Graph(const Value& input, const Value& output)
+    : Graph(std::vector<NamedValue>{{"input", input}}, {{"output", output}}) {}
+
+Graph::Graph(const std::vector<NamedValue>& inputs, const std::vector<NamedValue>& outputs) {
+  check_ports("input", inputs);
+  check_ports("output", outputs);
+  std::vector<const Record*> ends;
+  for (const auto& output : outputs) ends.push_back(output.value.record_.get());
+  std::map<const Record*, std::string> entries;
+  for (const auto& [name, value] : inputs) {
+    const auto [known, fresh] = entries.emplace(value.record_.get(), name);
+    if (!fresh) {
+      throw UsageError(fmt::format("nn::Graph: inputs \"{}\" and \"{}\" are one nn::input()",
+                                   known->second, name));
+    }
   }
-  auto nodes = std::make_shared<std::vector<Node>>();
-  Names names;
+
+  auto parts = std::make_shared<Parts>();
+  Names names(entries);
   std::map<const Record*, int> places;
-  for (const Record* record : order) {
-    if (record->inputs.empty() && record != input.record_.get()) {
+  for (const Record* record : reachable(ends)) {
+    if (record->inputs.empty() && !entries.contains(record)) {
       throw UsageError(
-          "nn::Graph: the output comes from more than one nn::input(); one is allowed");
+          "nn::Graph: an output comes from an nn::input() that is not among the inputs; give the "
+          "value that nn::input() returned");
     }
     Node node{record->resolved.op,
               names.of(*record),
@@ -243,12 +286,27 @@ Graph::Graph(const Value& input, const Value& output) {
               record->resolved.shape,
               record->resolved.parameters};
     for (const auto& from : record->inputs) node.inputs.push_back(places.at(from.get()));
-    places.emplace(record, static_cast<int>(nodes->size()));
-    nodes->push_back(std::move(node));
+    places.emplace(record, static_cast<int>(parts->nodes.size()));
+    parts->nodes.push_back(std::move(node));
+  }
+  for (const auto& [name, value] : inputs) {
+    const auto place = places.find(value.record_.get());
+    if (place == places.end()) {
+      throw UsageError(fmt::format(
+          "nn::Graph: no output comes from input \"{}\"; leave it out, or use it", name));
+    }
+    parts->inputs.push_back({name, place->second});
+  }
+  for (const auto& [name, value] : outputs) {
+    parts->outputs.push_back({name, places.at(value.record_.get())});
   }
   names.check_nesting();
-  check_shared(*nodes);
-  nodes_ = std::move(nodes);
+  check_shared(parts->nodes);
+  parts_ = std::move(parts);
+}
+
+std::string full_name(const Node& node, const Parameter& parameter) {
+  return parameter.name.empty() ? node.name : node.name + "." + parameter.name;
 }
 
 int64_t Graph::num_parameters() const { return total_elements(nodes(), true); }

@@ -33,6 +33,7 @@ class Value {
   friend class Graph;
   friend Value input(Shape shape);
   friend Value add(const Value& a, const Value& b);
+  friend Value concat(const std::vector<Value>& values);
   explicit Value(std::shared_ptr<const detail::Record> record) : record_(std::move(record)) {}
   std::shared_ptr<const detail::Record> record_;
 };
@@ -56,7 +57,7 @@ class Layer {
 
 struct Conv2dOptions {
   int64_t stride = 1;
-  int64_t padding = 0;
+  Size2d padding = 0;
   int64_t groups = 1;
   bool bias = true;
 };
@@ -64,23 +65,37 @@ struct LinearOptions {
   bool bias = true;
 };
 struct PoolOptions {
-  int64_t stride = 0;   ///< 0: the kernel's size
-  int64_t padding = 0;  ///< max_pool2d only
+  int64_t stride = 0;  ///< 0: the kernel's size
+  int64_t padding = 0;
 };
 struct BatchNormOptions {
   double epsilon = 1e-5;
   double momentum = 0.1;
 };
 
+struct LayerNormOptions {
+  double epsilon = 1e-5;
+};
+
 /// Where samples of this shape (without the batch dimension) enter.
 Value input(Shape shape);
-Layer conv2d(int64_t out_channels, int64_t kernel, Conv2dOptions options = {});
+Layer conv2d(int64_t out_channels, Size2d kernel, Conv2dOptions options = {});
 Layer linear(int64_t units, LinearOptions options = {});
 Layer max_pool2d(int64_t kernel, PoolOptions options = {});
 Layer avg_pool2d(int64_t kernel, PoolOptions options = {});
+Layer adaptive_avg_pool2d(Size2d size);
 Layer global_avg_pool2d();
+Layer upsample2d(int64_t times);
 Layer batch_norm2d(BatchNormOptions options = {});
+Layer layer_norm(LayerNormOptions options = {});
+Layer self_attention(int64_t heads);
+Layer prepend_token();
+Layer add_position();
+Layer to_sequence();
+Layer first_of_sequence();
 Layer relu();
+Layer gelu();
+Layer tanh();
 Layer softmax();
 Layer flatten();
 Layer dropout(double probability);
@@ -88,6 +103,8 @@ Layer dropout(double probability);
 Layer repeat_channels(int64_t times);
 /// Sum of two values of one shape: where branches meet.
 Value add(const Value& a, const Value& b);
+/// Values joined along their first dimension: the channels of images, the places of sequences.
+Value concat(const std::vector<Value>& values);
 
 /// One layer applied to its inputs.
 struct Node {
@@ -98,16 +115,35 @@ struct Node {
   std::vector<Parameter> parameters;  ///< what the layer owns; names within the layer
 };
 
+/// An input or output of a graph, by the name that data, losses and metrics have for it.
+struct NamedValue {
+  std::string name;
+  Value value;
+};
+struct Port {
+  std::string name;
+  int node = 0;  ///< place in Graph::nodes()
+};
+
 class Graph {
  public:
-  /// Everything between `input` and `output`. Throws UsageError when the output does not come from
-  /// this input alone, or when two layers have one name.
+  /// Everything between `input` and `output`, which are named so. Throws UsageError when the output
+  /// does not come from this input alone, or when two layers have one name.
   Graph(const Value& input, const Value& output);
 
+  /// Everything between several inputs and outputs; an input's node has its name. Throws UsageError
+  /// as above, when a name is empty or there twice, and when no output comes from an input.
+  Graph(const std::vector<NamedValue>& inputs, const std::vector<NamedValue>& outputs);
+
   /// In the order in which the layers were applied, which is the order of execution.
-  const std::vector<Node>& nodes() const noexcept { return *nodes_; }
-  const Shape& input_shape() const noexcept { return nodes().front().shape; }
-  const Shape& output_shape() const noexcept { return nodes().back().shape; }
+  const std::vector<Node>& nodes() const noexcept { return parts_->nodes; }
+  /// At least one each, in the order in which they were given.
+  const std::vector<Port>& inputs() const noexcept { return parts_->inputs; }
+  const std::vector<Port>& outputs() const noexcept { return parts_->outputs; }
+  const Shape& shape_of(const Port& port) const { return nodes()[size_t(port.node)].shape; }
+  /// Of the first input, and the first output.
+  const Shape& input_shape() const { return shape_of(inputs().front()); }
+  const Shape& output_shape() const { return shape_of(outputs().front()); }
 
   /// Elements of all trainable parameters, shared ones once.
   int64_t num_parameters() const;
@@ -116,7 +152,15 @@ class Graph {
   std::string summary() const;
 
  private:
-  std::shared_ptr<const std::vector<Node>> nodes_;
+  struct Parts {
+    std::vector<Node> nodes;
+    std::vector<Port> inputs;
+    std::vector<Port> outputs;
+  };
+  std::shared_ptr<const Parts> parts_;
 };
+
+/// The name of a layer's parameter in the whole graph: "conv1.weight".
+std::string full_name(const Node& node, const Parameter& parameter);
 
 }  // namespace tutti::nn

@@ -4,13 +4,16 @@
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/attention.h"
 #include "tutti/nn/dropout.h"
 
 namespace tutti::nn {
@@ -25,9 +28,10 @@ struct Maker {
 
   std::shared_ptr<Module> operator()(const op::Conv2d& op) const {
     return std::make_shared<torch::nn::Conv2dImpl>(
-        torch::nn::Conv2dOptions(op.in_channels, op.out_channels, op.kernel)
+        torch::nn::Conv2dOptions(op.in_channels, op.out_channels,
+                                 {op.kernel.height, op.kernel.width})
             .stride(op.stride)
-            .padding(op.padding)
+            .padding({op.padding.height, op.padding.width})
             .groups(op.groups)
             .bias(op.bias));
   }
@@ -39,6 +43,13 @@ struct Maker {
     return std::make_shared<torch::nn::BatchNorm2dImpl>(
         torch::nn::BatchNormOptions(op.channels).eps(op.epsilon).momentum(op.momentum));
   }
+  std::shared_ptr<Module> operator()(const op::LayerNorm& op) const {
+    return std::make_shared<torch::nn::LayerNormImpl>(
+        torch::nn::LayerNormOptions({op.features}).eps(op.epsilon));
+  }
+  std::shared_ptr<Module> operator()(const op::SelfAttention& op) const {
+    return std::make_shared<SelfAttentionImpl>(op.features, op.heads);
+  }
   std::shared_ptr<Module> operator()(const op::Dropout& op) const {
     return std::make_shared<DropoutImpl>(DropoutOptions{op.probability, place});
   }
@@ -48,8 +59,23 @@ struct Maker {
   }
 };
 
-/// Registers `module` under a dotted name, making the groups on the way.
-void register_nested(Module& root, const std::string& name, std::shared_ptr<Module> module) {
+/// The initial value of a layer that is one parameter, or an undefined tensor for all others.
+struct ParameterMaker {
+  at::Tensor operator()(const op::PrependToken& op) const {
+    return torch::zeros({1, 1, op.features});
+  }
+  at::Tensor operator()(const op::AddPosition& op) const {
+    return torch::randn({1, op.length, op.features}) * 0.02;
+  }
+  template <class Other>
+  at::Tensor operator()(const Other&) const {
+    return {};
+  }
+};
+
+/// The group of modules in which something with this dotted name lies, made on the way, and the
+/// name there.
+std::pair<Module*, std::string> place_of(Module& root, const std::string& name) {
   Module* group = &root;
   size_t begin = 0;
   for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', begin)) {
@@ -61,7 +87,7 @@ void register_nested(Module& root, const std::string& name, std::shared_ptr<Modu
     group = child.get();
     begin = dot + 1;
   }
-  group->register_module(name.substr(begin), std::move(module));
+  return {group, name.substr(begin)};
 }
 
 /// True when nothing of the backward pass reads this layer's output, so that a ReLU may overwrite
@@ -86,82 +112,112 @@ at::Tensor channels_last(const at::Tensor& x) {
 
 /// One node, ready to run.
 struct GraphModule::Step {
+  struct Input {
+    int node;
+    bool last_use;  ///< not needed afterwards: let go of it
+  };
+  using Values = c10::SmallVector<at::Tensor, 4>;
+
   Op op;
   Module* module = nullptr;  ///< owned by the module tree
-  int inputs[2] = {-1, -1};
-  bool last_use[2] = {false, false};  ///< the input is not needed afterwards: let go of it
-  bool in_place = false;              ///< relu over its input's memory
+  at::Tensor parameter{};    ///< of a layer that is one
+  std::vector<Input> inputs{};
+  bool in_place = false;  ///< relu over its input's memory
 
-  at::Tensor run(at::Tensor x, at::Tensor y) const {
-    return std::visit([&](const auto& known) { return apply(known, std::move(x), y); }, op);
+  at::Tensor run(Values& values) const {
+    return std::visit([&](const auto& known) { return apply(known, values[0], values); }, op);
   }
 
  private:
-  at::Tensor apply(const op::Input&, at::Tensor x, const at::Tensor&) const { return x; }
-  at::Tensor apply(const op::Conv2d&, at::Tensor x, const at::Tensor&) const {
+  at::Tensor apply(const op::Input&, at::Tensor& x, Values&) const { return x; }
+  at::Tensor apply(const op::Conv2d&, at::Tensor& x, Values&) const {
     return static_cast<torch::nn::Conv2dImpl*>(module)->forward(channels_last(x));
   }
-  at::Tensor apply(const op::Linear&, at::Tensor x, const at::Tensor&) const {
+  at::Tensor apply(const op::Linear&, at::Tensor& x, Values&) const {
     return static_cast<torch::nn::LinearImpl*>(module)->forward(x);
   }
-  at::Tensor apply(const op::MaxPool2d& op, at::Tensor x, const at::Tensor&) const {
+  at::Tensor apply(const op::MaxPool2d& op, at::Tensor& x, Values&) const {
     return torch::max_pool2d(x, op.kernel, op.stride, op.padding);
   }
-  at::Tensor apply(const op::AvgPool2d& op, at::Tensor x, const at::Tensor&) const {
-    return torch::avg_pool2d(x, op.kernel, op.stride);
+  at::Tensor apply(const op::AvgPool2d& op, at::Tensor& x, Values&) const {
+    return torch::avg_pool2d(x, op.kernel, op.stride, op.padding);
   }
-  at::Tensor apply(const op::BatchNorm2d&, at::Tensor x, const at::Tensor&) const {
+  at::Tensor apply(const op::AdaptiveAvgPool2d& op, at::Tensor& x, Values&) const {
+    return torch::adaptive_avg_pool2d(x, {op.size.height, op.size.width});
+  }
+  at::Tensor apply(const op::Upsample2d& op, at::Tensor& x, Values&) const {
+    return torch::upsample_nearest2d(x, {x.size(2) * op.times, x.size(3) * op.times});
+  }
+  at::Tensor apply(const op::BatchNorm2d&, at::Tensor& x, Values&) const {
     return static_cast<torch::nn::BatchNorm2dImpl*>(module)->forward(x);
   }
-  at::Tensor apply(const op::Dropout&, at::Tensor x, const at::Tensor&) const {
+  at::Tensor apply(const op::LayerNorm&, at::Tensor& x, Values&) const {
+    return static_cast<torch::nn::LayerNormImpl*>(module)->forward(x);
+  }
+  at::Tensor apply(const op::SelfAttention&, at::Tensor& x, Values&) const {
+    return static_cast<SelfAttentionImpl*>(module)->forward(x);
+  }
+  at::Tensor apply(const op::PrependToken&, at::Tensor& x, Values&) const {
+    return torch::cat({parameter.expand({x.size(0), 1, x.size(2)}), x}, 1);
+  }
+  at::Tensor apply(const op::AddPosition&, at::Tensor& x, Values&) const { return x + parameter; }
+  at::Tensor apply(const op::Dropout&, at::Tensor& x, Values&) const {
     return static_cast<DropoutImpl*>(module)->forward(x);
   }
-  at::Tensor apply(const op::RepeatChannels& op, at::Tensor x, const at::Tensor&) const {
+  at::Tensor apply(const op::RepeatChannels& op, at::Tensor& x, Values&) const {
     return x.expand({x.size(0), op.times, x.size(2), x.size(3)});
   }
-  at::Tensor apply(const op::Relu&, at::Tensor x, const at::Tensor&) const {
+  at::Tensor apply(const op::Relu&, at::Tensor& x, Values&) const {
     return in_place ? torch::relu_(x) : torch::relu(x);
   }
-  at::Tensor apply(const op::GlobalAvgPool2d&, at::Tensor x, const at::Tensor&) const {
+  at::Tensor apply(const op::Gelu&, at::Tensor& x, Values&) const { return torch::gelu(x); }
+  at::Tensor apply(const op::Tanh&, at::Tensor& x, Values&) const { return torch::tanh(x); }
+  at::Tensor apply(const op::GlobalAvgPool2d&, at::Tensor& x, Values&) const {
     return torch::adaptive_avg_pool2d(x, {1, 1}).flatten(1);
   }
-  at::Tensor apply(const op::Flatten&, at::Tensor x, const at::Tensor&) const {
-    return x.flatten(1);
+  at::Tensor apply(const op::ToSequence&, at::Tensor& x, Values&) const {
+    return x.flatten(2).transpose(1, 2);
   }
-  at::Tensor apply(const op::Softmax&, at::Tensor x, const at::Tensor&) const {
+  at::Tensor apply(const op::FirstOfSequence&, at::Tensor& x, Values&) const {
+    return x.select(1, 0);
+  }
+  at::Tensor apply(const op::Flatten&, at::Tensor& x, Values&) const { return x.flatten(1); }
+  at::Tensor apply(const op::Softmax&, at::Tensor& x, Values&) const {
     return torch::softmax(x, -1);
   }
-  at::Tensor apply(const op::Add&, at::Tensor x, const at::Tensor& y) const { return x + y; }
+  at::Tensor apply(const op::Add&, at::Tensor& x, Values& all) const { return x + all[1]; }
+  at::Tensor apply(const op::Concat&, at::Tensor&, Values& all) const {
+    return torch::cat(at::TensorList(all.data(), all.size()), 1);
+  }
 };
 
 GraphModule::GraphModule(Graph graph) : torch::nn::Module("Graph"), graph_(std::move(graph)) {
   const auto& nodes = graph_.nodes();
-  std::map<std::string, Module*> made;
+  std::map<std::string, Step> made;
   std::vector<int> last_reader(nodes.size(), -1);
   std::vector<int> readers(nodes.size(), 0);
+  const auto read = [&](int node, size_t by) {
+    last_reader[node] = static_cast<int>(by);
+    ++readers[node];
+  };
   for (size_t i = 0; i < nodes.size(); ++i) {
-    for (int input : nodes[i].inputs) {
-      last_reader[input] = static_cast<int>(i);
-      ++readers[input];
-    }
+    for (int input : nodes[i].inputs) read(input, i);
   }
+  for (const Port& output : graph_.outputs()) read(output.node, nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     const Node& node = nodes[i];
-    Step step;
-    step.op = node.op;
+    Step step{.op = node.op};
     if (auto known = made.find(node.name); known != made.end()) {
-      step.module = known->second;
-    } else if (auto module = std::visit(Maker{static_cast<int>(i)}, node.op)) {
-      step.module = module.get();
-      made.emplace(node.name, module.get());
-      register_nested(*this, node.name, std::move(module));
+      step.module = known->second.module;
+      step.parameter = known->second.parameter;
+    } else {
+      make_state(static_cast<int>(i), step);
+      made.emplace(node.name, step);
     }
-    for (size_t k = 0; k < node.inputs.size(); ++k) {
-      const int input = node.inputs[k];
-      step.inputs[k] = input;
-      // add(x, x) reads one value twice: only the second read may let go of it.
-      const bool read_again = k == 0 && node.inputs.size() == 2 && node.inputs[1] == input;
-      step.last_use[k] = last_reader[input] == static_cast<int>(i) && !read_again;
+    for (auto input = node.inputs.begin(); input != node.inputs.end(); ++input) {
+      // add(x, x) reads one value twice: only the last read may let go of it.
+      const bool again = std::find(input + 1, node.inputs.end(), *input) != node.inputs.end();
+      step.inputs.push_back({*input, last_reader[*input] == static_cast<int>(i) && !again});
     }
     if (std::holds_alternative<op::Relu>(node.op)) {
       const int input = node.inputs[0];
@@ -174,12 +230,26 @@ GraphModule::GraphModule(Graph graph) : torch::nn::Module("Graph"), graph_(std::
   pool_before_relu(readers, last_reader);
 }
 
+void GraphModule::make_state(int place, Step& step) {
+  const std::string& name = graph_.nodes()[static_cast<size_t>(place)].name;
+  if (auto module = std::visit(Maker{place}, step.op)) {
+    step.module = module.get();
+    const auto [group, last] = place_of(*this, name);
+    group->register_module(last, std::move(module));
+  } else if (auto value = std::visit(ParameterMaker{}, step.op); value.defined()) {
+    const auto [group, last] = place_of(*this, name);
+    step.parameter = group->register_parameter(last, std::move(value));
+  }
+}
+
 void GraphModule::pool_before_relu(const std::vector<int>& readers,
                                    const std::vector<int>& last_reader) {
   for (size_t i = 0; i < steps_.size(); ++i) {
     if (!std::holds_alternative<op::Relu>(steps_[i].op) || readers[i] != 1) continue;
-    Step& pool = steps_[static_cast<size_t>(last_reader[i])];
-    if (!std::holds_alternative<op::MaxPool2d>(pool.op)) continue;
+    const auto reader = static_cast<size_t>(last_reader[i]);
+    if (reader == steps_.size() || !std::holds_alternative<op::MaxPool2d>(steps_[reader].op))
+      continue;
+    Step& pool = steps_[reader];
     std::swap(steps_[i].op, pool.op);
     steps_[i].in_place = false;
     pool.in_place = true;  // now the ReLU, over the pool's output, which nobody else reads
@@ -188,33 +258,55 @@ void GraphModule::pool_before_relu(const std::vector<int>& readers,
 
 GraphModule::~GraphModule() = default;
 
-void GraphModule::check_input(const at::Tensor& x) const {
-  const Shape& wanted = graph_.input_shape();
-  const auto got = x.sizes();
-  const bool fits =
-      got.size() == wanted.size() + 1 && std::equal(wanted.begin(), wanted.end(), got.begin() + 1);
-  if (!fits) {
-    throw UsageError(fmt::format("nn::Graph: got an input of shape {}, expected [batch, {}",
-                                 to_string(Shape(got.begin(), got.end())),
-                                 to_string(wanted).substr(1)));
+void GraphModule::check_inputs(at::ArrayRef<at::Tensor> inputs) const {
+  const auto& ports = graph_.inputs();
+  if (inputs.size() != ports.size()) {
+    throw UsageError(
+        fmt::format("nn::Graph: got {} inputs, expected {}", inputs.size(), ports.size()));
+  }
+  for (size_t i = 0; i < ports.size(); ++i) {
+    const Shape& wanted = graph_.shape_of(ports[i]);
+    const auto got = inputs[i].sizes();
+    const bool fits = got.size() == wanted.size() + 1 &&
+                      std::equal(wanted.begin(), wanted.end(), got.begin() + 1);
+    if (!fits) {
+      throw UsageError(fmt::format("nn::Graph: got an {} of shape {}, expected [batch, {}",
+                                   ports.size() == 1 ? "input" : "input \"" + ports[i].name + '"',
+                                   to_string(Shape(got.begin(), got.end())),
+                                   to_string(wanted).substr(1)));
+    }
   }
 }
 
 at::Tensor GraphModule::forward(const at::Tensor& x) {
-  check_input(x);
-  std::vector<at::Tensor> values(steps_.size());
-  values[0] = x;
-  for (size_t i = 1; i < steps_.size(); ++i) {
-    const Step& step = steps_[i];
-    const auto take = [&](int k) {
-      if (step.inputs[k] < 0) return at::Tensor();
-      at::Tensor& value = values[static_cast<size_t>(step.inputs[k])];
-      return step.last_use[k] ? std::move(value) : value;
-    };
-    at::Tensor first = take(0);
-    values[i] = step.run(std::move(first), take(1));
+  if (graph_.outputs().size() != 1) {
+    throw UsageError(fmt::format("nn::Graph: forward() gives one output, this graph has {}: {}",
+                                 graph_.outputs().size(), "use forward_all()"));
   }
-  return std::move(values.back());
+  return std::move(forward_all(x).front());
+}
+
+std::vector<at::Tensor> GraphModule::forward_all(at::ArrayRef<at::Tensor> inputs) {
+  check_inputs(inputs);
+  std::vector<at::Tensor> values(steps_.size());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    values[static_cast<size_t>(graph_.inputs()[i].node)] = inputs[i];
+  }
+  Step::Values taken;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (steps_[i].inputs.empty()) continue;
+    for (const auto& [node, last_use] : steps_[i].inputs) {
+      at::Tensor& value = values[static_cast<size_t>(node)];
+      taken.push_back(last_use ? std::move(value) : value);
+    }
+    values[i] = steps_[i].run(taken);
+    taken.clear();
+  }
+  std::vector<at::Tensor> outputs;
+  for (const Port& output : graph_.outputs()) {
+    outputs.push_back(values[static_cast<size_t>(output.node)]);
+  }
+  return outputs;
 }
 
 std::shared_ptr<torch::nn::Module> GraphModule::clone(

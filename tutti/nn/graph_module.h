@@ -22,9 +22,14 @@ class GraphModule : public torch::nn::Module {
   explicit GraphModule(Graph graph);
   ~GraphModule() override;
 
-  /// x: [batch, input_shape...]; gives [batch, output_shape...]. Any batch size, 0 included.
-  /// Throws UsageError with both shapes when x has another one.
+  /// Of a graph with one input and one output. x: [batch, input_shape...]; gives
+  /// [batch, output_shape...]. Any batch size, 0 included. Throws UsageError with both shapes when
+  /// x has another one, and for a graph with several inputs or outputs.
   at::Tensor forward(const at::Tensor& x);
+
+  /// Of any graph: a tensor for each of graph().inputs(), all of one batch, gives one for each of
+  /// graph().outputs(). Throws UsageError for another number of tensors or another shape.
+  std::vector<at::Tensor> forward_all(at::ArrayRef<at::Tensor> inputs);
 
   const Graph& graph() const noexcept { return graph_; }
 
@@ -35,7 +40,9 @@ class GraphModule : public torch::nn::Module {
  private:
   struct Step;
 
-  void check_input(const at::Tensor& x) const;
+  /// The module or parameter of the node at `place`, registered under its name.
+  void make_state(int place, Step& step);
+  void check_inputs(at::ArrayRef<at::Tensor> inputs) const;
   /// Swaps ReLU and the max-pool after it: the same values and gradients, a quarter of the work.
   void pool_before_relu(const std::vector<int>& readers, const std::vector<int>& last_reader);
 

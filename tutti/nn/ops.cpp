@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "tutti/base/error.h"
@@ -38,6 +39,15 @@ struct Site {
     if (in.size() != 3) {
       fail(fmt::format("got an input of shape {}, expected [channels, height, width]",
                        to_string(in)));
+    }
+    return in;
+  }
+
+  /// The input as {length, features}.
+  const Shape& sequence() const {
+    const Shape& in = only_input();
+    if (in.size() != 2) {
+      fail(fmt::format("got an input of shape {}, expected [length, features]", to_string(in)));
     }
     return in;
   }
@@ -83,10 +93,11 @@ Resolved infer(op::Conv2d op, const Site& site) {
                           in[0], op.out_channels));
   }
   op.in_channels = in[0];
-  Resolved out{op,
-               {op.out_channels, site.windows(in[1], op.kernel, op.stride, op.padding),
-                site.windows(in[2], op.kernel, op.stride, op.padding)},
-               {{"weight", {op.out_channels, in[0] / op.groups, op.kernel, op.kernel}}}};
+  Resolved out{
+      op,
+      {op.out_channels, site.windows(in[1], op.kernel.height, op.stride, op.padding.height),
+       site.windows(in[2], op.kernel.width, op.stride, op.padding.width)},
+      {{"weight", {op.out_channels, in[0] / op.groups, op.kernel.height, op.kernel.width}}}};
   if (op.bias) out.parameters.push_back({"bias", {op.out_channels}});
   return out;
 }
@@ -102,7 +113,9 @@ Resolved infer(op::Linear op, const Site& site) {
   return out;
 }
 
-Resolved infer(op::MaxPool2d op, const Site& site) {
+/// Of a max-pool or an average pool.
+template <class Pool>
+Resolved infer_pool(const Pool& op, const Site& site) {
   const Shape& in = site.image();
   if (2 * op.padding > op.kernel) {
     site.fail(
@@ -114,12 +127,19 @@ Resolved infer(op::MaxPool2d op, const Site& site) {
           {}};
 }
 
-Resolved infer(op::AvgPool2d op, const Site& site) {
+Resolved infer(op::MaxPool2d op, const Site& site) { return infer_pool(op, site); }
+Resolved infer(op::AvgPool2d op, const Site& site) { return infer_pool(op, site); }
+
+Resolved infer(op::AdaptiveAvgPool2d op, const Site& site) {
+  site.at_least("height", op.size.height, 1);
+  site.at_least("width", op.size.width, 1);
+  return {op, {site.image()[0], op.size.height, op.size.width}, {}};
+}
+
+Resolved infer(op::Upsample2d op, const Site& site) {
   const Shape& in = site.image();
-  return {op,
-          {in[0], site.windows(in[1], op.kernel, op.stride, 0),
-           site.windows(in[2], op.kernel, op.stride, 0)},
-          {}};
+  site.at_least("times", op.times, 1);
+  return {op, {in[0], in[1] * op.times, in[2] * op.times}, {}};
 }
 
 Resolved infer(op::BatchNorm2d op, const Site& site) {
@@ -136,6 +156,41 @@ Resolved infer(op::BatchNorm2d op, const Site& site) {
            {"running_mean", {in[0]}, false},
            {"running_var", {in[0]}, false},
            {"num_batches_tracked", {}, false}}};
+}
+
+Resolved infer(op::LayerNorm op, const Site& site) {
+  const Shape& in = site.only_input();
+  if (!(op.epsilon > 0)) site.fail(fmt::format("epsilon is {}, must be above 0", op.epsilon));
+  op.features = in.back();
+  return {op, in, {{"weight", {op.features}}, {"bias", {op.features}}}};
+}
+
+Resolved infer(op::SelfAttention op, const Site& site) {
+  const Shape& in = site.sequence();
+  op.features = in[1];
+  site.at_least("heads", op.heads, 1);
+  if (op.features % op.heads != 0) {
+    site.fail(fmt::format("heads is {}, must divide {} features", op.heads, op.features));
+  }
+  return {op,
+          in,
+          {{"in_proj_weight", {3 * op.features, op.features}},
+           {"in_proj_bias", {3 * op.features}},
+           {"out_proj.weight", {op.features, op.features}},
+           {"out_proj.bias", {op.features}}}};
+}
+
+Resolved infer(op::PrependToken op, const Site& site) {
+  const Shape& in = site.sequence();
+  op.features = in[1];
+  return {op, {in[0] + 1, in[1]}, {{"", {1, 1, in[1]}}}};
+}
+
+Resolved infer(op::AddPosition op, const Site& site) {
+  const Shape& in = site.sequence();
+  op.length = in[0];
+  op.features = in[1];
+  return {op, in, {{"", {1, in[0], in[1]}}}};
 }
 
 Resolved infer(op::Dropout op, const Site& site) {
@@ -156,8 +211,15 @@ Resolved infer(op::RepeatChannels op, const Site& site) {
 }
 
 Resolved infer(op::Relu op, const Site& site) { return {op, site.only_input(), {}}; }
+Resolved infer(op::Gelu op, const Site& site) { return {op, site.only_input(), {}}; }
+Resolved infer(op::Tanh op, const Site& site) { return {op, site.only_input(), {}}; }
 Resolved infer(op::Softmax op, const Site& site) { return {op, site.only_input(), {}}; }
 Resolved infer(op::GlobalAvgPool2d op, const Site& site) { return {op, {site.image()[0]}, {}}; }
+Resolved infer(op::ToSequence op, const Site& site) {
+  const Shape& in = site.image();
+  return {op, {in[1] * in[2], in[0]}, {}};
+}
+Resolved infer(op::FirstOfSequence op, const Site& site) { return {op, {site.sequence()[1]}, {}}; }
 Resolved infer(op::Flatten op, const Site& site) { return {op, {product(site.only_input())}, {}}; }
 
 Resolved infer(op::Add op, const Site& site) {
@@ -171,20 +233,47 @@ Resolved infer(op::Add op, const Site& site) {
   return {op, site.inputs[0], {}};
 }
 
+Resolved infer(op::Concat op, const Site& site) {
+  if (site.inputs.empty()) site.fail("got no inputs, expected one or more");
+  Shape shape = site.inputs[0];
+  for (size_t i = 1; i < site.inputs.size(); ++i) {
+    const Shape& next = site.inputs[i];
+    const bool fits =
+        next.size() == shape.size() && std::equal(next.begin() + 1, next.end(), shape.begin() + 1);
+    if (!fits) {
+      site.fail(fmt::format("got shapes {} and {}, expected equal ones but for the first dimension",
+                            to_string(site.inputs[0]), to_string(next)));
+    }
+    shape[0] += next[0];
+  }
+  return {op, shape, {}};
+}
+
 struct KindName {
   std::string_view operator()(const op::Input&) const { return "input"; }
   std::string_view operator()(const op::Conv2d&) const { return "conv2d"; }
   std::string_view operator()(const op::Linear&) const { return "linear"; }
   std::string_view operator()(const op::MaxPool2d&) const { return "max_pool2d"; }
   std::string_view operator()(const op::AvgPool2d&) const { return "avg_pool2d"; }
+  std::string_view operator()(const op::AdaptiveAvgPool2d&) const { return "adaptive_avg_pool2d"; }
+  std::string_view operator()(const op::Upsample2d&) const { return "upsample2d"; }
   std::string_view operator()(const op::BatchNorm2d&) const { return "batch_norm2d"; }
+  std::string_view operator()(const op::LayerNorm&) const { return "layer_norm"; }
+  std::string_view operator()(const op::SelfAttention&) const { return "self_attention"; }
+  std::string_view operator()(const op::PrependToken&) const { return "prepend_token"; }
+  std::string_view operator()(const op::AddPosition&) const { return "add_position"; }
   std::string_view operator()(const op::Dropout&) const { return "dropout"; }
   std::string_view operator()(const op::RepeatChannels&) const { return "repeat_channels"; }
   std::string_view operator()(const op::Relu&) const { return "relu"; }
+  std::string_view operator()(const op::Gelu&) const { return "gelu"; }
+  std::string_view operator()(const op::Tanh&) const { return "tanh"; }
   std::string_view operator()(const op::GlobalAvgPool2d&) const { return "global_avg_pool2d"; }
+  std::string_view operator()(const op::ToSequence&) const { return "to_sequence"; }
+  std::string_view operator()(const op::FirstOfSequence&) const { return "first_of_sequence"; }
   std::string_view operator()(const op::Flatten&) const { return "flatten"; }
   std::string_view operator()(const op::Softmax&) const { return "softmax"; }
   std::string_view operator()(const op::Add&) const { return "add"; }
+  std::string_view operator()(const op::Concat&) const { return "concat"; }
 };
 
 }  // namespace

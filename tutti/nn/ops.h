@@ -19,6 +19,14 @@ using Shape = std::vector<int64_t>;
 /// "[16, 28, 28]".
 std::string to_string(const Shape& shape);
 
+/// Height and width; one number stands for both.
+struct Size2d {
+  int64_t height = 1;
+  int64_t width = 1;
+  Size2d(int64_t both) : height(both), width(both) {}  // NOLINT(google-explicit-constructor)
+  Size2d(int64_t high, int64_t wide) : height(high), width(wide) {}
+};
+
 namespace op {
 
 /// Where a batch enters: [batch, shape...].
@@ -26,13 +34,13 @@ struct Input {
   Shape shape;
 };
 
-/// Cross-correlation with square kernels, zero padding: torch::nn::Conv2d.
+/// Cross-correlation with zero padding: torch::nn::Conv2d.
 struct Conv2d {
   int64_t in_channels = 0;   ///< from the input
   int64_t out_channels = 0;  ///< >= 1
-  int64_t kernel = 1;        ///< height and width, >= 1
+  Size2d kernel = 1;         ///< >= 1
   int64_t stride = 1;        ///< >= 1
-  int64_t padding = 0;       ///< zeros on each side, >= 0
+  Size2d padding = 0;        ///< zeros on each side, >= 0
   int64_t groups = 1;        ///< divides both channel counts
   bool bias = true;
 };
@@ -51,10 +59,22 @@ struct MaxPool2d {
   int64_t padding = 0;  ///< at most half the kernel
 };
 
-/// Mean of each window.
+/// Mean of each window; padding counts as zeros.
 struct AvgPool2d {
   int64_t kernel = 2;
   int64_t stride = 2;
+  int64_t padding = 0;  ///< at most half the kernel
+};
+
+/// Means of a grid of this size laid over the image, whatever the image's size; cells overlap or
+/// repeat where it does not divide: torch::nn::AdaptiveAvgPool2d.
+struct AdaptiveAvgPool2d {
+  Size2d size = 1;  ///< >= 1
+};
+
+/// Each pixel becomes times x times equal ones.
+struct Upsample2d {
+  int64_t times = 1;  ///< >= 1
 };
 
 /// Per channel: (x - mean) / sqrt(variance + epsilon) * weight + bias. Statistics are those of this
@@ -63,6 +83,31 @@ struct BatchNorm2d {
   int64_t channels = 0;   ///< from the input
   double epsilon = 1e-5;  ///< > 0
   double momentum = 0.1;  ///< share of the new batch in the running statistics, in [0, 1]
+};
+
+/// (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension.
+struct LayerNorm {
+  int64_t features = 0;   ///< from the input
+  double epsilon = 1e-5;  ///< > 0
+};
+
+/// Multi-head attention of a sequence [length, features] to itself: with q, k, v of each head,
+/// softmax(q k' / sqrt(features / heads)) v, then a dense layer. Vaswani et al. 2017,
+/// arXiv:1706.03762. Parameters are those of torch::nn::MultiheadAttention.
+struct SelfAttention {
+  int64_t features = 0;  ///< from the input
+  int64_t heads = 1;     ///< >= 1, divides the features
+};
+
+/// A learned first element before a sequence: [length, features] to [length + 1, features].
+struct PrependToken {
+  int64_t features = 0;  ///< from the input
+};
+
+/// A learned vector for each place of a sequence, added to it.
+struct AddPosition {
+  int64_t length = 0;    ///< from the input
+  int64_t features = 0;  ///< from the input
 };
 
 /// Zeroes each element with this probability in training and scales the rest by 1 / (1 - p).
@@ -76,23 +121,31 @@ struct RepeatChannels {
 };
 
 struct Relu {};             ///< max(x, 0)
+struct Gelu {};             ///< x times the normal distribution's integral up to x
+struct Tanh {};             ///< hyperbolic tangent
 struct GlobalAvgPool2d {};  ///< [c, h, w] to [c]
+struct ToSequence {};       ///< [c, h, w] to [h * w, c]: a sequence of pixels, row by row
+struct FirstOfSequence {};  ///< [length, features] to [features]
 struct Flatten {};          ///< all dimensions of a sample to one
 struct Softmax {};          ///< over the last dimension
 struct Add {};              ///< two inputs of one shape
+struct Concat {};           ///< one input or more, joined along their first dimension
 
 }  // namespace op
 
 using Op = std::variant<op::Input, op::Conv2d, op::Linear, op::MaxPool2d, op::AvgPool2d,
-                        op::BatchNorm2d, op::Dropout, op::RepeatChannels, op::Relu,
-                        op::GlobalAvgPool2d, op::Flatten, op::Softmax, op::Add>;
+                        op::AdaptiveAvgPool2d, op::Upsample2d, op::BatchNorm2d, op::LayerNorm,
+                        op::SelfAttention, op::PrependToken, op::AddPosition, op::Dropout,
+                        op::RepeatChannels, op::Relu, op::Gelu, op::Tanh, op::GlobalAvgPool2d,
+                        op::ToSequence, op::FirstOfSequence, op::Flatten, op::Softmax, op::Add,
+                        op::Concat>;
 
 /// "conv2d", "linear", ...: the name of the function that makes the layer.
 std::string_view kind_of(const Op& op) noexcept;
 
 /// A tensor that a layer owns.
 struct Parameter {
-  std::string name;       ///< within the layer: "weight", "running_mean"
+  std::string name;       ///< within the layer: "weight", "running_mean"; "": that of the layer
   Shape shape;            ///< full shape; {} is a scalar
   bool trainable = true;  ///< false: a buffer
 };

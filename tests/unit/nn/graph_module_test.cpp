@@ -5,8 +5,11 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/attention.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/sample_context.h"
+
+#include "tests/support/message_of.h"
 
 namespace tutti {
 namespace {
@@ -124,11 +127,110 @@ TEST(GraphModule, EveryLayerMeansWhatLibTorchMeans) {
   EXPECT_TRUE(torch::equal(run(nn::softmax()(input), x), torch::softmax(x, -1)));
   EXPECT_TRUE(torch::equal(run(nn::repeat_channels(3)(input), x), torch::cat({x, x, x}, 1)));
   EXPECT_TRUE(torch::equal(run(nn::add(input, input), x), x + x));
+  EXPECT_TRUE(torch::equal(run(nn::avg_pool2d(3, {.stride = 1, .padding = 1})(input), x),
+                           torch::avg_pool2d(x, 3, 1, 1)));
+  EXPECT_TRUE(torch::equal(run(nn::adaptive_avg_pool2d({4, 9})(input), x),
+                           torch::adaptive_avg_pool2d(x, {4, 9})));
+  EXPECT_TRUE(torch::equal(run(nn::upsample2d(2)(input), x),
+                           x.repeat_interleave(2, 2).repeat_interleave(2, 3)));
+  EXPECT_TRUE(torch::equal(run(nn::tanh()(input), x), torch::tanh(x)));
+  EXPECT_TRUE(torch::equal(run(nn::gelu()(input), x), torch::gelu(x)));
+  EXPECT_TRUE(torch::equal(run(nn::concat({input, nn::relu()(input), input}), x),
+                           torch::cat({x, torch::relu(x), x}, 1)));
+  EXPECT_TRUE(torch::equal(run(nn::to_sequence()(input), x), x.reshape({3, 36, 1})));
+  const auto rows = x.reshape({3, 6, 6});
+  const auto sequence = nn::input({6, 6});
+  const auto read = [&](const nn::Value& output) {
+    return nn::make_module(nn::Graph(sequence, output))->forward(rows);
+  };
+  EXPECT_TRUE(torch::equal(read(nn::first_of_sequence()(sequence)), rows.select(1, 0)));
+  EXPECT_TRUE(torch::equal(read(nn::layer_norm({.epsilon = 0.1})(sequence)),
+                           torch::layer_norm(rows, {6}, {}, {}, 0.1)));
+  EXPECT_TRUE(torch::equal(read(nn::prepend_token()(sequence)),
+                           torch::cat({torch::zeros({3, 1, 6}), rows}, 1)));
   EXPECT_TRUE(torch::equal(run(input, x), x));
   const auto cube = nn::relu()(nn::linear(4)(nn::relu()(nn::linear(5)(input))));
   EXPECT_EQ(run(cube, x).sizes(), (std::vector<int64_t>{3, 1, 6, 4}));
   EXPECT_EQ(run(nn::flatten()(input), torch::zeros({0, 1, 6, 6})).sizes(),
             (std::vector<int64_t>{0, 36}));
+}
+
+TEST(GraphModule, RowsAndColumnsOfAConvolutionAreTorchs) {
+  const auto input = nn::input({2, 7, 9});
+  const auto graph =
+      nn::Graph(input, nn::conv2d(3, {1, 5}, {.stride = 2, .padding = {0, 2}}).named("c")(input));
+  const auto module = nn::make_module(graph);
+  const auto x = torch::randn({4, 2, 7, 9});
+  const auto p = module->named_parameters();
+  const auto expected = torch::conv2d(x, p["c.weight"], p["c.bias"], 2, at::IntArrayRef({0, 2}));
+  EXPECT_TRUE(torch::allclose(module->forward(x), expected, 1e-5, 1e-6));
+}
+
+TEST(GraphModule, ALayerThatIsOneParameterBearsItsName) {
+  torch::manual_seed(2);
+  const auto input = nn::input({5, 4});
+  auto x = nn::prepend_token().named("token")(input);
+  x = nn::add_position().named("encoder.place")(x);
+  const auto module = nn::make_module(nn::Graph(input, nn::linear(2).named("encoder.out")(x)));
+  const auto p = module->named_parameters();
+  std::vector<std::string> names;
+  for (const auto& item : p) names.push_back(item.key());
+  EXPECT_THAT(names,
+              ElementsAre("token", "encoder.place", "encoder.out.weight", "encoder.out.bias"));
+  EXPECT_GT(p["encoder.place"].std().item<double>(), 0.01);
+  EXPECT_LT(p["encoder.place"].std().item<double>(), 0.03);
+  const auto batch = torch::randn({3, 5, 4});
+  const auto y = torch::cat({p["token"].expand({3, 1, 4}), batch}, 1) + p["encoder.place"];
+  const auto expected = torch::linear(y, p["encoder.out.weight"], p["encoder.out.bias"]);
+  EXPECT_TRUE(torch::equal(module->forward(batch), expected));
+  module->forward(batch).sum().backward();
+  EXPECT_TRUE(p["token"].grad().defined());
+  EXPECT_TRUE(p["encoder.place"].grad().defined());
+}
+
+TEST(GraphModule, GivesOneTensorForEachOutput) {
+  const auto left = nn::input({3});
+  const auto right = nn::input({3});
+  const auto sum = nn::linear(3).named("dense")(nn::add(left, right));
+  const nn::Graph graph({{"left", left}, {"right", right}},
+                        {{"positive", nn::relu()(sum)}, {"sum", sum}, {"left", left}});
+  const auto module = nn::make_module(graph);
+  const auto a = torch::randn({4, 3});
+  const auto b = torch::randn({4, 3});
+  const auto expected = torch::linear(a + b, module->named_parameters()["dense.weight"],
+                                      module->named_parameters()["dense.bias"]);
+  const auto got = module->forward_all({a, b});
+  ASSERT_EQ(got.size(), 3U);
+  EXPECT_TRUE(torch::equal(got[0], torch::relu(expected)));
+  EXPECT_TRUE(torch::equal(got[1], expected)) << "relu wrote over an output";
+  EXPECT_TRUE(torch::equal(got[2], a));
+  const auto says = [&](auto&& call) { return test::message_of<UsageError>(call); };
+  EXPECT_THAT(says([&] { module->forward(a); }), HasSubstr("forward_all"));
+  EXPECT_THAT(says([&] { module->forward_all({a}); }), HasSubstr("got 1 inputs, expected 2"));
+  EXPECT_THAT(says([&] { module->forward_all({a, torch::randn({4, 2})}); }),
+              HasSubstr("\"right\" of shape [4, 2]"));
+}
+
+/// torch's own module takes [length, batch, features] and as many copies of x as it is told.
+TEST(SelfAttention, IsTorchsWithEqualWeights) {
+  torch::manual_seed(6);
+  nn::SelfAttention attention(12, 3);
+  torch::nn::MultiheadAttention oracle(12, 3);
+  const torch::NoGradGuard no_grad;
+  const auto own = attention->named_parameters();
+  EXPECT_GT(own["in_proj_weight"].abs().max().item<double>(), 0.1);
+  for (auto& item : oracle->named_parameters()) {
+    ASSERT_EQ(own[item.key()].sizes(), item.value().sizes()) << item.key();
+    own[item.key()].uniform_(-0.5, 0.5);
+    item.value().copy_(own[item.key()]);
+  }
+  EXPECT_EQ(own.size(), oracle->parameters().size());
+  const auto x = torch::randn({4, 5, 12});
+  const auto y = x.transpose(0, 1);
+  const auto expected = std::get<0>(oracle(y, y, y)).transpose(0, 1);
+  EXPECT_TRUE(torch::allclose(attention(x), expected, 1e-4, 1e-5));
+  EXPECT_EQ(attention(torch::zeros({0, 5, 12})).sizes(), (std::vector<int64_t>{0, 5, 12}));
+  EXPECT_THROW(nn::SelfAttention(12, 5), UsageError);
 }
 
 TEST(GraphModule, AnInputOfAnotherShapeIsNamed) {

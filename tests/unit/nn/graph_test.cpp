@@ -34,12 +34,9 @@ TEST(GraphShapes, ConvolutionsAndPoolsAgreeWithWalking) {
           EXPECT_EQ(nn::conv2d(4, kernel, {.stride = stride, .padding = padding})(in).shape(),
                     (Shape{4, high, wide}));
           if (2 * padding <= kernel) {
-            EXPECT_EQ(nn::max_pool2d(kernel, {.stride = stride, .padding = padding})(in).shape(),
-                      (Shape{2, high, wide}));
-          }
-          if (padding == 0) {
-            EXPECT_EQ(nn::avg_pool2d(kernel, {.stride = stride})(in).shape(),
-                      (Shape{2, high, wide}));
+            const nn::PoolOptions options{.stride = stride, .padding = padding};
+            EXPECT_EQ(nn::max_pool2d(kernel, options)(in).shape(), (Shape{2, high, wide}));
+            EXPECT_EQ(nn::avg_pool2d(kernel, options)(in).shape(), (Shape{2, high, wide}));
           }
         }
       }
@@ -61,6 +58,19 @@ TEST(GraphShapes, TheOthersSayWhatTheyGive) {
   EXPECT_EQ(nn::repeat_channels(3)(image).shape(), (Shape{3, 4, 6}));
   EXPECT_EQ(nn::repeat_channels(3)(nn::repeat_channels(3)(image)).shape(), (Shape{3, 4, 6}));
   EXPECT_EQ(nn::global_avg_pool2d()(image).shape(), (Shape{1}));
+  EXPECT_EQ(nn::adaptive_avg_pool2d({2, 9})(image).shape(), (Shape{1, 2, 9}));
+  EXPECT_EQ(nn::upsample2d(3)(image).shape(), (Shape{1, 12, 18}));
+  EXPECT_EQ(nn::conv2d(5, {1, 3}, {.padding = {0, 1}})(image).shape(), (Shape{5, 4, 6}));
+  EXPECT_EQ(nn::conv2d(5, {4, 3}, {.stride = 2})(image).shape(), (Shape{5, 1, 2}));
+  EXPECT_EQ(nn::concat({image, nn::repeat_channels(3)(image)}).shape(), (Shape{4, 4, 6}));
+  EXPECT_EQ(nn::gelu()(nn::tanh()(image)).shape(), image.shape());
+  const auto sequence = nn::to_sequence()(nn::conv2d(8, 2, {.stride = 2})(image));
+  EXPECT_EQ(sequence.shape(), (Shape{6, 8}));
+  EXPECT_EQ(nn::layer_norm()(sequence).shape(), (Shape{6, 8}));
+  EXPECT_EQ(nn::self_attention(4)(sequence).shape(), (Shape{6, 8}));
+  EXPECT_EQ(nn::add_position()(sequence).shape(), (Shape{6, 8}));
+  EXPECT_EQ(nn::prepend_token()(sequence).shape(), (Shape{7, 8}));
+  EXPECT_EQ(nn::first_of_sequence()(sequence).shape(), (Shape{8}));
 }
 
 TEST(GraphErrors, SayLayerGotAndExpected) {
@@ -81,12 +91,21 @@ TEST(GraphErrors, SayLayerGotAndExpected) {
       {"groups", [&] { nn::conv2d(6, 3, {.groups = 4})(image); }, {"groups is 4", "4 input"}},
       {"units", [&] { nn::linear(-2)(row); }, {"linear", "units is -2"}},
       {"pool padding", [&] { nn::max_pool2d(2, {.padding = 2})(image); }, {"half the kernel"}},
-      {"avg padding", [&] { nn::avg_pool2d(2, {.padding = 1}); }, {"padding is 1"}},
+      {"avg padding", [&] { nn::avg_pool2d(2, {.padding = 2})(image); }, {"half the kernel"}},
       {"add", [&] { nn::add(image, row); }, {"add", "[4, 8, 8]", "[784]"}},
       {"dropout", [&] { nn::dropout(1.0)(row); }, {"probability is 1", "below 1"}},
       {"repeat", [&] { nn::repeat_channels(3)(image); }, {"1 or 3 channels", "[4, 8, 8]"}},
       {"momentum", [&] { nn::batch_norm2d({.momentum = 2})(image); }, {"momentum is 2"}},
       {"epsilon", [&] { nn::batch_norm2d({.epsilon = 0})(image); }, {"epsilon is 0"}},
+      {"adaptive", [&] { nn::adaptive_avg_pool2d({2, 0})(image); }, {"width is 0"}},
+      {"upsample", [&] { nn::upsample2d(0)(image); }, {"times is 0"}},
+      {"kernel row", [&] { nn::conv2d(1, {1, 9})(image); }, {"kernel of 9", "[4, 8, 8]"}},
+      {"concat", [&] { nn::concat({image, row}); }, {"concat", "[4, 8, 8]", "[784]"}},
+      {"concat nothing", [] { nn::concat({}); }, {"got no inputs"}},
+      {"layer norm", [&] { nn::layer_norm({.epsilon = -1})(row); }, {"epsilon is -1"}},
+      {"heads", [&] { nn::self_attention(3)(nn::to_sequence()(image)); }, {"heads is 3", "4"}},
+      {"no heads", [&] { nn::self_attention(0)(nn::to_sequence()(image)); }, {"heads is 0"}},
+      {"attention", [&] { nn::self_attention(1)(image); }, {"[4, 8, 8]", "[length, features]"}},
       {"empty input", [] { nn::input({}); }, {"input", "empty shape"}},
       {"zero input", [] { nn::input({1, 0}); }, {"dimension is 0"}},
       {"huge input", [] { nn::input({1L << 40, 1L << 40}); }, {"too many elements"}},
@@ -137,16 +156,55 @@ TEST(Graph, RefusesWhatIsNoGraph) {
   const auto a = nn::input({4});
   const auto b = nn::input({4});
   EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(a, nn::relu()(b)); }),
-              HasSubstr("does not come from"));
+              HasSubstr("not among the inputs"));
   EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(a, nn::add(a, b)); }),
-              HasSubstr("more than one"));
+              HasSubstr("not among the inputs"));
   EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(b, nn::add(a, b)); }),
-              HasSubstr("more than one"));
+              HasSubstr("not among the inputs"));
   const auto same = nn::linear(4).named("x")(nn::linear(4).named("x")(a));
   EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(a, same); }), HasSubstr("named \"x\""));
   const auto nested = nn::linear(4).named("x.y")(nn::linear(4).named("x")(a));
   EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(a, nested); }),
               HasSubstr("\"x\" is a layer"));
+}
+
+TEST(Graph, InputsAndOutputsHaveTheNamesThatTheyAreGiven) {
+  const auto image = nn::input({2, 4});
+  const auto tags = nn::input({3});
+  const auto joined = nn::concat({nn::flatten()(image), tags});
+  const auto kind = nn::linear(5).named("kind")(joined);
+  const nn::Graph graph({{"tags", tags}, {"image", image}}, {{"kind", kind}, {"both", joined}});
+  const auto node_of = [&](const nn::Port& port) { return graph.nodes()[size_t(port.node)].name; };
+  ASSERT_EQ(graph.inputs().size(), 2U);
+  EXPECT_EQ(graph.inputs()[0].name, "tags");
+  EXPECT_EQ(node_of(graph.inputs()[0]), "tags");
+  EXPECT_EQ(node_of(graph.inputs()[1]), "image");
+  EXPECT_EQ(graph.outputs()[0].name, "kind");
+  EXPECT_EQ(node_of(graph.outputs()[0]), "kind");
+  EXPECT_EQ(graph.outputs()[1].name, "both");
+  EXPECT_EQ(node_of(graph.outputs()[1]), "concat_1");
+  EXPECT_EQ(graph.input_shape(), (Shape{3}));
+  EXPECT_EQ(graph.output_shape(), (Shape{5}));
+
+  using Ends = std::vector<nn::NamedValue>;
+  const struct {
+    Ends inputs;
+    Ends outputs;
+    const char* says;
+  } cases[] = {
+      {{}, {{"y", kind}}, "no inputs"},
+      {{{"x", image}}, {}, "no outputs"},
+      {{{"x", image}}, {{"y", kind}}, "not among the inputs"},
+      {{{"x", image}, {"x", tags}}, {{"y", kind}}, "two inputs are named \"x\""},
+      {{{"x", image}, {"t", image}}, {{"y", image}}, "\"x\" and \"t\" are one"},
+      {{{"x", image}, {"t", tags}}, {{"", kind}}, "no name"},
+      {{{"x", image}, {"t", tags}}, {{"y", tags}}, "no output comes from input \"x\""},
+      {{{"x", image}, {"kind", tags}}, {{"y", kind}}, "two layers are named \"kind\""},
+  };
+  for (const auto& one : cases) {
+    EXPECT_THAT(test::message_of<UsageError>([&] { nn::Graph(one.inputs, one.outputs); }),
+                HasSubstr(one.says));
+  }
 }
 
 TEST(Graph, SummaryShowsShapesAndCounts) {

@@ -1,0 +1,32 @@
+/// nn::SelfAttention: multi-head attention of sequences to themselves.
+///
+/// Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2, with q = k = v = x and without a mask.
+/// Parameters have the names, shapes and initial values of torch::nn::MultiheadAttention, whose
+/// state dict loads. Thread rule: that of a torch module.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+namespace tutti::nn {
+
+class SelfAttentionImpl : public torch::nn::Module {
+ public:
+  /// Throws UsageError unless 1 <= heads, and heads divides features.
+  SelfAttentionImpl(int64_t features, int64_t heads);
+
+  /// x: [batch, length, features], floating; returns the same shape.
+  at::Tensor forward(const at::Tensor& x);
+
+ private:
+  int64_t heads_;
+  at::Tensor in_proj_weight_;  // of q, k, v, one below the other: [3 * features, features]
+  at::Tensor in_proj_bias_;
+  torch::nn::Linear out_proj_{nullptr};
+};
+
+/// Holder, as torch::nn's modules have one: nn::SelfAttention attend(64, 4); attend(x).
+TORCH_MODULE(SelfAttention);
+
+}  // namespace tutti::nn
