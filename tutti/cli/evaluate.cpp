@@ -139,7 +139,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<EvaluateFlags>();
   CLI::App* command = app.add_subcommand(
       "evaluate", "Test the checkpoints of a training, also while it goes on (--follow)");
-  command->add_option("MODEL", flags->model, "mlp, wide, cnn (doodle_cnn) or resnet18")
+  command->add_option("MODEL", flags->model, models::doodle_model_words())
       ->required()
       ->check(one_of("model", models::model_names()))
       ->type_name("");

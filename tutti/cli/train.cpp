@@ -326,7 +326,7 @@ void add_train(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* command =
       app.add_subcommand("train", "Train a model of the zoo on a folder of doodles");
-  command->add_option("MODEL", flags->job.model, "mlp, wide, cnn (doodle_cnn) or resnet18")
+  command->add_option("MODEL", flags->job.model, models::doodle_model_words())
       ->required()
       ->check(one_of("model", models::model_names()))
       ->type_name("");

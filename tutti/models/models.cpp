@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <functional>
 #include <map>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/models/layers.h"
 
 namespace tutti::models {
 
@@ -15,45 +15,51 @@ namespace {
 
 nn::Value dense_relu(const nn::Value& x, int64_t units) { return nn::relu()(nn::linear(units)(x)); }
 
-/// Two 3x3 convolutions and a way round them; the first one may halve height and width.
-nn::Value basic_block(const nn::Value& x, const std::string& name, int64_t channels,
-                      int64_t stride) {
-  const auto conv = [&](const std::string& layer, int64_t kernel, int64_t step) {
-    return nn::conv2d(channels, kernel, {.stride = step, .padding = kernel / 2, .bias = false})
-        .named(name + layer);
-  };
-  const auto norm = [&](const std::string& layer) {
-    return nn::batch_norm2d().named(name + layer);
-  };
-  nn::Value main = nn::relu()(norm(".bn1")(conv(".conv1", 3, stride)(x)));
-  main = norm(".bn2")(conv(".conv2", 3, 1)(main));
-  nn::Value shortcut = x;
-  if (stride != 1 || x.shape()[0] != channels) {
-    shortcut = norm(".downsample.1")(conv(".downsample.0", 1, stride)(x));
-  }
-  return nn::relu()(nn::add(main, shortcut));
+PhotoOptions photo_options(const ImageOptions& options) {
+  return {.classes = options.classes, .input = options.input, .width = options.width};
 }
 
 using Maker = std::function<nn::Graph(const ImageOptions&)>;
 
+template <nn::Graph (*network)(PhotoOptions)>
+nn::Graph of_photos(const ImageOptions& options) {
+  return network(photo_options(options));
+}
+
+nn::Graph regression_by_name(const ImageOptions& options) {
+  if (options.input.size() != 1) {
+    throw UsageError(
+        fmt::format("linear_regression: samples have shape {}, expected one dimension of features",
+                    nn::to_string(options.input)));
+  }
+  return linear_regression(options.input[0]);
+}
+
+nn::Graph inception_by_name(const ImageOptions& options) {
+  return inception_v3({.classes = options.classes, .input = options.input, .width = options.width});
+}
+
+nn::Graph vit_by_name(const ImageOptions& options) {
+  VitOptions small{.classes = options.classes, .input = options.input};
+  small.hidden = small.heads * detail::scaled(small.hidden / small.heads, options.width);
+  small.mlp = detail::scaled(small.mlp, options.width);
+  return vit(small);
+}
+
 const std::map<std::string, Maker, std::less<>>& makers() {
   static const std::map<std::string, Maker, std::less<>> known{
+      {"alexnet", of_photos<alexnet>},
       {"cnn", doodle_cnn},
       {"doodle_cnn", doodle_cnn},
-      {"linear_regression",
-       [](const ImageOptions& options) {
-         if (options.input.size() != 1) {
-           throw UsageError(fmt::format(
-               "linear_regression: samples have shape {}, expected one dimension of features",
-               nn::to_string(options.input)));
-         }
-         return linear_regression(options.input[0]);
-       }},
+      {"inception_v3", inception_by_name},
+      {"lenet", lenet},
+      {"linear_regression", regression_by_name},
       {"mlp", mlp},
-      {"resnet18",
-       [](const ImageOptions& options) {
-         return resnet18({.classes = options.classes, .input = options.input});
-       }},
+      {"resnet18", of_photos<resnet18>},
+      {"resnet50", of_photos<resnet50>},
+      {"vgg11", of_photos<vgg11>},
+      {"vgg11_bn", of_photos<vgg11_bn>},
+      {"vit", vit_by_name},
       {"wide", wide},
   };
   return known;
@@ -68,14 +74,14 @@ nn::Graph linear_regression(int64_t features) {
 
 nn::Graph mlp(ImageOptions options) {
   const auto input = nn::input(options.input);
-  const auto x = dense_relu(nn::flatten()(input), 128);
+  const auto x = dense_relu(nn::flatten()(input), detail::scaled(128, options.width));
   return nn::Graph(input, nn::linear(options.classes)(x));
 }
 
 nn::Graph wide(ImageOptions options) {
   const auto input = nn::input(options.input);
-  auto x = dense_relu(nn::flatten()(input), 2048);
-  x = dense_relu(x, 2048);
+  const int64_t units = detail::scaled(2048, options.width);
+  const auto x = dense_relu(dense_relu(nn::flatten()(input), units), units);
   return nn::Graph(input, nn::linear(options.classes)(x));
 }
 
@@ -83,26 +89,22 @@ nn::Graph doodle_cnn(ImageOptions options) {
   const auto input = nn::input(options.input);
   auto x = input;
   for (int64_t channels : {16, 32, 64}) {
-    x = nn::max_pool2d(2)(nn::relu()(nn::conv2d(channels, 3, {.padding = 1})(x)));
+    const auto conv = nn::conv2d(detail::scaled(channels, options.width), 3, {.padding = 1});
+    x = nn::max_pool2d(2)(nn::relu()(conv(x)));
   }
-  x = dense_relu(nn::flatten()(x), 128);
+  x = dense_relu(nn::flatten()(x), detail::scaled(128, options.width));
   return nn::Graph(input, nn::linear(options.classes)(x));
 }
 
-nn::Graph resnet18(Resnet18Options options) {
+nn::Graph lenet(ImageOptions options) {
+  const auto units = [&](int64_t number) { return detail::scaled(number, options.width); };
   const auto input = nn::input(options.input);
-  auto x = nn::repeat_channels(3)(input);
-  x = nn::conv2d(64, 7, {.stride = 2, .padding = 3, .bias = false}).named("conv1")(x);
-  x = nn::relu()(nn::batch_norm2d().named("bn1")(x));
-  x = nn::max_pool2d(3, {.stride = 2, .padding = 1})(x);
-  int64_t channels = 64;
-  for (int layer = 1; layer <= 4; ++layer) {
-    x = basic_block(x, fmt::format("layer{}.0", layer), channels, layer == 1 ? 1 : 2);
-    x = basic_block(x, fmt::format("layer{}.1", layer), channels, 1);
-    channels *= 2;
-  }
-  x = nn::global_avg_pool2d()(x);
-  return nn::Graph(input, nn::linear(options.classes).named("fc")(x));
+  auto x = nn::conv2d(units(6), 5, {.padding = 2}).named("conv1")(input);
+  x = nn::avg_pool2d(2)(nn::tanh()(x));
+  x = nn::avg_pool2d(2)(nn::tanh()(nn::conv2d(units(16), 5).named("conv2")(x)));
+  x = nn::tanh()(nn::linear(units(120)).named("fc1")(nn::flatten()(x)));
+  x = nn::tanh()(nn::linear(units(84)).named("fc2")(x));
+  return nn::Graph(input, nn::linear(options.classes).named("fc3")(x));
 }
 
 const std::vector<std::string>& model_names() {
@@ -112,6 +114,11 @@ const std::vector<std::string>& model_names() {
     return all;
   }();
   return names;
+}
+
+std::string doodle_model_words() {
+  return "mlp, wide, cnn (doodle_cnn), lenet, resnet18, resnet50, alexnet, vgg11, vgg11_bn, "
+         "inception_v3 or vit";
 }
 
 nn::Graph model_by_name(std::string_view name, const ImageOptions& options) {

@@ -1,0 +1,79 @@
+/// Networks of the zoo, small enough to train a few steps in a test.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "tutti/models/models.h"
+#include "tutti/train/model.h"
+
+namespace tutti::test {
+
+struct SmallNetwork {
+  std::string name;
+  nn::Shape input;
+  double width;  ///< of its hidden layers
+};
+
+inline void PrintTo(const SmallNetwork& network, std::ostream* out) { *out << network.name; }
+
+inline const std::vector<SmallNetwork>& small_zoo() {
+  static const std::vector<SmallNetwork> all{
+      {"alexnet", {3, 63, 63}, 1.0 / 32},
+      {"doodle_cnn", {1, 28, 28}, 1},
+      {"inception_v3", {3, 75, 75}, 1.0 / 16},
+      {"lenet", {1, 28, 28}, 1},
+      {"mlp", {1, 28, 28}, 1},
+      {"resnet18", {3, 32, 32}, 1.0 / 8},
+      {"resnet50", {1, 32, 32}, 1.0 / 16},
+      {"vgg11", {1, 28, 28}, 1.0 / 32},
+      {"vgg11_bn", {3, 32, 32}, 1.0 / 32},
+      {"vit", {1, 28, 28}, 1},
+      {"wide", {1, 28, 28}, 1.0 / 32},
+  };
+  return all;
+}
+
+/// 10 samples of three classes in batches of 5, of which two replicas get 3 and 2.
+inline data::Dataset zoo_data(const nn::Shape& input) {
+  constexpr int64_t kSamples = 10;
+  int64_t pixels = 1;
+  std::vector<int64_t> shape{kSamples};
+  for (const int64_t side : input) {
+    pixels *= side;
+    shape.push_back(side);
+  }
+  std::vector<float> x;
+  std::vector<int64_t> y;
+  for (int64_t i = 0; i < kSamples; ++i) y.push_back(i % 3);
+  for (int64_t i = 0; i < kSamples * pixels; ++i) {
+    x.push_back(std::sin(static_cast<float>(i % 9973) * (1 + static_cast<float>(i / pixels % 3))));
+  }
+  return data::from_arrays({data::array_of(x, shape), data::array_of(y, {kSamples})}).batch(5);
+}
+
+struct ZooTraining {
+  std::string before;  ///< weights_sha256()
+  std::string after;
+  double loss = 0;  ///< of the epoch
+};
+
+/// Four steps on two replicas.
+inline ZooTraining train_of_zoo(const SmallNetwork& network, const std::string& kind) {
+  Model model(Strategy({.kind = kind, .replicas = 2, .threads_per_replica = 1, .seed = 5}), [&] {
+    return models::model_by_name(network.name,
+                                 {.classes = 3, .input = network.input, .width = network.width});
+  });
+  model.compile({.optimizer = optim::adam({.learning_rate = 1e-3}),
+                 .loss = losses::sparse_categorical_crossentropy()});
+  ZooTraining training{.before = model.weights_sha256()};
+  const auto history = model.fit(zoo_data(network.input), {.epochs = 2, .verbose = 0});
+  training.loss = history.column("train_loss").back();
+  training.after = model.weights_sha256();
+  return training;
+}
+
+}  // namespace tutti::test
