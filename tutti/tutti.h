@@ -27,6 +27,7 @@
 #include "tutti/optim/rule.h"
 #include "tutti/steps/cluster_coordinator.h"
 #include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/remote_data.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/strategy/strategy.h"

@@ -11,6 +11,7 @@
 
 #include "tutti/base/sha256.h"
 #include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/tensors.h"
 

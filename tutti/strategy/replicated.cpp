@@ -329,13 +329,36 @@ void Optimizer::abstain(ReplicaContext& replica) {
   update(replica, 0.0);
 }
 
+void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradients) {
+  const auto& trained = parameters(replica);
+  if (gradients.size() != trained.size())
+    throw UsageError(fmt::format(
+        "apply: got {} gradients for {} parameters; take gradients(loss, optimizer.parameters("
+        "replica))",
+        gradients.size(), trained.size()));
+  if (state_->tables)
+    throw UsageError(
+        "apply: the model has embedding tables, whose rows get their gradients from minimize()");
+  state_->begin(replica.local_rank());
+  state_->gradients[replica.local_rank()].assign(gradients.begin(), gradients.end());
+  exchange(replica, 1.0);
+}
+
+const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& replica) const {
+  return state_->updater->parameters(replica.local_rank());
+}
+
 void Optimizer::update(ReplicaContext& replica, double weight) {
+  auto& gradients = state_->gradients[replica.local_rank()];
+  gradients.clear();
+  for (const auto& parameter : parameters(replica)) gradients.push_back(parameter.grad());
+  exchange(replica, weight);
+}
+
+void Optimizer::exchange(ReplicaContext& replica, double weight) {
   const int local = replica.local_rank();
   Updater& updater = *state_->updater;
-  const auto& parameters = updater.parameters(local);
   auto& gradients = state_->gradients[local];
-  gradients.clear();
-  for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
   const Millis limit = state_->modules.strategy().world().time_limit;
   const TimedEvent exchanged("sync.exchange", {"replica", int64_t{replica.rank()}});
   if (state_->tables)
@@ -343,7 +366,7 @@ void Optimizer::update(ReplicaContext& replica, double weight) {
   const int64_t version = updater.push(local, gradients, weight);
   updater.acquire(local, version, Deadline(limit));
   gradients.clear();
-  for (const auto& parameter : parameters) parameter.mutable_grad().reset();
+  for (const auto& parameter : parameters(replica)) parameter.mutable_grad().reset();
 }
 
 void Optimizer::prepare(ReplicaContext& replica) { state_->prepare(replica.local_rank()); }

@@ -6,6 +6,7 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "tutti/strategy/strategy.h"
@@ -111,6 +112,16 @@ class Optimizer {
   /// before run() returns; code that reads their memory by itself calls require_ready() first.
   void minimize(ReplicaContext& replica, const at::Tensor& loss);
 
+  /// As minimize, from gradients that are there already (tutti::gradients, clipped or changed as
+  /// one likes): SUM over replicas, one update. One a parameter, in the order of parameters(), of
+  /// its shape and dtype; undefined where there is none. UsageError for another number of them, for
+  /// parameters that have a `grad` beside, and for models with embedding tables, whose rows get
+  /// gradients from minimize alone.
+  void apply(ReplicaContext& replica, std::span<const at::Tensor> gradients);
+
+  /// What it trains on this replica: each parameter once, in the order of the model.
+  const std::vector<at::Tensor>& parameters(const ReplicaContext& replica) const;
+
   /// Takes part in the step with weight zero: for a replica without samples.
   void abstain(ReplicaContext& replica);
 
@@ -128,6 +139,7 @@ class Optimizer {
 
  private:
   void update(ReplicaContext& replica, double weight);
+  void exchange(ReplicaContext& replica, double weight);
 
   struct State;
   std::shared_ptr<State> state_;

@@ -14,62 +14,12 @@
 #include "tutti/base/random.h"
 #include "tutti/base/suggest.h"
 #include "tutti/cluster/join.h"
-#include "tutti/comm/host_view.h"
-#include "tutti/comm/reduce_kernels.h"
 #include "tutti/observe/trace.h"
 #include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/replica_threads.h"
+#include "tutti/strategy/strategy_state.h"
 #include "tutti/strategy/worlds.h"
-#include "tutti/sync/gradients.h"
-#include "tutti/sync/tensors.h"
 
 namespace tutti {
-
-struct ReplicaContext::State {
-  int rank = 0;
-  int local_rank = 0;
-  int size = 1;
-  bool in_turn = true;
-  Group group;
-  at::Generator generator;
-  std::vector<at::Device> devices{at::Device(at::kCPU)};
-};
-
-int ReplicaContext::rank() const noexcept { return state_->rank; }
-int ReplicaContext::local_rank() const noexcept { return state_->local_rank; }
-int ReplicaContext::num_replicas_in_sync() const noexcept { return state_->size; }
-at::Generator& ReplicaContext::generator() { return state_->generator; }
-const std::vector<at::Device>& ReplicaContext::devices() const noexcept { return state_->devices; }
-Group ReplicaContext::model_group() const { return Group(); }
-
-Group& ReplicaContext::group() {
-  if (state_->in_turn && state_->size > 1)
-    throw UsageError(
-        fmt::format("replica {} of {} has no group: under one_device the replicas take "
-                    "turns on one thread and cannot wait for each other",
-                    state_->rank, state_->size));
-  return state_->group;
-}
-
-struct StrategyState {
-  StrategyOptions options;
-  World world;
-  std::vector<ReplicaContext> contexts;
-  std::unique_ptr<detail::ReplicaThreads> threads;
-  std::vector<std::weak_ptr<WorldMember>> followers;
-  Strategy::NextBatch next_batch;
-  Strategy::Meet meet;
-  int num_datasets = 0;
-  std::exception_ptr failure;  // the first of this world's; its group is of no use after it
-  std::shared_ptr<void> trace;
-
-  void enter(World next);
-  std::map<int, std::vector<std::byte>> meet_others(std::span<const std::byte> value);
-  void add(DType dtype, ReduceOp op, std::span<const void* const> own, void* out, int64_t count);
-  void run_in_turn(const std::function<void(ReplicaContext&, int)>& body);
-  void run_at_once(const std::function<void(ReplicaContext&, int)>& body);
-};
-
 namespace {
 
 // Reductions and compressions are chosen by name; "fused" means that none was.
@@ -130,6 +80,20 @@ std::string words_of(const std::exception_ptr& error) {
   }
 }
 
+// Empty where every replica takes part in every step.
+std::string why_alone(const World& world, const StrategyOptions& options) {
+  if (world.in_turn() && world.size > 1)
+    return "under one_device the replicas take turns on one thread and cannot wait for each other";
+  const ServedOptions& served = options.served;
+  if (options.kind != "parameter_server") return {};
+  if (served.staleness.synchronous() && !world.apart && served.drop_slowest == 0) return {};
+  return fmt::format(
+      "under parameter_server with staleness {}{}{} replicas do not meet in every step; use "
+      "staleness 0 without these, mirrored or multi_worker",
+      served.staleness.text(), served.drop_slowest > 0 ? ", late gradients dropped" : "",
+      world.apart ? ", workers that may be lost" : "");
+}
+
 }  // namespace
 
 void StrategyState::enter(World next) {
@@ -143,6 +107,8 @@ void StrategyState::enter(World next) {
     state->local_rank = local;
     state->size = world.size;
     state->in_turn = world.in_turn();
+    state->alone = why_alone(world, options);
+    state->time_limit = options.time_limit;
     if (!world.in_turn()) state->group = world.groups[local];
     state->generator = at::make_generator<at::CPUGeneratorImpl>(
         random_key(options.seed, RandomPurpose::init, {static_cast<uint64_t>(state->rank)}));
@@ -288,6 +254,7 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
       if (const auto member = follower.lock()) fn(*member);
   };
   const auto prepared = [&](ReplicaContext& replica, int local) {
+    const detail::CurrentReplica current(&replica);
     try {
       for_followers([&](WorldMember& member) { member.prepare(local); });
       body(replica, local);
@@ -327,88 +294,6 @@ void Strategy::resize(int replicas, std::vector<double> shares) {
     if (const auto member = follower.lock()) member->rebind(world());
 }
 
-// Values of all replicas from those of the local ones, without a collective: each worker adds what
-// all have brought, in the one order, unless somebody is lost.
-void StrategyState::add(DType dtype, ReduceOp op, std::span<const void* const> own, void* out,
-                        int64_t count) {
-  if (world.one_process()) return reduce_inputs(dtype, op, world.shape, own, out, count);
-  const int64_t bytes = count * size_of(dtype);
-  std::vector<std::byte> mine;
-  for (const void* const values : own) {
-    const auto* const begin = static_cast<const std::byte*>(values);
-    mine.insert(mine.end(), begin, begin + bytes);
-  }
-  const auto all = meet_others(mine);
-  std::vector<const void*> inputs;
-  for (const auto& [worker, values] : all) {
-    if (values.size() != mine.size())
-      throw Mismatch(fmt::format("reduce: worker {} has {} bytes, this worker {}", worker,
-                                 values.size(), mine.size()));
-    for (int local = 0; local < world.local; ++local)
-      inputs.push_back(values.data() + local * bytes);
-  }
-  const auto there = static_cast<int>(inputs.size());
-  const auto shape = there == world.size ? world.shape : ReductionShape::flat(there);
-  reduce_inputs(dtype, op, shape, inputs, out, count);
-}
-
-// Values of all replicas of the world in the one order. One process adds them itself; several let
-// each local member take part in the collective.
-void Strategy::reduce_doubles(ReduceOp op, std::span<double> values) {
-  const World& now = world();
-  const int64_t count = static_cast<int64_t>(values.size()) / now.local;
-  const auto part = [&](int local) { return values.subspan(local * count, count); };
-  if (now.one_process() || now.apart) {
-    std::vector<const void*> inputs;
-    for (int local = 0; local < now.local; ++local) inputs.push_back(part(local).data());
-    return state_->add(DType::float64, op, inputs, values.data(), count);
-  }
-  run_all([&](ReplicaContext& replica, int local) {
-    replica.group().all_reduce_now(span_of(part(local)), op, now.time_limit);
-  });
-}
-
-double Strategy::reduce(ReduceOp op, const PerReplica<double>& values) {
-  std::vector<double> flat = values.values();
-  reduce_doubles(op, flat);
-  return flat[0];
-}
-
-at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
-  const World& now = world();
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& value : values.values()) {
-    if (!value.defined() || value.sizes() != values.local(0).sizes())
-      throw UsageError("reduce: all replicas must return tensors of one shape");
-    copies.push_back(value.detach().contiguous().clone());
-  }
-  if (now.one_process() || now.apart) {
-    std::vector<const void*> inputs;
-    for (const auto& copy : copies) inputs.push_back(copy.data_ptr());
-    state_->add(dtype_of(copies[0].scalar_type()), op, inputs, copies[0].data_ptr(),
-                copies[0].numel());
-    return copies[0];
-  }
-  run_all([&](ReplicaContext& replica, int local) {
-    replica.group().all_reduce(span_of(copies[local]), op, now.time_limit).wait(now.time_limit);
-  });
-  return copies[0];
-}
-
-at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values, int64_t axis) {
-  std::vector<at::Tensor> sums;
-  std::vector<double> counts;
-  for (const at::Tensor& value : values.values()) {
-    sums.push_back(value.detach().sum(axis));
-    counts.push_back(static_cast<double>(value.size(axis)));
-  }
-  at::Tensor sum = reduce(ReduceOp::sum, PerReplica<at::Tensor>(sums, values.first_rank()));
-  if (op == ReduceOp::sum) return sum;
-  if (op != ReduceOp::mean) throw UsageError("reduce over an axis: expected sum or mean");
-  reduce_doubles(ReduceOp::sum, counts);
-  return counts[0] == 0 ? at::zeros_like(sum) : sum / counts[0];
-}
-
 DistributedDataset Strategy::distribute(const data::Dataset& dataset) {
   return DistributedDataset(*this, dataset, ++state_->num_datasets);
 }
@@ -420,13 +305,6 @@ Strategy strategy_from_flags(int& argc, char** argv) {
     std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
     std::exit(2);
   }
-}
-
-at::Tensor average_loss(const at::Tensor& per_sample, int64_t global_batch_size) {
-  if (global_batch_size < 1)
-    throw UsageError(fmt::format("average_loss: the global batch is {} samples; expected 1 or more",
-                                 global_batch_size));
-  return per_sample.sum() / static_cast<double>(global_batch_size);
 }
 
 }  // namespace tutti

@@ -22,56 +22,13 @@
 
 #include "tutti/data/dataset.h"
 #include "tutti/strategy/options.h"
+#include "tutti/strategy/replica_context.h"
 #include "tutti/sync/replicated_options.h"
 #include "tutti/sync/world.h"
 
 namespace tutti {
 
 class DistributedDataset;
-class Strategy;
-
-/// What a function that runs on a replica knows about itself.
-class ReplicaContext {
- public:
-  int rank() const noexcept;        ///< in the world, 0 to num_replicas_in_sync() - 1
-  int local_rank() const noexcept;  ///< among the replicas of this worker
-  int num_replicas_in_sync() const noexcept;
-
-  /// This replica's own random numbers, seeded by (seed, rank). LibTorch's default generator is one
-  /// a process: thread replicas that draw from it would race, and run() reports that as an error.
-  at::Generator& generator();
-
-  /// The collective group of all replicas; where workers may be lost
-  /// (ServedOptions::on_lost_worker) of this worker's. UsageError when replicas take turns on one
-  /// thread.
-  Group& group();
-
-  const std::vector<at::Device>& devices() const noexcept;  ///< where this replica computes
-  Group model_group() const;                                ///< of size one until model parallel
-
- private:
-  friend class Strategy;
-  struct State;
-  friend struct StrategyState;
-  std::shared_ptr<State> state_;
-};
-
-/// One value per local replica, as run() returns them.
-template <class T>
-class PerReplica {
- public:
-  PerReplica(std::vector<T> values, int first_rank)
-      : values_(std::move(values)), first_rank_(first_rank) {}
-  using Reference = typename std::vector<T>::const_reference;  ///< const T&, but for bool
-  Reference local(int local_rank) const { return values_.at(local_rank); }
-  Reference local(const ReplicaContext& replica) const { return local(replica.local_rank()); }
-  const std::vector<T>& values() const noexcept { return values_; }
-  int first_rank() const noexcept { return first_rank_; }
-
- private:
-  std::vector<T> values_;
-  int first_rank_;
-};
 
 class Strategy {
  public:
@@ -163,10 +120,6 @@ namespace detail {
 ReplicatedOptions replicated_options(const StrategyOptions& options);
 
 }  // namespace detail
-
-/// sum(per_sample) / global_batch_size: the loss whose gradients, SUMMED over replicas, are those
-/// of the mean over the global batch. Zero, with a graph, for a replica without samples.
-at::Tensor average_loss(const at::Tensor& per_sample, int64_t global_batch_size);
 
 // ---- implementation of templates ----
 

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/tensors.h"
 

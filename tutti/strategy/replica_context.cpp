@@ -1,0 +1,47 @@
+#include "tutti/strategy/replica_context.h"
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/strategy_state.h"
+
+namespace tutti {
+namespace {
+
+thread_local ReplicaContext* replica_of_this_thread = nullptr;
+
+}  // namespace
+
+int ReplicaContext::rank() const noexcept { return state_->rank; }
+int ReplicaContext::local_rank() const noexcept { return state_->local_rank; }
+int ReplicaContext::num_replicas_in_sync() const noexcept { return state_->size; }
+Millis ReplicaContext::time_limit() const noexcept { return state_->time_limit; }
+ReplicaContext* ReplicaContext::current() noexcept { return replica_of_this_thread; }
+at::Generator& ReplicaContext::generator() { return state_->generator; }
+const std::vector<at::Device>& ReplicaContext::devices() const noexcept { return state_->devices; }
+Group ReplicaContext::model_group() const { return Group(); }
+
+Group& ReplicaContext::group() {
+  if (state_->in_turn && state_->size > 1)
+    throw UsageError(
+        fmt::format("replica {} of {} has no group: under one_device the replicas take "
+                    "turns on one thread and cannot wait for each other",
+                    state_->rank, state_->size));
+  return state_->group;
+}
+
+Group& ReplicaContext::group_of_all(std::string_view operation) {
+  if (!state_->alone.empty())
+    throw UsageError(fmt::format("{} on replica {} of {}: {}", operation, state_->rank,
+                                 state_->size, state_->alone));
+  return state_->group;
+}
+
+namespace detail {
+
+CurrentReplica::CurrentReplica(ReplicaContext* replica) noexcept : before_(replica_of_this_thread) {
+  replica_of_this_thread = replica;
+}
+
+CurrentReplica::~CurrentReplica() { replica_of_this_thread = before_; }
+
+}  // namespace detail
+}  // namespace tutti

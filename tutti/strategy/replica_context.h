@@ -1,0 +1,74 @@
+/// What a function that runs on a replica knows of itself, and what the replicas return.
+///
+/// Two contexts, as in tf.distribute. *Replica context*: inside Strategy::run, on a replica's
+/// thread; a ReplicaContext says which one. *Cross-replica context*: outside of run, and inside
+/// Strategy::merge, where one thread a worker speaks for all of its replicas. Functions that take a
+/// ReplicaContext are for the first, methods of Strategy for the second; one that is called in the
+/// other context throws UsageError.
+#pragma once
+
+#include <torch/types.h>
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "tutti/comm/group.h"
+
+namespace tutti {
+
+/// Cheap to copy; copies are the same replica. Used by the replica's thread alone.
+class ReplicaContext {
+ public:
+  int rank() const noexcept;        ///< in the world, 0 to num_replicas_in_sync() - 1
+  int local_rank() const noexcept;  ///< among the replicas of this worker
+  int num_replicas_in_sync() const noexcept;
+  Millis time_limit() const noexcept;  ///< of every wait for another replica
+
+  /// The replica on whose thread the caller runs; null in cross-replica context.
+  static ReplicaContext* current() noexcept;
+
+  /// This replica's own random numbers, seeded by (seed, rank). LibTorch's default generator is one
+  /// a process: thread replicas that draw from it would race, and run() reports that as an error.
+  at::Generator& generator();
+
+  /// The collective group of all replicas; where workers may be lost
+  /// (ServedOptions::on_lost_worker) of this worker's. UsageError when replicas take turns on one
+  /// thread.
+  Group& group();
+
+  /// The group of all replicas in sync, for an operation that each of them takes part in. Throws
+  /// UsageError naming `operation` where that cannot be: replicas take turns on one thread, or
+  /// workers are not in step or may be lost (parameter_server with a staleness, with late gradients
+  /// dropped, or going on without a worker).
+  Group& group_of_all(std::string_view operation);
+
+  const std::vector<at::Device>& devices() const noexcept;  ///< where this replica computes
+  Group model_group() const;                                ///< of size one until model parallel
+
+ private:
+  friend class Strategy;
+  struct State;
+  friend struct StrategyState;
+  std::shared_ptr<State> state_;
+};
+
+/// One value per local replica, as run() returns them.
+template <class T>
+class PerReplica {
+ public:
+  PerReplica(std::vector<T> values, int first_rank)
+      : values_(std::move(values)), first_rank_(first_rank) {}
+  using Reference = typename std::vector<T>::const_reference;  ///< const T&, but for bool
+  Reference local(int local_rank) const { return values_.at(local_rank); }
+  Reference local(const ReplicaContext& replica) const { return local(replica.local_rank()); }
+  /// tf.distribute's local results: those of this worker, in rank order, never of other workers.
+  const std::vector<T>& values() const noexcept { return values_; }
+  int first_rank() const noexcept { return first_rank_; }
+
+ private:
+  std::vector<T> values_;
+  int first_rank_;
+};
+
+}  // namespace tutti

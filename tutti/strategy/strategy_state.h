@@ -1,0 +1,73 @@
+/// What stands behind a Strategy and its ReplicaContexts: shared by the sources of this module, not
+/// for users.
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/strategy/replica_threads.h"
+#include "tutti/strategy/strategy.h"
+
+namespace tutti {
+
+struct ReplicaContext::State {
+  int rank = 0;
+  int local_rank = 0;
+  int size = 1;
+  bool in_turn = true;
+  std::string alone;  ///< why replicas cannot count on each other in every step; empty: they can
+  Millis time_limit{kDefaultTimeLimit};
+  Group group;
+  at::Generator generator;
+  std::vector<at::Device> devices{at::Device(at::kCPU)};
+};
+
+/// One world at a time; Strategy::resize enters the next.
+struct StrategyState {
+  StrategyOptions options;
+  World world;
+  std::vector<ReplicaContext> contexts;  ///< of the local replicas
+  std::unique_ptr<detail::ReplicaThreads> threads;
+  std::vector<std::weak_ptr<WorldMember>> followers;
+  Strategy::NextBatch next_batch;
+  Strategy::Meet meet;
+  int num_datasets = 0;
+  std::exception_ptr failure;  ///< the first of this world's; its group is of no use after it
+  std::shared_ptr<void> trace;
+
+  void enter(World next);
+
+  /// By worker, what all that are there have brought (Strategy::meet).
+  std::map<int, std::vector<std::byte>> meet_others(std::span<const std::byte> value);
+
+  /// `out` becomes the reduction of `count` elements of each replica of the world, of which `own`
+  /// are those here, in the one order; without a collective of groups.
+  void add(DType dtype, ReduceOp op, std::span<const void* const> own, void* out, int64_t count);
+
+  void run_in_turn(const std::function<void(ReplicaContext&, int)>& body);
+  void run_at_once(const std::function<void(ReplicaContext&, int)>& body);
+};
+
+namespace detail {
+
+/// Makes `replica` (null: nobody) the one of this thread until it goes out of scope.
+class CurrentReplica {
+ public:
+  explicit CurrentReplica(ReplicaContext* replica) noexcept;
+  ~CurrentReplica();
+  CurrentReplica(const CurrentReplica&) = delete;
+  CurrentReplica& operator=(const CurrentReplica&) = delete;
+
+ private:
+  ReplicaContext* before_;
+};
+
+}  // namespace detail
+}  // namespace tutti
