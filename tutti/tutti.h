@@ -19,6 +19,7 @@
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/models/models.h"
+#include "tutti/nn/collectives.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/graph.h"
 #include "tutti/nn/graph_module.h"
