@@ -25,6 +25,7 @@
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/nn/sparse_embedding.h"
+#include "tutti/nn/sync_batch_norm.h"
 #include "tutti/optim/rule.h"
 #include "tutti/steps/cluster_coordinator.h"
 #include "tutti/strategy/distributed_dataset.h"

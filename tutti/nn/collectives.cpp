@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <functional>
@@ -340,6 +341,12 @@ at::Tensor all_to_all(ReplicaContext& replica, const at::Tensor& x, int64_t axis
   return apply(agreed, x, map, [replica = replica, axis, come](const at::Tensor& g) mutable {
     return all_to_all(replica, g, axis, come);
   });
+}
+
+bool meets_in_forward(const torch::nn::Module& module) {
+  if (dynamic_cast<const MeetsInForward*>(&module) != nullptr) return true;
+  return std::ranges::any_of(module.children(),
+                             [](const auto& child) { return meets_in_forward(*child); });
 }
 
 }  // namespace tutti::nn

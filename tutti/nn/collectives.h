@@ -42,6 +42,10 @@
 
 #include "tutti/strategy/replica_context.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace tutti::nn {
 
 /// Sum or mean over the replicas of `x`, of one shape on all of them.
@@ -67,5 +71,16 @@ at::Tensor broadcast(ReplicaContext& replica, const at::Tensor& x, int root = 0)
 /// all.
 at::Tensor all_to_all(ReplicaContext& replica, const at::Tensor& x, int64_t axis = 0,
                       const std::vector<int64_t>& sizes = {});
+
+/// Base of a module whose forward, in training, waits for the same call on every other replica, as
+/// one does that calls these functions: Model::fit then has replicas without samples call it too,
+/// with empty parts, and refuses strategies where replicas do not meet.
+class MeetsInForward {
+ public:
+  virtual ~MeetsInForward() = default;
+};
+
+/// Whether a module, or one inside it, is such.
+bool meets_in_forward(const torch::nn::Module& module);
 
 }  // namespace tutti::nn

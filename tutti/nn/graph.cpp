@@ -107,7 +107,9 @@ Layer avg_pool2d(int64_t kernel, PoolOptions options) {
 Layer adaptive_avg_pool2d(Size2d size) { return Layer(op::AdaptiveAvgPool2d{size}); }
 Layer upsample2d(int64_t times) { return Layer(op::Upsample2d{times}); }
 Layer batch_norm2d(BatchNormOptions options) {
-  return Layer(op::BatchNorm2d{.epsilon = options.epsilon, .momentum = options.momentum});
+  return Layer(op::BatchNorm2d{.epsilon = options.epsilon,
+                               .momentum = options.momentum,
+                               .synchronized = options.synchronized});
 }
 Layer layer_norm(LayerNormOptions options) {
   return Layer(op::LayerNorm{.epsilon = options.epsilon});
@@ -307,6 +309,15 @@ Graph::Graph(const std::vector<NamedValue>& inputs, const std::vector<NamedValue
 
 std::string full_name(const Node& node, const Parameter& parameter) {
   return parameter.name.empty() ? node.name : node.name + "." + parameter.name;
+}
+
+Graph with_synchronized_batch_norm(const Graph& graph) {
+  auto parts = std::make_shared<Graph::Parts>(*graph.parts_);
+  for (Node& node : parts->nodes)
+    if (auto* norm = std::get_if<op::BatchNorm2d>(&node.op)) norm->synchronized = true;
+  Graph made;
+  made.parts_ = std::move(parts);
+  return made;
 }
 
 int64_t Graph::num_parameters() const { return total_elements(nodes(), true); }

@@ -71,6 +71,7 @@ struct PoolOptions {
 struct BatchNormOptions {
   double epsilon = 1e-5;
   double momentum = 0.1;
+  bool synchronized = false;  ///< statistics of the global batch: nn::SyncBatchNorm
 };
 
 struct LayerNormOptions {
@@ -152,6 +153,8 @@ class Graph {
   std::string summary() const;
 
  private:
+  friend Graph with_synchronized_batch_norm(const Graph& graph);
+  Graph() = default;
   struct Parts {
     std::vector<Node> nodes;
     std::vector<Port> inputs;
@@ -159,6 +162,11 @@ class Graph {
   };
   std::shared_ptr<const Parts> parts_;
 };
+
+/// The same graph, every batch norm of which takes its statistics from all replicas; names and
+/// initial values stay. PyTorch's convert_sync_batchnorm, for models written as graphs, such as the
+/// zoo's: in a C++ module layers are members of the user's types, and cannot be exchanged.
+Graph with_synchronized_batch_norm(const Graph& graph);
 
 /// The name of a layer's parameter in the whole graph: "conv1.weight".
 std::string full_name(const Node& node, const Parameter& parameter);

@@ -15,6 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/nn/attention.h"
 #include "tutti/nn/dropout.h"
+#include "tutti/nn/sync_batch_norm.h"
 
 namespace tutti::nn {
 
@@ -40,8 +41,10 @@ struct Maker {
         torch::nn::LinearOptions(op.in_features, op.units).bias(op.bias));
   }
   std::shared_ptr<Module> operator()(const op::BatchNorm2d& op) const {
-    return std::make_shared<torch::nn::BatchNorm2dImpl>(
-        torch::nn::BatchNormOptions(op.channels).eps(op.epsilon).momentum(op.momentum));
+    const auto options =
+        torch::nn::BatchNormOptions(op.channels).eps(op.epsilon).momentum(op.momentum);
+    if (op.synchronized) return std::make_shared<SyncBatchNormImpl>(options);
+    return std::make_shared<torch::nn::BatchNorm2dImpl>(options);
   }
   std::shared_ptr<Module> operator()(const op::LayerNorm& op) const {
     return std::make_shared<torch::nn::LayerNormImpl>(
@@ -148,7 +151,8 @@ struct GraphModule::Step {
   at::Tensor apply(const op::Upsample2d& op, at::Tensor& x, Values&) const {
     return torch::upsample_nearest2d(x, {x.size(2) * op.times, x.size(3) * op.times});
   }
-  at::Tensor apply(const op::BatchNorm2d&, at::Tensor& x, Values&) const {
+  at::Tensor apply(const op::BatchNorm2d& op, at::Tensor& x, Values&) const {
+    if (op.synchronized) return static_cast<SyncBatchNormImpl*>(module)->forward(x);
     return static_cast<torch::nn::BatchNorm2dImpl*>(module)->forward(x);
   }
   at::Tensor apply(const op::LayerNorm&, at::Tensor& x, Values&) const {

@@ -78,11 +78,13 @@ struct Upsample2d {
 };
 
 /// Per channel: (x - mean) / sqrt(variance + epsilon) * weight + bias. Statistics are those of this
-/// replica's part in training, the running ones in evaluation.
+/// replica's part in training (of all replicas' parts when synchronized), the running ones in
+/// evaluation.
 struct BatchNorm2d {
-  int64_t channels = 0;   ///< from the input
-  double epsilon = 1e-5;  ///< > 0
-  double momentum = 0.1;  ///< share of the new batch in the running statistics, in [0, 1]
+  int64_t channels = 0;       ///< from the input
+  double epsilon = 1e-5;      ///< > 0
+  double momentum = 0.1;      ///< share of the new batch in the running statistics, in [0, 1]
+  bool synchronized = false;  ///< nn::SyncBatchNorm
 };
 
 /// (x - mean) / sqrt(variance + epsilon) * weight + bias over the last dimension.

@@ -294,6 +294,10 @@ void Strategy::resize(int replicas, std::vector<double> shares) {
     if (const auto member = follower.lock()) member->rebind(world());
 }
 
+void Strategy::require_meeting(std::string_view operation) const {
+  state_->contexts.front().group_of_all(operation);
+}
+
 DistributedDataset Strategy::distribute(const data::Dataset& dataset) {
   return DistributedDataset(*this, dataset, ++state_->num_datasets);
 }

@@ -63,6 +63,10 @@ class Strategy {
   /// batches weigh by their true size.
   at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values, int64_t axis);
 
+  /// Throws UsageError naming `operation` where replicas do not meet in every step
+  /// (ReplicaContext::group_of_all).
+  void require_meeting(std::string_view operation) const;
+
   /// The dataset, cut by global batch: replica r takes its share of each.
   DistributedDataset distribute(const data::Dataset& dataset);
 

@@ -15,8 +15,9 @@ namespace {
 
 const nn::Node* batch_norm_over_one_pixel(const nn::Graph& graph) {
   for (const nn::Node& node : graph.nodes()) {
-    const bool is_norm = std::holds_alternative<nn::op::BatchNorm2d>(node.op);
-    if (is_norm && node.shape[1] == 1 && node.shape[2] == 1) return &node;
+    const auto* norm = std::get_if<nn::op::BatchNorm2d>(&node.op);
+    const bool of_one_part = norm != nullptr && !norm->synchronized;
+    if (of_one_part && node.shape[1] == 1 && node.shape[2] == 1) return &node;
   }
   return nullptr;
 }

@@ -15,6 +15,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/random.h"
 #include "tutti/base/stop.h"
+#include "tutti/nn/collectives.h"
 #include "tutti/nn/sample_context.h"
 
 namespace tutti {
@@ -61,6 +62,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
+      meets_(nn::meets_in_forward(*model.modules.module(0))),
       shows_(model.strategy.world().chief),
       epoch_length_(options_.steps_per_epoch > 0 ? options_.steps_per_epoch
                                                  : train_.num_batches()) {
@@ -316,7 +318,7 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
     compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
   const DistributedBatch batch(epoch.data, step, epoch.world);
   const int64_t samples = batch.local_size(replica);
-  if (samples == 0) {
+  if (samples == 0 && !meets_) {
     compiled_.optimizer.abstain(replica);
     return;
   }
@@ -336,7 +338,7 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
   }();
   totals.loss += sum;
   totals.samples += samples;
-  totals.add_metrics(compiled_.metrics, output, columns[1]);
+  if (samples > 0) totals.add_metrics(compiled_.metrics, output, columns[1]);
   if (!std::isfinite(sum) && totals.bad_step < 0) totals.bad_step = step;
   be_slow(epoch, step, begin);
   compiled_.optimizer.minimize(replica, loss);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/collectives.h"
 #include "tutti/train/batch_norm_check.h"
 #include "tutti/train/model_state.h"
 
@@ -61,6 +62,8 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
   }
   check_against_data(options, train);
   if (options.validation) check_data("fit, validation", *options.validation, true);
+  if (nn::meets_in_forward(*modules.module(0)))
+    strategy.require_meeting("fit: a module that needs all replicas in forward (SyncBatchNorm)");
   if (graph) {
     const World& world = strategy.world();
     require_batch_norm_input(

@@ -10,6 +10,7 @@
 #include "tests/support/collective_cases.h"
 #include "tests/support/run_workers.h"
 #include "tests/support/small_training.h"
+#include "tests/support/synchronized_model.h"
 
 namespace tutti {
 namespace {
@@ -73,6 +74,31 @@ TEST(CollectivesOfProcesses, UnlikeShapesAreNamedOnEachWorker) {
                              "[{}] error: all_reduce: replica 1 calls all_reduce (sum) of Float "
                              "[5], replica 0 calls all_reduce (sum) of Float [4]",
                              worker)));
+}
+
+// ---- SyncBatchNorm under fit ----
+
+std::string synchronized_training(const Strategy& strategy) {
+  Model model = test::synchronized_model(strategy);
+  model.fit(test::synchronized_data(), {.epochs = 2, .verbose = 0});
+  return model.weights_sha256();
+}
+
+RANK_PROGRAM(train_synchronized) {
+  rank.mark("sha " + synchronized_training(
+                         test::strategy_of("multi_worker", std::stoi(rank.arguments.at(0)))));
+}
+
+TEST(SyncBatchNormOfProcesses, HasTheBitsOfThreads) {
+  for (const auto& [workers, replicas] : kJobs) {
+    const auto out = run_workers(workers, "train_synchronized", {std::to_string(replicas)});
+    ASSERT_EQ(out.exit_code, 0) << out.log;
+    EXPECT_THAT(
+        lines_after(out.log, "sha "),
+        ::testing::AllOf(::testing::SizeIs(workers), ::testing::Each(synchronized_training(
+                                                         test::strategy_of("mirrored", replicas)))))
+        << out.log;
+  }
 }
 
 }  // namespace

@@ -70,6 +70,7 @@ class Fit {
   data::Dataset train_;
   FitOptions options_;
   uint64_t seed_;
+  bool meets_;  ///< replicas without samples take part in forward
   bool shows_;
   int64_t epoch_length_;          ///< steps
   bool drops_ = false;            ///< whoever is late is left out
