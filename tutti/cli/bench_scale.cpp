@@ -50,7 +50,11 @@ Rates measure(const ScaleFlags& flags, int64_t replicas, int64_t threads) {
 int bench_scale(const ScaleFlags& flags) {
   const auto counts = parse_numbers("--replicas", flags.replicas, 1, 4096);
   if (!flags.step.json.empty()) require_writable(flags.step.json, "--json");
-  for (const int64_t count : counts) strategy_options(with_replicas(flags, count, 1).job);
+  for (const int64_t count : counts) {
+    const StepFlags step = with_replicas(flags, count, 1);
+    strategy_options(step.job);
+    check_shares(step.job);
+  }
   const auto train = data::quickdraw(flags.step.job.data, {.split = "train"});
   for (const int64_t count : counts) {
     StepFlags step = with_replicas(flags, count, 1);

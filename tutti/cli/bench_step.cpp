@@ -280,6 +280,7 @@ StepFigures measure_steps(const StepFlags& flags, Strategy strategy, const nn::G
 int bench_step(const StepFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   const StrategyOptions options = strategy_options(flags.job);
+  check_shares(flags.job);
   if (flags.unfused && (options.kind == "parameter_server" || options.kind == "central_storage"))
     throw UsageError(
         fmt::format("--unfused: strategy {} keeps one storage of the parameters, no replica "

@@ -271,11 +271,6 @@ StrategyOptions strategy_options(const JobFlags& flags) {
         fmt::format("--strategy {} is for one process, but a launcher started {} workers; "
                     "use --strategy multi_worker, or start it without `tutti run`",
                     flags.strategy, launcher->num_workers));
-  if (flags.global_batch < replicas)
-    throw UsageError(
-        fmt::format("--batch-size {} is the global batch and is smaller than the {} "
-                    "replicas that share it; expected {} or more",
-                    flags.global_batch, replicas, replicas));
   if (flags.strategy != "independent") check_options(options, num_workers_in_job(flags));
   check_servers(flags);
   return options;
@@ -306,9 +301,18 @@ void check_placement(const JobFlags& flags, const nn::Graph& graph) {
 void check_batch(const JobFlags& flags, const data::Dataset& train) {
   if (flags.global_batch > train.num_samples())
     throw UsageError(
-        fmt::format("--batch-size {} is more than the {} training samples in {}; expected "
+        fmt::format("--batch-size {} is more than the {} training samples of {}; expected "
                     "{} or less",
                     flags.global_batch, train.num_samples(), flags.data, train.num_samples()));
+}
+
+void check_shares(const JobFlags& flags) {
+  const int replicas = num_replicas_of(flags);
+  if (flags.global_batch < replicas)
+    throw UsageError(
+        fmt::format("--batch-size {} is the global batch and is smaller than the {} "
+                    "replicas that share it; expected {} or more",
+                    flags.global_batch, replicas, replicas));
 }
 
 void check_batch_norm(const JobFlags& flags, const nn::Graph& graph, const data::Dataset& train,

@@ -62,8 +62,8 @@ std::vector<std::string> own_command();
 /// have as many.
 int num_replicas_of(const JobFlags& flags);
 
-/// Strategy's options. Throws UsageError when they contradict each other, the global batch is
-/// smaller than the number of replicas, or there are more workers than replicas.
+/// Strategy's options. Throws UsageError when they contradict each other, or there are more workers
+/// than replicas.
 StrategyOptions strategy_options(const JobFlags& flags);
 
 /// The model that was named, for the samples and classes of `dataset`. UsageError when it cannot
@@ -75,6 +75,9 @@ void check_placement(const JobFlags& flags, const nn::Graph& graph);
 
 /// UsageError when a global batch holds more samples than there are.
 void check_batch(const JobFlags& flags, const data::Dataset& train);
+
+/// For measurements: UsageError when a global batch leaves a replica without samples.
+void check_shares(const JobFlags& flags);
 
 /// UsageError when a replica would get one sample in one of the `steps` and the graph cannot train
 /// on that (train/batch_norm_check.h).

@@ -41,6 +41,7 @@ struct TrainFlags {
   JobFlags job;
   int64_t epochs = 5;
   int64_t max_steps = 0;
+  int64_t take = 0;  // samples to train on; 0: all
   std::string out;
   int64_t checkpoint_every = 0;
   int64_t keep_checkpoints = 3;
@@ -154,9 +155,19 @@ void check_outputs(const TrainFlags& flags) {
   require_writable(picture_file(flags), "--out");
 }
 
+// The same few samples in every epoch and under every strategy, of all classes.
+data::Dataset training_data(const TrainFlags& flags) {
+  const auto all = data::quickdraw(flags.job.data, {.split = "train"});
+  if (flags.take == 0) return all;
+  if (flags.take > all.num_samples())
+    throw UsageError(fmt::format("--take {}: there are {} training samples in {}", flags.take,
+                                 all.num_samples(), flags.job.data));
+  return all.shuffle({.seed = flags.job.seed, .each_epoch = false}).take(flags.take);
+}
+
 Plan make_plan(const TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
-  auto train = data::quickdraw(flags.job.data, {.split = "train"});
+  auto train = training_data(flags);
   auto test = data::quickdraw(flags.job.data, {.split = "test"});
   check_batch(flags.job, train);
   nn::Graph graph = model_for(flags.job, train);
@@ -338,6 +349,11 @@ void add_train(CLI::App& app, int& exit_code) {
   command->add_option("--max-steps", flags->max_steps, "End after so many steps in all")
       ->check(whole_number(1, int64_t{1} << 40))
       ->type_name("K");
+  command
+      ->add_option("--take", flags->take,
+                   "Train on so many samples alone, drawn by --seed (default: all)")
+      ->check(whole_number(1, int64_t{1} << 40))
+      ->type_name("SAMPLES");
   command
       ->add_option("--out", flags->out,
                    "Folder for model.safetensors, history.csv, history.svg and checkpoints/")

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/train/batch_norm_check.h"
 #include "tutti/train/model_state.h"
@@ -49,17 +51,25 @@ void check_against_data(const FitOptions& options, const data::Dataset& train) {
                     name_of(labels.dtype), nn::to_string(labels.shape)));
 }
 
+void warn_of_idle_replicas(const data::Dataset& train, const World& world) {
+  const int64_t batch = std::min(train.global_batch_size(), train.num_samples());
+  int idle = 0;
+  for (int rank = 0; rank < world.size; ++rank)
+    if (data::share(batch, world.size, rank, world.shares).size() == 0) ++idle;
+  if (idle == 0 || !world.chief) return;
+  log_once("fit: replicas without samples", LogLevel::warning,
+           "fit: {} of {} replicas have no sample in any step, since a global batch has {}; the "
+           "weights are those of the others, but fewer replicas or a larger batch would be faster",
+           idle, world.size, batch);
+}
+
 }  // namespace
 
 void Model::State::check_fit(const data::Dataset& train, const FitOptions& options) {
   check_options(options);
   require_compiled("fit");
   check_data("fit", train, true);
-  if (train.global_batch_size() < strategy.num_replicas_in_sync()) {
-    throw UsageError(fmt::format(
-        "fit: a global batch of {} samples is smaller than the {} replicas that share it",
-        train.global_batch_size(), strategy.num_replicas_in_sync()));
-  }
+  warn_of_idle_replicas(train, strategy.world());
   check_against_data(options, train);
   if (options.validation) check_data("fit, validation", *options.validation, true);
   if (nn::meets_in_forward(*modules.module(0)))

@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <exception>
 
@@ -79,12 +80,40 @@ std::shared_ptr<const data::Epoch> first_epoch(const Strategy& strategy,
 /// Outputs for rows of a dataset, by the first row.
 using RowParts = std::vector<std::pair<int64_t, at::Tensor>>;
 
-/// All rows, zeros where this worker has none; and beside each 1 where it has: [rows, 1].
-std::pair<at::Tensor, at::Tensor> rows_of(const std::vector<RowParts>& each, int64_t num_rows) {
-  const at::Tensor& first = each.at(0).at(0).second;
-  std::vector<int64_t> shape = first.sizes().vec();
-  shape[0] = num_rows;
-  std::pair rows(at::zeros(shape, first.options()), at::zeros({num_rows, 1}, first.options()));
+/// What outputs are, as a replica that has seen some knows and others are told.
+struct OutputKind {
+  std::vector<int64_t> shape;  ///< [samples, ...]
+  at::ScalarType dtype;
+};
+
+/// Collective over workers. The outputs of all replicas are of one kind.
+OutputKind kind_of_outputs(Strategy& strategy, const std::vector<RowParts>& each) {
+  constexpr size_t kMostAxes = 14;
+  std::array<double, kMostAxes + 2> words{};  // dtype + 1, number of axes, axes
+  for (const RowParts& parts : each) {
+    if (parts.empty() || words[0] > 0) continue;
+    const at::Tensor& output = parts[0].second;
+    if (output.dim() < 1 || output.dim() > static_cast<int64_t>(kMostAxes))
+      throw UsageError(fmt::format("predict: outputs have {} axes; expected 1 to {}, samples first",
+                                   output.dim(), kMostAxes));
+    words[0] = static_cast<double>(output.scalar_type()) + 1;
+    words[1] = static_cast<double>(output.dim());
+    std::ranges::copy(output.sizes(), words.begin() + 2);
+  }
+  std::vector<decltype(words)> all(each.size(), words);
+  words = strategy.reduce(ReduceOp::max,
+                          PerReplica<decltype(words)>(std::move(all), strategy.world().first_rank));
+  const auto axes = words.begin() + 2;
+  return {{axes, axes + static_cast<int64_t>(words[1])},
+          static_cast<at::ScalarType>(static_cast<int>(words[0]) - 1)};
+}
+
+/// All rows, -0 where this worker has none, which added to x is x; and beside each 1 where it has:
+/// [rows, 1].
+std::pair<at::Tensor, at::Tensor> rows_of(const std::vector<RowParts>& each, int64_t num_rows,
+                                          OutputKind kind) {
+  kind.shape[0] = num_rows;
+  std::pair rows(at::full(kind.shape, -0.0, kind.dtype), at::zeros({num_rows, 1}, kind.dtype));
   for (const RowParts& parts : each)
     for (const auto& [row, part] : parts) {
       rows.first.narrow(0, row, part.size(0)).copy_(part);
@@ -96,7 +125,7 @@ std::pair<at::Tensor, at::Tensor> rows_of(const std::vector<RowParts>& each, int
 /// Of one tensor a worker. Collective over workers.
 at::Tensor sum_of(Strategy& strategy, const at::Tensor& own) {
   const World& world = strategy.world();
-  std::vector<at::Tensor> values(static_cast<size_t>(world.local), at::zeros_like(own));
+  std::vector<at::Tensor> values(static_cast<size_t>(world.local), at::full_like(own, -0.0));
   values[0] = own;
   return strategy.reduce(ReduceOp::sum,
                          PerReplica<at::Tensor>(std::move(values), world.first_rank));
@@ -296,16 +325,16 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
     detail::RowParts parts;
     for (int64_t step = 0; step < epoch->num_batches(); ++step) {
       const DistributedBatch batch(epoch, step, world);
-      // A replica without any sample still says, by an empty output, how wide outputs are.
-      if (batch.local_size(replica) == 0 && step > 0) continue;
+      if (batch.local_size(replica) == 0) continue;
       parts.emplace_back(step * batch_rows + batch.first_row(replica),
                          state.forward(replica.local_rank())(batch.columns(replica)[0]));
     }
     return parts;
   };
   while (true) {
-    const auto [all, filled] =
-        detail::rows_of(state.strategy.run(own).values(), epoch->num_samples());
+    const auto parts = state.strategy.run(own).values();
+    const auto [all, filled] = detail::rows_of(parts, epoch->num_samples(),
+                                               detail::kind_of_outputs(state.strategy, parts));
     if (!world.apart) return world.one_process() ? all : detail::sum_of(state.strategy, all);
     // Beside each row whether somebody has filled it: workers may be lost on the way.
     const at::Tensor sum = detail::sum_of(

@@ -422,7 +422,6 @@ TEST(Model, WrongUseIsFoundBeforeTheFirstStep) {
     return test::message_of<Error>([&] { model.fit(data, options); });
   };
   EXPECT_THAT(fit(three_classes(12)), HasSubstr("call batch(n) last"));
-  EXPECT_THAT(fit(three_classes(12).batch(1)), HasSubstr("smaller than the 2 replicas"));
   EXPECT_THAT(fit(three_classes(12).take(0).batch(6)), HasSubstr("no samples"));
   EXPECT_THAT(fit(good, {.epochs = 0}), HasSubstr("epochs is 0"));
   EXPECT_THAT(fit(good, {.max_steps = -1}), HasSubstr("max_steps is -1"));

@@ -1,0 +1,97 @@
+// `tutti train` with fewer samples than a batch has places for, by hand and under every strategy.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/data/safetensors.h"
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct Outcome {
+  nlohmann::json figures;
+  data::Safetensors weights;
+};
+
+Outcome train_on_few(const Words& more) {
+  const TempFolder folder;
+  const std::string file = folder / "figures.json";
+  Words words = {TUTTI_PROGRAM, "train", "mlp",   "--data",       "examples/data/quickdraw",
+                 "--threads",   "1",     "--out", folder / "out", "--json",
+                 file};
+  words.insert(words.end(), more.begin(), more.end());
+  const auto result = run_command(words, {}, Millis{120'000});
+  EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(words) << result.err << result.out;
+  return {nlohmann::json::parse(get_bytes(file)),
+          data::read_safetensors(folder / "out/model.safetensors")};
+}
+
+// Largest |a - b| over largest |b|.
+double relative_difference(const data::Safetensors& a, const data::Safetensors& b) {
+  double difference = 0, scale = 0;
+  EXPECT_EQ(a.arrays.size(), b.arrays.size());
+  for (const auto& [name, array] : b.arrays) {
+    const auto expected = array.as<float>();
+    const auto got = a.find(name)->as<float>();
+    for (size_t i = 0; i < expected.size(); ++i) {
+      difference = std::max(difference, static_cast<double>(std::abs(got[i] - expected[i])));
+      scale = std::max(scale, static_cast<double>(std::abs(expected[i])));
+    }
+  }
+  return difference / scale;
+}
+
+TEST(TrainOnFew, TenSamplesOnThreeReplicasGiveOneSetOfWeights) {
+  // Batches of 4, 4 and 2: the third replica has 1, 1 and 0 samples.
+  const Words common = {"--take", "10", "--replicas", "3", "--batch-size", "4", "--epochs", "3"};
+  const auto train = [&](const std::string& strategy) {
+    Words words = common;
+    words.insert(words.end(), {"--strategy", strategy});
+    return train_on_few(words).figures;
+  };
+  const auto in_turn = train("one_device");
+  for (const char* strategy : {"mirrored", "multi_worker", "central_storage", "parameter_server"}) {
+    const auto figures = train(strategy);
+    EXPECT_EQ(figures.at("weights_sha256"), in_turn.at("weights_sha256")) << strategy;
+    EXPECT_EQ(figures.at("train_loss"), in_turn.at("train_loss")) << strategy;
+    EXPECT_EQ(figures.at("val_accuracy"), in_turn.at("val_accuracy")) << strategy;
+  }
+}
+
+TEST(TrainOnFew, OneStepOfThreeReplicasIsThatOfOne) {
+  const Words common = {"--take", "10", "--batch-size", "4", "--max-steps", "1"};
+  Words three = common;
+  three.insert(three.end(), {"--replicas", "3", "--strategy", "mirrored"});
+  const auto of_three = train_on_few(three), of_one = train_on_few(common);
+  EXPECT_LT(relative_difference(of_three.weights, of_one.weights), 1e-5);
+  EXPECT_NEAR(of_three.figures.at("train_loss")[0].get<double>(),
+              of_one.figures.at("train_loss")[0].get<double>(), 1e-6);
+}
+
+TEST(TrainOnFew, MoreReplicasThanSamplesAreSaidAloud) {
+  const TempFolder folder;
+  std::vector<std::string> fingerprints;
+  for (const char* strategy : {"one_device", "mirrored", "multi_worker", "parameter_server"}) {
+    const std::string file = folder / "figures.json";
+    const auto result =
+        run_command({TUTTI_PROGRAM, "train", "mlp", "--data", "examples/data/quickdraw", "--take",
+                     "2", "--replicas", "3", "--batch-size", "2", "--epochs", "2", "--threads", "1",
+                     "--strategy", strategy, "--json", file},
+                    {}, Millis{120'000});
+    ASSERT_EQ(result.exit_code, 0) << strategy << result.err;
+    EXPECT_THAT(result.err + result.out, testing::HasSubstr("1 of 3 replicas have no sample"));
+    fingerprints.push_back(nlohmann::json::parse(get_bytes(file)).at("weights_sha256"));
+  }
+  EXPECT_THAT(fingerprints, testing::Each(fingerprints[0]));
+}
+
+}  // namespace
+}  // namespace tutti::test
