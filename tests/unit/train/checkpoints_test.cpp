@@ -47,13 +47,13 @@ nn::Graph graph_with_state() {
   return nn::Graph(input, nn::linear(3)(nn::dropout(0.3)(nn::flatten()(nn::relu()(x)))));
 }
 
-struct Case {
+struct Setting {
   std::string kind = "mirrored";
   int replicas = 2;
   OptimizerChoice optimizer = optim::adam({.learning_rate = 0.01});
 };
 
-Model model_of(const Case& c) {
+Model checkpointed_model(const Setting& c) {
   Model model(strategy_of(c.kind, c.replicas), [] { return graph_with_state(); });
   CompileOptions options = adam_and_accuracy();
   options.optimizer = c.optimizer;
@@ -84,44 +84,44 @@ FitOptions three_epochs(CheckpointOptions checkpoints = {}) {
 }
 
 /// All that must be equal: weights with buffers, and what History has but times.
-struct Outcome {
+struct Trained {
   std::string sha256;
   std::vector<std::vector<double>> columns;
   int64_t steps = 0;
-  bool operator==(const Outcome&) const = default;
+  bool operator==(const Trained&) const = default;
 };
 
-Outcome outcome_of(Model& model, const History& history) {
-  Outcome outcome{model.weights_sha256(), {}, history.steps};
+Trained trained_of(Model& model, const History& history) {
+  Trained outcome{model.weights_sha256(), {}, history.steps};
   for (const std::string& name : history.columns)
     if (name != "seconds" && name != "images_per_second")
       outcome.columns.push_back(history.column(name));
   return outcome;
 }
 
-Outcome straight(const Case& c, FitOptions options = three_epochs()) {
-  Model model = model_of(c);
+Trained straight(const Setting& c, FitOptions options = three_epochs()) {
+  Model model = checkpointed_model(c);
   const History history = model.fit(samples(), std::move(options));
-  return outcome_of(model, history);
+  return trained_of(model, history);
 }
 
 // Trains until `step`, dies, and goes on in another process's place: another model.
-Outcome interrupted(const Case& before, const Case& after, int64_t step, int64_t every,
+Trained interrupted(const Setting& before, const Setting& after, int64_t step, int64_t every,
                     const fs::path& folder) {
   {
-    Model model = model_of(before);
+    Model model = checkpointed_model(before);
     FitOptions options = three_epochs({.folder = folder, .every_steps = every});
     options.callbacks = cut_after(step);
     EXPECT_THROW(model.fit(samples(), std::move(options)), Error);
   }
-  Model model = model_of(after);
+  Model model = checkpointed_model(after);
   const History history =
       model.fit(samples(), three_epochs({.folder = folder, .every_steps = every, .resume = true}));
-  return outcome_of(model, history);
+  return trained_of(model, history);
 }
 
 TEST(Checkpoints, TrainingsThatWereCutOffEndAsThoseThatWereNot) {
-  const std::vector<Case> cases = {
+  const std::vector<Setting> cases = {
       {},
       {.kind = "one_device", .replicas = 1},
       {.kind = "one_device", .replicas = 3},
@@ -190,17 +190,17 @@ TEST(Checkpoints, MoreStepsAfterAllThatWereAskedFor) {
     const test::TempFolder folder;
     FitOptions some = three_epochs({.folder = folder.path()});
     some.max_steps = first;
-    Model model = model_of({});
+    Model model = checkpointed_model({});
     EXPECT_EQ(model.fit(samples(), std::move(some)).steps, first);
-    Model other = model_of({});
+    Model other = checkpointed_model({});
     const History history =
         other.fit(samples(), three_epochs({.folder = folder.path(), .resume = true}));
-    EXPECT_EQ(outcome_of(other, history), straight({})) << first;
+    EXPECT_EQ(trained_of(other, history), straight({})) << first;
     // And what is done is done.
-    Model third = model_of({});
+    Model third = checkpointed_model({});
     const History same =
         third.fit(samples(), three_epochs({.folder = folder.path(), .resume = true}));
-    EXPECT_EQ(outcome_of(third, same), straight({})) << first;
+    EXPECT_EQ(trained_of(third, same), straight({})) << first;
   }
 }
 
@@ -224,12 +224,12 @@ TEST(Checkpoints, CallbacksGoOnToo) {
     for (const auto& one : cut_after(cut)) all.callbacks.push_back(one);
     return all;
   };
-  const Outcome whole = straight({}, options({}, false, -1));
+  const Trained whole = straight({}, options({}, false, -1));
   ASSERT_LT(whole.columns[0].size(), 12U);  // it did stop
   for (const int64_t cut : std::vector<int64_t>{9, 17, whole.steps - 1}) {
     const test::TempFolder folder;
     {
-      Model model = model_of({});
+      Model model = checkpointed_model({});
       EXPECT_THROW(model.fit(samples(), options(folder.path(), false, cut)), Error);
     }
     EXPECT_EQ(straight({}, options(folder.path(), true, -1)), whole) << cut;
@@ -246,7 +246,7 @@ TEST(Checkpoints, ScheduleAndRatesGoOn) {
     model.compile(how);
     options.validation = three_classes(9).batch(9);
     const History history = model.fit(flat_samples(), std::move(options));
-    return outcome_of(model, history);
+    return trained_of(model, history);
   };
   const test::TempFolder folder;
   FitOptions cut = three_epochs({.folder = folder.path(), .every_steps = 1});
@@ -266,13 +266,13 @@ TEST(Checkpoints, WhoIsAskedToEndSavesBefore) {
                                              if (training.step() == 6) std::raise(SIGTERM);
                                            }})};
     install_stop_handler();
-    Model model = model_of({.kind = kind});
+    Model model = checkpointed_model({.kind = kind});
     EXPECT_THROW(model.fit(samples(), std::move(options)), Interrupted);
     remove_stop_handler();
-    Model other = model_of({.kind = kind});
+    Model other = checkpointed_model({.kind = kind});
     const History history =
         other.fit(samples(), three_epochs({.folder = folder.path(), .resume = true}));
-    EXPECT_EQ(outcome_of(other, history), straight({})) << kind;
+    EXPECT_EQ(trained_of(other, history), straight({})) << kind;
   }
 }
 
@@ -284,7 +284,7 @@ TEST(Checkpoints, WhoIsAskedToEndWhileItValidatesHasTrainedTheEpoch) {
                                            if (training.step() == 8) std::raise(SIGTERM);
                                          }})};
   install_stop_handler();
-  Model model = model_of({});
+  Model model = checkpointed_model({});
   EXPECT_THROW(model.fit(samples(), std::move(options)), Interrupted);
   remove_stop_handler();
   ASSERT_THAT(trainings_in(folder.path()), SizeIs(1));
@@ -292,10 +292,10 @@ TEST(Checkpoints, WhoIsAskedToEndWhileItValidatesHasTrainedTheEpoch) {
       TrainingCheckpoint(trainings_in(folder.path()).front()).manifest();
   EXPECT_EQ(manifest.step, 8);
   EXPECT_EQ(manifest.epoch * 4 + manifest.step_in_epoch, 8);
-  Model other = model_of({});
+  Model other = checkpointed_model({});
   const History history =
       other.fit(samples(), three_epochs({.folder = folder.path(), .resume = true}));
-  EXPECT_EQ(outcome_of(other, history), straight({}));
+  EXPECT_EQ(trained_of(other, history), straight({}));
 }
 
 TEST(Checkpoints, TimeThatIsUpAsksForAnEnd) {
@@ -304,7 +304,7 @@ TEST(Checkpoints, TimeThatIsUpAsksForAnEnd) {
   options.epochs = 1'000'000;
   options.validation.reset();
   options.stop_after = Millis{50};
-  Model model = model_of({});
+  Model model = checkpointed_model({});
   try {
     model.fit(samples(), std::move(options));
     FAIL() << "it went on";
@@ -322,7 +322,7 @@ TEST(Checkpoints, BackupAndRestoreLeavesNothingBehind) {
     for (const auto& one : cut_after(cut)) all.callbacks.push_back(one);
     return all;
   };
-  Model model = model_of({});
+  Model model = checkpointed_model({});
   EXPECT_THROW(model.fit(samples(), options(7)), Error);
   EXPECT_THAT(trainings_in(folder.path()), testing::Not(IsEmpty()));
   EXPECT_EQ(straight({}, options(-1)), straight({}));
@@ -333,7 +333,7 @@ TEST(Checkpoints, BackupAndRestoreLeavesNothingBehind) {
 
 // Checkpoints of steps 10, 11 and 12.
 void train_into(const fs::path& folder, CheckpointRetention retention = {}) {
-  Model model = model_of({});
+  Model model = checkpointed_model({});
   model.fit(samples(),
             three_epochs({.folder = folder,
                           .every_steps = 1,
@@ -342,11 +342,11 @@ void train_into(const fs::path& folder, CheckpointRetention retention = {}) {
                           .monitor = retention.monitor.empty() ? "val_loss" : retention.monitor}));
 }
 
-Outcome resumed(const fs::path& folder) {
-  Model model = model_of({});
+Trained resumed_in(const fs::path& folder) {
+  Model model = checkpointed_model({});
   const History history =
       model.fit(samples(), three_epochs({.folder = folder, .every_steps = 1, .resume = true}));
-  return outcome_of(model, history);
+  return trained_of(model, history);
 }
 
 fs::path part_of(const fs::path& checkpoint) { return checkpoint / "part-0-of-1.safetensors"; }
@@ -374,7 +374,7 @@ TEST(Checkpoints, OfADamagedOneTheOneBeforeIsUsed) {
     ASSERT_THAT(all, SizeIs(3));
     damages[i](all.back());
     testing::internal::CaptureStderr();
-    EXPECT_EQ(resumed(folder.path()), straight({})) << i;
+    EXPECT_EQ(resumed_in(folder.path()), straight({})) << i;
     const std::string said = testing::internal::GetCapturedStderr();
     EXPECT_THAT(said, AllOf(HasSubstr("step-000000000012"), HasSubstr("the one before it is used")))
         << i;
@@ -386,7 +386,7 @@ TEST(Checkpoints, WithoutAWholeOneItIsAnError) {
   const test::TempFolder folder;
   train_into(folder.path());
   for (const auto& path : trainings_in(folder.path())) flip_a_bit(part_of(path));
-  EXPECT_THAT(message_of<DataError>([&] { resumed(folder.path()); }),
+  EXPECT_THAT(message_of<DataError>([&] { resumed_in(folder.path()); }),
               AllOf(HasSubstr("none of the 3 checkpoints"), HasSubstr("is whole")));
 }
 
@@ -403,9 +403,9 @@ TEST(Checkpoints, WhatVerifyReadsIsAllThatWasWritten) {
 
 TEST(Checkpoints, WeightsAreThoseThatSaveWouldWrite) {
   const test::TempFolder folder;
-  Model model = model_of({.replicas = 3});
+  Model model = checkpointed_model({.replicas = 3});
   model.fit(samples(), three_epochs({.folder = folder.path() / "c"}));
-  Model other = model_of({.kind = "one_device", .replicas = 1});
+  Model other = checkpointed_model({.kind = "one_device", .replicas = 1});
   other.load(trainings_in(folder.path() / "c").back());
   EXPECT_EQ(other.weights_sha256(), model.weights_sha256());
 }
@@ -432,7 +432,7 @@ TEST(Checkpoints, WhatADeadJobWasWritingGoes) {
   std::ofstream(left / "part-0.json") << "{}";
   train_into(folder.path());
   EXPECT_FALSE(fs::exists(left));
-  EXPECT_EQ(resumed(folder.path()), straight({}));
+  EXPECT_EQ(resumed_in(folder.path()), straight({}));
 }
 
 TEST(Checkpoints, OnAFullDiskTheTrainingGoesOn) {
@@ -440,7 +440,7 @@ TEST(Checkpoints, OnAFullDiskTheTrainingGoesOn) {
   testing::internal::CaptureStderr();
   std::string sha256;
   {
-    Model model = model_of({});
+    Model model = checkpointed_model({});
     const test::FullDisk full(1000);
     model.fit(samples(), three_epochs({.folder = folder.path(), .every_steps = 1}));
     sha256 = model.weights_sha256();
@@ -489,8 +489,8 @@ TEST(Checkpoints, AnotherModelIsListed) {
 TEST(Checkpoints, EachFieldThatDiffersIsNamed) {
   const test::TempFolder folder;
   train_into(folder.path());
-  const auto refusal = [&](const Case& c, const data::Dataset& data, uint64_t seed) {
-    Model model = model_of(c);
+  const auto refusal = [&](const Setting& c, const data::Dataset& data, uint64_t seed) {
+    Model model = checkpointed_model(c);
     FitOptions options = three_epochs({.folder = folder.path(), .resume = true});
     options.seed = seed;
     return message_of<UsageError>([&] { model.fit(data, std::move(options)); });
@@ -527,7 +527,7 @@ TEST(Checkpoints, AFolderThatCannotBeIsSaid) {
   EXPECT_THAT(message_of<UsageError>([&] { train_into(folder.path() / "file" / "in"); }),
               HasSubstr("cannot be made"));
   EXPECT_THAT(message_of<UsageError>([&] {
-                Model model = model_of({});
+                Model model = checkpointed_model({});
                 model.fit(
                     samples(),
                     three_epochs({.folder = folder.path(), .best_kept = 1, .monitor = "val_lost"}));
