@@ -2,6 +2,8 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+
 #include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
 
@@ -18,18 +20,38 @@ data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world,
 
 }  // namespace
 
-int64_t DistributedBatch::global_size() const { return epoch_->batch_size(step_); }
+// Of a dataset of the workers' own: a worker's replicas take its batches in turn.
+int64_t DistributedBatch::size_of(int rank) const {
+  const InputPipeline& own = pipelines_->at(static_cast<size_t>(rank / world_.local));
+  const int64_t number = step_ * world_.local + rank % world_.local;
+  if (number >= own.num_batches) return 0;
+  return number + 1 == own.num_batches ? own.last_batch : own.batch;
+}
+
+int64_t DistributedBatch::global_size() const {
+  if (!pipelines_) return epoch_->batch_size(step_);
+  int64_t sum = 0;
+  for (int rank = 0; rank < world_.size; ++rank) sum += size_of(rank);
+  return sum;
+}
 
 int64_t DistributedBatch::first_row(const ReplicaContext& replica) const {
-  return share_of(*epoch_, step_, world_, replica).begin;
+  if (!pipelines_) return share_of(*epoch_, step_, world_, replica).begin;
+  int64_t sum = 0;
+  for (int rank = 0; rank < replica.rank(); ++rank) sum += size_of(rank);
+  return sum;
 }
 
 int64_t DistributedBatch::local_size(const ReplicaContext& replica) const {
-  return share_of(*epoch_, step_, world_, replica).size();
+  if (!pipelines_) return share_of(*epoch_, step_, world_, replica).size();
+  return size_of(replica.rank());
 }
 
 std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica) const {
-  const auto part = epoch_->part(step_, share_of(*epoch_, step_, world_, replica));
+  const int64_t own = local_size(replica);
+  const int64_t number = step_ * world_.local + replica.local_rank();
+  const auto part = !pipelines_ ? epoch_->part(step_, share_of(*epoch_, step_, world_, replica))
+                                : epoch_->part(own == 0 ? 0 : number, {0, own});
   std::vector<at::Tensor> tensors;
   tensors.reserve(part.columns.size());
   for (const Array& column : part.columns) tensors.push_back(tensor_of(column));
@@ -47,15 +69,42 @@ std::pair<at::Tensor, at::Tensor> DistributedBatch::local(const ReplicaContext& 
 DistributedDataset::Batches DistributedDataset::epoch(int64_t number) const {
   const data::EpochOptions options{.epoch = number, .seed = strategy_.options().seed};
   const auto epoch = std::make_shared<const data::Epoch>(dataset_.epoch(options));
+  if (generation_ >= 0) return epoch_of_pipelines(epoch);
   const int64_t count = epoch->num_batches();
   if (!strategy_.next_batch())
-    return {epoch, strategy_.world(), [](int64_t done) { return done + 1; }};
-  return {epoch, strategy_.world(), [=, *this](int64_t done) {
+    return {epoch, strategy_.world(), [](int64_t done) { return done + 1; }, count};
+  return {epoch, strategy_.world(),
+          [=, *this](int64_t done) {
             const int64_t next = strategy_.next_batch()(number_, number, count, done);
             return next < 0 ? count : next;
-          }};
+          },
+          count};
 }
 
-int64_t DistributedDataset::Batches::size() const { return epoch_->num_batches(); }
+// Each worker tells the others how many batches it has, and how large they are.
+DistributedDataset::Batches DistributedDataset::epoch_of_pipelines(
+    std::shared_ptr<const data::Epoch> epoch) const {
+  Strategy strategy = strategy_;
+  const World& world = strategy.world();
+  if (world.generation != generation_)
+    throw UsageError(
+        "the world was resized since distribute_from_function() made this dataset; call it again");
+  if (epoch->num_batches() == 0)
+    throw UsageError("distribute_from_function: the function made a dataset without samples");
+  const int64_t count = epoch->num_batches();
+  const at::Tensor own =
+      torch::tensor({{count, epoch->batch_size(0), epoch->batch_size(count - 1)}}, at::kLong);
+  const at::Tensor all = strategy.gather(PerReplica<at::Tensor>(
+      std::vector<at::Tensor>(static_cast<size_t>(world.local), own), world.first_rank));
+  auto pipelines = std::make_shared<std::vector<InputPipeline>>();
+  int64_t steps = 0;
+  for (int64_t rank = 0; rank < all.size(0); rank += world.local) {
+    const auto row = all.accessor<int64_t, 2>()[rank];
+    pipelines->push_back({row[0], row[1], row[2]});
+    steps = std::max(steps, (row[0] + world.local - 1) / world.local);
+  }
+  return {std::move(epoch), world, [](int64_t done) { return done + 1; }, steps,
+          std::move(pipelines)};
+}
 
 }  // namespace tutti

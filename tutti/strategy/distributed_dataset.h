@@ -22,11 +22,24 @@
 
 namespace tutti {
 
+/// One worker's dataset of its own: its batches, each of one replica.
+struct InputPipeline {
+  int64_t num_batches = 0;
+  int64_t batch = 0;       ///< samples in each but the last
+  int64_t last_batch = 0;  ///< samples in the last
+};
+/// By worker; null where all share one dataset, whose batches are global.
+using InputPipelines = std::shared_ptr<const std::vector<InputPipeline>>;
+
 /// One global batch. local() reads this replica's part, in the replica's own thread.
 class DistributedBatch {
  public:
-  DistributedBatch(std::shared_ptr<const data::Epoch> epoch, int64_t step, World world)
-      : epoch_(std::move(epoch)), step_(step), world_(std::move(world)) {}
+  DistributedBatch(std::shared_ptr<const data::Epoch> epoch, int64_t step, World world,
+                   InputPipelines pipelines = nullptr)
+      : epoch_(std::move(epoch)),
+        step_(step),
+        world_(std::move(world)),
+        pipelines_(std::move(pipelines)) {}
 
   /// Its number in the epoch, from 0.
   int64_t step() const noexcept { return step_; }
@@ -40,9 +53,12 @@ class DistributedBatch {
   std::pair<at::Tensor, at::Tensor> local(const ReplicaContext& replica) const;
 
  private:
+  int64_t size_of(int rank) const;
+
   std::shared_ptr<const data::Epoch> epoch_;
   int64_t step_;
   World world_;
+  InputPipelines pipelines_;
 };
 
 /// Cheap to copy. Follows the strategy's world: an epoch begun after a resize uses the new one.
@@ -52,15 +68,25 @@ class DistributedDataset {
   DistributedDataset(Strategy strategy, data::Dataset dataset, int number)
       : strategy_(std::move(strategy)), dataset_(std::move(dataset)), number_(number) {}
 
+  /// This worker's own dataset, batched by the batch of a replica.
+  DistributedDataset(Strategy strategy, data::Dataset dataset)
+      : DistributedDataset(std::move(strategy), std::move(dataset), 0) {
+    generation_ = strategy_.world().generation;
+  }
+
   /// The batches of epoch `number`, in an order that (seed, number) alone decide: a range for
-  /// `for`.
+  /// `for`. Of datasets of the workers' own: collective over workers, and UsageError once the world
+  /// was resized.
   class Batches;
   Batches epoch(int64_t number) const;
 
  private:
   Strategy strategy_;
+  Batches epoch_of_pipelines(std::shared_ptr<const data::Epoch> epoch) const;
+
   data::Dataset dataset_;
   int number_;
+  int64_t generation_ = -1;  ///< of the world that a dataset of the worker's own was made for
 };
 
 /// The global batches of one epoch, in order. Keeps the world it was made for. Where workers are
@@ -70,14 +96,21 @@ class DistributedDataset::Batches {
  public:
   /// Gives the next batch after `done` (-1: the first), or size() when there is none.
   using Next = std::function<int64_t(int64_t done)>;
-  Batches(std::shared_ptr<const data::Epoch> epoch, World world, Next next)
-      : epoch_(std::move(epoch)), world_(std::move(world)), next_(std::move(next)) {}
+  Batches(std::shared_ptr<const data::Epoch> epoch, World world, Next next, int64_t size,
+          InputPipelines pipelines = nullptr)
+      : epoch_(std::move(epoch)),
+        world_(std::move(world)),
+        next_(std::move(next)),
+        size_(size),
+        pipelines_(std::move(pipelines)) {}
   class iterator {
    public:
     using value_type = DistributedBatch;
     using difference_type = std::ptrdiff_t;
     iterator(const Batches* range, int64_t step) : range_(range), step_(step) {}
-    DistributedBatch operator*() const { return {range_->epoch_, step_, range_->world_}; }
+    DistributedBatch operator*() const {
+      return {range_->epoch_, step_, range_->world_, range_->pipelines_};
+    }
     iterator& operator++() {
       step_ = range_->next_(step_);
       return *this;
@@ -91,12 +124,14 @@ class DistributedDataset::Batches {
   };
   iterator begin() const { return {this, next_(-1)}; }
   iterator end() const { return {this, size()}; }
-  int64_t size() const;  ///< number of global batches, of all workers
+  int64_t size() const { return size_; }  ///< number of global batches, of all workers
 
  private:
   std::shared_ptr<const data::Epoch> epoch_;
   World world_;
   Next next_;
+  int64_t size_;
+  InputPipelines pipelines_;
 };
 
 }  // namespace tutti

@@ -1,10 +1,25 @@
 // Values of the replicas become one, outside of run().
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
 #include "tutti/base/error.h"
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/strategy/strategy_state.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
+namespace {
+
+std::string words_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "an undefined tensor";
+  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "));
+}
+
+}  // namespace
 
 // Values of all replicas from those of the local ones, without a collective: each worker adds what
 // all have brought, in the one order, unless somebody is lost.
@@ -34,6 +49,7 @@ void StrategyState::add(DType dtype, ReduceOp op, std::span<const void* const> o
 // Values of all replicas of the world in the one order. One process adds them itself; several let
 // each local member take part in the collective.
 void Strategy::reduce_doubles(ReduceOp op, std::span<double> values) {
+  require_cross_replica("reduce");
   const World& now = world();
   const int64_t count = static_cast<int64_t>(values.size()) / now.local;
   const auto part = [&](int local) { return values.subspan(local * count, count); };
@@ -42,7 +58,7 @@ void Strategy::reduce_doubles(ReduceOp op, std::span<double> values) {
     for (int local = 0; local < now.local; ++local) inputs.push_back(part(local).data());
     return state_->add(DType::float64, op, inputs, values.data(), count);
   }
-  run_all([&](ReplicaContext& replica, int local) {
+  on_groups([&](ReplicaContext& replica, int local) {
     replica.group().all_reduce_now(span_of(part(local)), op, now.time_limit);
   });
 }
@@ -54,12 +70,19 @@ double Strategy::reduce(ReduceOp op, const PerReplica<double>& values) {
 }
 
 at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
+  require_cross_replica("reduce");
   const World& now = world();
   std::vector<at::Tensor> copies;
   for (const at::Tensor& value : values.values()) {
-    if (!value.defined() || value.sizes() != values.local(0).sizes())
-      throw UsageError("reduce: all replicas must return tensors of one shape");
-    copies.push_back(value.detach().contiguous().clone());
+    const at::Tensor& first = values.local(0);
+    if (!value.defined() || !first.defined() || value.sizes() != first.sizes() ||
+        value.scalar_type() != first.scalar_type())
+      throw UsageError(fmt::format(
+          "reduce: replica {} has {}, replica {} has {}; expected one dtype and shape\n  for sizes "
+          "that differ along an axis give that axis, or use gather",
+          values.first_rank() + static_cast<int>(copies.size()), words_of(value),
+          values.first_rank(), words_of(first)));
+    copies.push_back(value.detach().clone(at::MemoryFormat::Contiguous));
   }
   if (now.one_process() || now.apart) {
     std::vector<const void*> inputs;
@@ -68,24 +91,139 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
                 copies[0].numel());
     return copies[0];
   }
-  run_all([&](ReplicaContext& replica, int local) {
+  on_groups([&](ReplicaContext& replica, int local) {
     replica.group().all_reduce(span_of(copies[local]), op, now.time_limit).wait(now.time_limit);
   });
   return copies[0];
 }
 
-at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values, int64_t axis) {
+at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values,
+                            at::IntArrayRef axes) {
+  if (op != ReduceOp::sum && op != ReduceOp::mean)
+    throw UsageError(
+        fmt::format("reduce over an axis: reduction {}, expected sum or mean", name_of(op)));
   std::vector<at::Tensor> sums;
   std::vector<double> counts;
   for (const at::Tensor& value : values.values()) {
-    sums.push_back(value.detach().sum(axis));
-    counts.push_back(static_cast<double>(value.size(axis)));
+    sums.push_back(value.detach().sum(axes));
+    counts.push_back(1);
+    for (const int64_t axis : axes) counts.back() *= static_cast<double>(value.size(axis));
   }
   at::Tensor sum = reduce(ReduceOp::sum, PerReplica<at::Tensor>(sums, values.first_rank()));
   if (op == ReduceOp::sum) return sum;
-  if (op != ReduceOp::mean) throw UsageError("reduce over an axis: expected sum or mean");
   reduce_doubles(ReduceOp::sum, counts);
   return counts[0] == 0 ? at::zeros_like(sum) : sum / counts[0];
+}
+
+namespace {
+
+constexpr int64_t kHead = 2;  // dtype and dimensions come before the sizes
+
+// A tensor as bytes, so that tensors of unlike sizes travel together.
+std::vector<std::byte> packed(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.detach().cpu().contiguous();
+  std::vector<int64_t> head{static_cast<int64_t>(values.scalar_type()), values.dim()};
+  head.insert(head.end(), values.sizes().begin(), values.sizes().end());
+  const auto head_bytes = std::as_bytes(std::span(head));
+  std::vector<std::byte> bytes(head_bytes.begin(), head_bytes.end());
+  const auto* const data = static_cast<const std::byte*>(values.const_data_ptr());
+  bytes.insert(bytes.end(), data, data + values.nbytes());
+  return bytes;
+}
+
+at::Tensor unpacked(std::span<const std::byte> bytes) {
+  std::vector<int64_t> head(kHead);
+  std::memcpy(head.data(), bytes.data(), sizeof(int64_t) * kHead);
+  head.resize(kHead + static_cast<size_t>(head[1]));
+  std::memcpy(head.data(), bytes.data(), sizeof(int64_t) * head.size());
+  const at::Tensor tensor =
+      at::empty(at::IntArrayRef(head).slice(kHead), static_cast<at::ScalarType>(head[0]));
+  const auto data = bytes.subspan(sizeof(int64_t) * head.size());
+  std::memcpy(tensor.data_ptr(), data.data(), data.size());
+  return tensor;
+}
+
+// Several values as one: before each, how long it is.
+void append_framed(const std::vector<std::byte>& value, std::vector<std::byte>& all) {
+  const auto size = static_cast<int64_t>(value.size());
+  const auto prefix = std::as_bytes(std::span(&size, 1));
+  all.insert(all.end(), prefix.begin(), prefix.end());
+  all.insert(all.end(), value.begin(), value.end());
+}
+
+std::vector<std::span<const std::byte>> framed_parts(std::span<const std::byte> all) {
+  std::vector<std::span<const std::byte>> parts;
+  while (!all.empty()) {
+    int64_t size = 0;
+    std::memcpy(&size, all.data(), sizeof size);
+    parts.push_back(all.subspan(sizeof size, static_cast<size_t>(size)));
+    all = all.subspan(sizeof size + static_cast<size_t>(size));
+  }
+  return parts;
+}
+
+// All ranks' bytes; collective over the group.
+std::vector<std::vector<std::byte>> bytes_of_all(Group& group, std::span<std::byte> own,
+                                                 Millis limit) {
+  std::vector<int64_t> lengths(static_cast<size_t>(group.size()));
+  int64_t length = static_cast<int64_t>(own.size());
+  group.all_gather(span_of(std::span(&length, 1)), span_of(std::span(lengths)), limit).wait(limit);
+  std::vector<std::byte> all(
+      static_cast<size_t>(std::accumulate(lengths.begin(), lengths.end(), int64_t{0})));
+  group
+      .all_gather({own.data(), length, DType::uint8},
+                  {all.data(), static_cast<int64_t>(all.size()), DType::uint8}, lengths, limit)
+      .wait(limit);
+  std::vector<std::vector<std::byte>> parts;
+  auto begin = all.begin();
+  for (const int64_t size : lengths) {
+    parts.emplace_back(begin, begin + size);
+    begin += size;
+  }
+  return parts;
+}
+
+void require_one_shape_but_for(int64_t axis, const std::vector<at::Tensor>& all) {
+  for (size_t r = 0; r < all.size(); ++r) {
+    const at::Tensor &one = all[r], &first = all[0];
+    bool fits = one.scalar_type() == first.scalar_type() && one.dim() == first.dim() &&
+                axis >= -first.dim() && axis < first.dim();
+    const int64_t free = axis < 0 ? axis + first.dim() : axis;
+    for (int64_t d = 0; fits && d < first.dim(); ++d)
+      fits = d == free || one.size(d) == first.size(d);
+    if (!fits)
+      throw Mismatch(fmt::format(
+          "gather along axis {}: replica {} has {}, replica 0 has {}; expected one dtype, and one "
+          "shape but for that axis",
+          axis, r, words_of(one), words_of(first)));
+  }
+}
+
+}  // namespace
+
+at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) {
+  require_cross_replica("gather");
+  for (const at::Tensor& value : values.values())
+    if (!value.defined()) throw UsageError("gather: a replica returned an undefined tensor");
+  const World& now = world();
+  std::vector<at::Tensor> all;
+  if (now.one_process()) {
+    for (const at::Tensor& value : values.values()) all.push_back(value.detach());
+  } else if (now.apart) {
+    std::vector<std::byte> own;
+    for (const at::Tensor& value : values.values()) append_framed(packed(value), own);
+    for (const auto& [worker, bytes] : meet(own))
+      for (const auto& part : framed_parts(bytes)) all.push_back(unpacked(part));
+  } else {
+    on_groups([&](ReplicaContext& replica, int local) {
+      auto own = packed(values.local(local));
+      const auto parts = bytes_of_all(replica.group(), own, now.time_limit);
+      if (local != 0) return;
+      for (const auto& part : parts) all.push_back(unpacked(part));
+    });
+  }
+  require_one_shape_but_for(axis, all);
+  return at::cat(all, axis);
 }
 
 }  // namespace tutti

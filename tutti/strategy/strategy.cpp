@@ -121,6 +121,8 @@ void StrategyState::enter(World next) {
       detail::choose_places(world.in_turn() ? 1 : world.local, world.first_rank_here,
                             options.threads_per_replica, pinned, host_facts().cores),
       options.time_limit);
+  meeting =
+      std::make_unique<detail::ReplicaMeeting>(world.first_rank, world.local, options.time_limit);
   if (!world.in_turn() && world.first_rank_here == 0 && world.here > host_facts().usable_cores)
     log_once("more replicas than cores", LogLevel::warning,
              "{} replicas share {} usable cores: this works, but will be slow", world.here,
@@ -153,9 +155,12 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
       return true;
     } catch (...) {
       const auto error = std::current_exception();
-      if (first.take(error))
-        world.groups[local].abort(
-            fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error)));
+      if (first.take(error)) {
+        const auto words =
+            fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error));
+        world.groups[local].abort(words);
+        meeting->fail(words);
+      }
       return false;
     }
   });
@@ -248,7 +253,41 @@ void Strategy::by_chief(const std::function<void()>& fn) {
   }
 }
 
+void Strategy::require_cross_replica(std::string_view method) const {
+  if (const ReplicaContext* const replica = ReplicaContext::current())
+    throw UsageError(
+        fmt::format("{}: called inside run(), on replica {} of {}; call it outside, with what "
+                    "run() returns, or "
+                    "inside merge()",
+                    method, replica->rank(), replica->num_replicas_in_sync()));
+}
+
+std::shared_ptr<void> Strategy::merge_all(ReplicaContext& replica, std::shared_ptr<void> value,
+                                          const Lead& lead) {
+  if (ReplicaContext::current() == nullptr)
+    throw UsageError(
+        "merge: called outside of run(); there is nothing to merge, call the function");
+  if (world().in_turn() && world().size > 1)
+    throw UsageError(fmt::format(
+        "merge on replica {} of {}: under one_device the replicas take turns on one thread and "
+        "cannot wait for each other; end run() and go on with what it returned",
+        replica.rank(), world().size));
+  return state_->meeting->meet(replica.local_rank(), std::move(value), [&](const auto& values) {
+    const detail::CurrentReplica nobody(nullptr);
+    return lead(values);
+  });
+}
+
+// For collectives of the groups: inside merge() the replicas' threads are here already.
+void Strategy::on_groups(const std::function<void(ReplicaContext&, int)>& body) {
+  if (!state_->meeting->leading()) return run_all(body);
+  state_->meeting->on_all([&](int local) { body(state_->contexts[local], local); });
+}
+
 void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
+  require_cross_replica("run");
+  if (state_->meeting->leading())
+    throw UsageError("run: called inside merge(), whose replicas are in run() already");
   const auto for_followers = [&](const auto& fn) {
     for (const auto& follower : state_->followers)
       if (const auto member = follower.lock()) fn(*member);
@@ -277,6 +316,7 @@ void Strategy::follow(std::weak_ptr<WorldMember> member) {
 }
 
 void Strategy::resize(int replicas, std::vector<double> shares) {
+  require_cross_replica("resize");
   if (state_->options.kind == "multi_worker")
     throw UsageError("a multi_worker job cannot be resized while it runs");
   const int most = most_replicas(state_->options.kind);
@@ -298,7 +338,29 @@ void Strategy::require_meeting(std::string_view operation) const {
   state_->contexts.front().group_of_all(operation);
 }
 
+int64_t InputContext::per_replica_batch_size(int64_t global_batch_size) const {
+  if (global_batch_size < 1 || global_batch_size % num_replicas_in_sync != 0)
+    throw UsageError(
+        fmt::format("per_replica_batch_size: a global batch of {} does not divide by {} replicas",
+                    global_batch_size, num_replicas_in_sync));
+  return global_batch_size / num_replicas_in_sync;
+}
+
+DistributedDataset Strategy::distribute_from_function(
+    const std::function<data::Dataset(const InputContext&)>& fn) {
+  require_cross_replica("distribute_from_function");
+  if (world().apart)
+    throw UsageError(
+        "distribute_from_function: workers may be lost, and nobody else has their data; use "
+        "distribute(), or --on-lost-worker end");
+  const InputContext context{.num_input_pipelines = world().size / world().local,
+                             .input_pipeline_id = worker(),
+                             .num_replicas_in_sync = world().size};
+  return DistributedDataset(*this, fn(context));
+}
+
 DistributedDataset Strategy::distribute(const data::Dataset& dataset) {
+  require_cross_replica("distribute");
   return DistributedDataset(*this, dataset, ++state_->num_datasets);
 }
 

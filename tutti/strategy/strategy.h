@@ -18,6 +18,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tutti/data/dataset.h"
@@ -29,6 +31,22 @@
 namespace tutti {
 
 class DistributedDataset;
+
+/// For which replica a value is made (Strategy::values_from_function).
+struct ValueContext {
+  int rank = 0;  ///< in the world: tf.distribute's replica_id_in_sync_group
+  int num_replicas_in_sync = 1;
+};
+
+/// For which worker a dataset is made (Strategy::distribute_from_function).
+struct InputContext {
+  int num_input_pipelines = 1;  ///< workers in step, each with one
+  int input_pipeline_id = 0;    ///< this worker's number among them
+  int num_replicas_in_sync = 1;
+
+  /// The batch of a replica; UsageError when the global one does not divide.
+  int64_t per_replica_batch_size(int64_t global_batch_size) const;
+};
 
 class Strategy {
  public:
@@ -51,17 +69,34 @@ class Strategy {
       -> std::conditional_t<std::is_void_v<std::invoke_result_t<Fn&, ReplicaContext&>>, void,
                             PerReplica<std::invoke_result_t<Fn&, ReplicaContext&>>>;
 
+  /// tf.distribute's merge_call, inside run(): each replica calls it with its own `values`; when
+  /// all of this worker have, `fn(Strategy&, const PerReplica<T>&...)` runs once, in cross-replica
+  /// context, where reduce and gather may be called (run may not). What it returns goes to every
+  /// replica; of a PerReplica, each gets its own. Throws on every replica what fn throws; Timeout
+  /// naming a replica that has not come; UsageError outside of run() and where replicas take turns.
+  template <class Fn, class... T>
+  auto merge(ReplicaContext& replica, Fn&& fn, T... values);
+
   /// Combines the replicas' values of the whole world, in the order of the reduction shape. SUM and
-  /// MEAN (over replicas, equally). Collective over workers. Tensors: same shape on all replicas.
-  /// Where workers may be lost, of those that are there; not before the Optimizer is made.
+  /// MEAN: over replicas, equally, so a mean of means is wrong for uneven batches. Collective over
+  /// workers. Tensors: same shape on all replicas. Where workers may be lost, of those that are
+  /// there; not before the Optimizer is made. Not inside run(), but inside merge().
   at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values);
   double reduce(ReduceOp op, const PerReplica<double>& values);
   template <size_t K>
   std::array<double, K> reduce(ReduceOp op, const PerReplica<std::array<double, K>>& values);
 
-  /// As reduce, and over dimension `axis` too: MEAN counts examples, so that partial and empty
-  /// batches weigh by their true size.
-  at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values, int64_t axis);
+  /// As reduce, and over the dimensions `axes` too, whose sizes may differ: MEAN counts examples,
+  /// so that partial and empty batches weigh by their true size. 0 when there are none.
+  at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values, at::IntArrayRef axes);
+
+  /// All replicas' tensors of the whole world along `axis`, in rank order. Of one dtype and one
+  /// shape but for that axis, else Mismatch naming a replica. Collective over workers; as reduce.
+  at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0);
+
+  /// fn(ValueContext) for each local replica, on the calling thread, in rank order.
+  template <class Fn>
+  auto values_from_function(Fn&& fn) -> PerReplica<std::invoke_result_t<Fn&, const ValueContext&>>;
 
   /// Throws UsageError naming `operation` where replicas do not meet in every step
   /// (ReplicaContext::group_of_all).
@@ -69,6 +104,13 @@ class Strategy {
 
   /// The dataset, cut by global batch: replica r takes its share of each.
   DistributedDataset distribute(const data::Dataset& dataset);
+
+  /// A dataset of this worker's own, which `fn` makes, once and now: batched by the batch of a
+  /// *replica*, and neither cut nor sharded further. Each replica takes the next of its batches.
+  /// Workers may have different numbers of them: replicas without get empty parts. Collective over
+  /// workers where replicas are in step. UsageError where workers may be lost.
+  DistributedDataset distribute_from_function(
+      const std::function<data::Dataset(const InputContext&)>& fn);
 
   /// Replaces the world by one of `replicas` thread replicas; models, optimizers and their state
   /// stay (the first ones keep their place). mirrored and one_device; between runs.
@@ -103,7 +145,12 @@ class Strategy {
   void follow(std::weak_ptr<WorldMember> member);
 
  private:
+  using Lead = std::function<std::shared_ptr<void>(const std::vector<std::shared_ptr<void>>&)>;
   void run_all(const std::function<void(ReplicaContext&, int)>& body);
+  void on_groups(const std::function<void(ReplicaContext&, int)>& body);
+  void require_cross_replica(std::string_view method) const;
+  std::shared_ptr<void> merge_all(ReplicaContext& replica, std::shared_ptr<void> value,
+                                  const Lead& lead);
   void reduce_doubles(ReduceOp op, std::span<double> values);
   int worker() const { return world().first_rank / world().local; }
 
@@ -142,6 +189,41 @@ auto Strategy::run(Fn&& fn)
     for (auto& result : results) values.push_back(std::move(*result));
     return PerReplica<Result>(std::move(values), world().first_rank);
   }
+}
+
+template <class Fn, class... T>
+auto Strategy::merge(ReplicaContext& replica, Fn&& fn, T... values) {
+  using Brought = std::tuple<T...>;
+  using Result = std::invoke_result_t<Fn&, Strategy&, const PerReplica<T>&...>;
+  const auto lead = [&](const std::vector<std::shared_ptr<void>>& all) -> std::shared_ptr<void> {
+    const auto column = [&]<size_t I>(std::integral_constant<size_t, I>) {
+      std::vector<std::tuple_element_t<I, Brought>> each;
+      for (const auto& one : all) each.push_back(std::get<I>(*static_cast<Brought*>(one.get())));
+      return PerReplica(std::move(each), world().first_rank);
+    };
+    const auto call = [&]<size_t... I>(std::index_sequence<I...>) {
+      return fn(*this, column(std::integral_constant<size_t, I>())...);
+    };
+    if constexpr (std::is_void_v<Result>)
+      return call(std::index_sequence_for<T...>()), nullptr;
+    else
+      return std::make_shared<Result>(call(std::index_sequence_for<T...>()));
+  };
+  const auto result = merge_all(replica, std::make_shared<Brought>(std::move(values)...), lead);
+  if constexpr (requires(Result& made) { made.local(replica); })
+    return static_cast<Result*>(result.get())->local(replica);
+  else if constexpr (!std::is_void_v<Result>)
+    return *static_cast<Result*>(result.get());
+}
+
+template <class Fn>
+auto Strategy::values_from_function(Fn&& fn)
+    -> PerReplica<std::invoke_result_t<Fn&, const ValueContext&>> {
+  require_cross_replica("values_from_function");
+  std::vector<std::invoke_result_t<Fn&, const ValueContext&>> values;
+  for (int local = 0; local < world().local; ++local)
+    values.push_back(fn(ValueContext{world().first_rank + local, num_replicas_in_sync()}));
+  return {std::move(values), world().first_rank};
 }
 
 template <size_t K>

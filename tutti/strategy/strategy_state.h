@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/strategy/replica_meeting.h"
 #include "tutti/strategy/replica_threads.h"
 #include "tutti/strategy/strategy.h"
 
@@ -35,6 +36,7 @@ struct StrategyState {
   World world;
   std::vector<ReplicaContext> contexts;  ///< of the local replicas
   std::unique_ptr<detail::ReplicaThreads> threads;
+  std::unique_ptr<detail::ReplicaMeeting> meeting;  ///< for merge()
   std::vector<std::weak_ptr<WorldMember>> followers;
   Strategy::NextBatch next_batch;
   Strategy::Meet meet;

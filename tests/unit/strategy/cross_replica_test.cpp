@@ -1,0 +1,294 @@
+// What is called with the values of all replicas: reduce, gather, merge; and in which context.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/replicated.h"
+
+#include "tests/support/message_of.h"
+#include "tests/support/small_training.h"
+
+namespace tutti {
+namespace {
+
+using test::message_of;
+using test::strategy_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+at::Tensor numbers(std::vector<double> values) { return torch::tensor(values, at::kDouble); }
+
+class CrossReplica : public ::testing::TestWithParam<std::pair<const char*, int>> {
+ protected:
+  Strategy strategy_ = strategy_of(GetParam().first, GetParam().second);
+  int replicas_ = GetParam().second;
+};
+
+INSTANTIATE_TEST_SUITE_P(Kinds, CrossReplica,
+                         ::testing::Values(std::pair("one_device", 1), std::pair("one_device", 3),
+                                           std::pair("mirrored", 1), std::pair("mirrored", 2),
+                                           std::pair("mirrored", 3)),
+                         [](const auto& info) {
+                           return fmt::format("{}{}", info.param.first, info.param.second);
+                         });
+
+TEST_P(CrossReplica, ReduceOverSeveralAxesCountsElements) {
+  // Replica r has r rows of 2: values r.
+  const auto values = strategy_.run([](ReplicaContext& replica) {
+    return torch::full({replica.rank(), 2, 3}, 1.0 + replica.rank(), at::kDouble);
+  });
+  double sum = 0, count = 0;
+  for (int r = 0; r < replicas_; ++r) sum += r * 2 * (1.0 + r), count += r * 2;
+  const at::Tensor mean = strategy_.reduce(ReduceOp::mean, values, {0, 1});
+  EXPECT_TRUE(at::allclose(mean, torch::full({3}, count == 0 ? 0 : sum / count, at::kDouble)));
+  EXPECT_TRUE(at::equal(strategy_.reduce(ReduceOp::sum, values, {0, 1}),
+                        torch::full({3}, sum, at::kDouble)));
+}
+
+TEST_P(CrossReplica, GatherStandsInRankOrder) {
+  const auto values = strategy_.run([](ReplicaContext& replica) {
+    return torch::full({2, replica.rank()}, replica.rank(), at::kLong);
+  });
+  std::vector<int64_t> row;
+  for (int r = 0; r < replicas_; ++r) row.insert(row.end(), r, r);
+  const at::Tensor expected = torch::tensor(row, at::kLong).expand({2, -1});
+  EXPECT_TRUE(at::equal(strategy_.gather(values, 1), expected));
+  EXPECT_TRUE(at::equal(strategy_.gather(values, -1), expected));
+}
+
+TEST_P(CrossReplica, LocalResultsAndValuesFromAFunction) {
+  const auto made = strategy_.values_from_function(
+      [](const ValueContext& context) { return 10 * context.num_replicas_in_sync + context.rank; });
+  std::vector<int> expected;
+  for (int r = 0; r < replicas_; ++r) expected.push_back(10 * replicas_ + r);
+  EXPECT_EQ(made.values(), expected);
+  const auto seen = strategy_.run([&](ReplicaContext& replica) { return made.local(replica) + 1; });
+  for (int r = 0; r < replicas_; ++r) EXPECT_EQ(seen.local(r), expected[r] + 1);
+}
+
+TEST_P(CrossReplica, ContextsAreKnown) {
+  EXPECT_EQ(ReplicaContext::current(), nullptr);
+  const auto ranks =
+      strategy_.run([](ReplicaContext&) { return ReplicaContext::current()->rank(); });
+  for (int r = 0; r < replicas_; ++r) EXPECT_EQ(ranks.local(r), r);
+  EXPECT_EQ(ReplicaContext::current(), nullptr);
+}
+
+TEST(CrossReplicaErrors, MethodsInTheWrongContext) {
+  const auto refused = [](auto call) {
+    Strategy strategy = strategy_of("mirrored", 2);
+    return message_of<UsageError>(
+        [&] { strategy.run([&](ReplicaContext& replica) { call(strategy, replica); }); });
+  };
+  const PerReplica<at::Tensor> values({numbers({1}), numbers({2})}, 0);
+  EXPECT_THAT(refused([](Strategy& s, auto&) { s.run([](ReplicaContext&) {}); }),
+              AllOf(HasSubstr("run: called inside run(), on replica"), HasSubstr("of 2")));
+  EXPECT_THAT(refused([&](Strategy& s, auto&) { s.reduce(ReduceOp::sum, values); }),
+              HasSubstr("reduce: called inside run()"));
+  EXPECT_THAT(refused([&](Strategy& s, auto&) { s.gather(values); }),
+              HasSubstr("gather: called inside run()"));
+  EXPECT_THAT(refused([&](Strategy& s, auto&) { s.distribute(test::small_data()); }),
+              HasSubstr("distribute: called inside run()"));
+  EXPECT_THAT(refused([&](Strategy& s, auto&) {
+                s.values_from_function([](const ValueContext&) { return 1; });
+              }),
+              HasSubstr("values_from_function: called inside run()"));
+  EXPECT_THAT(refused([&](Strategy& s, ReplicaContext& replica) {
+                s.merge(replica, [](Strategy& inner) { inner.run([](ReplicaContext&) {}); });
+              }),
+              HasSubstr("run: called inside merge()"));
+}
+
+TEST(CrossReplicaErrors, UnlikeTensorsAreNamed) {
+  Strategy strategy = strategy_of("mirrored", 2);
+  const PerReplica<at::Tensor> values({torch::ones({2, 3}), torch::ones({2, 4})}, 0);
+  EXPECT_THAT(message_of<UsageError>([&] { strategy.reduce(ReduceOp::sum, values); }),
+              HasSubstr("replica 1 has Float [2, 4], replica 0 has Float [2, 3]"));
+  EXPECT_THAT(message_of<Mismatch>([&] { strategy.gather(values); }),
+              AllOf(HasSubstr("gather along axis 0: replica 1 has Float [2, 4]"),
+                    HasSubstr("but for that axis")));
+  EXPECT_THAT(message_of<UsageError>([&] { strategy.reduce(ReduceOp::max, values, {1}); }),
+              HasSubstr("reduction max, expected sum or mean"));
+  const PerReplica<at::Tensor> scalars({torch::ones({}), torch::ones({})}, 0);
+  EXPECT_THAT(message_of<Mismatch>([&] { strategy.gather(scalars); }), HasSubstr("Float []"));
+}
+
+// ---- merge ----
+
+TEST(Merge, RunsOnceWithTheValuesOfAllReplicas) {
+  for (int replicas : {1, 2, 3}) {
+    Strategy strategy = strategy_of("mirrored", replicas);
+    std::atomic<int> calls{0};
+    const auto results = strategy.run([&](ReplicaContext& replica) {
+      double total = 0;
+      for (int round = 0; round < 20; ++round) {  // one meeting after another
+        total += strategy.merge(
+            replica,
+            [&](Strategy& inner, const PerReplica<double>& values, const PerReplica<int>& ranks) {
+              ++calls;
+              EXPECT_EQ(ReplicaContext::current(), nullptr);
+              EXPECT_EQ(ranks.values().size(), static_cast<size_t>(replicas));
+              for (int r = 0; r < replicas; ++r) EXPECT_EQ(ranks.local(r), r);
+              return inner.reduce(ReduceOp::sum, values);
+            },
+            1.0 + replica.rank() + round, replica.rank());
+        EXPECT_EQ(ReplicaContext::current()->rank(), replica.rank());
+      }
+      return total;
+    });
+    EXPECT_EQ(calls, 20);
+    const double expected = 20 * replicas * (replicas + 1) / 2.0 + replicas * 190;
+    for (int r = 0; r < replicas; ++r) EXPECT_EQ(results.local(r), expected);
+  }
+}
+
+TEST(Merge, GivesEachReplicaItsPartOfAPerReplica) {
+  Strategy strategy = strategy_of("mirrored", 3);
+  const auto turned = strategy.run([&](ReplicaContext& replica) {
+    return strategy.merge(
+        replica,
+        [](Strategy&, const PerReplica<int>& values) {
+          std::vector<int> reversed(values.values().rbegin(), values.values().rend());
+          return PerReplica<int>(reversed, values.first_rank());
+        },
+        replica.rank());
+  });
+  EXPECT_THAT(turned.values(), ElementsAre(2, 1, 0));
+}
+
+TEST(Merge, ThrowsOnEveryReplicaWhatTheFunctionThrows) {
+  Strategy strategy = strategy_of("mirrored", 3);
+  std::atomic<int> caught{0};
+  strategy.run([&](ReplicaContext& replica) {
+    try {
+      strategy.merge(replica, [](Strategy&) { throw DataError("no such doodle"); });
+    } catch (const DataError&) {
+      ++caught;
+    }
+  });
+  EXPECT_EQ(caught, 3);
+}
+
+TEST(Merge, AReplicaThatDoesNotComeIsNamed) {
+  Strategy strategy(
+      {.kind = "mirrored", .replicas = 3, .threads_per_replica = 1, .time_limit = Millis(200)});
+  EXPECT_THAT(message_of<Timeout>([&] {
+                strategy.run([&](ReplicaContext& replica) {
+                  if (replica.rank() != 1) strategy.merge(replica, [](Strategy&) {});
+                });
+              }),
+              HasSubstr("waited 200 ms for replica 1, which has not called it"));
+}
+
+TEST(Merge, AReplicaThatFailsEndsTheWait) {
+  Strategy strategy = strategy_of("mirrored", 3);  // the time limit is a minute and more
+  EXPECT_THAT(message_of<DataError>([&] {
+                strategy.run([&](ReplicaContext& replica) {
+                  if (replica.rank() == 1) throw DataError("no such doodle");
+                  strategy.merge(replica, [](Strategy&) {});
+                });
+              }),
+              HasSubstr("no such doodle"));
+}
+
+TEST(Merge, AFunctionThatTakesTooLongIsNamed) {
+  Strategy strategy(
+      {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(200)});
+  std::atomic<bool> given_up{false};
+  EXPECT_THAT(message_of<Timeout>([&] {
+                strategy.run([&](ReplicaContext& replica) {
+                  try {
+                    strategy.merge(replica, [&](Strategy&) {
+                      while (!given_up) std::this_thread::sleep_for(Millis(1));
+                    });
+                  } catch (...) {
+                    given_up = true;
+                    throw;
+                  }
+                });
+              }),
+              HasSubstr("replica 0 is still in the function after 200 ms"));
+}
+
+TEST(Merge, WrongContexts) {
+  Strategy in_turn = strategy_of("one_device", 2);
+  EXPECT_THAT(message_of<UsageError>([&] {
+                in_turn.run([&](ReplicaContext& r) { in_turn.merge(r, [](Strategy&) {}); });
+              }),
+              AllOf(HasSubstr("merge on replica 0 of 2"), HasSubstr("take turns")));
+  Strategy strategy = strategy_of("mirrored", 2);
+  std::optional<ReplicaContext> kept;
+  strategy.run([&](ReplicaContext& replica) {
+    if (replica.rank() == 0) kept = replica;
+  });
+  EXPECT_THAT(message_of<UsageError>([&] { strategy.merge(*kept, [](Strategy&) {}); }),
+              HasSubstr("merge: called outside of run()"));
+}
+
+// ---- distribute_from_function ----
+
+data::Dataset numbered(int64_t count, int64_t batch) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(i));
+  return data::from_arrays({data::array_of(values, {count}), data::array_of(values, {count})})
+      .batch(batch);
+}
+
+TEST_P(CrossReplica, BatchesOfAFunctionGoToOneReplicaEach) {
+  auto batches = strategy_.distribute_from_function([&](const InputContext& context) {
+    EXPECT_EQ(context.num_input_pipelines, 1);
+    EXPECT_EQ(context.input_pipeline_id, 0);
+    EXPECT_EQ(context.num_replicas_in_sync, replicas_);
+    EXPECT_EQ(context.per_replica_batch_size(4 * replicas_), 4);
+    return numbered(10, context.per_replica_batch_size(4 * replicas_));  // 4, 4 and 2 samples
+  });
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    std::vector<int64_t> sizes;
+    std::vector<float> seen;
+    for (auto&& batch : batches.epoch(epoch)) {
+      sizes.push_back(batch.global_size());
+      int64_t rows = 0;
+      const auto parts = strategy_.run([&](ReplicaContext& replica) {
+        const auto [x, y] = batch.local(replica);
+        EXPECT_EQ(x.size(0), batch.local_size(replica));
+        return x;
+      });
+      for (const auto& part : parts.values()) {
+        rows += part.size(0);
+        for (int64_t i = 0; i < part.size(0); ++i) seen.push_back(part[i].item<float>());
+      }
+      EXPECT_EQ(rows, batch.global_size());
+    }
+    const std::vector<std::vector<int64_t>> expected{{4, 4, 2}, {8, 2}, {10}};
+    EXPECT_EQ(sizes, expected[static_cast<size_t>(replicas_) - 1]);
+    EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
+  }
+}
+
+TEST(DistributeFromFunction, WrongUse) {
+  Strategy strategy = strategy_of("mirrored", 3);
+  EXPECT_THAT(message_of<UsageError>([&] {
+                strategy.distribute_from_function([](const InputContext& context) {
+                  return numbered(10, context.per_replica_batch_size(10));
+                });
+              }),
+              HasSubstr("a global batch of 10 does not divide by 3 replicas"));
+  auto batches =
+      strategy.distribute_from_function([](const InputContext&) { return numbered(10, 2); });
+  strategy.resize(2);
+  EXPECT_THAT(message_of<UsageError>([&] { batches.epoch(0); }), HasSubstr("was resized"));
+  auto none = strategy.distribute_from_function([](const InputContext&) {
+    return data::from_arrays({data::array_of(std::vector<float>{}, {0})}).batch(1);
+  });
+  EXPECT_THAT(message_of<UsageError>([&] { none.epoch(0); }), HasSubstr("without samples"));
+}
+
+}  // namespace
+}  // namespace tutti
