@@ -1,8 +1,9 @@
-// The training loop written out: what Model::fit does, one floor down.
+// The training loop written out: what Model::fit does in 03_quickdraw, one floor down, to the bit.
 #include <tutti/tutti.h>
 
 #include <cstdio>
 #include <string>
+#include <vector>
 
 int main(int argc, char** argv) {
   auto strategy = tutti::strategy_from_flags(argc, argv);  // takes its own flags out of argv
@@ -10,28 +11,32 @@ int main(int argc, char** argv) {
   const int epochs = argc > 2 ? std::stoi(argv[2]) : 2;
 
   auto train = tutti::data::quickdraw(folder, {.split = "train"}).shuffle().batch(128);
-  tutti::Replicated<torch::nn::Sequential> net(strategy, [] {
-    return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(784, 128),
-                                 torch::nn::ReLU(), torch::nn::Linear(128, 10));
-  });
+  tutti::Replicated<tutti::nn::GraphModule> net(
+      strategy, [] { return tutti::nn::make_module(tutti::models::doodle_cnn({.classes = 10})); });
   tutti::Optimizer optimizer(net, tutti::optim::adam({.learning_rate = 1e-3}));  // owns the state
+  const tutti::Loss loss = tutti::losses::sparse_categorical_crossentropy();
   auto data = strategy.distribute(train);
 
+  int64_t step = 0;
   for (int epoch = 0; epoch < epochs; ++epoch) {
-    double sum = 0;
-    auto batches = data.epoch(epoch);
-    for (auto&& batch : batches) {  // one part per replica
-      auto losses = strategy.run([&](tutti::ReplicaContext& replica) {
+    std::vector<double> sums(strategy.world().local);  // of each replica's samples
+    for (auto&& batch : data.epoch(epoch)) {           // one part per replica
+      strategy.run([&](tutti::ReplicaContext& replica) {
+        if (batch.local_size(replica) == 0) return optimizer.abstain(replica);
         auto [x, y] = batch.local(replica);
-        auto each =
-            torch::cross_entropy_loss(net.local(replica)->forward(x), y, {}, at::Reduction::None);
-        auto loss = tutti::average_loss(each, batch.global_size());
-        optimizer.minimize(replica, loss);  // backward, SUM over replicas, one update
-        return loss.detach();
+        const tutti::nn::SampleContext place({.seed = strategy.options().seed,  // for dropout
+                                              .step = step,
+                                              .first_row = batch.first_row(replica)});
+        auto output = net.local(replica)->forward(x);
+        auto part = loss.kernel().scaled_sum(output, y, 1.0 / batch.global_size(),
+                                             sums[replica.local_rank()]);
+        optimizer.minimize(replica, part);  // backward, SUM over replicas, one update
       });
-      sum += strategy.reduce(tutti::ReduceOp::sum, losses).item<double>();
+      ++step;
     }
-    if (strategy.world().first_rank == 0)
-      std::printf("epoch %d: mean loss %.4f\n", epoch, sum / static_cast<double>(batches.size()));
+    const tutti::PerReplica<double> each(sums, strategy.world().first_rank);
+    const double sum = strategy.reduce(tutti::ReduceOp::sum, each);
+    if (strategy.world().chief)
+      std::printf("epoch %d: mean loss %.17g\n", epoch, sum / train.num_samples());
   }
 }
