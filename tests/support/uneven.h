@@ -83,11 +83,12 @@ struct Seen {
 /// Everything that `fit`, `evaluate` and `predict` say of one case, with all digits.
 inline std::string uneven_story(const Strategy& strategy, const Uneven& uneven,
                                 const OptimizerChoice& optimizer, const FitOptions& options = {},
-                                bool weighted = false) {
+                                bool weighted = false, Precision precision = Precision::float32) {
   Model model(strategy, [] { return FeaturesNet(); });
   model.compile({.optimizer = optimizer,
                  .loss = losses::sparse_categorical_crossentropy(),
-                 .metrics = {metrics::accuracy(), metrics::f1()}});
+                 .metrics = {metrics::accuracy(), metrics::f1()},
+                 .precision = precision});
   const NumberedSamples samples(uneven.samples);
   const auto data = weighted ? samples.weighted() : samples.plain();
   FitOptions told = options;

@@ -42,6 +42,8 @@ struct TrainFlags {
   int64_t epochs = 5;
   int64_t max_steps = 0;
   int64_t take = 0;  // samples to train on; 0: all
+  int64_t accumulate = 1;
+  std::string precision = "float32";
   std::string out;
   int64_t checkpoint_every = 0;
   int64_t keep_checkpoints = 3;
@@ -165,14 +167,29 @@ data::Dataset training_data(const TrainFlags& flags) {
   return all.shuffle({.seed = flags.job.seed, .each_epoch = false}).take(flags.take);
 }
 
+void check_steps(const TrainFlags& flags, const StrategyOptions& strategy) {
+  try {
+    require_precision(precision_by_name(flags.precision), "cpu");  // where replicas compute
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("--precision: {}", error.what()));
+  }
+  if (flags.accumulate > 1 && !strategy.served.staleness.synchronous())
+    throw UsageError(fmt::format(
+        "--accumulate {}: with --staleness {} each batch is an update of its own; use a "
+        "larger --batch-size",
+        flags.accumulate, flags.job.served.staleness));
+}
+
 Plan make_plan(const TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
+  check_steps(flags, strategy);
   auto train = training_data(flags);
   auto test = data::quickdraw(flags.job.data, {.split = "test"});
   check_batch(flags.job, train);
   nn::Graph graph = model_for(flags.job, train);
   check_placement(flags.job, graph);
-  const int64_t steps = flags.max_steps > 0 ? flags.max_steps : train.num_samples();
+  const int64_t steps =
+      flags.max_steps > 0 ? flags.max_steps * flags.accumulate : train.num_samples();
   check_batch_norm(flags.job, graph, train, steps);
   check_outputs(flags);
   return {std::move(strategy), train.shuffle().batch(batch_of_worker(flags)),
@@ -190,6 +207,10 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
              strategy.options().threads_per_replica,
              strategy.options().threads_per_replica == 1 ? "" : "s",
              strategy.reduction_shape().to_string(), flags.job.global_batch);
+  if (flags.accumulate > 1)
+    fmt::print("an update every {} batches; steps are updates\n", flags.accumulate);
+  if (flags.precision != "float32")
+    fmt::print("forward and backward in {}, parameters in float32\n", flags.precision);
   if (strategy.options().reduction != "fused")
     fmt::print("gradients: reduction {}, compression {}\n", strategy.options().reduction,
                describe(strategy.options().compression));
@@ -247,6 +268,8 @@ nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy
                                  {"val_loss", history.last("val_loss")},
                                  {"val_accuracy", history.last("val_accuracy")},
                                  {"weights_sha256", sha256},
+                                 {"precision", flags.precision},
+                                 {"accumulate", flags.accumulate},
                                  {"compression", flags.job.compression},
                                  {"wire_bytes_per_step", wire_bytes}};
   if (served) add_served(json, flags, *served);
@@ -289,7 +312,8 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
   model.compile(
       {.optimizer = optim::rule_by_name(flags.job.optimizer, flags.job.learning_rate.value_or(0)),
        .loss = losses::sparse_categorical_crossentropy(),
-       .metrics = {metrics::accuracy()}});
+       .metrics = {metrics::accuracy()},
+       .precision = precision_by_name(flags.precision)});
   if (speaks) announce(flags, plan, strategy);
 
   const History history =
@@ -299,6 +323,7 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
                              .verbose = speaks || strategy.world().apart ? 1 : 0,
                              .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on,
                              .slow = plan.slow,
+                             .accumulate = flags.accumulate,
                              .checkpoints = checkpoint_options(flags),
                              .stop_after = millis_of(flags.stop_after_s)});
   if (!flags.out.empty()) model.save(weights_file(flags));
@@ -349,6 +374,19 @@ void add_train(CLI::App& app, int& exit_code) {
   command->add_option("--max-steps", flags->max_steps, "End after so many steps in all")
       ->check(whole_number(1, int64_t{1} << 40))
       ->type_name("K");
+  command
+      ->add_option("--accumulate", flags->accumulate,
+                   "Batches whose gradients are added, without communication, to one update")
+      ->check(whole_number(1, 1'000'000))
+      ->type_name("BATCHES")
+      ->capture_default_str();
+  command
+      ->add_option("--precision", flags->precision,
+                   "Of forward and backward: float32, bfloat16, or float16 on a CUDA device; "
+                   "parameters are float32")
+      ->check(one_of("precision", precision_names()))
+      ->type_name("NAME")
+      ->capture_default_str();
   command
       ->add_option("--take", flags->take,
                    "Train on so many samples alone, drawn by --seed (default: all)")

@@ -47,6 +47,31 @@ int64_t DistributedBatch::local_size(const ReplicaContext& replica) const {
   return size_of(replica.rank());
 }
 
+int64_t DistributedBatch::samples_between(int64_t first, int64_t last) const {
+  int64_t samples = 0;
+  for (int64_t step = first; step < std::min(last, epoch_->num_batches()); ++step)
+    samples += epoch_->batch_size(step);
+  return samples;
+}
+
+int64_t DistributedBatch::first_of_group(int64_t count) const {
+  if (count < 1)
+    throw UsageError(fmt::format("a group of {} batches has no update; expected 1 or more", count));
+  return step_ - step_ % count;
+}
+
+int64_t DistributedBatch::group_size(int64_t count) const {
+  return samples_between(first_of_group(count), first_of_group(count) + count);
+}
+
+int64_t DistributedBatch::group_row(int64_t count) const {
+  return samples_between(first_of_group(count), step_);
+}
+
+bool DistributedBatch::ends_group(int64_t count) const {
+  return step_ + 1 == first_of_group(count) + count || step_ + 1 == epoch_->num_batches();
+}
+
 std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica) const {
   const int64_t own = local_size(replica);
   const int64_t number = step_ * world_.local + replica.local_rank();

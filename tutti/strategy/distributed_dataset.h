@@ -47,6 +47,12 @@ class DistributedBatch {
   int64_t first_row(const ReplicaContext& replica) const;   ///< of its part, in the global batch
   int64_t local_size(const ReplicaContext& replica) const;  ///< may be 0
 
+  /// Gradient accumulation: `count` (>= 1) consecutive batches of an epoch, from its first on, are
+  /// a group that gets one update; the last one may have fewer. Not where workers are not in step.
+  int64_t group_size(int64_t count) const;  ///< samples of the group that this batch is in
+  int64_t group_row(int64_t count) const;   ///< of the batch's first row, in its group
+  bool ends_group(int64_t count) const;     ///< whether the update comes now
+
   /// The part's columns as tensors, freshly read.
   std::vector<at::Tensor> columns(const ReplicaContext& replica) const;
   /// The first two columns: auto [x, y] = batch.local(replica).
@@ -54,6 +60,8 @@ class DistributedBatch {
 
  private:
   int64_t size_of(int rank) const;
+  int64_t first_of_group(int64_t count) const;
+  int64_t samples_between(int64_t first, int64_t last) const;
 
   std::shared_ptr<const data::Epoch> epoch_;
   int64_t step_;

@@ -3,10 +3,13 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "tutti/base/event.h"
 #include "tutti/ps/client.h"
 #include "tutti/strategy/worlds.h"
+#include "tutti/sync/gradient_sum.h"
+#include "tutti/sync/gradients.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 
@@ -189,7 +192,7 @@ struct Optimizer::State final : WorldMember {
       tables->bind(world, layers());
     }
     join_workers();
-    gradients.assign(modules.size(), {});
+    lanes.resize(modules.size());
   }
 
   // What workers that have no group do by the servers.
@@ -247,13 +250,25 @@ struct Optimizer::State final : WorldMember {
   void rebind(const World& world) override {
     updater->rebind(world, named());
     if (tables) tables->bind(world, layers());
-    gradients.assign(modules.size(), {});
+    for (size_t gone = modules.size(); gone < lanes.size(); ++gone)
+      lanes[0].waiting.add(lanes[gone].waiting);
+    const Lane fresh{.scale = lanes[0].scale};
+    lanes.resize(modules.size(), fresh);
   }
+
+  // What a local replica keeps for itself.
+  struct Lane {
+    std::vector<at::Tensor> gradients;      // kept to save allocations
+    detail::GradientSum waiting;            // of passes that have had no update
+    std::optional<optim::LossScale> scale;  // the same on all replicas; none: not scaled
+    bool finite = true;                     // what waits, where losses are scaled
+    bool settled = false;                   // waits for the others to decide
+  };
 
   ReplicatedModules modules;
   std::shared_ptr<Updater> updater;
-  std::shared_ptr<SparseTables> tables;            // null when the model has none
-  std::vector<std::vector<at::Tensor>> gradients;  // by local replica, kept to save allocations
+  std::shared_ptr<SparseTables> tables;  // null when the model has none
+  std::vector<Lane> lanes;
 };
 
 namespace {
@@ -310,23 +325,62 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
   modules.strategy().follow(state_);
 }
 
-void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
-  if (!loss.defined() || loss.numel() != 1)
-    throw UsageError(
-        fmt::format("minimize: expected a loss of one element, got {}; take "
-                    "average_loss(per_sample, global_batch_size)",
-                    loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
-  state_->begin(replica.local_rank());
-  if (loss.requires_grad()) {
-    const TimedEvent backward("sync.backward", {"replica", int64_t{replica.rank()}});
+namespace {
+
+void require_loss(std::string_view operation, const at::Tensor& loss) {
+  if (loss.defined() && loss.numel() == 1) return;
+  throw UsageError(
+      fmt::format("{}: expected a loss of one element, got {}; take average_loss(per_sample, "
+                  "global_batch_size)",
+                  operation, loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
+}
+
+void backward(const ReplicaContext& replica, const at::Tensor& loss, double scale) {
+  if (!loss.requires_grad()) return;
+  const TimedEvent timed("sync.backward", {"replica", int64_t{replica.rank()}});
+  if (scale == 1)
     loss.backward();
+  else
+    loss.backward(at::full_like(loss, scale));
+}
+
+}  // namespace
+
+void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
+  require_loss("minimize", loss);
+  const int local = replica.local_rank();
+  State::Lane& lane = state_->lanes[local];
+  if (lane.scale) {
+    accumulate(replica, loss);
+    return settle(replica);
   }
-  update(replica, 1.0);
+  state_->begin(local);
+  lane.waiting.put(state_->updater->parameters(local));
+  lane.waiting.clear();
+  backward(replica, loss, 1);
+  hand_in(local, 1.0);
+}
+
+void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
+  require_loss("accumulate", loss);
+  State::Lane& lane = state_->lanes[replica.local_rank()];
+  if (std::exchange(lane.settled, false)) lane.waiting.clear();  // of a step that never ended
+  const auto& parameters = state_->updater->parameters(replica.local_rank());
+  detail::require_cleared(state_->updater->layout(), parameters);
+  lane.waiting.put(parameters);
+  backward(replica, loss, lane.scale ? lane.scale->value() : 1);
+  lane.waiting.take(parameters);
 }
 
 void Optimizer::abstain(ReplicaContext& replica) {
-  state_->begin(replica.local_rank());
-  update(replica, 0.0);
+  const int local = replica.local_rank();
+  State::Lane& lane = state_->lanes[local];
+  if (lane.scale) return settle(replica);
+  const double weight = lane.waiting.empty() ? 0 : 1;
+  state_->begin(local);
+  lane.waiting.put(state_->updater->parameters(local));
+  lane.waiting.clear();
+  hand_in(local, weight);
 }
 
 void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradients) {
@@ -339,34 +393,90 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
   if (state_->tables)
     throw UsageError(
         "apply: the model has embedding tables, whose rows get their gradients from minimize()");
-  state_->begin(replica.local_rank());
-  state_->gradients[replica.local_rank()].assign(gradients.begin(), gradients.end());
-  exchange(replica, 1.0);
+  const int local = replica.local_rank();
+  State::Lane& lane = state_->lanes[local];
+  if (lane.scale || !lane.waiting.empty())
+    throw UsageError(
+        "apply: with scaled losses (scale_losses) or gradients that accumulate() has kept, "
+        "minimize() makes the step");
+  state_->begin(local);
+  lane.gradients.assign(gradients.begin(), gradients.end());
+  exchange(local, 1.0);
 }
 
 const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& replica) const {
   return state_->updater->parameters(replica.local_rank());
 }
 
-void Optimizer::update(ReplicaContext& replica, double weight) {
-  auto& gradients = state_->gradients[replica.local_rank()];
-  gradients.clear();
-  for (const auto& parameter : parameters(replica)) gradients.push_back(parameter.grad());
-  exchange(replica, weight);
+void Optimizer::forget_accumulated() {
+  for (State::Lane& lane : state_->lanes) {
+    lane.waiting.clear();
+    lane.settled = false;
+  }
+  if (state_->tables) state_->tables->forget();
 }
 
-void Optimizer::exchange(ReplicaContext& replica, double weight) {
-  const int local = replica.local_rank();
+void Optimizer::scale_losses(const optim::LossScale& scale) {
+  if (state_->tables)
+    throw UsageError("scale_losses: rows of embedding tables are updated without it");
+  if (state_->updater->client() != nullptr)
+    throw UsageError(
+        "scale_losses: all replicas leave a step out or none, which parameter servers cannot; use "
+        "mirrored, multi_worker or central_storage");
+  for (State::Lane& lane : state_->lanes) lane.scale = scale;
+}
+
+std::optional<optim::LossScale> Optimizer::loss_scale() const { return state_->lanes[0].scale; }
+
+// All replicas leave a step out, or none. Those that take turns wait for the last.
+void Optimizer::settle(ReplicaContext& replica) {
+  const World& world = state_->modules.strategy().world();
+  std::vector<State::Lane>& lanes = state_->lanes;
+  State::Lane& own = lanes[replica.local_rank()];
+  own.finite = own.waiting.scale(1 / own.scale->value());
+  own.settled = true;
+  if (!world.in_turn()) {
+    int32_t overflowed = own.finite ? 0 : 1;
+    replica.group().all_reduce_now(span_of(std::span(&overflowed, 1)), ReduceOp::max,
+                                   world.time_limit);
+    return hand_in_settled(replica.local_rank(), overflowed == 0);
+  }
+  if (replica.local_rank() + 1 < world.local) return;
+  const bool finite = std::ranges::all_of(lanes, &State::Lane::finite);
+  for (int local = 0; local < world.local; ++local) hand_in_settled(local, finite);
+}
+
+void Optimizer::hand_in_settled(int local, bool finite) {
+  State::Lane& lane = state_->lanes[local];
+  const double weight = finite && !lane.waiting.empty() ? 1 : 0;
+  state_->begin(local);
+  if (finite) lane.waiting.put(state_->updater->parameters(local));
+  lane.waiting.clear();
+  lane.settled = false;
+  lane.scale->update(!finite);
+  hand_in(local, weight);
+}
+
+// Hands in the gradients that lie in the parameters.
+void Optimizer::hand_in(int local, double weight) {
+  auto& gradients = state_->lanes[local].gradients;
+  gradients.clear();
+  for (const auto& parameter : state_->updater->parameters(local))
+    gradients.push_back(parameter.grad());
+  exchange(local, weight);
+}
+
+void Optimizer::exchange(int local, double weight) {
   Updater& updater = *state_->updater;
-  auto& gradients = state_->gradients[local];
-  const Millis limit = state_->modules.strategy().world().time_limit;
-  const TimedEvent exchanged("sync.exchange", {"replica", int64_t{replica.rank()}});
+  const World& world = state_->modules.strategy().world();
+  auto& gradients = state_->lanes[local].gradients;
+  const TimedEvent exchanged("sync.exchange", {"replica", int64_t{world.first_rank + local}});
   if (state_->tables)
     state_->tables->hand_in(local, weight, updater.version(), updater.learning_rate());
   const int64_t version = updater.push(local, gradients, weight);
-  updater.acquire(local, version, Deadline(limit));
+  updater.acquire(local, version, Deadline(world.time_limit));
   gradients.clear();
-  for (const auto& parameter : parameters(replica)) parameter.mutable_grad().reset();
+  for (const auto& parameter : updater.parameters(local)) parameter.mutable_grad().reset();
 }
 
 void Optimizer::prepare(ReplicaContext& replica) { state_->prepare(replica.local_rank()); }

@@ -6,9 +6,11 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "tutti/optim/loss_scale.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/sync/updater.h"
 
@@ -122,8 +124,26 @@ class Optimizer {
   /// What it trains on this replica: each parameter once, in the order of the model.
   const std::vector<at::Tensor>& parameters(const ReplicaContext& replica) const;
 
-  /// Takes part in the step with weight zero: for a replica without samples.
+  /// Backward from `loss`; its gradients are kept on this replica, nothing is sent, and the next
+  /// minimize() or abstain() adds them to its own. Scale the loss by all samples of the step
+  /// (DistributedBatch::group_size). Not a step: nothing counts it, and replicas may make different
+  /// numbers of calls.
+  void accumulate(ReplicaContext& replica, const at::Tensor& loss);
+
+  /// Takes part in the step without a loss: with what was accumulated, else with weight zero, as a
+  /// replica without samples does.
   void abstain(ReplicaContext& replica);
+
+  /// Forgets what was accumulated, for a loop that begins anew after an error. Between runs.
+  void forget_accumulated();
+
+  /// From now on losses are multiplied before backward() and gradients divided after it; a step in
+  /// which a gradient of any replica is not finite changes no parameter and no optimizer state on
+  /// any, but counts in version(). Nothing is sent before backward() has ended. Between runs.
+  /// Throws UsageError with embedding tables and with parameter servers.
+  void scale_losses(const optim::LossScale& scale);
+  /// The scale of the next step; none when losses are not scaled.
+  std::optional<optim::LossScale> loss_scale() const;
 
   /// Where workers are not in step: gets the newest parameters for the next forward of this
   /// replica. run() begins with it; only whoever makes several steps in one run() needs to call it.
@@ -138,8 +158,10 @@ class Optimizer {
   Updater& updater() const noexcept;
 
  private:
-  void update(ReplicaContext& replica, double weight);
-  void exchange(ReplicaContext& replica, double weight);
+  void hand_in(int local, double weight);
+  void exchange(int local, double weight);
+  void hand_in_settled(int local, bool finite);
+  void settle(ReplicaContext& replica);
 
   struct State;
   std::shared_ptr<State> state_;

@@ -48,6 +48,7 @@ void GradientReducer::reset() {
 }
 
 void GradientReducer::gradient_ready(int parameter) {
+  if (!listens_) return;
   const ParameterSlot& slot = layout_.slots[parameter];
   if (placed_[parameter])
     throw UsageError(

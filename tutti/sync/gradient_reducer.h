@@ -31,6 +31,10 @@ class GradientReducer {
                   ReduceOp op, const ReplicatedOptions& options, Millis limit,
                   BucketState state = {});
 
+  /// Whether gradients are taken as they become ready: until told otherwise they are. Not those of
+  /// backward passes whose gradients are added up first.
+  void listen(bool on) noexcept { listens_ = on; }
+
   /// Hands in what the hooks have not seen: gradients[i] undefined means unused here. Starts the
   /// rest.
   void finish(std::span<const at::Tensor> gradients, double weight);
@@ -69,6 +73,7 @@ class GradientReducer {
   std::vector<Work> works_;          // by bucket: its exchange in flight
   Work used_work_;
   bool order_agreed_ = false;
+  bool listens_ = true;
   ReadyHooks hooks_;
 };
 

@@ -47,13 +47,16 @@ class ReplicatedUpdater final : public Updater {
 
   void begin(int replica) override {
     if (world_.in_turn() && replica == 0) pushed_in_turn_ = 0;
-    detail::require_cleared(layout_, lanes_.at(replica).parameters);
+    ReplicaLane& lane = lanes_.at(replica);
+    detail::require_cleared(layout_, lane.parameters);
+    if (lane.reducer) lane.reducer->listen(true);
   }
 
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override {
     ReplicaLane& lane = lanes_.at(replica);
     const int64_t next = version_ + 1;
     if (!world_.in_turn()) {
+      lane.reducer->listen(false);
       lane.reducer->finish(gradients, weight);
       return next;
     }
@@ -193,6 +196,7 @@ void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> repli
     lane.reducer = std::make_unique<detail::GradientReducer>(
         world_.groups[local], layout_, lane.parameters, ReduceOp::sum, options_, world_.time_limit,
         std::move(states[local]));
+    lane.reducer->listen(false);
   });
 }
 

@@ -152,6 +152,11 @@ void SparseTables::hand_in(int replica, double weight, int64_t version, double l
   update(learning_rate);
 }
 
+void SparseTables::forget() {
+  for (const Lane& lane : lanes_)
+    for (const auto& layer : lane.layers) layer->take_gradients();
+}
+
 void SparseTables::update(double learning_rate) {
   for (size_t table = 0; table < specs_.size(); ++table) {
     KeyedRows all;

@@ -87,6 +87,9 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
   /// version  of the parameters, before the update. Throws UsageError for a second call at it.
   void hand_in(int replica, double weight, int64_t version, double learning_rate);
 
+  /// Drops what was looked up and not handed in. Between steps.
+  void forget();
+
  private:
   struct Lane {
     std::vector<std::shared_ptr<TableLayer>> layers;

@@ -64,8 +64,10 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       seed_(options_.seed.value_or(model.strategy.options().seed)),
       meets_(nn::meets_in_forward(*model.modules.module(0))),
       shows_(model.strategy.world().chief),
-      epoch_length_(options_.steps_per_epoch > 0 ? options_.steps_per_epoch
-                                                 : train_.num_batches()) {
+      epoch_length_(options_.steps_per_epoch > 0
+                        ? options_.steps_per_epoch
+                        : updates_of(train_.num_batches(), options_.accumulate)) {
+  compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
   speak(shows_);
   const auto quantities = quantities_of(compiled_.metrics, options_.validation.has_value());
   history_.columns = columns_of(quantities);
@@ -74,6 +76,10 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   if (leases_ != nullptr && options_.initial_epoch > 0)
     throw UsageError(
         "fit: initial_epoch: workers are not in step (--staleness), the servers count the epochs");
+  if (leases_ != nullptr && options_.accumulate > 1)
+    throw UsageError(
+        "fit: accumulate: workers are not in step (--staleness), each batch is an update; use a "
+        "larger batch");
   drops_ = client != nullptr && client->spec().drop_slowest > 0;
   const bool together = leases_ == nullptr && !drops_ && !model.strategy.world().apart;
   callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities, together);
@@ -316,23 +322,36 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
                Totals& totals) {
   if (compiled_.rate && replica.local_rank() == 0)
     compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
-  const DistributedBatch batch(epoch.data, step, epoch.world);
+  const int64_t first = step * options_.accumulate;
+  const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
+  for (int64_t number = first; number < end; ++number)
+    train_on(replica, forward, epoch, {epoch.data, number, epoch.world}, totals);
+}
+
+// One batch; what comes before the last one of a step is not communicated.
+void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                   const DistributedBatch& batch, Totals& totals) {
+  const int64_t step = batch.step() / options_.accumulate;
+  const bool updates = batch.ends_group(options_.accumulate);
   const int64_t samples = batch.local_size(replica);
   if (samples == 0 && !meets_) {
-    compiled_.optimizer.abstain(replica);
+    if (updates) compiled_.optimizer.abstain(replica);
     return;
   }
   if (options_.slow) compiled_.optimizer.updater().complete();  // waiting is not computing
   const TimePoint begin = Clock::now();
   const auto columns = batch.columns(replica);
+  // Rows of the step, however many batches it has: dropout is that of one large batch.
   const nn::SampleContext place(
-      {.seed = seed_, .step = epoch.first_update + step, .first_row = batch.first_row(replica)});
+      {.seed = seed_,
+       .step = epoch.first_update + step,
+       .first_row = batch.group_row(options_.accumulate) + batch.first_row(replica)});
   const auto [output, loss, sum] = [&] {
     const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
-    const at::Tensor outputs = forward(columns[0]);
+    const at::Tensor outputs = compiled_.outputs(forward, columns[0]);
     double sums = 0;
     const at::Tensor scaled = compiled_.loss.kernel().scaled_sum(
-        outputs, columns[1], 1.0 / static_cast<double>(batch.global_size()), sums,
+        outputs, columns[1], 1.0 / static_cast<double>(batch.group_size(options_.accumulate)), sums,
         sample_weights(columns, options_.class_weight));
     return std::tuple(outputs, scaled, sums);
   }();
@@ -340,8 +359,11 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
   totals.samples += samples;
   if (samples > 0) totals.add_metrics(compiled_.metrics, output, columns[1]);
   if (!std::isfinite(sum) && totals.bad_step < 0) totals.bad_step = step;
-  be_slow(epoch, step, begin);
-  compiled_.optimizer.minimize(replica, loss);
+  be_slow(epoch, batch.step(), begin);
+  if (updates)
+    compiled_.optimizer.minimize(replica, loss);
+  else
+    compiled_.optimizer.accumulate(replica, loss);
 }
 
 int Fit::asked_to_end() const {
@@ -387,7 +409,8 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   history_.step_ms.push_back(std::chrono::duration<float, std::milli>(now - last_).count());
   last_ = now;
   ++history_.steps;  // of this worker, until all have come to the epoch's end
-  epoch_images_ += epoch.data->batch_size(step);
+  const int64_t first = step * options_.accumulate;
+  epoch_images_ += DistributedBatch(epoch.data, first, epoch.world).group_size(options_.accumulate);
   if (progress_->due(now)) {
     progress_->show(step + 1, epoch_images_, means_of(totals, compiled_.metrics, ""), now);
   }

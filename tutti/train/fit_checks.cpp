@@ -14,6 +14,8 @@
 namespace tutti {
 namespace {
 
+constexpr int64_t kMostAccumulated = 1'000'000;
+
 void check_options(const FitOptions& options) {
   const auto at_least = [](const char* what, int64_t value, int64_t least) {
     if (value < least) {
@@ -25,6 +27,9 @@ void check_options(const FitOptions& options) {
   at_least("initial_epoch", options.initial_epoch, 0);
   at_least("steps_per_epoch", options.steps_per_epoch, 0);
   at_least("validation_freq", options.validation_freq, 1);
+  if (options.accumulate < 1 || options.accumulate > kMostAccumulated)
+    throw UsageError(fmt::format("fit: accumulate is {}, must be from 1 to {}", options.accumulate,
+                                 kMostAccumulated));
   if (options.initial_epoch >= options.epochs)
     throw UsageError(fmt::format("fit: initial_epoch is {}, must be below epochs, {}",
                                  options.initial_epoch, options.epochs));
@@ -38,9 +43,11 @@ void check_options(const FitOptions& options) {
 }
 
 void check_against_data(const FitOptions& options, const data::Dataset& train) {
-  if (options.steps_per_epoch > train.num_batches())
-    throw UsageError(fmt::format("fit: steps_per_epoch is {}, the dataset has {} batches an epoch",
-                                 options.steps_per_epoch, train.num_batches()));
+  const int64_t updates = detail::updates_of(train.num_batches(), options.accumulate);
+  if (options.steps_per_epoch > updates)
+    throw UsageError(fmt::format("fit: steps_per_epoch is {}, the dataset has {} {} an epoch",
+                                 options.steps_per_epoch, updates,
+                                 options.accumulate == 1 ? "batches" : "groups of batches"));
   if (options.class_weight.empty()) return;
   if (train.columns().size() == 3)
     throw UsageError("fit: class_weight and weights of samples (a third column): give one of them");
@@ -80,7 +87,8 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
         "fit", *graph,
         {.samples = train.num_samples(),
          .global_batch = train.global_batch_size(),
-         .steps = options.max_steps > 0 ? options.max_steps : train.num_batches(),
+         .steps =
+             options.max_steps > 0 ? options.max_steps * options.accumulate : train.num_batches(),
          .replicas = world.size,
          .shares = world.shares});
   }

@@ -155,6 +155,13 @@ void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const s
 
 // ---- state ----
 
+at::Tensor detail::Compiled::outputs(const Forward& forward, const at::Tensor& x) const {
+  if (precision == Precision::float32) return forward(x);
+  const Autocast autocast(precision);
+  const at::Tensor made = forward(x);
+  return at::isReducedFloatingType(made.scalar_type()) ? made.to(at::kFloat) : made;
+}
+
 Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> factory)
     : strategy(std::move(strategy_in)),
       forwards(std::make_shared<std::unordered_map<const torch::nn::Module*, detail::Forward>>()),
@@ -171,6 +178,10 @@ Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> f
 
 const detail::Forward& Model::State::forward(int local_rank) const {
   return forwards->at(modules.module(local_rank).get());
+}
+
+at::Tensor Model::State::outputs(int local_rank, const at::Tensor& inputs) const {
+  return compiled ? compiled->outputs(forward(local_rank), inputs) : forward(local_rank)(inputs);
 }
 
 detail::Compiled& Model::State::require_compiled(std::string_view operation) {
@@ -235,7 +246,7 @@ Scores Model::State::evaluate(const data::Dataset& dataset) {
       const DistributedBatch batch(epoch, step, world);
       if (batch.local_size(replica) == 0) continue;
       const auto columns = batch.columns(replica);
-      const at::Tensor output = apply(columns[0]);
+      const at::Tensor output = made.outputs(apply, columns[0]);
       made.loss.kernel().add_to(output, columns[1], totals.loss,
                                 detail::sample_weights(columns, {}));
       totals.samples += columns[0].size(0);
@@ -291,12 +302,17 @@ Model::Model(Strategy strategy, ErasedFactory factory)
 
 void Model::compile(CompileOptions options) {
   State& state = *state_;
+  require_precision(options.precision, "cpu");  // where replicas compute
+  std::optional<optim::LossScale> scale;
+  if (options.loss_scaling) scale.emplace(*options.loss_scaling);
   if (state.compiled) detail::own_storage(state.modules);
   state.compiled.reset();
   state.compiled.emplace(detail::Compiled{
       std::visit([&](const auto& choice) { return Optimizer(state.modules, choice); },
                  options.optimizer),
-      std::move(options.loss), std::move(options.metrics), std::move(options.learning_rate)});
+      std::move(options.loss), std::move(options.metrics), std::move(options.learning_rate),
+      options.precision});
+  if (scale) state.compiled->optimizer.scale_losses(*scale);
 }
 
 Scores Model::evaluate(const data::Dataset& dataset) {
@@ -310,7 +326,7 @@ at::Tensor Model::predict(const at::Tensor& inputs) {
   state_->require_whole();
   const detail::EvaluationMode mode(state_->modules);
   const at::NoGradGuard no_grad;
-  return state_->forward(0)(inputs);
+  return state_->outputs(0, inputs);
 }
 
 at::Tensor Model::predict(const data::Dataset& dataset) {
@@ -327,7 +343,7 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
       const DistributedBatch batch(epoch, step, world);
       if (batch.local_size(replica) == 0) continue;
       parts.emplace_back(step * batch_rows + batch.first_row(replica),
-                         state.forward(replica.local_rank())(batch.columns(replica)[0]));
+                         state.outputs(replica.local_rank(), batch.columns(replica)[0]));
     }
     return parts;
   };

@@ -25,6 +25,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/data/dataset.h"
 #include "tutti/nn/graph_module.h"
+#include "tutti/nn/precision.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/train/callbacks.h"
 #include "tutti/train/history.h"
@@ -45,6 +46,11 @@ struct CompileOptions {
   std::vector<Metric> metrics{};
   /// Rate of each step, in place of the optimizer's own; step: updates applied before it.
   std::optional<RateSchedule> learning_rate{};
+  /// Of forward passes in fit, evaluate and predict; parameters, losses and metrics are float32.
+  Precision precision = Precision::float32;
+  /// Of losses, before backward(); steps that overflow are left out (Optimizer::scale_losses).
+  /// Unset: losses are not scaled, which float32 and bfloat16 do not need.
+  std::optional<optim::LossScaling> loss_scaling{};
 };
 
 enum class OnNan : uint8_t {
@@ -73,6 +79,10 @@ struct FitOptions {
   int64_t validation_freq = 1;  ///< epochs from one validation to the next; else NaN in History
   /// By label; those not named weigh 1. Multiplies the loss of a sample, in training alone.
   std::map<int64_t, double> class_weight{};
+  /// Batches, 1 to 1,000,000, whose gradients are added without communication, to one update: that
+  /// of one batch of all their samples. Steps, schedules, callbacks and max_steps count updates;
+  /// the last one of an epoch may have fewer batches.
+  int64_t accumulate = 1;
   CheckpointOptions checkpoints{};
   Millis stop_after{0};  ///< asks for an end as SIGTERM does, once so much time has gone; 0: never
 };

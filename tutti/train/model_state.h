@@ -26,6 +26,10 @@ struct Compiled {
   Loss loss;
   std::vector<Metric> metrics;
   std::optional<RateSchedule> rate;
+  Precision precision;
+
+  /// `forward(x)` in this precision; outputs are float32.
+  at::Tensor outputs(const Forward& forward, const at::Tensor& x) const;
 };
 
 /// Weights of the samples of a batch, [batch] float32, by its third column or by label; undefined:
@@ -57,6 +61,11 @@ struct Totals {
   static Totals unpacked(std::span<const double> values);
 };
 
+/// Updates of so many batches, where `accumulate` of them make one; the last one may have fewer.
+inline int64_t updates_of(int64_t batches, int64_t accumulate) {
+  return (batches + accumulate - 1) / accumulate;
+}
+
 /// How many states metrics have together, and whether that depends on the width of the outputs.
 int64_t num_states(const std::vector<Metric>& metrics, int64_t width);
 bool sized_by_width(const std::vector<Metric>& metrics);
@@ -86,6 +95,8 @@ struct Model::State {
   State(Strategy strategy, std::function<detail::ErasedModel()> factory);
 
   const detail::Forward& forward(int local_rank) const;
+  /// In the precision of compile(); before it in that of the parameters.
+  at::Tensor outputs(int local_rank, const at::Tensor& inputs) const;
   detail::Compiled& require_compiled(std::string_view operation);
 
   /// Returns when the parameters are of one version, and there. Throws when they cannot be.

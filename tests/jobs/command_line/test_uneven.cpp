@@ -19,6 +19,7 @@ using Words = std::vector<std::string>;
 struct Outcome {
   nlohmann::json figures;
   data::Safetensors weights;
+  std::string out;
 };
 
 Outcome train_on_few(const Words& more) {
@@ -31,7 +32,7 @@ Outcome train_on_few(const Words& more) {
   const auto result = run_command(words, {}, Millis{120'000});
   EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(words) << result.err << result.out;
   return {nlohmann::json::parse(get_bytes(file)),
-          data::read_safetensors(folder / "out/model.safetensors")};
+          data::read_safetensors(folder / "out/model.safetensors"), result.out};
 }
 
 // Largest |a - b| over largest |b|.
@@ -64,6 +65,35 @@ TEST(TrainOnFew, TenSamplesOnThreeReplicasGiveOneSetOfWeights) {
     EXPECT_EQ(figures.at("train_loss"), in_turn.at("train_loss")) << strategy;
     EXPECT_EQ(figures.at("val_accuracy"), in_turn.at("val_accuracy")) << strategy;
   }
+}
+
+// 17 samples in batches of 4 and 1, three to an update; everything at once.
+TEST(TrainOnFew, AccumulationAndBfloat16GiveOneSetOfWeights) {
+  const Words common = {"--take",   "17", "--replicas",   "3", "--batch-size", "4",
+                        "--epochs", "2",  "--accumulate", "3", "--precision",  "bfloat16"};
+  std::vector<std::string> fingerprints;
+  for (const char* strategy :
+       {"one_device", "mirrored", "multi_worker", "central_storage", "parameter_server"}) {
+    Words words = common;
+    words.insert(words.end(), {"--strategy", strategy});
+    const auto outcome = train_on_few(words);
+    fingerprints.push_back(outcome.figures.at("weights_sha256"));
+    EXPECT_EQ(outcome.figures.at("precision"), "bfloat16");
+    EXPECT_EQ(outcome.figures.at("accumulate"), 3);
+    EXPECT_THAT(outcome.out, testing::AllOf(testing::HasSubstr("an update every 3 batches"),
+                                            testing::HasSubstr("after 4 steps")));
+    for (const auto& [name, array] : outcome.weights.arrays)
+      EXPECT_EQ(array.dtype(), DType::float32) << name;
+  }
+  EXPECT_THAT(fingerprints, testing::Each(fingerprints[0]));
+}
+
+TEST(TrainOnFew, AccumulatedBatchesAreOneLargeBatch) {
+  const auto parts = train_on_few({"--take", "100", "--batch-size", "10", "--accumulate", "4",
+                                   "--epochs", "1", "--optimizer", "sgd"});
+  const auto large =
+      train_on_few({"--take", "100", "--batch-size", "40", "--epochs", "1", "--optimizer", "sgd"});
+  EXPECT_LT(relative_difference(parts.weights, large.weights), 1e-5);
 }
 
 TEST(TrainOnFew, OneStepOfThreeReplicasIsThatOfOne) {

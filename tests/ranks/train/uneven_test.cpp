@@ -9,9 +9,13 @@
 namespace tutti {
 namespace {
 
-// Adam by the fused step, and a global norm by reduction.
+// Adam; a global norm with classes that weigh differently; several batches to an update.
 std::string uneven_stories(const Strategy& strategy, const test::Uneven& uneven) {
-  return test::uneven_story(strategy, uneven, optim::adam({.learning_rate = 0.05})) + " / " +
+  const auto accumulated =
+      test::uneven_story(strategy, uneven, optim::lamb({.learning_rate = 0.05}), {.accumulate = 2},
+                         true, Precision::bfloat16);
+  return accumulated + " / " +
+         test::uneven_story(strategy, uneven, optim::adam({.learning_rate = 0.05})) + " / " +
          test::uneven_story(strategy, uneven,
                             optim::Recipe(optim::sgd({.learning_rate = 0.1}), {.global_norm = 0.3}),
                             {.class_weight = {{1, 2.0}}});
@@ -38,6 +42,38 @@ TEST(UnevenWorkers, TellTheStoriesOfThePartsInTurn) {
                   testing::AllOf(testing::SizeIs(workers), testing::Each(expected)));
     }
   }
+}
+
+// One sample's loss is finite and has no gradient: the derivative of a root at 0. The update that
+// it is in is left out by all workers.
+std::string story_of_an_overflow(const Strategy& strategy) {
+  Model model(strategy, [] { return test::FeaturesNet(); });
+  const Loss loss("breaks", [](const at::Tensor& y, const at::Tensor& labels) {
+    const auto bad = (labels == 3).to(at::kFloat);
+    const auto each = torch::cross_entropy_loss(y, labels.clamp_max(2), {}, at::Reduction::None);
+    return each + ((1 - bad) + bad * y.pow(2).sum(1) * 0).sqrt();
+  });
+  model.compile({.optimizer = optim::adam({.learning_rate = 0.05}),
+                 .loss = loss,
+                 .loss_scaling = optim::LossScaling{.initial = 1024}});
+  test::NumberedSamples samples(24);
+  samples.y[13] = 3;
+  model.fit(samples.plain().batch(4), {.epochs = 2, .verbose = 0, .accumulate = 2});
+  const auto scale = model.optimizer().loss_scale();
+  return fmt::format("{} {} {}", scale->value(), scale->skipped(), model.weights_sha256());
+}
+
+RANK_PROGRAM(tell_of_an_overflow) {
+  rank.mark("overflow: " + story_of_an_overflow(uneven_strategy("multi_worker", 3)));
+}
+
+TEST(UnevenWorkers, LeaveOutAStepThatOverflowsOnOneOfThem) {
+  const auto out = test::run_workers(3, "tell_of_an_overflow");
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  const auto expected = story_of_an_overflow(uneven_strategy("one_device", 3));
+  EXPECT_THAT(expected, testing::StartsWith("256 2 "));
+  EXPECT_THAT(test::lines_after(out.log, "overflow: "),
+              testing::AllOf(testing::SizeIs(3), testing::Each(expected)));
 }
 
 }  // namespace

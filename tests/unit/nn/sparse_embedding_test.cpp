@@ -117,6 +117,37 @@ TEST(SparseEmbedding, StepsAreThoseOfRowsInAMap) {
     EXPECT_TRUE(torch::equal(rows_of(trainer.first(), {key})[0], torch::tensor(rows[key]))) << key;
 }
 
+TEST(SparseEmbedding, AccumulatedPassesAreOneStep) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Trainer parts(strategy_of(kind, 2)), whole(strategy_of(kind, 2));
+    const auto loss_of = [](Trainer& trainer, const ReplicaContext& replica,
+                            const std::vector<int64_t>& keys) {
+      auto net = trainer.net.local(replica);
+      return (net->user(keys_of(keys)) * 0.25).sum() + 0 * net->scale.sum();
+    };
+    const auto pass = [&](ReplicaContext& replica) {
+      parts.optimizer.accumulate(replica, loss_of(parts, replica, {7, replica.rank(), 7}));
+    };
+    parts.strategy.run(pass);
+    parts.optimizer.forget_accumulated();  // as if it had failed
+    parts.strategy.run([&](ReplicaContext& replica) {
+      pass(replica);
+      if (replica.rank() == 0) return parts.optimizer.abstain(replica);
+      parts.optimizer.minimize(replica, loss_of(parts, replica, {-1}));
+    });
+    whole.strategy.run([&](ReplicaContext& replica) {
+      std::vector<int64_t> keys = {7, replica.rank(), 7};
+      if (replica.rank() == 1) keys.push_back(-1);
+      whole.optimizer.minimize(replica, loss_of(whole, replica, keys));
+    });
+    const std::vector<int64_t> keys = {7, 0, 1, -1};
+    EXPECT_TRUE(torch::equal(rows_of(parts.first(), keys), rows_of(whole.first(), keys))) << kind;
+    EXPECT_FALSE(torch::equal(rows_of(parts.first(), {7})[0], torch::tensor(initial_row(7))));
+    EXPECT_THAT(message_of<UsageError>([&] { parts.optimizer.scale_losses(optim::LossScale{}); }),
+                HasSubstr("embedding tables"));
+  }
+}
+
 // Replica r of a step has these keys; one has none.
 at::Tensor trained_rows(const std::string& kind, int replicas) {
   Trainer trainer(strategy_of(kind, replicas));

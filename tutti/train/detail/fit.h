@@ -39,6 +39,8 @@ class Fit {
   void be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const;
   void step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
             Totals& totals);
+  void train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                const DistributedBatch& batch, Totals& totals);
   int64_t step_after(const Epoch& epoch, int64_t step) const;
   void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
   void after_step(ReplicaContext& replica, Totals& totals);
@@ -72,7 +74,7 @@ class Fit {
   uint64_t seed_;
   bool meets_;  ///< replicas without samples take part in forward
   bool shows_;
-  int64_t epoch_length_;          ///< steps
+  int64_t epoch_length_;          ///< steps, each of so many batches as are accumulated
   bool drops_ = false;            ///< whoever is late is left out
   int64_t begin_ = 0;             ///< steps in all that were done before a snapshot
   ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
