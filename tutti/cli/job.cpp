@@ -23,7 +23,7 @@
 #include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
 #include "tutti/models/models.h"
-#include "tutti/optim/rule.h"
+#include "tutti/optim/recipe.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/train/batch_norm_check.h"
 
@@ -121,10 +121,16 @@ bool done_without_the_lost(const JobFlags& flags, const LaunchResult& result) {
   return !result.workers.empty() && succeeded(result.workers.front());
 }
 
-// Within a launcher the servers are there already.
 void check_servers(const JobFlags& flags) {
-  if (flags.strategy != "parameter_server" || !flags.served.servers || starts_workers(flags))
-    return;
+  if (flags.strategy != "parameter_server") return;
+  const auto rule = optim::rule_by_name(flags.optimizer, flags.learning_rate.value_or(0));
+  if (const std::string more = optim::Recipe(rule).more_than_a_rule(); !more.empty())
+    throw UsageError(fmt::format(
+        "--optimizer {}: {}: a server has parts of the parameters only; use --strategy mirrored, "
+        "multi_worker or central_storage",
+        flags.optimizer, more));
+  // Within a launcher the servers are there already.
+  if (!flags.served.servers || starts_workers(flags)) return;
   const int there = detail::served_place().num_servers;
   if (flags.served.num_servers() != there)
     throw UsageError(
