@@ -133,5 +133,79 @@ TEST(Groups, ThatFitNothingAreAnError) {
                     HasSubstr("0.weight, 0.bias")));
 }
 
+// One epoch of small_cnn after `prepare(net)`, which is not changed by the number of replicas.
+template <class Prepare>
+std::vector<at::Tensor> trained_after(const char* kind, const optim::Recipe& recipe,
+                                      Prepare prepare, std::vector<int> worlds) {
+  Strategy strategy = test::strategy_of(kind, worlds[0]);
+  Replicated<torch::nn::Sequential> net(strategy, [&] {
+    auto made = test::small_cnn();
+    prepare(made);
+    return made;
+  });
+  Optimizer optimizer(net, recipe);
+  for (size_t epoch = 0; epoch < worlds.size(); ++epoch) {
+    if (epoch > 0) strategy.resize(worlds[epoch]);
+    for (auto&& batch : strategy.distribute(test::small_data()).epoch(static_cast<int64_t>(epoch)))
+      test::train_step(strategy, net, optimizer, batch);
+  }
+  return test::copy_of(optimizer.updater().parameters(0));
+}
+
+TEST(FrozenParameters, StayAndCountInNoNorm) {
+  // The first layer is frozen. Its blocks come before all others in a plan that needs norms.
+  const auto freeze = [](torch::nn::Sequential& net) {
+    for (auto& parameter : net->ptr(0)->parameters()) parameter.set_requires_grad(false);
+  };
+  auto all = with_more();
+  all.emplace_back("lamb", optim::lamb({.learning_rate = 0.01}));
+  for (const auto& [name, recipe] : all) {
+    if (!recipe.groups().empty()) continue;
+    std::vector<at::Tensor> start;
+    const auto note = [&](torch::nn::Sequential& net) {
+      freeze(net);
+      start = test::copy_of(net->parameters());
+    };
+    const auto in_turn = trained_after("one_device", recipe, note, {3});
+    for (size_t i = 0; i < start.size(); ++i)
+      EXPECT_EQ(at::equal(in_turn[i], start[i]), i < 2) << name << " " << i;
+    EXPECT_TRUE(bits_equal(in_turn, trained_after("mirrored", recipe, freeze, {3}))) << name;
+  }
+}
+
+// With one norm over all: what clips is the norm of what is trained.
+TEST(FrozenParameters, LeaveTheGlobalNormToTheOthers) {
+  const auto step = [](double most, bool frozen) {
+    Strategy strategy = test::strategy_of("mirrored", 2);
+    Replicated<torch::nn::Sequential> net(strategy, [frozen] {
+      auto made = test::small_cnn();
+      for (auto& parameter : made->ptr(0)->parameters()) parameter.set_requires_grad(!frozen);
+      return made;
+    });
+    Optimizer optimizer(net, {optim::sgd({.learning_rate = 1}), {.global_norm = most}});
+    const auto before = test::copy_of(optimizer.updater().parameters(0));
+    test::train_step(strategy, net, optimizer,
+                     *strategy.distribute(test::small_data()).epoch(0).begin());
+    std::vector<at::Tensor> steps;
+    for (size_t i = 2; i < before.size(); ++i)
+      steps.push_back(before[i] - optimizer.updater().parameters(0)[i].detach());
+    return steps;
+  };
+  const auto plain = step(1e9, true);
+  EXPECT_NEAR(norm_of(step(norm_of(plain) / 4, true)), norm_of(plain) / 4, 1e-5);
+  EXPECT_LT(norm_of(step(norm_of(plain) / 4, false)), 0.999 * norm_of(plain) / 4);
+}
+
+TEST(Recipes, ThatNeedNormsGoOnInAnotherWorld) {
+  const auto leave = [](torch::nn::Sequential&) {};
+  for (const auto& [name, recipe] : with_more()) {
+    const auto in_turn = trained_after("one_device", recipe, leave, {2, 3, 1, 4});
+    EXPECT_TRUE(bits_equal(in_turn, trained_after("mirrored", recipe, leave, {2, 3, 1, 4})))
+        << name;
+    // The state went on: anew in the last world it would be another training.
+    EXPECT_FALSE(bits_equal(in_turn, trained_after("mirrored", recipe, leave, {4}))) << name;
+  }
+}
+
 }  // namespace
 }  // namespace tutti
