@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/models/models.h"
+#include "tutti/sync/tensors.h"
 #include "tutti/train/model.h"
 
 namespace tutti::test {
@@ -61,7 +62,7 @@ struct ZooTraining {
   double loss = 0;  ///< of the epoch
 };
 
-/// Four steps on two replicas.
+/// Four steps by fit() and one by train_on_batch(), on two replicas.
 inline ZooTraining train_of_zoo(const SmallNetwork& network, const std::string& kind) {
   Model model(Strategy({.kind = kind, .replicas = 2, .threads_per_replica = 1, .seed = 5}), [&] {
     return models::model_by_name(network.name,
@@ -72,6 +73,8 @@ inline ZooTraining train_of_zoo(const SmallNetwork& network, const std::string& 
   ZooTraining training{.before = model.weights_sha256()};
   const auto history = model.fit(zoo_data(network.input), {.epochs = 2, .verbose = 0});
   training.loss = history.column("train_loss").back();
+  const auto batch = zoo_data(network.input).epoch({}).batch(1);
+  model.train_on_batch(tensor_of(batch.columns[0]), tensor_of(batch.columns[1]));
   training.after = model.weights_sha256();
   return training;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/data/detail/order.h"
@@ -138,6 +139,20 @@ Dataset Dataset::shard(int64_t index, int64_t count) const {
 }
 
 Dataset Dataset::take(int64_t count) const { return then(detail::taken(view_, count)); }
+
+std::pair<Dataset, Dataset> Dataset::split_last(double last_share) const {
+  if (!(last_share > 0 && last_share < 1))
+    throw UsageError(fmt::format("split of {}: expected a share above 0 and below 1", last_share));
+  std::pair both(*this, *this);
+  std::tie(both.first.view_, both.second.view_) = detail::split(view_, last_share);
+  for (const Dataset& part : {both.first, both.second})
+    if (part.num_samples() == 0)
+      throw UsageError(fmt::format(
+          "split of {}: {} samples leave none for one of the parts; change the share, or use more "
+          "samples",
+          last_share, num_samples()));
+  return both;
+}
 
 Dataset Dataset::batch(int64_t global_size) const {
   if (global_size < 1)

@@ -95,6 +95,12 @@ class Dataset {
   Dataset shard(int64_t index, int64_t count) const;
   /// The first `count` (>= 0) samples of the order so far; all when there are fewer.
   Dataset take(int64_t count) const;
+  /// The samples in two datasets: the last share of them, and the rest, as Keras's
+  /// validation_split cuts: floor(n * (1 - last_share)) samples are the rest. What is cut is the
+  /// order before the first shuffle or repeat, so that no sample is in both; the views from there
+  /// on apply to the rest, and both have this dataset's batch. Throws UsageError unless 0 <
+  /// last_share < 1 and both have samples.
+  std::pair<Dataset, Dataset> split_last(double last_share) const;
   /// Global batches of `global_size` (>= 1) samples; what is left over is one smaller batch. Comes
   /// last: a view after it is a UsageError; batch() again replaces the size.
   Dataset batch(int64_t global_size) const;

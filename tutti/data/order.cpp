@@ -1,6 +1,7 @@
 #include "tutti/data/detail/order.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -21,11 +22,15 @@ struct AllRows final : View {
     return rows;
   }
   int num_shuffles() const override { return 0; }
+  ViewHandle below() const override { return nullptr; }
+  ViewHandle over(const ViewHandle&) const override { return all_rows(num_samples); }
+  bool keeps_order() const override { return true; }
 };
 
 struct Derived : View {
   Derived(ViewHandle from, int64_t samples) : View(samples), before(std::move(from)) {}
   int num_shuffles() const override { return before->num_shuffles(); }
+  ViewHandle below() const override { return before; }
   const ViewHandle before;
 };
 
@@ -43,6 +48,8 @@ struct Shuffled final : Derived {
     return places;
   }
   int num_shuffles() const override { return before->num_shuffles() + 1; }
+  ViewHandle over(const ViewHandle& other) const override { return shuffled(other, options); }
+  bool keeps_order() const override { return false; }
   const ShuffleOptions options;
 };
 
@@ -58,6 +65,8 @@ struct Repeated final : Derived {
     }
     return rows;
   }
+  ViewHandle over(const ViewHandle& other) const override { return repeated(other, count); }
+  bool keeps_order() const override { return false; }
   const int64_t count;
 };
 
@@ -73,18 +82,26 @@ struct Sharded final : Derived {
     rows.resize(static_cast<size_t>(num_samples));
     return rows;
   }
+  ViewHandle over(const ViewHandle& other) const override { return sharded(other, index, count); }
+  bool keeps_order() const override { return true; }
   const int64_t index;
   const int64_t count;
 };
 
-struct Taken final : Derived {
-  Taken(const ViewHandle& from, int64_t count)
-      : Derived(from, std::min(count, from->num_samples)) {}
+/// Samples [begin, end) of the order before.
+struct Range final : Derived {
+  Range(const ViewHandle& from, int64_t range_begin, int64_t range_end)
+      : Derived(from, range_end - range_begin), begin(range_begin) {}
   std::vector<int64_t> order(Pass pass) const override {
-    std::vector<int64_t> rows = before->order(pass);
-    rows.resize(static_cast<size_t>(num_samples));
-    return rows;
+    const std::vector<int64_t> rows = before->order(pass);
+    return {rows.begin() + begin, rows.begin() + begin + num_samples};
   }
+  ViewHandle over(const ViewHandle& other) const override {
+    const int64_t end = std::min(begin + num_samples, other->num_samples);
+    return std::make_shared<Range>(other, std::min(begin, end), end);
+  }
+  bool keeps_order() const override { return true; }
+  const int64_t begin;
 };
 
 }  // namespace
@@ -115,7 +132,20 @@ ViewHandle sharded(const ViewHandle& before, int64_t index, int64_t count) {
 
 ViewHandle taken(const ViewHandle& before, int64_t count) {
   if (count < 0) throw UsageError(fmt::format("take({}): expected 0 or more", count));
-  return std::make_shared<Taken>(before, count);
+  return std::make_shared<Range>(before, 0, std::min(count, before->num_samples));
+}
+
+std::pair<ViewHandle, ViewHandle> split(const ViewHandle& view, double last_share) {
+  std::vector<ViewHandle> chain;  // from the source up
+  for (ViewHandle next = view; next; next = next->below()) chain.insert(chain.begin(), next);
+  const auto first_mix = std::find_if(chain.begin(), chain.end(),
+                                      [](const ViewHandle& each) { return !each->keeps_order(); });
+  const ViewHandle& whole = *(first_mix - 1);
+  const auto cut = static_cast<int64_t>(
+      std::floor(static_cast<double>(whole->num_samples) * (1.0 - last_share)));
+  ViewHandle rest = std::make_shared<Range>(whole, 0, cut);
+  for (auto each = first_mix; each != chain.end(); ++each) rest = (*each)->over(rest);
+  return {rest, std::make_shared<Range>(whole, cut, whole->num_samples)};
 }
 
 }  // namespace tutti::data::detail

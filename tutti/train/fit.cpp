@@ -145,6 +145,20 @@ History Fit::run() {
   return std::move(history_);
 }
 
+Totals Fit::run_batch() {
+  if (leases_ != nullptr || drops_)
+    throw UsageError(
+        "train_on_batch: workers are not in step (--staleness, --drop-slowest), so that none can "
+        "wait for the others' parts of a batch; use fit()");
+  model_.modules.train(true);
+  last_ = Clock::now();
+  std::vector<Totals> each;
+  return train_epoch({0, compiled_.optimizer.version(), 1,
+                      std::make_shared<const data::Epoch>(train_.epoch({.seed = seed_})),
+                      model_.strategy.world()},
+                     each);
+}
+
 void Fit::run_epoch(Epoch epoch) {
   const TimePoint begin = last_;
   model_.modules.train(true);
@@ -437,11 +451,16 @@ void Fit::raise(const Epoch& epoch, const Totals& totals) const {
   }
 }
 
+Totals train_on_batch(Model::State& model, const data::Dataset& data, FitOptions options) {
+  return Fit(model, data, std::move(options)).run_batch();
+}
+
 }  // namespace detail
 
 History Model::fit(const data::Dataset& train, FitOptions options) {
-  state_->check_fit(train, options);
-  return detail::Fit(*state_, train, std::move(options)).run();
+  const data::Dataset trained = state_->split_off_validation(train, options);
+  state_->check_fit(trained, options);
+  return detail::Fit(*state_, trained, std::move(options)).run();
 }
 
 }  // namespace tutti

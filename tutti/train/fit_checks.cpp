@@ -72,6 +72,19 @@ void warn_of_idle_replicas(const data::Dataset& train, const World& world) {
 
 }  // namespace
 
+data::Dataset Model::State::split_off_validation(const data::Dataset& train,
+                                                 FitOptions& options) const {
+  if (options.validation_split == 0) return train;
+  if (options.validation)
+    throw UsageError("fit: validation_split and validation: give one of them");
+  if (!(options.validation_split > 0 && options.validation_split < 1))
+    throw UsageError(fmt::format("fit: validation_split is {}, must be above 0 and below 1",
+                                 options.validation_split));
+  auto [rest, last] = train.split_last(options.validation_split);
+  options.validation = std::move(last);
+  return rest;
+}
+
 void Model::State::check_fit(const data::Dataset& train, const FitOptions& options) {
   check_options(options);
   require_compiled("fit");

@@ -263,15 +263,7 @@ Scores Model::State::evaluate(const data::Dataset& dataset) {
       throw Interrupted(SIGTERM,
                         "evaluate: another worker was asked to end and did not see all samples");
   } while (world.apart && all.samples < epoch->num_samples());
-  NamedValues values = detail::means_of(all, made.metrics, "");
-  Scores scores{.loss = values[0].second, .samples = all.samples};
-  scores.metrics.assign(values.begin() + 1, values.end());
-  for (size_t m = 0; m < made.metrics.size(); ++m) {
-    const Metric& metric = made.metrics[m];
-    if (!metric.scalar())
-      scores.matrices.emplace_back(metric.name(), metric.matrix(state_of(all, made.metrics, m)));
-  }
-  return scores;
+  return detail::scores_of(all, made.metrics);
 }
 
 namespace {
@@ -305,13 +297,16 @@ void Model::compile(CompileOptions options) {
   require_precision(options.precision, "cpu");  // where replicas compute
   std::optional<optim::LossScale> scale;
   if (options.loss_scaling) scale.emplace(*options.loss_scaling);
+  std::optional<int> num_states;
+  if (const auto* recipe = std::get_if<optim::Recipe>(&options.optimizer))
+    num_states = recipe->rule().num_states();
   if (state.compiled) detail::own_storage(state.modules);
   state.compiled.reset();
   state.compiled.emplace(detail::Compiled{
       std::visit([&](const auto& choice) { return Optimizer(state.modules, choice); },
                  options.optimizer),
       std::move(options.loss), std::move(options.metrics), std::move(options.learning_rate),
-      options.precision});
+      options.precision, num_states});
   if (scale) state.compiled->optimizer.scale_losses(*scale);
 }
 
@@ -416,15 +411,6 @@ std::string Model::weights_sha256() {
   state_->require_whole();
   return tutti::weights_sha256(
       {unique_parameters(*state_->modules.module(0)), state_->modules.merged_buffers()});
-}
-
-std::string Model::summary() const {
-  if (state_->graph) return state_->graph->summary();
-  std::string out;
-  for (const auto& [name, tensor] : unique_parameters(*state_->modules.module(0))) {
-    out += fmt::format("{}  {}\n", name, nn::to_string(tensor.sizes().vec()));
-  }
-  return out;
 }
 
 Strategy Model::strategy() const { return state_->strategy; }

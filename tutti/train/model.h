@@ -85,6 +85,15 @@ struct FitOptions {
   int64_t accumulate = 1;
   CheckpointOptions checkpoints{};
   Millis stop_after{0};  ///< asks for an end as SIGTERM does, once so much time has gone; 0: never
+  /// The last samples, in place of `validation`: a share above 0 and below 1 of those before the
+  /// first shuffle, which are not trained on (data::Dataset::split_last). 0: none.
+  double validation_split = 0;
+};
+
+/// What weighs the samples of one batch; one of the two.
+struct BatchWeights {
+  at::Tensor sample_weights{};               ///< [batch] float32, finite, >= 0
+  std::map<int64_t, double> class_weight{};  ///< as in FitOptions; in training alone
 };
 
 /// What evaluate() gives: the loss as a mean, and the metrics, of all samples.
@@ -153,6 +162,16 @@ class Model {
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().
   Scores evaluate(const data::Dataset& dataset);
 
+  /// One step of fit() on one global batch, of which every replica takes its part: the weights that
+  /// fit() gets from the same batches, and loss and metrics of this batch alone, before the update.
+  /// Every worker gives the whole batch. inputs [batch, ...], targets [batch, ...], on the CPU.
+  /// Throws what fit() throws; UsageError where workers are not in step.
+  Scores train_on_batch(const at::Tensor& inputs, const at::Tensor& targets,
+                        const BatchWeights& weights = {});
+  /// Loss and metrics of one global batch, as evaluate() gives them.
+  Scores test_on_batch(const at::Tensor& inputs, const at::Tensor& targets,
+                       const at::Tensor& sample_weights = {});
+
   /// Outputs for all samples of a dataset's epoch 0, in its order, [samples, ...]; for a batch of
   /// inputs, [batch, ...], computed by this worker's first replica. In evaluation mode.
   at::Tensor predict(const data::Dataset& dataset);
@@ -168,7 +187,10 @@ class Model {
   /// Of parameters and merged buffers (weights.h). Equal on all workers.
   std::string weights_sha256();
 
-  /// The graph's table, or names and shapes of the parameters.
+  /// A table of layers, output shapes (of a graph) and parameters; below it how many are trained
+  /// and how many are frozen, elements in buffers, and the bytes of a replica: parameters,
+  /// gradients, optimizer states, buffers. Parameters and states are there once for all replicas
+  /// that share memory (docs/design/fused_step.md). Rows of embedding tables do not count.
   std::string summary() const;
 
   Strategy strategy() const;

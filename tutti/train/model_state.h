@@ -1,4 +1,4 @@
-/// What stands behind a Model: shared by model.cpp and fit.cpp, not for users.
+/// What stands behind a Model: shared by its .cpp files, not for users.
 #pragma once
 
 #include <exception>
@@ -27,6 +27,7 @@ struct Compiled {
   std::vector<Metric> metrics;
   std::optional<RateSchedule> rate;
   Precision precision;
+  std::optional<int> num_states{};  ///< that the optimizer keeps for each parameter; unset: unknown
 
   /// `forward(x)` in this precision; outputs are float32.
   at::Tensor outputs(const Forward& forward, const at::Tensor& x) const;
@@ -65,6 +66,12 @@ struct Totals {
 inline int64_t updates_of(int64_t batches, int64_t accumulate) {
   return (batches + accumulate - 1) / accumulate;
 }
+
+/// One training step on the only batch of `data`: what all replicas have added up.
+Totals train_on_batch(Model::State& model, const data::Dataset& data, FitOptions options);
+
+/// All that is known of some samples, by name.
+Scores scores_of(const Totals& totals, const std::vector<Metric>& metrics);
 
 /// How many states metrics have together, and whether that depends on the width of the outputs.
 int64_t num_states(const std::vector<Metric>& metrics, int64_t width);
@@ -105,6 +112,9 @@ struct Model::State {
   /// Throws UsageError when the model cannot take this dataset; `needs_target` when it is scored.
   void check_data(std::string_view operation, const data::Dataset& dataset,
                   bool needs_target) const;
+
+  /// Gives options their validation data where they ask for a split; returns the rest of `train`.
+  data::Dataset split_off_validation(const data::Dataset& train, FitOptions& options) const;
 
   /// Throws UsageError when options, data and model do not fit.
   void check_fit(const data::Dataset& train, const FitOptions& options);

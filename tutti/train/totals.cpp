@@ -159,6 +159,18 @@ NamedValues means_of(const Totals& totals, const std::vector<Metric>& metrics,
   return values;
 }
 
+Scores scores_of(const Totals& totals, const std::vector<Metric>& metrics) {
+  NamedValues values = means_of(totals, metrics, "");
+  Scores scores{.loss = values[0].second, .samples = totals.samples};
+  scores.metrics.assign(values.begin() + 1, values.end());
+  for (size_t m = 0; m < metrics.size(); ++m) {
+    if (!metrics[m].scalar())
+      scores.matrices.emplace_back(metrics[m].name(),
+                                   metrics[m].matrix(state_of(totals, metrics, m)));
+  }
+  return scores;
+}
+
 at::Tensor sample_weights(std::span<const at::Tensor> columns,
                           const std::map<int64_t, double>& class_weight) {
   if (columns.size() > 2) {

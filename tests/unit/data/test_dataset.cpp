@@ -240,6 +240,33 @@ TEST(Dataset, TakeIsTheFirstOfTheOrder) {
   EXPECT_EQ(shuffled.take(0).batch(5).epoch({}).num_batches(), 0);
 }
 
+TEST(Dataset, SplitTakesTheLastSamplesBeforeTheFirstShuffle) {
+  const auto [rest, last] = numbers(10).shuffle({.seed = 3}).batch(4).split_last(0.25);
+  EXPECT_EQ(rest.global_batch_size(), 4);
+  EXPECT_EQ(labels(last), (std::vector<int64_t>{7, 8, 9}));  // floor(7.5) are the rest
+  EXPECT_EQ(sorted(labels(rest)), up_to(7));
+  EXPECT_EQ(labels(rest, {.epoch = 2}),
+            labels(numbers(7).shuffle({.seed = 3}).batch(4), {.epoch = 2}));
+
+  // What leaves samples out before the shuffle counts for both; what comes after, for the rest.
+  const auto chain = numbers(40).shard(1, 2).take(10).shuffle().repeat(2).take(15).batch(5);
+  const auto [most, end] = chain.split_last(0.2);
+  EXPECT_EQ(labels(end), (std::vector<int64_t>{17, 19}));
+  EXPECT_EQ(labels(most), labels(numbers(16).shard(1, 2).shuffle().repeat(2).take(15).batch(5)));
+
+  // Repeated samples are on one side only.
+  const auto [twice, once] = numbers(4).repeat(2).batch(2).split_last(0.5);
+  EXPECT_EQ(labels(twice), (std::vector<int64_t>{0, 1, 0, 1}));
+  EXPECT_EQ(labels(once), (std::vector<int64_t>{2, 3}));
+
+  for (const double bad : {0.0, 1.0, -0.5, 1.5, std::nan("")})
+    EXPECT_THAT(message_of<UsageError>([&] { numbers(4).split_last(bad); }),
+                HasSubstr("above 0 and below 1"));
+  EXPECT_THAT(message_of<UsageError>([&] { numbers(1).split_last(0.5); }), HasSubstr("leave none"));
+  EXPECT_THAT(message_of<UsageError>([&] { numbers(4).split_last(1e-17); }),
+              HasSubstr("leave none"));
+}
+
 TEST(Dataset, PartsOfAllReplicasMakeTheSameGlobalBatch) {
   const Dataset dataset = numbers(100).shuffle().batch(13);
   const EpochOptions options{.epoch = 3, .seed = 11};

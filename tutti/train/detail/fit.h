@@ -18,6 +18,7 @@ class Fit {
  public:
   Fit(Model::State& model, data::Dataset train, FitOptions options);
   History run();
+  Totals run_batch();
 
  private:
   struct Epoch {

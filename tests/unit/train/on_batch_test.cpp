@@ -1,0 +1,182 @@
+// train_on_batch, test_on_batch, validation_split and summary.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tutti/base/error.h"
+#include "tutti/sync/tensors.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/train/small_model.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Column `column` of batch `step` of data in order.
+at::Tensor column_of_batch(const data::Dataset& data, int64_t step, size_t column) {
+  return tensor_of(data.epoch({}).batch(step).columns[column]);
+}
+
+TEST(OnBatch, StepsAreThoseOfFit) {
+  const auto data = three_classes(24).batch(10);  // 10, 10 and 4: three replicas get unequal parts
+  std::string first;
+  for (const char* kind : {"one_device", "mirrored", "central_storage"}) {
+    Model by_fit = small_model(strategy_of(kind, 3), 0.3);
+    const History history = by_fit.fit(data, {.epochs = 2, .verbose = 0});
+    Model by_batch = small_model(strategy_of(kind, 3), 0.3);
+    double loss = 0;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      loss = 0;
+      for (int64_t step = 0; step < 3; ++step) {
+        const Scores scores =
+            by_batch.train_on_batch(column_of_batch(data, step, 0), column_of_batch(data, step, 1));
+        EXPECT_EQ(scores.samples, step == 2 ? 4 : 10);
+        loss += scores.loss * static_cast<double>(scores.samples) / 24;
+      }
+    }
+    EXPECT_NEAR(loss, history.last("train_loss"), 1e-12);
+    EXPECT_EQ(by_batch.weights_sha256(), by_fit.weights_sha256()) << kind;
+    EXPECT_EQ(by_batch.optimizer().version(), 6);
+    if (first.empty()) first = by_batch.weights_sha256();
+    EXPECT_EQ(by_batch.weights_sha256(), first) << kind;
+  }
+}
+
+TEST(OnBatch, ScoresAreOfThisBatchBeforeTheUpdate) {
+  const auto data = three_classes(9).batch(9);
+  const auto x = column_of_batch(data, 0, 0);
+  const auto y = column_of_batch(data, 0, 1);
+  Model model = small_model(strategy_of("mirrored", 2));
+  const Scores before = model.evaluate(data);
+  const Scores tested = model.test_on_batch(x, y);
+  EXPECT_EQ(tested.loss, before.loss);
+  EXPECT_EQ(tested.at("accuracy"), before.at("accuracy"));
+  EXPECT_EQ(tested.samples, 9);
+  const Scores trained = model.train_on_batch(x, y);
+  EXPECT_NEAR(trained.loss, before.loss, 1e-6);
+  EXPECT_EQ(trained.at("accuracy"), before.at("accuracy"));
+  EXPECT_LT(model.test_on_batch(x, y).loss, before.loss);
+  // Columns need not lie side by side.
+  const auto wide = torch::cat({x, x}, 1);
+  EXPECT_EQ(model.test_on_batch(wide.narrow(1, 0, 4), y).loss, model.test_on_batch(x, y).loss);
+}
+
+TEST(OnBatch, WeighsSamples) {
+  const auto data = three_classes(9).batch(9);
+  const auto x = column_of_batch(data, 0, 0);
+  const auto y = column_of_batch(data, 0, 1);
+  const auto weights = torch::where(y == 1, 2.5, 1.0).to(torch::kFloat);
+  const auto sha = [&](const BatchWeights& how) {
+    Model model = small_model(strategy_of("mirrored", 2));
+    model.train_on_batch(x, y, how);
+    return model.weights_sha256();
+  };
+  EXPECT_EQ(sha({.sample_weights = weights}), sha({.class_weight = {{1, 2.5}}}));
+  EXPECT_NE(sha({.sample_weights = weights}), sha({}));
+  Model model = small_model(strategy_of("one_device", 1));
+  EXPECT_GT(model.test_on_batch(x, y, 2 * torch::ones({9})).loss,
+            1.99 * model.test_on_batch(x, y).loss);
+}
+
+TEST(OnBatch, RefusesWhatDoesNotFit) {
+  Model model = small_model(strategy_of("mirrored", 2));
+  const auto x = torch::zeros({6, 4});
+  const auto y = torch::zeros({6}, torch::kLong);
+  const struct {
+    std::function<void()> call;
+    const char* says;
+  } cases[] = {
+      {[&] { model.train_on_batch({}, y); }, "train_on_batch: inputs: expected a tensor"},
+      {[&] { model.test_on_batch(x, torch::tensor(1)); }, "test_on_batch: targets"},
+      {[&] { model.train_on_batch(x.narrow(0, 0, 0), y.narrow(0, 0, 0)); }, "no samples"},
+      {[&] { model.train_on_batch(x, y.narrow(0, 0, 5)); }, "5"},
+      {[&] { model.train_on_batch(x.narrow(1, 0, 3), y); }, "the model takes [4]"},
+      {[&] { model.train_on_batch(x.narrow(0, 0, 1), y.narrow(0, 0, 1)); }, "2 replicas"},
+      {[&] { model.train_on_batch(x, y, {.sample_weights = y}); }, "expected a weight"},
+      {[&] {
+         model.train_on_batch(x, y, {.sample_weights = torch::ones({6}), .class_weight = {{1, 2}}});
+       },
+       "give one of them"},
+      {[] {
+         Model fresh(strategy_of("one_device", 1), [] { return small_graph(); });
+         fresh.test_on_batch(torch::zeros({6, 4}), torch::zeros({6}, torch::kLong));
+       },
+       "compile()"},
+  };
+  for (const auto& [call, says] : cases)
+    EXPECT_THAT(test::message_of<UsageError>(call), HasSubstr(says));
+}
+
+TEST(Fit, ValidatesOnTheLastSamplesWhichItLeavesOut) {
+  const auto run = [](const data::Dataset& train, FitOptions options) {
+    Model model = small_model(strategy_of("mirrored", 2));
+    options.epochs = 2;
+    options.verbose = 0;
+    const History history = model.fit(train, options);
+    return fmt::format("{} {}", model.weights_sha256(), history.last("val_loss"));
+  };
+  const auto both = three_classes(30).shuffle().batch(10).split_last(0.3);
+  EXPECT_EQ(both.second.num_samples(), 9);
+  EXPECT_EQ(run(three_classes(30).shuffle().batch(10), {.validation_split = 0.3}),
+            run(both.first, {.validation = both.second}));
+  EXPECT_NE(run(three_classes(30).shuffle().batch(10), {.validation_split = 0.3}),
+            run(three_classes(30).shuffle().batch(10), {.validation_split = 0.2}));
+
+  Model model = small_model(strategy_of("mirrored", 2));
+  const auto refused = [&](const FitOptions& options) {
+    return test::message_of<UsageError>([&] { model.fit(three_classes(4).batch(4), options); });
+  };
+  for (const double bad : {-0.1, 1.0, 2.0, std::nan("")})
+    EXPECT_THAT(refused({.validation_split = bad}), HasSubstr("validation_split is"));
+  EXPECT_THAT(refused({.validation = three_classes(4).batch(4), .validation_split = 0.5}),
+              HasSubstr("give one of them"));
+  EXPECT_THAT(refused({.validation_split = 0.9}), HasSubstr("leave none"));
+}
+
+TEST(Model, SummaryCountsWhatAReplicaTakes) {
+  Model model(strategy_of("mirrored", 2), [] { return small_graph(); });
+  const std::string table =
+      "layer     output shape    parameters\n"
+      "input     [4]                      0\n"
+      "linear_1  [8]                     40\n"
+      "relu_1    [8]                      0\n"
+      "linear_2  [3]                     27\n"
+      "67 parameters\n"
+      "parameters: 67 trained, 0 frozen\n"
+      "bytes a replica: 268 parameters, 268 gradients, 0 buffers, ";
+  EXPECT_EQ(model.summary(), table + "optimizer states: after compile()\n");
+  model.compile(adam_and_accuracy());
+  EXPECT_EQ(model.summary(), table + "536 optimizer states\n");
+
+  struct Own : torch::nn::Module {
+    Own() {
+      dense = register_module("dense", torch::nn::Linear(4, 3));
+      dense->weight.set_requires_grad(false);
+      norm = register_module("norm", torch::nn::BatchNorm1d(3));
+    }
+    at::Tensor forward(const at::Tensor& x) { return norm(dense(x)); }
+    torch::nn::Linear dense{nullptr};
+    torch::nn::BatchNorm1d norm{nullptr};
+  };
+  Model own(strategy_of("one_device", 1), [] { return std::make_shared<Own>(); });
+  own.compile({.optimizer =
+                   [](std::vector<at::Tensor> parameters) {
+                     return std::make_unique<torch::optim::SGD>(parameters, 0.1);
+                   },
+               .loss = losses::sparse_categorical_crossentropy()});
+  EXPECT_EQ(own.summary(),
+            "parameter     shape       elements\n"
+            "dense.weight  [3, 4]            12\n"
+            "dense.bias    [3]                3\n"
+            "norm.weight   [3]                3\n"
+            "norm.bias     [3]                3\n"
+            "parameters: 9 trained, 12 frozen\n"
+            "bytes a replica: 84 parameters, 36 gradients, 32 buffers, optimizer states: a torch "
+            "optimizer's own\n");
+}
+
+}  // namespace
+}  // namespace tutti
