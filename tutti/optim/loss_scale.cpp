@@ -29,6 +29,12 @@ LossScale::LossScale(const LossScaling& options) : options_(options), value_(opt
           static_cast<double>(options.growth_interval), "1 or more");
 }
 
+void LossScale::restore(double value, int64_t good_steps, int64_t skipped) {
+  value_ = value;
+  good_steps_ = good_steps;
+  skipped_ = skipped;
+}
+
 void LossScale::update(bool overflowed) {
   if (overflowed) {
     ++skipped_;

@@ -29,6 +29,9 @@ class LossScale {
   int64_t good_steps() const noexcept { return good_steps_; }  ///< since the scale has changed
   int64_t skipped() const noexcept { return skipped_; }        ///< steps that were left out, in all
 
+  /// Goes on from what another one said of itself.
+  void restore(double value, int64_t good_steps, int64_t skipped);
+
   /// After a step; `overflowed`: a gradient of any replica was not finite. The scale does not grow
   /// beyond float32. Throws Error when it falls below 2^-16: then it is not the scale that makes
   /// gradients infinite.

@@ -33,6 +33,7 @@ void for_each_fact(Manifest& m, Field field) {
   field("ended", m.ended);
   field("seed", m.seed);
   field("global_batch", m.global_batch);
+  field("accumulate", m.accumulate);
   field("num_samples", m.num_samples);
   field("steps_per_epoch", m.steps_per_epoch);
   field("strategy", m.strategy);
@@ -43,6 +44,8 @@ void for_each_fact(Manifest& m, Field field) {
   field("optimizer", m.optimizer);
   field("learning_rate", m.learning_rate);
   field("schedule", m.schedule);
+  field("precision", m.precision);
+  field("loss_scale", m.loss_scale);
   field("metrics", m.metrics);
   field("columns", m.columns);
   field("first_epoch", m.first_epoch);

@@ -37,6 +37,7 @@ struct CheckpointManifest {
   // What decides on the order of samples, and on bits.
   uint64_t seed = 0;
   int64_t global_batch = 0;
+  int64_t accumulate = 1;
   int64_t num_samples = 0;
   int64_t steps_per_epoch = 0;
   std::string strategy;
@@ -48,6 +49,9 @@ struct CheckpointManifest {
   std::string optimizer;  ///< UpdaterState::kind
   double learning_rate = 0;
   std::string schedule;  ///< its name; "": none
+  std::string precision;
+  /// LossScale: value, good steps, skipped; empty: losses are not scaled.
+  std::vector<double> loss_scale;
   std::vector<std::string> metrics;
 
   // History so far.

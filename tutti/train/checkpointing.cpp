@@ -78,6 +78,9 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   };
   same("seed", then.seed, now.seed);
   same("global batch", then.global_batch, now.global_batch);
+  same("batches an update (accumulate)", then.accumulate, now.accumulate);
+  same("precision", then.precision, now.precision);
+  same("loss scaling", !then.loss_scale.empty(), !now.loss_scale.empty());
   same("samples", then.num_samples, now.num_samples);
   same("steps an epoch", then.steps_per_epoch, now.steps_per_epoch);
   same("optimizer", then.optimizer, now.optimizer);

@@ -153,10 +153,10 @@ Totals Fit::run_batch() {
   model_.modules.train(true);
   last_ = Clock::now();
   std::vector<Totals> each;
-  return train_epoch({0, compiled_.optimizer.version(), 1,
-                      std::make_shared<const data::Epoch>(train_.epoch({.seed = seed_})),
-                      model_.strategy.world()},
-                     each);
+  return train_epoch(
+      {0, compiled_.optimizer.version(), 1,
+       std::make_shared<const data::Epoch>(train_.epoch({.seed = seed_})), model_.strategy.world()},
+      each);
 }
 
 void Fit::run_epoch(Epoch epoch) {

@@ -48,6 +48,7 @@ CheckpointManifest Fit::facts() const {
   const World& world = strategy.world();
   CheckpointManifest facts{.seed = seed_,
                            .global_batch = train_.global_batch_size(),
+                           .accumulate = options_.accumulate,
                            .num_samples = train_.num_samples(),
                            .steps_per_epoch = epoch_length_,
                            .strategy = std::string(strategy.kind()),
@@ -57,9 +58,13 @@ CheckpointManifest Fit::facts() const {
                            .threads_per_replica = strategy.options().threads_per_replica,
                            .optimizer = compiled_.optimizer.updater().state().kind,
                            .schedule = compiled_.rate ? compiled_.rate->name() : "",
+                           .precision = std::string(name_of(compiled_.precision)),
                            .columns = history_.columns,
                            .tutti_version = TUTTI_VERSION,
                            .libtorch_version = TORCH_VERSION};
+  if (const auto scale = compiled_.optimizer.loss_scale())
+    facts.loss_scale = {scale->value(), static_cast<double>(scale->good_steps()),
+                        static_cast<double>(scale->skipped())};
   for (const Metric& metric : compiled_.metrics) facts.metrics.push_back(metric.name());
   return facts;
 }
@@ -78,6 +83,11 @@ int64_t Fit::go_on() {
   history_.validation_seconds = then.validation_seconds;
   for (const auto& [name, value] : then.values)
     last_values_.emplace_back(name == "train_loss" ? "loss" : name, value);
+  if (auto scale = compiled_.optimizer.loss_scale()) {
+    scale->restore(then.loss_scale.at(0), static_cast<int64_t>(then.loss_scale.at(1)),
+                   static_cast<int64_t>(then.loss_scale.at(2)));
+    compiled_.optimizer.scale_losses(*scale);
+  }
   callbacks_->restore(then.callbacks, std::move(resumed_->kept), then.ended);
   progress_->say(
       fmt::format("goes on from {}: epoch {}, after step {} of {}{}", name_of_checkpoint(then.step),

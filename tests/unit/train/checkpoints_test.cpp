@@ -204,6 +204,30 @@ TEST(Checkpoints, MoreStepsAfterAllThatWereAskedFor) {
   }
 }
 
+TEST(Checkpoints, AccumulationAndTheScaleOfLossesGoOn) {
+  const auto train = [](FitOptions options) {
+    Model model(strategy_of("mirrored", 2), [] { return graph_with_state(); });
+    CompileOptions how = adam_and_accuracy();
+    how.precision = Precision::bfloat16;
+    how.loss_scaling = {.initial = 1024, .growth_interval = 3};  // grows on the way
+    model.compile(how);
+    options.accumulate = 2;
+    const History history = model.fit(samples(), std::move(options));
+    return std::pair(trained_of(model, history), model.optimizer().loss_scale()->value());
+  };
+  const auto whole = train(three_epochs());
+  ASSERT_GT(whole.second, 1024);
+  for (const int64_t cut : {2, 3, 5}) {
+    const test::TempFolder folder;
+    FitOptions options = three_epochs({.folder = folder.path(), .every_steps = 1});
+    options.callbacks = cut_after(cut);
+    EXPECT_THROW(train(std::move(options)), Error);
+    EXPECT_EQ(train(three_epochs({.folder = folder.path(), .every_steps = 1, .resume = true})),
+              whole)
+        << cut;
+  }
+}
+
 TEST(Checkpoints, ResumeBeginsWhereThereIsNone) {
   const test::TempFolder folder;
   EXPECT_EQ(straight({}, three_epochs({.folder = folder.path() / "new", .resume = true})),

@@ -24,16 +24,16 @@ Strategy kind_of(const std::string& kind, int replicas) {
   return Strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 7});
 }
 
-struct Outcome {
+struct NormedTraining {
   std::vector<double> losses;
   std::vector<std::pair<std::string, at::Tensor>> weights;
   std::string sha;
 };
 
-Outcome trained(const Strategy& strategy) {
+NormedTraining trained(const Strategy& strategy) {
   Model model = synchronized_model(strategy);
   const History history = model.fit(synchronized_data(), {.epochs = 2, .verbose = 0});
-  Outcome outcome{history.column("train_loss"), {}, model.weights_sha256()};
+  NormedTraining outcome{history.column("train_loss"), {}, model.weights_sha256()};
   for (auto& [name, value] : unique_parameters(*model.modules().module(0)))
     outcome.weights.emplace_back(name, value.detach().clone());
   for (auto& [name, value] : model.modules().merged_buffers())
@@ -43,9 +43,9 @@ Outcome trained(const Strategy& strategy) {
 
 // 10 samples in batches of 4: the last batch of 2 leaves a third replica without samples.
 TEST(SyncBatchNormFit, AnyNumberOfReplicasIsTheTrainingOfOne) {
-  const Outcome one = trained(kind_of("mirrored", 1));
+  const NormedTraining one = trained(kind_of("mirrored", 1));
   for (int replicas : {2, 3}) {
-    const Outcome many = trained(kind_of("mirrored", replicas));
+    const NormedTraining many = trained(kind_of("mirrored", replicas));
     for (size_t epoch = 0; epoch < one.losses.size(); ++epoch)
       EXPECT_NEAR(many.losses[epoch], one.losses[epoch], 1e-5);
     ASSERT_EQ(many.weights.size(), one.weights.size());
