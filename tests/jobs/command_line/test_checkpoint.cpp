@@ -1,0 +1,184 @@
+// Checkpoints as a user has them: a training that is killed or asked to end goes on to the same
+// weights, and `tutti checkpoint` says what there is.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+using nlohmann::json;
+
+constexpr Millis kLimit{240'000};
+
+// Ten steps an epoch, 120 in all; checkpoints of every third are not those of epochs.
+Words training(const std::string& strategy, const Words& more, const std::string& epochs = "12") {
+  Words words = {TUTTI_PROGRAM, "train",      "doodle_cnn", "--data",   "examples/data/quickdraw",
+                 "--take",      "640",        "--epochs",   epochs,     "--strategy",
+                 strategy,      "--replicas", "2",          "--threads", "1"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string sha256_of(const std::string& file) {
+  return json::parse(std::ifstream(file)).at("weights_sha256");
+}
+
+const std::string& straight() {
+  static const std::string sha256 = [] {
+    const TempFolder folder;
+    const auto result =
+        run_command(training("mirrored", {"--json", folder / "straight.json"}), {}, kLimit);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    return sha256_of(folder / "straight.json");
+  }();
+  return sha256;
+}
+
+// Begins a training into $OUT; once it has the checkpoint of step 60, `signal` goes to $TO.
+CommandResult cut_off(const TempFolder& folder, const std::string& strategy,
+                      const std::string& signal, const std::string& to) {
+  const std::string script =
+      "set -m; \"$@\" > $LOG 2>&1 & job=$!; until [ -e $OUT/checkpoints/step-000000000060 ]; do "
+      "kill -0 $job || { cat $LOG; exit 99; }; sleep 0.02; done; kill -" +
+      signal + " -- " + to + "; wait $job; code=$?; cat $LOG; exit $code";
+  Words words = training(
+      strategy, {"--out", folder / "out", "--checkpoint-every", "3", "--keep-checkpoints", "40"});
+  words.insert(words.begin(), {"bash", "-c", script, "bash"});
+  return run_command(words, {"LOG=" + (folder / "log"), "OUT=" + (folder / "out")}, kLimit);
+}
+
+void expect_the_same_end(const TempFolder& folder, const std::string& strategy) {
+  const auto result = run_command(training(strategy, {"--out", folder / "out", "--resume",
+                                                      "--json", folder / "resumed.json"}),
+                                  {}, kLimit);
+  ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("goes on from step-0000000000"));
+  EXPECT_EQ(sha256_of(folder / "resumed.json"), straight()) << strategy;
+}
+
+CommandResult checkpoint(Words words) {
+  words.insert(words.begin(), {TUTTI_PROGRAM, "checkpoint"});
+  return run_command(words, {}, kLimit);
+}
+
+TEST(Checkpoint, AKilledTrainingGoesOnToTheSameWeights) {
+  for (const std::string strategy : {"mirrored", "multi_worker"}) {
+    const TempFolder folder;
+    const auto killed = cut_off(folder, strategy, "KILL", "-$job");
+    EXPECT_EQ(killed.exit_code, 137) << killed.out;
+    const auto verified = checkpoint({"verify", folder / "out"});
+    EXPECT_EQ(verified.exit_code, 0) << verified.out;
+    expect_the_same_end(folder, strategy);
+  }
+}
+
+TEST(Checkpoint, GoesOnUnderAnotherStrategy) {
+  const TempFolder folder;
+  cut_off(folder, "mirrored", "KILL", "-$job");
+  expect_the_same_end(folder, "multi_worker");
+}
+
+TEST(Checkpoint, WhoIsAskedToEndSavesAndEndsWith143) {
+  for (const std::string strategy : {"mirrored", "multi_worker"}) {
+    const TempFolder folder;
+    const auto asked = cut_off(folder, strategy, "TERM", "$job");
+    EXPECT_EQ(asked.exit_code, 143) << asked.out;
+    EXPECT_THAT(asked.out, AllOf(HasSubstr("saved step-"), HasSubstr("SIGTERM"))) << strategy;
+    expect_the_same_end(folder, strategy);
+  }
+}
+
+TEST(Checkpoint, SoDoesOneWhoseTimeIsUp) {
+  const TempFolder folder;
+  const auto ended =
+      run_command(training("multi_worker", {"--out", folder / "out", "--stop-after", "2"}, "100000"),
+                  {}, kLimit);
+  EXPECT_EQ(ended.exit_code, 143) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("saved step-"));
+}
+
+TEST(Checkpoint, OneJobAFolder) {
+  const TempFolder folder;
+  const std::string script =
+      "set -m; \"$@\" > $LOG 2>&1 & job=$!; until [ -e $OUT/checkpoints/step-000000000003 ]; do "
+      "kill -0 $job || exit 99; sleep 0.02; done; \"$@\" --resume; code=$?; echo first $job; "
+      "kill -KILL -- -$job; exit $code";
+  Words words = training("mirrored", {"--out", folder / "out", "--checkpoint-every", "3"});
+  words.insert(words.begin(), {"bash", "-c", script, "bash"});
+  const auto second =
+      run_command(words, {"LOG=" + (folder / "log"), "OUT=" + (folder / "out")}, kLimit);
+  EXPECT_EQ(second.exit_code, 2) << second.out << second.err;
+  const std::string pid = second.out.substr(second.out.find("first ") + 6);
+  EXPECT_THAT(second.err, AllOf(HasSubstr("another job writes there: process " +
+                                          pid.substr(0, pid.find('\n')) + " on ")));
+}
+
+TEST(Checkpoint, ListsVerifiesAndConverts) {
+  const TempFolder folder;
+  const std::string out = folder / "out";
+  const auto trained = run_command(
+      training("multi_worker", {"--out", out, "--json", folder / "f.json"}, "2"), {}, kLimit);
+  ASSERT_EQ(trained.exit_code, 0) << trained.out << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("2 checkpoints in "));
+
+  const auto listed = checkpoint({"ls", out, "--json", folder / "ls.json"});
+  EXPECT_EQ(listed.exit_code, 0) << listed.err;
+  EXPECT_THAT(listed.out, AllOf(HasSubstr("step-000000000010"), HasSubstr("step-000000000020"),
+                                HasSubstr("multi_worker x2"), HasSubstr("val_accuracy")));
+  const json list = json::parse(std::ifstream(folder / "ls.json"));
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(list[1].at("step"), 20);
+
+  // The same weights as training itself has saved.
+  const std::string weights = folder / "weights.safetensors";
+  EXPECT_EQ(checkpoint({"convert", out, weights}).exit_code, 0);
+  const auto evaluated = run_command(
+      {TUTTI_PROGRAM, "evaluate", "doodle_cnn", "--data", "examples/data/quickdraw",
+       "--checkpoints", weights, "--json", folder / "e.json"},
+      {}, kLimit);
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.out << evaluated.err;
+  EXPECT_EQ(sha256_of(folder / "e.json"), sha256_of(folder / "f.json"));
+
+  EXPECT_EQ(checkpoint({"verify", out}).exit_code, 0);
+  const std::string part = out + "/checkpoints/step-000000000010/part-1-of-2.safetensors";
+  std::filesystem::resize_file(part, std::filesystem::file_size(part) - 1);
+  const auto damaged = checkpoint({"verify", out});
+  EXPECT_EQ(damaged.exit_code, 1);
+  EXPECT_THAT(damaged.out, AllOf(HasSubstr("step-000000000010: DAMAGED"),
+                                 HasSubstr("part-1-of-2.safetensors"),
+                                 HasSubstr("step-000000000020: whole")));
+}
+
+TEST(Checkpoint, BadInputIsAnsweredBefore) {
+  const TempFolder folder;
+  const auto refused = [](const Words& words) {
+    const auto result = run_command(words, {}, kLimit);
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    return result.err;
+  };
+  EXPECT_THAT(refused(training("mirrored", {"--resume"})), HasSubstr("--resume without --out"));
+  EXPECT_THAT(refused(training("mirrored", {"--checkpoint-every", "5"})),
+              HasSubstr("--checkpoint-every without --out"));
+  EXPECT_THAT(refused(training("parameter_server", {"--resume", "--out", folder / "o"})),
+              AllOf(HasSubstr("--snapshots"), HasSubstr("--restore")));
+  EXPECT_THAT(refused(training("mirrored", {"--compression", "topk:0.01", "--resume", "--out",
+                                            folder / "o"})),
+              AllOf(HasSubstr("--compression topk:0.01"), HasSubstr("keeps back")));
+  EXPECT_THAT(refused({TUTTI_PROGRAM, "checkpoint", "ls", folder / "nothing"}),
+              HasSubstr("no checkpoint there"));
+  EXPECT_THAT(refused({TUTTI_PROGRAM, "checkpoint", "convert", folder / "nothing", "x.pt"}),
+              HasSubstr(".safetensors"));
+}
+
+}  // namespace
+}  // namespace tutti::test
