@@ -33,6 +33,7 @@
 #include "tutti/strategy/remote_data.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/strategy/variable.h"
 #include "tutti/sync/before_use.h"
 #include "tutti/sync/distributed_optimizer.h"
 #include "tutti/sync/tensors.h"

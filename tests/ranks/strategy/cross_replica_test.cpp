@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/variable.h"
 
 #include "tests/support/run_workers.h"
 #include "tests/support/small_training.h"
@@ -102,6 +103,45 @@ TEST(CrossReplicaOfProcesses, DatasetsOfTheWorkersOwnMayEndApart) {
               ::testing::HasSubstr("worker 0: 2/4@0 [0 1 10 11] 2/3@0 [2 3 12] 2/2@0 [4 5]"));
   EXPECT_THAT(out.log,
               ::testing::HasSubstr("worker 1: 2/4@2 [0 1 10 11] 1/3@2 [2 3 12] 0/2@2 [4 5]"));
+}
+
+// Values of variables of each kind after replicas and workers have written them.
+std::string variables(Strategy strategy) {
+  std::string text;
+  for (const auto synchronization :
+       {VariableSynchronization::on_write, VariableSynchronization::on_read})
+    for (const auto aggregation : {VariableAggregation::sum, VariableAggregation::mean,
+                                   VariableAggregation::only_first_replica}) {
+      // Rank 0's initial value counts, and rank 0's value of assign().
+      const double own = strategy.world().first_rank;
+      Variable variable(strategy, torch::full({2}, own + 0.7, at::kDouble),
+                        {.synchronization = synchronization, .aggregation = aggregation});
+      strategy.run([&](ReplicaContext& replica) {
+        variable.assign_add(replica, torch::full({2}, 0.1 * replica.rank() + 0.1, at::kDouble));
+      });
+      text += text_of(variable.read()) + ", ";
+      variable.assign(torch::full({2}, own + 3, at::kDouble));
+      text += text_of(variable.read()) + " | ";
+    }
+  return text;
+}
+
+RANK_PROGRAM(write_variables) {
+  rank.mark("variables " +
+            variables(test::strategy_of("multi_worker", std::stoi(rank.arguments.at(0)))));
+}
+
+TEST(CrossReplicaOfProcesses, VariablesAreThoseOfThreads) {
+  const std::pair<int, int> jobs[] = {{2, 2}, {3, 3}, {2, 4}};
+  for (const auto& [workers, replicas] : jobs) {
+    const auto out = test::run_workers(workers, "write_variables", {std::to_string(replicas)});
+    ASSERT_EQ(out.exit_code, 0) << out.log;
+    EXPECT_THAT(
+        test::lines_after(out.log, "variables "),
+        ::testing::AllOf(::testing::SizeIs(workers),
+                         ::testing::Each(variables(test::strategy_of("mirrored", replicas)))))
+        << out.log;
+  }
 }
 
 }  // namespace
