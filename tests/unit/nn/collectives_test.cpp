@@ -7,6 +7,8 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
+#include "tutti/cluster/environment.h"
+#include "tutti/nn/sync_batch_norm.h"
 
 #include "tests/support/collective_cases.h"
 #include "tests/support/message_of.h"
@@ -197,6 +199,23 @@ TEST(CollectiveErrors, ReplicasThatTakeTurnsCannotMeet) {
                 strategy.run([](ReplicaContext& r) { nn::all_reduce(r, at::ones({1})); });
               }),
               AllOf(HasSubstr("all_reduce on replica 0 of 2"), HasSubstr("take turns")));
+}
+
+TEST(CollectiveErrors, WorkersOutOfStepCannotMeet) {
+  // As `tutti run --servers 1` sets them; nobody is called before an optimizer is made.
+  setenv(detail::kViewServiceVariable, "127.0.0.1:1", 1);
+  setenv(detail::kNumServersVariable, "1", 1);
+  const auto refused = [](const ServedOptions& served) {
+    Strategy strategy(
+        {.kind = "parameter_server", .replicas = 2, .threads_per_replica = 1, .served = served});
+    return message_of<UsageError>(
+        [&] { strategy.run([](ReplicaContext&) { nn::SyncBatchNorm(2)(at::ones({2, 2})); }); });
+  };
+  EXPECT_THAT(refused({.staleness = ps::Staleness::unbounded()}),
+              AllOf(HasSubstr("SyncBatchNorm on replica"),
+                    HasSubstr("under parameter_server with staleness inf replicas do not meet")));
+  unsetenv(detail::kViewServiceVariable);
+  unsetenv(detail::kNumServersVariable);
 }
 
 TEST(CollectiveErrors, OneThatDoesNotComeIsNamed) {
