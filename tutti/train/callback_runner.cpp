@@ -127,15 +127,22 @@ void CallbackRunner::train_begin() {
   carry_out();
 }
 
-void CallbackRunner::epoch_begin(int64_t epoch) {
+void CallbackRunner::epoch_goes_on(int64_t epoch, int64_t steps) {
   epoch_ = epoch;
+  epoch_steps_ = steps;
+  epoch_samples_ = 0;
+}
+
+void CallbackRunner::epoch_begin(int64_t epoch, int64_t steps) {
+  epoch_goes_on(epoch, steps);
   if (!any()) return;
   call(&Callback::on_epoch_begin);
   carry_out();
 }
 
-void CallbackRunner::step_end(int64_t step, const Totals& totals) {
+void CallbackRunner::step_end(int64_t step, int64_t samples, const Totals& totals) {
   step_ = step;
+  epoch_samples_ = samples;
   totals_ = &totals;
   call(&Callback::on_step_end);
   totals_ = nullptr;

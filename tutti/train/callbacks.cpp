@@ -329,6 +329,40 @@ class TensorBoard final : public Callback {
   std::optional<EventWriter> validation_;
 };
 
+class ProgressBar final : public Callback {
+ public:
+  explicit ProgressBar(std::FILE* out) : out_(out) {}
+  std::string_view name() const override { return "progress_bar"; }
+
+  void on_train_begin(Training& training) override {
+    progress_.emplace(Verbose::automatic, training.epochs(), out_);
+    begin_ = Clock::now();
+  }
+  void on_epoch_begin(Training& training) override {
+    begin_ = Clock::now();
+    first_step_ = training.step();
+    progress_->begin_epoch(training.epoch(), training.epoch_steps(), begin_);
+  }
+  void on_step_end(Training& training) override {
+    const TimePoint now = Clock::now();
+    if (progress_->due(now))
+      progress_->show(training.step() - first_step_, training.epoch_samples(), training.values(),
+                      now);
+  }
+  void on_epoch_end(Training& training) override {
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+    progress_->end_epoch(training.values(), seconds,
+                         static_cast<double>(training.epoch_samples()) / seconds);
+  }
+  void on_train_end(Training&) override { progress_.reset(); }
+
+ private:
+  std::FILE* out_;
+  std::optional<Progress> progress_;
+  TimePoint begin_{};
+  int64_t first_step_ = 0;  // updates before the epoch
+};
+
 class TerminateOnNan final : public Callback {
  public:
   std::string_view name() const override { return "terminate_on_nan"; }
@@ -378,6 +412,9 @@ std::shared_ptr<Callback> csv_logger(std::filesystem::path path, bool append) {
 }
 std::shared_ptr<Callback> tensorboard(std::filesystem::path folder) {
   return std::make_shared<TensorBoard>(std::move(folder));
+}
+std::shared_ptr<Callback> progress_bar(std::FILE* out) {
+  return std::make_shared<ProgressBar>(out);
 }
 std::shared_ptr<Callback> terminate_on_nan() { return std::make_shared<TerminateOnNan>(); }
 std::shared_ptr<Callback> lambda(std::string name, LambdaOptions functions) {

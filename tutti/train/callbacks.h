@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <limits>
@@ -27,9 +28,11 @@ class Training {
  public:
   virtual ~Training() = default;
 
-  virtual int64_t epoch() const = 0;   ///< the running one, from 0
-  virtual int64_t epochs() const = 0;  ///< those asked for
-  virtual int64_t step() const = 0;    ///< updates of this fit() so far
+  virtual int64_t epoch() const = 0;          ///< the running one, from 0
+  virtual int64_t epochs() const = 0;         ///< those asked for
+  virtual int64_t step() const = 0;           ///< updates of this fit() so far
+  virtual int64_t epoch_steps() const = 0;    ///< of the running epoch, in all
+  virtual int64_t epoch_samples() const = 0;  ///< of it so far, over all replicas
   /// Names of what values() has after an epoch; "val_..." only where that one was validated.
   virtual const std::vector<std::string>& quantities() const = 0;
   /// Loss and metrics. After an epoch: of all samples, with those of the validation data ("loss",
@@ -135,6 +138,10 @@ std::shared_ptr<Callback> csv_logger(std::filesystem::path path, bool append = f
 /// and so on in folder/train, those of the validation data in folder/validation,
 /// "epoch_learning_rate" beside the first; by epoch from 0.
 std::shared_ptr<Callback> tensorboard(std::filesystem::path folder);
+
+/// What fit() shows with verbose = 1, wherever it is wanted: a bar on a terminal, else lines now
+/// and then, and a line an epoch. `out` stays the caller's.
+std::shared_ptr<Callback> progress_bar(std::FILE* out = stdout);
 
 /// Ends the training, with its history so far, when a loss is not finite. Needs on_nan = go_on.
 std::shared_ptr<Callback> terminate_on_nan();

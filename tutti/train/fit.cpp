@@ -123,9 +123,9 @@ History Fit::run() {
       if (epoch.first_step == epoch.steps && !meets) continue;
     }
     if (epoch.first_step > 0 && resumed_)
-      callbacks_->epoch_goes_on(number);
+      callbacks_->epoch_goes_on(number, epoch.steps);
     else
-      callbacks_->epoch_begin(number);
+      callbacks_->epoch_begin(number, epoch.steps);
     epoch_begin_ = last_ = begin;
     steps_before_ = history_.steps - (resumed_ ? epoch.first_step : 0);
     epoch_images_ = 0;
@@ -221,7 +221,7 @@ Totals Fit::workers_by_lease(const Epoch& epoch) {
       part = {};
       compiled_.optimizer.prepare(replica);
       step(replica, forward, epoch, batch, part);
-      after_step(replica, part);
+      after_step(replica, epoch, batch, part);
       agree(replica, epoch, batch, part);
       if (replica.local_rank() == 0) {
         own.add(part);
@@ -291,7 +291,7 @@ PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
       Totals totals = std::move(kept);  // the replicas' own lie side by side in memory
       for (int64_t s = begin; s < end && !ends(totals); s = step_after(epoch, s)) {
         step(replica, forward, epoch, s, totals);
-        after_step(replica, totals);
+        after_step(replica, epoch, s, totals);
         agree(replica, epoch, s, totals);
         if (replica.local_rank() == 0) stepped(epoch, s, totals);
       }
@@ -323,7 +323,7 @@ PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
     }
     each[0].signal = asked_to_end();
     if (callbacks_->any()) {
-      callbacks_->step_end(history_.steps + 1, each[0]);
+      callbacks_->step_end(history_.steps + 1, images_after(epoch, s), each[0]);
       each[0].stop = callbacks_->wants();
     }
     stepped(epoch, s, each[0]);
@@ -393,9 +393,9 @@ int64_t Fit::step_after(const Epoch& epoch, int64_t step) const {
 }
 
 // What the chief's callbacks decide here is agreed on in the same step.
-void Fit::after_step(ReplicaContext& replica, Totals& totals) {
+void Fit::after_step(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {
   if (!callbacks_->any() || replica.local_rank() != 0) return;
-  callbacks_->step_end(history_.steps + 1, totals);
+  callbacks_->step_end(history_.steps + 1, images_after(epoch, step), totals);
   totals.stop = callbacks_->wants();
   // Where workers do not meet in every step this error ends the worker, as any does.
   if (totals.stop == Stop::failed && !callbacks_->together()) callbacks_->rethrow();
@@ -416,6 +416,11 @@ void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Total
   totals.stop = static_cast<Stop>(flags[2]);
 }
 
+int64_t Fit::images_after(const Epoch& epoch, int64_t step) const {
+  const DistributedBatch first(epoch.data, step * options_.accumulate, epoch.world);
+  return epoch_images_ + first.group_size(options_.accumulate);
+}
+
 void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   const TimePoint now = Clock::now();
   emit("train.step",
@@ -423,8 +428,7 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   history_.step_ms.push_back(std::chrono::duration<float, std::milli>(now - last_).count());
   last_ = now;
   ++history_.steps;  // of this worker, until all have come to the epoch's end
-  const int64_t first = step * options_.accumulate;
-  epoch_images_ += DistributedBatch(epoch.data, first, epoch.world).group_size(options_.accumulate);
+  epoch_images_ = images_after(epoch, step);
   if (progress_->due(now)) {
     progress_->show(step + 1, epoch_images_, means_of(totals, compiled_.metrics, ""), now);
   }

@@ -22,8 +22,8 @@ constexpr Millis kLimit{240'000};
 
 // Ten steps an epoch, 120 in all; checkpoints of every third are not those of epochs.
 Words training(const std::string& strategy, const Words& more, const std::string& epochs = "12") {
-  Words words = {TUTTI_PROGRAM, "train",      "doodle_cnn", "--data",   "examples/data/quickdraw",
-                 "--take",      "640",        "--epochs",   epochs,     "--strategy",
+  Words words = {TUTTI_PROGRAM, "train",      "doodle_cnn", "--data",    "examples/data/quickdraw",
+                 "--take",      "640",        "--epochs",   epochs,      "--strategy",
                  strategy,      "--replicas", "2",          "--threads", "1"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
@@ -58,9 +58,9 @@ CommandResult cut_off(const TempFolder& folder, const std::string& strategy,
 }
 
 void expect_the_same_end(const TempFolder& folder, const std::string& strategy) {
-  const auto result = run_command(training(strategy, {"--out", folder / "out", "--resume",
-                                                      "--json", folder / "resumed.json"}),
-                                  {}, kLimit);
+  const auto result = run_command(
+      training(strategy, {"--out", folder / "out", "--resume", "--json", folder / "resumed.json"}),
+      {}, kLimit);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("goes on from step-0000000000"));
   EXPECT_EQ(sha256_of(folder / "resumed.json"), straight()) << strategy;
@@ -100,9 +100,9 @@ TEST(Checkpoint, WhoIsAskedToEndSavesAndEndsWith143) {
 
 TEST(Checkpoint, SoDoesOneWhoseTimeIsUp) {
   const TempFolder folder;
-  const auto ended =
-      run_command(training("multi_worker", {"--out", folder / "out", "--stop-after", "2"}, "100000"),
-                  {}, kLimit);
+  const auto ended = run_command(
+      training("multi_worker", {"--out", folder / "out", "--stop-after", "2"}, "100000"), {},
+      kLimit);
   EXPECT_EQ(ended.exit_code, 143) << ended.out << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("saved step-"));
 }
@@ -142,10 +142,10 @@ TEST(Checkpoint, ListsVerifiesAndConverts) {
   // The same weights as training itself has saved.
   const std::string weights = folder / "weights.safetensors";
   EXPECT_EQ(checkpoint({"convert", out, weights}).exit_code, 0);
-  const auto evaluated = run_command(
-      {TUTTI_PROGRAM, "evaluate", "doodle_cnn", "--data", "examples/data/quickdraw",
-       "--checkpoints", weights, "--json", folder / "e.json"},
-      {}, kLimit);
+  const auto evaluated =
+      run_command({TUTTI_PROGRAM, "evaluate", "doodle_cnn", "--data", "examples/data/quickdraw",
+                   "--checkpoints", weights, "--json", folder / "e.json"},
+                  {}, kLimit);
   ASSERT_EQ(evaluated.exit_code, 0) << evaluated.out << evaluated.err;
   EXPECT_EQ(sha256_of(folder / "e.json"), sha256_of(folder / "f.json"));
 
@@ -154,9 +154,9 @@ TEST(Checkpoint, ListsVerifiesAndConverts) {
   std::filesystem::resize_file(part, std::filesystem::file_size(part) - 1);
   const auto damaged = checkpoint({"verify", out});
   EXPECT_EQ(damaged.exit_code, 1);
-  EXPECT_THAT(damaged.out, AllOf(HasSubstr("step-000000000010: DAMAGED"),
-                                 HasSubstr("part-1-of-2.safetensors"),
-                                 HasSubstr("step-000000000020: whole")));
+  EXPECT_THAT(damaged.out,
+              AllOf(HasSubstr("step-000000000010: DAMAGED"), HasSubstr("part-1-of-2.safetensors"),
+                    HasSubstr("step-000000000020: whole")));
 }
 
 TEST(Checkpoint, BadInputIsAnsweredBefore) {
@@ -171,8 +171,8 @@ TEST(Checkpoint, BadInputIsAnsweredBefore) {
               HasSubstr("--checkpoint-every without --out"));
   EXPECT_THAT(refused(training("parameter_server", {"--resume", "--out", folder / "o"})),
               AllOf(HasSubstr("--snapshots"), HasSubstr("--restore")));
-  EXPECT_THAT(refused(training("mirrored", {"--compression", "topk:0.01", "--resume", "--out",
-                                            folder / "o"})),
+  EXPECT_THAT(refused(training("mirrored",
+                               {"--compression", "topk:0.01", "--resume", "--out", folder / "o"})),
               AllOf(HasSubstr("--compression topk:0.01"), HasSubstr("keeps back")));
   EXPECT_THAT(refused({TUTTI_PROGRAM, "checkpoint", "ls", folder / "nothing"}),
               HasSubstr("no checkpoint there"));

@@ -35,6 +35,8 @@ class Scripted final : public Training {
   int64_t epoch() const override { return epoch_; }
   int64_t epochs() const override { return 100; }
   int64_t step() const override { return epoch_; }
+  int64_t epoch_steps() const override { return 1; }
+  int64_t epoch_samples() const override { return 1; }
   const std::vector<std::string>& quantities() const override { return quantities_; }
   const NamedValues& values() override { return values_; }
   double learning_rate() const override { return rate_; }
@@ -301,6 +303,19 @@ TEST(FitCallbacks, SaveAndLogAndSchedule) {
                               "1,0.01,{},{},{}\n2,0.005,{},{},{}\n",
                               history.rows[0][0], history.rows[0][1], history.rows[0][2],
                               history.rows[1][0], history.rows[1][1], history.rows[1][2]));
+}
+
+TEST(Callbacks, AProgressBarWritesALineAnEpoch) {
+  const test::TempFolder folder;
+  std::FILE* const out = std::fopen((folder / "log").c_str(), "w");
+  Model model = small_model(strategy_of("mirrored", 2));
+  model.fit(three_classes(20).batch(8),
+            {.epochs = 2, .callbacks = {callbacks::progress_bar(out)}, .verbose = 0});
+  std::fclose(out);
+  std::ifstream file(folder / "log");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(text, AllOf(HasSubstr("epoch 1/2  loss "), HasSubstr("epoch 2/2  loss "),
+                          HasSubstr("accuracy"), HasSubstr("images/s\n")));
 }
 
 }  // namespace

@@ -44,7 +44,8 @@ class Fit {
                 const DistributedBatch& batch, Totals& totals);
   int64_t step_after(const Epoch& epoch, int64_t step) const;
   void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
-  void after_step(ReplicaContext& replica, Totals& totals);
+  void after_step(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
+  int64_t images_after(const Epoch& epoch, int64_t step) const;
   void stepped(const Epoch& epoch, int64_t step, const Totals& totals);
   void speak(bool shows);
   int asked_to_end() const;
