@@ -212,6 +212,21 @@ TEST(SyncBatchNorm, HasTheNamesOfBatchNorm) {
   EXPECT_EQ(c10::str(*norm), "tutti::nn::SyncBatchNorm(3, eps=1e-05)");
 }
 
+TEST(SyncBatchNorm, StandsInModulesOfOnesOwn) {
+  Strategy strategy = test::strategy_of("mirrored", 2);
+  Replicated<torch::nn::Sequential> net(strategy, [] {
+    return torch::nn::Sequential(torch::nn::Linear(4, 3), nn::SyncBatchNorm(3));
+  });
+  EXPECT_TRUE(nn::meets_in_forward(*net.modules().module(0)));
+  EXPECT_FALSE(nn::meets_in_forward(*torch::nn::Sequential(torch::nn::BatchNorm1d(3))));
+  const auto outputs = strategy.run([&](ReplicaContext& replica) {
+    const at::Tensor x = torch::arange(8, at::kFloat).view({2, 4}).sin() + replica.rank();
+    return net.local(replica)->forward(x).detach();
+  });
+  const at::Tensor sums = strategy.reduce(ReduceOp::sum, outputs, {0});
+  EXPECT_TRUE(at::allclose(sums, torch::zeros({3}), 1e-5, 1e-5)) << sums;
+}
+
 // ---- refusals ----
 
 std::string refused(const StrategyOptions& options,
