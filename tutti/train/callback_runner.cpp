@@ -48,7 +48,7 @@ CallbackRunner::CallbackRunner(Model::State& model, const Callbacks& callbacks, 
 
 const NamedValues& CallbackRunner::values() {
   if (totals_ != nullptr) {
-    values_ = means_of(*totals_, model_.compiled->metrics, "");
+    values_ = means_of(*totals_, model_.compiled->goals);
     totals_ = nullptr;
   }
   return values_;

@@ -191,13 +191,14 @@ std::vector<data::NamedArray> Checkpointing::copy(const TrainingState& state) co
   std::vector<data::NamedArray> own;
   for (size_t i = 0; i < common.size(); ++i)
     if (writers[i] == worker()) own.push_back({common[i].first, copy_of(common[i].second)});
+  const Goals& goals = model_.compiled->goals;
   for (int local = 0; local < world.local; ++local) {
     const int rank = world.first_rank + local;
     for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
       own.push_back({buffer_name(rank, name), copy_of(buffer)});
     Totals totals = state.totals.empty() ? Totals{} : state.totals[static_cast<size_t>(local)];
     totals.signal = 0;
-    const auto numbers = totals.packed(std::ssize(totals.states));
+    const auto numbers = totals.packed(goals, totals.widths(goals));
     own.push_back({totals_name(rank), copy_of(at::tensor(numbers, at::kDouble))});
   }
   own.push_back(
@@ -329,8 +330,8 @@ TrainingState Checkpointing::put_back(const TrainingCheckpoint& checkpoint,
   state.totals.resize(static_cast<size_t>(world.local));
   for (int rank = 0; rank < then.replicas; ++rank) {
     const at::Tensor numbers = tensor_of(tensors.at(totals_name(rank)));
-    const Totals totals =
-        Totals::unpacked({numbers.data_ptr<double>(), static_cast<size_t>(numbers.numel())});
+    const Totals totals = Totals::unpacked(
+        model_.compiled->goals, {numbers.data_ptr<double>(), static_cast<size_t>(numbers.numel())});
     // With another number of replicas the first one has what all had.
     const int local = (then.replicas == world.size ? rank : 0) - world.first_rank;
     if (local >= 0 && local < world.local) state.totals[static_cast<size_t>(local)].add(totals);

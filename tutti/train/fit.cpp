@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstring>
 #include <thread>
-#include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/base/event.h"
@@ -25,14 +24,10 @@ using detail::Totals;
 namespace {
 
 // What callbacks see after an epoch.
-std::vector<std::string> quantities_of(const std::vector<Metric>& metrics, bool validation) {
-  std::vector<std::string> names;
-  for (const char* prefix : {"", "val_"}) {
-    if (*prefix != '\0' && !validation) break;
-    names.push_back(std::string(prefix) + "loss");
-    for (const auto& metric : metrics)
-      if (metric.scalar()) names.push_back(prefix + metric.name());
-  }
+std::vector<std::string> watched(const detail::Goals& goals, bool validation) {
+  std::vector<std::string> names = quantities_of(goals);
+  const size_t trained = names.size();
+  for (size_t i = 0; validation && i < trained; ++i) names.push_back("val_" + names[i]);
   return names;
 }
 
@@ -69,7 +64,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
                         : updates_of(train_.num_batches(), options_.accumulate)) {
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
   speak(shows_);
-  const auto quantities = quantities_of(compiled_.metrics, options_.validation.has_value());
+  const auto quantities = watched(compiled_.goals, options_.validation.has_value());
   history_.columns = columns_of(quantities);
   ps::Client* const client = compiled_.optimizer.updater().client();
   if (client != nullptr && !client->spec().staleness.synchronous()) leases_ = client;
@@ -177,7 +172,7 @@ void Fit::run_epoch(Epoch epoch) {
   history_.train_seconds += seconds;
   history_.images += epoch_images_;
 
-  NamedValues values = means_of(all, compiled_.metrics, "");
+  NamedValues values = means_of(all, compiled_.goals);
   const bool validates = options_.validation && (epoch.number + 1) % options_.validation_freq == 0;
   if (validates && (leases_ == nullptr || epoch.world.chief)) {
     const TimePoint validation_begin = Clock::now();
@@ -207,7 +202,7 @@ Totals Fit::train_epoch(const Epoch& epoch, std::vector<Totals>& each) {
   each = trained.values();
   raise(epoch, each[0]);
   if (drops_) history_.steps = epoch.first_update + epoch.steps;
-  return sum_over_world(model_.strategy, compiled_.metrics, trained);
+  return sum_over_world(model_.strategy, compiled_.goals, trained);
 }
 
 // Each batch is trained by one worker; what all have counted comes when the epoch is over.
@@ -236,7 +231,7 @@ Totals Fit::workers_by_lease(const Epoch& epoch) {
   });
   raise(epoch, own);
   compiled_.optimizer.updater().refresh();
-  const Totals all = Totals::unpacked(lease_.sums);
+  const Totals all = Totals::unpacked(compiled_.goals, lease_.sums);
   history_.steps = epoch.number * epoch_length_ + epoch.steps;
   epoch_images_ = all.samples;
   if (lease_.repeats > 0 && shows_)
@@ -250,11 +245,12 @@ Totals Fit::workers_by_lease(const Epoch& epoch) {
 // over.
 int64_t Fit::next_lease(ReplicaContext& replica, const Epoch& epoch, Totals part, int64_t done) {
   Group& group = replica.group();
-  int64_t width = part.width;
-  if (epoch.world.local > 1 && sized_by_width(compiled_.metrics))
-    group.all_reduce_now(span_of(std::span(&width, 1)), ReduceOp::max, epoch.world.time_limit);
-  std::vector<double> sums =
-      part.packed(num_states(compiled_.metrics, std::max<int64_t>(width, 1)));
+  std::vector<int64_t> widths = part.widths(compiled_.goals);
+  const bool sized = std::ranges::any_of(
+      compiled_.goals, [](const Goal& goal) { return sized_by_width(goal.metrics); });
+  if (epoch.world.local > 1 && sized)
+    group.all_reduce_now(span_of(std::span(widths)), ReduceOp::max, epoch.world.time_limit);
+  std::vector<double> sums = part.packed(compiled_.goals, widths);
   if (epoch.world.local > 1)
     group.all_reduce_now(span_of(std::span(sums)), ReduceOp::sum, epoch.world.time_limit);
   int64_t batch = 0;
@@ -360,19 +356,18 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
       {.seed = seed_,
        .step = epoch.first_update + step,
        .first_row = batch.group_row(options_.accumulate) + batch.first_row(replica)});
-  const auto [output, loss, sum] = [&] {
+  const BatchParts parts =
+      parts_of(columns, model_.num_inputs, compiled_.goals, options_.class_weight);
+  Tensors outputs;
+  const at::Tensor loss = [&] {
     const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
-    const at::Tensor outputs = compiled_.outputs(forward, columns[0]);
-    double sums = 0;
-    const at::Tensor scaled = compiled_.loss.kernel().scaled_sum(
-        outputs, columns[1], 1.0 / static_cast<double>(batch.group_size(options_.accumulate)), sums,
-        sample_weights(columns, options_.class_weight));
-    return std::tuple(outputs, scaled, sums);
+    outputs = compiled_.outputs(forward, parts.inputs);
+    return totals.add_losses(compiled_.goals, outputs, parts,
+                             1.0 / static_cast<double>(batch.group_size(options_.accumulate)));
   }();
-  totals.loss += sum;
   totals.samples += samples;
-  if (samples > 0) totals.add_metrics(compiled_.metrics, output, columns[1]);
-  if (!std::isfinite(sum) && totals.bad_step < 0) totals.bad_step = step;
+  if (samples > 0) totals.add_metrics(compiled_.goals, outputs, parts);
+  if (!std::isfinite(totals.loss(compiled_.goals)) && totals.bad_step < 0) totals.bad_step = step;
   be_slow(epoch, batch.step(), begin);
   if (updates)
     compiled_.optimizer.minimize(replica, loss);
@@ -430,7 +425,7 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   ++history_.steps;  // of this worker, until all have come to the epoch's end
   epoch_images_ = images_after(epoch, step);
   if (progress_->due(now)) {
-    progress_->show(step + 1, epoch_images_, means_of(totals, compiled_.metrics, ""), now);
+    progress_->show(step + 1, epoch_images_, means_of(totals, compiled_.goals), now);
   }
 }
 

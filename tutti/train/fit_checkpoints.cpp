@@ -65,7 +65,7 @@ CheckpointManifest Fit::facts() const {
   if (const auto scale = compiled_.optimizer.loss_scale())
     facts.loss_scale = {scale->value(), static_cast<double>(scale->good_steps()),
                         static_cast<double>(scale->skipped())};
-  for (const Metric& metric : compiled_.metrics) facts.metrics.push_back(metric.name());
+  facts.metrics = quantities_of(compiled_.goals);
   return facts;
 }
 

@@ -48,10 +48,19 @@ void check_against_data(const FitOptions& options, const data::Dataset& train) {
     throw UsageError(fmt::format("fit: steps_per_epoch is {}, the dataset has {} {} an epoch",
                                  options.steps_per_epoch, updates,
                                  options.accumulate == 1 ? "batches" : "groups of batches"));
-  if (options.class_weight.empty()) return;
-  if (train.columns().size() == 3)
-    throw UsageError("fit: class_weight and weights of samples (a third column): give one of them");
-  if (const auto& labels = train.columns()[1];
+}
+
+/// class_weight needs one output, labels, and no other weights.
+void check_class_weight(const data::Dataset& train, size_t num_inputs, size_t num_goals) {
+  if (num_goals > 1)
+    throw UsageError(fmt::format(
+        "fit: class_weight is for models with one output, this one has {}; weigh samples by a last "
+        "column, or give the loss class_weights",
+        num_goals));
+  if (train.columns().size() > num_inputs + num_goals)
+    throw UsageError(
+        "fit: class_weight and weights of samples (the last column): give one of them");
+  if (const auto& labels = train.columns()[num_inputs];
       labels.dtype != DType::int64 || !labels.shape.empty())
     throw UsageError(
         fmt::format("fit: class_weight needs labels, int64 [] a sample; the dataset has {} {}",
@@ -91,6 +100,8 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
   check_data("fit", train, true);
   warn_of_idle_replicas(train, strategy.world());
   check_against_data(options, train);
+  if (!options.class_weight.empty())
+    check_class_weight(train, static_cast<size_t>(num_inputs), compiled->goals.size());
   if (options.validation) check_data("fit, validation", *options.validation, true);
   if (nn::meets_in_forward(*modules.module(0)))
     strategy.require_meeting("fit: a module that needs all replicas in forward (SyncBatchNorm)");

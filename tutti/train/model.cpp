@@ -78,7 +78,7 @@ std::shared_ptr<const data::Epoch> first_epoch(const Strategy& strategy,
 }
 
 /// Outputs for rows of a dataset, by the first row.
-using RowParts = std::vector<std::pair<int64_t, at::Tensor>>;
+using RowParts = std::vector<std::pair<int64_t, Tensors>>;
 
 /// What outputs are, as a replica that has seen some knows and others are told.
 struct OutputKind {
@@ -86,13 +86,13 @@ struct OutputKind {
   at::ScalarType dtype;
 };
 
-/// Collective over workers. The outputs of all replicas are of one kind.
-OutputKind kind_of_outputs(Strategy& strategy, const std::vector<RowParts>& each) {
+/// Collective over workers. This output is of one kind on all replicas.
+OutputKind kind_of_output(Strategy& strategy, const std::vector<RowParts>& each, size_t number) {
   constexpr size_t kMostAxes = 14;
   std::array<double, kMostAxes + 2> words{};  // dtype + 1, number of axes, axes
   for (const RowParts& parts : each) {
     if (parts.empty() || words[0] > 0) continue;
-    const at::Tensor& output = parts[0].second;
+    const at::Tensor& output = parts[0].second.at(number);
     if (output.dim() < 1 || output.dim() > static_cast<int64_t>(kMostAxes))
       throw UsageError(fmt::format("predict: outputs have {} axes; expected 1 to {}, samples first",
                                    output.dim(), kMostAxes));
@@ -108,14 +108,24 @@ OutputKind kind_of_outputs(Strategy& strategy, const std::vector<RowParts>& each
           static_cast<at::ScalarType>(static_cast<int>(words[0]) - 1)};
 }
 
+/// Collective over workers: some may have seen no sample.
+size_t count_of_outputs(Strategy& strategy, const std::vector<RowParts>& each) {
+  std::vector<double> counts;
+  for (const RowParts& parts : each)
+    counts.push_back(parts.empty() ? 0 : static_cast<double>(parts[0].second.size()));
+  return static_cast<size_t>(strategy.reduce(
+      ReduceOp::max, PerReplica<double>(std::move(counts), strategy.world().first_rank)));
+}
+
 /// All rows, -0 where this worker has none, which added to x is x; and beside each 1 where it has:
 /// [rows, 1].
-std::pair<at::Tensor, at::Tensor> rows_of(const std::vector<RowParts>& each, int64_t num_rows,
-                                          OutputKind kind) {
+std::pair<at::Tensor, at::Tensor> rows_of(const std::vector<RowParts>& each, size_t output,
+                                          int64_t num_rows, OutputKind kind) {
   kind.shape[0] = num_rows;
   std::pair rows(at::full(kind.shape, -0.0, kind.dtype), at::zeros({num_rows, 1}, kind.dtype));
   for (const RowParts& parts : each)
-    for (const auto& [row, part] : parts) {
+    for (const auto& [row, outputs] : parts) {
+      const at::Tensor& part = outputs.at(output);
       rows.first.narrow(0, row, part.size(0)).copy_(part);
       rows.second.narrow(0, row, part.size(0)).fill_(1);
     }
@@ -129,6 +139,29 @@ at::Tensor sum_of(Strategy& strategy, const at::Tensor& own) {
   values[0] = own;
   return strategy.reduce(ReduceOp::sum,
                          PerReplica<at::Tensor>(std::move(values), world.first_rank));
+}
+
+/// All rows of one output, from all workers; undefined when some were lost on the way. Collective.
+at::Tensor rows_over_world(Strategy& strategy, const World& world,
+                           const std::vector<RowParts>& each, size_t output, int64_t num_rows) {
+  const auto [all, filled] =
+      rows_of(each, output, num_rows, kind_of_output(strategy, each, output));
+  if (!world.apart) return world.one_process() ? all : sum_of(strategy, all);
+  // Beside each row whether somebody has filled it.
+  const at::Tensor sum = sum_of(strategy, at::cat({all.reshape({num_rows, -1}), filled}, 1));
+  const int64_t width = sum.size(1) - 1;
+  if (!sum.select(1, width).eq(1).all().item<bool>()) return {};
+  return sum.narrow(1, 0, width).reshape(all.sizes());
+}
+
+void require_one_output(size_t outputs) {
+  if (outputs != 1)
+    throw UsageError(fmt::format("predict: the model has {} outputs; use predict_all()", outputs));
+}
+
+at::Tensor only_output(Tensors outputs) {
+  require_one_output(outputs.size());
+  return std::move(outputs.front());
 }
 
 }  // namespace
@@ -155,11 +188,13 @@ void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const s
 
 // ---- state ----
 
-at::Tensor detail::Compiled::outputs(const Forward& forward, const at::Tensor& x) const {
-  if (precision == Precision::float32) return forward(x);
+detail::Tensors detail::Compiled::outputs(const Forward& forward, at::TensorList inputs) const {
+  if (precision == Precision::float32) return forward(inputs);
   const Autocast autocast(precision);
-  const at::Tensor made = forward(x);
-  return at::isReducedFloatingType(made.scalar_type()) ? made.to(at::kFloat) : made;
+  Tensors made = forward(inputs);
+  for (at::Tensor& output : made)
+    if (at::isReducedFloatingType(output.scalar_type())) output = output.to(at::kFloat);
+  return made;
 }
 
 Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> factory)
@@ -173,6 +208,7 @@ Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> f
       }) {
   if (const auto* known = dynamic_cast<const nn::GraphModule*>(modules.module(0).get())) {
     graph = known->graph();
+    num_inputs = std::ssize(graph->inputs());
   }
 }
 
@@ -180,7 +216,7 @@ const detail::Forward& Model::State::forward(int local_rank) const {
   return forwards->at(modules.module(local_rank).get());
 }
 
-at::Tensor Model::State::outputs(int local_rank, const at::Tensor& inputs) const {
+detail::Tensors Model::State::outputs(int local_rank, at::TensorList inputs) const {
   return compiled ? compiled->outputs(forward(local_rank), inputs) : forward(local_rank)(inputs);
 }
 
@@ -207,25 +243,34 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
   if (dataset.num_samples() < 1) {
     throw UsageError(fmt::format("{}: the dataset has no samples", operation));
   }
-  if (needs_target && columns.size() != 2 && columns.size() != 3) {
-    throw UsageError(
-        fmt::format("{}: the dataset has {} columns, expected features, target and maybe weights "
-                    "of samples",
-                    operation, columns.size()));
+  const auto inputs = static_cast<size_t>(num_inputs);
+  const size_t goals = needs_target ? compiled->goals.size() : 0;
+  if (columns.size() < inputs ||
+      (needs_target && columns.size() - inputs != goals && columns.size() - inputs != goals + 1)) {
+    const std::string expected =
+        needs_target ? fmt::format("{} of inputs, {} of targets and maybe weights of samples",
+                                   num_inputs, goals)
+                     : fmt::format("{} of inputs", num_inputs);
+    throw UsageError(fmt::format("{}: the dataset has {} columns, expected {}", operation,
+                                 columns.size(), expected));
   }
-  if (needs_target && columns.size() == 3 &&
-      (columns[2].dtype != DType::float32 || !columns[2].shape.empty())) {
+  if (const auto& last = columns.back(); needs_target && columns.size() > inputs + goals &&
+                                         (last.dtype != DType::float32 || !last.shape.empty())) {
     throw UsageError(
-        fmt::format("{}: the third column is {} {} a sample, expected a weight: float32 []",
-                    operation, name_of(columns[2].dtype), nn::to_string(columns[2].shape)));
+        fmt::format("{}: the last column is {} {} a sample, expected a weight: float32 []",
+                    operation, name_of(last.dtype), nn::to_string(last.shape)));
   }
   if (!graph) return;
-  if (columns[0].shape != graph->input_shape()) {
-    throw UsageError(fmt::format("{}: the dataset's samples have shape {}, the model takes {}",
-                                 operation, nn::to_string(columns[0].shape),
-                                 nn::to_string(graph->input_shape())));
+  for (size_t i = 0; i < inputs; ++i) {
+    const nn::Port& port = graph->inputs()[i];
+    if (columns[i].shape != graph->shape_of(port)) {
+      throw UsageError(fmt::format("{}: the dataset's samples have shape {}, the model takes {}{}",
+                                   operation, nn::to_string(columns[i].shape),
+                                   nn::to_string(graph->shape_of(port)),
+                                   inputs == 1 ? "" : fmt::format(" as input \"{}\"", port.name)));
+    }
   }
-  if (needs_target && dataset.num_classes() > graph->output_shape().back()) {
+  if (needs_target && goals == 1 && dataset.num_classes() > graph->output_shape().back()) {
     throw UsageError(fmt::format("{}: the dataset has {} classes, the model gives {} outputs",
                                  operation, dataset.num_classes(), graph->output_shape().back()));
   }
@@ -246,24 +291,24 @@ Scores Model::State::evaluate(const data::Dataset& dataset) {
       const DistributedBatch batch(epoch, step, world);
       if (batch.local_size(replica) == 0) continue;
       const auto columns = batch.columns(replica);
-      const at::Tensor output = made.outputs(apply, columns[0]);
-      made.loss.kernel().add_to(output, columns[1], totals.loss,
-                                detail::sample_weights(columns, {}));
-      totals.samples += columns[0].size(0);
-      totals.add_metrics(made.metrics, output, columns[1]);
+      const auto parts = detail::parts_of(columns, num_inputs, made.goals);
+      const detail::Tensors outputs = made.outputs(apply, parts.inputs);
+      totals.add_losses(made.goals, outputs, parts);
+      totals.add_metrics(made.goals, outputs, parts);
+      totals.samples += batch.local_size(replica);
     }
     return totals;
   };
   Totals all;
   do {  // again without those who were lost on the way
     world = strategy.those_here();
-    all = detail::sum_over_world(strategy, made.metrics, strategy.run(own));
+    all = detail::sum_over_world(strategy, made.goals, strategy.run(own));
     throw_if_stop_requested("evaluate");
     if (all.signal != 0)
       throw Interrupted(SIGTERM,
                         "evaluate: another worker was asked to end and did not see all samples");
   } while (world.apart && all.samples < epoch->num_samples());
-  return detail::scores_of(all, made.metrics);
+  return detail::scores_of(all, made.goals);
 }
 
 namespace {
@@ -300,13 +345,14 @@ void Model::compile(CompileOptions options) {
   std::optional<int> num_states;
   if (const auto* recipe = std::get_if<optim::Recipe>(&options.optimizer))
     num_states = recipe->rule().num_states();
+  detail::Goals goals = detail::goals_of(options, state.graph);
+  if (!state.graph) state.num_inputs = options.num_inputs;
   if (state.compiled) detail::own_storage(state.modules);
   state.compiled.reset();
   state.compiled.emplace(detail::Compiled{
       std::visit([&](const auto& choice) { return Optimizer(state.modules, choice); },
                  options.optimizer),
-      std::move(options.loss), std::move(options.metrics), std::move(options.learning_rate),
-      options.precision, num_states});
+      std::move(goals), std::move(options.learning_rate), options.precision, num_states});
   if (scale) state.compiled->optimizer.scale_losses(*scale);
 }
 
@@ -317,19 +363,30 @@ Scores Model::evaluate(const data::Dataset& dataset) {
   return state_->evaluate(dataset);
 }
 
-at::Tensor Model::predict(const at::Tensor& inputs) {
+std::vector<at::Tensor> Model::predict_all(const std::vector<at::Tensor>& inputs) {
   state_->require_whole();
   const detail::EvaluationMode mode(state_->modules);
   const at::NoGradGuard no_grad;
   return state_->outputs(0, inputs);
 }
 
+at::Tensor Model::predict(const at::Tensor& inputs) {
+  if (state_->graph) detail::require_one_output(state_->graph->outputs().size());
+  return detail::only_output(predict_all(std::vector{inputs}));
+}
+
 at::Tensor Model::predict(const data::Dataset& dataset) {
+  if (state_->graph) detail::require_one_output(state_->graph->outputs().size());
+  return detail::only_output(predict_all(dataset));
+}
+
+std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   State& state = *state_;
   state.check_data("predict", dataset, false);
   const auto epoch = detail::first_epoch(state.strategy, dataset);
   World world = state.strategy.those_here();
   const int64_t batch_rows = dataset.global_batch_size();
+  const auto inputs = static_cast<size_t>(state.num_inputs);
   const detail::EvaluationMode mode(state.modules);
   const auto own = [&](ReplicaContext& replica) {
     const at::NoGradGuard no_grad;
@@ -337,22 +394,24 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
     for (int64_t step = 0; step < epoch->num_batches(); ++step) {
       const DistributedBatch batch(epoch, step, world);
       if (batch.local_size(replica) == 0) continue;
-      parts.emplace_back(step * batch_rows + batch.first_row(replica),
-                         state.outputs(replica.local_rank(), batch.columns(replica)[0]));
+      const auto columns = batch.columns(replica);
+      parts.emplace_back(
+          step * batch_rows + batch.first_row(replica),
+          state.outputs(replica.local_rank(), at::TensorList(columns).slice(0, inputs)));
     }
     return parts;
   };
   while (true) {
-    const auto parts = state.strategy.run(own).values();
-    const auto [all, filled] = detail::rows_of(parts, epoch->num_samples(),
-                                               detail::kind_of_outputs(state.strategy, parts));
-    if (!world.apart) return world.one_process() ? all : detail::sum_of(state.strategy, all);
-    // Beside each row whether somebody has filled it: workers may be lost on the way.
-    const at::Tensor sum = detail::sum_of(
-        state.strategy, at::cat({all.reshape({epoch->num_samples(), -1}), filled}, 1));
-    const int64_t width = sum.size(1) - 1;
-    if (sum.select(1, width).eq(1).all().item<bool>())
-      return sum.narrow(1, 0, width).reshape(all.sizes());
+    const auto each = state.strategy.run(own).values();
+    const size_t outputs = detail::count_of_outputs(state.strategy, each);
+    detail::Tensors all;
+    bool complete = true;
+    for (size_t output = 0; output < outputs; ++output) {
+      all.push_back(
+          detail::rows_over_world(state.strategy, world, each, output, epoch->num_samples()));
+      complete = complete && all.back().defined();
+    }
+    if (complete) return all;
     world = state.strategy.those_here();
   }
 }

@@ -11,7 +11,6 @@
 
 #include <torch/nn/module.h>
 
-#include <concepts>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -24,10 +23,10 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/data/dataset.h"
-#include "tutti/nn/graph_module.h"
 #include "tutti/nn/precision.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/train/callbacks.h"
+#include "tutti/train/erased_model.h"
 #include "tutti/train/history.h"
 #include "tutti/train/losses.h"
 #include "tutti/train/metrics.h"
@@ -40,9 +39,19 @@ namespace tutti {
 /// step; or any torch optimizer.
 using OptimizerChoice = std::variant<optim::Recipe, TorchOptimizerFactory>;
 
+/// What trains and scores one output of a model that has several.
+struct OutputOptions {
+  std::string name;  ///< the graph's; before what History and Scores show: "kind_accuracy"
+  Loss loss;
+  double weight = 1;  ///< of this loss in the sum that is minimised: finite, >= 0
+  std::vector<Metric> metrics{};
+};
+
+/// Columns of the data are inputs, then targets, then maybe weights of samples: one column an input
+/// and one an output, in the order of the graph's inputs and of `outputs`.
 struct CompileOptions {
   OptimizerChoice optimizer = optim::adam();
-  Loss loss;
+  std::optional<Loss> loss{};  ///< of the model's only output
   std::vector<Metric> metrics{};
   /// Rate of each step, in place of the optimizer's own; step: updates applied before it.
   std::optional<RateSchedule> learning_rate{};
@@ -51,6 +60,11 @@ struct CompileOptions {
   /// Of losses, before backward(); steps that overflow are left out (Optimizer::scale_losses).
   /// Unset: losses are not scaled, which float32 and bfloat16 do not need.
   std::optional<optim::LossScaling> loss_scaling{};
+  /// In place of loss and metrics. Of a graph, those of its outputs that are trained; of a module
+  /// of one's own, the first tensors that forward gives, in its order. "loss" is then the weighted
+  /// sum, and each output has its "NAME_loss" beside its metrics.
+  std::vector<OutputOptions> outputs{};
+  int64_t num_inputs = 1;  ///< of a module of one's own: columns that go in; a graph knows its own
 };
 
 enum class OnNan : uint8_t {
@@ -107,56 +121,28 @@ struct Scores {
   Matrix matrix(std::string_view metric) const;
 };
 
-namespace detail {
-
-/// A model without its type.
-struct ErasedModel {
-  std::shared_ptr<torch::nn::Module> module;
-  std::function<at::Tensor(const at::Tensor&)> forward;
-};
-
-/// Made is an nn::Graph, a torch ModuleHolder (Sequential too), a shared_ptr to a module, or a
-/// module.
-template <class Made>
-ErasedModel erase(Made made) {
-  if constexpr (std::same_as<Made, ErasedModel>) {
-    return made;
-  } else if constexpr (std::same_as<Made, nn::Graph>) {
-    return erase(nn::make_module(made));
-  } else if constexpr (requires { made.ptr(); }) {
-    return erase(made.ptr());
-  } else if constexpr (requires { made.get(); }) {
-    static_assert(
-        requires(at::Tensor x) { at::Tensor(made->forward(x)); },
-        "a model needs forward(Tensor) that gives a Tensor");
-    return {made, [made](const at::Tensor& x) -> at::Tensor { return made->forward(x); }};
-  } else {
-    return erase(std::make_shared<Made>(std::move(made)));
-  }
-}
-
-}  // namespace detail
-
 class Model {
  public:
   /// `factory()` returns an nn::Graph, a ModuleHolder, a shared_ptr<Module> or a Module whose
-  /// forward takes one tensor and gives one. Ranks whose models differ get a Mismatch.
+  /// forward takes a tensor or a vector of them, and gives a tensor or a vector of them. Ranks
+  /// whose models differ get a Mismatch.
   template <class Factory>
   Model(Strategy strategy, Factory factory)
       : Model(std::move(strategy),
               ErasedFactory([factory]() mutable { return detail::erase(factory()); })) {}
 
-  /// What to train with. Again: a new optimizer with fresh state.
+  /// What to train with. Again: a new optimizer with fresh state. Throws UsageError without a loss,
+  /// for outputs that the graph does not have, twice the same, or a weight out of range.
   void compile(CompileOptions options);
 
-  /// Trains. A third column of the data is a weight a sample, [] float32: it multiplies the
-  /// sample's loss, which is still divided by the number of samples. The batches of each epoch come
-  /// from (seed, epoch) alone; the last, partial one counts by its true size. Where workers are not
-  /// in step (parameter servers with a staleness) each batch is one worker's, `max_steps` counts
-  /// the updates of all, and the chief alone validates. Ends after the running step with
-  /// Interrupted when a signal asked for it (base/stop.h). Throws UsageError before the first step
-  /// when options, data and model do not fit; Error when the loss is not finite, unless told to go
-  /// on; what the strategy throws.
+  /// Trains. A last column of the data, after inputs and targets, is a weight a sample, [] float32:
+  /// it multiplies the sample's loss, which is still divided by the number of samples. The batches
+  /// of each epoch come from (seed, epoch) alone; the last, partial one counts by its true size.
+  /// Where workers are not in step (parameter servers with a staleness) each batch is one worker's,
+  /// `max_steps` counts the updates of all, and the chief alone validates. Ends after the running
+  /// step with Interrupted when a signal asked for it (base/stop.h). Throws UsageError before the
+  /// first step when options, data and model do not fit; Error when the loss is not finite, unless
+  /// told to go on; what the strategy throws.
   History fit(const data::Dataset& train, FitOptions options = {});
 
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().
@@ -168,14 +154,24 @@ class Model {
   /// Throws what fit() throws; UsageError where workers are not in step.
   Scores train_on_batch(const at::Tensor& inputs, const at::Tensor& targets,
                         const BatchWeights& weights = {});
+  /// With one tensor for each input, and one for each of CompileOptions::outputs.
+  Scores train_on_batch(const std::vector<at::Tensor>& inputs,
+                        const std::vector<at::Tensor>& targets, const BatchWeights& weights = {});
   /// Loss and metrics of one global batch, as evaluate() gives them.
   Scores test_on_batch(const at::Tensor& inputs, const at::Tensor& targets,
+                       const at::Tensor& sample_weights = {});
+  Scores test_on_batch(const std::vector<at::Tensor>& inputs,
+                       const std::vector<at::Tensor>& targets,
                        const at::Tensor& sample_weights = {});
 
   /// Outputs for all samples of a dataset's epoch 0, in its order, [samples, ...]; for a batch of
   /// inputs, [batch, ...], computed by this worker's first replica. In evaluation mode.
+  /// UsageError when the model has several outputs.
   at::Tensor predict(const data::Dataset& dataset);
   at::Tensor predict(const at::Tensor& inputs);
+  /// The same of a model with several inputs or outputs: a tensor for each output.
+  std::vector<at::Tensor> predict_all(const data::Dataset& dataset);
+  std::vector<at::Tensor> predict_all(const std::vector<at::Tensor>& inputs);
 
   /// Parameters and merged buffers as safetensors; rank 0's worker writes. An earlier file stays
   /// untouched when that fails, which is an error on every worker. Rows of embedding tables are not

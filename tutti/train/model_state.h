@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -18,48 +19,60 @@ namespace tutti {
 
 namespace detail {
 
-using Forward = std::function<at::Tensor(const at::Tensor&)>;
+using Forward = std::function<Tensors(at::TensorList)>;
+
+/// One output as compile() has it: what trains and scores it.
+struct Goal {
+  std::string name;  ///< empty: the model's only output
+  size_t place = 0;  ///< in what forward gives
+  Loss loss;
+  double weight = 1;
+  std::vector<Metric> metrics;
+
+  /// UsageError when forward gave fewer.
+  const at::Tensor& output(const Tensors& outputs) const;
+};
+using Goals = std::vector<Goal>;
+
+/// Throws UsageError when they and the model do not fit.
+Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& graph);
 
 /// What compile() made.
 struct Compiled {
   Optimizer optimizer;
-  Loss loss;
-  std::vector<Metric> metrics;
+  Goals goals;
   std::optional<RateSchedule> rate;
   Precision precision;
   std::optional<int> num_states{};  ///< that the optimizer keeps for each parameter; unset: unknown
 
   /// `forward(x)` in this precision; outputs are float32.
-  at::Tensor outputs(const Forward& forward, const at::Tensor& x) const;
+  Tensors outputs(const Forward& forward, at::TensorList inputs) const;
 };
 
-/// Weights of the samples of a batch, [batch] float32, by its third column or by label; undefined:
-/// all 1. Throws DataError for a weight that is negative or not finite, with its row.
-at::Tensor sample_weights(std::span<const at::Tensor> columns,
-                          const std::map<int64_t, double>& class_weight);
+/// The columns of a batch by what they are for.
+struct BatchParts {
+  at::TensorList inputs;
+  at::TensorList targets;  ///< one for each goal
+  at::Tensor weights;      ///< of samples, [batch] float32; undefined: all 1
+};
+
+/// `columns` stay the caller's. Weights are the last column's, or those of labels. Throws DataError
+/// for a weight that is negative or not finite, with its row.
+BatchParts parts_of(at::TensorList columns, int64_t num_inputs, const Goals& goals,
+                    const std::map<int64_t, double>& class_weight = {});
 
 /// What the chief's callbacks want of a step.
 enum class Stop : uint8_t { no, asked_for, failed };
 
-/// What one replica has added up over the samples it saw.
-struct Totals {
+/// What one output has added up.
+struct OutputTotals {
   double loss = 0;
-  int64_t samples = 0;
   int64_t width = 0;           ///< of the outputs; 0: none seen yet
   std::vector<double> states;  ///< of all metrics, one behind the other; empty: no sample yet
-  int signal = 0;              ///< that asked for an end
-  Stop stop = Stop::no;        ///< a callback did
-  int64_t bad_step = -1;       ///< first step whose loss was not finite
 
-  /// Adds the metrics of some outputs; the loss is added by its kernel.
   void add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
                    const at::Tensor& target);
-  /// Adds loss, samples and states of `other`.
-  void add(const Totals& other);
-
-  /// Numbers that add up, with so many states (0 for those not there), and back.
-  std::vector<double> packed(int64_t num_states) const;
-  static Totals unpacked(std::span<const double> values);
+  void add(const OutputTotals& other);
 };
 
 /// Updates of so many batches, where `accumulate` of them make one; the last one may have fewer.
@@ -67,23 +80,42 @@ inline int64_t updates_of(int64_t batches, int64_t accumulate) {
   return (batches + accumulate - 1) / accumulate;
 }
 
-/// One training step on the only batch of `data`: what all replicas have added up.
-Totals train_on_batch(Model::State& model, const data::Dataset& data, FitOptions options);
+/// What one replica has added up over the samples it saw.
+struct Totals {
+  std::vector<OutputTotals> outputs;  ///< one for each goal; empty: none seen yet
+  int64_t samples = 0;
+  int signal = 0;         ///< that asked for an end
+  Stop stop = Stop::no;   ///< a callback did
+  int64_t bad_step = -1;  ///< first step whose loss was not finite
 
-/// All that is known of some samples, by name.
-Scores scores_of(const Totals& totals, const std::vector<Metric>& metrics);
+  /// scale * the loss to minimise over some samples, with a graph; adds their losses.
+  at::Tensor add_losses(const Goals& goals, const Tensors& outputs, const BatchParts& parts,
+                        double scale);
+  /// The same without a graph.
+  void add_losses(const Goals& goals, const Tensors& outputs, const BatchParts& parts);
+  void add_metrics(const Goals& goals, const Tensors& outputs, const BatchParts& parts);
+  /// Adds losses, samples and states of `other`.
+  void add(const Totals& other);
 
-/// How many states metrics have together, and whether that depends on the width of the outputs.
-int64_t num_states(const std::vector<Metric>& metrics, int64_t width);
+  /// Sum of the losses of all samples, outputs by their weights.
+  double loss(const Goals& goals) const;
+  /// Of the outputs of each goal; 0 where none was seen.
+  std::vector<int64_t> widths(const Goals& goals) const;
+
+  /// Numbers that add up, with as many states as outputs of these widths have (0 counts as 1), and
+  /// back.
+  std::vector<double> packed(const Goals& goals, std::span<const int64_t> widths) const;
+  static Totals unpacked(const Goals& goals, std::span<const double> values);
+};
+
+/// Whether the number of states depends on the width of the outputs.
 bool sized_by_width(const std::vector<Metric>& metrics);
 
 /// Sums of all replicas of the world, added in the one order. Collective over workers.
-Totals sum_over_world(Strategy& strategy, const std::vector<Metric>& metrics,
-                      const PerReplica<Totals>& each);
+Totals sum_over_world(Strategy& strategy, const Goals& goals, const PerReplica<Totals>& each);
 
-/// The state of metric `number`; empty before the first sample.
-std::span<const double> state_of(const Totals& totals, const std::vector<Metric>& metrics,
-                                 size_t number);
+/// Names of what is one number: loss, losses of named outputs, metrics.
+std::vector<std::string> quantities_of(const Goals& goals);
 
 /// Agrees over workers on whether anybody failed. Rethrows the own error; else names `what`.
 /// Collective over workers.
@@ -92,9 +124,14 @@ void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const s
 /// Sum of one number a worker. Collective over workers.
 double sum_over_workers(Strategy& strategy, double own);
 
-/// Means as shown and kept: "loss" (with its prefix) and the metrics that are one number.
-NamedValues means_of(const Totals& totals, const std::vector<Metric>& metrics,
-                     const std::string& prefix);
+/// Means as shown and kept, in the order of quantities_of().
+NamedValues means_of(const Totals& totals, const Goals& goals);
+
+/// All that is known of some samples, by name.
+Scores scores_of(const Totals& totals, const Goals& goals);
+
+/// One training step on the only batch of `data`: what all replicas have added up.
+Totals train_on_batch(Model::State& model, const data::Dataset& data, FitOptions options);
 
 }  // namespace detail
 
@@ -103,7 +140,7 @@ struct Model::State {
 
   const detail::Forward& forward(int local_rank) const;
   /// In the precision of compile(); before it in that of the parameters.
-  at::Tensor outputs(int local_rank, const at::Tensor& inputs) const;
+  detail::Tensors outputs(int local_rank, at::TensorList inputs) const;
   detail::Compiled& require_compiled(std::string_view operation);
 
   /// Returns when the parameters are of one version, and there. Throws when they cannot be.
@@ -127,6 +164,7 @@ struct Model::State {
   std::shared_ptr<std::unordered_map<const torch::nn::Module*, detail::Forward>> forwards;
   ReplicatedModules modules;
   std::optional<nn::Graph> graph;
+  int64_t num_inputs = 1;
   std::optional<detail::Compiled> compiled;
 };
 

@@ -89,7 +89,7 @@ TEST(OnBatch, RefusesWhatDoesNotFit) {
     std::function<void()> call;
     const char* says;
   } cases[] = {
-      {[&] { model.train_on_batch({}, y); }, "train_on_batch: inputs: expected a tensor"},
+      {[&] { model.train_on_batch(at::Tensor(), y); }, "train_on_batch: inputs: expected a tensor"},
       {[&] { model.test_on_batch(x, torch::tensor(1)); }, "test_on_batch: targets"},
       {[&] { model.train_on_batch(x.narrow(0, 0, 0), y.narrow(0, 0, 0)); }, "no samples"},
       {[&] { model.train_on_batch(x, y.narrow(0, 0, 5)); }, "5"},
