@@ -3,7 +3,6 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "tutti/base/event.h"
 #include "tutti/ps/client.h"
@@ -263,6 +262,11 @@ struct Optimizer::State final : WorldMember {
     std::optional<optim::LossScale> scale;  // the same on all replicas; none: not scaled
     bool finite = true;                     // what waits, where losses are scaled
     bool settled = false;                   // waits for the others to decide
+
+    void forget() {
+      waiting.clear();
+      settled = false;
+    }
   };
 
   ReplicatedModules modules;
@@ -364,7 +368,7 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
 void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
   require_loss("accumulate", loss);
   State::Lane& lane = state_->lanes[replica.local_rank()];
-  if (std::exchange(lane.settled, false)) lane.waiting.clear();  // of a step that never ended
+  if (lane.settled) lane.forget();  // of a step that never ended
   const auto& parameters = state_->updater->parameters(replica.local_rank());
   detail::require_cleared(state_->updater->layout(), parameters);
   lane.waiting.put(parameters);
@@ -375,6 +379,7 @@ void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
 void Optimizer::abstain(ReplicaContext& replica) {
   const int local = replica.local_rank();
   State::Lane& lane = state_->lanes[local];
+  if (lane.settled) lane.forget();
   if (lane.scale) return settle(replica);
   const double weight = lane.waiting.empty() ? 0 : 1;
   state_->begin(local);
@@ -409,10 +414,7 @@ const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& repli
 }
 
 void Optimizer::forget_accumulated() {
-  for (State::Lane& lane : state_->lanes) {
-    lane.waiting.clear();
-    lane.settled = false;
-  }
+  for (State::Lane& lane : state_->lanes) lane.forget();
   if (state_->tables) state_->tables->forget();
 }
 
@@ -451,8 +453,7 @@ void Optimizer::hand_in_settled(int local, bool finite) {
   const double weight = finite && !lane.waiting.empty() ? 1 : 0;
   state_->begin(local);
   if (finite) lane.waiting.put(state_->updater->parameters(local));
-  lane.waiting.clear();
-  lane.settled = false;
+  lane.forget();
   lane.scale->update(!finite);
   hand_in(local, weight);
 }

@@ -111,8 +111,9 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
         "fit", *graph,
         {.samples = train.num_samples(),
          .global_batch = train.global_batch_size(),
-         .steps =
-             options.max_steps > 0 ? options.max_steps * options.accumulate : train.num_batches(),
+         .steps = options.max_steps > 0
+                      ? std::min(options.max_steps, train.num_batches()) * options.accumulate
+                      : train.num_batches(),
          .replicas = world.size,
          .shares = world.shares});
   }

@@ -349,11 +349,12 @@ void Model::compile(CompileOptions options) {
   if (!state.graph) state.num_inputs = options.num_inputs;
   if (state.compiled) detail::own_storage(state.modules);
   state.compiled.reset();
-  state.compiled.emplace(detail::Compiled{
-      std::visit([&](const auto& choice) { return Optimizer(state.modules, choice); },
-                 options.optimizer),
-      std::move(goals), std::move(options.learning_rate), options.precision, num_states});
-  if (scale) state.compiled->optimizer.scale_losses(*scale);
+  Optimizer optimizer = std::visit(
+      [&](const auto& choice) { return Optimizer(state.modules, choice); }, options.optimizer);
+  if (scale) optimizer.scale_losses(*scale);
+  state.compiled.emplace(detail::Compiled{std::move(optimizer), std::move(goals),
+                                          std::move(options.learning_rate), options.precision,
+                                          num_states});
 }
 
 Scores Model::evaluate(const data::Dataset& dataset) {
