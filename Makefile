@@ -9,7 +9,7 @@ WERROR ?= OFF
 CONFIGURE = cmake -DTUTTI_WERROR=$(WERROR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup build test bench python python-test lint format asan tsan fuzz clean
+.PHONY: help quickstart setup build test bench python python-test docs lint format asan tsan fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ python-test: python  ## the backend's tests, then PyTorch's own on gloo and on t
 	.venv/bin/python -m pip install --quiet --requirement python/tests/requirements.txt
 	cd python/tests && $(CURDIR)/.venv/bin/python -m unittest test_backend test_training test_hosts
 	.venv/bin/python python/tests/run_torch_tests.py
+
+docs:  ## the API reference of the public headers, by Doxygen: build/docs/html
+	@tools/setup --docs
+	@mkdir -p build/docs
+	doxygen docs/Doxyfile
+	@echo "build/docs/html/index.html"
 
 lint: build  ## check format, floors, budgets, documentation programs, and clang-tidy's findings
 	@tools/lint/run

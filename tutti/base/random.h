@@ -51,7 +51,7 @@ constexpr double uniform_double(uint64_t bits) noexcept {
 }
 
 /// Numbers of one key in order: counters 0, 1, 2, ... A UniformRandomBitGenerator of 32 bits; note
-/// that the distributions of <random> differ between standard libraries, those here do not.
+/// that the distributions of `<random>` differ between standard libraries, those here do not.
 class RandomStream {
  public:
   using result_type = uint32_t;

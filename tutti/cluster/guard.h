@@ -1,6 +1,6 @@
 /// The end of a whole process tree, by the launcher or, when that was killed, by its guard.
 ///
-/// Every process of a job carries TUTTI_LAUNCH=<id> in its environment and most stay in their
+/// Every process of a job carries `TUTTI_LAUNCH=<id>` in its environment and most stay in their
 /// worker's process group; docs/design/launcher.md says how the rest are found. Thread rule: the
 /// thread that launches.
 #pragma once

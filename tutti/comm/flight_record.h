@@ -5,7 +5,7 @@
 /// doctor record FILES...` compares with those of the others, to say who diverged or stopped, and
 /// where.
 ///
-/// The file goes to the folder in TUTTI_RECORD_DIR; without it to tutti-<job> in the system's
+/// The file goes to the folder in TUTTI_RECORD_DIR; without it to `tutti-<job>` in the system's
 /// temporary folder when members are of several processes, and nowhere when all are threads of this
 /// one. Groups of one member are not recorded.
 ///
