@@ -54,7 +54,8 @@ CommandResult cut_off(const TempFolder& folder, const std::string& strategy,
   Words words = training(
       strategy, {"--out", folder / "out", "--checkpoint-every", "3", "--keep-checkpoints", "40"});
   words.insert(words.begin(), {"bash", "-c", script, "bash"});
-  return run_command(words, {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()}, kLimit);
+  return run_command(
+      words, {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()}, kLimit);
 }
 
 void expect_the_same_end(const TempFolder& folder, const std::string& strategy) {
@@ -115,8 +116,8 @@ TEST(Checkpoint, OneJobAFolder) {
       "kill -KILL -- -$job; exit $code";
   Words words = training("mirrored", {"--out", folder / "out", "--checkpoint-every", "3"});
   words.insert(words.begin(), {"bash", "-c", script, "bash"});
-  const auto second =
-      run_command(words, {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()}, kLimit);
+  const auto second = run_command(
+      words, {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()}, kLimit);
   EXPECT_EQ(second.exit_code, 2) << second.out << second.err;
   const std::string pid = second.out.substr(second.out.find("first ") + 6);
   EXPECT_THAT(second.err, AllOf(HasSubstr("another job writes there: process " +
