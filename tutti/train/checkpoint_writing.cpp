@@ -30,7 +30,7 @@ namespace {
 
 constexpr const char* kLockFile = "lock";
 constexpr const char* kPartial = ".partial";
-constexpr Millis kLookAgain{10};  // for the parts of others
+constexpr Millis kLookAgain{1};  // for the parts of others
 
 fs::path partial_folder(const fs::path& folder, int64_t step) {
   return folder / ("." + name_of_checkpoint(step) + kPartial);
