@@ -22,9 +22,11 @@ constexpr Millis kLimit{240'000};
 
 // Ten steps an epoch, 120 in all; checkpoints of every third are not those of epochs.
 Words training(const std::string& strategy, const Words& more, const std::string& epochs = "12") {
-  Words words = {TUTTI_PROGRAM, "train",      "doodle_cnn", "--data",    "examples/data/quickdraw",
-                 "--take",      "640",        "--epochs",   epochs,      "--strategy",
-                 strategy,      "--replicas", "2",          "--threads", "1"};
+  Words words = {
+      TUTTI_PROGRAM, "train",      "doodle_cnn",   "--data",     "examples/data/quickdraw",
+      "--take",      "640",        "--batch-size", "64",         "--epochs",
+      epochs,        "--strategy", strategy,       "--replicas", "2",
+      "--threads",   "1"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
