@@ -81,7 +81,7 @@ TEST(Train, BadInputIsAnsweredBeforeTraining) {
       {{"mlp", "--data", kData, "--seed", "-7"}, {"--seed"}},
       {{"mlp", "--data", kData, "--nan", "stpo"}, {"did you mean \"stop\"?"}},
       {{"mlp", "--data", kData, "--epocs", "3"}, {"did you mean \"--epochs\"?"}},
-      {{"mlp", "--data", kData, "--resume"}, {"unknown flag \"--resume\""}},
+      {{"mlp", "--data", kData, "--resume"}, {"--resume without --out DIR"}},
       {{"mlp", "--data", kData, "--precision", "float16"},
        {"--precision", "float16 on cpu", "CUDA", "use bfloat16"}},
       {{"mlp", "--data", kData, "--precision", "float16", "--strategy", "multi_worker"},
