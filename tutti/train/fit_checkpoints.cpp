@@ -27,11 +27,20 @@ CheckpointOptions options_of(const FitOptions& options) {
   return chosen;
 }
 
+void require_at_least(const char* field, int64_t value, int64_t least) {
+  if (value < least)
+    throw UsageError(
+        fmt::format("fit: checkpoints: {} is {}, must be {} or more", field, value, least));
+}
+
 }  // namespace
 
 void Fit::take_up_checkpoints() {
   const CheckpointOptions options = options_of(options_);
   if (options.folder.empty()) return;
+  require_at_least("every_steps", options.every_steps, 0);
+  require_at_least("newest_kept", options.newest_kept, 1);
+  require_at_least("best_kept", options.best_kept, 0);
   if (leases_ != nullptr || drops_ || model_.strategy.world().apart)
     throw UsageError(
         "fit: checkpoints are of workers that are in step; parameter servers keep snapshots "
@@ -41,8 +50,10 @@ void Fit::take_up_checkpoints() {
     throw UsageError(fmt::format("fit: checkpoints: monitor \"{}\" is not measured; there are {}",
                                  options.monitor, fmt::join(history_.columns, ", ")));
   checkpoints_.emplace(model_, options);
+  facts_ = facts();
 }
 
+// What does not change while the training goes on.
 CheckpointManifest Fit::facts() const {
   const Strategy& strategy = model_.strategy;
   const World& world = strategy.world();
@@ -62,17 +73,22 @@ CheckpointManifest Fit::facts() const {
                            .columns = history_.columns,
                            .tutti_version = TUTTI_VERSION,
                            .libtorch_version = TORCH_VERSION};
-  if (const auto scale = compiled_.optimizer.loss_scale())
-    facts.loss_scale = {scale->value(), static_cast<double>(scale->good_steps()),
-                        static_cast<double>(scale->skipped())};
+  facts.loss_scale = loss_scale();
   facts.metrics = quantities_of(compiled_.goals);
   return facts;
+}
+
+std::vector<double> Fit::loss_scale() const {
+  const auto scale = compiled_.optimizer.loss_scale();
+  if (!scale) return {};
+  return {scale->value(), static_cast<double>(scale->good_steps()),
+          static_cast<double>(scale->skipped())};
 }
 
 // Returns the epoch to begin with.
 int64_t Fit::go_on() {
   if (!checkpoints_) return options_.initial_epoch;
-  resumed_ = checkpoints_->resume(facts());
+  resumed_ = checkpoints_->resume(facts_);
   if (!resumed_) return options_.initial_epoch;
   CheckpointManifest& then = resumed_->manifest;
   history_.steps = then.step;
@@ -81,8 +97,10 @@ int64_t Fit::go_on() {
   history_.images = then.images;
   history_.train_seconds = then.train_seconds;
   history_.validation_seconds = then.validation_seconds;
-  for (const auto& [name, value] : then.values)
-    last_values_.emplace_back(name == "train_loss" ? "loss" : name, value);
+  for (const std::string& name : callbacks_->quantities())
+    if (const auto value = then.values.find(name == "loss" ? "train_loss" : name);
+        value != then.values.end())
+      last_values_.emplace_back(name, value->second);
   if (auto scale = compiled_.optimizer.loss_scale()) {
     scale->restore(then.loss_scale.at(0), static_cast<int64_t>(then.loss_scale.at(1)),
                    static_cast<int64_t>(then.loss_scale.at(2)));
@@ -113,11 +131,12 @@ int64_t Fit::steps_until_pause(const Epoch& epoch, int64_t done) const {
 }
 
 TrainingState Fit::state_now() const {
-  TrainingState state{.manifest = facts(), .totals = {}, .rows = history_.rows, .kept = {}};
+  TrainingState state{.manifest = facts_, .totals = {}, .rows = history_.rows, .kept = {}};
   CheckpointManifest& now = state.manifest;
   now.step = history_.steps;
   now.version = compiled_.optimizer.version();
   now.ended = callbacks_->ends();
+  now.loss_scale = loss_scale();
   now.learning_rate = compiled_.optimizer.learning_rate();
   now.first_epoch = history_.first_epoch;
   now.images = history_.images;
@@ -135,7 +154,8 @@ TrainingState Fit::state_now() const {
 // Between two steps of an epoch: when it is time, where the training is cut short, and when it is
 // asked to end. The end of an epoch comes after its validation.
 void Fit::save_between(const Epoch& epoch, const std::vector<Totals>& each) {
-  if (!checkpoints_ || each[0].bad_step >= 0 || each[0].stop != Stop::no) return;
+  const bool failed = each[0].bad_step >= 0 && options_.on_nan == OnNan::stop;
+  if (!checkpoints_ || failed || each[0].stop != Stop::no) return;
   const int64_t done = history_.steps - steps_before_;
   const bool asked = each[0].signal != 0;
   const bool cut = done == epoch.steps && done < epoch_length_;

@@ -14,6 +14,7 @@
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/detail/evaluation.h"
 #include "tutti/train/model_state.h"
 #include "tutti/train/weights.h"
 
@@ -24,42 +25,6 @@ using detail::Totals;
 namespace detail {
 namespace {
 
-/// Evaluation mode with merged buffers in every replica; afterwards each has its own buffers again,
-/// and every module, whose parts may differ, the mode it was in.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(ReplicatedModules& modules) : modules_(modules) {
-    const NamedTensors merged = modules.merged_buffers();
-    at::NoGradGuard no_grad;
-    for (int local = 0; local < modules.size(); ++local) {
-      const NamedTensors buffers = unique_buffers(*modules.module(local));
-      for (size_t i = 0; i < buffers.size(); ++i) {
-        own_.emplace_back(buffers[i].second, buffers[i].second.clone());
-        at::Tensor buffer = buffers[i].second;
-        buffer.copy_(merged[i].second);
-      }
-      // A module comes before its parts, so train() of a part has the last word.
-      for (auto& module : modules.module(local)->modules()) {
-        modes_.emplace_back(module, module->is_training());
-      }
-    }
-    modules.train(false);
-  }
-  ~EvaluationMode() {
-    at::NoGradGuard no_grad;
-    for (auto& [buffer, value] : own_) buffer.copy_(value);
-    modules_.train(modes_.front().second);  // also what replicas of a grown world begin with
-    for (auto& [module, training] : modes_) module->train(training);
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-  EvaluationMode& operator=(const EvaluationMode&) = delete;
-
- private:
-  ReplicatedModules& modules_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> own_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
-};
-
 /// Gives every parameter memory of its own again, as a second compile() must find it: the fused
 /// step keeps those of all replicas in one storage.
 void own_storage(const ReplicatedModules& modules) {
@@ -69,99 +34,6 @@ void own_storage(const ReplicatedModules& modules) {
       parameter.set_data(parameter.detach().clone());
     }
   }
-}
-
-std::shared_ptr<const data::Epoch> first_epoch(const Strategy& strategy,
-                                               const data::Dataset& dataset) {
-  return std::make_shared<const data::Epoch>(
-      dataset.epoch({.epoch = 0, .seed = strategy.options().seed}));
-}
-
-/// Outputs for rows of a dataset, by the first row.
-using RowParts = std::vector<std::pair<int64_t, Tensors>>;
-
-/// What outputs are, as a replica that has seen some knows and others are told.
-struct OutputKind {
-  std::vector<int64_t> shape;  ///< [samples, ...]
-  at::ScalarType dtype;
-};
-
-/// Collective over workers. This output is of one kind on all replicas.
-OutputKind kind_of_output(Strategy& strategy, const std::vector<RowParts>& each, size_t number) {
-  constexpr size_t kMostAxes = 14;
-  std::array<double, kMostAxes + 2> words{};  // dtype + 1, number of axes, axes
-  for (const RowParts& parts : each) {
-    if (parts.empty() || words[0] > 0) continue;
-    const at::Tensor& output = parts[0].second.at(number);
-    if (output.dim() < 1 || output.dim() > static_cast<int64_t>(kMostAxes))
-      throw UsageError(fmt::format("predict: outputs have {} axes; expected 1 to {}, samples first",
-                                   output.dim(), kMostAxes));
-    words[0] = static_cast<double>(output.scalar_type()) + 1;
-    words[1] = static_cast<double>(output.dim());
-    std::ranges::copy(output.sizes(), words.begin() + 2);
-  }
-  std::vector<decltype(words)> all(each.size(), words);
-  words = strategy.reduce(ReduceOp::max,
-                          PerReplica<decltype(words)>(std::move(all), strategy.world().first_rank));
-  const auto axes = words.begin() + 2;
-  return {{axes, axes + static_cast<int64_t>(words[1])},
-          static_cast<at::ScalarType>(static_cast<int>(words[0]) - 1)};
-}
-
-/// Collective over workers: some may have seen no sample.
-size_t count_of_outputs(Strategy& strategy, const std::vector<RowParts>& each) {
-  std::vector<double> counts;
-  for (const RowParts& parts : each)
-    counts.push_back(parts.empty() ? 0 : static_cast<double>(parts[0].second.size()));
-  return static_cast<size_t>(strategy.reduce(
-      ReduceOp::max, PerReplica<double>(std::move(counts), strategy.world().first_rank)));
-}
-
-/// All rows, -0 where this worker has none, which added to x is x; and beside each 1 where it has:
-/// [rows, 1].
-std::pair<at::Tensor, at::Tensor> rows_of(const std::vector<RowParts>& each, size_t output,
-                                          int64_t num_rows, OutputKind kind) {
-  kind.shape[0] = num_rows;
-  std::pair rows(at::full(kind.shape, -0.0, kind.dtype), at::zeros({num_rows, 1}, kind.dtype));
-  for (const RowParts& parts : each)
-    for (const auto& [row, outputs] : parts) {
-      const at::Tensor& part = outputs.at(output);
-      rows.first.narrow(0, row, part.size(0)).copy_(part);
-      rows.second.narrow(0, row, part.size(0)).fill_(1);
-    }
-  return rows;
-}
-
-/// Of one tensor a worker. Collective over workers.
-at::Tensor sum_of(Strategy& strategy, const at::Tensor& own) {
-  const World& world = strategy.world();
-  std::vector<at::Tensor> values(static_cast<size_t>(world.local), at::full_like(own, -0.0));
-  values[0] = own;
-  return strategy.reduce(ReduceOp::sum,
-                         PerReplica<at::Tensor>(std::move(values), world.first_rank));
-}
-
-/// All rows of one output, from all workers; undefined when some were lost on the way. Collective.
-at::Tensor rows_over_world(Strategy& strategy, const World& world,
-                           const std::vector<RowParts>& each, size_t output, int64_t num_rows) {
-  const auto [all, filled] =
-      rows_of(each, output, num_rows, kind_of_output(strategy, each, output));
-  if (!world.apart) return world.one_process() ? all : sum_of(strategy, all);
-  // Beside each row whether somebody has filled it.
-  const at::Tensor sum = sum_of(strategy, at::cat({all.reshape({num_rows, -1}), filled}, 1));
-  const int64_t width = sum.size(1) - 1;
-  if (!sum.select(1, width).eq(1).all().item<bool>()) return {};
-  return sum.narrow(1, 0, width).reshape(all.sizes());
-}
-
-void require_one_output(size_t outputs) {
-  if (outputs != 1)
-    throw UsageError(fmt::format("predict: the model has {} outputs; use predict_all()", outputs));
-}
-
-at::Tensor only_output(Tensors outputs) {
-  require_one_output(outputs.size());
-  return std::move(outputs.front());
 }
 
 }  // namespace
@@ -362,59 +234,6 @@ Scores Model::evaluate(const data::Dataset& dataset) {
   state_->check_data("evaluate", dataset, true);
   state_->compiled->optimizer.updater().refresh();
   return state_->evaluate(dataset);
-}
-
-std::vector<at::Tensor> Model::predict_all(const std::vector<at::Tensor>& inputs) {
-  state_->require_whole();
-  const detail::EvaluationMode mode(state_->modules);
-  const at::NoGradGuard no_grad;
-  return state_->outputs(0, inputs);
-}
-
-at::Tensor Model::predict(const at::Tensor& inputs) {
-  if (state_->graph) detail::require_one_output(state_->graph->outputs().size());
-  return detail::only_output(predict_all(std::vector{inputs}));
-}
-
-at::Tensor Model::predict(const data::Dataset& dataset) {
-  if (state_->graph) detail::require_one_output(state_->graph->outputs().size());
-  return detail::only_output(predict_all(dataset));
-}
-
-std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
-  State& state = *state_;
-  state.check_data("predict", dataset, false);
-  const auto epoch = detail::first_epoch(state.strategy, dataset);
-  World world = state.strategy.those_here();
-  const int64_t batch_rows = dataset.global_batch_size();
-  const auto inputs = static_cast<size_t>(state.num_inputs);
-  const detail::EvaluationMode mode(state.modules);
-  const auto own = [&](ReplicaContext& replica) {
-    const at::NoGradGuard no_grad;
-    detail::RowParts parts;
-    for (int64_t step = 0; step < epoch->num_batches(); ++step) {
-      const DistributedBatch batch(epoch, step, world);
-      if (batch.local_size(replica) == 0) continue;
-      const auto columns = batch.columns(replica);
-      parts.emplace_back(
-          step * batch_rows + batch.first_row(replica),
-          state.outputs(replica.local_rank(), at::TensorList(columns).slice(0, inputs)));
-    }
-    return parts;
-  };
-  while (true) {
-    const auto each = state.strategy.run(own).values();
-    const size_t outputs = detail::count_of_outputs(state.strategy, each);
-    detail::Tensors all;
-    bool complete = true;
-    for (size_t output = 0; output < outputs; ++output) {
-      all.push_back(
-          detail::rows_over_world(state.strategy, world, each, output, epoch->num_samples()));
-      complete = complete && all.back().defined();
-    }
-    if (complete) return all;
-    world = state.strategy.those_here();
-  }
 }
 
 namespace {

@@ -16,8 +16,9 @@ inline Strategy strategy_of(const std::string& kind, int replicas) {
   return Strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 7});
 }
 
-/// `count` samples of three classes in four features, the same for every call.
-inline data::Dataset three_classes(int64_t count) {
+/// `count` samples of three classes in four features, the same for every call; each of shape
+/// `sample`.
+inline data::Dataset three_classes(int64_t count, std::vector<int64_t> sample = {4}) {
   std::vector<float> x;
   std::vector<int64_t> y;
   for (int64_t i = 0; i < count; ++i) {
@@ -26,7 +27,8 @@ inline data::Dataset three_classes(int64_t count) {
       x.push_back(std::sin(static_cast<float>(i * 4 + f)) * 0.5F + (f == i % 3 ? 1.0F : 0.0F));
     }
   }
-  return data::from_arrays({data::array_of(x, {count, 4}), data::array_of(y, {count})});
+  sample.insert(sample.begin(), count);
+  return data::from_arrays({data::array_of(x, sample), data::array_of(y, {count})});
 }
 
 inline nn::Graph small_graph(double dropout = 0) {

@@ -54,6 +54,7 @@ class Fit {
   void take_up_checkpoints();
   int64_t go_on();
   CheckpointManifest facts() const;
+  std::vector<double> loss_scale() const;
   TrainingState state_now() const;
   TrainingState state_within(const Epoch& epoch, const std::vector<Totals>& each) const;
   Scores validate(const Epoch& epoch, const std::vector<Totals>& each);
@@ -84,6 +85,7 @@ class Fit {
   std::optional<Progress> progress_;
   std::optional<CallbackRunner> callbacks_;
   std::optional<Checkpointing> checkpoints_;
+  CheckpointManifest facts_;
   std::optional<TrainingState> resumed_;  // until its epoch goes on
   NamedValues last_values_;               // of the last epoch
   History history_;

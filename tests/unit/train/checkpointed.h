@@ -1,0 +1,84 @@
+/// A small training whose every kind of state is in checkpoints, and what must be equal of two.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tutti/train/callbacks.h"
+
+#include "tests/unit/train/small_model.h"
+
+namespace tutti {
+
+// Thrown by a callback: what cuts a training off, as far as fit can tell.
+struct Cut : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+inline Callbacks cut_after(int64_t step) {
+  return {callbacks::lambda("cut", {.on_step_end = [step](Training& training) {
+                              if (training.step() == step) throw Cut("cut");
+                            }})};
+}
+
+// Batch statistics differ by replica, dropout draws by step, Adam has counts and two states.
+inline nn::Graph graph_with_state() {
+  const auto input = nn::input({1, 2, 2});
+  auto x = nn::batch_norm2d()(nn::conv2d(6, 2)(input));
+  return nn::Graph(input, nn::linear(3)(nn::dropout(0.3)(nn::flatten()(nn::relu()(x)))));
+}
+
+struct Setting {
+  std::string kind = "mirrored";
+  int replicas = 2;
+  OptimizerChoice optimizer = optim::adam({.learning_rate = 0.01});
+};
+
+inline Model checkpointed_model(const Setting& c) {
+  Model model(strategy_of(c.kind, c.replicas), [] { return graph_with_state(); });
+  CompileOptions options = adam_and_accuracy();
+  options.optimizer = c.optimizer;
+  model.compile(options);
+  return model;
+}
+
+inline data::Dataset pictures(int64_t count) { return three_classes(count, {1, 2, 2}); }
+
+// 30 samples, batches of 8: four steps an epoch, the last one partial.
+inline data::Dataset samples() { return pictures(30).shuffle().batch(8); }
+inline data::Dataset flat_samples() { return three_classes(30).shuffle().batch(8); }
+
+inline FitOptions three_epochs(CheckpointOptions checkpoints = {}) {
+  return {.epochs = 3,
+          .validation = pictures(9).batch(9),
+          .verbose = 0,
+          .checkpoints = std::move(checkpoints)};
+}
+
+/// All that must be equal: weights with buffers, and what History has but times.
+struct Trained {
+  std::string sha256;
+  std::vector<std::vector<double>> columns;
+  int64_t steps = 0;
+  bool operator==(const Trained&) const = default;
+};
+
+inline Trained trained_of(Model& model, const History& history) {
+  Trained outcome{model.weights_sha256(), {}, history.steps};
+  for (const std::string& name : history.columns)
+    if (name != "seconds" && name != "images_per_second")
+      outcome.columns.push_back(history.column(name));
+  return outcome;
+}
+
+inline Trained straight(const Setting& c, FitOptions options = three_epochs()) {
+  Model model = checkpointed_model(c);
+  const History history = model.fit(samples(), std::move(options));
+  return trained_of(model, history);
+}
+
+}  // namespace tutti

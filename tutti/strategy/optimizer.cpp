@@ -1,0 +1,364 @@
+#include <torch/nn/module.h>
+
+#include <algorithm>
+
+#include "tutti/base/event.h"
+#include "tutti/ps/client.h"
+#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/worlds.h"
+#include "tutti/sync/gradient_sum.h"
+#include "tutti/sync/gradients.h"
+#include "tutti/sync/sparse_tables.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti {
+
+struct Optimizer::State final : WorldMember {
+  explicit State(const ReplicatedModules& modules_in) : modules(modules_in) {}
+
+  std::vector<NamedTensors> named() const {
+    std::vector<NamedTensors> all;
+    for (int local = 0; local < modules.size(); ++local)
+      all.push_back(unique_parameters(*modules.module(local)));
+    if (all[0].empty()) throw UsageError("the model has no parameters to train");
+    return all;
+  }
+
+  TableLayers layers() const {
+    TableLayers all;
+    for (int local = 0; local < modules.size(); ++local)
+      all.push_back(table_layers_of(*modules.module(local)));
+    return all;
+  }
+
+  // The tables of the model; none for a strategy or an optimizer that cannot hold them.
+  std::vector<ps::SparseTableSpec> table_specs(const optim::Recipe* recipe) const {
+    const auto specs = tables_of(layers().at(0));
+    if (specs.empty()) return specs;
+    const std::string table = fmt::format("embedding table \"{}\"", specs[0].name);
+    if (recipe != nullptr && !recipe->more_than_a_rule().empty())
+      throw UsageError(fmt::format("{}: its rows are updated one by one, without {}", table,
+                                   recipe->more_than_a_rule()));
+    if (recipe == nullptr)
+      throw UsageError(table +
+                       ": its rows are updated by tutti's own rules (optim::adagrad() and so on); "
+                       "a torch optimizer cannot");
+    if (modules.strategy().kind() == "multi_worker")
+      throw UsageError(table +
+                       ": strategy multi_worker has nobody who keeps its rows for all workers; use "
+                       "parameter_server (tutti run --servers 1 -n 2 PROGRAM ARGS...), or mirrored "
+                       "on one host");
+    return specs;
+  }
+
+  void bound(std::shared_ptr<Updater> made, const std::vector<ps::SparseTableSpec>& specs = {},
+             const std::optional<optim::Rule>& rule = {}) {
+    updater = std::move(made);
+    if (!specs.empty()) {
+      const World& world = modules.strategy().world();
+      tables = std::make_shared<SparseTables>(
+          specs, updater->client() != nullptr ? rows_on_servers(updater, world.time_limit)
+                                              : rows_here(specs, rule.value()));
+      tables->bind(world, layers());
+    }
+    join_workers();
+    lanes.resize(modules.size());
+  }
+
+  // What workers that have no group do by the servers.
+  void join_workers() {
+    if (updater->client() == nullptr) return;
+    if (!updater->client()->spec().staleness.synchronous()) lend_batches();
+    if (modules.strategy().world().apart) let_meet();
+  }
+
+  static std::shared_ptr<Updater> alive(const std::weak_ptr<Updater>& served) {
+    auto updater = served.lock();
+    if (!updater) throw UsageError("the optimizer that connected this strategy is gone");
+    return updater;
+  }
+
+  void let_meet() {
+    Strategy strategy = modules.strategy();
+    strategy.meet_by([served = std::weak_ptr(updater),
+                      limit = strategy.world().time_limit](std::span<const std::byte> value) {
+      const auto updater = alive(served);
+      std::map<int, std::vector<std::byte>> all;
+      for (const auto& [worker, bytes] :
+           updater->client()->meet(updater->version(), value, Deadline(limit)))
+        all[worker] = {bytes.span.begin(), bytes.span.end()};
+      return all;
+    });
+  }
+
+  // Loops over a DistributedDataset then read the batches that no other worker has.
+  void lend_batches() {
+    Strategy strategy = modules.strategy();
+    const Millis limit = strategy.world().time_limit;
+    strategy.take_batches_from([served = std::weak_ptr(updater), limit](
+                                   int dataset, int64_t epoch, int64_t batches, int64_t returned) {
+      return alive(served)
+          ->client()
+          ->lease(
+              {.dataset = dataset, .epoch = epoch, .num_batches = batches, .returned = returned},
+              Deadline(2 * limit))
+          .batch;
+    });
+  }
+
+  void begin(int local) {
+    if (tables) tables->begin(local);
+    updater->begin(local);
+  }
+
+  void prepare(int local) override {
+    updater->prepare(local, Deadline(modules.strategy().world().time_limit));
+  }
+  void complete(int) override { updater->complete(); }
+  void rethrow_failure() override { updater->rethrow_failure(); }
+
+  void rebind(const World& world) override {
+    updater->rebind(world, named());
+    if (tables) tables->bind(world, layers());
+    for (size_t gone = modules.size(); gone < lanes.size(); ++gone)
+      lanes[0].waiting.add(lanes[gone].waiting);
+    const Lane fresh{.scale = lanes[0].scale};
+    lanes.resize(modules.size(), fresh);
+  }
+
+  // What a local replica keeps for itself.
+  struct Lane {
+    std::vector<at::Tensor> gradients;      // kept to save allocations
+    detail::GradientSum waiting;            // of passes that have had no update
+    std::optional<optim::LossScale> scale;  // the same on all replicas; none: not scaled
+    bool finite = true;                     // what waits, where losses are scaled
+    bool settled = false;                   // waits for the others to decide
+
+    void forget() {
+      waiting.clear();
+      settled = false;
+    }
+  };
+
+  ReplicatedModules modules;
+  std::shared_ptr<Updater> updater;
+  std::shared_ptr<SparseTables> tables;  // null when the model has none
+  std::vector<Lane> lanes;
+};
+
+namespace {
+
+ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options) {
+  if (strategy.kind() == "parameter_server" || strategy.kind() == "central_storage")
+    throw UsageError(fmt::format(
+        "strategy {} keeps one storage of the parameters, which tutti's own rules update "
+        "(optim::adam() and so on); a torch optimizer updates a copy a replica: use mirrored",
+        strategy.kind()));
+  const ReplicatedOptions chosen = detail::replicated_options(strategy.options());
+  if (!options.compression.on()) options.compression = chosen.compression;
+  if (!options.reduction) options.reduction = chosen.reduction;
+  return options;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe)
+    : state_(std::make_shared<State>(modules)) {
+  const Strategy strategy = modules.strategy();
+  const StrategyOptions& options = strategy.options();
+  const auto tables = state_->table_specs(&recipe);
+  if (options.kind == "parameter_server")
+    state_->bound(make_served_updater(strategy.world(), recipe, state_->named(),
+                                      detail::served_place(), options.served, tables),
+                  tables);
+  else if (options.reduction == "fused")
+    state_->bound(make_shared_updater(strategy.world(), recipe, state_->named()), tables,
+                  recipe.rule());
+  else
+    state_->bound(
+        make_replicated_updater(strategy.world(), recipe, state_->named(), completed(strategy, {})),
+        tables, recipe.rule());
+  modules.strategy().follow(state_);
+}
+
+Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
+                     const ReplicatedOptions& options)
+    : state_(std::make_shared<State>(modules)) {
+  state_->table_specs(nullptr);
+  state_->bound(make_replicated_updater(modules.strategy().world(), std::move(factory),
+                                        state_->named(), completed(modules.strategy(), options)));
+  modules.strategy().follow(state_);
+}
+
+Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe,
+                     const ReplicatedOptions& options)
+    : state_(std::make_shared<State>(modules)) {
+  const auto tables = state_->table_specs(&recipe);
+  state_->bound(make_replicated_updater(modules.strategy().world(), recipe, state_->named(),
+                                        completed(modules.strategy(), options)),
+                tables, recipe.rule());
+  modules.strategy().follow(state_);
+}
+
+namespace {
+
+void require_loss(std::string_view operation, const at::Tensor& loss) {
+  if (loss.defined() && loss.numel() == 1) return;
+  throw UsageError(
+      fmt::format("{}: expected a loss of one element, got {}; take average_loss(per_sample, "
+                  "global_batch_size)",
+                  operation, loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
+}
+
+void backward(const ReplicaContext& replica, const at::Tensor& loss, double scale) {
+  if (!loss.requires_grad()) return;
+  const TimedEvent timed("sync.backward", {"replica", int64_t{replica.rank()}});
+  if (scale == 1)
+    loss.backward();
+  else
+    loss.backward(at::full_like(loss, scale));
+}
+
+}  // namespace
+
+void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
+  require_loss("minimize", loss);
+  const int local = replica.local_rank();
+  State::Lane& lane = state_->lanes[local];
+  if (lane.scale) {
+    accumulate(replica, loss);
+    return settle(replica);
+  }
+  state_->begin(local);
+  lane.waiting.put(state_->updater->parameters(local));
+  lane.waiting.clear();
+  backward(replica, loss, 1);
+  hand_in(local, 1.0);
+}
+
+void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
+  require_loss("accumulate", loss);
+  State::Lane& lane = state_->lanes[replica.local_rank()];
+  if (lane.settled) lane.forget();  // of a step that never ended
+  const auto& parameters = state_->updater->parameters(replica.local_rank());
+  detail::require_cleared(state_->updater->layout(), parameters);
+  lane.waiting.put(parameters);
+  backward(replica, loss, lane.scale ? lane.scale->value() : 1);
+  lane.waiting.take(parameters);
+}
+
+void Optimizer::abstain(ReplicaContext& replica) {
+  const int local = replica.local_rank();
+  State::Lane& lane = state_->lanes[local];
+  if (lane.settled) lane.forget();
+  if (lane.scale) return settle(replica);
+  const double weight = lane.waiting.empty() ? 0 : 1;
+  state_->begin(local);
+  lane.waiting.put(state_->updater->parameters(local));
+  lane.waiting.clear();
+  hand_in(local, weight);
+}
+
+void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradients) {
+  const auto& trained = parameters(replica);
+  if (gradients.size() != trained.size())
+    throw UsageError(fmt::format(
+        "apply: got {} gradients for {} parameters; take gradients(loss, optimizer.parameters("
+        "replica))",
+        gradients.size(), trained.size()));
+  if (state_->tables)
+    throw UsageError(
+        "apply: the model has embedding tables, whose rows get their gradients from minimize()");
+  const int local = replica.local_rank();
+  State::Lane& lane = state_->lanes[local];
+  if (lane.scale || !lane.waiting.empty())
+    throw UsageError(
+        "apply: with scaled losses (scale_losses) or gradients that accumulate() has kept, "
+        "minimize() makes the step");
+  state_->begin(local);
+  lane.gradients.assign(gradients.begin(), gradients.end());
+  exchange(local, 1.0);
+}
+
+const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& replica) const {
+  return state_->updater->parameters(replica.local_rank());
+}
+
+void Optimizer::forget_accumulated() {
+  for (State::Lane& lane : state_->lanes) lane.forget();
+  if (state_->tables) state_->tables->forget();
+}
+
+void Optimizer::scale_losses(const optim::LossScale& scale) {
+  if (state_->tables)
+    throw UsageError("scale_losses: rows of embedding tables are updated without it");
+  if (state_->updater->client() != nullptr)
+    throw UsageError(
+        "scale_losses: all replicas leave a step out or none, which parameter servers cannot; use "
+        "mirrored, multi_worker or central_storage");
+  for (State::Lane& lane : state_->lanes) lane.scale = scale;
+}
+
+std::optional<optim::LossScale> Optimizer::loss_scale() const { return state_->lanes[0].scale; }
+
+// All replicas leave a step out, or none. Those that take turns wait for the last.
+void Optimizer::settle(ReplicaContext& replica) {
+  const World& world = state_->modules.strategy().world();
+  std::vector<State::Lane>& lanes = state_->lanes;
+  State::Lane& own = lanes[replica.local_rank()];
+  own.finite = own.waiting.scale(1 / own.scale->value());
+  own.settled = true;
+  if (!world.in_turn()) {
+    int32_t overflowed = own.finite ? 0 : 1;
+    replica.group().all_reduce_now(span_of(std::span(&overflowed, 1)), ReduceOp::max,
+                                   world.time_limit);
+    return hand_in_settled(replica.local_rank(), overflowed == 0);
+  }
+  if (replica.local_rank() + 1 < world.local) return;
+  const bool finite = std::ranges::all_of(lanes, &State::Lane::finite);
+  for (int local = 0; local < world.local; ++local) hand_in_settled(local, finite);
+}
+
+void Optimizer::hand_in_settled(int local, bool finite) {
+  State::Lane& lane = state_->lanes[local];
+  const double weight = finite && !lane.waiting.empty() ? 1 : 0;
+  state_->begin(local);
+  if (finite) lane.waiting.put(state_->updater->parameters(local));
+  lane.forget();
+  lane.scale->update(!finite);
+  hand_in(local, weight);
+}
+
+// Hands in the gradients that lie in the parameters.
+void Optimizer::hand_in(int local, double weight) {
+  auto& gradients = state_->lanes[local].gradients;
+  gradients.clear();
+  for (const auto& parameter : state_->updater->parameters(local))
+    gradients.push_back(parameter.grad());
+  exchange(local, weight);
+}
+
+void Optimizer::exchange(int local, double weight) {
+  Updater& updater = *state_->updater;
+  const World& world = state_->modules.strategy().world();
+  auto& gradients = state_->lanes[local].gradients;
+  const TimedEvent exchanged("sync.exchange", {"replica", int64_t{world.first_rank + local}});
+  if (state_->tables)
+    state_->tables->hand_in(local, weight, updater.version(), updater.learning_rate());
+  const int64_t version = updater.push(local, gradients, weight);
+  updater.acquire(local, version, Deadline(world.time_limit));
+  gradients.clear();
+  for (const auto& parameter : updater.parameters(local)) parameter.mutable_grad().reset();
+}
+
+void Optimizer::prepare(ReplicaContext& replica) { state_->prepare(replica.local_rank()); }
+
+void Optimizer::set_learning_rate(double learning_rate) {
+  state_->updater->set_learning_rate(learning_rate);
+}
+double Optimizer::learning_rate() const { return state_->updater->learning_rate(); }
+int64_t Optimizer::wire_bytes_per_step() const { return state_->updater->wire_bytes_per_step(); }
+int64_t Optimizer::version() const { return state_->updater->version(); }
+Updater& Optimizer::updater() const noexcept { return *state_->updater; }
+
+}  // namespace tutti
