@@ -15,8 +15,8 @@ namespace tutti::test {
 
 class TempFolder {
  public:
-  TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "tutti-test-XXXXXX").string();
+  explicit TempFolder(const std::filesystem::path& where = std::filesystem::temp_directory_path()) {
+    std::string pattern = (where / "tutti-test-XXXXXX").string();
     if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no folder " + pattern);
     path_ = pattern;
   }

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <new>
 #include <random>
 #include <string>
 #include <utility>
@@ -33,20 +35,78 @@ size_t total_bytes(Pieces pieces) {
   return total;
 }
 
-void write_all(int fd, Pieces pieces, const fs::path& path) {
-  // Linux moves at most 0x7ffff000 bytes a call; asking for less keeps each result exact.
-  constexpr size_t kMostPerCall = size_t{1} << 30;
-  const size_t total = total_bytes(pieces);
-  size_t written = 0;
-  for (auto piece : pieces) {
+// What O_DIRECT wants of addresses, places and sizes, on any disk of today.
+constexpr size_t kBlock = 4096;
+constexpr size_t kChunk = 4 << 20;
+// Bytes from which a file goes past the page cache: of 70 MB, 180 ms of a core on the way through
+// it, 20 ms past it.
+constexpr size_t kDirectFrom = 8 << 20;
+
+/// Gathers pieces into chunks, and writes these.
+class ChunkWriter {
+ public:
+  ChunkWriter(int fd, size_t total, const fs::path& path)
+      : fd_(fd), total_(total), path_(path), room_(std::min(total, kChunk)) {
+    if (total > 0)
+      buffer_.reset(static_cast<std::byte*>(
+          ::operator new((room_ + kBlock - 1) / kBlock * kBlock, std::align_val_t{kBlock})));
+    if (total >= kDirectFrom) direct_ = change_direct(true);
+  }
+
+  void append(std::span<const std::byte> piece, Sha256* digest) {
     while (!piece.empty()) {
-      const ssize_t count = ::write(fd, piece.data(), std::min(piece.size(), kMostPerCall));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail_write(path, fmt::format("after {} of {} bytes", written, total), errno);
-      piece = piece.subspan(static_cast<size_t>(count));
-      written += static_cast<size_t>(count);
+      const auto part = piece.first(std::min(piece.size(), room_ - used_));
+      std::memcpy(buffer_.get() + used_, part.data(), part.size());
+      if (digest != nullptr) digest->update(buffer_.get() + used_, part.size());
+      used_ += part.size();
+      piece = piece.subspan(part.size());
+      if (used_ == room_) flush();
     }
   }
+
+  void flush() {
+    if (direct_ && used_ % kBlock != 0) direct_ = !change_direct(false);
+    std::span<const std::byte> rest(buffer_.get(), std::exchange(used_, 0));
+    while (!rest.empty()) {
+      const ssize_t count = ::write(fd_, rest.data(), rest.size());
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno == EINVAL && direct_) {  // larger blocks, or after a part of a chunk
+        direct_ = !change_direct(false);
+        continue;
+      }
+      if (count < 0)
+        fail_write(path_, fmt::format("after {} of {} bytes", written_, total_), errno);
+      rest = rest.subspan(static_cast<size_t>(count));
+      written_ += static_cast<size_t>(count);
+    }
+  }
+
+ private:
+  // Not every file system can; then everything is as without it.
+  bool change_direct(bool on) const {
+    const int flags = ::fcntl(fd_, F_GETFL);
+    return ::fcntl(fd_, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+  }
+
+  struct Free {
+    void operator()(std::byte* memory) const {
+      ::operator delete(memory, std::align_val_t{kBlock});
+    }
+  };
+
+  int fd_;
+  size_t total_;
+  const fs::path& path_;
+  size_t room_;
+  std::unique_ptr<std::byte, Free> buffer_;
+  size_t used_ = 0, written_ = 0;
+  bool direct_ = false;
+};
+
+void write_all(int fd, Pieces pieces, const fs::path& path, Sha256* digest) {
+  ChunkWriter writer(fd, total_bytes(pieces), path);
+  for (const auto& piece : pieces) writer.append(piece, digest);
+  writer.flush();
 }
 
 fs::path folder_of(const fs::path& path) {
@@ -144,16 +204,16 @@ MappedFile map_file(const fs::path& path) {
   return {{static_cast<const std::byte*>(memory), size}, std::move(owner)};
 }
 
-void write_file_atomically(const fs::path& path, Pieces pieces) {
+void write_file_atomically(const fs::path& path, Pieces pieces, Sha256* digest) {
   if (is_stream(path)) {
     const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (!fd) fail_write(path, "open", errno);
-    write_all(fd.get(), pieces, path);
+    write_all(fd.get(), pieces, path, digest);
     return;
   }
   const fs::path target = resolve_links(path);
   NewFile file(target);
-  write_all(file.fd(), pieces, path);
+  write_all(file.fd(), pieces, path, digest);
   file.publish();
   sync_folder(target);
 }

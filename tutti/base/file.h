@@ -10,6 +10,8 @@
 #include <span>
 #include <string_view>
 
+#include "tutti/base/sha256.h"
+
 namespace tutti {
 
 /// The bytes of a file, mapped read-only and private. Cheap to copy; the last copy unmaps.
@@ -27,10 +29,12 @@ MappedFile map_file(const std::filesystem::path& path);
 /// The bytes go to a file without a name in the same folder, are synced, get a name, and are
 /// renamed to `path`; the folder is synced last. A death on the way leaves nothing (on file systems
 /// without O_TMPFILE: a file `.tutti-<random>.tmp`). Links are followed. A device or pipe
-/// (/dev/stdout) is written directly. Throws Error with path, bytes and cause; an earlier file is
-/// then untouched.
+/// (/dev/stdout) is written directly. Files of 8 MiB and more go past the page cache where the file
+/// system can do that: whoever trains keeps the core. `digest` is given the bytes. Throws Error
+/// with path, bytes and cause; an earlier file is then untouched.
 void write_file_atomically(const std::filesystem::path& path,
-                           std::span<const std::span<const std::byte>> pieces);
+                           std::span<const std::span<const std::byte>> pieces,
+                           Sha256* digest = nullptr);
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 /// Checks before work starts that write_file_atomically(path) could make its file; `what` names the

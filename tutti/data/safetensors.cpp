@@ -256,7 +256,7 @@ const Array* Safetensors::find(const std::string& name) const noexcept {
 }
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedArray>& arrays,
-                       const std::map<std::string, std::string>& metadata) {
+                       const std::map<std::string, std::string>& metadata, Sha256* digest) {
   const auto sorted = layout(path, arrays);
   const std::string header = make_header(path, sorted, metadata);
   std::array<std::byte, kLengthBytes> length{};
@@ -266,7 +266,7 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Name
   for (const NamedArray* entry : sorted)
     pieces.emplace_back(static_cast<const std::byte*>(entry->array.data()),
                         static_cast<size_t>(entry->array.num_bytes()));
-  write_file_atomically(path, pieces);
+  write_file_atomically(path, pieces, digest);
 }
 
 Safetensors read_safetensors(const std::filesystem::path& path) {

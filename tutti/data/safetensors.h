@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/base/array.h"
+#include "tutti/base/sha256.h"
 
 namespace tutti::data {
 
@@ -32,8 +33,10 @@ struct Safetensors {
 /// The arrays are laid out by falling element size, then by name, so each is aligned for its dtype
 /// and equal content gives equal bytes. Throws UsageError for a name that is empty, there twice or
 /// "__metadata__"; Error with path and cause when the file cannot be written (disk full, ...).
+/// `digest` is given the bytes of the file.
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedArray>& arrays,
-                       const std::map<std::string, std::string>& metadata = {});
+                       const std::map<std::string, std::string>& metadata = {},
+                       Sha256* digest = nullptr);
 
 /// Reads a file; its arrays are read-only views of a mapping that they keep alive (copies where the
 /// file does not align them for their dtype).

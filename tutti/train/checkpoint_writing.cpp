@@ -107,11 +107,9 @@ void write_part(const CheckpointPart& part) {
   fs::create_directories(partial, failure);
   if (failure) throw Error(fmt::format("{}: {}", partial.string(), failure.message()));
   const std::string name = detail::part_file(part.worker, part.workers);
-  data::write_safetensors(partial / name, part.tensors);
-  const MappedFile written = map_file(partial / name);
   Sha256 sha;
-  sha.update(written.bytes.data(), written.bytes.size());
-  json facts = {{"name", name}, {"bytes", written.bytes.size()}, {"sha256", sha.hex()}};
+  data::write_safetensors(partial / name, part.tensors, {}, &sha);
+  json facts = {{"name", name}, {"bytes", fs::file_size(partial / name)}, {"sha256", sha.hex()}};
   for (const data::NamedArray& tensor : part.tensors) facts["tensors"].push_back(tensor.name);
   write_file_atomically(facts_file(partial, part.worker), facts.dump());
 }

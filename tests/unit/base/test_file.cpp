@@ -35,6 +35,44 @@ TEST(WriteFileAtomically, WritesAllPiecesInOrder) {
   EXPECT_THAT(folder.names(), ElementsAre("a"));
 }
 
+// No two blocks of it are equal, and none divides its length.
+std::string large_text() {
+  std::string text(20'000'001, '\0');
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 2'654'435'761 >> 13);
+  return text;
+}
+
+TEST(WriteFileAtomically, WritesLargeFilesAndTheirDigest) {
+  const std::string text = large_text();
+  const auto bytes = std::as_bytes(std::span(text));
+  // /dev/shm is another kind of file system, which may not write past the page cache.
+  for (const fs::path& where : {fs::temp_directory_path(), fs::path("/dev/shm")}) {
+    SCOPED_TRACE(where.string());
+    const TempFolder folder(where);
+    for (const size_t cut : {size_t{0}, size_t{1}, size_t{4096}, size_t{8'388'609}, text.size()}) {
+      const std::array pieces{bytes.first(cut), bytes.subspan(cut)};
+      Sha256 digest;
+      write_file_atomically(folder / "a", pieces, &digest);
+      EXPECT_TRUE(get_bytes(folder / "a") == text) << "cut at " << cut;
+      EXPECT_EQ(digest.hex(), sha256_hex(text));
+    }
+  }
+}
+
+TEST(WriteFileAtomically, ADiskThatFillsUpInALargeFileLeavesTheOldOne) {
+  const TempFolder folder;
+  put_bytes(folder / "a", "old");
+  const std::string text = large_text();
+  std::string message;
+  {
+    const FullDisk full(9'000'001);
+    message = message_of<Error>([&] { write_file_atomically(folder / "a", text); });
+  }
+  EXPECT_THAT(message, HasSubstr("after 9000001 of 20000001 bytes"));
+  EXPECT_EQ(get_bytes(folder / "a"), "old");
+  EXPECT_THAT(folder.names(), ElementsAre("a"));
+}
+
 TEST(WriteFileAtomically, ReplacesAndObeysTheUmask) {
   const TempFolder folder;
   put_bytes(folder / "a", "a longer text than the new one");
