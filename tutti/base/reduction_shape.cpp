@@ -57,6 +57,15 @@ ReductionShape ReductionShape::hosts(std::vector<int> replicas_per_host) {
   return ReductionShape(std::move(replicas_per_host));
 }
 
+// What is added to one partial, in order, says everything: the steps of different ones may be
+// carried out in any order.
+bool ReductionShape::adds_like(const ReductionShape& other) const {
+  std::vector<Step> mine = steps_, theirs = other.steps_;
+  std::ranges::stable_sort(mine, {}, &Step::into);
+  std::ranges::stable_sort(theirs, {}, &Step::into);
+  return mine == theirs;
+}
+
 ReductionShape ReductionShape::parse(std::string_view text) {
   const auto fail = [&] {
     return UsageError(fmt::format(

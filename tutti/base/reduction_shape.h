@@ -36,6 +36,10 @@ class ReductionShape {
   /// The additions in an order in which they can be carried out; size() - 1 of them.
   const std::vector<Step>& steps() const noexcept { return steps_; }
 
+  /// Whether both are the same tree, so that they give the same bits: "4" and "2x2", never "6" and
+  /// "2x3".
+  bool adds_like(const ReductionShape& other) const;
+
   bool operator==(const ReductionShape& other) const { return per_host_ == other.per_host_; }
 
  private:

@@ -115,8 +115,7 @@ std::filesystem::path picture_file(const TrainFlags& flags) {
 
 // Parameter servers keep snapshots of theirs instead.
 bool keeps_checkpoints(const TrainFlags& flags) {
-  return !flags.out.empty() && flags.job.strategy != "parameter_server" &&
-         flags.job.compression == "none";
+  return !flags.out.empty() && flags.job.strategy != "parameter_server";
 }
 
 CheckpointOptions checkpoint_options(const TrainFlags& flags) {
@@ -134,12 +133,8 @@ void check_checkpoints(const TrainFlags& flags) {
   const char* flag = flags.resume ? "--resume" : "--checkpoint-every";
   if (flags.out.empty())
     throw UsageError(fmt::format("{} without --out DIR, where the checkpoints are", flag));
-  if (flags.job.strategy == "parameter_server")
-    throw UsageError(fmt::format(
-        "{}: parameter servers keep snapshots: --snapshots DIR, and --restore DIR goes on", flag));
   throw UsageError(fmt::format(
-      "{} with --compression {}: what it keeps back on each replica is in no checkpoint", flag,
-      flags.job.compression));
+      "{}: parameter servers keep snapshots: --snapshots DIR, and --restore DIR goes on", flag));
 }
 
 void check_outputs(const TrainFlags& flags) {

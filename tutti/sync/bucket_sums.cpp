@@ -100,6 +100,14 @@ BucketSums::BucketSums(const Layout& layout, const ReplicatedOptions& options,
   adopt(reverse);
 }
 
+// Coders know the places of the tensors' states.
+void BucketSums::restore(BucketState state) {
+  TUTTI_CHECK(state.tensors.size() == state_.tensors.size(), "states of {} parameters, not {}",
+              state.tensors.size(), state_.tensors.size());
+  std::ranges::move(state.tensors, state_.tensors.begin());
+  state_.step = state.step;
+}
+
 void BucketSums::adopt(std::span<const int> order) {
   buckets_ = plan_buckets(layout_, order, options_, offsets_);
   bucket_of_.assign(layout_.slots.size(), -1);

@@ -72,6 +72,8 @@ class BucketSums {
   int64_t wire_bytes() const noexcept { return last_wire_bytes_; }
   const BucketState& state() const noexcept { return state_; }
   BucketState take_state() { return std::move(state_); }
+  /// Goes on from the state of another, between steps.
+  void restore(BucketState state);
 
  private:
   MemorySpan span_of_bucket(const Bucket& bucket) const;

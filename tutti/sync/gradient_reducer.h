@@ -47,6 +47,7 @@ class GradientReducer {
   int64_t wire_bytes() const noexcept { return sums_.wire_bytes(); }
   std::string_view reduction_name() const noexcept { return reduction_->name(); }
   BucketState take_state() { return sums_.take_state(); }
+  BucketSums& sums() noexcept { return sums_; }
 
  private:
   void gradient_ready(int parameter);

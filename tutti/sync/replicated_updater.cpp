@@ -26,6 +26,8 @@ struct ReplicaLane {
   // Buckets of replicas that take turns, where a reduction or a compression was chosen.
   Array memory;
   std::unique_ptr<detail::BucketSums> sums;
+
+  detail::BucketSums& bucket_sums() const { return sums ? *sums : reducer->sums(); }
 };
 
 bool is_chosen(const ReplicatedOptions& options) {
@@ -102,14 +104,18 @@ class ReplicatedUpdater final : public Updater {
   const Layout& layout() const override { return layout_; }
 
   UpdaterState state() const override {
-    require_no_residuals();
-    return {lanes_[0].stepper->kind(), version_, learning_rate_, lanes_[0].stepper->state()};
+    UpdaterState state{lanes_[0].stepper->kind(), version_, learning_rate_,
+                       lanes_[0].stepper->state()};
+    if (!options_.compression.on()) return state;
+    for (const ReplicaLane& lane : lanes_)
+      state.replicas.push_back(detail::tensors_of(lane.bucket_sums().state(), layout_));
+    return state;
   }
 
   void restore(const UpdaterState& state, const NamedTensors& parameters) override {
-    require_no_residuals();
     detail::require_kind(state, lanes_[0].stepper->kind());
     detail::require_parameters(layout_, parameters);
+    restore_kept(state);
     const at::NoGradGuard no_grad;
     for (ReplicaLane& lane : lanes_) {
       for (size_t i = 0; i < parameters.size(); ++i)
@@ -140,13 +146,7 @@ class ReplicatedUpdater final : public Updater {
   }
 
  private:
-  void require_no_residuals() const {
-    if (options_.compression.on())
-      throw UsageError(fmt::format(
-          "compression {} keeps back a part of the gradients on each replica, which checkpoints do "
-          "not have; train without one of the two",
-          describe(options_.compression)));
-  }
+  void restore_kept(const UpdaterState& state);
 
   void bind(const World& world, std::vector<NamedTensors> replicas,
             std::vector<std::unique_ptr<Stepper>> steppers,
@@ -198,6 +198,29 @@ void ReplicatedUpdater::bind(const World& world, std::vector<NamedTensors> repli
         std::move(states[local]));
     lane.reducer->listen(false);
   });
+}
+
+void ReplicatedUpdater::restore_kept(const UpdaterState& state) {
+  if (!options_.compression.on()) return;
+  if (state.replicas.empty())
+    throw UsageError(fmt::format(
+        "the state has nothing that compression {} keeps on a replica: it is of a training without",
+        to_string(options_.compression)));
+  const auto kept_by = [&](size_t rank) {
+    return detail::bucket_state_of(state.replicas[rank], layout_, options_.compression);
+  };
+  const size_t count = state.replicas.size();
+  for (int local = 0; local < world_.local; ++local) {
+    const auto rank = static_cast<size_t>(world_.first_rank + local);
+    detail::BucketState kept = kept_by(rank < count ? rank : 0);
+    if (rank >= count)
+      for (detail::CodedState& tensor : kept.tensors) tensor.residual = {};
+    for (auto gone = static_cast<size_t>(world_.size); rank == 0 && gone < count; ++gone) {
+      detail::BucketState other = kept_by(gone);
+      detail::fold_residuals(kept.tensors, other.tensors);
+    }
+    lanes_[local].bucket_sums().restore(std::move(kept));
+  }
 }
 
 void ReplicatedUpdater::make_sums(ReplicaLane& lane, detail::BucketState state) {

@@ -46,6 +46,9 @@ struct UpdaterState {
   /// By names of its own; equal on all workers. May be the updater's memory: read it before the
   /// next step.
   NamedTensors tensors{};
+  /// What each replica keeps for itself (gradients that compression has held back): of the local
+  /// replicas from state(); of all that there were, in rank order, for restore().
+  std::vector<NamedTensors> replicas{};
 };
 
 /// Thread rule: replica r calls push and acquire from its own thread, all others from the thread
@@ -107,11 +110,12 @@ class Updater {
   /// The connection to parameter servers; null where there are none.
   virtual ps::Client* client() { return nullptr; }
 
-  /// Throws UsageError where some of it is elsewhere: on servers, or, with compression, a part on
-  /// each replica.
+  /// Throws UsageError where it is elsewhere: on servers.
   virtual UpdaterState state() const;
-  /// Goes on from that, with these parameters, in the order of push(). Collective over workers, who
-  /// all give the same; between steps. Throws UsageError that names what does not fit.
+  /// Goes on from that, with these parameters, in the order of push(). Each replica gets what it
+  /// kept for itself; what those have held back that are no more goes to replica 0, so that no
+  /// gradient is lost. Collective over workers, who all give the same; between steps. Throws
+  /// UsageError that names what does not fit.
   virtual void restore(const UpdaterState& state, const NamedTensors& parameters);
 
   /// Goes on in another world of thread replicas, with version, parameters and state kept.

@@ -1,6 +1,10 @@
 #include "tutti/sync/detail/updater_state.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <map>
 
 #include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
@@ -91,6 +95,64 @@ std::vector<optim::StepScalars> scalars_of(const UpdaterState& state, std::strin
   for (int64_t i = 0; i < count; ++i, from += kNumbersOfScalars)
     scalars.push_back({from[0], from[1], from[2], from[3], static_cast<int64_t>(from[4])});
   return scalars;
+}
+
+namespace {
+
+constexpr const char* kSteps = "steps";
+constexpr const char* kResidual = "residual";
+constexpr const char* kFactor = "factor";
+
+Array copy_of_kept(const std::string& name, const at::Tensor& tensor, std::vector<int64_t> shape) {
+  if (tensor.scalar_type() != at::kFloat || tensor.sizes() != at::IntArrayRef(shape))
+    throw UsageError(fmt::format("compression's \"{}\": got {}, expected Float [{}]", name,
+                                 shape_words(tensor), fmt::join(shape, ", ")));
+  const at::Tensor from = tensor.contiguous();
+  Array copy = Array::zeros(DType::float32, std::move(shape));
+  std::memcpy(copy.data(), from.data_ptr(), static_cast<size_t>(copy.num_bytes()));
+  return copy;
+}
+
+at::Tensor view_of(const Array& array) {
+  return at::from_blob(array.data(), array.shape(), at::kFloat);
+}
+
+}  // namespace
+
+NamedTensors tensors_of(const BucketState& state, const Layout& layout) {
+  NamedTensors tensors{{kSteps, at::scalar_tensor(state.step, at::kLong)}};
+  for (size_t i = 0; i < state.tensors.size(); ++i) {
+    const auto& [residual, factor] = state.tensors[i];
+    const std::string& name = layout.slots[i].name;
+    if (residual.num_elements() > 0)
+      tensors.emplace_back(state_tensor_name(kResidual, name), view_of(residual));
+    if (factor.num_elements() > 0)
+      tensors.emplace_back(state_tensor_name(kFactor, name), view_of(factor));
+  }
+  return tensors;
+}
+
+BucketState bucket_state_of(const NamedTensors& tensors, const Layout& layout,
+                            const Compression& compression) {
+  std::map<std::string, at::Tensor> rest(tensors.begin(), tensors.end());
+  const auto take = [&](const std::string& name, std::vector<int64_t> shape) {
+    const auto node = rest.extract(name);
+    return node ? copy_of_kept(name, node.mapped(), std::move(shape)) : Array();
+  };
+  BucketState state;
+  for (const ParameterSlot& slot : layout.slots) {
+    CodedState& kept = state.tensors.emplace_back();
+    if (!compresses(compression, slot.dtype, slot.shape)) continue;
+    const auto [rows, columns] = matrix_of(slot.shape);
+    kept.residual = take(state_tensor_name(kResidual, slot.name), {slot.num_elements});
+    kept.factor = take(state_tensor_name(kFactor, slot.name),
+                       {factor_rank(compression, rows, columns), columns});
+  }
+  if (const auto steps = rest.extract(kSteps)) state.step = steps.mapped().item<int64_t>();
+  if (!rest.empty())
+    throw UsageError(fmt::format("compression {} keeps no \"{}\" of this model",
+                                 to_string(compression), rest.begin()->first));
+  return state;
 }
 
 void copy_states(const UpdaterState& state, NamedTensors& own) {

@@ -43,6 +43,7 @@ void for_each_fact(Manifest& m, Field field) {
   field("threads_per_replica", m.threads_per_replica);
   field("optimizer", m.optimizer);
   field("learning_rate", m.learning_rate);
+  field("compression", m.compression);
   field("schedule", m.schedule);
   field("precision", m.precision);
   field("loss_scale", m.loss_scale);

@@ -48,7 +48,8 @@ struct CheckpointManifest {
 
   std::string optimizer;  ///< UpdaterState::kind
   double learning_rate = 0;
-  std::string schedule;  ///< its name; "": none
+  std::string compression;  ///< of gradients, in words
+  std::string schedule;     ///< its name; "": none
   std::string precision;
   /// LossScale: value, good steps, skipped; empty: losses are not scaled.
   std::vector<double> loss_scale;

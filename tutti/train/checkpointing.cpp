@@ -68,6 +68,15 @@ void require_no_tables(const torch::nn::Module& module) {
       tables[0].name));
 }
 
+NamedTensors kept_back(const std::map<std::string, Array>& tensors, int rank) {
+  const std::string prefix = kept_back_name(rank, "");
+  NamedTensors kept;
+  for (auto at = tensors.lower_bound(prefix); at != tensors.end() && at->first.starts_with(prefix);
+       ++at)
+    kept.emplace_back(at->first.substr(prefix.size()), tensor_of(at->second));
+  return kept;
+}
+
 // Each field in which a training differs from the one that it is to go on from.
 std::vector<std::string> differences(const CheckpointManifest& then,
                                      const CheckpointManifest& now) {
@@ -84,6 +93,7 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   same("samples", then.num_samples, now.num_samples);
   same("steps an epoch", then.steps_per_epoch, now.steps_per_epoch);
   same("optimizer", then.optimizer, now.optimizer);
+  same("compression", then.compression, now.compression);
   same("schedule", then.schedule, now.schedule);
   same("metrics", fmt::format("{}", fmt::join(then.metrics, ", ")),
        fmt::format("{}", fmt::join(now.metrics, ", ")));
@@ -93,7 +103,9 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   if (then.replicas == now.replicas) {
     same("threads a replica", then.threads_per_replica, now.threads_per_replica,
          "; give it (--threads): on others sums round differently");
-    same("reduction shape", then.reduction_shape, now.reduction_shape);
+    if (!ReductionShape::parse(then.reduction_shape)
+             .adds_like(ReductionShape::parse(now.reduction_shape)))
+      same("reduction shape", then.reduction_shape, now.reduction_shape);
   }
   return found;
 }
@@ -179,7 +191,8 @@ std::vector<data::NamedArray> Checkpointing::copy(const TrainingState& state) co
   NamedTensors common;
   for (const auto& [name, tensor] : unique_parameters(*model_.modules.module(0)))
     common.emplace_back(kParameters + name, tensor);
-  for (const auto& [name, tensor] : model_.compiled->optimizer.updater().state().tensors)
+  const UpdaterState optimizer = model_.compiled->optimizer.updater().state();
+  for (const auto& [name, tensor] : optimizer.tensors)
     common.emplace_back(kOptimizer + name, tensor);
   common.emplace_back(kHistoryRows, tensor_of_rows(state.rows, state.manifest.columns.size()));
   for (size_t i = 0; i < state.kept.size(); ++i)
@@ -196,6 +209,9 @@ std::vector<data::NamedArray> Checkpointing::copy(const TrainingState& state) co
     const int rank = world.first_rank + local;
     for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
       own.push_back({buffer_name(rank, name), copy_of(buffer)});
+    if (!optimizer.replicas.empty())
+      for (const auto& [name, tensor] : optimizer.replicas.at(static_cast<size_t>(local)))
+        own.push_back({kept_back_name(rank, name), copy_of(tensor)});
     Totals totals = state.totals.empty() ? Totals{} : state.totals[static_cast<size_t>(local)];
     totals.signal = 0;
     const auto numbers = totals.packed(goals, totals.widths(goals));
@@ -317,6 +333,9 @@ TrainingState Checkpointing::put_back(const TrainingCheckpoint& checkpoint,
     else if (name.starts_with(kOptimizer))
       optimizer.tensors.emplace_back(name.substr(std::string(kOptimizer).size()), tensor_of(array));
   }
+  for (int rank = 0; rank < then.replicas; ++rank)
+    if (auto kept = kept_back(tensors, rank); !kept.empty())
+      optimizer.replicas.push_back(std::move(kept));
   require_fit(tutti::state_of(module), weights, all_names(module),
               "checkpoint " + checkpoint.path().string());
 

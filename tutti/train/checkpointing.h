@@ -27,7 +27,7 @@ struct TrainingState {
 class Checkpointing {
  public:
   /// Takes the folder. Throws UsageError: another job has it, it cannot be written to, workers see
-  /// different ones, some of the state cannot be saved (servers, embedding tables, compression).
+  /// different ones, some of the state cannot be saved (servers, embedding tables).
   Checkpointing(Model::State& model, CheckpointOptions options);
   /// Waits for what is being written.
   ~Checkpointing();

@@ -68,6 +68,7 @@ CheckpointManifest Fit::facts() const {
                            .reduction_shape = world.shape.to_string(),
                            .threads_per_replica = strategy.options().threads_per_replica,
                            .optimizer = compiled_.optimizer.updater().state().kind,
+                           .compression = describe(strategy.options().compression),
                            .schedule = compiled_.rate ? compiled_.rate->name() : "",
                            .precision = std::string(name_of(compiled_.precision)),
                            .columns = history_.columns,

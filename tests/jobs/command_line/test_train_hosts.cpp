@@ -2,6 +2,7 @@
 // host, whatever the hosts are.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <future>
 
@@ -18,19 +19,10 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-const Words kTraining = {"mlp",
-                         "--data",
-                         "examples/data/quickdraw",
-                         "--epochs",
-                         "1",
-                         "--max-steps",
-                         "12",
-                         "--batch-size",
-                         "120",
-                         "--seed",
-                         "7",
-                         "--threads",
-                         "1"};
+const Words kTraining = {"mlp",       "--data", "examples/data/quickdraw",
+                         "--epochs",  "1",      "--batch-size",
+                         "120",       "--seed", "7",
+                         "--threads", "1"};
 
 std::string weights_in(const std::string& file) {
   return nlohmann::json::parse(get_bytes(file)).at("weights_sha256").get<std::string>();
@@ -40,6 +32,8 @@ Words training(const Words& more) {
   Words words = {TUTTI_PROGRAM, "train"};
   words.insert(words.end(), kTraining.begin(), kTraining.end());
   words.insert(words.end(), more.begin(), more.end());
+  if (std::ranges::find(more, "--max-steps") == more.end())
+    words.insert(words.end(), {"--max-steps", "12"});
   return words;
 }
 
@@ -66,12 +60,10 @@ std::vector<CommandResult> run_over(const TestHosts& hosts, int workers, const s
                    "--nodes",      std::to_string(hosts.count()),
                    "--node-rank",  std::to_string(h),
                    "--rendezvous", hosts.address(0) + ":29500"};
-    const Words train = training({"--strategy", "multi_worker", "--json", file});
+    Words extra = {"--strategy", "multi_worker", "--json", file};
+    if (!more.empty()) extra.insert(extra.end(), more.at(h).begin(), more.at(h).end());
+    const Words train = training(extra);
     words.insert(words.end(), train.begin(), train.end());
-    if (!more.empty()) {
-      const Words& extra = more.at(static_cast<size_t>(h));
-      words.insert(words.end(), extra.begin(), extra.end());
-    }
     nodes.push_back(std::async(std::launch::async, [words] {
       return run_command(words, {"TUTTI_TOKEN=" + std::string(64, '5')}, Millis{120'000});
     }));
@@ -119,6 +111,32 @@ TEST_F(TrainOverHosts, NormsOfTensorsAreThoseOfOneDevice) {
   Words in_turn = {"--strategy", "one_device", "--replicas", "6", "--reduction-shape", "2x3"};
   in_turn.insert(in_turn.end(), lamb.begin(), lamb.end());
   EXPECT_EQ(train_over(TestHosts(2), 3, {lamb, lamb}), train_here(in_turn));
+}
+
+// Each host writes its part, and any goes on with all of them.
+TEST_F(TrainOverHosts, CheckpointsOfTwoGoOnThereAndOnOne) {
+  const TestHosts hosts(2);
+  const std::string straight = train_over(hosts, 2);
+  const TempFolder folder, copy;
+  const Words out = {"--out", folder / "out"};
+  Words cut = out, resumed = out;
+  cut.insert(cut.end(), {"--max-steps", "5"});
+  resumed.push_back("--resume");
+  EXPECT_NE(train_over(hosts, 2, {cut, cut}), straight);
+  std::filesystem::copy(folder.path(), copy.path(), std::filesystem::copy_options::recursive);
+  EXPECT_EQ(train_over(hosts, 2, {resumed, resumed}), straight);
+  EXPECT_EQ(
+      train_here({"--strategy", "mirrored", "--replicas", "4", "--out", copy / "out", "--resume"}),
+      straight);
+}
+
+TEST_F(TrainOverHosts, CheckpointsWantOneFolderForAll) {
+  const TempFolder folder, other;
+  const auto results = run_over(TestHosts(2), 1, folder / "none.json",
+                                {{"--out", folder / "out"}, {"--out", other / "out"}});
+  for (const CommandResult& result : results) EXPECT_NE(result.exit_code, 0) << result.out;
+  EXPECT_THAT(results[1].err, testing::HasSubstr("give one that all hosts share"));
+  EXPECT_THAT(results[0].err, testing::HasSubstr("not all workers see the same folder"));
 }
 
 // A table may choose any algorithm that keeps the order of summation.

@@ -104,6 +104,18 @@ TEST(ReductionShape, TextIsReadBack) {
   EXPECT_FALSE(ReductionShape::flat(4) == ReductionShape::parse("2x2"));  // other hosts, same tree
 }
 
+TEST(ReductionShape, ThoseOfOneTreeAddAlike) {
+  std::vector<ReductionShape> shapes;
+  for (const char* text : {"1",   "2",   "1x2", "3", "2+1", "1x3", "4",   "2x2", "1x4", "3+1", "6",
+                           "2x3", "3x2", "4+2", "8", "2x4", "4x2", "5+3", "9",   "3x3", "8+1"})
+    shapes.push_back(ReductionShape::parse(text));
+  for (const auto& a : shapes)
+    for (const auto& b : shapes)
+      EXPECT_EQ(a.adds_like(b), tree_of(a) == tree_of(b)) << a.to_string() << ", " << b.to_string();
+  EXPECT_TRUE(shapes[6].adds_like(shapes[7]));
+  EXPECT_FALSE(shapes[10].adds_like(shapes[11]));
+}
+
 TEST(ReductionShape, BadTextIsAUsageErrorThatShowsTheForms) {
   for (const char* text :
        {"",   "0",    "-1",  "x",  "2x", "x3",  "2x0",  "0x2",   "2x3x4",       "3+",

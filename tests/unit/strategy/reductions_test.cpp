@@ -6,6 +6,8 @@
 #include <torch/torch.h>
 
 #include <atomic>
+#include <map>
+#include <string>
 
 #include "tutti/base/error.h"
 #include "tutti/comm/reduce_kernels.h"
@@ -200,26 +202,99 @@ TEST_P(Compressions, SendFewerBytes) {
   EXPECT_EQ(bytes(compressing("mirrored", 1, GetParam())), 0);
 }
 
+// A training that is looked at in between.
+struct Training {
+  explicit Training(const StrategyOptions& options) : strategy(options) {}
+
+  void steps(int64_t from, int64_t to) {
+    auto epoch = strategy.distribute(test::small_data()).epoch(0);
+    for (int64_t step = from; step < to; ++step)
+      test::train_step(strategy, net, optimizer,
+                       *DistributedDataset::Batches::iterator(&epoch, step));
+  }
+  std::vector<at::Tensor> parameters() const {
+    return test::copy_of(optimizer.updater().parameters(0));
+  }
+
+  Strategy strategy;
+  Replicated<torch::nn::Sequential> net{strategy, test::small_cnn};
+  Optimizer optimizer{net, rule()};
+};
+
+UpdaterState copy_of(UpdaterState state) {
+  for (auto& [name, tensor] : state.tensors) tensor = tensor.clone();
+  for (NamedTensors& replica : state.replicas)
+    for (auto& [name, tensor] : replica) tensor = tensor.clone();
+  return state;
+}
+
+// By parameter, the sum of what replicas have not sent yet; all in one row.
+at::Tensor held_back(const std::vector<NamedTensors>& replicas) {
+  std::map<std::string, at::Tensor> sums{{"", torch::zeros({1})}};
+  for (const NamedTensors& replica : replicas)
+    for (const auto& [name, tensor] : replica)
+      if (name.starts_with("residual/"))
+        sums[name] = sums[name].defined() ? sums[name] + tensor : tensor.clone();
+  std::vector<at::Tensor> rows;
+  for (const auto& [name, sum] : sums) rows.push_back(sum);
+  return torch::cat(rows);
+}
+
 // What replica 2 has kept back goes to replica 0: threads and turns lose the same, nothing.
 TEST_P(Compressions, GoOnAfterAResize) {
   const auto weights = [&](const char* kind) {
-    Strategy strategy(compressing(kind, 3, GetParam()));
-    Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
-    Optimizer optimizer(net, rule());
-    auto batches = strategy.distribute(test::small_data());
-    const auto steps = [&](int64_t from, int64_t to) {
-      auto epoch = batches.epoch(0);
-      for (int64_t step = from; step < to; ++step)
-        test::train_step(strategy, net, optimizer,
-                         *DistributedDataset::Batches::iterator(&epoch, step));
-    };
-    steps(0, 2);
-    strategy.resize(2);
-    steps(2, 4);
-    EXPECT_EQ(optimizer.version(), 4);
-    return test::copy_of(optimizer.updater().parameters(0));
+    Training training(compressing(kind, 3, GetParam()));
+    training.steps(0, 2);
+    training.strategy.resize(2);
+    training.steps(2, 4);
+    EXPECT_EQ(training.optimizer.version(), 4);
+    return training.parameters();
   };
   EXPECT_TRUE(bits_equal(weights("mirrored"), weights("one_device")));
+}
+
+// A state that is put back into fewer replicas is that of a resize.
+TEST_P(Compressions, GoOnFromAStateAsAfterAResize) {
+  for (const int left : {1, 2, 3}) {
+    Training whole(compressing("mirrored", 3, GetParam())),
+        part(compressing("mirrored", left, GetParam()));
+    whole.steps(0, 2);
+    part.optimizer.updater().restore(copy_of(whole.optimizer.updater().state()),
+                                     unique_parameters(*whole.net.modules().module(0)));
+    if (left < 3) whole.strategy.resize(left);
+    whole.steps(2, 4);
+    part.steps(2, 4);
+    EXPECT_TRUE(bits_equal(whole.parameters(), part.parameters())) << left;
+  }
+}
+
+// Nothing of what replicas have held back is lost or doubled, also where there are more of them.
+TEST_P(Compressions, KeepTheSumOfWhatIsHeldBack) {
+  Training three(compressing("mirrored", 3, GetParam()));
+  three.steps(0, 3);
+  const UpdaterState state = copy_of(three.optimizer.updater().state());
+  EXPECT_EQ(held_back(state.replicas).numel() == 1, std::string(GetParam()).ends_with("16"));
+  for (const int replicas : {1, 2, 3, 5}) {
+    Training other(compressing("mirrored", replicas, GetParam()));
+    other.optimizer.updater().restore(state, unique_parameters(*three.net.modules().module(0)));
+    const auto kept = other.optimizer.updater().state().replicas;
+    EXPECT_EQ(std::ssize(kept), replicas);
+    EXPECT_TRUE(torch::allclose(held_back(kept), held_back(state.replicas)));
+  }
+}
+
+TEST(CompressionState, ThatDoesNotFitIsNamed) {
+  Training plain(options_of("mirrored", 2)), coded(compressing("mirrored", 2, "powersgd:1")),
+      other(compressing("mirrored", 2, "powersgd:2"));
+  plain.steps(0, 1);
+  coded.steps(0, 1);
+  const auto parameters = unique_parameters(*plain.net.modules().module(0));
+  const auto words = [&](Training& into, const Training& from) {
+    const UpdaterState state = copy_of(from.optimizer.updater().state());
+    return message_of<UsageError>([&] { into.optimizer.updater().restore(state, parameters); });
+  };
+  EXPECT_THAT(words(coded, plain), HasSubstr("it is of a training without"));
+  EXPECT_THAT(words(other, coded), HasSubstr("factor/"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Compressions,

@@ -199,22 +199,8 @@ TEST(CheckpointFiles, EachFieldThatDiffersIsNamed) {
               HasSubstr("samples: 30 in the checkpoint, 31 here"));
   EXPECT_THAT(refusal({.optimizer = optim::sgd()}, samples(), 7),
               HasSubstr("optimizer: adam in the checkpoint, sgd here"));
-}
-
-TEST(CheckpointFiles, AreRefusedWhereSomeOfTheStateIsElsewhere) {
-  const test::TempFolder folder;
-  Strategy strategy({.kind = "mirrored",
-                     .replicas = 2,
-                     .threads_per_replica = 1,
-                     .seed = 7,
-                     .compression = {.kind = Compression::Kind::top_k}});
-  Model model = small_model(strategy);
-  EXPECT_THAT(message_of<UsageError>([&] {
-                FitOptions options = three_epochs({.folder = folder.path()});
-                options.validation.reset();
-                model.fit(flat_samples(), std::move(options));
-              }),
-              AllOf(HasSubstr("compression"), HasSubstr("keeps back")));
+  EXPECT_THAT(refusal({.compression = {.kind = Compression::Kind::one_bit}}, samples(), 7),
+              HasSubstr("compression: none in the checkpoint, one_bit"));
 }
 
 TEST(CheckpointFiles, AFolderThatCannotBeIsSaid) {

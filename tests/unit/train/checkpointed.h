@@ -36,10 +36,16 @@ struct Setting {
   std::string kind = "mirrored";
   int replicas = 2;
   OptimizerChoice optimizer = optim::adam({.learning_rate = 0.01});
+  Compression compression = {};
 };
 
 inline Model checkpointed_model(const Setting& c) {
-  Model model(strategy_of(c.kind, c.replicas), [] { return graph_with_state(); });
+  const Strategy strategy({.kind = c.kind,
+                           .replicas = c.replicas,
+                           .threads_per_replica = 1,
+                           .seed = 7,
+                           .compression = c.compression});
+  Model model(strategy, [] { return graph_with_state(); });
   CompileOptions options = adam_and_accuracy();
   options.optimizer = c.optimizer;
   model.compile(options);

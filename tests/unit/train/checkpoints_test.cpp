@@ -63,6 +63,27 @@ TEST(Checkpoints, TrainingsThatWereCutOffEndAsThoseThatWereNot) {
   }
 }
 
+// What a replica has not sent yet is its own, and comes with the checkpoint.
+TEST(Checkpoints, GoOnWithWhatCompressionKeepsBack) {
+  using Kind = Compression::Kind;
+  for (const Compression& compression :
+       {Compression{.kind = Kind::top_k, .ratio = 0.3}, Compression{.kind = Kind::one_bit},
+        Compression{.kind = Kind::power_sgd, .rank = 1}, Compression{.kind = Kind::bfloat16},
+        Compression{.kind = Kind::top_k, .ratio = 0.3, .start_step = 8}}) {
+    Setting threads{.optimizer = optim::sgd({.learning_rate = 0.05}), .compression = compression};
+    threads.compression.min_elements = 4;
+    SCOPED_TRACE(describe(threads.compression));
+    Setting in_turn = threads, plain = threads;
+    in_turn.kind = "one_device";
+    plain.compression = {};
+    const Trained whole = straight(threads);
+    EXPECT_NE(whole, straight(plain)) << "nothing is compressed";
+    const test::TempFolder folder, other;
+    EXPECT_EQ(interrupted(threads, threads, 7, 3, folder.path()), whole);
+    EXPECT_EQ(interrupted(threads, in_turn, 7, 3, other.path()), whole);
+  }
+}
+
 TEST(Checkpoints, AnEpochFromOneToTheNextWhereNothingElseIsSaid) {
   const test::TempFolder folder;
   EXPECT_EQ(interrupted({}, {}, 7, 0, folder.path()), straight({}));

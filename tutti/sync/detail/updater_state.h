@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/optim/rule.h"
+#include "tutti/sync/bucket_sums.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti::detail {
@@ -27,6 +28,13 @@ std::vector<optim::StepScalars> scalars_of(const UpdaterState& state, std::strin
 
 /// From the tensors of `state` into those of the same names.
 void copy_states(const UpdaterState& state, NamedTensors& own);
+
+/// What compression keeps of a replica: "steps", "residual/NAME", "factor/NAME"; views of `state`.
+NamedTensors tensors_of(const BucketState& state, const Layout& layout);
+
+/// Copies of these. Throws UsageError naming what does not fit.
+BucketState bucket_state_of(const NamedTensors& tensors, const Layout& layout,
+                            const Compression& compression);
 
 /// Throws UsageError unless `state` is of that kind.
 void require_kind(const UpdaterState& state, std::string_view kind);

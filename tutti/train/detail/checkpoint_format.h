@@ -24,6 +24,10 @@ inline std::string buffer_name(int rank, std::string_view name) {
 }
 /// What replica `rank` has added up in the epoch that goes on.
 inline std::string totals_name(int rank) { return fmt::format("totals/{}", rank); }
+/// What compression keeps of replica `rank`.
+inline std::string kept_back_name(int rank, std::string_view name) {
+  return fmt::format("compression/{}/{}", rank, name);
+}
 /// The default generator of a worker's process.
 inline std::string generator_name(int worker) { return fmt::format("generator/{}", worker); }
 
