@@ -52,25 +52,34 @@ std::string value_words(const CheckpointManifest& manifest) {
   return words;
 }
 
+// Prints it; the same as JSON.
+nlohmann::ordered_json row_of(const TrainingCheckpoint& checkpoint) {
+  const CheckpointManifest& m = checkpoint.manifest();
+  fmt::print("{:<20} {:>5} {:>6} / {:<4} {:>9.1f}  {:<14}{}\n",
+             checkpoint.path().filename().string(), m.epoch + 1, m.step_in_epoch, m.steps_per_epoch,
+             static_cast<double>(bytes_of(m)) / 1e6, fmt::format("{} x{}", m.strategy, m.replicas),
+             value_words(m));
+  return {{"path", checkpoint.path().string()},
+          {"step", m.step},
+          {"epoch", m.epoch},
+          {"step_in_epoch", m.step_in_epoch},
+          {"bytes", bytes_of(m)},
+          {"strategy", m.strategy},
+          {"replicas", m.replicas},
+          {"values", m.values}};
+}
+
 int list(const CheckpointFlags& flags) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   fmt::print("{:<20} {:>5} {:>13} {:>9}  {:<14} {}\n", "checkpoint", "epoch", "step of epoch", "MB",
              "strategy", "last epoch");
   for (const auto& path : found_in(flags.place)) {
-    const TrainingCheckpoint checkpoint(path);
-    const CheckpointManifest& m = checkpoint.manifest();
-    fmt::print("{:<20} {:>5} {:>6} / {:<4} {:>9.1f}  {:<14}{}\n", path.filename().string(),
-               m.epoch + 1, m.step_in_epoch, m.steps_per_epoch,
-               static_cast<double>(bytes_of(m)) / 1e6,
-               fmt::format("{} x{}", m.strategy, m.replicas), value_words(m));
-    all.push_back({{"path", path.string()},
-                   {"step", m.step},
-                   {"epoch", m.epoch},
-                   {"step_in_epoch", m.step_in_epoch},
-                   {"bytes", bytes_of(m)},
-                   {"strategy", m.strategy},
-                   {"replicas", m.replicas},
-                   {"values", m.values}});
+    try {
+      all.push_back(row_of(TrainingCheckpoint(path)));
+    } catch (const DataError& error) {
+      fmt::print("{:<20} DAMAGED: {}\n", path.filename().string(), error.what());
+      all.push_back({{"path", path.string()}, {"damaged", error.what()}});
+    }
   }
   if (!flags.json.empty()) write_file_atomically(flags.json, all.dump(2) + "\n");
   return 0;

@@ -104,13 +104,37 @@ std::span<const int64_t> Epoch::rows(int64_t step) const {
   return std::span(state_->order).subspan(static_cast<size_t>(begin), static_cast<size_t>(size));
 }
 
+namespace {
+
+// A source of a user's own may end before it said.
+void require_all_rows(const Source& source, const Batch& batch, int64_t rows, int64_t step) {
+  const auto require = [&](int64_t got, const std::string& where) {
+    if (got != rows)
+      throw DataError(fmt::format(
+          "batch {}: gather() of the source gave {} rows{}, expected {}, of a source that says it "
+          "has {} rows",
+          step, got, where, rows, source.num_rows()));
+  };
+  require(batch.size, "");
+  if (batch.columns.size() != source.columns().size())
+    throw DataError(fmt::format("batch {}: gather() of the source gave {} columns, expected {}",
+                                step, batch.columns.size(), source.columns().size()));
+  for (size_t i = 0; i < batch.columns.size(); ++i)
+    require(batch.columns[i].shape().empty() ? 0 : batch.columns[i].shape()[0],
+            fmt::format(" in column \"{}\"", source.columns()[i].name));
+}
+
+}  // namespace
+
 Batch Epoch::part(int64_t step, Share share) const {
   const auto whole = rows(step);
   if (share.begin < 0 || share.begin > share.end || share.end > static_cast<int64_t>(whole.size()))
     throw UsageError(fmt::format("samples [{}, {}) of batch {}, which has {}", share.begin,
                                  share.end, step, whole.size()));
-  return state_->source->gather(
+  Batch batch = state_->source->gather(
       whole.subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size())));
+  require_all_rows(*state_->source, batch, share.size(), step);
+  return batch;
 }
 
 Batch Epoch::batch(int64_t step) const { return part(step, {0, batch_size(step)}); }

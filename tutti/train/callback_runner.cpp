@@ -208,8 +208,8 @@ std::map<std::string, std::string> CallbackRunner::states() const {
   return states;
 }
 
-void CallbackRunner::restore(const std::map<std::string, std::string>& states,
-                             std::vector<at::Tensor> kept, bool ended) {
+void CallbackRunner::restore(const std::map<std::string, std::string>& states, KeptWeights kept,
+                             bool ended) {
   stops_ = ended;
   kept_ = std::move(kept);
   size_t found = 0;
@@ -226,32 +226,33 @@ void CallbackRunner::restore(const std::map<std::string, std::string>& states,
         states.size(), found);
 }
 
+namespace {
+
+NamedTensors copies_of(NamedTensors tensors) {
+  for (auto& [name, tensor] : tensors) tensor = tensor.detach().clone();
+  return tensors;
+}
+
+void write(const NamedTensors& from, const NamedTensors& to) {
+  for (size_t i = 0; i < to.size(); ++i) to[i].second.detach().copy_(from.at(i).second);
+}
+
+}  // namespace
+
 void CallbackRunner::copy_weights() {
   model_.require_whole();
-  kept_.clear();
-  const auto keep = [&](const NamedTensors& tensors) {
-    for (const auto& [name, tensor] : tensors) kept_.push_back(tensor.detach().clone());
-  };
-  keep(unique_parameters(*model_.modules.module(0)));
+  kept_ = {copies_of(unique_parameters(*model_.modules.module(0))), {}};
   for (int local = 0; local < model_.modules.size(); ++local)
-    keep(unique_buffers(*model_.modules.module(local)));
+    kept_.buffers.push_back(copies_of(unique_buffers(*model_.modules.module(local))));
 }
 
 void CallbackRunner::write_weights() {
-  if (kept_.empty()) return;
+  if (kept_.parameters.empty()) return;
   const at::NoGradGuard no_grad;
-  size_t next = 0;
-  for (auto& [name, parameter] : unique_parameters(*model_.modules.module(0)))
-    at::Tensor(parameter.detach()).copy_(kept_[next++]);
   for (int local = 0; local < model_.modules.size(); ++local) {
-    torch::nn::Module& module = *model_.modules.module(local);
-    for (auto& [name, buffer] : unique_buffers(module)) buffer.copy_(kept_[next++]);
-    if (local > 0) {
-      const NamedTensors first = unique_parameters(*model_.modules.module(0));
-      const NamedTensors own = unique_parameters(module);
-      for (size_t i = 0; i < own.size(); ++i)
-        at::Tensor(own[i].second.detach()).copy_(first[i].second.detach());
-    }
+    write(kept_.parameters, unique_parameters(*model_.modules.module(local)));
+    write(kept_.buffers.at(static_cast<size_t>(local)),
+          unique_buffers(*model_.modules.module(local)));
   }
 }
 

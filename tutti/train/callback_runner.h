@@ -59,10 +59,9 @@ class CallbackRunner final : public Training {
   // ---- checkpoints ----
   /// State of the callbacks that have one, by place and name; of the chief's.
   std::map<std::string, std::string> states() const;
-  const std::vector<at::Tensor>& kept() const noexcept { return kept_; }
+  const KeptWeights& kept() const noexcept { return kept_; }
   /// After train_begin().
-  void restore(const std::map<std::string, std::string>& states, std::vector<at::Tensor> kept,
-               bool ended);
+  void restore(const std::map<std::string, std::string>& states, KeptWeights kept, bool ended);
 
   /// Whether this worker is, since the one before was lost: its callbacks begin here.
   void be_chief(bool is);
@@ -94,7 +93,7 @@ class CallbackRunner final : public Training {
   bool keeps_ = false;
   bool puts_back_ = false;
   std::vector<std::filesystem::path> saves_;
-  std::vector<at::Tensor> kept_;  // parameters, then the buffers of each local replica
+  KeptWeights kept_;
 };
 
 }  // namespace tutti::detail

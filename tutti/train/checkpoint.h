@@ -46,10 +46,15 @@ struct CheckpointManifest {
   std::string reduction_shape;
   int threads_per_replica = 1;
 
-  std::string optimizer;  ///< UpdaterState::kind
+  std::string samples_sha256;  ///< of the first few of epoch 0
+
+  std::string optimizer;          ///< UpdaterState::kind
+  std::string optimizer_options;  ///< in words; "" of a torch optimizer, whose state has them
   double learning_rate = 0;
-  std::string compression;  ///< of gradients, in words
-  std::string schedule;     ///< its name; "": none
+  std::string compression;             ///< of gradients, in words
+  std::string schedule;                ///< its name; "": none
+  std::vector<double> schedule_rates;  ///< at some steps
+  std::string losses;                  ///< with their weights and class_weight
   std::string precision;
   /// LossScale: value, good steps, skipped; empty: losses are not scaled.
   std::vector<double> loss_scale;
@@ -73,15 +78,23 @@ struct CheckpointManifest {
   std::map<std::string, std::string> places;  ///< of each tensor: its file
 
   std::string to_json() const;
-  /// Throws DataError naming `path` when it is no manifest, or one of a later format.
+  /// Throws DataError naming `path` when it is no manifest, or not what was written; UsageError
+  /// when it is one of another format.
   static CheckpointManifest from_json(std::string_view text, const std::filesystem::path& path);
 };
 
 /// "step-000000000400"
 std::string name_of_checkpoint(int64_t step);
 
-/// Complete checkpoints in `folder`, the oldest first; none when it is not there or empty.
+/// Checkpoints in `folder`, the oldest first; none when it is not there or empty. One that has lost
+/// its manifest is among them.
 std::vector<std::filesystem::path> trainings_in(const std::filesystem::path& folder);
+
+/// Those that were set aside, since they were not whole.
+std::vector<std::filesystem::path> damaged_trainings_in(const std::filesystem::path& folder);
+/// Gives one that is not whole such a name, and returns it. Throws
+/// std::filesystem::filesystem_error.
+std::filesystem::path set_aside(const std::filesystem::path& checkpoint);
 
 /// Whether `path` is a checkpoint itself.
 bool is_training(const std::filesystem::path& path);
@@ -114,7 +127,7 @@ namespace detail {
 /// A buffer as Model::save() writes it: floating ones are means in the order of the replicas,
 /// others replica 0's.
 Array merged_buffer(const std::string& name, const std::map<std::string, Array>& tensors,
-                    const CheckpointManifest& manifest);
+                    const CheckpointManifest& manifest, std::string_view which);
 
 }  // namespace detail
 

@@ -16,10 +16,11 @@ namespace tutti {
 /// number of them the same samples follow in the same order. docs/guide/checkpoints.md.
 struct CheckpointOptions {
   std::filesystem::path folder{};  ///< that all workers see; "": none
-  int64_t every_steps = 0;         ///< updates from one to the next; 0: after each epoch
-  bool resume = false;             ///< go on from the newest whole one, if there is one
-  int newest_kept = 3;             ///< >= 1
-  int best_kept = 0;               ///< so many more, by `monitor`
+  /// Updates from one to the next; 0: after each epoch. With best_kept also after each epoch.
+  int64_t every_steps = 0;
+  bool resume = false;  ///< go on from the newest whole one, if there is one
+  int newest_kept = 3;  ///< >= 1
+  int best_kept = 0;    ///< so many more of those after an epoch, by `monitor`
   std::string monitor = "val_loss";
   bool higher_is_better = false;
   /// When a signal or stop_after asks for an end: for saving before it.

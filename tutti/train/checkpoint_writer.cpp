@@ -25,6 +25,7 @@ struct Checkpointing::Writer::Shared {
   std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   bool busy = false;
+  bool whole = true;  // the last one is on disk
   int written = 0;
   double waited_ms = 0, most_waited_ms = 0, writing_ms = 0;  // of all
   int64_t last_bytes = 0;
@@ -38,20 +39,26 @@ struct Checkpointing::Writer::Shared {
     last_bytes = bytes;
   }
 
-  void write(const CheckpointPart& part, CheckpointManifest manifest, double waited) {
+  // Returns whether it is on disk.
+  bool write(const CheckpointPart& part, CheckpointManifest manifest, double waited) {
     const TimePoint begin = Clock::now();
     try {
       write_part(part);
-      if (part.worker == 0) {
-        const int64_t bytes = complete_checkpoint(part, std::move(manifest), Deadline(time_limit));
-        count(waited, millis_since(begin), bytes);
-        remove_old_checkpoints(folder, retention);
-      }
+      if (part.worker > 0) return true;
+      const int64_t bytes = complete_checkpoint(part, std::move(manifest), Deadline(time_limit));
+      count(waited, millis_since(begin), bytes);
     } catch (const std::exception& error) {
       log(LogLevel::warning, "checkpoint {} in {} is not written: {}; the one before stays",
           name_of_checkpoint(part.step), folder.string(), error.what());
       if (part.worker == 0) give_up_checkpoint(folder, part.step);
+      return false;
     }
+    try {
+      remove_old_checkpoints(folder, retention);
+    } catch (const std::exception& error) {
+      log(LogLevel::warning, "old checkpoints in {} stay: {}", folder.string(), error.what());
+    }
+    return true;
   }
 };
 
@@ -63,16 +70,19 @@ Checkpointing::Writer::Writer(std::filesystem::path folder, CheckpointRetention 
   shared_->time_limit = time_limit;
 }
 
-Checkpointing::Writer::~Writer() { wait(Deadline(kFarewell)); }
+Checkpointing::Writer::~Writer() {
+  if (!late_) wait(Deadline(kFarewell));
+}
 
 void Checkpointing::Writer::start(CheckpointPart part, CheckpointManifest manifest,
                                   TimePoint begin) {
   shared_->busy = true;
   const double waited = millis_since(begin);
   std::thread([shared = shared_, part = std::move(part), manifest = std::move(manifest), waited] {
-    shared->write(part, manifest, waited);
+    const bool whole = shared->write(part, manifest, waited);
     const std::lock_guard lock(shared->mutex);
     shared->busy = false;
+    shared->whole = whole;
     shared->changed.notify_all();
   }).detach();
 }
@@ -92,7 +102,13 @@ std::string Checkpointing::Writer::summary() const {
 
 bool Checkpointing::Writer::wait(const Deadline& deadline) {
   std::unique_lock lock(shared_->mutex);
-  return shared_->changed.wait_until(lock, deadline.at(), [this] { return !shared_->busy; });
+  late_ = !shared_->changed.wait_until(lock, deadline.at(), [this] { return !shared_->busy; });
+  return !late_;
+}
+
+bool Checkpointing::Writer::last_is_whole() const {
+  const std::lock_guard lock(shared_->mutex);
+  return !shared_->busy && shared_->whole;
 }
 
 }  // namespace tutti::detail

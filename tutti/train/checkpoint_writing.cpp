@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <random>
 #include <set>
 #include <sstream>
@@ -167,16 +168,24 @@ void give_up_checkpoint(const fs::path& folder, int64_t step) noexcept {
 
 namespace {
 
+// Of an epoch that has just ended, and so of these weights.
+std::optional<double> value_of(const fs::path& path, const std::string& monitor) {
+  try {
+    const CheckpointManifest manifest = TrainingCheckpoint(path).manifest();
+    const auto value = manifest.values.find(monitor);
+    if (manifest.step_in_epoch == 0 && value != manifest.values.end()) return value->second;
+  } catch (const Error&) {  // resume() and `tutti checkpoint verify` say what is wrong with it
+  }
+  return std::nullopt;
+}
+
 // The best first; those of equal value, the newer one first.
 std::vector<fs::path> best_of(const std::vector<fs::path>& all,
                               const CheckpointRetention& retention) {
   std::vector<std::pair<double, fs::path>> valued;
-  for (const fs::path& path : all) {
-    const CheckpointManifest manifest = TrainingCheckpoint(path).manifest();
-    const auto value = manifest.values.find(retention.monitor);
-    if (value == manifest.values.end()) continue;
-    valued.emplace_back(retention.higher_is_better ? -value->second : value->second, path);
-  }
+  for (const fs::path& path : all)
+    if (const auto value = value_of(path, retention.monitor))
+      valued.emplace_back(retention.higher_is_better ? -*value : *value, path);
   std::ranges::sort(valued, [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first < b.first : a.second > b.second;
   });

@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/stop.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/detail/checkpoint_format.h"
@@ -19,6 +20,7 @@
 namespace tutti::detail {
 namespace {
 
+constexpr Millis kLook{50};            // for a signal, while the disk is slow
 constexpr Millis kDiskLimit{600'000};  // for the one before, and for the last
 
 Array copy_of(const at::Tensor& tensor) {
@@ -91,10 +93,19 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   same("precision", then.precision, now.precision);
   same("loss scaling", !then.loss_scale.empty(), !now.loss_scale.empty());
   same("samples", then.num_samples, now.num_samples);
+  if (then.num_samples == now.num_samples && then.seed == now.seed &&
+      then.global_batch == now.global_batch)
+    same("first samples, sha256", then.samples_sha256, now.samples_sha256);
   same("steps an epoch", then.steps_per_epoch, now.steps_per_epoch);
   same("optimizer", then.optimizer, now.optimizer);
+  if (then.optimizer == now.optimizer)
+    same("options of the optimizer", then.optimizer_options, now.optimizer_options);
   same("compression", then.compression, now.compression);
   same("schedule", then.schedule, now.schedule);
+  if (then.schedule == now.schedule)
+    same("rates of the schedule", fmt::format("{:.6g}", fmt::join(then.schedule_rates, " ")),
+         fmt::format("{:.6g}", fmt::join(now.schedule_rates, " ")));
+  same("losses", then.losses, now.losses);
   same("metrics", fmt::format("{}", fmt::join(then.metrics, ", ")),
        fmt::format("{}", fmt::join(now.metrics, ", ")));
   same("columns of History", fmt::format("{}", fmt::join(then.columns, ", ")),
@@ -148,7 +159,7 @@ void Checkpointing::take_folder() {
       lock_.emplace(options_.folder);
       require_unused();
       number = static_cast<double>(lock_->number());
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       failure = std::current_exception();
     }
   }
@@ -170,7 +181,8 @@ void Checkpointing::take_folder() {
 
 // The newest ones stay: those of an earlier training would take the place of this one's.
 void Checkpointing::require_unused() const {
-  const auto before = trainings_in(options_.folder);
+  auto before = trainings_in(options_.folder);
+  if (before.empty()) before = damaged_trainings_in(options_.folder);
   if (options_.resume || before.empty()) return;
   throw UsageError(fmt::format(
       "fit: checkpoints in {}: an earlier training has left {} there ({} the newest); resume goes "
@@ -195,11 +207,16 @@ std::vector<data::NamedArray> Checkpointing::copy(const TrainingState& state) co
   for (const auto& [name, tensor] : optimizer.tensors)
     common.emplace_back(kOptimizer + name, tensor);
   common.emplace_back(kHistoryRows, tensor_of_rows(state.rows, state.manifest.columns.size()));
-  for (size_t i = 0; i < state.kept.size(); ++i)
-    common.emplace_back(fmt::format("{}{}", kKept, i), state.kept[i]);
+  for (const auto& [name, tensor] : state.kept.parameters)
+    common.emplace_back(kKeptParameters + name, tensor);
   std::vector<int64_t> bytes;
   for (const auto& [name, tensor] : common) bytes.push_back(static_cast<int64_t>(tensor.nbytes()));
   const std::vector<int> writers = writers_of(bytes, num_workers());
+
+  std::vector<at::Tensor> generators(static_cast<size_t>(world.local));
+  model_.strategy.run([&](ReplicaContext& replica) {
+    generators[static_cast<size_t>(replica.local_rank())] = replica.generator().get_state();
+  });
 
   std::vector<data::NamedArray> own;
   for (size_t i = 0; i < common.size(); ++i)
@@ -209,6 +226,10 @@ std::vector<data::NamedArray> Checkpointing::copy(const TrainingState& state) co
     const int rank = world.first_rank + local;
     for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
       own.push_back({buffer_name(rank, name), copy_of(buffer)});
+    if (!state.kept.parameters.empty())
+      for (const auto& [name, buffer] : state.kept.buffers.at(static_cast<size_t>(local)))
+        own.push_back({buffer_name(rank, name, kKeptBuffers), copy_of(buffer)});
+    own.push_back({replica_generator_name(rank), copy_of(generators[static_cast<size_t>(local)])});
     if (!optimizer.replicas.empty())
       for (const auto& [name, tensor] : optimizer.replicas.at(static_cast<size_t>(local)))
         own.push_back({kept_back_name(rank, name), copy_of(tensor)});
@@ -222,24 +243,33 @@ std::vector<data::NamedArray> Checkpointing::copy(const TrainingState& state) co
   return own;
 }
 
+// Who is asked to end while the one before is being written saves at the step that all agree on.
 void Checkpointing::save(TrainingState state) {
-  const TimePoint begin = Clock::now();
-  const int64_t step = state.manifest.step;
-  if (step == last_step_) return;
-  if (!writer_->wait(Deadline(kDiskLimit)))
+  const Deadline deadline(kDiskLimit);
+  while (!writer_->wait(Deadline(kLook)) && !deadline.passed())
+    if (stop_requested() != 0) return;
+  if (!start(std::move(state), Deadline(kLook)))
     throw Timeout(fmt::format("fit: the checkpoint of step {} in {} was not written after {} s",
                               last_step_, options_.folder.string(), kDiskLimit.count() / 1000));
+}
+
+// Returns false where the one before is still being written then.
+bool Checkpointing::start(TrainingState state, const Deadline& deadline) {
+  const TimePoint begin = Clock::now();
+  const int64_t step = state.manifest.step;
+  if (step == last_step_) return true;
+  if (!writer_->wait(deadline)) return false;
   model_.require_whole();
   last_step_ = step;
   CheckpointPart part{options_.folder, step, worker(), num_workers(), copy(state)};
   writer_->start(std::move(part), std::move(state.manifest), begin);
+  return true;
 }
 
 bool Checkpointing::save_in_grace(TrainingState state) {
   const Deadline deadline(options_.grace);
   const int64_t step = state.manifest.step;
-  save(std::move(state));
-  if (writer_->wait(deadline)) return true;
+  if (start(std::move(state), deadline) && writer_->wait(deadline)) return writer_->last_is_whole();
   log(LogLevel::error, "fit: the checkpoint of step {} was not written within the grace of {} ms",
       step, options_.grace.count());
   return false;
@@ -251,6 +281,9 @@ void Checkpointing::end() {
   if (!writer_->wait(Deadline(kDiskLimit)))
     log(LogLevel::error, "fit: the last checkpoint in {} was not written after {} s",
         options_.folder.string(), kDiskLimit.count() / 1000);
+  else if (!writer_->last_is_whole())
+    log(LogLevel::error, "fit: the last checkpoint in {} was not written; the log says why",
+        options_.folder.string());
   if (!options_.remove_at_end || !model_.strategy.world().chief) return;
   for (const auto& path : trainings_in(options_.folder)) {
     std::error_code failure;
@@ -271,21 +304,19 @@ int64_t Checkpointing::choose() const {
       checkpoint.verify();
       return checkpoint.manifest().step + 1;
     } catch (const DataError& error) {
-      const auto aside = path->parent_path() / ("damaged-" + path->filename().string());
-      log(LogLevel::warning, "{}; it becomes {}; {}", error.what(), aside.filename().string(),
+      log(LogLevel::warning, "{}; it becomes {}; {}", error.what(),
+          set_aside(*path).filename().string(),
           std::next(path) == all.rend() ? "there is none before it" : "the one before it is used");
-      std::error_code failure;
-      std::filesystem::rename(*path, aside, failure);
     }
   }
-  if (all.empty()) {
-    log(LogLevel::info, "fit: no checkpoint in {} yet: the training begins",
-        options_.folder.string());
-    return 0;
-  }
-  throw DataError(
-      fmt::format("fit: none of the {} checkpoints in {} is whole; move them away to begin anew",
-                  all.size(), options_.folder.string()));
+  const auto damaged = damaged_trainings_in(options_.folder);
+  if (!damaged.empty())
+    throw DataError(
+        fmt::format("fit: none of the {} checkpoints in {} is whole; move them away to begin anew",
+                    damaged.size(), options_.folder.string()));
+  log(LogLevel::info, "fit: no checkpoint in {} yet: the training begins",
+      options_.folder.string());
+  return 0;
 }
 
 std::optional<TrainingState> Checkpointing::resume(const CheckpointManifest& now) {
@@ -294,7 +325,7 @@ std::optional<TrainingState> Checkpointing::resume(const CheckpointManifest& now
   double chosen = 0;
   try {
     if (model_.strategy.world().chief) chosen = static_cast<double>(choose());
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     failure = std::current_exception();
   }
   agree_on_failure(model_.strategy, failure, "fit: checkpoints");
@@ -306,7 +337,7 @@ std::optional<TrainingState> Checkpointing::resume(const CheckpointManifest& now
                                         name_of_checkpoint(static_cast<int64_t>(chosen) - 1));
     state = put_back(checkpoint, now);
     last_step_ = state->manifest.step;
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     failure = std::current_exception();
   }
   agree_on_failure(model_.strategy, failure, "fit: checkpoints");
@@ -344,6 +375,7 @@ TrainingState Checkpointing::put_back(const TrainingCheckpoint& checkpoint,
     parameters.emplace_back(name, tensor_of(*weights.find(name)));
   model_.compiled->optimizer.updater().restore(optimizer, parameters);
   put_back_buffers(tensors, then);
+  put_back_generators(tensors, then);
 
   const World& world = model_.strategy.world();
   state.totals.resize(static_cast<size_t>(world.local));
@@ -356,29 +388,55 @@ TrainingState Checkpointing::put_back(const TrainingCheckpoint& checkpoint,
     if (local >= 0 && local < world.local) state.totals[static_cast<size_t>(local)].add(totals);
   }
   state.rows = rows_of_tensor(tensor_of(tensors.at(kHistoryRows)));
-  for (size_t i = 0; tensors.contains(fmt::format("{}{}", kKept, i)); ++i)
-    state.kept.push_back(tensor_of(tensors.at(fmt::format("{}{}", kKept, i))));
+  state.kept = kept_in(tensors, then);
   return state;
 }
 
-// With as many replicas each gets its own, and each process its generator; else all get what
-// Model::save() would have written.
+// With as many replicas each gets its own, else all get what Model::save() would have written.
 void Checkpointing::put_back_buffers(const std::map<std::string, Array>& tensors,
                                      const CheckpointManifest& then) {
-  const World& world = model_.strategy.world();
   const at::NoGradGuard no_grad;
-  for (int local = 0; local < world.local; ++local) {
-    for (auto& [name, buffer] : unique_buffers(*model_.modules.module(local))) {
-      const int rank = world.first_rank + local;
-      const Array array = then.replicas == world.size ? tensors.at(buffer_name(rank, name))
-                                                      : merged_buffer(name, tensors, then);
-      buffer.copy_(tensor_of(array));
-    }
+  for (int local = 0; local < model_.strategy.world().local; ++local)
+    for (auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
+      buffer.copy_(tensor_of(buffer_of(local, name, tensors, then, kBuffers)));
+}
+
+Array Checkpointing::buffer_of(int local, const std::string& name,
+                               const std::map<std::string, Array>& tensors,
+                               const CheckpointManifest& then, const char* which) const {
+  const World& world = model_.strategy.world();
+  return then.replicas == world.size
+             ? tensors.at(buffer_name(world.first_rank + local, name, which))
+             : merged_buffer(name, tensors, then, which);
+}
+
+KeptWeights Checkpointing::kept_in(const std::map<std::string, Array>& tensors,
+                                   const CheckpointManifest& then) const {
+  KeptWeights kept;
+  for (const auto& [name, parameter] : unique_parameters(*model_.modules.module(0))) {
+    const auto found = tensors.find(kKeptParameters + name);
+    if (found == tensors.end()) return {};
+    kept.parameters.emplace_back(name, tensor_of(found->second));
   }
-  if (then.workers == num_workers()) {
-    auto generator = at::detail::getDefaultCPUGenerator();
-    generator.set_state(tensor_of(tensors.at(generator_name(worker()))).clone());
+  for (int local = 0; local < model_.strategy.world().local; ++local) {
+    NamedTensors& own = kept.buffers.emplace_back();
+    for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
+      own.emplace_back(name, tensor_of(buffer_of(local, name, tensors, then, kKeptBuffers)));
   }
+  return kept;
+}
+
+// Each replica gets its own where there are as many, and each process where there are as many.
+void Checkpointing::put_back_generators(const std::map<std::string, Array>& tensors,
+                                        const CheckpointManifest& then) {
+  if (then.replicas == model_.strategy.world().size)
+    model_.strategy.run([&](ReplicaContext& replica) {
+      const Array& state = tensors.at(replica_generator_name(replica.rank()));
+      replica.generator().set_state(tensor_of(state).clone());
+    });
+  if (then.workers != num_workers()) return;
+  auto generator = at::detail::getDefaultCPUGenerator();
+  generator.set_state(tensor_of(tensors.at(generator_name(worker()))).clone());
 }
 
 }  // namespace tutti::detail

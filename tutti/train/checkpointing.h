@@ -21,7 +21,7 @@ struct TrainingState {
   CheckpointManifest manifest;
   std::vector<Totals> totals;             ///< of the epoch that goes on, by local replica
   std::vector<std::vector<double>> rows;  ///< of History
-  std::vector<at::Tensor> kept;           ///< what CallbackRunner::keep_weights() remembers
+  KeptWeights kept;                       ///< what CallbackRunner::keep_weights() remembers
 };
 
 class Checkpointing {
@@ -43,13 +43,14 @@ class Checkpointing {
     return options_.every_steps > 0 && step % options_.every_steps == 0;
   }
   bool due_after_epoch(int64_t step) const noexcept {
-    return options_.every_steps == 0 || due(step);
+    return options_.every_steps == 0 || options_.best_kept > 0 || due(step);
   }
 
   /// Copies the state, and returns while it is being written. Waits before for the one that is
   /// still being written.
   void save(TrainingState state);
-  /// Returns once it is written: true; or options.grace has passed, which the log says.
+  /// Returns true once it is on disk; false when it could not be written, or not before
+  /// options.grace had passed, which the log says.
   bool save_in_grace(TrainingState state);
   /// Waits for the last one; removes all of them where options say so.
   void end();
@@ -63,6 +64,7 @@ class Checkpointing {
  private:
   class Writer;
 
+  bool start(TrainingState state, const Deadline& deadline);
   void take_folder();
   void require_unused() const;
   int64_t choose() const;
@@ -70,6 +72,12 @@ class Checkpointing {
   TrainingState put_back(const TrainingCheckpoint& checkpoint, const CheckpointManifest& now);
   void put_back_buffers(const std::map<std::string, Array>& tensors,
                         const CheckpointManifest& manifest);
+  void put_back_generators(const std::map<std::string, Array>& tensors,
+                           const CheckpointManifest& manifest);
+  Array buffer_of(int local, const std::string& name, const std::map<std::string, Array>& tensors,
+                  const CheckpointManifest& manifest, const char* which) const;
+  KeptWeights kept_in(const std::map<std::string, Array>& tensors,
+                      const CheckpointManifest& manifest) const;
   int worker() const;
   int num_workers() const;
 

@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/train/detail/fit.h"
+#include "tutti/train/detail/settings.h"
 
 namespace tutti::detail {
 namespace {
@@ -67,9 +68,13 @@ CheckpointManifest Fit::facts() const {
                            .workers = world.size / world.local,
                            .reduction_shape = world.shape.to_string(),
                            .threads_per_replica = strategy.options().threads_per_replica,
+                           .samples_sha256 = digest_of_samples(train_, seed_),
                            .optimizer = compiled_.optimizer.updater().state().kind,
+                           .optimizer_options = compiled_.optimizer_words,
                            .compression = describe(strategy.options().compression),
                            .schedule = compiled_.rate ? compiled_.rate->name() : "",
+                           .schedule_rates = rates_of(compiled_.rate),
+                           .losses = words_of(compiled_.goals, options_.class_weight),
                            .precision = std::string(name_of(compiled_.precision)),
                            .columns = history_.columns,
                            .tutti_version = TUTTI_VERSION,

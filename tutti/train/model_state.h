@@ -44,6 +44,7 @@ struct Compiled {
   std::optional<RateSchedule> rate;
   Precision precision;
   std::optional<int> num_states{};  ///< that the optimizer keeps for each parameter; unset: unknown
+  std::string optimizer_words{};    ///< its options; "" of a torch optimizer
 
   /// `forward(x)` in this precision; outputs are float32.
   Tensors outputs(const Forward& forward, at::TensorList inputs) const;
@@ -60,6 +61,12 @@ struct BatchParts {
 /// for a weight that is negative or not finite, with its row.
 BatchParts parts_of(at::TensorList columns, int64_t num_inputs, const Goals& goals,
                     const std::map<int64_t, double>& class_weight = {});
+
+/// Weights that a callback remembers.
+struct KeptWeights {
+  NamedTensors parameters;            ///< empty: none are kept
+  std::vector<NamedTensors> buffers;  ///< by local replica
+};
 
 /// What the chief's callbacks want of a step.
 enum class Stop : uint8_t { no, asked_for, failed };

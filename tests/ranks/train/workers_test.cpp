@@ -110,6 +110,24 @@ RANK_PROGRAM(one_is_asked_to_end) {
   }
 }
 
+// The weights after the best epoch, which are put back at the end; from a checkpoint on.
+std::string best_weights(const Strategy& strategy, const std::string& folder, int64_t max_steps) {
+  Model model = make_model(strategy);
+  FitOptions options{.epochs = 6, .validation = images(7), .verbose = 0};
+  options.max_steps = max_steps;
+  options.callbacks = {callbacks::early_stopping(
+      {.monitor = "val_loss", .min_delta = 0.5, .patience = 3, .restore_best_weights = true})};
+  if (!folder.empty()) options.checkpoints = {.folder = folder, .every_steps = 1, .resume = true};
+  model.fit(images(27), std::move(options));
+  return model.weights_sha256();
+}
+
+RANK_PROGRAM(go_on_to_the_best_weights) {
+  const Strategy strategy = strategy_of("multi_worker", 2);
+  best_weights(strategy, rank.arguments[0], 7);
+  rank.mark("best " + best_weights(strategy, rank.arguments[0], 0));
+}
+
 // The chief's callback stops, then one throws; both workers do the same steps and end.
 RANK_PROGRAM(callbacks_decide) {
   Model model = make_model(strategy_of("multi_worker", 2));
@@ -146,6 +164,14 @@ TEST(ModelWorkers, DoWhatTheChiefsCallbacksDecide) {
       ::testing::UnorderedElementsAre("callback mine: no disk", "callback mine: no disk",
                                       HasSubstr("a callback failed on the chief's worker"),
                                       HasSubstr("a callback failed on the chief's worker")));
+}
+
+TEST(ModelWorkers, GoOnFromACheckpointToTheBestWeights) {
+  const test::TempFolder folder;
+  const auto out = test::run_workers(2, "go_on_to_the_best_weights", {folder / "checkpoints"});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  const std::string straight = best_weights(strategy_of("one_device", 2), "", 0);
+  EXPECT_THAT(test::lines_after(out.log, "best " + straight), SizeIs(2)) << straight << out.log;
 }
 
 TEST(ModelWorkers, TellTheStoryOfThePartsInTurn) {

@@ -350,6 +350,27 @@ TEST(Dataset, RejectsTheWrongOrderOfCalls) {
   EXPECT_THROW(numbers(10).batch(2).epoch({.epoch = -1}), UsageError);
 }
 
+// Says 10 rows, has 5.
+struct EndsEarly final : Source {
+  int64_t num_rows() const override { return 10; }
+  const std::vector<Column>& columns() const override { return columns_; }
+  Batch gather(std::span<const int64_t> rows) const override {
+    const int64_t there = std::ranges::count_if(rows, [](int64_t row) { return row < 5; });
+    return {{Array::zeros(DType::float32, {there}), Array::zeros(DType::int64, {there})}, there};
+  }
+
+ private:
+  std::vector<Column> columns_{{"x", DType::float32, {}}, {"y", DType::int64, {}}};
+};
+
+TEST(UsersSource, ThatEndsEarlyIsAnErrorNotASmallerBatch) {
+  const Epoch epoch = Dataset(std::make_shared<EndsEarly>()).batch(4).epoch({});
+  EXPECT_EQ(epoch.batch(0).size, 4);
+  EXPECT_THAT(message_of<DataError>([&] { epoch.batch(1); }),
+              HasSubstr("batch 1: gather() of the source gave 1 rows, expected 4, of a source that "
+                        "says it has 10 rows"));
+}
+
 TEST(FromArrays, RejectsColumnsThatDoNotFit) {
   EXPECT_THROW(from_arrays({}), UsageError);
   EXPECT_THROW(from_arrays({Array::zeros(DType::float32, {})}), UsageError);

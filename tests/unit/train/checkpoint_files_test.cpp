@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/train/checkpoint.h"
@@ -55,6 +57,13 @@ void flip_a_bit(const fs::path& path) {
   file.put(static_cast<char>(old ^ 1));
 }
 
+void change(const fs::path& path, const std::string& from, const std::string& to) {
+  std::string text = test::get_bytes(path);
+  const size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  test::put_bytes(path, text.replace(at, from.size(), to));
+}
+
 TEST(CheckpointFiles, OfADamagedOneTheOneBeforeIsUsed) {
   using Damage = void (*)(const fs::path&);
   const std::vector<Damage> damages = {
@@ -62,6 +71,13 @@ TEST(CheckpointFiles, OfADamagedOneTheOneBeforeIsUsed) {
       [](const fs::path& c) { fs::resize_file(part_of(c), fs::file_size(part_of(c)) - 1); },
       [](const fs::path& c) { fs::remove(part_of(c)); },
       [](const fs::path& c) { fs::resize_file(c / "manifest.json", 40); },
+      [](const fs::path& c) { fs::remove(c / "manifest.json"); },
+      [](const fs::path& c) { change(c / "manifest.json", "\"replicas\": 2", "\"replicas\": 3"); },
+      [](const fs::path& c) { change(c / "manifest.json", "\"epoch\": 3", "\"epoch\": 2"); },
+      [](const fs::path& c) {
+        fs::remove_all(c);
+        fs::copy(c.parent_path() / "step-000000000011", c);
+      },
   };
   for (size_t i = 0; i < damages.size(); ++i) {
     const test::TempFolder folder;
@@ -84,6 +100,56 @@ TEST(CheckpointFiles, WithoutAWholeOneItIsAnError) {
   for (const auto& path : trainings_in(folder.path())) flip_a_bit(part_of(path));
   EXPECT_THAT(message_of<DataError>([&] { resumed_in(folder.path()); }),
               AllOf(HasSubstr("none of the 3 checkpoints"), HasSubstr("is whole")));
+  // However often it is asked for, it does not begin anew; nor beside them.
+  EXPECT_THAT(message_of<DataError>([&] { resumed_in(folder.path()); }),
+              HasSubstr("none of the 3 checkpoints"));
+  EXPECT_THAT(message_of<UsageError>([&] { train_into(folder.path()); }),
+              HasSubstr("an earlier training has left 3 there"));
+}
+
+TEST(CheckpointFiles, OfALaterFormatAreLeftAlone) {
+  const test::TempFolder folder;
+  train_into(folder.path());
+  const fs::path newest = trainings_in(folder.path()).back();
+  change(newest / "manifest.json", "tutti.checkpoint.1", "tutti.checkpoint.9");
+  EXPECT_THAT(message_of<UsageError>([&] { resumed_in(folder.path()); }),
+              AllOf(HasSubstr("tutti.checkpoint.9"), HasSubstr("another version")));
+  EXPECT_TRUE(fs::exists(newest));
+}
+
+// The best by what was measured after an epoch, of those taken there.
+TEST(CheckpointFiles, TheBestAreThoseOfTheBestEpochs) {
+  const test::TempFolder folder;
+  Model model = checkpointed_model({});
+  FitOptions options =
+      three_epochs({.folder = folder.path(), .every_steps = 3, .newest_kept = 1, .best_kept = 2});
+  options.epochs = 6;
+  const History history = model.fit(samples(), std::move(options));
+  std::vector<std::pair<double, std::string>> epochs;
+  for (size_t i = 0; i < 6; ++i)
+    epochs.emplace_back(history.column("val_loss")[i],
+                        name_of_checkpoint(static_cast<int64_t>(4 * (i + 1))));
+  std::ranges::sort(epochs);
+  std::set<std::string> expected{epochs[0].second, epochs[1].second, name_of_checkpoint(24)}, got;
+  for (const auto& path : trainings_in(folder.path())) got.insert(path.filename());
+  EXPECT_EQ(got, expected);
+}
+
+TEST(CheckpointFiles, ADamagedOldOneStopsNoRetention) {
+  const test::TempFolder folder;
+  train_into(folder.path());
+  fs::resize_file(trainings_in(folder.path()).front() / "manifest.json", 40);
+  Model model = checkpointed_model({});
+  FitOptions more = three_epochs({.folder = folder.path(),
+                                  .every_steps = 1,
+                                  .resume = true,
+                                  .newest_kept = 1,
+                                  .best_kept = 1});
+  more.epochs = 5;
+  testing::internal::CaptureStderr();
+  model.fit(samples(), std::move(more));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), testing::Not(HasSubstr("not written")));
+  EXPECT_LE(trainings_in(folder.path()).size(), 2U);
 }
 
 TEST(CheckpointFiles, WhatVerifyReadsIsAllThatWasWritten) {
@@ -197,6 +263,19 @@ TEST(CheckpointFiles, EachFieldThatDiffersIsNamed) {
                     HasSubstr("steps an epoch: 4 in the checkpoint, 3 here")));
   EXPECT_THAT(refusal({}, pictures(31).shuffle().batch(8), 7),
               HasSubstr("samples: 30 in the checkpoint, 31 here"));
+  EXPECT_THAT(refusal({.optimizer = optim::adam({.learning_rate = 0.02})}, samples(), 7),
+              AllOf(HasSubstr("options of the optimizer: learning rate 0.01, "),
+                    HasSubstr("learning rate 0.02, ")));
+  EXPECT_THAT(
+      refusal({.optimizer = optim::adam({.learning_rate = 0.01, .beta1 = 0.8})}, samples(), 7),
+      HasSubstr("options of the optimizer: "));
+  EXPECT_THAT(refusal({.optimizer =
+                           optim::Recipe(optim::adam({.learning_rate = 0.01}), {.global_norm = 1})},
+                      samples(), 7),
+              HasSubstr("clipped by global norm 1 here"));
+  const auto others = data::from_arrays({data::array_of(std::vector<float>(120), {30, 1, 2, 2}),
+                                         data::array_of(std::vector<int64_t>(30), {30})});
+  EXPECT_THAT(refusal({}, others.shuffle().batch(8), 7), HasSubstr("first samples, sha256: "));
   EXPECT_THAT(refusal({.optimizer = optim::sgd()}, samples(), 7),
               HasSubstr("optimizer: adam in the checkpoint, sgd here"));
   EXPECT_THAT(refusal({.compression = {.kind = Compression::Kind::one_bit}}, samples(), 7),

@@ -10,6 +10,7 @@
 #include "tutti/train/callbacks.h"
 #include "tutti/train/checkpoint.h"
 
+#include "tests/support/full_disk.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/checkpointed.h"
@@ -199,6 +200,52 @@ TEST(Checkpoints, CallbacksGoOnToo) {
     // What a callback has ended is not begun again.
     EXPECT_EQ(straight({}, options(folder.path(), true, -1)), whole) << cut;
   }
+  // The weights that a callback remembers go to as many replicas as there are.
+  for (const Setting& other :
+       {Setting{.kind = "one_device", .replicas = 2}, Setting{.kind = "mirrored", .replicas = 3},
+        Setting{.kind = "one_device", .replicas = 1}}) {
+    const test::TempFolder folder;
+    {
+      Model model = checkpointed_model({});
+      EXPECT_THROW(model.fit(samples(), options(folder.path(), false, whole.steps - 1)), Error);
+    }
+    const Trained resumed = straight(other, options(folder.path(), true, -1));
+    if (other.replicas == 2) {
+      EXPECT_EQ(resumed, whole);
+    }
+    EXPECT_TRUE(std::isfinite(resumed.columns[0].back()));
+  }
+}
+
+// Adds numbers of the replica's own generator, whose state is in the checkpoint.
+struct NoisyImpl : torch::nn::Module {
+  NoisyImpl() : linear(register_module("linear", torch::nn::Linear(4, 3))) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const auto noise = torch::empty_like(x).normal_(0, 1, ReplicaContext::current()->generator());
+    return linear(is_training() ? x + noise : x);
+  }
+  torch::nn::Linear linear;
+};
+TORCH_MODULE(Noisy);
+
+TEST(Checkpoints, NumbersOfAReplicasGeneratorGoOn) {
+  const auto train = [](const std::string& kind, FitOptions options) {
+    Model model(strategy_of(kind, 2), [] { return Noisy(); });
+    model.compile(adam_and_accuracy());
+    options.validation = three_classes(9).batch(9);
+    const History history = model.fit(flat_samples(), std::move(options));
+    return trained_of(model, history);
+  };
+  for (const std::string after : {"mirrored", "one_device"}) {
+    const test::TempFolder folder;
+    FitOptions cut = three_epochs({.folder = folder.path(), .every_steps = 1});
+    cut.callbacks = cut_after(6);
+    EXPECT_THROW(train("mirrored", std::move(cut)), Error);
+    EXPECT_EQ(
+        train(after, three_epochs({.folder = folder.path(), .every_steps = 1, .resume = true})),
+        train("mirrored", three_epochs()))
+        << after;
+  }
 }
 
 TEST(Checkpoints, ScheduleAndRatesGoOn) {
@@ -220,6 +267,25 @@ TEST(Checkpoints, ScheduleAndRatesGoOn) {
 }
 
 // ---- asked to end ----
+
+TEST(Checkpoints, NothingIsSaidToBeSavedThatIsNot) {
+  const test::TempFolder folder;
+  FitOptions options = three_epochs({.folder = folder.path()});
+  options.verbose = 2;
+  options.callbacks = {callbacks::lambda("signal", {.on_step_end = [](Training& training) {
+                                           if (training.step() == 6) std::raise(SIGTERM);
+                                         }})};
+  install_stop_handler();
+  testing::internal::CaptureStdout();
+  Model model = checkpointed_model({});
+  {
+    const test::FullDisk full(1000);
+    EXPECT_THROW(model.fit(samples(), std::move(options)), Interrupted);
+  }
+  remove_stop_handler();
+  EXPECT_THAT(testing::internal::GetCapturedStdout(),
+              ::testing::Not(::testing::HasSubstr("saved step-")));
+}
 
 TEST(Checkpoints, WhoIsAskedToEndSavesBefore) {
   for (const std::string kind : {"mirrored", "one_device"}) {

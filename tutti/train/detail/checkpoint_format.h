@@ -16,17 +16,24 @@ inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kParameters = "parameters/";
 inline constexpr const char* kOptimizer = "optimizer/";
 inline constexpr const char* kHistoryRows = "history";
-inline constexpr const char* kKept = "kept/";
+inline constexpr const char* kKeptParameters = "kept/parameters/";
 
-/// Of replica `rank`: its own buffers, since batch statistics differ.
-inline std::string buffer_name(int rank, std::string_view name) {
-  return fmt::format("buffers/{}/{}", rank, name);
+/// Of replica `rank`: its own buffers, since batch statistics differ; or those that a callback
+/// remembers.
+inline constexpr const char* kBuffers = "buffers";
+inline constexpr const char* kKeptBuffers = "kept/buffers";
+inline std::string buffer_name(int rank, std::string_view name, std::string_view which = kBuffers) {
+  return fmt::format("{}/{}/{}", which, rank, name);
 }
 /// What replica `rank` has added up in the epoch that goes on.
 inline std::string totals_name(int rank) { return fmt::format("totals/{}", rank); }
 /// What compression keeps of replica `rank`.
 inline std::string kept_back_name(int rank, std::string_view name) {
   return fmt::format("compression/{}/{}", rank, name);
+}
+/// ReplicaContext::generator() of replica `rank`.
+inline std::string replica_generator_name(int rank) {
+  return fmt::format("generator/replica/{}", rank);
 }
 /// The default generator of a worker's process.
 inline std::string generator_name(int worker) { return fmt::format("generator/{}", worker); }

@@ -16,9 +16,9 @@ namespace tutti::detail {
 
 class Checkpointing::Writer {
  public:
-  /// time_limit  for the parts of other workers, once the own is on disk
+  /// time_limit  for the parts of other workers, once the own one is on disk
   Writer(std::filesystem::path folder, CheckpointRetention retention, Millis time_limit);
-  /// Waits for what is being written, as long as the disk gives signs of life (see wait()).
+  /// Waits for what is being written, unless the last wait() was in vain.
   ~Writer();
 
   /// Begins to write; nothing is being written before. `begin` is when the training began to wait.
@@ -26,11 +26,14 @@ class Checkpointing::Writer {
   void start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin);
   /// Whether nothing is being written any more, at the latest at the deadline.
   bool wait(const Deadline& deadline);
+  /// Whether this worker's part of the last one, and on the chief all of it, is on disk.
+  bool last_is_whole() const;
   /// "12 checkpoints in ...; the training waited 2.1 ms for each ..."; "" where none was written.
   std::string summary() const;
 
  private:
   struct Shared;
+  bool late_ = false;               // the disk had a wait() pass its deadline
   std::shared_ptr<Shared> shared_;  // with the thread, which may outlive this on a dead disk
 };
 
