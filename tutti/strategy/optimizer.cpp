@@ -106,15 +106,51 @@ struct Optimizer::State final : WorldMember {
     });
   }
 
-  void begin(int local) {
-    if (tables) tables->begin(local);
-    updater->begin(local);
+  bool takes_turns() const {
+    const World& world = modules.strategy().world();
+    return world.in_turn() && world.size > 1;
+  }
+
+  // Replicas that take turns make one step in a run(): the update comes with the last of them.
+  void take_part(int local) {
+    if (!takes_turns()) return;
+    if (lanes[local].took_part)
+      throw UsageError(fmt::format(
+          "replica {} took part in two steps in one run(): under one_device the replicas take "
+          "turns on one thread, and the first update comes once all have had theirs; give each "
+          "step a run() of its own",
+          local));
+    lanes[local].took_part = true;
+  }
+
+  // Nothing stays of a step that ended before all had taken part in it.
+  void forget_step() {
+    updater->forget_step();
+    if (tables) tables->forget_step();
+    for (Lane& lane : lanes) {
+      lane.took_part = false;
+      if (lane.settled) lane.forget();
+    }
   }
 
   void prepare(int local) override {
+    if (takes_turns() && local == 0) forget_step();
     updater->prepare(local, Deadline(modules.strategy().world().time_limit));
   }
-  void complete(int) override { updater->complete(); }
+
+  void complete(int local) override {
+    if (takes_turns() && local + 1 == modules.size()) require_all_or_none();
+    updater->complete();
+  }
+
+  void require_all_or_none() const {
+    const auto absent = std::ranges::find(lanes, false, &Lane::took_part);
+    if (absent == lanes.end() || std::ranges::none_of(lanes, &Lane::took_part)) return;
+    throw UsageError(fmt::format(
+        "replica {} has not taken part in this run()'s step, others have; every replica calls "
+        "minimize(), apply() or abstain() once",
+        absent - lanes.begin()));
+  }
   void rethrow_failure() override { updater->rethrow_failure(); }
 
   void rebind(const World& world) override {
@@ -133,6 +169,7 @@ struct Optimizer::State final : WorldMember {
     std::optional<optim::LossScale> scale;  // the same on all replicas; none: not scaled
     bool finite = true;                     // what waits, where losses are scaled
     bool settled = false;                   // waits for the others to decide
+    bool took_part = false;                 // in the step of this run(); where they take turns
 
     void forget() {
       waiting.clear();
@@ -224,12 +261,13 @@ void backward(const ReplicaContext& replica, const at::Tensor& loss, double scal
 void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
   require_loss("minimize", loss);
   const int local = replica.local_rank();
+  state_->take_part(local);
   State::Lane& lane = state_->lanes[local];
   if (lane.scale) {
     accumulate(replica, loss);
     return settle(replica);
   }
-  state_->begin(local);
+  state_->updater->begin(local);
   lane.waiting.put(state_->updater->parameters(local));
   lane.waiting.clear();
   backward(replica, loss, 1);
@@ -239,7 +277,6 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
 void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
   require_loss("accumulate", loss);
   State::Lane& lane = state_->lanes[replica.local_rank()];
-  if (lane.settled) lane.forget();  // of a step that never ended
   const auto& parameters = state_->updater->parameters(replica.local_rank());
   detail::require_cleared(state_->updater->layout(), parameters);
   lane.waiting.put(parameters);
@@ -249,11 +286,11 @@ void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
 
 void Optimizer::abstain(ReplicaContext& replica) {
   const int local = replica.local_rank();
+  state_->take_part(local);
   State::Lane& lane = state_->lanes[local];
-  if (lane.settled) lane.forget();
   if (lane.scale) return settle(replica);
   const double weight = lane.waiting.empty() ? 0 : 1;
-  state_->begin(local);
+  state_->updater->begin(local);
   lane.waiting.put(state_->updater->parameters(local));
   lane.waiting.clear();
   hand_in(local, weight);
@@ -275,7 +312,8 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
     throw UsageError(
         "apply: with scaled losses (scale_losses) or gradients that accumulate() has kept, "
         "minimize() makes the step");
-  state_->begin(local);
+  state_->take_part(local);
+  state_->updater->begin(local);
   lane.gradients.assign(gradients.begin(), gradients.end());
   exchange(local, 1.0);
 }
@@ -315,6 +353,7 @@ void Optimizer::settle(ReplicaContext& replica) {
     return hand_in_settled(replica.local_rank(), overflowed == 0);
   }
   if (replica.local_rank() + 1 < world.local) return;
+  state_->require_all_or_none();
   const bool finite = std::ranges::all_of(lanes, &State::Lane::finite);
   for (int local = 0; local < world.local; ++local) hand_in_settled(local, finite);
 }
@@ -322,7 +361,7 @@ void Optimizer::settle(ReplicaContext& replica) {
 void Optimizer::hand_in_settled(int local, bool finite) {
   State::Lane& lane = state_->lanes[local];
   const double weight = finite && !lane.waiting.empty() ? 1 : 0;
-  state_->begin(local);
+  state_->updater->begin(local);
   if (finite) lane.waiting.put(state_->updater->parameters(local));
   lane.forget();
   lane.scale->update(!finite);

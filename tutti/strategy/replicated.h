@@ -109,7 +109,9 @@ class Optimizer {
 
   /// Backward from `loss` (this replica's part, scaled by the global batch), SUM over replicas, one
   /// update. When it returns the parameters are new and the gradients cleared; under one_device,
-  /// whose replicas take turns, once run() returns. Called by every replica in each step.
+  /// whose replicas take turns, once run() returns, so that a run() has one step there. Called by
+  /// every replica in each step. UsageError under one_device for a replica's second step in a
+  /// run(), and from run() when only some replicas have taken part; elsewhere the others wait.
   /// parameter_server: parameters may come later, each before the first operator that reads it, all
   /// before run() returns; code that reads their memory by itself calls require_ready() first.
   void minimize(ReplicaContext& replica, const at::Tensor& loss);

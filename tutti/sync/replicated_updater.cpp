@@ -47,8 +47,9 @@ class ReplicatedUpdater final : public Updater {
     if (is_chosen(options_) && world_.first_rank == 0) say_what_was_chosen();
   }
 
+  void forget_step() override { pushed_in_turn_ = 0; }
+
   void begin(int replica) override {
-    if (world_.in_turn() && replica == 0) pushed_in_turn_ = 0;
     ReplicaLane& lane = lanes_.at(replica);
     detail::require_cleared(layout_, lane.parameters);
     if (lane.reducer) lane.reducer->listen(true);

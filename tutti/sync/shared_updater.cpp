@@ -92,9 +92,8 @@ void SharedUpdater::update_in_turn() {
   pushed_in_turn_ = 0;
 }
 
-// A turn that ended in an exception of the user's leaves replicas that have pushed and ones that
-// have not; the next step starts afresh.
-void SharedUpdater::forget_unfinished_step() {
+void SharedUpdater::forget_step() {
+  if (!world_.in_turn()) return;
   pushed_in_turn_ = 0;
   for (Lane& lane : lanes_) lane.pushed = false;
 }

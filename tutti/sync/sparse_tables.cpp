@@ -123,10 +123,8 @@ int SparseTables::number_of(const SparseTableSpec& spec) const {
   return static_cast<int>(std::ranges::find(specs_, spec) - specs_.begin());
 }
 
-// A turn that ended in an exception of the user's leaves replicas that have handed in; the next
-// step starts afresh, as in the updaters.
-void SparseTables::begin(int replica) {
-  if (!world_.in_turn() || replica != 0) return;
+void SparseTables::forget_step() {
+  if (!world_.in_turn()) return;
   handed_in_ = 0;
   for (Lane& lane : lanes_) lane.handed_in = -1;
 }

@@ -55,7 +55,7 @@ using TableLayers = std::vector<std::vector<std::shared_ptr<TableLayer>>>;
 /// UsageError for two tables of one name that differ.
 std::vector<ps::SparseTableSpec> tables_of(const std::vector<std::shared_ptr<TableLayer>>& layers);
 
-/// Thread rule: begin(), hand_in() and rows() by each replica in its own thread, all others between
+/// Thread rule: hand_in() and rows() by each replica in its own thread, all others between
 /// steps.
 class SparseTables : public std::enable_shared_from_this<SparseTables> {
  public:
@@ -78,8 +78,8 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
   /// caller's.
   Array rows(int table, std::span<const uint64_t> keys) { return rows_->pull(table, keys); }
 
-  /// Before a backward pass.
-  void begin(int replica);
+  /// As Updater::forget_step.
+  void forget_step();
   /// Takes the gradients of a replica's layers, without samples (weight 0) none; the last local
   /// replica updates the tables. To be called before Updater::push(): whoever has met the others
   /// there, or got its parameters from servers, may read the new rows.

@@ -61,6 +61,10 @@ class Updater {
   /// Throws UsageError naming the parameter when one is not (a second backward() in a step).
   virtual void begin(int replica) = 0;
 
+  /// Where replicas take turns: forgets what some of them have pushed of a step that ended, with an
+  /// error, before all had. Between steps; nothing elsewhere, where such a world has failed.
+  virtual void forget_step() {}
+
   /// Hands in the gradients of local replica `replica`: one tensor a parameter, in the order of
   /// parameters(), undefined where unused. weight 0: it had no samples and its gradients are left
   /// out. A parameter unused on all replicas is skipped, one unused on some counts as zero there.

@@ -36,12 +36,12 @@ class SharedUpdater final : public Updater {
 
   void begin(int replica) override {
     Lane& lane = lanes_.at(replica);
-    if (world_.in_turn() && replica == 0) forget_unfinished_step();
     require_cleared(layout_, lane.parameters);
     std::fill(lane.copied.begin(), lane.copied.end(), 0);
     lane.armed = true;
   }
 
+  void forget_step() override;
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
 
@@ -151,7 +151,6 @@ class SharedUpdater final : public Updater {
   const std::byte* gradient_at(const Lane& lane, int rank, int parameter, int64_t begin) const;
   void finish_lane(Lane& lane);
   void update_in_turn();
-  void forget_unfinished_step();
 
   /// The replicas that share the storage.
   Group& here(int replica) {
