@@ -20,37 +20,50 @@ data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world,
 
 }  // namespace
 
+int64_t steps_of(const std::vector<InputPipeline>& pipelines, int local) {
+  int64_t steps = 0;
+  for (const InputPipeline& one : pipelines)
+    steps = std::max(steps, (one.num_batches + local - 1) / local);
+  return steps;
+}
+
 // Of a dataset of the workers' own: a worker's replicas take its batches in turn.
-int64_t DistributedBatch::size_of(int rank) const {
+int64_t DistributedBatch::size_of(int64_t step, int rank) const {
   const InputPipeline& own = pipelines_->at(static_cast<size_t>(rank / world_.local));
-  const int64_t number = step_ * world_.local + rank % world_.local;
+  const int64_t number = step * world_.local + rank % world_.local;
   if (number >= own.num_batches) return 0;
   return number + 1 == own.num_batches ? own.last_batch : own.batch;
 }
 
-int64_t DistributedBatch::global_size() const {
-  if (!pipelines_) return epoch_->batch_size(step_);
+int64_t DistributedBatch::size_of(int64_t step) const {
+  if (!pipelines_) return epoch_->batch_size(step);
   int64_t sum = 0;
-  for (int rank = 0; rank < world_.size; ++rank) sum += size_of(rank);
+  for (int rank = 0; rank < world_.size; ++rank) sum += size_of(step, rank);
   return sum;
 }
+
+int64_t DistributedBatch::num_batches() const {
+  return pipelines_ ? steps_of(*pipelines_, world_.local) : epoch_->num_batches();
+}
+
+int64_t DistributedBatch::global_size() const { return size_of(step_); }
 
 int64_t DistributedBatch::first_row(const ReplicaContext& replica) const {
   if (!pipelines_) return share_of(*epoch_, step_, world_, replica).begin;
   int64_t sum = 0;
-  for (int rank = 0; rank < replica.rank(); ++rank) sum += size_of(rank);
+  for (int rank = 0; rank < replica.rank(); ++rank) sum += size_of(step_, rank);
   return sum;
 }
 
 int64_t DistributedBatch::local_size(const ReplicaContext& replica) const {
   if (!pipelines_) return share_of(*epoch_, step_, world_, replica).size();
-  return size_of(replica.rank());
+  return size_of(step_, replica.rank());
 }
 
 int64_t DistributedBatch::samples_between(int64_t first, int64_t last) const {
   int64_t samples = 0;
-  for (int64_t step = first; step < std::min(last, epoch_->num_batches()); ++step)
-    samples += epoch_->batch_size(step);
+  const int64_t end = std::min(last, num_batches());
+  for (int64_t step = first; step < end; ++step) samples += size_of(step);
   return samples;
 }
 
@@ -69,7 +82,7 @@ int64_t DistributedBatch::group_row(int64_t count) const {
 }
 
 bool DistributedBatch::ends_group(int64_t count) const {
-  return step_ + 1 == first_of_group(count) + count || step_ + 1 == epoch_->num_batches();
+  return step_ + 1 == first_of_group(count) + count || step_ + 1 == num_batches();
 }
 
 std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica) const {
@@ -122,12 +135,11 @@ DistributedDataset::Batches DistributedDataset::epoch_of_pipelines(
   const at::Tensor all = strategy.gather(PerReplica<at::Tensor>(
       std::vector<at::Tensor>(static_cast<size_t>(world.local), own), world.first_rank));
   auto pipelines = std::make_shared<std::vector<InputPipeline>>();
-  int64_t steps = 0;
   for (int64_t rank = 0; rank < all.size(0); rank += world.local) {
     const auto row = all.accessor<int64_t, 2>()[rank];
     pipelines->push_back({row[0], row[1], row[2]});
-    steps = std::max(steps, (row[0] + world.local - 1) / world.local);
   }
+  const int64_t steps = steps_of(*pipelines, world.local);
   return {std::move(epoch), world, [](int64_t done) { return done + 1; }, steps,
           std::move(pipelines)};
 }

@@ -30,6 +30,8 @@ struct InputPipeline {
 };
 /// By worker; null where all share one dataset, whose batches are global.
 using InputPipelines = std::shared_ptr<const std::vector<InputPipeline>>;
+/// Steps until the last of them is at its end; `local` replicas take a worker's batches in turn.
+int64_t steps_of(const std::vector<InputPipeline>& pipelines, int local);
 
 /// One global batch. local() reads this replica's part, in the replica's own thread.
 class DistributedBatch {
@@ -49,6 +51,7 @@ class DistributedBatch {
 
   /// Gradient accumulation: `count` (>= 1) consecutive batches of an epoch, from its first on, are
   /// a group that gets one update; the last one may have fewer. Not where workers are not in step.
+  /// Of all workers' samples, and the same on every worker.
   int64_t group_size(int64_t count) const;  ///< samples of the group that this batch is in
   int64_t group_row(int64_t count) const;   ///< of the batch's first row, in its group
   bool ends_group(int64_t count) const;     ///< whether the update comes now
@@ -59,7 +62,9 @@ class DistributedBatch {
   std::pair<at::Tensor, at::Tensor> local(const ReplicaContext& replica) const;
 
  private:
-  int64_t size_of(int rank) const;
+  int64_t num_batches() const;
+  int64_t size_of(int64_t step, int rank) const;
+  int64_t size_of(int64_t step) const;
   int64_t first_of_group(int64_t count) const;
   int64_t samples_between(int64_t first, int64_t last) const;
 

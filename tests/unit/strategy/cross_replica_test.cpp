@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -270,6 +271,54 @@ TEST_P(CrossReplica, BatchesOfAFunctionGoToOneReplicaEach) {
     EXPECT_EQ(sizes, expected[static_cast<size_t>(replicas_) - 1]);
     EXPECT_THAT(seen, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
   }
+}
+
+// 10 samples in batches of 3, 3, 3 and 1 of a replica; groups of `count` global batches.
+TEST_P(CrossReplica, GroupsOfAFunctionsBatchesCountAllReplicas) {
+  auto batches =
+      strategy_.distribute_from_function([](const InputContext&) { return numbered(10, 3); });
+  for (int64_t count : {1, 2, 3}) {
+    const auto epoch = batches.epoch(0);
+    std::vector<int64_t> sizes;
+    for (auto&& batch : epoch) sizes.push_back(batch.global_size());
+    const auto steps = static_cast<int64_t>(sizes.size());
+    EXPECT_EQ(steps, (4 + replicas_ - 1) / replicas_);
+    for (auto&& batch : epoch) {
+      const int64_t first = batch.step() / count * count;
+      const int64_t last = std::min(first + count, steps);
+      const auto sum = [&](int64_t end) {
+        return std::accumulate(sizes.begin() + first, sizes.begin() + end, int64_t{0});
+      };
+      EXPECT_EQ(batch.group_size(count), sum(last)) << count << " " << batch.step();
+      EXPECT_EQ(batch.group_row(count), sum(batch.step())) << count << " " << batch.step();
+      EXPECT_EQ(batch.ends_group(count), batch.step() + 1 == last) << count << " " << batch.step();
+    }
+  }
+}
+
+// The weight after an epoch of the loss (w - x)^2 / 2, at learning rate 1 from w = 0: with one
+// update for all 10 samples, their mean.
+TEST_P(CrossReplica, AnAccumulatedUpdateOfAFunctionsBatchesIsThatOfAllSamples) {
+  struct Weight : torch::nn::Module {
+    Weight() { w = register_parameter("w", torch::zeros({1}, at::kDouble)); }
+    at::Tensor w;
+  };
+  auto batches =
+      strategy_.distribute_from_function([](const InputContext&) { return numbered(10, 3); });
+  Replicated<Weight> net(strategy_, [] { return std::make_shared<Weight>(); });
+  Optimizer optimizer(net, optim::sgd({.learning_rate = 1.0}));
+  for (auto&& batch : batches.epoch(0))
+    strategy_.run([&](ReplicaContext& replica) {
+      const auto [x, y] = batch.local(replica);
+      const auto loss =
+          average_loss((net.local(replica)->w - x).square() / 2, batch.group_size(100));
+      if (batch.ends_group(100))
+        optimizer.minimize(replica, loss);
+      else
+        optimizer.accumulate(replica, loss);
+    });
+  EXPECT_EQ(optimizer.version(), 1);
+  EXPECT_DOUBLE_EQ(optimizer.updater().parameters(0)[0].item<double>(), 4.5);
 }
 
 TEST(DistributeFromFunction, WrongUse) {
