@@ -54,11 +54,18 @@ std::vector<at::Tensor> gradients(const at::Tensor& loss, std::span<const at::Te
                     !loss.defined()     ? std::string("an undefined tensor")
                     : loss.numel() != 1 ? c10::str(loss.sizes())
                                         : "one without a graph"));
-  for (size_t i = 0; i < parameters.size(); ++i)
-    if (!parameters[i].requires_grad())
-      throw UsageError(fmt::format("gradients: parameter {} does not require gradients", i));
-  const torch::autograd::variable_list inputs(parameters.begin(), parameters.end());
-  return torch::autograd::grad({loss}, inputs, {}, std::nullopt, false, /*allow_unused=*/true);
+  torch::autograd::variable_list trained;
+  for (const at::Tensor& parameter : parameters)
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  if (trained.empty())
+    throw UsageError(
+        fmt::format("gradients: none of the {} parameters requires gradients", parameters.size()));
+  const auto made =
+      torch::autograd::grad({loss}, trained, {}, std::nullopt, false, /*allow_unused=*/true);
+  std::vector<at::Tensor> all;
+  for (auto next = made.begin(); const at::Tensor& parameter : parameters)
+    all.push_back(parameter.requires_grad() ? *next++ : at::Tensor());
+  return all;
 }
 
 }  // namespace tutti

@@ -38,10 +38,12 @@ at::Tensor average_loss(const at::Tensor& per_sample, const at::Tensor& sample_w
 /// samples (weight decay), which every replica computes in full.
 at::Tensor scale_regularization_loss(const ReplicaContext& replica, const at::Tensor& losses);
 
-/// d loss / d parameter, one a parameter, undefined where the loss does not depend on it; `grad` of
-/// the parameters stays as it is. Of this replica's loss alone: Optimizer::apply adds them up.
+/// d loss / d parameter, one a parameter, undefined where the loss does not depend on it and for a
+/// frozen one (which does not require gradients); `grad` of the parameters stays as it is. Of this
+/// replica's loss alone: Optimizer::apply adds them up.
 ///
-/// loss  one element, with a graph, which is freed; UsageError without one
+/// loss  one element, with a graph, which is freed; UsageError without one, and when no parameter
+///       requires gradients
 std::vector<at::Tensor> gradients(const at::Tensor& loss, std::span<const at::Tensor> parameters);
 
 }  // namespace tutti

@@ -129,6 +129,32 @@ TEST(Gradients, OfWhatTheLossDoesNotUseAreUndefined) {
   EXPECT_FALSE(parameters[0].grad().defined());
 }
 
+TEST(Gradients, FrozenParametersHaveNoneAndStay) {
+  for (const char* kind : {"one_device", "mirrored"})
+    for (const std::string how : {"fused", "replicated"}) {
+      Strategy strategy = test::strategy_of(kind, 2);
+      Replicated<torch::nn::Linear> net(strategy, [] {
+        torch::nn::Linear made(2, 1);
+        torch::nn::init::zeros_(made->bias);
+        made->weight.set_requires_grad(false);
+        return made;
+      });
+      const at::Tensor before = net.modules().module(0)->parameters()[0].detach().clone();
+      Optimizer optimizer = adam_by(how)(net);
+      strategy.run([&](ReplicaContext& replica) {
+        const auto loss = average_loss(net.local(replica)(torch::ones({2, 2})), 4);
+        const auto all = gradients(loss, optimizer.parameters(replica));
+        EXPECT_FALSE(all.at(0).defined());
+        EXPECT_TRUE(at::equal(all.at(1), torch::full({1}, 0.5F)));
+        optimizer.apply(replica, all);
+      });
+      const auto& trained = optimizer.updater().parameters(0);
+      EXPECT_TRUE(at::equal(trained[0], before)) << kind << how;
+      EXPECT_LT(trained[1].item<float>(), 0) << kind << how;
+      EXPECT_EQ(optimizer.version(), 1);
+    }
+}
+
 TEST(Gradients, WrongOnesAreRefused) {
   const std::vector<at::Tensor> parameters{torch::ones({2}).requires_grad_()};
   const std::vector<at::Tensor> constants{torch::ones({2})};
@@ -137,7 +163,7 @@ TEST(Gradients, WrongOnesAreRefused) {
   EXPECT_THAT(message_of<UsageError>([&] { gradients(torch::ones({}), parameters); }),
               HasSubstr("one without a graph"));
   EXPECT_THAT(message_of<UsageError>([&] { gradients(parameters[0].sum(), constants); }),
-              HasSubstr("parameter 0 does not require gradients"));
+              HasSubstr("none of the 1 parameters requires gradients"));
   Strategy strategy = test::strategy_of("mirrored", 2);
   Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(3, 1); });
   Optimizer optimizer(net, optim::sgd());
