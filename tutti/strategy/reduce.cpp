@@ -102,6 +102,7 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values,
   if (op != ReduceOp::sum && op != ReduceOp::mean)
     throw UsageError(
         fmt::format("reduce over an axis: reduction {}, expected sum or mean", name_of(op)));
+  if (axes.empty()) return reduce(op, values);  // to LibTorch's sum these would be all of them
   std::vector<at::Tensor> sums;
   std::vector<double> counts;
   for (const at::Tensor& value : values.values()) {

@@ -53,6 +53,17 @@ TEST_P(CrossReplica, ReduceOverSeveralAxesCountsElements) {
                         torch::full({3}, sum, at::kDouble)));
 }
 
+TEST_P(CrossReplica, ReduceOverNoAxisIsReduce) {
+  const auto values = strategy_.run([](ReplicaContext& replica) {
+    return torch::full({2, 3}, 1.0 + replica.rank(), at::kDouble);
+  });
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean})
+    EXPECT_TRUE(
+        at::equal(strategy_.reduce(op, values, at::IntArrayRef()), strategy_.reduce(op, values)));
+  EXPECT_TRUE(at::equal(strategy_.reduce(ReduceOp::mean, values, at::IntArrayRef()),
+                        torch::full({2, 3}, (1.0 + replicas_) / 2, at::kDouble)));
+}
+
 TEST_P(CrossReplica, GatherStandsInRankOrder) {
   const auto values = strategy_.run([](ReplicaContext& replica) {
     return torch::full({2, replica.rank()}, replica.rank(), at::kLong);
