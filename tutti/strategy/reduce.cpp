@@ -19,6 +19,11 @@ std::string words_of(const at::Tensor& tensor) {
                      fmt::join(tensor.sizes(), ", "));
 }
 
+bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+
+/// In what sums of many are computed: 16 bits would overflow, or stop growing, before the mean.
+at::Tensor wide(const at::Tensor& x) { return is_half(x.scalar_type()) ? x.to(at::kFloat) : x; }
+
 }  // namespace
 
 // Values of all replicas from those of the local ones, without a collective: each worker adds what
@@ -105,15 +110,19 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values,
   if (axes.empty()) return reduce(op, values);  // to LibTorch's sum these would be all of them
   std::vector<at::Tensor> sums;
   std::vector<double> counts;
+  const at::ScalarType dtype = values.local(0).scalar_type();
   for (const at::Tensor& value : values.values()) {
-    sums.push_back(value.detach().sum(axes));
+    sums.push_back(wide(value.detach()).sum(axes));
     counts.push_back(1);
     for (const int64_t axis : axes) counts.back() *= static_cast<double>(value.size(axis));
   }
   at::Tensor sum = reduce(ReduceOp::sum, PerReplica<at::Tensor>(sums, values.first_rank()));
-  if (op == ReduceOp::sum) return sum;
+  const auto rounded = [&](const at::Tensor& result) {
+    return is_half(dtype) ? result.to(dtype) : result;
+  };
+  if (op == ReduceOp::sum) return rounded(sum);
   reduce_doubles(ReduceOp::sum, counts);
-  return counts[0] == 0 ? at::zeros_like(sum) : sum / counts[0];
+  return counts[0] == 0 ? at::zeros_like(rounded(sum)) : rounded(sum / counts[0]);
 }
 
 namespace {

@@ -87,8 +87,8 @@ class Strategy {
   std::array<double, K> reduce(ReduceOp op, const PerReplica<std::array<double, K>>& values);
 
   /// As reduce, and over the dimensions `axes` too, whose sizes may differ: MEAN counts examples,
-  /// so that partial and empty batches weigh by their true size. 0 when there are none. Without
-  /// axes: as reduce.
+  /// so that partial and empty batches weigh by their true size. 0 when there are none. 16-bit
+  /// dtypes are added in float32 and rounded once. Without axes: as reduce.
   at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values, at::IntArrayRef axes);
 
   /// All replicas' tensors of the whole world along `axis`, in rank order. Of one dtype and one

@@ -64,6 +64,17 @@ TEST_P(CrossReplica, ReduceOverNoAxisIsReduce) {
                         torch::full({2, 3}, (1.0 + replicas_) / 2, at::kDouble)));
 }
 
+// 70,000 is more than float16 has, and bfloat16 stops counting ones at 256.
+TEST_P(CrossReplica, MeansOfSixteenBitsNeitherOverflowNorStall) {
+  for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16}) {
+    const auto values =
+        strategy_.run([&](ReplicaContext&) { return torch::ones({70'000, 2}, dtype); });
+    EXPECT_TRUE(at::equal(strategy_.reduce(ReduceOp::mean, values, {0}), torch::ones({2}, dtype)));
+    const at::Tensor sum = strategy_.reduce(ReduceOp::sum, values, {0, 1});
+    EXPECT_TRUE(at::equal(sum, torch::full({}, 140'000.0 * replicas_).to(dtype)));
+  }
+}
+
 TEST_P(CrossReplica, GatherStandsInRankOrder) {
   const auto values = strategy_.run([](ReplicaContext& replica) {
     return torch::full({2, replica.rank()}, replica.rank(), at::kLong);
