@@ -82,7 +82,7 @@ PlaceGuard::~PlaceGuard() {
 
 struct ReplicaThreads::State {
   std::vector<ReplicaPlace> places;
-  Millis time_limit;
+  Millis patience{0};  // what a replica computes alone, and then a wait of its own to the limit
   WaitPolicy policy;
   FlagLine start;              // counts runs; written by the caller
   std::vector<FlagLine> done;  // by local replica, counts runs
@@ -100,18 +100,18 @@ struct ReplicaThreads::State {
 void ReplicaThreads::State::serve(int local) {
   set_log_rank(places[local].rank);
   const PlaceGuard place(places[local]);
-  std::optional<Deadline> patience;  // with replica 0, after a failure here
+  std::optional<Deadline> deadline;  // of replica 0, after a failure here
   for (uint32_t run = 1;; ++run) {
     Flag& flag = start.flag;
     while (!flag.spin_until(run, policy) && !flag.reached(run)) {
-      if (patience && patience->passed() && !done[0].flag.reached(run - 1)) give_up_on(0, local);
+      if (deadline && deadline->passed() && !done[0].flag.reached(run - 1)) give_up_on(0, local);
       flag.sleep_until(run, kSlice);
     }
     if (ending) return;
-    patience.reset();
+    deadline.reset();
     {
       const at::ThreadLocalStateGuard guard(*caller);
-      if (!(*body)(local)) patience.emplace(time_limit);
+      if (!(*body)(local)) deadline.emplace(patience);
     }
     done[local].flag.set(run);
   }
@@ -120,7 +120,7 @@ void ReplicaThreads::State::serve(int local) {
 void ReplicaThreads::State::await(int local) {
   Flag& flag = done[local].flag;
   if (flag.spin_until(runs, policy)) return;
-  const Deadline deadline(time_limit);
+  const Deadline deadline(patience);
   while (!flag.reached(runs)) {
     if (deadline.passed()) give_up_on(local, 0);
     flag.sleep_until(runs, std::min(kSlice, deadline.left()));
@@ -131,7 +131,7 @@ void ReplicaThreads::State::give_up_on(int stuck, int other) const {
   std::fprintf(stderr,
                "tutti: replica %d has not returned from run() %lld ms after replica %d\n"
                "  it is stuck in the function that run() was given; the process ends\n",
-               places[stuck].rank, static_cast<long long>(time_limit.count()), places[other].rank);
+               places[stuck].rank, static_cast<long long>(patience.count()), places[other].rank);
   std::fflush(stderr);
   std::_Exit(1);
 }
@@ -140,7 +140,7 @@ ReplicaThreads::ReplicaThreads(std::vector<ReplicaPlace> places, Millis time_lim
     : state_(std::make_unique<State>()) {
   State& state = *state_;
   state.places = std::move(places);
-  state.time_limit = time_limit;
+  state.patience = 2 * time_limit;
   const int local = static_cast<int>(state.places.size());
   state.policy =
       choose_wait_policy(local, host_facts().usable_cores, !state.places[0].cores.empty());

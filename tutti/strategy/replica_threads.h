@@ -49,8 +49,9 @@ class ReplicaThreads {
 
   /// Calls body(local) for every replica at once, 0 on the calling thread, with LibTorch's
   /// thread-local state of the caller; it returns whether it went well, and must not throw. Returns
-  /// when all have returned. A replica that takes longer than the time limit, after replica 0 or
-  /// after one whose body failed, is named and the process ends.
+  /// when all have returned. A replica that takes longer than twice the time limit, after replica 0
+  /// or after one whose body failed, is named and the process ends: it is stuck in the user's code,
+  /// since a wait for another replica ends by itself, with an error that names who has not come.
   void run(const std::function<bool(int)>& body);
 
   const std::vector<ReplicaPlace>& places() const noexcept;

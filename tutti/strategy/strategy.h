@@ -63,7 +63,7 @@ class Strategy {
   /// Runs `fn(ReplicaContext&)` on each local replica and returns their results, when all are done.
   /// Rethrows the first error; the others are released from their waits, and every later run()
   /// throws it too, until resize() makes a new world. A replica that is stuck in user code for
-  /// longer than the time limit after the rest is named, and the process ends.
+  /// longer than twice the time limit after the rest is named, and the process ends.
   template <class Fn>
   auto run(Fn&& fn)
       -> std::conditional_t<std::is_void_v<std::invoke_result_t<Fn&, ReplicaContext&>>, void,

@@ -6,6 +6,8 @@
 #include <sched.h>
 #include <torch/torch.h>
 
+#include <thread>
+
 #include "tutti/base/error.h"
 #include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/replicated.h"
@@ -290,6 +292,25 @@ TEST(Threads, RunRethrowsTheFirstErrorAndFreesTheOthers) {
       ThrowsMessage<std::runtime_error>(HasSubstr("no such doodle")));
   EXPECT_THAT([&] { bench.step([](ReplicaContext&, TwoParameters& net) { return net.a.sum(); }); },
               ThrowsMessage<std::exception>(HasSubstr("no such doodle")));
+}
+
+// Replica 0 is the calling thread, and watches over the others from when it is done.
+TEST(Threads, WhoHasNotComeIsNamed) {
+  for (const int absent : {0, 1}) {
+    Strategy strategy(
+        {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(300)});
+    Replicated<TwoParameters> net(strategy, [] { return std::make_shared<TwoParameters>(); });
+    Optimizer optimizer(net, optim::sgd());
+    EXPECT_THAT(
+        [&] {
+          strategy.run([&](ReplicaContext& replica) {
+            if (replica.rank() == absent) return;
+            std::this_thread::sleep_for(Millis(100));  // computes after the other has returned
+            optimizer.minimize(replica, net.local(replica)->a.sum());
+          });
+        },
+        ThrowsMessage<Timeout>(HasSubstr(fmt::format("rank {}", absent))));
+  }
 }
 
 TEST(Threads, LeaveTheMainThreadAsItWas) {
