@@ -178,8 +178,9 @@ struct LinearMap : torch::autograd::Function<LinearMap> {
 };
 
 /// Where any replica needs a gradient, all have a node: each takes part in backward.
-at::Tensor apply(const Agreed& agreed, const at::Tensor& x, const Map& map, const Map& transpose) {
+at::Tensor apply(Agreed& agreed, const at::Tensor& x, const Map& map, const Map& transpose) {
   if (!agreed.needs_gradient()) return map(x.detach());
+  agreed.replica.meets_in_backward();
   return LinearMap::apply(x.requires_grad() ? x : x.detach().requires_grad_(), map, transpose);
 }
 

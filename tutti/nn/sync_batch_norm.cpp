@@ -144,6 +144,7 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& x) {
         "call it inside, or eval() first");
   if (replica->group_of_all("SyncBatchNorm").size() == 1) return BatchNormImplBase::forward(x);
   _check_input_dim(x);
+  replica->meets_in_backward();
   const Statistics all = statistics_of_all(*replica, x.detach());
   if (all.count < 2)
     throw UsageError(fmt::format(

@@ -267,7 +267,7 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
     accumulate(replica, loss);
     return settle(replica);
   }
-  state_->updater->begin(local);
+  state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
   lane.waiting.put(state_->updater->parameters(local));
   lane.waiting.clear();
   backward(replica, loss, 1);
@@ -290,7 +290,7 @@ void Optimizer::abstain(ReplicaContext& replica) {
   State::Lane& lane = state_->lanes[local];
   if (lane.scale) return settle(replica);
   const double weight = lane.waiting.empty() ? 0 : 1;
-  state_->updater->begin(local);
+  state_->updater->begin(local, Overlap::off);
   lane.waiting.put(state_->updater->parameters(local));
   lane.waiting.clear();
   hand_in(local, weight);
@@ -313,7 +313,7 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
         "apply: with scaled losses (scale_losses) or gradients that accumulate() has kept, "
         "minimize() makes the step");
   state_->take_part(local);
-  state_->updater->begin(local);
+  state_->updater->begin(local, Overlap::off);
   lane.gradients.assign(gradients.begin(), gradients.end());
   exchange(local, 1.0);
 }
@@ -361,7 +361,7 @@ void Optimizer::settle(ReplicaContext& replica) {
 void Optimizer::hand_in_settled(int local, bool finite) {
   State::Lane& lane = state_->lanes[local];
   const double weight = finite && !lane.waiting.empty() ? 1 : 0;
-  state_->updater->begin(local);
+  state_->updater->begin(local, Overlap::off);
   if (finite) lane.waiting.put(state_->updater->parameters(local));
   lane.forget();
   lane.scale->update(!finite);

@@ -19,6 +19,9 @@ at::Generator& ReplicaContext::generator() { return state_->generator; }
 const std::vector<at::Device>& ReplicaContext::devices() const noexcept { return state_->devices; }
 Group ReplicaContext::model_group() const { return Group(); }
 
+void ReplicaContext::meets_in_backward() noexcept { state_->meets_in_backward = true; }
+bool ReplicaContext::has_met_in_backward() const noexcept { return state_->meets_in_backward; }
+
 Group& ReplicaContext::group() {
   if (state_->in_turn && state_->size > 1)
     throw UsageError(

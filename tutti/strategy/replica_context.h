@@ -43,6 +43,13 @@ class ReplicaContext {
   /// dropped, or going on without a worker).
   Group& group_of_all(std::string_view operation);
 
+  /// From now on backward passes of this replica wait for those of all others, as autograd through
+  /// a collective does; said in the forward pass, by every replica. Optimizer::minimize then
+  /// reduces gradients after backward, not while it goes on: two kinds of collectives on one group
+  /// would come in an order that depends on each replica's graph.
+  void meets_in_backward() noexcept;
+  bool has_met_in_backward() const noexcept;
+
   const std::vector<at::Device>& devices() const noexcept;  ///< where this replica computes
   Group model_group() const;                                ///< of size one until model parallel
 

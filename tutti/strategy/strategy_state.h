@@ -23,6 +23,7 @@ struct ReplicaContext::State {
   int local_rank = 0;
   int size = 1;
   bool in_turn = true;
+  bool meets_in_backward = false;  ///< from the first time on
   std::string alone;  ///< why replicas cannot count on each other in every step; empty: they can
   Millis time_limit{kDefaultTimeLimit};
   Group group;

@@ -49,10 +49,10 @@ class ReplicatedUpdater final : public Updater {
 
   void forget_step() override { pushed_in_turn_ = 0; }
 
-  void begin(int replica) override {
+  void begin(int replica, Overlap overlap) override {
     ReplicaLane& lane = lanes_.at(replica);
     detail::require_cleared(layout_, lane.parameters);
-    if (lane.reducer) lane.reducer->listen(true);
+    if (lane.reducer) lane.reducer->listen(overlap == Overlap::on);
   }
 
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override {

@@ -51,7 +51,7 @@ class ServedUpdater final : public Updater {
 
   ~ServedUpdater() override;
 
-  void begin(int replica) override;
+  void begin(int replica, Overlap overlap) override;
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
   void prepare(int replica, const Deadline& deadline) override;
@@ -246,7 +246,7 @@ ps::Bytes ServedUpdater::initial(int number) const {
   return ps::Bytes::copy_of(bytes);
 }
 
-void ServedUpdater::begin(int replica) {
+void ServedUpdater::begin(int replica, Overlap) {
   Lane& lane = lanes_.at(replica);
   detail::require_cleared(layout_, lane.parameters);
   lane.armed = true;

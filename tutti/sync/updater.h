@@ -51,6 +51,10 @@ struct UpdaterState {
   std::vector<NamedTensors> replicas{};
 };
 
+/// Off where backward has collectives of its own on the group of the replicas, or is over: in what
+/// order these and the exchanges came would depend on each replica's graph.
+enum class Overlap : uint8_t { off, on };
+
 /// Thread rule: replica r calls push and acquire from its own thread, all others from the thread
 /// that runs the strategy, between steps. Gradients are summed over replicas, never averaged.
 class Updater {
@@ -59,7 +63,8 @@ class Updater {
 
   /// Gets ready for a backward pass of local replica `replica`: its gradients must be cleared.
   /// Throws UsageError naming the parameter when one is not (a second backward() in a step).
-  virtual void begin(int replica) = 0;
+  /// `overlap` on: gradients may go to the other replicas while it goes on, as they become ready.
+  virtual void begin(int replica, Overlap overlap) = 0;
 
   /// Where replicas take turns: forgets what some of them have pushed of a step that ended, with an
   /// error, before all had. Between steps; nothing elsewhere, where such a world has failed.

@@ -127,7 +127,7 @@ RANK_PROGRAM(die_in_the_update) {
   const bool dies = strategy.world().first_rank == 1;
   try {
     strategy.run([&](ReplicaContext& replica) {
-      updater.begin(0);
+      updater.begin(0, Overlap::on);
       net.local(replica)(torch::ones({2, 64})).sum().backward();
       std::vector<at::Tensor> gradients;
       for (const auto& parameter : updater.parameters(0)) gradients.push_back(parameter.grad());

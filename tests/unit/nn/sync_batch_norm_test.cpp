@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/replicated.h"
 
 #include "tests/support/finite_differences.h"
@@ -225,6 +226,66 @@ TEST(SyncBatchNorm, StandsInModulesOfOnesOwn) {
   });
   const at::Tensor sums = strategy.reduce(ReduceOp::sum, outputs, {0});
   EXPECT_TRUE(at::allclose(sums, torch::zeros({3}), 1e-5, 1e-5)) << sums;
+}
+
+// ---- beside reductions of gradients ----
+
+// Which layers a replica uses depends on its data, so gradients become ready in orders of their
+// own, before and after the backward passes that wait for each other.
+struct Branches : torch::nn::Module {
+  Branches() {
+    first = register_module("first", torch::nn::Linear(2, 8));
+    norm = register_module("norm", nn::SyncBatchNorm(8));
+    wide = register_module("wide", torch::nn::Linear(8, 600));
+    left = register_module("left", torch::nn::Linear(600, 600));
+    right = register_module("right", torch::nn::Linear(600, 600));
+  }
+  at::Tensor forward(ReplicaContext& replica, const at::Tensor& x, int branch, bool gathers) {
+    at::Tensor y = first(x);
+    y = gathers ? y + nn::all_gather(replica, y).mean(0) : norm(y);
+    y = wide(y.relu());
+    if (branch != 1) y = left(y);
+    if (branch != 0) y = right(y);
+    return y.sum(1);
+  }
+  torch::nn::Linear first{nullptr}, wide{nullptr}, left{nullptr}, right{nullptr};
+  nn::SyncBatchNorm norm{nullptr};
+};
+
+std::vector<at::Tensor> train_branches(const std::string& reduction, bool torch_optimizer,
+                                       bool gathers) {
+  StrategyOptions options = test::options_of("mirrored", 2);
+  options.reduction = reduction;
+  options.time_limit = Millis(10'000);
+  Strategy strategy(options);
+  Replicated<Branches> net(strategy, [] { return std::make_shared<Branches>(); });
+  Optimizer optimizer =
+      torch_optimizer ? Optimizer(net,
+                                  [](std::vector<at::Tensor> parameters) {
+                                    return std::make_unique<torch::optim::SGD>(parameters, 0.5);
+                                  })
+                      : Optimizer(net, optim::sgd({.learning_rate = 0.5}));
+  const at::Tensor x = torch::arange(6, at::kFloat).view({3, 2}).sin();
+  for (int step = 0; step < 6; ++step)
+    strategy.run([&](ReplicaContext& replica) {
+      const at::Tensor each = net.local(replica)->forward(replica, x + replica.rank(),
+                                                          (step + replica.rank()) % 3, gathers);
+      optimizer.minimize(replica, average_loss(each / 1e4, 6));
+    });
+  return test::copy_of(optimizer.updater().parameters(0));
+}
+
+// The fused step exchanges nothing before backward is over.
+TEST(MeetingInBackward, GoesWithEveryReductionOfGradients) {
+  for (const bool gathers : {false, true}) {
+    const auto expected = train_branches("fused", false, gathers);
+    for (const char* reduction : {"all_reduce", "to_one_device", "hierarchical_copy"})
+      EXPECT_TRUE(test::bits_equal(train_branches(reduction, false, gathers), expected))
+          << reduction << gathers;
+    const auto by_torch = train_branches("fused", true, gathers);
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(at::allclose(by_torch[i], expected[i], 1e-5, 1e-6)) << i;
+  }
 }
 
 // ---- refusals ----

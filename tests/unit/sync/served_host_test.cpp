@@ -134,7 +134,7 @@ class ServedHost : public testing::Test {
   static void do_step(Updater& updater, const NamedTensors& parameters, int local, int rank,
                       int64_t step, const Spoil& spoil) {
     updater.prepare(local, Deadline(kLimit));
-    updater.begin(local);
+    updater.begin(local, Overlap::on);
     std::vector<at::Tensor> gradients;
     for (int i = 0; i < 2; ++i) {
       const at::Tensor& parameter = parameters[i].second;

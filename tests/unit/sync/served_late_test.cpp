@@ -72,7 +72,7 @@ class ServedLate : public testing::Test {
 
   // Worker 0's step, with gradients of ones.
   void step() {
-    updater_->begin(0);
+    updater_->begin(0, Overlap::on);
     (first_.sum() + second_.sum()).backward();
     const int64_t version = updater_->push(0, {{first_.grad(), second_.grad()}}, 1);
     updater_->acquire(0, version, Deadline(kLateLimit));
@@ -153,7 +153,7 @@ TEST_F(ServedLate, AParameterThatIsNotUsedComesBeforeTheNextPush) {
   step();
   push_of_other(0, 0);
   push_of_other(1, 0);
-  updater_->begin(0);
+  updater_->begin(0, Overlap::on);
   first_.sum().backward();
   const int64_t version = updater_->push(0, {{first_.grad(), at::Tensor()}}, 1);
   EXPECT_EQ(second_.data_ptr<float>()[0], -1.0F);
@@ -181,7 +181,7 @@ struct ReadsMemory : torch::autograd::Function<ReadsMemory> {
 
 TEST_F(ServedLate, AGradientOfWhatNoOperatorHasReadIsAnError) {
   step();
-  updater_->begin(0);
+  updater_->begin(0, Overlap::on);
   EXPECT_THAT([&] { ReadsMemory::apply(first_).backward(); },
               ThrowsMessage<UsageError>(HasSubstr("\"first\" has a gradient, but no operator")));
   push_of_other(0, 0);
@@ -196,7 +196,7 @@ struct ServedLateTwice : ServedLate {
 // The first that sees all gradients handed in begins the step for both.
 TEST_F(ServedLateTwice, EachReplicaIsWatched) {
   for (int replica = 0; replica < 2; ++replica) {
-    updater_->begin(replica);
+    updater_->begin(replica, Overlap::on);
     const at::Tensor ones = torch::ones({kWidth, kWidth});
     EXPECT_EQ(updater_->push(replica, {{ones, ones}}, 1), 1);
   }

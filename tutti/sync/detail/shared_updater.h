@@ -34,7 +34,7 @@ class SharedUpdater final : public Updater {
     bind(std::move(replicas));
   }
 
-  void begin(int replica) override {
+  void begin(int replica, Overlap) override {
     Lane& lane = lanes_.at(replica);
     require_cleared(layout_, lane.parameters);
     std::fill(lane.copied.begin(), lane.copied.end(), 0);
