@@ -106,6 +106,11 @@ struct Optimizer::State final : WorldMember {
     });
   }
 
+  int local_rank(const ReplicaContext& replica, std::string_view method) const {
+    modules.strategy().require_own(replica, method);
+    return replica.local_rank();
+  }
+
   bool takes_turns() const {
     const World& world = modules.strategy().world();
     return world.in_turn() && world.size > 1;
@@ -260,7 +265,7 @@ void backward(const ReplicaContext& replica, const at::Tensor& loss, double scal
 
 void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
   require_loss("minimize", loss);
-  const int local = replica.local_rank();
+  const int local = state_->local_rank(replica, "minimize");
   state_->take_part(local);
   State::Lane& lane = state_->lanes[local];
   if (lane.scale) {
@@ -276,8 +281,9 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
 
 void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
   require_loss("accumulate", loss);
-  State::Lane& lane = state_->lanes[replica.local_rank()];
-  const auto& parameters = state_->updater->parameters(replica.local_rank());
+  const int local = state_->local_rank(replica, "accumulate");
+  State::Lane& lane = state_->lanes[local];
+  const auto& parameters = state_->updater->parameters(local);
   detail::require_cleared(state_->updater->layout(), parameters);
   lane.waiting.put(parameters);
   backward(replica, loss, lane.scale ? lane.scale->value() : 1);
@@ -285,7 +291,7 @@ void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
 }
 
 void Optimizer::abstain(ReplicaContext& replica) {
-  const int local = replica.local_rank();
+  const int local = state_->local_rank(replica, "abstain");
   state_->take_part(local);
   State::Lane& lane = state_->lanes[local];
   if (lane.scale) return settle(replica);
@@ -297,7 +303,8 @@ void Optimizer::abstain(ReplicaContext& replica) {
 }
 
 void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradients) {
-  const auto& trained = parameters(replica);
+  const int local = state_->local_rank(replica, "apply");
+  const auto& trained = state_->updater->parameters(local);
   if (gradients.size() != trained.size())
     throw UsageError(fmt::format(
         "apply: got {} gradients for {} parameters; take gradients(loss, optimizer.parameters("
@@ -306,7 +313,6 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
   if (state_->tables)
     throw UsageError(
         "apply: the model has embedding tables, whose rows get their gradients from minimize()");
-  const int local = replica.local_rank();
   State::Lane& lane = state_->lanes[local];
   if (lane.scale || !lane.waiting.empty())
     throw UsageError(
@@ -319,7 +325,7 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
 }
 
 const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& replica) const {
-  return state_->updater->parameters(replica.local_rank());
+  return state_->updater->parameters(state_->local_rank(replica, "parameters"));
 }
 
 void Optimizer::forget_accumulated() {
@@ -390,7 +396,9 @@ void Optimizer::exchange(int local, double weight) {
   for (const auto& parameter : updater.parameters(local)) parameter.mutable_grad().reset();
 }
 
-void Optimizer::prepare(ReplicaContext& replica) { state_->prepare(replica.local_rank()); }
+void Optimizer::prepare(ReplicaContext& replica) {
+  state_->prepare(state_->local_rank(replica, "prepare"));
+}
 
 void Optimizer::set_learning_rate(double learning_rate) {
   state_->updater->set_learning_rate(learning_rate);

@@ -69,6 +69,7 @@ void Strategy::reduce_doubles(ReduceOp op, std::span<double> values) {
 }
 
 double Strategy::reduce(ReduceOp op, const PerReplica<double>& values) {
+  require_one_each(values.values().size(), "reduce");
   std::vector<double> flat = values.values();
   reduce_doubles(op, flat);
   return flat[0];
@@ -76,6 +77,7 @@ double Strategy::reduce(ReduceOp op, const PerReplica<double>& values) {
 
 at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
   require_cross_replica("reduce");
+  require_one_each(values.values().size(), "reduce");
   const World& now = world();
   std::vector<at::Tensor> copies;
   for (const at::Tensor& value : values.values()) {
@@ -107,6 +109,7 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values,
   if (op != ReduceOp::sum && op != ReduceOp::mean)
     throw UsageError(
         fmt::format("reduce over an axis: reduction {}, expected sum or mean", name_of(op)));
+  require_one_each(values.values().size(), "reduce");
   if (axes.empty()) return reduce(op, values);  // to LibTorch's sum these would be all of them
   std::vector<at::Tensor> sums;
   std::vector<double> counts;
@@ -213,6 +216,7 @@ void require_one_shape_but_for(int64_t axis, const std::vector<at::Tensor>& all)
 
 at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) {
   require_cross_replica("gather");
+  require_one_each(values.values().size(), "gather");
   for (const at::Tensor& value : values.values())
     if (!value.defined()) throw UsageError("gather: a replica returned an undefined tensor");
   const World& now = world();

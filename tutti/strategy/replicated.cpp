@@ -87,6 +87,12 @@ const std::shared_ptr<torch::nn::Module>& ReplicatedModules::module(int local_ra
   return state_->modules.at(local_rank);
 }
 
+const std::shared_ptr<torch::nn::Module>& ReplicatedModules::module(
+    const ReplicaContext& replica) const {
+  state_->strategy.require_own(replica, "Replicated");
+  return module(replica.local_rank());
+}
+
 int ReplicatedModules::size() const noexcept { return static_cast<int>(state_->modules.size()); }
 
 Strategy ReplicatedModules::strategy() const { return state_->strategy; }

@@ -30,6 +30,8 @@ class ReplicatedModules {
   ReplicatedModules(Strategy strategy, Factory factory);
 
   const std::shared_ptr<torch::nn::Module>& module(int local_rank) const;
+  /// The same by replica; UsageError for one of another strategy.
+  const std::shared_ptr<torch::nn::Module>& module(const ReplicaContext& replica) const;
   int size() const noexcept;  ///< local replicas
   Strategy strategy() const;
 
@@ -59,7 +61,7 @@ class Replicated {
 
   /// This replica's model; the holder or pointer shares it.
   auto local(const ReplicaContext& replica) const {
-    auto typed = std::dynamic_pointer_cast<Contained>(modules_.module(replica.local_rank()));
+    auto typed = std::dynamic_pointer_cast<Contained>(modules_.module(replica));
     if constexpr (kHolder)
       return M(std::move(typed));
     else

@@ -262,11 +262,30 @@ void Strategy::require_cross_replica(std::string_view method) const {
                     method, replica->rank(), replica->num_replicas_in_sync()));
 }
 
+void Strategy::require_own(const ReplicaContext& replica, std::string_view operation) const {
+  const auto local = static_cast<size_t>(replica.local_rank());
+  const auto& own = state_->contexts;
+  if (local < own.size() && own[local].state_ == replica.state_) return;
+  throw UsageError(fmt::format(
+      "{}: replica {} of {} is of another strategy, or of the world before a resize(); expected "
+      "the one that run() of this object's own strategy gives",
+      operation, replica.rank(), replica.num_replicas_in_sync()));
+}
+
+void Strategy::require_one_each(size_t num_values, std::string_view method) const {
+  if (num_values == static_cast<size_t>(world().local)) return;
+  throw UsageError(fmt::format(
+      "{}: got {} values, expected one for each of the {} replicas of this worker, as run() of "
+      "this strategy returns them",
+      method, num_values, world().local));
+}
+
 std::shared_ptr<void> Strategy::merge_all(ReplicaContext& replica, std::shared_ptr<void> value,
                                           const Lead& lead) {
   if (ReplicaContext::current() == nullptr)
     throw UsageError(
         "merge: called outside of run(); there is nothing to merge, call the function");
+  require_own(replica, "merge");
   if (world().in_turn() && world().size > 1)
     throw UsageError(fmt::format(
         "merge on replica {} of {}: under one_device the replicas take turns on one thread and "

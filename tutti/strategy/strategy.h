@@ -99,6 +99,9 @@ class Strategy {
   template <class Fn>
   auto values_from_function(Fn&& fn) -> PerReplica<std::invoke_result_t<Fn&, const ValueContext&>>;
 
+  /// Throws UsageError naming `operation` for a replica of another strategy or an earlier world.
+  void require_own(const ReplicaContext& replica, std::string_view operation) const;
+
   /// Throws UsageError naming `operation` where replicas do not meet in every step
   /// (ReplicaContext::group_of_all).
   void require_meeting(std::string_view operation) const;
@@ -150,6 +153,7 @@ class Strategy {
   void run_all(const std::function<void(ReplicaContext&, int)>& body);
   void on_groups(const std::function<void(ReplicaContext&, int)>& body);
   void require_cross_replica(std::string_view method) const;
+  void require_one_each(size_t num_values, std::string_view method) const;
   std::shared_ptr<void> merge_all(ReplicaContext& replica, std::shared_ptr<void> value,
                                   const Lead& lead);
   void reduce_doubles(ReduceOp op, std::span<double> values);
@@ -230,6 +234,7 @@ auto Strategy::values_from_function(Fn&& fn)
 template <size_t K>
 std::array<double, K> Strategy::reduce(ReduceOp op,
                                        const PerReplica<std::array<double, K>>& values) {
+  require_one_each(values.values().size(), "reduce");
   std::vector<double> flat;
   flat.reserve(values.values().size() * K);
   for (const auto& value : values.values()) flat.insert(flat.end(), value.begin(), value.end());

@@ -110,7 +110,12 @@ struct Variable::State final : WorldMember {
     return sum;
   }
 
+  void require_own(const ReplicaContext& replica) const {
+    strategy.require_own(replica, fmt::format("variable \"{}\"", options.name));
+  }
+
   void write(ReplicaContext& replica, const at::Tensor& value, bool adds) {
+    require_own(replica);
     require_like(value);
     const auto local = static_cast<size_t>(replica.local_rank());
     if (on_read()) return apply(local, value.detach(), adds);
@@ -182,6 +187,7 @@ Variable::Variable(Strategy strategy, const at::Tensor& initial, const VariableO
 }
 
 at::Tensor Variable::local(const ReplicaContext& replica) const {
+  state_->require_own(replica);
   return state_->copies.at(static_cast<size_t>(replica.local_rank()));
 }
 

@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replicated.h"
+#include "tutti/strategy/variable.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"
@@ -127,6 +128,56 @@ TEST(CrossReplicaErrors, MethodsInTheWrongContext) {
                 s.merge(replica, [](Strategy& inner) { inner.run([](ReplicaContext&) {}); });
               }),
               HasSubstr("run: called inside merge()"));
+}
+
+TEST(CrossReplicaErrors, ReplicasOfAnotherStrategyAreRefused) {
+  Strategy own = strategy_of("mirrored", 2);
+  Replicated<torch::nn::Linear> net(own, [] { return torch::nn::Linear(2, 1); });
+  Optimizer optimizer(net, optim::sgd());
+  Variable seen(own, torch::zeros({}), {.aggregation = VariableAggregation::sum});
+  const auto refused = [](auto call) {
+    for (const int replicas : {2, 3}) {
+      Strategy other = strategy_of("mirrored", replicas);
+      EXPECT_THAT(message_of<UsageError>([&] {
+                    other.run([&](ReplicaContext& replica) {
+                      if (replica.rank() == replicas - 1) call(replica);
+                    });
+                  }),
+                  HasSubstr(fmt::format("replica {} of {} is of another strategy", replicas - 1,
+                                        replicas)));
+    }
+  };
+  const at::Tensor one = torch::ones({});
+  const std::vector<at::Tensor> none(2);
+  refused([&](ReplicaContext& r) { own.merge(r, [](Strategy&) {}); });
+  refused([&](ReplicaContext& r) { seen.assign(r, one); });
+  refused([&](ReplicaContext& r) { seen.local(r); });
+  refused([&](ReplicaContext& r) { net.local(r); });
+  refused([&](ReplicaContext& r) { optimizer.minimize(r, one); });
+  refused([&](ReplicaContext& r) { optimizer.accumulate(r, one); });
+  refused([&](ReplicaContext& r) { optimizer.abstain(r); });
+  refused([&](ReplicaContext& r) { optimizer.apply(r, none); });
+  refused([&](ReplicaContext& r) { optimizer.parameters(r); });
+  EXPECT_EQ(optimizer.version(), 0);
+}
+
+TEST(CrossReplicaErrors, ValuesOfAnotherStrategyAreRefused) {
+  for (const char* kind : {"one_device", "mirrored"})
+    for (const int there : {1, 3}) {
+      Strategy own = strategy_of(kind, 2), other = strategy_of(kind, there);
+      const auto tensors = other.run([](ReplicaContext&) { return torch::ones({2}); });
+      const auto doubles = other.run([](ReplicaContext&) { return 1.0; });
+      const auto arrays = other.run([](ReplicaContext&) { return std::array<double, 2>{1, 2}; });
+      const auto refused = [&](auto call) {
+        EXPECT_THAT(message_of<UsageError>(call),
+                    HasSubstr(fmt::format("got {} values, expected one for each of the 2", there)));
+      };
+      refused([&] { own.reduce(ReduceOp::sum, tensors); });
+      refused([&] { own.reduce(ReduceOp::sum, tensors, {0}); });
+      refused([&] { own.reduce(ReduceOp::sum, doubles); });
+      refused([&] { own.reduce(ReduceOp::sum, arrays); });
+      refused([&] { own.gather(tensors); });
+    }
 }
 
 TEST(CrossReplicaErrors, UnlikeTensorsAreNamed) {

@@ -146,20 +146,21 @@ TEST(Variable, MergedTheyAreReadInTheMidstOfRun) {
 }
 
 TEST(Variable, WrongUseIsNamed) {
-  Strategy strategy = test::strategy_of("mirrored", 2);
-  const auto in_run = [&](Strategy where, auto fn) {
-    return message_of<UsageError>([&] { where.run(fn); });
-  };
   const at::Tensor one = torch::ones({});
-  Variable plain(strategy, one, {.name = "rate"});
+  const auto in_run = [&](auto fn) {
+    Strategy strategy = test::strategy_of("mirrored", 2);
+    Variable plain(strategy, one, {.name = "rate"});
+    return message_of<UsageError>(
+        [&] { strategy.run([&](ReplicaContext& replica) { fn(plain, replica); }); });
+  };
   EXPECT_THAT(
-      in_run(test::strategy_of("mirrored", 2), [&](ReplicaContext& r) { plain.assign(r, one); }),
+      in_run([&](Variable& plain, ReplicaContext& r) { plain.assign(r, one); }),
       AllOf(HasSubstr("variable \"rate\": 2 replicas assign"), HasSubstr("no aggregation")));
-  EXPECT_THAT(in_run(test::strategy_of("mirrored", 2),
-                     [&](ReplicaContext& r) { plain.assign(r, torch::ones({2})); }),
+  EXPECT_THAT(in_run([](Variable& plain, ReplicaContext& r) { plain.assign(r, torch::ones({2})); }),
               HasSubstr("got Float [2], expected Float []"));
-  EXPECT_THAT(in_run(test::strategy_of("mirrored", 2), [&](ReplicaContext&) { plain.read(); }),
+  EXPECT_THAT(in_run([](Variable& plain, ReplicaContext&) { plain.read(); }),
               HasSubstr("read() inside run()"));
+  Strategy strategy = test::strategy_of("mirrored", 2);
   Variable unread(strategy, one, {.name = "own", .synchronization = Sync::on_read});
   EXPECT_THAT(message_of<UsageError>([&] { unread.read(); }),
               HasSubstr("\"own\": read() of several replicas' copies needs an aggregation"));
@@ -167,6 +168,7 @@ TEST(Variable, WrongUseIsNamed) {
                 Variable(strategy, torch::ones({}, at::kLong), {.aggregation = Agg::mean});
               }),
               HasSubstr("a mean of Long []; expected a floating dtype"));
+  Variable plain(strategy, one);
   int calls = 0;
   EXPECT_THAT(
       message_of<Mismatch>([&] { plain.update([&](at::Tensor& copy) { copy.add_(calls++); }); }),
