@@ -76,12 +76,28 @@ struct Variable::State final : WorldMember {
       copies.push_back(share_of(value.detach(), strategy.world().first_rank + local));
   }
 
+  // `adds` by replica. A sum of values some of which replace and some add would leave unlike
+  // copies.
+  void require_one_call(std::span<const uint8_t> adds) const {
+    const auto other = std::ranges::find_if(adds, [&](uint8_t one) { return one != adds[0]; });
+    if (other == adds.end()) return;
+    const auto call = [](uint8_t add) { return add != 0 ? "assign_add" : "assign"; };
+    throw Mismatch(fmt::format(
+        "variable \"{}\": replica {} calls {}, replica 0 {}; on_write copies are always equal, so "
+        "all replicas make one call",
+        options.name, other - adds.begin(), call(*other), call(adds[0])));
+  }
+
   // Of what the replicas give; collective over them. Under on_write alone.
-  at::Tensor aggregated(ReplicaContext& replica, const at::Tensor& value) {
+  at::Tensor aggregated(ReplicaContext& replica, const at::Tensor& value, bool adds) {
     at::Tensor sum = value.detach().clone(at::MemoryFormat::Contiguous);
     if (replica.num_replicas_in_sync() == 1) return sum;
     const Millis limit = replica.time_limit();
     Group& group = replica.group_of_all(fmt::format("variable \"{}\"", options.name));
+    uint8_t own = adds ? 1 : 0;
+    std::vector<uint8_t> calls(static_cast<size_t>(group.size()));
+    group.all_gather(span_of(std::span(&own, 1)), span_of(std::span(calls)), limit).wait(limit);
+    require_one_call(calls);
     if (options.aggregation == Aggregation::only_first_replica)
       group.broadcast(span_of(sum), 0, limit).wait(limit);
     else
@@ -125,12 +141,14 @@ struct Variable::State final : WorldMember {
                       "only_first_replica",
                       replica.num_replicas_in_sync()));
     const World& world = strategy.world();
-    if (!world.in_turn() || world.size == 1) return apply(local, aggregated(replica, value), adds);
+    if (!world.in_turn() || world.size == 1)
+      return apply(local, aggregated(replica, value, adds), adds);
     given.resize(copies.size());
+    given_adds.resize(copies.size());
     if (given[local].defined())
       refuse("replicas that take turns (one_device) may assign to it once a run()");
     given[local] = value.detach().clone(at::MemoryFormat::Contiguous);
-    given_adds = adds;
+    given_adds[local] = adds ? 1 : 0;
   }
 
   void apply(size_t local, const at::Tensor& value, bool adds) {
@@ -149,9 +167,10 @@ struct Variable::State final : WorldMember {
     for (size_t r = 0; r < each.size(); ++r)
       if (!each[r].defined())
         refuse(fmt::format("replica {} has not assigned to it in this run(), others have", r));
+    require_one_call(given_adds);
     const at::Tensor value = combined(each);
     given.clear();
-    for (size_t r = 0; r < copies.size(); ++r) apply(r, value, given_adds);
+    for (size_t r = 0; r < copies.size(); ++r) apply(r, value, given_adds[0] != 0);
   }
 
   // What read() gave stays; copies without an aggregation become replica 0's.
@@ -163,10 +182,10 @@ struct Variable::State final : WorldMember {
 
   Strategy strategy;
   VariableOptions options;
-  at::Tensor like;                 // of what shape and dtype values are
-  std::vector<at::Tensor> copies;  // by local replica
-  std::vector<at::Tensor> given;   // by local replica, of this run; where they take turns
-  bool given_adds = false;
+  at::Tensor like;                  // of what shape and dtype values are
+  std::vector<at::Tensor> copies;   // by local replica
+  std::vector<at::Tensor> given;    // by local replica, of this run; where they take turns
+  std::vector<uint8_t> given_adds;  // and whether to add it
   ReductionShape shape = strategy.reduction_shape();  // of `copies`
 };
 

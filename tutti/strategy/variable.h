@@ -57,7 +57,8 @@ class Variable {
   at::Tensor local(const ReplicaContext& replica) const;
 
   /// on_read: this replica's copy becomes `value`, or grows by it. on_write: every copy becomes the
-  /// aggregate of what all replicas give, or grows by that; collective over replicas. Where
+  /// aggregate of what all replicas give, or grows by that; collective over replicas, and Mismatch
+  /// on all of them when some assign and some add. Where
   /// replicas take turns (one_device) copies change once all have called, so each may call it once
   /// a run(), and must if any does.
   void assign(ReplicaContext& replica, const at::Tensor& value);

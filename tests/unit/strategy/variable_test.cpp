@@ -194,6 +194,24 @@ TEST(Variable, ReplicasThatTakeTurnsAssignOnceARun) {
               HasSubstr("\"other\": replica 1 has not assigned"));
 }
 
+TEST(Variable, AllReplicasAssignOrAllAdd) {
+  for (const char* kind : {"one_device", "mirrored"})
+    for (const Agg aggregation : {Agg::sum, Agg::mean, Agg::only_first_replica}) {
+      Strategy strategy = test::strategy_of(kind, 3);
+      Variable total(strategy, torch::zeros({}), {.name = "total", .aggregation = aggregation});
+      EXPECT_THAT(message_of<Mismatch>([&] {
+                    strategy.run([&](ReplicaContext& replica) {
+                      if (replica.rank() == 1)
+                        total.assign_add(replica, torch::ones({}));
+                      else
+                        total.assign(replica, torch::ones({}));
+                    });
+                  }),
+                  HasSubstr("\"total\": replica 1 calls assign_add, replica 0 assign"));
+      EXPECT_EQ(total.read().item<float>(), 0);
+    }
+}
+
 // The rule that buffers of models follow: running statistics by their mean, counters by replica
 // 0's.
 TEST(Variable, BatchStatisticsAreVariablesOfThisKind) {
