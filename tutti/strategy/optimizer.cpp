@@ -252,8 +252,20 @@ void require_loss(std::string_view operation, const at::Tensor& loss) {
                   operation, loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
 }
 
-void backward(const ReplicaContext& replica, const at::Tensor& loss, double scale) {
-  if (!loss.requires_grad()) return;
+// A constant of zero is what a replica without samples may have.
+void require_graph(std::string_view operation, const at::Tensor& loss) {
+  if (loss.item<double>() == 0) return;
+  throw UsageError(fmt::format(
+      "{}: the loss is {} but has no graph, so nothing would be trained: {}\n  a replica without "
+      "samples gives a loss of zero, or calls abstain()",
+      operation, loss.item<double>(),
+      at::GradMode::is_enabled() ? "it was detached, or all parameters that it uses are frozen"
+                                 : "gradients are disabled (NoGradGuard)"));
+}
+
+void backward(const ReplicaContext& replica, std::string_view operation, const at::Tensor& loss,
+              double scale) {
+  if (!loss.requires_grad()) return require_graph(operation, loss);
   const TimedEvent timed("sync.backward", {"replica", int64_t{replica.rank()}});
   if (scale == 1)
     loss.backward();
@@ -275,7 +287,7 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
   state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
   lane.waiting.put(state_->updater->parameters(local));
   lane.waiting.clear();
-  backward(replica, loss, 1);
+  backward(replica, "minimize", loss, 1);
   hand_in(local, 1.0);
 }
 
@@ -286,7 +298,7 @@ void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
   const auto& parameters = state_->updater->parameters(local);
   detail::require_cleared(state_->updater->layout(), parameters);
   lane.waiting.put(parameters);
-  backward(replica, loss, lane.scale ? lane.scale->value() : 1);
+  backward(replica, "accumulate", loss, lane.scale ? lane.scale->value() : 1);
   lane.waiting.take(parameters);
 }
 

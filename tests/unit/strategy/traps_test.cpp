@@ -122,6 +122,34 @@ TEST(Autograd, ReplicaWhoseLossUsesNoParameterTakesPart) {
   EXPECT_TRUE(at::equal(bench.a(), torch::zeros({3})));
 }
 
+TEST(Autograd, ALossWithoutAGraphIsRefused) {
+  const auto refused = [](auto loss_of) {
+    for (const bool accumulates : {false, true}) {
+      Bench bench(2);
+      EXPECT_THAT(
+          [&] {
+            bench.strategy.run([&](ReplicaContext& replica) {
+              const at::Tensor loss = loss_of(*bench.net.local(replica));
+              if (accumulates) return bench.optimizer.accumulate(replica, loss);
+              bench.optimizer.minimize(replica, loss);
+            });
+          },
+          ThrowsMessage<UsageError>(HasSubstr(fmt::format(
+              "{}: the loss is 3 but has no graph", accumulates ? "accumulate" : "minimize"))));
+      EXPECT_EQ(bench.optimizer.version(), 0);
+    }
+  };
+  refused([](TwoParameters& net) { return net.a.sum().detach(); });
+  refused([](TwoParameters& net) {
+    const at::NoGradGuard no_grad;
+    return net.a.sum();
+  });
+  refused([](TwoParameters& net) {
+    net.b.set_requires_grad(false);
+    return net.b.sum();
+  });
+}
+
 TEST(Autograd, AbstainingReplicaAddsNothing) {
   Bench bench(3);
   bench.strategy.run([&](ReplicaContext& replica) {
