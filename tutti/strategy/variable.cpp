@@ -64,8 +64,14 @@ struct Variable::State final : WorldMember {
   // The copy of replica `rank` with which read() is `value`.
   at::Tensor share_of(const at::Tensor& value, int rank) const {
     const int replicas = strategy.world().size;
-    if (!on_read() || options.aggregation != Aggregation::sum) return value.clone();
-    if (value.is_floating_point()) return value / replicas;
+    const bool divides = on_read() && options.aggregation == Aggregation::sum;
+    if (!divides || value.scalar_type() == at::kBool) return value.clone();  // a sum of bools is or
+    if (value.is_floating_point()) {
+      const at::Tensor share = value / replicas;
+      const at::Tensor sum =
+          combined(std::vector<at::Tensor>(static_cast<size_t>(replicas), share));
+      return at::where(sum == value, share, rank == 0 ? value : at::zeros_like(value));
+    }
     const at::Tensor least = at::div(value, replicas, "floor");
     return (least + (value - least * replicas > rank)).to(value.scalar_type());
   }

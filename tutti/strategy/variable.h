@@ -68,8 +68,9 @@ class Variable {
   at::Tensor read();
 
   /// read() is `value` afterwards (rank 0's, if workers give unlike ones). on_read with the sum:
-  /// each copy becomes value / replicas, for integers with the rest on the lowest ranks; so a value
-  /// that was saved is restored. Collective over workers.
+  /// each copy becomes value / replicas, for integers with the rest on the lowest ranks; floating
+  /// elements to which as many of these do not add up are whole on replica 0, and bools, whose sum
+  /// is or, on all. So a value that was saved is restored to the bit. Collective over workers.
   void assign(const at::Tensor& value);
 
   /// fn(copy) for each copy of this worker, which it may change in place; no communication.

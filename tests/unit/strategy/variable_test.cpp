@@ -95,7 +95,7 @@ TEST_P(Variables, AssignedOutsideTheyReadAsThat) {
   for (const Sync synchronization : {Sync::on_write, Sync::on_read}) {
     Variable variable = make(synchronization);
     variable.assign(three(3, 6, 12));
-    EXPECT_TRUE(at::allclose(variable.read(), three(3, 6, 12)));
+    EXPECT_TRUE(at::equal(variable.read(), three(3, 6, 12)));
   }
 }
 
@@ -115,6 +115,34 @@ TEST(Variable, SumsOfIntegersAreRestoredExactly) {
   const auto copies = strategy.run([&](ReplicaContext& replica) { return count.local(replica); });
   EXPECT_TRUE(at::equal(copies.local(0), torch::tensor({3, -1}, at::kLong)));
   EXPECT_TRUE(at::equal(copies.local(2), torch::tensor({2, -2}, at::kLong)));
+}
+
+TEST(Variable, SumsOfAnyDtypeAreRestoredToTheBit) {
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(1);
+  const at::Tensor random = torch::randn({1000}, generator) * 1e3;
+  const at::Tensor special = torch::tensor({1e-40F, 3e38F, INFINITY, 0.0F});
+  for (const int replicas : {2, 3, 5, 7})
+    for (const at::ScalarType dtype :
+         {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kBool}) {
+      const at::Tensor value = torch::cat({random, special}).to(dtype);
+      Strategy strategy = test::strategy_of("mirrored", replicas);
+      Variable total(strategy, torch::zeros_like(value),
+                     {.synchronization = Sync::on_read, .aggregation = Agg::sum});
+      total.assign(value);
+      EXPECT_TRUE(at::equal(total.read(), value)) << replicas << dtype;
+      strategy.resize(replicas + 1);
+      EXPECT_TRUE(at::equal(total.read(), value)) << replicas << dtype;
+    }
+}
+
+TEST(Variable, ARestoredSumIsShared) {
+  Strategy strategy = test::strategy_of("mirrored", 3);
+  Variable total(strategy, torch::zeros({2}, at::kDouble),
+                 {.synchronization = Sync::on_read, .aggregation = Agg::sum});
+  const double odd = 1.0 + 4 * std::numeric_limits<double>::epsilon();
+  total.assign(torch::tensor({6.0, odd}, at::kDouble));
+  const auto copies = strategy.run([&](ReplicaContext& replica) { return total.local(replica); });
+  for (const at::Tensor& copy : copies.values()) EXPECT_EQ(copy[0].item<double>(), 2);
 }
 
 TEST(Variable, KeepsItsValueWhenTheWorldIsResized) {
