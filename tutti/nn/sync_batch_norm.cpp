@@ -130,9 +130,17 @@ SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options)
     : torch::nn::BatchNormImplBase<0, SyncBatchNormImpl>(options) {}
 
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor& x) {
-  if (x.dim() < 2 || x.size(1) != options.num_features())
+  if (!x.defined() || x.dim() < 2 || x.size(1) != options.num_features())
     throw UsageError(fmt::format("SyncBatchNorm: got {}, expected [batch, {}, ...]",
-                                 c10::str(x.sizes()), options.num_features()));
+                                 x.defined() ? c10::str(x.sizes()) : "an undefined tensor",
+                                 options.num_features()));
+  const at::ScalarType expected = weight.defined()         ? weight.scalar_type()
+                                  : running_mean.defined() ? running_mean.scalar_type()
+                                                           : wide(x).scalar_type();
+  if (!x.is_floating_point() || (x.scalar_type() != expected && wide(x).scalar_type() != expected))
+    throw UsageError(fmt::format("SyncBatchNorm: got {}, expected {}{}",
+                                 c10::toString(x.scalar_type()), c10::toString(expected),
+                                 expected == at::kFloat ? " or 16 bits" : ""));
 }
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& x) {
@@ -142,8 +150,8 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& x) {
     throw UsageError(
         "SyncBatchNorm: a forward pass in training outside of Strategy::run has no other replicas; "
         "call it inside, or eval() first");
-  if (replica->group_of_all("SyncBatchNorm").size() == 1) return BatchNormImplBase::forward(x);
   _check_input_dim(x);
+  if (replica->group_of_all("SyncBatchNorm").size() == 1) return BatchNormImplBase::forward(x);
   replica->meets_in_backward();
   const Statistics all = statistics_of_all(*replica, x.detach());
   if (all.count < 2)

@@ -36,9 +36,10 @@ namespace tutti::nn {
 /// + 1 doubles forward, one all-reduce of 2 channels doubles backward; none with one replica, which
 /// has the bits of BatchNorm, and none in evaluation, which is BatchNorm's.
 ///
-/// Throws UsageError for x of another number of channels, when N is below 2, in training outside of
-/// run(), where replicas do not meet (ReplicaContext::group_of_all), and for second derivatives;
-/// what Group throws. Thread rule: that of a module; forward and backward on the replica's thread.
+/// Throws UsageError for x of another number of channels or another dtype, when N is below 2, in
+/// training outside of run(), where replicas do not meet (ReplicaContext::group_of_all), and for
+/// second derivatives; what Group throws. Thread rule: that of a module; forward and backward on
+/// the replica's thread.
 class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<0, SyncBatchNormImpl>,
                           public MeetsInForward {
  public:

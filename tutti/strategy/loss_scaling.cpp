@@ -44,6 +44,8 @@ at::Tensor average_loss(const at::Tensor& per_sample, const at::Tensor& sample_w
 }
 
 at::Tensor scale_regularization_loss(const ReplicaContext& replica, const at::Tensor& losses) {
+  if (!losses.defined())
+    throw UsageError("scale_regularization_loss: the tensor of losses is undefined");
   return losses.sum() / static_cast<double>(replica.num_replicas_in_sync());
 }
 

@@ -35,7 +35,8 @@ at::Tensor average_loss(const at::Tensor& per_sample, const at::Tensor& sample_w
                         int64_t global_batch_size);
 
 /// sum(losses) / num_replicas_in_sync: this replica's part of a loss that does not depend on its
-/// samples (weight decay), which every replica computes in full.
+/// samples (weight decay), which every replica computes in full. UsageError for an undefined
+/// tensor.
 at::Tensor scale_regularization_loss(const ReplicaContext& replica, const at::Tensor& losses);
 
 /// d loss / d parameter, one a parameter, undefined where the loss does not depend on it and for a

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/comm/reduce_kernels.h"
@@ -104,6 +105,26 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
   return copies[0];
 }
 
+namespace {
+
+void require_axes(const PerReplica<at::Tensor>& values, at::IntArrayRef axes) {
+  for (size_t local = 0; local < values.values().size(); ++local) {
+    const at::Tensor& value = values.local(static_cast<int>(local));
+    std::set<int64_t> seen;
+    for (const int64_t axis : axes) {
+      const int64_t dims = value.defined() ? value.dim() : 0;
+      const bool there = axis >= -dims && axis < dims;
+      if (there && seen.insert(axis < 0 ? axis + dims : axis).second) continue;
+      throw UsageError(fmt::format("reduce over axes [{}]: replica {} has {}; {}",
+                                   fmt::join(axes, ", "), values.first_rank() + local,
+                                   words_of(value),
+                                   there ? "an axis is given twice" : "it has no such axis"));
+    }
+  }
+}
+
+}  // namespace
+
 at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values,
                             at::IntArrayRef axes) {
   if (op != ReduceOp::sum && op != ReduceOp::mean)
@@ -111,6 +132,7 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values,
         fmt::format("reduce over an axis: reduction {}, expected sum or mean", name_of(op)));
   require_one_each(values.values().size(), "reduce");
   if (axes.empty()) return reduce(op, values);  // to LibTorch's sum these would be all of them
+  require_axes(values, axes);
   std::vector<at::Tensor> sums;
   std::vector<double> counts;
   const at::ScalarType dtype = values.local(0).scalar_type();
@@ -197,10 +219,13 @@ std::vector<std::vector<std::byte>> bytes_of_all(Group& group, std::span<std::by
 }
 
 void require_one_shape_but_for(int64_t axis, const std::vector<at::Tensor>& all) {
+  if (axis < -all[0].dim() || axis >= all[0].dim())
+    throw UsageError(fmt::format("gather along axis {}: replica 0 has {}, which has no such axis{}",
+                                 axis, words_of(all[0]),
+                                 all[0].dim() == 0 ? "; give scalars one, by unsqueeze(0)" : ""));
   for (size_t r = 0; r < all.size(); ++r) {
     const at::Tensor &one = all[r], &first = all[0];
-    bool fits = one.scalar_type() == first.scalar_type() && one.dim() == first.dim() &&
-                axis >= -first.dim() && axis < first.dim();
+    bool fits = one.scalar_type() == first.scalar_type() && one.dim() == first.dim();
     const int64_t free = axis < 0 ? axis + first.dim() : axis;
     for (int64_t d = 0; fits && d < first.dim(); ++d)
       fits = d == free || one.size(d) == first.size(d);

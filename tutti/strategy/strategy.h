@@ -91,8 +91,8 @@ class Strategy {
   /// dtypes are added in float32 and rounded once. Without axes: as reduce.
   at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values, at::IntArrayRef axes);
 
-  /// All replicas' tensors of the whole world along `axis`, in rank order. Of one dtype and one
-  /// shape but for that axis, else Mismatch naming a replica. Collective over workers; as reduce.
+  /// All replicas' tensors along `axis`, in rank order; otherwise as reduce. Of one dtype and one
+  /// shape but for that axis, else Mismatch naming a replica; UsageError without that axis.
   at::Tensor gather(const PerReplica<at::Tensor>& values, int64_t axis = 0);
 
   /// fn(ValueContext) for each local replica, on the calling thread, in rank order.

@@ -302,6 +302,16 @@ TEST(SyncBatchNorm, WrongUseIsNamed) {
               HasSubstr("outside of Strategy::run"));
   EXPECT_THAT(refused(two, [](auto&) { nn::SyncBatchNorm(2)(at::ones({2, 3})); }),
               HasSubstr("got [2, 3], expected [batch, 2, ...]"));
+  EXPECT_THAT(refused(two, [](auto&) { nn::SyncBatchNorm(2)(at::Tensor()); }),
+              HasSubstr("got an undefined tensor, expected [batch, 2, ...]"));
+  EXPECT_THAT(refused(two, [](auto&) { nn::SyncBatchNorm(2)(at::ones({2, 2}, at::kLong)); }),
+              HasSubstr("got Long, expected Float or 16 bits"));
+  EXPECT_THAT(
+      refused(two,
+              [](auto& r) {
+                nn::SyncBatchNorm(2)(at::ones({2, 2}, r.rank() == 1 ? at::kDouble : at::kFloat));
+              }),
+      HasSubstr("got Double, expected Float or 16 bits"));
   EXPECT_THAT(refused(two, [](auto& r) { nn::SyncBatchNorm(2)(at::ones({r.rank(), 2})); }),
               HasSubstr("1 value a channel"));
   EXPECT_THAT(refused({.kind = "one_device", .replicas = 2},

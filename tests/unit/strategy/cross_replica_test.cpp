@@ -191,7 +191,20 @@ TEST(CrossReplicaErrors, UnlikeTensorsAreNamed) {
   EXPECT_THAT(message_of<UsageError>([&] { strategy.reduce(ReduceOp::max, values, {1}); }),
               HasSubstr("reduction max, expected sum or mean"));
   const PerReplica<at::Tensor> scalars({torch::ones({}), torch::ones({})}, 0);
-  EXPECT_THAT(message_of<Mismatch>([&] { strategy.gather(scalars); }), HasSubstr("Float []"));
+  EXPECT_THAT(
+      message_of<UsageError>([&] { strategy.gather(scalars); }),
+      AllOf(HasSubstr("gather along axis 0: replica 0 has Float [], which has no such axis"),
+            HasSubstr("unsqueeze(0)")));
+  EXPECT_THAT(message_of<UsageError>([&] { strategy.gather(values, 2); }),
+              HasSubstr("gather along axis 2: replica 0 has Float [2, 3], which has no such axis"));
+  EXPECT_THAT(
+      message_of<UsageError>([&] { strategy.reduce(ReduceOp::sum, values, {0, 2}); }),
+      HasSubstr("reduce over axes [0, 2]: replica 0 has Float [2, 3]; it has no such axis"));
+  EXPECT_THAT(message_of<UsageError>([&] { strategy.reduce(ReduceOp::sum, values, {1, -1}); }),
+              HasSubstr("an axis is given twice"));
+  const PerReplica<at::Tensor> half_there({torch::ones({2}), at::Tensor()}, 0);
+  EXPECT_THAT(message_of<UsageError>([&] { strategy.reduce(ReduceOp::mean, half_there, {0}); }),
+              HasSubstr("replica 1 has an undefined tensor"));
 }
 
 // ---- merge ----

@@ -155,6 +155,16 @@ TEST(Gradients, FrozenParametersHaveNoneAndStay) {
     }
 }
 
+TEST(RegularizationLoss, AnUndefinedOneIsRefused) {
+  Strategy strategy = test::strategy_of("mirrored", 2);
+  EXPECT_THAT(message_of<UsageError>([&] {
+                strategy.run([](ReplicaContext& replica) {
+                  return scale_regularization_loss(replica, at::Tensor());
+                });
+              }),
+              HasSubstr("scale_regularization_loss: the tensor of losses is undefined"));
+}
+
 TEST(Gradients, WrongOnesAreRefused) {
   const std::vector<at::Tensor> parameters{torch::ones({2}).requires_grad_()};
   const std::vector<at::Tensor> constants{torch::ones({2})};
