@@ -1,6 +1,7 @@
 #include "tutti/strategy/strategy.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/util/Type.h>
 #include <torch/nn/module.h>
 
 #include <atomic>
@@ -280,8 +281,35 @@ void Strategy::require_one_each(size_t num_values, std::string_view method) cons
       method, num_values, world().local));
 }
 
+namespace {
+
+/// What a replica brings to merge(), and the type of the function that it wants to be called:
+/// who calls casts what it is given to its own.
+struct MergeCall {
+  std::shared_ptr<void> value;
+  const std::type_info* signature;
+};
+
+std::vector<std::shared_ptr<void>> values_of(const std::vector<std::shared_ptr<void>>& calls) {
+  std::vector<std::shared_ptr<void>> values;
+  const auto& first = *static_cast<const MergeCall*>(calls[0].get());
+  for (const auto& one : calls) {
+    const auto& call = *static_cast<const MergeCall*>(one.get());
+    if (*call.signature != *first.signature)
+      throw Mismatch(fmt::format(
+          "merge: local replica {} wants {} (result and values), local replica 0 {}; expected one "
+          "function with values of one type on all replicas",
+          values.size(), c10::demangle(call.signature->name()),
+          c10::demangle(first.signature->name())));
+    values.push_back(call.value);
+  }
+  return values;
+}
+
+}  // namespace
+
 std::shared_ptr<void> Strategy::merge_all(ReplicaContext& replica, std::shared_ptr<void> value,
-                                          const Lead& lead) {
+                                          const std::type_info& signature, const Lead& lead) {
   if (ReplicaContext::current() == nullptr)
     throw UsageError(
         "merge: called outside of run(); there is nothing to merge, call the function");
@@ -291,9 +319,10 @@ std::shared_ptr<void> Strategy::merge_all(ReplicaContext& replica, std::shared_p
         "merge on replica {} of {}: under one_device the replicas take turns on one thread and "
         "cannot wait for each other; end run() and go on with what it returned",
         replica.rank(), world().size));
-  return state_->meeting->meet(replica.local_rank(), std::move(value), [&](const auto& values) {
+  const auto call = std::make_shared<MergeCall>(std::move(value), &signature);
+  return state_->meeting->meet(replica.local_rank(), call, [&](const auto& calls) {
     const detail::CurrentReplica nobody(nullptr);
-    return lead(values);
+    return lead(values_of(calls));
   });
 }
 

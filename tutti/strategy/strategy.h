@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -73,7 +74,8 @@ class Strategy {
   /// all of this worker have, `fn(Strategy&, const PerReplica<T>&...)` runs once, in cross-replica
   /// context, where reduce and gather may be called (run may not). What it returns goes to every
   /// replica; of a PerReplica, each gets its own. Throws on every replica what fn throws; Timeout
-  /// naming a replica that has not come; UsageError outside of run() and where replicas take turns.
+  /// naming a replica that has not come; Mismatch when values or results are of unlike types on the
+  /// replicas; UsageError outside of run() and where replicas take turns.
   template <class Fn, class... T>
   auto merge(ReplicaContext& replica, Fn&& fn, T... values);
 
@@ -155,7 +157,7 @@ class Strategy {
   void require_cross_replica(std::string_view method) const;
   void require_one_each(size_t num_values, std::string_view method) const;
   std::shared_ptr<void> merge_all(ReplicaContext& replica, std::shared_ptr<void> value,
-                                  const Lead& lead);
+                                  const std::type_info& signature, const Lead& lead);
   void reduce_doubles(ReduceOp op, std::span<double> values);
   int worker() const { return world().first_rank / world().local; }
 
@@ -214,7 +216,8 @@ auto Strategy::merge(ReplicaContext& replica, Fn&& fn, T... values) {
     else
       return std::make_shared<Result>(call(std::index_sequence_for<T...>()));
   };
-  const auto result = merge_all(replica, std::make_shared<Brought>(std::move(values)...), lead);
+  const auto result = merge_all(replica, std::make_shared<Brought>(std::move(values)...),
+                                typeid(Result(T...)), lead);
   if constexpr (requires(Result& made) { made.local(replica); })
     return static_cast<Result*>(result.get())->local(replica);
   else if constexpr (!std::is_void_v<Result>)

@@ -304,6 +304,34 @@ TEST(Merge, AFunctionThatTakesTooLongIsNamed) {
               HasSubstr("replica 0 is still in the function after 200 ms"));
 }
 
+TEST(Merge, UnlikeTypesAreRefusedOnEveryReplica) {
+  const auto refused = [](auto first, auto other) {
+    Strategy strategy = strategy_of("mirrored", 2);
+    std::atomic<int> caught{0};
+    strategy.run([&](ReplicaContext& replica) {
+      const auto call = [&] {
+        replica.rank() == 0 ? first(strategy, replica) : other(strategy, replica);
+      };
+      if (message_of<Mismatch>(call).find("local replica 1 wants") != std::string::npos) ++caught;
+    });
+    EXPECT_EQ(caught, 2);
+  };
+  const auto takes = [](auto value) {
+    return [value](Strategy& strategy, ReplicaContext& replica) {
+      strategy.merge(replica, [](Strategy&, const PerReplica<decltype(value)>&) {}, value);
+    };
+  };
+  const auto gives = [](auto value) {
+    return [value](Strategy& strategy, ReplicaContext& replica) {
+      strategy.merge(replica, [value](Strategy&) { return value; });
+    };
+  };
+  refused(takes(1), takes(1.0));
+  refused(takes(torch::ones({2})), takes(std::string("two")));
+  refused(gives(1), gives(std::string("one")));
+  refused(gives(1), takes(1));
+}
+
 TEST(Merge, WrongContexts) {
   Strategy in_turn = strategy_of("one_device", 2);
   EXPECT_THAT(message_of<UsageError>([&] {
