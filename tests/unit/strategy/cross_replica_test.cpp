@@ -1,12 +1,9 @@
-// What is called with the values of all replicas: reduce, gather, merge; and in which context.
+// What is called with the values of all replicas: reduce and gather; and in which context.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <atomic>
-#include <chrono>
 #include <numeric>
-#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/strategy/distributed_dataset.h"
@@ -205,146 +202,6 @@ TEST(CrossReplicaErrors, UnlikeTensorsAreNamed) {
   const PerReplica<at::Tensor> half_there({torch::ones({2}), at::Tensor()}, 0);
   EXPECT_THAT(message_of<UsageError>([&] { strategy.reduce(ReduceOp::mean, half_there, {0}); }),
               HasSubstr("replica 1 has an undefined tensor"));
-}
-
-// ---- merge ----
-
-TEST(Merge, RunsOnceWithTheValuesOfAllReplicas) {
-  for (int replicas : {1, 2, 3}) {
-    Strategy strategy = strategy_of("mirrored", replicas);
-    std::atomic<int> calls{0};
-    const auto results = strategy.run([&](ReplicaContext& replica) {
-      double total = 0;
-      for (int round = 0; round < 20; ++round) {  // one meeting after another
-        total += strategy.merge(
-            replica,
-            [&](Strategy& inner, const PerReplica<double>& values, const PerReplica<int>& ranks) {
-              ++calls;
-              EXPECT_EQ(ReplicaContext::current(), nullptr);
-              EXPECT_EQ(ranks.values().size(), static_cast<size_t>(replicas));
-              for (int r = 0; r < replicas; ++r) EXPECT_EQ(ranks.local(r), r);
-              return inner.reduce(ReduceOp::sum, values);
-            },
-            1.0 + replica.rank() + round, replica.rank());
-        EXPECT_EQ(ReplicaContext::current()->rank(), replica.rank());
-      }
-      return total;
-    });
-    EXPECT_EQ(calls, 20);
-    const double expected = 20 * replicas * (replicas + 1) / 2.0 + replicas * 190;
-    for (int r = 0; r < replicas; ++r) EXPECT_EQ(results.local(r), expected);
-  }
-}
-
-TEST(Merge, GivesEachReplicaItsPartOfAPerReplica) {
-  Strategy strategy = strategy_of("mirrored", 3);
-  const auto turned = strategy.run([&](ReplicaContext& replica) {
-    return strategy.merge(
-        replica,
-        [](Strategy&, const PerReplica<int>& values) {
-          std::vector<int> reversed(values.values().rbegin(), values.values().rend());
-          return PerReplica<int>(reversed, values.first_rank());
-        },
-        replica.rank());
-  });
-  EXPECT_THAT(turned.values(), ElementsAre(2, 1, 0));
-}
-
-TEST(Merge, ThrowsOnEveryReplicaWhatTheFunctionThrows) {
-  Strategy strategy = strategy_of("mirrored", 3);
-  std::atomic<int> caught{0};
-  strategy.run([&](ReplicaContext& replica) {
-    try {
-      strategy.merge(replica, [](Strategy&) { throw DataError("no such doodle"); });
-    } catch (const DataError&) {
-      ++caught;
-    }
-  });
-  EXPECT_EQ(caught, 3);
-}
-
-TEST(Merge, AReplicaThatDoesNotComeIsNamed) {
-  Strategy strategy(
-      {.kind = "mirrored", .replicas = 3, .threads_per_replica = 1, .time_limit = Millis(200)});
-  EXPECT_THAT(message_of<Timeout>([&] {
-                strategy.run([&](ReplicaContext& replica) {
-                  if (replica.rank() != 1) strategy.merge(replica, [](Strategy&) {});
-                });
-              }),
-              HasSubstr("waited 200 ms for replica 1, which has not called it"));
-}
-
-TEST(Merge, AReplicaThatFailsEndsTheWait) {
-  Strategy strategy = strategy_of("mirrored", 3);  // the time limit is a minute and more
-  EXPECT_THAT(message_of<DataError>([&] {
-                strategy.run([&](ReplicaContext& replica) {
-                  if (replica.rank() == 1) throw DataError("no such doodle");
-                  strategy.merge(replica, [](Strategy&) {});
-                });
-              }),
-              HasSubstr("no such doodle"));
-}
-
-TEST(Merge, AFunctionThatTakesTooLongIsNamed) {
-  Strategy strategy(
-      {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(200)});
-  std::atomic<bool> given_up{false};
-  EXPECT_THAT(message_of<Timeout>([&] {
-                strategy.run([&](ReplicaContext& replica) {
-                  try {
-                    strategy.merge(replica, [&](Strategy&) {
-                      while (!given_up) std::this_thread::sleep_for(Millis(1));
-                    });
-                  } catch (...) {
-                    given_up = true;
-                    throw;
-                  }
-                });
-              }),
-              HasSubstr("replica 0 is still in the function after 200 ms"));
-}
-
-TEST(Merge, UnlikeTypesAreRefusedOnEveryReplica) {
-  const auto refused = [](auto first, auto other) {
-    Strategy strategy = strategy_of("mirrored", 2);
-    std::atomic<int> caught{0};
-    strategy.run([&](ReplicaContext& replica) {
-      const auto call = [&] {
-        replica.rank() == 0 ? first(strategy, replica) : other(strategy, replica);
-      };
-      if (message_of<Mismatch>(call).find("local replica 1 wants") != std::string::npos) ++caught;
-    });
-    EXPECT_EQ(caught, 2);
-  };
-  const auto takes = [](auto value) {
-    return [value](Strategy& strategy, ReplicaContext& replica) {
-      strategy.merge(replica, [](Strategy&, const PerReplica<decltype(value)>&) {}, value);
-    };
-  };
-  const auto gives = [](auto value) {
-    return [value](Strategy& strategy, ReplicaContext& replica) {
-      strategy.merge(replica, [value](Strategy&) { return value; });
-    };
-  };
-  refused(takes(1), takes(1.0));
-  refused(takes(torch::ones({2})), takes(std::string("two")));
-  refused(gives(1), gives(std::string("one")));
-  refused(gives(1), takes(1));
-}
-
-TEST(Merge, WrongContexts) {
-  Strategy in_turn = strategy_of("one_device", 2);
-  EXPECT_THAT(message_of<UsageError>([&] {
-                in_turn.run([&](ReplicaContext& r) { in_turn.merge(r, [](Strategy&) {}); });
-              }),
-              AllOf(HasSubstr("merge on replica 0 of 2"), HasSubstr("take turns")));
-  Strategy strategy = strategy_of("mirrored", 2);
-  std::optional<ReplicaContext> kept;
-  strategy.run([&](ReplicaContext& replica) {
-    if (replica.rank() == 0) kept = replica;
-  });
-  EXPECT_THAT(message_of<UsageError>([&] { strategy.merge(*kept, [](Strategy&) {}); }),
-              HasSubstr("merge: called outside of run()"));
 }
 
 // ---- distribute_from_function ----

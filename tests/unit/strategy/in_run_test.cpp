@@ -1,0 +1,275 @@
+// What replicas do together in the midst of run(): a step where they take turns on one thread, and
+// merge().
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <thread>
+
+#include "tutti/base/error.h"
+
+#include "tests/support/message_of.h"
+#include "tests/support/small_training.h"
+
+namespace tutti {
+namespace {
+
+using test::message_of;
+using test::strategy_of;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+struct Weight : torch::nn::Module {
+  Weight() { w = register_parameter("w", torch::zeros({1})); }
+  at::Tensor w;
+};
+
+// ---- replicas that take turns ----
+
+// Updated by the fused step, by an update on every replica, and with scaled losses.
+class InTurn : public ::testing::TestWithParam<std::string> {
+ protected:
+  static Strategy make_strategy(int replicas) {
+    auto options = test::options_of("one_device", replicas);
+    if (GetParam() == "all_reduce") options.reduction = "all_reduce";
+    return Strategy(options);
+  }
+
+  struct Bench {
+    explicit Bench(int replicas)
+        : strategy(make_strategy(replicas)),
+          net(strategy, [] { return std::make_shared<Weight>(); }),
+          optimizer(net, optim::sgd({.learning_rate = 1.0})) {
+      if (GetParam() == "scaled") optimizer.scale_losses(optim::LossScale({.initial = 4}));
+    }
+    /// Replica r takes part times[r] times, with a gradient of `factor`.
+    void run(const std::vector<int>& times, double factor) {
+      strategy.run([&](ReplicaContext& replica) {
+        for (int i = 0; i < times[static_cast<size_t>(replica.rank())]; ++i)
+          optimizer.minimize(replica, factor * net.local(replica)->w.sum());
+      });
+    }
+    double weight() const { return optimizer.updater().parameters(0)[0].item<double>(); }
+
+    Strategy strategy;
+    Replicated<Weight> net;
+    Optimizer optimizer;
+  };
+};
+
+INSTANTIATE_TEST_SUITE_P(Updates, InTurn, ::testing::Values("fused", "all_reduce", "scaled"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(InTurn, ASecondStepInARunIsRefused) {
+  for (const auto& times : std::vector<std::vector<int>>{{2, 2}, {2, 1}, {3, 3}}) {
+    Bench bench(2);
+    EXPECT_THAT(message_of<UsageError>([&] { bench.run(times, 1); }),
+                AllOf(HasSubstr("replica 0 took part in two steps in one run()"),
+                      HasSubstr("give each step a run() of its own")));
+    EXPECT_EQ(bench.weight(), 0);
+    EXPECT_EQ(bench.optimizer.version(), 0);
+    bench.run({1, 1}, 10);
+    EXPECT_EQ(bench.weight(), -20) << "nothing of the run that failed";
+    EXPECT_EQ(bench.optimizer.version(), 1);
+  }
+  Bench last(2);
+  EXPECT_THAT(message_of<UsageError>([&] { last.run({1, 2}, 1); }),
+              HasSubstr("replica 1 took part in two steps"));
+  last.run({1, 1}, 10);
+  EXPECT_EQ(last.weight(), -22) << "the step that all had made, and the next";
+}
+
+TEST_P(InTurn, AReplicaThatLeavesTheStepOutIsNamed) {
+  for (int absent = 0; absent < 3; ++absent) {
+    Bench bench(3);
+    std::vector<int> times{1, 1, 1};
+    times[static_cast<size_t>(absent)] = 0;
+    for (int round = 0; round < 2; ++round)
+      EXPECT_THAT(message_of<UsageError>([&] { bench.run(times, 1); }),
+                  HasSubstr(fmt::format("replica {} has not taken part", absent)));
+    std::vector<int> others{0, 0, 0};
+    others[static_cast<size_t>(absent)] = 1;
+    EXPECT_THROW(bench.run(others, 1), UsageError);
+    bench.run({0, 0, 0}, 1);  // a run() without a step
+    EXPECT_EQ(bench.weight(), 0) << "parts of different runs make no step";
+    bench.run({1, 1, 1}, 10);
+    EXPECT_EQ(bench.weight(), -30);
+  }
+}
+
+TEST_P(InTurn, AbstainAndApplyCountAsTakingPart) {
+  Bench bench(2);
+  EXPECT_THAT(message_of<UsageError>([&] {
+                bench.strategy.run([&](ReplicaContext& replica) {
+                  bench.optimizer.abstain(replica);
+                  bench.optimizer.abstain(replica);
+                });
+              }),
+              HasSubstr("replica 0 took part in two steps"));
+  if (GetParam() == "scaled") return;  // apply() is not for scaled losses
+  const std::vector<at::Tensor> ones{torch::ones({1})};
+  EXPECT_THAT(message_of<UsageError>([&] {
+                bench.strategy.run([&](ReplicaContext& replica) {
+                  bench.optimizer.apply(replica, ones);
+                  bench.optimizer.apply(replica, ones);
+                });
+              }),
+              HasSubstr("replica 0 took part in two steps"));
+  bench.strategy.run([&](ReplicaContext& replica) {
+    if (replica.rank() == 0) return bench.optimizer.abstain(replica);
+    bench.optimizer.apply(replica, ones);
+  });
+  EXPECT_EQ(bench.weight(), -1);
+}
+
+TEST_P(InTurn, OneReplicaMakesAsManyStepsAsItLikes) {
+  Bench bench(1);
+  bench.run({3}, 1);
+  EXPECT_EQ(bench.weight(), -3);
+  EXPECT_EQ(bench.optimizer.version(), 3);
+}
+
+// ---- merge ----
+
+TEST(Merge, RunsOnceWithTheValuesOfAllReplicas) {
+  for (int replicas : {1, 2, 3}) {
+    Strategy strategy = strategy_of("mirrored", replicas);
+    std::atomic<int> calls{0};
+    const auto results = strategy.run([&](ReplicaContext& replica) {
+      double total = 0;
+      for (int round = 0; round < 20; ++round) {  // one meeting after another
+        total += strategy.merge(
+            replica,
+            [&](Strategy& inner, const PerReplica<double>& values, const PerReplica<int>& ranks) {
+              ++calls;
+              EXPECT_EQ(ReplicaContext::current(), nullptr);
+              EXPECT_EQ(ranks.values().size(), static_cast<size_t>(replicas));
+              for (int r = 0; r < replicas; ++r) EXPECT_EQ(ranks.local(r), r);
+              return inner.reduce(ReduceOp::sum, values);
+            },
+            1.0 + replica.rank() + round, replica.rank());
+        EXPECT_EQ(ReplicaContext::current()->rank(), replica.rank());
+      }
+      return total;
+    });
+    EXPECT_EQ(calls, 20);
+    const double expected = 20 * replicas * (replicas + 1) / 2.0 + replicas * 190;
+    for (int r = 0; r < replicas; ++r) EXPECT_EQ(results.local(r), expected);
+  }
+}
+
+TEST(Merge, GivesEachReplicaItsPartOfAPerReplica) {
+  Strategy strategy = strategy_of("mirrored", 3);
+  const auto turned = strategy.run([&](ReplicaContext& replica) {
+    return strategy.merge(
+        replica,
+        [](Strategy&, const PerReplica<int>& values) {
+          std::vector<int> reversed(values.values().rbegin(), values.values().rend());
+          return PerReplica<int>(reversed, values.first_rank());
+        },
+        replica.rank());
+  });
+  EXPECT_THAT(turned.values(), ElementsAre(2, 1, 0));
+}
+
+TEST(Merge, ThrowsOnEveryReplicaWhatTheFunctionThrows) {
+  Strategy strategy = strategy_of("mirrored", 3);
+  std::atomic<int> caught{0};
+  strategy.run([&](ReplicaContext& replica) {
+    try {
+      strategy.merge(replica, [](Strategy&) { throw DataError("no such doodle"); });
+    } catch (const DataError&) {
+      ++caught;
+    }
+  });
+  EXPECT_EQ(caught, 3);
+}
+
+TEST(Merge, AReplicaThatDoesNotComeIsNamed) {
+  Strategy strategy(
+      {.kind = "mirrored", .replicas = 3, .threads_per_replica = 1, .time_limit = Millis(200)});
+  EXPECT_THAT(message_of<Timeout>([&] {
+                strategy.run([&](ReplicaContext& replica) {
+                  if (replica.rank() != 1) strategy.merge(replica, [](Strategy&) {});
+                });
+              }),
+              HasSubstr("waited 200 ms for replica 1, which has not called it"));
+}
+
+TEST(Merge, AReplicaThatFailsEndsTheWait) {
+  Strategy strategy = strategy_of("mirrored", 3);  // the time limit is a minute and more
+  EXPECT_THAT(message_of<DataError>([&] {
+                strategy.run([&](ReplicaContext& replica) {
+                  if (replica.rank() == 1) throw DataError("no such doodle");
+                  strategy.merge(replica, [](Strategy&) {});
+                });
+              }),
+              HasSubstr("no such doodle"));
+}
+
+TEST(Merge, AFunctionThatTakesTooLongIsNamed) {
+  Strategy strategy(
+      {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(200)});
+  std::atomic<bool> given_up{false};
+  EXPECT_THAT(message_of<Timeout>([&] {
+                strategy.run([&](ReplicaContext& replica) {
+                  try {
+                    strategy.merge(replica, [&](Strategy&) {
+                      while (!given_up) std::this_thread::sleep_for(Millis(1));
+                    });
+                  } catch (...) {
+                    given_up = true;
+                    throw;
+                  }
+                });
+              }),
+              HasSubstr("replica 0 is still in the function after 200 ms"));
+}
+
+TEST(Merge, UnlikeTypesAreRefusedOnEveryReplica) {
+  const auto refused = [](auto first, auto other) {
+    Strategy strategy = strategy_of("mirrored", 2);
+    std::atomic<int> caught{0};
+    strategy.run([&](ReplicaContext& replica) {
+      const auto call = [&] {
+        replica.rank() == 0 ? first(strategy, replica) : other(strategy, replica);
+      };
+      if (message_of<Mismatch>(call).find("local replica 1 wants") != std::string::npos) ++caught;
+    });
+    EXPECT_EQ(caught, 2);
+  };
+  const auto takes = [](auto value) {
+    return [value](Strategy& strategy, ReplicaContext& replica) {
+      strategy.merge(replica, [](Strategy&, const PerReplica<decltype(value)>&) {}, value);
+    };
+  };
+  const auto gives = [](auto value) {
+    return [value](Strategy& strategy, ReplicaContext& replica) {
+      strategy.merge(replica, [value](Strategy&) { return value; });
+    };
+  };
+  refused(takes(1), takes(1.0));
+  refused(takes(torch::ones({2})), takes(std::string("two")));
+  refused(gives(1), gives(std::string("one")));
+  refused(gives(1), takes(1));
+}
+
+TEST(Merge, WrongContexts) {
+  Strategy in_turn = strategy_of("one_device", 2);
+  EXPECT_THAT(message_of<UsageError>([&] {
+                in_turn.run([&](ReplicaContext& r) { in_turn.merge(r, [](Strategy&) {}); });
+              }),
+              AllOf(HasSubstr("merge on replica 0 of 2"), HasSubstr("take turns")));
+  Strategy strategy = strategy_of("mirrored", 2);
+  std::optional<ReplicaContext> kept;
+  strategy.run([&](ReplicaContext& replica) {
+    if (replica.rank() == 0) kept = replica;
+  });
+  EXPECT_THAT(message_of<UsageError>([&] { strategy.merge(*kept, [](Strategy&) {}); }),
+              HasSubstr("merge: called outside of run()"));
+}
+
+}  // namespace
+}  // namespace tutti
