@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <csignal>
-#include <cstring>
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -36,11 +35,6 @@ std::vector<std::string> columns_of(std::vector<std::string> quantities) {
   quantities.front() = "train_loss";
   quantities.insert(quantities.end(), {"seconds", "images_per_second"});
   return quantities;
-}
-
-std::string signal_words(int signal) {
-  const char* name = sigabbrev_np(signal);
-  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
 double seconds_since(TimePoint begin) {
@@ -160,6 +154,7 @@ void Fit::run_epoch(Epoch epoch) {
   std::vector<Totals> each;
   const Totals all = train_epoch(epoch, each);
   if (lease_.past || all.samples == 0) return;
+  if (each.empty() || each[0].bad_step < 0) look_at_parameters(epoch);
   if (epoch.world.apart) {
     const bool shows = model_.strategy.those_here().chief;
     if (shows != shows_) {
@@ -196,6 +191,7 @@ void Fit::run_epoch(Epoch epoch) {
 }
 
 Totals Fit::train_epoch(const Epoch& epoch, std::vector<Totals>& each) {
+  not_finite_.assign(static_cast<size_t>(epoch.world.local), "");
   if (leases_ != nullptr) return workers_by_lease(epoch);
   const bool in_turn = epoch.world.in_turn() && epoch.world.size > 1;
   const auto trained = in_turn ? replicas_in_turn(epoch) : replicas_at_once(epoch);
@@ -304,7 +300,8 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
   }();
   totals.samples += samples;
   if (samples > 0) totals.add_metrics(compiled_.goals, outputs, parts);
-  if (!std::isfinite(totals.loss(compiled_.goals)) && totals.bad_step < 0) totals.bad_step = step;
+  if (!std::isfinite(totals.loss(compiled_.goals)) && totals.bad_step < 0)
+    found_not_finite(replica, epoch, batch, parts, outputs, totals);
   be_slow(epoch, batch.step(), begin);
   if (updates)
     compiled_.optimizer.minimize(replica, loss);
@@ -363,27 +360,6 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   epoch_images_ = images_after(epoch, step);
   if (progress_->due(now)) {
     progress_->show(step + 1, epoch_images_, means_of(totals, compiled_.goals), now);
-  }
-}
-
-void Fit::raise(const Epoch& epoch, const Totals& totals) const {
-  if (totals.stop == Stop::failed) callbacks_->rethrow();
-  if (totals.bad_step >= 0) {
-    const std::string where = fmt::format(
-        "fit: the loss is not finite (NaN or infinite) since epoch {} of {}, step {} of {}",
-        epoch.number + 1, options_.epochs, totals.bad_step + 1, epoch.steps);
-    if (options_.on_nan == OnNan::stop) {
-      throw Error(where +
-                  "; try a smaller learning rate, look for NaN in the data, or set on_nan "
-                  "to go on");
-    }
-    log_once("fit: loss not finite", LogLevel::warning, "{}; going on, as told", where);
-  }
-  if (totals.signal != 0) {
-    throw Interrupted(totals.signal,
-                      fmt::format("fit: asked to end by {} in epoch {} of {}, after {} steps",
-                                  signal_words(totals.signal), epoch.number + 1, options_.epochs,
-                                  history_.steps));
   }
 }
 

@@ -68,7 +68,7 @@ struct CompileOptions {
 };
 
 enum class OnNan : uint8_t {
-  stop,   ///< Error with epoch and step
+  stop,   ///< Error with epoch, step and the first tensor that was not finite
   go_on,  ///< a warning, once
 };
 

@@ -1,5 +1,5 @@
-/// Fit: one call of Model::fit(). Shared by fit.cpp (the loop) and fit_checkpoints.cpp (what of it
-/// is kept on disk); not for users. Thread rule: one thread, that of its strategy.
+/// Fit: one call of Model::fit(). Shared by fit.cpp (the loop), fit_checkpoints.cpp (what of it
+/// is kept on disk) and fit_errors.cpp (what is wrong with it); not for users. Thread rule: one thread, that of its strategy.
 #pragma once
 
 #include <memory>
@@ -68,7 +68,18 @@ class Fit {
     return totals.signal != 0 || totals.stop != Stop::no ||
            (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
   }
-  void raise(const Epoch& epoch, const Totals& totals) const;
+
+  // ---- errors ----
+  /// Throws what callbacks, losses and signals ask for. Every replica agrees on `totals`.
+  void raise(const Epoch& epoch, const Totals& totals);
+  void raise_not_finite(const Epoch& epoch, int64_t step);
+  void look_at_parameters(const Epoch& epoch);
+  void complain(const std::string& what) const;
+  std::string first_not_finite(ReplicaContext& replica, const Epoch& epoch,
+                               const DistributedBatch& batch, const BatchParts& parts,
+                               const Tensors& outputs) const;
+  void found_not_finite(ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
+                        const BatchParts& parts, const Tensors& outputs, Totals& totals);
 
   Model::State& model_;
   Compiled& compiled_;
@@ -94,6 +105,7 @@ class Fit {
   TimePoint epoch_begin_{};
   int64_t epoch_images_ = 0;
   int64_t steps_before_ = 0;  // of this training, before the first of the epoch
+  std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor
   bool looked_at_ = false;    // a first run() has ended, which looks for mistakes
 };
 

@@ -1,0 +1,136 @@
+// What fit() says when something is not finite: the first such tensor, and whose it is.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tutti/base/error.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/train/small_model.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const char* const kKinds[] = {"one_device", "mirrored"};
+
+data::Dataset with_input(int64_t element, float value) {
+  const auto flat = three_classes(30).batch(30).epoch({}).batch(0);
+  flat.columns[0].as<float>()[element] = value;
+  return data::from_arrays(flat.columns).shuffle({.seed = 3}).batch(10);
+}
+
+std::string complaint(Model& model, const data::Dataset& data, int64_t epochs = 2) {
+  return test::message_of<Error>([&] { model.fit(data, {.epochs = epochs, .verbose = 0}); });
+}
+
+Model module_model(const Strategy& strategy, const Loss& loss,
+                   at::Tensor (*last)(const at::Tensor&) = torch::relu) {
+  Model model(strategy, [last] {
+    return torch::nn::Sequential(torch::nn::Linear(4, 3), torch::nn::Functional(last));
+  });
+  model.compile({.optimizer = optim::sgd({.learning_rate = 0.1}), .loss = loss});
+  return model;
+}
+
+TEST(NotFinite, NamesTheSampleOfTheInputByItsPlaceBeforeTheShuffle) {
+  for (const auto* kind : kKinds) {
+    for (const int64_t sample : {7, 22}) {
+      Model model = small_model(strategy_of(kind, 3));
+      const float value = sample == 7 ? std::numeric_limits<float>::quiet_NaN()
+                                      : std::numeric_limits<float>::infinity();
+      EXPECT_THAT(complaint(model, with_input(sample * 4 + 1, value)),
+                  AllOf(HasSubstr("epoch 1 of 2, step "),
+                        HasSubstr(fmt::format(": input of sample {} of the dataset has {} at "
+                                              "element 1",
+                                              sample, value))))
+          << kind;
+    }
+  }
+}
+
+TEST(NotFinite, NamesTheParameterBeforeTheOutputThatItSpoils) {
+  for (const auto* kind : kKinds) {
+    Model model = module_model(strategy_of(kind, 2), losses::sparse_categorical_crossentropy());
+    {
+      const at::NoGradGuard no_grad;
+      for (int local = 0; local < 2; ++local)
+        model.modules().module(local)->parameters()[1][2].fill_(INFINITY);
+    }
+    EXPECT_THAT(complaint(model, three_classes(30).batch(10)),
+                HasSubstr("replica 0: parameter \"0.bias\" has inf at element 2"))
+        << kind;
+  }
+}
+
+TEST(NotFinite, NamesTheOutputWhenAllBeforeItIsFinite) {
+  for (const auto* kind : kKinds) {
+    Model model = module_model(
+        strategy_of(kind, 2), losses::sparse_categorical_crossentropy(),
+        +[](const at::Tensor& x) { return torch::where(x == x.max(), x / 0, x); });
+    EXPECT_THAT(complaint(model, three_classes(30).batch(10)),
+                AllOf(HasSubstr("step 1 of 3"), HasSubstr("output of sample "))) << kind;
+  }
+}
+
+// The derivative of a root at 0: the loss is finite, the gradient is not.
+const Loss& rooted() {
+  static const Loss loss("root", [](const at::Tensor& y, const at::Tensor&) {
+    return (y * 0).sqrt().sum(1);
+  });
+  return loss;
+}
+
+TEST(NotFinite, AGradientOfTheLastStepIsFoundInTheParameters) {
+  for (const auto* kind : kKinds) {
+    Model model = module_model(strategy_of(kind, 2), rooted());
+    EXPECT_THAT(complaint(model, three_classes(10).batch(10), 1),
+                AllOf(HasSubstr("after epoch 1 of 1, whose losses were finite, parameter "
+                                "\"0.weight\" has nan"),
+                      HasSubstr("a gradient of its last step")))
+        << kind;
+    Model told = module_model(strategy_of(kind, 2), rooted());
+    EXPECT_EQ(told.fit(three_classes(10).batch(10), {.verbose = 0, .on_nan = OnNan::go_on}).steps,
+              1);
+    // Of an earlier step: the next one's loss shows it.
+    Model earlier = module_model(strategy_of(kind, 2), rooted());
+    EXPECT_THAT(complaint(earlier, three_classes(20).batch(10), 1),
+                AllOf(HasSubstr("step 2 of 2"), HasSubstr("parameter \"0.weight\" has nan")));
+  }
+}
+
+TEST(NotFinite, ReplicasInTurnEndBeforeTheUpdateAndCanGoOn) {
+  for (const int replicas : {1, 2, 3}) {
+    const Strategy strategy = strategy_of("one_device", replicas);
+    Model model = small_model(strategy);
+    const std::string before = model.weights_sha256();
+    for (int64_t sample = 0; sample < 9; sample += 4) {
+      const auto flat = three_classes(9).batch(9).epoch({}).batch(0);
+      flat.columns[0].as<float>()[sample * 4] = NAN;
+      EXPECT_THAT(complaint(model, data::from_arrays(flat.columns).batch(9)),
+                  HasSubstr(fmt::format("input of sample {}", sample)));
+      EXPECT_EQ(model.weights_sha256(), before);
+    }
+    model.fit(three_classes(9).batch(9), {.epochs = 2, .verbose = 0});
+    Model fresh = small_model(strategy);
+    fresh.fit(three_classes(9).batch(9), {.epochs = 2, .verbose = 0});
+    EXPECT_EQ(model.weights_sha256(), fresh.weights_sha256()) << replicas;
+  }
+}
+
+TEST(NotFinite, SaysNothingOfLossesThatAreLargeAndFinite) {
+  Model model = module_model(strategy_of("mirrored", 2),
+                             Loss("large", [](const at::Tensor& y, const at::Tensor&) {
+                               return y.sum(1) * 0 + 3e38F;
+                             }));
+  EXPECT_EQ(model.fit(three_classes(30).batch(10), {.verbose = 0}).steps, 3);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,162 @@
+// What fit() says of a step that went wrong: looked for only once something has.
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/train/detail/fit.h"
+
+namespace tutti::detail {
+namespace {
+
+std::string signal_words(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
+}
+
+// A finite sum, which takes no memory, says that all are; another one may have overflowed.
+bool all_finite(const at::Tensor& tensor) {
+  return !tensor.defined() || !at::isFloatingType(tensor.scalar_type()) ||
+         std::isfinite(tensor.sum().item<double>()) || tensor.isfinite().all().item<bool>();
+}
+
+/// "nan at element 3", of a tensor in which one is not finite.
+std::string bad_element(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.reshape({-1});
+  const auto place = flat.isfinite().logical_not().nonzero()[0][0].item<int64_t>();
+  const auto value = flat[place].item<double>();
+  return fmt::format("{} at element {}", std::isnan(value) ? std::abs(value) : value, place);
+}
+
+/// As above, with the sample; `rows` are those of the samples in the dataset. "": all are finite.
+std::string bad_sample(const std::string& what, const at::Tensor& values,
+                       std::span<const int64_t> rows) {
+  if (all_finite(values)) return "";
+  if (values.dim() < 1 || values.size(0) != std::ssize(rows))
+    return fmt::format("{} has {}", what, bad_element(values));
+  const at::Tensor bad = values.reshape({values.size(0), -1}).isfinite().all(1).logical_not();
+  const auto row = bad.nonzero()[0][0].item<int64_t>();
+  return fmt::format("{} of sample {} of the dataset has {}", what, rows[static_cast<size_t>(row)],
+                     bad_element(values[row]));
+}
+
+std::string bad_parameter(const torch::nn::Module& module) {
+  for (const auto& [name, parameter] : unique_parameters(module))
+    if (!all_finite(parameter))
+      return fmt::format("parameter \"{}\" has {}", name, bad_element(parameter.detach()));
+  return "";
+}
+
+/// "input", or "input 2" of several.
+std::string numbered(const char* what, size_t number, size_t count) {
+  return count == 1 ? what : fmt::format("{} {}", what, number + 1);
+}
+
+/// What the lowest worker says that has words. Collective over workers.
+std::string words_of_first(Strategy& strategy, const std::string& own) {
+  constexpr size_t kMostWords = 512;
+  const World& world = strategy.world();
+  const auto of_worker = [&](const auto& value, const auto& rest) {
+    std::vector each(static_cast<size_t>(world.local), rest);
+    each[0] = value;
+    return PerReplica(std::move(each), world.first_rank);
+  };
+  const double place = own.empty() ? 0 : world.size - world.first_rank;
+  const double first = strategy.reduce(ReduceOp::max, of_worker(place, 0.0));
+  const at::Tensor silence = at::zeros({kMostWords}, at::kInt);
+  at::Tensor words = silence.clone();
+  if (place > 0 && place == first)
+    std::ranges::copy(own.substr(0, kMostWords), words.data_ptr<int32_t>());
+  words = strategy.reduce(ReduceOp::sum, of_worker(words, silence));
+  std::string said;
+  for (int64_t i = 0; i < words.numel() && words.data_ptr<int32_t>()[i] != 0; ++i)
+    said.push_back(static_cast<char>(words.data_ptr<int32_t>()[i]));
+  return said;
+}
+
+}  // namespace
+
+/// The first tensor that is not finite in the order in which they were computed.
+std::string Fit::first_not_finite(ReplicaContext& replica, const Epoch& epoch,
+                                  const DistributedBatch& batch, const BatchParts& parts,
+                                  const Tensors& outputs) const {
+  const at::NoGradGuard no_grad;
+  const auto rows =
+      epoch.data->rows(batch.step())
+          .subspan(static_cast<size_t>(batch.first_row(replica)),
+                   static_cast<size_t>(batch.local_size(replica)));
+  const Goals& goals = compiled_.goals;
+  std::string found;
+  const auto look = [&](const char* what, size_t number, size_t count, const at::Tensor& values) {
+    if (found.empty()) found = bad_sample(numbered(what, number, count), values, rows);
+  };
+  for (size_t i = 0; i < parts.inputs.size(); ++i)
+    look("input", i, parts.inputs.size(), parts.inputs[i]);
+  for (size_t i = 0; i < goals.size(); ++i) look("target", i, goals.size(), parts.targets[i]);
+  if (found.empty()) found = bad_parameter(*model_.modules.module(replica.local_rank()));
+  for (size_t i = 0; i < outputs.size(); ++i) look("output", i, outputs.size(), outputs[i]);
+  for (size_t i = 0; i < goals.size() && found.empty(); ++i)
+    look("loss", i, goals.size(),
+         goals[i].loss.kernel().per_sample(goals[i].output(outputs), parts.targets[i]));
+  if (found.empty()) found = "the sum of all losses is the first";
+  return fmt::format("replica {}: {}", replica.rank(), found);
+}
+
+// Replicas that take turns end here, before the update. Others look whether all are well when they
+// have met in it: to meet before would cost every step of every training.
+void Fit::found_not_finite(ReplicaContext& replica, const Epoch& epoch,
+                           const DistributedBatch& batch, const BatchParts& parts,
+                           const Tensors& outputs, Totals& totals) {
+  totals.bad_step = batch.step() / options_.accumulate;
+  not_finite_[static_cast<size_t>(replica.local_rank())] =
+      first_not_finite(replica, epoch, batch, parts, outputs);
+  if (epoch.world.in_turn() && options_.on_nan == OnNan::stop) raise(epoch, totals);
+}
+
+void Fit::raise(const Epoch& epoch, const Totals& totals) {
+  if (totals.stop == Stop::failed) callbacks_->rethrow();
+  if (totals.bad_step >= 0) raise_not_finite(epoch, totals.bad_step);
+  if (totals.signal != 0)
+    throw Interrupted(totals.signal,
+                      fmt::format("fit: asked to end by {} in epoch {} of {}, after {} steps",
+                                  signal_words(totals.signal), epoch.number + 1, options_.epochs,
+                                  history_.steps));
+}
+
+void Fit::raise_not_finite(const Epoch& epoch, int64_t step) {
+  const auto found = std::ranges::find_if(not_finite_, [](const auto& own) { return own != ""; });
+  std::string first = found == not_finite_.end() ? "" : *found;
+  if (!epoch.world.one_process() && !epoch.world.apart && !drops_)
+    first = words_of_first(model_.strategy, first);
+  complain(fmt::format(
+      "fit: the loss is not finite (NaN or infinite) since epoch {} of {}, step {} of {}; {}",
+      epoch.number + 1, options_.epochs, step + 1, epoch.steps, first));
+}
+
+// A gradient may be bad where the loss is not. The next step's loss shows it; after the last one
+// of an epoch nothing else does.
+void Fit::look_at_parameters(const Epoch& epoch) {
+  if (compiled_.optimizer.updater().client() != nullptr) return;  // servers look at each gradient
+  const std::string found = bad_parameter(*model_.modules.module(0));
+  if (found.empty()) return;
+  complain(fmt::format(
+      "fit: after epoch {} of {}, whose losses were finite, {}: a gradient of its last step was "
+      "not finite, or the update too large",
+      epoch.number + 1, options_.epochs, found));
+}
+
+void Fit::complain(const std::string& what) const {
+  if (options_.on_nan == OnNan::stop)
+    throw Error(what +
+                "\n  try a smaller learning rate, look for NaN in the data, or set on_nan to go on");
+  log_once("fit: not finite", LogLevel::warning, "{}; going on, as told", what);
+}
+
+}  // namespace tutti::detail
