@@ -15,6 +15,7 @@
 #include "tutti/base/stop.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/train/detail/samples.h"
 
 namespace tutti {
 
@@ -289,6 +290,21 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
       {.seed = seed_,
        .step = epoch.first_update + step,
        .first_row = batch.group_row(options_.accumulate) + batch.first_row(replica)});
+  at::Tensor loss;
+  try {
+    loss = loss_of(replica, forward, epoch, batch, columns, totals);
+  } catch (const RowError& error) {
+    throw error.at(place_words(replica, epoch, step), rows_of(*epoch.data, batch, replica));
+  }
+  be_slow(epoch, batch.step(), begin);
+  if (updates)
+    compiled_.optimizer.minimize(replica, loss);
+  else
+    compiled_.optimizer.accumulate(replica, loss);
+}
+
+at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                        const DistributedBatch& batch, at::TensorList columns, Totals& totals) {
   const BatchParts parts =
       parts_of(columns, model_.num_inputs, compiled_.goals, options_.class_weight);
   Tensors outputs;
@@ -298,15 +314,12 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
     return totals.add_losses(compiled_.goals, outputs, parts,
                              1.0 / static_cast<double>(batch.group_size(options_.accumulate)));
   }();
+  const int64_t samples = batch.local_size(replica);
   totals.samples += samples;
   if (samples > 0) totals.add_metrics(compiled_.goals, outputs, parts);
   if (!std::isfinite(totals.loss(compiled_.goals)) && totals.bad_step < 0)
     found_not_finite(replica, epoch, batch, parts, outputs, totals);
-  be_slow(epoch, batch.step(), begin);
-  if (updates)
-    compiled_.optimizer.minimize(replica, loss);
-  else
-    compiled_.optimizer.accumulate(replica, loss);
+  return loss;
 }
 
 int Fit::asked_to_end() const {

@@ -192,7 +192,8 @@ TrainingState Fit::state_within(const Epoch& epoch, const std::vector<Totals>& e
 // Who is asked to end meanwhile has trained the whole epoch, but not validated it.
 Scores Fit::validate(const Epoch& epoch, const std::vector<Totals>& each) {
   try {
-    return model_.evaluate(*options_.validation);
+    return model_.evaluate(fmt::format("fit, validation after epoch {}", epoch.number + 1),
+                           *options_.validation);
   } catch (const Interrupted&) {
     if (checkpoints_) save_asked(epoch, each);
     throw;

@@ -12,6 +12,7 @@
 #include "tutti/base/log.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/detail/fit.h"
+#include "tutti/train/detail/samples.h"
 
 namespace tutti::detail {
 namespace {
@@ -83,15 +84,18 @@ std::string words_of_first(Strategy& strategy, const std::string& own) {
 
 }  // namespace
 
+std::string Fit::place_words(const ReplicaContext& replica, const Epoch& epoch,
+                             int64_t step) const {
+  return fmt::format("fit, epoch {} of {}, step {} of {}, replica {}", epoch.number + 1,
+                     options_.epochs, step + 1, epoch.steps, replica.rank());
+}
+
 /// The first tensor that is not finite in the order in which they were computed.
 std::string Fit::first_not_finite(ReplicaContext& replica, const Epoch& epoch,
                                   const DistributedBatch& batch, const BatchParts& parts,
                                   const Tensors& outputs) const {
   const at::NoGradGuard no_grad;
-  const auto rows =
-      epoch.data->rows(batch.step())
-          .subspan(static_cast<size_t>(batch.first_row(replica)),
-                   static_cast<size_t>(batch.local_size(replica)));
+  const auto rows = rows_of(*epoch.data, batch, replica);
   const Goals& goals = compiled_.goals;
   std::string found;
   const auto look = [&](const char* what, size_t number, size_t count, const at::Tensor& values) {
@@ -154,8 +158,8 @@ void Fit::look_at_parameters(const Epoch& epoch) {
 
 void Fit::complain(const std::string& what) const {
   if (options_.on_nan == OnNan::stop)
-    throw Error(what +
-                "\n  try a smaller learning rate, look for NaN in the data, or set on_nan to go on");
+    throw Error(
+        what + "\n  try a smaller learning rate, look for NaN in the data, or set on_nan to go on");
   log_once("fit: not finite", LogLevel::warning, "{}; going on, as told", what);
 }
 

@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/train/detail/loss_parts.h"
+#include "tutti/train/detail/samples.h"
 
 namespace tutti {
 
@@ -30,10 +31,9 @@ at::Tensor log_probabilities(const at::Tensor& output, bool from_logits) {
 }
 
 [[noreturn]] void bad_label(int64_t row, int64_t label, int64_t classes) {
-  throw DataError(
-      fmt::format("{}: row {} of the batch has label {}, but the model gives {} classes (labels 0 "
-                  "to {})",
-                  kSparse, row, label, classes, classes - 1));
+  throw detail::RowError(kSparse, row,
+                         fmt::format("label {}, but the model gives {} classes (labels 0 to {})",
+                                     label, classes, classes - 1));
 }
 
 /// Loss of one row; with `gradient`, (softmax - one hot) * scale goes there.

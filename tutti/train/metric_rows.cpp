@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/train/detail/samples.h"
 
 namespace tutti::detail {
 
@@ -51,22 +52,23 @@ void require_binary(const std::string& name, const SampleRows& rows) {
 int64_t label_of(const std::string& name, const SampleRows& rows, int64_t row, int64_t classes) {
   const int64_t label = rows.labels[row];
   if (label >= 0 && label < classes) return label;
-  throw DataError(fmt::format("metric {}: label {}, but the model gives {} output{}{}", name, label,
-                              classes, classes == 1 ? "" : "s",
-                              classes == 1 ? "; of one output there is binary_accuracy" : ""));
+  throw RowError("metric " + name, row,
+                 fmt::format("label {}, but the model gives {} output{}{}", label, classes,
+                             classes == 1 ? "" : "s",
+                             classes == 1 ? "; of one output there is binary_accuracy" : ""));
 }
 
-bool is_yes(const std::string& name, float target) {
+bool is_yes(const std::string& name, float target, int64_t row) {
   if (target == 0 || target == 1) return target == 1;
-  throw DataError(fmt::format("metric {}: target {}, expected 0 or 1", name, target));
+  throw RowError("metric " + name, row, fmt::format("target {}, expected 0 or 1", target));
 }
 
 bool is_yes(const std::string& name, const SampleRows& rows, int64_t row) {
-  if (rows.labels == nullptr) return is_yes(name, rows.targets[row]);
+  if (rows.labels == nullptr) return is_yes(name, rows.targets[row], row);
   const int64_t label = rows.labels[row];
   if (label == 0 || label == 1) return label == 1;
-  throw DataError(
-      fmt::format("metric {}: label {}, expected 0 or 1 for one output a sample", name, label));
+  throw RowError("metric " + name, row,
+                 fmt::format("label {}, expected 0 or 1 for one output a sample", label));
 }
 
 float cut_of(const std::string& name, double threshold, bool from_logits) {
@@ -77,13 +79,15 @@ float cut_of(const std::string& name, double threshold, bool from_logits) {
   return static_cast<float>(from_logits ? std::log(threshold / (1 - threshold)) : threshold);
 }
 
-float probability_of(const std::string& name, float output, bool from_logits, bool right) {
+float probability_of(const std::string& name, const SampleRows& rows, int64_t row, bool from_logits,
+                     bool right) {
+  const float output = rows.outputs[row];
   if (std::isnan(output)) return right ? 0.0F : 1.0F;
   if (from_logits) return 1.0F / (1.0F + std::exp(-output));
   if (output >= 0 && output <= 1) return output;
-  throw DataError(
-      fmt::format("metric {}: output {}, expected 0 to 1; when outputs are logits, set from_logits",
-                  name, output));
+  throw RowError(
+      "metric " + name, row,
+      fmt::format("output {}, expected 0 to 1; when outputs are logits, set from_logits", output));
 }
 
 }  // namespace tutti::detail

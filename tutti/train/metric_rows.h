@@ -30,10 +30,10 @@ void require_targets(const std::string& name, const SampleRows& rows);
 /// UsageError unless it is one output a sample and one label or float target.
 void require_binary(const std::string& name, const SampleRows& rows);
 
-/// DataError unless it is one of `classes`.
+/// Of row `row`; DataError unless it is one of `classes`.
 int64_t label_of(const std::string& name, const SampleRows& rows, int64_t row, int64_t classes);
 /// DataError unless it is 0 or 1.
-bool is_yes(const std::string& name, float target);
+bool is_yes(const std::string& name, float target, int64_t row);
 /// Of a row that is binary.
 bool is_yes(const std::string& name, const SampleRows& rows, int64_t row);
 
@@ -44,7 +44,9 @@ inline bool says_yes(float output, float cut, bool right) {
   return std::isnan(output) ? !right : output > cut;
 }
 
-/// Between 0 and 1; one that is not a number becomes the wrong end. DataError when outside.
-float probability_of(const std::string& name, float output, bool from_logits, bool right);
+/// The only output of a row, between 0 and 1; one that is not a number becomes the wrong end.
+/// DataError when outside.
+float probability_of(const std::string& name, const SampleRows& rows, int64_t row, bool from_logits,
+                     bool right);
 
 }  // namespace tutti::detail

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/train/detail/samples.h"
 #include "tutti/train/metric_rows.h"
 
 namespace tutti {
@@ -117,7 +118,7 @@ Metric categorical_accuracy() {
               const float* targets = rows.targets + row * rows.width;
               const int64_t right = detail::largest_of(targets, rows.width);
               if (right < 0)
-                throw DataError(fmt::format("metric {}: a target is not a number", name));
+                throw detail::RowError("metric " + name, row, "a target that is not a number");
               const double weight = weight_of(rows, row);
               into.count += weight;
               if (detail::largest_of(rows.outputs + row * rows.width, rows.width) == right)
@@ -138,8 +139,9 @@ Metric binary_accuracy(BinaryOptions options) {
             for (int64_t row = 0; row < rows.rows; ++row) {
               int64_t same = 0;
               for (int64_t i = row * rows.width; i < (row + 1) * rows.width; ++i) {
-                const bool right = rows.labels != nullptr ? detail::is_yes(name, rows, row)
-                                                          : detail::is_yes(name, rows.targets[i]);
+                const bool right = rows.labels != nullptr
+                                       ? detail::is_yes(name, rows, row)
+                                       : detail::is_yes(name, rows.targets[i], row);
                 same += detail::says_yes(rows.outputs[i], cut, right) == right;
               }
               const double weight = weight_of(rows, row);

@@ -55,8 +55,8 @@ Metric of_bins(const std::string& name, int64_t bins, bool from_logits, BinOf bi
                        detail::require_binary(name, rows);
                        for (int64_t row = 0; row < rows.rows; ++row) {
                          const bool right = detail::is_yes(name, rows, row);
-                         const int64_t bin = bin_of(
-                             detail::probability_of(name, rows.outputs[row], from_logits, right));
+                         const int64_t bin =
+                             bin_of(detail::probability_of(name, rows, row, from_logits, right));
                          state[static_cast<size_t>(right ? bin : bins + bin)] +=
                              detail::weight_of(rows, row);
                        }

@@ -15,6 +15,7 @@
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/detail/evaluation.h"
+#include "tutti/train/detail/samples.h"
 #include "tutti/train/detail/settings.h"
 #include "tutti/train/model_state.h"
 #include "tutti/train/weights.h"
@@ -149,7 +150,7 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
   }
 }
 
-Scores Model::State::evaluate(const data::Dataset& dataset) {
+Scores Model::State::evaluate(std::string_view operation, const data::Dataset& dataset) {
   const detail::Compiled& made = *compiled;
   const auto epoch = detail::first_epoch(strategy, dataset);
   const detail::EvaluationMode mode(modules);
@@ -163,11 +164,17 @@ Scores Model::State::evaluate(const data::Dataset& dataset) {
       if (totals.signal != 0) break;
       const DistributedBatch batch(epoch, step, world);
       if (batch.local_size(replica) == 0) continue;
-      const auto columns = batch.columns(replica);
-      const auto parts = detail::parts_of(columns, num_inputs, made.goals);
-      const detail::Tensors outputs = made.outputs(apply, parts.inputs);
-      totals.add_losses(made.goals, outputs, parts);
-      totals.add_metrics(made.goals, outputs, parts);
+      try {
+        const auto columns = batch.columns(replica);
+        const auto parts = detail::parts_of(columns, num_inputs, made.goals);
+        const detail::Tensors outputs = made.outputs(apply, parts.inputs);
+        totals.add_losses(made.goals, outputs, parts);
+        totals.add_metrics(made.goals, outputs, parts);
+      } catch (const detail::RowError& error) {
+        throw error.at(fmt::format("{}, batch {} of {}, replica {}", operation, step + 1,
+                                   epoch->num_batches(), replica.rank()),
+                       detail::rows_of(*epoch, batch, replica));
+      }
       totals.samples += batch.local_size(replica);
     }
     return totals;
@@ -234,7 +241,7 @@ Scores Model::evaluate(const data::Dataset& dataset) {
   state_->require_compiled("evaluate");
   state_->check_data("evaluate", dataset, true);
   state_->compiled->optimizer.updater().refresh();
-  return state_->evaluate(dataset);
+  return state_->evaluate("evaluate", dataset);
 }
 
 namespace {

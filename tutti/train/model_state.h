@@ -163,7 +163,8 @@ struct Model::State {
   /// Throws UsageError when options, data and model do not fit.
   void check_fit(const data::Dataset& train, const FitOptions& options);
 
-  Scores evaluate(const data::Dataset& dataset);
+  /// `operation` begins what is said of a sample.
+  Scores evaluate(std::string_view operation, const data::Dataset& dataset);
   void save(const std::filesystem::path& path);
 
   Strategy strategy;

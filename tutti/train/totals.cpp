@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tutti/base/error.h"
+#include "tutti/train/detail/samples.h"
 #include "tutti/train/model_state.h"
 
 namespace tutti::detail {
@@ -272,9 +273,8 @@ at::Tensor checked_weights(const at::Tensor& column) {
   const float* const weight = weights.const_data_ptr<float>();
   for (int64_t row = 0; row < weights.numel(); ++row)
     if (!(weight[row] >= 0 && std::isfinite(weight[row])))
-      throw DataError(
-          fmt::format("sample weights: row {} of the batch has {}; expected a finite number >= 0",
-                      row, weight[row]));
+      throw RowError("sample weights", row,
+                     fmt::format("{}; expected a finite number >= 0", weight[row]));
   return weights;
 }
 

@@ -125,7 +125,7 @@ TEST(Fit, RefusesOptionsThatDoNotFit) {
                 model.fit(weighted(20, [](int64_t i) { return i == 3 ? -1.0F : 1.0F; }).batch(10),
                           {.verbose = 0});
               }),
-              HasSubstr("row 3 of the batch has -1"));
+              HasSubstr("sample weights: sample 3 of the dataset has -1"));
 }
 
 }  // namespace

@@ -75,15 +75,15 @@ TEST(NotFinite, NamesTheOutputWhenAllBeforeItIsFinite) {
         strategy_of(kind, 2), losses::sparse_categorical_crossentropy(),
         +[](const at::Tensor& x) { return torch::where(x == x.max(), x / 0, x); });
     EXPECT_THAT(complaint(model, three_classes(30).batch(10)),
-                AllOf(HasSubstr("step 1 of 3"), HasSubstr("output of sample "))) << kind;
+                AllOf(HasSubstr("step 1 of 3"), HasSubstr("output of sample ")))
+        << kind;
   }
 }
 
 // The derivative of a root at 0: the loss is finite, the gradient is not.
 const Loss& rooted() {
-  static const Loss loss("root", [](const at::Tensor& y, const at::Tensor&) {
-    return (y * 0).sqrt().sum(1);
-  });
+  static const Loss loss(
+      "root", [](const at::Tensor& y, const at::Tensor&) { return (y * 0).sqrt().sum(1); });
   return loss;
 }
 
@@ -125,10 +125,9 @@ TEST(NotFinite, ReplicasInTurnEndBeforeTheUpdateAndCanGoOn) {
 }
 
 TEST(NotFinite, SaysNothingOfLossesThatAreLargeAndFinite) {
-  Model model = module_model(strategy_of("mirrored", 2),
-                             Loss("large", [](const at::Tensor& y, const at::Tensor&) {
-                               return y.sum(1) * 0 + 3e38F;
-                             }));
+  Model model = module_model(
+      strategy_of("mirrored", 2),
+      Loss("large", [](const at::Tensor& y, const at::Tensor&) { return y.sum(1) * 0 + 3e38F; }));
   EXPECT_EQ(model.fit(three_classes(30).batch(10), {.verbose = 0}).steps, 3);
 }
 

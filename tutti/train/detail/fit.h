@@ -1,5 +1,6 @@
 /// Fit: one call of Model::fit(). Shared by fit.cpp (the loop), fit_checkpoints.cpp (what of it
-/// is kept on disk) and fit_errors.cpp (what is wrong with it); not for users. Thread rule: one thread, that of its strategy.
+/// is kept on disk) and fit_errors.cpp (what is wrong with it); not for users. Thread rule: one
+/// thread, that of its strategy.
 #pragma once
 
 #include <memory>
@@ -42,6 +43,9 @@ class Fit {
             Totals& totals);
   void train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
                 const DistributedBatch& batch, Totals& totals);
+  /// Forward of one batch, with what it adds up; the loss to minimise.
+  at::Tensor loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                     const DistributedBatch& batch, at::TensorList columns, Totals& totals);
   int64_t step_after(const Epoch& epoch, int64_t step) const;
   void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
   void after_step(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
@@ -70,6 +74,7 @@ class Fit {
   }
 
   // ---- errors ----
+  std::string place_words(const ReplicaContext& replica, const Epoch& epoch, int64_t step) const;
   /// Throws what callbacks, losses and signals ask for. Every replica agrees on `totals`.
   void raise(const Epoch& epoch, const Totals& totals);
   void raise_not_finite(const Epoch& epoch, int64_t step);
@@ -104,9 +109,9 @@ class Fit {
   TimePoint fit_begin_ = Clock::now();
   TimePoint epoch_begin_{};
   int64_t epoch_images_ = 0;
-  int64_t steps_before_ = 0;  // of this training, before the first of the epoch
+  int64_t steps_before_ = 0;             // of this training, before the first of the epoch
   std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor
-  bool looked_at_ = false;    // a first run() has ended, which looks for mistakes
+  bool looked_at_ = false;               // a first run() has ended, which looks for mistakes
 };
 
 }  // namespace tutti::detail

@@ -1,0 +1,48 @@
+/// Samples by their place in the dataset, for what is said of them; not for users.
+/// Thread rule: values and pure functions.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/distributed_dataset.h"
+
+namespace tutti::detail {
+
+/// One sample of a batch is wrong. Who finds that knows its row in the batch alone; who has cut the
+/// batch says which sample of the dataset that is.
+class RowError : public DataError {
+ public:
+  /// has  "label 7, but the model gives 3 classes"
+  RowError(const std::string& who, int64_t row, const std::string& has)
+      : DataError(fmt::format("{}: row {} of the batch has {}", who, row, has)),
+        who_(who),
+        row_(row),
+        has_(has) {}
+
+  /// `rows` are those of the batch in the dataset.
+  DataError at(std::string_view place, std::span<const int64_t> rows) const {
+    return DataError(fmt::format("{}: {}: sample {} of the dataset has {}", place, who_,
+                                 rows[static_cast<size_t>(row_)], has_));
+  }
+
+ private:
+  std::string who_;
+  int64_t row_;
+  std::string has_;
+};
+
+/// Where the samples of this replica's part stand in the dataset's source, before any shuffle.
+inline std::span<const int64_t> rows_of(const data::Epoch& epoch, const DistributedBatch& batch,
+                                        const ReplicaContext& replica) {
+  return epoch.rows(batch.step())
+      .subspan(static_cast<size_t>(batch.first_row(replica)),
+               static_cast<size_t>(batch.local_size(replica)));
+}
+
+}  // namespace tutti::detail
