@@ -79,7 +79,9 @@ namespace callbacks {
 
 /// Which of two values of a quantity is the better one.
 enum class Better : uint8_t {
-  by_name,  ///< higher where it has accuracy, auc, precision, recall, f1, score or map_at in it
+  /// Lower where it ends in loss or error; higher where it has accuracy, auc, precision, recall,
+  /// f1, score or map_at in it; else lower.
+  by_name,
   lower,
   higher,
 };

@@ -103,6 +103,21 @@ TEST(EarlyStopping, EndsWhenNothingGetsBetter) {
       << "epochs that were not validated are not counted";
 }
 
+// Of outputs named "score", "auction" and "f1_x": that they fall is good.
+TEST(EarlyStopping, TakesALossForALossWhateverItsOutputIsCalled) {
+  for (const auto* monitor : {"score_loss", "val_auction_loss", "f1_x_loss", "accuracy_loss",
+                              "val_score_mean_squared_error", "recall_error"}) {
+    EXPECT_EQ(epochs_until_stop({.monitor = monitor}, {5, 4, 3, 2, 1}), 5) << monitor;
+    EXPECT_EQ(epochs_until_stop({.monitor = monitor}, {1, 2, 3, 4, 5}), 2) << monitor;
+    Scripted best(monitor);
+    best.run(
+        *callbacks::model_checkpoint({.path = "best", .monitor = monitor, .save_best_only = true}),
+        {3, 2, 4, 1});
+    EXPECT_THAT(best.saved_, SizeIs(3)) << monitor;
+  }
+  EXPECT_EQ(epochs_until_stop({.monitor = "loss_score"}, {1, 2, 3, 3, 5}), 4);
+}
+
 TEST(EarlyStopping, PutsBackTheBestWeightsWhateverEndsIt) {
   Scripted training("val_loss");
   const auto callback = callbacks::early_stopping({.patience = 5, .restore_best_weights = true});
