@@ -77,7 +77,8 @@ Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> f
       modules(strategy, [factory = std::move(factory), known = forwards] {
         detail::ErasedModel made = factory();
         if (!made.module) throw UsageError("Model: the factory returned no module");
-        known->insert_or_assign(made.module.get(), made.forward);
+        known->insert_or_assign(made.module.get(),
+                                detail::explained(made.module, std::move(made.forward)));
         return made.module;
       }) {
   if (const auto* known = dynamic_cast<const nn::GraphModule*>(modules.module(0).get())) {

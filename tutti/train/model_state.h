@@ -21,6 +21,10 @@ namespace detail {
 
 using Forward = std::function<Tensors(at::TensorList)>;
 
+/// `forward`, which calls `module` and lives no longer; what LibTorch throws in it becomes a
+/// UsageError with shapes and dtypes, and with the layer where the module is a Sequential.
+Forward explained(const std::shared_ptr<torch::nn::Module>& module, Forward forward);
+
 /// One output as compile() has it: what trains and scores it.
 struct Goal {
   std::string name;  ///< empty: the model's only output
