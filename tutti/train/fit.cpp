@@ -315,6 +315,7 @@ at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const E
                              1.0 / static_cast<double>(batch.group_size(options_.accumulate)));
   }();
   const int64_t samples = batch.local_size(replica);
+  if (samples > 0 && !loss.requires_grad()) throw_without_graph(replica, epoch, batch);
   totals.samples += samples;
   if (samples > 0) totals.add_metrics(compiled_.goals, outputs, parts);
   if (!std::isfinite(totals.loss(compiled_.goals)) && totals.bad_step < 0)

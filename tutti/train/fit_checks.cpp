@@ -8,6 +8,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/nn/collectives.h"
+#include "tutti/sync/sparse_tables.h"
+#include "tutti/sync/tensors.h"
 #include "tutti/train/batch_norm_check.h"
 #include "tutti/train/model_state.h"
 
@@ -67,6 +69,17 @@ void check_class_weight(const data::Dataset& train, size_t num_inputs, size_t nu
                     name_of(labels.dtype), nn::to_string(labels.shape)));
 }
 
+void require_something_to_train(const torch::nn::Module& module) {
+  const NamedTensors parameters = unique_parameters(module);
+  const auto trained = [](const auto& named) { return named.second.requires_grad(); };
+  if (std::ranges::any_of(parameters, trained) || !tables_of(table_layers_of(module)).empty())
+    return;
+  throw UsageError(fmt::format(
+      "fit: all {} parameters of the model are frozen (requires_grad is false), so that "
+      "nothing would be trained; set_requires_grad(true) those that should be",
+      parameters.size()));
+}
+
 void warn_of_idle_replicas(const data::Dataset& train, const World& world) {
   const int64_t batch = std::min(train.global_batch_size(), train.num_samples());
   int idle = 0;
@@ -97,6 +110,7 @@ data::Dataset Model::State::split_off_validation(const data::Dataset& train,
 void Model::State::check_fit(const data::Dataset& train, const FitOptions& options) {
   check_options(options);
   require_compiled("fit");
+  require_something_to_train(*modules.module(0));
   check_data("fit", train, true);
   warn_of_idle_replicas(train, strategy.world());
   check_against_data(options, train);

@@ -90,6 +90,15 @@ std::string Fit::place_words(const ReplicaContext& replica, const Epoch& epoch,
                      options_.epochs, step + 1, epoch.steps, replica.rank());
 }
 
+void Fit::throw_without_graph(const ReplicaContext& replica, const Epoch& epoch,
+                              const DistributedBatch& batch) const {
+  throw UsageError(fmt::format(
+      "{}: the loss does not depend on any parameter that is trained, so that nothing would be: a "
+      "detach(), an .item() or a NoGradGuard cuts it off, in the model's forward, in the loss or "
+      "around fit()",
+      place_words(replica, epoch, batch.step() / options_.accumulate)));
+}
+
 /// The first tensor that is not finite in the order in which they were computed.
 std::string Fit::first_not_finite(ReplicaContext& replica, const Epoch& epoch,
                                   const DistributedBatch& batch, const BatchParts& parts,

@@ -141,9 +141,10 @@ class Model {
   /// Where workers are not in step (parameter servers with a staleness) each batch is one worker's,
   /// `max_steps` counts the updates of all, and the chief alone validates. Ends after the running
   /// step with Interrupted when a signal asked for it (base/stop.h). Throws UsageError before the
-  /// first step when options, data and model do not fit; in it when forward fails, with the layer
-  /// or the module's parts, and what it got; Error when the loss is not finite, unless told to go
-  /// on; what the strategy throws.
+  /// first step when options, data and model do not fit, or all parameters are frozen; in it when
+  /// forward fails, with the layer or the module's parts, and what it got; in any when a loss does
+  /// not depend on what is trained. Error when the loss is not finite, unless told to go on; what
+  /// the strategy throws.
   History fit(const data::Dataset& train, FitOptions options = {});
 
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().

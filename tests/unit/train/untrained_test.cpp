@@ -1,0 +1,69 @@
+// What would train nothing, or part of a model, in silence: it is refused.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tutti/base/error.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/train/small_model.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const char* const kStrategies[] = {"one_device", "mirrored"};
+
+torch::nn::Sequential two_layers(int frozen) {
+  torch::nn::Sequential net(torch::nn::Linear(4, 6), torch::nn::Linear(6, 3));
+  for (int layer = 0; layer < frozen; ++layer)
+    for (auto& parameter : net->children()[static_cast<size_t>(layer)]->parameters())
+      parameter.set_requires_grad(false);
+  return net;
+}
+
+Model frozen_model(const char* kind, int frozen, const Loss& loss) {
+  Model model(strategy_of(kind, 2), [frozen] { return two_layers(frozen); });
+  model.compile({.optimizer = optim::sgd({.learning_rate = 0.1}), .loss = loss});
+  return model;
+}
+
+TEST(Untrained, AFrozenModelIsRefusedBeforeTheFirstStep) {
+  const auto loss = losses::sparse_categorical_crossentropy();
+  for (const auto* kind : kStrategies) {
+    Model model = frozen_model(kind, 2, loss);
+    EXPECT_THAT(test::message_of<UsageError>(
+                    [&] { model.fit(three_classes(12).batch(6), {.verbose = 0}); }),
+                HasSubstr("all 4 parameters of the model are frozen"));
+    EXPECT_EQ(model.optimizer().version(), 0);
+    Model half = frozen_model(kind, 1, loss);
+    EXPECT_EQ(half.fit(three_classes(12).batch(6), {.verbose = 0}).steps, 2);
+  }
+}
+
+TEST(Untrained, ALossWithoutAGraphIsRefusedWhereItComes) {
+  for (const auto* kind : kStrategies) {
+    const Loss loss("cut off", [](const at::Tensor& y, const at::Tensor& labels) {
+      const auto each = torch::cross_entropy_loss(y, labels, {}, at::Reduction::None);
+      return labels.max().item<int64_t>() == 2 ? each.detach() : each;
+    });
+    Model model = frozen_model(kind, 0, loss);
+    const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
+    for (int i = 0; i < 12; ++i) flat.columns[1].as<int64_t>()[i] = i == 10 ? 2 : 0;
+    EXPECT_THAT(test::message_of<UsageError>(
+                    [&] { model.fit(data::from_arrays(flat.columns).batch(6), {.verbose = 0}); }),
+                AllOf(HasSubstr("fit, epoch 1 of 1, step 2 of 2, replica 1: the loss does not "
+                                "depend on any parameter"),
+                      HasSubstr("detach()")));
+    Model other = frozen_model(kind, 0, losses::sparse_categorical_crossentropy());
+    const at::NoGradGuard no_grad;
+    EXPECT_THAT(test::message_of<UsageError>(
+                    [&] { other.fit(three_classes(12).batch(6), {.verbose = 0}); }),
+                HasSubstr("NoGradGuard"));
+  }
+}
+
+}  // namespace
+}  // namespace tutti
