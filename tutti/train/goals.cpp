@@ -20,6 +20,11 @@ void require_one_input(at::TensorList inputs) {
 }
 
 const at::Tensor& Goal::output(const Tensors& outputs) const {
+  if (name.empty() && outputs.size() != 1)
+    throw UsageError(
+        fmt::format("compile: there is one loss, and the model's forward gives {} tensors; say by "
+                    "CompileOptions::outputs which loss each of them has",
+                    outputs.size()));
   if (place >= outputs.size())
     throw UsageError(
         fmt::format("compile: output \"{}\" is number {} of what the model's forward gives, which "

@@ -33,7 +33,7 @@ struct Goal {
   double weight = 1;
   std::vector<Metric> metrics;
 
-  /// UsageError when forward gave fewer.
+  /// UsageError when forward gave fewer, or several where the model has one loss.
   const at::Tensor& output(const Tensors& outputs) const;
 };
 using Goals = std::vector<Goal>;

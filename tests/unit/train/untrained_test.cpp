@@ -65,5 +65,28 @@ TEST(Untrained, ALossWithoutAGraphIsRefusedWhereItComes) {
   }
 }
 
+struct GivesTwo : torch::nn::Module {
+  GivesTwo() { layer = register_module("layer", torch::nn::Linear(4, 3)); }
+  std::vector<at::Tensor> forward(const at::Tensor& x) { return {layer(x), layer(2 * x)}; }
+  torch::nn::Linear layer{nullptr};
+};
+
+TEST(Untrained, OneLossOfAModuleWithTwoOutputsIsRefused) {
+  for (const auto* kind : kStrategies) {
+    const auto model_of = [&] {
+      Model model(strategy_of(kind, 2), [] { return GivesTwo(); });
+      model.compile({.loss = losses::sparse_categorical_crossentropy()});
+      return model;
+    };
+    const auto message = HasSubstr("there is one loss, and the model's forward gives 2 tensors");
+    EXPECT_THAT(test::message_of<UsageError>(
+                    [&] { model_of().fit(three_classes(12).batch(6), {.verbose = 0}); }),
+                message);
+    EXPECT_THAT(
+        test::message_of<UsageError>([&] { model_of().evaluate(three_classes(12).batch(6)); }),
+        message);
+  }
+}
+
 }  // namespace
 }  // namespace tutti
