@@ -168,7 +168,8 @@ class Model {
 
   /// Outputs for all samples of a dataset's epoch 0, in its order, [samples, ...]; for a batch of
   /// inputs, [batch, ...], computed by this worker's first replica. In evaluation mode.
-  /// UsageError when the model has several outputs.
+  /// UsageError when the model has several outputs, and for a dataset when one of them has not as
+  /// many rows as samples went in.
   at::Tensor predict(const data::Dataset& dataset);
   at::Tensor predict(const at::Tensor& inputs);
   /// The same of a model with several inputs or outputs: a tensor for each output.

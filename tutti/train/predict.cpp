@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/train/detail/evaluation.h"
+#include "tutti/train/detail/loss_parts.h"
 
 namespace tutti {
 namespace detail {
@@ -29,7 +30,7 @@ OutputKind kind_of_output(Strategy& strategy, const std::vector<RowParts>& each,
   for (const RowParts& parts : each) {
     if (parts.empty() || words[0] > 0) continue;
     const at::Tensor& output = parts[0].second.at(number);
-    if (output.dim() < 1 || output.dim() > static_cast<int64_t>(kMostAxes))
+    if (output.dim() > static_cast<int64_t>(kMostAxes))
       throw UsageError(fmt::format("predict: outputs have {} axes; expected 1 to {}, samples first",
                                    output.dim(), kMostAxes));
     words[0] = static_cast<double>(output.scalar_type()) + 1;
@@ -90,6 +91,16 @@ at::Tensor rows_over_world(Strategy& strategy, const World& world,
   return sum.narrow(1, 0, width).reshape(all.sizes());
 }
 
+/// Of each output as many rows as samples went in.
+Tensors whole(Tensors outputs, int64_t samples) {
+  for (const at::Tensor& output : outputs)
+    if (!output.defined() || output.dim() < 1 || output.size(0) != samples)
+      throw UsageError(fmt::format(
+          "predict: forward of the model gave {} for {} samples; expected an axis of {} first",
+          output.defined() ? tensor_words(output) : "an undefined tensor", samples, samples));
+  return outputs;
+}
+
 void require_one_output(size_t outputs) {
   if (outputs != 1)
     throw UsageError(fmt::format("predict: the model has {} outputs; use predict_all()", outputs));
@@ -135,9 +146,10 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
       const DistributedBatch batch(epoch, step, world);
       if (batch.local_size(replica) == 0) continue;
       const auto columns = batch.columns(replica);
-      parts.emplace_back(
-          step * batch_rows + batch.first_row(replica),
-          state.outputs(replica.local_rank(), at::TensorList(columns).slice(0, inputs)));
+      parts.emplace_back(step * batch_rows + batch.first_row(replica),
+                         detail::whole(state.outputs(replica.local_rank(),
+                                                     at::TensorList(columns).slice(0, inputs)),
+                                       batch.local_size(replica)));
     }
     return parts;
   };

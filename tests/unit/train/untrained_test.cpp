@@ -88,5 +88,27 @@ TEST(Untrained, OneLossOfAModuleWithTwoOutputsIsRefused) {
   }
 }
 
+// The last batch has one sample for replica 0 and none for replica 1.
+TEST(Untrained, PredictWantsARowASample) {
+  for (const auto* kind : kStrategies) {
+    const auto predicted = [&](at::Tensor (*last)(const at::Tensor&)) {
+      Model model(strategy_of(kind, 2), [last] {
+        return torch::nn::Sequential(torch::nn::Linear(4, 3), torch::nn::Functional(last));
+      });
+      return model.predict(three_classes(7).batch(6)).sizes().vec();
+    };
+    EXPECT_THAT(predicted(torch::relu), testing::ElementsAre(7, 3));
+    EXPECT_THAT(test::message_of<UsageError>(
+                    [&] { predicted(+[](const at::Tensor& y) { return y.slice(0, 0, 1); }); }),
+                HasSubstr("forward of the model gave Float [1, 3] for 3 samples"));
+    EXPECT_THAT(test::message_of<UsageError>(
+                    [&] { predicted(+[](const at::Tensor& y) { return y.sum(); }); }),
+                HasSubstr("gave Float [] for 3 samples"));
+    EXPECT_THAT(test::message_of<UsageError>(
+                    [&] { predicted(+[](const at::Tensor& y) { return torch::cat({y, y}); }); }),
+                HasSubstr("Float [6, 3] for 3 samples"));
+  }
+}
+
 }  // namespace
 }  // namespace tutti
