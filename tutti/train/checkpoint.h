@@ -49,12 +49,12 @@ struct CheckpointManifest {
   std::string samples_sha256;  ///< of the first few of epoch 0
 
   std::string optimizer;          ///< UpdaterState::kind
-  std::string optimizer_options;  ///< in words; "" of a torch optimizer, whose state has them
+  std::string optimizer_options;  ///< in words; those of a torch optimizer are in its state
   double learning_rate = 0;
   std::string compression;             ///< of gradients, in words
   std::string schedule;                ///< its name; "": none
   std::vector<double> schedule_rates;  ///< at some steps
-  std::string losses;                  ///< with their weights and class_weight
+  std::string losses;                  ///< with their weights, metrics and class_weight
   std::string precision;
   /// LossScale: value, good steps, skipped; empty: losses are not scaled.
   std::vector<double> loss_scale;

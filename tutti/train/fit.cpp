@@ -15,6 +15,7 @@
 #include "tutti/base/stop.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/train/detail/fit_agreement.h"
 #include "tutti/train/detail/samples.h"
 
 namespace tutti {
@@ -86,6 +87,8 @@ void Fit::speak(bool shows) {
 }
 
 History Fit::run() {
+  if (callbacks_->together())
+    require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
   callbacks_->train_begin();
   const int64_t first = go_on();
   for (int64_t number = first; number < options_.epochs && !callbacks_->ends(); ++number) {

@@ -34,6 +34,13 @@ void require_at_least(const char* field, int64_t value, int64_t least) {
         fmt::format("fit: checkpoints: {} is {}, must be {} or more", field, value, least));
 }
 
+std::string losses_words(const Goals& goals, const std::map<int64_t, double>& class_weight) {
+  std::vector<std::string> words;
+  for (const Goal& goal : goals) words.push_back(goal_words(goal));
+  if (!class_weight.empty()) words.push_back(fmt::format("class_weight {}", class_weight));
+  return fmt::format("{}", fmt::join(words, "; "));
+}
+
 }  // namespace
 
 void Fit::take_up_checkpoints() {
@@ -74,7 +81,7 @@ CheckpointManifest Fit::facts() const {
                            .compression = describe(strategy.options().compression),
                            .schedule = compiled_.rate ? compiled_.rate->name() : "",
                            .schedule_rates = rates_of(compiled_.rate),
-                           .losses = words_of(compiled_.goals, options_.class_weight),
+                           .losses = losses_words(compiled_.goals, options_.class_weight),
                            .precision = std::string(name_of(compiled_.precision)),
                            .columns = history_.columns,
                            .tutti_version = TUTTI_VERSION,

@@ -12,6 +12,7 @@
 #include "tutti/base/log.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/detail/fit.h"
+#include "tutti/train/detail/fit_agreement.h"
 #include "tutti/train/detail/samples.h"
 
 namespace tutti::detail {
@@ -58,28 +59,6 @@ std::string bad_parameter(const torch::nn::Module& module) {
 /// "input", or "input 2" of several.
 std::string numbered(const char* what, size_t number, size_t count) {
   return count == 1 ? what : fmt::format("{} {}", what, number + 1);
-}
-
-/// What the lowest worker says that has words. Collective over workers.
-std::string words_of_first(Strategy& strategy, const std::string& own) {
-  constexpr size_t kMostWords = 512;
-  const World& world = strategy.world();
-  const auto of_worker = [&](const auto& value, const auto& rest) {
-    std::vector each(static_cast<size_t>(world.local), rest);
-    each[0] = value;
-    return PerReplica(std::move(each), world.first_rank);
-  };
-  const double place = own.empty() ? 0 : world.size - world.first_rank;
-  const double first = strategy.reduce(ReduceOp::max, of_worker(place, 0.0));
-  const at::Tensor silence = at::zeros({kMostWords}, at::kInt);
-  at::Tensor words = silence.clone();
-  if (place > 0 && place == first)
-    std::ranges::copy(own.substr(0, kMostWords), words.data_ptr<int32_t>());
-  words = strategy.reduce(ReduceOp::sum, of_worker(words, silence));
-  std::string said;
-  for (int64_t i = 0; i < words.numel() && words.data_ptr<int32_t>()[i] != 0; ++i)
-    said.push_back(static_cast<char>(words.data_ptr<int32_t>()[i]));
-  return said;
 }
 
 }  // namespace
@@ -144,10 +123,13 @@ void Fit::raise(const Epoch& epoch, const Totals& totals) {
 }
 
 void Fit::raise_not_finite(const Epoch& epoch, int64_t step) {
-  const auto found = std::ranges::find_if(not_finite_, [](const auto& own) { return own != ""; });
-  std::string first = found == not_finite_.end() ? "" : *found;
-  if (!epoch.world.one_process() && !epoch.world.apart && !drops_)
-    first = words_of_first(model_.strategy, first);
+  const auto first_of = [](const std::vector<std::string>& all) {
+    const auto found = std::ranges::find_if(all, [](const auto& words) { return words != ""; });
+    return found == all.end() ? std::string() : *found;
+  };
+  std::string first = first_of(not_finite_);
+  if (callbacks_->together() && !epoch.world.one_process())
+    first = first_of(texts_of_all(model_.strategy, first));
   complain(fmt::format(
       "fit: the loss is not finite (NaN or infinite) since epoch {} of {}, step {} of {}; {}",
       epoch.number + 1, options_.epochs, step + 1, epoch.steps, first));

@@ -15,6 +15,7 @@
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/detail/evaluation.h"
+#include "tutti/train/detail/fit_agreement.h"
 #include "tutti/train/detail/samples.h"
 #include "tutti/train/detail/settings.h"
 #include "tutti/train/model_state.h"
@@ -235,7 +236,7 @@ void Model::compile(CompileOptions options) {
   if (scale) optimizer.scale_losses(*scale);
   state.compiled.emplace(detail::Compiled{std::move(optimizer), std::move(goals),
                                           std::move(options.learning_rate), options.precision,
-                                          num_states, detail::words_of(options.optimizer)});
+                                          detail::optimizer_words(options.optimizer), num_states});
 }
 
 Scores Model::evaluate(const data::Dataset& dataset) {

@@ -143,8 +143,10 @@ class Model {
   /// step with Interrupted when a signal asked for it (base/stop.h). Throws UsageError before the
   /// first step when options, data and model do not fit, or all parameters are frozen; in it when
   /// forward fails, with the layer or the module's parts, and what it got; in any when a loss does
-  /// not depend on what is trained. Error when the loss is not finite, unless told to go on; what
-  /// the strategy throws.
+  /// not depend on what is trained. Mismatch before the first step, on every worker, when one was
+  /// asked for another training (options, seed, optimizer, names of losses, numbers of the data),
+  /// where all workers meet in every step. Error when the loss is not finite, unless told to go on;
+  /// what the strategy throws.
   History fit(const data::Dataset& train, FitOptions options = {});
 
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().

@@ -47,8 +47,8 @@ struct Compiled {
   Goals goals;
   std::optional<RateSchedule> rate;
   Precision precision;
+  std::string optimizer_words;      ///< optimizer_words() of what compile() was given
   std::optional<int> num_states{};  ///< that the optimizer keeps for each parameter; unset: unknown
-  std::string optimizer_words{};    ///< its options; "" of a torch optimizer
 
   /// `forward(x)` in this precision; outputs are float32.
   Tensors outputs(const Forward& forward, at::TensorList inputs) const;

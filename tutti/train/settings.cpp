@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
+#include <variant>
 
 #include "tutti/base/sha256.h"
 
@@ -13,53 +13,55 @@ namespace {
 
 constexpr int64_t kSamples = 8;
 
-// Options differ in fields; what they do to numbers is what counts.
-std::string digest_of(const optim::Rule& rule) {
-  std::array<double, 4> parameter{0.5, -1.0, 2.0, 0.0};
-  const std::array<double, 4> gradient{0.1, -0.2, 0.3, 0.4};
-  std::vector<std::array<double, 4>> values(static_cast<size_t>(rule.num_states()));
-  std::vector<void*> states;
-  for (int state = 0; state < rule.num_states(); ++state) {
-    values[static_cast<size_t>(state)].fill(rule.state_start(state));
-    states.push_back(values[static_cast<size_t>(state)].data());
-  }
-  optim::StepScalars scalars;
-  for (int step = 0; step < 3; ++step) {
-    scalars = rule.next(scalars, rule.learning_rate());
-    double trust = 1;
-    if (rule.measures()) {
-      std::array<optim::Squares, 1> squares{};
-      rule.measure(DType::float64, parameter.data(), gradient.data(), states, parameter.size(),
-                   scalars, squares);
-      trust = rule.trust(squares[0]);
-    }
-    rule.update(DType::float64, parameter.data(), gradient.data(), states, parameter.size(),
-                scalars, trust);
-  }
-  Sha256 sha;
-  sha.update(parameter.data(), sizeof parameter);
-  return sha.hex().substr(0, 12);
-}
-
-std::string words_of(const optim::Recipe& recipe) {
-  const optim::Clip& clip = recipe.clip();
-  std::string words = fmt::format("learning rate {:g}, digest {}", recipe.rule().learning_rate(),
-                                  digest_of(recipe.rule()));
-  if (clip.value > 0) words += fmt::format(", clipped by value {:g}", clip.value);
-  if (clip.norm > 0) words += fmt::format(", clipped by norm {:g}", clip.norm);
-  if (clip.global_norm > 0) words += fmt::format(", clipped by global norm {:g}", clip.global_norm);
-  for (const optim::Group& group : recipe.groups()) {
-    words += fmt::format(", {}: x{:g}", group.pattern, group.learning_rate_factor);
-    if (group.weight_decay) words += fmt::format(", weight decay {:g}", *group.weight_decay);
-  }
+std::string rule_words(const optim::Rule& rule) {
+  std::string words(rule.name());
+  const auto add = [&](const char* field, auto value) {
+    words += fmt::format(" {} {}", field, value);
+  };
+  std::visit(
+      [&](const auto& o) {
+        add("learning_rate", o.learning_rate);
+        if constexpr (requires { o.momentum; }) add("momentum", o.momentum);
+        if constexpr (requires { o.nesterov; }) add("nesterov", o.nesterov);
+        if constexpr (requires { o.beta; }) add("beta", o.beta);
+        if constexpr (requires { o.beta1; }) add("beta1", o.beta1);
+        if constexpr (requires { o.beta2; }) add("beta2", o.beta2);
+        if constexpr (requires { o.rho; }) add("rho", o.rho);
+        if constexpr (requires { o.epsilon; }) add("epsilon", o.epsilon);
+        if constexpr (requires { o.centered; }) add("centered", o.centered);
+        if constexpr (requires { o.l1; }) add("l1", o.l1);
+        if constexpr (requires { o.l2; }) add("l2", o.l2);
+        if constexpr (requires { o.trust; }) add("trust", o.trust);
+        if constexpr (requires { o.momentum_decay; }) add("momentum_decay", o.momentum_decay);
+        if constexpr (requires { o.weight_decay; }) add("weight_decay", o.weight_decay);
+        if constexpr (requires { o.initial_accumulator; })
+          add("initial_accumulator", o.initial_accumulator);
+      },
+      rule.options());
   return words;
 }
 
 }  // namespace
 
-std::string words_of(const OptimizerChoice& optimizer) {
-  const auto* recipe = std::get_if<optim::Recipe>(&optimizer);
-  return recipe == nullptr ? "" : words_of(*recipe);
+std::string optimizer_words(const OptimizerChoice& choice) {
+  const auto* const recipe = std::get_if<optim::Recipe>(&choice);
+  if (recipe == nullptr) return "a torch optimizer";
+  const optim::Clip& clip = recipe->clip();
+  std::string words =
+      fmt::format("{}, clipped by value {}, norm {}, global_norm {}", rule_words(recipe->rule()),
+                  clip.value, clip.norm, clip.global_norm);
+  for (const optim::Group& group : recipe->groups())
+    words += fmt::format(
+        ", group {} by {}{}", group.pattern, group.learning_rate_factor,
+        group.weight_decay ? fmt::format(" weight_decay {}", *group.weight_decay) : std::string());
+  return words;
+}
+
+std::string goal_words(const Goal& goal) {
+  std::vector<std::string> metrics;
+  for (const Metric& metric : goal.metrics) metrics.push_back(metric.name());
+  return fmt::format("{}{} times {}, metrics [{}]", goal.name.empty() ? "" : goal.name + ": ",
+                     goal.loss.name(), goal.weight, fmt::join(metrics, ", "));
 }
 
 std::vector<double> rates_of(const std::optional<RateSchedule>& schedule) {
@@ -68,15 +70,6 @@ std::vector<double> rates_of(const std::optional<RateSchedule>& schedule) {
     for (const int64_t factor : {1, 2, 5}) rates.push_back((*schedule)(step * factor));
   if (schedule) rates.insert(rates.begin(), (*schedule)(0));
   return rates;
-}
-
-std::string words_of(const Goals& goals, const std::map<int64_t, double>& class_weight) {
-  std::vector<std::string> words;
-  for (const Goal& goal : goals)
-    words.push_back(fmt::format("{} x{:g}", goal.loss.name(), goal.weight));
-  for (const auto& [label, weight] : class_weight)
-    words.push_back(fmt::format("class {} x{:g}", label, weight));
-  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 std::string digest_of_samples(const data::Dataset& dataset, uint64_t seed) {

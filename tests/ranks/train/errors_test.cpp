@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tutti/base/error.h"
@@ -20,9 +21,10 @@ using ::testing::SizeIs;
 struct Samples {
   std::vector<float> x = std::vector<float>(24 * 4, 0.5F);
   std::vector<int64_t> y = std::vector<int64_t>(24, 1);
-  data::Dataset batched() const {
-    return data::from_arrays({data::array_of(x, {24, 4}), data::array_of(y, {24})}).batch(6);
+  data::Dataset whole() const {
+    return data::from_arrays({data::array_of(x, {24, 4}), data::array_of(y, {24})});
   }
+  data::Dataset batched() const { return whole().batch(6); }
 };
 
 Strategy workers_strategy(int replicas) {
@@ -60,6 +62,79 @@ TEST(WorkersErrors, AllNameTheFirstTensorThatIsNotFinite) {
                                                        "input of sample 10 of the dataset has "
                                                        "nan at element 2"))))
       << out.log;
+}
+
+struct Asked {
+  FitOptions fit;
+  CompileOptions compile;
+  int64_t samples = 24;
+  int64_t batch = 6;
+};
+
+// What worker 1 asks for otherwise, by name.
+void ask_otherwise(const std::string& what, Asked& asked) {
+  if (what == "seed") asked.fit.seed = 8;
+  if (what == "max_steps") asked.fit.max_steps = 2;
+  if (what == "class_weight") asked.fit.class_weight = {{1, 2.5}};
+  if (what == "validation") asked.fit.validation = Samples().batched();
+  if (what == "callbacks") asked.fit.callbacks = {callbacks::terminate_on_nan()};
+  if (what == "samples") asked.samples = 18;
+  if (what == "batch") asked.batch = 8;
+  if (what == "precision") asked.compile.precision = Precision::bfloat16;
+  if (what == "rate") asked.compile.optimizer = optim::adam({.learning_rate = 0.25});
+  if (what == "epsilon") asked.compile.optimizer = optim::adam({.epsilon = 1e-6});
+  if (what == "clipping")
+    asked.compile.optimizer = optim::Recipe(optim::adam(), {.global_norm = 1});
+  if (what == "loss") asked.compile.loss = losses::hinge();
+}
+
+RANK_PROGRAM(one_asks_otherwise) {
+  const Strategy strategy = workers_strategy(2);
+  for (const std::string& what : rank.arguments) {
+    Asked asked{
+        .fit = {.epochs = 2, .seed = 7, .verbose = 0},
+        .compile = {.optimizer = optim::adam(), .loss = losses::sparse_categorical_crossentropy()}};
+    if (strategy.world().first_rank == 1) ask_otherwise(what, asked);
+    Model model(strategy, [] { return torch::nn::Linear(4, 3); });
+    model.compile(asked.compile);
+    const auto data = Samples().whole().take(asked.samples).shuffle().batch(asked.batch);
+    try {
+      model.fit(data, asked.fit);
+      rank.mark(what + ": trained");
+    } catch (const Mismatch& error) {
+      std::string message = error.what();
+      std::ranges::replace(message, '\n', ' ');
+      rank.mark(what + ": " + message);
+    }
+    if (model.optimizer().version() > 0 && what != "nothing") rank.mark("made steps");
+  }
+}
+
+TEST(WorkersErrors, AWorkerThatAsksForAnotherTrainingIsToldBeforeTheFirstStep) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"seed", "worker 0 has seed: 7   worker 1 has seed: 8 "},
+      {"max_steps", "worker 1 has max_steps: 2 "},
+      {"class_weight", "worker 1 has class_weight: {1: 2.5} "},
+      {"validation", "worker 0 has validation data: none   worker 1 has validation data: 24 "},
+      {"callbacks", "worker 1 has callbacks: [terminate_on_nan]"},
+      {"samples", "worker 1 has training data: 18 samples of float32 [4], int64 []"},
+      {"batch", "in batches of 8 "},
+      {"precision", "worker 1 has precision: bfloat16"},
+      {"rate", "worker 1 has optimizer: adam learning_rate 0.25 "},
+      {"epsilon", "epsilon 1e-06 "},
+      {"clipping", "global_norm 1 "},
+      {"loss", "worker 1 has loss: hinge times 1"},
+      {"nothing", "trained"},
+  };
+  std::vector<std::string> names;
+  for (const auto& [what, words] : cases) names.push_back(what);
+  const auto out = test::run_workers(2, "one_asks_otherwise", names);
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  for (const auto& [what, words] : cases)
+    EXPECT_THAT(test::lines_after(out.log, what + ": "),
+                testing::AllOf(SizeIs(2), Each(HasSubstr(words))))
+        << out.log;
+  EXPECT_THAT(out.log, testing::Not(HasSubstr("made steps")));
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
-/// What decides on the course of a training, in words and numbers that a checkpoint can keep and a
-/// later training compare; not for users. Thread rule: pure functions.
+/// What decides on the course of a training, in words and numbers, for workers and checkpoints to
+/// compare; not for users. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,15 +12,14 @@
 
 namespace tutti::detail {
 
-/// Learning rate, a digest of what the rule does to fixed numbers in a few steps, clipping, groups.
-/// "" for a torch optimizer.
-std::string words_of(const OptimizerChoice& optimizer);
+/// What compile() was told to update with.
+std::string optimizer_words(const OptimizerChoice& choice);
+
+/// An output's loss, its weight and metrics.
+std::string goal_words(const Goal& goal);
 
 /// The rates of some steps up to a million; empty: there is no schedule.
 std::vector<double> rates_of(const std::optional<RateSchedule>& schedule);
-
-/// Names and weights of the losses, and the weights of classes.
-std::string words_of(const Goals& goals, const std::map<int64_t, double>& class_weight);
 
 /// sha256 of the first samples of epoch 0, at most 8.
 std::string digest_of_samples(const data::Dataset& dataset, uint64_t seed);
