@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
@@ -71,6 +72,27 @@ Goals only_goal(const CompileOptions& options, const std::optional<nn::Graph>& g
   return {{.name = "", .place = 0, .loss = *options.loss, .weight = 1, .metrics = options.metrics}};
 }
 
+/// Those of History's columns, which are found by name, and of Scores.
+void require_unlike_names(const Goals& goals) {
+  std::set<std::string> taken{"loss", "train_loss", "val_loss", "seconds", "images_per_second"};
+  const auto take = [&taken](const std::string& name, const char* mend) {
+    if (!taken.insert(name).second || !taken.insert("val_" + name).second)
+      throw UsageError(
+          fmt::format("compile: there would be two quantities called \"{}\"; {}", name, mend));
+  };
+  for (const Goal& goal : goals)
+    if (!goal.name.empty()) take(goal.quantity("loss"), "give the output another name");
+  for (const Goal& goal : goals)
+    for (const Metric& metric : goal.metrics)
+      take(goal.quantity(metric.name()),
+           "give one of the metrics another name: metric.named(\"...\")");
+}
+
+Goals checked(Goals goals) {
+  require_unlike_names(goals);
+  return goals;
+}
+
 }  // namespace
 
 Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& graph) {
@@ -81,7 +103,7 @@ Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& gr
       options.num_inputs != static_cast<int64_t>(graph->inputs().size()))
     throw UsageError(fmt::format("compile: num_inputs is {}, the graph has {}; leave it out",
                                  options.num_inputs, graph->inputs().size()));
-  if (options.outputs.empty()) return only_goal(options, graph);
+  if (options.outputs.empty()) return checked(only_goal(options, graph));
   if (options.loss || !options.metrics.empty())
     throw UsageError("compile: loss and metrics are those of each output: give outputs alone");
   Goals goals;
@@ -96,7 +118,7 @@ Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& gr
   }
   if (std::ranges::all_of(goals, [](const Goal& goal) { return goal.weight == 0; }))
     throw UsageError("compile: all outputs have a weight of 0, so that nothing is trained");
-  return goals;
+  return checked(std::move(goals));
 }
 
 }  // namespace tutti::detail

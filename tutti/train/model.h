@@ -132,7 +132,8 @@ class Model {
               ErasedFactory([factory]() mutable { return detail::erase(factory()); })) {}
 
   /// What to train with. Again: a new optimizer with fresh state. Throws UsageError without a loss,
-  /// for outputs that the graph does not have, twice the same, or a weight out of range.
+  /// for outputs that the graph does not have, twice the same, or a weight out of range, and for
+  /// two metrics of one name, or one called as a column of History.
   void compile(CompileOptions options);
 
   /// Trains. A last column of the data, after inputs and targets, is a weight a sample, [] float32:

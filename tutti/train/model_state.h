@@ -33,12 +33,16 @@ struct Goal {
   double weight = 1;
   std::vector<Metric> metrics;
 
+  /// What History and Scores call its metric, or "loss": "kind_accuracy".
+  std::string quantity(const std::string& own) const {
+    return name.empty() ? own : name + "_" + own;
+  }
   /// UsageError when forward gave fewer, or several where the model has one loss.
   const at::Tensor& output(const Tensors& outputs) const;
 };
 using Goals = std::vector<Goal>;
 
-/// Throws UsageError when they and the model do not fit.
+/// Throws UsageError when they and the model do not fit, or two quantities have one name.
 Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& graph);
 
 /// What compile() made.

@@ -198,10 +198,6 @@ std::span<const double> state_of(const OutputTotals& totals, const std::vector<M
                static_cast<size_t>(metrics[number].num_states(totals.width)));
 }
 
-std::string name_in(const Goal& goal, const std::string& quantity) {
-  return goal.name.empty() ? quantity : goal.name + "_" + quantity;
-}
-
 }  // namespace
 
 Totals sum_over_world(Strategy& strategy, const Goals& goals, const PerReplica<Totals>& each) {
@@ -220,10 +216,10 @@ Totals sum_over_world(Strategy& strategy, const Goals& goals, const PerReplica<T
 std::vector<std::string> quantities_of(const Goals& goals) {
   std::vector<std::string> names{"loss"};
   for (const Goal& goal : goals)
-    if (!goal.name.empty()) names.push_back(name_in(goal, "loss"));
+    if (!goal.name.empty()) names.push_back(goal.quantity("loss"));
   for (const Goal& goal : goals)
     for (const Metric& metric : goal.metrics)
-      if (metric.scalar()) names.push_back(name_in(goal, metric.name()));
+      if (metric.scalar()) names.push_back(goal.quantity(metric.name()));
   return names;
 }
 
@@ -260,7 +256,7 @@ Scores scores_of(const Totals& totals, const Goals& goals) {
     const auto& metrics = goals[i].metrics;
     for (size_t m = 0; m < metrics.size(); ++m)
       if (!metrics[m].scalar())
-        scores.matrices.emplace_back(name_in(goals[i], metrics[m].name()),
+        scores.matrices.emplace_back(goals[i].quantity(metrics[m].name()),
                                      metrics[m].matrix(state_of(totals.outputs[i], metrics, m)));
   }
   return scores;
