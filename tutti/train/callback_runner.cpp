@@ -73,11 +73,13 @@ void CallbackRunner::set_learning_rate(double learning_rate) {
 }
 
 void CallbackRunner::save(std::filesystem::path path) {
+  require_epoch_end("save");
   require_together("save");
   saves_.push_back(std::move(path));
 }
 
 void CallbackRunner::keep_weights() {
+  require_epoch_end("keep_weights");
   require_together("keep_weights");
   if (model_.compiled->optimizer.updater().client() != nullptr)
     throw UsageError(
@@ -86,7 +88,18 @@ void CallbackRunner::keep_weights() {
   keeps_ = true;
 }
 
-void CallbackRunner::put_back_weights() { puts_back_ = true; }
+void CallbackRunner::put_back_weights() {
+  require_epoch_end("put_back_weights");
+  puts_back_ = true;
+}
+
+void CallbackRunner::require_epoch_end(const char* what) const {
+  if (!in_step_) return;
+  throw UsageError(fmt::format(
+      "{}: weights are those of the end of an epoch, not of on_step_end; call it in on_epoch_end, "
+      "or have fit() write checkpoints every so many steps (FitOptions::checkpoints)",
+      what));
+}
 
 void CallbackRunner::require_together(const char* what) const {
   if (together_) return;
@@ -144,7 +157,9 @@ void CallbackRunner::step_end(int64_t step, int64_t samples, const Totals& total
   step_ = step;
   epoch_samples_ = samples;
   totals_ = &totals;
+  in_step_ = true;
   call(&Callback::on_step_end);
+  in_step_ = false;
   totals_ = nullptr;
 }
 

@@ -72,6 +72,7 @@ class CallbackRunner final : public Training {
   void carry_out();
   void exchange();
   void require_together(const char* what) const;
+  void require_epoch_end(const char* what) const;
   void copy_weights();
   void write_weights();
 
@@ -89,6 +90,7 @@ class CallbackRunner final : public Training {
   NamedValues values_;              // that callbacks see
   std::string running_;             // name of the callback that runs
   std::exception_ptr failure_;      // what one of them threw
+  bool in_step_ = false;            // on_step_end runs
   bool stops_ = false;              // asked for: what follows too, until it is carried out
   bool keeps_ = false;
   bool puts_back_ = false;

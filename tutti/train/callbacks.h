@@ -48,6 +48,7 @@ class Training {
   virtual void stop(std::string why) = 0;
   /// From the next update on.
   virtual void set_learning_rate(double learning_rate) = 0;
+  // These three are UsageErrors in on_step_end, where replicas are in the middle of an epoch.
   /// After an epoch: Model::save().
   virtual void save(std::filesystem::path path) = 0;
   /// After an epoch: remembers the weights, in memory; and gives them back at the end of fit().

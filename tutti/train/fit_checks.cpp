@@ -52,6 +52,21 @@ void check_against_data(const FitOptions& options, const data::Dataset& train) {
                                  options.accumulate == 1 ? "batches" : "groups of batches"));
 }
 
+/// Labels that the model tells apart; 0: not known. One output may stand for anything.
+int64_t known_classes(const std::optional<nn::Graph>& graph, const data::Dataset& train) {
+  if (graph && !graph->output_shape().empty() && graph->output_shape().back() > 1)
+    return graph->output_shape().back();
+  return train.num_classes();
+}
+
+void require_known_labels(const std::map<int64_t, double>& class_weight, int64_t classes) {
+  for (const auto& [label, weight] : class_weight)
+    if (classes > 0 && (label < 0 || label >= classes))
+      throw UsageError(
+          fmt::format("fit: class_weight has label {}, there are {} classes (labels 0 to {})",
+                      label, classes, classes - 1));
+}
+
 /// class_weight needs one output, labels, and no other weights.
 void check_class_weight(const data::Dataset& train, size_t num_inputs, size_t num_goals) {
   if (num_goals > 1)
@@ -116,6 +131,7 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
   check_against_data(options, train);
   if (!options.class_weight.empty())
     check_class_weight(train, static_cast<size_t>(num_inputs), compiled->goals.size());
+  require_known_labels(options.class_weight, known_classes(graph, train));
   if (options.validation) check_data("fit, validation", *options.validation, true);
   if (nn::meets_in_forward(*modules.module(0)))
     strategy.require_meeting("fit: a module that needs all replicas in forward (SyncBatchNorm)");

@@ -91,7 +91,8 @@ struct FitOptions {
   int64_t initial_epoch = 0;    ///< epochs that were done before: order and dropout go on there
   int64_t steps_per_epoch = 0;  ///< fewer than the data has batches; 0: all
   int64_t validation_freq = 1;  ///< epochs from one validation to the next; else NaN in History
-  /// By label; those not named weigh 1. Multiplies the loss of a sample, in training alone.
+  /// By label, one of the classes of a graph or dataset that knows them; those not named weigh 1.
+  /// Multiplies the loss of a sample, in training alone.
   std::map<int64_t, double> class_weight{};
   /// Batches, 1 to 1,000,000, whose gradients are added without communication, to one update: that
   /// of one batch of all their samples. Steps, schedules, callbacks and max_steps count updates;

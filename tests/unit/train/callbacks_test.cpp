@@ -225,6 +225,28 @@ TEST(FitCallbacks, ThatThrowAreNamed) {
               AllOf(HasSubstr("callback early_stopping"), HasSubstr("val_loss")));
 }
 
+TEST(FitCallbacks, SaveAndKeepWeightsAfterAnEpochAlone) {
+  const test::TempFolder folder;
+  const std::pair<std::string, std::function<void(Training&)>> asks[] = {
+      {"save: ", [&](Training& training) { training.save(folder / "weights"); }},
+      {"keep_weights: ", [](Training& training) { training.keep_weights(); }},
+      {"put_back_weights: ", [](Training& training) { training.put_back_weights(); }},
+  };
+  for (const auto* kind : {"one_device", "mirrored"})
+    for (const auto& [name, ask] : asks) {
+      Model model = small_model(strategy_of(kind, 2));
+      EXPECT_THAT(test::message_of<UsageError>([&] {
+                    model.fit(three_classes(20).batch(10),
+                              {.callbacks = {callbacks::lambda("mine", {.on_step_end = ask})},
+                               .verbose = 0});
+                  }),
+                  AllOf(HasSubstr("callback mine: " + name), HasSubstr("on_epoch_end")));
+      EXPECT_EQ(model.optimizer().version(), 1);
+      model.fit(three_classes(20).batch(10),
+                {.callbacks = {callbacks::lambda("mine", {.on_epoch_end = ask})}, .verbose = 0});
+    }
+}
+
 TEST(FitCallbacks, EndAtALossThatIsNotFinite) {
   Model model(strategy_of("mirrored", 2), [] { return small_graph(); });
   CompileOptions options = adam_and_accuracy();

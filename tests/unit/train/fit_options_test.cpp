@@ -119,6 +119,9 @@ TEST(Fit, RefusesOptionsThatDoNotFit) {
   EXPECT_THAT(message(data, {.steps_per_epoch = 3}), HasSubstr("has 2 batches an epoch"));
   EXPECT_THAT(message(data, {.validation_freq = 0}), HasSubstr("validation_freq is 0"));
   EXPECT_THAT(message(data, {.class_weight = {{2, -1}}}), HasSubstr("label 2 is -1"));
+  EXPECT_THAT(message(data, {.class_weight = {{17, 2}}}),
+              HasSubstr("class_weight has label 17, there are 3 classes (labels 0 to 2)"));
+  EXPECT_THAT(message(data, {.class_weight = {{1, 2}, {-1, 2}}}), HasSubstr("has label -1"));
   EXPECT_THAT(message(weighted(20, [](int64_t) { return 1.0F; }), {.class_weight = {{2, 1}}}),
               HasSubstr("give one of them"));
   EXPECT_THAT(test::message_of<DataError>([&] {
