@@ -190,11 +190,14 @@ class Model {
   /// Of parameters and merged buffers (weights.h). Equal on all workers.
   std::string weights_sha256();
 
-  /// A table of layers, output shapes (of a graph) and parameters; below it how many are trained
+  /// A table of layers, output shapes and parameters. Shapes are those of a graph; of a Sequential
+  /// when it is told that of a sample ({1, 28, 28}), of which it is given one of zeros, float32, in
+  /// evaluation mode; other modules have their parts without them. UsageError for a shape that a
+  /// layer does not take, or where it is not asked for. Below the table how many are trained
   /// and how many are frozen, elements in buffers, and the bytes of a replica: parameters,
   /// gradients, optimizer states, buffers. Parameters and states are there once for all replicas
   /// that share memory (docs/design/fused_step.md). Rows of embedding tables do not count.
-  std::string summary() const;
+  std::string summary(const std::vector<int64_t>& sample = {}) const;
 
   Strategy strategy() const;
   const ReplicatedModules& modules() const noexcept;

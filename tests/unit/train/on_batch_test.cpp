@@ -166,15 +166,35 @@ TEST(Model, SummaryCountsWhatAReplicaTakes) {
                      return std::make_unique<torch::optim::SGD>(parameters, 0.1);
                    },
                .loss = losses::sparse_categorical_crossentropy()});
-  EXPECT_EQ(own.summary(),
-            "parameter     shape       elements\n"
-            "dense.weight  [3, 4]            12\n"
-            "dense.bias    [3]                3\n"
-            "norm.weight   [3]                3\n"
-            "norm.bias     [3]                3\n"
-            "parameters: 9 trained, 12 frozen\n"
-            "bytes a replica: 84 parameters, 36 gradients, 32 buffers, optimizer states: a torch "
-            "optimizer's own\n");
+  EXPECT_THAT(
+      own.summary(),
+      testing::MatchesRegex(
+          "layer  kind  *parameters\n"
+          "dense  Linear\\(in_features=4, out_features=3, bias=true\\)  *15\n"
+          "norm   BatchNorm1d\\(3, eps=1e-05, momentum=0.1, affine=true, .*=true\\)  *6\n"
+          "parameters: 9 trained, 12 frozen\n"
+          "bytes a replica: 84 parameters, 36 gradients, 32 buffers, optimizer states: a torch "
+          "optimizer's own\n"));
+}
+
+TEST(OnBatch, SummaryOfASequentialHasLayersAndShapes) {
+  Model model(strategy_of("mirrored", 2), [] {
+    return torch::nn::Sequential(torch::nn::Conv2d(1, 2, 3), torch::nn::Flatten(),
+                                 torch::nn::Dropout(0.5), torch::nn::Linear(8, 3));
+  });
+  EXPECT_THAT(model.summary({1, 4, 4}),
+              testing::MatchesRegex(
+                  "layer  kind  *output shape  *parameters\n"
+                  "0  *Conv2d\\(1, 2, kernel_size=.*\\) *\\[2, 2, 2\\]  *20\n"
+                  "1  *Flatten\\(.*\\) *\\[8\\]  *0\n"
+                  "2  *Dropout\\(.*\\) *\\[8\\]  *0\n"
+                  "3  *Linear\\(in_features=8, out_features=3, bias=true\\) *\\[3\\]  *27\n"
+                  "parameters: 47 trained(.|\n)*"));
+  EXPECT_TRUE(model.modules().module(0)->is_training());
+  EXPECT_THAT(model.summary(), testing::MatchesRegex("layer  kind  *parameters\n(.|\n)*"));
+  EXPECT_THAT(test::message_of<UsageError>([&] { (void)model.summary({1, 5, 4}); }),
+              testing::AllOf(testing::HasSubstr("layer \"3\""), testing::HasSubstr("[1, 5, 4]")));
+  EXPECT_TRUE(model.modules().module(0)->is_training());
 }
 
 }  // namespace
