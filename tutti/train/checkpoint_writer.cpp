@@ -1,6 +1,8 @@
 #include "tutti/train/detail/checkpoint_writer.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -10,6 +12,7 @@
 namespace tutti::detail {
 namespace {
 
+constexpr int kNice = 19;            // replicas come first
 constexpr Millis kFarewell{60'000};  // for what is still being written after an error
 
 double millis_since(TimePoint begin) {
@@ -79,6 +82,7 @@ void Checkpointing::Writer::start(CheckpointPart part, CheckpointManifest manife
   shared_->busy = true;
   const double waited = millis_since(begin);
   std::thread([shared = shared_, part = std::move(part), manifest = std::move(manifest), waited] {
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);  // of this thread alone
     const bool whole = shared->write(part, manifest, waited);
     const std::lock_guard lock(shared->mutex);
     shared->busy = false;

@@ -71,7 +71,6 @@ std::string fit_words(const Compiled& compiled, const data::Dataset& train,
   add("callbacks", fmt::format("[{}]", fmt::join(callbacks, ", ")));
   add("optimizer", compiled.optimizer_words);
   add("schedule", compiled.rate ? compiled.rate->name() : "none");
-  add("its rates", fmt::format("{}", rates_of(compiled.rate)));
   add("precision", name_of(compiled.precision));
   add("loss_scaling", compiled.optimizer.loss_scale() ? "on" : "off");
   for (const Goal& goal : compiled.goals) add("loss", goal_words(goal));

@@ -264,15 +264,15 @@ TEST(CheckpointFiles, EachFieldThatDiffersIsNamed) {
   EXPECT_THAT(refusal({}, pictures(31).shuffle().batch(8), 7),
               HasSubstr("samples: 30 in the checkpoint, 31 here"));
   EXPECT_THAT(refusal({.optimizer = optim::adam({.learning_rate = 0.02})}, samples(), 7),
-              AllOf(HasSubstr("options of the optimizer: learning rate 0.01, "),
-                    HasSubstr("learning rate 0.02, ")));
+              AllOf(HasSubstr("options of the optimizer: adam learning_rate 0.01 "),
+                    HasSubstr("adam learning_rate 0.02 ")));
   EXPECT_THAT(
       refusal({.optimizer = optim::adam({.learning_rate = 0.01, .beta1 = 0.8})}, samples(), 7),
       HasSubstr("options of the optimizer: "));
   EXPECT_THAT(refusal({.optimizer =
                            optim::Recipe(optim::adam({.learning_rate = 0.01}), {.global_norm = 1})},
                       samples(), 7),
-              HasSubstr("clipped by global norm 1 here"));
+              HasSubstr("global_norm 1 here"));
   const auto others = data::from_arrays({data::array_of(std::vector<float>(120), {30, 1, 2, 2}),
                                          data::array_of(std::vector<int64_t>(30), {30})});
   EXPECT_THAT(refusal({}, others.shuffle().batch(8), 7), HasSubstr("first samples, sha256: "));
