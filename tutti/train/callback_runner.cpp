@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include <nlohmann/json.hpp>
+
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
@@ -215,10 +217,31 @@ void CallbackRunner::rethrow() const {
 
 // ---- checkpoints ----
 
+namespace {
+
+// What a callback throws there bears its name.
+auto named(const Callback& callback, const char* what, auto&& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    throw Error(fmt::format("callback {}: {}: {}", callback.name(), what, error.what()));
+  }
+}
+
+std::string state_of(const Callback& callback) {
+  return named(callback, "state()", [&] {
+    std::string state = callback.state();
+    nlohmann::json(state).dump();  // throws unless it is UTF-8, as a manifest is
+    return state;
+  });
+}
+
+}  // namespace
+
 std::map<std::string, std::string> CallbackRunner::states() const {
   std::map<std::string, std::string> states;
   for (size_t i = 0; chief_ && i < callbacks_.size(); ++i)
-    if (std::string state = callbacks_[i]->state(); !state.empty())
+    if (std::string state = state_of(*callbacks_[i]); !state.empty())
       states[fmt::format("{} {}", i, callbacks_[i]->name())] = std::move(state);
   return states;
 }
@@ -231,7 +254,7 @@ void CallbackRunner::restore(const std::map<std::string, std::string>& states, K
   for (size_t i = 0; chief_ && i < callbacks_.size(); ++i) {
     const auto state = states.find(fmt::format("{} {}", i, callbacks_[i]->name()));
     if (state == states.end()) continue;
-    callbacks_[i]->restore(state->second);
+    named(*callbacks_[i], "restore()", [&] { callbacks_[i]->restore(state->second); });
     ++found;
   }
   if (chief_ && found < states.size())

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <fstream>
 #include <iterator>
@@ -18,15 +17,6 @@
 
 namespace tutti::callbacks {
 namespace {
-
-bool higher_is_better(Better better, std::string_view name) {
-  if (better != Better::by_name) return better == Better::higher;
-  if (name.ends_with("loss") || name.ends_with("error")) return false;  // of an output "score" too
-  static constexpr std::array<std::string_view, 7> kHigher = {
-      "accuracy", "auc", "precision", "recall", "f1", "score", "map_at"};
-  return std::ranges::any_of(
-      kHigher, [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
-}
 
 // The best value so far of one quantity.
 class Best {

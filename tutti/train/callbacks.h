@@ -67,7 +67,7 @@ class Callback {
   virtual void on_train_end(Training&) {}  ///< not after an error
 
   /// What it must know again where the training goes on from a checkpoint: text of its own, which
-  /// restore() gets back after on_train_begin(). "": nothing.
+  /// restore() gets back after on_train_begin(). UTF-8; "": nothing.
   virtual std::string state() const { return {}; }
   virtual void restore(const std::string& state) { (void)state; }
   /// FitOptions::checkpoints, where that has none.
@@ -77,15 +77,6 @@ class Callback {
 using Callbacks = std::vector<std::shared_ptr<Callback>>;
 
 namespace callbacks {
-
-/// Which of two values of a quantity is the better one.
-enum class Better : uint8_t {
-  /// Lower where it ends in loss or error; higher where it has accuracy, auc, precision, recall,
-  /// f1, score or map_at in it; else lower.
-  by_name,
-  lower,
-  higher,
-};
 
 /// Watches one quantity over the epochs.
 struct EarlyStoppingOptions {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tutti/base/deadline.h"
+#include "tutti/train/better.h"
 
 namespace tutti {
 
@@ -22,7 +23,7 @@ struct CheckpointOptions {
   int newest_kept = 3;  ///< >= 1
   int best_kept = 0;    ///< so many more of those after an epoch, by `monitor`
   std::string monitor = "val_loss";
-  bool higher_is_better = false;
+  Better better = Better::by_name;
   /// When a signal or stop_after asks for an end: for saving before it.
   Millis grace{30'000};
   bool remove_at_end = false;  ///< all of them, once the training has come to its end

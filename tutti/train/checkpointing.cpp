@@ -130,13 +130,13 @@ Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options)
   require_no_tables(*model_.modules.module(0));
   model_.compiled->optimizer.updater().state();  // throws where it cannot be saved
   take_folder();
-  writer_ =
-      std::make_unique<Writer>(options_.folder,
-                               CheckpointRetention{.newest = options_.newest_kept,
-                                                   .best = options_.best_kept,
-                                                   .monitor = options_.monitor,
-                                                   .higher_is_better = options_.higher_is_better},
-                               model_.strategy.world().time_limit);
+  writer_ = std::make_unique<Writer>(
+      options_.folder,
+      CheckpointRetention{.newest = options_.newest_kept,
+                          .best = options_.best_kept,
+                          .monitor = options_.monitor,
+                          .higher_is_better = higher_is_better(options_.better, options_.monitor)},
+      model_.strategy.world().time_limit);
 }
 
 Checkpointing::~Checkpointing() = default;

@@ -18,26 +18,7 @@ std::string rule_words(const optim::Rule& rule) {
   const auto add = [&](const char* field, auto value) {
     words += fmt::format(" {} {}", field, value);
   };
-  std::visit(
-      [&](const auto& o) {
-        add("learning_rate", o.learning_rate);
-        if constexpr (requires { o.momentum; }) add("momentum", o.momentum);
-        if constexpr (requires { o.nesterov; }) add("nesterov", o.nesterov);
-        if constexpr (requires { o.beta; }) add("beta", o.beta);
-        if constexpr (requires { o.beta1; }) add("beta1", o.beta1);
-        if constexpr (requires { o.beta2; }) add("beta2", o.beta2);
-        if constexpr (requires { o.rho; }) add("rho", o.rho);
-        if constexpr (requires { o.epsilon; }) add("epsilon", o.epsilon);
-        if constexpr (requires { o.centered; }) add("centered", o.centered);
-        if constexpr (requires { o.l1; }) add("l1", o.l1);
-        if constexpr (requires { o.l2; }) add("l2", o.l2);
-        if constexpr (requires { o.trust; }) add("trust", o.trust);
-        if constexpr (requires { o.momentum_decay; }) add("momentum_decay", o.momentum_decay);
-        if constexpr (requires { o.weight_decay; }) add("weight_decay", o.weight_decay);
-        if constexpr (requires { o.initial_accumulator; })
-          add("initial_accumulator", o.initial_accumulator);
-      },
-      rule.options());
+  std::visit([&](const auto& options) { optim::visit_fields(options, add); }, rule.options());
   return words;
 }
 

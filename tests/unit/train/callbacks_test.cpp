@@ -95,9 +95,9 @@ TEST(EarlyStopping, EndsWhenNothingGetsBetter) {
   EXPECT_EQ(epochs_until_stop({.patience = 2, .baseline = 1.0}, {3, 2, 2.5, 0.5}), 3);
   EXPECT_EQ(epochs_until_stop({.start_from_epoch = 3}, {3, 4, 5, 6, 7, 8}), 5);
   EXPECT_EQ(epochs_until_stop({.monitor = "val_accuracy"}, {0.1, 0.2, 0.3, 0.3, 0.4}), 4);
-  EXPECT_EQ(epochs_until_stop({.monitor = "val_accuracy", .better = callbacks::Better::lower},
-                              {0.3, 0.2, 0.1, 0.2}),
-            4);
+  EXPECT_EQ(
+      epochs_until_stop({.monitor = "val_accuracy", .better = Better::lower}, {0.3, 0.2, 0.1, 0.2}),
+      4);
   const double none = kNotValidated;
   EXPECT_EQ(epochs_until_stop({.patience = 2}, {3, none, 2, none, none, 2.5, none, 2.5, 0}), 8)
       << "epochs that were not validated are not counted";

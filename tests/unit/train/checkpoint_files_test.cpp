@@ -135,6 +135,23 @@ TEST(CheckpointFiles, TheBestAreThoseOfTheBestEpochs) {
   EXPECT_EQ(got, expected);
 }
 
+TEST(CheckpointFiles, TheHighestAccuracyIsTheBest) {
+  const test::TempFolder folder;
+  Model model = checkpointed_model({});
+  FitOptions options = three_epochs(
+      {.folder = folder.path(), .newest_kept = 1, .best_kept = 1, .monitor = "accuracy"});
+  options.epochs = 6;
+  const auto spoil = [](Training& training) {
+    if (training.epoch() == 3) training.set_learning_rate(1e4);
+  };
+  options.callbacks = {callbacks::lambda("spoils what was learnt", {.on_epoch_end = spoil})};
+  const auto accuracy = model.fit(samples(), std::move(options)).column("accuracy");
+  const auto best = std::ranges::max_element(accuracy.rbegin(), accuracy.rend());
+  const auto epoch = accuracy.rend() - best;
+  ASSERT_LT(epoch, 6);
+  EXPECT_EQ(trainings_in(folder.path()).front().filename(), name_of_checkpoint(4 * epoch));
+}
+
 TEST(CheckpointFiles, ADamagedOldOneStopsNoRetention) {
   const test::TempFolder folder;
   train_into(folder.path());

@@ -217,6 +217,32 @@ TEST(Checkpoints, CallbacksGoOnToo) {
   }
 }
 
+class Remembers final : public Callback {
+ public:
+  explicit Remembers(std::string state) : state_(std::move(state)) {}
+  std::string_view name() const override { return "remembers"; }
+  std::string state() const override { return state_; }
+  void restore(const std::string&) override { throw Error("I have forgotten it"); }
+
+ private:
+  std::string state_;
+};
+
+TEST(Checkpoints, ACallbackWhoseStateIsNoneIsNamed) {
+  const test::TempFolder folder;
+  const auto train = [&](std::string state, bool resume) {
+    FitOptions options = three_epochs({.folder = folder.path(), .resume = resume});
+    options.callbacks = {std::make_shared<Remembers>(std::move(state))};
+    Model model = checkpointed_model({});
+    model.fit(samples(), std::move(options));
+  };
+  EXPECT_THAT(message_of<Error>([&] { train("\xff", false); }),
+              ::testing::HasSubstr("callback remembers: state(): "));
+  train("all of it", false);
+  EXPECT_THAT(message_of<Error>([&] { train("", true); }),
+              ::testing::HasSubstr("callback remembers: restore(): I have forgotten it"));
+}
+
 // Adds numbers of the replica's own generator, whose state is in the checkpoint.
 struct NoisyImpl : torch::nn::Module {
   NoisyImpl() : linear(register_module("linear", torch::nn::Linear(4, 3))) {}

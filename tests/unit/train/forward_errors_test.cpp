@@ -65,7 +65,7 @@ TEST(ForwardErrors, AreThoseOfEvaluateAndPredictToo) {
   EXPECT_THAT(test::message_of<UsageError>([&] { model.predict(torch::ones({4, 3})); }),
               HasSubstr("layer \"0\""));
   EXPECT_THAT(
-      test::message_of<UsageError>([&] { model.predict(three_classes(6, {2, 2}).batch(3)); }),
+      test::message_of<UsageError>([&] { model.predict(three_classes(6, {2, 2}).batch(4)); }),
       HasSubstr("got Float [2, 2, 2]"));
 }
 

@@ -1,0 +1,21 @@
+/// Better: which of two values of a quantity is the better one, for all that watch quantities.
+/// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace tutti {
+
+enum class Better : uint8_t {
+  /// Lower where it ends in loss or error; higher where it has accuracy, auc, precision, recall,
+  /// f1, score or map_at in it; else lower.
+  by_name,
+  lower,
+  higher,
+};
+
+/// Of the quantity of that name.
+bool higher_is_better(Better better, std::string_view name);
+
+}  // namespace tutti
