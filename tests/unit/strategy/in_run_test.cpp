@@ -5,7 +5,6 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <thread>
 
 #include "tutti/base/error.h"
 
@@ -216,11 +215,10 @@ TEST(Merge, AFunctionThatTakesTooLongIsNamed) {
   EXPECT_THAT(message_of<Timeout>([&] {
                 strategy.run([&](ReplicaContext& replica) {
                   try {
-                    strategy.merge(replica, [&](Strategy&) {
-                      while (!given_up) std::this_thread::sleep_for(Millis(1));
-                    });
+                    strategy.merge(replica, [&](Strategy&) { given_up.wait(false); });
                   } catch (...) {
                     given_up = true;
+                    given_up.notify_all();
                     throw;
                   }
                 });

@@ -6,7 +6,7 @@
 #include <sched.h>
 #include <torch/torch.h>
 
-#include <thread>
+#include <atomic>
 
 #include "tutti/base/error.h"
 #include "tutti/strategy/loss_scaling.h"
@@ -326,14 +326,19 @@ TEST(Threads, RunRethrowsTheFirstErrorAndFreesTheOthers) {
 TEST(Threads, WhoHasNotComeIsNamed) {
   for (const int absent : {0, 1}) {
     Strategy strategy(
-        {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(300)});
+        {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(500)});
     Replicated<TwoParameters> net(strategy, [] { return std::make_shared<TwoParameters>(); });
     Optimizer optimizer(net, optim::sgd());
+    std::atomic<bool> left{false};
     EXPECT_THAT(
         [&] {
           strategy.run([&](ReplicaContext& replica) {
-            if (replica.rank() == absent) return;
-            std::this_thread::sleep_for(Millis(100));  // computes after the other has returned
+            if (replica.rank() == absent) {
+              left = true;
+              left.notify_all();
+              return;
+            }
+            left.wait(false);
             optimizer.minimize(replica, net.local(replica)->a.sum());
           });
         },
