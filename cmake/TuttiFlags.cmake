@@ -14,6 +14,10 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 
 add_compile_options(-Wall -Wextra -Wpedantic -Wno-missing-field-initializers)
+# Files that are compiled together (TuttiModule.cmake) look like headers to this one.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-subobject-linkage)
+endif()
 if(TUTTI_WERROR)
   add_compile_options(-Werror)
 endif()

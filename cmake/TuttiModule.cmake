@@ -1,4 +1,6 @@
-# What most sources without LibTorch include; compiled once.
+# Sources without LibTorch are compiled so many at once (docs/design/build.md).
+set(TUTTI_FILES_AT_ONCE 8)
+# What most of them include; compiled once.
 set(TUTTI_STD_HEADERS <fmt/format.h> <fmt/ranges.h> <algorithm> <chrono> <condition_variable>
   <filesystem> <functional> <map> <memory> <mutex> <optional> <set> <span> <string> <thread> <vector>)
 
@@ -37,9 +39,40 @@ function(tutti_module name)
     if(arg_WHOLE)
       set_target_properties(tutti_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
     endif()
-  elseif(name STREQUAL "base")
-    target_precompile_headers(tutti_base PRIVATE ${TUTTI_STD_HEADERS})
   else()
-    target_precompile_headers(tutti_${name} REUSE_FROM tutti_base)
+    tutti_without_torch(tutti_${name} tutti_base)
   endif()
+endfunction()
+
+# tutti_without_torch(TARGET HOLDER): compiled a few files at once, with HOLDER's precompiled headers.
+function(tutti_without_torch target holder)
+  if(target STREQUAL holder)
+    target_precompile_headers(${target} PRIVATE ${TUTTI_STD_HEADERS})
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${holder})
+  endif()
+  set_target_properties(${target} PROPERTIES
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${TUTTI_FILES_AT_ONCE})
+endfunction()
+
+# tutti_split_torch(TARGET PLAIN): what of TARGET's sources sees no torch header becomes PLAIN, object
+# files that TARGET holds, with precompiled headers, and so compiler options, of its own.
+function(tutti_split_torch target plain)
+  get_target_property(sources ${target} SOURCES)
+  set(with_torch "")
+  set(without "")
+  foreach(source IN LISTS sources)
+    tutti_sees_torch("${source}" sees)
+    if(sees)
+      list(APPEND with_torch "${source}")
+    else()
+      list(APPEND without "${source}")
+    endif()
+  endforeach()
+  add_library(${plain} OBJECT ${without})
+  tutti_without_torch(${plain} ${plain})
+  # tutti_use_torch has told them to skip the precompiled header of torch.
+  set_source_files_properties(${without} PROPERTIES SKIP_PRECOMPILE_HEADERS OFF)
+  set_target_properties(${target} PROPERTIES SOURCES "${with_torch}")
+  target_sources(${target} PRIVATE $<TARGET_OBJECTS:${plain}>)
 endfunction()

@@ -41,6 +41,7 @@ function(tutti_torch_headers target)
 endfunction()
 tutti_torch_headers(tutti_torch_pch <torch/types.h> <torch/nn/module.h>)
 tutti_torch_headers(tutti_torch_whole_pch <torch/torch.h>)
+target_compile_options(tutti_torch_whole_pch PRIVATE $<$<CONFIG:Release>:-O1>)
 
 # A compiler that reads torch headers takes up to 2 GiB: no more of them at once than memory holds.
 cmake_host_system_information(RESULT tutti_memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
@@ -85,12 +86,14 @@ function(tutti_skip_precompiled_torch target)
   endforeach()
 endfunction()
 
-# tutti_use_torch(TARGET [WHOLE]): WHOLE where sources include <torch/torch.h>.
+# tutti_use_torch(TARGET [WHOLE]): WHOLE where sources include <torch/torch.h>, for programs that spend
+# their time in libraries: with it comes -O1.
 function(tutti_use_torch target)
   cmake_parse_arguments(arg "WHOLE" "" "" ${ARGN})
   set(headers tutti_torch_pch)
   if(arg_WHOLE)
     set(headers tutti_torch_whole_pch)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
   target_link_libraries(${target} PUBLIC torch)
   target_include_directories(${target} BEFORE PRIVATE "${tutti_fmt_first}")

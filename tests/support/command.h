@@ -8,6 +8,9 @@
 
 namespace tutti::test {
 
+/// The drawings that the project brings, seen from its root.
+inline constexpr const char* kDoodles = "examples/data/quickdraw";
+
 struct CommandResult {
   int exit_code = -1;  ///< 128 + signal when a signal ended it
   std::string out;

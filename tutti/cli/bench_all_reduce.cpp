@@ -13,7 +13,6 @@
 namespace tutti::cli {
 namespace {
 
-constexpr Millis kLimit{120'000};
 constexpr int64_t kRowBytes = 8 << 10;  // below, one operation is too short for a clock
 constexpr int kRowOfFlags = 100;        // operations that take a fraction of a microsecond
 constexpr int kRowOfMessages = 20;
@@ -55,7 +54,7 @@ class BenchMemory {
       return Buffers{data, data + gap};
     };
     if (common) {
-      shared_ = side.allocate((gap + output) * 4, kLimit);
+      shared_ = side.allocate((gap + output) * 4, kMeasureLimit);
       for (const MemorySpan& part : shared_.parts) all.push_back(cut(part.data));
       mine = all[static_cast<size_t>(side.rank())];
     } else {
@@ -129,7 +128,7 @@ class Measurement {
     const int rank = member_.measured.rank();
     const bool spin = member_.measured.size() <= host_facts().usable_cores;
     if (member_.wires) return make_raw_stream(std::move(*member_.wires), memory_.mine, spin);
-    if (member_.other) return make_other_group(*member_.other, memory_.mine, kLimit);
+    if (member_.other) return make_other_group(*member_.other, memory_.mine, kMeasureLimit);
     return make_plain_loop(meeting_, rank, memory_.all);
   }
 
@@ -160,14 +159,14 @@ class Measurement {
     exercise.repeats = row > 1;
     for (int i = 0; i < samples_per_round(exercise.bytes()); ++i) {
       operation.push_back(sample_us(exercise, row, [&](const Exercise& one) {
-        one.run(member_.measured, memory_.mine, kLimit);
+        one.run(member_.measured, memory_.mine, kMeasureLimit);
       }));
       right &= static_cast<int32_t>(exercise.is_right(rank, memory_.mine));
       floor.push_back(sample_us(exercise, row, [&](const Exercise& one) { floor_->run(one); }));
     }
     meeting_.meet();
     const auto over_ranks = [&](MemorySpan data, ReduceOp op) {
-      member_.side.all_reduce_now(data, op, kLimit);
+      member_.side.all_reduce_now(data, op, kMeasureLimit);
     };
     over_ranks(span_of(std::span(operation)), ReduceOp::max);
     over_ranks(span_of(std::span(floor)), ReduceOp::max);
@@ -181,7 +180,7 @@ class Measurement {
   int32_t check_sum(const Exercise& exercise) {
     exercise.fill(member_.measured.rank(), memory_.mine);
     meeting_.meet();
-    exercise.run(member_.measured, memory_.mine, kLimit);
+    exercise.run(member_.measured, memory_.mine, kMeasureLimit);
     return static_cast<int32_t>(exercise.is_right(member_.measured.rank(), memory_.mine));
   }
 

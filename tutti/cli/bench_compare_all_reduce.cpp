@@ -20,7 +20,6 @@ const std::string kFloor = "floor";  // bench_floor.h
 const std::string kLimit = "limit";  // a time that is claimed for itself
 const std::string kGloo = "Gloo";
 const std::string kMpi = "Open MPI";
-constexpr Millis kWorkLimit{10 * 60'000};
 constexpr int64_t kKilo = 1 << 10, kMega = 1 << 20;
 
 // Of the design's table, how many times as fast as that peer; 0 where nothing is claimed. The row
@@ -75,7 +74,7 @@ std::string run_ours(const CollectiveComparison& what, const std::vector<int64_t
                                       "--json",
                                       json.path()};
   command.insert(command.end(), what.more_words.begin(), what.more_words.end());
-  Child(command).finish(kWorkLimit);
+  Child(command).finish(kProgramLimit);
   const MappedFile file = map_file(json.path());
   return {reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size()};
 }

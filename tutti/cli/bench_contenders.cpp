@@ -8,13 +8,13 @@
 #include "tutti/cli/bench_compare.h"
 #include "tutti/cli/bench_runs.h"
 #include "tutti/cli/child.h"
+#include "tutti/cli/timing.h"
 
 namespace tutti::cli {
 namespace {
 
 // Starting Python with torch on a busy machine, and a whole measurement.
 constexpr Millis kStartLimit{120'000};
-constexpr Millis kWorkLimit{10 * 60'000};
 
 class Ours final : public Contender {
  public:
@@ -94,7 +94,7 @@ class Peers final : public Contender {
     double total = 0, slowest = 0;
     for (Child& child : children_) {
       const double rate =
-          nlohmann::json::parse(child.hear(kWorkLimit)).at("images_per_second").get<double>();
+          nlohmann::json::parse(child.hear(kProgramLimit)).at("images_per_second").get<double>();
       total += rate;
       slowest = slowest == 0 ? rate : std::min(slowest, rate);
     }
@@ -122,7 +122,7 @@ class PlainLibTorch final : public Contender {
   double images_per_second(const Trial& trial) override {
     Child child({program_.string(), trial.model, data_, std::to_string(trial.batch),
                  std::to_string(trial.steps), std::to_string(trial.warmup)});
-    return json_in(child.finish(kWorkLimit)).at("images_per_second").get<double>();
+    return json_in(child.finish(kProgramLimit)).at("images_per_second").get<double>();
   }
 
  private:

@@ -7,12 +7,12 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/cli/bench_compare.h"
+#include "tutti/cli/timing.h"
 
 namespace tutti::cli {
 namespace {
 
 constexpr Millis kStartLimit{120'000};
-constexpr Millis kWorkLimit{10 * 60'000};
 
 const std::vector<std::string> kMpiEnvironment = {"OMPI_ALLOW_RUN_AS_ROOT=1",
                                                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
@@ -66,7 +66,7 @@ Times CollectivePeers::gloo(const PeerTrial& trial) {
   for (Child& child : group->children) child.say(task.dump());
   Times times;
   for (Child& child : group->children) {
-    const auto answer = nlohmann::json::parse(child.hear(kWorkLimit));
+    const auto answer = nlohmann::json::parse(child.hear(kProgramLimit));
     for (const auto& [bytes, figures] : answer.items()) {
       if (!figures.at("correct").get<bool>()) throw Error("Gloo: a wrong result: " + answer.dump());
       times[std::stoll(bytes)] = figures.at("p50_us").get<double>();
@@ -85,7 +85,7 @@ Times CollectivePeers::mpi(const PeerTrial& trial) {
   command.insert(command.end(), {mpi_.value(), std::string(name_of(trial.collective)),
                                  std::to_string(trial.iterations)});
   for (const int64_t size : trial.bytes) command.push_back(std::to_string(size));
-  return times_in(Child(command, kMpiEnvironment).finish(kWorkLimit));
+  return times_in(Child(command, kMpiEnvironment).finish(kProgramLimit));
 }
 
 Times times_in(const std::string& output, const char* field) {

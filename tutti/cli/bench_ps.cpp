@@ -19,7 +19,6 @@
 namespace tutti::cli {
 namespace {
 
-constexpr Millis kLimit{120'000};
 constexpr int kWarmUps = 2;  // the heaps grow, on both sides
 constexpr int kRatesPerRound = 3;
 constexpr int64_t kMostRateBytes = 64 << 20;
@@ -62,7 +61,7 @@ double raw_stream_rate(int64_t bytes) {
     stream->run(exercise);
     std::vector<double> seconds;
     for (int i = 0; i < kRatesPerRound; ++i) {
-      side.barrier(kLimit);
+      side.barrier(kMeasureLimit);
       seconds.push_back(seconds_of([&] { stream->run(exercise); }));
     }
     if (side.rank() == 0) rate = static_cast<double>(exercise.bytes()) / median(seconds);
@@ -81,9 +80,9 @@ double copy_rate(int64_t bytes) {
   return static_cast<double>(bytes) / median(seconds);
 }
 
-class Measurement {
+class ServedMeasurement {
  public:
-  Measurement(Group& side, const ServedPlace& place, const PsBench& bench)
+  ServedMeasurement(Group& side, const ServedPlace& place, const PsBench& bench)
       : side_(side), bench_(bench), place_(place), spec_(spec_of(place, bench)) {
     const Token token = require_token("bench ps");
     client_ = std::make_unique<ps::Client>(
@@ -135,12 +134,12 @@ class Measurement {
   template <class Body>
   double sample(const Body& body) {
     make_gradients();
-    side_.barrier(kLimit);
+    side_.barrier(kMeasureLimit);
     return most_of_all(seconds_of(body));
   }
 
   double most_of_all(double mine) {
-    side_.all_reduce_now({&mine, 1, DType::float64}, ReduceOp::max, kLimit);
+    side_.all_reduce_now({&mine, 1, DType::float64}, ReduceOp::max, kMeasureLimit);
     return mine;
   }
 
@@ -172,7 +171,7 @@ class Measurement {
   }
 
   void take() {
-    const Deadline deadline(kLimit);
+    const Deadline deadline(kMeasureLimit);
     for (int piece = 0; piece < num_pieces(); ++piece)
       client_->fetch(piece, step_, deadline, [&](const ps::Bytes& values) {
         const ps::Segment& segment = spec_.pieces[piece].segments[0];
@@ -181,7 +180,7 @@ class Measurement {
       });
   }
 
-  void settle() { client_->wait_until_settled(Deadline(kLimit)); }
+  void settle() { client_->wait_until_settled(Deadline(kMeasureLimit)); }
 
   // Each push takes 1 from every element; sums of whole numbers are exact. What others have pushed
   // meanwhile may be there, or not: unless all have ended, or are in step.
@@ -195,11 +194,11 @@ class Measurement {
   }
 
   bool counts_are_right() {
-    side_.barrier(kLimit);
+    side_.barrier(kMeasureLimit);
     ask();
     take();
     right_ &= values_are_right(true);
-    const ps::PartitionCounts counts = client_->server_counts(Deadline(kLimit)).counts;
+    const ps::PartitionCounts counts = client_->server_counts(Deadline(kMeasureLimit)).counts;
     const int64_t updates = bench_.staleness.synchronous() ? step_ : step_ * place_.num_workers;
     return right_ && counts.updates == updates && counts.dropped == 0;
   }
@@ -261,7 +260,7 @@ std::string PsRow::to_json() const {
 }
 
 PsRow measure_ps(Group& side, const ServedPlace& place, const PsBench& bench) {
-  return Measurement(side, place, bench).run();
+  return ServedMeasurement(side, place, bench).run();
 }
 
 }  // namespace tutti::cli

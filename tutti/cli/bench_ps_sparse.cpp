@@ -18,9 +18,8 @@
 namespace tutti::cli {
 namespace {
 
-constexpr Millis kLimit{120'000};
 constexpr int kSamplesPerRound = 40;
-constexpr int kWarmUps = 20;
+constexpr int kRowsWarmUps = 20;
 constexpr int64_t kRowsAtOnce = 1 << 16;  // while the table is filled
 
 ps::Spec spec_of(const ServedPlace& place, const SparseBench& bench) {
@@ -33,9 +32,9 @@ ps::Spec spec_of(const ServedPlace& place, const SparseBench& bench) {
   return spec;
 }
 
-class Measurement {
+class RowsMeasurement {
  public:
-  Measurement(Group& side, const ServedPlace& place, const SparseBench& bench)
+  RowsMeasurement(Group& side, const ServedPlace& place, const SparseBench& bench)
       : side_(side), place_(place), bench_(bench) {
     detail::keep_freed_memory();  // as every training does
     const Token token = require_token("bench ps");
@@ -50,11 +49,11 @@ class Measurement {
 
   SparseRow run() {
     fill();
-    for (int i = 0; i < kWarmUps; ++i) turn();
+    for (int i = 0; i < kRowsWarmUps; ++i) turn();
     push_pull_.clear();
     copy_.clear();
     for (int i = 0; i < bench_.rounds * kSamplesPerRound; ++i) turn();
-    side_.barrier(kLimit);
+    side_.barrier(kMeasureLimit);
     return {median(push_pull_) * 1e6, median(copy_) * 1e6, most_of_all(right_ ? 0 : 1) == 0};
   }
 
@@ -67,7 +66,7 @@ class Measurement {
       std::iota(keys.begin(), keys.end(), begin);
       std::vector<float> zeros(count * bench_.width);
       push(keys, zeros);
-      client_->wait_until_settled(Deadline(kLimit));
+      client_->wait_until_settled(Deadline(kMeasureLimit));
     }
     plain_.assign(bench_.rows * bench_.width, 1.0F);
     to_.resize(bench_.keys * bench_.width);
@@ -100,9 +99,9 @@ class Measurement {
     draw();
     push_pull_.push_back(sample([&] {
       push(keys_, gradients_);
-      rows_ = client_->sparse_fetch(client_->sparse_pull(0, keys_, step_), Deadline(kLimit));
+      rows_ = client_->sparse_fetch(client_->sparse_pull(0, keys_, step_), Deadline(kMeasureLimit));
     }));
-    client_->wait_until_settled(Deadline(kLimit));
+    client_->wait_until_settled(Deadline(kMeasureLimit));
     check();
     draw();
     copy_.push_back(sample([&] {
@@ -132,14 +131,14 @@ class Measurement {
 
   template <class Body>
   double sample(const Body& body) {
-    side_.barrier(kLimit);
+    side_.barrier(kMeasureLimit);
     const auto start = Clock::now();
     body();
     return most_of_all(std::chrono::duration<double>(Clock::now() - start).count());
   }
 
   double most_of_all(double mine) {
-    side_.all_reduce_now({&mine, 1, DType::float64}, ReduceOp::max, kLimit);
+    side_.all_reduce_now({&mine, 1, DType::float64}, ReduceOp::max, kMeasureLimit);
     return mine;
   }
 
@@ -170,7 +169,7 @@ std::string SparseRow::to_json(const SparseBench& bench, const ServedPlace& plac
 }
 
 SparseRow measure_sparse(Group& side, const ServedPlace& place, const SparseBench& bench) {
-  return Measurement(side, place, bench).run();
+  return RowsMeasurement(side, place, bench).run();
 }
 
 }  // namespace tutti::cli

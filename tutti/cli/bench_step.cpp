@@ -61,10 +61,10 @@ class Batches {
   std::optional<DistributedDataset::Batches> range_;
 };
 
-class Measurement {
+class StepMeasurement {
  public:
-  Measurement(const StepFlags& flags, Strategy strategy, const nn::Graph& graph,
-              const data::Dataset& train)
+  StepMeasurement(const StepFlags& flags, Strategy strategy, const nn::Graph& graph,
+                  const data::Dataset& train)
       : flags_(flags),
         strategy_(std::move(strategy)),
         train_(train.shuffle().batch(flags.job.global_batch)),
@@ -274,7 +274,7 @@ void report(const StepFlags& flags, int replicas, const StepFigures& figures) {
 
 StepFigures measure_steps(const StepFlags& flags, Strategy strategy, const nn::Graph& graph,
                           const data::Dataset& train) {
-  return Measurement(flags, std::move(strategy), graph, train).run();
+  return StepMeasurement(flags, std::move(strategy), graph, train).run();
 }
 
 int bench_step(const StepFlags& flags) {

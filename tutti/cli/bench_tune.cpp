@@ -23,7 +23,6 @@
 namespace tutti::cli {
 namespace {
 
-constexpr Millis kLimit{120'000};
 constexpr double kWorthIt = 0.95;  // another algorithm has to be so much faster than the built-in
 constexpr int kMostRanks = 64;
 constexpr Collective kTuned[] = {
@@ -101,13 +100,13 @@ std::vector<double> measure_entries(BenchMember& member, const std::vector<Entry
       exercise.fill(rank, buffers);
       meeting.meet();
       const double start = now_us();
-      for (int i = 0; i < row; ++i) exercise.in_row(i).run(member.measured, buffers, kLimit);
+      for (int i = 0; i < row; ++i) exercise.in_row(i).run(member.measured, buffers, kMeasureLimit);
       double taken = (now_us() - start) / row;
       if (!exercise.is_right(rank, buffers))
         throw Error(fmt::format("bench tune, rank {} of {}: {} by {} gave a wrong result", rank,
                                 exercise.ranks, name_of(exercise.collective),
                                 name_of(entries[e].algorithm)));
-      member.side.all_reduce_now({&taken, 1, DType::float64}, ReduceOp::max, kLimit);
+      member.side.all_reduce_now({&taken, 1, DType::float64}, ReduceOp::max, kMeasureLimit);
       if (round > 0) times[e].push_back(taken);
     }
   std::vector<double> medians;

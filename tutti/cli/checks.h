@@ -24,6 +24,9 @@ CLI::Validator number_between(double low, double high);
 /// A name of a file or folder: anything but "".
 CLI::Validator some_name();
 
+/// Longer than anybody waits: a month, in seconds.
+inline constexpr double kMostSeconds = 30.0 * 24 * 3600;
+
 /// Rounded up.
 Millis millis_of(double seconds);
 

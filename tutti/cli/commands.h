@@ -7,11 +7,16 @@
 /// Thread rule: the main thread alone.
 #pragma once
 
+#include <cstdint>
+
 namespace CLI {
 class App;
 }
 
 namespace tutti::cli {
+
+/// Test samples evaluated at once, over all replicas: enough for full speed, small in memory.
+inline constexpr int64_t kTestBatch = 512;
 
 void add_run(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);

@@ -25,9 +25,7 @@
 namespace tutti::cli {
 namespace {
 
-constexpr int64_t kTestBatch = 512;
 constexpr Millis kPause{100};
-constexpr double kMostSeconds = 30.0 * 24 * 3600;
 
 struct EvaluateFlags {
   std::string model;

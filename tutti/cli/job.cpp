@@ -32,7 +32,6 @@ namespace {
 
 constexpr int64_t kMostReplicas = 4096;  // in turn
 constexpr int64_t kMostAtOnce = 1024;    // of a shared segment
-constexpr double kMostSeconds = 30.0 * 24 * 3600;
 
 // Half of what replicas wait: whoever waits for a silent server outlasts its loss.
 Millis silence_for(double time_limit_s) {

@@ -27,7 +27,6 @@ struct PsFlags {
 
 constexpr double kMostGigabytes = 1e6;
 constexpr double kBytesPerGigabyte = 1e9;
-constexpr double kMostSeconds = 30.0 * 24 * 3600;
 
 int serve(const PsFlags& flags) {
   const Token token = require_token("tutti ps");

@@ -60,7 +60,6 @@ void add_server_flags(CLI::App& app, ServerFlags& flags) {
 }
 
 void add_snapshot_flags(CLI::App& app, SnapshotFlags& flags, const std::string& whose) {
-  constexpr double kMostSeconds = 30.0 * 24 * 3600;
   app.add_option("--snapshots", flags.folder,
                  whose +
                      "folder for snapshots of the servers, at the end at least; all servers "

@@ -5,7 +5,13 @@
 #include <chrono>
 #include <vector>
 
+#include "tutti/base/deadline.h"
+
 namespace tutti::cli {
+
+/// What a measurement endures: without a sign of the others; of its work in a program of its own.
+inline constexpr Millis kMeasureLimit{120'000};
+inline constexpr Millis kProgramLimit{10 * 60'000};
 
 /// Milliseconds between two readings of the steady clock.
 inline double ms_between(std::chrono::steady_clock::time_point from,

@@ -32,10 +32,6 @@ namespace {
 
 constexpr double kGraceToSave = 30;  // seconds
 constexpr double kGraceToEnd = 2;    // after that, for workers of a launcher
-constexpr double kMostSeconds = 30.0 * 24 * 3600;
-
-// Test samples evaluated at once, over all replicas: large enough for full speed, small in memory.
-constexpr int64_t kTestBatch = 512;
 
 struct TrainFlags {
   JobFlags job;

@@ -33,7 +33,7 @@ struct Partial {
 };
 
 // The tree as instructions on a few buffers, the same for every block. Null inputs are left out.
-class Program {
+class SumProgram {
  public:
   void build(const ReductionShape& shape, std::span<const void* const> inputs) {
     instructions_.clear();
@@ -92,7 +92,7 @@ const char* moved(const void* start, int64_t bytes) {
 
 // Carries out `program` for every block, and gives each result to `write(accumulator, begin, n)`.
 template <class Write>
-void for_each_block(const ReduceKernels& kernels, const Program& program,
+void for_each_block(const ReduceKernels& kernels, const SumProgram& program,
                     std::span<const void* const> inputs, int64_t num_elements,
                     int64_t element_bytes, const Write& write) {
   alignas(64) std::array<std::array<std::byte, kBlockBytes>, kMaxBuffers> buffers;
@@ -113,8 +113,8 @@ void for_each_block(const ReduceKernels& kernels, const Program& program,
 }
 
 // Kept between calls, so that steady state allocates nothing.
-const Program& program_of(const ReductionShape& shape, std::span<const void* const> inputs) {
-  thread_local Program program;
+const SumProgram& program_of(const ReductionShape& shape, std::span<const void* const> inputs) {
+  thread_local SumProgram program;
   program.build(shape, inputs);
   return program;
 }
@@ -190,7 +190,7 @@ void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, const Reduc
     if (outs.size() == 1) return kernels.to_one[n - 2](inputs.data(), outs.data(), num_elements);
     if (outs.size() == n) return kernels.to_all[n - 2](inputs.data(), outs.data(), num_elements);
   }
-  const Program& program = program_of(shape, inputs);
+  const SumProgram& program = program_of(shape, inputs);
   if (program.empty()) return copy_to_all(nullptr, outs, num_elements * element_bytes);
   for_each_block(kernels, program, inputs, num_elements, element_bytes,
                  [&](const void* accumulator, int64_t begin, int64_t count) {
@@ -210,7 +210,7 @@ void reduce_partial_with(const ReduceTable& table, DType dtype, ReduceOp op,
   TUTTI_CHECK(static_cast<int>(inputs.size()) == shape.replicas(), "{} inputs for {}",
               inputs.size(), shape.to_string());
   const int64_t bytes = size_of(accumulator_dtype);
-  const Program& program = program_of(shape, inputs);
+  const SumProgram& program = program_of(shape, inputs);
   if (program.empty()) return copy_to_all(nullptr, {&out, 1}, num_elements * bytes);
   for_each_block(kernels, program, inputs, num_elements, size_of(dtype),
                  [&](const void* accumulator, int64_t begin, int64_t count) {

@@ -21,16 +21,16 @@ constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::string_view kMagicInHex = "93 4e 55 4d 50 59";
 constexpr size_t kFixedBytes = 8;  // magic and version
 // NumPy itself refuses headers beyond 10,000 bytes; one of numbers needs less than 1,000.
-constexpr size_t kMostHeaderBytes = 64 << 10;
+constexpr size_t kMostNpyHeaderBytes = 64 << 10;
 
 constexpr std::string_view kExpected =
     "expected one of bool, int8..int64, uint8..uint64, float16, float32, float64";
 
-struct Kind {
+struct NpyKind {
   std::string_view code;
   DType dtype;
 };
-constexpr Kind kKinds[] = {
+constexpr NpyKind kNpyKinds[] = {
     {"b1", DType::boolean}, {"u1", DType::uint8},   {"i1", DType::int8},    {"u2", DType::uint16},
     {"i2", DType::int16},   {"u4", DType::uint32},  {"i4", DType::int32},   {"u8", DType::uint64},
     {"i8", DType::int64},   {"f2", DType::float16}, {"f4", DType::float32}, {"f8", DType::float64},
@@ -148,9 +148,10 @@ class Dictionary {
 void set_dtype(const std::string& descr, const std::string& where, NpyHeader& header) {
   const std::string_view order = std::string_view(descr).substr(0, 1);
   const std::string_view code = descr.empty() ? "" : std::string_view(descr).substr(1);
-  const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                 [&](const Kind& known) { return known.code == code; });
-  if (kind == std::end(kKinds) || std::string_view("<>|=").find(order) == std::string_view::npos ||
+  const auto kind = std::find_if(std::begin(kNpyKinds), std::end(kNpyKinds),
+                                 [&](const NpyKind& known) { return known.code == code; });
+  if (kind == std::end(kNpyKinds) ||
+      std::string_view("<>|=").find(order) == std::string_view::npos ||
       (order == "|" && size_of(kind->dtype) > 1))
     throw DataError(fmt::format("{}: got dtype '{}', {}", where, descr, kExpected));
   header.dtype = kind->dtype;
@@ -197,11 +198,11 @@ HeaderPlace find_header(std::span<const std::byte> bytes, const std::string& whe
   if (bytes.size() < place.begin) throw truncated(place.begin);
   size_t length = 0;
   for (size_t i = 0; i < length_bytes; ++i) length |= size_t{octets[kFixedBytes + i]} << (8 * i);
-  if (length > kMostHeaderBytes)
+  if (length > kMostNpyHeaderBytes)
     throw DataError(
         fmt::format("{}: damaged .npy header: got a length of {} bytes, expected at "
                     "most {}",
-                    where, length, kMostHeaderBytes));
+                    where, length, kMostNpyHeaderBytes));
   place.end = place.begin + length;
   if (bytes.size() < place.end) throw truncated(place.end);
   return place;
@@ -250,7 +251,7 @@ NpyHeader read_header(detail::GzipReader& reader, const std::string& where) {
     length |= octet(10) << 16 | octet(11) << 24;
     end = 12 + length;
   }
-  if (length > kMostHeaderBytes || end < bytes.size()) return parse_npy_header(bytes, where);
+  if (length > kMostNpyHeaderBytes || end < bytes.size()) return parse_npy_header(bytes, where);
   const size_t have = bytes.size();
   bytes.resize(end);
   bytes.resize(have + reader.read(std::span(bytes).subspan(have)));
@@ -305,9 +306,10 @@ Array read_npy(const std::filesystem::path& path) {
 }
 
 void write_npy(const std::filesystem::path& path, const Array& array) {
-  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
-                                  [&](const Kind& known) { return known.dtype == array.dtype(); });
-  if (kind == std::end(kKinds))
+  const auto* kind =
+      std::find_if(std::begin(kNpyKinds), std::end(kNpyKinds),
+                   [&](const NpyKind& known) { return known.dtype == array.dtype(); });
+  if (kind == std::end(kNpyKinds))
     throw UsageError(fmt::format("{}: .npy has no dtype for {}", path.string(), array.to_string()));
   std::string shape;
   for (int64_t dimension : array.shape()) shape += fmt::format("{}, ", dimension);

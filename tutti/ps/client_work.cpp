@@ -21,8 +21,6 @@ constexpr Millis kAnswer{1'000};  // for the servers to say whom they wait for
 // The client's own thread takes over when for so long nobody has waited.
 constexpr Millis kUnattended{1};
 
-Peer server_peer(int number) { return {Peer::Kind::server, number}; }
-
 std::string missing_in(const View& view) {
   std::vector<int> missing;
   for (int server = 0; server < std::ssize(view.servers); ++server)

@@ -13,8 +13,6 @@ using Kind = Message::Kind;
 
 constexpr int64_t kMostRowsWishes = 1'000;  // of a worker, at once
 
-Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
-
 std::string words_of(const ProcessView& process, int worker) {
   if (process.name.empty()) return fmt::format("worker {}, which has not come", worker);
   if (process.alive) return process.name;

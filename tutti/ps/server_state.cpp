@@ -13,9 +13,6 @@ using Kind = Message::Kind;
 
 constexpr size_t kMostEarly = 10'000;
 
-Peer server_peer(int number) { return {Peer::Kind::server, number}; }
-Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
-
 Message message_of(Settled push) {
   return {.kind = Kind::settled,
           .flags = push.flags,

@@ -33,6 +33,8 @@ struct Peer {
   int number = 0;  ///< of the server or worker
   auto operator<=>(const Peer&) const = default;
 };
+inline Peer server_peer(int number) { return {Peer::Kind::server, number}; }
+inline Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
 
 class ServerState {
  public:

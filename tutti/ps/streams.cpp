@@ -258,7 +258,7 @@ void Streams::wait(Millis limit, std::chrono::microseconds poll) {
   while (Clock::now() < awake_until && !ready(Millis{0})) sched_yield();
   if (Clock::now() >= awake_until) ready(std::chrono::ceil<Millis>(limit - poll));
   uint64_t count = 0;
-  [[maybe_unused]] const ssize_t got = read(wake_.get(), &count, sizeof count);
+  [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &count, sizeof count);
 }
 
 int64_t Streams::bytes_sent() const {

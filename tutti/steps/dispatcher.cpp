@@ -13,11 +13,8 @@ namespace {
 using Kind = ps::Message::Kind;
 using ps::Peer;
 
-constexpr Millis kTurn{100};
 constexpr Millis kFarewell{2'000};
-constexpr int kBeatsPerLimit = 4;
-constexpr int64_t kMostBytes = int64_t{1} << 30;  // of a frame
-constexpr int64_t kLeastShared = 4 << 10;         // shorter ones go as bytes anyway
+constexpr int64_t kLeastShared = 4 << 10;  // shorter ones go as bytes anyway
 
 Address own_address(const DispatcherOptions& options) {
   if (!options.interface.empty())
@@ -74,9 +71,9 @@ void Dispatcher::wait_until(std::unique_lock<std::mutex>& lock, Ready&& ready) {
 std::shared_ptr<const Ticket> Dispatcher::schedule(const std::string& step,
                                                    const std::string& arguments) {
   const int64_t bytes = std::ssize(arguments);
-  if (bytes > kMostBytes)
+  if (bytes > kMostFrameBytes)
     throw UsageError(fmt::format("schedule: the arguments of step \"{}\" take {} bytes; at most {}",
-                                 step, bytes, kMostBytes));
+                                 step, bytes, kMostFrameBytes));
   const std::span<const std::byte> given = std::as_bytes(std::span(arguments));
   ps::Bytes payload;
   if (bytes < kLeastShared) {

@@ -26,6 +26,12 @@ namespace tutti::steps {
 /// The purpose of workers' connections, in the facts of their handshakes.
 inline constexpr const char* kStepsPurpose = "steps";
 
+// Of both ends: how long they wait for bytes at a time, signs of life in what they endure without
+// one, and the longest frame.
+inline constexpr Millis kTurn{100};
+inline constexpr int kBeatsPerLimit = 4;
+inline constexpr int64_t kMostFrameBytes = int64_t{1} << 30;
+
 struct DispatcherOptions {
   int num_workers = 1;  ///< numbers 1 to num_workers
   HostPort view_service;

@@ -21,10 +21,6 @@ namespace {
 using Kind = ps::Message::Kind;
 using ps::Peer;
 
-constexpr Millis kTurn{100};
-constexpr int kBeatsPerLimit = 4;
-constexpr int64_t kMostBytes = int64_t{1} << 30;  // of a frame
-
 const Peer kCoordinator{Peer::Kind::server, 0};
 
 class StepServer {
@@ -103,9 +99,9 @@ class StepServer {
   // Where a coordinator of this host reads it.
   ps::Bytes lasting(const std::string& values) {
     const auto bytes = std::as_bytes(std::span(values));
-    if (std::ssize(bytes) > kMostBytes)
+    if (std::ssize(bytes) > kMostFrameBytes)
       throw UsageError(
-          fmt::format("its result takes {} bytes; at most {}", bytes.size(), kMostBytes));
+          fmt::format("its result takes {} bytes; at most {}", bytes.size(), kMostFrameBytes));
     const auto memory = heap_->allocate(std::ssize(bytes));
     std::ranges::copy(bytes, memory.get());
     return {{memory.get(), bytes.size()}, memory};

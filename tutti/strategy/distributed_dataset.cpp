@@ -13,6 +13,11 @@ namespace {
 // Nothing for a worker that this world has lost (Strategy::those_here).
 data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world,
                      const ReplicaContext& replica) {
+  if (replica.local_rank() >= world.local)
+    throw UsageError(fmt::format(
+        "batch: replica {} of {} is of another strategy than this batch, of which a worker has {} "
+        "parts",
+        replica.rank(), replica.num_replicas_in_sync(), world.local));
   const int rank = world.first_rank + replica.local_rank();
   if (rank >= world.size) return {};
   return data::share(epoch.batch_size(step), world.size, rank, world.shares);

@@ -145,7 +145,10 @@ void StrategyState::run_in_turn(const std::function<void(ReplicaContext&, int)>&
 }
 
 void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>& body) {
-  if (failure) std::rethrow_exception(failure);
+  if (failure)
+    throw Error(fmt::format(
+        "strategy {}: ended by an earlier error, after which its replicas may differ: {}",
+        options.kind, words_of(failure)));
   FirstError first;
   const bool watch = world.local > 1;
   at::mt19937_data_pod before;

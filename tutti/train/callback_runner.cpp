@@ -142,20 +142,23 @@ void CallbackRunner::train_begin() {
   carry_out();
 }
 
-void CallbackRunner::epoch_goes_on(int64_t epoch, int64_t steps) {
+void CallbackRunner::epoch_goes_on(int64_t epoch, int64_t steps, int64_t done) {
   epoch_ = epoch;
   epoch_steps_ = steps;
+  epoch_step_ = done;
   epoch_samples_ = 0;
 }
 
 void CallbackRunner::epoch_begin(int64_t epoch, int64_t steps) {
-  epoch_goes_on(epoch, steps);
+  epoch_goes_on(epoch, steps, 0);
   if (!any()) return;
   call(&Callback::on_epoch_begin);
   carry_out();
 }
 
-void CallbackRunner::step_end(int64_t step, int64_t samples, const Totals& totals) {
+void CallbackRunner::step_end(int64_t epoch_step, int64_t step, int64_t samples,
+                              const Totals& totals) {
+  epoch_step_ = epoch_step;
   step_ = step;
   epoch_samples_ = samples;
   totals_ = &totals;

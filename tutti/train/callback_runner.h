@@ -25,6 +25,7 @@ class CallbackRunner final : public Training {
   int64_t epochs() const override { return epochs_; }
   int64_t step() const override { return step_; }
   int64_t epoch_steps() const override { return epoch_steps_; }
+  int64_t epoch_step() const override { return epoch_step_; }
   int64_t epoch_samples() const override { return epoch_samples_; }
   const std::vector<std::string>& quantities() const override { return quantities_; }
   const NamedValues& values() override;
@@ -38,13 +39,13 @@ class CallbackRunner final : public Training {
   // ---- what fit() calls; the first four on every worker, in the same order ----
   void train_begin();
   void epoch_begin(int64_t epoch, int64_t steps);
-  /// In place of epoch_begin(): the epoch had begun before a checkpoint.
-  void epoch_goes_on(int64_t epoch, int64_t steps);
+  /// In place of epoch_begin(): the epoch had begun, and `done` of its steps, before a checkpoint.
+  void epoch_goes_on(int64_t epoch, int64_t steps, int64_t done);
   void epoch_end(const NamedValues& values);
   /// Not after an error.
   void train_end(const NamedValues& last);
   /// On the chief; `totals` are those of its first replica, `samples` those of the epoch so far.
-  void step_end(int64_t step, int64_t samples, const Totals& totals);
+  void step_end(int64_t epoch_step, int64_t step, int64_t samples, const Totals& totals);
 
   bool any() const noexcept { return !callbacks_.empty(); }
   /// What the callbacks of this worker want; and whether any has asked for an end.
@@ -85,6 +86,7 @@ class CallbackRunner final : public Training {
   int64_t epoch_ = 0;
   int64_t step_ = 0;
   int64_t epoch_steps_ = 0;
+  int64_t epoch_step_ = 0;
   int64_t epoch_samples_ = 0;
   const Totals* totals_ = nullptr;  // of a step, until somebody asks for its values
   NamedValues values_;              // that callbacks see

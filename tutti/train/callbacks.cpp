@@ -327,18 +327,14 @@ class ProgressBar final : public Callback {
 
   void on_train_begin(Training& training) override {
     progress_.emplace(Verbose::automatic, training.epochs(), out_);
-    begin_ = Clock::now();
+    epoch_ = -1;
   }
-  void on_epoch_begin(Training& training) override {
-    begin_ = Clock::now();
-    first_step_ = training.step();
-    progress_->begin_epoch(training.epoch(), training.epoch_steps(), begin_);
-  }
+  void on_epoch_begin(Training& training) override { begin(training); }
   void on_step_end(Training& training) override {
+    if (training.epoch() != epoch_) begin(training);  // it goes on from a checkpoint
     const TimePoint now = Clock::now();
     if (progress_->due(now))
-      progress_->show(training.step() - first_step_, training.epoch_samples(), training.values(),
-                      now);
+      progress_->show(training.epoch_step(), training.epoch_samples(), training.values(), now);
   }
   void on_epoch_end(Training& training) override {
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
@@ -348,10 +344,16 @@ class ProgressBar final : public Callback {
   void on_train_end(Training&) override { progress_.reset(); }
 
  private:
+  void begin(const Training& training) {
+    begin_ = Clock::now();
+    epoch_ = training.epoch();
+    progress_->begin_epoch(epoch_, training.epoch_steps(), begin_);
+  }
+
   std::FILE* out_;
   std::optional<Progress> progress_;
   TimePoint begin_{};
-  int64_t first_step_ = 0;  // updates before the epoch
+  int64_t epoch_ = -1;  // shown
 };
 
 class TerminateOnNan final : public Callback {

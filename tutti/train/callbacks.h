@@ -32,7 +32,8 @@ class Training {
   virtual int64_t epochs() const = 0;         ///< those asked for
   virtual int64_t step() const = 0;           ///< updates of this fit() so far
   virtual int64_t epoch_steps() const = 0;    ///< of the running epoch, in all
-  virtual int64_t epoch_samples() const = 0;  ///< of it so far, over all replicas
+  virtual int64_t epoch_step() const = 0;     ///< of it so far, with those before a checkpoint
+  virtual int64_t epoch_samples() const = 0;  ///< that this fit() trained of it, over all replicas
   /// Names of what values() has after an epoch; "val_..." only where that one was validated.
   virtual const std::vector<std::string>& quantities() const = 0;
   /// Loss and metrics. After an epoch: of all samples, with those of the validation data ("loss",

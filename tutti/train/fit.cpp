@@ -87,7 +87,7 @@ void Fit::speak(bool shows) {
 }
 
 History Fit::run() {
-  if (callbacks_->together())
+  if (callbacks_->together() && !model_.strategy.world().one_process())
     require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
   callbacks_->train_begin();
   const int64_t first = go_on();
@@ -116,7 +116,7 @@ History Fit::run() {
       if (epoch.first_step == epoch.steps && !meets) continue;
     }
     if (epoch.first_step > 0 && resumed_)
-      callbacks_->epoch_goes_on(number, epoch.steps);
+      callbacks_->epoch_goes_on(number, epoch.steps, epoch.first_step);
     else
       callbacks_->epoch_begin(number, epoch.steps);
     epoch_begin_ = last_ = begin;
@@ -256,7 +256,7 @@ PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
     }
     each[0].signal = asked_to_end();
     if (callbacks_->any()) {
-      callbacks_->step_end(history_.steps + 1, images_after(epoch, s), each[0]);
+      callbacks_->step_end(s + 1, history_.steps + 1, images_after(epoch, s), each[0]);
       each[0].stop = callbacks_->wants();
     }
     stepped(epoch, s, each[0]);
@@ -341,7 +341,7 @@ int64_t Fit::step_after(const Epoch& epoch, int64_t step) const {
 // What the chief's callbacks decide here is agreed on in the same step.
 void Fit::after_step(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {
   if (!callbacks_->any() || replica.local_rank() != 0) return;
-  callbacks_->step_end(history_.steps + 1, images_after(epoch, step), totals);
+  callbacks_->step_end(step + 1, history_.steps + 1, images_after(epoch, step), totals);
   totals.stop = callbacks_->wants();
   // Where workers do not meet in every step this error ends the worker, as any does.
   if (totals.stop == Stop::failed && !callbacks_->together()) callbacks_->rethrow();

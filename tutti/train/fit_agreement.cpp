@@ -71,6 +71,7 @@ std::string fit_words(const Compiled& compiled, const data::Dataset& train,
   add("callbacks", fmt::format("[{}]", fmt::join(callbacks, ", ")));
   add("optimizer", compiled.optimizer_words);
   add("schedule", compiled.rate ? compiled.rate->name() : "none");
+  add("rates at steps 0, 1, 2, 5, 10, 20, ...", fmt::format("{}", rates_of(compiled.rate)));
   add("precision", name_of(compiled.precision));
   add("loss_scaling", compiled.optimizer.loss_scale() ? "on" : "off");
   for (const Goal& goal : compiled.goals) add("loss", goal_words(goal));
@@ -105,7 +106,7 @@ std::vector<std::string> texts_of_all(Strategy& strategy, const std::string& own
 
 void require_same_fit(Strategy& strategy, const std::string& own) {
   const World& world = strategy.world();
-  if (world.one_process() || world.apart) return;
+  if (world.apart) return;
   const auto all = texts_of_all(strategy, own);
   for (size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;

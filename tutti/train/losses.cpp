@@ -29,14 +29,17 @@ double sum_in_order(const at::Tensor& per_sample, const std::vector<double>& wei
 class FunctionKernel : public LossKernel {
  public:
   FunctionKernel(std::string name, Loss::Function function)
-      : name_(std::move(name)), function_(std::move(function)) {}
+      : name_(std::move(name)), function_(std::move(function)) {
+    if (!function_) throw UsageError(fmt::format("loss {}: its function is empty", name_));
+  }
 
   at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const override {
     at::Tensor losses = function_(output, target);
-    if (losses.dim() != 1 || losses.size(0) != output.size(0)) {
-      throw UsageError(fmt::format("loss {}: got {} for {} samples, expected one value a sample",
-                                   name_, detail::tensor_words(losses), output.size(0)));
-    }
+    const int64_t samples = target.dim() == 0 ? 1 : target.size(0);
+    if (losses.dim() != 1 || losses.size(0) != samples)
+      throw UsageError(
+          fmt::format("loss {}: got {} of an output {} for {} samples, expected one value a sample",
+                      name_, detail::tensor_words(losses), detail::tensor_words(output), samples));
     return losses;
   }
 
@@ -176,6 +179,11 @@ void LossKernel::add_to(const at::Tensor& output, const at::Tensor& target, doub
 
 void LossKernel::add_to(const at::Tensor& output, const at::Tensor& target, double& total) const {
   add_to(output, target, total, at::Tensor());
+}
+
+Loss::Loss(std::string name, std::shared_ptr<const LossKernel> kernel)
+    : name_(std::move(name)), kernel_(std::move(kernel)) {
+  if (!kernel_) throw UsageError(fmt::format("loss {}: its kernel is null", name_));
 }
 
 Loss::Loss(std::string name, Function per_sample)

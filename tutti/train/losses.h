@@ -48,8 +48,8 @@ class Loss {
  public:
   using Function = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
 
-  Loss(std::string name, std::shared_ptr<const LossKernel> kernel)
-      : name_(std::move(name)), kernel_(std::move(kernel)) {}
+  /// UsageError where there is none.
+  Loss(std::string name, std::shared_ptr<const LossKernel> kernel);
 
   /// `per_sample` gives one loss a sample, [batch], made of differentiable operations.
   Loss(std::string name, Function per_sample);

@@ -15,6 +15,7 @@ using detail::weight_of;
 namespace {
 
 MetricDefinition definition_of(std::string name, Metric::Function add) {
+  if (!add) throw UsageError(fmt::format("metric {}: its function is empty", name));
   return {
       .name = std::move(name),
       .num_states = [](int64_t) { return 2; },

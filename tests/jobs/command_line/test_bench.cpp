@@ -12,8 +12,6 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-constexpr const char* kData = "examples/data/quickdraw";
-
 TEST(BenchSmoke, StepUnderEachStrategy) {
   for (const Words& how : std::vector<Words>{{"one_device"},
                                              {"mirrored"},
@@ -39,7 +37,7 @@ TEST(BenchSmoke, StepUnderEachStrategy) {
                      "--warmup",
                      "2",
                      "--data",
-                     kData,
+                     kDoodles,
                      "--json",
                      folder / "f.json"};
       if (preload) words.push_back("--preload");
@@ -79,7 +77,7 @@ TEST(BenchSmoke, StepGivesTheSameLossUnderEachStrategy) {
                    "--warmup",
                    "1",
                    "--data",
-                   kData,
+                   kDoodles,
                    "--json",
                    folder / "f.json"};
     if (unfused) words.push_back("--unfused");
@@ -99,9 +97,10 @@ TEST(BenchSmoke, StepGivesTheSameLossUnderEachStrategy) {
 TEST(BenchSmoke, StepTellsWhatACompressionSends) {
   const auto figures = [](const std::string& strategy, const std::string& compression) {
     const TempFolder folder;
-    const auto result = bench({"step", "--model", "mlp", "--strategy", strategy, "--replicas", "2",
-                               "--threads", "1", "--steps", "3", "--warmup", "1", "--data", kData,
-                               "--compression", compression, "--json", folder / "f.json"});
+    const auto result =
+        bench({"step", "--model", "mlp", "--strategy", strategy, "--replicas", "2", "--threads",
+               "1", "--steps", "3", "--warmup", "1", "--data", kDoodles, "--compression",
+               compression, "--json", folder / "f.json"});
     EXPECT_EQ(result.exit_code, 0) << strategy << result.err;
     const json line = lines_of(folder / "f.json").at(0);
     EXPECT_EQ(line.at("compression"), compression);
@@ -134,7 +133,7 @@ TEST(BenchSmoke, WrongReductionsAndCompressionsAreRefusedWithTheNearestWord) {
        "nothing that could be compressed"},
   };
   for (const auto& [more, says] : cases) {
-    Words words = {"step", "--model", "mlp", "--data", kData};
+    Words words = {"step", "--model", "mlp", "--data", kDoodles};
     words.insert(words.end(), more.begin(), more.end());
     const auto result = bench(words);
     EXPECT_EQ(result.exit_code, 2) << says;
@@ -262,7 +261,7 @@ TEST(BenchSmoke, Scale) {
   const TempFolder folder;
   const auto result =
       bench({"scale", "--model", "mlp", "--replicas", "1,2", "--steps", "5", "--warmup", "1",
-             "--rounds", "1", "--data", kData, "--json", folder / "f.json"});
+             "--rounds", "1", "--data", kDoodles, "--json", folder / "f.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto lines = lines_of(folder / "f.json");
   ASSERT_EQ(lines.size(), 2u);
@@ -300,16 +299,16 @@ TEST(Bench, BadInputIsAnsweredBeforeWork) {
     const char* answer;
   } cases[] = {
       {{"stpe"}, "did you mean \"step\"?"},
-      {{"step", "--model", "mpl", "--data", kData}, "did you mean \"mlp\"?"},
-      {{"step", "--model", "mlp", "--data", kData, "--steps", "0"}, "--steps"},
-      {{"step", "--model", "mlp", "--data", kData, "--stesp", "9"}, "did you mean \"--steps\"?"},
+      {{"step", "--model", "mpl", "--data", kDoodles}, "did you mean \"mlp\"?"},
+      {{"step", "--model", "mlp", "--data", kDoodles, "--steps", "0"}, "--steps"},
+      {{"step", "--model", "mlp", "--data", kDoodles, "--stesp", "9"}, "did you mean \"--steps\"?"},
       {{"step", "--model", "mlp", "--data", "not/there"}, "not/there"},
-      {{"step", "--model", "mlp", "--data", kData, "--strategy", "mirrored", "--replicas", "9",
+      {{"step", "--model", "mlp", "--data", kDoodles, "--strategy", "mirrored", "--replicas", "9",
         "--batch-size", "8"},
        "9 replicas"},
-      {{"step", "--model", "mlp", "--data", kData, "--json", "/not/there/x"}, "/not/there/x"},
-      {{"scale", "--model", "mlp", "--data", kData, "--replicas", "1,,2"}, "1,,2"},
-      {{"scale", "--model", "mlp", "--data", kData, "--replicas", "0"}, "--replicas"},
+      {{"step", "--model", "mlp", "--data", kDoodles, "--json", "/not/there/x"}, "/not/there/x"},
+      {{"scale", "--model", "mlp", "--data", kDoodles, "--replicas", "1,,2"}, "1,,2"},
+      {{"scale", "--model", "mlp", "--data", kDoodles, "--replicas", "0"}, "--replicas"},
       {{"all-reduce", "--engine", "shn"}, "did you mean \"shm\"?"},
       {{"all-reduce", "--engine", "nccl"}, "not in this version"},
       {{"all-reduce", "--engine", "hier"}, "tutti run"},
@@ -341,18 +340,19 @@ TEST(Bench, BadInputIsAnsweredBeforeWork) {
       {{"ps", "--json", "/not/there/x"}, "/not/there/x"},
       {{"compare", "--models", "mlp,cmn"}, "did you mean \"cnn\"?"},
       {{"compare", "--rounds", "0"}, "--rounds"},
-      {{"step", "--model", "mlp", "--data", kData, "--json", ""}, "--json"},
-      {{"scale", "--model", "mlp", "--data", kData, "--json", ""}, "--json"},
+      {{"step", "--model", "mlp", "--data", kDoodles, "--json", ""}, "--json"},
+      {{"scale", "--model", "mlp", "--data", kDoodles, "--json", ""}, "--json"},
       {{"all-reduce", "--json", ""}, "--json"},
       {{"compare", "--json", ""}, "--json"},
       {{"scale", "--model", "mlp", "--data", "not/there", "--replicas", "1,1025"}, "1 to 1024"},
-      {{"step", "--model", "resnet18", "--data", kData, "--strategy", "mirrored", "--replicas", "2",
-        "--batch-size", "2"},
-       "batch size of 4"},
-      {{"step", "--model", "resnet18", "--data", kData, "--strategy", "independent", "--replicas",
+      {{"step", "--model", "resnet18", "--data", kDoodles, "--strategy", "mirrored", "--replicas",
         "2", "--batch-size", "2"},
        "batch size of 4"},
-      {{"step", "--model", "mlp", "--data", kData, "--strategy", "parameter_server", "--unfused"},
+      {{"step", "--model", "resnet18", "--data", kDoodles, "--strategy", "independent",
+        "--replicas", "2", "--batch-size", "2"},
+       "batch size of 4"},
+      {{"step", "--model", "mlp", "--data", kDoodles, "--strategy", "parameter_server",
+        "--unfused"},
        "--unfused"},
   };
   for (const auto& c : cases) {
@@ -365,12 +365,12 @@ TEST(Bench, BadInputIsAnsweredBeforeWork) {
 
 // The batch is smaller than the replicas there would be: found before any worker starts.
 TEST(Bench, IndependentWorkersShareTheBatchToo) {
-  const auto result = bench({"step", "--model", "mlp", "--data", kData, "--strategy", "independent",
-                             "--replicas", "3", "--batch-size", "2"});
+  const auto result = bench({"step", "--model", "mlp", "--data", kDoodles, "--strategy",
+                             "independent", "--replicas", "3", "--batch-size", "2"});
   EXPECT_EQ(result.exit_code, 2) << result.out;
   EXPECT_EQ(result.out, "");
   if (host_facts().usable_cores == 1) return;
-  const auto counted = bench({"step", "--model", "mlp", "--data", kData, "--strategy",
+  const auto counted = bench({"step", "--model", "mlp", "--data", kDoodles, "--strategy",
                               "independent", "--batch-size", "1"});
   EXPECT_EQ(counted.exit_code, 2) << counted.out;
   EXPECT_EQ(counted.out, "");

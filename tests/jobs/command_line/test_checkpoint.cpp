@@ -1,9 +1,11 @@
 // Checkpoints as a user has them: a training that is killed or asked to end goes on to the same
 // weights, and `tutti checkpoint` says what there is.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include <nlohmann/json.hpp>
 
@@ -20,53 +22,75 @@ using nlohmann::json;
 
 constexpr Millis kLimit{240'000};
 
-// Ten steps an epoch, 120 in all; checkpoints of every third are not those of epochs.
-Words training(const std::string& strategy, const Words& more, const std::string& epochs = "12") {
-  Words words = {
-      TUTTI_PROGRAM, "train",      "doodle_cnn",   "--data",     "examples/data/quickdraw",
-      "--take",      "640",        "--batch-size", "64",         "--epochs",
-      epochs,        "--strategy", strategy,       "--replicas", "2",
-      "--threads",   "1"};
+// A training that is cut off in the middle of an epoch.
+struct Cut {
+  const char* model;
+  const char* samples;
+  const char* batch;
+  const char* epochs;
+  const char* every;  // steps from checkpoint to checkpoint
+  int step;           // whose checkpoint is there when it is cut off
+};
+constexpr Cut kDoodleCnn{"doodle_cnn", "640", "64", "12", "3", 63};  // 120 steps
+constexpr Cut kResnet18{"resnet18", "96", "8", "1", "2", 4};         // 12, with batch statistics
+
+Words training(const Cut& cut, const std::string& strategy, const Words& more) {
+  Words words = {TUTTI_PROGRAM, "train",        cut.model, "--data",    kDoodles,   "--take",
+                 cut.samples,   "--batch-size", cut.batch, "--epochs",  cut.epochs, "--strategy",
+                 strategy,      "--replicas",   "2",       "--threads", "1"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
+}
+
+Words training(const std::string& strategy, const Words& more, const char* epochs = "12") {
+  Cut longer = kDoodleCnn;
+  longer.epochs = epochs;
+  return training(longer, strategy, more);
 }
 
 std::string sha256_of(const std::string& file) {
   return json::parse(std::ifstream(file)).at("weights_sha256");
 }
 
-const std::string& straight() {
-  static const std::string sha256 = [] {
+const std::string& straight(const Cut& cut = kDoodleCnn) {
+  static std::map<std::string, std::string> known;
+  const auto [sha256, fresh] = known.try_emplace(cut.model);
+  if (fresh) {
     const TempFolder folder;
     const auto result =
-        run_command(training("mirrored", {"--json", folder / "straight.json"}), {}, kLimit);
+        run_command(training(cut, "mirrored", {"--json", folder / "straight.json"}), {}, kLimit);
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
-    return sha256_of(folder / "straight.json");
-  }();
-  return sha256;
+    sha256->second = sha256_of(folder / "straight.json");
+  }
+  return sha256->second;
 }
 
-// Begins a training into $OUT; once it has the checkpoint of step 60, `signal` goes to $TO.
+// Begins a training into $OUT; once it has the checkpoint of its step, `signal` goes to $TO.
 CommandResult cut_off(const TempFolder& folder, const std::string& strategy,
-                      const std::string& signal, const std::string& to) {
-  const std::string script =
-      "set -m; \"$@\" > $LOG 2>&1 & job=$!; until [ -e $OUT/checkpoints/step-000000000060 ]; do "
-      "kill -0 $job || { cat $LOG; exit 99; }; sleep 0.02; done; kill -" +
-      signal + " -- " + to + "; wait $job; code=$?; cat $LOG; exit $code";
+                      const std::string& signal, const std::string& to,
+                      const Cut& cut = kDoodleCnn) {
+  const std::string script = fmt::format(
+      "set -m; \"$@\" > $LOG 2>&1 & job=$!; until [ -e $OUT/checkpoints/step-{:012} ]; "
+      "do kill -0 $job || {{ cat $LOG; exit 99; }}; sleep 0.02; done; kill -{} -- {}; "
+      "wait $job; code=$?; cat $LOG; exit $code",
+      cut.step, signal, to);
   Words words = training(
-      strategy, {"--out", folder / "out", "--checkpoint-every", "3", "--keep-checkpoints", "40"});
+      cut, strategy,
+      {"--out", folder / "out", "--checkpoint-every", cut.every, "--keep-checkpoints", "40"});
   words.insert(words.begin(), {"bash", "-c", script, "bash"});
   return run_command(
       words, {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()}, kLimit);
 }
 
-void expect_the_same_end(const TempFolder& folder, const std::string& strategy) {
+void expect_the_same_end(const TempFolder& folder, const std::string& strategy,
+                         const Cut& cut = kDoodleCnn) {
   const auto result = run_command(
-      training(strategy, {"--out", folder / "out", "--resume", "--json", folder / "resumed.json"}),
+      training(cut, strategy,
+               {"--out", folder / "out", "--resume", "--json", folder / "resumed.json"}),
       {}, kLimit);
   ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("goes on from step-0000000000"));
-  EXPECT_EQ(sha256_of(folder / "resumed.json"), straight()) << strategy;
+  EXPECT_EQ(sha256_of(folder / "resumed.json"), straight(cut)) << strategy;
 }
 
 CommandResult checkpoint(Words words) {
@@ -75,13 +99,15 @@ CommandResult checkpoint(Words words) {
 }
 
 TEST(Checkpoint, AKilledTrainingGoesOnToTheSameWeights) {
-  for (const std::string strategy : {"mirrored", "multi_worker"}) {
+  const std::pair<Cut, const char*> cases[] = {
+      {kDoodleCnn, "mirrored"}, {kDoodleCnn, "multi_worker"}, {kResnet18, "multi_worker"}};
+  for (const auto& [cut, strategy] : cases) {
     const TempFolder folder;
-    const auto killed = cut_off(folder, strategy, "KILL", "-$job");
+    const auto killed = cut_off(folder, strategy, "KILL", "-$job", cut);
     EXPECT_EQ(killed.exit_code, 137) << killed.out;
     const auto verified = checkpoint({"verify", folder / "out"});
     EXPECT_EQ(verified.exit_code, 0) << verified.out;
-    expect_the_same_end(folder, strategy);
+    expect_the_same_end(folder, strategy, cut);
   }
 }
 

@@ -25,7 +25,7 @@ Words evaluate(const std::string& checkpoints, const Words& more = {}) {
   return words;
 }
 
-nlohmann::json train(const std::string& folder) {
+nlohmann::json train_into(const std::string& folder) {
   const auto result =
       run_command({TUTTI_PROGRAM, "train", "mlp", "--data", "examples/data/quickdraw", "--epochs",
                    "1", "--max-steps", "20", "--out", folder, "--json", folder + ".json"});
@@ -35,7 +35,7 @@ nlohmann::json train(const std::string& folder) {
 
 TEST(Evaluate, GivesTheFiguresOfTheTraining) {
   const TempFolder folder;
-  const nlohmann::json trained = train(folder / "run");
+  const nlohmann::json trained = train_into(folder / "run");
   for (const std::filesystem::path& place : {folder / "run", folder / "run/model.safetensors"}) {
     const auto result = run_command(evaluate(place, {"--json", folder / "test.json"}));
     ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -69,7 +69,7 @@ TEST(Evaluate, FollowsATrainingToItsEnd) {
   std::jthread sidecar([&] {
     followed = run_command(evaluate(folder / "run", {"--follow", "--idle-limit", "60"}));
   });
-  train(folder / "run");
+  train_into(folder / "run");
   sidecar.join();
   EXPECT_EQ(followed.exit_code, 0) << followed.err;
   EXPECT_THAT(

@@ -16,8 +16,6 @@ using testing::StartsWith;
 using Words = std::vector<std::string>;
 using nlohmann::json;
 
-constexpr const char* kData = "examples/data/quickdraw";
-
 CommandResult train(Words words) {
   words.insert(words.begin(), {TUTTI_PROGRAM, "train"});
   return run_command(words, {}, Millis{240'000});
@@ -27,7 +25,7 @@ CommandResult train(Words words) {
 json figures(Words words) {
   const TempFolder folder;
   const std::string file = folder / "figures.json";
-  words.insert(words.end(), {"--data", kData, "--json", file});
+  words.insert(words.end(), {"--data", kDoodles, "--json", file});
   const auto result = train(words);
   EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(words) << result.err << result.out;
   return result.exit_code == 0 ? json::parse(get_bytes(file)) : json{};
@@ -36,7 +34,7 @@ json figures(Words words) {
 // Runs a bash script whose $@ is `tutti train ...` and whose $LOG is a file for its output.
 CommandResult train_in_script(const TempFolder& folder, const std::string& script, Words words) {
   words.insert(words.begin(), {"bash", "-c", "set -m; " + script, "bash", TUTTI_PROGRAM, "train"});
-  words.insert(words.end(), {"--data", kData});
+  words.insert(words.end(), {"--data", kDoodles});
   return run_command(words, {"LOG=" + (folder / "log").string()}, Millis{120'000});
 }
 
@@ -58,60 +56,61 @@ TEST(Train, BadInputIsAnsweredBeforeTraining) {
     Words words;
     std::vector<const char*> answer;
   } cases[] = {
-      {{"doodle_cmn", "--data", kData},
+      {{"doodle_cmn", "--data", kDoodles},
        {"unknown model \"doodle_cmn\"", "did you mean \"doodle_cnn\"?"}},
-      {{"--data", kData}, {"MODEL"}},
+      {{"--data", kDoodles}, {"MODEL"}},
       {{"mlp"}, {"--data"}},
-      {{"mlp", "--data", kData, "--strategy", "mirored"}, {"did you mean \"mirrored\"?"}},
-      {{"mlp", "--data", kData, "--strategy", "tpu"}, {"not in this version"}},
-      {{"mlp", "--data", kData, "--optimizer", "adan"}, {"did you mean \"adam\"?"}},
-      {{"mlp", "--data", kData, "--replicas", "0"}, {"--replicas", "got \"0\"", "1 to 4096"}},
-      {{"mlp", "--data", kData, "--replicas", "-2"}, {"--replicas", "got \"-2\""}},
-      {{"mlp", "--data", kData, "--replicas", "two"}, {"--replicas", "got \"two\""}},
-      {{"mlp", "--data", kData, "--replicas", "1000000"}, {"--replicas", "1 to 4096"}},
-      {{"mlp", "--data", kData, "--epochs", "0"}, {"--epochs", "got \"0\""}},
-      {{"mlp", "--data", kData, "--epochs", "1.5"}, {"--epochs", "got \"1.5\""}},
-      {{"mlp", "--data", kData, "--batch-size", "-1"}, {"--batch-size", "got \"-1\""}},
-      {{"mlp", "--data", kData, "--batch-size", "99999999"}, {"--batch-size 99999999", "25000"}},
-      {{"mlp", "--data", kData, "--learning-rate", "nan"}, {"--learning-rate", "above 0"}},
-      {{"mlp", "--data", kData, "--learning-rate", "-1"}, {"--learning-rate", "got \"-1\""}},
-      {{"mlp", "--data", kData, "--max-steps", "0"}, {"--max-steps"}},
-      {{"mlp", "--data", kData, "--threads", "0"}, {"--threads"}},
-      {{"mlp", "--data", kData, "--time-limit", "0"}, {"--time-limit"}},
-      {{"mlp", "--data", kData, "--seed", "-7"}, {"--seed"}},
-      {{"mlp", "--data", kData, "--nan", "stpo"}, {"did you mean \"stop\"?"}},
-      {{"mlp", "--data", kData, "--epocs", "3"}, {"did you mean \"--epochs\"?"}},
-      {{"mlp", "--data", kData, "--resume"}, {"--resume without --out DIR"}},
-      {{"mlp", "--data", kData, "--precision", "float16"},
+      {{"mlp", "--data", kDoodles, "--strategy", "mirored"}, {"did you mean \"mirrored\"?"}},
+      {{"mlp", "--data", kDoodles, "--strategy", "tpu"}, {"not in this version"}},
+      {{"mlp", "--data", kDoodles, "--optimizer", "adan"}, {"did you mean \"adam\"?"}},
+      {{"mlp", "--data", kDoodles, "--replicas", "0"}, {"--replicas", "got \"0\"", "1 to 4096"}},
+      {{"mlp", "--data", kDoodles, "--replicas", "-2"}, {"--replicas", "got \"-2\""}},
+      {{"mlp", "--data", kDoodles, "--replicas", "two"}, {"--replicas", "got \"two\""}},
+      {{"mlp", "--data", kDoodles, "--replicas", "1000000"}, {"--replicas", "1 to 4096"}},
+      {{"mlp", "--data", kDoodles, "--epochs", "0"}, {"--epochs", "got \"0\""}},
+      {{"mlp", "--data", kDoodles, "--epochs", "1.5"}, {"--epochs", "got \"1.5\""}},
+      {{"mlp", "--data", kDoodles, "--batch-size", "-1"}, {"--batch-size", "got \"-1\""}},
+      {{"mlp", "--data", kDoodles, "--batch-size", "99999999"}, {"--batch-size 99999999", "25000"}},
+      {{"mlp", "--data", kDoodles, "--learning-rate", "nan"}, {"--learning-rate", "above 0"}},
+      {{"mlp", "--data", kDoodles, "--learning-rate", "-1"}, {"--learning-rate", "got \"-1\""}},
+      {{"mlp", "--data", kDoodles, "--max-steps", "0"}, {"--max-steps"}},
+      {{"mlp", "--data", kDoodles, "--threads", "0"}, {"--threads"}},
+      {{"mlp", "--data", kDoodles, "--time-limit", "0"}, {"--time-limit"}},
+      {{"mlp", "--data", kDoodles, "--seed", "-7"}, {"--seed"}},
+      {{"mlp", "--data", kDoodles, "--nan", "stpo"}, {"did you mean \"stop\"?"}},
+      {{"mlp", "--data", kDoodles, "--epocs", "3"}, {"did you mean \"--epochs\"?"}},
+      {{"mlp", "--data", kDoodles, "--resume"}, {"--resume without --out DIR"}},
+      {{"mlp", "--data", kDoodles, "--precision", "float16"},
        {"--precision", "float16 on cpu", "CUDA", "use bfloat16"}},
-      {{"mlp", "--data", kData, "--precision", "float16", "--strategy", "multi_worker"},
+      {{"mlp", "--data", kDoodles, "--precision", "float16", "--strategy", "multi_worker"},
        {"float16 on cpu"}},
-      {{"mlp", "--data", kData, "--precision", "bfloat"}, {"did you mean \"bfloat16\"?"}},
-      {{"mlp", "--data", kData, "--accumulate", "0"}, {"--accumulate", "1 to 1000000"}},
-      {{"mlp", "--data", kData, "--accumulate", "2", "--strategy", "parameter_server",
+      {{"mlp", "--data", kDoodles, "--precision", "bfloat"}, {"did you mean \"bfloat16\"?"}},
+      {{"mlp", "--data", kDoodles, "--accumulate", "0"}, {"--accumulate", "1 to 1000000"}},
+      {{"mlp", "--data", kDoodles, "--accumulate", "2", "--strategy", "parameter_server",
         "--staleness", "1"},
        {"--accumulate 2", "--staleness 1", "larger --batch-size"}},
-      {{"mlp", "--data", kData, "--take", "0"}, {"--take", "got \"0\""}},
-      {{"mlp", "--data", kData, "--take", "25001"}, {"--take 25001", "25000"}},
-      {{"mlp", "--data", kData, "--take", "10"}, {"--batch-size 128", "10 training samples"}},
-      {{"mlp", "--data", kData, "--replicas", "4", "--reduction-shape", "2x3"}, {"2x3", "6", "4"}},
-      {{"mlp", "--data", kData, "--reduction-shape", "2by3"}, {"2by3"}},
-      {{"mlp", "--data", kData, "--strategy", "mirrored", "--reduction-shape", "2x3"},
+      {{"mlp", "--data", kDoodles, "--take", "0"}, {"--take", "got \"0\""}},
+      {{"mlp", "--data", kDoodles, "--take", "25001"}, {"--take 25001", "25000"}},
+      {{"mlp", "--data", kDoodles, "--take", "10"}, {"--batch-size 128", "10 training samples"}},
+      {{"mlp", "--data", kDoodles, "--replicas", "4", "--reduction-shape", "2x3"},
+       {"2x3", "6", "4"}},
+      {{"mlp", "--data", kDoodles, "--reduction-shape", "2by3"}, {"2by3"}},
+      {{"mlp", "--data", kDoodles, "--strategy", "mirrored", "--reduction-shape", "2x3"},
        {"one_device"}},
-      {{"mlp", "--data", kData, "--algorithm-table", "t.json"}, {"t.json", "one_device"}},
-      {{"mlp", "--data", kData, "--strategy", "multi_worker", "--algorithm-table", "not/there"},
+      {{"mlp", "--data", kDoodles, "--algorithm-table", "t.json"}, {"t.json", "one_device"}},
+      {{"mlp", "--data", kDoodles, "--strategy", "multi_worker", "--algorithm-table", "not/there"},
        {"not/there"}},
-      {{"linear_regression", "--data", kData}, {"linear_regression"}},
+      {{"linear_regression", "--data", kDoodles}, {"linear_regression"}},
       {{"mlp", "--data", "not/there"}, {"not/there"}},
       {{"mlp", "--data", empty}, {"empty"}},
       {{"mlp", "--data", broken}, {"cat.npy"}},
       {{"mlp", "--data", broken, "--strategy", "multi_worker", "--replicas", "2"}, {"cat.npy"}},
-      {{"mlp", "--data", kData, "--json", "/not/there/x.json"}, {"--json", "/not/there/x.json"}},
-      {{"mlp", "--data", kData, "--out", under_file}, {"--out", "file/inside"}},
-      {{"mlp", "--data", kData, "--out", "/proc/nothing"}, {"--out", "/proc/nothing"}},
-      {{"mlp", "--data", kData, "--out", ""}, {"--out", "name"}},
-      {{"mlp", "--data", kData, "--json", ""}, {"--json", "name"}},
-      {{"mlp", "--data", kData, "--json="}, {"--json"}},
+      {{"mlp", "--data", kDoodles, "--json", "/not/there/x.json"}, {"--json", "/not/there/x.json"}},
+      {{"mlp", "--data", kDoodles, "--out", under_file}, {"--out", "file/inside"}},
+      {{"mlp", "--data", kDoodles, "--out", "/proc/nothing"}, {"--out", "/proc/nothing"}},
+      {{"mlp", "--data", kDoodles, "--out", ""}, {"--out", "name"}},
+      {{"mlp", "--data", kDoodles, "--json", ""}, {"--json", "name"}},
+      {{"mlp", "--data", kDoodles, "--json="}, {"--json"}},
       {{"mlp", "--data", "not/there", "--strategy", "mirrored", "--replicas", "1025",
         "--batch-size", "2048"},
        {"--replicas 1025", "1 to 1024", "mirrored"}},
@@ -128,7 +127,7 @@ TEST(Train, BadInputIsAnsweredBeforeTraining) {
 
 // 24,999 samples, then one.
 TEST(Train, ABatchNormOfOneSampleIsRefusedBeforeTraining) {
-  const auto result = train({"resnet18", "--data", kData, "--batch-size", "24999"});
+  const auto result = train({"resnet18", "--data", kDoodles, "--batch-size", "24999"});
   EXPECT_EQ(result.exit_code, 2) << result.out;
   EXPECT_THAT(result.err, AllOf(StartsWith("tutti train: "), HasSubstr("layer4"),
                                 HasSubstr("1 sample"), HasSubstr("batch size of")));
@@ -144,7 +143,7 @@ TEST(Train, HelpShowsExamples) {
 TEST(Train, FiguresAndFiles) {
   const TempFolder folder;
   const std::string out = folder / "a/b", file = folder / "figures.json";
-  const auto result = train({"mlp", "--data", kData, "--strategy", "mirrored", "--replicas", "2",
+  const auto result = train({"mlp", "--data", kDoodles, "--strategy", "mirrored", "--replicas", "2",
                              "--epochs", "2", "--batch-size", "100", "--out", out, "--json", file});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("test accuracy"), HasSubstr(out), HasSubstr(file)));
@@ -228,15 +227,15 @@ TEST(Train, JoinsTheLauncherThatStartedIt) {
   const TempFolder folder;
   const std::string file = folder / "f.json";
   const auto result =
-      run_command({TUTTI_PROGRAM, "run", "-n", "2", TUTTI_PROGRAM, "train", "mlp", "--data", kData,
-                   "--strategy", "multi_worker", "--max-steps", "5", "--json", file});
+      run_command({TUTTI_PROGRAM, "run", "-n", "2", TUTTI_PROGRAM, "train", "mlp", "--data",
+                   kDoodles, "--strategy", "multi_worker", "--max-steps", "5", "--json", file});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(json::parse(get_bytes(file)).at("replicas"), 2);
   EXPECT_THAT(result.out, AllOf(HasSubstr("[0] test accuracy"), Not(HasSubstr("[1] "))));
 }
 
 TEST(Train, StopsWhenTheLossIsNoNumber) {
-  const Words words = {"mlp", "--data", kData, "--learning-rate", "1e30", "--max-steps", "30"};
+  const Words words = {"mlp", "--data", kDoodles, "--learning-rate", "1e30", "--max-steps", "30"};
   const auto result = train(words);
   EXPECT_EQ(result.exit_code, 1) << result.out;
   EXPECT_THAT(result.err,

@@ -7,6 +7,7 @@
 #include <map>
 #include <regex>
 
+#include "tests/jobs/examples/programs.h"
 #include "tests/jobs/parameter_server/served_job.h"
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
@@ -17,8 +18,7 @@ namespace {
 using testing::HasSubstr;
 using Figures = std::map<std::string, double>;
 
-const std::filesystem::path kPrograms = TUTTI_PROGRAM_DIR;
-const std::filesystem::path kData =
+const std::filesystem::path kSharedData =
     std::filesystem::path(TUTTI_SOURCE_DIR).parent_path() / "shared/data";
 
 CommandResult run_example(const std::string& example, const Words& launcher, const Words& strategy,
@@ -74,7 +74,7 @@ class RealData : public testing::TestWithParam<Real> {};
 
 TEST_P(RealData, ReachesTheQualityOfOneProcess) {
   const Real& real = GetParam();
-  const Words folder = {(kData / real.folder).string()};
+  const Words folder = {(kSharedData / real.folder).string()};
   if (!std::filesystem::exists(folder[0])) GTEST_SKIP() << folder[0] << " is not there";
   const Figures oracle = in_process(real.example, "one_device", folder);
   for (const auto& [name, value] : real.quality) {
@@ -136,7 +136,7 @@ TEST_F(FewRatings, LoseNoBitWithAServer) {
   const Words strategy = {"--strategy", "parameter_server", "--threads", "1"};
   const Words many = {folder_.path().string(), "150"};
   Job job(joined(joined({(kPrograms / "tutti").string(), "run", "--servers", "2", "-n", "2",
-                         (kPrograms / "07_movielens").string()},
+                         example("07_movielens")},
                         strategy),
                  many));
   job.wait_for("epoch 3");

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/jobs/examples/programs.h"
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
 
@@ -19,11 +20,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 const std::filesystem::path kSource = TUTTI_SOURCE_DIR;
-const std::filesystem::path kPrograms = TUTTI_PROGRAM_DIR;
 const std::string kTutti = (kPrograms / "tutti").string();
 const std::string kData = (kSource / "examples/data/quickdraw").string();
-
-std::string example(const std::string& name) { return (kPrograms / name).string(); }
 
 TEST(Examples, HelloRanks) {
   const auto out = run_command({kTutti, "run", "-n", "4", example("01_hello_ranks")});

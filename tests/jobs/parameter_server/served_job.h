@@ -30,7 +30,10 @@ namespace tutti::test {
 
 using Words = std::vector<std::string>;
 
-inline constexpr const char* kDoodles = "examples/data/quickdraw";
+/// Where tests talk to a job as one of its own.
+inline constexpr const char* kToken =
+    "TUTTI_TOKEN="
+    "5e9f1d6a0b7c44d28e3a5f60718293a4b5c6d7e8f90a1b2c3d4e5f6071829304";
 
 inline Words joined(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());

@@ -10,10 +10,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kToken =
-    "TUTTI_TOKEN="
-    "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-
 struct Wrong {
   const char* name;
   Words words;

@@ -13,22 +13,22 @@ using testing::Not;
 
 constexpr int kEpochs = 6;
 
-struct Loss {
+struct WorkerLoss {
   int worker;
   uint64_t seed;  // of the moment
 
-  friend void PrintTo(const Loss& loss, std::ostream* out) {
+  friend void PrintTo(const WorkerLoss& loss, std::ostream* out) {
     *out << "worker_" << loss.worker << "_seed_" << loss.seed;
   }
 };
 
-std::string name_of(const testing::TestParamInfo<Loss>& info) {
+std::string name_of(const testing::TestParamInfo<WorkerLoss>& info) {
   return testing::PrintToString(info.param);
 }
 
 Words with_epochs(const Words& more) { return joined({"--epochs", std::to_string(kEpochs)}, more); }
 
-class OthersContinue : public testing::TestWithParam<Loss> {};
+class OthersContinue : public testing::TestWithParam<WorkerLoss> {};
 
 TEST_P(OthersContinue, AndTheLowestOfThemSaysWhatCameOut) {
   const TempFolder folder;
@@ -57,9 +57,10 @@ TEST_P(OthersContinue, AndTheLowestOfThemSaysWhatCameOut) {
   EXPECT_TRUE(std::filesystem::exists(folder / "out" / "model.safetensors"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, OthersContinue, testing::Values(Loss{2, 11}, Loss{0, 12}), name_of);
+INSTANTIATE_TEST_SUITE_P(Jobs, OthersContinue,
+                         testing::Values(WorkerLoss{2, 11}, WorkerLoss{0, 12}), name_of);
 
-class OthersWait : public testing::TestWithParam<Loss> {};
+class OthersWait : public testing::TestWithParam<WorkerLoss> {};
 
 TEST_P(OthersWait, AndTrainTheWeightsOfMirrored) {
   const TempFolder folder;
@@ -84,7 +85,8 @@ TEST_P(OthersWait, AndTrainTheWeightsOfMirrored) {
   EXPECT_EQ(all.at("workers_finished"), 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, OthersWait, testing::Values(Loss{1, 21}, Loss{1, 22}, Loss{0, 23}),
+INSTANTIATE_TEST_SUITE_P(Jobs, OthersWait,
+                         testing::Values(WorkerLoss{1, 21}, WorkerLoss{1, 22}, WorkerLoss{0, 23}),
                          name_of);
 
 TEST(OthersWaitInVain, AndNameTheLostOne) {

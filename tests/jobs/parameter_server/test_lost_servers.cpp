@@ -10,28 +10,24 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr const char* kToken =
-    "TUTTI_TOKEN="
-    "5e9f1d6a0b7c44d28e3a5f60718293a4b5c6d7e8f90a1b2c3d4e5f6071829304";
-
 // Weights of so many steps of two replicas, when nothing happens.
 std::string undisturbed(const std::string& steps) {
   return sha_of(figures_of(train_mlp(
       {"--strategy", "mirrored", "--replicas", "2", "--epochs", "1000", "--max-steps", steps})));
 }
 
-struct Loss {
+struct ServerLoss {
   const char* name;
   const char* server;
   uint64_t seed;
 
-  friend void PrintTo(const Loss& loss, std::ostream* out) { *out << loss.name; }
+  friend void PrintTo(const ServerLoss& loss, std::ostream* out) { *out << loss.name; }
 };
 
-class LostServer : public testing::TestWithParam<Loss> {};
+class LostServer : public testing::TestWithParam<ServerLoss> {};
 
 TEST_P(LostServer, ChangesNoBitOfSynchronousTraining) {
-  const Loss& loss = GetParam();
+  const ServerLoss& loss = GetParam();
   const TempFolder folder;
   const std::string file = folder / "figures.json";
   Job job(train_served({"--servers", "2", "--replicas", "2", "--epochs", "1000", "--max-steps",
@@ -53,8 +49,8 @@ TEST_P(LostServer, ChangesNoBitOfSynchronousTraining) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, LostServer,
-                         testing::Values(Loss{"first", "server 0", 1},
-                                         Loss{"second", "server 1", 2}),
+                         testing::Values(ServerLoss{"first", "server 0", 1},
+                                         ServerLoss{"second", "server 1", 2}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // Partition 0, whose server is lost, also has the cursor of the batches.

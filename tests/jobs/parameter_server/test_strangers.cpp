@@ -7,9 +7,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr const char* kToken =
-    "TUTTI_TOKEN="
-    "5e9f1d6a0b7c44d28e3a5f60718293a4b5c6d7e8f90a1b2c3d4e5f6071829304";
 constexpr const char* kOtherToken =
     "TUTTI_TOKEN="
     "ffffffff0b7c44d28e3a5f60718293a4b5c6d7e8f90a1b2c3d4e5f6071829300";

@@ -41,7 +41,7 @@ TEST(TcpProcesses, GiveTheBitsOfTheOracle) {
       EXPECT_EQ(rank.exit_code, 0) << rank.log;
 }
 
-constexpr int kVictim = 1;
+constexpr int kTcpVictim = 1;
 
 // How the victim ends, when the test does not kill or stop it.
 void end_as(const Rank& rank, const test::ProcessLinks& links) {
@@ -77,14 +77,14 @@ RANK_PROGRAM(tcp_fail) {
   const std::string& when = rank.arguments[0];
   const Millis limit{std::stoi(rank.arguments[2])};
   std::vector<float> data(when == "middle" ? 8'000'000 : 100'000);
-  if (when == "idle" && rank.rank != kVictim) {
+  if (when == "idle" && rank.rank != kTcpVictim) {
     // Nothing of the victim is waited for; it ends the group nevertheless.
     group.recv(span_of(std::span(data)), rank.rank == 0 ? 2 : 0, 0, limit).wait();
     return;
   }
-  if (rank.rank == kVictim && when != "middle") end_as(rank, links);
+  if (rank.rank == kTcpVictim && when != "middle") end_as(rank, links);
   Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum, limit);
-  if (rank.rank == kVictim) end_as(rank, links);
+  if (rank.rank == kTcpVictim) end_as(rank, links);
   work.wait();
 }
 
@@ -113,7 +113,7 @@ TEST_P(TcpFailures, EverySurvivorNamesTheCulprit) {
     if (unnoticed && std::string(GetParam()) == "idle") continue;
     test::RunOptions options{.arguments = {GetParam(), ending.how, stops ? "400" : "30000"}};
     if (ending.signal != 0)
-      options.kill = {.rank = kVictim, .after = "now", .signal = ending.signal};
+      options.kill = {.rank = kTcpVictim, .after = "now", .signal = ending.signal};
     const auto ranks = test::run_tcp_ranks(3, "tcp_fail", options);
     for (int r : {0, 2}) {
       EXPECT_EQ(ranks[r].error_class, ending.error_class) << ending.how << "\n" << ranks[r].log;

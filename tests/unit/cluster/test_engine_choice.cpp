@@ -10,7 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-struct Case {
+struct ChoiceCase {
   const char* name;
   EngineQuestion question;
   const char* engine;
@@ -18,7 +18,7 @@ struct Case {
 };
 
 TEST(EngineChoice, FollowsWhereTheRanksAre) {
-  const Case cases[] = {
+  const ChoiceCase cases[] = {
       {"alone", {.replicas_per_host = {1}}, "solo", "there is one rank"},
       {"one host", {.replicas_per_host = {4}}, "shm", "all 4 ranks are on one host"},
       {"a host each",
@@ -42,7 +42,7 @@ TEST(EngineChoice, FollowsWhereTheRanksAre) {
        "memory of CUDA devices"},
       {"asked", {.asked = "tcp", .replicas_per_host = {4}}, "tcp", "it was asked for"},
   };
-  for (const Case& c : cases) {
+  for (const ChoiceCase& c : cases) {
     const EngineChoice choice = choose_engine(c.question);
     EXPECT_EQ(choice.engine, c.engine) << c.name;
     EXPECT_THAT(choice.reason, HasSubstr(c.reason)) << c.name;
@@ -50,7 +50,7 @@ TEST(EngineChoice, FollowsWhereTheRanksAre) {
 }
 
 TEST(EngineChoice, RefusesWhatCannotServe) {
-  const Case cases[] = {
+  const ChoiceCase cases[] = {
       {"hosts share no memory",
        {.asked = "shm", .replicas_per_host = {1, 1}},
        "",
@@ -80,7 +80,7 @@ TEST(EngineChoice, RefusesWhatCannotServe) {
        "cannot reach memory of CUDA devices; use nccl or auto"},
       {"a typing error", {.asked = "shn", .replicas_per_host = {2}}, "", "did you mean \"shm\"?"},
   };
-  for (const Case& c : cases)
+  for (const ChoiceCase& c : cases)
     EXPECT_THAT(test::message_of<UsageError>([&] { choose_engine(c.question); }),
                 HasSubstr(c.reason))
         << c.name;

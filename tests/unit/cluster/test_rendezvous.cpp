@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr Millis kLimit = 20s;
+constexpr Millis kMeetingLimit = 20s;
 
 class RendezvousTest : public testing::Test {
  protected:
@@ -36,7 +36,7 @@ class RendezvousTest : public testing::Test {
     const std::string name = "rank " + std::to_string(worker) + " (host a, pid 7)";
     return std::make_unique<Rendezvous>(
         link(name), Rendezvous::Options{.worker = worker, .num_workers = workers, .name = name},
-        std::move(events), Deadline(kLimit));
+        std::move(events), Deadline(kMeetingLimit));
   }
 
   std::unique_ptr<detail::RendezvousServer> server_;
@@ -50,9 +50,9 @@ TEST_F(RendezvousTest, SwapsTextsInRankOrder) {
     results.push_back(std::async(std::launch::async, [this, w] {
       const auto rendezvous = join(w, kWorkers);
       RendezvousMeeting meeting(*rendezvous, "group 1", w, kWorkers);
-      meeting.exchange("first", "x", Deadline(kLimit));
+      meeting.exchange("first", "x", Deadline(kMeetingLimit));
       return meeting.exchange("second", std::string(1, static_cast<char>('a' + w)),
-                              Deadline(kLimit));
+                              Deadline(kMeetingLimit));
     }));
   for (auto& result : results) EXPECT_THAT(result.get(), ElementsAre("a", "b", "c", "d", "e"));
 }
@@ -65,7 +65,7 @@ TEST_F(RendezvousTest, SeveralRanksOfOneProcess) {
   for (int rank = 0; rank < 4; ++rank)
     results.push_back(std::async(std::launch::async, [&, rank] {
       return (rank < 2 ? zero : one)
-          ->exchange("k", rank, 4, std::to_string(rank), Deadline(kLimit));
+          ->exchange("k", rank, 4, std::to_string(rank), Deadline(kMeetingLimit));
     }));
   for (auto& result : results) EXPECT_THAT(result.get(), ElementsAre("0", "1", "2", "3"));
 }
@@ -90,7 +90,8 @@ TEST_F(RendezvousTest, LostWorkerEndsAnExchangeAndIsNamed) {
                                               .number = 2,
                                               .text = "rank 1 (host b, pid 9)"}));
   auto waiting = std::async(std::launch::async, [&] {
-    return test::message_of<PeerLost>([&] { zero->exchange("k", 0, 2, "", Deadline(kLimit)); });
+    return test::message_of<PeerLost>(
+        [&] { zero->exchange("k", 0, 2, "", Deadline(kMeetingLimit)); });
   });
   dying.link().shutdown();
   EXPECT_THAT(waiting.get(), HasSubstr("rank 1 (host b, pid 9) closed its connection"));
@@ -149,7 +150,7 @@ TEST_F(RendezvousTest, SilentRendezvousIsLost) {
                                    [&](int worker, const std::string& words) {
                                      heard.set_value(std::to_string(worker) + " " + words);
                                    }},
-                              Deadline(kLimit));
+                              Deadline(kMeetingLimit));
   EXPECT_EQ(heard.get_future().get(), "-1 the rendezvous was silent for 100 ms");
 }
 
@@ -158,7 +159,8 @@ TEST_F(RendezvousTest, RendezvousThatEndsInOrderIsNoLoss) {
   const auto zero =
       join(0, 2, {.lost = [](int, const std::string& words) { ADD_FAILURE() << words; }});
   auto waiting = std::async(std::launch::async, [&] {
-    return test::message_of<PeerLost>([&] { zero->exchange("k", 0, 2, "", Deadline(kLimit)); });
+    return test::message_of<PeerLost>(
+        [&] { zero->exchange("k", 0, 2, "", Deadline(kMeetingLimit)); });
   });
   server_.reset();
   EXPECT_THAT(waiting.get(), HasSubstr("the rendezvous has ended"));
@@ -169,7 +171,7 @@ TEST_F(RendezvousTest, GarbageLosesItsSenderAlone) {
   const auto zero = join(0, 2);
   TextStream garbage(link("somebody"), detail::kMaxRendezvousBytes);
   garbage.send("\xff\xfe not a message");
-  const Deadline deadline(kLimit);
+  const Deadline deadline(kMeetingLimit);
   bool closed = false;
   while (!closed && !deadline.passed()) {
     try {
@@ -181,8 +183,8 @@ TEST_F(RendezvousTest, GarbageLosesItsSenderAlone) {
   EXPECT_TRUE(closed);
   const auto one = join(1, 2);
   auto other = std::async(std::launch::async,
-                          [&] { return one->exchange("k", 1, 2, "b", Deadline(kLimit)); });
-  EXPECT_THAT(zero->exchange("k", 0, 2, "a", Deadline(kLimit)), ElementsAre("a", "b"));
+                          [&] { return one->exchange("k", 1, 2, "b", Deadline(kMeetingLimit)); });
+  EXPECT_THAT(zero->exchange("k", 0, 2, "a", Deadline(kMeetingLimit)), ElementsAre("a", "b"));
   other.get();
 }
 

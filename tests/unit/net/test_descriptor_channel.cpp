@@ -11,20 +11,14 @@
 #include "tutti/base/error.h"
 #include "tutti/net/descriptor_channel.h"
 
+#include "tests/unit/net/loopback.h"
+
 namespace tutti {
 namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 using namespace std::chrono_literals;
-
-size_t open_descriptors() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    ++count;
-  }
-  return count;
-}
 
 class DescriptorChannelTest : public testing::Test {
  protected:
@@ -92,7 +86,7 @@ TEST_F(DescriptorChannelTest, RefusesWhatDoesNotFit) {
 }
 
 TEST_F(DescriptorChannelTest, GarbageIsAnErrorAndLeaksNothing) {
-  const size_t before = open_descriptors();
+  const auto before = open_descriptors();
   // A message of ours has 12 bytes in front: mark, length, number of descriptors.
   struct {
     uint32_t magic, text_bytes, num_descriptors;

@@ -18,6 +18,7 @@
 #include "tests/support/meeting.h"
 #include "tests/support/message_of.h"
 #include "tests/support/refusals.h"
+#include "tests/unit/net/loopback.h"
 
 namespace tutti {
 namespace {
@@ -25,11 +26,6 @@ namespace {
 using test::message_of;
 using testing::HasSubstr;
 using namespace std::chrono_literals;
-
-std::ptrdiff_t open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return std::distance(begin(all), end(all));
-}
 
 DescriptorRequest request_of(const std::string& name) {
   return {.name = name, .key = "key", .who = "rank 3"};

@@ -19,6 +19,7 @@
 
 #include "tests/support/message_of.h"
 #include "tests/support/refusals.h"
+#include "tests/unit/net/loopback.h"
 
 namespace tutti {
 namespace {
@@ -30,8 +31,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 using namespace std::chrono_literals;
-
-const Address kLoopback = *Address::from_number("127.0.0.1", 0);
 
 std::string exchange_a_byte(Link& from, Link& to) {
   char sent = 'x', got = 0;

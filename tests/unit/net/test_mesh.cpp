@@ -11,6 +11,7 @@
 #include "tests/support/meeting.h"
 #include "tests/support/message_of.h"
 #include "tests/support/refusals.h"
+#include "tests/unit/net/loopback.h"
 
 namespace tutti {
 namespace {
@@ -23,7 +24,6 @@ using testing::HasSubstr;
 using testing::Not;
 using namespace std::chrono_literals;
 
-const Address kLoopback = *Address::from_number("127.0.0.1", 0);
 const Credentials kCredentials{Token::random(), "job"};
 
 void send_word(Link& link, uint32_t word) {

@@ -23,6 +23,7 @@
 #include "tests/support/message_of.h"
 #include "tests/support/refusals.h"
 #include "tests/support/temp_folder.h"
+#include "tests/unit/net/loopback.h"
 
 namespace tutti {
 namespace {
@@ -34,8 +35,6 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using namespace std::chrono_literals;
 using Side = TlsContext::Side;
-
-const Address kLoopback = *Address::from_number("127.0.0.1", 0);
 
 std::pair<FileDescriptor, FileDescriptor> socket_pair() {
   int ends[2];

@@ -14,10 +14,10 @@
 namespace tutti::ps {
 namespace {
 
-using test::message_of;
-using testing::AllOf;
-using testing::ContainsRegex;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using tutti::test::message_of;
 
 const Address kLoopback = *Address::from_number("127.0.0.1", 0);
 

@@ -10,10 +10,10 @@
 namespace tutti::ps::testing {
 namespace {
 
-using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using tutti::test::message_of;
 using Kind = Message::Kind;
 
 View view_of(int64_t number, int primary) {

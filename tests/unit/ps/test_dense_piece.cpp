@@ -12,8 +12,8 @@
 namespace tutti::ps::testing {
 namespace {
 
-using test::message_of;
 using ::testing::HasSubstr;
+using tutti::test::message_of;
 
 // Three segments that end off the line, one longer than what is taken at once.
 template <class T>

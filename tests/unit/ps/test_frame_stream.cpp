@@ -16,9 +16,9 @@ namespace tutti::ps {
 namespace {
 
 using namespace test;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using tutti::test::message_of;
 
 /// Bytes in memory, in one direction.

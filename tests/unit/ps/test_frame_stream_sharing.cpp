@@ -19,7 +19,7 @@ namespace tutti::ps {
 namespace {
 
 using namespace test;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using tutti::test::message_of;
 using namespace std::chrono_literals;
 

@@ -12,8 +12,8 @@
 namespace tutti::ps {
 namespace {
 
-using test::message_of;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
+using tutti::test::message_of;
 
 constexpr uint64_t kMost = 1000;
 constexpr auto kLast = Message::Kind::released;

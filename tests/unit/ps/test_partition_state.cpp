@@ -11,8 +11,8 @@
 namespace tutti::ps::testing {
 namespace {
 
-using test::message_of;
 using ::testing::HasSubstr;
+using tutti::test::message_of;
 
 float value(const PartitionState& state, int piece = 0) {
   return first_of(state.piece(piece).parameters());

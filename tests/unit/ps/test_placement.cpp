@@ -9,12 +9,12 @@
 namespace tutti::ps {
 namespace {
 
-using testing::AllOf;
-using testing::DoubleNear;
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::DoubleNear;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 using How = PlacementOptions::How;
 
 Variable variable(const std::string& name, std::vector<int64_t> shape,

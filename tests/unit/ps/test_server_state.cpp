@@ -10,16 +10,15 @@
 namespace tutti::ps::testing {
 namespace {
 
-using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using tutti::test::message_of;
 using Kind = Message::Kind;
 
 constexpr Peer kBackup{Peer::Kind::server, 1};
 constexpr Peer kOther{Peer::Kind::server, 2};
 constexpr Peer kPrimary{Peer::Kind::primary, 0};
-Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
 
 View view_of(int64_t number, int primary, int backup, int joining = -1) {
   View view{.number = number};

@@ -22,9 +22,9 @@
 namespace tutti::ps {
 namespace {
 
-using test::message_of;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using tutti::test::message_of;
 using namespace std::chrono_literals;
 
 constexpr int64_t kMiB = int64_t{1} << 20;

@@ -7,7 +7,7 @@
 #include "tests/unit/ps/simulation.h"
 #include "tests/unit/ps/small_job.h"
 
-namespace tutti::ps::testing {
+namespace tutti::ps::testing::copies {
 namespace {
 
 constexpr int kWorkers = 3;
@@ -114,4 +114,4 @@ TEST(PsSimulation, RoundsLeaveOutTheSlowestAndNobodyElse) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::testing
+}  // namespace tutti::ps::testing::copies

@@ -6,7 +6,7 @@
 
 #include "tests/unit/ps/simulation.h"
 
-namespace tutti::ps::testing {
+namespace tutti::ps::testing::cuts {
 namespace {
 
 constexpr int kWorkers = 3;
@@ -157,4 +157,4 @@ TEST(PsSimulation, ACutIsAShorterTraining) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::testing
+}  // namespace tutti::ps::testing::cuts

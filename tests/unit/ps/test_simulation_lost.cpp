@@ -8,7 +8,7 @@
 #include "tests/unit/ps/simulation.h"
 #include "tests/unit/ps/small_job.h"
 
-namespace tutti::ps::testing {
+namespace tutti::ps::testing::lost {
 namespace {
 
 constexpr int kWorkers = 3;
@@ -207,4 +207,4 @@ TEST(PsSimulation, WhatTheOthersAddIsScaledUpToAllWorkers) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::testing
+}  // namespace tutti::ps::testing::lost

@@ -9,7 +9,7 @@
 #include "tests/unit/ps/small_job.h"
 #include "tests/unit/ps/sparse_oracle.h"
 
-namespace tutti::ps::testing {
+namespace tutti::ps::testing::rows {
 namespace {
 
 constexpr int kWorkers = 3;
@@ -237,4 +237,4 @@ TEST(PsSparseSimulation, ABackupHasThePrimarysBits) {
 }
 
 }  // namespace
-}  // namespace tutti::ps::testing
+}  // namespace tutti::ps::testing::rows

@@ -20,12 +20,12 @@ namespace tutti::ps::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using test::FullDisk;
-using test::message_of;
-using test::TempFolder;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using tutti::test::FullDisk;
+using tutti::test::message_of;
+using tutti::test::TempFolder;
 using Kind = Message::Kind;
 
 // Two variables by rows on so many servers, and a table.
@@ -195,22 +195,22 @@ TEST(PsSnapshot, DamageIsFoundAndNamed) {
   auto states = trained(spec_on(2));
   const fs::path cut = write_snapshot(folder.path(), states);
   const fs::path file = cut / "partition-1.safetensors";
-  const std::string whole = test::get_bytes(file);
+  const std::string whole = tutti::test::get_bytes(file);
   const auto why = [&] { return message_of<DataError>([&] { Snapshot snapshot(cut); }); };
   for (const size_t at : {size_t{0}, whole.size() / 2, whole.size() - 1}) {
     std::string flipped = whole;
     flipped[at] = static_cast<char>(flipped[at] ^ 16);
-    test::put_bytes(file, flipped);
+    tutti::test::put_bytes(file, flipped);
     EXPECT_THAT(why(), AllOf(HasSubstr("partition-1.safetensors: damaged: got sha256"),
                              HasSubstr("expected")));
   }
-  test::put_bytes(file, whole.substr(0, whole.size() - 1));
+  tutti::test::put_bytes(file, whole.substr(0, whole.size() - 1));
   EXPECT_THAT(why(), HasSubstr(fmt::format("partition-1.safetensors: damaged: got {} bytes, "
                                            "expected {}",
                                            whole.size() - 1, whole.size())));
   fs::remove(file);
   EXPECT_THAT(why(), AllOf(HasSubstr("partition-1.safetensors"), HasSubstr("No such file")));
-  test::put_bytes(cut / "manifest.json", "{");
+  tutti::test::put_bytes(cut / "manifest.json", "{");
   EXPECT_THAT(why(), HasSubstr("manifest.json: no snapshot of this version"));
 }
 

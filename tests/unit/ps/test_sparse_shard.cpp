@@ -15,9 +15,9 @@
 namespace tutti::ps::testing {
 namespace {
 
-using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using tutti::test::message_of;
 
 Spec sparse_spec(int workers, Staleness staleness, int partitions = 1) {
   Spec spec = small_spec(workers, staleness);

@@ -12,8 +12,8 @@
 namespace tutti::ps::sparse {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(SparseTable, InitialRowsArePureAndAsDrawn) {
   const auto row = [](SparseTableSpec spec, uint64_t key) {
@@ -27,13 +27,13 @@ TEST(SparseTable, InitialRowsArePureAndAsDrawn) {
   EXPECT_FALSE(same(row({.name = "user", .seed = 1}, 42 + (uint64_t{1} << 32)), first));
   // What a seed means never changes.
   EXPECT_THAT(std::vector<float>(first.begin(), first.begin() + 3),
-              testing::ElementsAre(0x1.2e893ap-5F, -0x1.d7098p-7F, -0x1.48d426p-5F));
+              ::testing::ElementsAre(0x1.2e893ap-5F, -0x1.d7098p-7F, -0x1.48d426p-5F));
   const auto normal = row({.name = "user", .initializer = NormalRows{}, .seed = 1}, 42);
   EXPECT_THAT(std::vector<float>(normal.begin(), normal.begin() + 3),
-              testing::ElementsAre(0x1.b8561ap-6F, -0x1.85e4d4p-4F, -0x1.06fdccp-4F));
+              ::testing::ElementsAre(0x1.b8561ap-6F, -0x1.85e4d4p-4F, -0x1.06fdccp-4F));
   // The upper end is not reached where float32 has two values only.
   const auto narrow = row({.name = "t", .initializer = UniformRows{1.0, 1.0 + 0x1p-23}}, 0);
-  EXPECT_THAT(narrow, testing::Each(1.0F));
+  EXPECT_THAT(narrow, ::testing::Each(1.0F));
 }
 
 TEST(SparseTable, InitialRowsHaveTheirMoments) {
@@ -127,7 +127,7 @@ TEST(ServerOfKey, SpreadsEvenlyAlsoWhatFollowsAPattern) {
   std::vector<int> some;
   for (uint64_t key : {uint64_t{0}, uint64_t{1}, uint64_t{2}, ~uint64_t{0}})
     some.push_back(server_of_key(key, 1000));
-  EXPECT_THAT(some, testing::ElementsAre(883, 566, 591, 893)) << "a checkpoint depends on them";
+  EXPECT_THAT(some, ::testing::ElementsAre(883, 566, 591, 893)) << "a checkpoint depends on them";
   EXPECT_THAT([] { server_of_key(1, 0); }, ThrowsMessage<UsageError>(HasSubstr("num_parts is 0")));
 }
 

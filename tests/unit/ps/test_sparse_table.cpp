@@ -17,9 +17,9 @@
 namespace tutti::ps::sparse {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 TEST(SparseTable, HasTheBitsOfTheOracle) {
   const Rule rules[] = {optim::sgd(),

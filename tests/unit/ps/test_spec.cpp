@@ -11,9 +11,9 @@
 namespace tutti::ps::testing {
 namespace {
 
-using test::message_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using tutti::test::message_of;
 
 Piece piece_of(int partition, DType dtype, std::vector<Segment> segments, int64_t bytes) {
   return {partition, dtype, std::move(segments), bytes};

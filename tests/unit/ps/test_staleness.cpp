@@ -9,12 +9,12 @@
 namespace tutti::ps {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Pair;
-using testing::ThrowsMessage;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::ThrowsMessage;
 
 TEST(Staleness, IsOneNumberOrInf) {
   EXPECT_TRUE(Staleness().synchronous());

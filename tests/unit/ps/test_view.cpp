@@ -11,10 +11,10 @@
 namespace tutti::ps {
 namespace {
 
-using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using tutti::test::message_of;
 
 ViewState begun(int servers, bool backups = true) {
   ViewState state(servers, 2, backups);

@@ -19,13 +19,9 @@
 namespace tutti::steps {
 namespace {
 
-template <class Action>
-std::string message_of(Action&& action) {
-  return test::message_of<Error>(std::forward<Action>(action));
-}
-
 using testing::AllOf;
 
+using test::message_of;
 using testing::HasSubstr;
 
 constexpr Millis kSoon{20'000};
@@ -194,13 +190,13 @@ TEST(Steps, AnErrorIsThrownOnceAndCancelsWhatWaits) {
   const auto bad = coordinator.schedule(fail, std::string("no such file"));
   const auto after = coordinator.schedule(add, 1, 2);
   let_steps_end();
-  const auto words = message_of([&] { coordinator.join(); });
+  const auto words = message_of<Error>([&] { coordinator.join(); });
   EXPECT_THAT(words,
               AllOf(HasSubstr("step \"fail\" on worker 1 (host "), HasSubstr("): no such file")));
   coordinator.join();
   EXPECT_EQ(coordinator.fetch(held), 1);
-  EXPECT_EQ(message_of([&] { coordinator.fetch(bad); }), words);
-  EXPECT_THAT(message_of([&] { coordinator.fetch(after); }),
+  EXPECT_EQ(message_of<Error>([&] { coordinator.fetch(bad); }), words);
+  EXPECT_THAT(message_of<Error>([&] { coordinator.fetch(after); }),
               AllOf(HasSubstr("was cancelled, after: "), HasSubstr("no such file")));
   EXPECT_EQ(coordinator.fetch(coordinator.schedule(add, 2, 3)), 5) << "it goes on";
   EXPECT_EQ(coordinator.counts().failed, 1);
@@ -212,8 +208,8 @@ TEST(Steps, ScheduleAndDoneThrowTheErrorToo) {
   ClusterCoordinator coordinator(cluster.options(), cluster.credentials());
   for (const bool by_schedule : {true, false}) {
     const auto bad = coordinator.schedule(fail, std::string("broken"));
-    EXPECT_THAT(message_of([&] { coordinator.fetch(bad); }), HasSubstr("broken"));
-    EXPECT_THAT(message_of([&] {
+    EXPECT_THAT(message_of<Error>([&] { coordinator.fetch(bad); }), HasSubstr("broken"));
+    EXPECT_THAT(message_of<Error>([&] {
                   by_schedule ? (void)coordinator.schedule(who) : (void)coordinator.done();
                 }),
                 HasSubstr("broken"));
@@ -235,16 +231,18 @@ TEST(Steps, OfUnknownNamesAndWrongTypesAreErrors) {
   Cluster cluster(1);
   ClusterCoordinator coordinator(cluster.options(), cluster.credentials());
   const RemoteFunction<int(int)> unknown("ad");
-  EXPECT_THAT(message_of([&] { coordinator.fetch(coordinator.schedule(unknown, 1)); }),
+  EXPECT_THAT(message_of<Error>([&] { coordinator.fetch(coordinator.schedule(unknown, 1)); }),
               AllOf(HasSubstr("unknown step \"ad\""), HasSubstr("did you mean \"add\"")));
   EXPECT_THROW(coordinator.join(), Error);
   const RemoteFunction<int(std::string)> other("add");
-  EXPECT_THAT(message_of([&] { coordinator.fetch(coordinator.schedule(other, std::string("x"))); }),
-              HasSubstr("got a string, expected a whole number"));
+  EXPECT_THAT(
+      message_of<Error>([&] { coordinator.fetch(coordinator.schedule(other, std::string("x"))); }),
+      HasSubstr("got a string, expected a whole number"));
   EXPECT_THROW(coordinator.join(), Error);
   const PerWorker<std::vector<int64_t>> wrong(77, "who");
-  EXPECT_THAT(message_of([&] { coordinator.fetch(coordinator.schedule(next_number, wrong)); }),
-              HasSubstr("\"who\" does not make what this step takes"));
+  EXPECT_THAT(
+      message_of<Error>([&] { coordinator.fetch(coordinator.schedule(next_number, wrong)); }),
+      HasSubstr("\"who\" does not make what this step takes"));
 }
 
 TEST(Steps, AnotherBuildIsTurnedAwayByName) {
@@ -256,7 +254,7 @@ TEST(Steps, AnotherBuildIsTurnedAwayByName) {
   coordinator.schedule(nothing);
   const auto says_both = AllOf(HasSubstr("worker 1 (host "), HasSubstr("runs build b2"),
                                HasSubstr("the coordinator (host "), HasSubstr("build b1"));
-  EXPECT_THAT(message_of([&] { coordinator.join(); }), says_both);
+  EXPECT_THAT(message_of<Error>([&] { coordinator.join(); }), says_both);
   EXPECT_THAT(cluster.error_of(0), says_both);
 }
 
@@ -267,7 +265,7 @@ TEST(Steps, WithoutWorkersEndInAnError) {
   options.without_workers = Millis{50};
   ClusterCoordinator coordinator(options, cluster.credentials());
   coordinator.schedule(nothing);
-  EXPECT_THAT(message_of([&] { coordinator.join(); }),
+  EXPECT_THAT(message_of<Error>([&] { coordinator.join(); }),
               HasSubstr("no worker is there, and 1 steps wait"));
 }
 
@@ -278,7 +276,7 @@ TEST(Steps, OneThatIsTooLongIsAnErrorAndItsWorkerComesAgain) {
   ClusterCoordinator coordinator(options, cluster.credentials());
   hold_steps();
   coordinator.schedule(wait_for_test);
-  EXPECT_THAT(message_of([&] { coordinator.join(); }),
+  EXPECT_THAT(message_of<Error>([&] { coordinator.join(); }),
               AllOf(HasSubstr("step \"wait\" on worker 1"), HasSubstr("within 100 ms")));
   let_steps_end();
   EXPECT_EQ(coordinator.fetch(coordinator.schedule(who)), 1);

@@ -14,11 +14,7 @@
 namespace tutti::steps {
 namespace {
 
-template <class Action>
-std::string message_of(Action&& action) {
-  return test::message_of<Error>(std::forward<Action>(action));
-}
-
+using test::message_of;
 using testing::HasSubstr;
 
 template <class T>
@@ -74,11 +70,13 @@ TEST(Values, ArraysKeepDtypeShapeAndBytes) {
 
 TEST(Values, OfAnotherKindAreNamed) {
   const std::string number = bytes_of(int64_t{3});
-  EXPECT_THAT(message_of([&] { value_of<std::string>(number); }),
+  EXPECT_THAT(message_of<Error>([&] { value_of<std::string>(number); }),
               HasSubstr("got a whole number, expected a string"));
-  EXPECT_THAT(message_of([&] { value_of<int64_t>(number + "x"); }), HasSubstr("1 bytes are left"));
-  EXPECT_THAT(message_of([&] { value_of<std::tuple<int>>(bytes_of(std::tuple<int, int>{1, 2})); }),
-              HasSubstr("a tuple of 2, expected 1"));
+  EXPECT_THAT(message_of<Error>([&] { value_of<int64_t>(number + "x"); }),
+              HasSubstr("1 bytes are left"));
+  EXPECT_THAT(
+      message_of<Error>([&] { value_of<std::tuple<int>>(bytes_of(std::tuple<int, int>{1, 2})); }),
+      HasSubstr("a tuple of 2, expected 1"));
 }
 
 // Bytes cut short, changed, or drawn at random: an Error or a value, and no more memory than bytes.

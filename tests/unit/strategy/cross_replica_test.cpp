@@ -158,6 +158,26 @@ TEST(CrossReplicaErrors, ReplicasOfAnotherStrategyAreRefused) {
   EXPECT_EQ(optimizer.version(), 0);
 }
 
+TEST(CrossReplicaErrors, AReplicaThatABatchHasNoPartForIsRefused) {
+  const auto rows = data::from_arrays({Array::zeros(DType::float32, {6, 2})}).batch(6);
+  const auto batches = strategy_of("mirrored", 2).distribute(rows).epoch(0);
+  Strategy other = strategy_of("mirrored", 3);
+  EXPECT_THAT(message_of<UsageError>([&] {
+                other.run([&](ReplicaContext& replica) {
+                  if (replica.rank() == 2) (*batches.begin()).columns(replica);
+                });
+              }),
+              HasSubstr("batch: replica 2 of 3 is of another strategy than this batch"));
+}
+
+TEST(CrossReplicaErrors, AStrategyThatEndedByAnErrorSaysSo) {
+  Strategy s = strategy_of("mirrored", 2);
+  EXPECT_THROW(s.run([](ReplicaContext&) { throw std::invalid_argument("no such thing"); }),
+               std::invalid_argument);
+  EXPECT_THAT(message_of<Error>([&] { s.run([](ReplicaContext&) {}); }),
+              AllOf(HasSubstr("ended by an earlier error"), HasSubstr("no such thing")));
+}
+
 TEST(CrossReplicaErrors, ValuesOfAnotherStrategyAreRefused) {
   for (const char* kind : {"one_device", "mirrored"})
     for (const int there : {1, 3}) {

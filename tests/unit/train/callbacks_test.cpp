@@ -36,6 +36,7 @@ class Scripted final : public Training {
   int64_t epochs() const override { return 100; }
   int64_t step() const override { return epoch_; }
   int64_t epoch_steps() const override { return 1; }
+  int64_t epoch_step() const override { return 1; }
   int64_t epoch_samples() const override { return 1; }
   const std::vector<std::string>& quantities() const override { return quantities_; }
   const NamedValues& values() override { return values_; }

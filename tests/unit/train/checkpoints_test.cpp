@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <csignal>
+#include <fstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
@@ -20,8 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::message_of;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 // Trains until `step`, dies, and goes on in another process's place: another model.
@@ -215,6 +219,32 @@ TEST(Checkpoints, CallbacksGoOnToo) {
     }
     EXPECT_TRUE(std::isfinite(resumed.columns[0].back()));
   }
+}
+
+TEST(Checkpoints, CallbacksSeeTheStepsOfTheEpochThatGoesOn) {
+  const test::TempFolder folder;
+  std::vector<std::string> seen;
+  const auto record = callbacks::lambda(
+      "record", {.on_step_end = [&seen](Training& training) {
+        seen.push_back(fmt::format("{}: {} of {}", training.epoch(), training.epoch_step(),
+                                   training.epoch_steps()));
+      }});
+  {
+    Model model = checkpointed_model({});
+    FitOptions options = three_epochs({.folder = folder.path(), .every_steps = 1});
+    options.callbacks = cut_after(6);
+    EXPECT_THROW(model.fit(samples(), options), Error);
+  }
+  FitOptions options = three_epochs({.folder = folder.path(), .resume = true});
+  std::FILE* const out = std::fopen((folder / "log").c_str(), "w");
+  options.callbacks = {record, callbacks::progress_bar(out)};
+  options.epochs = 2;
+  straight({}, options);
+  std::fclose(out);
+  EXPECT_THAT(seen, ElementsAre("1: 2 of 4", "1: 3 of 4", "1: 4 of 4"));
+  std::ifstream file(folder / "log");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(text, AllOf(HasSubstr("epoch 2/2  loss "), Not(HasSubstr("epoch 1/2"))));
 }
 
 class Remembers final : public Callback {

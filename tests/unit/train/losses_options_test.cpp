@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/train/losses.h"
+#include "tutti/train/metrics.h"
 
 #include "tests/support/message_of.h"
 
@@ -76,6 +77,22 @@ TEST(LossWeights, AreTakenByAFunctionOfTheUsersOwn) {
   EXPECT_EQ(total, 2 * 3 + 0.5 * 7);
   EXPECT_EQ(value.item<double>(), total / 2);
   EXPECT_TRUE(torch::equal(output.grad(), torch::tensor({{1.0F, 1.0F}, {0.25F, 0.25F}})));
+}
+
+TEST(OwnLosses, OnesThatCannotBeAreRefused) {
+  EXPECT_THAT(message_of<UsageError>([] { Loss("mine", Loss::Function()); }),
+              HasSubstr("loss mine: its function is empty"));
+  EXPECT_THAT(message_of<UsageError>([] { Loss("mine", std::shared_ptr<const LossKernel>()); }),
+              HasSubstr("loss mine: its kernel is null"));
+  EXPECT_THAT(message_of<UsageError>([] { Metric("mine", Metric::Function()); }),
+              HasSubstr("metric mine: its function is empty"));
+  // A model that lost a row on the way.
+  const Loss loss("mine", [](const at::Tensor& y, const at::Tensor&) { return y.sum(1); });
+  double total = 0;
+  EXPECT_THAT(message_of<UsageError>([&] {
+                loss.kernel().add_to(torch::zeros({3, 2}), torch::zeros({4, 2}), total, {});
+              }),
+              AllOf(HasSubstr("loss mine: got "), HasSubstr("for 4 samples")));
 }
 
 TEST(LossWeights, OfAnotherLengthOrDtypeAreRefused) {

@@ -11,7 +11,6 @@
 namespace tutti::detail::tcp {
 namespace {
 
-constexpr int64_t kLineBytes = 64;
 // Pairwise exchange keeps a chunk of every peer at once: together they stay in a core's cache, as
 // far as chunks do not get too small for the wire. Every chunk is a round, so one of a peer is
 // larger than what is added while more of it comes.

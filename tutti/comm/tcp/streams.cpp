@@ -11,7 +11,6 @@ namespace {
 
 // One call moves at most so much, so that both directions and all peers get their turn.
 constexpr int64_t kBytesPerCall = 1 << 20;
-constexpr int64_t kLineBytes = 64;  // stripes begin on one: a multiple of every element
 
 const ReductionShape& pair_shape() {
   static const ReductionShape shape = ReductionShape::flat(2);

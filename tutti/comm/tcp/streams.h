@@ -14,6 +14,9 @@
 
 namespace tutti::detail::tcp {
 
+/// Of a cache line: stripes and pieces begin on one, a multiple of every element.
+constexpr int64_t kLineBytes = 64;
+
 /// Thrown by PeerStreams::receive: a frame of another call than the one that is expected.
 struct UnexpectedFrame {
   FrameHeader got;

@@ -11,7 +11,8 @@
 namespace tutti::detail {
 
 /// All that fit() was asked for in which workers must not differ, a line each: options, what was
-/// compiled, shapes and numbers of the data. Functions are known by their names alone.
+/// compiled, shapes and numbers of the data. Functions are known by their names, schedules by some
+/// of their rates too.
 std::string fit_words(const Compiled& compiled, const data::Dataset& train,
                       const FitOptions& options, uint64_t seed);
 
