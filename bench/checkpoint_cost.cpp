@@ -25,6 +25,8 @@
 #include "tutti/strategy/strategy.h"
 #include "tutti/train/model.h"
 
+#include "bench/rounds.h"
+
 namespace {
 
 using namespace tutti;
@@ -34,11 +36,6 @@ struct Setting {
   const char* folder;
   int64_t batch, every, checkpoints, rounds;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.at(values.size() / 2);
-}
 
 // The mean step, in ms, after the first EVERY / 2 of them.
 double step_ms(Model& model, const data::Dataset& train, const Setting& setting,
@@ -61,16 +58,16 @@ void measure(Strategy& strategy, const Setting& setting) {
                  .loss = losses::sparse_categorical_crossentropy(),
                  .metrics = {metrics::accuracy()}});
   const auto folder = std::filesystem::path(setting.folder) / "bench_checkpoint_cost";
-  std::vector<double> without, with, ratios;
-  for (int64_t round = 0; round < setting.rounds; ++round) {
-    without.push_back(step_ms(model, train, setting, {}));
-    with.push_back(step_ms(model, train, setting,
-                           {.folder = folder, .every_steps = setting.every, .newest_kept = 1}));
-    ratios.push_back(with.back() / without.back());
-    if (strategy.world().chief) std::filesystem::remove_all(folder);
-  }
+  const bench::InTurn step = bench::in_turn(
+      setting.rounds, [&] { return step_ms(model, train, setting, {}); },
+      [&] {
+        const double with =
+            step_ms(model, train, setting,
+                    {.folder = folder, .every_steps = setting.every, .newest_kept = 1});
+        if (strategy.world().chief) std::filesystem::remove_all(folder);
+        return with;
+      });
   if (!strategy.world().chief) return;
-  const auto [least, most] = std::ranges::minmax(ratios);
   const nlohmann::ordered_json json = {{"bench", "checkpoint_cost"},
                                        {"strategy", strategy.kind()},
                                        {"replicas", strategy.num_replicas_in_sync()},
@@ -78,11 +75,11 @@ void measure(Strategy& strategy, const Setting& setting) {
                                        {"every_steps", setting.every},
                                        {"checkpoints", setting.checkpoints},
                                        {"rounds", setting.rounds},
-                                       {"step_ms", median(without)},
-                                       {"step_with_checkpoints_ms", median(with)},
-                                       {"ratio", median(ratios)},
-                                       {"least", least},
-                                       {"most", most}};
+                                       {"step_ms", step.one},
+                                       {"step_with_checkpoints_ms", step.other},
+                                       {"ratio", step.ratio},
+                                       {"least", step.least},
+                                       {"most", step.most}};
   fmt::print("{}\n", json.dump());
 }
 
@@ -91,7 +88,7 @@ void measure(Strategy& strategy, const Setting& setting) {
 int main(int argc, char** argv) {
   Strategy strategy = strategy_from_flags(argc, argv);
   const auto number_at = [&](int place, int64_t otherwise) {
-    return argc > place ? std::atoll(argv[place]) : otherwise;
+    return bench::number_at(argc, argv, place, otherwise);
   };
   const Setting setting{argc > 1 ? argv[1] : nullptr,
                         argc > 2 ? argv[2] : nullptr,

@@ -27,6 +27,8 @@
 #include "tutti/strategy/replicated.h"
 #include "tutti/train/model.h"
 
+#include "bench/rounds.h"
+
 namespace {
 
 using namespace tutti;
@@ -73,11 +75,6 @@ double milliseconds(auto&& work) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.at(values.size() / 2);
-}
-
 void measure(const Strategy& strategy, const Setting& setting) {
   const auto train =
       data::quickdraw(setting.folder, {.split = "train"}).shuffle().batch(setting.batch);
@@ -90,25 +87,21 @@ void measure(const Strategy& strategy, const Setting& setting) {
   loop(1);
   fit(1);
   const auto steps = static_cast<double>(setting.epochs * train.num_batches());
-  std::vector<double> loop_ms, fit_ms, ratios;
-  for (int64_t round = 0; round < setting.rounds; ++round) {
-    loop_ms.push_back(milliseconds([&] { loop(setting.epochs); }) / steps);
-    fit_ms.push_back(milliseconds([&] { fit(setting.epochs); }) / steps);
-    ratios.push_back(fit_ms.back() / loop_ms.back());
-  }
+  const bench::InTurn step_ms = bench::in_turn(
+      setting.rounds, [&] { return milliseconds([&] { loop(setting.epochs); }) / steps; },
+      [&] { return milliseconds([&] { fit(setting.epochs); }) / steps; });
   if (!strategy.world().chief) return;
-  const auto [least, most] = std::ranges::minmax(ratios);
   const nlohmann::ordered_json json = {{"bench", "fit_overhead"},
                                        {"strategy", strategy.kind()},
                                        {"replicas", strategy.num_replicas_in_sync()},
                                        {"global_batch", setting.batch},
                                        {"steps", static_cast<int64_t>(steps)},
                                        {"rounds", setting.rounds},
-                                       {"loop_step_ms", median(loop_ms)},
-                                       {"fit_step_ms", median(fit_ms)},
-                                       {"ratio", median(ratios)},
-                                       {"least", least},
-                                       {"most", most}};
+                                       {"loop_step_ms", step_ms.one},
+                                       {"fit_step_ms", step_ms.other},
+                                       {"ratio", step_ms.ratio},
+                                       {"least", step_ms.least},
+                                       {"most", step_ms.most}};
   fmt::print("{}\n", json.dump());
 }
 
@@ -117,7 +110,7 @@ void measure(const Strategy& strategy, const Setting& setting) {
 int main(int argc, char** argv) {
   const Strategy strategy = strategy_from_flags(argc, argv);
   const auto number_at = [&](int place, int64_t otherwise) {
-    return argc > place ? std::atoll(argv[place]) : otherwise;
+    return bench::number_at(argc, argv, place, otherwise);
   };
   const Setting setting{argc > 1 ? argv[1] : nullptr, number_at(2, 128), number_at(3, 3),
                         number_at(4, 7)};

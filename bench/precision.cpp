@@ -33,6 +33,8 @@
 #include "tutti/strategy/replicated.h"
 #include "tutti/train/losses.h"
 
+#include "bench/rounds.h"
+
 namespace {
 
 using namespace tutti;
@@ -101,11 +103,6 @@ class Training {
   Loss loss_ = losses::sparse_categorical_crossentropy();
 };
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.at(values.size() / 2);
-}
-
 void measure(const Strategy& strategy, const std::string& model, int rounds, int64_t steps) {
   const nn::Graph graph = models::model_by_name(model);
   std::vector<std::unique_ptr<Training>> trainings;
@@ -127,23 +124,23 @@ void measure(const Strategy& strategy, const std::string& model, int rounds, int
   for (size_t i = 0; i < kModes.size(); ++i) {
     const auto [least, most] = std::ranges::minmax(ratios[i]);
     fmt::print("{:<6} {:<12} {:>12.0f} {:>7.2f} ({:.2f}, {:.2f})\n", model, kModes[i].name,
-               median(rates[i]), median(ratios[i]), least, most);
-    json[kModes[i].name] = {{"samples_per_second", median(rates[i])}, {"ratio", median(ratios[i])}};
+               bench::median(rates[i]), bench::median(ratios[i]), least, most);
+    json[kModes[i].name] = {{"samples_per_second", bench::median(rates[i])},
+                            {"ratio", bench::median(ratios[i])}};
   }
   fmt::print("{}\n", json.dump());
   std::fflush(stdout);
-}
-
-int64_t number_at(int argc, char** argv, int place, int64_t otherwise) {
-  return argc > place ? std::max<int64_t>(1, std::atoll(argv[place])) : otherwise;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const Strategy strategy = strategy_from_flags(argc, argv);
-  const auto rounds = static_cast<int>(number_at(argc, argv, 1, 7));
-  const int64_t steps = (number_at(argc, argv, 2, 40) + kGroup - 1) / kGroup * kGroup;
+  const auto at_least_one = [&](int place, int64_t otherwise) {
+    return std::max<int64_t>(1, bench::number_at(argc, argv, place, otherwise));
+  };
+  const auto rounds = static_cast<int>(at_least_one(1, 7));
+  const int64_t steps = (at_least_one(2, 40) + kGroup - 1) / kGroup * kGroup;
   if (strategy.world().chief)
     fmt::print("{:<6} {:<12} {:>12} {:>7} (least, most)\n", "model", "mode", "samples/s", "ratio");
   for (const char* model : {"mlp", "cnn", "wide"}) measure(strategy, model, rounds, steps);

@@ -20,6 +20,8 @@
 #include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/replicated.h"
 
+#include "bench/rounds.h"
+
 namespace {
 
 tutti::nn::Graph network(bool synchronized) {
@@ -60,21 +62,13 @@ struct Trainee {
   tutti::Optimizer optimizer;
 };
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 void measure(tutti::Strategy& strategy, int64_t batch, int64_t steps, int64_t rounds) {
   Trainee plain(strategy, false), synchronized(strategy, true);
   plain.steps(strategy, batch, steps);
   synchronized.steps(strategy, batch, steps);
-  std::vector<double> plain_ms, synchronized_ms, ratios;
-  for (int64_t round = 0; round < rounds; ++round) {
-    plain_ms.push_back(plain.steps(strategy, batch, steps));
-    synchronized_ms.push_back(synchronized.steps(strategy, batch, steps));
-    ratios.push_back(synchronized_ms.back() / plain_ms.back());
-  }
+  const auto step_ms = tutti::bench::in_turn(
+      rounds, [&] { return plain.steps(strategy, batch, steps); },
+      [&] { return synchronized.steps(strategy, batch, steps); });
   if (!strategy.world().chief) return;
   std::printf(
       "{\"bench\":\"sync_batch_norm\",\"strategy\":\"%s\",\"replicas\":%d,\"global_batch\":%lld,"
@@ -82,7 +76,7 @@ void measure(tutti::Strategy& strategy, int64_t batch, int64_t steps, int64_t ro
       "\"ratio\":%.3f}\n",
       strategy.options().kind.c_str(), strategy.num_replicas_in_sync(),
       static_cast<long long>(batch), static_cast<long long>(steps), static_cast<long long>(rounds),
-      median(plain_ms), median(synchronized_ms), median(ratios));
+      step_ms.one, step_ms.other, step_ms.ratio);
 }
 
 }  // namespace
