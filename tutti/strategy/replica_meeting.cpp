@@ -20,10 +20,16 @@ void ReplicaMeeting::await(std::unique_lock<std::mutex>& lock, const std::functi
   const Deadline deadline(limit_);
   if (!changed_.wait_until(lock, deadline.at(), done)) {
     failure_ = late();
+    late_ = true;
     changed_.notify_all();
-    throw Timeout(failure_);
   }
-  if (!ready()) throw PeerLost("merge: " + failure_);
+  if (!ready()) throw_failure();
+}
+
+// The same error, whichever replica is the first to see it.
+void ReplicaMeeting::throw_failure() const {
+  if (late_) throw Timeout(failure_);
+  throw PeerLost("merge: " + failure_);
 }
 
 std::string ReplicaMeeting::absent() const {
@@ -36,7 +42,7 @@ std::string ReplicaMeeting::absent() const {
 
 ReplicaMeeting::Value ReplicaMeeting::meet(int local, Value value, const Lead& lead) {
   std::unique_lock lock(mutex_);
-  if (!failure_.empty()) throw PeerLost("merge: " + failure_);
+  if (!failure_.empty()) throw_failure();
   const int64_t meeting = meetings_;
   values_[static_cast<size_t>(local)] = std::move(value);
   here_[static_cast<size_t>(local)] = 1;
@@ -103,7 +109,7 @@ void ReplicaMeeting::follow(std::unique_lock<std::mutex>& lock, int local, int64
 
 void ReplicaMeeting::on_all(const std::function<void(int)>& body) {
   std::unique_lock lock(mutex_);
-  if (!failure_.empty()) throw PeerLost("merge: " + failure_);
+  if (!failure_.empty()) throw_failure();
   job_ = &body;
   job_error_ = nullptr;
   at_work_ = static_cast<int>(here_.size()) - 1;

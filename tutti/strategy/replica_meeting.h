@@ -44,6 +44,7 @@ class ReplicaMeeting {
              const std::function<std::string()>& late);
   Value lead_all(std::unique_lock<std::mutex>& lock, const Lead& lead);
   void follow(std::unique_lock<std::mutex>& lock, int local, int64_t meeting);
+  [[noreturn]] void throw_failure() const;
   std::string absent() const;
 
   const int first_rank_;
@@ -61,6 +62,7 @@ class ReplicaMeeting {
   int at_work_ = 0;   // replicas other than 0
   std::exception_ptr job_error_;
   std::string failure_;  // of a replica; empty: none
+  bool late_ = false;    // it did not come in time
 };
 
 }  // namespace tutti::detail
