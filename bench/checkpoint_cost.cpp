@@ -6,7 +6,7 @@
 // DATA is a folder of Quick, Draw! drawings; checkpoints come into FOLDER, on the disk that is
 // meant, and go again. BATCH (128) is global; EVERY (100), at least 20; CHECKPOINTS (20). A machine
 // that others share drifts by more than a checkpoint costs, so each is measured against its own
-// neighbours: the EVERY / 5 steps after it, in which the training waits for the snapshot and the
+// neighbours: the EVERY / 3 steps after it, in which the training waits for the snapshot and the
 // files are written, less the mean of as many steps before and after them. Prints a line of JSON:
 // the median step in ms, what a checkpoint adds in ms, and that as a share of EVERY steps, median
 // and quartiles over the checkpoints.
@@ -44,7 +44,7 @@ double sum(const std::vector<float>& values, int64_t first, int64_t count) {
 
 // In ms, of each checkpoint.
 std::vector<double> costs_of(const std::vector<float>& step_ms, const Setting& setting) {
-  const int64_t near = setting.every / 5;
+  const int64_t near = setting.every / 3;
   std::vector<double> costs;
   for (int64_t i = 1; i <= setting.checkpoints; ++i) {
     const int64_t step = i * setting.every;
@@ -67,7 +67,7 @@ void measure(Strategy& strategy, const Setting& setting) {
                  .loss = losses::sparse_categorical_crossentropy(),
                  .metrics = {metrics::accuracy()}});
   const auto folder = std::filesystem::path(setting.folder) / "bench_checkpoint_cost";
-  const int64_t steps = setting.checkpoints * setting.every + setting.every / 2;
+  const int64_t steps = (setting.checkpoints + 1) * setting.every;
   const History history = model.fit(
       train, {.epochs = 1 + steps / train.num_batches(),
               .max_steps = steps,

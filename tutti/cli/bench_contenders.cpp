@@ -58,7 +58,7 @@ struct PeerPlan {
 // Processes of bench/peer/step.py that stay and wait for trial.
 class Peers final : public Contender {
  public:
-  Peers(PeerPlan plan, const std::string& data) : plan_(plan) {
+  Peers(PeerPlan plan, const std::string& data) : plan_(std::move(plan)) {
     for (int rank = 0; rank < plan_.processes; ++rank) {
       std::vector<std::string> command = {python_with_torch(),
                                           (checkout() / "bench/peer/step.py").string(),

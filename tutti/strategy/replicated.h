@@ -56,7 +56,7 @@ class Replicated {
  public:
   /// `factory()` returns an M (holder), or an M or a shared_ptr<M> (module).
   template <class Factory>
-  Replicated(Strategy strategy, Factory factory)
+  Replicated(Strategy strategy, Factory factory)  // NOLINT(performance-unnecessary-value-param)
       : modules_(std::move(strategy), [factory]() mutable { return as_module(factory()); }) {}
 
   /// This replica's model; the holder or pointer shares it.
@@ -69,7 +69,9 @@ class Replicated {
   }
   /// The same modules without their type: what Optimizer takes.
   const ReplicatedModules& modules() const noexcept { return modules_; }
-  operator const ReplicatedModules&() const noexcept { return modules_; }
+  operator const ReplicatedModules&() const noexcept {  // NOLINT: a Replicated is its modules
+    return modules_;
+  }
 
  private:
   static auto contained_type() {

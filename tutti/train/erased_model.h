@@ -53,7 +53,7 @@ Tensors forward_of(Module& module, at::TensorList inputs) {
 /// module, whose forward is one that forward_of() can call; what else it is does not compile. The
 /// erased model shares the module with whoever else has it.
 template <class Made>
-ErasedModel erase(Made made) {
+ErasedModel erase(Made made) {  // NOLINT(performance-unnecessary-value-param): some are moved from
   if constexpr (std::same_as<Made, ErasedModel>) {
     return made;
   } else if constexpr (std::same_as<Made, nn::Graph>) {
