@@ -97,11 +97,10 @@ void measure(Strategy& strategy, const Setting& setting) {
 
 int main(int argc, char** argv) {
   Strategy strategy = strategy_from_flags(argc, argv);
-  const auto number_at = [&](int place, int64_t otherwise) {
-    return bench::number_at(argc, argv, place, otherwise);
-  };
+  using bench::number_at;
   const Setting setting{argc > 1 ? argv[1] : nullptr, argc > 2 ? argv[2] : nullptr,
-                        number_at(3, 128), number_at(4, 100), number_at(5, 20)};
+                        number_at(argc, argv, 3, 128), number_at(argc, argv, 4, 100),
+                        number_at(argc, argv, 5, 20)};
   if (setting.folder == nullptr || std::min(setting.batch, setting.checkpoints) < 1 ||
       setting.every < 20) {
     fmt::print(stderr,

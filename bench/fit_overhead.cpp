@@ -109,11 +109,9 @@ void measure(const Strategy& strategy, const Setting& setting) {
 
 int main(int argc, char** argv) {
   const Strategy strategy = strategy_from_flags(argc, argv);
-  const auto number_at = [&](int place, int64_t otherwise) {
-    return bench::number_at(argc, argv, place, otherwise);
-  };
-  const Setting setting{argc > 1 ? argv[1] : nullptr, number_at(2, 128), number_at(3, 3),
-                        number_at(4, 7)};
+  using bench::number_at;
+  const Setting setting{argc > 1 ? argv[1] : nullptr, number_at(argc, argv, 2, 128),
+                        number_at(argc, argv, 3, 3), number_at(argc, argv, 4, 7)};
   if (setting.folder == nullptr || std::min({setting.batch, setting.epochs, setting.rounds}) < 1) {
     fmt::print(stderr,
                "usage: bench_fit_overhead DATA [BATCH [EPOCHS [ROUNDS]]] [--strategy ...], each 1 "

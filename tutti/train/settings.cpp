@@ -46,10 +46,14 @@ std::string goal_words(const Goal& goal) {
 }
 
 std::vector<double> rates_of(const std::optional<RateSchedule>& schedule) {
+  if (!schedule) return {};
   std::vector<double> rates;
-  for (int64_t step = 1; schedule && step <= 1'000'000; step *= 10)
-    for (const int64_t factor : {1, 2, 5}) rates.push_back((*schedule)(step * factor));
-  if (schedule) rates.insert(rates.begin(), (*schedule)(0));
+  try {
+    rates.push_back((*schedule)(0));
+    for (int64_t step = 1; step <= 1'000'000; step *= 10)
+      for (const int64_t factor : {1, 2, 5}) rates.push_back((*schedule)(step * factor));
+  } catch (const std::exception&) {  // one's own, made for no more steps than it has to serve
+  }
   return rates;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
 #include "tutti/base/error.h"
 #include "tutti/train/model.h"
@@ -71,6 +72,14 @@ struct Asked {
   int64_t batch = 6;
 };
 
+// Serves eight steps and no more.
+RateSchedule halved_after(int64_t steps) {
+  return {"halved", [steps](int64_t step) {
+            if (step >= 8) throw std::out_of_range("no such step");
+            return step < steps ? 0.1 : 0.05;
+          }};
+}
+
 // What worker 1 asks for otherwise, by name.
 void ask_otherwise(const std::string& what, Asked& asked) {
   if (what == "seed") asked.fit.seed = 8;
@@ -86,6 +95,7 @@ void ask_otherwise(const std::string& what, Asked& asked) {
   if (what == "clipping")
     asked.compile.optimizer = optim::Recipe(optim::adam(), {.global_norm = 1});
   if (what == "loss") asked.compile.loss = losses::hinge();
+  if (what == "schedule") asked.compile.learning_rate = halved_after(4);
 }
 
 RANK_PROGRAM(one_asks_otherwise) {
@@ -94,6 +104,7 @@ RANK_PROGRAM(one_asks_otherwise) {
     Asked asked{
         .fit = {.epochs = 2, .seed = 7, .verbose = 0},
         .compile = {.optimizer = optim::adam(), .loss = losses::sparse_categorical_crossentropy()}};
+    if (what == "schedule") asked.compile.learning_rate = halved_after(2);
     if (strategy.world().first_rank == 1) ask_otherwise(what, asked);
     Model model(strategy, [] { return torch::nn::Linear(4, 3); });
     model.compile(asked.compile);
@@ -124,6 +135,9 @@ TEST(WorkersErrors, AWorkerThatAsksForAnotherTrainingIsToldBeforeTheFirstStep) {
       {"epsilon", "epsilon 1e-06 "},
       {"clipping", "global_norm 1 "},
       {"loss", "worker 1 has loss: hinge times 1"},
+      {"schedule",
+       "worker 0 has rates at steps 0, 1, 2, 5, 10, 20, ...: [0.1, 0.1, 0.05, 0.05] "
+       "  worker 1 has rates at steps 0, 1, 2, 5, 10, 20, ...: [0.1, 0.1, 0.1, 0.05] "},
       {"nothing", "trained"},
   };
   std::vector<std::string> names;

@@ -324,6 +324,19 @@ TEST(Checkpoints, ScheduleAndRatesGoOn) {
 
 // ---- asked to end ----
 
+TEST(Checkpoints, AScheduleOfOnesOwnServesTheStepsThatAreMade) {
+  const test::TempFolder folder;
+  const std::vector<double> rates(12, 0.01);  // three epochs of four steps
+  Model model = checkpointed_model({});
+  CompileOptions options = adam_and_accuracy();
+  options.learning_rate =
+      RateSchedule("table", [rates](int64_t s) { return rates.at(static_cast<size_t>(s)); });
+  model.compile(options);
+  const History history =
+      model.fit(samples(), three_epochs({.folder = folder.path(), .every_steps = 4}));
+  EXPECT_EQ(history.steps, 12);
+}
+
 TEST(Checkpoints, NothingIsSaidToBeSavedThatIsNot) {
   const test::TempFolder folder;
   FitOptions options = three_epochs({.folder = folder.path()});

@@ -18,7 +18,8 @@ std::string optimizer_words(const OptimizerChoice& choice);
 /// An output's loss, its weight and metrics.
 std::string goal_words(const Goal& goal);
 
-/// The rates of some steps up to a million; empty: there is no schedule.
+/// The rates of some steps up to a million, or to the first that one's own schedule does not serve;
+/// empty: there is no schedule.
 std::vector<double> rates_of(const std::optional<RateSchedule>& schedule);
 
 /// sha256 of the first samples of epoch 0, at most 8.
