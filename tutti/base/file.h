@@ -24,14 +24,18 @@ struct MappedFile {
 /// If somebody truncates the file later, touching the missing part ends the process (SIGBUS).
 MappedFile map_file(const std::filesystem::path& path);
 
+/// What writes past the page cache want of addresses, places and sizes, on any disk of today.
+inline constexpr size_t kDirectAlignment = 4096;
+
 /// Replaces `path` by the pieces, one after another, or leaves it as it was.
 ///
 /// The bytes go to a file without a name in the same folder, are synced, get a name, and are
 /// renamed to `path`; the folder is synced last. A death on the way leaves nothing (on file systems
 /// without O_TMPFILE: a file `.tutti-<random>.tmp`). Links are followed. A device or pipe
 /// (/dev/stdout) is written directly. Files of 8 MiB and more go past the page cache where the file
-/// system can do that: whoever trains keeps the core. `digest` is given the bytes. Throws Error
-/// with path, bytes and cause; an earlier file is then untouched.
+/// system can do that: whoever trains keeps the core; one piece at a multiple of kDirectAlignment
+/// is not even copied. `digest` is given the bytes. Throws Error with path, bytes and cause; an
+/// earlier file is then untouched.
 void write_file_atomically(const std::filesystem::path& path,
                            std::span<const std::span<const std::byte>> pieces,
                            Sha256* digest = nullptr);

@@ -1,8 +1,8 @@
 #include "tutti/data/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
+#include <new>
 #include <set>
 #include <span>
 #include <string_view>
@@ -42,15 +42,15 @@ std::string_view safetensors_name(DType dtype) {
 }
 
 // Largest elements first, so that each array is aligned for its dtype; then by name.
-std::vector<const NamedArray*> layout(const std::filesystem::path& path,
+std::vector<const NamedArray*> layout(std::string_view what,
                                       const std::vector<NamedArray>& arrays) {
   std::vector<const NamedArray*> sorted;
   std::set<std::string_view> names;
   for (const NamedArray& entry : arrays) {
     if (entry.name.empty() || entry.name == kMetadataKey || !names.insert(entry.name).second)
       throw UsageError(
-          fmt::format("cannot write {}: array name \"{}\" is empty, reserved or there twice",
-                      path.string(), entry.name));
+          fmt::format("cannot write {}: array name \"{}\" is empty, reserved or there twice", what,
+                      entry.name));
     sorted.push_back(&entry);
   }
   std::sort(sorted.begin(), sorted.end(), [](const NamedArray* a, const NamedArray* b) {
@@ -60,9 +60,14 @@ std::vector<const NamedArray*> layout(const std::filesystem::path& path,
   return sorted;
 }
 
-std::string make_header(const std::filesystem::path& path,
-                        const std::vector<const NamedArray*>& sorted,
-                        const std::map<std::string, std::string>& metadata) {
+std::span<const std::byte> bytes_of(const NamedArray& entry) {
+  return {static_cast<const std::byte*>(entry.array.data()),
+          static_cast<size_t>(entry.array.num_bytes())};
+}
+
+// What a file has before its data: the header's length and the header.
+std::string make_beginning(std::string_view what, const std::vector<const NamedArray*>& sorted,
+                           const std::map<std::string, std::string>& metadata) {
   // Keys in the order in which the format's own writer puts them: equal content, equal bytes.
   std::string header;
   try {
@@ -76,12 +81,14 @@ std::string make_header(const std::filesystem::path& path,
       offset = end;
     }
   } catch (const Json::exception& error) {
-    throw UsageError(fmt::format("cannot write {}: a name or metadata is no UTF-8 text: {}",
-                                 path.string(), error.what()));
+    throw UsageError(fmt::format("cannot write {}: a name or metadata is no UTF-8 text: {}", what,
+                                 error.what()));
   }
   header = "{" + (header.empty() ? header : header.substr(1)) + "}";
   header.append((8 - header.size() % 8) % 8, ' ');
-  return header;
+  std::string length(kLengthBytes, '\0');
+  for (size_t i = 0; i < kLengthBytes; ++i) length[i] = static_cast<char>(header.size() >> (8 * i));
+  return length + header;
 }
 
 // Turns the bytes of a file into a Safetensors, or says what is wrong with them.
@@ -257,16 +264,42 @@ const Array* Safetensors::find(const std::string& name) const noexcept {
 
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedArray>& arrays,
                        const std::map<std::string, std::string>& metadata, Sha256* digest) {
-  const auto sorted = layout(path, arrays);
-  const std::string header = make_header(path, sorted, metadata);
-  std::array<std::byte, kLengthBytes> length{};
-  for (size_t i = 0; i < kLengthBytes; ++i)
-    length[i] = static_cast<std::byte>(header.size() >> (8 * i));
-  std::vector<std::span<const std::byte>> pieces{length, std::as_bytes(std::span(header))};
-  for (const NamedArray* entry : sorted)
-    pieces.emplace_back(static_cast<const std::byte*>(entry->array.data()),
-                        static_cast<size_t>(entry->array.num_bytes()));
+  const auto sorted = layout(path.string(), arrays);
+  const std::string beginning = make_beginning(path.string(), sorted, metadata);
+  std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(beginning))};
+  for (const NamedArray* entry : sorted) pieces.push_back(bytes_of(*entry));
   write_file_atomically(path, pieces, digest);
+}
+
+std::vector<Array> SafetensorsImage::lay_out(const std::vector<NamedArray>& arrays,
+                                             const std::map<std::string, std::string>& metadata) {
+  constexpr std::string_view kWhat = "a file in memory";
+  const auto sorted = layout(kWhat, arrays);
+  const std::string beginning = make_beginning(kWhat, sorted, metadata);
+  size_t size = beginning.size();
+  for (const NamedArray* entry : sorted) size += bytes_of(*entry).size();
+  if (size > room_) make_room(size);
+  size_ = size;
+  std::memcpy(memory_.get(), beginning.data(), beginning.size());
+  std::byte* place = memory_.get() + beginning.size();
+  std::vector<Array> places(arrays.size());
+  for (const NamedArray* entry : sorted) {
+    const Array& array = entry->array;
+    places[static_cast<size_t>(entry - arrays.data())] =
+        Array::view(place, array.dtype(), array.shape(), memory_);
+    place += array.num_bytes();
+  }
+  return places;
+}
+
+void SafetensorsImage::make_room(size_t bytes) {
+  constexpr std::align_val_t kAlignment{kDirectAlignment};
+  memory_.reset();  // first: both at once may be too much
+  room_ = size_ = 0;
+  memory_ =
+      std::shared_ptr<std::byte>(static_cast<std::byte*>(::operator new(bytes, kAlignment)),
+                                 [](std::byte* memory) { ::operator delete(memory, kAlignment); });
+  room_ = bytes;
 }
 
 Safetensors read_safetensors(const std::filesystem::path& path) {

@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,28 @@ struct Safetensors {
 void write_safetensors(const std::filesystem::path& path, const std::vector<NamedArray>& arrays,
                        const std::map<std::string, std::string>& metadata = {},
                        Sha256* digest = nullptr);
+
+/// A file as write_safetensors() lays it out, in memory and at a multiple of kDirectAlignment
+/// (tutti/base/file.h), so that write_file_atomically() can write a large one without a copy more:
+/// for arrays that change meanwhile. Thread rule: one thread at a time per object.
+class SafetensorsImage {
+ public:
+  /// Lays out names, dtypes and shapes of `arrays`, whose elements are not looked at. Returns where
+  /// those go, in the order of `arrays`; the caller fills them. Keeps the memory of the layout
+  /// before where that is enough: pages that are new cost more than a copy, so views of that one
+  /// are the same bytes. Throws UsageError for names as write_safetensors() does.
+  std::vector<Array> lay_out(const std::vector<NamedArray>& arrays,
+                             const std::map<std::string, std::string>& metadata = {});
+
+  /// The file; empty before the first layout.
+  std::span<const std::byte> bytes() const noexcept { return {memory_.get(), size_}; }
+
+ private:
+  void make_room(size_t bytes);
+
+  std::shared_ptr<std::byte> memory_;
+  size_t size_ = 0, room_ = 0;
+};
 
 /// Reads a file; its arrays are read-only views of a mapping that they keep alive (copies where the
 /// file does not align them for their dtype).

@@ -3,7 +3,7 @@
 /// FOLDER/step-000000000400/ has manifest.json and one safetensors file a worker
 /// (docs/formats/checkpoint.md). Until all parts are on disk the folder is called
 /// .step-000000000400.partial; then it is renamed. No LibTorch here: what the tensors are of knows
-/// training_state.h. Thread rule: const functions may be called from any thread.
+/// checkpointing.h. Thread rule: const functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -161,7 +161,8 @@ struct CheckpointPart {
   int64_t step = 0;
   int worker = 0;
   int workers = 1;
-  std::vector<data::NamedArray> tensors;
+  std::vector<std::string> tensors;  ///< names
+  std::shared_ptr<const data::SafetensorsImage> image;
 };
 
 /// Writes it. Throws Error with path and cause.

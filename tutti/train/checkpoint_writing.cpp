@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <optional>
 #include <random>
@@ -109,9 +110,12 @@ void write_part(const CheckpointPart& part) {
   if (failure) throw Error(fmt::format("{}: {}", partial.string(), failure.message()));
   const std::string name = detail::part_file(part.worker, part.workers);
   Sha256 sha;
-  data::write_safetensors(partial / name, part.tensors, {}, &sha);
-  json facts = {{"name", name}, {"bytes", fs::file_size(partial / name)}, {"sha256", sha.hex()}};
-  for (const data::NamedArray& tensor : part.tensors) facts["tensors"].push_back(tensor.name);
+  const std::array pieces{part.image->bytes()};
+  write_file_atomically(partial / name, pieces, &sha);
+  const json facts = {{"name", name},
+                      {"bytes", pieces[0].size()},
+                      {"sha256", sha.hex()},
+                      {"tensors", part.tensors}};
   write_file_atomically(facts_file(partial, part.worker), facts.dump());
 }
 
@@ -132,8 +136,7 @@ void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest
   }
   const json facts = json::parse(text_of(path));
   manifest.files.push_back({facts.at("name"), facts.at("bytes"), facts.at("sha256")});
-  if (facts.contains("tensors"))
-    for (const auto& tensor : facts.at("tensors")) manifest.places[tensor] = facts.at("name");
+  for (const auto& tensor : facts.at("tensors")) manifest.places[tensor] = facts.at("name");
   fs::remove(path, failure);
 }
 

@@ -68,7 +68,7 @@ class Checkpointing {
   void take_folder();
   void require_unused() const;
   int64_t choose() const;
-  std::vector<data::NamedArray> copy(const TrainingState& state) const;
+  NamedTensors own_tensors(const TrainingState& state) const;
   TrainingState put_back(const TrainingCheckpoint& checkpoint, const CheckpointManifest& now);
   void put_back_buffers(const std::map<std::string, Array>& tensors,
                         const CheckpointManifest& manifest);
@@ -85,6 +85,8 @@ class Checkpointing {
   const CheckpointOptions options_;
   std::optional<CheckpointLock> lock_;
   std::unique_ptr<Writer> writer_;
+  /// What is being written; its memory serves one checkpoint after another.
+  std::shared_ptr<data::SafetensorsImage> image_ = std::make_shared<data::SafetensorsImage>();
   int64_t last_step_ = -1;  // that was saved
 };
 

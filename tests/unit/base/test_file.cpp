@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,19 +43,33 @@ std::string large_text() {
   return text;
 }
 
+// In `memory`, so many bytes past a multiple of kDirectAlignment.
+std::span<const std::byte> placed(const std::string& text, size_t past,
+                                  std::vector<std::byte>& memory) {
+  memory.resize(text.size() + past + kDirectAlignment);
+  const auto first = reinterpret_cast<uintptr_t>(memory.data());
+  std::byte* to = memory.data() + (kDirectAlignment - first % kDirectAlignment) + past;
+  std::memcpy(to, text.data(), text.size());
+  return {to, text.size()};
+}
+
 TEST(WriteFileAtomically, WritesLargeFilesAndTheirDigest) {
   const std::string text = large_text();
-  const auto bytes = std::as_bytes(std::span(text));
+  std::vector<std::byte> memory;
   // /dev/shm is another kind of file system, which may not write past the page cache.
   for (const fs::path& where : {fs::temp_directory_path(), fs::path("/dev/shm")}) {
-    SCOPED_TRACE(where.string());
     const TempFolder folder(where);
-    for (const size_t cut : {size_t{0}, size_t{1}, size_t{4096}, size_t{8'388'609}, text.size()}) {
-      const std::array pieces{bytes.first(cut), bytes.subspan(cut)};
-      Sha256 digest;
-      write_file_atomically(folder / "a", pieces, &digest);
-      EXPECT_TRUE(get_bytes(folder / "a") == text) << "cut at " << cut;
-      EXPECT_EQ(digest.hex(), sha256_hex(text));
+    for (const size_t past : {size_t{0}, size_t{8}}) {
+      const auto bytes = placed(text, past, memory);
+      for (const size_t cut : {size_t{0}, size_t{1}, size_t{4096}, size_t{8'388'608},
+                               size_t{8'388'609}, text.size()}) {
+        SCOPED_TRACE(fmt::format("{}, cut at {}, {} past", where.string(), cut, past));
+        const std::array pieces{bytes.first(cut), bytes.subspan(cut)};
+        Sha256 digest;
+        write_file_atomically(folder / "a", pieces, &digest);
+        EXPECT_TRUE(get_bytes(folder / "a") == text);
+        EXPECT_EQ(digest.hex(), sha256_hex(text));
+      }
     }
   }
 }

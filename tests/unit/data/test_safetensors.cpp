@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/safetensors.h"
 
@@ -96,6 +97,31 @@ TEST(Safetensors, OrderOfArraysDoesNotChangeTheBytes) {
   write_safetensors(folder / "ab", {a, b});
   write_safetensors(folder / "ba", {b, a});
   EXPECT_EQ(get_bytes(folder / "ab"), get_bytes(folder / "ba"));
+}
+
+TEST(Safetensors, AnImageHasTheBytesOfTheFile) {
+  const TempFolder folder;
+  const NamedArray small{"a", array_of(std::vector<float>{1, 2}, {2})};
+  const NamedArray large{"b", Array::zeros(DType::int64, {1000})};
+  SafetensorsImage image;
+  EXPECT_TRUE(image.bytes().empty());
+  const std::byte* before = nullptr;
+  for (const auto& arrays :
+       std::vector<std::vector<NamedArray>>{{small}, {small, large}, {}, {large}, {large, small}}) {
+    const std::vector<Array> places = image.lay_out(arrays, {{"k", "v"}});
+    for (size_t i = 0; i < arrays.size(); ++i)
+      std::memcpy(places[i].data(), arrays[i].array.data(),
+                  static_cast<size_t>(arrays[i].array.num_bytes()));
+    write_safetensors(folder / "a", arrays, {{"k", "v"}});
+    const auto bytes = image.bytes();
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()),
+              get_bytes(folder / "a"));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes.data()) % kDirectAlignment, 0u);
+    if (arrays.size() == 2 && before == nullptr) before = bytes.data();
+    EXPECT_TRUE(before == nullptr || bytes.data() == before);  // there is room for the others now
+  }
+  EXPECT_THAT(message_of<UsageError>([&] { image.lay_out({small, small}); }),
+              HasSubstr("\"a\" is empty, reserved or there twice"));
 }
 
 TEST(Safetensors, AFileWithoutArraysIsValid) {
