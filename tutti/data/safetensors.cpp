@@ -277,7 +277,7 @@ std::vector<Array> SafetensorsImage::lay_out(const std::vector<NamedArray>& arra
   const auto sorted = layout(kWhat, arrays);
   const std::string beginning = make_beginning(kWhat, sorted, metadata);
   size_t size = beginning.size();
-  for (const NamedArray* entry : sorted) size += bytes_of(*entry).size();
+  for (const NamedArray* entry : sorted) size += static_cast<size_t>(entry->array.num_bytes());
   if (size > room_) make_room(size);
   size_ = size;
   std::memcpy(memory_.get(), beginning.data(), beginning.size());

@@ -1,8 +1,7 @@
 #include "tutti/train/detail/checkpoint_writer.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <unistd.h>
+#include <sched.h>
 
 #include <algorithm>
 
@@ -12,8 +11,14 @@
 namespace tutti::detail {
 namespace {
 
-constexpr int kNice = 19;            // replicas come first
 constexpr Millis kFarewell{60'000};  // for what is still being written after an error
+
+// Of this thread, as Linux has it. Without it whoever wakes up from a write to the disk goes before
+// a replica, and the others wait for that one.
+void run_when_cores_are_idle() {
+  const sched_param none{};
+  ::sched_setscheduler(0, SCHED_IDLE, &none);
+}
 
 double millis_since(TimePoint begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -77,12 +82,13 @@ Checkpointing::Writer::~Writer() {
   if (!late_) wait(Deadline(kFarewell));
 }
 
-void Checkpointing::Writer::start(CheckpointPart part, CheckpointManifest manifest,
-                                  TimePoint begin) {
+void Checkpointing::Writer::start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin,
+                                  Priority priority) {
   shared_->busy = true;
   const double waited = millis_since(begin);
-  std::thread([shared = shared_, part = std::move(part), manifest = std::move(manifest), waited] {
-    ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice);  // of this thread alone
+  std::thread([shared = shared_, part = std::move(part), manifest = std::move(manifest), waited,
+               priority] {
+    if (priority == Priority::idle) run_when_cores_are_idle();
     const bool whole = shared->write(part, manifest, waited);
     const std::lock_guard lock(shared->mutex);
     shared->busy = false;

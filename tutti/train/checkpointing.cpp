@@ -268,13 +268,13 @@ void Checkpointing::save(TrainingState state) {
   const Deadline deadline(kDiskLimit);
   while (!writer_->wait(Deadline(kLook)) && !deadline.passed())
     if (stop_requested() != 0) return;
-  if (!start(std::move(state), Deadline(kLook)))
+  if (!start(std::move(state), Deadline(kLook), Priority::idle))
     throw Timeout(fmt::format("fit: the checkpoint of step {} in {} was not written after {} s",
                               last_step_, options_.folder.string(), kDiskLimit.count() / 1000));
 }
 
 // Returns false where the one before is still being written then.
-bool Checkpointing::start(TrainingState state, const Deadline& deadline) {
+bool Checkpointing::start(TrainingState state, const Deadline& deadline, Priority priority) {
   const TimePoint begin = Clock::now();
   const int64_t step = state.manifest.step;
   if (step == last_step_) return true;
@@ -285,14 +285,15 @@ bool Checkpointing::start(TrainingState state, const Deadline& deadline) {
   const NamedTensors tensors = own_tensors(state);
   for (const auto& [name, tensor] : tensors) part.tensors.push_back(name);
   copy_to(*image_, tensors);
-  writer_->start(std::move(part), std::move(state.manifest), begin);
+  writer_->start(std::move(part), std::move(state.manifest), begin, priority);
   return true;
 }
 
 bool Checkpointing::save_in_grace(TrainingState state) {
   const Deadline deadline(options_.grace);
   const int64_t step = state.manifest.step;
-  if (start(std::move(state), deadline) && writer_->wait(deadline)) return writer_->last_is_whole();
+  if (start(std::move(state), deadline, Priority::normal) && writer_->wait(deadline))
+    return writer_->last_is_whole();
   log(LogLevel::error, "fit: the checkpoint of step {} was not written within the grace of {} ms",
       step, options_.grace.count());
   return false;

@@ -63,8 +63,12 @@ class Checkpointing {
 
  private:
   class Writer;
+  enum class Priority {
+    idle,    ///< replicas train meanwhile, and come first
+    normal,  ///< everybody waits for it
+  };
 
-  bool start(TrainingState state, const Deadline& deadline);
+  bool start(TrainingState state, const Deadline& deadline, Priority priority);
   void take_folder();
   void require_unused() const;
   int64_t choose() const;

@@ -23,7 +23,7 @@ class Checkpointing::Writer {
 
   /// Begins to write; nothing is being written before. `begin` is when the training began to wait.
   /// What goes wrong is a warning: the checkpoint before stays.
-  void start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin);
+  void start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin, Priority priority);
   /// Whether nothing is being written any more, at the latest at the deadline.
   bool wait(const Deadline& deadline);
   /// Whether this worker's part of the last one, and on the chief all of it, is on disk.
