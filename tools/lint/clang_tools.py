@@ -15,6 +15,8 @@ from floors import FIRST_TORCH_FLOOR, FLOORS
 
 TOOLS = ("clang-format==19.1.7", "clang-tidy==19.1.0.1")
 VENV = ROOT / "build" / "lint-venv"
+# Options that clang does not know, and says so.
+GCC_ONLY = r"-fpch-preprocess|-Winvalid-pch|-Wno-subobject-linkage|--param=ggc\S+"
 
 
 def tool(name):
@@ -93,14 +95,12 @@ def each_source(entry):
 
 
 def clang_database(build):
-    """compile_commands.json without what only GCC knows: precompiled headers, and its memory."""
+    """compile_commands.json without what only GCC knows: precompiled headers, GCC_ONLY."""
     made = json.loads((build / "compile_commands.json").read_text())
     entries = [entry for one in made for entry in each_source(one)]
     for entry in entries:
         command = re.sub(r" -include \S+/cmake_pch\.hxx", "", entry["command"])
-        entry["command"] = re.sub(
-            r" (-fpch-preprocess|-Winvalid-pch|--param=ggc\S+)(?= )", "", command
-        )
+        entry["command"] = re.sub(rf" ({GCC_ONLY})(?= )", "", command)
     folder = build / "lint-database"
     folder.mkdir(exist_ok=True)
     (folder / "compile_commands.json").write_text(json.dumps(entries))
