@@ -20,6 +20,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kMetadataKey = "__metadata__";
+constexpr size_t kSpareBytes = 1 << 16;
 constexpr size_t kLengthBytes = 8;
 constexpr size_t kMostHeaderBytes = 100'000'000;  // the limit of the format's own reader
 
@@ -292,7 +293,9 @@ std::vector<Array> SafetensorsImage::lay_out(const std::vector<NamedArray>& arra
   return places;
 }
 
+// With some more, for files that grow a little each time; it is not touched before.
 void SafetensorsImage::make_room(size_t bytes) {
+  bytes += bytes / 16 + kSpareBytes;
   constexpr std::align_val_t kAlignment{kDirectAlignment};
   memory_.reset();  // first: both at once may be too much
   room_ = size_ = 0;

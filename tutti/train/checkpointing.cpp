@@ -1,6 +1,5 @@
 #include "tutti/train/checkpointing.h"
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
@@ -22,25 +21,18 @@
 namespace tutti::detail {
 namespace {
 
-constexpr Millis kLook{50};  // for a signal, while the disk is slow
-constexpr int64_t kCopyGrain = 1 << 20;
+constexpr Millis kLook{50};            // for a signal, while the disk is slow
 constexpr Millis kDiskLimit{600'000};  // for the one before, and for the last
 
 void copy_to(const at::Tensor& place, const at::Tensor& tensor) {
-  if (!tensor.is_cpu() || !tensor.is_contiguous()) {
-    place.copy_(tensor);
-    return;
-  }
-  auto* to = static_cast<std::byte*>(place.data_ptr());
-  const auto* from = static_cast<const std::byte*>(tensor.const_data_ptr());
   // Nothing aligns a place in a file: memcpy minds that less than LibTorch's own copy.
-  at::parallel_for(0, static_cast<int64_t>(tensor.nbytes()), kCopyGrain,
-                   [&](int64_t begin, int64_t end) {
-                     std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin));
-                   });
+  if (tensor.is_cpu() && tensor.is_contiguous() && tensor.numel() > 0)
+    std::memcpy(place.data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+  else
+    place.copy_(tensor);
 }
 
-// Copies them to where they are written from, on all cores that LibTorch has.
+// Copies them to where they are written from.
 void copy_to(data::SafetensorsImage& image, const NamedTensors& tensors) {
   std::vector<data::NamedArray> forms;
   for (const auto& [name, tensor] : tensors)
@@ -264,11 +256,11 @@ NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
 }
 
 // Who is asked to end while the one before is being written saves at the step that all agree on.
-void Checkpointing::save(TrainingState state) {
+void Checkpointing::save(TrainingState state, Priority priority) {
   const Deadline deadline(kDiskLimit);
   while (!writer_->wait(Deadline(kLook)) && !deadline.passed())
     if (stop_requested() != 0) return;
-  if (!start(std::move(state), Deadline(kLook), Priority::idle))
+  if (!start(std::move(state), Deadline(kLook), priority))
     throw Timeout(fmt::format("fit: the checkpoint of step {} in {} was not written after {} s",
                               last_step_, options_.folder.string(), kDiskLimit.count() / 1000));
 }

@@ -46,9 +46,15 @@ class Checkpointing {
     return options_.every_steps == 0 || options_.best_kept > 0 || due(step);
   }
 
+  /// Of the thread that writes.
+  enum class Priority {
+    idle,    ///< replicas train meanwhile, and come first
+    normal,  ///< everybody waits for it
+  };
+
   /// Copies the state, and returns while it is being written. Waits before for the one that is
   /// still being written.
-  void save(TrainingState state);
+  void save(TrainingState state, Priority priority);
   /// Returns true once it is on disk; false when it could not be written, or not before
   /// options.grace had passed, which the log says.
   bool save_in_grace(TrainingState state);
@@ -63,11 +69,6 @@ class Checkpointing {
 
  private:
   class Writer;
-  enum class Priority {
-    idle,    ///< replicas train meanwhile, and come first
-    normal,  ///< everybody waits for it
-  };
-
   bool start(TrainingState state, const Deadline& deadline, Priority priority);
   void take_folder();
   void require_unused() const;

@@ -41,6 +41,10 @@ std::string losses_words(const Goals& goals, const std::map<int64_t, double>& cl
   return fmt::format("{}", fmt::join(words, "; "));
 }
 
+Checkpointing::Priority priority_of(bool last) {
+  return last ? Checkpointing::Priority::normal : Checkpointing::Priority::idle;
+}
+
 }  // namespace
 
 void Fit::take_up_checkpoints() {
@@ -176,7 +180,7 @@ void Fit::save_between(const Epoch& epoch, const std::vector<Totals>& each) {
   if (asked)
     save_asked(epoch, each);
   else
-    checkpoints_->save(state_within(epoch, each));
+    checkpoints_->save(state_within(epoch, each), priority_of(cut));
 }
 
 void Fit::save_asked(const Epoch& epoch, const std::vector<Totals>& each) {
@@ -214,7 +218,7 @@ void Fit::save_after(const Epoch& epoch) {
   if (!last && !checkpoints_->due_after_epoch(history_.steps)) return;
   TrainingState state = state_now();
   state.manifest.epoch = epoch.number + 1;
-  checkpoints_->save(std::move(state));
+  checkpoints_->save(std::move(state), priority_of(last));
 }
 
 }  // namespace tutti::detail

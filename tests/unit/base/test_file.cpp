@@ -78,14 +78,18 @@ TEST(WriteFileAtomically, ADiskThatFillsUpInALargeFileLeavesTheOldOne) {
   const TempFolder folder;
   put_bytes(folder / "a", "old");
   const std::string text = large_text();
-  std::string message;
-  {
-    const FullDisk full(9'000'001);
-    message = message_of<Error>([&] { write_file_atomically(folder / "a", text); });
+  std::vector<std::byte> memory;
+  for (const size_t past : {size_t{0}, size_t{8}}) {
+    const std::array pieces{placed(text, past, memory)};
+    std::string message;
+    {
+      const FullDisk full(9'000'001);
+      message = message_of<Error>([&] { write_file_atomically(folder / "a", pieces); });
+    }
+    EXPECT_THAT(message, HasSubstr("after 9000001 of 20000001 bytes")) << past;
+    EXPECT_EQ(get_bytes(folder / "a"), "old");
+    EXPECT_THAT(folder.names(), ElementsAre("a"));
   }
-  EXPECT_THAT(message, HasSubstr("after 9000001 of 20000001 bytes"));
-  EXPECT_EQ(get_bytes(folder / "a"), "old");
-  EXPECT_THAT(folder.names(), ElementsAre("a"));
 }
 
 TEST(WriteFileAtomically, ReplacesAndObeysTheUmask) {

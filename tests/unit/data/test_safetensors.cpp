@@ -102,12 +102,12 @@ TEST(Safetensors, OrderOfArraysDoesNotChangeTheBytes) {
 TEST(Safetensors, AnImageHasTheBytesOfTheFile) {
   const TempFolder folder;
   const NamedArray small{"a", array_of(std::vector<float>{1, 2}, {2})};
-  const NamedArray large{"b", Array::zeros(DType::int64, {1000})};
+  const NamedArray large{"b", Array::zeros(DType::int64, {100'000})};
   SafetensorsImage image;
   EXPECT_TRUE(image.bytes().empty());
   const std::byte* before = nullptr;
-  for (const auto& arrays :
-       std::vector<std::vector<NamedArray>>{{small}, {small, large}, {}, {large}, {large, small}}) {
+  for (const auto& arrays : std::vector<std::vector<NamedArray>>{
+           {}, {small}, {small, large}, {}, {large}, {large, small}}) {
     const std::vector<Array> places = image.lay_out(arrays, {{"k", "v"}});
     for (size_t i = 0; i < arrays.size(); ++i)
       std::memcpy(places[i].data(), arrays[i].array.data(),
@@ -120,6 +120,8 @@ TEST(Safetensors, AnImageHasTheBytesOfTheFile) {
     if (arrays.size() == 2 && before == nullptr) before = bytes.data();
     EXPECT_TRUE(before == nullptr || bytes.data() == before);  // there is room for the others now
   }
+  image.lay_out({small, large, {"grown", array_of(std::vector<double>(10), {10})}});
+  EXPECT_EQ(image.bytes().data(), before);
   EXPECT_THAT(message_of<UsageError>([&] { image.lay_out({small, small}); }),
               HasSubstr("\"a\" is empty, reserved or there twice"));
 }
