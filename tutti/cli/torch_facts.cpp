@@ -2,10 +2,13 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
+#include <fmt/format.h>
 #include <torch/version.h>
 
 #include <algorithm>
 #include <string_view>
+
+#include "tutti/base/typed.h"
 
 namespace tutti::cli {
 namespace {
@@ -24,6 +27,7 @@ TorchFacts torch_facts() {
   const std::string config = at::show_config();
   TorchFacts facts;
   facts.version = TORCH_VERSION;
+  facts.tried = TUTTI_TRIED_LIBTORCH;
   facts.blas = value_after(config, "BLAS_INFO=", ",\n ");
   if (facts.blas.empty()) facts.blas = "unknown";
   facts.openmp = at::get_openmp_version();
@@ -32,6 +36,14 @@ TorchFacts torch_facts() {
   facts.cpu_capability = at::get_cpu_capability();
   facts.threads = at::get_num_threads();
   return facts;
+}
+
+bool was_tried(std::string_view version, std::string_view tried) {
+  const auto parts = parts_of(version, '.');
+  if (parts.size() < 2) return false;
+  const std::string minor = fmt::format("{}.{}", parts[0], parts[1]);
+  const auto all = parts_of(tried, ',');
+  return std::ranges::find(all, minor) != all.end();
 }
 
 }  // namespace tutti::cli

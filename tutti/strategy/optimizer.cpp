@@ -14,7 +14,8 @@
 namespace tutti {
 
 struct Optimizer::State final : WorldMember {
-  explicit State(const ReplicatedModules& modules_in) : modules(modules_in) {}
+  explicit State(const ReplicatedModules& modules_in)
+      : modules(modules_in), strategy(modules.strategy()) {}
 
   std::vector<NamedTensors> named() const {
     std::vector<NamedTensors> all;
@@ -43,7 +44,7 @@ struct Optimizer::State final : WorldMember {
       throw UsageError(table +
                        ": its rows are updated by tutti's own rules (optim::adagrad() and so on); "
                        "a torch optimizer cannot");
-    if (modules.strategy().kind() == "multi_worker")
+    if (strategy.kind() == "multi_worker")
       throw UsageError(table +
                        ": strategy multi_worker has nobody who keeps its rows for all workers; use "
                        "parameter_server (tutti run --servers 1 -n 2 PROGRAM ARGS...), or mirrored "
@@ -55,7 +56,7 @@ struct Optimizer::State final : WorldMember {
              const std::optional<optim::Rule>& rule = {}) {
     updater = std::move(made);
     if (!specs.empty()) {
-      const World& world = modules.strategy().world();
+      const World& world = strategy.world();
       tables = std::make_shared<SparseTables>(
           specs, updater->client() != nullptr ? rows_on_servers(updater, world.time_limit)
                                               : rows_here(specs, rule.value()));
@@ -69,7 +70,7 @@ struct Optimizer::State final : WorldMember {
   void join_workers() {
     if (updater->client() == nullptr) return;
     if (!updater->client()->spec().staleness.synchronous()) lend_batches();
-    if (modules.strategy().world().apart) let_meet();
+    if (strategy.world().apart) let_meet();
   }
 
   static std::shared_ptr<Updater> alive(const std::weak_ptr<Updater>& served) {
@@ -79,7 +80,6 @@ struct Optimizer::State final : WorldMember {
   }
 
   void let_meet() {
-    Strategy strategy = modules.strategy();
     strategy.meet_by([served = std::weak_ptr(updater),
                       limit = strategy.world().time_limit](std::span<const std::byte> value) {
       const auto updater = alive(served);
@@ -93,7 +93,6 @@ struct Optimizer::State final : WorldMember {
 
   // Loops over a DistributedDataset then read the batches that no other worker has.
   void lend_batches() {
-    Strategy strategy = modules.strategy();
     const Millis limit = strategy.world().time_limit;
     strategy.take_batches_from([served = std::weak_ptr(updater), limit](
                                    int dataset, int64_t epoch, int64_t batches, int64_t returned) {
@@ -107,12 +106,12 @@ struct Optimizer::State final : WorldMember {
   }
 
   int local_rank(const ReplicaContext& replica, std::string_view method) const {
-    modules.strategy().require_own(replica, method);
+    strategy.require_own(replica, method);
     return replica.local_rank();
   }
 
   bool takes_turns() const {
-    const World& world = modules.strategy().world();
+    const World& world = strategy.world();
     return world.in_turn() && world.size > 1;
   }
 
@@ -140,7 +139,7 @@ struct Optimizer::State final : WorldMember {
 
   void prepare(int local) override {
     if (takes_turns() && local == 0) forget_step();
-    updater->prepare(local, Deadline(modules.strategy().world().time_limit));
+    updater->prepare(local, Deadline(strategy.world().time_limit));
   }
 
   void complete(int local) override {
@@ -183,6 +182,7 @@ struct Optimizer::State final : WorldMember {
   };
 
   ReplicatedModules modules;
+  Strategy strategy;
   std::shared_ptr<Updater> updater;
   std::shared_ptr<SparseTables> tables;  // null when the model has none
   std::vector<Lane> lanes;
@@ -220,7 +220,7 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
     state_->bound(
         make_replicated_updater(strategy.world(), recipe, state_->named(), completed(strategy, {})),
         tables, recipe.rule());
-  modules.strategy().follow(state_);
+  state_->strategy.follow(state_);
 }
 
 Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
@@ -229,7 +229,7 @@ Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory fac
   state_->table_specs(nullptr);
   state_->bound(make_replicated_updater(modules.strategy().world(), std::move(factory),
                                         state_->named(), completed(modules.strategy(), options)));
-  modules.strategy().follow(state_);
+  state_->strategy.follow(state_);
 }
 
 Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe,
@@ -239,7 +239,7 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
   state_->bound(make_replicated_updater(modules.strategy().world(), recipe, state_->named(),
                                         completed(modules.strategy(), options)),
                 tables, recipe.rule());
-  modules.strategy().follow(state_);
+  state_->strategy.follow(state_);
 }
 
 namespace {
@@ -359,7 +359,7 @@ std::optional<optim::LossScale> Optimizer::loss_scale() const { return state_->l
 
 // All replicas leave a step out, or none. Those that take turns wait for the last.
 void Optimizer::settle(ReplicaContext& replica) {
-  const World& world = state_->modules.strategy().world();
+  const World& world = state_->strategy.world();
   std::vector<State::Lane>& lanes = state_->lanes;
   State::Lane& own = lanes[replica.local_rank()];
   own.finite = own.waiting.scale(1 / own.scale->value());
@@ -397,7 +397,7 @@ void Optimizer::hand_in(int local, double weight) {
 
 void Optimizer::exchange(int local, double weight) {
   Updater& updater = *state_->updater;
-  const World& world = state_->modules.strategy().world();
+  const World& world = state_->strategy.world();
   auto& gradients = state_->lanes[local].gradients;
   const TimedEvent exchanged("sync.exchange", {"replica", int64_t{world.first_rank + local}});
   if (state_->tables)

@@ -1,5 +1,6 @@
 #include "tutti/sync/gradients.h"
 
+#include <torch/csrc/autograd/function.h>
 #include <torch/nn/module.h>
 
 #include "tutti/sync/tensors.h"
