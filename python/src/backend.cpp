@@ -64,9 +64,8 @@ TuttiBackend::Started TuttiBackend::start(c10d::OpType type, const char* title, 
 }
 
 TuttiBackend::WorkPointer TuttiBackend::launch(Started started, bool somebody_waits) {
-  Finished finished;
-  lane_->submit(std::move(started.call), finished);
-  finished.run();
+  lane_->submit(std::move(started.call));
+  lane_->finish_ended();
   // A caller that will wait moves the operation itself, and wakes the progress thread if it must.
   if (!somebody_waits && lane_->busy()) Progress::instance().watch(lane_);
   return std::move(started.work);

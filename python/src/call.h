@@ -32,33 +32,19 @@ class Call {
   /// After a stage: puts the next one into `operations` and returns true; false when all is done.
   virtual bool next_stage() { return false; }
 
-  /// The end: results are in place, or `failure` says why not. Runs callbacks of the program.
+  /// The end: results are in place, or `failure` says why not. Runs callbacks of the program, which
+  /// may submit and wait.
   virtual void finish(std::exception_ptr failure) noexcept = 0;
 };
 
 using CallPointer = std::shared_ptr<Call>;
 
-/// Calls that are over, to be finished by whoever holds no lock.
-class Finished {
- public:
-  void add(CallPointer call, std::exception_ptr failure) {
-    entries_.push_back({std::move(call), std::move(failure)});
-  }
-  bool empty() const noexcept { return entries_.empty(); }
+/// A call that is over, to be finished by whoever holds no lock.
+struct Ended {
+  CallPointer call;
+  std::exception_ptr failure;
 
-  /// Finishes all, in order. Callbacks may submit and wait.
-  void run() noexcept {
-    std::vector<Entry> entries;
-    entries.swap(entries_);
-    for (auto& entry : entries) entry.call->finish(std::move(entry.failure));
-  }
-
- private:
-  struct Entry {
-    CallPointer call;
-    std::exception_ptr failure;
-  };
-  std::vector<Entry> entries_;
+  void finish() noexcept { call->finish(std::move(failure)); }
 };
 
 }  // namespace tutti::python

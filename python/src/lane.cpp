@@ -18,10 +18,10 @@ constexpr auto kDrainPause = std::chrono::microseconds(50);
 
 }  // namespace
 
-void Lane::submit(CallPointer call, Finished& finished) {
+void Lane::submit(CallPointer call) {
   const std::lock_guard lock(mutex_);
   open_calls_.fetch_add(1, std::memory_order_acq_rel);
-  if (failure_ != nullptr) return end(std::move(call), failure_, finished);
+  if (failure_ != nullptr) return end(std::move(call), failure_);
   try {
     if (call->is_message) {
       const detail::FlightMark mark = note(*call, call->operations);
@@ -31,22 +31,37 @@ void Lane::submit(CallPointer call, Finished& finished) {
       waiting_.push_back(std::move(call));
     }
   } catch (const UsageError&) {
-    return end(std::move(call), std::current_exception(), finished);  // the group goes on
+    return end(std::move(call), std::current_exception());  // the group goes on
   } catch (const std::exception& error) {
     waiting_.push_back(std::move(call));
-    return fail(error, finished);
+    return fail(error);
   }
-  move_all(finished);
+  move_all();
 }
 
-bool Lane::advance(Finished& finished) {
+bool Lane::advance() {
   const std::lock_guard lock(mutex_);
-  return move_all(finished);
+  return move_all();
 }
 
-bool Lane::try_advance(Finished& finished) {
+bool Lane::try_advance() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  return lock.owns_lock() && move_all(finished);
+  return lock.owns_lock() && move_all();
+}
+
+std::optional<Ended> Lane::take_ended() {
+  if (!has_ended()) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (ended_.empty()) return std::nullopt;
+  Ended ended = std::move(ended_.front());
+  ended_.pop_front();
+  ended_calls_.fetch_sub(1, std::memory_order_acq_rel);
+  open_calls_.fetch_sub(1, std::memory_order_acq_rel);
+  return ended;
+}
+
+void Lane::finish_ended() {
+  while (auto ended = take_ended()) ended->finish();
 }
 
 std::optional<FailureKind> Lane::failure_kind() {
@@ -66,10 +81,9 @@ std::optional<FailureKind> Lane::failure_kind() {
 }
 
 bool Lane::drain(const Deadline& deadline) {
-  Finished finished;
   while (busy()) {
-    advance(finished);
-    finished.run();
+    advance();
+    finish_ended();
     if (!busy()) break;
     if (deadline.passed()) return false;
     std::this_thread::sleep_for(kDrainPause);
@@ -78,15 +92,15 @@ bool Lane::drain(const Deadline& deadline) {
 }
 
 // A failure of one call is a failure of the group: all others end with the same words.
-bool Lane::move_all(Finished& finished) {
+bool Lane::move_all() {
   if (!busy()) return false;
   try {
     start_waiting();
-    bool moved = move_collectives(finished);
-    moved |= move_messages(finished);
+    bool moved = move_collectives();
+    moved |= move_messages();
     return moved;
   } catch (const std::exception& error) {
-    fail(error, finished);
+    fail(error);
     return true;
   }
 }
@@ -129,25 +143,25 @@ bool Lane::goes_on(InFlight& flying) {
   return true;
 }
 
-bool Lane::move_collectives(Finished& finished) {
+bool Lane::move_collectives() {
   bool moved = false;
   while (!collectives_.empty() && poll(collectives_.front())) {
     moved = true;
     if (goes_on(collectives_.front())) continue;
-    end(std::move(collectives_.front().call), nullptr, finished);
+    end(std::move(collectives_.front().call), nullptr);
     collectives_.pop_front();
     start_waiting();
   }
   return moved;
 }
 
-bool Lane::move_messages(Finished& finished) {
+bool Lane::move_messages() {
   bool moved = false;
   for (auto message = messages_.begin(); message != messages_.end();) {
     if (poll(*message)) {
       moved = true;
       note_done(*message);
-      end(std::move(message->call), nullptr, finished);
+      end(std::move(message->call), nullptr);
       message = messages_.erase(message);
     } else {
       ++message;
@@ -174,26 +188,26 @@ bool Lane::poll(const InFlight& flying) {
 }
 
 // Of the group: with the exception that is being handled.
-void Lane::fail(const std::exception& error, Finished& finished) {
+void Lane::fail(const std::exception& error) {
   failure_ = std::current_exception();
   // Peers may not know yet, when it is no failure of the engine's; else this does nothing.
   group_.engine().abort(FailureKind::aborted, error.what());
   if (detail::FlightLog* log = group_.engine().flight_log())
     detail::note_failure(*log, at_work_, error.what(), false);
-  fail_all(finished);
+  fail_all();
 }
 
-void Lane::end(CallPointer call, std::exception_ptr failure, Finished& finished) {
-  finished.add(std::move(call), std::move(failure));
-  open_calls_.fetch_sub(1, std::memory_order_acq_rel);
+void Lane::end(CallPointer call, std::exception_ptr failure) {
+  ended_.push_back({std::move(call), std::move(failure)});
+  ended_calls_.fetch_add(1, std::memory_order_acq_rel);
 }
 
-void Lane::fail_all(Finished& finished) {
+void Lane::fail_all() {
   for (auto& flying : collectives_)
-    if (flying.call != nullptr) end(std::move(flying.call), failure_, finished);
+    if (flying.call != nullptr) end(std::move(flying.call), failure_);
   for (auto& flying : messages_)
-    if (flying.call != nullptr) end(std::move(flying.call), failure_, finished);
-  for (auto& call : waiting_) end(std::move(call), failure_, finished);
+    if (flying.call != nullptr) end(std::move(flying.call), failure_);
+  for (auto& call : waiting_) end(std::move(call), failure_);
   collectives_.clear();
   messages_.clear();
   waiting_.clear();

@@ -27,17 +27,27 @@ class Lane {
 
   const Engine& engine() const noexcept { return group_.engine(); }
 
-  /// Starts `call`, or queues it behind others; moves what can move. Calls that are over by then
-  /// are added to `finished`, this one maybe among them. After a failure every call ends with it.
-  void submit(CallPointer call, Finished& finished);
+  /// Starts `call`, or queues it behind others; moves what can move. After a failure every call ends
+  /// with it.
+  void submit(CallPointer call);
 
   /// Moves what can move; true when a call came to its end.
-  bool advance(Finished& finished);
+  bool advance();
   /// The same unless another thread is at it.
-  bool try_advance(Finished& finished);
+  bool try_advance();
 
-  /// Whether a call has been submitted that is not over.
+  /// The oldest call that is over and that nobody has taken. One at a time: its callbacks may wait
+  /// for the next, which another thread then finishes.
+  std::optional<Ended> take_ended();
+  bool has_ended() const noexcept { return ended_calls_.load(std::memory_order_acquire) > 0; }
+  /// Takes and finishes all.
+  void finish_ended();
+
+  /// Whether a call has been submitted that nobody has taken as ended.
   bool busy() const noexcept { return open_calls_.load(std::memory_order_acquire) > 0; }
+  bool busy_with_several() const noexcept {
+    return open_calls_.load(std::memory_order_acquire) > 1;
+  }
 
   /// Fails the group, here and at its other members.
   void abort(FailureKind kind, const std::string& text) noexcept {
@@ -62,9 +72,9 @@ class Lane {
     detail::FlightMark mark = {};  ///< of the last of them
   };
 
-  bool move_all(Finished& finished);
-  bool move_collectives(Finished& finished);
-  bool move_messages(Finished& finished);
+  bool move_all();
+  bool move_collectives();
+  bool move_messages();
   void start_waiting();
   bool may_start() const;
   void give_some(InFlight& flying);
@@ -72,19 +82,21 @@ class Lane {
   detail::FlightMark note(const Call& call, std::span<const Operation> operations);
   void note_done(const InFlight& flying) const;
   bool poll(const InFlight& flying);
-  void fail(const std::exception& error, Finished& finished);
-  void end(CallPointer call, std::exception_ptr failure, Finished& finished);
-  void fail_all(Finished& finished);
+  void fail(const std::exception& error);
+  void end(CallPointer call, std::exception_ptr failure);
+  void fail_all();
 
   const Group group_;  // its engine: all but abort() under mutex_
   std::mutex mutex_;
   std::deque<CallPointer> waiting_;   // collectives that the engine has not seen yet
   std::deque<InFlight> collectives_;  // in the engine, oldest first
   std::list<InFlight> messages_;      // in the engine
+  std::deque<Ended> ended_;           // that nobody has taken
   size_t in_engine_ = 0;              // collectives that the engine has not finished
   std::exception_ptr failure_;        // of the group; set once
   detail::FlightMark at_work_;        // what the engine was asked for last
   std::atomic<int> open_calls_{0};
+  std::atomic<int> ended_calls_{0};  // of them, in ended_
 };
 
 }  // namespace tutti::python

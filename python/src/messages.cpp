@@ -49,18 +49,16 @@ class Note final : public Call {
 using Notes = std::vector<std::shared_ptr<Note>>;
 
 void submit(Lane& lane, const std::shared_ptr<Note>& note) {
-  Finished finished;
-  lane.submit(note, finished);
-  finished.run();
+  lane.submit(note);
+  lane.finish_ended();
 }
 
 // Until all are done or `deadline` passes.
 void wait_for(Lane& lane, const Notes& notes, const Deadline& deadline) {
   const auto all_done = [&] { return std::ranges::all_of(notes, &Note::done); };
-  Finished finished;
   while (!all_done()) {
-    lane.advance(finished);
-    finished.run();
+    lane.advance();
+    lane.finish_ended();
     if (all_done() || deadline.passed()) return;
     std::this_thread::sleep_for(kLook);
   }

@@ -84,7 +84,6 @@ void Progress::run() {
 void Progress::lead(std::unique_lock<std::mutex>& lock) {
   std::vector<std::shared_ptr<Lane>> lanes;
   uint64_t seen = ~changes_;
-  Finished finished;
   Pace pace;
   while (!stopping_) {
     forget_idle_lanes();
@@ -97,9 +96,13 @@ void Progress::lead(std::unique_lock<std::mutex>& lock) {
     if (seen != changes_) lanes = lanes_;
     seen = changes_;
     lock.unlock();
-    for (const auto& lane : lanes)
-      if (lane->drivers.load(std::memory_order_relaxed) == 0) lane->advance(finished);
-    if (finished.empty()) {
+    bool ended = false;
+    for (const auto& lane : lanes) {
+      if (lane->drivers.load(std::memory_order_relaxed) != 0) continue;
+      lane->advance();
+      ended |= lane->has_ended();
+    }
+    if (!ended) {
       pace.pause();
       lock.lock();
       continue;
@@ -107,9 +110,9 @@ void Progress::lead(std::unique_lock<std::mutex>& lock) {
     lock.lock();
     const uint64_t departure = ++departures_;
     away_ = true;
-    if (lanes_.size() > 1 || lanes_.front()->busy()) wake_deputy_.notify_one();
+    if (lanes_.size() > 1 || lanes_.front()->busy_with_several()) wake_deputy_.notify_one();
     lock.unlock();
-    finished.run();
+    for (const auto& lane : lanes) lane->finish_ended();
     pace.moved();
     lock.lock();
     if (departure != departures_) return;  // replaced meanwhile

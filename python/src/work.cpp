@@ -37,9 +37,8 @@ TuttiWork::TuttiWork(int rank, WorkFacts facts, std::shared_ptr<Lane> lane)
 
 bool TuttiWork::isCompleted() {
   if (future_->completed()) return true;
-  Finished finished;
-  lane_->try_advance(finished);
-  finished.run();
+  lane_->try_advance();
+  lane_->finish_ended();
   return future_->completed();
 }
 
@@ -63,16 +62,26 @@ bool TuttiWork::drive_until(Millis limit) {
   const Deadline deadline(limit);
   const FineSleeps fine;
   Pace pace;
-  Finished finished;
   lane_->drivers.fetch_add(1);
   while (!future_->completed() && !deadline.passed()) {
-    if (lane_->advance(finished)) pace.moved();
-    finished.run();
+    if (lane_->advance()) pace.moved();
+    finish_ended();
     if (!future_->completed()) pace.pause();
   }
   lane_->drivers.fetch_sub(1);
   if (lane_->busy()) Progress::instance().watch(lane_);
   return future_->completed();
+}
+
+// A callback may wait for another operation of the lane: whoever runs it does not move the lane
+// meanwhile, so the progress thread does.
+void TuttiWork::finish_ended() {
+  while (auto ended = lane_->take_ended()) {
+    lane_->drivers.fetch_sub(1);
+    if (lane_->busy()) Progress::instance().watch(lane_);
+    ended->finish();
+    lane_->drivers.fetch_add(1);
+  }
 }
 
 int TuttiWork::sourceRank() const { return future_->completed() ? source_ : -1; }

@@ -47,6 +47,7 @@ class TuttiWork final : public c10d::Work {
 
  private:
   bool drive_until(Millis limit);
+  void finish_ended();
 
   const std::shared_ptr<Lane> lane_;
   const std::vector<Tensors> outputs_;

@@ -275,6 +275,52 @@ class Futures(RanksTest):
 
         self.run_ranks(body, 3)
 
+    def test_who_waits_may_run_a_callback_that_waits(self):
+        # The other rank comes when this one has long been waiting: the thread in wait() moves the
+        # operation, so it runs the callback. Which of two threads does is chance: several times.
+        def body(rank, ranks):
+            store = dist.distributed_c10d._get_default_store()
+            second = torch.ones(3)
+
+            def launch_and_wait(future):
+                inner = dist.all_reduce(second, async_op=True).get_future()
+                return future.value()[0] + inner.wait()[0].sum()
+
+            for turn in range(8):
+                key = f"rank 0 waits {turn}"
+                second.fill_(1)
+                if rank == 1:
+                    store.wait([key])
+                    time.sleep(0.2)  # so that it does; the test holds without
+                first = torch.full((3,), float(rank))
+                work = dist.all_reduce(first, async_op=True)
+                future = work.get_future().then(launch_and_wait)
+                store.set(key, "1")
+                work.wait()
+                expect_equal(future.wait(), torch.full((3,), 7.0))
+
+        self.run_ranks(body, timeout_s=20)
+
+    def test_a_callback_may_wait_for_what_ends_beside_it(self):
+        # Both operations end in one look at the engine, when the other rank has come.
+        def body(rank, ranks):
+            store = dist.distributed_c10d._get_default_store()
+            for waits in (True, False):
+                key = f"rank 0 waits {waits}"
+                tensors = [torch.full((3,), float(rank + i)) for i in range(4)]
+                if rank == 1:
+                    store.wait([key])
+                    time.sleep(0.5)  # so that it does; the test holds without
+                works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+                futures = [work.get_future() for work in works]
+                last = futures[0].then(lambda _, later=futures[3]: later.wait()[0])
+                store.set(key, "1")
+                if waits:
+                    works[0].wait()
+                expect_equal(last.wait(), torch.full((3,), 7.0))
+
+        self.run_ranks(body, timeout_s=20)
+
     def test_crossed_groups_do_not_block_each_other(self):
         def body(rank, ranks):
             a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
