@@ -14,6 +14,9 @@
 #include "tutti/net/handshake.h"
 #include "tutti/net/text_stream.h"
 #include "tutti/ps/message.h"
+#include "tutti/ps/snapshot_manifest.h"
+
+#include "tests/fuzz/checkpoint_manifest.h"
 
 namespace tutti::test {
 namespace {
@@ -143,6 +146,40 @@ void ps_frame(std::string_view bytes) {
   promise(nothing || ps::encode_text(message) == text);
 }
 
+/// A manifest as it lies in its folder, and once more under a digest that is right: whoever can
+/// write it can do that, too.
+void snapshot_manifest(std::string_view bytes) {
+  const auto read = [](std::string_view text) {
+    const ps::SnapshotManifest manifest = ps::manifest_from(text, "fuzzer");
+    promise(std::ssize(manifest.partitions) == manifest.spec.num_partitions);
+    promise(manifest.step >= 0 && manifest.step <= ps::Staleness::kMost);
+    for (const auto& partition : manifest.partitions)
+      for (const auto& file : partition.files)
+        promise(file.name.find('/') == std::string::npos && file.bytes >= 0);
+  };
+  try {
+    read(bytes);
+  } catch (const Error&) {
+    read(ps::sealed_manifest(bytes));
+  }
+}
+
+/// The metadata of a file of one variable and one table.
+void snapshot_content(std::string_view bytes) {
+  static const ps::Spec spec = [] {
+    ps::Spec made;
+    made.variables = {{"w", {3, 5}, DType::float32}};
+    made.tables = {{.name = "t", .width = 2}};
+    made.num_partitions = 2;
+    return made;
+  }();
+  const ps::SavedContent content = ps::content_from(bytes, spec, "fuzzer");
+  promise(content.partition >= 0 && content.partition < 2 && content.table <= 0);
+  for (const ps::SavedRange& range : content.ranges)
+    promise(range.variable == 0 && range.begin >= 0 && range.begin < range.end && range.end <= 15 &&
+            range.version >= 0 && range.scalars.count >= 0);
+}
+
 struct Parser {
   std::string_view name;
   void (*run)(std::string_view);
@@ -161,6 +198,10 @@ constexpr std::array kParsers = {
     Parser{"text-stream", text_stream},
     Parser{"tcp-frame", tcp_frame},
     Parser{"ps-frame", ps_frame},
+    Parser{"checkpoint-manifest", checkpoint_manifest},
+    Parser{"checkpoint-state", checkpoint_state},
+    Parser{"snapshot-manifest", snapshot_manifest},
+    Parser{"snapshot-content", snapshot_content},
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-/// Every parser of bytes that come from the network, as a function of bytes. The first byte
-/// chooses. A parser may throw an Error; anything else (a crash, another exception, a broken
-/// promise) is a find.
+/// Every parser of bytes that come from the network, or from files of a job that others may have
+/// written, as a function of bytes. The first byte chooses. A parser may throw an Error; anything
+/// else (a crash, another exception, a broken promise) is a find.
 #pragma once
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tutti/base/dtype.h"
+#include "tutti/base/printable.h"
 
 namespace tutti {
 
@@ -19,7 +20,7 @@ std::string errno_words(int error_number) {
 std::string plain_words(std::string_view what) {
   std::string_view words = what.substr(0, what.find("\nException raised from"));
   while (!words.empty() && words.back() == '\n') words.remove_suffix(1);
-  return std::string(words);
+  return printable(words);
 }
 
 std::string_view name_of(DType dtype) noexcept {

@@ -67,7 +67,8 @@ class Interrupted : public Error {
 /// Words for an errno value: "No such file or directory (errno 2)".
 std::string errno_words(int error_number);
 
-/// What an exception says, for people: LibTorch's texts end with a stack trace, which is cut off.
+/// What an exception says, for people: printable() (printable.h), without the stack trace that ends
+/// LibTorch's texts.
 std::string plain_words(std::string_view what);
 
 }  // namespace tutti

@@ -13,6 +13,7 @@
 #include <random>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
@@ -29,6 +30,69 @@ using Pieces = std::span<const std::span<const std::byte>>;
                           path.string(), operation, errno_words(error_number)));
 }
 
+std::string cannot_read(const fs::path& path, int error_number) {
+  return fmt::format("cannot read {}: {}", path.string(), errno_words(error_number));
+}
+
+// Of a file that is open: a disk, a mount or a limit, which says nothing of what is in it.
+[[noreturn]] void fail_read(const fs::path& path, int error_number) {
+  throw IoError(cannot_read(path, error_number) +
+                "\n  what is in it may be sound: look at the disk, the mount or `ulimit -n`, then "
+                "try again");
+}
+
+// What is not there is damage to whoever wants it, what may not be read a matter of rights.
+[[noreturn]] void fail_open(const fs::path& path, int error_number) {
+  switch (error_number) {
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG: throw DataError(cannot_read(path, error_number));
+    case EACCES:
+    case EPERM: throw UsageError(cannot_read(path, error_number));
+    default: fail_read(path, error_number);
+  }
+}
+
+struct stat status_of(const FileDescriptor& fd, const fs::path& path) {
+  struct stat status{};
+  if (::fstat(fd.get(), &status) != 0) fail_read(path, errno);
+  return status;
+}
+
+// Of a file that another host has replaced, the first open may find the old one.
+constexpr int kStaleTries = 3;
+
+FileDescriptor open_to_read(const fs::path& path) {
+  FileDescriptor fd;
+  for (int tried = 0; !fd && tried < kStaleTries; ++tried) {
+    fd = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!fd && errno != ESTALE) break;
+  }
+  if (!fd) fail_open(path, errno);
+  const auto mode = status_of(fd, path).st_mode;
+  if (!S_ISREG(mode))
+    throw DataError(fmt::format("cannot read {}: got a {}, expected a regular file", path.string(),
+                                S_ISDIR(mode) ? "folder" : "device or pipe"));
+  return fd;
+}
+
+// Gives a file's bytes in order. Read, not mapped: where the disk fails that is an error.
+template <class Take>
+void read_chunks(const fs::path& path, Take take) {
+  constexpr size_t kReadAtOnce = 1 << 20;
+  const FileDescriptor fd = open_to_read(path);
+  const auto size = static_cast<size_t>(std::max<off_t>(0, status_of(fd, path).st_size));
+  std::vector<char> chunk(std::clamp<size_t>(size, 1, kReadAtOnce));
+  while (true) {
+    const ssize_t count = ::read(fd.get(), chunk.data(), chunk.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_read(path, errno);
+    if (count == 0) return;
+    take(std::span<const char>(chunk.data(), static_cast<size_t>(count)));
+  }
+}
+
 size_t total_bytes(Pieces pieces) {
   size_t total = 0;
   for (const auto& piece : pieces) total += piece.size();
@@ -40,25 +104,33 @@ constexpr size_t kChunk = 4 << 20;
 // Bytes from which a file goes past the page cache: of 70 MB, 180 ms of a core on the way through
 // it, 20 ms past it.
 constexpr size_t kDirectFrom = 8 << 20;
+// Hashed, or copied to the page cache, in one turn: a fraction of a millisecond of a core.
+constexpr size_t kTurn = 256 << 10;
 
 /// Writes pieces: past the page cache from where they lie, if they lie so; others by chunks into
 /// which it gathers them.
 class ChunkWriter {
  public:
-  ChunkWriter(int fd, size_t total, const fs::path& path)
-      : fd_(fd), total_(total), path_(path), room_(std::min(total, kChunk)) {
+  ChunkWriter(int fd, size_t total, const fs::path& path, Sha256* digest,
+              const std::function<void()>& turn)
+      : fd_(fd),
+        total_(total),
+        path_(path),
+        digest_(digest),
+        turn_(turn),
+        room_(std::min(total, kChunk)) {
     if (total > 0)
       buffer_.reset(static_cast<std::byte*>(
           ::operator new((room_ + kBlock - 1) / kBlock * kBlock, std::align_val_t{kBlock})));
     if (total >= kDirectFrom) direct_ = change_direct(true);
   }
 
-  void append(std::span<const std::byte> piece, Sha256* digest) {
+  void append(std::span<const std::byte> piece) {
     while (!piece.empty()) {
       auto part = piece.first(std::min(piece.size(), room_ - used_));
       const bool as_it_lies = lies_well(part);
       if (as_it_lies) part = part.first(part.size() / kBlock * kBlock);
-      if (digest != nullptr) digest->update(part.data(), part.size());
+      if (digest_ != nullptr) hash(part);
       piece = piece.subspan(part.size());
       if (as_it_lies) {
         write(part);
@@ -81,9 +153,24 @@ class ChunkWriter {
            reinterpret_cast<uintptr_t>(part.data()) % kBlock == 0;
   }
 
+  void hash(std::span<const std::byte> rest) {
+    while (!rest.empty()) {
+      take_turn();
+      const auto part = rest.first(std::min(rest.size(), kTurn));
+      digest_->update(part.data(), part.size());
+      rest = rest.subspan(part.size());
+    }
+  }
+
+  void take_turn() const {
+    if (turn_) turn_();
+  }
+
   void write(std::span<const std::byte> rest) {
     while (!rest.empty()) {
-      const ssize_t count = ::write(fd_, rest.data(), rest.size());
+      take_turn();
+      const size_t bytes = direct_ ? rest.size() : std::min(rest.size(), kTurn);
+      const ssize_t count = ::write(fd_, rest.data(), bytes);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && errno == EINVAL && direct_) {  // larger blocks, or after a part of a chunk
         direct_ = !change_direct(false);
@@ -111,15 +198,18 @@ class ChunkWriter {
   int fd_;
   size_t total_;
   const fs::path& path_;
+  Sha256* digest_;
+  const std::function<void()>& turn_;
   size_t room_;
   std::unique_ptr<std::byte, Free> buffer_;
   size_t used_ = 0, written_ = 0;
   bool direct_ = false;
 };
 
-void write_all(int fd, Pieces pieces, const fs::path& path, Sha256* digest) {
-  ChunkWriter writer(fd, total_bytes(pieces), path);
-  for (const auto& piece : pieces) writer.append(piece, digest);
+void write_all(int fd, Pieces pieces, const fs::path& path, Sha256* digest,
+               const std::function<void()>& turn) {
+  ChunkWriter writer(fd, total_bytes(pieces), path, digest, turn);
+  for (const auto& piece : pieces) writer.append(piece);
   writer.flush();
 }
 
@@ -199,35 +289,48 @@ bool is_stream(const fs::path& path) {
 }  // namespace
 
 MappedFile map_file(const fs::path& path) {
-  const auto fail = [&](int error_number) {
-    throw DataError(fmt::format("cannot read {}: {}", path.string(), errno_words(error_number)));
-  };
-  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd) fail(errno);
-  struct stat status{};
-  if (::fstat(fd.get(), &status) != 0) fail(errno);
-  if (!S_ISREG(status.st_mode))
-    throw DataError(fmt::format("cannot read {}: got a {}, expected a regular file", path.string(),
-                                S_ISDIR(status.st_mode) ? "folder" : "device or pipe"));
-  const auto size = static_cast<size_t>(status.st_size);
+  const FileDescriptor fd = open_to_read(path);
+  const auto size = static_cast<size_t>(status_of(fd, path).st_size);
   if (size == 0) return {};
   void* memory = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (memory == MAP_FAILED) fail(errno);
+  if (memory == MAP_FAILED) fail_read(path, errno);
   std::shared_ptr<const void> owner(
       memory, [size](const void* mapped) { ::munmap(const_cast<void*>(mapped), size); });
   return {{static_cast<const std::byte*>(memory), size}, std::move(owner)};
 }
 
-void write_file_atomically(const fs::path& path, Pieces pieces, Sha256* digest) {
+std::string read_file(const fs::path& path) {
+  std::string all;
+  read_chunks(path, [&](std::span<const char> chunk) { all.append(chunk.begin(), chunk.end()); });
+  return all;
+}
+
+void open_folder_anew(const fs::path& folder) {
+  const FileDescriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+FileDigest digest_of_file(const fs::path& path) {
+  FileDigest digest;
+  Sha256 sha;
+  read_chunks(path, [&](std::span<const char> chunk) {
+    sha.update(chunk.data(), chunk.size());
+    digest.bytes += std::ssize(chunk);
+  });
+  digest.sha256 = sha.hex();
+  return digest;
+}
+
+void write_file_atomically(const fs::path& path, Pieces pieces, Sha256* digest,
+                           const std::function<void()>& turn) {
   if (is_stream(path)) {
     const FileDescriptor fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (!fd) fail_write(path, "open", errno);
-    write_all(fd.get(), pieces, path, digest);
+    write_all(fd.get(), pieces, path, digest, turn);
     return;
   }
   const fs::path target = resolve_links(path);
   NewFile file(target);
-  write_all(file.fd(), pieces, path, digest);
+  write_all(file.fd(), pieces, path, digest, turn);
   file.publish();
   sync_folder(target);
 }

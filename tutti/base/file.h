@@ -5,14 +5,25 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 
 namespace tutti {
+
+/// A file could not be reached or read just now: the disk or the mount answers with an error (EIO,
+/// ESTALE), the process has too many open. What is in it may be sound: mend that, try again.
+class IoError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// The bytes of a file, mapped read-only and private. Cheap to copy; the last copy unmaps.
 struct MappedFile {
@@ -20,9 +31,29 @@ struct MappedFile {
   std::shared_ptr<const void> owner;  ///< keeps `bytes` alive
 };
 
-/// Maps a regular file. Throws DataError with path and cause when that cannot be done.
-/// If somebody truncates the file later, touching the missing part ends the process (SIGBUS).
+/// Maps a regular file. Throws, with path and cause: DataError when it is not there or is no
+/// regular file, UsageError when this user may not read it, IoError when it cannot be read just
+/// now. If somebody truncates the file later, or the disk fails, touching the missing part ends the
+/// process (SIGBUS).
 MappedFile map_file(const std::filesystem::path& path);
+
+/// The bytes of a regular file, read at once: for small ones. Throws as map_file() does; a disk
+/// that fails on the way is an IoError.
+std::string read_file(const std::filesystem::path& path);
+
+/// What another host has made in a folder is sure to be seen through NFS by who opens the folder,
+/// and what it has written into a file by who opens that, once it is synced or closed there
+/// (close-to-open consistency, and no more): a mere look may be answered from what was known a
+/// minute ago. One that is not there is no error.
+void open_folder_anew(const std::filesystem::path& folder);
+
+struct FileDigest {
+  int64_t bytes = 0;
+  std::string sha256;
+};
+
+/// Reads a regular file from begin to end. Throws as read_file() does.
+FileDigest digest_of_file(const std::filesystem::path& path);
 
 /// What writes past the page cache want of addresses, places and sizes, on any disk of today.
 inline constexpr size_t kDirectAlignment = 4096;
@@ -34,11 +65,12 @@ inline constexpr size_t kDirectAlignment = 4096;
 /// without O_TMPFILE: a file `.tutti-<random>.tmp`). Links are followed. A device or pipe
 /// (/dev/stdout) is written directly. Files of 8 MiB and more go past the page cache where the file
 /// system can do that: whoever trains keeps the core; one piece at a multiple of kDirectAlignment
-/// is not even copied. `digest` is given the bytes. Throws Error with path, bytes and cause; an
-/// earlier file is then untouched.
+/// is not even copied. `digest` is given the bytes. `turn` is called before each piece of work, a
+/// fraction of a millisecond of a core, and may wait. Throws Error with path, bytes and cause, and
+/// what `turn` throws; an earlier file is then untouched.
 void write_file_atomically(const std::filesystem::path& path,
                            std::span<const std::span<const std::byte>> pieces,
-                           Sha256* digest = nullptr);
+                           Sha256* digest = nullptr, const std::function<void()>& turn = {});
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 /// Checks before work starts that write_file_atomically(path) could make its file; `what` names the

@@ -11,6 +11,7 @@
 #include <set>
 #include <vector>
 
+#include "tutti/base/printable.h"
 #include "tutti/base/suggest.h"
 
 namespace tutti {
@@ -95,7 +96,7 @@ std::string log_prefix() {
 
 void log_message(LogLevel level, std::string_view message) {
   if (level < log_level() || level == LogLevel::off) return;
-  logger().out.log(to_spdlog(level), "{}{}", log_prefix(), message);
+  logger().out.log(to_spdlog(level), "{}{}", log_prefix(), printable(message));
 }
 
 bool log_message_once(std::string_view key, LogLevel level, std::string_view message) {

@@ -34,7 +34,8 @@ void set_log_rank(int rank);
 /// The prefix that a line of the calling thread gets: "worker 1 of 4, rank 3: ", or "".
 std::string log_prefix();
 
-/// Writes one line when `level` is enabled. A line break inside `message` is kept.
+/// Writes one line when `level` is enabled: printable(message) (printable.h), which keeps line
+/// breaks inside.
 void log_message(LogLevel level, std::string_view message);
 
 /// As log_message, the first time `key` is seen in this process. True when it was the first time.

@@ -10,6 +10,8 @@
 namespace tutti {
 namespace {
 
+constexpr int64_t kMostReplicas = 1'000'000;
+
 // Adds the leaves [begin, end) of `leaves` into the first of them: the largest power of two below
 // the count on the left, the rest on the right, each in the same way.
 void combine(const std::vector<int>& leaves, int begin, int end,
@@ -29,7 +31,7 @@ std::vector<int> read_counts(std::string_view text, char separator) {
     int count = 0;
     const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), count);
     const bool whole = error == std::errc{} && rest == word.data() + word.size();
-    if (!whole || count < 1 || count > 1'000'000) return {};
+    if (!whole || count < 1 || count > kMostReplicas) return {};
     counts.push_back(count);
     if (word.size() == text.size()) return counts;
     text.remove_prefix(word.size() + 1);
@@ -73,11 +75,12 @@ ReductionShape ReductionShape::parse(std::string_view text) {
   };
   if (text.find('x') != text.npos) {
     const auto counts = read_counts(text, 'x');
-    if (counts.size() != 2 || int64_t{counts[0]} * counts[1] > 1'000'000) throw fail();
+    if (counts.size() != 2 || int64_t{counts[0]} * counts[1] > kMostReplicas) throw fail();
     return ReductionShape(std::vector<int>(counts[0], counts[1]));
   }
   auto counts = read_counts(text, '+');
-  if (counts.empty()) throw fail();
+  const int64_t sum = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  if (counts.empty() || sum > kMostReplicas) throw fail();
   return ReductionShape(std::move(counts));
 }
 

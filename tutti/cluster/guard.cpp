@@ -16,6 +16,7 @@
 #include <ctime>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 
 namespace tutti::detail {
 namespace {
@@ -141,6 +142,15 @@ std::vector<pid_t> children_of_this_process() {
 
 bool is_stopped(pid_t pid) noexcept { return stat_of(pid).state == 'T'; }
 
+bool reap_until(pid_t child, const Deadline& deadline) noexcept {
+  while (true) {
+    const pid_t reaped = waitpid(child, nullptr, WNOHANG);
+    if (reaped > 0 || (reaped < 0 && errno != EINTR)) return true;
+    if (deadline.passed()) return false;
+    sleep_millis(1);
+  }
+}
+
 struct Guard::Shared {
   std::atomic<int> num_workers{0};
   pid_t workers[kMaxWorkers];
@@ -149,7 +159,7 @@ struct Guard::Shared {
 
 namespace {
 
-/// The guard's life: one read, which ends when the launcher dismisses it or dies.
+/// The guard's life: one read, which ends when the launcher dies.
 template <class Shared>
 [[noreturn]] void stand_guard(Shared& shared, int lifeline) noexcept {
   setsid();  // signals of the terminal are not for the guard
@@ -160,11 +170,8 @@ template <class Shared>
     for (int fd = 1; fd < 65536; ++fd) close(fd);
   }
   char byte = 0;
-  ssize_t got = -1;
-  do {
-    got = read(0, &byte, 1);
-  } while (got < 0 && errno == EINTR);
-  if (got == 1) _exit(0);
+  while (read(0, &byte, 1) < 0 && errno == EINTR) {
+  }
 
   for (int w = 0; w < shared.num_workers.load(); ++w) kill(-shared.workers[w], SIGKILL);
   // A killed process takes a moment to go, and one that was just forked is seen in the next round.
@@ -217,12 +224,13 @@ void Guard::add(pid_t worker, pid_t instead_of) noexcept {
 
 void Guard::dismiss() noexcept {
   if (pid_ < 0) return;
-  const char byte = 1;
-  // A guard that somebody killed cannot be told, and need not be.
-  [[maybe_unused]] const ssize_t written = write(lifeline_.get(), &byte, 1);
+  // It has nothing to end in order, and one that is stopped hears nothing else.
+  kill(pid_, SIGKILL);
+  if (!reap_until(pid_, Deadline(kDismissal)))
+    log(LogLevel::warning, "launch: the guard (pid {}) was killed and has not gone in {} ms", pid_,
+        kDismissal.count());
+  // Only now: its end would tell a guard that lives that the launcher has died.
   lifeline_.reset();
-  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
-  }
   pid_ = -1;
   munmap(shared_, sizeof(Shared));
   shared_ = nullptr;

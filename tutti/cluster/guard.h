@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/file_descriptor.h"
 
 namespace tutti::detail {
@@ -26,12 +27,21 @@ std::vector<pid_t> children_of_this_process();
 /// Whether a process is stopped by a signal (not by a debugger).
 bool is_stopped(pid_t pid) noexcept;
 
+/// What was killed takes a moment to go: longest where hundreds of GB are given back, or a core is
+/// dumped.
+inline constexpr Millis kReaping{60'000};
+
+/// Waits for the end of a child that was told to end, and reaps it; true at once when there is no
+/// such child. False: it has not gone by `deadline` (a disk that does not answer, a debugger).
+bool reap_until(pid_t child, const Deadline& deadline) noexcept;
+
 /// A process that watches the launcher and, should it die before dismiss(), ends the job's
 /// processes. It is forked without exec and makes system calls only, so that it may be started in a
 /// process with threads.
 class Guard {
  public:
   static constexpr int kMaxWorkers = 1024;  // ranks of a segment
+  static constexpr Millis kDismissal{5'000};
 
   explicit Guard(const std::string& launch_entry);
   Guard(const Guard&) = delete;
@@ -39,7 +49,7 @@ class Guard {
 
   /// A worker whose process group must end, instead of one that has ended.
   void add(pid_t worker, pid_t instead_of = 0) noexcept;
-  /// The job has ended: the guard ends without doing anything, and is reaped.
+  /// The job has ended: the guard is killed, stopped or not, and reaped. Takes kDismissal at most.
   void dismiss() noexcept;
   pid_t pid() const noexcept { return pid_; }
 

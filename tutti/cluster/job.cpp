@@ -79,6 +79,7 @@ LaunchResult Job::run() {
   end_tree();
   wait_for_other_nodes();
   finish_output();
+  take_signals();  // that came while nothing was waited for
   return result();
 }
 
@@ -187,6 +188,7 @@ void Job::serve_events() {
 }
 
 void Job::take_signals() {
+  if (!signals_) return;
   while (const int signal = signals_->take()) {
     if (!deaths_before_signal_) {
       deaths_before_signal_ = deaths_.size();

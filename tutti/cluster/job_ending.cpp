@@ -123,10 +123,12 @@ void Job::end_tree() noexcept {
     if (kill_members(launch_entry_.c_str(), true, spare_) == 0) break;
     sleep_shortly();
   }
+  const Deadline deadline(kReaping);
   for (Worker& worker : workers_) {
     if (worker.result.pid <= 0) continue;
-    while (waitpid(worker.result.pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+    if (!reap_until(worker.result.pid, deadline))
+      log(LogLevel::warning, "launch: {} (pid {}) was killed and has not gone in {} ms",
+          worker.result.name(), worker.result.pid, kReaping.count());
     output_.flush(index_of(worker));
   }
   guard_.dismiss();

@@ -12,6 +12,7 @@
 #include "tutti/base/log.h"
 #include "tutti/cluster/connect.h"
 #include "tutti/cluster/environment.h"
+#include "tutti/cluster/environment_check.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/cluster/lifeline.h"
 #include "tutti/comm/flight_record.h"
@@ -91,6 +92,7 @@ Group join_over_rendezvous(const ClusterSpec& spec, const Deadline& deadline) {
 }
 
 Group join_workers(Millis limit) {
+  check_environment();
   const auto spec = job_of_this_process();
   if (!spec) return Group();
   const Deadline deadline(limit);

@@ -35,6 +35,7 @@ RendezvousServer::~RendezvousServer() {
 void RendezvousServer::add(std::unique_ptr<Link> link) {
   {
     const std::scoped_lock lock(mutex_);
+    if (failed_) return;  // its peer sees it closed
     new_links_.push_back(std::move(link));
   }
   eventfd_write(wake_.get(), 1);
@@ -51,6 +52,16 @@ void RendezvousServer::serve() {
   sigset_t all;
   sigfillset(&all);  // signals are for the program's own threads
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  // Nothing leaves this thread: the launcher would end with it, and nobody would say why.
+  try {
+    serve_until_end();
+    say_bye();
+  } catch (const std::exception& error) {
+    fail(fmt::format("the rendezvous failed: {}", error.what()));
+  }
+}
+
+void RendezvousServer::serve_until_end() {
   while (true) {
     take_new_clients();
     {
@@ -72,6 +83,28 @@ void RendezvousServer::serve() {
       if (watched[i + 1].revents != 0) read(numbers[i]);
     tell(state_.on_time(Clock::now()));
   }
+}
+
+// All clients are told, as far as that goes, and see the end of their connections.
+void RendezvousServer::fail(const std::string& why) noexcept {
+  try {
+    log(LogLevel::error, "{}", why);
+    const std::string text =
+        encode({.kind = RendezvousMessage::Kind::lost, .worker = -1, .text = why});
+    for (auto& [number, stream] : clients_) try {
+        stream.send(text);
+      } catch (const std::exception& error) {
+        log(LogLevel::debug, "rendezvous, failing: {}", error.what());
+      }
+  } catch (const std::exception&) {  // nothing is left to say it with
+  }
+  clients_.clear();
+  const std::scoped_lock lock(mutex_);
+  failed_ = true;
+  new_links_.clear();
+}
+
+void RendezvousServer::say_bye() {
   for (auto& [number, stream] : clients_) {
     try {
       stream.send(encode({.kind = RendezvousMessage::Kind::bye}));
@@ -88,16 +121,28 @@ void RendezvousServer::read(int client) {
       // First what it said: its bye may stand before the end of the connection.
       const auto text = found->second.receive();
       if (!text) {
-        found->second.flush();
+        flush(client);
         return;
       }
       tell(state_.on_message(client, decode_rendezvous(*text), Clock::now()));
     } catch (const PeerLost&) {
       drop(client, kClosed);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       log(LogLevel::warning, "rendezvous: {}", error.what());
       drop(client, "sent what is no message of the rendezvous");
     }
+  }
+}
+
+// No memory for sockets, say: one client's end, not everybody's.
+void RendezvousServer::flush(int client) {
+  try {
+    clients_.at(client).flush();
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const Error& error) {
+    log(LogLevel::warning, "rendezvous: {}", error.what());
+    drop(client, fmt::format("could not be told anything: {}", error.what()));
   }
 }
 
@@ -117,9 +162,12 @@ void RendezvousServer::tell(const RendezvousState::Outbox& outbox) {
       found->second.send(encode(message));
     } catch (const PeerLost&) {
       gone.push_back(to);
+    } catch (const Error& error) {
+      log(LogLevel::debug, "rendezvous: {}", error.what());
+      gone.push_back(to);
     }
   }
-  for (int client : gone) {
+  for (const int client : gone) {
     read(client);
     if (clients_.contains(client)) drop(client, kClosed);
   }

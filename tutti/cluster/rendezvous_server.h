@@ -29,8 +29,12 @@ class RendezvousServer {
 
  private:
   void serve();
+  void serve_until_end();
+  void say_bye();
+  void fail(const std::string& why) noexcept;
   void take_new_clients();
   void read(int client);
+  void flush(int client);
   void tell(const RendezvousState::Outbox& outbox);
   void drop(int client, const std::string& how);
 
@@ -42,6 +46,7 @@ class RendezvousServer {
   std::mutex mutex_;  // guards what follows
   std::vector<std::unique_ptr<Link>> new_links_;
   bool ends_ = false;
+  bool failed_ = false;  // nobody is served any more
 
   std::thread thread_;  // last: it uses all of the above
 };

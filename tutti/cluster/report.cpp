@@ -6,7 +6,14 @@
 #include <csignal>
 #include <cstring>
 
+#include "tutti/base/printable.h"
+
 namespace tutti {
+namespace {
+
+constexpr size_t kMostOfALine = 1024;  // a worker's lines may be a MiB each
+
+}  // namespace
 
 std::string WorkerResult::name() const {
   if (replicas == 1) return fmt::format("rank {}", worker);
@@ -44,7 +51,8 @@ std::string failure_report(const LaunchResult& result) {
   if (found != result.workers.end()) {
     const WorkerResult& root = *found;
     if (!root.last_lines.empty()) text += fmt::format("last lines of {}:\n", root.name());
-    for (const std::string& line : root.last_lines) text += "  " + line + "\n";
+    for (const std::string& line : root.last_lines)
+      text += "  " + printable(line, kMostOfALine) + "\n";
     if (root.signal == SIGKILL && !root.stopped_by_launcher) {
       text +=
           result.oom_kills > 0
@@ -53,7 +61,7 @@ std::string failure_report(const LaunchResult& result) {
               : "a SIGKILL that nobody sent is often the kernel's answer to memory running out\n";
     }
   }
-  return text + result.root_cause;
+  return text + printable(result.root_cause);
 }
 
 namespace detail {

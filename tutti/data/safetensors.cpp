@@ -22,6 +22,7 @@ using Json = nlohmann::json;
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr size_t kSpareBytes = 1 << 16;
 constexpr size_t kLengthBytes = 8;
+constexpr int kDeepest = 8;  // a header needs 3; what is wrong is printed by recursion
 constexpr size_t kMostHeaderBytes = 100'000'000;  // the limit of the format's own reader
 
 struct Kind {
@@ -147,7 +148,8 @@ class Reader {
     if (!text.starts_with('{')) fail("the header does not start with '{{'");
     // One set of keys for each object that is open: JSON itself lets a key come twice.
     std::vector<std::set<std::string>> open;
-    const auto check = [&](int, Json::parse_event_t event, Json& parsed) {
+    const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
+      if (depth > kDeepest) fail("the header has lists in lists, more than {} deep", kDeepest);
       if (event == Json::parse_event_t::object_start) open.emplace_back();
       if (event == Json::parse_event_t::object_end) open.pop_back();
       if (event == Json::parse_event_t::key &&
@@ -306,7 +308,11 @@ void SafetensorsImage::make_room(size_t bytes) {
 }
 
 Safetensors read_safetensors(const std::filesystem::path& path) {
-  return Reader(path, map_file(path)).read();
+  return parse_safetensors(map_file(path), path);
+}
+
+Safetensors parse_safetensors(MappedFile file, const std::filesystem::path& path) {
+  return Reader(path, std::move(file)).read();
 }
 
 }  // namespace tutti::data

@@ -14,6 +14,10 @@
 #include "tutti/base/array.h"
 #include "tutti/base/sha256.h"
 
+namespace tutti {
+struct MappedFile;
+}
+
 namespace tutti::data {
 
 struct NamedArray {
@@ -70,5 +74,8 @@ class SafetensorsImage {
 /// dtype has no counterpart (F8_E4M3, ...), or shapes and offsets disagree, overlap or leave bytes
 /// over.
 Safetensors read_safetensors(const std::filesystem::path& path);
+
+/// The same of a file that is in memory; `path` is what errors name.
+Safetensors parse_safetensors(MappedFile file, const std::filesystem::path& path);
 
 }  // namespace tutti::data

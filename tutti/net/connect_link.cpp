@@ -1,11 +1,11 @@
 #include "tutti/net/connect_link.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
 #include "tutti/net/connect.h"
+#include "tutti/net/pauses.h"
 #include "tutti/net/socket_link.h"
 #include "tutti/net/tls.h"
 
@@ -14,9 +14,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// 10 ms, 20 ms, ... 1 s: 7 tries in the first second, then one a second.
-constexpr Millis kFirstPause = 10ms;
-constexpr Millis kLongestPause = 1s;
+// Of who closes without a word, 1.3 s: a burst of connections is over then, and what will never
+// answer is told soon.
+constexpr int kTriesWithoutAWord = 8;
 // A try that hangs (a process that was stopped, a port of something else) makes way for the next.
 constexpr Millis kOneTry = 10s;
 
@@ -35,19 +35,14 @@ void authenticate(Handshake& handshake, detail::SocketLink& link, bool has_tls,
     throw Mismatch(fmt::format("handshake with {}: {}", link.peer(), error.what()));
   } catch (const Timeout&) {
     throw;
-  } catch (const PeerLost& error) {
-    if (!handshake.has_hello()) {
-      throw TurnedAway(
-          fmt::format("handshake with {}: it closed the connection without a word\n  "
-                      "it has just ended, has too many connections{}, or is no process "
-                      "of tutti",
-                      link.peer(), has_tls ? "" : ", wants TLS (TUTTI_TLS is not set here)"));
-    }
-    throw Mismatch(
-        fmt::format("handshake with {}: it closed the connection at the proof of the "
-                    "token\n  it holds another token, most likely, or is of another job: "
-                    "look at its log",
-                    link.peer()));
+  } catch (const detail::CutOff&) {
+    throw;
+  } catch (const PeerLost&) {
+    throw TurnedAway(
+        fmt::format("handshake with {}: it closed the connection without a word\n  "
+                    "it has just ended, has too many connections{}, or is no process "
+                    "of tutti",
+                    link.peer(), has_tls ? "" : ", wants TLS (TUTTI_TLS is not set here)"));
   } catch (const Error& error) {
     throw Mismatch(fmt::format("handshake with {}: {}\n  something else listens at that port",
                                link.peer(), error.what()));
@@ -67,12 +62,12 @@ std::unique_ptr<Link> secure(FileDescriptor socket, const Credentials& credentia
   return link;
 }
 
-Timeout gave_up(const HostPort& target, const std::string& who, const Deadline& deadline, int tries,
-                const std::string& cause) {
+Timeout gave_up(const std::string& target, const std::string& who, const Deadline& deadline,
+                int tries, const std::string& cause) {
   return Timeout(fmt::format(
       "{} did not let this process in at {} in {} ms, {} {}\n  last: {}\n  is it started, and is "
       "the address right?",
-      who, target.text(), deadline.limit().count(), tries, tries == 1 ? "try" : "tries", cause));
+      who, target, deadline.limit().count(), tries, tries == 1 ? "try" : "tries", cause));
 }
 
 }  // namespace
@@ -80,14 +75,22 @@ Timeout gave_up(const HostPort& target, const std::string& who, const Deadline& 
 std::unique_ptr<Link> connect_link(const Address& target, const Credentials& credentials,
                                    Facts facts, const std::string& who, const Deadline& deadline,
                                    Facts* peer_facts) {
-  for (Millis pause = kFirstPause;; pause *= 2) {
+  detail::Pauses pauses;
+  std::string cut;  // why the handshake before this one was broken off
+  for (int tries = 1;; ++tries) {
     try {
       return secure(connect_to(target, who, deadline), credentials, facts, who, deadline,
                     peer_facts);
     } catch (const TurnedAway&) {  // a burst of others may have pushed this one out
-      if (pause > kLongestPause || deadline.left() < pause) throw;
+      if (tries >= kTriesWithoutAWord || !pauses.wait(deadline)) throw;
+    } catch (const detail::CutOff& error) {  // it is there, and speaks: nothing is final
+      cut = error.what();
+      throw_if_stop_requested(("connecting to " + who).c_str());
+      if (!pauses.wait(deadline)) throw gave_up(target.text(), who, deadline, tries, cut);
+    } catch (const Timeout&) {
+      if (cut.empty()) throw;
+      throw gave_up(target.text(), who, deadline, tries, cut);
     }
-    std::this_thread::sleep_for(pause);
   }
 }
 
@@ -96,10 +99,9 @@ std::unique_ptr<Link> connect_link_with_retry(const HostPort& target,
                                               const std::string& who, const Deadline& deadline,
                                               Facts* peer_facts) {
   std::string cause;
-  int tries = 0;
-  for (Millis pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  detail::Pauses pauses;
+  for (int tries = 1;; ++tries) {
     throw_if_stop_requested(("connecting to " + who).c_str());
-    ++tries;
     const Deadline one(std::min(kOneTry, deadline.left()));
     try {
       return secure(connect_to_any(target, who, one), credentials, facts, who, one, peer_facts);
@@ -109,8 +111,7 @@ std::unique_ptr<Link> connect_link_with_retry(const HostPort& target,
       // The last try may have been cut short: what ended the one before says more.
       if (cause.empty() || !deadline.passed()) cause = error.what();
     }
-    if (deadline.passed()) throw gave_up(target, who, deadline, tries, cause);
-    std::this_thread::sleep_for(std::min(pause, deadline.left()));
+    if (!pauses.wait(deadline)) throw gave_up(target.text(), who, deadline, tries, cause);
   }
 }
 

@@ -10,11 +10,13 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/net/admission.h"
+#include "tutti/net/pauses.h"
 
 namespace tutti {
 namespace {
@@ -130,12 +132,8 @@ FileDescriptor ask(FileDescriptor socket, const DescriptorRequest& request, cons
   Handshake handshake(Handshake::Role::client, token, facts);
   try {
     detail::finish(handshake, *link, deadline);
-  } catch (const PeerLost&) {
-    if (!handshake.has_hello()) throw;
-    throw Mismatch(
-        fmt::format("meeting on the host: {} closed the connection at the proof of the "
-                    "token\n  it holds another token: look at its log",
-                    request.who));
+  } catch (const Mismatch& error) {
+    throw Mismatch(fmt::format("meeting on the host: {}: {}", request.who, error.what()));
   }
   return receive_descriptor(link->descriptor(), request.who, deadline);
 }
@@ -198,9 +196,19 @@ std::optional<FileDescriptor> take_descriptor(const DescriptorRequest& request, 
                     "the same build of tutti",
                     request.who));
   }
-  FileDescriptor socket = connect_near(request.name, request.who, deadline);
-  if (!socket) return std::nullopt;
-  return ask(std::move(socket), request, token, deadline);
+  detail::Pauses pauses;
+  std::optional<detail::CutOff> cut;
+  while (true) {
+    FileDescriptor socket = connect_near(request.name, request.who, deadline);
+    if (!socket && cut) throw *cut;  // it is of this host, and has ended meanwhile
+    if (!socket) return std::nullopt;
+    try {
+      return ask(std::move(socket), request, token, deadline);
+    } catch (const detail::CutOff& error) {
+      if (!pauses.wait(deadline)) throw;
+      cut = error;
+    }
+  }
 }
 
 }  // namespace tutti

@@ -25,8 +25,9 @@ constexpr size_t kTagOffset = 16, kTagBytes = 16, kNonceOffset = 32, kNonceBytes
 constexpr size_t kProofBytes = 32;
 constexpr std::string_view kLabel = "tutti handshake";
 
-// What a server thinks of a client that has proved itself.
-constexpr uint8_t kAccepted = 0, kOtherJob = 1, kNotMe = 2;
+// What a server thinks of a client that has proved itself; of one that has not it says kUnproven,
+// without facts and proof.
+constexpr uint8_t kAccepted = 0, kOtherJob = 1, kNotMe = 2, kUnproven = 3;
 
 constexpr size_t kClientLengthBytes = 4;      // length of the facts
 constexpr size_t kServerLengthBytes = 1 + 4;  // verdict, length of the facts
@@ -205,12 +206,19 @@ void Handshake::take_length() {
                             bytes, kMaxFactsBytes));
   }
   verdict_ = is_client() ? static_cast<uint8_t>(input_[0]) : kAccepted;
+  if (verdict_ == kUnproven) {
+    throw Mismatch(
+        "it turned this process away at the proof of the token\n  it holds another token, most "
+        "likely, or is of another job: look at its log");
+  }
   expect(Step::proof, bytes + kProofBytes);
 }
 
 void Handshake::take_client_proof() {
   client_facts_ = input_.substr(0, input_.size() - kProofBytes);
   if (!proves(Role::client, std::string_view(input_).substr(client_facts_.size()))) {
+    output_ += static_cast<char>(kUnproven);
+    put_number(output_, 0, 4);
     const bool same_job = client_hello_.substr(kTagOffset, kTagBytes) == tag_of(mine_.job);
     throw Mismatch(same_job ? "it does not hold the token of this job"
                             : "it is of another job, and holds another token");
@@ -312,7 +320,9 @@ bool advance(Handshake& handshake, SocketLink& link) {
   }
 }
 
-void finish(Handshake& handshake, SocketLink& link, const Deadline& deadline) {
+namespace {
+
+void move_until_done(Handshake& handshake, SocketLink& link, const Deadline& deadline) {
   while (!advance(handshake, link)) {
     const bool sends = !handshake.to_send().empty();
     pollfd entry{link.descriptor(), sends ? link.wants_to_write() : link.wants_to_read(), 0};
@@ -323,6 +333,20 @@ void finish(Handshake& handshake, SocketLink& link, const Deadline& deadline) {
       throw Timeout(fmt::format("{} did not finish the handshake in {} ms", link.peer(),
                                 deadline.limit().count()));
     }
+  }
+}
+
+}  // namespace
+
+void finish(Handshake& handshake, SocketLink& link, const Deadline& deadline) {
+  try {
+    move_until_done(handshake, link, deadline);
+  } catch (const PeerLost& lost) {
+    if (!handshake.has_hello()) throw;
+    throw CutOff(
+        fmt::format("handshake with {}: broken off in the middle: {}\n  one of the two was too "
+                    "slow for it, or that process has just ended: look at its log",
+                    link.peer(), lost.what()));
   }
 }
 

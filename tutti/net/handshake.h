@@ -5,11 +5,11 @@
 ///   hello: magic, version, job, nonce ->              64 bytes
 ///                                     <-  hello       64 bytes, only for a client's valid hello
 ///   facts, proof                      ->
-///                                     <-  verdict, facts, proof
+///                                     <-  verdict, facts, proof; or that the proof is none
 ///
 /// A proof is HMAC-SHA256 with the token over the role, both hellos and what was said: a recorded
 /// one does not fit another connection (nonces), nor does one sent back (role). Who cannot prove
-/// hears nothing but a hello with a random nonce. docs/design/security.md has the reasons.
+/// hears nothing but a hello with a random nonce and "no". docs/design/security.md has the reasons.
 ///
 /// This is the protocol alone, without sockets: bytes in, bytes out.
 /// Thread rule: one thread at a time.
@@ -23,6 +23,7 @@
 #include <string_view>
 
 #include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
 #include "tutti/net/token.h"
 
 namespace tutti {
@@ -115,9 +116,16 @@ class Handshake {
 namespace detail {
 class SocketLink;
 
+/// The other side answered with its hello and closed the connection before the end: it ended just
+/// then, or one of the two was too slow for it. Says nothing of tokens; another try may succeed.
+class CutOff : public PeerLost {
+ public:
+  using PeerLost::PeerLost;
+};
+
 /// Moves what goes now; true when done. Throws as Handshake and Link do.
 bool advance(Handshake& handshake, SocketLink& link);
-/// The same until done. Throws Timeout at the deadline.
+/// The same until done. Throws Timeout at the deadline, and CutOff.
 void finish(Handshake& handshake, SocketLink& link, const Deadline& deadline);
 }  // namespace detail
 

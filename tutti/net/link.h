@@ -25,6 +25,11 @@ class Link {
   /// them already). Throws PeerLost, naming the peer, when the connection is gone.
   virtual int64_t write_some(std::span<const iovec> pieces) = 0;
 
+  /// Lets go of the bytes of a message that is half written: returns how many of the next call's
+  /// the stream holds already (a TLS record that waits). They are sent as they were given, whatever
+  /// that call, of at least as many bytes, gives in their place.
+  virtual int64_t keep_begun() noexcept { return 0; }
+
   /// Reads at most `bytes`; returns how many came, 0 when nothing is there now. Throws PeerLost
   /// when the peer closed the connection or it was reset.
   virtual int64_t read_some(void* to, int64_t bytes) = 0;

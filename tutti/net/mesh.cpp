@@ -1,5 +1,7 @@
 #include "tutti/net/mesh.h"
 
+#include <poll.h>
+
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
@@ -52,6 +54,12 @@ Card parse_card(const std::string& text, int rank) {
   }
 }
 
+/// Whether the other side has closed it; reads nothing.
+bool has_ended(const Link& link) {
+  pollfd entry{link.descriptor(), POLLRDHUP, 0};
+  return poll(&entry, 1, 0) == 1;
+}
+
 class MeshBuilder {
  public:
   MeshBuilder(MeetingPlace& place, Listener& listener, const std::string& key, int streams)
@@ -94,17 +102,20 @@ class MeshBuilder {
   }
 
   void take_higher(const Deadline& deadline) {
-    for (int missing = (size_ - 1 - rank_) * (streams_ + 1); missing > 0; --missing) {
+    for (int missing = (size_ - 1 - rank_) * (streams_ + 1); missing > 0;) {
       Arrival arrival = next(deadline);
       const auto [rank, stream] = std::pair(arrival.facts.rank, arrival.facts.stream);
       const bool expected = rank > rank_ && rank < size_ && stream >= 0 && stream <= streams_;
-      if (!expected || slot(rank, stream)) {
+      const bool again = expected && slot(rank, stream);
+      // Who was cut off before it heard that it is in comes once more.
+      if (!expected || (again && !has_ended(*slot(rank, stream)))) {
         throw Mismatch(
             fmt::format("{}: an unexpected connection of {} ({})\n  a key of a group was "
                         "used twice",
                         where(), arrival.link->peer(), words_of(arrival.facts)));
       }
       put(rank, stream, std::move(arrival.link));
+      if (!again) --missing;
     }
   }
 

@@ -38,6 +38,7 @@ using MethodOwner = std::unique_ptr<BIO_METHOD, Freer<BIO_meth_free>>;
 std::string openssl_words() {
   const unsigned long code = ERR_get_error();
   ERR_clear_error();
+  if (ERR_SYSTEM_ERROR(code)) return errno_words(ERR_GET_REASON(code));
   const char* words = code == 0 ? nullptr : ERR_reason_error_string(code);
   return words == nullptr ? "no reason given" : words;
 }
@@ -111,9 +112,15 @@ class TlsLink final : public detail::SocketLink {
         wants_to_write_ = wanted_event(result, "write to");
         break;
       }
+      record_kept_ = false;
       taken += static_cast<int64_t>(written);
     }
     return taken;
+  }
+
+  int64_t keep_begun() noexcept override {
+    record_kept_ = record_waits_;
+    return record_waits_ ? static_cast<int64_t>(record_.size()) : 0;
   }
 
   int64_t read_some(void* to, int64_t bytes) override {
@@ -162,7 +169,8 @@ class TlsLink final : public detail::SocketLink {
       if (record.size() == most) break;
     }
     if (record_waits_ && record.empty()) return false;
-    TUTTI_CHECK(!record_waits_ || compared_ == record_,
+    const bool same = record_kept_ ? compared_.size() == record_.size() : compared_ == record_;
+    TUTTI_CHECK(!record_waits_ || same,
                 "write to {}: other bytes than before, after a call that took none", peer());
     return !record.empty();
   }
@@ -217,7 +225,8 @@ class TlsLink final : public detail::SocketLink {
   SslOwner ssl_;
   std::vector<char> record_, compared_;
   bool record_waits_ = false;
-  bool secured_ = false;  // bytes have come through
+  bool record_kept_ = false;  // its bytes are not the caller's any more
+  bool secured_ = false;      // bytes have come through
   short wants_to_read_ = POLLIN;
   short wants_to_write_ = POLLOUT;
 };
@@ -281,8 +290,12 @@ std::shared_ptr<const TlsContext> tls_from_environment() {
   const char* folder = std::getenv(kTlsVariable);
   if (folder == nullptr || *folder == '\0') return nullptr;
   const std::filesystem::path path(folder);
-  return std::make_shared<TlsContext>(
-      TlsFiles{path / "ca.pem", path / "cert.pem", path / "key.pem"});
+  try {
+    return std::make_shared<TlsContext>(
+        TlsFiles{path / "ca.pem", path / "cert.pem", path / "key.pem"});
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", kTlsVariable, error.what()));
+  }
 }
 
 }  // namespace tutti

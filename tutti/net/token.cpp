@@ -66,6 +66,14 @@ void check_readers(int file, const std::filesystem::path& path) {
   }
 }
 
+Token file_of_variable(const char* path) {
+  try {
+    return read_token_file(path);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", kTokenFileVariable, error.what()));
+  }
+}
+
 }  // namespace
 
 Token Token::random() {
@@ -147,7 +155,7 @@ std::optional<Token> token_from_environment() {
   const bool has_hex = hex != nullptr && *hex != '\0';
   if (!has_path && !has_hex) return {};
   std::optional<Token> from_file, from_text;
-  if (has_path) from_file = read_token_file(path);
+  if (has_path) from_file = file_of_variable(path);
   if (has_hex) from_text = Token::parse(hex, kTokenVariable);
   if (from_file && from_text && !(*from_file == *from_text)) {
     throw UsageError(fmt::format("{} ({}) and {} hold different tokens\n  unset one of them",

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -84,29 +85,40 @@ std::string Trace::json() const {
   return text + "\n]}\n";
 }
 
-std::shared_ptr<void> start_trace(const std::filesystem::path& file, int worker) {
-  const std::filesystem::path own = file_of_worker(file, worker);
-  require_writable(own, "trace");
-  auto trace = std::make_shared<Trace>(worker, fmt::format("worker {}", worker));
-  add_sink(trace);
-  return {trace.get(), [trace, own](void*) {
-            remove_sink(trace);
-            try {
-              write_file_atomically(own, trace->json());
-            } catch (const Error& error) {
-              log(LogLevel::error, "the trace is lost: {}", error.what());
-            }
-          }};
+RunningTrace::RunningTrace(const std::filesystem::path& file, int worker)
+    : file_(file_of_worker(file, worker)) {
+  require_writable(file_, "trace");
+  trace_ = std::make_shared<Trace>(worker, fmt::format("worker {}", worker));
+  add_sink(trace_);
 }
 
-std::shared_ptr<void> trace_by_environment(const std::function<int()>& worker) {
+void RunningTrace::end() {
+  const std::shared_ptr<Trace> trace = std::exchange(trace_, nullptr);
+  if (!trace) return;
+  remove_sink(trace);
+  try {
+    write_file_atomically(file_, trace->json());
+  } catch (const Error& error) {
+    throw Error(fmt::format("the trace is lost: {}", error.what()));
+  }
+}
+
+RunningTrace::~RunningTrace() {
+  try {
+    end();
+  } catch (const std::exception& error) {
+    log(LogLevel::error, "{}", error.what());
+  }
+}
+
+std::shared_ptr<RunningTrace> trace_by_environment(const std::function<int()>& worker) {
   static std::mutex mutex;
-  static std::weak_ptr<void> running;
+  static std::weak_ptr<RunningTrace> running;
   const char* const file = std::getenv(kTraceVariable);
   if (file == nullptr || *file == 0) return nullptr;
   const std::lock_guard lock(mutex);
   auto trace = running.lock();
-  if (!trace) running = trace = start_trace(file, worker());
+  if (!trace) running = trace = std::make_shared<RunningTrace>(file, worker());
   return trace;
 }
 

@@ -49,14 +49,27 @@ class Trace final : public Sink {
   int64_t left_out_ = 0;
 };
 
-/// Traces this process from now on; the file is written when the last copy of the result goes.
-/// Worker 0 writes `file`, worker 3 `file` with ".3" before its extension. Throws UsageError when
-/// the file cannot be made. What cannot be written at the end is logged.
-std::shared_ptr<void> start_trace(const std::filesystem::path& file, int worker);
+/// A trace that goes on, and its file.
+class RunningTrace {
+ public:
+  /// Traces this process from now on. Worker 0 writes `file`, worker 3 `file` with ".3" before its
+  /// extension. Throws UsageError when the file cannot be made.
+  RunningTrace(const std::filesystem::path& file, int worker);
+  RunningTrace(const RunningTrace&) = delete;
+  /// Without end() before: as end(), and what cannot be written is logged.
+  ~RunningTrace();
 
-/// The same with the file of TUTTI_TRACE; null without it. All callers of one process share one.
+  /// Ends it and writes the file; once. Throws Error that names the file when that fails.
+  void end();
+
+ private:
+  const std::filesystem::path file_;
+  std::shared_ptr<Trace> trace_;  // null after end()
+};
+
+/// A trace to the file of TUTTI_TRACE; null without it. All callers of one process share one.
 /// `worker` is asked only then.
-std::shared_ptr<void> trace_by_environment(const std::function<int()>& worker);
+std::shared_ptr<RunningTrace> trace_by_environment(const std::function<int()>& worker);
 
 inline constexpr const char* kTraceVariable = "TUTTI_TRACE";
 

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 
 #include "tests/support/comm.h"
@@ -224,6 +226,42 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"fail_while_others_are_idle", "signal", SIGKILL},
         Fault{"fail_while_others_are_idle", "signal", SIGSTOP}),
     fault_name);
+
+// The victim copies into memory that nobody may write to, and stays there.
+const Rank* inside = nullptr;
+
+void stay_inside(int) {
+  inside->mark("now");
+  while (true) pause();
+}
+
+RANK_PROGRAM(fail_inside_a_copy) {
+  constexpr int64_t kBytes = 4 << 20;
+  Group group = join(rank);
+  const SharedParts shared = group.allocate(kBytes);
+  MemorySpan data{shared.parts[rank.rank].data, kBytes / 4, DType::float32};
+  if (rank.rank == kVictim) {
+    inside = &rank;
+    std::signal(SIGSEGV, stay_inside);
+    data.data = mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  }
+  group.broadcast(data, 0, Millis{std::stoi(rank.arguments[0])}).wait();
+}
+
+// Whoever fails waits until nobody is in its memory; not for one that will never leave it.
+TEST(Processes, WhoDiedOrWasStoppedInsideACopyIsNotWaitedFor) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    const bool stopped = signal == SIGSTOP;
+    const auto out = run(3, "fail_inside_a_copy",
+                         {.kill = {.rank = kVictim, .after = "now", .signal = signal},
+                          .limit = kDefaultTimeLimit * 2 / 3,
+                          .arguments = {stopped ? "1000" : "60000"}});
+    for (int r : {0, 2}) {
+      EXPECT_EQ(out[r].error_class, stopped ? "Timeout" : "PeerLost") << out[r].log;
+      EXPECT_THAT(out[r].error, HasSubstr(fmt::format("rank 1 (pid {})", out[kVictim].pid)));
+    }
+  }
+}
 
 RANK_PROGRAM(says_all_threads) {
   (void)make_shm(ShmSegment::open(rank.descriptors[0]), rank.rank, true);

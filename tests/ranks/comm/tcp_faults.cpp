@@ -10,6 +10,7 @@
 #include "tutti/comm/tcp/frame.h"
 
 #include "tests/support/comm.h"
+#include "tests/support/tls_links.h"
 
 namespace tutti {
 namespace {
@@ -199,9 +200,9 @@ TEST(TcpAbort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
 
 // In the middle of long messages: their frames are half written when the group fails, and the
 // buffers are freed at once. Address and thread sanitizer watch this one.
-TEST(TcpAbort, InTheMiddleOfMessagesAndCollectives) {
+void abort_in_the_middle(const std::function<std::vector<std::shared_ptr<Engine>>()>& make) {
   for (uint32_t round = 0; round < 12; ++round) {
-    const auto members = test::make_engines("tcp", 3);
+    const auto members = make();
     std::atomic<int> entered{0};
     std::thread outside([&] {
       while (entered < 3) std::this_thread::yield();
@@ -224,6 +225,21 @@ TEST(TcpAbort, InTheMiddleOfMessagesAndCollectives) {
     outside.join();
     EXPECT_THAT(errors, Each(HasSubstr("enough")));
   }
+}
+
+TEST(TcpAbort, InTheMiddleOfMessagesAndCollectives) {
+  abort_in_the_middle([] { return test::make_engines("tcp", 3); });
+}
+
+TEST(TcpAbort, InTheMiddleOverTls) {
+  const test::TlsLinks tls;
+  abort_in_the_middle([&] {
+    std::vector<std::shared_ptr<Engine>> engines;
+    for (TcpLinks& links :
+         test::tcp_links(3, 1, [&](int a, int b) { return tls.link_between(a, b); }))
+      engines.push_back(make_tcp(std::move(links)));
+    return engines;
+  });
 }
 
 TEST(TcpLeaving, EndsThoseWhoStillNeedTheRank) {
@@ -332,6 +348,22 @@ TEST(TcpGarbage, APartOfAMessageThatWasNotAskedFor) {
             static_cast<ssize_t>(sizeof header));
   EXPECT_THAT(errors_of({hand.engine}, all_reduce(100))[0],
               HasSubstr("100 bytes of a message that was not asked for"));
+}
+
+TEST(TcpGarbage, InATlsStreamEndsTheGroup) {
+  const test::TlsLinks tls;
+  test::TlsLinks::Pair data = tls.make(0, 1), control = tls.make(0, 1);
+  TcpLinks links{.rank = 0, .size = 2, .peers = {}};
+  links.peers.resize(2);
+  links.peers[1].data.push_back(std::move(data.near));
+  links.peers[1].control = std::move(control.near);
+  const auto engine = make_tcp(std::move(links));
+  const std::string garbage(100, '\x17');
+  ASSERT_EQ(::send(data.wire.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL), 100);
+  for (int call = 0; call < 2; ++call)  // the group has failed, not the call alone
+    EXPECT_THAT(errors_of({engine}, all_reduce(100))[0],
+                AllOf(StartsWith("PeerLost: all_reduce #"), HasSubstr("rank 0 of 2"),
+                      HasSubstr("what came from rank 1 was changed on the way")));
 }
 
 // The data stream closes and the control link stays open, as when one connection is cut.

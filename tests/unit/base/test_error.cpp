@@ -59,7 +59,7 @@ TEST(Error, PlainWordsLeaveOutLibTorchsStackTrace) {
   EXPECT_EQ(plain_words("Expected more than 1 value\nException raised from batch_norm at "
                         "/torch/Normalization.cpp:17 (most recent call first):\nframe #0: ..."),
             "Expected more than 1 value");
-  EXPECT_EQ(plain_words("two\nlines\n"), "two\nlines");
+  EXPECT_EQ(plain_words("two\n  lines\n"), "two\n  lines");
   EXPECT_EQ(plain_words("Exception raised from nobody"), "Exception raised from nobody");
   EXPECT_EQ(plain_words(""), "");
 }

@@ -9,7 +9,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/folder_lock.h"
+#include "tutti/base/folders.h"
 
+#include "tests/support/failing_open.h"
 #include "tests/support/full_disk.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
@@ -72,6 +75,24 @@ TEST(WriteFileAtomically, WritesLargeFilesAndTheirDigest) {
       }
     }
   }
+}
+
+// So that whoever writes can stop between any two for as long as others need the core.
+TEST(WriteFileAtomically, WorksInTurnsAndMayBeStoppedInOne) {
+  const TempFolder folder;
+  const std::string text = large_text();
+  const std::array pieces{std::as_bytes(std::span(text))};
+  int turns = 0;
+  Sha256 digest;
+  write_file_atomically(folder / "a", pieces, &digest, [&] { ++turns; });
+  EXPECT_GE(turns, static_cast<int>(text.size() >> 18)) << "one for each 256 KiB";
+  EXPECT_TRUE(get_bytes(folder / "a") == text);
+  const auto stop = [left = 3]() mutable {
+    if (--left == 0) throw Error("enough");
+  };
+  EXPECT_EQ(message_of<Error>([&] { write_file_atomically(folder / "b", pieces, nullptr, stop); }),
+            "enough");
+  EXPECT_THAT(folder.names(), ElementsAre("a"));
 }
 
 TEST(WriteFileAtomically, ADiskThatFillsUpInALargeFileLeavesTheOldOne) {
@@ -227,6 +248,103 @@ TEST(MapFile, NamesWhatIsWrong) {
               HasSubstr("No such file or directory"));
   EXPECT_THAT(message_of<DataError>([&] { map_file(folder.path()); }), HasSubstr("a folder"));
   EXPECT_THAT(message_of<DataError>([&] { map_file("/dev/null"); }), HasSubstr("device"));
+}
+
+TEST(ReadFile, IsWhatWasWritten) {
+  const TempFolder folder;
+  const std::string text = large_text();
+  for (const std::string& bytes : {std::string(), std::string("hello"), text}) {
+    put_bytes(folder / "a", bytes);
+    EXPECT_EQ(read_file(folder / "a"), bytes);
+    const FileDigest digest = digest_of_file(folder / "a");
+    EXPECT_EQ(digest.bytes, std::ssize(bytes));
+    EXPECT_EQ(digest.sha256, sha256_hex(bytes));
+  }
+  EXPECT_THAT(message_of<DataError>([&] { read_file(folder / "none"); }),
+              HasSubstr("No such file or directory"));
+  EXPECT_THAT(message_of<DataError>([&] { digest_of_file(folder.path()); }), HasSubstr("a folder"));
+}
+
+// What cannot be read just now is no damage, whoever reads it.
+TEST(ReadFile, AnErrorOfTheDiskIsNoDamage) {
+  const TempFolder folder;
+  put_bytes(folder / "a", "hello");
+  const std::vector<void (*)(const fs::path&)> readers = {
+      [](const fs::path& path) { map_file(path); }, [](const fs::path& path) { read_file(path); },
+      [](const fs::path& path) { digest_of_file(path); }};
+  for (const auto& read : readers) {
+    for (const int error : {EIO, ESTALE, EMFILE, ENFILE, ENOMEM, ETIMEDOUT}) {
+      const test::FailingOpen failing(folder / "a", error);
+      EXPECT_THAT(message_of<IoError>([&] { read(folder / "a"); }),
+                  testing::AllOf(HasSubstr((folder / "a").string()), HasSubstr(errno_words(error)),
+                                 HasSubstr("may be sound")));
+    }
+    const test::FailingOpen forbidden(folder / "a", EACCES);
+    EXPECT_THAT(message_of<UsageError>([&] { read(folder / "a"); }),
+                HasSubstr("Permission denied"));
+  }
+}
+
+TEST(ReadFile, AFileThatAnotherHostHasReplacedIsOpenedAgain) {
+  const TempFolder folder;
+  put_bytes(folder / "a", "hello");
+  const test::FailingOpen stale(folder / "a", ESTALE, 2);
+  EXPECT_EQ(read_file(folder / "a"), "hello");
+  EXPECT_EQ(stale.failed(), 2);
+}
+
+// Nor is it an empty folder, or one that is not there.
+TEST(Folders, OneThatCannotBeListedJustNowIsNotEmpty) {
+  const TempFolder folder;
+  put_bytes(folder / "a", "hello");
+  EXPECT_EQ(entries_of(folder.path()), std::vector<fs::path>{folder / "a"});
+  EXPECT_TRUE(entries_of(folder / "none").empty());
+  EXPECT_TRUE(entries_of(folder / "a").empty());
+  for (const int error : {EIO, ESTALE, EMFILE, ENFILE, ENOMEM}) {
+    const test::FailingOpen failing(folder.path(), error);
+    EXPECT_THAT(message_of<IoError>([&] { entries_of(folder.path()); }),
+                testing::AllOf(HasSubstr(folder.path().string()), HasSubstr(errno_words(error))));
+  }
+  const test::FailingOpen forbidden(folder.path(), EACCES);
+  EXPECT_THAT(message_of<UsageError>([&] { entries_of(folder.path()); }),
+              HasSubstr("Permission denied"));
+}
+
+TEST(Folders, WhatCannotBeLookedAtIsNotAbsent) {
+  const TempFolder folder;
+  EXPECT_TRUE(is_folder(folder.path()));
+  EXPECT_FALSE(is_folder(folder / "none"));
+  EXPECT_FALSE(is_there(folder / "none"));
+  fs::create_symlink("round", folder / "round");
+  EXPECT_THROW(is_folder(folder / "round"), IoError);
+  EXPECT_THROW(is_there(folder / "round"), IoError);
+}
+
+TEST(Folders, ALockThatCannotBeReadJustNowIsNotGone) {
+  const TempFolder folder;
+  EXPECT_EQ(FolderLock::number_in(folder.path()), 0);
+  const FolderLock lock(folder.path(), "--out");
+  for (const int error : {EIO, EMFILE, ESTALE}) {
+    const test::FailingOpen failing(folder / "lock", error);
+    EXPECT_THAT(
+        message_of<IoError>([&] { FolderLock::number_in(folder.path()); }),
+        testing::AllOf(HasSubstr((folder / "lock").string()), HasSubstr(errno_words(error))));
+  }
+  const test::FailingOpen stale(folder / "lock", ESTALE, 2);
+  EXPECT_EQ(FolderLock::number_in(folder.path()), lock.number());
+  EXPECT_EQ(stale.failed(), 2);
+}
+
+// A file of the kernel's has a size, and cannot be mapped: ENODEV.
+TEST(ReadFile, AMappingThatFailsIsNoDamage) {
+  EXPECT_THAT(message_of<IoError>([] { map_file("/sys/devices/system/cpu/online"); }),
+              HasSubstr(errno_words(ENODEV)));
+}
+
+// The first page of a process's memory is a part of a file that cannot be read: EIO.
+TEST(ReadFile, ADiskThatFailsOnTheWayIsAnError) {
+  EXPECT_THAT(message_of<IoError>([] { read_file("/proc/self/mem"); }),
+              HasSubstr("Input/output error"));
 }
 
 }  // namespace

@@ -118,8 +118,9 @@ TEST(ReductionShape, ThoseOfOneTreeAddAlike) {
 
 TEST(ReductionShape, BadTextIsAUsageErrorThatShowsTheForms) {
   for (const char* text :
-       {"",   "0",    "-1",  "x",  "2x", "x3",  "2x0",  "0x2",   "2x3x4",       "3+",
-        "+3", "3++1", "3+0", " 4", "4 ", "4.0", "four", "2x3+1", "99999999999", "1000x1001"}) {
+       {"",    "0",     "-1",   "x",     "2x",          "x3",        "2x0",
+        "0x2", "2x3x4", "3+",   "+3",    "3++1",        "3+0",       " 4",
+        "4 ",  "4.0",   "four", "2x3+1", "99999999999", "1000x1001", "999999+2"}) {
     try {
       ReductionShape::parse(text);
       ADD_FAILURE() << "\"" << text << "\" was read";

@@ -122,6 +122,38 @@ TEST_F(RendezvousTest, FailureIsTold) {
   EXPECT_EQ(heard.get_future().get(), "1 rank 1 (host a, pid 7) failed: Error: no such file");
 }
 
+// A link on which this machine has no memory to send, as ENOBUFS and ENOMEM are told.
+class LinkWithoutMemory : public Link {
+ public:
+  explicit LinkWithoutMemory(std::unique_ptr<Link> link) : link_(std::move(link)) {}
+  int64_t write_some(std::span<const iovec>) override { throw Error("no memory for sockets"); }
+  int64_t read_some(void* to, int64_t bytes) override { return link_->read_some(to, bytes); }
+  int descriptor() const noexcept override { return link_->descriptor(); }
+  short wants_to_read() const noexcept override { return link_->wants_to_read(); }
+  short wants_to_write() const noexcept override { return link_->wants_to_write(); }
+  bool has_buffered() const noexcept override { return link_->has_buffered(); }
+  void shutdown() noexcept override { link_->shutdown(); }
+  const std::string& peer() const noexcept override { return link_->peer(); }
+
+ private:
+  const std::unique_ptr<Link> link_;
+};
+
+TEST_F(RendezvousTest, AClientThatCannotBeToldAnythingIsLostAlone) {
+  serve(2);
+  std::promise<std::string> lost;
+  const auto first =
+      join(0, 2, {.lost = [&](int, const std::string& how) { lost.set_value(how); }});
+  auto [ours, theirs] = make_link_pair("the rendezvous", "rank 1 (host a, pid 7)");
+  server_->add(std::make_unique<LinkWithoutMemory>(std::move(theirs)));
+  EXPECT_THROW(Rendezvous(std::move(ours), {.worker = 1, .num_workers = 2, .name = "rank 1"}, {},
+                          Deadline(kMeetingLimit)),
+               PeerLost);
+  auto how = lost.get_future();
+  ASSERT_EQ(how.wait_for(kMeetingLimit), std::future_status::ready);
+  EXPECT_THAT(how.get(), HasSubstr("no memory for sockets"));
+}
+
 TEST_F(RendezvousTest, RefusalSaysWhy) {
   serve(2);
   EXPECT_THAT(test::message_of<UsageError>([&] { join(0, 3); }),

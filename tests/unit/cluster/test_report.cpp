@@ -74,6 +74,18 @@ TEST(FailureReport, SaysThatMemoryRanOutWhereTheKernelDoes) {
               HasSubstr("memory ran out: the kernel killed 1 of this cgroup's processes\n"));
 }
 
+TEST(FailureReport, ShowsWhatWorkersAndOtherNodesSaidAsItCanBePrinted) {
+  LaunchResult result = three_workers();
+  result.root_worker = 1;
+  result.root_cause = "rank 1 exited with code 1: \x1b[2Jfile\ntutti run: all is well";
+  result.workers[1].last_lines = {"\x1b[31mred", std::string(1 << 20, 'x')};
+  const std::string text = failure_report(result);
+  EXPECT_THAT(text, HasSubstr("\n  \\x1b[31mred\n"));
+  EXPECT_THAT(text, EndsWith("rank 1 exited with code 1: \\x1b[2Jfile\n  tutti run: all is well"));
+  EXPECT_THAT(text, Not(HasSubstr("\x1b")));
+  EXPECT_LT(text.size(), 4096U);
+}
+
 TEST(FailureReport, AfterASignalNoWorkerIsBlamed) {
   LaunchResult result = three_workers();
   result.root_cause = "ended by SIGINT";

@@ -14,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/net/arena.h"
 #include "tutti/net/descriptor_giver.h"
+#include "tutti/net/handshake.h"
 
 #include "tests/support/meeting.h"
 #include "tests/support/message_of.h"
@@ -96,7 +97,7 @@ TEST(DescriptorGiver, WhoHoldsAnotherTokenIsRefusedByName) {
   EXPECT_THAT(message_of<Mismatch>([&] {
                 take_descriptor(request_of(giver.name()), Token::random(), Deadline(30s));
               }),
-              HasSubstr("rank 3 closed the connection at the proof of the token"));
+              HasSubstr("rank 3: it turned this process away at the proof of the token"));
   EXPECT_THAT(refusals.wait_for("does not hold the token", Deadline(10s)),
               HasSubstr("process " + std::to_string(getpid())));
 }
@@ -125,6 +126,38 @@ TEST(DescriptorGiver, SilenceIsATimeoutAndAnEndALoss) {
   });
   EXPECT_THROW(take_descriptor(request_of(name), Token::random(), Deadline(30s)), PeerLost);
   closes.join();
+}
+
+/// The giver's part of a handshake at a socket of the name `name`, up to its hello.
+FileDescriptor answer_a_hello(const FileDescriptor& listening, Handshake& giver) {
+  FileDescriptor client(accept(listening.get(), nullptr, nullptr));
+  std::string hello(Handshake::kHelloBytes, '\0');
+  EXPECT_EQ(recv(client.get(), hello.data(), hello.size(), MSG_WAITALL),
+            static_cast<ssize_t>(hello.size()));
+  giver.receive(hello);
+  const std::string_view answer = giver.to_send();
+  EXPECT_EQ(send(client.get(), answer.data(), answer.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(answer.size()));
+  giver.sent(answer.size());
+  return client;
+}
+
+TEST(DescriptorGiver, WhatIsCutOffInTheMiddleIsTriedAgain) {
+  const Token token = Token::random();
+  const std::string name = "tutti-test-cut-" + std::to_string(getpid());
+  FileDescriptor listening = listen_as(name);
+  std::thread other([&] {
+    for (int i = 0; i < 2; ++i) {  // the second one with the end of the process
+      Handshake giver(Handshake::Role::server, token, {.job = "key", .to = name});
+      const FileDescriptor client = answer_a_hello(listening, giver);
+      if (i == 1) listening.reset();
+    }
+  });
+  EXPECT_THAT(
+      message_of<PeerLost>([&] { take_descriptor(request_of(name), token, Deadline(30s)); }),
+      HasSubstr("handshake with rank 3: broken off in the middle"))
+      << "neither another token nor another host";
+  other.join();
 }
 
 TEST(DescriptorGiver, LeavesNoDescriptorOpen) {

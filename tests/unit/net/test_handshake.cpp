@@ -112,9 +112,11 @@ TEST_F(HandshakeTest, AWrongTokenIsToldAndLearnsNothing) {
   move_bytes(s, c);
   EXPECT_THAT(message_of<Mismatch>([&] { move_bytes(c, s); }),
               HasSubstr("does not hold the token of this job"));
-  EXPECT_TRUE(s.to_send().empty());
+  EXPECT_EQ(s.to_send(), std::string_view("\3\0\0\0\0", 5)) << "no, and nothing else";
   EXPECT_EQ(s.wanted(), 0U);
   EXPECT_FALSE(s.done());
+  EXPECT_THAT(message_of<Mismatch>([&] { move_bytes(s, c); }), HasSubstr("holds another token"));
+  EXPECT_FALSE(c.done());
 }
 
 TEST_F(HandshakeTest, AServerWithoutTheTokenIsFoundOut) {
@@ -147,7 +149,8 @@ TEST_F(HandshakeTest, AnotherJobIsToldApart) {
   move_bytes(again, stranger);
   EXPECT_THAT(message_of<Mismatch>([&] { move_bytes(stranger, again); }),
               HasSubstr("it is of another job, and holds another token"));
-  EXPECT_TRUE(again.to_send().empty());
+  EXPECT_THAT(message_of<Mismatch>([&] { move_bytes(again, stranger); }),
+              HasSubstr("or is of another job"));
 }
 
 TEST_F(HandshakeTest, AnotherProcessOnAnOldPortIsToldApart) {

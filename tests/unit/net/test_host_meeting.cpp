@@ -81,7 +81,8 @@ TEST(HostMeeting, AnotherTokenIsNamedAndGetsNothing) {
     } else {
       EXPECT_THAT(
           message_of<Mismatch>([&] { meet_on_host(*place, "world", token, Deadline(30s)); }),
-          HasSubstr("rank 0 (on this host) closed the connection at the proof of the token"));
+          HasSubstr(
+              "rank 0 (on this host): it turned this process away at the proof of the token"));
     }
   });
   EXPECT_THAT(refusals.wait_for("does not hold the token", Deadline(10s)),

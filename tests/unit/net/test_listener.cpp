@@ -173,6 +173,7 @@ TEST_F(ListenerTest, AWrongTokenIsToldOnBothSides) {
               AllOf(HasSubstr("rank 0 (127.0.0.1:"), HasSubstr("holds another token")));
   EXPECT_THAT(refusals_.wait_for("does not hold the token of this job", soon_),
               HasSubstr("127.0.0.1:"));
+  EXPECT_EQ(refusals_.count(), 1U) << "one try: no other can end better";
   expect_that_the_honest_get_in();
 }
 

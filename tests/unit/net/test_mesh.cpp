@@ -5,7 +5,10 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "tutti/base/error.h"
+#include "tutti/net/connect_link.h"
 #include "tutti/net/mesh.h"
 
 #include "tests/support/meeting.h"
@@ -166,6 +169,35 @@ TEST(Mesh, ARestartedProcessOnAnOldPortIsNotMistaken) {
     EXPECT_THAT(
         message_of<Mismatch>([&] { connect_mesh(*place, listener, "g", 1, Deadline(30s)); }),
         HasSubstr("another one has its port now"));
+    place->exchange("end", "", Deadline(30s));
+  });
+}
+
+TEST(Mesh, AConnectionThatEndedBeforeItsRankKnewOfItIsMadeAnew) {
+  InProcessMeeting meeting(2);
+  run_threads(2, [&](int rank) {
+    const auto place = meeting.place(rank);
+    Listener listener(kLoopback, kCredentials);
+    if (rank == 0) {
+      const Mesh mesh = connect_mesh(*place, listener, "g", 1, Deadline(30s));
+      EXPECT_EQ(receive_word(*mesh.peers[1].control), 7U);
+      place->exchange("end", "", Deadline(30s));
+      return;
+    }
+    const auto told = place->exchange(
+        "mesh/g",
+        R"({"number":"127.0.0.1","port":1,"identity":"x","process":"host n7, pid 5","streams":1})",
+        Deadline(30s));
+    const auto card = nlohmann::json::parse(told[0]);
+    const Address address = kLoopback.with_port(card.at("port").get<uint16_t>());
+    const auto connect = [&](int stream) {
+      const Facts facts{.purpose = "mesh", .group = "g", .rank = 1, .stream = stream};
+      return connect_link(address, kCredentials, facts, "rank 0", Deadline(30s));
+    };
+    connect(0).reset();
+    const auto control = connect(0);
+    const auto data = connect(1);
+    send_word(*control, 7);
     place->exchange("end", "", Deadline(30s));
   });
 }

@@ -1,5 +1,6 @@
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
+#include <optional>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -7,13 +8,17 @@
 #include "tutti/base/error.h"
 #include "tutti/observe/trace.h"
 
+#include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
 
 using nlohmann::json;
+using test::message_of;
 using test::TempFolder;
+using testing::AllOf;
+using testing::HasSubstr;
 
 // Of a trace, without what names its process.
 std::vector<json> events_of(const std::string& text) {
@@ -67,15 +72,16 @@ TEST(Trace, GivesEachThreadARow) {
 TEST(Trace, IsWrittenAtItsEndToAFileOfItsWorker) {
   const TempFolder folder;
   const auto file = folder.path() / "run.json";
-  auto first = start_trace(file, 0);
-  auto fourth = start_trace(file, 3);
+  auto first = std::make_optional<RunningTrace>(file, 0);
+  auto fourth = std::make_optional<RunningTrace>(file, 3);
   emit("ps.push", {{"bytes", int64_t{64}}});
   {
     const TimedEvent timed("sync.fill", {"piece", int64_t{1}});
   }
-  first.reset();
+  first->end();
   fourth.reset();
   emit("after.all");
+  first.reset();
   for (const auto& [name, worker] : {std::pair{"run.json", 0}, {"run.3.json", 3}}) {
     const auto events = events_of(test::get_bytes((folder.path() / name).string()));
     ASSERT_EQ(events.size(), 2u) << name;
@@ -87,7 +93,23 @@ TEST(Trace, IsWrittenAtItsEndToAFileOfItsWorker) {
 }
 
 TEST(Trace, AFileThatCannotBeMadeIsSaidBefore) {
-  EXPECT_THROW(start_trace("/no/such/folder/run.json", 0), UsageError);
+  EXPECT_THROW(RunningTrace("/no/such/folder/run.json", 0), UsageError);
+}
+
+TEST(Trace, AFileThatCannotBeWrittenIsAnErrorOfItsEnd) {
+  RunningTrace trace("/dev/full", 0);
+  EXPECT_THAT(message_of<Error>([&] { trace.end(); }),
+              AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")));
+  EXPECT_NO_THROW(trace.end()) << "it was written, or not, once";
+}
+
+TEST(Trace, AFileThatCannotBeWrittenIsLoggedWhereNobodyAsks) {
+  testing::internal::CaptureStderr();
+  {
+    const RunningTrace trace("/dev/full", 0);
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("tutti error: "), HasSubstr("/dev/full")));
 }
 
 TEST(Trace, TheEnvironmentNamesOneFileForTheWholeProcess) {

@@ -5,10 +5,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
+#include <string_view>
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file_descriptor.h"
 #include "tutti/comm/shm/shm_engine.h"
 
 namespace tutti::detail {
@@ -19,6 +20,8 @@ namespace {
 constexpr Millis kSlice{100};
 // Most waits end in the first one: asking the kernel about n members is not paid for before.
 constexpr Millis kFirstSlice{20};
+// Copying takes no longer, most times: asking the kernel is not paid for before.
+constexpr Millis kBusySlice{10};
 // Where collectives and messages are in flight together.
 constexpr Millis kMixedSlice{1};
 
@@ -27,10 +30,12 @@ bool ring_reached(const CallLine& line, uint64_t number) {
 }
 
 // 'T' when a process is stopped, 0 when its state cannot be read here.
-char process_state(int pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
+char process_state(int pid) noexcept {
+  char path[32], text[512];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  const FileDescriptor file(open(path, O_RDONLY | O_CLOEXEC));
+  const ssize_t got = file ? read(file.get(), text, sizeof text) : 0;
+  const std::string_view line(text, got > 0 ? static_cast<size_t>(got) : 0);
   const size_t end = line.rfind(") ");
   return end == line.npos || end + 2 >= line.size() ? '\0' : line[end + 2];
 }
@@ -123,7 +128,7 @@ bool ShmEngine::is_dead(int rank) const {
   return !state_.file().byte_is_locked(state_.lock_of(rank));
 }
 
-bool ShmEngine::is_stopped(int rank) const {
+bool ShmEngine::is_stopped(int rank) const noexcept {
   const int pid = blocks_[rank]->member.pid.load(std::memory_order_relaxed);
   return !all_threads_ && process_state(pid) == 'T';
 }
@@ -203,15 +208,30 @@ void ShmEngine::abort(FailureKind kind, const std::string& text) noexcept {
   wait_for_busy_peers();
 }
 
-// Threads read and write each other's buffers. Whoever fails gives its own up, so it first waits
-// until all who did not see the poison in time are out; nobody goes in after it.
-void ShmEngine::wait_for_busy_peers() {
-  if (!all_threads_) return;
+// Died or was stopped; no when the kernel does not tell.
+bool ShmEngine::cannot_go_on(int rank) const noexcept {
+  try {
+    return is_dead(rank) || is_stopped(rank);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Ranks read and write each other's buffers. Whoever fails gives its own up, so it first waits
+// until all who did not see the poison in time are out; nobody goes in after it. Who died or was
+// stopped inside is not waited for: it tells no success of what it finds when it goes on.
+void ShmEngine::wait_for_busy_peers() noexcept {
   const Deadline deadline(kDefaultTimeLimit);
-  for (int r = 0; r < size_; ++r)
-    while (r != rank_ && blocks_[r]->member.busy.load(std::memory_order_seq_cst) != 0 &&
-           !deadline.passed())
+  TimePoint next_look = Clock::now() + kBusySlice;
+  for (int r = 0; r < size_; ++r) {
+    if (r == rank_) continue;
+    while (blocks_[r]->member.busy.load(std::memory_order_seq_cst) != 0 && !deadline.passed()) {
       std::this_thread::yield();
+      if (Clock::now() < next_look) continue;
+      next_look = Clock::now() + kBusySlice;
+      if (cannot_go_on(r)) break;
+    }
+  }
 }
 
 std::string ShmEngine::operation_words(uint64_t number) const {

@@ -48,7 +48,7 @@ struct alignas(64) MemberLine {
   Flag state;                     ///< a MemberState
   std::atomic<uint32_t> claimed;  ///< nonzero once an engine was made for this rank
   std::atomic<int32_t> pid;
-  std::atomic<uint32_t> busy;  ///< nonzero while it touches memory of other threads
+  std::atomic<uint32_t> busy;  ///< nonzero while it touches memory of other ranks
 };
 
 struct RankBlock {

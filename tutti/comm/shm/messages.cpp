@@ -261,9 +261,9 @@ void ShmMessages::accept(PendingList::iterator receive, Arrived message) {
   receive->id = message.id;
   if (message.place == 0)
     return enqueue(message.from, {.frame = {.kind = Frame::granted, .id = message.id}});
-  engine_.enter_memory_of_others(ShmEngine::kMessage);
+  ShmEngine::MemoryOfOthers memory(engine_, ShmEngine::kMessage);
   copy_bytes(room, engine_.address_of(message.place), message.bytes);
-  engine_.leave_memory_of_others();
+  memory.leave();
   // The sender waits for this word, so the recv is not done before it is in the lane.
   enqueue(message.from, {.frame = {.kind = Frame::taken, .id = message.id},
                          .completes = &receives_,

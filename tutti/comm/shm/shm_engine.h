@@ -107,9 +107,24 @@ class ShmEngine final : public Engine {
   uint64_t place_of(const MemorySpan& span) const noexcept;
   std::byte* address_of(uint64_t place) const;
 
-  /// Around reading and writing memory of other threads.
-  void enter_memory_of_others(uint64_t number);
-  void leave_memory_of_others();
+  /// Around reading and writing memory of other ranks. Entering and leave() throw when the group
+  /// has failed: whose memory it is may have given it up. After an error in between nobody waits
+  /// for this rank either.
+  class MemoryOfOthers {
+   public:
+    MemoryOfOthers(ShmEngine& engine, uint64_t number);
+    ~MemoryOfOthers() {
+      if (inside_) lower();
+    }
+    MemoryOfOthers(const MemoryOfOthers&) = delete;
+    void leave();
+
+   private:
+    void lower() noexcept;
+    ShmEngine& engine_;
+    const uint64_t number_;
+    bool inside_ = true;
+  };
 
   // Waiting and failing (faults.cpp).
   void wait_for_message(Ticket ticket, const Deadline& outer);
@@ -132,10 +147,11 @@ class ShmEngine final : public Engine {
   std::string silent_words(const Need& need) const;
   bool is_behind(int rank, uint64_t number) const;
   bool is_dead(int rank) const;
+  bool cannot_go_on(int rank) const noexcept;
   bool has_left(int rank) const { return blocks_[rank]->member.state.reached(kLeft); }
-  bool is_stopped(int rank) const;
+  bool is_stopped(int rank) const noexcept;
   std::string loss_while_joining(const std::function<std::string()>& loss) const;
-  void wait_for_busy_peers();
+  void wait_for_busy_peers() noexcept;
 
   Entry& entry_of(uint64_t number) { return entries_[number % kRingLines]; }
   const Entry& entry_of(uint64_t number) const { return entries_[number % kRingLines]; }

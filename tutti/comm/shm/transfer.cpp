@@ -149,29 +149,36 @@ void ShmEngine::transfer_small(const Entry& entry, uint64_t number) {
   }
 }
 
-void ShmEngine::enter_memory_of_others(uint64_t number) {
-  if (!all_threads_) return;
-  // A peer that fails frees its buffers only after it has seen this flag down.
-  auto& busy = blocks_[rank_]->member.busy;
-  busy.store(1, std::memory_order_seq_cst);
-  if (poison_.state.load(std::memory_order_seq_cst) == Poison::kNone) return;
-  busy.store(0, std::memory_order_release);
-  throw_poison(number);
+ShmEngine::MemoryOfOthers::MemoryOfOthers(ShmEngine& engine, uint64_t number)
+    : engine_(engine), number_(number) {
+  // A peer that fails gives its buffers up only after it has seen this flag down.
+  engine_.blocks_[engine_.rank_]->member.busy.store(1, std::memory_order_seq_cst);
+  if (engine_.poison_.state.load(std::memory_order_seq_cst) == Poison::kNone) return;
+  lower();
+  engine_.throw_poison(number_);
 }
 
-void ShmEngine::leave_memory_of_others() {
-  if (all_threads_) blocks_[rank_]->member.busy.store(0, std::memory_order_release);
+void ShmEngine::MemoryOfOthers::lower() noexcept {
+  inside_ = false;
+  engine_.blocks_[engine_.rank_]->member.busy.store(0, std::memory_order_seq_cst);
+}
+
+void ShmEngine::MemoryOfOthers::leave() {
+  lower();
+  // Who failed meanwhile has waited for the flag, but not for ever: what was read may be anything.
+  if (engine_.poison_.state.load(std::memory_order_seq_cst) != Poison::kNone)
+    engine_.throw_poison(number_);
 }
 
 void ShmEngine::transfer_direct(const Entry& entry, uint64_t number) {
-  enter_memory_of_others(number);
+  MemoryOfOthers memory(*this, number);
   switch (entry.operation->collective) {
     case Collective::all_reduce:
     case Collective::reduce:
     case Collective::reduce_scatter: reduce_direct(*entry.operation, number); break;
     default: copy_direct(*entry.operation, number); break;
   }
-  leave_memory_of_others();
+  memory.leave();
 }
 
 void ShmEngine::reduce_direct(const Operation& operation, uint64_t number) {

@@ -98,8 +98,6 @@ void TcpEngine::run(const Operation& operation) {
 bool TcpEngine::advance() {
   try {
     return advance_collectives();
-  } catch (const PeerLost& lost) {
-    fail_lost(peer_at_work_, lost.what());
   } catch (const BadFrame& bad) {
     fail_lost(peer_at_work_, fmt::format("{} sent what is no frame of this engine: {}",
                                          control_.name(peer_at_work_), bad.why));
@@ -142,7 +140,7 @@ bool TcpEngine::advance_step(size_t i) {
       streams.start_receive(sink_of(step), bytes, data_header());
     states_[i] = StepState::moving;
   }
-  const bool moved = sends ? streams.send() : streams.receive();
+  const bool moved = move_bytes(streams, sends);
   if (sends ? streams.sending() : streams.receiving()) return moved;
   states_[i] = StepState::done;
   --steps_left_;
@@ -152,6 +150,14 @@ bool TcpEngine::advance_step(size_t i) {
     known = {.called = true, .number = completed_, .call = entry.call, .elements = entry.elements};
   }
   return true;
+}
+
+bool TcpEngine::move_bytes(PeerStreams& streams, bool sends) {
+  try {
+    return sends ? streams.send() : streams.receive();
+  } catch (const Error& broken) {  // closed; or TLS: its bytes were changed on the way
+    fail_lost(peer_at_work_, broken.what());
+  }
 }
 
 FrameHeader TcpEngine::data_header() const {

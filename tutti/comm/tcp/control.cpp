@@ -88,8 +88,8 @@ void ControlLinks::read(int rank) {
   try {
     for (int i = 0; i < kFramesPerCall; ++i)
       if (!read_frame(rank)) return;
-  } catch (const PeerLost& lost) {
-    lose(rank, lost.what());
+  } catch (const Error& broken) {  // closed; or TLS: its bytes were changed on the way
+    lose(rank, broken.what());
   } catch (const BadFrame& bad) {
     lose(rank, fmt::format("{} sent what is no frame of this engine: {}", name(rank), bad.why));
   }
@@ -190,8 +190,9 @@ void ControlLinks::write(int rank, bool report) {
       handler_.on_written(rank, message);
       writing_ = false;
     }
-  } catch (const PeerLost& lost) {
-    if (report) return lose(rank, lost.what());
+  } catch (const std::exception& broken) {  // whatever it is, the others are told and heard
+    if (report) return lose(rank, broken.what());
+    log(LogLevel::debug, "tcp engine: nothing more to {}: {}", peer.name, broken.what());
     const std::scoped_lock lock(mutex_);
     peer.out.clear();
   }
@@ -213,7 +214,9 @@ void ControlLinks::tell_all(const FrameHeader& header, std::string_view text) no
       told_ = true;
       for (Peer& peer : peers_) {
         if (peer.link == nullptr) continue;
-        const bool half = !peer.out.empty() && peer.out.front().written > 0;
+        // A frame none of which is written may lie in a TLS record that has begun to go.
+        const bool begun = peer.link->keep_begun() > 0;
+        const bool half = !peer.out.empty() && (begun || peer.out.front().written > 0);
         peer.out.resize(half ? 1 : 0);
         if (half) fill_up(peer.out.front());
         OutFrame frame = make_frame(own, nullptr, 0);
@@ -238,7 +241,8 @@ void ControlLinks::flush(Millis limit) noexcept {
         if (peer.link == nullptr) continue;
         write(static_cast<int>(r), false);
         const std::scoped_lock lock(mutex_);
-        if (!peer.out.empty()) polls.push_back({peer.link->descriptor(), POLLOUT, 0});
+        if (!peer.out.empty())
+          polls.push_back({peer.link->descriptor(), peer.link->wants_to_write(), 0});
       }
       if (polls.empty() || deadline.passed()) return;
       ::poll(polls.data(), polls.size(), static_cast<int>(deadline.left().count()));

@@ -50,7 +50,7 @@ class PeerStreams {
   bool sending() const noexcept { return sending_ > 0; }
   bool receiving() const noexcept { return receiving_ > 0; }
 
-  /// Move what goes now; true when something moved. Throw PeerLost (of Link), BadFrame,
+  /// Move what goes now; true when something moved. Throw what Link does, BadFrame,
   /// UnexpectedFrame.
   bool send();
   bool receive();

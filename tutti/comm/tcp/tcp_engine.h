@@ -60,6 +60,7 @@ class TcpEngine final : public Engine, private ControlHandler {
   bool advance();
   bool advance_collectives();
   bool advance_step(size_t i);
+  bool move_bytes(PeerStreams& streams, bool sends);
   void begin_operation();
   void load_round();
   void finish_round();

@@ -152,7 +152,7 @@ void TcpEngine::look_for_unclaimed() {
     } catch (const BadFrame& bad) {
       fail_lost(
           r, fmt::format("{} sent what is no frame of this engine: {}", control_.name(r), bad.why));
-    } catch (const PeerLost&) {
+    } catch (const Error&) {
       if (failed_.load(std::memory_order_acquire)) throw;
       // Its control link tells why, or it has left and is not needed.
     }

@@ -1,0 +1,185 @@
+// FolderLock: one job a folder, whatever is in the lock's place, and whatever becomes of the
+// folder.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <optional>
+#include <thread>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/folder_lock.h"
+
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti {
+namespace {
+
+namespace fs = std::filesystem;
+using test::get_bytes;
+using test::message_of;
+using test::put_bytes;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string refusal(const fs::path& folder) {
+  return message_of<UsageError>([&] { const FolderLock lock(folder, "--out"); });
+}
+
+TEST(FolderLock, TheSecondIsToldWhoHasIt) {
+  const test::TempFolder folder;
+  const fs::path place = folder / "made/of/it";
+  std::optional<FolderLock> first(std::in_place, place, "--snapshots");
+  EXPECT_EQ(FolderLock::number_in(place), first->number());
+  char host[256] = {};
+  ASSERT_EQ(gethostname(host, sizeof host), 0);
+  EXPECT_THAT(refusal(place),
+              AllOf(HasSubstr("--out " + place.string()), HasSubstr("another job writes there"),
+                    HasSubstr(fmt::format("process {} on {};", getpid(), host))));
+  const int64_t number = first->number();
+  EXPECT_EQ(FolderLock::number_in(place), number);  // the refused one has written nothing
+  first.reset();
+  EXPECT_NE(FolderLock(place, "--out").number(), number);
+}
+
+TEST(FolderLock, OfAnotherNameIsAnotherRight) {
+  const test::TempFolder folder;
+  const FolderLock one(folder.path(), "--snapshots");
+  const FolderLock other(folder.path(), "--out", ".lock");
+  EXPECT_EQ(FolderLock::number_in(folder.path(), ".lock"), other.number());
+}
+
+TEST(FolderLock, OfManyAtOnceOneHasIt) {
+  const test::TempFolder folder;
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int> there = 0, had = 0;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] {
+        std::optional<FolderLock> lock;
+        try {
+          lock.emplace(folder.path(), "--out");
+          ++had;
+        } catch (const UsageError&) {
+        }
+        ++there;
+        while (there < 4) std::this_thread::yield();  // nobody lets go before all have tried
+      });
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(had, 1);
+  }
+}
+
+// The lock goes with its process, also one that is killed.
+TEST(FolderLock, OfADeadProcessIsFree) {
+  const test::TempFolder folder;
+  const pid_t child = fork();
+  if (child == 0) {
+    const FolderLock lock(folder.path(), "child");
+    while (true) pause();
+  }
+  const Deadline deadline(Millis{60'000});
+  while (FolderLock::number_in(folder.path()) == 0 && !deadline.passed()) std::this_thread::yield();
+  EXPECT_THAT(refusal(folder.path()), HasSubstr(fmt::format("process {} on ", child)));
+  kill(child, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_NO_THROW(FolderLock(folder.path(), "--out"));
+}
+
+// ---- what may be in its place ----
+
+TEST(FolderLock, WhatALinkLeadsToIsNotTouched) {
+  const test::TempFolder folder;
+  put_bytes(folder / "treasure", "of somebody");
+  fs::create_directory(folder / "out");
+  fs::create_symlink(folder / "treasure", folder / "out/lock");
+  EXPECT_THAT(refusal(folder / "out"), AllOf(HasSubstr("out/lock"), HasSubstr("symbolic link")));
+  EXPECT_EQ(FolderLock::number_in(folder / "out"), 0);
+  fs::remove(folder / "out/lock");
+  fs::create_symlink(folder / "not there", folder / "out/lock");
+  EXPECT_THAT(refusal(folder / "out"), HasSubstr("symbolic link"));
+  EXPECT_FALSE(fs::exists(folder / "not there"));
+  fs::remove(folder / "out/lock");
+  fs::create_hard_link(folder / "treasure", folder / "out/lock");
+  EXPECT_THAT(refusal(folder / "out"), HasSubstr("a file of several names"));
+  EXPECT_EQ(get_bytes(folder / "treasure"), "of somebody");
+}
+
+TEST(FolderLock, AFileOfSomebodyElsesIsNotTouched) {
+  const test::TempFolder folder;
+  for (const std::string& theirs : {std::string("my key\n"), std::string(10'000, '7'),
+                                    std::string("12 x host"), std::string("-3 4 host\n")}) {
+    put_bytes(folder / "lock", theirs);
+    EXPECT_THAT(refusal(folder.path()), HasSubstr("somebody else's")) << theirs.substr(0, 20);
+    EXPECT_EQ(get_bytes(folder / "lock"), theirs);
+  }
+}
+
+TEST(FolderLock, WhatIsNoFileIsNamed) {
+  const test::TempFolder folder;
+  ASSERT_EQ(mkfifo((folder / "lock").c_str(), 0600), 0);
+  EXPECT_THAT(refusal(folder.path()), HasSubstr("is no file"));
+  fs::remove(folder / "lock");
+  fs::create_directory(folder / "lock");
+  EXPECT_THAT(refusal(folder.path()), HasSubstr("directory"));
+  put_bytes(folder / "file", "x");
+  EXPECT_THAT(refusal(folder / "file/in"), HasSubstr("cannot be made"));
+}
+
+// One that its writer's death has left without words.
+TEST(FolderLock, AnEmptyFileIsTaken) {
+  const test::TempFolder folder;
+  put_bytes(folder / "lock", "");
+  const FolderLock lock(folder.path(), "--out");
+  EXPECT_EQ(FolderLock::number_in(folder.path()), lock.number());
+}
+
+TEST(FolderLock, WhoHasItWithoutWordsIsOneThatBegins) {
+  const test::TempFolder folder;
+  put_bytes(folder / "lock", "");
+  const FileDescriptor other(::open((folder / "lock").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(flock(other.get(), LOCK_EX), 0);
+  EXPECT_THAT(refusal(folder.path()), HasSubstr("another job writes there: one that begins"));
+}
+
+// ---- a folder that is removed ----
+
+TEST(FolderLock, ARemovedFolderComesAgainWithItsLock) {
+  const test::TempFolder folder;
+  const fs::path place = folder / "out";
+  FolderLock lock(place, "--out");
+  EXPECT_FALSE(lock.keep());
+  for (const fs::path& removed : {place, place / "lock"}) {
+    fs::remove_all(removed);
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(lock.keep());
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                AllOf(HasSubstr(place.string()), HasSubstr("removed"), HasSubstr("made again")));
+    EXPECT_EQ(FolderLock::number_in(place), lock.number());
+    EXPECT_THAT(refusal(place), HasSubstr("another job writes there"));
+    EXPECT_FALSE(lock.keep());
+  }
+}
+
+TEST(FolderLock, AFolderThatAnotherHasTakenSinceIsTheirs) {
+  const test::TempFolder folder;
+  const fs::path place = folder / "out";
+  FolderLock lock(place, "--out");
+  fs::remove_all(place);
+  const FolderLock other(place, "--out");
+  for (int i = 0; i < 2; ++i)
+    EXPECT_THAT(message_of<UsageError>([&] { lock.keep(); }),
+                AllOf(HasSubstr(place.string()), HasSubstr("another job writes there")));
+  EXPECT_EQ(FolderLock::number_in(place), other.number());
+}
+
+}  // namespace
+}  // namespace tutti

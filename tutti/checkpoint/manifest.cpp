@@ -1,0 +1,250 @@
+#include "tutti/checkpoint/manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <type_traits>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/reduction_shape.h"
+#include "tutti/base/sha256.h"
+#include "tutti/checkpoint/names.h"
+
+namespace tutti {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+namespace {
+
+// Reads or writes each field, so that both have the same ones.
+template <class Manifest, class Field>
+void for_each_fact(Manifest& m, Field field) {
+  field("step", m.step);
+  field("version", m.version);
+  field("epoch", m.epoch);
+  field("step_in_epoch", m.step_in_epoch);
+  field("ended", m.ended);
+  field("seed", m.seed);
+  field("global_batch", m.global_batch);
+  field("accumulate", m.accumulate);
+  field("num_samples", m.num_samples);
+  field("steps_per_epoch", m.steps_per_epoch);
+  field("strategy", m.strategy);
+  field("replicas", m.replicas);
+  field("workers", m.workers);
+  field("reduction_shape", m.reduction_shape);
+  field("threads_per_replica", m.threads_per_replica);
+  field("samples_sha256", m.samples_sha256);
+  field("optimizer", m.optimizer);
+  field("optimizer_options", m.optimizer_options);
+  field("learning_rate", m.learning_rate);
+  field("compression", m.compression);
+  field("schedule", m.schedule);
+  field("schedule_rates", m.schedule_rates);
+  field("losses", m.losses);
+  field("precision", m.precision);
+  field("loss_scale", m.loss_scale);
+  field("metrics", m.metrics);
+  field("columns", m.columns);
+  field("first_epoch", m.first_epoch);
+  field("images", m.images);
+  field("train_seconds", m.train_seconds);
+  field("validation_seconds", m.validation_seconds);
+  field("values", m.values);
+  field("callbacks", m.callbacks);
+  field("tutti_version", m.tutti_version);
+  field("libtorch_version", m.libtorch_version);
+  field("places", m.places);
+}
+
+constexpr const char* kOwnDigest = "sha256";  // of all other fields
+constexpr int kDeepest = 8;                   // a manifest needs 3; JSON is printed by recursion
+constexpr size_t kDigestDigits = 64;
+
+bool is_digest(std::string_view text) {
+  return text.size() == kDigestDigits && std::ranges::all_of(text, [](char c) {
+           return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
+         });
+}
+
+// Reads a manifest, or says which field of it is not as it must be.
+class ManifestReader {
+ public:
+  explicit ManifestReader(const fs::path& path) : path_(path) {}
+
+  CheckpointManifest read(std::string_view text) const {
+    try {
+      ordered_json json = parse(text);
+      require_written(json);
+      CheckpointManifest manifest;
+      for_each_fact(manifest, [&](const char* name, auto& value) { get(name, json, value); });
+      const ordered_json& files = json.at("files");
+      require(files.is_array(), "files", files.dump(), "a list");
+      for (const ordered_json& file : files) {
+        CheckpointFile& one = manifest.files.emplace_back();
+        get("name", file, one.name);
+        get("bytes", file, one.bytes);
+        get("sha256", file, one.sha256);
+      }
+      check(manifest);
+      return manifest;
+    } catch (const nlohmann::json::exception& error) {
+      throw damaged(fmt::format("cannot be read: {}", error.what()));
+    }
+  }
+
+ private:
+  DataError damaged(const std::string& what) const {
+    return DataError(fmt::format("checkpoint {}: {}: {}", path_.string(), detail::kManifest, what));
+  }
+
+  template <class Got>
+  void require(bool good, std::string_view field, const Got& got, std::string_view expected) const {
+    if (!good) throw damaged(fmt::format("{} is {}, expected {}", field, got, expected));
+  }
+
+  ordered_json parse(std::string_view text) const {
+    return ordered_json::parse(text, [&](int depth, auto, const ordered_json&) {
+      if (depth > kDeepest) throw damaged("lists in lists, deeper than any of ours");
+      return true;
+    });
+  }
+
+  // Of a known format, and as it was written; takes the digest out.
+  void require_written(ordered_json& json) const {
+    if (const std::string format = json.at("format"); format != detail::kCheckpointFormat)
+      throw UsageError(
+          fmt::format("checkpoint {} is of format \"{}\", which another version of tutti has "
+                      "written; this one reads \"{}\"",
+                      path_.string(), format, detail::kCheckpointFormat));
+    const std::string digest = json.at(kOwnDigest);
+    json.erase(kOwnDigest);
+    if (const std::string now = sha256_hex(json.dump()); now != digest)
+      throw damaged(fmt::format("its values have sha256 {}, {} was written", now, digest));
+  }
+
+  // A number of JSON becomes any C++ number in silence: 1e308 a seed, -1 a size.
+  template <class T>
+  void get(const char* name, const ordered_json& json, T& value) const {
+    const ordered_json& got = json.at(name);
+    if constexpr (std::is_same_v<T, bool>) {
+      require(got.is_boolean(), name, got.dump(), "true or false");
+      value = got.get<bool>();
+    } else if constexpr (std::is_unsigned_v<T>) {
+      require(got.is_number_unsigned(), name, got.dump(), "a whole number, 0 or more");
+      value = got.get<T>();
+    } else if constexpr (std::is_integral_v<T>) {
+      const bool whole = got.is_number_integer() &&
+                         (!got.is_number_unsigned() ||
+                          got.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
+      constexpr auto most = std::min<int64_t>(std::numeric_limits<T>::max(), kMostCounted);
+      require(whole && got.get<int64_t>() >= 0 && got.get<int64_t>() <= most, name, got.dump(),
+              fmt::format("a whole number, 0 to {}", most));
+      value = static_cast<T>(got.get<int64_t>());
+    } else {
+      try {
+        got.get_to(value);
+      } catch (const nlohmann::json::exception& error) {
+        throw damaged(fmt::format("{}: {}", name, error.what()));
+      }
+    }
+  }
+
+  void check(const CheckpointManifest& m) const {
+    check_place(m);
+    check_replicas(m);
+    check_files(m);
+    const auto finite = [&](const char* name, double value, double least) {
+      require(std::isfinite(value) && value >= least, name, value,
+              fmt::format("a finite number, {} or more", least));
+    };
+    finite("learning_rate", m.learning_rate, std::numeric_limits<double>::lowest());
+    finite("train_seconds", m.train_seconds, 0);
+    finite("validation_seconds", m.validation_seconds, 0);
+    if (m.loss_scale.empty()) return;
+    require(m.loss_scale.size() == 3, "loss_scale", fmt::format("{} numbers", m.loss_scale.size()),
+            "3, or none");
+    require(m.loss_scale[0] > 0 && m.loss_scale[0] <= std::numeric_limits<float>::max(),
+            "loss_scale: the value", m.loss_scale[0], "above 0, up to the largest float32");
+    for (const double steps : {m.loss_scale[1], m.loss_scale[2]})
+      require(steps >= 0 && steps <= kMostCounted && steps == std::floor(steps),
+              "loss_scale: a number of steps", steps, "a whole number, 0 or more");
+  }
+
+  // Where the training was.
+  void check_place(const CheckpointManifest& m) const {
+    const auto at_least_1 = [&](const char* name, int64_t value) {
+      require(value >= 1, name, value, "1 or more");
+    };
+    at_least_1("global_batch", m.global_batch);
+    at_least_1("accumulate", m.accumulate);
+    at_least_1("num_samples", m.num_samples);
+    at_least_1("steps_per_epoch", m.steps_per_epoch);
+    at_least_1("threads_per_replica", m.threads_per_replica);
+    const int64_t most = std::min(m.steps_per_epoch, m.step);
+    require(m.step_in_epoch <= most, "step_in_epoch", m.step_in_epoch,
+            fmt::format("0 to {}, of {} steps of the training and {} an epoch", most, m.step,
+                        m.steps_per_epoch));
+    require(!m.columns.empty(), "columns", "an empty list", "those of History");
+    require(m.first_epoch <= m.epoch, "first_epoch", m.first_epoch,
+            fmt::format("0 to {}, which is epoch", m.epoch));
+    require(is_digest(m.samples_sha256), "samples_sha256", m.samples_sha256, "64 hex digits");
+  }
+
+  void check_replicas(const CheckpointManifest& m) const {
+    require(m.replicas >= 1, "replicas", m.replicas, "1 or more");
+    require(m.workers >= 1 && m.replicas % m.workers == 0, "workers", m.workers,
+            fmt::format("a number that divides the {} replicas", m.replicas));
+    int shaped = 0;
+    try {
+      shaped = ReductionShape::parse(m.reduction_shape).replicas();
+    } catch (const UsageError& error) {
+      throw damaged(fmt::format("reduction_shape: {}", error.what()));
+    }
+    require(shaped == m.replicas, "reduction_shape", m.reduction_shape,
+            fmt::format("one of {} replicas", m.replicas));
+  }
+
+  // One of each worker, in the folder itself; tensors are in these.
+  void check_files(const CheckpointManifest& m) const {
+    require(std::ssize(m.files) == m.workers, "files", fmt::format("a list of {}", m.files.size()),
+            fmt::format("one for each of {} workers", m.workers));
+    std::set<std::string_view> names;
+    for (int worker = 0; worker < m.workers; ++worker) {
+      const CheckpointFile& file = m.files[static_cast<size_t>(worker)];
+      const std::string name = detail::part_file(worker, m.workers);
+      require(file.name == name, "files: a name", file.name, name);
+      require(is_digest(file.sha256), "files: sha256 of " + name, file.sha256, "64 hex digits");
+      names.insert(file.name);
+    }
+    for (const auto& [tensor, file] : m.places)
+      require(names.contains(file), fmt::format("places: the file of \"{}\"", tensor), file,
+              fmt::format("one of {} files", names.size()));
+  }
+
+  const fs::path& path_;
+};
+
+}  // namespace
+
+std::string CheckpointManifest::to_json() const {
+  ordered_json json = {{"format", detail::kCheckpointFormat}};
+  for_each_fact(*this, [&](const char* name, const auto& value) { json[name] = value; });
+  json["files"] = ordered_json::array();
+  for (const CheckpointFile& file : files)
+    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  json[kOwnDigest] = sha256_hex(json.dump());
+  return json.dump(1) + "\n";
+}
+
+CheckpointManifest CheckpointManifest::from_json(std::string_view text, const fs::path& path) {
+  return ManifestReader(path).read(text);
+}
+
+}  // namespace tutti

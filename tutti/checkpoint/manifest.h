@@ -1,0 +1,85 @@
+/// CheckpointManifest: what a checkpoint says of itself, as JSON (docs/formats/checkpoint.md).
+///
+/// Whoever holds one that was read may compute with its numbers: they are in their ranges. Without
+/// LibTorch. Thread rule: a plain value.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti {
+
+/// The most that steps, epochs, samples and the like can be: all are exact as doubles, too.
+inline constexpr int64_t kMostCounted = int64_t{1} << 53;
+
+/// A file of a checkpoint, and what it must be.
+struct CheckpointFile {
+  std::string name;
+  int64_t bytes = 0;
+  std::string sha256;
+};
+
+/// Where a training was, and what it was.
+struct CheckpointManifest {
+  int64_t step = 0;           ///< updates of this training
+  int64_t version = 0;        ///< of the optimizer: with those of trainings before
+  int64_t epoch = 0;          ///< that goes on, from 0
+  int64_t step_in_epoch = 0;  ///< steps of it that are done
+  bool ended = false;         ///< a callback ended the training here
+
+  // What decides on the order of samples, and on bits.
+  uint64_t seed = 0;
+  int64_t global_batch = 0;
+  int64_t accumulate = 1;
+  int64_t num_samples = 0;
+  int64_t steps_per_epoch = 0;
+  std::string strategy;
+  int replicas = 1;
+  int workers = 1;
+  std::string reduction_shape;
+  int threads_per_replica = 1;
+
+  std::string samples_sha256;  ///< of the first few of epoch 0
+
+  std::string optimizer;          ///< UpdaterState::kind
+  std::string optimizer_options;  ///< in words; those of a torch optimizer are in its state
+  double learning_rate = 0;
+  std::string compression;             ///< of gradients, in words
+  std::string schedule;                ///< its name; "": none
+  std::vector<double> schedule_rates;  ///< at some steps
+  std::string losses;                  ///< with their weights, metrics and class_weight
+  std::string precision;
+  /// LossScale: value, good steps, skipped; empty: losses are not scaled.
+  std::vector<double> loss_scale;
+  std::vector<std::string> metrics;
+
+  // History so far.
+  std::vector<std::string> columns;
+  int64_t first_epoch = 0;
+  int64_t images = 0;
+  double train_seconds = 0;
+  double validation_seconds = 0;
+  /// Of the last epoch that ended, without those that are not finite.
+  std::map<std::string, double> values;
+
+  /// State of the callbacks that have one, by their place and name: ("0 early_stopping", text).
+  std::map<std::string, std::string> callbacks;
+
+  std::string tutti_version;
+  std::string libtorch_version;
+  std::vector<CheckpointFile> files;
+  std::map<std::string, std::string> places;  ///< of each tensor: its file
+
+  std::string to_json() const;
+  /// Throws DataError naming `path` (the checkpoint), the field, what was got and expected: when it
+  /// is no manifest, is not what was written, or says what no training can have been: a type, a
+  /// range, numbers that contradict each other, a file that is not one of the checkpoint's own.
+  /// UsageError when it is one of another format.
+  static CheckpointManifest from_json(std::string_view text, const std::filesystem::path& path);
+};
+
+}  // namespace tutti

@@ -1,0 +1,50 @@
+/// Names in checkpoints, shared by those who write, check and read them; not for users.
+/// docs/formats/checkpoint.md. Thread rule: constants and pure functions.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+namespace tutti::detail {
+
+inline constexpr const char* kCheckpointFormat = "tutti.checkpoint.1";
+inline constexpr const char* kManifest = "manifest.json";
+
+// Tensors: what they are of stands before their names.
+inline constexpr const char* kParameters = "parameters/";
+inline constexpr const char* kOptimizer = "optimizer/";
+inline constexpr const char* kScalars = "optimizer/scalars";
+inline constexpr const char* kHistoryRows = "history";
+inline constexpr const char* kKeptParameters = "kept/parameters/";
+
+/// Of replica `rank`: its own buffers, since batch statistics differ; or those that a callback
+/// remembers.
+inline constexpr const char* kBuffers = "buffers";
+inline constexpr const char* kKeptBuffers = "kept/buffers";
+inline std::string buffer_name(int rank, std::string_view name, std::string_view which = kBuffers) {
+  return fmt::format("{}/{}/{}", which, rank, name);
+}
+/// What replica `rank` has added up in the epoch that goes on.
+inline constexpr const char* kTotals = "totals";
+inline std::string totals_name(int rank) { return fmt::format("{}/{}", kTotals, rank); }
+/// What compression keeps of replica `rank`.
+inline constexpr const char* kKeptBack = "compression";
+inline std::string kept_back_name(int rank, std::string_view name) {
+  return fmt::format("{}/{}/{}", kKeptBack, rank, name);
+}
+/// ReplicaContext::generator() of replica `rank`.
+inline constexpr const char* kReplicaGenerators = "generator/replica";
+inline std::string replica_generator_name(int rank) {
+  return fmt::format("{}/{}", kReplicaGenerators, rank);
+}
+/// The default generator of a worker's process.
+inline constexpr const char* kGenerators = "generator";
+inline std::string generator_name(int worker) { return fmt::format("{}/{}", kGenerators, worker); }
+
+inline std::string part_file(int worker, int workers) {
+  return fmt::format("part-{}-of-{}.safetensors", worker, workers);
+}
+
+}  // namespace tutti::detail
