@@ -15,6 +15,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/printable.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 
@@ -38,6 +39,10 @@ std::vector<std::filesystem::path> found_in(const std::filesystem::path& place) 
       place.string()));
 }
 
+std::string name_words(const std::filesystem::path& path) {
+  return printable(path.filename().string());
+}
+
 int64_t bytes_of(const CheckpointManifest& manifest) {
   int64_t bytes = 0;
   for (const CheckpointFile& file : manifest.files) bytes += file.bytes;
@@ -55,10 +60,10 @@ std::string value_words(const CheckpointManifest& manifest) {
 // Prints it; the same as JSON.
 nlohmann::ordered_json row_of(const TrainingCheckpoint& checkpoint) {
   const CheckpointManifest& m = checkpoint.manifest();
-  fmt::print("{:<20} {:>5} {:>6} / {:<4} {:>9.1f}  {:<14}{}\n",
-             checkpoint.path().filename().string(), m.epoch + 1, m.step_in_epoch, m.steps_per_epoch,
-             static_cast<double>(bytes_of(m)) / 1e6, fmt::format("{} x{}", m.strategy, m.replicas),
-             value_words(m));
+  fmt::print("{:<20} {:>5} {:>6} / {:<4} {:>9.1f}  {:<14}{}\n", name_words(checkpoint.path()),
+             m.epoch + 1, m.step_in_epoch, m.steps_per_epoch,
+             static_cast<double>(bytes_of(m)) / 1e6,
+             printable(fmt::format("{} x{}", m.strategy, m.replicas)), value_words(m));
   return {{"path", checkpoint.path().string()},
           {"step", m.step},
           {"epoch", m.epoch},
@@ -77,7 +82,7 @@ int list(const CheckpointFlags& flags) {
     try {
       all.push_back(row_of(TrainingCheckpoint(path)));
     } catch (const DataError& error) {
-      fmt::print("{:<20} DAMAGED: {}\n", path.filename().string(), error.what());
+      fmt::print("{:<20} DAMAGED: {}\n", name_words(path), plain_words(error.what()));
       all.push_back({{"path", path.string()}, {"damaged", error.what()}});
     }
   }
@@ -91,12 +96,12 @@ int verify(const CheckpointFlags& flags) {
     try {
       const TrainingCheckpoint checkpoint(path);
       checkpoint.verify();
-      fmt::print("{}: whole, {} files, {:.1f} MB\n", path.filename().string(),
+      fmt::print("{}: whole, {} files, {:.1f} MB\n", name_words(path),
                  checkpoint.manifest().files.size(),
                  static_cast<double>(bytes_of(checkpoint.manifest())) / 1e6);
     } catch (const DataError& error) {
       ++damaged;
-      fmt::print("{}: DAMAGED: {}\n", path.filename().string(), error.what());
+      fmt::print("{}: DAMAGED: {}\n", name_words(path), plain_words(error.what()));
     }
     std::fflush(stdout);
   }
@@ -116,8 +121,8 @@ int convert(const CheckpointFlags& flags) {
   checkpoint.verify();
   const auto weights = weights_of(checkpoint);
   data::write_safetensors(to, weights, {{"format", "pt"}});
-  fmt::print("{}: {} tensors of {}, step {}\n", flags.to, weights.size(),
-             checkpoint.path().filename().string(), checkpoint.manifest().step);
+  fmt::print("{}: {} tensors of {}, step {}\n", printable(flags.to), weights.size(),
+             name_words(checkpoint.path()), checkpoint.manifest().step);
   return 0;
 }
 

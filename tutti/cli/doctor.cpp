@@ -22,7 +22,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
+#include "tutti/base/printable.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cluster/environment_check.h"
 
 namespace tutti::cli {
 namespace {
@@ -91,6 +93,7 @@ nlohmann::json json_of(const Examination& facts) {
                          {"addresses", facts.addresses},
                          {"torch",
                           {{"version", facts.torch.version},
+                           {"tried", facts.torch.tried},
                            {"blas", facts.torch.blas},
                            {"openmp", facts.torch.openmp},
                            {"abi", facts.torch.abi},
@@ -139,15 +142,20 @@ void print(const Examination& facts) {
   const auto problems = problems_of(facts);
   std::printf("\n%s\n", problems.empty() ? "Nothing is wrong." : "What is wrong:");
   for (const Problem& problem : problems) {
-    std::printf("  %s\n    %s\n", problem.what.c_str(), problem.cure.c_str());
+    std::printf("  %s\n    %s\n", printable(problem.what).c_str(), problem.cure.c_str());
   }
 }
 
-void examine_cluster(Examination& facts) {
+void examine_environment(Examination& facts) {
   try {
     facts.cluster = cluster_spec(environment_variables());
   } catch (const UsageError& error) {
     facts.cluster_error = error.what();
+  }
+  try {
+    check_environment();
+  } catch (const UsageError& error) {
+    facts.environment_error = error.what();
   }
 }
 
@@ -162,7 +170,7 @@ Examination examine() {
   facts.kernel = kernel_release();
   facts.addresses = addresses();
   facts.engines = {"solo", "shm"};
-  examine_cluster(facts);
+  examine_environment(facts);
   facts.memfd_works = FileDescriptor(memfd_create("tutti-doctor", MFD_CLOEXEC)).get() >= 0;
   facts.pidfd_works =
       FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))).get() >= 0;
@@ -193,6 +201,10 @@ std::vector<Problem> problems_of(const Examination& facts) {
     all.push_back({"the launcher's variables do not say who is in the job: " + facts.cluster_error,
                    "see docs/guide/launching.md", true});
   }
+  if (!facts.environment_error.empty()) {
+    all.push_back(
+        {facts.environment_error, "unset the variable, or see docs/guide/environment.md", true});
+  }
   if (host.memory_left_bytes() < kGiB) {
     all.push_back({fmt::format("only {} of memory are left", size_words(host.memory_left_bytes())),
                    host.cgroup_memory_limit_bytes
@@ -210,6 +222,11 @@ std::vector<Problem> problems_of(const Examination& facts) {
   if (facts.descriptor_limit < kFewDescriptors) {
     all.push_back({fmt::format("a process may open {} files only", facts.descriptor_limit),
                    "ulimit -n 4096", false});
+  }
+  if (!was_tried(facts.torch.version, facts.torch.tried)) {
+    all.push_back({fmt::format("LibTorch {} is none of the versions that tutti was tried with ({})",
+                               facts.torch.version, facts.torch.tried),
+                   "run `make test`, or build with one of those: tools/setup installs one", false});
   }
   if (facts.torch.openmp == "none") {
     all.push_back({"LibTorch was built without OpenMP: each replica computes with one thread",

@@ -25,6 +25,7 @@ struct Examination {
   bool pidfd_works = true;
   std::optional<ClusterSpec> cluster;  ///< the job, when a launcher's variables are set
   std::string cluster_error;           ///< what is wrong with them; "" nothing
+  std::string environment_error;       ///< what is wrong with what a person has set
 };
 
 /// Looks at this machine.

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,6 +13,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/folders.h"
+#include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/cli/checkpoints.h"
 #include "tutti/cli/checks.h"
@@ -21,6 +22,7 @@
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
 #include "tutti/train/model.h"
+#include "tutti/train/weights.h"
 
 namespace tutti::cli {
 namespace {
@@ -51,12 +53,16 @@ class Evaluation {
                     .metrics = {metrics::accuracy()}});
   }
 
-  /// Prints a line, and writes all figures so far.
-  void add(const Checkpoint& checkpoint) {
-    const TimePoint begin = Clock::now();
+  void load(const Checkpoint& checkpoint) {
+    begin_ = Clock::now();
     model_.load(checkpoint.path);
+  }
+
+  /// Of the one that was loaded: prints a line, and writes all figures so far. Throws Error after
+  /// that where the loss is not finite.
+  void add(const Checkpoint& checkpoint) {
     const Scores scores = model_.evaluate(test_);
-    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     fmt::print("{}: test loss {:.4f}, accuracy {:.4f} ({} samples, {:.1f} s)\n", checkpoint.name(),
                scores.loss, scores.at("accuracy"), scores.samples, seconds);
     std::fflush(stdout);
@@ -69,42 +75,68 @@ class Evaluation {
                   .dump() +
               "\n";
     if (!flags_.json.empty()) write_file_atomically(flags_.json, lines_);
+    if (!std::isfinite(scores.loss)) throw_not_finite(checkpoint, scores.loss);
   }
 
  private:
+  [[noreturn]] void throw_not_finite(const Checkpoint& checkpoint, double loss) const {
+    const std::string found = what_is_not_finite(state_of(*model_.modules().module(0)));
+    throw Error(fmt::format(
+        "{}: the test loss is {}: {}", checkpoint.path.string(),
+        std::isnan(loss) ? "no number (NaN)" : "infinite",
+        found.empty() ? "all weights are finite, so that the data, or the model with them, is not"
+                      : found + "\n  the training has failed; an earlier checkpoint may be sound"));
+  }
+
   const EvaluateFlags& flags_;
   const data::Dataset test_;
   Model model_;
+  TimePoint begin_{};
   std::string lines_;
 };
 
 int evaluate_newest(const EvaluateFlags& flags, Evaluation& evaluation) {
-  evaluation.add(checkpoints_in(flags.checkpoints).back());
+  const Checkpoint newest = checkpoints_in(flags.checkpoints).back();
+  evaluation.load(newest);
+  evaluation.add(newest);
   return 0;
 }
 
 // False when it was removed before it was read: the newest snapshots alone are kept.
 bool evaluated(Evaluation& evaluation, const Checkpoint& checkpoint) {
   try {
-    evaluation.add(checkpoint);
-    return true;
-  } catch (const DataError&) {
-    if (std::filesystem::exists(checkpoint.path)) throw;
+    evaluation.load(checkpoint);
+  } catch (const Error&) {
+    if (is_there(checkpoint.path)) throw;
+    fmt::print("{}: was removed before it was read\n", checkpoint.name());
+    return false;
   }
-  fmt::print("{}: was removed before it was read\n", checkpoint.name());
-  return false;
+  evaluation.add(checkpoint);
+  return true;
+}
+
+// Nothing while they cannot be listed: the next look may.
+std::vector<Checkpoint> fresh_in(CheckpointFollower& follower, std::string& trouble) {
+  try {
+    return follower.fresh();
+  } catch (const IoError& error) {
+    if (trouble != error.what()) log(LogLevel::warning, "{}", error.what());
+    trouble = error.what();
+    return {};
+  }
 }
 
 // Until the job has written what it writes at its end, or writes nothing for too long.
 int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
   const Millis idle_limit(static_cast<int64_t>(std::ceil(flags.idle_limit_s * 1000)));
   CheckpointFollower follower(flags.checkpoints);
+  std::string trouble;
   int64_t count = 0;
   fmt::print("waiting for checkpoints in {}\n", flags.checkpoints);
   std::fflush(stdout);
   for (Deadline idle(idle_limit); !idle.passed(); std::this_thread::sleep_for(kPause)) {
     throw_if_stop_requested("evaluate");
-    for (const Checkpoint& checkpoint : follower.fresh()) {
+    for (const Checkpoint& checkpoint : fresh_in(follower, trouble)) {
       if (!evaluated(evaluation, checkpoint)) continue;
       ++count;
       idle = Deadline(idle_limit);

@@ -189,8 +189,10 @@ std::vector<std::string> own_command() {
   return words;
 }
 
-int run_as_workers(const std::string& name, const JobFlags& flags, int num_workers) {
-  LaunchOptions options{.num_workers = num_workers, .command = own_command()};
+int run_as_workers(const std::string& name, const JobFlags& flags, int num_workers,
+                   std::vector<std::string> environment) {
+  LaunchOptions options{
+      .num_workers = num_workers, .command = own_command(), .environment = std::move(environment)};
   options.command.at(0) = std::filesystem::read_symlink("/proc/self/exe").string();
   options.signal_grace = millis_of(flags.grace_s.value_or(kGraceSeconds));
   std::optional<ServerFleet> fleet;

@@ -51,9 +51,10 @@ bool starts_workers(const JobFlags& flags);
 /// How many workers those are: the number of replicas, or the usable cores when none was given.
 int num_workers_of(const JobFlags& flags);
 
-/// Starts this very command (`name`: "train") again as each of `num_workers` workers, prints what
-/// failed, and returns the job's exit code.
-int run_as_workers(const std::string& name, const JobFlags& flags, int num_workers);
+/// Starts this very command (`name`: "train") again as each of `num_workers` workers, with more
+/// NAME=value in their environment, prints what failed, and returns the job's exit code.
+int run_as_workers(const std::string& name, const JobFlags& flags, int num_workers,
+                   std::vector<std::string> environment = {});
 
 /// The arguments this process was started with, the program's name first.
 std::vector<std::string> own_command();

@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cluster/environment_check.h"
 
 namespace {
 
@@ -41,6 +42,10 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int exit_code = 0;
   register_commands(app, exit_code);
+  app.parse_complete_callback([&app] {
+    const bool tells_of_it = app.got_subcommand("doctor");
+    if (!tells_of_it) tutti::check_environment();
+  });
   return tutti::cli::guarded([&] { return place_of(app); },
                              [&] {
                                tutti::cli::parse(app, argc, argv);

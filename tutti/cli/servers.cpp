@@ -2,7 +2,6 @@
 
 #include <fmt/ranges.h>
 #include <poll.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,12 +11,15 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/log.h"
 #include "tutti/cluster/environment.h"
+#include "tutti/cluster/guard.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/cluster/spawn.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/snapshot.h"
+#include "tutti/ps/snapshot_manifest.h"
 
 namespace tutti::cli {
 namespace {
@@ -83,6 +85,7 @@ ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
       token_(token_of_job(nodes_.num_nodes == 1 && options.elsewhere == 0)) {
   if (!options.snapshots.goes_on_from.empty()) {
     restore_ = ps::find_snapshot(options.snapshots.goes_on_from, "--restore");
+    ps::manifest_in(restore_);  // what it says is checked before anything starts
     fmt::print("going on from {}\n", restore_.string());
   }
   if (nodes_.node == 0) {
@@ -179,12 +182,18 @@ void ServerFleet::start_one(int number, const std::string& view_service) {
 
 ServerFleet::~ServerFleet() {
   service_.reset();
-  const Deadline deadline(kFarewell);
+  const Deadline farewell(kFarewell);
   for (const auto& process : processes_) {
     pollfd entry{process->started.pidfd.get(), POLLIN, 0};
-    if (::poll(&entry, 1, static_cast<int>(deadline.left().count())) != 1)
+    if (::poll(&entry, 1, static_cast<int>(farewell.left().count())) != 1)
       kill(process->started.pid, SIGKILL);
-    waitpid(process->started.pid, nullptr, 0);
+  }
+  const Deadline reaping(detail::kReaping);
+  for (const auto& process : processes_) {
+    const pid_t pid = process->started.pid;
+    if (!detail::reap_until(pid, reaping))
+      log(LogLevel::warning, "launch: server {} (pid {}) was killed and has not gone in {} ms",
+          process->number, pid, detail::kReaping.count());
   }
 }
 

@@ -1,14 +1,17 @@
 // tutti train: trains a model of the zoo on a folder of doodles, under any strategy.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -19,6 +22,8 @@
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/job.h"
+#include "tutti/cli/output_folder.h"
+#include "tutti/cli/outputs.h"
 #include "tutti/cluster/join.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
@@ -26,6 +31,7 @@
 #include "tutti/ps/client.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/train/model.h"
+#include "tutti/train/model_state.h"
 
 namespace tutti::cli {
 namespace {
@@ -57,6 +63,7 @@ struct Plan {
   data::Dataset train, test;
   nn::Graph graph;
   std::optional<SlowWorker> slow;  // this worker is
+  OutputFolder out;
 };
 
 // Where workers are not in step, each takes its share of the global batch alone.
@@ -68,8 +75,15 @@ int64_t batch_of_worker(const TrainFlags& flags) {
                       : flags.job.global_batch;
 }
 
+// Of the job that this process is in, or starts.
+int workers_of_job(const JobFlags& flags) {
+  if (const auto job = job_of_this_process()) return job->num_workers;
+  return starts_workers(flags) ? num_workers_of(flags) : 1;
+}
+
 // "1:4:0.2": worker 1 takes 4 times as long in a step with probability 0.2.
-std::optional<SlowWorker> slow_worker_from(const std::string& text) {
+std::optional<SlowWorker> slow_worker_from(const TrainFlags& flags) {
+  const std::string& text = flags.slow_worker;
   if (text.empty()) return std::nullopt;
   const auto wrong = [&] {
     return UsageError(fmt::format(
@@ -92,6 +106,10 @@ std::optional<SlowWorker> slow_worker_from(const std::string& text) {
   const bool known = numbers[0] >= 0 && numbers[0] == std::floor(numbers[0]);
   if (!known || !(numbers[1] >= 1 && numbers[1] <= 1000) || !(probability >= 0 && probability <= 1))
     throw wrong();
+  const int workers = workers_of_job(flags.job);
+  if (numbers[0] >= workers)
+    throw UsageError(fmt::format("--slow-worker {}: there is no such worker; expected {}", text,
+                                 workers == 1 ? "0" : fmt::format("0 to {}", workers - 1)));
   const auto job = job_of_this_process();
   if (numbers[0] != (job ? job->worker : 0)) return std::nullopt;
   return SlowWorker{.factor = numbers[1], .probability = probability};
@@ -182,9 +200,14 @@ Plan make_plan(const TrainFlags& flags) {
   const int64_t steps =
       flags.max_steps > 0 ? flags.max_steps * flags.accumulate : train.num_samples();
   check_batch_norm(flags.job, graph, train, steps);
+  const auto slow = slow_worker_from(flags);
   check_outputs(flags);
-  return {std::move(strategy), train.shuffle().batch(batch_of_worker(flags)),
-          test.batch(kTestBatch), std::move(graph), slow_worker_from(flags.slow_worker)};
+  return {std::move(strategy),
+          train.shuffle().batch(batch_of_worker(flags)),
+          test.batch(kTestBatch),
+          std::move(graph),
+          slow,
+          OutputFolder(flags.out)};
 }
 
 void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strategy) {
@@ -271,18 +294,36 @@ nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy
   return json;
 }
 
-void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const History& history) {
+// "a, b and c"
+std::string listed(const std::vector<std::string>& words) {
+  if (words.size() < 2) return fmt::format("{}", fmt::join(words, ""));
+  return fmt::format("{} and {}", fmt::join(words.begin(), words.end() - 1, ", "), words.back());
+}
+
+// Collective over workers: who writes there keeps it, and all go on without it when he cannot.
+void keep_folder(OutputFolder& out, Strategy& strategy, const TrainFlags& flags) {
+  std::exception_ptr failure;
+  strategy.by_chief([&] {
+    try {
+      out.keep();
+    } catch (const std::exception&) {
+      failure = std::current_exception();
+    }
+  });
+  detail::agree_on_failure(strategy, failure, "--out " + flags.out);
+}
+
+void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const History& history,
+                       const std::vector<std::string>& saved, bool has_figures) {
   fmt::print("{}\n", history.to_string());
   fmt::print("test accuracy {:.4f} after {} steps: {:.1f} s of training, {} images/s\n",
              history.last("val_accuracy"), with_commas(static_cast<double>(history.steps)),
              history.train_seconds, with_commas(history.images_per_second()));
-  if (flags.out.empty()) {
+  if (flags.out.empty())
     fmt::print("weights were not kept: --out DIR saves them\n");
-  } else {
-    fmt::print("saved {}, {} and {}\n", weights_file(flags).string(), history_file(flags).string(),
-               picture_file(flags).string());
-  }
-  if (!flags.json.empty()) fmt::print("figures are in {}\n", flags.json);
+  else if (!saved.empty())
+    fmt::print("saved {}\n", listed(saved));
+  if (has_figures) fmt::print("figures are in {}\n", flags.json);
   if (strategy.kind() == "mirrored")
     fmt::print(
         "try next: --strategy multi_worker, which trains the same weights, bit for bit, in {} "
@@ -292,11 +333,7 @@ void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const 
 }
 
 // Collective over workers; worker 0 writes and prints, or the lowest that is left.
-int train_here(const TrainFlags& flags, const Plan& plan) {
-  install_stop_handler();
-  const auto job = job_of_this_process();
-  const auto trace =
-      flags.trace.empty() ? nullptr : start_trace(flags.trace, job ? job->worker : 0);
+int train_here(const TrainFlags& flags, Plan& plan) {
   Strategy strategy(plan.strategy);
   const bool speaks = strategy.world().chief;
   Model model(strategy, [&plan] { return plan.graph; });
@@ -305,6 +342,7 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
        .loss = losses::sparse_categorical_crossentropy(),
        .metrics = {metrics::accuracy()},
        .precision = precision_by_name(flags.precision)});
+  plan.out.know();
   if (speaks) announce(flags, plan, strategy);
 
   const History history =
@@ -317,34 +355,49 @@ int train_here(const TrainFlags& flags, const Plan& plan) {
                              .accumulate = flags.accumulate,
                              .checkpoints = checkpoint_options(flags),
                              .stop_after = millis_of(flags.stop_after_s)});
-  if (!flags.out.empty()) model.save(weights_file(flags));
+  Outputs outputs;
+  const bool has_folder =
+      !flags.out.empty() && outputs.attempt("", [&] { keep_folder(plan.out, strategy, flags); });
+  if (has_folder) outputs.attempt(weights_file(flags), [&] { model.save(weights_file(flags)); });
   const std::string sha256 = model.weights_sha256();
   const int64_t wire_bytes = model.optimizer().wire_bytes_per_step();
   const Attendance there = attendance_of(strategy);
   strategy.by_chief([&] {
-    const std::optional<ps::ServerCounts> served = counts_of(model, strategy);
-    if (!flags.out.empty()) {
-      history.save_csv(history_file(flags));
-      history.plot(picture_file(flags));
+    if (has_folder) {
+      outputs.attempt(history_file(flags), [&] { history.save_csv(history_file(flags)); });
+      outputs.attempt(picture_file(flags), [&] { history.plot(picture_file(flags)); });
     }
-    if (!flags.json.empty())
-      write_file_atomically(
-          flags.json,
-          json_of(flags, strategy, history, wire_bytes, sha256, there, served).dump(2) + "\n");
-    say_what_came_out(flags, strategy, history);
+    const bool has_figures = !flags.json.empty() && outputs.attempt("", [&] {
+      const auto json =
+          json_of(flags, strategy, history, wire_bytes, sha256, there, counts_of(model, strategy));
+      write_file_atomically(flags.json, json.dump(2) + "\n");
+    });
+    say_what_came_out(flags, strategy, history, outputs.saved(), has_figures);
     if (there.finished < there.workers)
       fmt::print("{} of {} workers came to the end\n", there.finished, there.workers);
     std::fflush(stdout);
   });
+  outputs.require_all();
   return 0;
 }
 
+// The trace comes last: it shows the end of the strategy, and nothing is lost with it.
+int train_traced(const TrainFlags& flags, Plan& plan) {
+  install_stop_handler();
+  if (flags.trace.empty()) return train_here(flags, plan);
+  const auto job = job_of_this_process();
+  RunningTrace trace(flags.trace, job ? job->worker : 0);
+  const int exit_code = train_here(flags, plan);
+  trace.end();
+  return exit_code;
+}
+
 int train(const TrainFlags& flags) {
-  const Plan plan = make_plan(flags);
-  if (!starts_workers(flags.job)) return train_here(flags, plan);
+  Plan plan = make_plan(flags);
+  if (!starts_workers(flags.job)) return train_traced(flags, plan);
   JobFlags job = flags.job;
   if (keeps_checkpoints(flags)) job.grace_s = job.grace_s.value_or(kGraceToSave) + kGraceToEnd;
-  return run_as_workers("train", job, num_workers_of(job));
+  return run_as_workers("train", job, num_workers_of(job), plan.out.environment());
 }
 
 }  // namespace

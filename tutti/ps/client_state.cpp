@@ -184,6 +184,11 @@ void ClientState::on_leased(const Message& message) {
 
 void ClientState::bring(int64_t step, Bytes value) {
   TUTTI_CHECK(!meets(), "meeting {} after {} steps", bring_.sequence, bring_.step);
+  if (const int64_t most = most_bytes_brought(spec_.num_workers); value.size() > most)
+    throw UsageError(fmt::format(
+        "worker {} gives {} bytes to what workers reduce or gather after {} steps; at most {} are "
+        "possible by each of {} workers: servers pass on 1 GiB at once\n  give it in parts",
+        worker_, value.size(), step, most, spec_.num_workers));
   const int64_t number = bring_.step == step ? bring_.sequence + 1 : 1;
   bring_ = {.kind = Kind::bring, .sequence = number, .step = step, .payload = std::move(value)};
   brought_.reset();

@@ -131,7 +131,7 @@ class ClientState {
   void ask_lease(const LeaseRequest& request);
   const std::optional<Lease>& lease() const noexcept { return lease_; }
   /// Brings a value to the next meeting of those after `step` steps; one at a time. What all have
-  /// brought is brought(), once it is there.
+  /// brought is brought(), once it is there. Throws UsageError for more than most_bytes_brought().
   void bring(int64_t step, Bytes value);
   const std::optional<Brought>& brought() const noexcept { return brought_; }
   /// Asks for the counts of a partition, which its server sends as a message.

@@ -21,7 +21,10 @@ constexpr Millis kAnswer{1'000};  // for the servers to say whom they wait for
 // The client's own thread takes over when for so long nobody has waited.
 constexpr Millis kUnattended{1};
 
-std::string missing_in(const View& view) {
+std::string missing_in(const View& view, const HostPort& service) {
+  if (view.servers.empty())
+    return fmt::format("their view service at {} has let it in and not said who they are",
+                       service.text());
   std::vector<int> missing;
   for (int server = 0; server < std::ssize(view.servers); ++server)
     if (!view.servers[server].alive) missing.push_back(server);
@@ -118,7 +121,7 @@ bool Client::Work::send_all() {
 std::string Client::Work::words() const {
   if (!link_.connected())
     return fmt::format("their view service at {} has not let it in", options_.view_service.text());
-  if (state_.view().number == 0) return missing_in(coming_);
+  if (state_.view().number == 0) return missing_in(coming_, options_.view_service);
   return state_.words() + outages_.words(state_.view());
 }
 
@@ -180,8 +183,10 @@ void Client::Work::wait_unlocked(std::unique_lock<std::mutex>& lock, Millis most
 
 void Client::Work::turn() {
   try {
+    const TimePoint looks = Clock::now();
     streams_.process();
-    lose_service(link_.beat(Clock::now(), ""));
+    lose_service(link_.silent(looks));
+    link_.beat(Clock::now(), "");
     if (failure_.empty()) failure_ = state_.failure();
     reach_servers();
     send_all();

@@ -7,16 +7,26 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/ps/detail/json_fields.h"
 
 namespace tutti::ps {
 namespace {
 
+using detail::whole_number;
 using nlohmann::json;
+
+constexpr int64_t kMostBatches = int64_t{1} << 60;
+
+// Dataset and epoch.
+std::pair<int, int64_t> key_from(const json& dataset, const json& epoch) {
+  return {whole_number<int>(dataset, "a dataset"),
+          whole_number<int64_t>(epoch, "an epoch", 0, kMostBatches)};
+}
 
 template <class Read>
 auto parsed(std::string_view text, const char* what, Read&& read) {
   try {
-    return read(json::parse(text));
+    return read(detail::parsed_json(text));
   } catch (const json::exception& error) {
     throw Error(fmt::format("{} cannot be read: {}", what, error.what()));
   }
@@ -174,11 +184,20 @@ std::string Cursor::to_text() const {
 void Cursor::restore(std::string_view bytes) {
   parsed(bytes, "a cursor", [this](const json& text) {
     for (const json& e : text.at("epochs")) {
-      Epoch& epoch = epochs_[{e.at(0), e.at(1)}];
-      epoch = {e.at(2), e.at(3), {}, e.at(5), e.at(6), e.at(7)};
-      for (const json& out : e.at(4)) epoch.out[out.at(0)] = out.at(1);
+      Epoch& epoch = epochs_[key_from(e.at(0), e.at(1))];
+      epoch.num_batches = whole_number<int64_t>(e.at(2), "batches of an epoch", -1, kMostBatches);
+      epoch.next = whole_number<int64_t>(e.at(3), "the next batch", 0, kMostBatches);
+      const auto batch = [&](const json& value) {
+        return whole_number<int64_t>(value, "a batch that was given out", 0, epoch.next - 1);
+      };
+      for (const json& out : e.at(4))
+        epoch.out[batch(out.at(0))] = whole_number<int>(out.at(1), "its worker", 0);
+      for (const json& again : e.at(5)) epoch.again.push_back(batch(again));
+      epoch.sums = e.at(6).get<std::vector<double>>();
+      epoch.repeats = whole_number<int64_t>(e.at(7), "repeated batches", 0, kMostBatches);
     }
-    for (const json& a : text.at("asked")) asked_[a.at(0)] = {a.at(1), a.at(2)};
+    for (const json& a : text.at("asked"))
+      asked_[whole_number<int>(a.at(0), "a worker that asks", 0)] = key_from(a.at(1), a.at(2));
     return true;
   });
 }

@@ -1,5 +1,7 @@
 #include "tutti/ps/cut.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace tutti::ps {
@@ -7,22 +9,25 @@ namespace {
 
 using Kind = Message::Kind;
 
+// Of whatever it has.
+int64_t any_version(const PartitionState& state) {
+  if (!state.pieces().empty()) return state.pieces().begin()->second.version();
+  return state.tables().num_tables() > 0 ? state.tables().version(0) : 0;
+}
+
 }  // namespace
 
 PartitionCut::PartitionCut(PartitionState& live, const Message& mark)
     : number_(mark.version),
       folder_(mark.text),
       step_(mark.step),
-      marked_({mark.worker}),
+      marked_({{mark.worker, mark.step}}),
       state_(live.fork()) {
   if (state_.spec().staleness.synchronous()) state_.forget_rounds(step_);
 }
 
 PartitionCut::PartitionCut(PartitionState& live, int64_t number, std::string folder)
-    : number_(number),
-      folder_(std::move(folder)),
-      step_(live.pieces().empty() ? 0 : live.pieces().begin()->second.version()),
-      state_(live.fork()) {}
+    : number_(number), folder_(std::move(folder)), step_(any_version(live)), state_(live.fork()) {}
 
 bool PartitionCut::belongs(const Message& order) const {
   if (!state_.spec().staleness.synchronous()) return !marked_.contains(order.worker);
@@ -31,7 +36,7 @@ bool PartitionCut::belongs(const Message& order) const {
 
 void PartitionCut::follow(const PartitionState& live, const Message& order) {
   if (order.kind == Kind::mark) {
-    if (order.version == number_) marked_.insert(order.worker);
+    if (order.version == number_) marked_.emplace(order.worker, order.step);
   } else if (belongs(order)) {
     state_.apply(order);
     if (order.kind == Kind::pull) state_.share_pull(live, order);
@@ -49,6 +54,29 @@ bool PartitionCut::complete(const PartitionState& live) const {
 int64_t PartitionCut::step() const {
   if (state_.pieces().empty() && state_.tables().num_tables() == 0) return -1;
   return state_.spec().staleness.synchronous() ? step_ : state_.counts().updates;
+}
+
+std::string PartitionCut::objection() const {
+  if (!state_.assigned()) return "it has no values yet";
+  if (!state_.spec().staleness.synchronous()) return "";
+  const auto words = [&](int64_t version) {
+    return fmt::format("pieces have had {} and {} updates: a worker was lost in a step", step_,
+                       version);
+  };
+  for (const auto& [number, piece] : state_.pieces())
+    if (piece.version() != step_) return words(piece.version());
+  for (const int64_t version : state_.tables().versions())
+    if (version != step_) return words(version);
+  return "";
+}
+
+CutPart PartitionCut::part(int partition) const {
+  CutPart part{.partition = partition,
+               .step = step(),
+               .tables = state_.tables().versions(),
+               .sums_of = sums_of(state_.spec())};
+  if (!state_.spec().staleness.synchronous()) part.marks = marked_;
+  return part;
 }
 
 }  // namespace tutti::ps

@@ -15,9 +15,10 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
+#include <map>
 #include <string>
 
+#include "tutti/ps/cut_part.h"
 #include "tutti/ps/partition_state.h"
 
 namespace tutti::ps {
@@ -41,14 +42,18 @@ class PartitionCut {
   /// Synchronous: the next one, as many as every piece has had updates. Else: updates. -1: this
   /// partition has nothing to update.
   int64_t step() const;
+  /// Once complete: why it cannot be written; "": it can.
+  std::string objection() const;
+  /// What is said of it beside the others'.
+  CutPart part(int partition) const;
 
  private:
   bool belongs(const Message& order) const;
 
   const int64_t number_;
   const std::string folder_;
-  const int64_t step_;  // of the first mark
-  std::set<int> marked_;
+  const int64_t step_;             // of the first mark
+  std::map<int, int64_t> marked_;  // by worker: the step behind its mark
   PartitionState state_;
 };
 

@@ -112,6 +112,7 @@ void FrameStream::enqueue(const Message& message, std::optional<int64_t> place, 
       message, {.text_bytes = frame.text.size(),
                 .payload_bytes = frame.payload.span.size(),
                 .place = place ? static_cast<uint64_t>(*place) : FrameHead::inline_payload});
+  waiting_bytes_ += frame.wire_bytes();
   waiting_[priority].push_back(std::move(frame));
 }
 
@@ -134,6 +135,7 @@ bool FrameStream::begin_frames() {
     Frame& frame = begun_.emplace_back(std::move(first->second.front()));
     first->second.pop_front();
     if (first->second.empty()) waiting_.erase(first);
+    waiting_bytes_ -= frame.wire_bytes();
     begun_bytes_ += frame.wire_bytes();
     if (frame.place) lent_[next_lent_++] = {*frame.place, frame.payload.owner};
   }

@@ -69,6 +69,8 @@ class FrameStream {
   short wants() const noexcept;
   Link& link() const noexcept { return *link_; }
 
+  /// Bytes of messages that have not left yet; payloads that go as places are none.
+  int64_t bytes_waiting() const noexcept { return waiting_bytes_ + begun_bytes_; }
   /// Payloads of whole messages, as bytes in the stream and, counted apart, as places.
   int64_t bytes_sent() const noexcept { return bytes_sent_; }
   int64_t bytes_received() const noexcept { return bytes_received_; }
@@ -120,6 +122,7 @@ class FrameStream {
   const std::shared_ptr<Releases> releases_;  // payloads that were received have copies
 
   std::map<int, std::deque<Frame>> waiting_;  // by priority; none of the queues is empty
+  int64_t waiting_bytes_ = 0;
   std::deque<Frame> begun_;  // in the order of their bytes, which is settled: see begin_frames()
   int64_t begun_bytes_ = 0;  // of begun_, still to be sent
   int64_t sent_ = 0;         // bytes of begun_.front()

@@ -20,6 +20,9 @@ namespace tutti::ps {
 /// What each worker has brought, by its number.
 using Brought = std::map<int, Bytes>;
 
+/// What each of so many workers may bring: all of it together is one payload of a frame.
+constexpr int64_t most_bytes_brought(int num_workers) { return (int64_t{1} << 30) / num_workers; }
+
 class Meetings {
  public:
   /// Meeting `number` (1, 2, ...) of those that are held between two steps.

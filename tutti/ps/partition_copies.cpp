@@ -64,15 +64,37 @@ void PartitionState::restore_rest(std::string_view bytes) {
   gate_->restore(clocks, text.at("slowest"), begun);
 }
 
-std::vector<Message> PartitionState::chunks() const {
-  std::vector<Message> chunks;
+void PartitionCopy::add(std::string text, Bytes payload) {
+  (rows_ ? last_ : ready_)
+      .push_back({.kind = Kind::chunk,
+                  .partition = partition_,
+                  .text = std::move(text),
+                  .payload = std::move(payload)});
+}
+
+std::optional<Message> PartitionCopy::next() {
+  if (ready_.empty() && rows_) {
+    if (auto rows = rows_->next())
+      return Message{.kind = Kind::chunk,
+                     .partition = partition_,
+                     .text = json{{"what", "rows"}, {"text", rows->first}}.dump(),
+                     .payload = std::move(rows->second)};
+    rows_.reset();
+    ready_.swap(last_);
+  }
+  if (ready_.empty()) return {};
+  Message chunk = std::move(ready_.front());
+  ready_.pop_front();
+  return chunk;
+}
+
+PartitionCopy PartitionState::copy() const {
+  PartitionCopy copy;
+  copy.partition_ = partition_;
   const auto add = [&](const json& what, Bytes payload = {}) {
-    chunks.push_back({.kind = Kind::chunk,
-                      .partition = partition_,
-                      .text = what.dump(),
-                      .payload = std::move(payload)});
+    copy.add(what.dump(), std::move(payload));
   };
-  if (!registered()) return chunks;
+  if (!registered()) return copy;
   add({{"what", "spec"}, {"worker", registrant_}, {"text", to_text(*spec_)}});
   for (const auto& [number, piece] : pieces_) {
     const auto memory = piece.memory();
@@ -83,14 +105,13 @@ std::vector<Message> PartitionState::chunks() const {
            {"facts", piece.facts()}},
           memory[i]);
   }
-  for (auto& [text, payload] : tables_->chunks())
-    add({{"what", "rows"}, {"text", text}}, std::move(payload));
+  copy.rows_ = tables_->copy();
   for (const auto& [target, round] : rounds_)
     for (const auto& [worker, push] : round) {
-      Message copy = push;
-      copy.kind = Kind::chunk;
-      copy.text = json{{"what", target.first ? "sparse round" : "round"}}.dump();
-      chunks.push_back(std::move(copy));
+      Message chunk = push;
+      chunk.kind = Kind::chunk;
+      chunk.text = json{{"what", target.first ? "sparse round" : "round"}}.dump();
+      copy.last_.push_back(std::move(chunk));
     }
   for (const auto& [key, pulled] : pulled_)
     add({{"what", "pulled"},
@@ -104,7 +125,7 @@ std::vector<Message> PartitionState::chunks() const {
     for (auto& [text, payload] : meetings_.chunks())
       add({{"what", "meeting"}, {"text", text}}, std::move(payload));
   add({{"what", "rest"}, {"text", rest()}});
-  return chunks;
+  return copy;
 }
 
 void PartitionState::take(const Message& chunk) {

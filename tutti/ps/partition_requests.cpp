@@ -16,6 +16,13 @@ std::string push_words(const Message& push) {
                      push.kind == Kind::push ? "piece" : "table", push.piece, push.step);
 }
 
+std::string words_of_leaver(int worker) {
+  return fmt::format(
+      "worker {} has left before, and its steps cannot be done again (on_lost_worker end); start "
+      "the job anew, from a snapshot if there is one",
+      worker);
+}
+
 }  // namespace
 
 std::vector<const std::byte*> data_of_parts(const Message& push, int64_t num_bytes,
@@ -54,6 +61,7 @@ std::string PartitionState::objection(const Message& request, const Names& name_
     }
     if (request.worker < 0 || request.worker >= spec_->num_workers)
       return fmt::format("worker {} of {}", request.worker, spec_->num_workers);
+    if (has_left_for_good(request.worker)) return words_of_leaver(request.worker);
     if (request.step < 0 || request.step > Staleness::kMost)
       return fmt::format("worker {} is in step {}", request.worker, request.step);
     if (request.kind == Kind::begins) return "";
@@ -102,6 +110,9 @@ std::string PartitionState::objection_to_bring(const Message& bring) const {
   if (spec_->on_lost_worker == OnLostWorker::end || bring.sequence < 1)
     return fmt::format("worker {} comes to meeting {}, with on_lost_worker {}", bring.worker,
                        bring.sequence, name_of(spec_->on_lost_worker));
+  if (const int64_t most = most_bytes_brought(spec_->num_workers); bring.payload.size() > most)
+    return fmt::format("worker {} brings {} bytes to meeting {}; at most {} are possible by each",
+                       bring.worker, bring.payload.size(), bring.sequence, most);
   return meetings_.objection({bring.step, bring.sequence});
 }
 
@@ -135,6 +146,8 @@ std::string PartitionState::objection_to_hello(const Message& request, const Nam
   if (request.worker < 0 || request.worker >= spec.num_workers)
     return fmt::format("worker {} of {}", request.worker, spec.num_workers);
   const std::string differs = registered() ? difference(spec, *spec_) : "";
+  if (differs.empty() && registered() && has_left_for_good(request.worker))
+    return words_of_leaver(request.worker);
   if (differs.empty()) return "";
   const auto who = [&](int worker) {
     return name_of ? name_of(worker) : fmt::format("worker {}", worker);

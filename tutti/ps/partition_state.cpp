@@ -2,54 +2,14 @@
 
 #include <algorithm>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/check.h"
 
 namespace tutti::ps {
 namespace {
 
-using nlohmann::json;
 using Kind = Message::Kind;
 
 }  // namespace
-
-std::string to_text(const PartitionCounts& counts) {
-  json bins = json::array();
-  for (const auto& [staleness, updates] : counts.staleness.bins())
-    bins.push_back({staleness, updates});
-  return json{counts.pushes, counts.updates,     counts.dropped,     counts.not_finite,
-              bins,          counts.sparse_rows, counts.sparse_bytes}
-      .dump();
-}
-
-PartitionCounts counts_from(std::string_view text) {
-  try {
-    const json list = json::parse(text);
-    PartitionCounts counts{list.at(0), list.at(1), list.at(2), list.at(3),
-                           {},         list.at(5), list.at(6)};
-    for (const json& bin : list.at(4)) counts.staleness.add(bin.at(0), bin.at(1));
-    return counts;
-  } catch (const json::exception& error) {
-    throw Error(fmt::format("counts of a partition cannot be read: {}", error.what()));
-  }
-}
-
-std::string to_text(const Restored& restored) {
-  return json{restored.num_chunks, restored.step, to_text(restored.counts), restored.tables,
-              restored.cursor}
-      .dump();
-}
-
-Restored restored_from(std::string_view text) {
-  try {
-    const json list = json::parse(text);
-    return {list.at(0), list.at(1), counts_from(list.at(2).get<std::string>()),
-            list.at(3).get<std::vector<int64_t>>(), list.at(4)};
-  } catch (const json::exception& error) {
-    throw Error(fmt::format("what a partition goes on from cannot be read: {}", error.what()));
-  }
-}
 
 PartitionState::PartitionState(int partition, Compute compute)
     : partition_(partition), compute_(std::move(compute)) {}
@@ -146,9 +106,15 @@ void PartitionState::enrol(const Spec& spec, int registrant) {
   if (!spec.goes_on_from.empty()) unassigned_.insert(Message::kRest);
 }
 
+// Synchronous: what it would compute again is of other parameters than its parts that count.
+bool PartitionState::has_left_for_good(int worker) const {
+  return spec_->staleness.synchronous() && spec_->on_lost_worker == OnLostWorker::end &&
+         !gate_->is_here(worker) && last_sequence(worker) > 0;
+}
+
 void PartitionState::on_hello(const Message& order) {
   if (!registered()) enrol(spec_from(order.text), order.worker);
-  if (!gate_->is_here(order.worker)) gate_->join(order.worker);
+  if (!gate_->is_here(order.worker) && !has_left_for_good(order.worker)) gate_->join(order.worker);
 }
 
 void PartitionState::on_assign(const Message& order) {
@@ -302,19 +268,42 @@ int PartitionState::party_of(const Target& target, int worker) const {
   return target.first ? worker : carriers_->host_of(worker);
 }
 
-std::set<int> PartitionState::parties_here(const Target& target) const {
+// A step without a worker's gradients would be another one than that of the job.
+bool PartitionState::needs_all() const { return spec_->on_lost_worker != OnLostWorker::go_on; }
+
+// Whose parts a round is to have.
+std::set<int> PartitionState::parties(const Target& target) const {
   std::set<int> parties;
   for (int worker = 0; worker < spec_->num_workers; ++worker)
-    if (gate_->is_here(worker)) parties.insert(party_of(target, worker));
+    if (needs_all() || gate_->is_here(worker)) parties.insert(party_of(target, worker));
   return parties;
 }
 
 bool PartitionState::round_is_full(const Target& target) const {
-  const std::set<int> here = parties_here(target);
-  const auto wanted = std::max<ptrdiff_t>(1, std::ssize(here) - spec_->drop_slowest);
+  const std::set<int> wanted = parties(target);
+  const auto enough = std::max<ptrdiff_t>(1, std::ssize(wanted) - spec_->drop_slowest);
   return std::ranges::count_if(rounds_.at(target), [&](const auto& entry) {
-           return here.contains(party_of(target, entry.first));
-         }) >= wanted;
+           return wanted.contains(party_of(target, entry.first));
+         }) >= enough;
+}
+
+std::vector<PartitionState::Vain> PartitionState::pushed_in_vain() const {
+  if (!registered() || !spec_->staleness.synchronous() || !needs_all() ||
+      gate_->num_here() == spec_->num_workers)
+    return {};
+  std::vector<Vain> vain;
+  for (const auto& [target, round] : rounds_) {
+    std::set<int> pushed;
+    for (const auto& [worker, push] : round) pushed.insert(party_of(target, worker));
+    std::map<int, int> gone;  // by party that has not pushed: a worker of it
+    for (int worker = 0; worker < spec_->num_workers; ++worker)
+      if (!gate_->is_here(worker) && !pushed.contains(party_of(target, worker)))
+        gone.emplace(party_of(target, worker), worker);
+    if (std::ssize(gone) <= spec_->drop_slowest) continue;
+    for (const auto& [worker, push] : round)
+      if (gate_->is_here(worker)) vain.push_back({worker, gone.begin()->second, push.step});
+  }
+  return vain;
 }
 
 void PartitionState::finish_full_rounds(std::vector<Settled>& settled) {
@@ -338,7 +327,7 @@ void PartitionState::finish_round(const Target& target, std::vector<Settled>& se
   }
   const auto used = static_cast<int>(counted.size());
   const bool goes_on = spec_->on_lost_worker == OnLostWorker::go_on;
-  const ptrdiff_t all = goes_on ? spec_->num_workers : std::ssize(parties_here(target));
+  const ptrdiff_t all = goes_on ? spec_->num_workers : std::ssize(parties(target));
   const auto missing = static_cast<int>(all - std::ssize(round));
   const bool scaled = (spec_->drop_slowest > 0 || goes_on) && missing > 0 && used > 0;
   const double scale = scaled ? static_cast<double>(used + missing) / used : 1.0;
@@ -398,7 +387,7 @@ std::vector<int> PartitionState::missing_for(const Target& target, int64_t step)
     for (const auto& [worker, push] : round->second) pushed.insert(party_of(target, worker));
   std::vector<int> missing;
   for (int worker = 0; worker < spec_->num_workers; ++worker)
-    if (gate_->is_here(worker) && !pushed.contains(party_of(target, worker)))
+    if ((needs_all() || gate_->is_here(worker)) && !pushed.contains(party_of(target, worker)))
       missing.push_back(worker);
   return missing;
 }

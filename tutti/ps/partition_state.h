@@ -18,6 +18,7 @@
 #include "tutti/ps/cursor.h"
 #include "tutti/ps/dense_piece.h"
 #include "tutti/ps/meetings.h"
+#include "tutti/ps/partition_copy.h"
 #include "tutti/ps/sparse_shard.h"
 
 namespace tutti::ps {
@@ -101,7 +102,7 @@ class PartitionState {
   int64_t step_of_job(int worker, int64_t step) const;
   /// Whether the parameters of `piece` are new enough to begin `step` of the job with.
   bool may_pull(int piece, int64_t step) const;
-  /// Whom that waits for.
+  /// Whom that waits for, also those that have left where a step needs all.
   std::vector<int> waits_for(int piece, int64_t step) const;
   /// The same of the rows of a table: synchronous, they are new enough when the sparse pushes of
   /// all workers for the step before are in them.
@@ -121,6 +122,14 @@ class PartitionState {
   /// one before. Throws Error for another.
   Bytes values_of_version(int number, int64_t version) const;
   bool is_here(int worker) const { return registered() && gate_->is_here(worker); }
+  /// A worker whose push waits in a round that never ends, for the part of one that has left.
+  struct Vain {
+    int worker = 0;
+    int without = 0;
+    int64_t step = 0;
+  };
+  /// Synchronous, where the others do not go on without a lost worker.
+  std::vector<Vain> pushed_in_vain() const;
   PartitionCounts counts() const;
 
   /// A state of its own that is equal to this one, with shares of its memory, for a cut: it gives
@@ -137,8 +146,8 @@ class PartitionState {
   /// For whoever saves them: counts snapshots.
   SparseShard& own_tables() { return *tables_; }
 
-  /// All that is known, as chunks that take() of a fresh state understands. Memory is shared.
-  std::vector<Message> chunks() const;
+  /// All that is known, for take() of a fresh state.
+  PartitionCopy copy() const;
   /// Throws Error for a chunk that is none.
   void take(const Message& chunk);
 
@@ -165,6 +174,7 @@ class PartitionState {
   std::string objection_to_assign(const Message& request) const;
   std::string objection_to_hello(const Message& request, const Names& name_of) const;
   void enrol(const Spec& spec, int registrant);
+  bool has_left_for_good(int worker) const;
   void on_hello(const Message& order);
   void on_assign(const Message& order);
   void restore_part(const Message& order);
@@ -183,7 +193,8 @@ class PartitionState {
   bool may_pull_from(const Target& target, int64_t step) const;
   std::vector<int> missing_for(const Target& target, int64_t step) const;
   int party_of(const Target& target, int worker) const;
-  std::set<int> parties_here(const Target& target) const;
+  bool needs_all() const;
+  std::set<int> parties(const Target& target) const;
   bool round_is_full(const Target& target) const;
   void finish_round(const Target& target, std::vector<Settled>& settled);
   void update_piece(int number, const std::vector<const Push*>& pushes, double scale,

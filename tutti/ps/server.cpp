@@ -1,7 +1,9 @@
 #include "tutti/ps/server.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 #include "tutti/base/error.h"
@@ -9,6 +11,7 @@
 #include "tutti/base/log.h"
 #include "tutti/net/connect.h"
 #include "tutti/ps/parallel.h"
+#include "tutti/ps/pulse.h"
 #include "tutti/ps/snapshot_writer.h"
 #include "tutti/ps/streams.h"
 #include "tutti/ps/view_service.h"
@@ -20,8 +23,11 @@ using Kind = Message::Kind;
 
 constexpr int kMostThreads = 4;
 constexpr int64_t kLeastShared = 16;  // chunks of a piece: less work than waking a thread
+constexpr int64_t kCopyAhead = int64_t{4} << 20;  // of a copy, waiting to leave
 constexpr Millis kConnectLimit{5'000};
 constexpr Millis kPause{100};  // before the next try to connect
+// What takes longest, putting the rows of a table in order, takes a minute for about 200 million.
+constexpr Millis kLongestTurn{60'000};
 
 Address own_address(const ServerOptions& options) {
   if (!options.interface.empty())
@@ -47,38 +53,69 @@ class Server {
                          .where = {listener_.address().text(), streams_.memory_name()},
                          .silence = options.silence}) {
     streams_.connect_to_service(options.view_service, options.limit);
+    pulse_.emplace(mutex_, kLongestTurn, [this] {
+      link_.beat(Clock::now(), last_words_);
+      return link_.until_beat(Clock::now());
+    });
   }
 
   void run() {
+    std::unique_lock lock(mutex_);
     while (!finished_) {
-      streams_.wait(link_.until_beat(Clock::now()), options_.poll);
-      streams_.process();
-      for (Message& written : writer_.take_written()) say_written(std::move(written));
-      const std::string silent = link_.beat(Clock::now(), last_words());
-      if (!silent.empty()) throw PeerLost(silent);
-      if (state_ && !state_->over().empty()) throw Error(state_->over());
-      reach_followers();
+      const Millis limit = link_.until_beat(Clock::now());
+      pulse_->end_turn();
+      lock.unlock();
+      streams_.wait(limit, options_.poll);
+      lock.lock();
+      const TimePoint now = Clock::now();
+      pulse_->begin_turn(now);
+      turn(now);
     }
   }
 
  private:
+  void turn(TimePoint looks) {
+    continue_copies();
+    streams_.process();
+    for (Message& written : writer_.take_written()) say_written(std::move(written));
+    if (!pulse_->failure().empty()) throw Error(pulse_->failure());
+    // What the service said while this took its time is heard in the next turn.
+    if (const std::string silent = link_.silent(looks); !silent.empty()) throw PeerLost(silent);
+    if (state_ && !state_->over().empty()) throw Error(state_->over());
+    reach_followers();
+    last_words_ = last_words();
+    if (may_copy()) streams_.wake();
+  }
+
+  // What decides works without the lock, which it needs only to speak.
+  template <class Decision>
+  void decide(Decision decision) {
+    struct Unlocked {
+      explicit Unlocked(std::mutex& held) : mutex(held) { mutex.unlock(); }
+      ~Unlocked() { mutex.lock(); }
+      std::mutex& mutex;
+    };
+    if (!state_) return;
+    const Unlocked unlocked(mutex_);
+    decision(*state_);
+  }
+
   void on_message(Peer from, Message message) {
-    if (from != Peer{}) {
-      if (state_) state_->on_message(from, std::move(message));
-      return;
-    }
+    if (from != Peer{})
+      return decide([&](ServerState& state) { state.on_message(from, std::move(message)); });
     link_.hear();
     switch (message.kind) {
       case Kind::joined:
         link_.on_joined(message);
+        pulse_->wake();  // it may have to beat more often than it thought
         begin(static_cast<int>(message.sequence));
         break;
       case Kind::refused: throw UsageError(message.text);
       case Kind::view:
-        if (state_) state_->on_view(view_from(message.text));
+        decide([&](ServerState& state) { state.on_view(view_from(message.text)); });
         break;
       case Kind::cut:
-        if (state_) state_->cut_all(message.sequence, message.text);
+        decide([&](ServerState& state) { state.cut_all(message.sequence, message.text); });
         break;
       case Kind::finished:
         if (!message.text.empty()) throw Error(message.text);
@@ -103,6 +140,23 @@ class Server {
     streams_.take_from(listener_, kWorkerPurpose, Peer::Kind::worker);
   }
 
+  // As much as the connections take, before process() finds out what to wait for: a large table is
+  // not read ahead of them.
+  void continue_copies() {
+    if (!state_) return;
+    for (const int follower : state_->copies_to())
+      if (has_room(follower)) decide([&](ServerState& state) { state.continue_copies(follower); });
+  }
+
+  bool may_copy() const {
+    return state_ && std::ranges::any_of(state_->copies_to(),
+                                         [this](int follower) { return has_room(follower); });
+  }
+
+  bool has_room(int follower) const {
+    return streams_.bytes_waiting(server_peer(follower)) < kCopyAhead;
+  }
+
   void say_written(Message written) {
     streams_.send(Peer{}, std::move(written));
     streams_.flush(Peer{});
@@ -120,6 +174,7 @@ class Server {
                                                           : 0;
     // The answer to a push is two messages, of which this is the first.
     const bool more_follows = message.kind == Kind::settled;
+    const std::lock_guard lock(mutex_);
     streams_.send(to, std::move(message), priority);
     if (!more_follows) streams_.flush(to);
   }
@@ -127,14 +182,14 @@ class Server {
   void on_connected(Peer peer) {
     if (peer == Peer{})
       link_.on_connected();
-    else if (state_)
-      state_->on_connected(peer);
+    else
+      decide([&](ServerState& state) { state.on_connected(peer); });
   }
 
   void on_closed(Peer peer, const std::string& how) {
     if (peer == Peer{} && finished_) return;
     if (peer == Peer{}) throw PeerLost("the view service: " + how);
-    if (state_) state_->on_closed(peer, how);
+    decide([&](ServerState& state) { state.on_closed(peer, how); });
   }
 
   void reach_followers() {
@@ -169,6 +224,10 @@ class Server {
   SnapshotWriter writer_{[this] { streams_.wake(); }};
   std::map<int, TimePoint> next_tries_;  // to connect to a follower
   bool finished_ = false;
+
+  std::mutex mutex_;  // guards streams_, link_ and last_words_
+  std::string last_words_;
+  std::optional<Pulse> pulse_;
 };
 
 }  // namespace

@@ -131,6 +131,7 @@ void ServerState::lead(Hosted& hosted, int partition, const PartitionView& befor
   if (!same) {
     hosted.copied_at = hosted.synced_at = -1;
     hosted.follows = hosted.cut_off = false;
+    forget_copy(hosted);
   }
   if (!waits_for_log(hosted, partition)) carry_out_up_to(hosted, hosted.last_index);
   if (!same && follower >= 0 && connected_.contains(server_peer(follower)))
@@ -165,6 +166,7 @@ void ServerState::on_closed(Peer peer, const std::string& how) {
   for (auto& [partition, hosted] : hosted_) {
     if (!is_primary(partition) || follower(hosted, partition) != peer.number) continue;
     hosted.cut_off = true;
+    forget_copy(hosted);
     send(Peer{}, partition, {.kind = Kind::suspect, .sequence = peer.number, .text = how});
   }
 }
@@ -176,10 +178,37 @@ void ServerState::send_log(Hosted& hosted, int partition) {
   if (now.backup < 0) {
     hosted.copied_at = hosted.state.num_orders();
     send(to, partition, {.kind = Kind::copying, .index = hosted.copied_at});
-    for (Message& chunk : hosted.state.chunks()) send(to, partition, std::move(chunk));
-    send(to, partition, {.kind = Kind::copied, .index = hosted.copied_at});
+    hosted.copy = hosted.state.copy();
+    hosted.behind_copy = hosted.unlogged;
+    return;
   }
   for (const Message& order : hosted.unlogged) send(to, partition, order);
+}
+
+void ServerState::forget_copy(Hosted& hosted) {
+  hosted.copy.reset();
+  hosted.behind_copy.clear();
+}
+
+std::set<int> ServerState::copies_to() const {
+  std::set<int> servers;
+  for (const auto& [partition, hosted] : hosted_)
+    if (hosted.copy) servers.insert(follower(hosted, partition));
+  return servers;
+}
+
+void ServerState::continue_copies(int server) {
+  const Peer to = server_peer(server);
+  for (auto& [partition, hosted] : hosted_) {
+    if (!hosted.copy || follower(hosted, partition) != server) continue;
+    if (auto chunk = hosted.copy->next()) {
+      send(to, partition, std::move(*chunk));
+      continue;
+    }
+    send(to, partition, {.kind = Kind::copied, .index = hosted.copied_at});
+    for (Message& order : hosted.behind_copy) send(to, partition, std::move(order));
+    forget_copy(hosted);
+  }
 }
 
 // ---- messages ----
@@ -287,6 +316,7 @@ void ServerState::take_push(Hosted& hosted, Message push) {
   // Its answer was lost, with the connection.
   if (hosted.state.has(push.worker, push.sequence) && !hosted.state.in_round(push))
     send(worker_peer(push.worker), push.partition, message_of(hosted.state.settled_again(push)));
+  end_those_in_vain(hosted, push);
   grant_wishes(hosted, push.partition);
 }
 
@@ -343,7 +373,9 @@ void ServerState::submit(Hosted& hosted, Message order) {
   const int partition = order.partition;
   const int to = follower(hosted, partition);
   order.index = ++hosted.last_index;
-  if (to >= 0 && (view_.partitions[partition].backup >= 0 || hosted.copied_at >= 0))
+  if (hosted.copy)
+    hosted.behind_copy.push_back(order);
+  else if (to >= 0 && (view_.partitions[partition].backup >= 0 || hosted.copied_at >= 0))
     send(server_peer(to), partition, order);
   hosted.unlogged.push_back(std::move(order));
   if (!waits_for_log(hosted, partition)) carry_out_up_to(hosted, hosted.last_index);
@@ -364,15 +396,7 @@ void ServerState::carry_out(Hosted& hosted, const Message& order) {
     send(to, partition, message_of(std::move(push)));
   }
   follow_cut(hosted, order);
-  if (order.kind == Kind::hello) {
-    send(worker_peer(order.worker), partition,
-         {.kind = Kind::welcome,
-          .worker = order.worker,
-          .sequence = hosted.state.last_sequence(order.worker),
-          .step = hosted.state.last_lease(order.worker),
-          .version = hosted.state.assigned() ? 1 : 0});
-    log_leavers(hosted, partition, view_);
-  }
+  if (order.kind == Kind::hello) answer_hello(hosted, order);
   if (order.kind == Kind::pull) send_parameters(hosted, order);
   if (order.kind == Kind::leave) {
     for (auto& [piece, wishes] : hosted.wishes) wishes.erase(order.worker);
@@ -382,7 +406,39 @@ void ServerState::carry_out(Hosted& hosted, const Message& order) {
     const Peer to = worker_peer(answer.worker);
     send(to, partition, std::move(answer));
   }
+  end_those_in_vain(hosted, order);
   grant_wishes(hosted, partition);
+}
+
+// Since it came it may have left for good, or another one registered first: by orders that were not
+// carried out then.
+void ServerState::answer_hello(Hosted& hosted, const Message& hello) {
+  const std::string why = objection(hosted, hello);
+  if (!why.empty())
+    send(worker_peer(hello.worker), hello.partition, {.kind = Kind::refused, .text = why});
+  else
+    send(worker_peer(hello.worker), hello.partition,
+         {.kind = Kind::welcome,
+          .worker = hello.worker,
+          .sequence = hosted.state.last_sequence(hello.worker),
+          .step = hosted.state.last_lease(hello.worker),
+          .version = hosted.state.assigned() ? 1 : 0});
+  log_leavers(hosted, hello.partition, view_);
+}
+
+// Who waits for a step that never ends is told so, and by whom.
+void ServerState::end_those_in_vain(const Hosted& hosted, const Message& order) {
+  const bool push = order.kind == Kind::push || order.kind == Kind::sparse_push;
+  if (!push && order.kind != Kind::leave) return;
+  for (const auto& [worker, without, step] : hosted.state.pushed_in_vain()) {
+    if (push && worker != order.worker) continue;
+    const ProcessView& gone = view_.workers[without];
+    send(worker_peer(worker), order.partition,
+         {.kind = Kind::refused,
+          .text = fmt::format(
+              "step {} needs the gradients of all workers, and {} {} before it had pushed its own",
+              step, gone.name, gone.ending.empty() ? "was lost" : gone.ending)});
+  }
 }
 
 // ---- cuts ----
@@ -405,8 +461,16 @@ void ServerState::follow_cut(Hosted& hosted, const Message& order) {
 void ServerState::cut_all(int64_t number, const std::string& folder) {
   for (auto& [partition, hosted] : hosted_) {
     hosted.cut.reset();
-    if (is_primary(partition) && hosted.state.registered())
+    if (!is_primary(partition)) continue;
+    if (hosted.state.registered()) {
       take_cut_(partition, std::make_shared<PartitionCut>(hosted.state, number, folder));
+      continue;
+    }
+    send(Peer{}, partition,
+         {.kind = Kind::written,
+          .flags = Message::not_written,
+          .sequence = number,
+          .text = "no worker has registered"});
   }
 }
 

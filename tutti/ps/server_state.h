@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -53,7 +54,13 @@ class ServerState {
   /// A worker's or server's connection is there, or is gone.
   void on_connected(Peer peer);
   void on_closed(Peer peer, const std::string& how);
-  /// No worker is left: what this server leads, as it is, is cut `number`.
+  /// Joining servers that have not been sent all of a partition yet.
+  std::set<int> copies_to() const;
+  /// Sends such a server the next chunk of each: some MiB of rows, so that a large table keeps
+  /// nobody waiting. To be called when what was sent before has left.
+  void continue_copies(int server);
+  /// No worker is left: what this server leads, as it is, is cut `number`. Of what nobody has
+  /// registered for it says that it is not written.
   void cut_all(int64_t number, const std::string& folder);
 
   const View& view() const noexcept { return view_; }
@@ -84,6 +91,8 @@ class ServerState {
     int64_t last_index = 0;        // of the log
     // The follower is a joining server: it was sent all up to here (-1: not yet) ...
     int64_t copied_at = -1;
+    std::optional<PartitionCopy> copy;  // of which it has not been sent the rest ...
+    std::deque<Message> behind_copy;    // ... and orders that come behind it
     // ... has got it, so that its log is waited for; and with this index it has all.
     bool follows = false;
     int64_t synced_at = -1;
@@ -119,7 +128,9 @@ class ServerState {
   bool waits_for_log(const Hosted& hosted, int partition) const;
   void carry_out_up_to(Hosted& hosted, int64_t index);
   void carry_out(Hosted& hosted, const Message& order);
+  void answer_hello(Hosted& hosted, const Message& hello);
   void follow_cut(Hosted& hosted, const Message& order);
+  void end_those_in_vain(const Hosted& hosted, const Message& order);
   void grant_wishes(Hosted& hosted, int partition);
   void grant_rows(Hosted& hosted, int partition);
   void send_parameters(const Hosted& hosted, const Message& pull);
@@ -127,6 +138,7 @@ class ServerState {
   void take_role(int partition, const PartitionView& before);
   void lead(Hosted& hosted, int partition, const PartitionView& before);
   void send_log(Hosted& hosted, int partition);
+  static void forget_copy(Hosted& hosted);
   void log_leavers(Hosted& hosted, int partition, const View& before);
   void send(Peer to, int partition, Message message);
 

@@ -3,23 +3,24 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <span>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/folders.h"
+#include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
 #include "tutti/ps/detail/snapshot_format.h"
 #include "tutti/ps/partition_state.h"
+#include "tutti/ps/snapshot_manifest.h"
 
 namespace tutti::ps {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 using Kind = Message::Kind;
 
 // Elements of a variable, as one file has them.
@@ -41,31 +42,21 @@ std::optional<int64_t> number_of_cut(const std::string& name) {
   const char* const end = name.data() + name.size();
   if (!name.starts_with(begin)) return {};
   const auto [stop, failure] = std::from_chars(name.data() + begin.size(), end, number);
-  if (failure != std::errc{} || stop != end) return {};
+  const bool whole = failure == std::errc{} && stop == end;
+  if (!whole || number < 0 || number == std::numeric_limits<int64_t>::max()) return {};
   return number;
 }
 
-template <class Read>
-auto read_json(const fs::path& path, std::string_view text, Read&& read) {
-  try {
-    return read(json::parse(text));
-  } catch (const json::exception& error) {
-    throw DataError(
-        fmt::format("{}: no snapshot of this version: {}", path.string(), error.what()));
-  }
-}
-
-void require_digest(const fs::path& path, const json& facts) {
+void require_digest(const fs::path& path, const SnapshotManifest::File& facts) {
   const MappedFile file = map_file(path);
-  const uint64_t bytes = facts.at("bytes");
-  if (file.bytes.size() != bytes)
+  if (std::ssize(file.bytes) != facts.bytes)
     throw DataError(fmt::format("{}: damaged: got {} bytes, expected {}", path.string(),
-                                file.bytes.size(), bytes));
+                                file.bytes.size(), facts.bytes));
   Sha256 digest;
   digest.update(file.bytes.data(), file.bytes.size());
-  if (const std::string expected = facts.at("sha256"); digest.hex() != expected)
-    throw DataError(fmt::format("{}: damaged: got sha256 {}, expected {}", path.string(),
-                                digest.hex(), expected));
+  if (const std::string got = digest.hex(); got != facts.sha256)
+    throw DataError(
+        fmt::format("{}: damaged: got sha256 {}, expected {}", path.string(), got, facts.sha256));
 }
 
 const Array& array_in(const fs::path& path, const data::Safetensors& file, const std::string& name,
@@ -110,6 +101,30 @@ SparseRows rows_in(const fs::path& path, const data::Safetensors& file,
   return rows;
 }
 
+// Values that no table would load, before any server is given them. Keys rise, so none comes twice.
+void require_rows(const fs::path& path, const data::Safetensors& file, const Spec& spec,
+                  const SavedContent& content) {
+  const SparseTableSpec& table = spec.tables[content.table];
+  const SparseRows rows = rows_in(path, file, table, spec.rule);
+  const auto fail = [&](size_t i, const std::string& what) {
+    throw DataError(fmt::format("{}: row of key {}: {}", path.string(), rows.keys[i], what));
+  };
+  const auto is_power = [](double value) { return value >= 0 && value <= 1; };
+  for (size_t i = 0; i < rows.keys.size(); ++i) {
+    const optim::StepScalars& s = rows.scalars[i];
+    if (i > 0 && rows.keys[i] <= rows.keys[i - 1]) fail(i, "got keys that do not rise");
+    if (server_of_key(rows.keys[i], spec.num_partitions) != content.partition)
+      fail(i, fmt::format("got it in partition {}, expected {}", content.partition,
+                          server_of_key(rows.keys[i], spec.num_partitions)));
+    if (s.count < 1 || !is_power(s.beta1_power) || !is_power(s.beta2_power))
+      fail(i, fmt::format("got count {} and powers {}, {}; expected 1 or more, 0 to 1", s.count,
+                          s.beta1_power, s.beta2_power));
+    if (rows.ages[i] < 0 || rows.ages[i] > SparseTableSpec::kMostPushes)
+      fail(i,
+           fmt::format("got age {}, expected 0 to {}", rows.ages[i], SparseTableSpec::kMostPushes));
+  }
+}
+
 // Those of `rows` that belong to a partition.
 SparseRows rows_of(const SparseRows& rows, int partition, int num_partitions, size_t row_bytes) {
   SparseRows kept;
@@ -130,15 +145,23 @@ SparseRows rows_of(const SparseRows& rows, int partition, int num_partitions, si
   return kept;
 }
 
+// What cannot be read is for whoever opens the snapshot to say.
+std::string objection_in(const fs::path& cut) {
+  try {
+    return objection_to(manifest_in(cut));
+  } catch (const DataError&) {
+    return "";
+  }
+}
+
 }  // namespace
 
 std::vector<fs::path> snapshots_in(const fs::path& folder) {
   std::map<int64_t, fs::path> cuts;
-  std::error_code failure;
-  for (const auto& entry : fs::directory_iterator(folder, failure))
-    if (const auto number = number_of_cut(entry.path().filename().string());
-        number && fs::exists(entry.path() / detail::kManifest, failure))
-      cuts[*number] = entry.path();
+  for (const fs::path& path : entries_of(folder))
+    if (const auto number = number_of_cut(path.filename().string());
+        number && is_there(path / detail::kManifest))
+      cuts[*number] = path;
   std::vector<fs::path> paths;
   for (const auto& [number, path] : cuts) paths.push_back(path);
   return paths;
@@ -147,13 +170,23 @@ std::vector<fs::path> snapshots_in(const fs::path& folder) {
 fs::path find_snapshot(const fs::path& folder, std::string_view what) {
   std::error_code failure;
   fs::path whole = fs::absolute(folder, failure).lexically_normal();
-  if (fs::exists(whole / detail::kManifest, failure)) return whole;
-  const auto cuts = snapshots_in(whole);
+  const bool named = fs::exists(whole / detail::kManifest, failure);
+  const auto cuts = named ? std::vector<fs::path>{whole} : snapshots_in(whole);
   if (cuts.empty())
     throw UsageError(
         fmt::format("{} {}: got no complete snapshot, expected a folder as cut-000012 with a {}",
                     what, folder.string(), detail::kManifest));
-  return cuts.back();
+  std::string objections;
+  for (auto cut = cuts.rbegin(); cut != cuts.rend(); ++cut) {
+    const std::string why = objection_in(*cut);
+    if (why.empty()) return *cut;
+    objections += fmt::format("\n  {}: {}", cut->filename().string(), why);
+    if (!named) log(LogLevel::warning, "{}: {} is passed over: {}", what, cut->string(), why);
+  }
+  throw UsageError(fmt::format(
+      "{} {}: got no snapshot that is of one moment of its job, expected one:{}\n  name another "
+      "snapshot, or begin anew",
+      what, folder.string(), objections));
 }
 
 struct Snapshot::Impl {
@@ -167,9 +200,10 @@ struct Snapshot::Impl {
   PartitionCounts counts;               // of the partition with most updates
   std::string cursor;
 
-  void read_manifest(const json& manifest);
-  void read_partition(const fs::path& file, const json& facts, const data::Safetensors& arrays);
-  void read_file(const fs::path& file);
+  void read(const SnapshotManifest& manifest);
+  void read_file(const fs::path& file, int partition);
+  void read_ranges(const fs::path& file, const std::vector<SavedRange>& saved,
+                   const data::Safetensors& arrays);
   void require_whole() const;
   int variable_named(const std::string& name) const {
     const auto found = std::ranges::find(spec.variables, name, &Variable::name);
@@ -183,13 +217,7 @@ struct Snapshot::Impl {
 Snapshot::Snapshot(const fs::path& cut) {
   auto impl = std::make_unique<Impl>();
   impl->path = cut;
-  const fs::path manifest = cut / detail::kManifest;
-  const MappedFile file = map_file(manifest);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes.data()), file.bytes.size());
-  read_json(manifest, text, [&](const json& read) {
-    impl->read_manifest(read);
-    return true;
-  });
+  impl->read(manifest_in(cut));
   impl->require_whole();
   impl_ = std::move(impl);
 }
@@ -202,71 +230,55 @@ int64_t Snapshot::number() const noexcept { return impl_->number; }
 int64_t Snapshot::step() const noexcept { return impl_->step; }
 const Spec& Snapshot::spec() const noexcept { return impl_->spec; }
 
-void Snapshot::Impl::read_manifest(const json& manifest) {
-  const std::string format = manifest.at("format");
-  if (format != detail::kSnapshotFormat)
-    throw DataError(fmt::format("{}: format: got \"{}\", expected \"{}\"",
-                                (path / detail::kManifest).string(), format,
-                                detail::kSnapshotFormat));
-  number = manifest.at("cut");
-  step = manifest.at("step");
-  spec = spec_from(manifest.at("spec").dump());
+void Snapshot::Impl::read(const SnapshotManifest& manifest) {
+  number = manifest.cut;
+  step = manifest.step;
+  spec = manifest.spec;
+  cursor = manifest.partitions[0].cursor;
+  if (const std::string why = objection_to(manifest); !why.empty())
+    throw DataError(fmt::format("{}: it is not of one moment of its job: {}; take another snapshot",
+                                (path / detail::kManifest).string(), why));
   ranges.resize(spec.variables.size());
   table_versions.resize(spec.tables.size());
-  for (const json& partition : manifest.at("partitions")) {
-    const PartitionCounts more = counts_from(partition.at("counts").get<std::string>());
-    if (more.updates >= counts.updates) counts = more;
-    cursor = partition.value("cursor", cursor);
-    const std::vector<int64_t> versions = partition.at("tables");
-    for (size_t i = 0; i < std::min(versions.size(), table_versions.size()); ++i)
-      table_versions[i] = std::max(table_versions[i], versions[i]);
-    for (const json& facts : partition.at("files")) {
-      const fs::path file = path / facts.at("name").get<std::string>();
-      require_digest(file, facts);
-      read_file(file);
+  for (int i = 0; i < std::ssize(manifest.partitions); ++i) {
+    const SnapshotManifest::Partition& partition = manifest.partitions[i];
+    if (partition.counts.updates >= counts.updates) counts = partition.counts;
+    for (size_t table = 0; table < table_versions.size(); ++table)
+      table_versions[table] = std::max(table_versions[table], partition.part.tables[table]);
+    for (const SnapshotManifest::File& facts : partition.files) {
+      require_digest(path / facts.name, facts);
+      read_file(path / facts.name, i);
     }
   }
 }
 
-void Snapshot::Impl::read_file(const fs::path& file) {
+void Snapshot::Impl::read_file(const fs::path& file, int partition) {
   const data::Safetensors arrays = data::read_safetensors(file);
   const auto text = arrays.metadata.find(detail::kMetadata);
   if (text == arrays.metadata.end())
     throw DataError(
         fmt::format("{}: metadata: got none, expected \"{}\"", file.string(), detail::kMetadata));
-  read_json(file, text->second, [&](const json& facts) {
-    if (!facts.contains("table")) {
-      read_partition(file, facts, arrays);
-      return true;
-    }
-    const auto found = std::ranges::find(spec.tables, facts.at("table").get<std::string>(),
-                                         &SparseTableSpec::name);
-    if (found == spec.tables.end())
-      throw DataError(
-          fmt::format("{}: rows of embedding table {}, which the manifest does not have",
-                      file.string(), facts.at("table").dump()));
-    rows.push_back({static_cast<int>(found - spec.tables.begin()), file});
-    return true;
-  });
+  const SavedContent content = content_from(text->second, spec, file);
+  if (content.partition != partition)
+    throw DataError(fmt::format("{}: metadata: partition: got {}, expected {}", file.string(),
+                                content.partition, partition));
+  if (content.table < 0) return read_ranges(file, content.ranges, arrays);
+  require_rows(file, arrays, spec, content);
+  rows.push_back({content.table, file});
 }
 
-void Snapshot::Impl::read_partition(const fs::path& file, const json& facts,
-                                    const data::Safetensors& arrays) {
-  for (const json& segment : facts.at("segments")) {
-    const int64_t begin = segment.at("begin");
-    const Variable& variable = spec.variables.at(segment.at("variable").get<size_t>());
-    const json& s = segment.at("scalars");
-    Range range{segment.at("end"),
-                segment.at("version"),
-                {s.at(0), s.at(1), s.at(2), s.at(3), s.at(4)},
-                {}};
+void Snapshot::Impl::read_ranges(const fs::path& file, const std::vector<SavedRange>& saved,
+                                 const data::Safetensors& arrays) {
+  for (const SavedRange& range : saved) {
+    const Variable& variable = spec.variables[range.variable];
+    Range made{range.end, range.version, range.scalars, {}};
     for (int state = -1; state < spec.rule.num_states(); ++state)
-      range.blocks.push_back(array_in(
+      made.blocks.push_back(array_in(
           file, arrays,
-          detail::name_of_range(variable.name, begin, range.end,
+          detail::name_of_range(variable.name, range.begin, range.end,
                                 state < 0 ? std::string_view() : spec.rule.state_name(state)),
-          variable.dtype, range.end - begin));
-    ranges[segment.at("variable").get<size_t>()].emplace(begin, std::move(range));
+          variable.dtype, range.end - range.begin));
+    ranges[range.variable].emplace(range.begin, std::move(made));
   }
 }
 
@@ -277,7 +289,8 @@ void Snapshot::Impl::require_whole() const {
       if (begin != end) break;
       end = range.end;
     }
-    if (end != spec.variables[i].num_elements())
+    if (end != spec.variables[i].num_elements() ||
+        (end > 0 && ranges[i].rbegin()->second.end != end))
       throw DataError(fmt::format("{}: variable \"{}\": got {} elements, expected {}",
                                   path.string(), spec.variables[i].name, end,
                                   spec.variables[i].num_elements()));

@@ -21,16 +21,19 @@
 namespace tutti::ps {
 
 /// Complete cuts in `folder`, the oldest first; none when it is not there or empty.
+/// Throws IoError when it cannot be listed just now, UsageError when this user may not.
 std::vector<std::filesystem::path> snapshots_in(const std::filesystem::path& folder);
 
-/// The newest complete cut in `folder`, or `folder` itself when it is one. Throws UsageError naming
-/// `what` ("--restore") when there is none.
+/// The newest complete cut in `folder`, or `folder` itself when it is one. One whose partitions are
+/// not of one moment of the job is none; the log says which are passed over. Throws UsageError
+/// naming `what` ("--restore") when there is none.
 std::filesystem::path find_snapshot(const std::filesystem::path& folder, std::string_view what);
 
 class Snapshot {
  public:
   /// Reads the manifest, and all files against it: each is there, of the length and digest that it
-  /// says. Variables are mapped. Throws DataError naming the file, what was got and expected.
+  /// says. Variables are mapped. Throws DataError naming the file, what was got and expected; and
+  /// for partitions that are not of one moment of the job.
   explicit Snapshot(const std::filesystem::path& cut);
   ~Snapshot();
   Snapshot(Snapshot&&) noexcept;

@@ -15,6 +15,7 @@
 #include "tutti/base/file_descriptor.h"
 #include "tutti/ps/detail/snapshot_format.h"
 #include "tutti/ps/snapshot.h"
+#include "tutti/ps/snapshot_manifest.h"
 
 namespace tutti::ps {
 namespace {
@@ -30,6 +31,9 @@ void sync_folder(const fs::path& folder) {
   if (open) ::fsync(open.get());
 }
 
+// Beside a lock for checkpoints, should a job have both in one folder.
+constexpr const char* kLockFile = "snapshots.lock";
+
 std::string time_now() {
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
@@ -39,13 +43,12 @@ std::string time_now() {
 
 }  // namespace
 
-SnapshotSeries::SnapshotSeries(const SnapshotOptions& options) : options_(options) {
+SnapshotSeries::SnapshotSeries(const SnapshotOptions& options)
+    : options_(options), lock_(options_.folder, "--snapshots", kLockFile) {
   const auto fail = [&](const std::string& why) {
     throw UsageError(fmt::format("--snapshots {}: {}", options_.folder.string(), why));
   };
   std::error_code failure;
-  fs::create_directories(options_.folder, failure);
-  if (failure) fail("the folder cannot be made: " + failure.message());
   require_writable(options_.folder / detail::kManifest, "--snapshots");
   const auto there = snapshots_in(options_.folder);
   const bool own = !options_.goes_on_from.empty() &&
@@ -55,8 +58,11 @@ SnapshotSeries::SnapshotSeries(const SnapshotOptions& options) : options_(option
         fmt::format("it has {} of another job; go on from it with --restore {}, or name an empty "
                     "folder",
                     there.back().filename().string(), options_.folder.string()));
-  for (const auto& entry : fs::directory_iterator(options_.folder))
-    if (entry.path().extension() == detail::kPartial) fs::remove_all(entry.path(), failure);
+  std::error_code ignored;
+  for (fs::directory_iterator at(options_.folder, failure), end; !failure && at != end;
+       at.increment(failure))
+    if (at->path().extension() == detail::kPartial) fs::remove_all(at->path(), ignored);
+  if (failure) fail("it cannot be listed: " + failure.message());
   if (there.empty()) return;
   newest_ = there.back().filename().string();
   next_number_ = std::stoll(newest_.substr(newest_.find('-') + 1)) + 1;
@@ -73,16 +79,19 @@ bool SnapshotSeries::due(TimePoint now) const {
 std::optional<Message> SnapshotSeries::begin(const View& view, TimePoint now) {
   begun_at_ = now;
   cut_.emplace(next_number_, view);
-  std::error_code failure;
-  fs::create_directories(partial(), failure);
-  if (failure) {
-    give_up(fmt::format("{}: {}", partial().string(), failure.message()), now);
+  std::string folder;
+  try {
+    lock_.keep();
+    std::error_code failure;
+    fs::create_directories(partial(), failure);
+    if (failure) throw Error(fmt::format("{}: {}", partial().string(), failure.message()));
+    folder = fs::absolute(partial()).string();
+  } catch (const std::exception& error) {
+    give_up(error.what(), now);
     return {};
   }
-  told_ = {.kind = Message::Kind::cut,
-           .view = view.number,
-           .sequence = next_number_,
-           .text = fs::absolute(partial()).string()};
+  told_ = {
+      .kind = Message::Kind::cut, .view = view.number, .sequence = next_number_, .text = folder};
   return told_;
 }
 
@@ -108,7 +117,7 @@ void SnapshotSeries::look_after(TimePoint now) {
 
 void SnapshotSeries::end_if_over(TimePoint now) {
   if (!cut_->failure().empty())
-    give_up(cut_->failure(), now);
+    give_up(cut_->failure(), now, cut_->in_order() ? LogLevel::info : LogLevel::warning);
   else if (cut_->complete())
     finish(now);
 }
@@ -116,21 +125,21 @@ void SnapshotSeries::end_if_over(TimePoint now) {
 void SnapshotSeries::finish(TimePoint now) {
   json manifest = {{"format", detail::kSnapshotFormat},
                    {"cut", next_number_},
-                   {"step", 0},
+                   {"step", cut_->step()},
                    {"time", time_now()},
                    {"partitions", json::array()}};
   const std::string name = detail::name_of_cut(next_number_);
   int64_t bytes = 0;
   try {
+    lock_.keep();
     for (const auto& [partition, text] : cut_->written()) {
       json facts = json::parse(text);
-      manifest["step"] = std::max(manifest["step"].get<int64_t>(), facts.at("step").get<int64_t>());
       if (partition == 0) manifest["spec"] = facts.at("spec");
       facts.erase("spec");
       for (const json& file : facts.at("files")) bytes += file.at("bytes").get<int64_t>();
       manifest["partitions"].push_back(std::move(facts));
     }
-    write_file_atomically(partial() / detail::kManifest, manifest.dump(1) + "\n");
+    write_file_atomically(partial() / detail::kManifest, sealed_manifest(manifest.dump()));
     fs::rename(partial(), options_.folder / name);
     sync_folder(options_.folder);
   } catch (const std::exception& error) {
@@ -158,7 +167,12 @@ void SnapshotSeries::give_up(const std::string& why, TimePoint now, LogLevel lev
 }
 
 void SnapshotSeries::remove_old() const {
-  const auto there = snapshots_in(options_.folder);
+  std::vector<fs::path> there;
+  try {
+    there = snapshots_in(options_.folder);
+  } catch (const Error& error) {
+    log(LogLevel::warning, "old snapshots stay for now: {}", error.what());
+  }
   std::error_code failure;
   for (int i = 0; i + options_.kept < static_cast<int>(there.size()); ++i) {
     // It is no snapshot any more once it has no manifest: a reader sees all of one or none.

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "tutti/base/deadline.h"
+#include "tutti/base/folder_lock.h"
 #include "tutti/base/log.h"
 #include "tutti/ps/cut_in_progress.h"
 
@@ -27,8 +28,8 @@ struct SnapshotOptions {
 class SnapshotSeries {
  public:
   /// Makes the folder, and removes what a job that died was about to write. Throws UsageError: it
-  /// cannot be written to; it has snapshots of another job, which this one does not go on from and
-  /// would come to delete.
+  /// cannot be written to; another job writes there; it has snapshots of another job, which this
+  /// one does not go on from and would come to delete.
   explicit SnapshotSeries(const SnapshotOptions& options);
 
   /// Whether a cut is in progress, and whether it is time for the next.
@@ -54,6 +55,7 @@ class SnapshotSeries {
   void remove_old() const;
 
   const SnapshotOptions options_;
+  FolderLock lock_;
   int64_t next_number_ = 1;
   std::string newest_;  // name of the last that is complete
   TimePoint next_{};    // 0: `every` after the first look

@@ -120,30 +120,19 @@ void write_rows(PartitionState& state, int partition, Files& files) {
   }
 }
 
-void require_one_step(const PartitionCut& cut) {
-  if (!cut.state().spec().staleness.synchronous()) return;
-  for (const auto& [number, piece] : cut.state().pieces())
-    if (piece.version() != cut.step())
-      throw Error(fmt::format("pieces have had {} and {} updates: a worker was lost in a step",
-                              cut.step(), piece.version()));
-}
-
 }  // namespace
 
 std::string write_partition(PartitionCut& cut, int partition) {
   PartitionState& state = cut.state();
-  if (!state.assigned()) throw Error("it has no values yet");
-  require_one_step(cut);
+  if (const std::string why = cut.objection(); !why.empty()) throw Error(why);
   const Spec& spec = state.spec();
   Files files(cut.folder());
   std::vector<data::NamedArray> arrays;
   json segments = json::array();
   for (const auto& [number, piece] : state.pieces())
     add_piece(spec, number, piece, arrays, segments);
-  json facts = {{"partition", partition},
-                {"step", cut.step()},
-                {"counts", to_text(state.counts())},
-                {"tables", state.tables().versions()}};
+  json facts = json::parse(to_text(cut.part(partition)));
+  facts["counts"] = to_text(state.counts());
   if (partition == 0) facts["cursor"] = state.reopened_cursor().to_text();
   json metadata = facts;
   metadata["spec"] = to_text(spec);

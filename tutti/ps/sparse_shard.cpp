@@ -225,19 +225,23 @@ void SparseShard::restore_versions(const std::vector<int64_t>& versions) {
   for (size_t i = 0; i < tables_.size(); ++i) tables_[i].version = versions[i];
 }
 
-std::vector<std::pair<std::string, Bytes>> SparseShard::chunks() const {
-  std::vector<std::pair<std::string, Bytes>> chunks;
+SparseShardCopy SparseShard::copy() const {
+  SparseShardCopy copy;
   for (int i = 0; i < num_tables(); ++i) {
     Entry& entry = tables_[i];
     const int64_t each = kFactsBytes + entry.row_bytes() * (1 + entry.table.rule().num_states());
-    SparseReader reader(entry.table.snapshot());
-    while (true) {
-      const SparseRows rows = reader.next(std::max<int64_t>(1, kChunkBytes / each));
-      if (rows.keys.empty()) break;
-      chunks.push_back(chunk_of(i, rows));
-    }
+    copy.left_.push_back({i, std::max<int64_t>(1, kChunkBytes / each), entry.table.scan()});
   }
-  return chunks;
+  return copy;
+}
+
+std::optional<std::pair<std::string, Bytes>> SparseShardCopy::next() {
+  for (; !left_.empty(); left_.pop_front()) {
+    auto& [table, rows_at_once, scan] = left_.front();
+    if (const SparseRows rows = scan.next(rows_at_once); !rows.keys.empty())
+      return SparseShard::chunk_of(table, rows);
+  }
+  return {};
 }
 
 std::pair<std::string, Bytes> SparseShard::chunk_of(int table, const SparseRows& rows) {

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +22,22 @@ namespace tutti::ps {
 
 /// Rows of one answer are at most so many bytes: a frame takes no more.
 inline constexpr int64_t kMostBytesOfRows = int64_t{1} << 30;
+
+/// The rows of all tables of a shard as they were at one moment, some MiB at a time.
+class SparseShardCopy {
+ public:
+  /// A text and a payload for SparseShard::take(); nothing once all were given.
+  std::optional<std::pair<std::string, Bytes>> next();
+
+ private:
+  friend class SparseShard;
+  struct Left {
+    int table = 0;
+    int64_t rows_at_once = 0;
+    SparseScan scan;
+  };
+  std::deque<Left> left_;
+};
 
 class SparseShard {
  public:
@@ -48,12 +66,12 @@ class SparseShard {
   /// A row a key, as they are now.
   Bytes rows(int table, std::span<const uint64_t> keys) const;
 
-  /// All that is known: versions, and rows as texts and payloads of chunks.
+  /// All that is known: versions, and rows. Costs no pass over the rows (SparseTable::scan()).
   std::vector<int64_t> versions() const;
-  std::vector<std::pair<std::string, Bytes>> chunks() const;
+  SparseShardCopy copy() const;
   /// One table as it is now.
-  SparseSnapshot snapshot(int table) { return tables_.at(table).table.snapshot(); }
-  /// A text and payload as of chunks().
+  SparseSnapshot snapshot(int table) const { return tables_.at(table).table.snapshot(); }
+  /// A text and payload as of a copy.
   static std::pair<std::string, Bytes> chunk_of(int table, const SparseRows& rows);
   /// Back, into fresh tables. Throw Error for what the above did not give.
   void restore_versions(const std::vector<int64_t>& versions);
@@ -78,7 +96,7 @@ class SparseShard {
   const int num_partitions_;
   const int num_workers_;
   const Compute compute_;
-  mutable std::vector<Entry> tables_;  // counts the snapshots that chunks() takes
+  mutable std::vector<Entry> tables_;  // count the snapshots that are taken of them
 };
 
 }  // namespace tutti::ps

@@ -39,6 +39,45 @@ void put(std::byte* row, int64_t element, T value) {
   std::memcpy(row + element * int64_t{sizeof(T)}, &value, sizeof(T));
 }
 
+// Rows of a cut, gathered slot by slot: `most` of them at most, of `left` that there are.
+class GatheredRows {
+ public:
+  GatheredRows(const detail::SparseCut& cut, int64_t most, int64_t left)
+      : cut_(cut), most_(static_cast<size_t>(most)) {
+    if (most < 1)
+      throw UsageError(fmt::format("reading {} rows at a time; expected 1 or more", most));
+    const auto bytes =
+        static_cast<size_t>(std::min(most, left)) * static_cast<size_t>(cut.layout.part_bytes);
+    rows_.rows.reserve(bytes);
+    rows_.states.resize(static_cast<size_t>(cut.layout.num_parts - 1));
+    for (auto& state : rows_.states) state.reserve(bytes);
+  }
+
+  bool has_room() const { return rows_.keys.size() < most_; }
+
+  void add(uint32_t slot) {
+    const Layout& layout = cut_.layout;
+    const auto bytes = static_cast<size_t>(layout.part_bytes);
+    const std::byte* const row = detail::at_slot(cut_.slabs, layout, slot);
+    const auto append = [&](std::vector<std::byte>& to, size_t part) {
+      to.insert(to.end(), row + part * bytes, row + (part + 1) * bytes);
+    };
+    append(rows_.rows, 0);
+    for (size_t k = 0; k < rows_.states.size(); ++k) append(rows_.states[k], k + 1);
+    const RowFacts& facts = layout.facts(row);
+    rows_.keys.push_back(facts.key);
+    rows_.scalars.push_back(facts.scalars);
+    rows_.ages.push_back(cut_.pushes - facts.last_push);
+  }
+
+  SparseRows take() { return std::move(rows_); }
+
+ private:
+  const detail::SparseCut& cut_;
+  const size_t most_;
+  SparseRows rows_;
+};
+
 }  // namespace
 
 struct SparseTable::Impl {
@@ -79,6 +118,7 @@ struct SparseTable::Impl {
   SparsePush push(std::span<const uint64_t> keys, const MemorySpan& gradients, double learning_rate,
                   Updated updated);
   void put_back(const SparseRows& from, size_t number);
+  void put_in_order(uint32_t slot);
 
   int64_t evict();
   void evict_front();
@@ -97,7 +137,7 @@ struct SparseTable::Impl {
 
   // Only of a table that evicts. Rows of one push are put in order of key when it is their turn.
   detail::PushOrder order;
-  bool order_known = true;     // false after a load: `order` lacks rows
+  bool order_known = true;     // false after a load of rows in another one: `order` lacks some
   int64_t sorted_through = 0;  // rows of this push and those before it are in order of key
 };
 
@@ -356,6 +396,11 @@ SparseSnapshot SparseTable::snapshot() {
   return SparseSnapshot(std::move(cut));
 }
 
+SparseScan SparseTable::scan() {
+  const bool in_order = impl_->evicts() && impl_->order_known;
+  return {snapshot(), in_order ? std::make_shared<const detail::PushOrder>(impl_->order) : nullptr};
+}
+
 SparseTable SparseTable::fork() { return SparseTable(std::make_unique<Impl>(*impl_)); }
 
 int64_t SparseSnapshot::num_rows() const noexcept { return cut_->num_rows; }
@@ -372,30 +417,26 @@ SparseReader::SparseReader(SparseSnapshot snapshot) : snapshot_(std::move(snapsh
 }
 
 SparseRows SparseReader::next(int64_t most) {
-  if (most < 1)
-    throw UsageError(fmt::format("reading {} rows at a time; expected 1 or more", most));
+  GatheredRows rows(*snapshot_.cut_, most, static_cast<int64_t>(order_.size() - at_));
+  while (rows.has_room() && at_ < order_.size()) rows.add(order_[at_++].second);
+  return rows.take();
+}
+
+SparseScan::SparseScan(SparseSnapshot snapshot, std::shared_ptr<const detail::PushOrder> order)
+    : snapshot_(std::move(snapshot)), order_(std::move(order)) {
+  if (order_) at_ = order_->front();
+}
+
+SparseRows SparseScan::next(int64_t most) {
   const detail::SparseCut& cut = *snapshot_.cut_;
-  const Layout& layout = cut.layout;
-  const size_t count = std::min(static_cast<size_t>(most), order_.size() - at_);
-  const auto bytes = static_cast<size_t>(layout.part_bytes);
-  SparseRows read;
-  read.rows.reserve(count * bytes);
-  read.states.resize(static_cast<size_t>(layout.num_parts - 1));
-  for (auto& state : read.states) state.reserve(count * bytes);
-  for (const auto& [key, slot] : std::span(order_).subspan(at_, count)) {
-    const std::byte* const row = detail::at_slot(cut.slabs, layout, slot);
-    const auto append = [&](std::vector<std::byte>& to, size_t part) {
-      to.insert(to.end(), row + part * bytes, row + (part + 1) * bytes);
-    };
-    append(read.rows, 0);
-    for (size_t k = 0; k < read.states.size(); ++k) append(read.states[k], k + 1);
-    const RowFacts& facts = layout.facts(row);
-    read.keys.push_back(key);
-    read.scalars.push_back(facts.scalars);
-    read.ages.push_back(cut.pushes - facts.last_push);
+  GatheredRows rows(cut, most, cut.num_rows);
+  const auto end = static_cast<uint32_t>(cut.slabs.size() << cut.layout.shift);
+  while (rows.has_room() && at_ < end) {  // kNone, behind the last in order, is above all slots
+    const RowFacts& facts = cut.layout.facts(detail::at_slot(cut.slabs, cut.layout, at_));
+    if (facts.scalars.count > 0) rows.add(at_);
+    at_ = order_ ? order_->after(at_) : at_ + 1;
   }
-  at_ += count;
-  return read;
+  return rows.take();
 }
 
 // Throws DataError unless all arrays are whole and in range, and no row is there already.
@@ -441,6 +482,17 @@ void SparseTable::Impl::put_back(const SparseRows& from, size_t number) {
   for (size_t k = 0; k < from.states.size(); ++k)
     std::memcpy(row + (k + 1) * bytes, from.states[k].data() + number * bytes, bytes);
   index.insert(from.keys[number], slot);
+  if (order_known && evicts()) put_in_order(slot);
+}
+
+// Behind the others, as long as none of them was pushed later. Rows of one push need not be in
+// order of key.
+void SparseTable::Impl::put_in_order(uint32_t slot) {
+  const int64_t push = rows.facts(slot).last_push;
+  order_known = order.back() == kNone || rows.facts(order.back()).last_push <= push;
+  if (!order_known) return;
+  order.append(slot);
+  sorted_through = std::min(sorted_through, push - 1);
 }
 
 void SparseTable::load(const SparseRows& rows, const std::function<bool(uint64_t)>& keep) {
@@ -456,7 +508,6 @@ void SparseTable::load(const SparseRows& rows, const std::function<bool(uint64_t
   table.require_room("load", kept.size());
   table.require_unique<DataError>("load", kept);
   table.rows.look_for_snapshots();
-  table.order_known = !table.evicts();
   for (const size_t number : numbers) table.put_back(rows, number);
 }
 

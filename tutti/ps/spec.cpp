@@ -12,10 +12,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/ps/detail/json_fields.h"
 
 namespace tutti::ps {
 namespace {
 
+using detail::whole_number;
 using nlohmann::json;
 
 constexpr int64_t kAlign = 64;
@@ -125,14 +127,16 @@ json to_json(const Spec& spec) {
 }
 
 DType dtype_from(const json& number) {
-  const int value = number.get<int>();
+  const int value = whole_number<int>(number, "dtype");
   if (value != static_cast<int>(DType::float32) && value != static_cast<int>(DType::float64))
     throw Error(fmt::format("dtype number {}: expected float32 or float64", value));
   return static_cast<DType>(value);
 }
 
 SparseTableSpec table_from(const json& list) {
-  SparseTableSpec table{.name = list.at(0), .width = list.at(1), .dtype = dtype_from(list.at(2))};
+  SparseTableSpec table{.name = list.at(0),
+                        .width = whole_number<int64_t>(list.at(1), "tables: width"),
+                        .dtype = dtype_from(list.at(2))};
   const json& rows = list.at(3);
   const std::string how = rows.at(0);
   if (how == "zeros")
@@ -143,18 +147,37 @@ SparseTableSpec table_from(const json& list) {
     table.initializer = NormalRows{rows.at(1), rows.at(2)};
   else
     throw Error(fmt::format("table \"{}\" begins with \"{}\"", table.name, how));
-  table.seed = list.at(4);
-  table.most_rows = list.at(5);
-  table.idle_pushes = list.at(6);
+  table.seed = whole_number<uint64_t>(list.at(4), "tables: seed");
+  table.most_rows = whole_number<int64_t>(list.at(5), "tables: most_rows");
+  table.idle_pushes = whole_number<int64_t>(list.at(6), "tables: idle_pushes");
   return table;
+}
+
+Variable variable_from(const json& list) {
+  Variable variable{.name = list.at(0), .shape = {}, .dtype = dtype_from(list.at(1))};
+  for (const json& length : list.at(2))
+    variable.shape.push_back(whole_number<int64_t>(length, "variables: shape"));
+  return variable;
+}
+
+Piece piece_from(const json& list) {
+  Piece piece{.partition = whole_number<int>(list.at(0), "pieces: partition"),
+              .dtype = dtype_from(list.at(1)),
+              .num_bytes = whole_number<int64_t>(list.at(2), "pieces: bytes")};
+  for (const json& segment : list.at(3))
+    piece.segments.push_back({whole_number<int>(segment.at(0), "pieces: variable"),
+                              whole_number<int64_t>(segment.at(1), "pieces: begin"),
+                              whole_number<int64_t>(segment.at(2), "pieces: end"),
+                              whole_number<int64_t>(segment.at(3), "pieces: offset")});
+  return piece;
 }
 
 Spec read(const json& text) {
   Spec spec{.rule = rule_from(text.at("optimizer"))};
   spec.staleness = Staleness::parse(text.at("staleness").get<std::string>(), "staleness");
-  spec.num_workers = text.at("workers");
+  spec.num_workers = whole_number<int>(text.at("workers"), "workers");
   spec.shape = ReductionShape::parse(text.at("reduction shape").get<std::string>());
-  spec.drop_slowest = text.at("drop_slowest");
+  spec.drop_slowest = whole_number<int>(text.at("drop_slowest"), "drop_slowest");
   spec.on_lost_worker =
       on_lost_worker_from(text.at("on_lost_worker").get<std::string>(), "on_lost_worker");
   spec.scale_by_staleness = text.at("scale_by_staleness");
@@ -162,19 +185,13 @@ Spec read(const json& text) {
   spec.stop_if_not_finite = text.at("stop_if_not_finite");
   spec.host_sums = text.at("host_sums");
   spec.goes_on_from = text.at("goes_on_from");
-  spec.num_partitions = text.at("partitions");
+  spec.num_partitions = whole_number<int>(text.at("partitions"), "partitions");
   for (const json& variable : text.value("variables", json::array()))
-    spec.variables.push_back({variable.at(0), variable.at(2), dtype_from(variable.at(1))});
+    spec.variables.push_back(variable_from(variable));
   for (const json& table : text.value("tables", json::array()))
     spec.tables.push_back(table_from(table));
-  for (const json& piece : text.value("pieces", json::array())) {
-    Piece& made = spec.pieces.emplace_back();
-    made.partition = piece.at(0);
-    made.dtype = dtype_from(piece.at(1));
-    made.num_bytes = piece.at(2);
-    for (const json& segment : piece.at(3))
-      made.segments.push_back({segment.at(0), segment.at(1), segment.at(2), segment.at(3)});
-  }
+  for (const json& piece : text.value("pieces", json::array()))
+    spec.pieces.push_back(piece_from(piece));
   return spec;
 }
 
@@ -334,7 +351,7 @@ std::string to_text(const Spec& spec) { return to_json(spec).dump(); }
 
 Spec spec_from(std::string_view text) {
   try {
-    Spec spec = read(json::parse(text));
+    Spec spec = read(detail::parsed_json(text));
     check(spec);
     return spec;
   } catch (const json::exception& error) {

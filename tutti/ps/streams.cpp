@@ -4,6 +4,9 @@
 #include <sched.h>
 #include <sys/eventfd.h>
 
+#include <system_error>
+#include <utility>
+
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/net/connect_link.h"
@@ -51,7 +54,7 @@ void Streams::wake() noexcept {
 void Streams::make(Peer peer, std::function<Made()> how) {
   join_makers(false);
   auto done = std::make_shared<std::atomic<bool>>(false);
-  std::thread thread([this, peer, how = std::move(how), done] {
+  const auto work = [this, peer, how = std::move(how), done] {
     Made made{.peer = peer};
     try {
       made = how();
@@ -64,9 +67,14 @@ void Streams::make(Peer peer, std::function<Made()> how) {
     }
     wake();
     *done = true;
-  });
+  };
   const std::lock_guard lock(mutex_);
-  makers_.push_back({std::move(thread), done});
+  try {
+    makers_.push_back({std::thread(work), done});
+  } catch (const std::system_error& error) {
+    made_.push_back({.peer = peer, .failure = error.what()});
+    wake();
+  }
 }
 
 void Streams::join_makers(bool all) {
@@ -154,11 +162,15 @@ void Streams::add(Made made) {
     return;
   }
   if (streams_.contains(peer)) close(peer, "connected anew");
-  auto stream = std::make_unique<FrameStream>(
-      std::move(made.link),
-      FrameStreamOptions{.own = heap_, .peer = made.heap, .wake = [this] { wake(); }});
-  if (made.heap) stream->send({.kind = Message::Kind::mapped});
-  streams_.emplace(peer, std::move(stream));
+  try {
+    auto stream = std::make_unique<FrameStream>(
+        std::move(made.link),
+        FrameStreamOptions{.own = heap_, .peer = made.heap, .wake = [this] { wake(); }});
+    if (made.heap) stream->send({.kind = Message::Kind::mapped});
+    streams_.emplace(peer, std::move(stream));
+  } catch (const Error& error) {
+    return events_.closed(peer, fmt::format("could not be taken: {}", error.what()));
+  }
   events_.connected(peer);
 }
 
@@ -191,7 +203,16 @@ bool Streams::flush(Peer to) {
     return found->second->flush();
   } catch (const PeerLost&) {
     return false;  // process() sees it, once what came before has been read
+  } catch (const Error& error) {
+    broken_[to] = error.what();
+    wake();
+    return false;
   }
+}
+
+int64_t Streams::bytes_waiting(Peer to) const {
+  const auto found = streams_.find(to);
+  return found == streams_.end() ? 0 : found->second->bytes_waiting();
 }
 
 // The next message; none when all are read, or the connection ended and was closed.
@@ -226,6 +247,10 @@ void Streams::receive_all(Peer peer) {
 
 void Streams::process() {
   take_made();
+  for (const auto& [peer, why] : std::exchange(broken_, {})) {
+    log(LogLevel::warning, "{}", why);
+    if (streams_.contains(peer)) close(peer, why);
+  }
   std::vector<Peer> peers;
   for (const auto& [peer, stream] : streams_) peers.push_back(peer);
   for (const Peer peer : peers) receive_all(peer);

@@ -74,6 +74,8 @@ class Streams {
   void send(Peer to, Message message, int priority = 0);
   /// Sends what goes. True when nothing waits for that peer.
   bool flush(Peer to);
+  /// FrameStream::bytes_waiting(); 0 when there is no connection.
+  int64_t bytes_waiting(Peer to) const;
   /// Ends a connection without `closed`.
   void drop(Peer peer);
 
@@ -116,6 +118,7 @@ class Streams {
   const Events events_;
   const FileDescriptor wake_;
   std::map<Peer, std::unique_ptr<FrameStream>> streams_;
+  std::map<Peer, std::string> broken_;  // connections that process() is to close, and why
   std::set<Peer> connecting_;
   std::vector<std::pair<Listener*, std::string>> served_;
   int64_t closed_sent_ = 0;  // payload bytes of connections that are gone

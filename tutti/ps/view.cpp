@@ -245,6 +245,12 @@ void ViewState::suspect(int partition, int from, int server) {
   publish(before);
 }
 
+void ViewState::fail(const std::string& why) {
+  const auto before = view_.partitions;
+  if (view_.failure.empty()) view_.failure = why;
+  publish(before);
+}
+
 // A partition without a backup gets the server that holds fewest.
 void ViewState::find_joining() {
   if (!backups_) return;

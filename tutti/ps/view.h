@@ -85,6 +85,8 @@ class ViewState {
   /// any more changes nothing. Throws Mismatch for a partition that is none.
   void synced(int partition, int from, int server);
   void suspect(int partition, int from, int server);
+  /// The job cannot go on; the first reason stays.
+  void fail(const std::string& why);
 
   const View& view() const noexcept { return view_; }
   bool begun() const noexcept { return view_.number > 0; }

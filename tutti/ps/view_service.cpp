@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <nlohmann/json.hpp>
+
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 
@@ -13,6 +15,17 @@ using Kind = Message::Kind;
 constexpr int kBeatsPerLimit = 4;
 constexpr Millis kTurn{200};
 constexpr Millis kLastSnapshot{600'000};
+
+constexpr size_t kMostOfAJoin = 4096;  // name and whereabouts: some words
+
+// Views tell it to all, as JSON.
+bool is_text(const std::string& bytes) {
+  try {
+    return !nlohmann::json(bytes).dump().empty();
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
 
 Peer peer_of(const Message& join) {
   return join.worker >= 0 ? Peer{Peer::Kind::worker, join.worker}
@@ -62,19 +75,53 @@ bool ViewService::wait_until(const std::function<bool(const View&)>& done,
   return done(state_.view());
 }
 
+// Nothing leaves this thread: the launcher would end with it, and nobody would say why.
 void ViewService::work() {
-  while (!ends_) {
-    streams_->wait(kTurn);
+  try {
+    while (!ends_) {
+      streams_->wait(kTurn);
+      const std::lock_guard lock(mutex_);
+      turn();
+    }
     const std::lock_guard lock(mutex_);
-    streams_->process();
-    look_after(Clock::now());
-    if (closing_ || all_workers_gone()) end_when_saved();
+    end_servers("");
+  } catch (const std::exception& error) {
+    const std::lock_guard lock(mutex_);
+    fail(fmt::format("the view service of the parameter servers failed: {}", error.what()));
   }
-  const std::lock_guard lock(mutex_);
-  end_servers("");
 }
 
+void ViewService::turn() {
+  streams_->process();
+  look_after(Clock::now());
+  if (closing_ || all_workers_gone()) end_when_saved();
+}
+
+// The job ends with these words, as far as they can still be told.
+void ViewService::fail(const std::string& why) noexcept {
+  try {
+    log(LogLevel::error, "{}", why);
+    state_.fail(why);
+    changed_.notify_all();
+    end_servers(why);
+  } catch (const std::exception&) {
+    over_ = true;
+    ended_.notify_all();
+  }
+}
+
+// What a member makes impossible ends its connection, and not the service.
 void ViewService::on_message(Peer from, const Message& message) {
+  try {
+    take(from, message);
+  } catch (const Mismatch&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Mismatch(fmt::format("a {} that cannot be: {}", name_of(message.kind), error.what()));
+  }
+}
+
+void ViewService::take(Peer from, const Message& message) {
   if (over_) return;
   Member& member = members_[from];
   member.heard = Clock::now();
@@ -108,6 +155,8 @@ void ViewService::on_join(Peer from, Member& member, const Message& message) {
   const size_t name = message.text.find('\n');
   const std::string where = name == std::string::npos ? "" : message.text.substr(name + 1);
   const std::string process = message.text.substr(0, name);
+  if (message.text.size() > kMostOfAJoin || !is_text(message.text))
+    throw Mismatch("it does not say in text who it is");
   try {
     member.who = peer_of(message);
     if (member.who.kind == Peer::Kind::worker)
@@ -188,6 +237,11 @@ void ViewService::publish() {
   for (const auto& [peer, member] : members_) streams_->flush(peer);
 }
 
+bool ViewService::any_worker_came() const {
+  return std::ranges::any_of(state_.view().workers,
+                             [](const ProcessView& worker) { return worker.comings > 0; });
+}
+
 bool ViewService::all_workers_gone() const {
   return told_.number > 0 && std::ranges::none_of(told_.workers, [](const ProcessView& worker) {
            return worker.alive || worker.ending.empty();
@@ -199,8 +253,10 @@ void ViewService::end_when_saved() {
   const bool workers =
       std::ranges::any_of(told_.workers, [](const ProcessView& worker) { return worker.alive; });
   if (over_ || workers) return;
-  const bool trained = std::ranges::any_of(
-      told_.workers, [](const ProcessView& worker) { return !worker.ending.empty(); });
+  const bool trained =
+      state_.begun() && std::ranges::any_of(told_.workers, [](const ProcessView& worker) {
+        return !worker.ending.empty();
+      });
   if (snapshots_ && told_.failure.empty() && trained) {
     if (!std::exchange(last_cut_, true)) {
       snapshots_->give_up("no worker is left, the last snapshot begins", Clock::now(),
@@ -239,7 +295,8 @@ void ViewService::look_after(TimePoint now) {
     streams_->drop(peer);
     on_closed(peer, fmt::format("was silent for {} ms", options_.silence.count()));
   }
-  if (snapshots_ && state_.begun() && !over_) {
+  // Before that there is nothing to keep, however long the workers take to start.
+  if (snapshots_ && state_.begun() && any_worker_came() && !over_) {
     snapshots_->look_after(now);
     if (snapshots_->due(now) && !last_cut_) begin_cut(Peer::Kind::worker);
   }
@@ -268,14 +325,16 @@ void ViewLink::on_joined(const Message& message) {
   next_beat_ = {};
 }
 
-std::string ViewLink::beat(TimePoint now, const std::string& last) {
-  if (!joined_) return "";
-  if (now - heard_ >= silence_)
-    return fmt::format("the view service was silent for {} ms", silence_.count());
-  if (now < next_beat_) return "";
+void ViewLink::beat(TimePoint now, const std::string& last) {
+  if (!joined_ || now < next_beat_) return;
   next_beat_ = now + silence_ / kBeatsPerLimit;
   streams_.send(Peer{}, {.kind = Kind::progress, .text = last});
-  return "";
+  streams_.flush(Peer{});
+}
+
+std::string ViewLink::silent(TimePoint looked) const {
+  if (!joined_ || looked - heard_ < silence_) return "";
+  return fmt::format("the view service was silent for {} ms", silence_.count());
 }
 
 Millis ViewLink::until_beat(TimePoint now) const {

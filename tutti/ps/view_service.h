@@ -56,7 +56,10 @@ class ViewService {
   };
 
   void work();
+  void turn();
+  void fail(const std::string& why) noexcept;
   void on_message(Peer from, const Message& message);
+  void take(Peer from, const Message& message);
   void on_join(Peer from, Member& member, const Message& message);
   void on_meet(Peer from, const std::string& place);
   void on_finished(Peer from, Member& member);
@@ -66,6 +69,7 @@ class ViewService {
   void look_after(TimePoint now);
   void end_when_saved();
   void end_servers(const std::string& why);
+  bool any_worker_came() const;
   bool all_workers_gone() const;
   void begin_cut(Peer::Kind of_whom);
 
@@ -109,9 +113,11 @@ class ViewLink {
   void on_joined(const Message& message);
   bool connected() const noexcept { return joined_; }
   void hear() { heard_ = Clock::now(); }
-  /// Beats when it is time. What the service said last is too long ago: why that ends this process,
-  /// else "".
-  std::string beat(TimePoint now, const std::string& last);
+  /// Beats when it is time.
+  void beat(TimePoint now, const std::string& last);
+  /// What the service said last was too long ago when this process looked for it: why that ends
+  /// this process, else "".
+  std::string silent(TimePoint looked) const;
   Millis until_beat(TimePoint now) const;
   void say_goodbye();
 

@@ -10,10 +10,12 @@
 #include <mutex>
 
 #include "tutti/base/check.h"
+#include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/base/random.h"
 #include "tutti/base/suggest.h"
+#include "tutti/cluster/environment_check.h"
 #include "tutti/cluster/join.h"
 #include "tutti/observe/trace.h"
 #include "tutti/strategy/distributed_dataset.h"
@@ -186,6 +188,7 @@ ReplicatedOptions detail::replicated_options(const StrategyOptions& options) {
 }
 
 Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<StrategyState>()) {
+  check_environment();
   const auto job = options.kind == "parameter_server" ? job_of_this_process() : std::nullopt;
   check_options(options, job ? job->num_workers : 1);
   detail::keep_freed_memory();
@@ -419,7 +422,7 @@ Strategy strategy_from_flags(int& argc, char** argv) {
   try {
     return Strategy(take_strategy_flags(argc, argv));
   } catch (const UsageError& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
+    std::fprintf(stderr, "%s: %s\n", argv[0], plain_words(error.what()).c_str());
     std::exit(2);
   }
 }

@@ -8,86 +8,26 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tutti/base/deadline.h"
-#include "tutti/base/file_descriptor.h"
+#include "tutti/base/folder_lock.h"
+#include "tutti/checkpoint/manifest.h"
+#include "tutti/checkpoint/state.h"
 #include "tutti/data/safetensors.h"
 
 namespace tutti {
-
-/// A file of a checkpoint, and what it must be.
-struct CheckpointFile {
-  std::string name;
-  int64_t bytes = 0;
-  std::string sha256;
-};
-
-/// Where a training was, and what it was.
-struct CheckpointManifest {
-  int64_t step = 0;           ///< updates of this training
-  int64_t version = 0;        ///< of the optimizer: with those of trainings before
-  int64_t epoch = 0;          ///< that goes on, from 0
-  int64_t step_in_epoch = 0;  ///< steps of it that are done
-  bool ended = false;         ///< a callback ended the training here
-
-  // What decides on the order of samples, and on bits.
-  uint64_t seed = 0;
-  int64_t global_batch = 0;
-  int64_t accumulate = 1;
-  int64_t num_samples = 0;
-  int64_t steps_per_epoch = 0;
-  std::string strategy;
-  int replicas = 1;
-  int workers = 1;
-  std::string reduction_shape;
-  int threads_per_replica = 1;
-
-  std::string samples_sha256;  ///< of the first few of epoch 0
-
-  std::string optimizer;          ///< UpdaterState::kind
-  std::string optimizer_options;  ///< in words; those of a torch optimizer are in its state
-  double learning_rate = 0;
-  std::string compression;             ///< of gradients, in words
-  std::string schedule;                ///< its name; "": none
-  std::vector<double> schedule_rates;  ///< at some steps
-  std::string losses;                  ///< with their weights, metrics and class_weight
-  std::string precision;
-  /// LossScale: value, good steps, skipped; empty: losses are not scaled.
-  std::vector<double> loss_scale;
-  std::vector<std::string> metrics;
-
-  // History so far.
-  std::vector<std::string> columns;
-  int64_t first_epoch = 0;
-  int64_t images = 0;
-  double train_seconds = 0;
-  double validation_seconds = 0;
-  /// Of the last epoch that ended, without those that are not finite.
-  std::map<std::string, double> values;
-
-  /// State of the callbacks that have one, by their place and name: ("0 early_stopping", text).
-  std::map<std::string, std::string> callbacks;
-
-  std::string tutti_version;
-  std::string libtorch_version;
-  std::vector<CheckpointFile> files;
-  std::map<std::string, std::string> places;  ///< of each tensor: its file
-
-  std::string to_json() const;
-  /// Throws DataError naming `path` when it is no manifest, or not what was written; UsageError
-  /// when it is one of another format.
-  static CheckpointManifest from_json(std::string_view text, const std::filesystem::path& path);
-};
 
 /// "step-000000000400"
 std::string name_of_checkpoint(int64_t step);
 
 /// Checkpoints in `folder`, the oldest first; none when it is not there or empty. One that has lost
-/// its manifest is among them.
+/// its manifest is among them. Throws IoError when it cannot be listed just now, UsageError when
+/// this user may not: so do all that look for them.
 std::vector<std::filesystem::path> trainings_in(const std::filesystem::path& folder);
 
 /// Those that were set aside, since they were not whole.
@@ -102,17 +42,19 @@ bool is_training(const std::filesystem::path& path);
 /// A complete checkpoint, for reading.
 class TrainingCheckpoint {
  public:
-  /// Reads the manifest. Throws DataError.
+  /// Reads the manifest. Throws DataError where it is damaged; what it cannot read just now is an
+  /// IoError, and no damage: so do all that read.
   explicit TrainingCheckpoint(std::filesystem::path path);
 
   const std::filesystem::path& path() const noexcept { return path_; }
   const CheckpointManifest& manifest() const noexcept { return manifest_; }
 
-  /// Reads every file against the manifest. Throws DataError naming the first that is missing or is
-  /// not what was written: got and expected.
+  /// Reads every file against the manifest, and checks tensors(). Throws DataError naming the first
+  /// that is missing or is not what was written: got and expected.
   void verify() const;
-  /// All tensors by name; mapped, not copied. Throws DataError.
-  std::map<std::string, Array> tensors() const;
+  /// All tensors by name; mapped, not copied. Throws DataError where they are not those that the
+  /// manifest speaks of (require_sound_state).
+  CheckpointTensors tensors() const;
 
  private:
   std::filesystem::path path_;
@@ -126,26 +68,14 @@ namespace detail {
 
 /// A buffer as Model::save() writes it: floating ones are means in the order of the replicas,
 /// others replica 0's.
-Array merged_buffer(const std::string& name, const std::map<std::string, Array>& tensors,
+Array merged_buffer(const std::string& name, const CheckpointTensors& tensors,
                     const CheckpointManifest& manifest, std::string_view which);
 
 }  // namespace detail
 
-/// The right to write into a folder, as long as it lives: of one job at a time.
-class CheckpointLock {
- public:
-  /// Makes the folder, takes it, and removes what a job that died was about to write. Throws
-  /// UsageError: somebody has it (pid and host are named), it cannot be written to.
-  explicit CheckpointLock(const std::filesystem::path& folder);
-  /// Another at each start: by which workers see that they have the same folder.
-  int64_t number() const noexcept { return number_; }
-  /// The number of the lock in `folder`; 0 when there is none.
-  static int64_t number_in(const std::filesystem::path& folder);
-
- private:
-  FileDescriptor held_;
-  int64_t number_ = 0;
-};
+/// Removes what was about to be written, but for that of step `but_of`. The folder is the caller's
+/// (FolderLock), and nothing else is being written.
+void remove_unfinished_checkpoints(const std::filesystem::path& folder, int64_t but_of = -1);
 
 /// Which checkpoints stay: the newest, and the best by one of CheckpointManifest::values.
 struct CheckpointRetention {
@@ -163,22 +93,28 @@ struct CheckpointPart {
   int workers = 1;
   std::vector<std::string> tensors;  ///< names
   std::shared_ptr<const data::SafetensorsImage> image;
+  std::weak_ptr<FolderLock> lock;  ///< worker 0's on the folder, as long as it has it
+  int64_t lock_number = 0;         ///< its number, which all workers know
 };
 
-/// Writes it. Throws Error with path and cause.
-void write_part(const CheckpointPart& part);
+/// Writes it, and calls `turn` as write_file_atomically() does. Worker 0 makes the folder again
+/// where somebody has removed it (FolderLock::keep), the others wait for that; and it removes parts
+/// of other steps that came after they were given up. Throws Error with path and cause; UsageError
+/// when the folder is another job's by now.
+void write_part(const CheckpointPart& part, const std::function<void()>& turn = {});
 
 /// What worker 0 does then: waits for the parts of all, names them in the manifest, and gives the
-/// checkpoint its name. Returns its bytes. Throws Error; Timeout that names the worker whose part
-/// is not there.
+/// checkpoint its name. `fails` says which worker has none to give; below 0: none. Returns its
+/// bytes. Throws Error; Timeout that names the worker whose part is not there.
 int64_t complete_checkpoint(const CheckpointPart& own, CheckpointManifest manifest,
-                            const Deadline& deadline);
+                            const Deadline& deadline, const std::function<int()>& fails);
 
 /// Removes complete checkpoints that need not stay, the newest never.
 void remove_old_checkpoints(const std::filesystem::path& folder,
                             const CheckpointRetention& retention);
 
-/// Removes what of a checkpoint has been written; no error when it cannot be.
-void give_up_checkpoint(const std::filesystem::path& folder, int64_t step) noexcept;
+/// Removes what of a checkpoint has been written, where the folder is still the job's; no error
+/// when it cannot be.
+void give_up_checkpoint(const CheckpointPart& part) noexcept;
 
 }  // namespace tutti

@@ -26,6 +26,10 @@ struct CheckpointOptions {
   Better better = Better::by_name;
   /// When a signal or stop_after asks for an end: for saving before it.
   Millis grace{30'000};
+  /// For a disk: how long a training that wants the next checkpoint waits for the one that is still
+  /// being written, from its begin on. After that it goes on without the next, and says so.
+  /// Before the first step, for taking the folder and reading what is in it, 10 min at least.
+  Millis disk_limit{600'000};
   bool remove_at_end = false;  ///< all of them, once the training has come to its end
 };
 

@@ -2,16 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <fstream>
 #include <optional>
-#include <random>
 #include <set>
-#include <sstream>
 #include <system_error>
 #include <thread>
 
@@ -19,9 +16,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/file_descriptor.h"
 #include "tutti/base/sha256.h"
+#include "tutti/checkpoint/names.h"
 #include "tutti/train/checkpoint.h"
-#include "tutti/train/detail/checkpoint_format.h"
 
 namespace tutti {
 
@@ -30,9 +28,9 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kLockFile = "lock";
 constexpr const char* kPartial = ".partial";
-constexpr Millis kLookAgain{1};  // for the parts of others
+constexpr Millis kLookAgain{1}, kLookSeldom{100};  // for the parts of others, ever more seldom
+constexpr Millis kFolderLimit{30'000};             // for worker 0 to make the folder again
 
 fs::path partial_folder(const fs::path& folder, int64_t step) {
   return folder / ("." + name_of_checkpoint(step) + kPartial);
@@ -47,12 +45,6 @@ void sync_path(const fs::path& path) {
   if (open) ::fsync(open.get());
 }
 
-std::string host_name() {
-  std::string name(256, '\0');
-  if (gethostname(name.data(), name.size() - 1) != 0) return "?";
-  return name.c_str();
-}
-
 std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -60,50 +52,44 @@ std::string text_of(const fs::path& path) {
 
 }  // namespace
 
-// ---- lock ----
-
-CheckpointLock::CheckpointLock(const fs::path& folder) {
+void remove_unfinished_checkpoints(const fs::path& folder, int64_t but_of) {
+  const fs::path stays = partial_folder(folder, but_of).filename();
   std::error_code failure;
-  fs::create_directories(folder, failure);
-  const auto fails = [&](const std::string& why) {
-    return UsageError(fmt::format("checkpoints in {}: {}", folder.string(), why));
-  };
-  if (failure) throw fails("the folder cannot be made: " + failure.message());
-  const fs::path path = folder / kLockFile;
-  held_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!held_)
-    throw fails(fmt::format("{}: {}", path.string(), std::generic_category().message(errno)));
-  if (::flock(held_.get(), LOCK_EX | LOCK_NB) != 0) {
-    std::istringstream words(text_of(path));
-    std::string number, pid, host;
-    words >> number >> pid >> host;
-    throw fails(
-        fmt::format("another job writes there: process {} on {}; give this one a folder of "
-                    "its own, or wait for the end of that",
-                    pid, host));
-  }
-  number_ = static_cast<int64_t>(std::random_device{}()) + 1;
-  const std::string text = fmt::format("{} {} {}\n", number_, getpid(), host_name());
-  if (ftruncate(held_.get(), 0) != 0 ||
-      pwrite(held_.get(), text.data(), text.size(), 0) != std::ssize(text))
-    throw fails(fmt::format("{}: {}", path.string(), std::generic_category().message(errno)));
   for (fs::directory_iterator at(folder, failure), end; !failure && at != end;
        at.increment(failure)) {
     std::error_code ignored;
-    if (at->path().filename().string().starts_with(".step-")) fs::remove_all(at->path(), ignored);
+    const fs::path name = at->path().filename();
+    if (name.string().starts_with(".step-") && name != stays) fs::remove_all(at->path(), ignored);
   }
-}
-
-int64_t CheckpointLock::number_in(const fs::path& folder) {
-  std::istringstream words(text_of(folder / kLockFile));
-  int64_t number = 0;
-  words >> number;
-  return number;
 }
 
 // ---- parts ----
 
-void write_part(const CheckpointPart& part) {
+namespace {
+
+// Somebody may have removed the folder, and another job may have it since.
+void hold_folder(const CheckpointPart& part) {
+  if (const auto lock = part.lock.lock()) {
+    lock->keep();
+    return;
+  }
+  for (const Deadline deadline(kFolderLimit);
+       FolderLock::number_in(part.folder) != part.lock_number;) {
+    if (deadline.passed())
+      throw Timeout(
+          fmt::format("{} has not been this job's for {} ms: somebody has removed it, and worker 0 "
+                      "has not made "
+                      "it again; its log says why",
+                      part.folder.string(), deadline.limit().count()));
+    std::this_thread::sleep_for(kLookAgain);
+  }
+}
+
+}  // namespace
+
+void write_part(const CheckpointPart& part, const std::function<void()>& turn) {
+  hold_folder(part);
+  if (part.worker == 0) remove_unfinished_checkpoints(part.folder, part.step);
   const fs::path partial = partial_folder(part.folder, part.step);
   std::error_code failure;
   fs::create_directories(partial, failure);
@@ -111,7 +97,7 @@ void write_part(const CheckpointPart& part) {
   const std::string name = detail::part_file(part.worker, part.workers);
   Sha256 sha;
   const std::array pieces{part.image->bytes()};
-  write_file_atomically(partial / name, pieces, &sha);
+  write_file_atomically(partial / name, pieces, &sha, turn);
   const json facts = {{"name", name},
                       {"bytes", pieces[0].size()},
                       {"sha256", sha.hex()},
@@ -123,16 +109,21 @@ namespace {
 
 // Waits for one worker's part, and takes it into the manifest.
 void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest,
-               const Deadline& deadline) {
+               const Deadline& deadline, const std::function<int()>& fails) {
   const fs::path path = facts_file(partial, worker);
   std::error_code failure;
-  while (!fs::exists(path, failure)) {
+  for (Millis again = kLookAgain;; again = std::min(2 * again, kLookSeldom)) {
+    open_folder_anew(partial);
+    if (fs::exists(path, failure)) break;
+    if (const int worker_without = fails(); worker_without >= 0)
+      throw Error(
+          fmt::format("worker {} could not write its part; its own log says why", worker_without));
     if (deadline.passed())
       throw Timeout(
           fmt::format("the part of worker {} was not there after {} ms; its own log may "
                       "say why",
                       worker, deadline.limit().count()));
-    std::this_thread::sleep_for(kLookAgain);
+    std::this_thread::sleep_for(again);
   }
   const json facts = json::parse(text_of(path));
   manifest.files.push_back({facts.at("name"), facts.at("bytes"), facts.at("sha256")});
@@ -143,12 +134,15 @@ void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest
 }  // namespace
 
 int64_t complete_checkpoint(const CheckpointPart& own, CheckpointManifest manifest,
-                            const Deadline& deadline) {
+                            const Deadline& deadline, const std::function<int()>& fails) {
   const fs::path partial = partial_folder(own.folder, own.step);
   for (int worker = 0; worker < own.workers; ++worker)
-    take_part(partial, worker, manifest, deadline);
+    take_part(partial, worker, manifest, deadline, fails);
   write_file_atomically(partial / detail::kManifest, manifest.to_json());
   sync_path(partial);
+  if (FolderLock::number_in(own.folder) != own.lock_number)
+    throw Error(fmt::format("{} was removed, or is another job's, since this one began to write",
+                            own.folder.string()));
   const fs::path complete = own.folder / name_of_checkpoint(own.step);
   std::error_code failure;
   fs::remove_all(complete, failure);  // one of the same step, which a resumed training left behind
@@ -162,9 +156,14 @@ int64_t complete_checkpoint(const CheckpointPart& own, CheckpointManifest manife
   return bytes;
 }
 
-void give_up_checkpoint(const fs::path& folder, int64_t step) noexcept {
+void give_up_checkpoint(const CheckpointPart& part) noexcept {
+  try {
+    if (FolderLock::number_in(part.folder) != part.lock_number) return;
+  } catch (const std::exception&) {  // it stays; the next one, or the next job, removes it
+    return;
+  }
   std::error_code ignored;
-  fs::remove_all(partial_folder(folder, step), ignored);
+  fs::remove_all(partial_folder(part.folder, part.step), ignored);
 }
 
 // ---- retention ----

@@ -10,18 +10,14 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/base/stop.h"
+#include "tutti/checkpoint/names.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/detail/checkpoint_format.h"
 #include "tutti/train/detail/checkpoint_writer.h"
 #include "tutti/train/weights.h"
 
 namespace tutti::detail {
 namespace {
-
-constexpr Millis kLook{50};            // for a signal, while the disk is slow
-constexpr Millis kDiskLimit{600'000};  // for the one before, and for the last
 
 void copy_to(const at::Tensor& place, const at::Tensor& tensor) {
   // Nothing aligns a place in a file: memcpy minds that less than LibTorch's own copy.
@@ -73,12 +69,34 @@ void require_no_tables(const torch::nn::Module& module) {
       tables[0].name));
 }
 
+// The newest ones stay: those of an earlier training would take the place of this one's.
+void require_unused(const CheckpointOptions& options) {
+  auto before = trainings_in(options.folder);
+  if (before.empty()) before = damaged_trainings_in(options.folder);
+  if (options.resume || before.empty()) return;
+  throw UsageError(fmt::format(
+      "fit: checkpoints in {}: an earlier training has left {} there ({} the newest); resume goes "
+      "on from it, else move them away or take another folder",
+      options.folder.string(), before.size(), before.back().filename().string()));
+}
+
+// What stays is no failure of the training, which is done.
+void remove_all_in(const std::filesystem::path& folder, int64_t lock_number) {
+  try {
+    if (FolderLock::number_in(folder) != lock_number) return;  // they are another job's
+    for (const auto& path : trainings_in(folder)) std::filesystem::remove_all(path);
+  } catch (const std::exception& error) {
+    log(LogLevel::warning, "fit: checkpoints in {} stay: {}", folder.string(), error.what());
+  }
+}
+
 }  // namespace
 
 // ---- the folder ----
 
-Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options)
-    : model_(model), options_(std::move(options)) {
+Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options,
+                             std::function<bool()> asked_to_end)
+    : model_(model), options_(std::move(options)), asked_to_end_(std::move(asked_to_end)) {
   require_no_tables(*model_.modules.module(0));
   model_.compiled->optimizer.updater().state();  // throws where it cannot be saved
   take_folder();
@@ -88,7 +106,7 @@ Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options)
                           .best = options_.best_kept,
                           .monitor = options_.monitor,
                           .higher_is_better = higher_is_better(options_.better, options_.monitor)},
-      model_.strategy.world().time_limit);
+      options_.disk_limit);
 }
 
 Checkpointing::~Checkpointing() = default;
@@ -104,22 +122,25 @@ int Checkpointing::num_workers() const {
 
 // The chief's failure is everybody's; and all must see the folder that it has taken.
 void Checkpointing::take_folder() {
-  std::exception_ptr failure;
-  double number = 0;
-  if (model_.strategy.world().chief) {
-    try {
-      lock_.emplace(options_.folder);
-      require_unused();
-      number = static_cast<double>(lock_->number());
-    } catch (const std::exception&) {
-      failure = std::current_exception();
-    }
-  }
+  auto lock = std::make_shared<std::shared_ptr<FolderLock>>();
+  const auto take = [lock, options = options_] {
+    *lock = std::make_shared<FolderLock>(options.folder, "checkpoints in");
+    remove_unfinished_checkpoints(options.folder);
+    require_unused(options);
+  };
+  const bool takes = model_.strategy.world().chief;
+  const auto failure = on_disk("taking the folder", takes ? std::function(take) : nullptr);
+  if (takes && !failure) lock_ = std::move(*lock);
+  lock->reset();  // the thread may still hold it
+  const double number = lock_ ? static_cast<double>(lock_->number()) : 0;
   const double taken = sum_over_workers(model_.strategy, number);
   if (failure) std::rethrow_exception(failure);
   if (taken == 0)
     throw UsageError("fit: checkpoints: the chief's worker could not take the folder");
-  const double seen = static_cast<double>(CheckpointLock::number_in(options_.folder));
+  const auto found = std::make_shared<int64_t>(0);
+  const auto look = [found, folder = options_.folder] { *found = FolderLock::number_in(folder); };
+  agree_on_failure(model_.strategy, on_disk("looking at the folder", look), "fit: checkpoints");
+  const double seen = static_cast<double>(*found);
   const double strangers = sum_over_workers(model_.strategy, seen == taken ? 0 : 1);
   if (seen != taken)
     throw UsageError(fmt::format(
@@ -129,17 +150,7 @@ void Checkpointing::take_folder() {
   if (strangers > 0)
     throw UsageError(
         "fit: checkpoints: not all workers see the same folder; their messages say so");
-}
-
-// The newest ones stay: those of an earlier training would take the place of this one's.
-void Checkpointing::require_unused() const {
-  auto before = trainings_in(options_.folder);
-  if (before.empty()) before = damaged_trainings_in(options_.folder);
-  if (options_.resume || before.empty()) return;
-  throw UsageError(fmt::format(
-      "fit: checkpoints in {}: an earlier training has left {} there ({} the newest); resume goes "
-      "on from it, else move them away or take another folder",
-      options_.folder.string(), before.size(), before.back().filename().string()));
+  lock_number_ = static_cast<int64_t>(taken);
 }
 
 int64_t Checkpointing::next_pause(int64_t step) const noexcept {
@@ -194,58 +205,76 @@ NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
   return own;
 }
 
-// Who is asked to end while the one before is being written saves at the step that all agree on.
-void Checkpointing::save(TrainingState state, Priority priority) {
-  const Deadline deadline(kDiskLimit);
-  while (!writer_->wait(Deadline(kLook)) && !deadline.passed())
-    if (stop_requested() != 0) return;
-  if (!start(std::move(state), Deadline(kLook), priority))
-    throw Timeout(fmt::format("fit: the checkpoint of step {} in {} was not written after {} s",
-                              last_step_, options_.folder.string(), kDiskLimit.count() / 1000));
+Deadline Checkpointing::disk_deadline() const {
+  return Deadline(options_.disk_limit - std::chrono::ceil<Millis>(Clock::now() - last_begin_));
 }
 
-// Returns false where the one before is still being written then.
-bool Checkpointing::start(TrainingState state, const Deadline& deadline, Priority priority) {
+void Checkpointing::save(TrainingState state, Priority priority) {
+  if (state.manifest.step == last_step_) return;
   const TimePoint begin = Clock::now();
+  const bool last = priority == Priority::normal;
+  switch (wait_for_writers(disk_deadline(), last ? WhenAsked::grace : WhenAsked::give_way)) {
+    case Waited::ready: return start(std::move(state), begin, priority);
+    case Waited::asked: return;
+    case Waited::late: break;
+  }
+  writer_->abandon();
+  if (model_.strategy.world().chief)
+    log(LogLevel::warning,
+        "fit: there will be no checkpoint of step {} in {}: worker {} is still writing that of "
+        "step {}, begun {} s ago; the training goes on",
+        state.manifest.step, options_.folder.string(), busy_worker_, last_step_,
+        std::chrono::floor<std::chrono::seconds>(Clock::now() - last_begin_).count());
+}
+
+// Nothing is being written, on no worker.
+void Checkpointing::start(TrainingState state, TimePoint begin, Priority priority) {
   const int64_t step = state.manifest.step;
-  if (step == last_step_) return true;
-  if (!writer_->wait(deadline)) return false;
+  if (step == last_step_) return;  // in the grace, which then waits for it
   model_.require_whole();
   last_step_ = step;
-  CheckpointPart part{options_.folder, step, worker(), num_workers(), {}, image_};
+  last_begin_ = Clock::now();
+  CheckpointPart part{options_.folder, step,  worker(),    num_workers(), {},
+                      image_,          lock_, lock_number_};
   const NamedTensors tensors = own_tensors(state);
   for (const auto& [name, tensor] : tensors) part.tensors.push_back(name);
   copy_to(*image_, tensors);
   writer_->start(std::move(part), std::move(state.manifest), begin, priority);
-  return true;
 }
 
 bool Checkpointing::save_in_grace(TrainingState state) {
-  const Deadline deadline(options_.grace);
+  const Deadline deadline = grace();
+  const TimePoint begin = Clock::now();
   const int64_t step = state.manifest.step;
-  if (start(std::move(state), deadline, Priority::normal) && writer_->wait(deadline))
-    return writer_->last_is_whole();
-  log(LogLevel::error, "fit: the checkpoint of step {} was not written within the grace of {} ms",
-      step, options_.grace.count());
+  if (wait_for_writers(deadline, WhenAsked::go_on) == Waited::ready) {
+    start(std::move(state), begin, Priority::normal);
+    if (wait_for_writers(deadline, WhenAsked::go_on) == Waited::ready)
+      return writer_->last_is_whole();
+  }
+  writer_->abandon();
+  if (model_.strategy.world().chief || writer_->busy())
+    log(LogLevel::error,
+        "fit: the checkpoint of step {} was not written within the grace of {} ms; worker {} was "
+        "still writing that of step {}",
+        step, options_.grace.count(), busy_worker_, last_step_);
   return false;
 }
 
 std::string Checkpointing::summary() const { return writer_->summary(); }
 
 void Checkpointing::end() {
-  if (!writer_->wait(Deadline(kDiskLimit)))
-    log(LogLevel::error, "fit: the last checkpoint in {} was not written after {} s",
-        options_.folder.string(), kDiskLimit.count() / 1000);
-  else if (!writer_->last_is_whole())
+  if (wait_for_writers(disk_deadline(), WhenAsked::grace) != Waited::ready) {
+    writer_->abandon();
+    log(LogLevel::error,
+        "fit: the last checkpoint in {}, of step {}, was not written after {} s; worker {} was "
+        "still at it",
+        options_.folder.string(), last_step_,
+        std::chrono::floor<std::chrono::seconds>(Clock::now() - last_begin_).count(), busy_worker_);
+  } else if (!writer_->last_is_whole()) {
     log(LogLevel::error, "fit: the last checkpoint in {} was not written; the log says why",
         options_.folder.string());
-  if (!options_.remove_at_end || !model_.strategy.world().chief) return;
-  for (const auto& path : trainings_in(options_.folder)) {
-    std::error_code failure;
-    std::filesystem::remove_all(path, failure);
-    if (failure)
-      log(LogLevel::warning, "{} cannot be removed: {}", path.string(), failure.message());
   }
+  if (options_.remove_at_end && lock_) remove_all_in(options_.folder, lock_number_);
 }
 
 }  // namespace tutti::detail

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,7 +30,8 @@ class Checkpointing {
  public:
   /// Takes the folder. Throws UsageError: another job has it, it cannot be written to, workers see
   /// different ones, some of the state cannot be saved (servers, embedding tables).
-  Checkpointing(Model::State& model, CheckpointOptions options);
+  /// asked_to_end  whether this worker is, by a signal or since its time is up
+  Checkpointing(Model::State& model, CheckpointOptions options, std::function<bool()> asked_to_end);
   /// Waits for what is being written.
   ~Checkpointing();
   Checkpointing(const Checkpointing&) = delete;
@@ -53,12 +56,14 @@ class Checkpointing {
   };
 
   /// Copies the state, and returns while it is being written. Waits before for the one that is
-  /// still being written.
+  /// still being written, for options.disk_limit from its begin on; is that one not on disk then,
+  /// this one is left out, which the log says. Who is asked to end meanwhile returns without it,
+  /// to save after the next step; in a last one, with normal priority, options.grace goes on then.
   void save(TrainingState state, Priority priority);
   /// Returns true once it is on disk; false when it could not be written, or not before
   /// options.grace had passed, which the log says.
   bool save_in_grace(TrainingState state);
-  /// Waits for the last one; removes all of them where options say so.
+  /// Waits for the last one, as save() does; removes all of them where options say so.
   void end();
 
   /// For people; "" on all workers but the chief's.
@@ -69,30 +74,78 @@ class Checkpointing {
 
  private:
   class Writer;
-  bool start(TrainingState state, const Deadline& deadline, Priority priority);
+  void start(TrainingState state, TimePoint begin, Priority priority);
+  Deadline disk_deadline() const;
+
+  // ---- waiting (checkpoint_waiting.cpp): collective, for a disk and not for each other ----
+  struct Meeting {
+    int busy_worker = -1;    ///< the last that has to wait for its disk; -1: none
+    int failed_worker = -1;  ///< the last that could not write its part
+    bool asked = false;      ///< one was asked to end
+    bool late = false;       ///< on one the deadline has passed
+  };
+  Meeting meet(const Meeting& own);
+  enum class Waited { ready, asked, late };
+  enum class WhenAsked {
+    give_way,  ///< to what is saved after the next step
+    grace,     ///< goes on for options.grace
+    go_on
+  };
+  /// Until `ready` is on all workers, which returns whether it is, after the time it is given at
+  /// the latest. All return the same.
+  Waited wait_together(const std::function<bool(Millis)>& ready, Deadline deadline,
+                       WhenAsked when_asked, const std::string& what);
+  /// Until nothing is being written any more.
+  Waited wait_for_writers(const Deadline& deadline, WhenAsked when_asked);
+  /// Of all that is saved once one was asked to end: it begins with the first call.
+  Deadline grace();
+  bool has_failed() const;
+  /// `work` in a thread of its own, as long as the disk may take before the first step; nothing
+  /// where it is empty. Returns what it has thrown here. Throws Timeout, on all. The thread may
+  /// outlive this.
+  std::exception_ptr on_disk(const std::string& what, std::function<void()> work);
+
   void take_folder();
-  void require_unused() const;
-  int64_t choose() const;
   NamedTensors own_tensors(const TrainingState& state) const;
-  TrainingState put_back(const TrainingCheckpoint& checkpoint, const CheckpointManifest& now);
-  void put_back_buffers(const std::map<std::string, Array>& tensors,
-                        const CheckpointManifest& manifest);
-  void put_back_generators(const std::map<std::string, Array>& tensors,
-                           const CheckpointManifest& manifest);
-  Array buffer_of(int local, const std::string& name, const std::map<std::string, Array>& tensors,
+  /// A checkpoint as it was read.
+  struct Found {
+    std::string what;  ///< for errors
+    CheckpointManifest manifest;
+    CheckpointTensors tensors;
+  };
+  /// One that goes on as this training, and has not been put back yet.
+  struct Checked {
+    std::string what;  ///< for errors
+    CheckpointTensors tensors;
+    UpdaterState optimizer{};
+    NamedTensors parameters{};
+    TrainingState state{};
+  };
+  Checked check(const Found& found_on_disk, const CheckpointManifest& now) const;
+  void put_back(const Checked& checked);
+  std::vector<Totals> totals_in(const std::string& what, const CheckpointTensors& tensors,
+                                const CheckpointManifest& manifest) const;
+  static void require_generators(const std::string& what, const CheckpointTensors& tensors);
+  void put_back_buffers(const CheckpointTensors& tensors, const CheckpointManifest& manifest);
+  void put_back_generators(const CheckpointTensors& tensors, const CheckpointManifest& manifest);
+  Array buffer_of(int local, const std::string& name, const CheckpointTensors& tensors,
                   const CheckpointManifest& manifest, const char* which) const;
-  KeptWeights kept_in(const std::map<std::string, Array>& tensors,
-                      const CheckpointManifest& manifest) const;
+  KeptWeights kept_in(const CheckpointTensors& tensors, const CheckpointManifest& manifest) const;
   int worker() const;
   int num_workers() const;
 
   Model::State& model_;
   const CheckpointOptions options_;
-  std::optional<CheckpointLock> lock_;
+  const std::function<bool()> asked_to_end_;
+  std::shared_ptr<FolderLock> lock_;  // of the chief's worker
+  int64_t lock_number_ = 0;
   std::unique_ptr<Writer> writer_;
   /// What is being written; its memory serves one checkpoint after another.
   std::shared_ptr<data::SafetensorsImage> image_ = std::make_shared<data::SafetensorsImage>();
   int64_t last_step_ = -1;  // that was saved
+  TimePoint last_begin_{};  // when it began to be written
+  int busy_worker_ = -1;    // that the last wait was for
+  std::optional<Deadline> grace_;
 };
 
 }  // namespace tutti::detail

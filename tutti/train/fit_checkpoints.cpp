@@ -53,6 +53,7 @@ void Fit::take_up_checkpoints() {
   require_at_least("every_steps", options.every_steps, 0);
   require_at_least("newest_kept", options.newest_kept, 1);
   require_at_least("best_kept", options.best_kept, 0);
+  require_at_least("disk_limit", options.disk_limit.count(), 0);
   if (leases_ != nullptr || drops_ || model_.strategy.world().apart)
     throw UsageError(
         "fit: checkpoints are of workers that are in step; parameter servers keep snapshots "
@@ -61,7 +62,7 @@ void Fit::take_up_checkpoints() {
       std::ranges::find(history_.columns, options.monitor) == history_.columns.end())
     throw UsageError(fmt::format("fit: checkpoints: monitor \"{}\" is not measured; there are {}",
                                  options.monitor, fmt::join(history_.columns, ", ")));
-  checkpoints_.emplace(model_, options);
+  checkpoints_.emplace(model_, options, [this] { return asked_to_end() != 0; });
   facts_ = facts();
 }
 

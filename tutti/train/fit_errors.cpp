@@ -11,9 +11,11 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/detail/finite.h"
 #include "tutti/train/detail/fit.h"
 #include "tutti/train/detail/fit_agreement.h"
 #include "tutti/train/detail/samples.h"
+#include "tutti/train/weights.h"
 
 namespace tutti::detail {
 namespace {
@@ -21,20 +23,6 @@ namespace {
 std::string signal_words(int signal) {
   const char* name = sigabbrev_np(signal);
   return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
-}
-
-// A finite sum, which takes no memory, says that all are; another one may have overflowed.
-bool all_finite(const at::Tensor& tensor) {
-  return !tensor.defined() || !at::isFloatingType(tensor.scalar_type()) ||
-         std::isfinite(tensor.sum().item<double>()) || tensor.isfinite().all().item<bool>();
-}
-
-/// "nan at element 3", of a tensor in which one is not finite.
-std::string bad_element(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.reshape({-1});
-  const auto place = flat.isfinite().logical_not().nonzero()[0][0].item<int64_t>();
-  const auto value = flat[place].item<double>();
-  return fmt::format("{} at element {}", std::isnan(value) ? std::abs(value) : value, place);
 }
 
 /// As above, with the sample; `rows` are those of the samples in the dataset. "": all are finite.
@@ -50,10 +38,7 @@ std::string bad_sample(const std::string& what, const at::Tensor& values,
 }
 
 std::string bad_parameter(const torch::nn::Module& module) {
-  for (const auto& [name, parameter] : unique_parameters(module))
-    if (!all_finite(parameter))
-      return fmt::format("parameter \"{}\" has {}", name, bad_element(parameter.detach()));
-  return "";
+  return what_is_not_finite({.parameters = unique_parameters(module), .buffers = {}});
 }
 
 /// "input", or "input 2" of several.

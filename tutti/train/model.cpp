@@ -15,6 +15,7 @@
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/detail/evaluation.h"
+#include "tutti/train/detail/failed_elsewhere.h"
 #include "tutti/train/detail/fit_agreement.h"
 #include "tutti/train/detail/samples.h"
 #include "tutti/train/detail/settings.h"
@@ -55,7 +56,8 @@ void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const s
     failures = sum_over_workers(strategy, failures);
   if (own) std::rethrow_exception(own);
   if (failures > 0) {
-    throw Error(fmt::format("{}: failed on another worker; its own message says why", what));
+    throw FailedElsewhere(
+        fmt::format("{}: failed on another worker; its own message says why", what));
   }
 }
 
@@ -272,7 +274,7 @@ void Model::State::save(const std::filesystem::path& path) {
     try {
       warn_of_tables(*state.modules.module(0), path);
       save_weights(weights, path);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       failure = std::current_exception();
     }
   });
@@ -290,7 +292,7 @@ void Model::load(const std::filesystem::path& path) {
     for (int local = 1; local < state.modules.size(); ++local) {
       detail::copy_values(first, *state.modules.module(local));
     }
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     failure = std::current_exception();
   }
   detail::agree_on_failure(state.strategy, failure, "load " + path.string());

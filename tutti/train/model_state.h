@@ -121,6 +121,8 @@ struct Totals {
   /// back.
   std::vector<double> packed(const Goals& goals, std::span<const int64_t> widths) const;
   static Totals unpacked(const Goals& goals, std::span<const double> values);
+  /// Why numbers from elsewhere are none that packed() can have made; "" when they may be.
+  static std::string why_not_packed(const Goals& goals, std::span<const double> values);
 };
 
 /// Whether the number of states depends on the width of the outputs.

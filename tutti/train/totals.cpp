@@ -159,6 +159,20 @@ Totals Totals::unpacked(const Goals& goals, std::span<const double> values) {
   return all;
 }
 
+std::string Totals::why_not_packed(const Goals& goals, std::span<const double> values) {
+  constexpr double kWidest = 1 << 28;
+  size_t expected = 2 + 3 * goals.size();
+  for (size_t i = 0; i < goals.size() && expected <= values.size(); ++i) {
+    const double width = values[2 + 3 * i + 1], seen = values[2 + 3 * i + 2];
+    const bool good = width == 0 ? seen == 0 : seen == 1 && width == std::floor(width);
+    if (!good || !(width >= 0 && width <= kWidest))
+      return fmt::format("outputs of width {} seen {} times", width, seen);
+    expected += static_cast<size_t>(num_states(goals[i].metrics, static_cast<int64_t>(width)));
+  }
+  if (values.size() == expected) return "";
+  return fmt::format("{} numbers, expected {}", values.size(), expected);
+}
+
 bool sized_by_width(const std::vector<Metric>& metrics) {
   constexpr int64_t kWide = 1'000'003;  // no metric has states for so many only from there on
   return std::ranges::any_of(metrics, [](const Metric& metric) {

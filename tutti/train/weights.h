@@ -31,6 +31,10 @@ ModelState state_of(const torch::nn::Module& module);
 /// hex digits.
 std::string weights_sha256(const ModelState& state);
 
+/// `parameter "fc.weight" has nan at element 3`: the first tensor, parameters before buffers, with
+/// a value that is NaN or infinite. "": all are finite.
+std::string what_is_not_finite(const ModelState& state);
+
 /// Writes a safetensors file, atomically (data::write_safetensors).
 void save_weights(const ModelState& state, const std::filesystem::path& path);
 

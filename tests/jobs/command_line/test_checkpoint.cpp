@@ -202,6 +202,11 @@ TEST(Checkpoint, ListsVerifiesAndConverts) {
   EXPECT_THAT(damaged.out,
               AllOf(HasSubstr("step-000000000010: DAMAGED"), HasSubstr("part-1-of-2.safetensors"),
                     HasSubstr("step-000000000020: whole")));
+
+  std::filesystem::create_directory(out + "/checkpoints/step-\x1b[2Jred");
+  for (const char* command : {"ls", "verify"})
+    EXPECT_THAT(checkpoint({command, out}).out,
+                AllOf(HasSubstr("step-\\x1b[2Jred"), Not(HasSubstr("\x1b"))));
 }
 
 TEST(Checkpoint, BadInputIsAnsweredBefore) {

@@ -47,19 +47,18 @@ std::string train_here(const Words& more) {
   return result.exit_code == 0 ? weights_in(file) : "";
 }
 
-/// Each of `hosts` starts `workers` workers. `more`: flags for each host.
+/// Each of `hosts` starts `workers` workers. `more`: flags for each host; `shell`: what starts the
+/// program there.
 std::vector<CommandResult> run_over(const TestHosts& hosts, int workers, const std::string& file,
-                                    const std::vector<Words>& more) {
+                                    const std::vector<Words>& more, const Words& shell = {}) {
   std::vector<std::future<CommandResult>> nodes;
   for (int h = 0; h < hosts.count(); ++h) {
     const std::string host = std::filesystem::path(hosts.path(h)).filename();
-    Words words = {"ip",           "netns",
-                   "exec",         host,
-                   TUTTI_PROGRAM,  "run",
-                   "-n",           std::to_string(workers),
-                   "--nodes",      std::to_string(hosts.count()),
-                   "--node-rank",  std::to_string(h),
-                   "--rendezvous", hosts.address(0) + ":29500"};
+    Words words = {"ip", "netns", "exec", host};
+    words.insert(words.end(), shell.begin(), shell.end());
+    words.insert(words.end(), {TUTTI_PROGRAM, "run", "-n", std::to_string(workers), "--nodes",
+                               std::to_string(hosts.count()), "--node-rank", std::to_string(h),
+                               "--rendezvous", hosts.address(0) + ":29500"});
     Words extra = {"--strategy", "multi_worker", "--json", file};
     if (!more.empty()) extra.insert(extra.end(), more.at(h).begin(), more.at(h).end());
     const Words train = training(extra);
@@ -128,6 +127,30 @@ TEST_F(TrainOverHosts, CheckpointsOfTwoGoOnThereAndOnOne) {
   EXPECT_EQ(
       train_here({"--strategy", "mirrored", "--replicas", "4", "--out", copy / "out", "--resume"}),
       straight);
+}
+
+// Hosts that have nothing in common but a folder, mounted where each has a disk of its own; what
+// one does there the other sees when NFS would show it.
+TEST_F(TrainOverHosts, CheckpointsNeedNoMoreThanNfsGives) {
+  const TestHosts hosts(2);
+  const TempFolder shared, place;
+  const std::string mount =
+      "mount -t tmpfs none \"$2\" && mkdir \"$2/nfs\" && mount --bind \"$1\" \"$2/nfs\" && "
+      "export LD_PRELOAD=\"$0\" TUTTI_TEST_NFS=\"$2/nfs\" && shift 2 && exec \"$@\"";
+  const Words shell = {"sh", "-c", mount, TUTTI_CLOSE_TO_OPEN, shared.path(), place.path()};
+  const Words flags = {"--out", place / "nfs/out", "--checkpoint-every", "4"};
+  const auto results = run_over(hosts, 1, place / "nfs/figures.json", {flags, flags}, shell);
+  for (const CommandResult& result : results) {
+    ASSERT_EQ(result.exit_code, 0) << result.out << result.err;
+    EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("not written")));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(place.path())) << "the hosts have mounted nothing";
+  const auto verified = run_command({TUTTI_PROGRAM, "checkpoint", "verify", shared / "out"});
+  EXPECT_EQ(verified.exit_code, 0) << verified.out << verified.err;
+  for (const char* step : {"04", "08", "12"})
+    EXPECT_THAT(verified.out, testing::HasSubstr(fmt::format("step-0000000000{}: whole", step)));
+  EXPECT_EQ(weights_in(shared / "figures.json"),
+            train_here({"--strategy", "mirrored", "--replicas", "2"}));
 }
 
 TEST_F(TrainOverHosts, CheckpointsWantOneFolderForAll) {

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "tutti/ps/snapshot.h"
+
 #include "tests/jobs/parameter_server/served_job.h"
 
 namespace tutti::test {
@@ -39,10 +41,7 @@ void train_and_kill(const Words& words, const TempFolder& folder) {
 }
 
 json manifest_of_newest(const TempFolder& folder) {
-  std::string newest;
-  for (const std::string& name : folder.names())
-    if (!name.ends_with(".partial")) newest = name;
-  return json::parse(get_bytes(folder / newest / "manifest.json"));
+  return json::parse(get_bytes(ps::snapshots_in(folder.path()).back() / "manifest.json"));
 }
 
 TEST(Snapshots, RestoredSynchronousTrainingHasTheBitsOfAStraightOne) {
@@ -91,7 +90,9 @@ TEST(Snapshots, WhatCannotBeWrittenStopsNoTraining) {
                                        ".*; cut-000002 stays"));
   EXPECT_EQ(figures_in(file).at("updates"), 1300);
   for (const auto& entry : std::filesystem::directory_iterator(cuts))
-    EXPECT_TRUE(std::filesystem::exists(entry.path() / "manifest.json")) << entry.path();
+    EXPECT_TRUE(std::filesystem::exists(entry.path() / "manifest.json") ||
+                entry.path().filename() == "snapshots.lock")
+        << entry.path();
 }
 
 // A disk for one snapshot and a half.
@@ -147,10 +148,37 @@ TEST(Snapshots, LossOfAServerGivesUpNoMoreThanACut) {
   EXPECT_EQ(figures_in(file).at("updates"), 1300);
   EXPECT_THAT(job.log(), HasSubstr("server 0 took over from server 1 after"));
   // The last one is that of the end.
-  std::string newest;
-  for (const auto& entry : std::filesystem::directory_iterator(cuts))
-    newest = std::max(newest, entry.path().string());
-  EXPECT_EQ(json::parse(get_bytes(newest + "/manifest.json")).at("step"), 1300);
+  EXPECT_EQ(json::parse(get_bytes(ps::snapshots_in(cuts).back() / "manifest.json")).at("step"),
+            1300);
+}
+
+// It dies in a step that the other one would go on with: the newest snapshot is of a step of both.
+TEST(Snapshots, AfterTheLossOfAWorkerAreOfATrainingThatNothingDisturbed) {
+  const std::string straight = sha_of(figures_of(train_mlp(
+      {"--strategy", "mirrored", "--replicas", "2", "--epochs", "1000", "--max-steps", "1300"})));
+  for (const int worker : {0, 1})
+    for (const char* const host_sums : {"on", "off"}) {
+      const std::string lost = "worker " + std::to_string(worker);
+      SCOPED_TRACE(lost + ", host sums " + host_sums);
+      const TempFolder folder;
+      Job job(synchronous({"--servers", "2", "--host-sums", host_sums, "--snapshots",
+                           folder.path().string(), "--snapshot-every", "0.2"}),
+              kInform);
+      job.wait_for("snapshot cut-000001: step");
+      until_some_moment(31 + worker);
+      job.send(lost, SIGKILL);
+      EXPECT_EQ(job.end(), 128 + SIGKILL) << last_part(job.log());
+      EXPECT_THAT(job.log(), ContainsRegex("step [0-9]+, 2 partitions"));
+      const json manifest = manifest_of_newest(folder);
+      const int64_t step = manifest.at("step");
+      EXPECT_GT(step, 0);
+      EXPECT_LT(step, 1300);
+      for (const json& partition : manifest.at("partitions")) EXPECT_EQ(partition.at("step"), step);
+      const json rest =
+          figures_of(synchronous({"--servers", "2", "--restore", folder.path().string()}));
+      EXPECT_EQ(sha_of(rest), straight) << "from step " << step;
+      EXPECT_EQ(rest.at("updates"), 1300);
+    }
 }
 
 struct Mistake {
@@ -189,8 +217,8 @@ TEST(Snapshots, AnotherModelOrADamagedFileIsRefused) {
       run_command(synchronous({"--restore", path, "--optimizer", "sgd"}), {}, Millis{60'000});
   EXPECT_EQ(result.exit_code, 2) << last_part(result.err);
   EXPECT_THAT(result.err, HasSubstr("optimizer: got name \"adam\", expected \"sgd\""));
-  for (const std::string& name : folder.names()) {
-    const auto file = folder / name / "partition-0.safetensors";
+  for (const auto& cut : ps::snapshots_in(folder.path())) {
+    const auto file = cut / "partition-0.safetensors";
     put_bytes(file, get_bytes(file).substr(0, 1000));
   }
   result = run_command(synchronous({"--restore", path}), {}, Millis{60'000});

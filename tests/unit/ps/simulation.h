@@ -15,7 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/base/random.h"
+#include "tutti/ps/cut_in_progress.h"
 #include "tutti/ps/server_state.h"
 #include "tutti/ps/view.h"
 
@@ -35,6 +37,15 @@ struct Faults {
   int snapshots = 0;  ///< cuts of the whole job, one after another
 };
 
+/// When workers die, in moves of the schedule, and when cuts begin.
+struct Deaths {
+  int64_t cut_every = 0;      ///< a cut begins so often, as the one before is over; 0: none does
+  int64_t after = -1;         ///< then `worker` dies, and a cut begins if none is made; -1: nobody
+  int worker = 0;             ///< one that is there
+  bool delivers = false;      ///< what it had sent may still come, up to some message
+  int64_t others_after = -1;  ///< so much later all others die; -1: they do not
+};
+
 class Simulation {
  public:
   Simulation(Spec spec, int num_servers, int64_t steps, Program program, uint64_t seed)
@@ -49,18 +60,39 @@ class Simulation {
 
   /// Runs until all living workers have done their steps and everything is settled. False when
   /// nothing moves any more or it takes too long; words() says who waits for what.
-  bool run(const Faults& faults = {}) {
+  bool run(const Faults& faults = {}, const Deaths& deaths = {}) {
     Faults left = faults;
     returns_left_ = faults.returns;
-    for (int64_t turn = 0; turn < 400'000; ++turn) {
+    for (moves_ = 0; moves_ < 400'000; ++moves_) {
       if (done()) return true;
       if (!views_.view().failure.empty()) return false;
-      if (turn > 40 && random_.below(40) == 0) inject(left);
+      if (moves_ > 40 && random_.below(40) == 0) inject(left);
+      follow(deaths);
       const auto moves = possible();
-      if (moves.empty()) return false;
-      moves[random_.below(moves.size())]();
+      if (!moves.empty())
+        moves[random_.below(moves.size())]();
+      else if (moves_ < deaths.after || moves_ >= end_of(deaths))
+        return false;
     }
     return false;
+  }
+  /// Whether all workers that are left have come to the end of theirs.
+  bool done() const {
+    return std::ranges::all_of(workers_, [](const auto& entry) {
+      return entry.second->done() && entry.second->state.failure().empty();
+    });
+  }
+  /// Workers that died and did not come again.
+  size_t num_dead() const { return lost_workers_.size(); }
+  /// How long the last run() was.
+  int64_t moves() const { return moves_; }
+
+  /// The job is over: its workers end in order, and the last cut is made of what servers have.
+  void end() {
+    while (!workers_.empty()) remove_worker(workers_.begin()->first, "has finished", true, true);
+    move_on();
+    begin_cut(Peer::Kind::server);
+    move_on();
   }
 
   std::string words() const {
@@ -87,10 +119,12 @@ class Simulation {
   bool alive(int worker) const { return workers_.contains(worker); }
   const ClientState& worker(int number) const { return workers_.at(number)->state; }
   int64_t step_of(int number) const { return workers_.at(number)->step; }
-  /// Partitions of cuts that came to be complete, by number; and the step at which each worker
-  /// that marked the cut began behind its mark.
+  /// Cuts that the view service took for complete, by number, with their partitions; and the step
+  /// at which each worker that marked the cut began behind its mark.
   using Cuts = std::map<int64_t, std::map<int, std::shared_ptr<PartitionCut>>>;
   const Cuts& cuts() const { return cuts_; }
+  /// Why others were given up.
+  const std::vector<std::string>& given_up() const { return given_up_; }
   const std::map<int64_t, std::map<int, int64_t>>& marks() const { return marks_; }
   /// Pushes of a worker, dead or not, that it was told were through.
   const std::map<int, int64_t>& settled() const { return settled_; }
@@ -103,6 +137,10 @@ class Simulation {
   using Worker = SimulatedWorker;
   struct Pipe {  // one direction of a connection
     std::deque<Message> messages;
+  };
+  struct Word {  // of the view service: a view, or a cut
+    std::optional<View> view;
+    Message cut;
   };
   using Ends = std::pair<Peer, Peer>;  // from, to
 
@@ -118,9 +156,8 @@ class Simulation {
                                  [this, number](Peer to, Message message) {
                                    put(server_peer(number), to, std::move(message));
                                  },
-                                 [this](int partition, std::shared_ptr<PartitionCut> cut) {
-                                   if (cut->number() >= next_cut_ - 1 || whole(cut->number()))
-                                     cuts_[cut->number()][partition] = std::move(cut);
+                                 [this, number](int partition, std::shared_ptr<PartitionCut> cut) {
+                                   write(number, partition, std::move(cut));
                                  })}));
     views_.add_server("simulated", "", -1);
     tell_views();
@@ -137,14 +174,18 @@ class Simulation {
                                                       }));
     views_.add_worker(number, "simulated");
     tell_views();
+    if (cut_in_progress_) words_of_service_[worker_peer(number)].push_back({{}, told_cut_});
   }
 
   // The view service's connections never break: its loss is the job's.
   void tell_views() {
     for (const auto& [number, server] : servers_)
-      if (server->hears_views) to_view_[server_peer(number)].push_back(views_.view());
+      if (server->hears_views)
+        words_of_service_[server_peer(number)].push_back({views_.view(), {}});
     for (const auto& [number, worker] : workers_)
-      to_view_[worker_peer(number)].push_back(views_.view());
+      words_of_service_[worker_peer(number)].push_back({views_.view(), {}});
+    if (cut_in_progress_) cut_in_progress_->on_view(views_.view());
+    end_cut_if_over();
   }
 
   void put(Peer from, Peer to, Message message) {
@@ -159,34 +200,63 @@ class Simulation {
     if (pipe != pipes_.end()) pipe->second.messages.push_back(std::move(message));
   }
 
+  // What a server's writer does, but for the disk.
+  void write(int server, int partition, std::shared_ptr<PartitionCut> cut) {
+    Message written{
+        .kind = Message::Kind::written, .partition = partition, .sequence = cut->number()};
+    written.text = cut->objection();
+    if (written.text.empty())
+      written.text = to_text(cut->part(partition));
+    else
+      written.flags = Message::not_written;
+    put(server_peer(server), Peer{}, std::move(written));
+    parts_[cut->number()][partition] = std::move(cut);
+  }
+
   void note_mark(const Message& mark) {
     const auto [place, fresh] = marks_[mark.version].try_emplace(mark.worker, mark.step);
     EXPECT_TRUE(fresh || place->second == mark.step)
         << "worker " << mark.worker << " marks steps " << place->second << " and " << mark.step;
   }
 
-  // Each worker hears of it at a time of its own.
-  void begin_cut(int& left) {
+  // Each of them hears of it at a time of its own. One that takes too long is given up before.
+  void begin_cut(Peer::Kind of_whom) {
     if (!views_.begun()) return;
-    --left;
-    // The service begins the next when the last is complete, or given up.
-    if (!whole(next_cut_ - 1)) cuts_.erase(next_cut_ - 1);
+    if (cut_in_progress_) end_cut("the next begins");
+    cut_in_progress_.emplace(next_cut_, views_.view());
+    told_cut_ = {.kind = Message::Kind::cut,
+                 .view = views_.view().number,
+                 .sequence = next_cut_++,
+                 .text = "folder"};
     for (const auto& [number, worker] : workers_)
-      to_cut_[number] = {.kind = Message::Kind::cut,
-                         .view = views_.view().number,
-                         .sequence = next_cut_,
-                         .text = "folder"};
-    ++next_cut_;
+      if (of_whom == Peer::Kind::worker)
+        words_of_service_[worker_peer(number)].push_back({{}, told_cut_});
+    for (const auto& [number, server] : servers_)
+      if (of_whom == Peer::Kind::server && server->hears_views)
+        words_of_service_[server_peer(number)].push_back({{}, told_cut_});
   }
 
-  bool whole(int64_t cut) const {
-    const auto partitions = cuts_.find(cut);
-    return partitions != cuts_.end() && std::ssize(partitions->second) == spec_.num_partitions;
+  void end_cut_if_over() {
+    if (!cut_in_progress_) return;
+    if (!cut_in_progress_->failure().empty()) return end_cut(cut_in_progress_->failure());
+    if (!cut_in_progress_->complete()) return;
+    const int64_t number = cut_in_progress_->number();
+    cuts_[number] = std::move(parts_[number]);
+    end_cut("");
   }
 
-  bool connected(Peer a, Peer b) const { return pipes_.contains({a, b}); }
+  void end_cut(const std::string& why) {
+    if (!why.empty()) given_up_.push_back(why);
+    parts_.erase(cut_in_progress_->number());
+    cut_in_progress_.reset();
+  }
+
+  bool connected(Peer a, Peer b) const {
+    return pipes_.contains({a, b}) && !without_sender_.contains({a, b});
+  }
 
   void connect(Peer a, Peer b) {
+    if (without_sender_.contains({a, b})) close_behind({a, b});
     pipes_[{a, b}];
     pipes_[{b, a}];
     told_connected(a, b);
@@ -218,31 +288,53 @@ class Simulation {
   void disconnect_all(Peer gone) {
     std::vector<Ends> ends;
     for (const auto& [pair, pipe] : pipes_)
+      if (pair.first == gone || pair.second == gone) ends.push_back(pair);
+    for (const auto& pair : ends)
+      if (without_sender_.contains(pair))
+        close_behind(pair);
+      else
+        disconnect(pair.first, pair.second);
+  }
+
+  // What a process had sent before it died comes in order, as far as it had left.
+  void leave_behind(Peer gone) {
+    std::vector<Ends> ends;
+    for (const auto& [pair, pipe] : pipes_)
       if (pair.first == gone) ends.push_back(pair);
-    for (const auto& [from, to] : ends) disconnect(from, to);
+    for (const auto& [from, to] : ends) {
+      pipes_.erase({to, from});
+      without_sender_.insert({from, to});
+    }
+  }
+
+  void close_behind(const Ends& ends) {
+    without_sender_.erase(ends);
+    pipes_.erase(ends);
+    told_closed(ends.second, ends.first);
   }
 
   // ---- what may happen next ----
 
   std::vector<std::function<void()>> possible() {
     std::vector<std::function<void()>> moves;
-    for (auto& [peer, queue] : to_view_)
-      if (!queue.empty()) moves.push_back([this, peer = peer] { deliver_view(peer); });
+    for (auto& [peer, queue] : words_of_service_)
+      if (!queue.empty()) moves.push_back([this, peer = peer] { deliver_word(peer); });
     for (auto& [peer, queue] : to_service_)
       if (!queue.empty()) moves.push_back([this, peer = peer] { deliver_to_service(peer); });
     for (auto& [ends, pipe] : pipes_)
       if (!pipe.messages.empty()) moves.push_back([this, ends = ends] { deliver(ends); });
+    for (const Ends& ends : without_sender_)
+      moves.push_back([this, ends = ends] { close_behind(ends); });
     for (auto& [number, worker] : workers_) {
+      if (!worker->state.failure().empty()) {
+        moves.push_back([this, number = number] { fail_worker(number); });
+        continue;
+      }
       for (const int server : worker->state.servers())
         if (servers_.contains(server) && !connected(worker_peer(number), server_peer(server)))
           moves.push_back([this, number = number, server] {
             connect(worker_peer(number), server_peer(server));
           });
-      if (to_cut_.contains(number))
-        moves.push_back([this, number = number] {
-          workers_.at(number)->state.on_cut(to_cut_.extract(number).mapped());
-          unsent_.insert(workers_.at(number).get());
-        });
       if (worker->ready()) moves.push_back([this, number = number] { act(number); });
       if (const auto piece = worker->to_carry())
         moves.push_back([this, number = number, piece = *piece] {
@@ -252,6 +344,11 @@ class Simulation {
       moves_to_send(*worker, moves);
     }
     if (returns_left_ > 0 && !lost_workers_.empty()) moves.push_back([this] { return_worker(); });
+    for (auto& [number, server] : servers_)
+      for (const int follower : server->state.copies_to())
+        moves.push_back([this, number = number, follower] {
+          servers_.at(number)->state.continue_copies(follower);
+        });
     for (auto& [number, server] : servers_)
       for (const int follower : server->state.followers()) {
         const Peer a = primary_peer(number);
@@ -282,14 +379,23 @@ class Simulation {
     if (worker.act()) unsent_.insert(&worker);
   }
 
-  void deliver_view(Peer to) {
-    const View view = to_view_.at(to).front();
-    to_view_.at(to).pop_front();
-    if (to.kind == Peer::Kind::server && servers_.contains(to.number))
-      servers_.at(to.number)->state.on_view(view);
+  void deliver_word(Peer to) {
+    const Word word = std::move(words_of_service_.at(to).front());
+    words_of_service_.at(to).pop_front();
+    if (to.kind == Peer::Kind::server && servers_.contains(to.number)) {
+      ServerState& server = servers_.at(to.number)->state;
+      if (word.view)
+        server.on_view(*word.view);
+      else
+        server.cut_all(word.cut.sequence, word.cut.text);
+    }
     if (to.kind == Peer::Kind::worker && workers_.contains(to.number)) {
-      workers_.at(to.number)->state.on_view(view);
-      unsent_.insert(workers_.at(to.number).get());
+      SimulatedWorker& worker = *workers_.at(to.number);
+      if (word.view)
+        worker.state.on_view(*word.view);
+      else
+        worker.state.on_cut(word.cut);
+      unsent_.insert(&worker);
     }
   }
 
@@ -301,15 +407,23 @@ class Simulation {
       views_.synced(message.partition, from.number, server);
     if (message.kind == Message::Kind::suspect)
       views_.suspect(message.partition, from.number, server);
-    tell_views();
+    if (message.kind != Message::Kind::written) return tell_views();
+    if (cut_in_progress_) cut_in_progress_->on_written(message);
+    end_cut_if_over();
   }
 
-  void deliver(const Ends& ends) {
+  void deliver(Ends ends) {
     const Message message = std::move(pipes_.at(ends).messages.front());
     pipes_.at(ends).messages.pop_front();
     const auto& [from, to] = ends;
     if (to.kind != Peer::Kind::worker) {
-      servers_.at(to.number)->state.on_message(from, message);
+      try {
+        servers_.at(to.number)->state.on_message(from, message);
+      } catch (const Mismatch&) {
+        // What was refused of a worker that is dead leaves a gap before what comes after it.
+        if (!without_sender_.contains(ends)) throw;
+        close_behind(ends);
+      }
       return;
     }
     Worker& worker = *workers_.at(to.number);
@@ -319,8 +433,26 @@ class Simulation {
     if (worker.state.counts().settled > before) settled_[to.number] = worker.state.counts().settled;
   }
 
-  bool done() const {
-    return std::ranges::all_of(workers_, [](const auto& entry) { return entry.second->done(); });
+  void move_on() {
+    for (auto moves = possible(); !moves.empty(); moves = possible())
+      moves[random_.below(moves.size())]();
+  }
+
+  // ---- deaths ----
+
+  static int64_t end_of(const Deaths& deaths) {
+    return deaths.others_after < 0 ? -1 : deaths.after + deaths.others_after;
+  }
+
+  void follow(const Deaths& deaths) {
+    if (deaths.cut_every > 0 && moves_ % deaths.cut_every == 0 && !cut_in_progress_)
+      begin_cut(Peer::Kind::worker);
+    if (moves_ == deaths.after) {
+      kill_worker(deaths.worker, deaths.delivers);
+      if (!cut_in_progress_) begin_cut(Peer::Kind::worker);
+    }
+    if (moves_ == end_of(deaths))
+      while (!workers_.empty()) kill_worker(workers_.begin()->first, deaths.delivers);
   }
 
   // ---- faults ----
@@ -345,7 +477,10 @@ class Simulation {
     const int server = living[random_.below(living.size())];
     switch (random_.below(8)) {
       case 7:
-        if (left.snapshots > 0) begin_cut(left.snapshots);
+        if (left.snapshots > 0 && views_.begun()) {
+          --left.snapshots;
+          begin_cut(Peer::Kind::worker);
+        }
         break;
       case 0:
         if (left.server_crashes > 0 && can_lose(server)) crash_server(server, left.server_crashes);
@@ -390,7 +525,7 @@ class Simulation {
   void make_zombie(int server, int& left) {
     --left;
     servers_.at(server)->hears_views = false;
-    to_view_.erase(server_peer(server));
+    words_of_service_.erase(server_peer(server));
     ++gone_;
     views_.lose_server(server, "was silent");
     tell_views();
@@ -398,14 +533,33 @@ class Simulation {
 
   void crash_worker(int& left) {
     --left;
-    const int number = any_of(workers_);
-    disconnect_all(worker_peer(number));
+    kill_worker(any_of(workers_), false);
+  }
+
+  void kill_worker(int number, bool delivers) {
+    if (!workers_.contains(number)) return;
+    remove_worker(number, "was killed", delivers, false);
+    lost_workers_.insert(number);
+  }
+
+  // As Client: who is waited for is lost with an error of its own; any other says goodbye.
+  void fail_worker(int number) {
+    remove_worker(number, workers_.at(number)->state.failure(), true,
+                  spec_.on_lost_worker != OnLostWorker::wait);
+  }
+
+  void remove_worker(int number, const std::string& ending, bool delivers, bool finished) {
+    if (delivers)
+      leave_behind(worker_peer(number));
+    else
+      disconnect_all(worker_peer(number));
     unsent_.erase(workers_.at(number).get());
     workers_.erase(number);
-    to_cut_.erase(number);
-    to_view_.erase(worker_peer(number));
-    lost_workers_.insert(number);
-    views_.lose_worker(number, "was killed");
+    words_of_service_.erase(worker_peer(number));
+    if (finished)
+      views_.finish_worker(number);
+    else
+      views_.lose_worker(number, ending);
     tell_views();
   }
 
@@ -447,14 +601,19 @@ class Simulation {
   std::map<int, std::unique_ptr<Worker>> workers_;
   std::map<int, std::shared_ptr<SimulatedHost>> hosts_;
   std::map<Ends, Pipe> pipes_;
-  std::map<Peer, std::deque<View>> to_view_;
+  std::set<Ends> without_sender_;  // pipes of which the sender is dead
+  std::map<Peer, std::deque<Word>> words_of_service_;
   std::map<Peer, std::deque<Message>> to_service_;
   std::set<Ends> cut_;
   std::set<Worker*> unsent_;
   std::map<int, int64_t> settled_;
-  std::map<int, Message> to_cut_;  // by worker that has not heard of it
   int64_t next_cut_ = 1;
+  std::optional<CutInProgress> cut_in_progress_;
+  Message told_cut_;
+  Cuts parts_;  // of cuts that are not complete
   Cuts cuts_;
+  std::vector<std::string> given_up_;
+  int64_t moves_ = 0;
   std::map<int64_t, std::map<int, int64_t>> marks_;
   std::set<int> lost_workers_;
   int returns_left_ = 0;

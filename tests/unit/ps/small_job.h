@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -100,18 +101,41 @@ inline PartitionState begun(const Spec& spec, float start = 0) {
   return state;
 }
 
+/// All chunks of a copy of `state`.
+inline std::vector<Message> chunks_of(const PartitionState& state) {
+  std::vector<Message> chunks;
+  PartitionCopy copy = state.copy();
+  while (auto chunk = copy.next()) chunks.push_back(std::move(*chunk));
+  return chunks;
+}
+
 /// What a joining server has after a copy of `state`.
 inline PartitionState copy_of(const PartitionState& state) {
   PartitionState copy(0, Compute::plain());
-  for (const Message& chunk : state.chunks()) copy.take(chunk);
+  for (const Message& chunk : chunks_of(state)) copy.take(chunk);
   return copy;
+}
+
+/// All rows, by table and key: where they lie is not part of a state.
+inline std::vector<std::string> rows_of(const SparseShard& tables) {
+  std::vector<std::string> all;
+  for (int table = 0; table < tables.num_tables(); ++table) {
+    SparseReader reader(tables.snapshot(table));
+    for (auto rows = reader.next(1); !rows.keys.empty(); rows = reader.next(1)) {
+      const auto [text, payload] = SparseShard::chunk_of(table, rows);
+      all.push_back(text + raw(payload));
+    }
+  }
+  return all;
 }
 
 /// All that a state knows, for comparisons.
 inline std::vector<std::string> all_of(const PartitionState& state) {
   std::vector<std::string> all{std::to_string(state.num_orders())};
-  for (const Message& chunk : state.chunks())
-    all.push_back(encode_text(chunk) + raw(chunk.payload));
+  for (const Message& chunk : chunks_of(state))
+    if (chunk.text.find("\"what\":\"rows\"") == std::string::npos)
+      all.push_back(encode_text(chunk) + raw(chunk.payload));
+  if (state.registered()) std::ranges::move(rows_of(state.tables()), std::back_inserter(all));
   return all;
 }
 

@@ -85,6 +85,52 @@ TEST(ClientStart, NamesTheServersThatHaveNotCome) {
               AllOf(HasSubstr("500 ms"), HasSubstr("of 3, these have not come: 1, 2")));
 }
 
+/// Lets whoever comes in, and says nothing more: a view service that was stopped there.
+class CurtService {
+ public:
+  explicit CurtService(const Credentials& credentials)
+      : listener_(kLoopback, credentials),
+        streams_(std::make_shared<SharedHeap>(), credentials,
+                 {.message =
+                      [this](Peer from, const Message& message) {
+                        if (message.kind == Message::Kind::join)
+                          streams_.send(from, {.kind = Message::Kind::joined, .step = 30'000});
+                      },
+                  .connected = [](Peer) {},
+                  .closed = [](Peer, const std::string&) {}}) {
+    streams_.take_from(listener_, kViewPurpose, Peer::Kind::view_service);
+    thread_ = std::thread([this] {
+      while (!ends_) {
+        streams_.wait(Millis{100});
+        streams_.process();
+      }
+    });
+  }
+  ~CurtService() {
+    ends_ = true;
+    streams_.wake();
+    thread_.join();
+  }
+  HostPort address() const { return {"127.0.0.1", listener_.address().port()}; }
+
+ private:
+  Listener listener_;
+  Streams streams_;
+  std::thread thread_;
+  std::atomic<bool> ends_{false};
+};
+
+TEST(ClientStart, NamesTheViewServiceThatHasNotSaidWhoTheServersAre) {
+  const Credentials credentials{Token::random(), "test", nullptr};
+  const CurtService service(credentials);
+  EXPECT_THAT(message_of<Timeout>([&] {
+                Client(ClientOptions{.view_service = service.address(), .limit = Millis{2'000}},
+                       credentials, spec_for(1), zeros);
+              }),
+              AllOf(HasSubstr("2000 ms"), HasSubstr(service.address().text()),
+                    HasSubstr("has let it in and not said who they are")));
+}
+
 TEST(ClientStart, NamesTheServerThatIsOutOfReach) {
   const Credentials credentials{Token::random(), "test", nullptr};
   const ViewService service({.num_servers = 1}, kLoopback, credentials);

@@ -3,6 +3,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/ps/client_state.h"
+#include "tutti/ps/frame_stream.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/ps/small_job.h"
@@ -10,6 +11,7 @@
 namespace tutti::ps::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -210,6 +212,33 @@ TEST(ClientState, SaysWhatItWaitsFor) {
   worker.hear(0, {.kind = Kind::waiting, .piece = 0, .step = 1, .text = "worker 1"});
   worker.push(1, 0, false);
   EXPECT_EQ(worker.state.words(), "1 pushes at server 0; step 1 waits for worker 1");
+}
+
+// What all bring to a meeting goes back as one payload, which would end the servers.
+TEST(ClientState, BringsNoMoreThanServersCanPassOn) {
+  constexpr int kWorkers = 4096;
+  EXPECT_LE(kWorkers * most_bytes_brought(kWorkers), FrameStreamOptions{}.max_payload_bytes);
+  Spec spec = two_pieces(kWorkers, Staleness(0));
+  spec.on_lost_worker = OnLostWorker::go_on;
+  ClientState state(
+      0, spec, [](int, const Message&) {}, [](int, int64_t, const Bytes&) {},
+      [](int) { return Bytes(); });
+  const auto value = [](int64_t bytes) {
+    return Bytes::copy_of(std::vector<std::byte>(static_cast<size_t>(bytes)));
+  };
+  EXPECT_THAT(message_of<UsageError>([&] { state.bring(3, value(300'000)); }),
+              AllOf(HasSubstr("worker 0 gives 300000 bytes"), HasSubstr("after 3 steps"),
+                    HasSubstr("at most 262144"), HasSubstr("in parts")));
+  EXPECT_FALSE(state.meets());
+  state.bring(3, value(262'144));
+  EXPECT_TRUE(state.meets());
+
+  PartitionState partition(0, Compute::plain());
+  partition.apply(hello(spec, 0));
+  Message bring{.kind = Kind::bring, .worker = 0, .sequence = 1, .payload = value(300'000)};
+  EXPECT_THAT(partition.objection(bring), HasSubstr("at most 262144"));
+  bring.payload = value(262'144);
+  EXPECT_EQ(partition.objection(bring), "");
 }
 
 TEST(ClientState, EndsWhenItIsToldTo) {

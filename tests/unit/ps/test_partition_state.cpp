@@ -74,7 +74,7 @@ TEST(PartitionState, WorkersThatAreGoneKeepNoParameters) {
   state.apply(pull(1, 0));
   state.apply(leave(1));
   state.apply(pull(1, 1));
-  const auto chunks = state.chunks();
+  const auto chunks = chunks_of(state);
   for (const Message& chunk : chunks) EXPECT_THAT(chunk.text, Not(HasSubstr("\"pulled\"")));
 }
 
@@ -126,8 +126,9 @@ TEST(PartitionState, AloneWhatIsNotFiniteChangesNothing) {
   EXPECT_TRUE(state.may_pull(0, 3));  // its step counts for the bound
 }
 
-TEST(PartitionState, ALeaverIsWaitedForInNoPiece) {
-  const Spec spec = two_pieces(3, Staleness(0));
+TEST(PartitionState, ALeaverIsWaitedForInNoPieceWhereTheOthersGoOn) {
+  Spec spec = two_pieces(3, Staleness(0));
+  spec.on_lost_worker = OnLostWorker::go_on;
   PartitionState state = begun(spec);
   for (int w = 0; w < 3; ++w)
     if (w != 1) state.apply(push(spec, w, 1, 0, {1}, 1));
@@ -135,12 +136,61 @@ TEST(PartitionState, ALeaverIsWaitedForInNoPiece) {
     if (w != 0) state.apply(push(spec, w, w == 1 ? 1 : 2, 0, {1}, 0));
   EXPECT_EQ(state.waits_for(1, 1), std::vector<int>{1});
   const auto through = state.apply(leave(1));
-  EXPECT_EQ(through.size(), 2U);  // piece 1, of 0 and 2; piece 0 waits for 0
-  EXPECT_EQ(value(state, 1), -2);
+  EXPECT_EQ(through.size(), 2U);   // piece 1, of 0 and 2; piece 0 waits for 0
+  EXPECT_EQ(value(state, 1), -3);  // scaled up to three
   EXPECT_EQ(state.counts().updates, 0);
   EXPECT_EQ(state.apply(push(spec, 0, 2, 0, {1}, 0)).size(), 3U);
   EXPECT_EQ(value(state, 0), -3);  // what it had pushed counts
   EXPECT_EQ(state.counts().updates, 1);
+}
+
+// Else pieces would be of a step that the job never made, and a cut would take them for it.
+TEST(PartitionState, AStepWithoutThePartOfOneThatHasLeftIsNone) {
+  for (const OnLostWorker policy : {OnLostWorker::end, OnLostWorker::wait}) {
+    Spec spec = two_pieces(3, Staleness(0));
+    spec.on_lost_worker = policy;
+    PartitionState state = begun(spec);
+    for (int w = 0; w < 3; ++w) state.apply(push(spec, w, 1, 0, {1}, 0));
+    state.apply(push(spec, 0, 2, 0, {1}, 1));
+    EXPECT_TRUE(state.pushed_in_vain().empty());
+    EXPECT_TRUE(state.apply(leave(1)).empty());
+    PartitionState copy = copy_of(state);
+    for (PartitionState* each : {&state, &copy}) {
+      EXPECT_TRUE(each->apply(push(spec, 2, 2, 0, {1}, 1)).empty());
+      EXPECT_EQ(value(*each, 0), -3);
+      EXPECT_EQ(value(*each, 1), 0);
+      EXPECT_EQ(each->counts().updates, 0);
+      EXPECT_EQ(each->waits_for(1, 1), std::vector<int>{1});
+      std::vector<int> workers;
+      for (const PartitionState::Vain& vain : each->pushed_in_vain()) {
+        workers.push_back(vain.worker);
+        EXPECT_EQ(vain.without, 1);
+        EXPECT_EQ(vain.step, 0);
+      }
+      EXPECT_EQ(workers, (std::vector<int>{0, 2}));
+    }
+  }
+}
+
+// It would push what it computes of pieces of two steps.
+TEST(PartitionState, WhoHasLeftInAStepComesBackOnlyWhereItIsWaitedFor) {
+  for (const OnLostWorker policy : {OnLostWorker::end, OnLostWorker::go_on, OnLostWorker::wait}) {
+    Spec spec = two_pieces(2, Staleness(0));
+    spec.on_lost_worker = policy;
+    PartitionState state = begun(spec);
+    state.apply(leave(1));
+    EXPECT_EQ(state.objection(hello(spec, 1)), "") << "it had pushed nothing";
+    state.apply(hello(spec, 1));
+    state.apply(push(spec, 1, 1, 0, {1}, 0));
+    EXPECT_EQ(state.objection(hello(spec, 1)), "") << "its connection was broken";
+    state.apply(leave(1));
+    const bool ends = policy == OnLostWorker::end;
+    EXPECT_THAT(state.objection(hello(spec, 1)),
+                ends ? HasSubstr("worker 1 has left before") : HasSubstr(""));
+    EXPECT_EQ(state.objection(hello(spec, 1)).empty(), !ends);
+    state.apply(hello(spec, 1));
+    EXPECT_EQ(state.is_here(1), !ends);
+  }
 }
 
 // Workers send the pieces of a step in orders of their own.
@@ -288,7 +338,7 @@ TEST(PartitionState, ObjectsToWhatCannotBe) {
 
 TEST(PartitionState, ChunksThatAreNoneAreErrors) {
   const Spec spec = small_spec(1, Staleness(0));
-  const auto chunks = begun(spec).chunks();
+  const auto chunks = chunks_of(begun(spec));
   const auto fails = [&](PartitionState state, Message chunk) {
     chunk.kind = Message::Kind::chunk;
     return message_of<Error>([&] { state.take(chunk); });

@@ -56,6 +56,20 @@ class Host {
     std::erase_if(said, [&](const auto& entry) { return entry.first == to; });
     return words;
   }
+  void finish_copies(int server) {
+    while (state.copies_to().contains(server)) state.continue_copies(server);
+  }
+  int64_t bytes_copied() const {
+    int64_t bytes = 0;
+    for (const auto& [peer, message] : said)
+      if (message.kind == Kind::chunk) bytes += message.payload.size();
+    return bytes;
+  }
+  // What `other` has said to this one's peer `as`; forgotten then.
+  void hear_all(Host& other, Peer as, Peer from) {
+    for (auto& [to, message] : std::exchange(other.said, {}))
+      if (to == as) state.on_message(from, std::move(message));
+  }
   float value() const { return first_of(state.partition(0).piece(0).parameters()); }
 
   std::vector<std::pair<Peer, Message>> said;
@@ -155,6 +169,7 @@ TEST(ServerState, AJoiningServerIsWaitedForOnceItHasTheCopy) {
   server.state.on_view(view_of(2, 0, -1, 2));
   EXPECT_THAT(server.words(kOther), IsEmpty());
   server.state.on_connected(kOther);
+  server.finish_copies(2);
   EXPECT_THAT(server.words(kOther),
               ElementsAre("copying 3", "chunk 0", "chunk 0", "chunk 0", "copied 3"));
   server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));
@@ -167,6 +182,80 @@ TEST(ServerState, AJoiningServerIsWaitedForOnceItHasTheCopy) {
   EXPECT_THAT(server.words(Peer{}), ElementsAre("synced 0"));
   server.logged(5, kOther);
   EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 2"));
+}
+
+// 12 MiB of rows; the oldest have gone, and others lie in their places.
+Message push_of_rows(int64_t sequence, uint64_t first_key) {
+  constexpr size_t kRows = 6'000, kWidth = 512;
+  std::vector<std::byte> bytes(kRows * (sizeof(uint64_t) + kWidth * sizeof(float)));
+  for (size_t i = 0; i < kRows; ++i) {
+    const uint64_t key = first_key + i;
+    std::memcpy(bytes.data() + i * sizeof key, &key, sizeof key);
+    const auto gradient = static_cast<float>(key);
+    std::memcpy(bytes.data() + kRows * sizeof key + i * kWidth * sizeof gradient, &gradient,
+                sizeof gradient);
+  }
+  return {.kind = Kind::sparse_push,
+          .worker = 0,
+          .sequence = sequence,
+          .step = sequence - 1,
+          .learning_rate = 1,
+          .payload = Bytes::copy_of(bytes)};
+}
+
+Spec spec_with_rows() {
+  Spec spec = small_spec(2, Staleness::unbounded());
+  spec.tables = {{.name = "t", .width = 512, .initializer = ZeroRows{}, .most_rows = 6'000}};
+  return spec;
+}
+
+TEST(ServerState, ALargeTableIsCopiedInTurns) {
+  constexpr int64_t kMostATurn = 5 << 20;
+  Primary server(spec_with_rows());
+  server.hear(worker_peer(0), push_of_rows(1, 0));
+  server.logged(4);
+  server.hear(worker_peer(0), push_of_rows(2, 3'000));
+  server.logged(5);
+  server.said.clear();
+  server.state.on_view(view_of(2, 0, -1, 2));
+  server.state.on_connected(kOther);
+  EXPECT_LE(server.bytes_copied(), kMostATurn);
+  server.state.continue_copies(2);
+  // Training goes on; its order comes behind the copy, which does not have it.
+  server.hear(worker_peer(0), push_of_rows(3, 1'000));
+  EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 3"));
+  int turns = 0;
+  for (; server.state.copies_to().contains(2); ++turns) {
+    const int64_t before = server.bytes_copied();
+    server.state.continue_copies(2);
+    EXPECT_LE(server.bytes_copied() - before, kMostATurn);
+  }
+  EXPECT_GT(turns, 3);
+  Host joining(2);
+  joining.state.on_view(view_of(2, 0, -1, 2));
+  joining.hear_all(server, kOther, kPrimary);
+  EXPECT_EQ(all_of(joining.state.partition(0)), all_of(server.state.partition(0)));
+  EXPECT_EQ(joining.words(kPrimary), (std::vector<std::string>{"logged 5", "logged 6"}));
+  // And evicts the same from then on.
+  server.hear(worker_peer(0), push_of_rows(4, 20'000), 2);
+  joining.hear_all(server, kOther, kPrimary);
+  EXPECT_EQ(rows_of(joining.state.partition(0).tables()),
+            rows_of(server.state.partition(0).tables()));
+}
+
+TEST(ServerState, ACopyEndsWithTheConnection) {
+  Primary server(spec_with_rows());
+  server.hear(worker_peer(0), push_of_rows(1, 0));
+  server.logged(4);
+  server.state.on_view(view_of(2, 0, -1, 2));
+  server.state.on_connected(kOther);
+  server.state.continue_copies(2);
+  EXPECT_THAT(server.state.copies_to(), ElementsAre(2));
+  server.state.on_closed(kOther, "broke");
+  EXPECT_THAT(server.state.copies_to(), IsEmpty());
+  server.said.clear();
+  server.hear(worker_peer(0), push_of_rows(2, 3'000));
+  EXPECT_THAT(server.words(kOther), IsEmpty());
 }
 
 TEST(ServerState, AReplacedPrimaryIsToldAndNotFollowed) {
@@ -286,8 +375,14 @@ TEST(ServerState, WhoWasReplacedEndsAndSaysNothingMore) {
   EXPECT_THAT(server.said, IsEmpty());
 }
 
-TEST(ServerState, AWorkerThatIsLostIsRefusedAndNotWaitedFor) {
-  Primary server(small_spec(2, Staleness(0)), view_of(1, 0, 1));
+Spec going_on_spec() {
+  Spec spec = small_spec(2, Staleness(0));
+  spec.on_lost_worker = OnLostWorker::go_on;
+  return spec;
+}
+
+TEST(ServerState, AWorkerThatIsLostIsRefusedAndNotWaitedForWhereTheOthersGoOn) {
+  Primary server(going_on_spec(), view_of(1, 0, 1));
   server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));
   server.logged(4);
   View view = view_of(2, 0, 1);
@@ -298,6 +393,28 @@ TEST(ServerState, AWorkerThatIsLostIsRefusedAndNotWaitedFor) {
   EXPECT_THAT(server.words(worker_peer(0)), ElementsAre("settled 1"));
   server.hear(worker_peer(1), push(server.spec, 1, 1, 0, {1}));
   EXPECT_THAT(server.said.back().second.text, HasSubstr("worker 1 counts as lost: it was killed"));
+}
+
+// Also when it says so again, after its connection broke.
+TEST(ServerState, WhoPushedForAStepThatALostWorkerLeftOpenIsToldSo) {
+  Primary server(small_spec(2, Staleness(0)), view_of(1, 0, 1));
+  server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}));
+  server.logged(4);
+  View view = view_of(2, 0, 1);
+  view.workers[1] = {"worker 1 (host b)", "", false, "was killed"};
+  server.state.on_view(view);
+  EXPECT_THAT(server.words(worker_peer(0)), IsEmpty());
+  server.logged(5);
+  for (int times = 0; times < 2; ++times) {
+    ASSERT_FALSE(server.said.empty());
+    EXPECT_EQ(server.said.back().second.kind, Kind::refused);
+    EXPECT_EQ(server.said.back().second.text,
+              "step 0 needs the gradients of all workers, and worker 1 (host b) was killed before "
+              "it had pushed its own");
+    EXPECT_EQ(server.value(), 0);
+    server.said.clear();
+    server.hear(worker_peer(0), push(server.spec, 0, 1, 0, {1}), 2);
+  }
 }
 
 // A peer's view came before that in which it was lost.
@@ -356,6 +473,78 @@ TEST(ServerState, ALostWorkerThatIsWaitedForHasNotLeft) {
   view.workers[1].finished = true;
   server.state.on_view(view);
   EXPECT_THAT(server.words(kBackup), ElementsAre("leave 4"));
+}
+
+// The view service waits for the last cut of every partition.
+TEST(ServerState, WhatCannotBeCutIsSaid) {
+  std::vector<int> cut;
+  std::vector<Message> said;
+  ServerState server(
+      0, Compute::plain(),
+      [&](Peer to, Message message) {
+        if (to == Peer{}) said.push_back(std::move(message));
+      },
+      [&](int partition, const std::shared_ptr<PartitionCut>&) { cut.push_back(partition); });
+  View view = view_of(1, 0, -1);
+  view.partitions.push_back({1, -1, -1, 1});  // another one leads it
+  server.on_view(view);
+  server.cut_all(7, "folder");
+  EXPECT_THAT(cut, IsEmpty());
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_EQ(said[0].kind, Kind::written);
+  EXPECT_EQ(said[0].partition, 0);
+  EXPECT_EQ(said[0].sequence, 7);
+  EXPECT_EQ(said[0].flags, Message::not_written);
+  EXPECT_EQ(said[0].text, "no worker has registered");
+  const Spec spec = small_spec(2, Staleness(0));
+  Message first = hello(spec, 0);
+  first.view = 1;
+  server.on_message(worker_peer(0), first);
+  server.cut_all(8, "folder");
+  EXPECT_THAT(cut, ElementsAre(0));
+  EXPECT_EQ(said.size(), 1U);
+}
+
+// View 2 has it lost, view 3 has it again.
+void lose_and_come(Primary& server, int worker) {
+  View view = view_of(2, 0, 1);
+  view.partitions[0].epoch = 1;
+  view.workers[worker] = {"worker", "", false, "was killed"};
+  server.state.on_view(view);
+  view.number = 3;
+  view.workers[worker] = {.name = "worker again", .alive = true, .comings = 2};
+  server.state.on_view(view);
+}
+
+TEST(ServerState, AWorkerThatComesAgainBeforeItsLeaveIsLoggedIsRefused) {
+  Primary server(small_spec(2, Staleness(0)));
+  server.hear(worker_peer(1), push(server.spec, 1, 1, 0, {1}));
+  server.logged(4);
+  lose_and_come(server, 1);
+  server.hear(worker_peer(1), hello(server.spec, 1));
+  EXPECT_THAT(server.words(kBackup), ElementsAre("push 4", "leave 5", "hello 6"));
+  EXPECT_THAT(server.words(worker_peer(1)), IsEmpty());
+  server.logged(6);
+  ASSERT_FALSE(server.said.empty());
+  EXPECT_EQ(server.said.back().first, worker_peer(1));
+  EXPECT_THAT(server.said.back().second.text, HasSubstr("worker 1 has left before"));
+  EXPECT_THAT(server.words(worker_peer(1)), ElementsAre("refused 0"));
+}
+
+// It was welcomed by a server that did not know yet that it had been lost.
+TEST(ServerState, AWorkerThatCameBeforeItsLossWasKnownIsRefusedOnceItHasLeft) {
+  Primary server(small_spec(2, Staleness(0)));
+  server.hear(worker_peer(1), push(server.spec, 1, 1, 0, {1}));
+  server.logged(4);
+  server.hear(worker_peer(1), hello(server.spec, 1));
+  server.logged(5);
+  EXPECT_THAT(server.words(worker_peer(1)), ElementsAre("welcome 1"));
+  lose_and_come(server, 1);
+  server.logged(6);
+  server.said.clear();
+  server.hear(worker_peer(1), push(server.spec, 1, 2, 0, {1}));
+  server.hear(worker_peer(1), pull(1, 0));
+  EXPECT_THAT(server.words(worker_peer(1)), ElementsAre("refused 0", "refused 0"));
 }
 
 }  // namespace

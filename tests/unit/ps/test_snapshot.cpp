@@ -2,12 +2,17 @@
 // damaged or of another model is refused by name; a full disk leaves nothing that looks complete.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
+#include <map>
 #include <numeric>
+
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/ps/snapshot.h"
+#include "tutti/ps/snapshot_manifest.h"
 #include "tutti/ps/snapshot_series.h"
 #include "tutti/ps/snapshot_writer.h"
 
@@ -120,8 +125,7 @@ std::vector<std::string> all_memory(std::vector<PartitionState>& states) {
       all.push_back(piece.facts());
       for (const Bytes& block : piece.memory()) all.push_back(raw(block));
     }
-    for (const auto& [text, payload] : state.own_tables().chunks())
-      all.push_back(text + raw(payload));
+    std::ranges::move(rows_of(state.tables()), std::back_inserter(all));
   }
   return all;
 }
@@ -143,6 +147,10 @@ fs::path write_snapshot(const fs::path& folder, std::vector<PartitionState>& sta
   }
   EXPECT_FALSE(series.busy());
   return find_snapshot(folder, "test");
+}
+
+Message written_part(int partition, int64_t cut, const CutPart& part) {
+  return {.kind = Kind::written, .partition = partition, .sequence = cut, .text = to_text(part)};
 }
 
 class Restore : public ::testing::TestWithParam<int> {};
@@ -211,7 +219,7 @@ TEST(PsSnapshot, DamageIsFoundAndNamed) {
   fs::remove(file);
   EXPECT_THAT(why(), AllOf(HasSubstr("partition-1.safetensors"), HasSubstr("No such file")));
   tutti::test::put_bytes(cut / "manifest.json", "{");
-  EXPECT_THAT(why(), HasSubstr("manifest.json: no snapshot of this version"));
+  EXPECT_THAT(why(), HasSubstr("manifest.json: cannot be read"));
 }
 
 TEST(PsSnapshot, AnotherModelIsRefusedByName) {
@@ -263,7 +271,7 @@ TEST(PsSnapshot, AFullDiskLeavesTheOldOne) {
   EXPECT_THAT(written.text, HasSubstr("File too large"));
   series.on_written(written, Clock::now());
   EXPECT_FALSE(series.busy());
-  EXPECT_THAT(folder.names(), ElementsAre("cut-000001"));
+  EXPECT_THAT(folder.names(), ElementsAre("cut-000001", "snapshots.lock"));
   Snapshot{find_snapshot(folder.path(), "test")};
 }
 
@@ -271,14 +279,35 @@ TEST(PsSnapshot, KeepsTheNewestAndNeverThoseOfAnotherJob) {
   const TempFolder folder;
   auto states = trained(spec_on(1));
   for (int i = 0; i < 4; ++i) write_snapshot(folder.path(), states);
-  EXPECT_THAT(folder.names(), ElementsAre("cut-000003", "cut-000004"));
+  EXPECT_THAT(folder.names(), ElementsAre("cut-000003", "cut-000004", "snapshots.lock"));
   EXPECT_THAT(message_of<UsageError>([&] { SnapshotSeries({.folder = folder.path()}); }),
               AllOf(HasSubstr("it has cut-000004 of another job"), HasSubstr("--restore")));
   fs::create_directory(folder / "cut-000009.partial");
   const SnapshotSeries goes_on({.folder = folder.path(), .goes_on_from = folder / "cut-000004"});
-  EXPECT_THAT(folder.names(), ElementsAre("cut-000003", "cut-000004"));
+  EXPECT_THAT(folder.names(), ElementsAre("cut-000003", "cut-000004", "snapshots.lock"));
   EXPECT_THAT(message_of<UsageError>([&] { find_snapshot(folder / "none", "--restore"); }),
               HasSubstr("--restore"));
+}
+
+TEST(PsSnapshot, OneJobAtATimeWritesIntoAFolder) {
+  const TempFolder folder;
+  {
+    const SnapshotSeries first({.folder = folder.path()});
+    EXPECT_THAT(message_of<UsageError>([&] { SnapshotSeries({.folder = folder.path()}); }),
+                AllOf(HasSubstr("--snapshots " + folder.path().string()),
+                      HasSubstr(fmt::format("another job writes there: process {} on", getpid()))));
+  }
+  const SnapshotSeries next({.folder = folder.path()});
+}
+
+TEST(PsSnapshot, ALockIsNoLinkToWhatSomebodyElseHas) {
+  const TempFolder folder;
+  tutti::test::put_bytes(folder / "theirs", "precious");
+  fs::create_directory(folder / "snapshots");
+  fs::create_symlink(folder / "theirs", folder / "snapshots" / "snapshots.lock");
+  EXPECT_THAT(message_of<UsageError>([&] { SnapshotSeries({.folder = folder / "snapshots"}); }),
+              AllOf(HasSubstr("--snapshots"), HasSubstr("symbolic link")));
+  EXPECT_EQ(tutti::test::get_bytes(folder / "theirs"), "precious");
 }
 
 TEST(PsSnapshot, ACutIsGivenUpWhenAServerIsLost) {
@@ -286,9 +315,9 @@ TEST(PsSnapshot, ACutIsGivenUpWhenAServerIsLost) {
   view.partitions = {{.primary = 0, .backup = 1}, {.primary = 1, .backup = 0}};
   view.servers = {{.name = "server 0", .alive = true}, {.name = "server 1", .alive = true}};
   CutInProgress cut(7, view);
-  cut.on_written({.kind = Kind::written, .partition = 0, .sequence = 6, .text = "{}"});
+  cut.on_written(written_part(0, 6, {.partition = 0, .step = 4}));
   EXPECT_THAT(cut.missing(), ElementsAre(0, 1));
-  cut.on_written({.kind = Kind::written, .partition = 0, .sequence = 7, .text = "{}"});
+  cut.on_written(written_part(0, 7, {.partition = 0, .step = 4}));
   EXPECT_THAT(cut.missing(), ElementsAre(1));
   view.partitions[0].backup = -1;  // a backup takes no part
   cut.on_view(view);
@@ -298,8 +327,122 @@ TEST(PsSnapshot, ACutIsGivenUpWhenAServerIsLost) {
   view.servers[1].ending = "was killed";
   cut.on_view(view);
   EXPECT_EQ(cut.failure(), "server 1 was killed");
-  cut.on_written({.kind = Kind::written, .partition = 1, .sequence = 7, .text = "{}"});
+  cut.on_written(written_part(1, 7, {.partition = 1, .step = 4}));
   EXPECT_FALSE(cut.complete());
+}
+
+TEST(PsSnapshot, ACutThatBeginsBeforeThereAreServersIsGivenUp) {
+  View view{.number = 0};
+  view.partitions.resize(1);
+  CutInProgress cut(7, view);
+  view = {.number = 1, .partitions = {{.primary = 0}}, .servers = {{.name = "server 0"}}};
+  cut.on_view(view);
+  EXPECT_EQ(cut.failure(), "partition 0 had no server when it began");
+}
+
+// Its mark may have come to one partition and not to the other.
+TEST(PsSnapshot, ACutIsGivenUpWhenAWorkerGoesMeanwhile) {
+  View view{.number = 3};
+  view.partitions = {{.primary = 0}, {.primary = 1}};
+  view.servers = {{.name = "server 0", .alive = true}, {.name = "server 1", .alive = true}};
+  view.workers = {{.name = "worker 0", .alive = true, .comings = 1},
+                  {.name = "worker 1", .ending = "was killed", .comings = 1}};
+  CutInProgress comes(7, view);
+  View again = view;
+  again.workers[1] = {.name = "worker 1", .alive = true, .comings = 2};
+  comes.on_view(again);
+  EXPECT_EQ(comes.failure(), "") << "it had gone before";
+  View twice = again;
+  twice.workers[1].comings = 3;
+  comes.on_view(twice);
+  EXPECT_EQ(comes.failure(), "worker 1 was lost meanwhile");
+  EXPECT_FALSE(comes.in_order());
+  for (const bool finished : {false, true}) {
+    CutInProgress cut(7, again);
+    View gone = again;
+    gone.workers[0].alive = false;
+    gone.workers[0].ending = finished ? "has finished" : "was killed";
+    gone.workers[0].finished = finished;
+    cut.on_view(gone);
+    EXPECT_EQ(cut.failure(),
+              finished ? "worker 0 has finished meanwhile" : "worker 0 was killed meanwhile");
+    EXPECT_EQ(cut.in_order(), finished);
+  }
+}
+
+TEST(PsSnapshot, PartitionsThatAreNotOfOneMomentAreNoCut) {
+  View view{.number = 1};
+  view.partitions.resize(3);
+  const auto failure = [&](const std::vector<CutPart>& parts) {
+    CutInProgress cut(1, view);
+    for (const CutPart& part : parts) cut.on_written(written_part(part.partition, 1, part));
+    EXPECT_EQ(cut.complete(), cut.failure().empty());
+    return cut.failure();
+  };
+  const auto in_step = [](int partition, int64_t step, std::vector<int64_t> tables) {
+    return CutPart{.partition = partition, .step = step, .tables = std::move(tables)};
+  };
+  using Marks = std::map<int, int64_t>;
+  const auto free = [](int partition, int64_t step, Marks marks) {
+    return CutPart{.partition = partition, .step = step, .marks = std::move(marks)};
+  };
+  EXPECT_EQ(failure({in_step(0, 4, {4}), in_step(1, -1, {}), in_step(2, 4, {4})}), "");
+  EXPECT_THAT(failure({in_step(0, 4, {}), in_step(1, -1, {}), in_step(2, 5, {})}),
+              HasSubstr("partition 0 has step 4, partition 2 has step 5: a worker was lost"));
+  EXPECT_THAT(failure({in_step(0, 4, {4}), in_step(1, 4, {3}), in_step(2, 4, {4})}),
+              HasSubstr("partition 1 has step 4, its embedding table 0 step 3"));
+  // Gradients that are not finite are left out where they are.
+  EXPECT_EQ(failure({free(0, 9, {{0, 4}}), free(1, 8, {{0, 4}}), free(2, 9, {{0, 4}})}), "");
+  EXPECT_THAT(failure({free(0, 9, {{0, 4}}), free(1, 9, {{0, 4}}), free(2, 9, {{0, 5}})}),
+              HasSubstr("partition 0 has worker 0 up to step 4, partition 2 has worker 0 up to "
+                        "step 5: a worker went or came while"));
+  EXPECT_THAT(failure({free(0, 9, {{0, 4}}), free(1, 9, {}), free(2, 9, {{0, 4}})}),
+              HasSubstr("partition 1 has no mark of worker 0: a worker went or came while"));
+  EXPECT_THAT(failure({free(0, 9, {}), in_step(1, 9, {}), free(2, 9, {})}),
+              HasSubstr("partition 1 is in step and partition 0 is not"));
+}
+
+// Whose second partition is of another step.
+fs::path write_torn(const fs::path& folder, int64_t step) {
+  auto states = trained(spec_on(2));
+  const fs::path cut = write_snapshot(folder, states);
+  const fs::path file = cut / "manifest.json";
+  nlohmann::json manifest = nlohmann::json::parse(tutti::test::get_bytes(file));
+  manifest.erase("sha256");
+  manifest["partitions"][1]["step"] = step;
+  manifest["partitions"][1]["tables"] = {step};
+  tutti::test::put_bytes(file, sealed_manifest(manifest.dump()));
+  return cut;
+}
+
+TEST(PsSnapshot, OneThatIsNotOfOneMomentIsRefusedAndAnOlderOneTaken) {
+  const TempFolder folder;
+  auto states = trained(spec_on(2));
+  const fs::path whole = write_snapshot(folder.path(), states);
+  const fs::path torn = write_torn(folder.path(), 1);
+  EXPECT_EQ(find_snapshot(folder.path(), "--restore"), whole) << "the newest that is one";
+  EXPECT_EQ(Snapshot(whole).step(), 2);
+  const std::string why = "partition 0 has step 2, partition 1 has step 1";
+  EXPECT_THAT(message_of<UsageError>([&] { find_snapshot(torn, "--restore"); }),
+              AllOf(HasSubstr("--restore"), HasSubstr("cut-000002"), HasSubstr(why)));
+  EXPECT_THAT(message_of<DataError>([&] { Snapshot{torn}; }),
+              AllOf(HasSubstr("manifest.json"), HasSubstr(why)));
+  fs::remove_all(whole);
+  EXPECT_THAT(message_of<UsageError>([&] { find_snapshot(folder.path(), "--restore"); }),
+              AllOf(HasSubstr("no snapshot that is of one moment"), HasSubstr(why)));
+}
+
+// It does not show whether it is of one moment.
+TEST(PsSnapshot, OneOfAnEarlierFormatIsRefused) {
+  const TempFolder folder;
+  auto states = trained(spec_on(2));
+  const fs::path file = write_snapshot(folder.path(), states) / "manifest.json";
+  nlohmann::json manifest = nlohmann::json::parse(tutti::test::get_bytes(file));
+  manifest.erase("sha256");
+  manifest["format"] = "tutti.snapshot/1";
+  tutti::test::put_bytes(file, manifest.dump());
+  EXPECT_THAT(message_of<DataError>([&] { Snapshot{find_snapshot(folder.path(), "--restore")}; }),
+              AllOf(HasSubstr("manifest.json"), HasSubstr("tutti.snapshot/1")));
 }
 
 }  // namespace

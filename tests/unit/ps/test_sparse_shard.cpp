@@ -128,8 +128,9 @@ TEST(SparseShard, AStepIsOneUpdateInTheOrderOfTheWorkers) {
   EXPECT_EQ(row(state, 4), -1);
 }
 
-TEST(SparseShard, WhoLeavesIsNotWaitedFor) {
-  const Spec spec = sparse_spec(2, Staleness(0));
+TEST(SparseShard, WhoLeavesIsNotWaitedForWhereTheOthersGoOn) {
+  Spec spec = sparse_spec(2, Staleness(0));
+  spec.on_lost_worker = OnLostWorker::go_on;
   PartitionState state = begun(spec);
   state.apply(sparse_push(0, 1, 0, payload_of({4}, {1, 1})));
   PartitionState copy = copy_of(state);
@@ -137,9 +138,19 @@ TEST(SparseShard, WhoLeavesIsNotWaitedFor) {
   for (PartitionState* each : {&state, &copy}) {
     EXPECT_TRUE(each->in_round(sparse_push(0, 1, 0, {})));
     EXPECT_EQ(each->apply(leave(1)).size(), 1U);
-    EXPECT_EQ(row(*each, 4), -1);
+    EXPECT_EQ(row(*each, 4), -2) << "scaled up to both";
   }
   EXPECT_EQ(all_of(copy), all_of(state));
+}
+
+TEST(SparseShard, AStepWithoutTheRowsOfOneThatHasLeftIsNone) {
+  const Spec spec = sparse_spec(2, Staleness(0));
+  PartitionState state = begun(spec);
+  state.apply(sparse_push(0, 1, 0, payload_of({4}, {1, 1})));
+  EXPECT_TRUE(state.apply(leave(1)).empty());
+  EXPECT_EQ(row(state, 4), 0);
+  ASSERT_EQ(state.pushed_in_vain().size(), 1U);
+  EXPECT_EQ(state.pushed_in_vain()[0].without, 1);
 }
 
 TEST(SparseShard, GradientsThatAreNotFiniteAreLeftOut) {

@@ -228,7 +228,10 @@ TEST(Spec, TextsThatAreNoneAreErrors) {
   };
   EXPECT_THAT(with("\"sgd\"", "\"sgx\""), AllOf(HasSubstr("sgx"), HasSubstr("sgd")));
   EXPECT_THAT(with("\"3+1\"", "\"3+x\""), HasSubstr("reduction shape"));
-  EXPECT_THAT(with("\"workers\":4", "\"workers\":\"4\""), HasSubstr("cannot be read"));
+  EXPECT_THAT(with("\"workers\":4", "\"workers\":\"4\""),
+              HasSubstr("workers: got \"4\", expected"));
+  EXPECT_THAT(with("\"workers\":4", "\"workers\":1e300"),
+              HasSubstr("workers: got 1e+300, expected"));
   EXPECT_THAT(with("\"momentum\":0.0", "\"momentum\":7.0"), HasSubstr("momentum"));
 }
 

@@ -5,12 +5,17 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
+#include <functional>
+#include <optional>
 #include <set>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/train/checkpoint.h"
 
+#include "tests/support/failing_open.h"
 #include "tests/support/full_disk.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
@@ -107,6 +112,159 @@ TEST(CheckpointFiles, WithoutAWholeOneItIsAnError) {
               HasSubstr("an earlier training has left 3 there"));
 }
 
+// ---- what is in them, with digests that are right ----
+
+// Changes the manifest and the tensors of a checkpoint of one worker, and digests with them.
+template <class Change>
+void rewrite(const fs::path& checkpoint, Change change) {
+  CheckpointManifest manifest = TrainingCheckpoint(checkpoint).manifest();
+  data::Safetensors part = data::read_safetensors(part_of(checkpoint));
+  change(manifest, part.arrays);
+  Sha256 sha;
+  data::write_safetensors(part_of(checkpoint), part.arrays, {}, &sha);
+  manifest.files[0].bytes = static_cast<int64_t>(fs::file_size(part_of(checkpoint)));
+  manifest.files[0].sha256 = sha.hex();
+  manifest.places.clear();
+  for (const auto& entry : part.arrays) manifest.places[entry.name] = manifest.files[0].name;
+  test::put_bytes(checkpoint / "manifest.json", manifest.to_json());
+}
+
+using Arrays = std::vector<data::NamedArray>;
+
+Array& array_in(Arrays& arrays, const std::string& name) {
+  return std::ranges::find(arrays, name, &data::NamedArray::name)->array;
+}
+
+TEST(CheckpointFiles, WhatNoTrainingHasWrittenIsNotGoneOnFrom) {
+  using Change = void (*)(CheckpointManifest&, Arrays&);
+  const std::vector<std::pair<Change, const char*>> changes = {
+      {[](auto&, Arrays& all) { array_in(all, "history") = Array::zeros(DType::float64, {6, 0}); },
+       "history"},
+      {[](auto&, Arrays& all) {
+         auto& scalars = array_in(all, "optimizer/scalars");
+         scalars = Array::zeros(DType::float64, scalars.shape());
+         std::ranges::fill(scalars.as<double>(), std::bit_cast<double>(~uint64_t{0}));
+       },
+       "optimizer/scalars"},
+      {[](CheckpointManifest& m, auto&) { m.epoch = INT64_MAX; }, "epoch"},
+      {[](CheckpointManifest& m, auto&) { m.step_in_epoch = INT64_MAX; }, "step_in_epoch"},
+      {[](CheckpointManifest& m, auto&) { m.workers = -1; }, "workers"},
+      {[](auto&, Arrays& all) {
+         array_in(all, "buffers/1/batch_norm2d_1.running_mean") = Array::zeros(DType::float32, {1});
+       },
+       "buffers/1/"},
+  };
+  for (const auto& [change, words] : changes) {
+    const test::TempFolder folder;
+    train_into(folder.path());
+    rewrite(trainings_in(folder.path()).back(), change);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(resumed_in(folder.path()), straight({})) << words;
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                AllOf(HasSubstr(words), HasSubstr("the one before it is used")));
+    EXPECT_TRUE(fs::exists(folder.path() / "damaged-step-000000000012")) << words;
+  }
+}
+
+// What only the model knows: an error before the first step, and the checkpoint stays.
+TEST(CheckpointFiles, StateThatDoesNotFitTheModelIsNamed) {
+  using Change = void (*)(Arrays&);
+  const std::vector<std::pair<Change, const char*>> changes = {
+      {[](Arrays& all) { array_in(all, "totals/1") = Array::zeros(DType::float64, {99}); },
+       "\"totals/1\": got 99 numbers, expected"},
+      {[](Arrays& all) { array_in(all, "totals/0").as<double>(); }, ""},
+      {[](Arrays& all) { array_in(all, "generator/0") = Array::zeros(DType::uint8, {7}); },
+       "\"generator/0\" is no state of a generator"},
+      {[](Arrays& all) {
+         auto& scalars = array_in(all, "optimizer/scalars");
+         scalars = Array::zeros(DType::float64, {scalars.shape()[0] + 1, 5});
+       },
+       "the state of the optimizer does not fit"},
+      {[](Arrays& all) {
+         std::erase_if(all, [](const auto& entry) {
+           return entry.name.starts_with("optimizer/") && entry.name.ends_with(".bias");
+         });
+       },
+       "the state of the optimizer does not fit"},
+  };
+  for (const auto& [change, words] : changes) {
+    const test::TempFolder folder;
+    train_into(folder.path());
+    const fs::path newest = trainings_in(folder.path()).back();
+    rewrite(newest, [&](auto&, Arrays& arrays) { change(arrays); });
+    if (*words == 0) {
+      EXPECT_EQ(resumed_in(folder.path()), straight({}));  // rewritten alone it is whole
+      continue;
+    }
+    EXPECT_THAT(message_of<DataError>([&] { resumed_in(folder.path()); }),
+                AllOf(HasSubstr(newest.string()), HasSubstr(words)));
+    EXPECT_TRUE(fs::exists(newest)) << words;
+  }
+}
+
+TEST(CheckpointFiles, OfWrongShapesAreNotConvertedEither) {
+  const test::TempFolder folder;
+  train_into(folder.path());
+  const fs::path newest = trainings_in(folder.path()).back();
+  rewrite(newest, [](auto&, Arrays& all) {
+    array_in(all, "buffers/1/batch_norm2d_1.running_mean") = Array::zeros(DType::float32, {1});
+  });
+  const TrainingCheckpoint checkpoint(newest);
+  EXPECT_THAT(message_of<DataError>([&] { weights_of(checkpoint); }), HasSubstr("buffers/1/"));
+}
+
+// ---- a disk that fails ----
+
+TEST(CheckpointFiles, OneThatCannotBeReadJustNowIsLeftAsItIs) {
+  const test::TempFolder folder;
+  train_into(folder.path());
+  for (const char* file : {"manifest.json", "part-0-of-1.safetensors"})
+    for (const int error : {EIO, ESTALE, EMFILE, EACCES}) {
+      const test::FailingOpen failing(file, error);
+      EXPECT_THAT(message_of<Error>([&] { resumed_in(folder.path()); }),
+                  AllOf(HasSubstr("step-000000000012"), HasSubstr(errno_words(error))));
+      EXPECT_GT(failing.failed(), 0);
+    }
+  EXPECT_THAT(damaged_trainings_in(folder.path()), IsEmpty());
+  const test::FailingOpen once(part_of("").string(), ESTALE, 1);
+  EXPECT_EQ(resumed_in(folder.path()), straight({}));
+  EXPECT_EQ(once.failed(), 1);
+}
+
+// A folder that is taken for empty would be begun anew in.
+TEST(CheckpointFiles, AFolderThatCannotBeListedJustNowIsNotBegunAnewIn) {
+  const test::TempFolder folder;
+  train_into(folder / "c");
+  for (const int error : {EIO, EMFILE, EACCES}) {
+    const test::FailingOpen failing(folder / "c", error);
+    EXPECT_THAT(message_of<Error>([&] { resumed_in(folder / "c"); }),
+                AllOf(HasSubstr((folder / "c").string()), HasSubstr(errno_words(error))));
+    EXPECT_GT(failing.failed(), 0);
+  }
+  EXPECT_EQ(resumed_in(folder / "c"), straight({}));
+}
+
+// Worker 1's, which came to the disk when worker 0 had given that checkpoint up.
+TEST(CheckpointFiles, PartsOfOneThatWasGivenUpDoNotStay) {
+  const test::TempFolder folder;
+  const auto lock = std::make_shared<FolderLock>(folder.path(), "checkpoints in");
+  const auto write = [&](int64_t step, int worker) {
+    write_part({.folder = folder.path(),
+                .step = step,
+                .worker = worker,
+                .workers = 2,
+                .image = std::make_shared<data::SafetensorsImage>(),
+                .lock = lock,
+                .lock_number = lock->number()});
+  };
+  write(3, 1);
+  write(6, 1);
+  write(6, 0);
+  EXPECT_FALSE(fs::exists(folder / ".step-000000000003.partial"));
+  EXPECT_TRUE(fs::exists(folder / ".step-000000000006.partial/part-0.json"));
+  EXPECT_TRUE(fs::exists(folder / ".step-000000000006.partial/part-1.json"));
+}
+
 TEST(CheckpointFiles, OfALaterFormatAreLeftAlone) {
   const test::TempFolder folder;
   train_into(folder.path());
@@ -115,6 +273,13 @@ TEST(CheckpointFiles, OfALaterFormatAreLeftAlone) {
   EXPECT_THAT(message_of<UsageError>([&] { resumed_in(folder.path()); }),
               AllOf(HasSubstr("tutti.checkpoint.9"), HasSubstr("another version")));
   EXPECT_TRUE(fs::exists(newest));
+}
+
+TEST(CheckpointFiles, AreTakenUpWhereNoDiskIsWaitedForBesideTheTraining) {
+  const test::TempFolder folder;
+  CheckpointOptions options{.folder = folder.path(), .every_steps = 1, .resume = true};
+  options.disk_limit = Millis{0};
+  EXPECT_EQ(straight({}, three_epochs(options)), straight({}));
 }
 
 // The best by what was measured after an epoch, of those taken there.
@@ -237,10 +402,66 @@ TEST(CheckpointFiles, OnAFullDiskTheTrainingGoesOn) {
 
 TEST(CheckpointFiles, OneJobAFolder) {
   const test::TempFolder folder;
-  const CheckpointLock other(folder.path());
+  const FolderLock other(folder.path(), "checkpoints in");
   EXPECT_THAT(message_of<UsageError>([&] { train_into(folder.path()); }),
               AllOf(HasSubstr("another job writes there"),
                     HasSubstr(fmt::format("process {} on ", getpid()))));
+}
+
+TEST(CheckpointFiles, WhatALinkInTheLocksPlaceLeadsToIsNotTouched) {
+  const test::TempFolder folder;
+  test::put_bytes(folder / "treasure", "of somebody");
+  fs::create_directory(folder / "out");
+  fs::create_symlink(folder / "treasure", folder / "out/lock");
+  EXPECT_THAT(message_of<UsageError>([&] { train_into(folder / "out"); }),
+              AllOf(HasSubstr("out/lock"), HasSubstr("symbolic link")));
+  EXPECT_EQ(test::get_bytes(folder / "treasure"), "of somebody");
+}
+
+// ---- a folder that somebody removes ----
+
+// Trains, and after step 6 of 12, when nothing is being written, does something to the folder.
+std::string train_and(const fs::path& folder, const std::function<void()>& act) {
+  Model model = checkpointed_model({});
+  FitOptions options = three_epochs({.folder = folder, .every_steps = 2});
+  options.callbacks = {callbacks::lambda("acts", {.on_step_end = [&](Training& training) {
+                                           if (training.step() != 6) return;
+                                           const Deadline deadline(Millis{60'000});
+                                           while (!fs::exists(folder / name_of_checkpoint(4)) &&
+                                                  !deadline.passed())
+                                             std::this_thread::yield();
+                                           act();
+                                         }})};
+  testing::internal::CaptureStderr();
+  model.fit(samples(), std::move(options));
+  EXPECT_EQ(model.weights_sha256(), straight({}).sha256);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(CheckpointFiles, ARemovedFolderComesAgainWithItsLock) {
+  const test::TempFolder folder;
+  const fs::path place = folder / "c";
+  const std::string said = train_and(place, [&] { fs::remove_all(place); });
+  EXPECT_THAT(
+      said, AllOf(HasSubstr(place.string()), HasSubstr("removed"), HasSubstr("it is made again")));
+  EXPECT_EQ(trainings_in(place).back().filename(), name_of_checkpoint(12));
+  EXPECT_GT(FolderLock::number_in(place), 0);
+  EXPECT_EQ(resumed_in(place), straight({}));
+}
+
+TEST(CheckpointFiles, AFolderThatAnotherJobHasTakenSinceIsNotWrittenTo) {
+  const test::TempFolder folder;
+  const fs::path place = folder / "c";
+  std::optional<FolderLock> other;
+  const std::string said = train_and(place, [&] {
+    fs::remove_all(place);
+    other.emplace(place, "another job");
+    fs::create_directory(place / ".step-000000000008.partial");
+  });
+  EXPECT_THAT(said, AllOf(HasSubstr("another job writes there"), HasSubstr("is not written")));
+  EXPECT_EQ(FolderLock::number_in(place), other->number());
+  EXPECT_TRUE(fs::exists(place / ".step-000000000008.partial"));  // which is theirs
+  EXPECT_THAT(trainings_in(place), IsEmpty());
 }
 
 TEST(CheckpointFiles, AnEarlierTrainingsAreNotWrittenOver) {
@@ -323,6 +544,8 @@ TEST(CheckpointFiles, OptionsOutOfRangeAreNamed) {
   EXPECT_THAT(refusal({.every_steps = -1}), HasSubstr("every_steps is -1, must be 0 or more"));
   EXPECT_THAT(refusal({.newest_kept = 0}), HasSubstr("newest_kept is 0, must be 1 or more"));
   EXPECT_THAT(refusal({.best_kept = -2}), HasSubstr("best_kept is -2, must be 0 or more"));
+  EXPECT_THAT(refusal({.disk_limit = Millis{-1}}),
+              HasSubstr("disk_limit is -1, must be 0 or more"));
 }
 
 TEST(CheckpointFiles, AreWrittenWhereANumberThatIsNoneIsGoneOnFrom) {

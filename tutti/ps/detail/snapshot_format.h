@@ -10,7 +10,7 @@
 
 namespace tutti::ps::detail {
 
-inline constexpr std::string_view kSnapshotFormat = "tutti.snapshot/1";
+inline constexpr std::string_view kSnapshotFormat = "tutti.snapshot/2";
 inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kMetadata = "tutti.snapshot";
 inline constexpr std::string_view kPartial = ".partial";

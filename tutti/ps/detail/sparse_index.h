@@ -125,6 +125,7 @@ class KeyNumbers {
 class PushOrder {
  public:
   uint32_t front() const { return front_; }
+  uint32_t back() const { return back_; }
   uint32_t after(uint32_t slot) const { return links_[slot].after; }
 
   void append(uint32_t slot) {

@@ -16,24 +16,32 @@ namespace tutti::detail {
 
 class Checkpointing::Writer {
  public:
-  /// time_limit  for the parts of other workers, once the own one is on disk
-  Writer(std::filesystem::path folder, CheckpointRetention retention, Millis time_limit);
-  /// Waits for what is being written, unless the last wait() was in vain.
+  /// disk_limit  for the parts of other workers, once the own one is on disk
+  Writer(std::filesystem::path folder, CheckpointRetention retention, Millis disk_limit);
+  /// Waits for what is being written, unless it was abandoned.
   ~Writer();
 
   /// Begins to write; nothing is being written before. `begin` is when the training began to wait.
   /// What goes wrong is a warning: the checkpoint before stays.
   void start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin, Priority priority);
+  /// Whether something is being written.
+  bool busy() const;
+  /// What is being written yields to nobody any more.
+  void hurry();
   /// Whether nothing is being written any more, at the latest at the deadline.
   bool wait(const Deadline& deadline);
   /// Whether this worker's part of the last one, and on the chief all of it, is on disk.
   bool last_is_whole() const;
+  /// That a worker has no part to give: the chief's wait for it ends.
+  void told_of_failure(int worker);
+  /// Nobody waits for what is being written any more: its disk had its time.
+  void abandon();
   /// "12 checkpoints in ...; the training waited 2.1 ms for each ..."; "" where none was written.
   std::string summary() const;
 
  private:
   struct Shared;
-  bool late_ = false;               // the disk had a wait() pass its deadline
+  bool abandoned_ = false;
   std::shared_ptr<Shared> shared_;  // with the thread, which may outlive this on a dead disk
 };
 

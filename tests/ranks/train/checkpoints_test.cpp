@@ -1,0 +1,245 @@
+// Checkpoints of several workers, whose disks and cores are not equally fast: whatever holds one of
+// them, training goes on where it would go on without checkpoints, and ends with the same weights.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "tutti/base/error.h"
+#include "tutti/base/event.h"
+#include "tutti/base/stop.h"
+#include "tutti/train/checkpoint.h"
+#include "tutti/train/model.h"
+
+#include "tests/ranks/train/slow_disk.h"
+#include "tests/support/run_workers.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr Millis kOperation{8'000};  // the limit of a training's operations
+
+// Twelve steps.
+data::Dataset waves() {
+  std::vector<float> x;
+  std::vector<int64_t> y;
+  for (int64_t i = 0; i < 120; ++i) {
+    y.push_back(i % 3);
+    for (int64_t k = 0; k < 16; ++k) x.push_back(std::sin(static_cast<float>(i * 16 + k)));
+  }
+  return data::from_arrays({data::array_of(x, {120, 16}), data::array_of(y, {120})}).batch(10);
+}
+
+/// Two workers. `in_step` is called in each with the number of the step, from 1, in its forward.
+struct CheckpointedTraining {
+  CheckpointOptions checkpoints;
+  std::function<void(int)> in_step = [](int) {};
+  int64_t hidden = 8;
+};
+
+Model train_checkpointed(CheckpointedTraining training) {
+  const Strategy strategy({.kind = "multi_worker",
+                           .replicas = 2,
+                           .threads_per_replica = 1,
+                           .time_limit = kOperation,
+                           .seed = 11});
+  Model model(strategy, [hidden = training.hidden] {
+    return torch::nn::Sequential(torch::nn::Linear(16, hidden), torch::nn::ReLU(),
+                                 torch::nn::Linear(hidden, 3));
+  });
+  int step = 0;
+  const Loss loss("steps", [&](const at::Tensor& y, const at::Tensor& labels) {
+    training.in_step(++step);
+    return torch::cross_entropy_loss(y, labels, {}, at::Reduction::None);
+  });
+  model.compile({.optimizer = optim::adam(), .loss = loss});
+  model.fit(waves(), {.epochs = 1, .verbose = 2, .checkpoints = std::move(training.checkpoints)});
+  return model;
+}
+
+std::vector<std::string> names_in(const test::TempFolder& folder) {
+  std::vector<std::string> names;
+  for (const auto& path : trainings_in(folder.path())) {
+    EXPECT_NO_THROW(TrainingCheckpoint(path).verify());
+    names.push_back(path.filename());
+  }
+  return names;
+}
+
+RANK_PROGRAM(train_without_checkpoints) {
+  rank.mark("weights " + train_checkpointed({}).weights_sha256());
+}
+
+std::vector<std::string> weights_without_checkpoints() {
+  const auto out = test::run_workers(2, "train_without_checkpoints");
+  EXPECT_EQ(out.exit_code, 0) << out.log;
+  return test::lines_after(out.log, "weights ");
+}
+
+// ---- disks ----
+
+// Worker 1's, for longer than any operation of the training may take.
+RANK_PROGRAM(train_beside_a_dead_disk) {
+  if (rank.rank == 1) test::hold_disk();
+  Model model = train_checkpointed({.checkpoints = {.folder = rank.arguments[0],
+                                                    .every_steps = 3,
+                                                    .disk_limit = kOperation + kOperation / 2}});
+  rank.mark("weights " + model.weights_sha256());
+}
+
+TEST(CheckpointsOfWorkers, ADeadDiskCostsCheckpointsAndNotTheTraining) {
+  const test::TempFolder folder;
+  const auto out = test::run_workers(2, "train_beside_a_dead_disk", {folder.path()});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_EQ(test::lines_after(out.log, "weights "), weights_without_checkpoints());
+  EXPECT_THAT(out.log,
+              AllOf(HasSubstr("the training waits for the checkpoint of step 3, on worker 1"),
+                    HasSubstr("there will be no checkpoint of step 6 in "),
+                    HasSubstr("there will be no checkpoint of step 12 in "),
+                    HasSubstr("worker 1 is still writing that of step 3, begun "),
+                    HasSubstr("the last checkpoint in ")));
+  EXPECT_THAT(names_in(folder), IsEmpty());
+}
+
+RANK_PROGRAM(train_beside_a_failing_disk) {
+  const bool own = rank.rank == 1;
+  const auto in_step = [own](int step) {
+    if (own && step == 2) test::fail_disk(ENOSPC);
+    if (own && step == 10) test::release_disk();  // what of step 6 was being written has ended
+  };
+  Model model = train_checkpointed(
+      {.checkpoints = {.folder = rank.arguments[0], .every_steps = 3}, .in_step = in_step});
+  rank.mark("weights " + model.weights_sha256());
+}
+
+// The chief is told, and waits no longer for the part that will not come.
+TEST(CheckpointsOfWorkers, ADiskThatFailsOneWorkerIsNotWaitedFor) {
+  const test::TempFolder folder;
+  const auto out = test::run_workers(2, "train_beside_a_failing_disk", {folder.path()});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_EQ(test::lines_after(out.log, "weights "), weights_without_checkpoints());
+  EXPECT_THAT(out.log, AllOf(HasSubstr("worker 1 could not write its part"),
+                             HasSubstr("No space left on device")));
+  const auto names = names_in(folder);
+  EXPECT_THAT(names, AllOf(Not(Contains("step-000000000003")), Not(Contains("step-000000000006")),
+                           Contains("step-000000000012")));
+}
+
+// Each worker's first read takes longer than any operation of the training may.
+RANK_PROGRAM(go_on_beside_slow_reads) {
+  if (rank.arguments[1] == "slow")
+    test::slow_read(rank.rank == 0 ? ".safetensors" : "manifest.json", kOperation + kOperation / 4);
+  Model model = train_checkpointed(
+      {.checkpoints = {.folder = rank.arguments[0], .every_steps = 3, .resume = true}});
+  rank.mark("weights " + model.weights_sha256());
+}
+
+TEST(CheckpointsOfWorkers, SlowReadsHoldUpAndEndNoTraining) {
+  const test::TempFolder folder;
+  const auto first = test::run_workers(2, "go_on_beside_slow_reads", {folder.path(), "fast"});
+  ASSERT_EQ(first.exit_code, 0) << first.log;
+  const auto out = test::run_workers(2, "go_on_beside_slow_reads", {folder.path(), "slow"});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(out.log,
+              AllOf(HasSubstr("the training waits for looking for a checkpoint, on worker 0"),
+                    HasSubstr("the training waits for reading step-000000000012, on worker 1")));
+  EXPECT_EQ(test::lines_after(out.log, "weights "), weights_without_checkpoints());
+}
+
+// ---- cores ----
+
+// This worker's threads to a core of their own, the next one for each worker; where there are fewer
+// they share them.
+void stay_on_one_core(int worker) {
+  cpu_set_t all, one;
+  CPU_ZERO(&one);
+  if (sched_getaffinity(0, sizeof all, &all) != 0) throw Error("no cores");
+  int left = worker % CPU_COUNT(&all);
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &all) && left-- == 0) CPU_SET(core, &one);
+  if (sched_setaffinity(0, sizeof one, &one) != 0) throw Error("no core");
+}
+
+RANK_PROGRAM(train_beside_a_busy_loop) {
+  stay_on_one_core(rank.rank);
+  std::atomic<bool> ends = false;
+  std::thread busy([&ends, worker = rank.rank] {
+    while (worker == 1 && !ends) {
+    }
+  });
+  Model model = train_checkpointed({.checkpoints = {.folder = rank.arguments[0], .every_steps = 3},
+                                    .hidden = 400'000});  // a checkpoint of 96 MB
+  ends = true;
+  busy.join();
+  rank.mark("weights " + model.weights_sha256());
+}
+
+TEST(CheckpointsOfWorkers, ABusyLoopBesideAWorkerHoldsNobodyUp) {
+  const test::TempFolder folder;
+  const auto out = test::run_workers(2, "train_beside_a_busy_loop", {folder.path()});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(names_in(folder),
+              ElementsAre("step-000000000006", "step-000000000009", "step-000000000012"));
+}
+
+// ---- signals ----
+
+// Asks this process to end after a step that all have agreed on, before what is saved after it.
+class AsksAfter final : public Sink {
+ public:
+  explicit AsksAfter(int64_t step) : step_(step) {}
+  void on_event(const Event& event) noexcept override {
+    if (event.name == "train.step" && std::get<int64_t>(event.find("step")->value) + 1 == step_)
+      std::raise(SIGTERM);
+  }
+
+ private:
+  const int64_t step_;
+};
+
+// Worker 1's disk holds the checkpoint of step 3 while that of step 6 is due, until step 7.
+RANK_PROGRAM(one_is_asked_while_it_waits) {
+  install_stop_handler();
+  const bool own = rank.rank == 1;
+  if (own) {
+    test::hold_disk();
+    add_sink(std::make_shared<AsksAfter>(6));
+  }
+  const auto in_step = [own](int step) {
+    if (own && step == 7) test::release_disk();
+  };
+  try {
+    train_checkpointed({.checkpoints = {.folder = rank.arguments[0],
+                                        .every_steps = 3,
+                                        .grace = kOperation * 3 / 4},
+                        .in_step = in_step});
+  } catch (const Interrupted& interrupted) {
+    rank.mark(fmt::format("ended by {}", interrupted.signal()));
+  }
+}
+
+TEST(CheckpointsOfWorkers, WhoIsAskedToEndWhileAllWaitForADiskSavesWithTheOthers) {
+  const test::TempFolder folder;
+  const auto out = test::run_workers(2, "one_is_asked_while_it_waits", {folder.path()});
+  EXPECT_THAT(test::lines_after(out.log, fmt::format("ended by {}", SIGTERM)), SizeIs(2))
+      << out.log;
+  EXPECT_THAT(out.log, AllOf(HasSubstr("saved step-000000000007"), Not(HasSubstr("not written"))));
+  EXPECT_THAT(names_in(folder), ElementsAre("step-000000000003", "step-000000000007"));
+}
+
+}  // namespace
+}  // namespace tutti

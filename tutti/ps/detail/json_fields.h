@@ -1,0 +1,53 @@
+/// JSON that came from a file or a peer. nlohmann's own conversions take 0.5, 1e300 and true for
+/// integers (the second is undefined), and its dump() goes as deep as its input says.
+/// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+
+namespace tutti::ps::detail {
+
+inline constexpr int kMostNested = 32;
+
+/// Throws nlohmann::json::exception for what is no JSON, Error for what is nested deeper.
+inline nlohmann::json parsed_json(std::string_view text) {
+  return nlohmann::json::parse(text, [](int depth, auto, const auto&) {
+    if (depth > kMostNested)
+      throw Error(fmt::format("cannot be read: nested deeper than {}", kMostNested));
+    return true;
+  });
+}
+
+/// `value` for messages, cut off.
+inline std::string shown(const nlohmann::json& value) {
+  constexpr size_t kMostShown = 80;
+  std::string text = value.dump();
+  if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
+  return text;
+}
+
+/// An integer from `low` to `high`. Throws Error naming `field`, what was got and expected.
+template <class T>
+T whole_number(const nlohmann::json& value, std::string_view field,
+               T low = std::numeric_limits<T>::min(), T high = std::numeric_limits<T>::max()) {
+  const auto in_range = [&](auto number) {
+    return std::cmp_greater_equal(number, low) && std::cmp_less_equal(number, high);
+  };
+  const bool fits = value.is_number_unsigned()  ? in_range(value.get<uint64_t>())
+                    : value.is_number_integer() ? in_range(value.get<int64_t>())
+                                                : false;
+  if (!fits)
+    throw Error(fmt::format("{}: got {}, expected an integer from {} to {}", field, shown(value),
+                            low, high));
+  return value.get<T>();
+}
+
+}  // namespace tutti::ps::detail
