@@ -72,7 +72,7 @@ TEST(ScheduleTables, RatesAreThoseOfKerasAndPyTorch) {
     SCOPED_TRACE(row.at("name").get<std::string>());
     seen.insert(row.at("schedule"));
     RateSchedule schedule = schedule_of(row);
-    EXPECT_EQ(schedule.name(), row.at("schedule"));
+    EXPECT_EQ(schedule.name(), row.at("schedule").get<std::string>());
     const ScheduleJson& options = row.at("options");
     if (options.contains("warm_up"))
       schedule = schedules::warm_up(options.at("warm_up"), schedule, options.at("from"));
