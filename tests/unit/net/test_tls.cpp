@@ -193,10 +193,12 @@ TEST_F(TlsTest, PlainTextAndTlsDoNotMeet) {
   test::Refusals refusals;
   const Token token = Token::random();
   Listener secured(kLoopback, {token, "job", tls_});
-  EXPECT_THAT(message_of<PeerLost>([&] {
+  // OpenSSL 3.0 closes the connection; 3.5 sends an alert before, by which TLS is known.
+  EXPECT_THAT(message_of<Error>([&] {
                 connect_link(secured.address(), {token, "job"}, {}, "rank 0", Deadline(30s));
               }),
-              HasSubstr("wants TLS (TUTTI_TLS is not set here)"));
+              AnyOf(HasSubstr("wants TLS (TUTTI_TLS is not set here)"),
+                    HasSubstr("the other side speaks TLS, this side plain text")));
   EXPECT_THAT(refusals.wait_for("does not speak TLS 1.3", Deadline(30s)), HasSubstr("TUTTI_TLS"));
   Listener plain(kLoopback, {token, "job"});
   EXPECT_THROW(connect_link(plain.address(), {token, "job", tls_}, {}, "rank 0", Deadline(30s)),

@@ -1,5 +1,6 @@
 # cmake -DSOURCE=checkout -P tried_torch.cmake: which versions of LibTorch are warned of, and that the
 # README names those that are not.
+cmake_minimum_required(VERSION 3.25)
 include("${SOURCE}/cmake/TuttiTriedTorch.cmake")
 
 foreach(version IN LISTS TUTTI_TRIED_LIBTORCH)
