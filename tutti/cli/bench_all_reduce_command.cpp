@@ -17,6 +17,7 @@
 #include "tutti/cli/bench_all_reduce.h"
 #include "tutti/cli/bench_commands.h"
 #include "tutti/cli/bench_compare.h"
+#include "tutti/cli/bench_peers.h"
 #include "tutti/cli/bench_runs.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/job.h"
@@ -136,10 +137,10 @@ int launch_workers(const Flags& flags) {
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
-  // More ranks than cores, and containers in which everybody is root; not Open MPI: ignored.
-  setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
-  setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
-  setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+  for (const std::string setting : kOpenMpiSettings) {
+    const size_t equals = setting.find('=');
+    setenv(setting.substr(0, equals).c_str(), setting.substr(equals + 1).c_str(), 0);
+  }
   std::fflush(stdout);
   execvp(pointers[0], pointers.data());
   throw UsageError(

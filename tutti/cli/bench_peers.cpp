@@ -14,10 +14,6 @@ namespace {
 
 constexpr Millis kStartLimit{120'000};
 
-const std::vector<std::string> kMpiEnvironment = {"OMPI_ALLOW_RUN_AS_ROOT=1",
-                                                  "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                                                  "OMPI_MCA_rmaps_base_oversubscribe=1"};
-
 // Compiles the peer; nothing when there is no MPI here.
 std::optional<std::string> make_mpi_program(const ScratchFile& program) {
   try {
@@ -85,7 +81,8 @@ Times CollectivePeers::mpi(const PeerTrial& trial) {
   command.insert(command.end(), {mpi_.value(), std::string(name_of(trial.collective)),
                                  std::to_string(trial.iterations)});
   for (const int64_t size : trial.bytes) command.push_back(std::to_string(size));
-  return times_in(Child(command, kMpiEnvironment).finish(kProgramLimit));
+  return times_in(Child(command, {std::begin(kOpenMpiSettings), std::end(kOpenMpiSettings)})
+                      .finish(kProgramLimit));
 }
 
 Times times_in(const std::string& output, const char* field) {

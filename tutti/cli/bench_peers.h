@@ -15,6 +15,12 @@
 
 namespace tutti::cli {
 
+/// NAME=value for Open MPI's launcher: more ranks than cores (its versions 4 and 5), and containers
+/// in which everybody is root. Others ignore them.
+inline constexpr const char* kOpenMpiSettings[] = {
+    "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+    "OMPI_MCA_rmaps_base_oversubscribe=1", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe"};
+
 /// Median microseconds of the slowest rank, by bytes.
 using Times = std::map<int64_t, double>;
 
