@@ -7,12 +7,16 @@
 
 #include <array>
 #include <cerrno>
+#include <csignal>
+#include <fstream>
 #include <optional>
 #include <random>
 #include <sstream>
 #include <system_error>
+#include <thread>
 #include <utility>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
@@ -25,6 +29,9 @@ namespace fs = std::filesystem;
 constexpr size_t kMostBytes = 512;  // a number, a pid and the name of a host (at most 255)
 // Each is in vain only when somebody removes the file in that very moment.
 constexpr int kTries = 10;
+// A killed process has its locks until the kernel has taken its memory, and its last write is done.
+constexpr Millis kEndingLimit{10'000};
+constexpr Millis kEndingPause{10};
 
 // What the file of a lock says.
 struct LockWords {
@@ -70,6 +77,44 @@ std::optional<LockWords> parse_words(const std::string& text) {
   if (text.size() > kMostBytes || !(words >> found.number >> found.pid >> found.host)) return {};
   if (found.number <= 0 || found.pid <= 0) return {};
   return found;
+}
+
+// Whether SIGKILL has been sent, and not been taken yet.
+bool has_pending_kill(int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("SigPnd:") && !line.starts_with("ShdPnd:")) continue;
+    if ((std::stoull(line.substr(7), nullptr, 16) >> (SIGKILL - 1) & 1) != 0) return true;
+  }
+  return false;
+}
+
+// Whether a process of this host is on its way out: killed, and not gone with all that it has.
+bool is_ending(int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string stat;
+  if (!std::getline(file, stat)) return true;
+  constexpr unsigned kExiting = 4;  // PF_EXITING
+  std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+  std::string state, other;
+  unsigned flags = 0;
+  fields >> state;
+  for (int skipped = 0; skipped < 5; ++skipped) fields >> other;
+  fields >> flags;
+  return state == "Z" || state == "X" || (flags & kExiting) != 0 || has_pending_kill(pid);
+}
+
+// As flock, but who has it may be a job that was just killed: its last one is waited for.
+bool lock_unless_held(int fd, const fs::path& path, const Deadline& deadline) {
+  for (;;) {
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
+    const int failure = errno;
+    const auto words = failure == EWOULDBLOCK ? parse_words(text_in(fd, path)) : std::nullopt;
+    const bool waits = words && words->host == host_name() && is_ending(words->pid);
+    errno = failure;
+    if (!waits || deadline.passed()) return false;
+    std::this_thread::sleep_for(kEndingPause);
+  }
 }
 
 // Whether `path` is that open file.
@@ -137,10 +182,11 @@ FileDescriptor FolderLock::take() const {
   const auto fails = [&](const std::string& why) {
     return UsageError(fmt::format("{} {}: {}", what_, folder_.string(), why));
   };
+  const Deadline deadline(kEndingLimit);
   for (int i = 0; i < kTries; ++i) {
     FileDescriptor fd = open_file();
     if (!fd) continue;
-    const bool locked = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+    const bool locked = lock_unless_held(fd.get(), path_, deadline);
     if (!locked && errno != EWOULDBLOCK)
       throw fails(fmt::format("{} cannot be locked: {}", path_.string(), errno_words(errno)));
     const std::string text = text_in(fd.get(), path_);

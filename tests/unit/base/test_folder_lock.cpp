@@ -3,11 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <csignal>
 #include <optional>
 #include <thread>
@@ -47,6 +50,41 @@ TEST(FolderLock, TheSecondIsToldWhoHasIt) {
   EXPECT_EQ(FolderLock::number_in(place), number);  // the refused one has written nothing
   first.reset();
   EXPECT_NE(FolderLock(place, "--out").number(), number);
+}
+
+// A killed process keeps its locks until its last thread is gone: a restart may come before that.
+TEST(FolderLock, OfAProcessThatIsEndingIsWaitedFor) {
+  const test::TempFolder folder;
+  put_bytes(folder / "lock", "");
+  const FileDescriptor opened(::inotify_init1(IN_CLOEXEC));
+  int has_it[2], may_go[2];
+  ASSERT_EQ(::pipe(has_it) | ::pipe(may_go), 0);
+  const pid_t holder = ::fork();
+  if (holder == 0) {
+    const FolderLock lock(folder.path(), "--out");
+    std::thread([&] {
+      char byte = 0;
+      (void)!::read(may_go[0], &byte, 1);
+      ::_exit(0);
+    }).detach();
+    (void)!::write(has_it[1], "1", 1);
+    ::syscall(SYS_exit, 0);  // from now on the process is a zombie of which a thread still runs
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(has_it[0], &byte, 1), 1);
+  const auto state = [&] { return get_bytes(fmt::format("/proc/{}/stat", holder)); };
+  while (state().find(") Z") == std::string::npos) std::this_thread::yield();
+  ASSERT_GE(::inotify_add_watch(opened.get(), (folder / "lock").c_str(), IN_OPEN), 0);
+  std::thread ends_it([&] {
+    char event[sizeof(inotify_event) + NAME_MAX + 1];
+    (void)!::read(opened.get(), event, sizeof event);  // somebody looks at the lock
+    (void)!::write(may_go[1], "1", 1);
+  });
+  EXPECT_NO_THROW(FolderLock(folder.path(), "--out"));
+  ends_it.join();
+  for (const int fd : {has_it[0], has_it[1], may_go[0], may_go[1]}) ::close(fd);
+  int status = 0;
+  EXPECT_EQ(::waitpid(holder, &status, 0), holder);
 }
 
 TEST(FolderLock, OfAnotherNameIsAnotherRight) {
