@@ -5,6 +5,7 @@
 #include "tutti/base/event.h"
 #include "tutti/ps/client.h"
 #include "tutti/strategy/replicated.h"
+#include "tutti/strategy/stale_reads.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/sync/gradient_sum.h"
 #include "tutti/sync/gradients.h"
@@ -124,7 +125,15 @@ struct Optimizer::State final : WorldMember {
           "turns on one thread, and the first update comes once all have had theirs; give each "
           "step a run() of its own",
           local));
+    detail::require_no_stale_read();
     lanes[local].took_part = true;
+  }
+
+  // What the step of this run() changes is not to be read before the last has taken part.
+  void await_update(int local) const {
+    if (takes_turns() && !std::ranges::all_of(lanes, &Lane::took_part))
+      detail::watch_for_stale_reads(strategy.world().first_rank + local, updater->layout(),
+                                    updater->parameters(local));
   }
 
   // Nothing stays of a step that ended before all had taken part in it.
@@ -138,11 +147,13 @@ struct Optimizer::State final : WorldMember {
   }
 
   void prepare(int local) override {
+    if (takes_turns()) detail::end_watch_for_stale_reads();
     if (takes_turns() && local == 0) forget_step();
     updater->prepare(local, Deadline(strategy.world().time_limit));
   }
 
   void complete(int local) override {
+    if (takes_turns()) detail::require_no_stale_read();
     if (takes_turns() && local + 1 == modules.size()) require_all_or_none();
     updater->complete();
   }
@@ -155,7 +166,11 @@ struct Optimizer::State final : WorldMember {
         "minimize(), apply() or abstain() once",
         absent - lanes.begin()));
   }
-  void rethrow_failure() override { updater->rethrow_failure(); }
+
+  void rethrow_failure() override {
+    if (takes_turns()) detail::end_watch_for_stale_reads();
+    updater->rethrow_failure();
+  }
 
   void rebind(const World& world) override {
     updater->rebind(world, named());
@@ -282,13 +297,15 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
   State::Lane& lane = state_->lanes[local];
   if (lane.scale) {
     accumulate(replica, loss);
-    return settle(replica);
+    settle(replica);
+  } else {
+    state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
+    lane.waiting.put(state_->updater->parameters(local));
+    lane.waiting.clear();
+    backward(replica, "minimize", loss, 1);
+    hand_in(local, 1.0);
   }
-  state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
-  lane.waiting.put(state_->updater->parameters(local));
-  lane.waiting.clear();
-  backward(replica, "minimize", loss, 1);
-  hand_in(local, 1.0);
+  state_->await_update(local);
 }
 
 void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
@@ -306,12 +323,16 @@ void Optimizer::abstain(ReplicaContext& replica) {
   const int local = state_->local_rank(replica, "abstain");
   state_->take_part(local);
   State::Lane& lane = state_->lanes[local];
-  if (lane.scale) return settle(replica);
-  const double weight = lane.waiting.empty() ? 0 : 1;
-  state_->updater->begin(local, Overlap::off);
-  lane.waiting.put(state_->updater->parameters(local));
-  lane.waiting.clear();
-  hand_in(local, weight);
+  if (lane.scale) {
+    settle(replica);
+  } else {
+    const double weight = lane.waiting.empty() ? 0 : 1;
+    state_->updater->begin(local, Overlap::off);
+    lane.waiting.put(state_->updater->parameters(local));
+    lane.waiting.clear();
+    hand_in(local, weight);
+  }
+  state_->await_update(local);
 }
 
 void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradients) {
@@ -334,6 +355,7 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
   state_->updater->begin(local, Overlap::off);
   lane.gradients.assign(gradients.begin(), gradients.end());
   exchange(local, 1.0);
+  state_->await_update(local);
 }
 
 const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& replica) const {

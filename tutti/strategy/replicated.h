@@ -115,7 +115,8 @@ class Optimizer {
   /// update. When it returns the parameters are new and the gradients cleared; under one_device,
   /// whose replicas take turns, once run() returns, so that a run() has one step there. Called by
   /// every replica in each step. UsageError under one_device for a replica's second step in a
-  /// run(), and from run() when only some replicas have taken part; elsewhere the others wait.
+  /// run(), for an operator that reads in it what the step is still to change, and from run() when
+  /// only some replicas have taken part; elsewhere the others wait.
   /// UsageError for a loss that is not zero and has no graph: nothing would be trained.
   /// parameter_server: parameters may come later, each before the first operator that reads it, all
   /// before run() returns; code that reads their memory by itself calls require_ready() first.
