@@ -88,8 +88,11 @@ void require_unlike_names(const Goals& goals) {
            "give one of the metrics another name: metric.named(\"...\")");
 }
 
+/// Metrics take outputs for what the loss takes them.
 Goals checked(Goals goals) {
   require_unlike_names(goals);
+  for (Goal& goal : goals)
+    for (Metric& metric : goal.metrics) metric = metric.following(goal.loss.kernel().from_logits());
   return goals;
 }
 

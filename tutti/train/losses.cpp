@@ -4,10 +4,14 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
+#include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <sstream>
+#include <typeinfo>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/train/detail/loss_parts.h"
 
@@ -28,12 +32,15 @@ double sum_in_order(const at::Tensor& per_sample, const std::vector<double>& wei
 
 class FunctionKernel : public LossKernel {
  public:
-  FunctionKernel(std::string name, Loss::Function function)
-      : name_(std::move(name)), function_(std::move(function)) {
+  FunctionKernel(std::string name, Loss::Function function, std::optional<bool> from_logits)
+      : name_(std::move(name)), function_(std::move(function)), from_logits_(from_logits) {
     if (!function_) throw UsageError(fmt::format("loss {}: its function is empty", name_));
   }
 
+  std::optional<bool> from_logits() const override { return from_logits_; }
+
   at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const override {
+    if (from_logits_.value_or(false)) detail::warn_of_probabilities(name_, output);
     at::Tensor losses = function_(output, target);
     const int64_t samples = target.dim() == 0 ? 1 : target.size(0);
     if (losses.dim() != 1 || losses.size(0) != samples)
@@ -46,6 +53,7 @@ class FunctionKernel : public LossKernel {
  private:
   std::string name_;
   Loss::Function function_;
+  std::optional<bool> from_logits_;
 };
 
 struct KnownGradient : torch::autograd::Function<KnownGradient> {
@@ -64,7 +72,8 @@ struct KnownGradient : torch::autograd::Function<KnownGradient> {
   }
 };
 
-Loss loss_of(std::string name, bool over_classes, detail::LossFormula formula) {
+Loss loss_of(std::string name, bool over_classes, detail::LossFormula formula,
+             std::optional<bool> from_logits) {
   const auto per_sample = [name, over_classes, formula = std::move(formula)](
                               const at::Tensor& output, const at::Tensor& target) {
     detail::require_pair(name, output, target, over_classes);
@@ -74,7 +83,7 @@ Loss loss_of(std::string name, bool over_classes, detail::LossFormula formula) {
     const at::Tensor values = formula(output.to(dtype), target.to(dtype).reshape(output.sizes()));
     return values.dim() == 1 ? values : values.flatten(1).mean(1);
   };
-  return {std::move(name), per_sample};
+  return {std::move(name), per_sample, from_logits};
 }
 
 /// All losses with default options, by name.
@@ -147,12 +156,41 @@ at::Tensor with_gradient(const at::Tensor& output, const at::Tensor& gradient, d
   return KnownGradient::apply(output, gradient, value);
 }
 
-Loss loss_of_elements(std::string name, LossFormula formula) {
-  return loss_of(std::move(name), false, std::move(formula));
+Loss loss_of_elements(std::string name, LossFormula formula, std::optional<bool> from_logits) {
+  return loss_of(std::move(name), false, std::move(formula), from_logits);
 }
 
-Loss loss_over_classes(std::string name, LossFormula formula) {
-  return loss_of(std::move(name), true, std::move(formula));
+Loss loss_over_classes(std::string name, LossFormula formula, std::optional<bool> from_logits) {
+  return loss_of(std::move(name), true, std::move(formula), from_logits);
+}
+
+namespace {
+
+bool begins_with(const std::string& name, std::initializer_list<std::string_view> all) {
+  return std::ranges::any_of(all, [&](std::string_view one) { return name.starts_with(one); });
+}
+
+}  // namespace
+
+// What reshapes or converts may stand between a layer and its loss. Names cost a microsecond; the
+// last one that was harmless is known by its type.
+void warn_of_probabilities(std::string_view loss, const at::Tensor& output) {
+  thread_local const std::type_info* harmless = nullptr;
+  for (const auto* node = output.grad_fn().get(); node != nullptr;
+       node = node->next_edge(0).function.get()) {
+    if (harmless != nullptr && typeid(*node) == *harmless) return;
+    const std::string name = node->name();
+    if (begins_with(name, {"Squeeze", "View", "UnsafeView", "Reshape", "ToCopy"})) continue;
+    const bool softmax = begins_with(name, {"Softmax"});
+    if (softmax || begins_with(name, {"Sigmoid"}))
+      log_once(fmt::format("loss {} of probabilities", loss), LogLevel::warning,
+               "loss {}: it takes outputs for logits, but these come from a {}, which it applies "
+               "itself: leave that out of the model, or set .from_logits = false",
+               loss, softmax ? "softmax" : "sigmoid");
+    else
+      harmless = &typeid(*node);
+    return;
+  }
 }
 
 }  // namespace detail
@@ -186,9 +224,10 @@ Loss::Loss(std::string name, std::shared_ptr<const LossKernel> kernel)
   if (!kernel_) throw UsageError(fmt::format("loss {}: its kernel is null", name_));
 }
 
-Loss::Loss(std::string name, Function per_sample)
+Loss::Loss(std::string name, Function per_sample, std::optional<bool> from_logits)
     : name_(name),
-      kernel_(std::make_shared<FunctionKernel>(std::move(name), std::move(per_sample))) {}
+      kernel_(
+          std::make_shared<FunctionKernel>(std::move(name), std::move(per_sample), from_logits)) {}
 
 namespace losses {
 

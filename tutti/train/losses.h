@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,10 @@ class LossKernel {
   virtual void add_to(const at::Tensor& output, const at::Tensor& target, double& total,
                       const at::Tensor& weights) const;
   void add_to(const at::Tensor& output, const at::Tensor& target, double& total) const;
+
+  /// Whether it takes outputs for logits (true) or for probabilities (false): metrics that do not
+  /// say so themselves follow it. Unset: for neither.
+  virtual std::optional<bool> from_logits() const { return {}; }
 };
 
 /// A named loss. Cheap to copy.
@@ -52,7 +57,8 @@ class Loss {
   Loss(std::string name, std::shared_ptr<const LossKernel> kernel);
 
   /// `per_sample` gives one loss a sample, [batch], made of differentiable operations.
-  Loss(std::string name, Function per_sample);
+  /// `from_logits` as LossKernel has it.
+  Loss(std::string name, Function per_sample, std::optional<bool> from_logits = {});
 
   const std::string& name() const noexcept { return name_; }
   const LossKernel& kernel() const noexcept { return *kernel_; }
@@ -75,7 +81,8 @@ class Loss {
 namespace losses {
 
 /// Cross-entropies are from logits unless told otherwise, since networks of ours end in logits;
-/// the default of Keras is the other one.
+/// the default of Keras is the other one. Metrics follow (CompileOptions). Outputs of a softmax or
+/// sigmoid taken for logits are a warning, once.
 struct CrossentropyOptions {
   /// true: y are logits, and the form is stable for large ones. false: y are probabilities, kept
   /// within e and 1 - e; those of classes are divided by their sum first.

@@ -67,6 +67,8 @@ class SparseCrossentropy : public LossKernel {
     }
   }
 
+  std::optional<bool> from_logits() const override { return options_.from_logits; }
+
   at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const override {
     check(output, target);
     at::Tensor losses = unweighted(output, target);
@@ -147,6 +149,7 @@ class SparseCrossentropy : public LossKernel {
           "{}: got output {} and target {}, expected floating [batch, classes] and Long [batch]",
           kSparse, detail::tensor_words(output), detail::tensor_words(target)));
     }
+    if (options_.from_logits) detail::warn_of_probabilities(kSparse, output);
     const auto num_weights = static_cast<int64_t>(options_.class_weights.size());
     if (num_weights != 0 && num_weights != output.size(1)) {
       throw UsageError(
@@ -181,17 +184,20 @@ Loss sparse_categorical_crossentropy(const SparseCrossentropyOptions& options) {
 Loss categorical_crossentropy(const CrossentropyOptions& options) {
   require_smoothing("categorical_crossentropy", options.label_smoothing);
   return detail::loss_over_classes(
-      "categorical_crossentropy", [options](const at::Tensor& y, const at::Tensor& t) {
+      "categorical_crossentropy",
+      [options](const at::Tensor& y, const at::Tensor& t) {
         const double share = 1.0 / static_cast<double>(y.size(-1));
         const at::Tensor wanted = smoothed(t, options.label_smoothing, share);
         return -(wanted * log_probabilities(y, options.from_logits)).sum(-1);
-      });
+      },
+      options.from_logits);
 }
 
 Loss binary_crossentropy(const CrossentropyOptions& options) {
   require_smoothing("binary_crossentropy", options.label_smoothing);
   return detail::loss_of_elements(
-      "binary_crossentropy", [options](const at::Tensor& y, const at::Tensor& t) {
+      "binary_crossentropy",
+      [options](const at::Tensor& y, const at::Tensor& t) {
         const at::Tensor wanted = smoothed(t, options.label_smoothing, 0.5);
         if (options.from_logits) {
           return at::binary_cross_entropy_with_logits(y, wanted, {}, {}, at::Reduction::None);
@@ -199,7 +205,8 @@ Loss binary_crossentropy(const CrossentropyOptions& options) {
         const at::Tensor yes = kept_probabilities(y).log();
         const at::Tensor no = kept_probabilities(1 - y).log();
         return -(wanted * yes + (1 - wanted) * no);
-      });
+      },
+      options.from_logits);
 }
 
 }  // namespace losses

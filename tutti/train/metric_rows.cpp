@@ -71,7 +71,8 @@ bool is_yes(const std::string& name, const SampleRows& rows, int64_t row) {
                  fmt::format("label {}, expected 0 or 1 for one output a sample", label));
 }
 
-float cut_of(const std::string& name, double threshold, bool from_logits) {
+float cut_of(const std::string& name, double threshold, std::optional<bool> told) {
+  const bool from_logits = told.value_or(false);
   if (!std::isfinite(threshold) || (from_logits && (threshold <= 0 || threshold >= 1)))
     throw UsageError(
         fmt::format("metric {}: threshold is {}, must be {}", name, threshold,

@@ -38,7 +38,7 @@ bool is_yes(const std::string& name, float target, int64_t row);
 bool is_yes(const std::string& name, const SampleRows& rows, int64_t row);
 
 /// Where outputs, which may be logits, begin to say yes. UsageError when there is no such place.
-float cut_of(const std::string& name, double threshold, bool from_logits);
+float cut_of(const std::string& name, double threshold, std::optional<bool> from_logits);
 /// One that is not a number says what is wrong.
 inline bool says_yes(float output, float cut, bool right) {
   return std::isnan(output) ? !right : output > cut;
@@ -48,5 +48,17 @@ inline bool says_yes(float output, float cut, bool right) {
 /// DataError when outside.
 float probability_of(const std::string& name, const SampleRows& rows, int64_t row, bool from_logits,
                      bool right);
+
+/// A metric whose options say whether outputs are logits; `make` makes it of such options.
+template <class Options>
+MetricDefinition following_loss(MetricDefinition definition, Options options,
+                                Metric (*make)(Options)) {
+  definition.from_logits = options.from_logits;
+  definition.of_outputs = [options, make](bool from_logits) mutable {
+    options.from_logits = from_logits;
+    return make(options);
+  };
+  return definition;
+}
 
 }  // namespace tutti::detail

@@ -74,6 +74,16 @@ Metric Metric::named(std::string name) const {
   return Metric(std::move(definition));
 }
 
+Metric Metric::following(std::optional<bool> from_logits) const {
+  const MetricDefinition& made = *definition_;
+  if (!made.of_outputs || !from_logits || made.from_logits == from_logits) return *this;
+  if (!made.from_logits) return made.of_outputs(*from_logits).named(made.name);
+  throw UsageError(
+      fmt::format("metric {}: from_logits is {}, but the loss of the same output has {}; leave it "
+                  "out, and it is as the loss has it",
+                  name(), *made.from_logits, *from_logits));
+}
+
 void Metric::add(const SampleRows& rows, std::span<double> state) const {
   if (rows.rows == 0) return;
   const int64_t states = num_states(rows.width);
@@ -131,25 +141,25 @@ Metric categorical_accuracy() {
 Metric binary_accuracy(BinaryOptions options) {
   const std::string name = "binary_accuracy";
   const float cut = detail::cut_of(name, options.threshold, options.from_logits);
-  return {name, [name, cut](const SampleRows& rows, MetricSum& into) {
-            if (rows.labels != nullptr) {
-              detail::require_binary(name, rows);
-            } else {
-              detail::require_targets(name, rows);
-            }
-            for (int64_t row = 0; row < rows.rows; ++row) {
-              int64_t same = 0;
-              for (int64_t i = row * rows.width; i < (row + 1) * rows.width; ++i) {
-                const bool right = rows.labels != nullptr
-                                       ? detail::is_yes(name, rows, row)
-                                       : detail::is_yes(name, rows.targets[i], row);
-                same += detail::says_yes(rows.outputs[i], cut, right) == right;
-              }
-              const double weight = weight_of(rows, row);
-              into.count += weight;
-              into.sum += weight * static_cast<double>(same) / static_cast<double>(rows.width);
-            }
-          }};
+  const auto add = [name, cut](const SampleRows& rows, MetricSum& into) {
+    if (rows.labels != nullptr) {
+      detail::require_binary(name, rows);
+    } else {
+      detail::require_targets(name, rows);
+    }
+    for (int64_t row = 0; row < rows.rows; ++row) {
+      int64_t same = 0;
+      for (int64_t i = row * rows.width; i < (row + 1) * rows.width; ++i) {
+        const bool right = rows.labels != nullptr ? detail::is_yes(name, rows, row)
+                                                  : detail::is_yes(name, rows.targets[i], row);
+        same += detail::says_yes(rows.outputs[i], cut, right) == right;
+      }
+      const double weight = weight_of(rows, row);
+      into.count += weight;
+      into.sum += weight * static_cast<double>(same) / static_cast<double>(rows.width);
+    }
+  };
+  return Metric(detail::following_loss(definition_of(name, add), options, binary_accuracy));
 }
 
 }  // namespace metrics

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -36,6 +37,8 @@ struct MetricSum {
 /// Rows of equal length.
 using Matrix = std::vector<std::vector<double>>;
 
+class Metric;
+
 /// What a metric is made of. States of zeros are those of no samples; states of two sets of
 /// samples, added element by element, are those of both.
 struct MetricDefinition {
@@ -47,6 +50,10 @@ struct MetricDefinition {
   /// One number; left out by a metric that is a matrix.
   std::function<double(std::span<const double> state)> value{};
   std::function<Matrix(std::span<const double> state)> matrix{};
+  /// Where it matters whether outputs are logits: makes it for those that are, or are not; and what
+  /// it was told itself.
+  std::function<Metric(bool from_logits)> of_outputs{};
+  std::optional<bool> from_logits{};
 };
 
 /// A named metric. Cheap to copy.
@@ -62,6 +69,9 @@ class Metric {
   const std::string& name() const noexcept { return definition_->name; }
   /// The same under another name, as two of one kind need; its errors keep the old one.
   Metric named(std::string name) const;
+  /// The same for outputs as a loss takes them (LossKernel::from_logits): itself where that is
+  /// unset, or does not matter. UsageError when it was told otherwise.
+  Metric following(std::optional<bool> from_logits) const;
   /// Whether it is one number, which is shown and kept; else it is a matrix (Scores::matrix).
   bool scalar() const noexcept { return definition_->value != nullptr; }
 
@@ -80,7 +90,8 @@ class Metric {
 /// an output that is not a number is never right: no class is predicted for it; where there is one
 /// output, it stands for the wrong answer. Labels are int64 [batch], 0 to width - 1. *Binary*: one
 /// output a sample and targets 0 or 1, int64 or floats. Others of the wrong shape are a UsageError,
-/// values out of range a DataError.
+/// values out of range a DataError. *from_logits*: whether outputs are logits. Unset: compile()
+/// makes it what the loss of the same output has; elsewhere they are not.
 namespace metrics {
 
 /// Share of samples whose largest output is the label's. Named "accuracy". Needs labels.
@@ -98,8 +109,8 @@ Metric categorical_accuracy();
 Metric map_at_k(int k = 3);
 
 struct BinaryOptions {
-  double threshold = 0.5;    ///< above it an output says yes; of logits, of their sigmoid
-  bool from_logits = false;  ///< outputs are logits
+  double threshold = 0.5;  ///< above it an output says yes; of logits, of their sigmoid
+  std::optional<bool> from_logits{};
 };
 
 /// Share of outputs on their target's side of the threshold: binary, or several outputs a sample
@@ -117,7 +128,7 @@ struct ClassOptions {
   Average average = Average::macro;  ///< labels; of no account when binary, and with `only`
   int64_t only = -1;                 ///< >= 0: of this class alone
   double threshold = 0.5;            ///< binary: as in BinaryOptions
-  bool from_logits = false;
+  std::optional<bool> from_logits{};
 };
 
 /// With tp right predictions of a class, fp wrong ones, and fn samples of it that were given to
@@ -139,7 +150,7 @@ enum class Curve : uint8_t {
 struct AucOptions {
   Curve curve = Curve::roc;
   int num_thresholds = 200;  ///< 2 to 1,000,000: evenly from 0 to 1, the outer ones just outside
-  bool from_logits = false;  ///< else outputs are 0 to 1
+  std::optional<bool> from_logits{};  ///< not: outputs are 0 to 1
 };
 
 /// Area under a curve by its points at fixed thresholds: straight lines between those of ROC;
@@ -148,8 +159,8 @@ struct AucOptions {
 Metric auc(AucOptions options = {});
 
 struct AveragePrecisionOptions {
-  int bins = 10'000;         ///< 1 to 1,000,000; 2 (bins + 1) doubles of state
-  bool from_logits = false;  ///< else outputs are 0 to 1
+  int bins = 10'000;                  ///< 1 to 1,000,000; 2 (bins + 1) doubles of state
+  std::optional<bool> from_logits{};  ///< not: outputs are 0 to 1
 };
 
 /// Sum over thresholds of precision times the growth of recall. Outputs are first rounded to

@@ -78,13 +78,14 @@ std::string name_of(const char* what, const ClassOptions& options) {
   return fmt::format("{}_{}", options.average == Average::micro ? "micro" : "weighted", what);
 }
 
-Metric of_classes(const char* what, const ClassOptions& options, ClassScore score) {
+Metric of_classes(const char* what, const ClassOptions& options, ClassScore score,
+                  Metric (*make)(ClassOptions)) {
   const std::string name = name_of(what, options);
   if (options.only < -1)
     throw UsageError(
         fmt::format("metric {}: class {}, must be 0 or more, or -1 for all", what, options.only));
   const float cut = detail::cut_of(name, options.threshold, options.from_logits);
-  return Metric(
+  return Metric(detail::following_loss(
       {.name = name,
        .num_states = [](int64_t width) { return 3 * width; },
        .add =
@@ -102,7 +103,8 @@ Metric of_classes(const char* what, const ClassOptions& options, ClassScore scor
              if (options.only >= 0)
                return score(counts_of(state, static_cast<size_t>(options.only)));
              return averaged(state, options.average, score);
-           }});
+           }},
+      options, make));
 }
 
 double precision_of(const ClassCounts& of) {
@@ -115,15 +117,17 @@ double f1_of(const ClassCounts& of) {
 
 }  // namespace
 
-Metric precision(ClassOptions options) { return of_classes("precision", options, precision_of); }
-Metric recall(ClassOptions options) { return of_classes("recall", options, recall_of); }
-Metric f1(ClassOptions options) { return of_classes("f1", options, f1_of); }
+Metric precision(ClassOptions options) {
+  return of_classes("precision", options, precision_of, precision);
+}
+Metric recall(ClassOptions options) { return of_classes("recall", options, recall_of, recall); }
+Metric f1(ClassOptions options) { return of_classes("f1", options, f1_of, f1); }
 
 Metric confusion_matrix(BinaryOptions options) {
   const std::string name = "confusion_matrix";
   const float cut = detail::cut_of(name, options.threshold, options.from_logits);
   const auto num_classes = [](int64_t width) { return width == 1 ? 2 : width; };
-  return Metric(
+  return Metric(detail::following_loss(
       {.name = name,
        .num_states =
            [num_classes](int64_t width) { return num_classes(width) * num_classes(width); },
@@ -144,7 +148,8 @@ Metric confusion_matrix(BinaryOptions options) {
                rows.emplace_back(own.begin(), own.end());
              }
              return rows;
-           }});
+           }},
+      options, confusion_matrix));
 }
 
 }  // namespace tutti::metrics

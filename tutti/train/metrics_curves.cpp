@@ -45,23 +45,26 @@ Answers answers_in(std::span<const double> state) {
   return all;
 }
 
-template <class BinOf>
-Metric of_bins(const std::string& name, int64_t bins, bool from_logits, BinOf bin_of,
-               double (*value)(std::span<const double>)) {
-  return Metric({.name = name,
-                 .num_states = [bins](int64_t) { return 2 * bins; },
-                 .add =
-                     [=](const SampleRows& rows, std::span<double> state) {
-                       detail::require_binary(name, rows);
-                       for (int64_t row = 0; row < rows.rows; ++row) {
-                         const bool right = detail::is_yes(name, rows, row);
-                         const int64_t bin =
-                             bin_of(detail::probability_of(name, rows, row, from_logits, right));
-                         state[static_cast<size_t>(right ? bin : bins + bin)] +=
-                             detail::weight_of(rows, row);
-                       }
-                     },
-                 .value = value});
+template <class BinOf, class Options>
+Metric of_bins(const std::string& name, int64_t bins, BinOf bin_of,
+               double (*value)(std::span<const double>), const Options& options,
+               Metric (*make)(Options)) {
+  const bool from_logits = options.from_logits.value_or(false);
+  return Metric(detail::following_loss(
+      {.name = name,
+       .num_states = [bins](int64_t) { return 2 * bins; },
+       .add =
+           [=](const SampleRows& rows, std::span<double> state) {
+             detail::require_binary(name, rows);
+             for (int64_t row = 0; row < rows.rows; ++row) {
+               const bool right = detail::is_yes(name, rows, row);
+               const int64_t bin =
+                   bin_of(detail::probability_of(name, rows, row, from_logits, right));
+               state[static_cast<size_t>(right ? bin : bins + bin)] += detail::weight_of(rows, row);
+             }
+           },
+       .value = value},
+      options, make));
 }
 
 double roc_area(std::span<const double> state) {
@@ -117,7 +120,7 @@ Metric auc(AucOptions options) {
   const auto bin_of = [scale = static_cast<float>(bins)](float output) {
     return std::max<int64_t>(0, static_cast<int64_t>(std::ceil(output * scale)) - 1);
   };
-  return of_bins(name, bins, options.from_logits, bin_of, roc ? roc_area : pr_area);
+  return of_bins(name, bins, bin_of, roc ? roc_area : pr_area, options, auc);
 }
 
 Metric average_precision(AveragePrecisionOptions options) {
@@ -127,7 +130,8 @@ Metric average_precision(AveragePrecisionOptions options) {
   const auto bin_of = [scale = static_cast<double>(options.bins)](float output) {
     return static_cast<int64_t>(std::lround(static_cast<double>(output) * scale));
   };
-  return of_bins(name, int64_t{options.bins} + 1, options.from_logits, bin_of, precision_by_recall);
+  return of_bins(name, int64_t{options.bins} + 1, bin_of, precision_by_recall, options,
+                 average_precision);
 }
 
 }  // namespace tutti::metrics

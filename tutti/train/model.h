@@ -52,6 +52,7 @@ struct OutputOptions {
 struct CompileOptions {
   OptimizerChoice optimizer = optim::adam();
   std::optional<Loss> loss{};  ///< of the model's only output
+  /// Take outputs for logits where the loss does, unless they say otherwise: then UsageError.
   std::vector<Metric> metrics{};
   /// Rate of each step, in place of the optimizer's own; step: updates applied before it.
   std::optional<RateSchedule> learning_rate{};

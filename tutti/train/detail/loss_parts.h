@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +44,12 @@ at::Tensor with_gradient(const at::Tensor& output, const at::Tensor& gradient, d
 using LossFormula = std::function<at::Tensor(const at::Tensor& y, const at::Tensor& t)>;
 
 /// A loss from what a formula gives for each element, averaged over those of a sample.
-Loss loss_of_elements(std::string name, LossFormula formula);
+Loss loss_of_elements(std::string name, LossFormula formula, std::optional<bool> from_logits = {});
 
 /// A loss from what a formula makes of the last axis, averaged over the axes between.
-Loss loss_over_classes(std::string name, LossFormula formula);
+Loss loss_over_classes(std::string name, LossFormula formula, std::optional<bool> from_logits = {});
+
+/// Warns, once for each loss, of an `output` that a softmax or sigmoid has made.
+void warn_of_probabilities(std::string_view loss, const at::Tensor& output);
 
 }  // namespace tutti::detail
