@@ -106,7 +106,7 @@ void train_and_test(tutti::Strategy strategy, const std::string& folder, int epo
         const auto odds = net.local(replica)->forward(columns[0], columns[1]);
         const auto each =
             torch::binary_cross_entropy_with_logits(odds, columns[2], {}, {}, at::Reduction::None);
-        optimizer.minimize(replica, tutti::average_loss(each, batch.global_size()));
+        optimizer.minimize(replica, each, batch.global_size());
       });
   optimizer.updater().refresh();  // asynchronous: what the other workers have done since
   if (!strategy.world().chief) return;

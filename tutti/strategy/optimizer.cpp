@@ -4,6 +4,7 @@
 
 #include "tutti/base/event.h"
 #include "tutti/ps/client.h"
+#include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/strategy/stale_reads.h"
 #include "tutti/strategy/worlds.h"
@@ -306,6 +307,11 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
     hand_in(local, 1.0);
   }
   state_->await_update(local);
+}
+
+void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& per_sample,
+                         int64_t global_batch_size) {
+  minimize(replica, average_loss(per_sample, global_batch_size));
 }
 
 void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {

@@ -121,6 +121,9 @@ class Optimizer {
   /// parameter_server: parameters may come later, each before the first operator that reads it, all
   /// before run() returns; code that reads their memory by itself calls require_ready() first.
   void minimize(ReplicaContext& replica, const at::Tensor& loss);
+  /// The same from the losses of this replica's samples, [part, ...], which may be none: of
+  /// average_loss(per_sample, global_batch_size).
+  void minimize(ReplicaContext& replica, const at::Tensor& per_sample, int64_t global_batch_size);
 
   /// As minimize, from gradients that are there already (tutti::gradients, clipped or changed as
   /// one likes): SUM over replicas, one update. One a parameter, in the order of parameters(), of

@@ -55,6 +55,52 @@ TEST(AverageLoss, WeightsMultiplyAndTheCountStays) {
   EXPECT_TRUE(at::equal(losses.grad(), torch::tensor({{0.125, 0.125}, {0.0, 0.0}}, at::kDouble)));
 }
 
+// Parts of 3, 2 and no samples, beside one replica with all of them and LibTorch's own step.
+TEST(MinimizePerSample, TrainsOnTheMeanOverTheGlobalBatch) {
+  const at::Tensor x = torch::tensor({1.0F, 2.0F, 3.0F, 4.0F, 5.0F}).unsqueeze(1);
+  const auto trained = [&](const std::string& kind, int replicas, bool averaged_before) {
+    Strategy strategy = test::strategy_of(kind, replicas);
+    Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(1, 1); });
+    Optimizer optimizer(net, optim::sgd({.learning_rate = 0.1}));
+    strategy.run([&](ReplicaContext& replica) {
+      const int64_t begin = replica.rank() * 3, end = std::min<int64_t>(5, begin + 3);
+      const auto own = replicas == 1 ? x : x.slice(0, std::min<int64_t>(begin, 5), end);
+      const auto each = (net.local(replica)(own) - 2 * own).square();
+      if (averaged_before)
+        optimizer.minimize(replica, average_loss(each, 5));
+      else
+        optimizer.minimize(replica, each, 5);
+    });
+    return test::copy_of(optimizer.updater().parameters(0));
+  };
+  torch::nn::Linear plain = [&] {
+    Strategy strategy = test::strategy_of("one_device", 1);
+    Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(1, 1); });
+    return torch::nn::Linear(
+        std::dynamic_pointer_cast<torch::nn::LinearImpl>(net.modules().module(0)->clone()));
+  }();
+  torch::mse_loss(plain(x), 2 * x).backward();
+  torch::optim::SGD(plain->parameters(), 0.1).step();
+  for (const char* kind : {"one_device", "mirrored"})
+    for (const int replicas : {1, 3}) {
+      const auto own = trained(kind, replicas, false);
+      EXPECT_TRUE(test::bits_equal(own, trained(kind, replicas, true)));
+      EXPECT_LT(test::relative_difference(own, test::copy_of(plain->parameters())), 1e-6);
+    }
+}
+
+TEST(MinimizePerSample, RefusesWhatIsAveragedAlready) {
+  Strategy strategy = test::strategy_of("one_device", 1);
+  Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(1, 1); });
+  Optimizer optimizer(net, optim::sgd());
+  EXPECT_THAT(message_of<UsageError>([&] {
+                strategy.run([&](ReplicaContext& replica) {
+                  optimizer.minimize(replica, net.local(replica)(torch::ones({2, 1})).mean(), 2);
+                });
+              }),
+              HasSubstr("averaged already"));
+}
+
 TEST(AverageLoss, OfNoSamplesIsZeroWithAGraph) {
   const at::Tensor w = torch::ones({1}).requires_grad_();
   const at::Tensor loss = average_loss(torch::zeros({0}) * w, torch::zeros({0}), 8);
