@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -25,6 +26,44 @@ class KeepDefaultGenerator {
   at::Tensor state_;
 };
 
+// A module with running statistics: LibTorch's batch norms, ours, and those written like them.
+struct Norm {
+  std::string name;
+  std::shared_ptr<torch::nn::Module> module;
+  std::vector<at::Tensor> parameters;
+  bool stilled = false;  // by still(): it goes on as its model does once it is thawed
+
+  bool frozen() const {
+    const auto trained = [](const at::Tensor& parameter) { return parameter.requires_grad(); };
+    return !parameters.empty() && std::ranges::none_of(parameters, trained);
+  }
+};
+
+std::vector<Norm> norms_of(const torch::nn::Module& model) {
+  std::vector<Norm> norms;
+  for (const auto& part : model.named_modules()) {
+    const torch::nn::Module& module = *part.value();
+    const auto buffers = module.named_buffers(/*recurse=*/false);
+    if (buffers.contains("running_mean") && buffers.contains("running_var"))
+      norms.push_back({part.key(), part.value(), module.parameters(/*recurse=*/false)});
+  }
+  return norms;
+}
+
+// Those that are frozen to evaluation mode.
+void still(std::vector<Norm>& norms, const torch::nn::Module& model) {
+  for (Norm& norm : norms) {
+    const bool frozen = norm.frozen();
+    if (frozen && norm.module->is_training()) {
+      norm.module->eval();
+      norm.stilled = true;
+    } else if (!frozen && norm.stilled) {
+      norm.module->train(model.is_training());
+      norm.stilled = false;
+    }
+  }
+}
+
 }  // namespace
 
 struct ReplicatedModules::State final : WorldMember {
@@ -38,9 +77,28 @@ struct ReplicatedModules::State final : WorldMember {
       torch::manual_seed(strategy.options().seed);
       auto module = factory();
       if (!module) throw UsageError("the model factory returned null");
-      module->train(training);
       modules.push_back(std::move(module));
+      norms.emplace_back();
+      train(modules.size() - 1);
     }
+  }
+
+  void train(size_t local) {
+    modules[local]->train(training);
+    norms[local] = norms_of(*modules[local]);
+    still(norms[local], *modules[local]);
+  }
+
+  void prepare(int local) override { still(norms.at(local), *modules[local]); }
+
+  void complete(int local) override {
+    for (const Norm& norm : norms.at(local))
+      if (norm.module->is_training() && norm.frozen())
+        log_once(
+            "frozen batch norm", LogLevel::warning,
+            "batch norm \"{}\" is frozen, but was put into training mode inside run(), so that "
+            "its statistics have moved; call modules().train() outside, which leaves it",
+            norm.name);
   }
 
   // Modules from number `fresh` on take the values of the first; the others keep what is theirs,
@@ -54,8 +112,9 @@ struct ReplicatedModules::State final : WorldMember {
   }
 
   void rebind(const World& world) override {
-    if (static_cast<int>(modules.size()) > world.local) modules.resize(world.local);
-    const size_t kept = modules.size();
+    const size_t kept = std::min(modules.size(), static_cast<size_t>(world.local));
+    modules.resize(kept);
+    norms.resize(kept);
     make_until(world.local);
     agree_inside(kept);
   }
@@ -63,6 +122,7 @@ struct ReplicatedModules::State final : WorldMember {
   Strategy strategy;
   Factory factory;
   Modules modules;
+  std::vector<std::vector<Norm>> norms;  // by local replica
   bool training = true;
 };
 
@@ -97,9 +157,9 @@ int ReplicatedModules::size() const noexcept { return static_cast<int>(state_->m
 
 Strategy ReplicatedModules::strategy() const { return state_->strategy; }
 
-void ReplicatedModules::train(bool on) {
+void ReplicatedModules::train(bool on) const {
   state_->training = on;
-  for (const auto& module : state_->modules) module->train(on);
+  for (size_t local = 0; local < state_->modules.size(); ++local) state_->train(local);
 }
 
 namespace {

@@ -35,8 +35,10 @@ class ReplicatedModules {
   int size() const noexcept;  ///< local replicas
   Strategy strategy() const;
 
-  /// Training mode (dropout, batch statistics) on all modules, or evaluation mode.
-  void train(bool on = true);
+  /// Training mode (dropout, batch statistics) on all modules, or evaluation mode. A frozen batch
+  /// norm, none of whose parameters requires gradients, stays in evaluation mode: it normalises by
+  /// its running statistics and leaves them (the rule of Keras). Strategy::run looks for them too.
+  void train(bool on = true) const;
 
   /// Buffers as saved and compared: floating ones averaged in rank order, others rank 0's; the same
   /// on every worker. Collective over workers.

@@ -1,5 +1,5 @@
 // N replicas train the same model as one: against the parts in turn (bit for bit) and against a
-// plain LibTorch loop (within rounding).
+// plain LibTorch loop (within rounding). Batch norms that are frozen infer meanwhile.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -222,6 +222,103 @@ TEST(Modules, OutliveTheirStrategyAndOptimizer) {
     before = module->parameters()[0].sum().item<double>();
   }
   EXPECT_EQ(module->parameters()[0].sum().item<double>(), before);
+}
+
+// ---- batch norms that are frozen ----
+
+struct Norms : torch::nn::Module {
+  Norms() {
+    first = register_module("first", torch::nn::BatchNorm1d(2));
+    second = register_module("second", torch::nn::BatchNorm1d(2));
+    bare = register_module("bare",
+                           torch::nn::BatchNorm1d(torch::nn::BatchNormOptions(2).affine(false)));
+  }
+  at::Tensor forward(const at::Tensor& x) { return bare(second(first(x))); }
+  void freeze(bool on) {
+    for (auto& parameter : first->parameters()) parameter.set_requires_grad(!on);
+  }
+  torch::nn::BatchNorm1d first{nullptr}, second{nullptr}, bare{nullptr};
+};
+
+// y of all replicas, one after the other.
+at::Tensor run_once(Strategy& strategy, Replicated<Norms>& net) {
+  const at::Tensor x = torch::arange(8, at::kFloat).view({4, 2});
+  return strategy.gather(strategy.run(
+      [&](ReplicaContext& replica) { return net.local(replica)->forward(x).detach(); }));
+}
+
+int64_t batches_of(const torch::nn::BatchNorm1d& norm) {
+  return norm->num_batches_tracked.item<int64_t>();
+}
+
+TEST(FrozenNorm, NormalisesByItsRunningStatisticsAndLeavesThem) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Strategy strategy = strategy_of(kind, 2);
+    Replicated<Norms> net(strategy, [] {
+      auto made = std::make_shared<Norms>();
+      made->freeze(true);
+      return made;
+    });
+    run_once(strategy, net);
+    for (int local = 0; local < 2; ++local) {
+      const auto& norms = dynamic_cast<Norms&>(*net.modules().module(local));
+      EXPECT_TRUE(at::equal(norms.first->running_mean, torch::zeros({2})));
+      EXPECT_TRUE(at::equal(norms.first->running_var, torch::ones({2})));
+      EXPECT_EQ(batches_of(norms.first), 0);
+      EXPECT_EQ(batches_of(norms.second), 1) << "trained";
+      EXPECT_EQ(batches_of(norms.bare), 1) << "nothing of it can be frozen";
+    }
+  }
+}
+
+TEST(FrozenNorm, IsTheInferenceOfTheLayer) {
+  Strategy strategy = strategy_of("mirrored", 2);
+  Replicated<torch::nn::BatchNorm1d> net(strategy, [] {
+    torch::nn::BatchNorm1d norm(2);
+    for (auto& parameter : norm->parameters()) parameter.set_requires_grad(false);
+    norm->running_mean.fill_(3);
+    return norm;
+  });
+  const auto x = torch::arange(8, at::kFloat).view({4, 2});
+  const auto each = strategy.run([&](ReplicaContext& replica) { return net.local(replica)(x); });
+  EXPECT_TRUE(at::allclose(each.local(1), (x - 3) / std::sqrt(1 + 1e-5)));
+}
+
+TEST(FrozenNorm, TrainsAgainOnceItIsThawed) {
+  Strategy strategy = strategy_of("mirrored", 2);
+  Replicated<Norms> net(strategy, [] { return std::make_shared<Norms>(); });
+  const auto each = [&](const auto& act) {
+    for (int local = 0; local < 2; ++local) act(dynamic_cast<Norms&>(*net.modules().module(local)));
+  };
+  const auto batches = [&] {
+    run_once(strategy, net);
+    return batches_of(dynamic_cast<Norms&>(*net.modules().module(1)).first);
+  };
+  EXPECT_EQ(batches(), 1);
+  each([](Norms& norms) { norms.freeze(true); });
+  EXPECT_EQ(batches(), 1);
+  net.modules().train();
+  EXPECT_EQ(batches(), 1);
+  each([](Norms& norms) { norms.freeze(false); });
+  EXPECT_EQ(batches(), 2);
+  net.modules().train(false);
+  EXPECT_EQ(batches(), 2) << "evaluation";
+  net.modules().train();
+  each([](Norms& norms) { norms.first->eval(); });  // by the user, who has the last word
+  EXPECT_EQ(batches(), 2);
+}
+
+TEST(FrozenNorm, PutIntoTrainingInsideRunIsAWarning) {
+  Strategy strategy = strategy_of("mirrored", 2);
+  Replicated<Norms> net(strategy, [] {
+    auto made = std::make_shared<Norms>();
+    made->freeze(true);
+    return made;
+  });
+  ::testing::internal::CaptureStderr();
+  strategy.run([&](ReplicaContext& replica) { net.local(replica)->train(); });
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::HasSubstr("batch norm \"first\" is frozen"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// fit with batch norms over all replicas: another number of replicas is the same training.
+// fit with batch norms over all replicas: another number of replicas is the same training. And with
+// frozen ones of any kind, which infer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,6 +12,7 @@
 #include "tests/support/message_of.h"
 #include "tests/support/synchronized_model.h"
 #include "tests/support/temp_folder.h"
+#include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
@@ -120,6 +122,77 @@ TEST(SyncBatchNormFit, NeedsTwoSamplesOfTheGlobalBatchAlone) {
                  .loss = losses::sparse_categorical_crossentropy()});
   const History history = model.fit(synchronized_data().batch(2), {.epochs = 1, .verbose = 0});
   EXPECT_EQ(history.steps, 5);
+}
+
+// ---- frozen ones ----
+
+// Buffers after an epoch, with the norm frozen before; and whether all are those from before it.
+template <class Make>
+bool statistics_stay(const std::string& kind, Make make, bool frozen) {
+  Model model(strategy_of(kind, 2), make);
+  std::vector<at::Tensor> before;
+  for (int local = 0; local < 2; ++local) {
+    const auto& module = model.modules().module(local);
+    for (const auto& parameter : module->named_parameters())
+      if (parameter.key().find("norm") != std::string::npos && frozen)
+        parameter.value().set_requires_grad(false);
+    for (const auto& buffer : module->buffers()) before.push_back(buffer.clone());
+  }
+  model.compile(adam_and_accuracy());
+  const auto data = three_classes(24).batch(6);
+  model.fit(data, {.epochs = 2, .validation = data, .verbose = 0});
+  size_t number = 0;
+  bool stay = true;
+  for (int local = 0; local < 2; ++local)
+    for (const auto& buffer : model.modules().module(local)->buffers())
+      stay &= at::equal(buffer, before.at(number++));
+  return stay;
+}
+
+template <class Norm>
+struct NormedNet : torch::nn::Module {
+  NormedNet() {
+    first = register_module("first", torch::nn::Linear(4, 8));
+    norm = register_module("norm", Norm(8));
+    last = register_module("last", torch::nn::Linear(8, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(norm(first(x)).relu()); }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  Norm norm{nullptr};
+};
+
+TEST(FrozenNormFit, LeavesTheRunningStatistics) {
+  const auto plain = [] { return std::make_shared<NormedNet<torch::nn::BatchNorm1d>>(); };
+  const auto synchronized = [] { return std::make_shared<NormedNet<nn::SyncBatchNorm>>(); };
+  for (const bool frozen : {false, true}) {
+    EXPECT_EQ(statistics_stay("mirrored", plain, frozen), frozen);
+    EXPECT_EQ(statistics_stay("one_device", plain, frozen), frozen);
+    EXPECT_EQ(statistics_stay("mirrored", synchronized, frozen), frozen);
+  }
+}
+
+TEST(FrozenNormFit, OfAGraphToo) {
+  const auto graph = [] {
+    const auto input = nn::input({1, 2, 2});
+    auto x = nn::conv2d(4, 1).named("first")(input);
+    x = nn::flatten()(nn::batch_norm2d().named("norm")(x));
+    return nn::Graph(input, nn::linear(3)(x));
+  };
+  const auto fits = [&](bool frozen) {
+    Model model(strategy_of("mirrored", 2), graph);
+    for (int local = 0; local < 2; ++local)
+      for (const auto& parameter : model.modules().module(local)->named_parameters())
+        if (parameter.key().starts_with("norm")) parameter.value().set_requires_grad(!frozen);
+    model.compile(adam_and_accuracy());
+    const auto tracked = [&] {
+      const auto buffers = model.modules().module(0)->named_buffers();
+      return buffers["norm.num_batches_tracked"].item<int64_t>();
+    };
+    model.fit(three_classes(24, {1, 2, 2}).batch(6), {.verbose = 0});
+    return tracked();
+  };
+  EXPECT_EQ(fits(false), 4);
+  EXPECT_EQ(fits(true), 0);
 }
 
 }  // namespace
