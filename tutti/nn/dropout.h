@@ -1,9 +1,9 @@
 /// nn::Dropout: dropout whose mask does not depend on the number of replicas.
 ///
-/// LibTorch's dropout draws from one generator a process, so its masks change with the number of
-/// replicas, and thread replicas race for its numbers. This one computes each number from (seed,
-/// step, layer, global sample row, place in the row): the same sample gets the same mask whoever
-/// holds it. docs/design/graph.md.
+/// LibTorch's dropout draws from a generator (the replica's own, where there are several), so its
+/// masks change with the number of replicas. This one computes each number from (seed, step, layer,
+/// global sample row, place in the row): the same sample gets the same mask whoever holds it.
+/// docs/design/graph.md.
 #pragma once
 
 #include <torch/nn/module.h>

@@ -28,8 +28,10 @@ class ReplicaContext {
   /// The replica on whose thread the caller runs; null in cross-replica context.
   static ReplicaContext* current() noexcept;
 
-  /// This replica's own random numbers, seeded by (seed, rank). LibTorch's default generator is one
-  /// a process: thread replicas that draw from it would race, and run() reports that as an error.
+  /// This replica's own random numbers, seeded by (seed, rank). With several replicas LibTorch's
+  /// operators draw from it in run() unless they are given another. The default generator is one a
+  /// process: thread replicas that draw from it by themselves would race, and run() reports that as
+  /// an error.
   at::Generator& generator();
 
   /// The collective group of all replicas; where workers may be lost

@@ -19,6 +19,7 @@
 #include "tutti/cluster/join.h"
 #include "tutti/observe/trace.h"
 #include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/own_random_numbers.h"
 #include "tutti/strategy/strategy_state.h"
 #include "tutti/strategy/worlds.h"
 
@@ -175,8 +176,9 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
   if (watch && !same_state(before, default_generator_state()))
     throw UsageError(fmt::format(
         "a function that runs on {} thread replicas drew from LibTorch's default generator, which "
-        "they share: the numbers would depend on timing\n  use ReplicaContext::generator(), or "
-        "tutti::nn::Dropout instead of torch::nn::Dropout",
+        "they share: the numbers would depend on timing\n  name no generator (operators then draw "
+        "from the replica's own) or ReplicaContext::generator(); code that draws by itself runs "
+        "under multi_worker, where each worker has one",
         world.local));
 }
 
@@ -348,6 +350,8 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
   };
   const auto prepared = [&](ReplicaContext& replica, int local) {
     const detail::CurrentReplica current(&replica);
+    std::optional<detail::OwnRandomNumbers> own_numbers;
+    if (world().size > 1) own_numbers.emplace();
     try {
       for_followers([&](WorldMember& member) { member.prepare(local); });
       body(replica, local);

@@ -1,5 +1,6 @@
-// What replicas do together in the midst of run(): a step where they take turns on one thread, and
-// merge().
+// What replicas do in the midst of run(): a step where they take turns on one thread, merge(), and
+// drawing random numbers.
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -275,6 +276,87 @@ TEST(Merge, WrongContexts) {
   });
   EXPECT_THAT(message_of<UsageError>([&] { strategy.merge(*kept, [](Strategy&) {}); }),
               HasSubstr("merge: called outside of run()"));
+}
+
+// ---- random numbers ----
+
+using Draw = std::function<at::Tensor()>;
+
+// What LibTorch draws, in each of its ways: new tensors, in place, and by layers.
+const std::vector<std::pair<const char*, Draw>>& draws() {
+  static const std::vector<std::pair<const char*, Draw>> all{
+      {"rand", [] { return torch::rand({9}); }},
+      {"randn", [] { return torch::randn({9}); }},
+      {"randint", [] { return torch::randint(0, 1000, {9}, torch::kFloat); }},
+      {"randperm", [] { return torch::randperm(9).to(torch::kFloat); }},
+      {"rand_like", [] { return torch::rand_like(torch::ones({9})); }},
+      {"randn_like", [] { return torch::randn_like(torch::ones({9})); }},
+      {"normal_", [] { return torch::empty({9}).normal_(); }},
+      {"uniform_", [] { return torch::empty({9}).uniform_(); }},
+      {"exponential_", [] { return torch::empty({9}).exponential_(); }},
+      {"bernoulli", [] { return torch::full({64}, 0.5).bernoulli(); }},
+      {"multinomial", [] { return torch::ones({9}).multinomial(4).to(torch::kFloat); }},
+      {"poisson", [] { return torch::poisson(torch::full({9}, 50.0)); }},
+      {"dropout", [] { return torch::dropout(torch::ones({64}), 0.5, true); }},
+      {"Dropout", [] { return torch::nn::Dropout(0.5)(torch::ones({64})); }},
+      {"Dropout2d", [] { return torch::nn::Dropout2d(0.5)(torch::ones({4, 16, 1, 1})).flatten(); }},
+      {"RReLU", [] { return torch::nn::RReLU()(torch::full({9}, -1.0)); }},
+      {"LSTM",
+       [] {
+         torch::nn::LSTM layers(torch::nn::LSTMOptions(2, 3).num_layers(2).dropout(0.5));
+         return std::get<0>(layers(torch::ones({4, 1, 2}))).detach().flatten();
+       }},
+  };
+  return all;
+}
+
+TEST(OwnRandomNumbers, OfThreadsAreThoseInTurn) {
+  for (const auto& [name, draw] : draws()) {
+    const auto drawn = [&, &draw = draw](const char* kind, int replicas) {
+      Strategy strategy = strategy_of(kind, replicas);
+      std::vector<at::Tensor> all;
+      for (int round = 0; round < 2; ++round) {
+        const auto each = strategy.run([&](ReplicaContext&) { return draw(); }).values();
+        all.insert(all.end(), each.begin(), each.end());
+      }
+      return all;
+    };
+    const auto before = at::detail::getDefaultCPUGenerator().get_state();
+    const auto threads = drawn("mirrored", 3);
+    EXPECT_TRUE(test::bits_equal(threads, drawn("one_device", 3))) << name;
+    EXPECT_TRUE(at::equal(before, at::detail::getDefaultCPUGenerator().get_state())) << name;
+    for (size_t one = 0; one < threads.size(); ++one)
+      for (size_t other = 0; other < one; ++other)
+        EXPECT_FALSE(at::equal(threads[one], threads[other])) << name << one << other;
+  }
+}
+
+TEST(OwnRandomNumbers, AreThoseOfTheReplicasGenerator) {
+  const auto numbers = [](bool named) {
+    Strategy strategy = strategy_of("mirrored", 2);
+    return strategy
+        .run([&](ReplicaContext& replica) {
+          return named ? torch::randn({4}, replica.generator()) : torch::randn({4});
+        })
+        .values();
+  };
+  EXPECT_TRUE(test::bits_equal(numbers(true), numbers(false)));
+}
+
+// A generator that is named is the one; outside of run() and of one replica it is the default one.
+TEST(OwnRandomNumbers, LeaveOtherGeneratorsAlone) {
+  Strategy strategy = strategy_of("mirrored", 2);
+  const auto named = strategy.run([](ReplicaContext&) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(5);
+    return torch::randn({4}, generator);
+  });
+  EXPECT_TRUE(at::equal(named.local(0), named.local(1)));
+  torch::manual_seed(4);
+  const auto expected = torch::rand({2, 3});
+  torch::manual_seed(4);
+  Strategy alone = strategy_of("mirrored", 1);
+  const auto first = alone.run([](ReplicaContext&) { return torch::rand({3}); }).local(0);
+  EXPECT_TRUE(at::equal(torch::stack({first, torch::rand({3})}), expected));
 }
 
 }  // namespace

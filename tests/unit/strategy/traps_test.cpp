@@ -370,8 +370,12 @@ TEST(Threads, TakeTheCallersThreadLocalState) {
 TEST(Threads, DrawingFromTheDefaultGeneratorIsAnError) {
   auto strategy = mirrored(2);
   EXPECT_THAT(
-      [&] { strategy.run([](ReplicaContext&) { return torch::rand({2}).sum().item<float>(); }); },
-      ThrowsMessage<UsageError>(HasSubstr("default generator")));
+      [&] {
+        strategy.run([](ReplicaContext&) {
+          return torch::rand({2}, at::detail::getDefaultCPUGenerator()).sum().item<float>();
+        });
+      },
+      ThrowsMessage<UsageError>(AllOf(HasSubstr("default generator"), HasSubstr("multi_worker"))));
   const auto numbers = strategy.run(
       [](ReplicaContext& replica) { return torch::rand({1}, replica.generator()).item<float>(); });
   EXPECT_NE(numbers.local(0), numbers.local(1));
