@@ -364,6 +364,13 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
   state_->await_update(local);
 }
 
+void Optimizer::zero_grad(ReplicaContext& replica) {
+  const int local = state_->local_rank(replica, "zero_grad");
+  for (const auto& parameter : state_->updater->parameters(local)) parameter.mutable_grad().reset();
+  if (!state_->lanes[local].settled) state_->lanes[local].waiting.clear();
+  if (state_->tables) state_->tables->forget(local);
+}
+
 const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& replica) const {
   return state_->updater->parameters(state_->local_rank(replica, "parameters"));
 }

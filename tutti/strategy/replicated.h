@@ -147,6 +147,11 @@ class Optimizer {
   /// replica without samples does.
   void abstain(ReplicaContext& replica);
 
+  /// Clears the gradients of what it trains on this replica: those that a backward() outside of
+  /// minimize() has left, such as that of another optimizer's loss, and those that accumulate() has
+  /// kept. Not needed after minimize(), apply() and abstain(), which leave none.
+  void zero_grad(ReplicaContext& replica);
+
   /// Forgets what was accumulated, for a loop that begins anew after an error. Between runs.
   void forget_accumulated();
 

@@ -67,11 +67,11 @@ void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient) {
 void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i)
     if (parameters[i].grad().defined())
-      throw UsageError(
-          fmt::format("parameter \"{}\" already has a gradient before the step's backward(): a "
-                      "second backward() "
-                      "in one step, or one outside minimize(); clear it with zero_grad()",
-                      layout.slots[i].name));
+      throw UsageError(fmt::format(
+          "parameter \"{}\" already has a gradient before the step's backward(): a "
+          "second backward() in one step, or that of another optimizer's loss; clear it "
+          "with this optimizer's zero_grad(replica)",
+          layout.slots[i].name));
 }
 
 ReadyHooks::ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready)

@@ -87,8 +87,10 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
   /// version  of the parameters, before the update. Throws UsageError for a second call at it.
   void hand_in(int replica, double weight, int64_t version, double learning_rate);
 
-  /// Drops what was looked up and not handed in. Between steps.
+  /// Drops what was looked up and not handed in: of all local replicas, between steps; of one, by
+  /// that replica.
   void forget();
+  void forget(int replica);
 
  private:
   struct Lane {

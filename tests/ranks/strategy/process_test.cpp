@@ -12,6 +12,7 @@
 #include "tutti/cluster/join.h"
 #include "tutti/sync/distributed_optimizer.h"
 
+#include "tests/support/gan.h"
 #include "tests/support/run_workers.h"
 #include "tests/support/small_training.h"
 
@@ -101,6 +102,24 @@ INSTANTIATE_TEST_SUITE_P(Chosen, Exchanges, ::testing::ValuesIn(all_exchanges())
                            std::erase_if(name, [](char c) { return !std::isalnum(c); });
                            return name;
                          });
+
+// Two optimizers, noise and dropout from each replica's own generator.
+RANK_PROGRAM(train_gan) {
+  rank.mark("weights " + test::gan_sha(strategy_of("multi_worker", std::stoi(rank.arguments[0]))));
+}
+
+TEST(GanOfProcesses, HasTheBitsOfThePartsInTurn) {
+  for (const auto& [workers, replicas] :
+       {ProcessCase{2, 2}, ProcessCase{3, 3}, ProcessCase{2, 4}}) {
+    const auto out = test::run_workers(workers, "train_gan", {std::to_string(replicas)});
+    ASSERT_EQ(out.exit_code, 0) << out.log;
+    EXPECT_THAT(
+        test::lines_after(out.log, "weights "),
+        ::testing::AllOf(::testing::SizeIs(workers),
+                         ::testing::Each(test::gan_sha(strategy_of("one_device", replicas)))))
+        << out.log;
+  }
+}
 
 RANK_PROGRAM(unlike_models) {
   Strategy strategy = strategy_of("multi_worker", 3);

@@ -1,17 +1,18 @@
-// Two models that train each other: the order of their steps.
+// Two models that train each other: the order of their steps, and gradients of the other's loss.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
 
+#include "tests/support/gan.h"
 #include "tests/support/message_of.h"
-#include "tests/support/small_training.h"
 
 namespace tutti {
 namespace {
 
 using test::message_of;
+using test::strategy_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -118,6 +119,54 @@ TEST_P(TwoOptimizers, InTurnWhatDoesNotDependOnTheStepGoesOn) {
     EXPECT_EQ(two.values(), (std::vector<double>{0.5, -2}));
     for (const at::Tensor& value : seen.values()) EXPECT_EQ(value.item<double>(), 0.5) << kind;
   }
+}
+
+TEST(ZeroGrad, ClearsTheGradientsOfAnotherOptimizersLoss) {
+  Two two("mirrored", 2);
+  const auto steps = [&](bool clears) {
+    two.strategy.run([&](ReplicaContext& replica) {
+      two.of_g.minimize(replica, (two.d.local(replica)->w * two.g.local(replica)->w).sum());
+      if (clears) two.of_d.zero_grad(replica);
+      two.step_d(replica);
+    });
+  };
+  steps(true);  // g = 1 - 2, d = 2 + 1
+  EXPECT_EQ(two.values(), (std::vector<double>{3, -1}));
+  EXPECT_THAT(message_of<UsageError>([&] { steps(false); }),
+              AllOf(HasSubstr("\"w\" already has a gradient"), HasSubstr("zero_grad(replica)")));
+}
+
+TEST(ZeroGrad, DropsWhatWasAccumulated) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Two two(kind, 2);
+    two.strategy.run([&](ReplicaContext& replica) {
+      two.of_d.accumulate(replica, 100 * two.d.local(replica)->w.sum());
+      two.of_d.zero_grad(replica);
+      two.step_d(replica);
+      two.of_d.zero_grad(replica);  // the step stays
+    });
+    EXPECT_EQ(two.values(), (std::vector<double>{1, 1})) << kind;
+  }
+}
+
+// Losses that are scaled wait on each replica until the last one has taken its turn.
+TEST(ZeroGrad, LeavesAStepThatWaitsForOthers) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Two two(kind, 2);
+    two.of_d.scale_losses(optim::LossScale({.initial = 4}));
+    two.strategy.run([&](ReplicaContext& replica) {
+      two.step_d(replica);
+      two.of_d.zero_grad(replica);
+    });
+    EXPECT_EQ(two.values(), (std::vector<double>{1, 1})) << kind;
+  }
+}
+
+TEST(Gan, ThreadsHaveTheBitsOfThePartsInTurn) {
+  for (const int replicas : {2, 3, 5})
+    EXPECT_EQ(test::gan_sha(strategy_of("mirrored", replicas)),
+              test::gan_sha(strategy_of("one_device", replicas)))
+        << replicas;
 }
 
 }  // namespace
