@@ -6,6 +6,8 @@
 #include <cctype>
 #include <vector>
 
+#include "tutti/base/typed.h"
+
 namespace tutti {
 namespace {
 
@@ -35,6 +37,28 @@ size_t distance(const std::string& a, const std::string& b) {
   return previous[b.size()];
 }
 
+bool is_short_for(const std::string& word, const std::string& name) {
+  const auto whole = parts_of(name, '_');
+  auto next = whole.begin();
+  for (const std::string_view part : parts_of(word, '_')) {
+    next = std::find_if(next, whole.end(),
+                        [&](std::string_view one) { return one.starts_with(part); });
+    if (next == whole.end()) return false;
+    ++next;
+  }
+  return true;
+}
+
+std::string shortest_of_which(const std::string& word, std::span<const std::string> known) {
+  constexpr size_t kLeastLetters = 3;
+  const std::string* best = nullptr;
+  for (const std::string& candidate : known)
+    if (word.size() >= kLeastLetters && is_short_for(word, folded(candidate)) &&
+        (best == nullptr || candidate.size() < best->size()))
+      best = &candidate;
+  return best == nullptr ? std::string() : *best;
+}
+
 }  // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string> known) {
@@ -42,6 +66,7 @@ std::string nearest(std::string_view word, std::span<const std::string> known) {
   constexpr size_t kLongestName = 128;
   if (word.size() > kLongestName) return {};
   const std::string wanted = folded(word);
+  if (const std::string whole = shortest_of_which(wanted, known); !whole.empty()) return whole;
   const std::string* best = nullptr;
   size_t best_distance = 0;
   for (const std::string& candidate : known) {
@@ -54,6 +79,10 @@ std::string nearest(std::string_view word, std::span<const std::string> known) {
     }
   }
   return best == nullptr || wanted.empty() ? std::string() : *best;
+}
+
+size_t edits_between(std::string_view one, std::string_view other) {
+  return distance(folded(one), folded(other));
 }
 
 std::string unknown_message(std::string_view what, std::string_view got,

@@ -11,7 +11,12 @@ namespace tutti {
 /// The known word with the smallest edit distance to `word` (insert, delete, replace, swap of two
 /// neighbours; case and the difference of '-' and '_' do not count). The first of several equally
 /// near ones; empty when none is near: more than a third of the letters would have to change.
+/// Before them comes what `word`, of three letters or more, is short for: the shortest whose parts
+/// begin with the word's, in their order ("val_acc" for "val_kind_accuracy").
 std::string nearest(std::string_view word, std::span<const std::string> known);
+
+/// That distance.
+size_t edits_between(std::string_view one, std::string_view other);
 
 /// `unknown optimizer "adm"; did you mean "adam"? Known: sgd, adam, adamw`. Without a near word the
 /// question is left out; without known words the list is.

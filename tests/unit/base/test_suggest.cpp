@@ -35,6 +35,22 @@ TEST(Suggest, FindsTheNearestWord) {
   for (const Case& c : cases) EXPECT_EQ(nearest(c.word, c.known), c.expected) << c.word;
 }
 
+TEST(Suggest, KnowsShortForms) {
+  const std::vector<std::string> known = {"loss", "val_loss", "val_accuracy", "val_kind_accuracy"};
+  EXPECT_EQ(nearest("val_acc", known), "val_accuracy");
+  EXPECT_EQ(nearest("val_kind_acc", known), "val_kind_accuracy");
+
+  EXPECT_EQ(nearest("acc_val", known), "");  // parts come in their order
+  EXPECT_EQ(nearest("va", known), "");       // two letters are no short form
+}
+
+TEST(Suggest, CountsEdits) {
+  EXPECT_EQ(edits_between("replica", "replicas"), 1U);
+  EXPECT_EQ(edits_between("Batch_Size", "batch-size"), 0U);
+  EXPECT_EQ(edits_between("sahpe", "shape"), 1U);
+  EXPECT_EQ(edits_between("", "abc"), 3U);
+}
+
 TEST(Suggest, SaysNothingWithoutKnownWordsOrForHugeOnes) {
   EXPECT_EQ(nearest("adam", {}), "");
   const std::string huge(100'000, 'a');
