@@ -2,6 +2,7 @@
 #include <string_view>
 
 #include "tutti/base/error.h"
+#include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
 #include "tutti/strategy/options.h"
 
@@ -64,32 +65,50 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.compression.start_step = number_of<int64_t>(flag, value, 0);
 }
 
+constexpr std::string_view kFlags[] = {"--strategy",
+                                       "--replicas",
+                                       "--reduction-shape",
+                                       "--threads",
+                                       "--time-limit",
+                                       "--seed",
+                                       "--shares",
+                                       "--reduction",
+                                       "--compression",
+                                       "--compression-start",
+                                       "--algorithm-table",
+                                       "--staleness",
+                                       "--drop-slowest",
+                                       "--on-lost-worker",
+                                       "--delay-compensation",
+                                       "--placement",
+                                       "--partition",
+                                       "--host-sums"};
+
+// One mistake in six letters: that is no other word, and "--speed" is not "--seed".
+void require_not_near(std::string_view name, std::string_view flag) {
+  constexpr size_t kLettersAMistake = 6;
+  const auto letters = [](std::string_view word) {
+    return word.substr(std::min(word.find_first_not_of('-'), word.size()));
+  };
+  const size_t edits = edits_between(letters(name), letters(flag));
+  if (name.starts_with('-') && edits <= letters(flag).size() / kLettersAMistake)
+    throw UsageError(
+        fmt::format("unknown flag {}; did you mean {}? One of the program's own comes after \"--\"",
+                    name, flag));
+}
+
 }  // namespace
 
 StrategyOptions take_strategy_flags(int& argc, char** argv) {
-  constexpr std::string_view kFlags[] = {"--strategy",
-                                         "--replicas",
-                                         "--reduction-shape",
-                                         "--threads",
-                                         "--time-limit",
-                                         "--seed",
-                                         "--shares",
-                                         "--reduction",
-                                         "--compression",
-                                         "--compression-start",
-                                         "--algorithm-table",
-                                         "--staleness",
-                                         "--drop-slowest",
-                                         "--on-lost-worker",
-                                         "--delay-compensation",
-                                         "--placement",
-                                         "--partition",
-                                         "--host-sums"};
   StrategyOptions options;
   int kept = 1;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];
     const std::string_view name = word.substr(0, word.find('='));
+    if (word == "--") {
+      while (i < argc) argv[kept++] = argv[i++];
+      break;
+    }
     if (word == kScaleByStaleness) {
       apply(options, word, "");
       continue;
@@ -97,6 +116,8 @@ StrategyOptions take_strategy_flags(int& argc, char** argv) {
     bool ours = false;
     for (std::string_view flag : kFlags) ours |= name == flag;
     if (!ours) {
+      for (const std::string_view flag : kFlags) require_not_near(name, flag);
+      require_not_near(name, kScaleByStaleness);
       argv[kept++] = argv[i];
       continue;
     }

@@ -45,7 +45,8 @@ int most_replicas(std::string_view kind);
 void check_options(const StrategyOptions& options, int num_workers);
 
 /// Takes the strategy's own flags (strategy_from_flags in strategy.h lists them) out of argv.
-/// UsageError when a value is missing or no number in range.
+/// UsageError when a value is missing or no number in range, and for a flag that is nearly one of
+/// them (--replica). Other flags, and all words after "--", are the program's.
 StrategyOptions take_strategy_flags(int& argc, char** argv);
 
 }  // namespace tutti

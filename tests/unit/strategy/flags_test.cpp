@@ -73,5 +73,28 @@ TEST(StrategyFlags, WrongOnesAreNamed) {
   EXPECT_THAT(why_not({"--host-sums", "maybe"}), HasSubstr("expected on or off"));
 }
 
+TEST(StrategyFlags, ThatAreNearlyOursAreRefused) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--replica", "--replicas"},       {"--Replicas", "--replicas"},
+      {"-replicas", "--replicas"},       {"--replica=2", "--replicas"},
+      {"--stratgy", "--strategy"},       {"--thread", "--threads"},
+      {"--time_limit", "--time-limit"},  {"--on-lost-wroker", "--on-lost-worker"},
+      {"--compresion", "--compression"}, {"--scale-by-stalenes", "--scale-by-staleness"},
+  };
+  for (const auto& [word, meant] : cases)
+    EXPECT_THAT(why_not({"--mine", "1", word, "2"}),
+                HasSubstr(std::string("; did you mean ") + meant + "?"))
+        << word;
+}
+
+TEST(StrategyFlags, OfTheProgramsOwnThatAreNotNearStay) {
+  const Words own = {"--speed", "3",  "--time",  "5",        "--host",   "h",  "--batch-size",
+                     "8",       "-r", "--place", "--epochs", "replicas", "-2", "--learning-rate"};
+  EXPECT_EQ(take(own).rest, own);
+  const Words after = {"--", "--replica", "2", "--replicas", "3"};
+  EXPECT_EQ(take(after).rest, after);  // words after -- are the program's
+  EXPECT_EQ(take(after).options.replicas, 0);
+}
+
 }  // namespace
 }  // namespace tutti
