@@ -23,7 +23,10 @@ struct Optimizer::State final : WorldMember {
     std::vector<NamedTensors> all;
     for (int local = 0; local < modules.size(); ++local)
       all.push_back(unique_parameters(*modules.module(local)));
-    if (all[0].empty()) throw UsageError("the model has no parameters to train");
+    if (all[0].empty())
+      throw UsageError(
+          "the model has no parameters to train; was register_module forgotten? A module has those "
+          "that register_parameter() gave it, and those of parts that register_module() gave it");
     return all;
   }
 

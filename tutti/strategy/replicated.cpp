@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
@@ -101,9 +102,27 @@ struct ReplicatedModules::State final : WorldMember {
             norm.name);
   }
 
+  // Gradients of two replicas would go to one place.
+  void require_own_parameters() const {
+    std::unordered_map<const at::TensorImpl*, int> owner;
+    for (int local = 0; local < static_cast<int>(modules.size()); ++local)
+      for (const auto& [name, parameter] : unique_parameters(*modules[local])) {
+        if (!parameter.requires_grad()) continue;
+        const auto [first, fresh] = owner.emplace(parameter.unsafeGetTensorImpl(), local);
+        if (fresh) continue;
+        const int rank = strategy.world().first_rank;
+        throw UsageError(
+            fmt::format("the factory gave the same module twice: parameter \"{}\" of replica {} is "
+                        "replica {}'s; "
+                        "make all layers inside the factory, which is called once a replica",
+                        name, rank + local, rank + first->second));
+      }
+  }
+
   // Modules from number `fresh` on take the values of the first; the others keep what is theirs,
   // such as batch statistics.
   void agree_inside(size_t fresh) {
+    require_own_parameters();
     const std::string first = detail::describe(*modules[0]);
     for (size_t i = 1; i < modules.size(); ++i)
       detail::require_same(first, detail::describe(*modules[i]),
@@ -134,6 +153,7 @@ ReplicatedModules::ReplicatedModules(Strategy strategy, Factory factory)
   if (world.one_process() || world.apart) {
     state.agree_inside(1);
   } else {
+    state.require_own_parameters();
     state.strategy.run([&](ReplicaContext& replica) {
       auto& module = *state.modules[replica.local_rank()];
       detail::compare_over_group(replica.group(), detail::describe(module), world.time_limit);

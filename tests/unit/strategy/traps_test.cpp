@@ -308,6 +308,35 @@ TEST(Factories, RunFromTheSameSeedAndMustAgree) {
       ThrowsMessage<Mismatch>(AllOf(HasSubstr("rank 2"), HasSubstr("\"weight\""))));
 }
 
+TEST(Factories, ThatGiveOneModuleTwiceAreNamed) {
+  for (const auto* kind : {"one_device", "mirrored"}) {
+    const Strategy strategy({.kind = kind, .replicas = 2, .threads_per_replica = 1});
+    torch::nn::Linear shared(4, 3);
+    EXPECT_THAT([&] { Replicated<torch::nn::Linear>(strategy, [&] { return shared; }); },
+                ThrowsMessage<UsageError>(
+                    AllOf(HasSubstr("the factory gave the same module twice"),
+                          HasSubstr("parameter \"weight\" of replica 1 is replica 0's"))));
+    const auto around = [&] { return torch::nn::Sequential(shared, torch::nn::Linear(3, 3)); };
+    EXPECT_THAT([&] { Replicated<torch::nn::Sequential>(strategy, around); },
+                ThrowsMessage<UsageError>(HasSubstr("parameter \"0.weight\"")));
+    for (auto& parameter : shared->parameters()) parameter.set_requires_grad(false);
+    Replicated<torch::nn::Sequential> frozen(strategy, around);  // nobody writes them
+    EXPECT_EQ(frozen.modules().size(), 2);
+  }
+}
+
+struct Unregistered : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return layer(x); }
+  torch::nn::Linear layer{torch::nn::LinearOptions(4, 3)};
+};
+
+TEST(Parameters, OfALayerThatWasNotRegisteredAreMissed) {
+  Replicated<Unregistered> net(mirrored(2), [] { return Unregistered(); });
+  EXPECT_THAT([&] { Optimizer(net, optim::sgd()); },
+              ThrowsMessage<UsageError>(AllOf(HasSubstr("the model has no parameters to train"),
+                                              HasSubstr("was register_module forgotten?"))));
+}
+
 TEST(Threads, RunRethrowsTheFirstErrorAndFreesTheOthers) {
   Bench bench(3);
   EXPECT_THAT(
