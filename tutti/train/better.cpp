@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "tutti/base/suggest.h"
+
 namespace tutti {
 
 bool higher_is_better(Better better, std::string_view name) {
@@ -12,6 +14,14 @@ bool higher_is_better(Better better, std::string_view name) {
       "accuracy", "auc", "precision", "recall", "f1", "score", "map_at"};
   return std::ranges::any_of(
       kHigher, [&](std::string_view word) { return name.find(word) != std::string_view::npos; });
+}
+
+std::string unknown_quantity(std::string_view name, std::span<const std::string> known) {
+  constexpr std::string_view kValidation = "val_";
+  const auto of_validation = [&](std::string_view one) { return one.starts_with(kValidation); };
+  const bool missing = of_validation(name) && std::ranges::none_of(known, of_validation);
+  return unknown_message("quantity", name, known) +
+         (missing ? "\n  val_... needs FitOptions::validation, or validation_split" : "");
 }
 
 }  // namespace tutti

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 
 namespace tutti {
@@ -17,5 +19,8 @@ enum class Better : uint8_t {
 
 /// Of the quantity of that name.
 bool higher_is_better(Better better, std::string_view name);
+
+/// `unknown quantity "val_acc"; did you mean ...`, and where there are none, what "val_..." needs.
+std::string unknown_quantity(std::string_view name, std::span<const std::string> known);
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/better.h"
 
 namespace tutti {
 
@@ -19,7 +20,7 @@ std::optional<double> Training::watch(std::string_view name) {
   for (const auto& [known, value] : values())
     if (known == name) return value;
   if (std::ranges::find(quantities(), name) == quantities().end())
-    throw UsageError(unknown_message("quantity", name, quantities()));
+    throw UsageError(unknown_quantity(name, quantities()));
   return std::nullopt;
 }
 
@@ -69,8 +70,9 @@ void CallbackRunner::stop(std::string why) {
 void CallbackRunner::set_learning_rate(double learning_rate) {
   require_together("set_learning_rate");
   if (model_.compiled->rate)
-    throw UsageError(fmt::format("set_learning_rate: compile() has the schedule \"{}\" for that",
-                                 model_.compiled->rate->name()));
+    throw UsageError(fmt::format(
+        "set_learning_rate: compile() has the schedule \"{}\" for that; leave one of them out",
+        model_.compiled->rate->name()));
   model_.compiled->optimizer.set_learning_rate(learning_rate);
 }
 

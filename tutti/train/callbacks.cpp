@@ -12,7 +12,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
-#include "tutti/base/suggest.h"
 #include "tutti/observe/tensorboard.h"
 
 namespace tutti::callbacks {
@@ -40,7 +39,7 @@ class Best {
   const std::string& monitor() const noexcept { return monitor_; }
   void require_known(const Training& training) const {
     if (std::ranges::find(training.quantities(), monitor_) == training.quantities().end())
-      throw UsageError(unknown_message("quantity", monitor_, training.quantities()));
+      throw UsageError(unknown_quantity(monitor_, training.quantities()));
   }
   double value() const { return best_.value_or(std::nan("")); }
   void forget() noexcept { best_.reset(); }
@@ -178,6 +177,9 @@ class BackupAndRestore final : public Callback {
   BackupAndRestoreOptions options_;
 };
 
+// Refuses now what would be refused when the rate is set first, maybe hours in.
+void require_own_rate(Training& training) { training.set_learning_rate(training.learning_rate()); }
+
 class RateScheduler final : public Callback {
  public:
   using Function = std::function<double(int64_t, double)>;
@@ -185,6 +187,7 @@ class RateScheduler final : public Callback {
     if (!schedule_) throw UsageError("callback learning_rate_scheduler: no function");
   }
   std::string_view name() const override { return "learning_rate_scheduler"; }
+  void on_train_begin(Training& training) override { require_own_rate(training); }
   void on_epoch_begin(Training& training) override {
     training.set_learning_rate(schedule_(training.epoch(), training.learning_rate()));
   }
@@ -207,6 +210,7 @@ class ReduceOnPlateau final : public Callback {
   std::string_view name() const override { return "reduce_on_plateau"; }
 
   void on_train_begin(Training& training) override {
+    require_own_rate(training);
     best_.require_known(training);
     best_.forget();
     waited_ = cooling_ = 0;

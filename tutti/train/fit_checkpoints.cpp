@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/train/better.h"
 #include "tutti/train/detail/fit.h"
 #include "tutti/train/detail/settings.h"
 
@@ -60,8 +61,8 @@ void Fit::take_up_checkpoints() {
         "(--snapshots)");
   if (options.best_kept > 0 &&
       std::ranges::find(history_.columns, options.monitor) == history_.columns.end())
-    throw UsageError(fmt::format("fit: checkpoints: monitor \"{}\" is not measured; there are {}",
-                                 options.monitor, fmt::join(history_.columns, ", ")));
+    throw UsageError("fit: checkpoints: monitor: " +
+                     unknown_quantity(options.monitor, history_.columns));
   checkpoints_.emplace(model_, options, [this] { return asked_to_end() != 0; });
   facts_ = facts();
 }

@@ -78,9 +78,9 @@ void check_class_weight(const data::Dataset& train, size_t num_inputs, size_t nu
     throw UsageError(
         "fit: class_weight and weights of samples (the last column): give one of them");
   if (const auto& labels = train.columns()[num_inputs];
-      labels.dtype != DType::int64 || !labels.shape.empty())
+      is_floating(labels.dtype) || !(labels.shape.empty() || labels.shape == nn::Shape{1}))
     throw UsageError(
-        fmt::format("fit: class_weight needs labels, int64 [] a sample; the dataset has {} {}",
+        fmt::format("fit: class_weight needs labels, an integer a sample; the dataset has {} {}",
                     name_of(labels.dtype), nn::to_string(labels.shape)));
 }
 

@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/nn/collectives.h"
+#include "tutti/sync/tensors.h"
 #include "tutti/train/detail/loss_parts.h"
 #include "tutti/train/model_state.h"
 
@@ -54,17 +55,42 @@ std::string parts_in_words(const torch::nn::Module& module) {
   return out;
 }
 
-UsageError forward_error(torch::nn::Module& module, at::TensorList inputs,
+/// Which column's dtype it was, if any: with float32 in its place forward goes through.
+std::string dtype_to_convert(const Forward& forward, at::TensorList inputs) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::ScalarType own = inputs[i].scalar_type();
+    if (own == at::kFloat) continue;
+    Tensors floats = inputs.vec();
+    for (at::Tensor& input : floats)
+      if (input.scalar_type() == own) input = input.to(at::kFloat);
+    try {
+      forward(floats);
+    } catch (const std::exception&) {
+      continue;
+    }
+    return fmt::format(
+        "\n  column {} is {}: convert to float32, in the dataset or where forward begins "
+        "(x.to(torch::kFloat32))",
+        i, name_of(dtype_of(own)));
+  }
+  return {};
+}
+
+UsageError forward_error(torch::nn::Module& module, const Forward& forward, at::TensorList inputs,
                          const c10::Error& error) {
   std::vector<std::string> got;
   for (const at::Tensor& input : inputs) got.push_back(tensor_words(input));
   const std::string begin =
       fmt::format("forward of the model failed for an input {}: ", fmt::join(got, ", "));
   // Others do not come a second time to where all meet.
+  const bool again = !nn::meets_in_forward(module);
+  const std::string convert = again ? dtype_to_convert(forward, inputs) : "";
   auto* const layers = dynamic_cast<torch::nn::SequentialImpl*>(&module);
-  if (layers != nullptr && inputs.size() == 1 && !nn::meets_in_forward(module))
-    if (const auto found = layer_that_fails(*layers, inputs[0])) return UsageError(begin + *found);
-  return UsageError(begin + error.what_without_backtrace() + parts_in_words(module));
+  if (layers != nullptr && inputs.size() == 1 && again)
+    if (const auto found = layer_that_fails(*layers, inputs[0]))
+      return UsageError(begin + *found + convert);
+  return UsageError(begin + error.what_without_backtrace() + parts_in_words(module) + convert);
 }
 
 }  // namespace
@@ -76,7 +102,7 @@ Forward explained(const std::shared_ptr<torch::nn::Module>& module, Forward forw
     } catch (const c10::OutOfMemoryError&) {
       throw;
     } catch (const c10::Error& error) {
-      throw forward_error(*module, inputs, error);
+      throw forward_error(*module, forward, inputs, error);
     }
   };
 }

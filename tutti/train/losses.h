@@ -102,7 +102,7 @@ struct HuberOptions {
   double delta = 1;  ///< > 0: errors beyond it count linearly
 };
 
-/// -log p[t], p = softmax(y). y: [batch, classes]; t: int64 [batch] in 0 .. classes - 1 (else
+/// -log p[t], p = softmax(y). y: [batch, classes]; t: integers [batch] in 0 .. classes - 1 (else
 /// DataError that names row and label). With smoothing s: (1 - s) * -log p[t] + s * mean(-log p).
 /// From logits and without smoothing it is one fused pass.
 Loss sparse_categorical_crossentropy(const SparseCrossentropyOptions& options = {});

@@ -69,19 +69,19 @@ class SparseCrossentropy : public LossKernel {
 
   std::optional<bool> from_logits() const override { return options_.from_logits; }
 
-  at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const override {
-    check(output, target);
+  at::Tensor per_sample(const at::Tensor& output, const at::Tensor& given) const override {
+    const at::Tensor target = labels_of(output, given);
     at::Tensor losses = unweighted(output, target);
     if (options_.class_weights.empty()) return losses;
     return losses * torch::tensor(options_.class_weights, losses.options()).index_select(0, target);
   }
 
-  at::Tensor scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,
+  at::Tensor scaled_sum(const at::Tensor& output, const at::Tensor& given, double scale,
                         double& total, const at::Tensor& weights) const override {
+    const at::Tensor target = labels_of(output, given);
     if (!fused(output, target)) {
       return LossKernel::scaled_sum(output, target, scale, total, weights);
     }
-    check(output, target);
     at::Tensor gradient = at::empty(output.sizes(), output.options());
     const double sum =
         rows(output, target, scale, gradient.data_ptr<float>(), row_weights(target, weights));
@@ -89,10 +89,10 @@ class SparseCrossentropy : public LossKernel {
     return detail::with_gradient(output, gradient, sum * scale);
   }
 
-  void add_to(const at::Tensor& output, const at::Tensor& target, double& total,
+  void add_to(const at::Tensor& output, const at::Tensor& given, double& total,
               const at::Tensor& weights) const override {
+    const at::Tensor target = labels_of(output, given);
     if (!fused(output, target)) return LossKernel::add_to(output, target, total, weights);
-    check(output, target);
     total += rows(output, target, 1.0, nullptr, row_weights(target, weights));
   }
 
@@ -141,14 +141,26 @@ class SparseCrossentropy : public LossKernel {
     return sum;
   }
 
-  void check(const at::Tensor& output, const at::Tensor& target) const {
-    const bool fits = output.dim() == 2 && target.dim() == 1 && output.is_floating_point() &&
-                      target.scalar_type() == torch::kInt64 && output.size(0) == target.size(0);
+  /// `target`, of any integers and maybe of one column, as int64 [batch]: itself where it is so.
+  at::Tensor labels_of(const at::Tensor& output, const at::Tensor& target) const {
+    const bool integers = at::isIntegralType(target.scalar_type(), /*includeBool=*/false);
+    const bool one_each = target.dim() == 1 || (target.dim() == 2 && target.size(1) == 1);
+    const bool fits = output.dim() == 2 && one_each && output.is_floating_point() && integers &&
+                      output.size(0) == target.size(0);
     if (!fits) {
       throw UsageError(fmt::format(
-          "{}: got output {} and target {}, expected floating [batch, classes] and Long [batch]",
-          kSparse, detail::tensor_words(output), detail::tensor_words(target)));
+          "{}: got output {} and target {}, expected floating [batch, classes] and integers [batch]"
+          "{}",
+          kSparse, detail::tensor_words(output), detail::tensor_words(target),
+          integers ? "" : "; labels are numbers of classes: make them int64"));
     }
+    at::Tensor labels = target.dim() == 1 ? target : target.flatten();
+    if (labels.scalar_type() != torch::kInt64) labels = labels.to(torch::kInt64);
+    check(output, labels);
+    return labels;
+  }
+
+  void check(const at::Tensor& output, const at::Tensor& target) const {
     if (options_.from_logits) detail::warn_of_probabilities(kSparse, output);
     const auto num_weights = static_cast<int64_t>(options_.class_weights.size());
     if (num_weights != 0 && num_weights != output.size(1)) {

@@ -19,7 +19,7 @@ namespace tutti {
 /// Outputs of some samples beside what is right, row by row. Targets are labels or floats.
 struct SampleRows {
   const float* outputs = nullptr;   ///< rows * width
-  const int64_t* labels = nullptr;  ///< one a row; null when the targets are no int64 [batch]
+  const int64_t* labels = nullptr;  ///< one a row; null when the targets are no integers
   int64_t rows = 0;
   int64_t width = 0;               ///< elements of one sample's output
   const float* targets = nullptr;  ///< rows * target_width; null when the targets are no floats
@@ -88,10 +88,10 @@ class Metric {
 
 /// For all of them: sample weights count. Of equal outputs the first is the largest. A sample with
 /// an output that is not a number is never right: no class is predicted for it; where there is one
-/// output, it stands for the wrong answer. Labels are int64 [batch], 0 to width - 1. *Binary*: one
-/// output a sample and targets 0 or 1, int64 or floats. Others of the wrong shape are a UsageError,
-/// values out of range a DataError. *from_logits*: whether outputs are logits. Unset: compile()
-/// makes it what the loss of the same output has; elsewhere they are not.
+/// output, it stands for the wrong answer. Labels are integers [batch] or [batch, 1], 0 to width -
+/// 1. *Binary*: one output a sample and targets 0 or 1, integers or floats. Others of the wrong
+/// shape are a UsageError, values out of range a DataError. *from_logits*: whether outputs are
+/// logits. Unset: compile() makes it what the loss of the same output has; elsewhere they are not.
 namespace metrics {
 
 /// Share of samples whose largest output is the label's. Named "accuracy". Needs labels.

@@ -112,6 +112,17 @@ void Model::State::require_whole() const {
   updater.require_whole();
 }
 
+namespace {
+
+/// In the words of whoever makes the model.
+std::string shape_to_ask_for(const nn::Shape& shape) {
+  return fmt::format(
+      "; make it for them: .input = {{{0}}} of a network in models, nn::input({{{0}}}) of a graph",
+      fmt::join(shape, ", "));
+}
+
+}  // namespace
+
 void Model::State::check_data(std::string_view operation, const data::Dataset& dataset,
                               bool needs_target) const {
   const auto& columns = dataset.columns();
@@ -141,11 +152,16 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
   if (!graph) return;
   for (size_t i = 0; i < inputs; ++i) {
     const nn::Port& port = graph->inputs()[i];
+    if (!is_floating(columns[i].dtype))
+      throw UsageError(fmt::format(
+          "{}: column {} (\"{}\") is {}: convert to float32, which the layers of a graph take",
+          operation, i, columns[i].name, name_of(columns[i].dtype)));
     if (columns[i].shape != graph->shape_of(port)) {
       throw UsageError(fmt::format("{}: the dataset's samples have shape {}, the model takes {}{}",
                                    operation, nn::to_string(columns[i].shape),
                                    nn::to_string(graph->shape_of(port)),
-                                   inputs == 1 ? "" : fmt::format(" as input \"{}\"", port.name)));
+                                   inputs == 1 ? shape_to_ask_for(columns[i].shape)
+                                               : fmt::format(" as input \"{}\"", port.name)));
     }
   }
   if (needs_target && goals == 1 && dataset.num_classes() > graph->output_shape().back()) {

@@ -40,7 +40,8 @@ void OutputTotals::add_metrics(const std::vector<Metric>& all, const at::Tensor&
   SampleRows samples{.outputs = values.const_data_ptr<float>(), .rows = rows};
   samples.width = values.numel() / rows;
   at::Tensor wanted;
-  if (target.scalar_type() == at::kLong && target.dim() == 1) {
+  const bool one_each = target.dim() == 1 || (target.dim() == 2 && target.size(1) == 1);
+  if (at::isIntegralType(target.scalar_type(), /*includeBool=*/true) && one_each) {
     wanted = plain(target, at::kLong);
     samples.labels = wanted.const_data_ptr<int64_t>();
   } else if (at::isFloatingType(target.scalar_type())) {

@@ -93,7 +93,7 @@ TEST(Fit, TakesTheRateOfEachStepFromASchedule) {
                            .verbose = 0});
               }),
               "callback learning_rate_scheduler: set_learning_rate: compile() has the schedule "
-              "\"mine\" for that");
+              "\"mine\" for that; leave one of them out");
     return model.weights_sha256();
   };
   EXPECT_EQ(with_schedule("mirrored"), with_schedule("one_device"));
