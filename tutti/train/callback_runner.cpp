@@ -13,6 +13,7 @@
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/better.h"
+#include "tutti/train/detail/located.h"
 
 namespace tutti {
 
@@ -118,18 +119,26 @@ void CallbackRunner::require_together(const char* what) const {
 void CallbackRunner::call(Hook hook) {
   if (!chief_ || failure_) return;
   for (const auto& callback : callbacks_) {
-    const auto failed = [&](const auto& made) { failure_ = std::make_exception_ptr(made); };
     try {
       running_ = callback->name();
       ((*callback).*hook)(*this);
-    } catch (const UsageError& error) {
-      return failed(UsageError(fmt::format("callback {}: {}", running_, error.what())));
-    } catch (const std::exception& error) {
-      return failed(Error(fmt::format("callback {}: {}", running_, error.what())));
+    } catch (const std::exception&) {
+      failure_ = located(place_words());
+      return;
     } catch (...) {
-      return failed(Error(fmt::format("callback {}: an error without words", running_)));
+      failure_ = std::make_exception_ptr(Error(place_words() + ": an error without words"));
+      return;
     }
   }
+}
+
+std::string CallbackRunner::place_words() const {
+  const std::string callback = fmt::format("callback {}", running_);
+  if (epoch_steps_ == 0) return callback;  // before the first epoch
+  const std::string step = in_step_
+                               ? fmt::format("step {} of {}", epoch_step_, epoch_steps_)
+                               : fmt::format("after {} of {} steps", epoch_step_, epoch_steps_);
+  return fmt::format("fit, epoch {} of {}, {}, {}", epoch_ + 1, epochs_, step, callback);
 }
 
 void CallbackRunner::be_chief(bool is) {

@@ -70,6 +70,7 @@ class CallbackRunner final : public Training {
  private:
   using Hook = void (Callback::*)(Training&);
   void call(Hook hook);
+  std::string place_words() const;
   void carry_out();
   void exchange();
   void require_together(const char* what) const;

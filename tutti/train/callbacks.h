@@ -2,9 +2,9 @@
 ///
 /// They run on the chief alone, on the thread of its first replica. What they decide (stop, a
 /// learning rate, weights to save, keep or put back) is carried out on every replica after the same
-/// step. One that throws ends the training on all: Error "callback NAME: ...". Where workers do not
-/// meet in every step (parameter servers out of step, with late steps dropped, with workers that
-/// may be lost) they may only watch: a decision is a UsageError.
+/// step. One that throws ends the training on all: Error with epoch, step and "callback NAME: ...".
+/// Where workers do not meet in every step (parameter servers out of step, with late steps dropped,
+/// with workers that may be lost) they may only watch: a decision is a UsageError.
 #pragma once
 
 #include <cstdint>

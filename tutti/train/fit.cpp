@@ -16,6 +16,7 @@
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/train/detail/fit_agreement.h"
+#include "tutti/train/detail/located.h"
 #include "tutti/train/detail/samples.h"
 
 namespace tutti {
@@ -287,7 +288,6 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
   }
   if (options_.slow) compiled_.optimizer.updater().complete();  // waiting is not computing
   const TimePoint begin = Clock::now();
-  const auto columns = batch.columns(replica);
   // Rows of the step, however many batches it has: dropout is that of one large batch.
   const nn::SampleContext place(
       {.seed = seed_,
@@ -295,10 +295,15 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
        .first_row = batch.group_row(options_.accumulate) + batch.first_row(replica)});
   at::Tensor loss;
   try {
+    const auto columns = batch.columns(replica);
     loss = loss_of(replica, forward, epoch, batch, columns, totals);
   } catch (const RowError& error) {
     throw error.at(place_words(replica, epoch, step), rows_of(*epoch.data, batch, replica));
+  } catch (const std::exception&) {
+    std::rethrow_exception(located(place_words(replica, epoch, step)));
   }
+  if (epoch.world.in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
+    raise(epoch, totals);  // the update is still to come
   be_slow(epoch, batch.step(), begin);
   if (updates)
     compiled_.optimizer.minimize(replica, loss);
@@ -318,7 +323,7 @@ at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const E
                              1.0 / static_cast<double>(batch.group_size(options_.accumulate)));
   }();
   const int64_t samples = batch.local_size(replica);
-  if (samples > 0 && !loss.requires_grad()) throw_without_graph(replica, epoch, batch);
+  if (samples > 0 && !loss.requires_grad()) throw_without_graph();
   totals.samples += samples;
   if (samples > 0) totals.add_metrics(compiled_.goals, outputs, parts);
   if (!std::isfinite(totals.loss(compiled_.goals)) && totals.bad_step < 0)

@@ -54,13 +54,11 @@ std::string Fit::place_words(const ReplicaContext& replica, const Epoch& epoch,
                      options_.epochs, step + 1, epoch.steps, replica.rank());
 }
 
-void Fit::throw_without_graph(const ReplicaContext& replica, const Epoch& epoch,
-                              const DistributedBatch& batch) const {
-  throw UsageError(fmt::format(
-      "{}: the loss does not depend on any parameter that is trained, so that nothing would be: a "
+void Fit::throw_without_graph() {
+  throw UsageError(
+      "the loss does not depend on any parameter that is trained, so that nothing would be: a "
       "detach(), an .item() or a NoGradGuard cuts it off, in the model's forward, in the loss or "
-      "around fit()",
-      place_words(replica, epoch, batch.step() / options_.accumulate)));
+      "around fit()");
 }
 
 /// The first tensor that is not finite in the order in which they were computed.
@@ -86,15 +84,14 @@ std::string Fit::first_not_finite(ReplicaContext& replica, const Epoch& epoch,
   return fmt::format("replica {}: {}", replica.rank(), found);
 }
 
-// Replicas that take turns end here, before the update. Others look whether all are well when they
-// have met in it: to meet before would cost every step of every training.
+// Replicas that take turns end before the update. Others look whether all are well when they have
+// met in it: to meet before would cost every step of every training.
 void Fit::found_not_finite(ReplicaContext& replica, const Epoch& epoch,
                            const DistributedBatch& batch, const BatchParts& parts,
                            const Tensors& outputs, Totals& totals) {
   totals.bad_step = batch.step() / options_.accumulate;
   not_finite_[static_cast<size_t>(replica.local_rank())] =
       first_not_finite(replica, epoch, batch, parts, outputs);
-  if (epoch.world.in_turn() && options_.on_nan == OnNan::stop) raise(epoch, totals);
 }
 
 void Fit::raise(const Epoch& epoch, const Totals& totals) {

@@ -17,6 +17,7 @@
 #include "tutti/train/detail/evaluation.h"
 #include "tutti/train/detail/failed_elsewhere.h"
 #include "tutti/train/detail/fit_agreement.h"
+#include "tutti/train/detail/located.h"
 #include "tutti/train/detail/samples.h"
 #include "tutti/train/detail/settings.h"
 #include "tutti/train/model_state.h"
@@ -191,9 +192,11 @@ Scores Model::State::evaluate(std::string_view operation, const data::Dataset& d
         totals.add_losses(made.goals, outputs, parts);
         totals.add_metrics(made.goals, outputs, parts);
       } catch (const detail::RowError& error) {
-        throw error.at(fmt::format("{}, batch {} of {}, replica {}", operation, step + 1,
-                                   epoch->num_batches(), replica.rank()),
+        throw error.at(detail::batch_words(operation, step, *epoch, replica),
                        detail::rows_of(*epoch, batch, replica));
+      } catch (const std::exception&) {
+        std::rethrow_exception(
+            detail::located(detail::batch_words(operation, step, *epoch, replica)));
       }
       totals.samples += batch.local_size(replica);
     }

@@ -8,7 +8,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/train/detail/evaluation.h"
+#include "tutti/train/detail/located.h"
 #include "tutti/train/detail/loss_parts.h"
+#include "tutti/train/detail/samples.h"
 
 namespace tutti {
 namespace detail {
@@ -145,11 +147,16 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     for (int64_t step = 0; step < epoch->num_batches(); ++step) {
       const DistributedBatch batch(epoch, step, world);
       if (batch.local_size(replica) == 0) continue;
-      const auto columns = batch.columns(replica);
-      parts.emplace_back(step * batch_rows + batch.first_row(replica),
-                         detail::whole(state.outputs(replica.local_rank(),
-                                                     at::TensorList(columns).slice(0, inputs)),
-                                       batch.local_size(replica)));
+      try {
+        const auto columns = batch.columns(replica);
+        parts.emplace_back(step * batch_rows + batch.first_row(replica),
+                           detail::whole(state.outputs(replica.local_rank(),
+                                                       at::TensorList(columns).slice(0, inputs)),
+                                         batch.local_size(replica)));
+      } catch (const std::exception&) {
+        std::rethrow_exception(
+            detail::located(detail::batch_words("predict", step, *epoch, replica)));
+      }
     }
     return parts;
   };

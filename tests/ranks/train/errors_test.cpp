@@ -65,6 +65,33 @@ TEST(WorkersErrors, AllNameTheFirstTensorThatIsNotFinite) {
       << out.log;
 }
 
+// Of worker 1: replicas 2 and 3. Row 16 is the third batch's fifth, replica 2's.
+struct FailsThere final : data::Source {
+  int64_t num_rows() const override { return 24; }
+  const std::vector<data::Column>& columns() const override { return whole.columns(); }
+  data::Batch gather(std::span<const int64_t> rows) const override {
+    if (std::ranges::find(rows, 16) != rows.end()) throw std::runtime_error("no JPEG: 16.jpg");
+    return {{data::array_of(std::vector<float>(rows.size() * 4, 0.5F), {std::ssize(rows), 4}),
+             data::array_of(std::vector<int64_t>(rows.size(), 1), {std::ssize(rows)})},
+            std::ssize(rows)};
+  }
+  data::Dataset whole = Samples().whole();
+};
+
+RANK_PROGRAM(one_has_a_source_that_throws) {
+  Model model = error_model(workers_strategy(4));
+  const auto data = data::Dataset(std::make_shared<FailsThere>()).batch(6);
+  mark_error(rank, [&] { model.fit(data, {.verbose = 0}); });
+}
+
+TEST(WorkersErrors, ASourceThatThrowsIsNamedWithStepAndReplica) {
+  const auto out = test::run_workers(2, "one_has_a_source_that_throws");
+  EXPECT_THAT(test::lines_after(out.log, "error: "),
+              testing::AllOf(SizeIs(2), Each(HasSubstr("fit, epoch 1 of 1, step 3 of 4, replica 2: "
+                                                       "no JPEG: 16.jpg"))))
+      << out.log;
+}
+
 struct Asked {
   FitOptions fit;
   CompileOptions compile;

@@ -75,8 +75,7 @@ class Fit {
 
   // ---- errors ----
   std::string place_words(const ReplicaContext& replica, const Epoch& epoch, int64_t step) const;
-  [[noreturn]] void throw_without_graph(const ReplicaContext& replica, const Epoch& epoch,
-                                        const DistributedBatch& batch) const;
+  [[noreturn]] static void throw_without_graph();
   /// Throws what callbacks, losses and signals ask for. Every replica agrees on `totals`.
   void raise(const Epoch& epoch, const Totals& totals);
   void raise_not_finite(const Epoch& epoch, int64_t step);

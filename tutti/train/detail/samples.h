@@ -45,4 +45,11 @@ inline std::span<const int64_t> rows_of(const data::Epoch& epoch, const Distribu
                static_cast<size_t>(batch.local_size(replica)));
 }
 
+/// "evaluate, batch 3 of 4, replica 1".
+inline std::string batch_words(std::string_view operation, int64_t number, const data::Epoch& epoch,
+                               const ReplicaContext& replica) {
+  return fmt::format("{}, batch {} of {}, replica {}", operation, number + 1, epoch.num_batches(),
+                     replica.rank());
+}
+
 }  // namespace tutti::detail

@@ -1,0 +1,77 @@
+// What a user's Source or loss throws says where: epoch, step and replica.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "tutti/base/error.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/train/small_model.h"
+
+namespace tutti {
+namespace {
+
+struct Missing final : data::Source {
+  explicit Missing(bool of_tutti_in) : of_tutti(of_tutti_in) {}
+  int64_t num_rows() const override { return 60; }
+  const std::vector<data::Column>& columns() const override { return batches.columns(); }
+  data::Batch gather(std::span<const int64_t> rows) const override {
+    if (std::ranges::find(rows, 40) != rows.end()) {
+      if (of_tutti) throw DataError("no JPEG: 40.jpg");
+      throw std::runtime_error("no JPEG: 40.jpg");
+    }
+    data::Batch batch{.columns = {}, .size = std::ssize(rows)};
+    for (const data::Column& column : columns())
+      batch.columns.push_back(data::make_column(column, batch.size));
+    std::ranges::fill(batch.columns[0].as<float>(), 1.0F);
+    std::ranges::fill(batch.columns[1].as<int64_t>(), 1);
+    return batch;
+  }
+  data::Dataset batches = three_classes(60);
+  bool of_tutti;
+};
+
+// Row 40 is in the third of four batches of 15, replica 1's part of 7.
+TEST(Thrown, BySourcesNamesEpochStepAndReplica) {
+  for (const auto* kind : {"one_device", "mirrored"}) {
+    const auto data = [](bool of_tutti) {
+      return data::Dataset(std::make_shared<Missing>(of_tutti)).batch(15);
+    };
+    const auto model = [&] { return small_model(strategy_of(kind, 2)); };
+    Model of_users = model();
+    EXPECT_EQ(
+        test::message_of<Error>([&] { of_users.fit(data(false), {.epochs = 2, .verbose = 0}); }),
+        "fit, epoch 1 of 2, step 3 of 4, replica 1: no JPEG: 40.jpg");
+    Model ours = model();
+    EXPECT_EQ(
+        test::message_of<DataError>([&] { ours.fit(data(true), {.epochs = 2, .verbose = 0}); }),
+        "fit, epoch 1 of 2, step 3 of 4, replica 1: no JPEG: 40.jpg");
+    Model evaluated = model();
+    EXPECT_EQ(test::message_of<DataError>([&] { evaluated.evaluate(data(true)); }),
+              "evaluate, batch 3 of 4, replica 1: no JPEG: 40.jpg");
+    Model predicting = model();
+    EXPECT_EQ(test::message_of<Error>([&] { predicting.predict(data(false)); }),
+              "predict, batch 3 of 4, replica 1: no JPEG: 40.jpg");
+  }
+}
+
+TEST(Thrown, ByALossNamesEpochStepAndReplica) {
+  for (const auto* kind : {"one_device", "mirrored"}) {
+    Model model(strategy_of(kind, 2), [] { return small_graph(); });
+    model.compile({.loss = Loss("mine", [](const at::Tensor& y, const at::Tensor& labels) {
+                     if (labels.eq(2).any().item<bool>()) throw std::out_of_range("no such label");
+                     return y.sum(1);
+                   })});
+    const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
+    for (int i = 0; i < 12; ++i) flat.columns[1].as<int64_t>()[i] = i == 10 ? 2 : 0;
+    EXPECT_EQ(test::message_of<Error>(
+                  [&] { model.fit(data::from_arrays(flat.columns).batch(6), {.verbose = 0}); }),
+              "fit, epoch 1 of 1, step 2 of 2, replica 1: no such label")
+        << kind;
+  }
+}
+
+}  // namespace
+}  // namespace tutti
