@@ -44,6 +44,8 @@ double seconds_since(TimePoint begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+bool computes_alone(const World& world) { return world.size == 1 || world.in_turn(); }
+
 }  // namespace
 
 namespace detail {
@@ -58,7 +60,9 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       shows_(model.strategy.world().chief),
       epoch_length_(options_.steps_per_epoch > 0
                         ? options_.steps_per_epoch
-                        : updates_of(train_.num_batches(), options_.accumulate)) {
+                        : updates_of(train_.num_batches(), options_.accumulate)),
+      cores_(computes_alone(model.strategy.world()) ? model.strategy.options().threads_per_replica
+                                                    : 1) {
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
   speak(shows_);
   const auto quantities = watched(compiled_.goals, options_.validation.has_value());
@@ -296,6 +300,7 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
   at::Tensor loss;
   try {
     const auto columns = batch.columns(replica);
+    cores_.begin();
     loss = loss_of(replica, forward, epoch, batch, columns, totals);
   } catch (const RowError& error) {
     throw error.at(place_words(replica, epoch, step), rows_of(*epoch.data, batch, replica));
@@ -309,6 +314,7 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
     compiled_.optimizer.minimize(replica, loss);
   else
     compiled_.optimizer.accumulate(replica, loss);
+  cores_.end();
 }
 
 at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,

@@ -10,6 +10,7 @@
 #include "tutti/ps/client.h"
 #include "tutti/train/callback_runner.h"
 #include "tutti/train/checkpointing.h"
+#include "tutti/train/detail/core_watch.h"
 #include "tutti/train/model_state.h"
 
 namespace tutti::detail {
@@ -100,6 +101,7 @@ class Fit {
   ps::Client* leases_ = nullptr;  ///< workers are not in step: batches come from here
   ps::Lease lease_;               ///< the last
   std::optional<Progress> progress_;
+  CoreWatch cores_;
   std::optional<CallbackRunner> callbacks_;
   std::optional<Checkpointing> checkpoints_;
   CheckpointManifest facts_;
