@@ -1,6 +1,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/base/event.h"
 #include "tutti/ps/client.h"
@@ -344,6 +345,22 @@ void Optimizer::abstain(ReplicaContext& replica) {
   state_->await_update(local);
 }
 
+void Optimizer::leave_out(ReplicaContext& replica, const at::Tensor& loss) {
+  const int local = state_->local_rank(replica, "leave_out");
+  if (state_->updater->client() != nullptr)
+    throw UsageError("leave_out: parameter servers have parts of a step before others are made");
+  State::Lane& lane = state_->lanes[local];
+  state_->take_part(local);
+  if (lane.scale) {
+    if (loss.defined()) accumulate(replica, loss);
+    return settle(replica, true);
+  }
+  state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
+  lane.waiting.clear();
+  if (loss.defined()) backward(replica, "leave_out", loss, 1);
+  hand_in(local, std::nan(""));
+}
+
 void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradients) {
   const int local = state_->local_rank(replica, "apply");
   const auto& trained = state_->updater->parameters(local);
@@ -396,11 +413,11 @@ void Optimizer::scale_losses(const optim::LossScale& scale) {
 std::optional<optim::LossScale> Optimizer::loss_scale() const { return state_->lanes[0].scale; }
 
 // All replicas leave a step out, or none. Those that take turns wait for the last.
-void Optimizer::settle(ReplicaContext& replica) {
+void Optimizer::settle(ReplicaContext& replica, bool leaves_out) {
   const World& world = state_->strategy.world();
   std::vector<State::Lane>& lanes = state_->lanes;
   State::Lane& own = lanes[replica.local_rank()];
-  own.finite = own.waiting.scale(1 / own.scale->value());
+  own.finite = own.waiting.scale(1 / own.scale->value()) && !leaves_out;
   own.settled = true;
   if (!world.in_turn()) {
     int32_t overflowed = own.finite ? 0 : 1;

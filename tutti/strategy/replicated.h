@@ -152,6 +152,12 @@ class Optimizer {
   /// kept. Not needed after minimize(), apply() and abstain(), which leave none.
   void zero_grad(ReplicaContext& replica);
 
+  /// Takes part in the step, and has all replicas leave it out: no parameter, no state and no
+  /// version changes on any. For a replica whose loss is not finite; nobody waits longer for it
+  /// than for minimize(). `loss` where there is one, for whatever backward has to do with the
+  /// others. UsageError with parameter servers.
+  void leave_out(ReplicaContext& replica, const at::Tensor& loss = {});
+
   /// Forgets what was accumulated, for a loop that begins anew after an error. Between runs.
   void forget_accumulated();
 
@@ -179,7 +185,7 @@ class Optimizer {
   void hand_in(int local, double weight);
   void exchange(int local, double weight);
   void hand_in_settled(int local, bool finite);
-  void settle(ReplicaContext& replica);
+  void settle(ReplicaContext& replica, bool leaves_out = false);
 
   struct State;
   std::shared_ptr<State> state_;

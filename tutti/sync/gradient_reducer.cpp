@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "tutti/sync/tensors.h"
@@ -43,7 +44,7 @@ void GradientReducer::reset() {
   for (const Bucket& bucket : sums_.buckets())
     missing_.push_back(static_cast<int>(bucket.parameters.size()));
   placed_.assign(layout_.slots.size(), 0);
-  used_.assign(layout_.slots.size(), 0);
+  used_.assign(layout_.slots.size() + 1, 0);
   works_.clear();
 }
 
@@ -86,12 +87,14 @@ void GradientReducer::submit_full_buckets() {
 void GradientReducer::finish(std::span<const at::Tensor> gradients, double weight) {
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (sums_.bucket_of(parameter) < 0 || placed_[parameter]) continue;
-    const bool used = weight != 0 && parameter < static_cast<int>(gradients.size()) &&
+    const bool used = weight != 0 && !std::isnan(weight) &&
+                      parameter < static_cast<int>(gradients.size()) &&
                       gradients[parameter].defined();
     if (used) check_gradient(layout_.slots[parameter], gradients[parameter]);
     place(parameter, used ? &gradients[parameter] : nullptr);
   }
   submit_full_buckets();
+  used_.back() = std::isnan(weight);
   used_work_ = group_.all_reduce(span_of(std::span(used_)), ReduceOp::max, limit_);
 }
 
@@ -115,8 +118,9 @@ void GradientReducer::wait_for_buckets() {
   sums_.end_step();
 }
 
-void GradientReducer::wait() {
+bool GradientReducer::wait() {
   wait_for_buckets();
+  const bool left_out = used_.back() != 0;
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (sums_.bucket_of(parameter) < 0) continue;
     parameters_[parameter].mutable_grad() = used_[parameter] ? views_[parameter] : at::Tensor();
@@ -126,6 +130,7 @@ void GradientReducer::wait() {
   } else {
     reset();
   }
+  return !left_out;
 }
 
 // Buckets move to their new places after the first step, whose reduced gradients are still in use:

@@ -36,12 +36,13 @@ class GradientReducer {
   void listen(bool on) noexcept { listens_ = on; }
 
   /// Hands in what the hooks have not seen: gradients[i] undefined means unused here. Starts the
-  /// rest.
+  /// rest. weight NaN: all leave the step out.
   void finish(std::span<const at::Tensor> gradients, double weight);
 
   /// Waits for all buckets and sets each parameter's grad to its reduced value: a view of a bucket,
-  /// good until the next backward, or undefined when no rank used the parameter.
-  void wait();
+  /// good until the next backward, or undefined when no rank used the parameter. False, and then
+  /// not to be used: a rank has the step left out.
+  bool wait();
 
   /// Of gradients, in the last step, on average over the replicas.
   int64_t wire_bytes() const noexcept { return sums_.wire_bytes(); }
@@ -69,7 +70,7 @@ class GradientReducer {
   std::vector<at::Tensor> views_;    // by parameter, into the buckets
   std::vector<int> missing_;         // gradients each bucket waits for
   std::vector<uint8_t> placed_;      // by parameter, in this step
-  std::vector<int32_t> used_;        // by parameter; reduced by max
+  std::vector<int32_t> used_;        // by parameter, and whether to leave out; reduced by max
   std::vector<int> observed_order_;  // of the first step
   std::vector<Work> works_;          // by bucket: its exchange in flight
   Work used_work_;

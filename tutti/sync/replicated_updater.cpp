@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "tutti/base/log.h"
@@ -47,7 +48,10 @@ class ReplicatedUpdater final : public Updater {
     if (is_chosen(options_) && world_.first_rank == 0) say_what_was_chosen();
   }
 
-  void forget_step() override { pushed_in_turn_ = 0; }
+  void forget_step() override {
+    pushed_in_turn_ = 0;
+    left_out_in_turn_ = false;
+  }
 
   void begin(int replica, Overlap overlap) override {
     ReplicaLane& lane = lanes_.at(replica);
@@ -64,6 +68,7 @@ class ReplicatedUpdater final : public Updater {
       return next;
     }
     lane.keep.assign(lane.parameters.size(), {});
+    left_out_in_turn_ |= std::isnan(weight);
     for (size_t i = 0; i < gradients.size() && weight != 0; ++i) {
       if (!gradients[i].defined()) continue;
       detail::check_gradient(layout_.slots[i], gradients[i]);
@@ -76,11 +81,12 @@ class ReplicatedUpdater final : public Updater {
   void acquire(int replica, int64_t at_least, const Deadline&) override {
     if (world_.in_turn()) return;
     ReplicaLane& lane = lanes_.at(replica);
-    lane.reducer->wait();
+    const bool goes = lane.reducer->wait();
     double learning_rate = learning_rate_;  // rank 0's counts
     world_.groups[replica]
         .broadcast({&learning_rate, 1, DType::float64}, 0, world_.time_limit)
         .wait(world_.time_limit);
+    if (!goes) return;
     step(lane, learning_rate);
     version_ = at_least;  // every lane writes the same value
   }
@@ -168,6 +174,7 @@ class ReplicatedUpdater final : public Updater {
   std::atomic<double> learning_rate_{0};
   std::atomic<int64_t> version_{0};
   int pushed_in_turn_ = 0;
+  bool left_out_in_turn_ = false;
 };
 
 // A first binding gives each replica memory of its own: an earlier fused step may have left all of
@@ -252,6 +259,7 @@ void ReplicatedUpdater::step(ReplicaLane& lane, double learning_rate) {
 }
 
 void ReplicatedUpdater::update_in_turn() {
+  if (left_out_in_turn_) return forget_step();
   if (lanes_[0].sums) {
     sum_in_buckets();
   } else {

@@ -32,7 +32,7 @@ void SharedUpdater::place_storage() {
     owner_ = memory.owner();
     return;
   }
-  const int64_t used_bytes = (static_cast<int64_t>(layout_.slots.size()) + 63) / 64 * 64;
+  const int64_t used_bytes = (static_cast<int64_t>(layout_.slots.size()) + 1 + 63) / 64 * 64;
   std::vector<SharedParts> parts(world_.local);
   for_each_local(world_, [&](int local) {
     HostView& view = lanes_[local].view.emplace(host_view(world_.groups[local]));
@@ -86,7 +86,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     gradients_.assign(world_.size, {});
     own_memory_.clear();
     for (Gradients& gradients : gradients_) {
-      own_memory_.push_back(aligned_bytes(static_cast<int64_t>(count)));
+      own_memory_.push_back(aligned_bytes(static_cast<int64_t>(count) + 1));
       gradients.used = static_cast<uint8_t*>(own_memory_.back().data());
       gradients.pointers.assign(count, nullptr);
     }
@@ -104,7 +104,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     lane.keep.resize(count);
     lane.copied.assign(count, 0);
     lane.scalars.resize(count);
-    lane.used.resize(count);
+    lane.used.resize(count + 1);
     lane.inputs.resize(gradients_.size());
     lane.scratch = Array::zeros(DType::float64, {kChunkElements});
     lane.rank = lane.view ? lane.view->inside.rank() : local;

@@ -11,6 +11,7 @@
 
 #include "tutti/sync/detail/shared_updater.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "tutti/base/check.h"
@@ -50,8 +51,10 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
                     world_.first_rank + replica));
   require_whole();
   lane.armed = false;
+  const bool left_out = std::isnan(weight);
+  mine.used[lane.parameters.size()] = left_out;
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
-    const bool used = weight != 0 && i < gradients.size() && gradients[i].defined();
+    const bool used = weight != 0 && !left_out && i < gradients.size() && gradients[i].defined();
     mine.used[i] = used;
     if (!used) continue;
     if (!world_.one_process()) {
@@ -76,18 +79,23 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
 void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
   Lane& lane = lanes_.at(replica);
   if (!lane.pushed || world_.in_turn()) return;
-  header_->begun.store(at_least, std::memory_order_release);
-  apply(lane, lane.pieces);
+  const auto learning_rate = agree(lane);
+  if (learning_rate) {
+    header_->begun.store(at_least, std::memory_order_release);
+    update(lane, *learning_rate);
+  }
   here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
-  header_->ended.store(at_least, std::memory_order_release);
+  if (learning_rate) header_->ended.store(at_least, std::memory_order_release);
   finish_lane(lane);
 }
 
 void SharedUpdater::update_in_turn() {
-  const int64_t next = version() + 1;
-  header_->begun = next;
-  apply(lanes_[0], lanes_[0].pieces);
-  header_->ended = next;
+  if (const auto learning_rate = agree(lanes_[0])) {
+    const int64_t next = version() + 1;
+    header_->begun = next;
+    update(lanes_[0], *learning_rate);
+    header_->ended = next;
+  }
   for (Lane& lane : lanes_) finish_lane(lane);
   pushed_in_turn_ = 0;
 }
@@ -104,19 +112,24 @@ void SharedUpdater::finish_lane(Lane& lane) {
   lane.pushed = false;
 }
 
-// Every replica advances its own copy of all step counts by the same rule, from the used bytes that
-// all have published, so that nobody needs another barrier for them.
-void SharedUpdater::apply(Lane& lane, std::span<const Piece> pieces) {
+std::optional<double> SharedUpdater::agree(Lane& lane) {
   double learning_rate = header_->learning_rate.load();
   for (size_t i = 0; i < lane.used.size(); ++i) {
     lane.used[i] = 0;
     for (const Gradients& gradients : gradients_) lane.used[i] |= gradients.used[i];
   }
   if (lane.sums) {
-    for (const Piece& piece : pieces) add_for_host(lane, piece);
+    for (const Piece& piece : lane.pieces) add_for_host(lane, piece);
     lane.sums->exchange(lane.used, learning_rate, world_.time_limit);
   }
-  for (size_t i = 0; i < lane.used.size(); ++i) {
+  return lane.used.back() == 0 ? std::optional(learning_rate) : std::nullopt;
+}
+
+// Every replica advances its own copy of all step counts by the same rule, from the used bytes that
+// all have published, so that nobody needs another barrier for them.
+void SharedUpdater::update(Lane& lane, double learning_rate) {
+  const std::span<const Piece> pieces = lane.pieces;
+  for (size_t i = 0; i < lane.parameters.size(); ++i) {
     if (lane.used[i] == 0) continue;
     const auto parameter = static_cast<int>(i);
     lane.scalars[i] =

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/ps/client.h"
@@ -126,6 +128,7 @@ int SparseTables::number_of(const SparseTableSpec& spec) const {
 void SparseTables::forget_step() {
   if (!world_.in_turn()) return;
   handed_in_ = 0;
+  left_out_ = false;
   for (Lane& lane : lanes_) lane.handed_in = -1;
 }
 
@@ -145,8 +148,13 @@ void SparseTables::hand_in(int replica, double weight, int64_t version, double l
     std::ranges::move(taken, std::back_inserter(gradients));
   }
   const std::lock_guard lock(mutex_);
+  left_out_ |= std::isnan(weight);
   if (++handed_in_ < world_.local) return;
   handed_in_ = 0;
+  if (std::exchange(left_out_, false)) {
+    for (Lane& any : lanes_) any.handed_in = -1;  // another step comes at this version
+    return;
+  }
   update(learning_rate);
 }
 

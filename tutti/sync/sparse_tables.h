@@ -80,7 +80,8 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
 
   /// As Updater::forget_step.
   void forget_step();
-  /// Takes the gradients of a replica's layers, without samples (weight 0) none; the last local
+  /// Takes the gradients of a replica's layers, without samples (weight 0) none, and none of any
+  /// replica where one leaves the step out (NaN); the last local
   /// replica updates the tables. To be called before Updater::push(): whoever has met the others
   /// there, or got its parameters from servers, may read the new rows.
   ///
@@ -108,6 +109,7 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
   std::mutex mutex_;  // of what follows, while replicas hand in
   std::vector<Lane> lanes_;
   int handed_in_ = 0;
+  bool left_out_ = false;  // this step, by a replica
 };
 
 /// Tables in this process, all of whose rows are there.

@@ -228,7 +228,12 @@ PerReplica<Totals> Fit::replicas_at_once(const Epoch& epoch) {
       Totals& kept = each[static_cast<size_t>(replica.local_rank())];
       Totals totals = std::move(kept);  // the replicas' own lie side by side in memory
       for (int64_t s = begin; s < end && !ends(totals); s = step_after(epoch, s)) {
+        const int64_t before = compiled_.optimizer.version();
         step(replica, forward, epoch, s, totals);
+        if (leaves_bad_steps_out() && compiled_.optimizer.version() == before) {
+          if (totals.bad_step < 0) totals.bad_step = s;  // another replica's loss
+          break;
+        }
         after_step(replica, epoch, s, totals);
         agree(replica, epoch, s, totals);
         if (replica.local_rank() == 0) stepped(epoch, s, totals);
@@ -287,7 +292,10 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
   const bool updates = batch.ends_group(options_.accumulate);
   const int64_t samples = batch.local_size(replica);
   if (samples == 0 && !meets_) {
-    if (updates) compiled_.optimizer.abstain(replica);
+    if (updates && leaves_out(totals))
+      compiled_.optimizer.leave_out(replica);
+    else if (updates)
+      compiled_.optimizer.abstain(replica);
     return;
   }
   if (options_.slow) compiled_.optimizer.updater().complete();  // waiting is not computing
@@ -310,7 +318,9 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
   if (epoch.world.in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
     raise(epoch, totals);  // the update is still to come
   be_slow(epoch, batch.step(), begin);
-  if (updates)
+  if (updates && leaves_out(totals))
+    compiled_.optimizer.leave_out(replica, loss);
+  else if (updates)
     compiled_.optimizer.minimize(replica, loss);
   else
     compiled_.optimizer.accumulate(replica, loss);

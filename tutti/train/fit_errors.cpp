@@ -84,8 +84,8 @@ std::string Fit::first_not_finite(ReplicaContext& replica, const Epoch& epoch,
   return fmt::format("replica {}: {}", replica.rank(), found);
 }
 
-// Replicas that take turns end before the update. Others look whether all are well when they have
-// met in it: to meet before would cost every step of every training.
+// Replicas that take turns end before the update. Others leave it out, all of them, as they learn
+// where they meet in it (Optimizer::leave_out): to meet before would cost every step.
 void Fit::found_not_finite(ReplicaContext& replica, const Epoch& epoch,
                            const DistributedBatch& batch, const BatchParts& parts,
                            const Tensors& outputs, Totals& totals) {

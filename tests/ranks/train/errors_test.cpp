@@ -54,6 +54,10 @@ RANK_PROGRAM(one_has_a_bad_input) {
   samples.x[10 * 4 + 2] = NAN;
   Model model = error_model(workers_strategy(4));
   mark_error(rank, [&] { model.fit(samples.batched(), {.verbose = 0}); });
+  Model one_step = error_model(model.strategy());
+  one_step.fit(Samples().batched(), {.max_steps = 1, .verbose = 0});
+  rank.mark(model.weights_sha256() == one_step.weights_sha256() ? "weights: of one step"
+                                                                : "weights: others");
 }
 
 TEST(WorkersErrors, AllNameTheFirstTensorThatIsNotFinite) {
@@ -62,6 +66,9 @@ TEST(WorkersErrors, AllNameTheFirstTensorThatIsNotFinite) {
               testing::AllOf(SizeIs(2), Each(HasSubstr("epoch 1 of 1, step 2 of 4; replica 2: "
                                                        "input of sample 10 of the dataset has "
                                                        "nan at element 2"))))
+      << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "weights: "),
+              testing::AllOf(SizeIs(2), Each(HasSubstr("of one step"))))
       << out.log;
 }
 

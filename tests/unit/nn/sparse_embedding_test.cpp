@@ -78,6 +78,17 @@ struct Trainer {
       optimizer.minimize(replica, (rows * slope).sum() + 0 * net.local(replica)->scale.sum());
     });
   }
+  // The same, but for what replica `bad` says of it.
+  void leave_out(const std::vector<std::vector<int64_t>>& keys, int bad) {
+    strategy.run([&](ReplicaContext& replica) {
+      const at::Tensor loss =
+          net.local(replica)->forward(keys_of(keys.at(replica.local_rank()))).sum();
+      if (replica.rank() == bad)
+        optimizer.leave_out(replica, loss);
+      else
+        optimizer.minimize(replica, loss);
+    });
+  }
   Net first() { return Net(std::dynamic_pointer_cast<NetImpl>(net.modules().module(0))); }
 
   Strategy strategy;
@@ -115,6 +126,21 @@ TEST(SparseEmbedding, StepsAreThoseOfRowsInAMap) {
   }
   for (const int64_t key : kKeys)
     EXPECT_TRUE(torch::equal(rows_of(trainer.first(), {key})[0], torch::tensor(rows[key]))) << key;
+}
+
+TEST(SparseEmbedding, AStepThatIsLeftOutChangesNoRow) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Trainer trainer(strategy_of(kind, 2)), oracle(strategy_of(kind, 2));
+    const std::vector<std::vector<int64_t>> keys = {{7, 0}, {0, -1}};
+    trainer.leave_out(keys, 1);
+    trainer.step(keys, {0.5F, 2.0F});
+    trainer.leave_out(keys, 0);
+    trainer.leave_out(keys, 1);
+    oracle.step(keys, {0.5F, 2.0F});
+    EXPECT_TRUE(at::equal(rows_of(trainer.first(), kKeys), rows_of(oracle.first(), kKeys))) << kind;
+    EXPECT_TRUE(at::equal(trainer.first()->scale, torch::ones({1}))) << kind;
+    EXPECT_EQ(trainer.optimizer.version(), 1) << kind;
+  }
 }
 
 TEST(SparseEmbedding, AccumulatedPassesAreOneStep) {

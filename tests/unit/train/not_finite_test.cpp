@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 
 #include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
@@ -105,22 +106,82 @@ TEST(NotFinite, AGradientOfTheLastStepIsFoundInTheParameters) {
   }
 }
 
-TEST(NotFinite, ReplicasInTurnEndBeforeTheUpdateAndCanGoOn) {
-  for (const int replicas : {1, 2, 3}) {
-    const Strategy strategy = strategy_of("one_device", replicas);
-    Model model = small_model(strategy);
+// Of each way in which gradients become an update.
+CompileOptions updated_by(const std::string& how) {
+  CompileOptions options = adam_and_accuracy();
+  if (how == "clipped")
+    options.optimizer = optim::Recipe(optim::adam({.learning_rate = 0.01}), {.global_norm = 1});
+  if (how == "torch")
+    options.optimizer = [](std::vector<at::Tensor> parameters) {
+      return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.01));
+    };
+  if (how == "scaled") options.loss_scaling = optim::LossScaling{};
+  return options;
+}
+
+// Sample 20 is in the third step, and meets one replica alone.
+data::Dataset bad_in_its_third_step() {
+  const auto flat = three_classes(36).batch(36).epoch({}).batch(0);
+  flat.columns[0].as<float>()[20 * 4] = NAN;
+  return data::from_arrays(flat.columns).batch(9);
+}
+
+TEST(NotFinite, WeightsAreThoseBeforeTheStepAndTrainingCanGoOn) {
+  for (const std::string how : {"fused", "clipped", "torch", "all_reduce", "scaled"})
+    for (const auto* kind : kKinds)
+      for (const int replicas : {1, 2, 3}) {
+        const Strategy strategy({.kind = kind,
+                                 .replicas = replicas,
+                                 .threads_per_replica = 1,
+                                 .seed = 7,
+                                 .reduction = how == "all_reduce" ? how : "fused"});
+        const auto fresh = [&] {
+          Model model(strategy, [] { return small_graph(); });
+          model.compile(updated_by(how));
+          return model;
+        };
+        Model model = fresh();
+        EXPECT_THAT(complaint(model, bad_in_its_third_step()),
+                    AllOf(HasSubstr("epoch 1 of 2, step 3 of 4"), HasSubstr("input of sample 20")));
+        Model two_steps = fresh();
+        const auto good = three_classes(36).batch(9);
+        two_steps.fit(good, {.max_steps = 2, .verbose = 0});
+        EXPECT_EQ(model.weights_sha256(), two_steps.weights_sha256())
+            << kind << " " << how << " " << replicas;
+        if (how == "scaled") continue;  // the scale is halved
+        for (Model* either : {&model, &two_steps}) either->fit(good, {.verbose = 0});
+        EXPECT_EQ(model.weights_sha256(), two_steps.weights_sha256());
+      }
+}
+
+TEST(NotFinite, AnyBatchOfAGroupEndsItBeforeItsUpdate) {
+  for (const auto* kind : kKinds) {
+    Model model = small_model(strategy_of(kind, 2));
     const std::string before = model.weights_sha256();
-    for (int64_t sample = 0; sample < 9; sample += 4) {
-      const auto flat = three_classes(9).batch(9).epoch({}).batch(0);
-      flat.columns[0].as<float>()[sample * 4] = NAN;
-      EXPECT_THAT(complaint(model, data::from_arrays(flat.columns).batch(9)),
-                  HasSubstr(fmt::format("input of sample {}", sample)));
-      EXPECT_EQ(model.weights_sha256(), before);
-    }
-    model.fit(three_classes(9).batch(9), {.epochs = 2, .verbose = 0});
-    Model fresh = small_model(strategy);
-    fresh.fit(three_classes(9).batch(9), {.epochs = 2, .verbose = 0});
-    EXPECT_EQ(model.weights_sha256(), fresh.weights_sha256()) << replicas;
+    EXPECT_THAT(test::message_of<Error>(
+                    [&] { model.fit(bad_in_its_third_step(), {.verbose = 0, .accumulate = 4}); }),
+                HasSubstr("step 1 of 1"));
+    EXPECT_EQ(model.weights_sha256(), before) << kind;
+  }
+}
+
+TEST(NotFinite, NoCheckpointOrCallbackSeesTheStep) {
+  for (const auto* kind : kKinds) {
+    const test::TempFolder folder;
+    int64_t seen = 0;
+    Model model = small_model(strategy_of(kind, 2));
+    EXPECT_THROW(
+        model.fit(
+            bad_in_its_third_step(),
+            {.callbacks = {callbacks::lambda(
+                 "sees", {.on_step_end = [&](Training& training) { seen = training.step(); }})},
+             .verbose = 0,
+             .checkpoints = {.folder = folder / "checkpoints", .every_steps = 1}}),
+        Error);
+    EXPECT_EQ(seen, 2) << kind;
+    Model resumed = small_model(strategy_of(kind, 2));
+    resumed.fit(three_classes(36).batch(9), {.max_steps = 2, .verbose = 0});
+    EXPECT_EQ(model.weights_sha256(), resumed.weights_sha256()) << kind;
   }
 }
 

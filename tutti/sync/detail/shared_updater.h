@@ -97,7 +97,7 @@ class SharedUpdater final : public Updater {
 
   // One replica's gradients of the current step, as its peers see them.
   struct alignas(64) Gradients {
-    uint8_t* used = nullptr;    // one byte a parameter
+    uint8_t* used = nullptr;    // one byte a parameter, and whether the step is to be left out
     std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
     std::vector<const void*> pointers;  // where autograd left them (one process)
   };
@@ -113,7 +113,7 @@ class SharedUpdater final : public Updater {
     std::vector<Piece> pieces;
     std::vector<Piece> owned;  // by parameter: what of it this replica updates; may be empty
     std::vector<const void*> inputs;
-    std::vector<uint8_t> used;  // one byte a parameter: by any replica of the world
+    std::vector<uint8_t> used;  // as Gradients::used, by any replica of the world
     Array scratch;
     Array own_sums;         // of its pieces, where all must be there before the first is updated
     int64_t own_begin = 0;  // byte of the layout at which own_sums begins
@@ -133,7 +133,9 @@ class SharedUpdater final : public Updater {
   void start_states(const Lane& lane);
   void bind(std::vector<NamedTensors> replicas);
   void copy_gradient(int replica, int parameter, const at::Tensor& gradient);
-  void apply(Lane& lane, std::span<const Piece> pieces);
+  /// The learning rate of the update; none where it is left out. Parameters stay as they are.
+  std::optional<double> agree(Lane& lane);
+  void update(Lane& lane, double learning_rate);
   void apply_piece(Lane& lane, const Piece& piece);
   const void* chunk_gradient(Lane& lane, const Piece& chunk);
   void make_sums(Lane& lane, std::span<const Piece> pieces);

@@ -73,6 +73,13 @@ class Fit {
     return totals.signal != 0 || totals.stop != Stop::no ||
            (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
   }
+  /// Servers look at each gradient themselves.
+  bool leaves_bad_steps_out() const {
+    return options_.on_nan == OnNan::stop && compiled_.optimizer.updater().client() == nullptr;
+  }
+  bool leaves_out(const Totals& totals) const {
+    return totals.bad_step >= 0 && leaves_bad_steps_out();
+  }
 
   // ---- errors ----
   std::string place_words(const ReplicaContext& replica, const Epoch& epoch, int64_t step) const;
