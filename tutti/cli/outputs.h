@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/train/detail/failed_elsewhere.h"
+#include "tutti/base/failed_elsewhere.h"
 
 namespace tutti::cli {
 

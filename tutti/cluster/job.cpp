@@ -210,7 +210,7 @@ void Job::hear_other_nodes() {
   if (ending_.first_signal() != 0) return;  // what fails from then on follows from it
   // Workers that died here because they lost a peer are no cause.
   const bool cause_here = std::any_of(deaths_.begin(), deaths_.end(), [](const auto& death) {
-    return death.failed && !death.lost_a_peer;
+    return death.failed && !death.follows;
   });
   if (failure_elsewhere_ || !cause_here) failure_elsewhere_ = failure;
   ending_.on_failure(Clock::now());
@@ -242,7 +242,7 @@ void Job::on_message(Worker& worker, DescriptorChannel::Message received) {
   }
   if (message->kind == Message::Kind::failed) {
     const size_t colon = message->text.find(": ");
-    worker.error_class = message->text.substr(0, colon);
+    worker.result.error_class = message->text.substr(0, colon);
     worker.result.error =
         colon == std::string::npos ? message->text : message->text.substr(colon + 2);
     return;

@@ -47,8 +47,7 @@ class Job {
     DescriptorChannel channel;
     bool running = false;
     bool joined = false;
-    bool behind = false;      // its channel was full
-    std::string error_class;  // of the error that it reported
+    bool behind = false;  // its channel was full
   };
 
   // What an epoll event is about; the worker's number stands beside it.

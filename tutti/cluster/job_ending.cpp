@@ -47,7 +47,7 @@ void Job::on_death(Worker& worker) {
              .text = result.name() + " " + result.ending()});
   const bool leads = options_.first_leads && result.worker == 0;
   if (result.failed() && !leads && start_again(worker)) return;
-  deaths_.push_back({index_of(worker), result.failed(), worker.error_class == "PeerLost"});
+  deaths_.push_back({index_of(worker), result.failed(), result.follows()});
   if (leads) ending_.on_lead_ended(Clock::now());
   if (!result.failed()) return;
   if (other_nodes_ && !result.stopped_by_launcher)
@@ -81,9 +81,8 @@ void Job::blame_a_stopped_worker() {
   const auto first = root();
   if (!first) return;
   const Worker& root = workers_[static_cast<size_t>(*first)];
-  if (root.result.signal != 0 || (!root.error_class.empty() && root.error_class != "Timeout")) {
-    return;
-  }
+  const std::string& error_class = root.result.error_class;
+  if (root.result.signal != 0 || (!error_class.empty() && error_class != "Timeout")) return;
   for (const Worker& other : workers_) {
     if (other.running && is_stopped(other.result.pid)) {
       stopped_worker_ = index_of(other);

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/failed_elsewhere.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/connect.h"
@@ -24,9 +25,19 @@ namespace {
 using detail::Lifeline;
 using detail::Message;
 
+template <class Class>
+bool is(const std::exception& error) {
+  return dynamic_cast<const Class*>(&error) != nullptr;
+}
+
+// By which a launcher knows causes, consequences and bad input (WorkerResult).
 const char* class_of(const std::exception& error) {
-  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return "PeerLost";
-  if (dynamic_cast<const Timeout*>(&error) != nullptr) return "Timeout";
+  if (is<UsageError>(error)) return "UsageError";
+  if (is<DataError>(error)) return "DataError";
+  if (is<PeerLost>(error)) return "PeerLost";
+  if (is<detail::FailedElsewhere>(error)) return "FailedElsewhere";
+  if (is<Timeout>(error)) return "Timeout";
+  if (is<Interrupted>(error)) return "Interrupted";
   return "error";
 }
 

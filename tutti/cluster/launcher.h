@@ -54,6 +54,7 @@ struct WorkerResult {
   int signal = 0;                    ///< when it was killed by one
   bool stopped_by_launcher = false;  ///< SIGTERM or SIGKILL came from us
   std::string error;                 ///< what report_failure() said in it, if anything
+  std::string error_class;           ///< of that: "UsageError", "PeerLost", ...
   std::vector<std::string> last_lines;
 
   /// "rank 1"; "worker 1 (ranks 2 to 3)" where it held several.
@@ -61,6 +62,8 @@ struct WorkerResult {
   /// "was killed by SIGKILL", "exited with code 3: <first line of its error>".
   std::string ending() const;
   bool failed() const noexcept { return signal != 0 || exit_code != 0; }
+  /// Its own error says that it follows from another worker's.
+  bool follows() const { return error_class == "PeerLost" || error_class == "FailedElsewhere"; }
 };
 
 struct LaunchResult {

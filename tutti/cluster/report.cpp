@@ -70,7 +70,7 @@ std::optional<int> root_of(const std::vector<Death>& deaths) {
   std::optional<int> first;
   for (const Death& death : deaths) {
     if (!death.failed) continue;
-    if (!death.lost_a_peer) return death.worker;
+    if (!death.follows) return death.worker;
     if (!first) first = death.worker;
   }
   return first;

@@ -13,11 +13,11 @@ namespace tutti::detail {
 struct Death {
   int worker = 0;
   bool failed = false;
-  bool lost_a_peer = false;  ///< its own error says that it lost a peer: a consequence
+  bool follows = false;  ///< its own error says that it follows from another worker's
 };
 
 /// The worker whose failure the others followed: of those that failed, in order of their deaths,
-/// the first that did not merely lose a peer; else the first.
+/// the first that did not merely follow from another; else the first.
 std::optional<int> root_of(const std::vector<Death>& deaths);
 
 }  // namespace tutti::detail

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/failed_elsewhere.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"
@@ -226,7 +227,7 @@ void CallbackRunner::carry_out() {
 
 void CallbackRunner::rethrow() const {
   if (failure_) std::rethrow_exception(failure_);
-  throw Error("fit: a callback failed on the chief's worker; its own message says why");
+  throw FailedElsewhere("fit: a callback failed on the chief's worker; its own message says why");
 }
 
 // ---- checkpoints ----

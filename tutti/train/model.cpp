@@ -10,12 +10,12 @@
 #include <exception>
 
 #include "tutti/base/error.h"
+#include "tutti/base/failed_elsewhere.h"
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/detail/evaluation.h"
-#include "tutti/train/detail/failed_elsewhere.h"
 #include "tutti/train/detail/fit_agreement.h"
 #include "tutti/train/detail/located.h"
 #include "tutti/train/detail/samples.h"

@@ -185,5 +185,26 @@ TEST(WorkersErrors, AWorkerThatAsksForAnotherTrainingIsToldBeforeTheFirstStep) {
   EXPECT_THAT(out.log, testing::Not(HasSubstr("made steps")));
 }
 
+// The chief's own error is the cause, however the others end with it.
+RANK_PROGRAM(callback_throws) {
+  const auto fails = [](Training&) { throw std::out_of_range("no column \"loss2\""); };
+  callbacks::LambdaOptions functions;
+  (rank.arguments[0] == "step" ? functions.on_step_end : functions.on_epoch_end) = fails;
+  Model model = error_model(workers_strategy(2));
+  const auto uncaught = [&]() noexcept {
+    model.fit(Samples().batched(),
+              {.callbacks = {callbacks::lambda("mine", functions)}, .verbose = 0});
+  };
+  uncaught();
+}
+
+TEST(WorkersErrors, ACallbackThatThrowsOnTheChiefIsTheCause) {
+  for (const char* when : {"step", "epoch"}) {
+    const auto out = test::run_workers(2, "callback_throws", {when});
+    EXPECT_THAT(out.log, HasSubstr("root worker 0\n")) << when;
+    EXPECT_THAT(out.log, HasSubstr(": callback mine: no column \"loss2\"\nroot worker 0\n"));
+  }
+}
+
 }  // namespace
 }  // namespace tutti

@@ -29,6 +29,13 @@ TEST(RootOf, IsTheFirstThatDidNotMerelyLoseAPeer) {
   for (const auto& c : cases) EXPECT_EQ(root_of(c.deaths), c.root) << c.why;
 }
 
+TEST(WorkerResult, FollowsWhereItsOwnErrorSaysSo) {
+  for (const char* one : {"PeerLost", "FailedElsewhere"})
+    EXPECT_TRUE((WorkerResult{.error_class = one}).follows()) << one;
+  for (const char* one : {"", "error", "Timeout", "UsageError"})
+    EXPECT_FALSE((WorkerResult{.error_class = one}).follows()) << one;
+}
+
 TEST(WorkerResult, IsNamedByItsRanks) {
   EXPECT_EQ((WorkerResult{.worker = 1}).name(), "rank 1");
   EXPECT_EQ((WorkerResult{.worker = 1, .replicas = 3}).name(), "worker 1 (ranks 3 to 5)");
