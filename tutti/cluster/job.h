@@ -75,6 +75,7 @@ class Job {
   void finish_output();
   std::optional<int> root() const;
   LaunchResult result() const;
+  std::string flight_records() const;
   bool any_running() const;
   int index_of(const Worker& worker) const { return static_cast<int>(&worker - workers_.data()); }
 

@@ -6,10 +6,13 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <system_error>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/job.h"
+#include "tutti/comm/flight_record.h"
 
 namespace tutti::detail {
 namespace {
@@ -175,5 +178,20 @@ LaunchResult Job::result() const {
   }
   return result;
 }
+  if (const WorkerResult* root = result.root(); root != nullptr && root->is_bad_input()) {
+    for (const Worker& worker : workers_) remove_flight_record(job_, worker.result.worker);
+  } else {
+    result.flight_records = flight_records();
+  }
 
 }  // namespace tutti::detail
+/// The folder with the records of this node's workers; "": they have left none.
+std::string Job::flight_records() const {
+  for (const Worker& worker : workers_) {
+    const auto path = flight_path(job_, worker.result.worker);
+    std::error_code failure;
+    if (std::filesystem::exists(path, failure)) return path.parent_path().string();
+  }
+  return "";
+}
+

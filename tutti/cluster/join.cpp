@@ -14,6 +14,7 @@
 #include "tutti/cluster/connect.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/environment_check.h"
+#include "tutti/cluster/exit_code.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/cluster/lifeline.h"
 #include "tutti/comm/flight_record.h"
@@ -39,23 +40,6 @@ const char* class_of(const std::exception& error) {
   if (is<Timeout>(error)) return "Timeout";
   if (is<Interrupted>(error)) return "Interrupted";
   return "error";
-}
-
-std::terminate_handler previous_terminate = nullptr;
-std::once_flag terminate_is_set;  // a second time our own handler would be the previous one
-
-[[noreturn]] void report_and_terminate() {
-  if (const auto pending = std::current_exception()) {
-    try {
-      std::rethrow_exception(pending);
-    } catch (const std::exception& error) {
-      report_failure(error);
-    } catch (...) {
-      report_failure(Error("an exception that is not a std::exception"));
-    }
-  }
-  if (previous_terminate != nullptr) previous_terminate();
-  std::abort();
 }
 
 /// Of a job that meets at a rendezvous; made by the first join(), gone with the process.
@@ -103,6 +87,7 @@ Group join_over_rendezvous(const ClusterSpec& spec, const Deadline& deadline) {
 }
 
 Group join_workers(Millis limit) {
+  install_terminate_handler();
   check_environment();
   const auto spec = job_of_this_process();
   if (!spec) return Group();
@@ -112,10 +97,8 @@ Group join_workers(Millis limit) {
         fmt::format("join: this process is {} {} of the job, as {} says, and no worker",
                     name_of(spec->kind), spec->task, spec->source));
   set_log_worker(spec->worker, spec->num_workers);
-  set_flight_identity(spec->job, spec->worker, spec->num_workers);
-  std::call_once(terminate_is_set,
-                 [] { previous_terminate = std::set_terminate(report_and_terminate); });
   const auto environment = worker_environment();
+  set_flight_identity(spec->job, spec->worker, spec->num_workers, environment.has_value());
   if (environment) {
     Lifeline::of(*environment).send({.kind = Message::Kind::joined}, {}, deadline);
   }
@@ -240,16 +223,18 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
   });
 }
 
-void report_failure(const std::exception& error) noexcept {
+bool report_failure(const std::exception& error) noexcept {
   try {
     const auto text = fmt::format("{}: {}", class_of(error), plain_words(error.what()));
     if (connections) connections->links->rendezvous().report_failure(text);
     const auto environment = worker_environment();
-    if (!environment) return;
+    if (!environment) return false;
     Lifeline::of(*environment)
         .send({.kind = Message::Kind::failed, .text = text}, {}, Deadline(Millis{200}));
+    return !is<PeerLost>(error) && !is<detail::FailedElsewhere>(error);  // these it folds
   } catch (const std::exception& failure) {
     log(LogLevel::debug, "the launcher was not told: {}", failure.what());
+    return false;
   }
 }
 

@@ -56,7 +56,8 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
 
 /// Tells the launcher which error ends this process, so that it can tell the first failure from
 /// those that follow from it. Call it where main() catches; after join() an exception that nobody
-/// catches is reported by itself. Never throws; does nothing outside a launcher.
-void report_failure(const std::exception& error) noexcept;
+/// catches is reported by itself (exit_code.h). Returns whether `tutti run` prints it: it does not
+/// where the error follows from another worker's. Does nothing outside a launcher. Never throws.
+bool report_failure(const std::exception& error) noexcept;
 
 }  // namespace tutti

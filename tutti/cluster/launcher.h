@@ -62,6 +62,9 @@ struct WorkerResult {
   /// "was killed by SIGKILL", "exited with code 3: <first line of its error>".
   std::string ending() const;
   bool failed() const noexcept { return signal != 0 || exit_code != 0; }
+  /// Its own error says that the program's use or input is wrong: no record of the job's last
+  /// operations is kept, and it would fail again.
+  bool is_bad_input() const { return error_class == "UsageError" || error_class == "DataError"; }
   /// Its own error says that it follows from another worker's.
   bool follows() const { return error_class == "PeerLost" || error_class == "FailedElsewhere"; }
 };
@@ -72,7 +75,11 @@ struct LaunchResult {
   int root_worker = -1;    ///< whose failure that was, in the whole job; -1 on success or after a
                            ///< signal to the job
   int64_t oom_kills = 0;   ///< processes that the kernel killed in this cgroup for lack of memory
+  std::string flight_records;  ///< folder with those of this node's workers; "": there are none
   std::vector<WorkerResult> workers;
+
+  /// Whose failure that was, if it is one of these; nullptr.
+  const WorkerResult* root() const;
 };
 
 /// Runs the workers to their end. Throws UsageError when the program is not there or not
@@ -84,8 +91,9 @@ struct LaunchResult {
 /// the others have given up on it is the cause though it dies last.
 LaunchResult launch(const LaunchOptions& options);
 
-/// What to print after a failed run: the other workers in a line, the last lines of the one that
-/// failed first, and last the root cause. Empty after success.
+/// What to print after a failed run: the other workers in a line, their errors but for those that
+/// follow from another's, each once, the last lines of the one that failed first, and last the root
+/// cause with all of its error. Empty after success.
 std::string failure_report(const LaunchResult& result);
 
 }  // namespace tutti

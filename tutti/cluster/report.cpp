@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstring>
+#include <set>
 
 #include "tutti/base/printable.h"
 
@@ -34,8 +35,14 @@ std::string WorkerResult::ending() const {
   return text;
 }
 
-std::string failure_report(const LaunchResult& result) {
-  if (result.root_cause.empty()) return "";
+const WorkerResult* LaunchResult::root() const {
+  const auto found = std::ranges::find(workers, root_worker, &WorkerResult::worker);
+  return root_worker < 0 || found == workers.end() ? nullptr : &*found;
+}
+
+namespace {
+
+std::string others_in_a_line(const LaunchResult& result) {
   std::string others;
   for (const WorkerResult& worker : result.workers) {
     if (!worker.failed() || worker.worker == result.root_worker) continue;
@@ -44,24 +51,48 @@ std::string failure_report(const LaunchResult& result) {
     others += fmt::format("{}{} {}{}", others.empty() ? "" : ", ", worker.name(), brief.ending(),
                           worker.stopped_by_launcher ? " (ended by tutti)" : "");
   }
+  return others.empty() ? "" : fmt::format("after the first failure: {}\n", others);
+}
+
+// Who all say the same say it once.
+std::string errors_of_others(const LaunchResult& result) {
+  std::set<std::string> told = {""};
+  if (const WorkerResult* root = result.root()) told.insert(root->error);
   std::string text;
-  if (!others.empty()) text += fmt::format("after the first failure: {}\n", others);
-  const auto found = std::find_if(result.workers.begin(), result.workers.end(),
-                                  [&](const auto& w) { return w.worker == result.root_worker; });
-  if (found != result.workers.end()) {
-    const WorkerResult& root = *found;
-    if (!root.last_lines.empty()) text += fmt::format("last lines of {}:\n", root.name());
-    for (const std::string& line : root.last_lines)
-      text += "  " + printable(line, kMostOfALine) + "\n";
-    if (root.signal == SIGKILL && !root.stopped_by_launcher) {
-      text +=
-          result.oom_kills > 0
-              ? fmt::format("memory ran out: the kernel killed {} of this cgroup's processes\n",
-                            result.oom_kills)
-              : "a SIGKILL that nobody sent is often the kernel's answer to memory running out\n";
-    }
+  for (const WorkerResult& worker : result.workers)
+    if (worker.failed() && !worker.follows() && told.insert(worker.error).second)
+      text += fmt::format("{}: {}\n", worker.name(), printable(worker.error));
+  return text;
+}
+
+std::string last_lines_of(const WorkerResult& root, int64_t oom_kills) {
+  std::string text;
+  if (!root.last_lines.empty()) text += fmt::format("last lines of {}:\n", root.name());
+  for (const std::string& line : root.last_lines)
+    text += "  " + printable(line, kMostOfALine) + "\n";
+  if (root.signal == SIGKILL && !root.stopped_by_launcher)
+    text += oom_kills > 0
+                ? fmt::format("memory ran out: the kernel killed {} of this cgroup's processes\n",
+                              oom_kills)
+                : "a SIGKILL that nobody sent is often the kernel's answer to memory running out\n";
+  return text;
+}
+
+}  // namespace
+
+std::string failure_report(const LaunchResult& result) {
+  if (result.root_cause.empty()) return "";
+  std::string text = others_in_a_line(result) + errors_of_others(result);
+  std::string cause = result.root_cause;
+  if (const WorkerResult* root = result.root()) {
+    text += last_lines_of(*root, result.oom_kills);
+    if (const size_t more = root->error.find('\n'); more != std::string::npos)
+      cause += root->error.substr(more);
   }
-  return text + printable(result.root_cause);
+  if (!result.flight_records.empty())
+    text += fmt::format("what each rank did last is in {0}: `tutti doctor record {0}/*.json`\n",
+                        result.flight_records);
+  return text + printable(cause);
 }
 
 namespace detail {

@@ -28,6 +28,7 @@ struct Registry {
   std::string job;
   int worker = -1;
   int num_workers = 0;
+  bool launcher_tells = false;
 };
 
 // Never destroyed: a group may fail while the program ends.
@@ -51,6 +52,12 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
+bool launcher_tells() {
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  return all.launcher_tells;
+}
+
 // A folder that others may have made before us, in a place where everybody may: only our own.
 void make_own_folder(const std::filesystem::path& folder) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
@@ -71,23 +78,33 @@ std::string as_file_name(std::string text) {
   return text;
 }
 
-/// Where the record of this process goes by itself; "" nowhere.
-std::filesystem::path default_path(const FlightRecord& record, bool one_process) {
-  const std::string process = as_file_name(fmt::format("{}-pid{}", record.host, record.pid));
-  const std::string job = record.job.empty() ? process : as_file_name(record.job);
-  // One name a process, whichever of its ranks fails.
-  const std::string name = record.worker >= 0
-                               ? fmt::format("flight-{}-worker{}.json", job, record.worker)
-                               : fmt::format("flight-{}.json", process);
+// "": it is not set.
+std::filesystem::path chosen_folder() {
   const char* folder = std::getenv("TUTTI_RECORD_DIR");
-  if (folder != nullptr && *folder != '\0') {
-    std::filesystem::create_directories(folder);
-    return std::filesystem::path(folder) / name;
-  }
-  if (one_process) return {};
-  const auto own = std::filesystem::temp_directory_path() / ("tutti-" + job);
-  make_own_folder(own);
-  return own / name;
+  return folder == nullptr ? "" : folder;
+}
+
+std::filesystem::path path_for(const std::string& job, const std::string& file) {
+  const auto chosen = chosen_folder();
+  return (chosen.empty() ? std::filesystem::temp_directory_path() / ("tutti-" + job) : chosen) /
+         file;
+}
+
+/// Where the record of this process goes by itself, and its folder is made; "" nowhere.
+std::filesystem::path make_default_path(const FlightRecord& record, bool one_process) {
+  const bool own = chosen_folder().empty();
+  if (own && one_process) return {};
+  const std::string process = as_file_name(fmt::format("{}-pid{}", record.host, record.pid));
+  const std::string job = record.job.empty() ? process : record.job;
+  // One name a process, whichever of its ranks fails.
+  auto path = record.worker >= 0
+                  ? flight_path(job, record.worker)
+                  : path_for(as_file_name(job), fmt::format("flight-{}.json", process));
+  if (own)
+    make_own_folder(path.parent_path());
+  else
+    std::filesystem::create_directories(path.parent_path());
+  return path;
 }
 
 // Written beside and renamed, so that a reader sees a whole one. Not synced: whoever waits for this
@@ -108,9 +125,25 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
 
 }  // namespace
 
-void set_flight_identity(std::string job, int worker, int num_workers) {
+std::filesystem::path flight_path(const std::string& job, int worker) {
+  const std::string name = as_file_name(job);
+  return path_for(name, fmt::format("flight-{}-worker{}.json", name, worker));
+}
+
+void remove_flight_record(const std::string& job, int worker) noexcept {
+  try {
+    const auto path = flight_path(job, worker);
+    std::filesystem::remove(path);
+    if (chosen_folder().empty()) std::filesystem::remove(path.parent_path());
+  } catch (const std::exception& error) {  // another record is there, for one
+    tutti::log(LogLevel::debug, "{}", error.what());
+  }
+}
+
+void set_flight_identity(std::string job, int worker, int num_workers, bool launcher_tells) {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
+  all.launcher_tells = launcher_tells;
   all.job = std::move(job);
   all.worker = worker;
   all.num_workers = num_workers;
@@ -166,10 +199,10 @@ void note_failure(FlightLog& log, const FlightLog::Mark& mark, const std::string
     static std::mutex one_at_a_time;
     std::lock_guard lock(one_at_a_time);
     const FlightRecord record = flight_record();
-    const auto path = default_path(record, one_process);
+    const auto path = make_default_path(record, one_process);
     if (path.empty()) return;
     write_text(path, to_json(record));
-    log_message_once(path.string(), LogLevel::warning,
+    log_message_once(path.string(), launcher_tells() ? LogLevel::info : LogLevel::warning,
                      fmt::format("group \"{}\" failed; what each rank did last is in {}: compare "
                                  "it with those of the others by `tutti doctor record FILES...`",
                                  log.name(), path.string()));

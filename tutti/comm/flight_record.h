@@ -56,7 +56,14 @@ struct FlightRecord {
 };
 
 /// Names this process in its record and in the record's file; join() does it.
-void set_flight_identity(std::string job, int worker, int num_workers);
+///
+/// launcher_tells  where that file is: then this process does not
+void set_flight_identity(std::string job, int worker, int num_workers, bool launcher_tells = false);
+
+/// Where the record of this worker of `job` goes by itself when a group of several processes fails.
+std::filesystem::path flight_path(const std::string& job, int worker);
+/// Takes that away, and its folder when that is the job's own and nothing else is in it.
+void remove_flight_record(const std::string& job, int worker) noexcept;
 
 /// The record as it is now.
 FlightRecord flight_record();

@@ -5,8 +5,6 @@
 #include <torch/nn/module.h>
 
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <mutex>
 
 #include "tutti/base/check.h"
@@ -16,6 +14,7 @@
 #include "tutti/base/random.h"
 #include "tutti/base/suggest.h"
 #include "tutti/cluster/environment_check.h"
+#include "tutti/cluster/exit_code.h"
 #include "tutti/cluster/join.h"
 #include "tutti/observe/trace.h"
 #include "tutti/strategy/distributed_dataset.h"
@@ -423,12 +422,8 @@ DistributedDataset Strategy::distribute(const data::Dataset& dataset) {
 }
 
 Strategy strategy_from_flags(int& argc, char** argv) {
-  try {
-    return Strategy(take_strategy_flags(argc, argv));
-  } catch (const UsageError& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], plain_words(error.what()).c_str());
-    std::exit(2);
-  }
+  install_terminate_handler();
+  return Strategy(take_strategy_flags(argc, argv));
 }
 
 }  // namespace tutti

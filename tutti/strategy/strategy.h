@@ -168,8 +168,8 @@ class Strategy {
 /// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica), --reduction NAME,
 /// --compression topk:0.01, --compression-start STEP, --algorithm-table FILE, --staleness 0|s|inf,
 /// --drop-slowest K, --on-lost-worker end|continue|wait, --scale-by-staleness,
-/// --delay-compensation LAMBDA, --placement NAME, --partition HOW, --host-sums on|off. Prints the
-/// error and exits with 2 when they are wrong.
+/// --delay-compensation LAMBDA, --placement NAME, --partition HOW, --host-sums on|off. Throws
+/// UsageError. What nobody catches ends the program in order from here on (cluster/exit_code.h).
 Strategy strategy_from_flags(int& argc, char** argv);
 
 namespace detail {

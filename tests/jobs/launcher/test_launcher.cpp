@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <regex>
 #include <thread>
 
@@ -10,6 +13,7 @@
 #include "tutti/cluster/launcher.h"
 
 #include "tests/support/run_workers.h"
+#include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
@@ -46,6 +50,34 @@ bool are_gone_soon(const std::vector<int>& pids) {
   return false;
 }
 
+int count_of(const std::string& log, const std::string& words) {
+  int count = 0;
+  for (size_t at = 0; (at = log.find(words, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+/// The system's temporary folder of what is started meanwhile; flight records go there by
+/// themselves.
+class OnlyTemporaryFolder {
+ public:
+  explicit OnlyTemporaryFolder(const std::string& path) {
+    setenv("TMPDIR", path.c_str(), 1);
+    unsetenv("TUTTI_RECORD_DIR");
+  }
+  ~OnlyTemporaryFolder() {
+    records_ ? setenv("TUTTI_RECORD_DIR", records_->c_str(), 1) : unsetenv("TUTTI_RECORD_DIR");
+    tmp_ ? setenv("TMPDIR", tmp_->c_str(), 1) : unsetenv("TMPDIR");
+  }
+
+ private:
+  static std::optional<std::string> value_of(const char* name) {
+    const char* value = std::getenv(name);
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  }
+  const std::optional<std::string> tmp_ = value_of("TMPDIR");
+  const std::optional<std::string> records_ = value_of("TUTTI_RECORD_DIR");
+};
+
 std::string last_line_with(const std::string& log, const std::string& words) {
   const size_t at = log.rfind(words);
   if (at == std::string::npos) return "";
@@ -71,9 +103,7 @@ TEST(Launcher, LinesOfWorkersNeverMix) {
   for (int w = 0; w < 3; ++w) {
     const std::string line =
         "[" + std::to_string(w) + "] " + std::string(300, static_cast<char>('a' + w)) + "\n";
-    int count = 0;
-    for (size_t at = 0; (at = out.log.find(line, at)) != std::string::npos; ++at) ++count;
-    EXPECT_EQ(count, 200) << "worker " << w;
+    EXPECT_EQ(count_of(out.log, line), 200) << "worker " << w;
   }
 }
 
@@ -121,9 +151,65 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Launcher, AnExceptionThatNobodyCatchesIsTold) {
   const auto out = run_workers(2, "throw_uncaught");
-  EXPECT_EQ(out.exit_code, 134) << out.log;
+  EXPECT_EQ(out.exit_code, 2) << out.log;
   EXPECT_THAT(last_line_with(out.log, "rank 1 "),
-              HasSubstr("rank 1 was killed by SIGABRT: nobody catches this"));
+              HasSubstr("rank 1 exited with code 2: nobody catches this"));
+  EXPECT_EQ(count_of(out.log, "nobody catches this"), 1) << out.log;
+}
+
+TEST(Launcher, AnErrorOfAllIsToldOnceAndWhole) {
+  const auto out = run_workers(3, "throw_everywhere");
+  EXPECT_EQ(out.exit_code, 2) << out.log;
+  EXPECT_EQ(count_of(out.log, "wrong\n  in this way\n"), 1) << out.log;
+  EXPECT_EQ(count_of(out.log, "wrong"), 1) << out.log;
+}
+
+TEST(Launcher, TellsWhereFlightRecordsAreUnlessTheInputWasWrong) {
+  const TempFolder folder;
+  const OnlyTemporaryFolder only(folder.path());
+  const auto wrong = run_workers(3, "leave_a_group", {"throw"});
+  EXPECT_EQ(wrong.exit_code, 2) << wrong.log;
+  EXPECT_THAT(wrong.log, AllOf(HasSubstr("\nrank 1 exited with code 2: row 17 is damaged\n"),
+                               Not(HasSubstr("did last"))));
+  EXPECT_TRUE(folder.names().empty());
+
+  const auto killed = run_workers(3, "leave_a_group", {"kill"});
+  EXPECT_EQ(killed.exit_code, 137) << killed.log;
+  const auto names = folder.names();
+  ASSERT_EQ(names.size(), 1U) << testing::PrintToString(names);
+  const std::string records = (folder / *names.begin()).string();
+  EXPECT_EQ(count_of(killed.log, "did last"), 1) << killed.log;
+  EXPECT_THAT(killed.log, HasSubstr("what each rank did last is in " + records +
+                                    ": `tutti doctor record " + records + "/*.json`\n"));
+}
+
+TEST(Uncaught, ErrorsEndAProcessAsTheCommandLineDoes) {
+  const std::pair<const char*, int> cases[] = {
+      {"usage", 2}, {"data", 2}, {"error", 1}, {"standard", 1}, {"interrupted", 128 + SIGTERM}};
+  for (const auto& [what, code] : cases) {
+    const auto out = run_ranks(1, "throw_after_words", {.arguments = {what}}).at(0);
+    EXPECT_EQ(out.exit_code, code) << out.log;
+    EXPECT_EQ(out.log, "words without enderror: nobody catches this\n") << what;
+  }
+  const auto number = run_ranks(1, "throw_after_words", {.arguments = {"number"}}).at(0);
+  EXPECT_EQ(number.signal, SIGABRT);
+  EXPECT_THAT(number.log, AllOf(HasSubstr("words without end"), HasSubstr("'int'")));
+}
+
+TEST(Uncaught, OnAnyThreadOnceAndBesideAStuckOne) {
+  for (const char* program : {"throw_in_two_threads", "throw_beside_a_stuck_write"}) {
+    const auto out = run_ranks(1, program).at(0);
+    EXPECT_EQ(out.exit_code, 2) << out.log;
+    EXPECT_EQ(out.log, "error: nobody catches this\n") << program;
+  }
+}
+
+TEST(Uncaught, AHandlerOfTheProgramsOwnComesFirst) {
+  const auto alone = run_ranks(1, "throw_with_a_handler_of_its_own").at(0);
+  EXPECT_EQ(alone.exit_code, 7);
+  EXPECT_EQ(alone.log, "mine\n");
+  const auto launched = run_workers(1, "throw_with_a_handler_of_its_own");
+  EXPECT_THAT(launched.log, HasSubstr("rank 0 exited with code 7: nobody catches this"));
 }
 
 TEST(Launcher, KillsWhatIgnoresSigterm) {

@@ -4,10 +4,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <barrier>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <stdexcept>
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -77,6 +80,77 @@ RANK_PROGRAM(throw_uncaught) {
     std::thread([] { throw UsageError("nobody catches this"); }).join();
   }
   while (true) pause();
+}
+
+/// `body`, of which nobody catches what it throws.
+template <class Body>
+void uncaught(Body body) noexcept {
+  body();
+}
+
+void throw_wrong_use() { throw UsageError("nobody catches this"); }
+
+void throw_one(const std::string& what) {
+  if (what == "usage") throw_wrong_use();
+  if (what == "data") throw DataError("nobody catches this");
+  if (what == "interrupted") throw Interrupted(SIGTERM, "nobody catches this");
+  if (what == "standard") throw std::out_of_range("nobody catches this");
+  if (what == "number") throw 42;
+  throw Error("nobody catches this");
+}
+
+/// arguments: which error. The words before it are in a buffer until somebody writes them out.
+RANK_PROGRAM(throw_after_words) {
+  join();
+  std::printf("words without end");
+  uncaught([&] { throw_one(rank.arguments.at(0)); });
+}
+
+RANK_PROGRAM(throw_in_two_threads) {
+  join();
+  std::barrier together(2);
+  const auto body = [&] {
+    together.arrive_and_wait();
+    throw_wrong_use();
+  };
+  std::thread other([&] { uncaught(body); });
+  uncaught(body);
+}
+
+RANK_PROGRAM(throw_beside_a_stuck_write) {
+  join();
+  std::barrier locked(2);
+  std::thread stuck([&] {
+    flockfile(stdout);
+    locked.arrive_and_wait();
+    while (true) pause();
+  });
+  locked.arrive_and_wait();
+  uncaught(throw_wrong_use);
+}
+
+RANK_PROGRAM(throw_with_a_handler_of_its_own) {
+  std::set_terminate([] {
+    std::fprintf(stderr, "mine\n");
+    std::_Exit(7);
+  });
+  join();
+  uncaught(throw_wrong_use);
+}
+
+RANK_PROGRAM(throw_everywhere) {
+  join();
+  uncaught([] { throw UsageError("wrong\n  in this way"); });
+}
+
+/// arguments: what becomes of rank 1 while the others wait for it.
+RANK_PROGRAM(leave_a_group) {
+  Group world = join();
+  world.barrier();
+  uncaught([&] {
+    if (rank.rank == 1) fail(rank.arguments.at(0));
+    world.barrier();
+  });
 }
 
 RANK_PROGRAM(never_end) {

@@ -54,9 +54,10 @@ TEST(WorkerResult, WordsForItsEnd) {
 
 LaunchResult three_workers() {
   LaunchResult result;
-  result.workers = {{.worker = 0, .exit_code = 1, .error = "rank 1 went away"},
-                    {.worker = 1, .signal = SIGKILL, .last_lines = {"step 1", "step 2"}},
-                    {.worker = 2, .signal = SIGTERM, .stopped_by_launcher = true}};
+  result.workers = {
+      {.worker = 0, .exit_code = 1, .error = "rank 1 left", .error_class = "PeerLost"},
+      {.worker = 1, .signal = SIGKILL, .last_lines = {"step 1", "step 2"}},
+      {.worker = 2, .signal = SIGTERM, .stopped_by_launcher = true}};
   return result;
 }
 
@@ -70,6 +71,36 @@ TEST(FailureReport, FoldsTheRestAndNamesTheCauseLast) {
   EXPECT_THAT(text, HasSubstr("last lines of rank 1:\n  step 1\n  step 2\n"));
   EXPECT_THAT(text, HasSubstr("often the kernel's answer to memory"));
   EXPECT_THAT(text, EndsWith("\nrank 1 was killed by SIGKILL"));
+}
+
+TEST(FailureReport, TellsEachErrorOnceAndThatOfTheCauseWhole) {
+  LaunchResult result{.root_cause = "rank 2 exited with code 2: bad file", .root_worker = 2};
+  const auto failed = [](int worker, const std::string& error_class, const std::string& error) {
+    return WorkerResult{
+        .worker = worker, .exit_code = 1, .error = error, .error_class = error_class};
+  };
+  result.workers = {failed(0, "PeerLost", "rank 2 went away"),
+                    failed(1, "DataError", "bad file\n  at byte 3"),
+                    failed(2, "DataError", "bad file\n  at byte 3"),
+                    failed(3, "error", "no room"),
+                    failed(4, "error", "no room"),
+                    failed(5, "FailedElsewhere", "its own message says why"),
+                    failed(6, "", "")};
+  EXPECT_EQ(failure_report(result),
+            "after the first failure: rank 0 exited with code 1, rank 1 exited with code 1, rank 3 "
+            "exited with code 1, rank 4 exited with code 1, rank 5 exited with code 1, rank 6 "
+            "exited with code 1\n"
+            "rank 3: no room\n"
+            "rank 2 exited with code 2: bad file\n  at byte 3");
+}
+
+TEST(FailureReport, SaysWhereFlightRecordsAre) {
+  LaunchResult result = three_workers();
+  result.root_cause = "ended by SIGINT";
+  result.flight_records = "/tmp/tutti-1a";
+  EXPECT_THAT(failure_report(result),
+              EndsWith("what each rank did last is in /tmp/tutti-1a: `tutti doctor record "
+                       "/tmp/tutti-1a/*.json`\nended by SIGINT"));
 }
 
 TEST(FailureReport, SaysThatMemoryRanOutWhereTheKernelDoes) {
