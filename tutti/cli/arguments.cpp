@@ -47,6 +47,22 @@ void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const*
   refuse_unknown_subcommand(*app.get_subcommand(word), argc - 1, argv + 1);
 }
 
+/// Where "--" stands between the flags and the program of a command that starts one (CLI11 would
+/// end the command there); argc: nowhere.
+int mark_before_program(const CLI::App& app, int argc, const char* const* argv) {
+  const auto named = [&](const CLI::App* sub) { return argc > 1 && sub->get_name() == argv[1]; };
+  const auto commands = app.get_subcommands(named);
+  if (commands.empty() || !commands.front()->get_prefix_command()) return argc;
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--") return i;
+    if (word.empty() || word.front() != '-') break;
+    const CLI::Option* const flag = commands.front()->get_option_no_throw(word);
+    if (flag != nullptr && flag->get_items_expected_max() > 0) ++i;  // its value
+  }
+  return argc;
+}
+
 [[noreturn]] void refuse(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = used(app);
   for (const std::string& word : command.remaining(true)) refuse_unknown_flag(command, word);
@@ -59,7 +75,10 @@ void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const*
 void parse(CLI::App& app, int argc, const char* const* argv) {
   refuse_unknown_subcommand(app, argc, argv);
   try {
-    app.parse(argc, argv);
+    std::vector<const char*> words(argv, argv + argc);
+    if (const int mark = mark_before_program(app, argc, argv); mark < argc)
+      words.erase(words.begin() + mark);
+    app.parse(static_cast<int>(words.size()), words.data());
   } catch (const CLI::Success& wish) {  // --help, --version
     app.exit(wish);
   } catch (const CLI::ParseError& error) {

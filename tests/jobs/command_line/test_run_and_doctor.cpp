@@ -47,6 +47,7 @@ TEST(CommandLine, WrongWordsAreAnsweredWithTheNearest) {
       {{"run", "--nodes", "2", "true"}, "without --rendezvous HOST:PORT"},
       {{"run", "./not/there"}, "No such file or directory"},
       {{"run", "slep", "3"}, "PATH"},
+      {{"run", "-n", "2", "--"}, "no program to start"},
       {{"run", "/etc/passwd"}, "not executable"},
       {{}, "tutti: "},
   };
@@ -82,6 +83,19 @@ TEST(Run, TheProgramsOwnFlagsAreItsOwn) {
 TEST(Run, AReaderThatHasSeenEnoughEndsNobody) {
   const auto result = run_command(
       {"sh", "-c", "\"$0\" run sh -c 'seq 100000; echo still here >&2' | head -1", TUTTI_PROGRAM});
+TEST(Run, TwoDashesMayStandBeforeTheProgram) {
+  const auto plain = [](std::vector<std::string> words) {
+    words.insert(words.begin(), "run");
+    const auto result = tutti_command(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out.substr(std::min(result.out.find('['), result.out.size()));
+  };
+  EXPECT_EQ(plain({"--", "echo", "-n", "--", "x"}), "[0] -- x\n");
+  EXPECT_EQ(plain({"-n", "1", "--grace=3", "--", "echo", "x"}), "[0] x\n");
+  EXPECT_EQ(plain({"-n1", "--no-backups", "--servers", "1", "--", "echo", "x"}), "[0] x\n");
+  EXPECT_EQ(plain({"echo", "-n", "1", "--", "--grace"}), "[0] 1 -- --grace\n");
+}
+
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("[0] still here\n"));
 }
