@@ -31,7 +31,7 @@ struct RunFlags {
   std::string job;
   std::string on_failure;  // "": end, unless failed workers are started again
   int restarts = 0;
-  double grace_seconds = 2;
+  std::optional<double> grace_seconds;  // unset: 2, or what workers ask for
   int servers = 0;
   int elsewhere = 0;
   std::string view_service;
@@ -41,6 +41,7 @@ struct RunFlags {
   bool coordinator = false;
 };
 
+constexpr double kGraceSeconds = 2;
 constexpr double kMaxGraceSeconds = 24 * 3600;
 constexpr int kMostNodes = 1'000'000;
 
@@ -110,10 +111,10 @@ int run(const CLI::App& command, const RunFlags& flags) {
   check_servers(flags);
   check_restarts(flags);
   check_coordinator(flags);
-  if (!(flags.grace_seconds >= 0 && flags.grace_seconds <= kMaxGraceSeconds)) {
-    throw UsageError(fmt::format("--grace {}: 0 to {} seconds are possible", flags.grace_seconds,
-                                 kMaxGraceSeconds));
-  }
+  const double grace = flags.grace_seconds.value_or(kGraceSeconds);
+  if (!(grace >= 0 && grace <= kMaxGraceSeconds))
+    throw UsageError(
+        fmt::format("--grace {}: 0 to {} seconds are possible", grace, kMaxGraceSeconds));
   const ps::SnapshotOptions snapshots = snapshot_options(flags.snapshots);
   if (flags.servers + flags.elsewhere == 0 &&
       !(snapshots.folder.empty() && snapshots.goes_on_from.empty()))
@@ -127,7 +128,8 @@ int run(const CLI::App& command, const RunFlags& flags) {
                 .rendezvous = flags.rendezvous,
                 .job = flags.job},
       .command = words,
-      .signal_grace = millis_of(flags.grace_seconds),
+      .signal_grace = millis_of(grace),
+      .asked_grace = !flags.grace_seconds,
       .end_on_failure = flags.on_failure != "continue" && flags.restarts == 0 && !flags.coordinator,
       .restarts = flags.restarts,
       .first_leads = flags.coordinator};
@@ -210,7 +212,8 @@ void add_run(CLI::App& app, int& exit_code) {
       ->type_name("K");
   command
       ->add_option("--grace", flags->grace_seconds,
-                   "Time to end in order after Ctrl-C or SIGTERM (2)")
+                   "Time to end in order after Ctrl-C or SIGTERM (2, or as long as a program asks "
+                   "for that has checkpoints to write)")
       ->type_name("SECONDS");
   command->prefix_command();
   command->footer(

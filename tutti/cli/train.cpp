@@ -37,7 +37,6 @@ namespace tutti::cli {
 namespace {
 
 constexpr double kGraceToSave = 30;  // seconds
-constexpr double kGraceToEnd = 2;    // after that, for workers of a launcher
 
 struct TrainFlags {
   JobFlags job;
@@ -395,9 +394,7 @@ int train_traced(const TrainFlags& flags, Plan& plan) {
 int train(const TrainFlags& flags) {
   Plan plan = make_plan(flags);
   if (!starts_workers(flags.job)) return train_traced(flags, plan);
-  JobFlags job = flags.job;
-  if (keeps_checkpoints(flags)) job.grace_s = job.grace_s.value_or(kGraceToSave) + kGraceToEnd;
-  return run_as_workers("train", job, num_workers_of(job), plan.out.environment());
+  return run_as_workers("train", flags.job, num_workers_of(flags.job), plan.out.environment());
 }
 
 }  // namespace

@@ -21,6 +21,9 @@ class Ending {
  public:
   explicit Ending(const EndingOptions& options) : options_(options) {}
 
+  /// Of what begins from now on.
+  void set_signal_grace(Millis grace) { options_.signal_grace = grace; }
+
   /// A worker failed. Only the first failure counts.
   void on_failure(TimePoint now);
   /// The worker ended for whom the others are there: as a failure, whatever the options say.

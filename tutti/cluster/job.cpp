@@ -200,10 +200,21 @@ void Job::take_signals() {
     }
     ending_.on_signal(signal, Clock::now());
   }
+    ending_.set_signal_grace(signal_grace());
 }
 
 /// A failure on another node ends the job here too.
 void Job::hear_other_nodes() {
+/// What the workers have asked for up to now counts.
+Millis Job::signal_grace() {
+  Millis grace = options_.signal_grace;
+  for (Worker& worker : workers_) {
+    read_channel(worker);
+    if (options_.asked_grace && worker.running) grace = std::max(grace, worker.grace);
+  }
+  return grace;
+}
+
   const auto failure =
       other_nodes_->first_failure(first_worker(), first_worker() + options_.num_workers);
   if (!failure) return;
@@ -215,6 +226,7 @@ void Job::hear_other_nodes() {
   if (failure_elsewhere_ || !cause_here) failure_elsewhere_ = failure;
   ending_.on_failure(Clock::now());
 }
+  ending_.set_signal_grace(signal_grace());  // that node may have been told to end, and all save
 
 void Job::read_channel(Worker& worker) {
   while (worker.channel.descriptor() >= 0) {
@@ -242,6 +254,10 @@ void Job::on_message(Worker& worker, DescriptorChannel::Message received) {
   }
   if (message->kind == Message::Kind::failed) {
     const size_t colon = message->text.find(": ");
+  if (message->kind == Message::Kind::grace) {
+    worker.grace = Millis(message->number);
+    return;
+  }
     worker.result.error_class = message->text.substr(0, colon);
     worker.result.error =
         colon == std::string::npos ? message->text : message->text.substr(colon + 2);

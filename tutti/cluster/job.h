@@ -48,6 +48,7 @@ class Job {
     bool running = false;
     bool joined = false;
     bool behind = false;  // its channel was full
+    Millis grace{0};      // that it asked for
   };
 
   // What an epoll event is about; the worker's number stands beside it.
@@ -61,6 +62,7 @@ class Job {
   void wait_for_events();
   void serve_events();
   void take_signals();
+  Millis signal_grace();
   void hear_other_nodes();
   int first_worker() const { return options_.nodes.node * options_.num_workers; }
   int total_workers() const { return options_.nodes.num_nodes * options_.num_workers; }

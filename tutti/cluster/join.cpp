@@ -223,6 +223,19 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
   });
 }
 
+void ask_for_grace(Millis grace) noexcept {
+  try {
+    const auto environment = worker_environment();
+    if (!environment) return;
+    Lifeline::of(*environment)
+        .send({.kind = Message::Kind::grace, .number = static_cast<int>(grace.count())}, {},
+              Deadline(Millis{200}));
+  } catch (const std::exception& failure) {
+    log(LogLevel::warning, "the launcher was not asked for {} ms of grace: {}", grace.count(),
+        failure.what());
+  }
+}
+
 bool report_failure(const std::exception& error) noexcept {
   try {
     const auto text = fmt::format("{}: {}", class_of(error), plain_words(error.what()));

@@ -60,4 +60,9 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
 /// where the error follows from another worker's. Does nothing outside a launcher. Never throws.
 bool report_failure(const std::exception& error) noexcept;
 
+/// Asks `tutti run` for so much time between SIGTERM or SIGINT to the job and SIGKILL, unless it
+/// was told how much (--grace); 0: no more than by itself. fit() does so while it writes
+/// checkpoints. Does nothing outside a launcher. Never throws.
+void ask_for_grace(Millis grace) noexcept;
+
 }  // namespace tutti

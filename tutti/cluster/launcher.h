@@ -37,6 +37,7 @@ struct LaunchOptions {
   bool end_together = false;    ///< several nodes: stay until the workers of all of them have ended
   Millis failure_grace{2'000};  ///< after the first failure the rest may end with their own error
   Millis signal_grace{2'000};   ///< after SIGTERM or SIGINT to the job, before SIGKILL
+  bool asked_grace = true;      ///< longer where a worker asks for it (ask_for_grace)
   bool end_on_failure = true;   ///< false: the rest go on (asynchronous and elastic jobs)
   int restarts = 0;             ///< failed workers are started again, so often in all; not for
                                 ///< programs whose workers form a Group, which one cannot join late

@@ -68,7 +68,8 @@ void Lifeline::keep(DescriptorChannel::Message received) {
         break;
       case Message::Kind::refused: refusals_[message->number] = message->text; break;
       case Message::Kind::failed:
-      case Message::Kind::replicas: break;  // only workers say so
+      case Message::Kind::replicas:
+      case Message::Kind::grace: break;  // only workers say so
     }
   }
   changed_.notify_all();

@@ -9,8 +9,8 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::array<std::string_view, 6> kWords = {"joined",  "lost",   "share",
-                                                    "refused", "failed", "replicas"};
+constexpr std::array<std::string_view, 7> kWords = {"joined", "lost",     "share", "refused",
+                                                    "failed", "replicas", "grace"};
 // What fits beside the words in one message of a channel.
 constexpr size_t kMaxText = 8 << 10;
 

@@ -15,8 +15,9 @@ namespace tutti::detail {
 /// refused  instead of a share: it could not be made; text says why
 /// failed   worker to launcher: the error that ends it; text is "CLASS: what()"
 /// replicas worker to launcher: it holds `number` ranks
+/// grace    worker to launcher: it may need `number` ms to end in order after a signal
 struct Message {
-  enum class Kind { joined, lost, share, refused, failed, replicas };
+  enum class Kind { joined, lost, share, refused, failed, replicas, grace };
   Kind kind = Kind::joined;
   int worker = 0;
   int number = 0;

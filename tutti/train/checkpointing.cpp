@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/names.h"
+#include "tutti/cluster/join.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/detail/checkpoint_writer.h"
@@ -18,6 +19,8 @@
 
 namespace tutti::detail {
 namespace {
+
+constexpr Millis kToEnd{2'000};  // after the last checkpoint is written
 
 void copy_to(const at::Tensor& place, const at::Tensor& tensor) {
   // Nothing aligns a place in a file: memcpy minds that less than LibTorch's own copy.
@@ -107,9 +110,10 @@ Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options,
                           .monitor = options_.monitor,
                           .higher_is_better = higher_is_better(options_.better, options_.monitor)},
       options_.disk_limit);
+  ask_for_grace(options_.grace + kToEnd);
 }
 
-Checkpointing::~Checkpointing() = default;
+Checkpointing::~Checkpointing() { ask_for_grace(Millis{0}); }
 
 int Checkpointing::worker() const {
   const World& world = model_.strategy.world();

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -13,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/event.h"
 #include "tutti/base/stop.h"
+#include "tutti/cluster/launcher.h"
 #include "tutti/train/checkpoint.h"
 #include "tutti/train/model.h"
 
@@ -239,6 +241,35 @@ TEST(CheckpointsOfWorkers, WhoIsAskedToEndWhileAllWaitForADiskSavesWithTheOthers
       << out.log;
   EXPECT_THAT(out.log, AllOf(HasSubstr("saved step-000000000007"), Not(HasSubstr("not written"))));
   EXPECT_THAT(names_in(folder), ElementsAre("step-000000000003", "step-000000000007"));
+}
+
+// Both stay in step 5 until the launcher, which worker 0 asks to end, has told them.
+RANK_PROGRAM(end_in_step_five) {
+  install_stop_handler();
+  const auto in_step = [&rank](int step) {
+    if (step != 5) return;
+    if (rank.rank == 0) kill(getppid(), SIGTERM);
+    for (const Deadline deadline(kOperation); stop_requested() == 0 && !deadline.passed();)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  train_checkpointed(
+      {.checkpoints = {.folder = rank.arguments[0], .every_steps = 100}, .in_step = in_step});
+}
+
+// By itself this launcher kills as soon as it has sent SIGTERM.
+RANK_PROGRAM(launch_without_grace) {
+  const LaunchResult result = launch({.num_workers = 2,
+                                      .command = {"/proc/self/exe"},
+                                      .environment = {"TUTTI_TEST_PROGRAM=end_in_step_five"},
+                                      .signal_grace = Millis{0}});
+  std::_Exit(result.exit_code);
+}
+
+TEST(CheckpointsOfWorkers, TheLauncherWaitsForWhoHasOneToWrite) {
+  const test::TempFolder folder;
+  const auto out = test::run_ranks(1, "launch_without_grace", {.arguments = {folder.path()}}).at(0);
+  EXPECT_EQ(out.exit_code, 128 + SIGTERM) << out.log;
+  EXPECT_THAT(names_in(folder), ElementsAre("step-000000000005")) << out.log;
 }
 
 }  // namespace

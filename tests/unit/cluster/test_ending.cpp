@@ -104,6 +104,15 @@ TEST(Ending, ComesWithThatOfTheLeadThoughFailuresEndNothing) {
   EXPECT_EQ(ending.due(TimePoint{8s}), SIGKILL);
 }
 
+TEST(Ending, GivesWhatWasAskedForUntilItBegins) {
+  Ending ending({.failure_grace = 2s, .signal_grace = 5s});
+  ending.set_signal_grace(40s);
+  ending.on_signal(SIGTERM, TimePoint{1s});
+  ending.set_signal_grace(0s);
+  EXPECT_EQ(ending.due(TimePoint{1s}), SIGTERM);
+  EXPECT_EQ(ending.next(), TimePoint{41s});
+}
+
 TEST(Ending, RemembersTheFirstSignal) {
   Ending ending({});
   EXPECT_EQ(ending.first_signal(), 0);
