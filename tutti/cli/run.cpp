@@ -18,6 +18,7 @@
 #include "tutti/cli/servers.h"
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/launcher.h"
+#include "tutti/cluster/restarts.h"
 #include "tutti/comm/shm/shm.h"
 
 namespace tutti::cli {
@@ -29,7 +30,7 @@ struct RunFlags {
   int node_rank = 0;
   std::string rendezvous;
   std::string job;
-  std::string on_failure;  // "": end, unless failed workers are started again
+  std::string on_failure;  // "": end, unless failed workers are started again alone
   int restarts = 0;
   std::optional<double> grace_seconds;  // unset: 2, or what workers ask for
   int servers = 0;
@@ -66,15 +67,29 @@ void check_nodes(const RunFlags& flags) {
   }
 }
 
+bool has_servers(const RunFlags& flags) { return flags.servers + flags.elsewhere > 0; }
+
+// Or as a whole, with all others.
+bool restarts_workers_alone(const RunFlags& flags) {
+  return flags.restarts > 0 && (has_servers(flags) || flags.on_failure == "continue");
+}
+
 void check_restarts(const RunFlags& flags) {
-  if (flags.restarts > 0 && flags.on_failure == "end")
-    throw UsageError(
-        fmt::format("--restarts {} and --on-failure end: while one is started again the rest go on",
-                    flags.restarts));
+  if (flags.restarts == 0) return;
+  if (has_servers(flags) && flags.on_failure == "end")
+    throw UsageError(fmt::format(
+        "--restarts {} and --on-failure end with servers: while a worker of theirs is started "
+        "again the rest go on; leave one of the two out",
+        flags.restarts));
+  if (flags.nodes > 1 && !restarts_workers_alone(flags))
+    throw UsageError(fmt::format(
+        "--restarts {} with --nodes {}: a job of several nodes is not started again as a whole; "
+        "have what starts `tutti run` on them do it, and the program resume",
+        flags.restarts, flags.nodes));
 }
 
 void check_servers(const RunFlags& flags) {
-  if (flags.servers + flags.elsewhere > 0) return;
+  if (has_servers(flags)) return;
   if (!flags.view_service.empty())
     throw UsageError(
         fmt::format("--view-service {} without servers: give --servers or --servers-elsewhere, too",
@@ -86,7 +101,7 @@ void check_servers(const RunFlags& flags) {
 // Process 0 of the job is then the coordinator.
 void check_coordinator(const RunFlags& flags) {
   if (!flags.coordinator) return;
-  if (flags.servers + flags.elsewhere == 0)
+  if (!has_servers(flags))
     throw UsageError("--coordinator without --servers: its workers train on parameter servers");
   if (flags.nodes > 1)
     throw UsageError(
@@ -116,11 +131,11 @@ int run(const CLI::App& command, const RunFlags& flags) {
     throw UsageError(
         fmt::format("--grace {}: 0 to {} seconds are possible", grace, kMaxGraceSeconds));
   const ps::SnapshotOptions snapshots = snapshot_options(flags.snapshots);
-  if (flags.servers + flags.elsewhere == 0 &&
-      !(snapshots.folder.empty() && snapshots.goes_on_from.empty()))
+  if (!has_servers(flags) && !(snapshots.folder.empty() && snapshots.goes_on_from.empty()))
     throw UsageError("--snapshots and --restore without --servers: they are the servers'");
   std::fflush(stdout);
   const int processes = flags.workers + (flags.coordinator ? 1 : 0);
+  const bool alone = restarts_workers_alone(flags);
   LaunchOptions options{
       .num_workers = processes,
       .nodes = {.node = flags.node_rank,
@@ -130,12 +145,12 @@ int run(const CLI::App& command, const RunFlags& flags) {
       .command = words,
       .signal_grace = millis_of(grace),
       .asked_grace = !flags.grace_seconds,
-      .end_on_failure = flags.on_failure != "continue" && flags.restarts == 0 && !flags.coordinator,
-      .restarts = flags.restarts,
+      .end_on_failure = flags.on_failure != "continue" && !alone && !flags.coordinator,
+      .restarts = alone ? flags.restarts : 0,
       .first_leads = flags.coordinator};
   if (flags.coordinator) options.environment = {std::string(detail::kCoordinatorVariable) + "=1"};
   std::optional<ServerFleet> fleet;
-  if (flags.servers + flags.elsewhere > 0)
+  if (has_servers(flags))
     fleet.emplace(FleetOptions{.num_servers = flags.servers,
                                .elsewhere = flags.elsewhere,
                                .num_workers = processes,
@@ -144,8 +159,8 @@ int run(const CLI::App& command, const RunFlags& flags) {
                                .silence = millis_of(flags.silence_seconds),
                                .snapshots = snapshots},
                   options);
-  const LaunchResult result = launch(options);
-  print_report(failure_report(result));
+  const LaunchResult result =
+      launch_with_restarts(std::move(options), alone ? 0 : flags.restarts, print_report);
   return exit_code_of(flags, result);
 }
 
@@ -199,15 +214,16 @@ void add_run(CLI::App& app, int& exit_code) {
       ->type_name("NAME");
   CLI::Option* policy = command
                             ->add_option("--on-failure", flags->on_failure,
-                                         "What the rest do when a worker fails: end (the default "
-                                         "without --restarts) or continue")
+                                         "What the rest do when a worker fails: end (the default, "
+                                         "but with servers and --restarts) or continue")
                             ->type_name("end|continue")
                             ->excludes(coordinator);
   require_one_of(*policy, "answer to --on-failure", {"end", "continue"});
   command
       ->add_option("--restarts", flags->restarts,
-                   "Failed workers are started again, so often in all, while the rest go on: for "
-                   "workers that meet at parameter servers alone")
+                   "A job of which a worker failed is started again as a whole, so often, and goes "
+                   "on from its newest checkpoint; a step that fails twice ends it. With servers, "
+                   "or --on-failure continue: that worker alone, while the rest go on")
       ->check(whole_number(0, 1'000'000))
       ->type_name("K");
   command
@@ -221,7 +237,7 @@ void add_run(CLI::App& app, int& exit_code) {
       "tutti::join(). Their output comes line by line behind [worker]; stdin is empty.\n\n"
       "Examples:\n"
       "  tutti run -n 4 ./hello\n"
-      "  tutti run -n 2 --grace 30 ./train --epochs 5\n"
+      "  tutti run -n 2 --restarts 3 ./train --epochs 5\n"
       "  tutti run --servers 2 -n 3 ./train --strategy parameter_server\n"
       "  tutti run --servers 2 -n 3 --coordinator ./coordinate\n"
       "  On two machines, with the same TUTTI_TOKEN (or TUTTI_TOKEN_FILE) on both:\n"

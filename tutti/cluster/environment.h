@@ -15,6 +15,9 @@ inline constexpr const char* kNumLocalWorkersVariable = "TUTTI_NUM_LOCAL_WORKERS
 // Descriptors that it inherits.
 inline constexpr const char* kSegmentVariable = "TUTTI_SEGMENT_FD";
 inline constexpr const char* kLifelineVariable = "TUTTI_LIFELINE_FD";
+inline constexpr const char* kStepsVariable = "TUTTI_STEPS_FD";
+// How often the whole job was started again before.
+inline constexpr const char* kRestartVariable = "TUTTI_RESTART";
 // Where the workers meet: by hand under other launchers.
 inline constexpr const char* kRendezvousVariable = "TUTTI_RENDEZVOUS";
 // By which of its networks this process is reached: an interface, a subnet or an address.

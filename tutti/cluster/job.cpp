@@ -36,6 +36,7 @@ Job::Job(const LaunchOptions& options, std::string program)
       prepared_(prepare()),
       job_(other_nodes_ ? other_nodes_->job() : random_id()),
       launch_entry_(fmt::format("{}={}", kLaunchVariable, random_id())),
+      steps_(StepBoard::create(options.num_workers)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       output_(options.num_workers, options.prefix_output),
       spare_(children_of_this_process()),
@@ -91,7 +92,7 @@ void Job::start(int number, pid_t instead_of) {
   SpawnPlan plan{.path = program_,
                  .arguments = options_.command,
                  .environment = environment_of(number, theirs.descriptor()),
-                 .inherited = {theirs.descriptor()}};
+                 .inherited = {theirs.descriptor(), steps_.descriptor()}};
   if (segment_) plan.inherited.push_back(segment_->descriptor());
   const auto their_ends = output_.open_streams(number);
   plan.output = their_ends[0].get();
@@ -119,7 +120,8 @@ std::vector<std::string> Job::environment_of(int number, int lifeline) const {
       fmt::format("{}={}", kNumWorkersVariable, total_workers()),
       fmt::format("{}={}", kLocalWorkerVariable, number),
       fmt::format("{}={}", kNumLocalWorkersVariable, options_.num_workers),
-      fmt::format("{}={}", kLifelineVariable, lifeline)};
+      fmt::format("{}={}", kLifelineVariable, lifeline),
+      fmt::format("{}={}", kStepsVariable, steps_.descriptor())};
   if (other_nodes_)
     all.push_back(fmt::format("{}={}", kRendezvousVariable, options_.nodes.rendezvous));
   if (segment_) all.push_back(fmt::format("{}={}", kSegmentVariable, segment_->descriptor()));
@@ -198,13 +200,11 @@ void Job::take_signals() {
             first_worker(),
             fmt::format("{} was told to end by SIG{}", other_nodes_->name(), sigabbrev_np(signal)));
     }
+    ending_.set_signal_grace(signal_grace());
     ending_.on_signal(signal, Clock::now());
   }
-    ending_.set_signal_grace(signal_grace());
 }
 
-/// A failure on another node ends the job here too.
-void Job::hear_other_nodes() {
 /// What the workers have asked for up to now counts.
 Millis Job::signal_grace() {
   Millis grace = options_.signal_grace;
@@ -215,6 +215,8 @@ Millis Job::signal_grace() {
   return grace;
 }
 
+/// A failure on another node ends the job here too.
+void Job::hear_other_nodes() {
   const auto failure =
       other_nodes_->first_failure(first_worker(), first_worker() + options_.num_workers);
   if (!failure) return;
@@ -224,9 +226,9 @@ Millis Job::signal_grace() {
     return death.failed && !death.follows;
   });
   if (failure_elsewhere_ || !cause_here) failure_elsewhere_ = failure;
+  ending_.set_signal_grace(signal_grace());  // that node may have been told to end, and all save
   ending_.on_failure(Clock::now());
 }
-  ending_.set_signal_grace(signal_grace());  // that node may have been told to end, and all save
 
 void Job::read_channel(Worker& worker) {
   while (worker.channel.descriptor() >= 0) {
@@ -252,12 +254,12 @@ void Job::on_message(Worker& worker, DescriptorChannel::Message received) {
     worker.result.replicas = std::max(1, message->number);
     return;
   }
-  if (message->kind == Message::Kind::failed) {
-    const size_t colon = message->text.find(": ");
   if (message->kind == Message::Kind::grace) {
     worker.grace = Millis(message->number);
     return;
   }
+  if (message->kind == Message::Kind::failed) {
+    const size_t colon = message->text.find(": ");
     worker.result.error_class = message->text.substr(0, colon);
     worker.result.error =
         colon == std::string::npos ? message->text : message->text.substr(colon + 2);

@@ -23,6 +23,7 @@
 #include "tutti/cluster/other_nodes.h"
 #include "tutti/cluster/report.h"
 #include "tutti/cluster/signals.h"
+#include "tutti/cluster/step_board.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/net/descriptor_channel.h"
 
@@ -92,6 +93,7 @@ class Job {
   IgnoresBrokenPipes ignores_broken_pipes_;
   std::optional<SignalPipe> signals_;
   std::optional<ShmSegment> segment_;
+  const StepBoard steps_;
   FileDescriptor epoll_;  // signals, deaths and channels; output has sets of its own
   Forwarder output_;
   std::vector<Worker> workers_;

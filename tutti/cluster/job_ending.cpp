@@ -154,9 +154,11 @@ void Job::finish_output() {
 LaunchResult Job::result() const {
   LaunchResult result;
   result.oom_kills = read_host_facts().oom_kills - oom_kills_before_;
+  result.signal = ending_.first_signal();
   for (const Worker& worker : workers_) {
     result.workers.push_back(worker.result);
     result.workers.back().last_lines = output_.last_lines(index_of(worker));
+    result.workers.back().step = steps_.step_of(index_of(worker));
   }
   // Other nodes' limits pass too when a worker of this one is stopped.
   if (failure_elsewhere_ && stopped_worker_ < 0) {
@@ -176,15 +178,14 @@ LaunchResult Job::result() const {
     result.exit_code = 128 + signal;
     result.root_cause = fmt::format("ended by SIG{}", sigabbrev_np(signal));
   }
-  return result;
-}
   if (const WorkerResult* root = result.root(); root != nullptr && root->is_bad_input()) {
     for (const Worker& worker : workers_) remove_flight_record(job_, worker.result.worker);
   } else {
     result.flight_records = flight_records();
   }
+  return result;
+}
 
-}  // namespace tutti::detail
 /// The folder with the records of this node's workers; "": they have left none.
 std::string Job::flight_records() const {
   for (const Worker& worker : workers_) {
@@ -195,3 +196,4 @@ std::string Job::flight_records() const {
   return "";
 }
 
+}  // namespace tutti::detail

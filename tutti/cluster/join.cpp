@@ -17,6 +17,7 @@
 #include "tutti/cluster/exit_code.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/cluster/lifeline.h"
+#include "tutti/cluster/step_board.h"
 #include "tutti/comm/flight_record.h"
 #include "tutti/net/tls.h"
 
@@ -234,6 +235,29 @@ void ask_for_grace(Millis grace) noexcept {
     log(LogLevel::warning, "the launcher was not asked for {} ms of grace: {}", grace.count(),
         failure.what());
   }
+}
+
+void report_step(int64_t step) noexcept {
+  struct Place {
+    std::optional<detail::StepBoard> board;
+    int worker = 0;
+  };
+  static const Place place = []() noexcept -> Place {
+    try {
+      const auto environment = worker_environment();
+      if (!environment || environment->steps_fd < 0) return {};
+      return {detail::StepBoard::open(environment->steps_fd), environment->local_worker};
+    } catch (const std::exception& failure) {
+      log(LogLevel::warning, "the launcher is not told of steps: {}", failure.what());
+      return {};
+    }
+  }();
+  if (place.board) place.board->note(place.worker, step);
+}
+
+bool started_again() noexcept {
+  const char* lives = std::getenv(detail::kRestartVariable);
+  return lives != nullptr && *lives != '\0';
 }
 
 bool report_failure(const std::exception& error) noexcept {

@@ -1,6 +1,7 @@
 /// Who is in the job, seen from inside: what a worker process learns when it joins.
 #pragma once
 
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <string>
@@ -20,6 +21,8 @@ struct WorkerEnvironment {
   std::string job;       ///< id of the job, for messages
   int segment_fd = -1;   ///< inherited memfd through which the workers meet; -1: one, or many hosts
   int lifeline_fd = -1;  ///< channel to the launcher; closes when that dies
+  int steps_fd = -1;     ///< inherited memfd in which workers note their steps
+  int local_worker = 0;  ///< number of this worker among those of its launcher
 };
 
 /// Reads the variables that `tutti run` sets; empty outside a launcher. Throws UsageError, with
@@ -64,5 +67,14 @@ bool report_failure(const std::exception& error) noexcept;
 /// was told how much (--grace); 0: no more than by itself. fit() does so while it writes
 /// checkpoints. Does nothing outside a launcher. Never throws.
 void ask_for_grace(Millis grace) noexcept;
+
+/// Says that step `step` (>= 0) of the program begins: a store to memory. `tutti run --restarts`
+/// names the step in which a life of the job ended, and ends the job when one has failed twice.
+/// fit() does so. Does nothing outside a launcher. Never throws.
+void report_step(int64_t step) noexcept;
+
+/// Whether `tutti run --restarts` has started this job again after a failure. Then fit() goes on
+/// from the newest of its checkpoints, as with CheckpointOptions::resume.
+bool started_again() noexcept;
 
 }  // namespace tutti

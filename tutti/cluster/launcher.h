@@ -39,12 +39,13 @@ struct LaunchOptions {
   Millis signal_grace{2'000};   ///< after SIGTERM or SIGINT to the job, before SIGKILL
   bool asked_grace = true;      ///< longer where a worker asks for it (ask_for_grace)
   bool end_on_failure = true;   ///< false: the rest go on (asynchronous and elastic jobs)
-  int restarts = 0;             ///< failed workers are started again, so often in all; not for
-                                ///< programs whose workers form a Group, which one cannot join late
-  bool first_leads = false;     ///< once worker 0 has ended, the rest end as after a failure
-  bool announce = true;         ///< print `worker I pid P` at start
-  bool prefix_output = true;    ///< forward output line by line behind `[worker]`
-  bool handle_signals = true;   ///< forward SIGINT and SIGTERM; a second one ends at once
+  int restarts = 0;            ///< failed workers are started again alone, so often in all; not for
+                               ///< programs whose workers form a Group, which one cannot join late
+                               ///< (launch_with_restarts, restarts.h)
+  bool first_leads = false;    ///< once worker 0 has ended, the rest end as after a failure
+  bool announce = true;        ///< print `worker I pid P` at start
+  bool prefix_output = true;   ///< forward output line by line behind `[worker]`
+  bool handle_signals = true;  ///< forward SIGINT and SIGTERM; a second one ends at once
 };
 
 struct WorkerResult {
@@ -57,6 +58,7 @@ struct WorkerResult {
   std::string error;                 ///< what report_failure() said in it, if anything
   std::string error_class;           ///< of that: "UsageError", "PeerLost", ...
   std::vector<std::string> last_lines;
+  int64_t step = -1;  ///< that it was in, as report_step() said; -1: it said nothing
 
   /// "rank 1"; "worker 1 (ranks 2 to 3)" where it held several.
   std::string name() const;
@@ -75,6 +77,7 @@ struct LaunchResult {
   std::string root_cause;  ///< "rank 1 was killed by SIGKILL"; empty on success
   int root_worker = -1;    ///< whose failure that was, in the whole job; -1 on success or after a
                            ///< signal to the job
+  int signal = 0;          ///< the first that came to the job, also where it had failed before
   int64_t oom_kills = 0;   ///< processes that the kernel killed in this cgroup for lack of memory
   std::string flight_records;  ///< folder with those of this node's workers; "": there are none
   std::vector<WorkerResult> workers;

@@ -63,6 +63,9 @@ std::optional<WorkerEnvironment> worker_environment() {
                                  found.worker, kNumWorkersVariable, found.num_workers));
   }
   found.lifeline_fd = descriptor_in(kLifelineVariable);
+  if (std::getenv(kStepsVariable) != nullptr) found.steps_fd = descriptor_in(kStepsVariable);
+  if (std::getenv(kLocalWorkerVariable) != nullptr)
+    found.local_worker = number_in(kLocalWorkerVariable);
   // Workers of several nodes meet at a rendezvous instead.
   if (found.num_workers > 1 && std::getenv(kRendezvousVariable) == nullptr) {
     if (std::getenv(kSegmentVariable) == nullptr) {

@@ -13,6 +13,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/random.h"
 #include "tutti/base/stop.h"
+#include "tutti/cluster/join.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/train/detail/fit_agreement.h"
@@ -277,6 +278,7 @@ PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
 
 void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
                Totals& totals) {
+  if (replica.local_rank() == 0) report_step(compiled_.optimizer.version() + 1);
   if (compiled_.rate && replica.local_rank() == 0)
     compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
   const int64_t first = step * options_.accumulate;

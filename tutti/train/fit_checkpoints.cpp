@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/cluster/join.h"
 #include "tutti/train/better.h"
 #include "tutti/train/detail/fit.h"
 #include "tutti/train/detail/settings.h"
@@ -26,6 +27,7 @@ CheckpointOptions options_of(const FitOptions& options) {
                                    callback->name(), chosen.folder.string()));
     chosen = *own;
   }
+  chosen.resume = chosen.resume || started_again();
   return chosen;
 }
 

@@ -127,6 +127,57 @@ TEST(Checkpoint, WhoIsAskedToEndSavesAndEndsWith143) {
   }
 }
 
+// Of a job in the background, $job, whose output is in $LOG: worker 1 of its last life is killed.
+constexpr const char* kKillingTwice =
+    "set -m; \"$@\" > $LOG 2>&1 & job=$!; "
+    "until_true() { until eval \"$1\"; do kill -0 $job || { cat $LOG; exit 99; }; sleep 0.02; "
+    "done; }; "
+    "saved() { ls $OUT/checkpoints 2> /dev/null | wc -l; }; "
+    "kill_one() { kill -KILL $(grep -o 'worker 1 pid [0-9]*' $LOG | tail -1 | cut -d ' ' -f 4); }; "
+    "until_true '[ $(saved) -gt 3 ]'; kill_one; "
+    "until_true 'grep -q \"goes on from\" $LOG'; before=$(saved); "
+    "until_true '[ $(saved) -gt $before ]'; kill_one; "
+    "wait $job; code=$?; cat $LOG; exit $code";
+
+Words under_run(const Words& words) {
+  Words all = {TUTTI_PROGRAM, "run", "-n", "2", "--restarts", "3"};
+  all.insert(all.end(), words.begin(), words.end());
+  return all;
+}
+
+TEST(Checkpoint, AJobWhoseWorkerIsKilledTwiceIsStartedAgainAndEndsWithTheSameWeights) {
+  const TempFolder folder;
+  Words words = under_run(training(kDoodleCnn, "multi_worker",
+                                   {"--out", folder / "out", "--checkpoint-every", kDoodleCnn.every,
+                                    "--keep-checkpoints", "40", "--json", folder / "f.json"}));
+  words.insert(words.begin(), {"bash", "-c", kKillingTwice, "bash"});
+  const auto result = run_command(
+      words, {"LOG=" + (folder / "log").string(), "OUT=" + (folder / "out").string()}, kLimit);
+  ASSERT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("rank 1 was killed by SIGKILL\n"),
+                                HasSubstr("the whole job is started again (1 of 3)"),
+                                HasSubstr("the whole job is started again (2 of 3)"),
+                                Not(HasSubstr("(3 of 3)"))));
+  EXPECT_EQ(sha256_of(folder / "f.json"), straight());
+}
+
+TEST(Checkpoint, AStepThatAlwaysFailsEndsItsJobTheSecondTime) {
+  const TempFolder folder;
+  const auto result = run_command(under_run(training(kDoodleCnn, "multi_worker",
+                                                     {"--out", folder / "out", "--checkpoint-every",
+                                                      "1", "--learning-rate", "1e30"})),
+                                  {}, kLimit);
+  EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("goes on from step-000000000001"));
+  EXPECT_THAT(
+      result.err,
+      AllOf(HasSubstr("the loss is not finite (NaN or infinite) since epoch 1 of 12, step 2"),
+            HasSubstr("that was in step 2; the whole job is started again (1 of 3)"),
+            HasSubstr("step 2 has failed for the second time: the job is not started "
+                      "again\n"),
+            Not(HasSubstr("(2 of 3)"))));
+}
+
 // Each worker writes what its replica has not sent yet, and gets it back.
 TEST(Checkpoint, WhatCompressionKeepsBackGoesOn) {
   const Words compressed = {"--compression", "topk:0.05"};

@@ -39,15 +39,18 @@ TEST(CommandLine, WrongWordsAreAnsweredWithTheNearest) {
       {{"run", "-n", "1025", "true"}, "got \"1025\"; expected a whole number, 1 to 1024"},
       {{"run", "-n", "99999999999", "true"}, "expected a whole number, 1 to 1024"},
       {{"run", "--nodes", "x", "true"}, "expected a whole number, 1 to"},
-      {{"run", "--restarts", "1", "--on-failure", "end", "true"}, "--restarts 1 and --on-failure"},
+      {{"run", "--restarts", "1", "--servers", "1", "--on-failure", "end", "true"},
+       "--restarts 1 and --on-failure end with servers"},
+      {{"run", "--restarts", "1", "--nodes", "2", "--rendezvous", "a:1", "true"},
+       "--restarts 1 with --nodes 2: a job of several nodes is not started again as a whole"},
       {{"run", "--restarts", "-1", "true"}, "--restarts"},
       {{"run", "--grace", "-1", "true"}, "0 to 86400 seconds"},
       {{"run", "--grace", "nan", "true"}, "0 to 86400 seconds"},
       {{"run", "-n", "2"}, "no program to start"},
+      {{"run", "-n", "2", "--"}, "no program to start"},
       {{"run", "--nodes", "2", "true"}, "without --rendezvous HOST:PORT"},
       {{"run", "./not/there"}, "No such file or directory"},
       {{"run", "slep", "3"}, "PATH"},
-      {{"run", "-n", "2", "--"}, "no program to start"},
       {{"run", "/etc/passwd"}, "not executable"},
       {{}, "tutti: "},
   };
@@ -80,9 +83,6 @@ TEST(Run, TheProgramsOwnFlagsAreItsOwn) {
   EXPECT_EQ(result.err, "");
 }
 
-TEST(Run, AReaderThatHasSeenEnoughEndsNobody) {
-  const auto result = run_command(
-      {"sh", "-c", "\"$0\" run sh -c 'seq 100000; echo still here >&2' | head -1", TUTTI_PROGRAM});
 TEST(Run, TwoDashesMayStandBeforeTheProgram) {
   const auto plain = [](std::vector<std::string> words) {
     words.insert(words.begin(), "run");
@@ -96,6 +96,9 @@ TEST(Run, TwoDashesMayStandBeforeTheProgram) {
   EXPECT_EQ(plain({"echo", "-n", "1", "--", "--grace"}), "[0] 1 -- --grace\n");
 }
 
+TEST(Run, AReaderThatHasSeenEnoughEndsNobody) {
+  const auto result = run_command(
+      {"sh", "-c", "\"$0\" run sh -c 'seq 100000; echo still here >&2' | head -1", TUTTI_PROGRAM});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("[0] still here\n"));
 }
@@ -119,9 +122,30 @@ TEST(Run, TheFirstFailureIsNamedLastAndGivesTheExitCode) {
   EXPECT_THAT(killed.err, EndsWith("tutti run: rank 0 was killed by SIGKILL\n"));
 }
 
+TEST(Run, AJobThatFailedIsStartedAgainAsAWhole) {
+  const auto lives = [](const char* restarts) {
+    return tutti_command({"run", "-n", "2", "--restarts", restarts, "sh", "-c",
+                          "echo life ${TUTTI_RESTART:-0}; "
+                          "test $TUTTI_WORKER = 0 || test ${TUTTI_RESTART:-0} = 2"});
+  };
+  const auto ended = lives("3");
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("[0] life 2\n"), HasSubstr("[1] life 2\n"),
+                               Not(HasSubstr("life 3"))));
+  EXPECT_THAT(ended.err,
+              AllOf(HasSubstr("tutti run: rank 1 exited with code 1\n"
+                              "tutti run: the whole job is started again (1 of 3) in 1 s\n"),
+                    HasSubstr("tutti run: the whole job is started again (2 of 3) in 2 s\n")));
+  const auto failed = lives("1");
+  EXPECT_EQ(failed.exit_code, 1) << failed.err;
+  EXPECT_THAT(failed.err, EndsWith("tutti run: rank 1 exited with code 1\n"
+                                   "tutti run: none of its 1 restarts is left\n"));
+}
+
 // Worker 1 counts its lives in a file, and fails until it has had as many as it needs.
 CommandResult lives(const TempFolder& folder, int restarts, int needed) {
-  return tutti_command({"run", "-n", "2", "--restarts", std::to_string(restarts), "sh", "-c",
+  return tutti_command({"run", "-n", "2", "--restarts", std::to_string(restarts), "--on-failure",
+                        "continue", "sh", "-c",
                         "test $TUTTI_WORKER = 0 && exit 0; echo x >> \"$0\"; "
                         "echo life $(wc -l < \"$0\"); test $(wc -l < \"$0\") -ge $1",
                         folder / "lives", std::to_string(needed)});
@@ -150,7 +174,7 @@ TEST(Run, AWorkerThatFailsTooOftenIsTheFailure) {
 TEST(Run, WhatAFailedWorkerHadStartedEndsBeforeItsNextLife) {
   const TempFolder folder;
   const auto result =
-      tutti_command({"run", "--restarts", "1", "sh", "-c",
+      tutti_command({"run", "--restarts", "1", "--on-failure", "continue", "sh", "-c",
                      "if test -e \"$0\"; then kill -0 $(cat \"$0\") 2>&1 && exit 3; exit 0; fi; "
                      "sleep 60 & echo $! > \"$0\"; exit 3",
                      folder / "child"});

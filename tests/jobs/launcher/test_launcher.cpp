@@ -212,6 +212,28 @@ TEST(Uncaught, AHandlerOfTheProgramsOwnComesFirst) {
   EXPECT_THAT(launched.log, HasSubstr("rank 0 exited with code 7: nobody catches this"));
 }
 
+TEST(Restarts, AJobLivesAgainAsAWhole) {
+  const auto out = run_ranks(1, "launch_lives", {.arguments = {"3", "5", "0"}}).at(0);
+  EXPECT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(
+      out.log,
+      AllOf(HasSubstr("rank 1 was killed by SIGKILL\n"
+                      "that was in step 3; the whole job is started again (1 of 3) in 1 s\n"),
+            HasSubstr("that was in step 5; the whole job is started again (2 of 3) in 1 s\n"),
+            HasSubstr("[0] ends in life 2\n"), HasSubstr("[1] ends in life 2\n")));
+  EXPECT_EQ(numbers_after(out.log, "worker [01] pid ").size(), 6U) << out.log;
+}
+
+TEST(Restarts, EndWithAStepThatFailsTwice) {
+  const auto out = run_ranks(1, "launch_lives", {.arguments = {"4", "4", "0"}}).at(0);
+  EXPECT_EQ(out.exit_code, 128 + SIGKILL) << out.log;
+  EXPECT_THAT(out.log,
+              AllOf(HasSubstr("step 4; the whole job is started again (1 of 3)"),
+                    HasSubstr("step 4 has failed for the second time: the job is not started "
+                              "again\n"),
+                    Not(HasSubstr("(2 of 3)"))));
+}
+
 TEST(Launcher, KillsWhatIgnoresSigterm) {
   const auto out = run_workers(2, "never_end");
   EXPECT_EQ(out.exit_code, 3) << out.log;

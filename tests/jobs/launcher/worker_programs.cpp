@@ -18,6 +18,7 @@
 #include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
 #include "tutti/cluster/lifeline.h"
+#include "tutti/cluster/restarts.h"
 
 #include "tests/support/run_ranks.h"
 
@@ -151,6 +152,33 @@ RANK_PROGRAM(leave_a_group) {
     if (rank.rank == 1) fail(rank.arguments.at(0));
     world.barrier();
   });
+}
+
+/// arguments: for each life of the job, the step in which rank 1 is killed; 0: it comes to its end.
+RANK_PROGRAM(live_again) {
+  const char* lives = std::getenv("TUTTI_RESTART");
+  const int before = lives == nullptr ? 0 : std::stoi(lives);
+  if (started_again() != (before > 0)) throw Error("started again?");
+  Group world = join();
+  const int last = std::stoi(rank.arguments.at(static_cast<size_t>(before)));
+  for (int step = 1; step <= 9; ++step) {
+    report_step(step);
+    if (rank.rank == 1 && step == last) std::raise(SIGKILL);
+    world.barrier();
+  }
+  rank.mark("ends in life " + std::to_string(before));
+}
+
+/// arguments: those of live_again.
+RANK_PROGRAM(launch_lives) {
+  std::string steps;
+  for (const std::string& step : rank.arguments) steps += step + "\n";
+  const LaunchResult result = launch_with_restarts(
+      {.num_workers = 2,
+       .command = {"/proc/self/exe"},
+       .environment = {"TUTTI_TEST_PROGRAM=live_again", "TUTTI_TEST_ARGUMENTS=" + steps}},
+      3, [](const std::string& words) { std::fprintf(stderr, "%s\n", words.c_str()); });
+  std::_Exit(result.exit_code);
 }
 
 RANK_PROGRAM(never_end) {

@@ -1,0 +1,50 @@
+/// Restarts: whether a job that failed starts again as a whole, when, and what is said of it.
+///
+/// It goes on from its newest checkpoint: fit() resumes by itself in a job that was started again
+/// (started_again(), join.h). A step that fails twice would fail for ever, and ends the job.
+/// Thread rule: one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "tutti/base/deadline.h"
+#include "tutti/cluster/launcher.h"
+
+namespace tutti {
+
+/// A pure decision: no clock, no I/O.
+class Restarts {
+ public:
+  static constexpr Millis kFirstPause{1'000};
+  static constexpr Millis kLongestPause{60'000};
+
+  /// most  so often in all
+  explicit Restarts(int most) : most_(most) {}
+
+  struct Verdict {
+    bool again = false;
+    Millis pause{0};    ///< before that: doubles unless the job has come further than before
+    std::string words;  ///< for people; "": nothing to say
+  };
+  /// After each life, the first one included. Success, the wish to end (a signal to the job,
+  /// Interrupted) and what starting again cannot mend (UsageError, DataError) end the job.
+  Verdict after(const LaunchResult& life);
+
+ private:
+  const int most_;
+  int made_ = 0;
+  Millis pause_{0};
+  int64_t furthest_ = -1;
+  std::set<int64_t> failed_at_;  // steps
+};
+
+/// launch(), and again as long as Restarts says so; the workers of later lives have TUTTI_RESTART
+/// in their environment. `tell` gets failure_report() of each life that failed, then the words of
+/// Restarts. Returns the last life. Throws what launch() throws.
+LaunchResult launch_with_restarts(LaunchOptions options, int most,
+                                  const std::function<void(const std::string&)>& tell);
+
+}  // namespace tutti
