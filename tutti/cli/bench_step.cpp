@@ -85,10 +85,9 @@ class StepMeasurement {
 
  private:
   Optimizer make_optimizer() const {
-    const auto rule =
-        optim::rule_by_name(flags_.job.optimizer, flags_.job.learning_rate.value_or(0));
-    if (flags_.unfused) return Optimizer(net_, rule, ReplicatedOptions{});
-    return Optimizer(net_, rule);
+    const auto recipe = recipe_from(flags_.job.optimizer);
+    if (flags_.unfused) return Optimizer(net_, recipe, ReplicatedOptions{});
+    return Optimizer(net_, recipe);
   }
 
   int64_t size_of(int64_t step) const {

@@ -23,7 +23,6 @@
 #include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
 #include "tutti/models/models.h"
-#include "tutti/optim/recipe.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/train/batch_norm_check.h"
 
@@ -39,6 +38,7 @@ Millis silence_for(double time_limit_s) {
 }
 
 void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> strategies) {
+  app.option_defaults()->group("Strategy");
   app.add_option("--strategy", flags.strategy,
                  "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
                  "process), multi_worker (processes), central_storage (threads, one copy of the "
@@ -72,6 +72,7 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
 }
 
 void add_reduction_flags(CLI::App& app, JobFlags& flags) {
+  app.option_defaults()->group("Reduction");
   std::vector<std::string> reductions = cross_device_names();
   reductions.insert(reductions.begin(), "fused");
   app.add_option("--reduction", flags.reduction,
@@ -120,14 +121,38 @@ bool done_without_the_lost(const JobFlags& flags, const LaunchResult& result) {
   return !result.workers.empty() && succeeded(result.workers.front());
 }
 
+// What is trained, by name.
+std::vector<ps::Variable> variables_of(const nn::Graph& graph) {
+  std::vector<ps::Variable> variables;
+  std::set<std::string> layers;
+  for (const nn::Node& node : graph.nodes()) {
+    if (!layers.insert(node.name).second) continue;
+    for (const nn::Parameter& parameter : node.parameters)
+      if (parameter.trainable)
+        variables.push_back({node.name + "." + parameter.name, parameter.shape});
+  }
+  return variables;
+}
+
+void check_groups(const JobFlags& flags, const nn::Graph& graph) {
+  const auto variables = variables_of(graph);
+  const optim::Recipe recipe = recipe_from(flags.optimizer);
+  for (const optim::Group& group : recipe.groups())
+    if (std::ranges::none_of(variables, [&](const ps::Variable& variable) {
+          return optim::fits(group.pattern, variable.name);
+        }))
+      throw UsageError(fmt::format(
+          "--parameter-group {}: no parameter of {} has such a name; the first of its {} is {}",
+          group.pattern, flags.model, variables.size(), variables.at(0).name));
+}
+
 void check_servers(const JobFlags& flags) {
   if (flags.strategy != "parameter_server") return;
-  const auto rule = optim::rule_by_name(flags.optimizer, flags.learning_rate.value_or(0));
-  if (const std::string more = optim::Recipe(rule).more_than_a_rule(); !more.empty())
+  if (const std::string more = recipe_from(flags.optimizer).more_than_a_rule(); !more.empty())
     throw UsageError(fmt::format(
         "--optimizer {}: {}: a server has parts of the parameters only; use --strategy mirrored, "
         "multi_worker or central_storage",
-        flags.optimizer, more));
+        flags.optimizer.name, more));
   // Within a launcher the servers are there already.
   if (!flags.served.servers || starts_workers(flags)) return;
   const int there = detail::served_place().num_servers;
@@ -143,28 +168,23 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
   std::vector<std::string> strategies = {"one_device", "mirrored", "multi_worker",
                                          "central_storage", "parameter_server"};
   strategies.insert(strategies.end(), extra_strategies.begin(), extra_strategies.end());
+  app.option_defaults()->group("Data");
   app.add_option("--data", flags.data, "Folder of doodles: one .npy or .npy.gz file a class")
       ->required()
       ->type_name("DIR");
-  add_strategy_flags(app, flags, std::move(strategies));
-  app.add_option("--batch-size", flags.global_batch, "Samples of a step, over all replicas")
-      ->check(whole_number(1, int64_t{1} << 31))
-      ->type_name("GLOBAL")
-      ->capture_default_str();
-  app.add_option("--optimizer", flags.optimizer,
-                 fmt::format("{}", fmt::join(optim::rule_names(), ", ")))
-      ->check(one_of("optimizer", optim::rule_names()))
-      ->type_name("NAME")
-      ->capture_default_str();
-  app.add_option("--learning-rate", flags.learning_rate, "Default: the optimizer's own (adam 1e-3)")
-      ->check(positive_number(1e38))
-      ->type_name("R");
-  add_reduction_flags(app, flags);
-  add_server_flags(app, flags.served);
   app.add_option("--seed", flags.seed, "Of initial weights, order of samples and dropout")
       ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
       ->type_name("S")
       ->capture_default_str();
+  app.add_option("--batch-size", flags.global_batch, "Samples of a step, over all replicas")
+      ->check(whole_number(1, int64_t{1} << 31))
+      ->type_name("GLOBAL")
+      ->capture_default_str();
+  add_optimizer_flags(app, flags.optimizer);
+  add_strategy_flags(app, flags, std::move(strategies));
+  add_reduction_flags(app, flags);
+  add_server_flags(app, flags.served);
+  app.option_defaults()->group("Options");
 }
 
 bool starts_workers(const JobFlags& flags) {
@@ -258,6 +278,7 @@ StrategyOptions strategy_options(const JobFlags& flags) {
     options.table = load_table(flags.table);
   }
 
+  recipe_from(flags.optimizer);  // what it refuses is refused here
   options.served = served_options(flags.served, flags.strategy);
   const int replicas = num_replicas_of(flags);
   if (!flags.reduction_shape.empty()) {
@@ -284,22 +305,16 @@ StrategyOptions strategy_options(const JobFlags& flags) {
 }
 
 nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset) {
-  return models::model_by_name(
+  nn::Graph graph = models::model_by_name(
       flags.model, {.classes = dataset.num_classes(), .input = dataset.columns().at(0).shape});
+  check_groups(flags, graph);
+  return graph;
 }
 
 void check_placement(const JobFlags& flags, const nn::Graph& graph) {
   if (flags.strategy != "parameter_server") return;
-  std::vector<ps::Variable> variables;
-  std::set<std::string> layers;
-  for (const nn::Node& node : graph.nodes()) {
-    if (!layers.insert(node.name).second) continue;
-    for (const nn::Parameter& parameter : node.parameters)
-      if (parameter.trainable)
-        variables.push_back({node.name + "." + parameter.name, parameter.shape});
-  }
   try {
-    ps::place(variables, served_options(flags.served, flags.strategy).placement);
+    ps::place(variables_of(graph), served_options(flags.served, flags.strategy).placement);
   } catch (const UsageError& error) {
     throw UsageError(fmt::format("--partition {}: {}", flags.served.partition, error.what()));
   }

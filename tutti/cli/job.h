@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cli/optimizer_flags.h"
 #include "tutti/cli/server_flags.h"
 #include "tutti/data/dataset.h"
 #include "tutti/nn/graph.h"
@@ -31,8 +32,7 @@ struct JobFlags {
   /// Between SIGTERM to the job and SIGKILL; where nothing has to be saved before: 2.
   std::optional<double> grace_s{};
   int64_t global_batch = 128;
-  std::string optimizer = "adam";
-  std::optional<double> learning_rate;
+  OptimizerFlags optimizer;
   uint64_t seed = 0;
   std::string reduction = "fused";
   std::string compression = "none";

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/join.h"
 

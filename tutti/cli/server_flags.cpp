@@ -9,6 +9,7 @@
 
 namespace tutti::cli {
 void add_server_flags(CLI::App& app, ServerFlags& flags) {
+  app.option_defaults()->group("Parameter servers");
   app.add_option("--servers", flags.servers, "parameter_server: how many servers (1)")
       ->check(whole_number(1, 1024))
       ->type_name("S");

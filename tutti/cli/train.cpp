@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -24,6 +26,8 @@
 #include "tutti/cli/job.h"
 #include "tutti/cli/output_folder.h"
 #include "tutti/cli/outputs.h"
+#include "tutti/cli/train_flags.h"
+#include "tutti/cli/train_options.h"
 #include "tutti/cluster/join.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
@@ -36,32 +40,13 @@
 namespace tutti::cli {
 namespace {
 
-constexpr double kGraceToSave = 30;  // seconds
-
-struct TrainFlags {
-  JobFlags job;
-  int64_t epochs = 5;
-  int64_t max_steps = 0;
-  int64_t take = 0;  // samples to train on; 0: all
-  int64_t accumulate = 1;
-  std::string precision = "float32";
-  std::string out;
-  int64_t checkpoint_every = 0;
-  int64_t keep_checkpoints = 3;
-  bool resume = false;
-  double stop_after_s = 0;
-  std::string json;
-  std::string nan = "stop";
-  std::string slow_worker;
-  std::string trace;
-};
-
 // All that is settled before the first step.
 struct Plan {
   StrategyOptions strategy;
   data::Dataset train, test;
   nn::Graph graph;
-  std::optional<SlowWorker> slow;  // this worker is
+  CompileOptions compile;
+  FitOptions fit;
   OutputFolder out;
 };
 
@@ -126,24 +111,16 @@ std::filesystem::path picture_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "history.svg";
 }
 
-// Parameter servers keep snapshots of theirs instead.
 bool keeps_checkpoints(const TrainFlags& flags) {
-  return !flags.out.empty() && flags.job.strategy != "parameter_server";
-}
-
-CheckpointOptions checkpoint_options(const TrainFlags& flags) {
-  if (!keeps_checkpoints(flags)) return {};
-  return {.folder = std::filesystem::path(flags.out) / "checkpoints",
-          .every_steps = flags.checkpoint_every,
-          .resume = flags.resume,
-          .newest_kept = static_cast<int>(flags.keep_checkpoints),
-          .grace = millis_of(flags.job.grace_s.value_or(kGraceToSave))};
+  return !checkpoint_options(flags).folder.empty();
 }
 
 void check_checkpoints(const TrainFlags& flags) {
-  const bool asked = flags.resume || flags.checkpoint_every > 0;
+  const bool asked = flags.resume || flags.checkpoint_every > 0 || flags.keep_best > 0;
   if (!asked || keeps_checkpoints(flags)) return;
-  const char* flag = flags.resume ? "--resume" : "--checkpoint-every";
+  const char* flag = flags.resume                 ? "--resume"
+                     : flags.checkpoint_every > 0 ? "--checkpoint-every"
+                                                  : "--keep-best";
   if (flags.out.empty())
     throw UsageError(fmt::format("{} without --out DIR, where the checkpoints are", flag));
   throw UsageError(fmt::format(
@@ -188,24 +165,55 @@ void check_steps(const TrainFlags& flags, const StrategyOptions& strategy) {
         flags.accumulate, flags.job.served.staleness));
 }
 
+CompileOptions compile_options(const TrainFlags& flags, const data::Dataset& train) {
+  const int64_t all = detail::updates_of(train.num_batches(), flags.accumulate);
+  if (flags.steps_per_epoch > all)
+    throw UsageError(fmt::format("--steps-per-epoch {}: an epoch has {} step{}",
+                                 flags.steps_per_epoch, all, all == 1 ? "" : "s"));
+  int64_t steps = flags.epochs * (flags.steps_per_epoch > 0 ? flags.steps_per_epoch : all);
+  if (flags.max_steps > 0) steps = std::min(steps, flags.max_steps);
+  return {.optimizer = recipe_from(flags.job.optimizer),
+          .loss = losses::sparse_categorical_crossentropy(),
+          .metrics = metrics_from(flags),
+          .learning_rate = schedule_from(flags, steps),
+          .precision = precision_by_name(flags.precision),
+          .loss_scaling = loss_scaling_from(flags)};
+}
+
+FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
+                       const data::Dataset& test) {
+  return {.epochs = flags.epochs,
+          .validation = test,
+          .callbacks = callbacks_from(flags),
+          .max_steps = flags.max_steps,
+          .verbose = static_cast<int>(flags.verbose),
+          .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on,
+          .slow = slow_worker_from(flags),
+          .steps_per_epoch = flags.steps_per_epoch,
+          .validation_freq = flags.validation_freq,
+          .class_weight = class_weight_from(flags, train.classes()),
+          .accumulate = flags.accumulate,
+          .checkpoints = checkpoint_options(flags),
+          .stop_after = millis_of(flags.stop_after_s)};
+}
+
 Plan make_plan(const TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
   check_steps(flags, strategy);
-  auto train = training_data(flags);
-  auto test = data::quickdraw(flags.job.data, {.split = "test"});
-  check_batch(flags.job, train);
-  nn::Graph graph = model_for(flags.job, train);
+  check_decisions(flags, strategy);
+  auto all = training_data(flags);
+  const auto test = data::quickdraw(flags.job.data, {.split = "test"}).batch(kTestBatch);
+  check_batch(flags.job, all);
+  nn::Graph graph = model_for(flags.job, all);
   check_placement(flags.job, graph);
   const int64_t steps =
-      flags.max_steps > 0 ? flags.max_steps * flags.accumulate : train.num_samples();
-  check_batch_norm(flags.job, graph, train, steps);
-  const auto slow = slow_worker_from(flags);
+      flags.max_steps > 0 ? flags.max_steps * flags.accumulate : all.num_samples();
+  check_batch_norm(flags.job, graph, all, steps);
+  const auto train = all.shuffle().batch(batch_of_worker(flags));
+  CompileOptions compile = compile_options(flags, train);
+  FitOptions fit = fit_options(flags, train, test);
   check_outputs(flags);
-  return {std::move(strategy),
-          train.shuffle().batch(batch_of_worker(flags)),
-          test.batch(kTestBatch),
-          std::move(graph),
-          slow,
+  return {std::move(strategy),    train, test, std::move(graph), std::move(compile), std::move(fit),
           OutputFolder(flags.out)};
 }
 
@@ -224,6 +232,8 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
     fmt::print("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")
     fmt::print("forward and backward in {}, parameters in float32\n", flags.precision);
+  if (const auto& rate = plan.compile.learning_rate)
+    fmt::print("learning rate: {}, {:.6g} in the first step\n", rate->name(), (*rate)(0));
   if (strategy.options().reduction != "fused")
     fmt::print("gradients: reduction {}, compression {}\n", strategy.options().reduction,
                describe(strategy.options().compression));
@@ -315,9 +325,11 @@ void keep_folder(OutputFolder& out, Strategy& strategy, const TrainFlags& flags)
 void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const History& history,
                        const std::vector<std::string>& saved, bool has_figures) {
   fmt::print("{}\n", history.to_string());
-  fmt::print("test accuracy {:.4f} after {} steps: {:.1f} s of training, {} images/s\n",
-             history.last("val_accuracy"), with_commas(static_cast<double>(history.steps)),
-             history.train_seconds, with_commas(history.images_per_second()));
+  const double accuracy = history.last("val_accuracy");
+  fmt::print("test accuracy {} after {} steps: {:.1f} s of training, {} images/s\n",
+             std::isnan(accuracy) ? "unknown (--validation-freq)" : fmt::format("{:.4f}", accuracy),
+             with_commas(static_cast<double>(history.steps)), history.train_seconds,
+             with_commas(history.images_per_second()));
   if (flags.out.empty())
     fmt::print("weights were not kept: --out DIR saves them\n");
   else if (!saved.empty())
@@ -336,24 +348,12 @@ int train_here(const TrainFlags& flags, Plan& plan) {
   Strategy strategy(plan.strategy);
   const bool speaks = strategy.world().chief;
   Model model(strategy, [&plan] { return plan.graph; });
-  model.compile(
-      {.optimizer = optim::rule_by_name(flags.job.optimizer, flags.job.learning_rate.value_or(0)),
-       .loss = losses::sparse_categorical_crossentropy(),
-       .metrics = {metrics::accuracy()},
-       .precision = precision_by_name(flags.precision)});
+  model.compile(plan.compile);
   plan.out.know();
   if (speaks) announce(flags, plan, strategy);
 
-  const History history =
-      model.fit(plan.train, {.epochs = flags.epochs,
-                             .validation = plan.test,
-                             .max_steps = flags.max_steps,
-                             .verbose = speaks || strategy.world().apart ? 1 : 0,
-                             .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on,
-                             .slow = plan.slow,
-                             .accumulate = flags.accumulate,
-                             .checkpoints = checkpoint_options(flags),
-                             .stop_after = millis_of(flags.stop_after_s)});
+  if (!speaks && !strategy.world().apart) plan.fit.verbose = 0;
+  const History history = model.fit(plan.train, plan.fit);
   Outputs outputs;
   const bool has_folder =
       !flags.out.empty() && outputs.attempt("", [&] { keep_folder(plan.out, strategy, flags); });
@@ -407,71 +407,7 @@ void add_train(CLI::App& app, int& exit_code) {
       ->required()
       ->check(one_of("model", models::model_names()))
       ->type_name("");
-  add_job_flags(*command, flags->job);
-  command->add_option("--epochs", flags->epochs, "Passes over the training data")
-      ->check(whole_number(1, 1'000'000))
-      ->type_name("E")
-      ->capture_default_str();
-  command->add_option("--max-steps", flags->max_steps, "End after so many steps in all")
-      ->check(whole_number(1, int64_t{1} << 40))
-      ->type_name("K");
-  command
-      ->add_option("--accumulate", flags->accumulate,
-                   "Batches whose gradients are added, without communication, to one update")
-      ->check(whole_number(1, 1'000'000))
-      ->type_name("BATCHES")
-      ->capture_default_str();
-  command
-      ->add_option("--precision", flags->precision,
-                   "Of forward and backward: float32, bfloat16, or float16 on a CUDA device; "
-                   "parameters are float32")
-      ->check(one_of("precision", precision_names()))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command
-      ->add_option("--take", flags->take,
-                   "Train on so many samples alone, drawn by --seed (default: all)")
-      ->check(whole_number(1, int64_t{1} << 40))
-      ->type_name("SAMPLES");
-  command
-      ->add_option("--out", flags->out,
-                   "Folder for model.safetensors, history.csv, history.svg and checkpoints/")
-      ->check(some_name())
-      ->type_name("DIR");
-  command
-      ->add_option("--checkpoint-every", flags->checkpoint_every,
-                   "Steps from one checkpoint in DIR/checkpoints to the next (default: an epoch)")
-      ->check(whole_number(1, int64_t{1} << 40))
-      ->type_name("STEPS");
-  command->add_option("--keep-checkpoints", flags->keep_checkpoints, "The newest so many")
-      ->check(whole_number(1, 1'000'000))
-      ->type_name("K")
-      ->capture_default_str();
-  command->add_flag("--resume", flags->resume,
-                    "Go on from the newest whole checkpoint of --out, bit for bit; from the begin "
-                    "where there is none");
-  command
-      ->add_option("--stop-after", flags->stop_after_s,
-                   "End as after SIGTERM, with a checkpoint and exit code 143, once so much time "
-                   "has gone")
-      ->check(positive_number(kMostSeconds))
-      ->type_name("SECONDS");
-  command->add_option("--json", flags->json, "File for the figures of this training")
-      ->check(some_name())
-      ->type_name("FILE");
-  command
-      ->add_option("--trace", flags->trace,
-                   "File that says what happened when, for chrome://tracing or Perfetto")
-      ->check(some_name())
-      ->type_name("FILE");
-  command->add_option("--nan", flags->nan, "What to do when the loss is no number: stop or ignore")
-      ->check(one_of("answer to --nan", {"stop", "ignore"}))
-      ->type_name("NAME")
-      ->capture_default_str();
-  command
-      ->add_option("--slow-worker", flags->slow_worker,
-                   "For experiments: worker R takes F times as long, in a step with probability P")
-      ->type_name("R:F[:P]");
+  add_train_flags(*command, *flags);
   command->footer(
       "Examples:\n"
       "  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored --replicas 2\n"
@@ -481,6 +417,8 @@ void add_train(CLI::App& app, int& exit_code) {
       "--json cnn.json\n"
       "  tutti train cnn --data examples/data/quickdraw --out runs/cnn --checkpoint-every 500 "
       "--resume\n"
+      "  tutti train cnn --data examples/data/quickdraw --schedule cosine --warm-up 100 "
+      "--clip-global-norm 1 --early-stopping patience=3 --tensorboard runs/events\n"
       "  tutti train mlp --data examples/data/quickdraw --strategy mirrored --replicas 2 "
       "--compression topk:0.01\n"
       "  tutti train mlp --data examples/data/quickdraw --strategy parameter_server --servers 2 "

@@ -1,0 +1,164 @@
+// What `fit` and `compile` can do, asked for by flags of `tutti train`.
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <numbers>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+using Words = std::vector<std::string>;
+
+CommandResult train(Words words) {
+  words.insert(words.begin(), {TUTTI_PROGRAM, "train"});
+  return run_command(words, {}, Millis{240'000});
+}
+
+// Numbers of one column of a CSV file.
+std::vector<double> column(const std::string& csv, const std::string& name) {
+  std::istringstream lines(csv);
+  std::vector<double> values;
+  size_t wanted = std::string::npos;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream cells(line);
+    std::string cell;
+    for (size_t i = 0; std::getline(cells, cell, ','); ++i)
+      if (wanted == std::string::npos && cell == name)
+        wanted = i;
+      else if (i == wanted)
+        values.push_back(std::stod(cell));
+  }
+  return values;
+}
+
+TEST(TrainFlags, SchedulesClippingAndCallbacksAreTheSameUnderAllStrategies) {
+  std::set<std::string> shas;
+  for (const std::string strategy : {"one_device", "mirrored", "multi_worker"}) {
+    const TempFolder folder;
+    // 512 samples are 8 steps an epoch; the second epoch is no improvement of 1000, and the last.
+    const auto result = train({"mlp",
+                               "--data",
+                               kDoodles,
+                               "--take",
+                               "512",
+                               "--batch-size",
+                               "64",
+                               "--epochs",
+                               "3",
+                               "--threads",
+                               "1",
+                               "--strategy",
+                               strategy,
+                               "--replicas",
+                               "2",
+                               "--optimizer",
+                               "sgd",
+                               "--learning-rate",
+                               "0.1",
+                               "--optimizer-options",
+                               "momentum=0.9",
+                               "--weight-decay",
+                               "1e-4",
+                               "--clip-global-norm",
+                               "1",
+                               "--parameter-group",
+                               "*.bias:weight_decay=0",
+                               "--schedule",
+                               "cosine:alpha=0.5",
+                               "--warm-up",
+                               "4",
+                               "--metrics",
+                               "top_3_accuracy",
+                               "--class-weight",
+                               "cat=2",
+                               "--early-stopping",
+                               "min_delta=1000",
+                               "--model-checkpoint",
+                               "path=" + (folder / "new/{epoch}-{val_accuracy}.st").string(),
+                               "--csv-log",
+                               folder / "log.csv",
+                               "--tensorboard",
+                               folder / "events",
+                               "--json",
+                               folder / "figures.json"});
+    ASSERT_EQ(result.exit_code, 0) << strategy << result.err << result.out;
+    EXPECT_THAT(result.out, HasSubstr("learning rate: warm_up of cosine"));
+    const std::string csv = get_bytes(folder / "log.csv");
+    EXPECT_THAT(column(csv, "val_top_3_accuracy"), testing::SizeIs(2)) << csv;
+    const auto rates = column(csv, "learning_rate");
+    ASSERT_EQ(rates.size(), 2u) << csv;
+    for (size_t epoch = 0; epoch < 2; ++epoch) {
+      const double gone = (8.0 * static_cast<double>(epoch) + 7 - 4) / 20;  // of 24 - 4 steps
+      EXPECT_NEAR(rates[epoch], 0.1 * (0.5 * (1 + std::cos(std::numbers::pi * gone)) / 2 + 0.5),
+                  1e-12);
+    }
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "new"), {}), 2);
+    EXPECT_TRUE(std::filesystem::exists(folder / "events/train"));
+    EXPECT_TRUE(std::filesystem::exists(folder / "events/validation"));
+    shas.insert(nlohmann::json::parse(get_bytes(folder / "figures.json")).at("weights_sha256"));
+  }
+  EXPECT_EQ(shas.size(), 1u);
+}
+
+TEST(TrainFlags, ANanEndsWithTheHistorySoFarWhereAskedTo) {
+  const auto result =
+      train({"mlp", "--data", kDoodles, "--take", "256", "--batch-size", "64", "--epochs", "2",
+             "--optimizer", "sgd", "--learning-rate", "1e30", "--nan", "end"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out + result.err, HasSubstr("the loss is not finite"));
+}
+
+TEST(TrainFlags, BadValuesAreAnsweredBeforeTraining) {
+  const TempFolder folder;
+  const struct {
+    Words words;
+    std::vector<const char*> answer;
+  } cases[] = {
+      {{"--schedule", "cosin"}, {"--schedule", "did you mean \"cosine\"?"}},
+      {{"--warm-up", "5", "--max-steps", "5"}, {"--warm-up 5", "5 steps"}},
+      {{"--early-stopping", "patiance=3"}, {"--early-stopping", "did you mean \"patience\"?"}},
+      {{"--early-stopping", "monitor=val_acc"}, {"did you mean \"val_accuracy\"?"}},
+      {{"--class-weight", "cot=2"}, {"--class-weight", "did you mean \"cat\"?"}},
+      {{"--metrics", "f2"}, {"--metrics", "f1"}},
+      {{"--parameter-group", "*.bais:weight_decay=0"},
+       {"--parameter-group *.bais", "no parameter"}},
+      {{"--clip-norm", "0"}, {"--clip-norm", "above 0"}},
+      {{"--clip-norm", "1", "--strategy", "parameter_server"}, {"clipping of gradients", "server"}},
+      {{"--steps-per-epoch", "1000"}, {"--steps-per-epoch 1000", "196 steps"}},
+      {{"--keep-best", "2"}, {"--keep-best without --out DIR"}},
+      {{"--out", folder / "o", "--keep-best", "2", "--best-by", "val_los"}, {"\"val_loss\"?"}},
+      {{"--verbose", "3"}, {"--verbose", "0 to 2"}},
+      {{"--loss-scaling", "initial=2", "--strategy", "parameter_server"}, {"--loss-scaling"}},
+  };
+  for (const auto& c : cases) {
+    Words words = {"mlp", "--data", kDoodles};
+    words.insert(words.end(), c.words.begin(), c.words.end());
+    const auto result = train(words);
+    const std::string line = testing::PrintToString(c.words);
+    EXPECT_EQ(result.exit_code, 2) << line << result.err;
+    EXPECT_THAT(result.err, StartsWith("tutti train: ")) << line;
+    for (const char* part : c.answer) EXPECT_THAT(result.err, HasSubstr(part)) << line;
+    EXPECT_EQ(result.out, "") << line;
+  }
+}
+
+TEST(TrainFlags, HelpGroupsThem) {
+  const auto result = train({"--help"});
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* group :
+       {"Data:", "Training:", "Optimizer:", "Learning rate over the steps:", "Callbacks:",
+        "Outputs and checkpoints:", "Strategy:", "Reduction:", "Parameter servers:"})
+    EXPECT_THAT(result.out, HasSubstr(std::string("\n") + group + "\n"));
+}
+
+}  // namespace
+}  // namespace tutti::test
