@@ -1,4 +1,4 @@
-"""tools/quickstart, with a cmake that fails: what it shows of the build's log."""
+"""tools/quickstart, with a cmake of the test's own: what it shows of a build, and of one that fails."""
 
 import os
 import pathlib
@@ -14,8 +14,9 @@ NOISE = "\n".join(f"[{i}/900] Building CXX object fit_errors.cpp.{i}.o" for i in
 
 
 class QuickstartTest(unittest.TestCase):
-    def failed_build(self, log):
-        """stderr of the quick start in a checkout whose build prints `log` and fails."""
+    def build(self, log):
+        """The quick start in a checkout whose build prints `log` and fails; every look at the clock
+        is 10 s after the one before."""
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         root = pathlib.Path(folder.name)
@@ -25,7 +26,13 @@ class QuickstartTest(unittest.TestCase):
         (root / "log").write_bytes(log)
         cmake = root / "bin/cmake"
         cmake.write_text(f'#!/bin/sh\n[ "$1" = --build ] || exit 0\ncat "{root}/log"\nexit 1\n')
-        cmake.chmod(0o755)
+        date = root / "bin/date"
+        date.write_text(
+            f'#!/bin/sh\nn=$(cat "{root}/now" || echo 0)\n'
+            f'echo $((n + 10)) | tee "{root}/now"\n'
+        )
+        for program in (cmake, date):
+            program.chmod(0o755)
         result = subprocess.run(
             [root / "tools/quickstart", "2"],
             capture_output=True,
@@ -33,7 +40,29 @@ class QuickstartTest(unittest.TestCase):
             env={**os.environ, "PATH": f"{root}/bin:{os.environ['PATH']}"},
         )
         self.assertEqual(result.returncode, 1, result)
-        return result.stderr.decode(errors="replace")
+        return result
+
+    def failed_build(self, log):
+        """stderr of a build that prints `log`."""
+        return self.build(log).stderr.decode(errors="replace")
+
+    def test_says_how_far_the_build_is_and_how_long_it_takes(self):
+        steps = "".join(f"[{i}/40] Building CXX object {i}.o\n" for i in range(1, 41))
+        lines = self.build(f"-- Configuring done\n{steps}".encode()).stdout.decode().splitlines()
+        self.assertIn("about 6 min with 2 jobs", lines[0])
+        self.assertEqual(
+            lines[1:5],
+            [
+                "   4 of 40 steps, 10 s; about 1 min 30 s left",
+                "   8 of 40 steps, 20 s; about 1 min 20 s left",
+                "   12 of 40 steps, 30 s; about 1 min 10 s left",
+                "   16 of 40 steps, 40 s; about 1 min 0 s left",
+            ],
+        )
+        self.assertEqual(lines[10:], ["   40 of 40 steps, 1 min 40 s; about 0 s left"])
+
+    def test_shows_no_steps_where_there_is_nothing_to_build(self):
+        self.assertEqual(len(self.build(b"ninja: no work to do.\n").stdout.splitlines()), 1)
 
     def test_shows_the_first_errors_and_not_the_end(self):
         compiler = (
