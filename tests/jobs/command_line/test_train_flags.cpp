@@ -126,7 +126,7 @@ TEST(TrainFlags, BadValuesAreAnsweredBeforeTraining) {
       {{"--schedule", "cosin"}, {"--schedule", "did you mean \"cosine\"?"}},
       {{"--warm-up", "5", "--max-steps", "5"}, {"--warm-up 5", "5 steps"}},
       {{"--early-stopping", "patiance=3"}, {"--early-stopping", "did you mean \"patience\"?"}},
-      {{"--early-stopping", "monitor=val_acc"}, {"did you mean \"val_accuracy\"?"}},
+      {{"--early-stopping", "monitor=val_acuracy"}, {"did you mean \"val_accuracy\"?"}},
       {{"--class-weight", "cot=2"}, {"--class-weight", "did you mean \"cat\"?"}},
       {{"--metrics", "f2"}, {"--metrics", "f1"}},
       {{"--parameter-group", "*.bais:weight_decay=0"},

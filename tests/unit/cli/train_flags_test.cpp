@@ -230,7 +230,7 @@ TEST(TrainFlags, BadValuesAreNamedWithTheirFlag) {
       {flags(&TrainFlags::schedule, "exponential:staircase=1"), {"expected true or false"}},
       {flags(&TrainFlags::schedule, "piecewise_constant:values=1/x"), {"\"1/x\"", "several"}},
       {flags(&TrainFlags::early_stopping, "patience=-1"), {"--early-stopping: ", "patience = -1"}},
-      {flags(&TrainFlags::early_stopping, "monitor=val_acc"),
+      {flags(&TrainFlags::early_stopping, "monitor=val_acuracy"),
        {"--early-stopping: ", "did you mean \"val_accuracy\"?"}},
       {flags(&TrainFlags::early_stopping, "better=more"), {"by_name, lower or higher"}},
       {flags(&TrainFlags::reduce_on_plateau, "factor=1"), {"--reduce-on-plateau: ", "factor = 1"}},
