@@ -3,6 +3,7 @@
 #   cmake --install build --prefix DIR       libraries, headers, the program, the package files
 #   find_package(tutti REQUIRED)             in another project
 #   target_link_libraries(app tutti::tutti)  everything; or one module, e.g. tutti::comm
+#   pkg-config --cflags --libs tutti         the same without CMake
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -21,10 +22,36 @@ install(TARGETS tutti_all ${tutti_modules} EXPORT tuttiTargets
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION "${tutti_package_dir}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/tutti" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
   FILES_MATCHING PATTERN "*.h" PATTERN "cli" EXCLUDE PATTERN "kernels" EXCLUDE)
+
+# A LibTorch that lies in the checkout is installed too, so that what is installed needs no checkout
+# and may be moved; one that lies elsewhere stays where it is.
+cmake_path(SET tutti_torch_root NORMALIZE "${Torch_DIR}/../../..")  # ROOT/share/cmake/Torch
+cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${tutti_torch_root}" NORMALIZE tutti_torch_inside)
+option(TUTTI_INSTALL_LIBTORCH "Install LibTorch too" ${tutti_torch_inside})
+set(tutti_torch_libraries "$<TARGET_FILE_DIR:torch>")
+set(tutti_torch_config "${Torch_DIR}")
+cmake_path(GET TORCH_LIBRARY PARENT_PATH tutti_pc_libraries)
+set(tutti_pc_includes "${TORCH_INCLUDE_DIRS}")
+if(TUTTI_INSTALL_LIBTORCH)
+  if(tutti_torch_root MATCHES "^/usr/(local/)?$" OR NOT EXISTS "${tutti_torch_root}lib/libtorch.so")
+    message(FATAL_ERROR "TUTTI_INSTALL_LIBTORCH: ${Torch_DIR} is not in a folder of LibTorch's own")
+  endif()
+  set(tutti_torch_place "${CMAKE_INSTALL_LIBDIR}/tutti/libtorch")
+  file(RELATIVE_PATH tutti_from_bin "/${CMAKE_INSTALL_BINDIR}" "/${tutti_torch_place}/lib")
+  set(tutti_torch_libraries "$ORIGIN/${tutti_from_bin}")
+  set(tutti_torch_config "\${CMAKE_CURRENT_LIST_DIR}/../../tutti/libtorch/share/cmake/Torch")
+  set(tutti_pc_libraries "\${libdir}/tutti/libtorch/lib")
+  string(REPLACE "${tutti_torch_root}" "\${libdir}/tutti/libtorch/" tutti_pc_includes
+    "${tutti_pc_includes}")
+  install(CODE "set(tutti_from \"${tutti_torch_root}\")
+set(tutti_to \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${tutti_torch_place}\")")
+  install(SCRIPT "${CMAKE_CURRENT_LIST_DIR}/InstallTorch.cmake")
+else()
+  install(CODE "message(STATUS \"tutti needs the LibTorch in ${tutti_torch_root} where it is now\")")
+endif()
 if(TARGET tutti_program)
-  # The installed program finds LibTorch where the build found it (INSTALL_RPATH_USE_LINK_PATH drops
-  # folders inside the project, and .venv is one).
-  set_target_properties(tutti_program PROPERTIES INSTALL_RPATH "$<TARGET_FILE_DIR:torch>")
+  # Told, for INSTALL_RPATH_USE_LINK_PATH drops folders inside the project, and .venv is one.
+  set_target_properties(tutti_program PROPERTIES INSTALL_RPATH "${tutti_torch_libraries}")
   install(TARGETS tutti_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 
@@ -35,3 +62,23 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake
   COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/tuttiConfig.cmake" "${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake"
   DESTINATION "${tutti_package_dir}")
+
+# tutti.pc: the modules, highest first, then what they were built with.
+list(REVERSE tutti_modules)
+list(TRANSFORM tutti_modules PREPEND "-l")
+list(JOIN tutti_modules " " tutti_pc_modules)
+list(REMOVE_ITEM tutti_pc_includes /usr/include)  # searched without being told, and in its place
+list(TRANSFORM tutti_pc_includes PREPEND "-isystem ")
+list(JOIN tutti_pc_includes " " tutti_pc_includes)
+set(tutti_pc_engines "")
+if(TUTTI_WITH_MPI)
+  list(APPEND tutti_pc_engines ${MPI_CXX_LIBRARIES})
+endif()
+if(TUTTI_WITH_NCCL)
+  list(APPEND tutti_pc_engines "${TUTTI_NCCL_LIBRARY}" "${CUDA_cudart_LIBRARY}")
+endif()
+list(JOIN tutti_pc_engines " " tutti_pc_engines)
+file(RELATIVE_PATH tutti_pc_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" tutti_pc_prefix "${tutti_pc_prefix}")
+configure_file("${CMAKE_CURRENT_LIST_DIR}/tutti.pc.in" "${PROJECT_BINARY_DIR}/tutti.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/tutti.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
