@@ -131,5 +131,16 @@ def check_torch_count(tree):
     ]
 
 
+def check_whole_torch(tree):
+    """<torch/torch.h>, 10 s of compiling more than what most need, is in the umbrella header alone."""
+    return [
+        finding("whole-torch", path, line, f"<{name}>: include the torch headers that it needs")
+        for path in tree.matching(r"tutti/.*\.(h|cpp)")
+        if path != "tutti/tutti.h"
+        for line, name in includes(tree, path)
+        if name == "torch/torch.h"
+    ]
+
+
 def check(tree):
-    return check_ladder(tree) + check_torch_count(tree)
+    return check_ladder(tree) + check_whole_torch(tree) + check_torch_count(tree)

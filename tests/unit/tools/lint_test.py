@@ -51,7 +51,7 @@ class FloorsTest(LintTest):
     def test_includes_downwards_are_fine(self):
         tree = self.tree(
             tutti__comm__group_h='#include "tutti/net/flag.h"\n#include "tutti/comm/work.h"\n',
-            tutti__sync__world_h='#include <torch/torch.h>\n#include "tutti/data/npy.h"\n',
+            tutti__sync__world_h='#include <torch/types.h>\n#include "tutti/data/npy.h"\n',
             tutti__tutti_h='#include "tutti/train/model.h"\n',
         )
         self.assertEqual(floors.check(tree), [])
@@ -68,6 +68,12 @@ class FloorsTest(LintTest):
         for name, (path, text) in cases.items():
             with self.subTest(name):
                 self.assertEqual(self.rules(floors.check(self.tree(**{path: text}))), ["floors"])
+
+    def test_all_of_torch_is_in_the_umbrella_header_alone(self):
+        whole = "#include <torch/torch.h>\n"
+        self.assertEqual(floors.check(self.tree(tutti__tutti_h=whole)), [])
+        for path in ("tutti__train__a_h", "tutti__train__a_cpp"):
+            self.assertEqual(self.rules(floors.check(self.tree(**{path: whole}))), ["whole-torch"])
 
     def test_torch_is_seen_through_headers(self):
         tree = self.tree(
