@@ -251,7 +251,7 @@ const std::vector<std::string>& metric_words() {
   static const std::vector<std::string> words = {
       "top_5_accuracy",  "precision",    "recall",   "f1",
       "micro_precision", "micro_recall", "micro_f1", "weighted_precision",
-      "weighted_recall", "weighted_f1",  "map_at_3", "confusion_matrix"};
+      "weighted_recall", "weighted_f1",  "map_at_3"};
   return words;
 }
 
