@@ -18,7 +18,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using Words = std::vector<std::string>;
 
-CommandResult train(Words words) {
+CommandResult train_with(Words words) {
   words.insert(words.begin(), {TUTTI_PROGRAM, "train"});
   return run_command(words, {}, Millis{240'000});
 }
@@ -45,51 +45,51 @@ TEST(TrainFlags, SchedulesClippingAndCallbacksAreTheSameUnderAllStrategies) {
   for (const std::string strategy : {"one_device", "mirrored", "multi_worker"}) {
     const TempFolder folder;
     // 512 samples are 8 steps an epoch; the second epoch is no improvement of 1000, and the last.
-    const auto result = train({"mlp",
-                               "--data",
-                               kDoodles,
-                               "--take",
-                               "512",
-                               "--batch-size",
-                               "64",
-                               "--epochs",
-                               "3",
-                               "--threads",
-                               "1",
-                               "--strategy",
-                               strategy,
-                               "--replicas",
-                               "2",
-                               "--optimizer",
-                               "sgd",
-                               "--learning-rate",
-                               "0.1",
-                               "--optimizer-options",
-                               "momentum=0.9",
-                               "--weight-decay",
-                               "1e-4",
-                               "--clip-global-norm",
-                               "1",
-                               "--parameter-group",
-                               "*.bias:weight_decay=0",
-                               "--schedule",
-                               "cosine:alpha=0.5",
-                               "--warm-up",
-                               "4",
-                               "--metrics",
-                               "top_3_accuracy",
-                               "--class-weight",
-                               "cat=2",
-                               "--early-stopping",
-                               "min_delta=1000",
-                               "--model-checkpoint",
-                               "path=" + (folder / "new/{epoch}-{val_accuracy}.st").string(),
-                               "--csv-log",
-                               folder / "log.csv",
-                               "--tensorboard",
-                               folder / "events",
-                               "--json",
-                               folder / "figures.json"});
+    const auto result = train_with({"mlp",
+                                    "--data",
+                                    kDoodles,
+                                    "--take",
+                                    "512",
+                                    "--batch-size",
+                                    "64",
+                                    "--epochs",
+                                    "3",
+                                    "--threads",
+                                    "1",
+                                    "--strategy",
+                                    strategy,
+                                    "--replicas",
+                                    "2",
+                                    "--optimizer",
+                                    "sgd",
+                                    "--learning-rate",
+                                    "0.1",
+                                    "--optimizer-options",
+                                    "momentum=0.9",
+                                    "--weight-decay",
+                                    "1e-4",
+                                    "--clip-global-norm",
+                                    "1",
+                                    "--parameter-group",
+                                    "*.bias:weight_decay=0",
+                                    "--schedule",
+                                    "cosine:alpha=0.5",
+                                    "--warm-up",
+                                    "4",
+                                    "--metrics",
+                                    "top_3_accuracy",
+                                    "--class-weight",
+                                    "cat=2",
+                                    "--early-stopping",
+                                    "min_delta=1000",
+                                    "--model-checkpoint",
+                                    "path=" + (folder / "new/{epoch}-{val_accuracy}.st").string(),
+                                    "--csv-log",
+                                    folder / "log.csv",
+                                    "--tensorboard",
+                                    folder / "events",
+                                    "--json",
+                                    folder / "figures.json"});
     ASSERT_EQ(result.exit_code, 0) << strategy << result.err << result.out;
     EXPECT_THAT(result.out, HasSubstr("learning rate: warm_up of cosine"));
     const std::string csv = get_bytes(folder / "log.csv");
@@ -111,8 +111,8 @@ TEST(TrainFlags, SchedulesClippingAndCallbacksAreTheSameUnderAllStrategies) {
 
 TEST(TrainFlags, ANanEndsWithTheHistorySoFarWhereAskedTo) {
   const auto result =
-      train({"mlp", "--data", kDoodles, "--take", "256", "--batch-size", "64", "--epochs", "2",
-             "--optimizer", "sgd", "--learning-rate", "1e30", "--nan", "end"});
+      train_with({"mlp", "--data", kDoodles, "--take", "256", "--batch-size", "64", "--epochs", "2",
+                  "--optimizer", "sgd", "--learning-rate", "1e30", "--nan", "end"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out + result.err, HasSubstr("the loss is not finite"));
 }
@@ -142,7 +142,7 @@ TEST(TrainFlags, BadValuesAreAnsweredBeforeTraining) {
   for (const auto& c : cases) {
     Words words = {"mlp", "--data", kDoodles};
     words.insert(words.end(), c.words.begin(), c.words.end());
-    const auto result = train(words);
+    const auto result = train_with(words);
     const std::string line = testing::PrintToString(c.words);
     EXPECT_EQ(result.exit_code, 2) << line << result.err;
     EXPECT_THAT(result.err, StartsWith("tutti train: ")) << line;
@@ -152,7 +152,7 @@ TEST(TrainFlags, BadValuesAreAnsweredBeforeTraining) {
 }
 
 TEST(TrainFlags, HelpGroupsThem) {
-  const auto result = train({"--help"});
+  const auto result = train_with({"--help"});
   EXPECT_EQ(result.exit_code, 0);
   for (const char* group :
        {"Data:", "Training:", "Optimizer:", "Learning rate over the steps:", "Callbacks:",
