@@ -84,7 +84,7 @@ nlohmann::json run_step(const StepFlags& flags) {
                                       "--warmup",
                                       std::to_string(flags.warmup),
                                       "--optimizer",
-                                      job.optimizer,
+                                      job.optimizer.name,
                                       "--seed",
                                       std::to_string(job.seed)};
   if (job.threads) command.insert(command.end(), {"--threads", std::to_string(*job.threads)});
