@@ -1,4 +1,4 @@
-"""tools/quickstart, with a cmake of the test's own: what it shows of a build, and of one that fails."""
+"""tools/quickstart, with a cmake of the test's own: what it shows of a build and its failures."""
 
 import os
 import pathlib
