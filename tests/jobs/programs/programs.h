@@ -1,0 +1,42 @@
+/// Thirteen small trainings, written as users write them: their own data, modules and loops, with
+/// nothing but what tutti/tutti.h gives.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tutti/tutti.h"
+
+namespace tutti::test {
+
+/// What must be equal under all strategies, and that something was learnt.
+struct Learnt {
+  std::string weights;  ///< sha256
+  double first = 0;     ///< loss of the first epoch
+  double last = 0;      ///< and of the last one
+};
+
+/// folder  that all workers see, for files of the program's own
+using Program = Learnt (*)(const Strategy& strategy, const std::filesystem::path& folder);
+
+struct NamedProgram {
+  std::string name;
+  Program run;
+  bool needs_shared_data = false;
+};
+
+/// By Model: compile and fit.
+std::vector<NamedProgram> programs_that_fit();
+/// By loops of their own.
+std::vector<NamedProgram> programs_that_loop();
+
+/// Larger data sets beside the checkout, which may be missing.
+std::filesystem::path shared_data();
+
+/// Doodles of the checkout, three classes: images [1, 28, 28] float32 and labels.
+inline data::Dataset doodles(int64_t count) {
+  return data::quickdraw("examples/data/quickdraw", {.split = "train"}).take(count);
+}
+
+}  // namespace tutti::test
