@@ -63,8 +63,9 @@ void for_each_fact(Manifest& m, Field field) {
   field("places", m.places);
 }
 
-constexpr const char* kOwnDigest = "sha256";  // of all other fields
-constexpr int kDeepest = 8;                   // a manifest needs 3; JSON is printed by recursion
+constexpr const char* kOwnDigest = "sha256";   // of all other fields
+constexpr const char* kTableWords = "tables";  // only of a model that has some
+constexpr int kDeepest = 8;                    // a manifest needs 3; JSON is printed by recursion
 constexpr size_t kDigestDigits = 64;
 
 bool is_digest(std::string_view text) {
@@ -84,6 +85,7 @@ class ManifestReader {
       require_written(json);
       CheckpointManifest manifest;
       for_each_fact(manifest, [&](const char* name, auto& value) { get(name, json, value); });
+      if (json.contains(kTableWords)) get(kTableWords, json, manifest.tables);
       const ordered_json& files = json.at("files");
       require(files.is_array(), "files", files.dump(), "a list");
       for (const ordered_json& file : files) {
@@ -236,6 +238,7 @@ class ManifestReader {
 std::string CheckpointManifest::to_json() const {
   ordered_json json = {{"format", detail::kCheckpointFormat}};
   for_each_fact(*this, [&](const char* name, const auto& value) { json[name] = value; });
+  if (!tables.empty()) json[kTableWords] = tables;
   json["files"] = ordered_json::array();
   for (const CheckpointFile& file : files)
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});

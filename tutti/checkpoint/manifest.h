@@ -56,6 +56,7 @@ struct CheckpointManifest {
   /// LossScale: value, good steps, skipped; empty: losses are not scaled.
   std::vector<double> loss_scale;
   std::vector<std::string> metrics;
+  std::vector<std::string> tables;  ///< embedding tables, in words; none: it is not written
 
   // History so far.
   std::vector<std::string> columns;

@@ -16,6 +16,7 @@ inline constexpr const char* kManifest = "manifest.json";
 inline constexpr const char* kParameters = "parameters/";
 inline constexpr const char* kOptimizer = "optimizer/";
 inline constexpr const char* kScalars = "optimizer/scalars";
+inline constexpr const char* kTables = "tables/";
 inline constexpr const char* kHistoryRows = "history";
 inline constexpr const char* kKeptParameters = "kept/parameters/";
 

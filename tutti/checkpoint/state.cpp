@@ -109,13 +109,20 @@ class StateCheck {
     } else if (const auto buffer = ranked(name, detail::kKeptBuffers)) {
       require_of(name, *buffer, manifest_.replicas, false);
     } else if (!is_named(name, detail::kParameters) && !is_named(name, detail::kOptimizer) &&
-               !is_named(name, detail::kKeptParameters)) {
+               !is_named(name, detail::kKeptParameters) && !is_of_a_table(name)) {
       throw damaged(name, "this name", "one of docs/formats/checkpoint.md");
     }
   }
 
   static bool is_named(std::string_view name, std::string_view prefix) {
     return name.starts_with(prefix) && name.size() > prefix.size();
+  }
+
+  // What is in one knows whoever has the tables.
+  bool is_of_a_table(std::string_view name) const {
+    constexpr std::string_view tables = detail::kTables;
+    const auto table = ranked(name, tables.substr(0, tables.size() - 1));
+    return table && table->rank < std::ssize(manifest_.tables) && !table->rest.empty();
   }
 
   void require_of(const std::string& name, const Ranked& part, int count, bool ends) const {

@@ -23,8 +23,9 @@ namespace tutti::nn {
 
 /// Layers of one name share a table. Rows belong to the optimizer (or compile()) that trains them:
 /// it must be made before the first forward and live as long as rows are looked up, and a model
-/// that was trained takes no second one. Rows are no parameters: Model::save, weights_sha256 and
-/// checkpoints do not have them. Thread rule: that of a module.
+/// that was trained takes no second one. Rows are no parameters: Model::save and
+/// weights_sha256 do not have them; checkpoints have those that are in this process. Thread rule:
+/// that of a module.
 class SparseEmbeddingImpl : public torch::nn::Module, public TableLayer {
  public:
   /// Throws UsageError as ps::SparseTableSpec::validate().

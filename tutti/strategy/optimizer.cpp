@@ -475,4 +475,6 @@ int64_t Optimizer::wire_bytes_per_step() const { return state_->updater->wire_by
 int64_t Optimizer::version() const { return state_->updater->version(); }
 Updater& Optimizer::updater() const noexcept { return *state_->updater; }
 
+SparseTables* Optimizer::tables() const noexcept { return state_->tables.get(); }
+
 }  // namespace tutti

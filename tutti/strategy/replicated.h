@@ -20,6 +20,8 @@ class Module;
 
 namespace tutti {
 
+class SparseTables;
+
 /// The modules of all local replicas, without their type. Made once, under a strategy: the factory
 /// runs once per replica, one after another, each time from the same seed; replica 0's values win.
 /// Ranks whose models differ (number, names, shapes, dtypes) all get a Mismatch that names the
@@ -180,6 +182,7 @@ class Optimizer {
   /// Bytes of gradients that a replica sent in the last step (Updater::wire_bytes_per_step).
   int64_t wire_bytes_per_step() const;
   Updater& updater() const noexcept;
+  SparseTables* tables() const noexcept;  ///< null: the model has no embedding tables
 
  private:
   void hand_in(int local, double weight);

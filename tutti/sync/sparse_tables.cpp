@@ -65,6 +65,8 @@ class RowsHere final : public SparseTables::Rows {
     tables_[table].push(sums.keys, sums.span(spec), learning_rate);
   }
 
+  ps::SparseTable& own(int table) override { return tables_.at(table); }
+
  private:
   std::vector<ps::SparseTable> tables_;
 };
@@ -83,6 +85,10 @@ class RowsOnServers final : public SparseTables::Rows {
   void push(int table, std::span<const uint64_t> keys, MemorySpan gradients,
             double learning_rate) override {
     updater_->client()->sparse_push(table, keys, gradients, updater_->version(), learning_rate);
+  }
+
+  ps::SparseTable& own(int) override {
+    throw UsageError("rows of embedding tables are on servers, which keep snapshots of them");
   }
 
  private:

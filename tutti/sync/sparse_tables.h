@@ -14,15 +14,21 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tutti/base/array.h"
 #include "tutti/optim/rule.h"
 #include "tutti/ps/sparse_spec.h"
 #include "tutti/sync/world.h"
+
+namespace tutti::ps {
+class SparseTable;
+}
 
 namespace tutti {
 
@@ -67,6 +73,8 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
     /// Keys may come more than once; their gradients are added in the order in which they come.
     virtual void push(int table, std::span<const uint64_t> keys, MemorySpan gradients,
                       double learning_rate) = 0;
+    /// Of SparseTables::state() and restore().
+    virtual ps::SparseTable& own(int table) = 0;
   };
 
   SparseTables(std::vector<ps::SparseTableSpec> specs, std::unique_ptr<Rows> rows);
@@ -92,6 +100,18 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
   /// that replica.
   void forget();
   void forget(int replica);
+
+  const std::vector<ps::SparseTableSpec>& specs() const noexcept { return specs_; }
+
+  // ---- for checkpoints; throw UsageError where the rows are on servers ----
+
+  /// All that tables are, by name, T being a table's number and n its rows: "T/keys" uint64 [n],
+  /// ascending; "T/rows" [n, width]; "T/state/exp_avg" and so on, as rows; "T/scalars" float64
+  /// [n, 5]: rate, three powers and count of a row's last update; "T/ages" int64 [n]. Copies.
+  std::map<std::string, Array> state() const;
+  /// Back, in the place of all rows. Throws DataError naming the array, or table and key, and
+  /// changes nothing.
+  void restore(const std::map<std::string, Array>& state);
 
  private:
   struct Lane {

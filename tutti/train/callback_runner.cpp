@@ -91,6 +91,11 @@ void CallbackRunner::keep_weights() {
     throw UsageError(
         "weights that are on parameter servers cannot be put back; save them, and load them in a "
         "job of its own");
+  if (const SparseTables* tables = model_.compiled->optimizer.tables())
+    throw UsageError(fmt::format(
+        "keep_weights: rows of embedding table \"{}\" would not be among them; checkpoints "
+        "(FitOptions::checkpoints) have them",
+        tables->specs().front().name));
   keeps_ = true;
 }
 

@@ -53,6 +53,8 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   same("precision", then.precision, now.precision);
   same("loss scaling", !then.loss_scale.empty(), !now.loss_scale.empty());
   same("samples", then.num_samples, now.num_samples);
+  same("embedding tables", fmt::format("{}", fmt::join(then.tables, "; ")),
+       fmt::format("{}", fmt::join(now.tables, "; ")));
   if (then.num_samples == now.num_samples && then.seed == now.seed &&
       then.global_batch == now.global_batch)
     same("first samples, sha256", then.samples_sha256, now.samples_sha256);
@@ -174,6 +176,8 @@ Checkpointing::Checked Checkpointing::check(const Found& found_on_disk,
     else if (name.starts_with(kOptimizer))
       checked.optimizer.tensors.emplace_back(name.substr(std::string(kOptimizer).size()),
                                              tensor_of(array));
+    else if (name.starts_with(kTables))
+      checked.tables.emplace(name.substr(std::string(kTables).size()), array);
   }
   for (int rank = 0; rank < then.replicas; ++rank)
     if (auto kept = kept_back(tensors, rank); !kept.empty())
@@ -208,6 +212,11 @@ void Checkpointing::put_back(const Checked& checked) {
   } catch (const c10::Error& error) {
     throw does_not_fit(error.what());
   }
+  if (SparseTables* tables = model_.compiled->optimizer.tables()) try {
+      tables->restore(checked.tables);
+    } catch (const DataError& error) {
+      throw DataError(fmt::format("{}: {}", checked.what, error.what()));
+    }
   put_back_buffers(checked.tensors, checked.state.manifest);
   put_back_generators(checked.tensors, checked.state.manifest);
 }

@@ -63,15 +63,6 @@ std::vector<int> writers_of(const std::vector<int64_t>& bytes, int workers) {
   return writers;
 }
 
-void require_no_tables(const torch::nn::Module& module) {
-  const auto tables = tables_of(table_layers_of(module));
-  if (tables.empty()) return;
-  throw UsageError(fmt::format(
-      "fit: checkpoints: rows of embedding table \"{}\" would not be in them; parameter servers "
-      "keep snapshots of theirs (--snapshots)",
-      tables[0].name));
-}
-
 // The newest ones stay: those of an earlier training would take the place of this one's.
 void require_unused(const CheckpointOptions& options) {
   auto before = trainings_in(options.folder);
@@ -100,7 +91,6 @@ void remove_all_in(const std::filesystem::path& folder, int64_t lock_number) {
 Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options,
                              std::function<bool()> asked_to_end)
     : model_(model), options_(std::move(options)), asked_to_end_(std::move(asked_to_end)) {
-  require_no_tables(*model_.modules.module(0));
   model_.compiled->optimizer.updater().state();  // throws where it cannot be saved
   take_folder();
   writer_ = std::make_unique<Writer>(
@@ -173,6 +163,9 @@ NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
   const UpdaterState optimizer = model_.compiled->optimizer.updater().state();
   for (const auto& [name, tensor] : optimizer.tensors)
     common.emplace_back(kOptimizer + name, tensor);
+  if (const SparseTables* tables = model_.compiled->optimizer.tables())
+    for (const auto& [name, array] : tables->state())
+      common.emplace_back(kTables + name, tensor_of(array));
   common.emplace_back(kHistoryRows, tensor_of_rows(state.rows, state.manifest.columns.size()));
   for (const auto& [name, tensor] : state.kept.parameters)
     common.emplace_back(kKeptParameters + name, tensor);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,7 +30,7 @@ struct TrainingState {
 class Checkpointing {
  public:
   /// Takes the folder. Throws UsageError: another job has it, it cannot be written to, workers see
-  /// different ones, some of the state cannot be saved (servers, embedding tables).
+  /// different ones, some of the state cannot be saved (servers).
   /// asked_to_end  whether this worker is, by a signal or since its time is up
   Checkpointing(Model::State& model, CheckpointOptions options, std::function<bool()> asked_to_end);
   /// Waits for what is being written.
@@ -118,6 +119,7 @@ class Checkpointing {
     std::string what;  ///< for errors
     CheckpointTensors tensors;
     UpdaterState optimizer{};
+    std::map<std::string, Array> tables{};
     NamedTensors parameters{};
     TrainingState state{};
   };

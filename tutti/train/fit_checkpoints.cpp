@@ -96,6 +96,8 @@ CheckpointManifest Fit::facts() const {
                            .libtorch_version = TORCH_VERSION};
   facts.loss_scale = loss_scale();
   facts.metrics = quantities_of(compiled_.goals);
+  if (const SparseTables* tables = compiled_.optimizer.tables())
+    for (const ps::SparseTableSpec& table : tables->specs()) facts.tables.push_back(table.words());
   return facts;
 }
 

@@ -276,7 +276,7 @@ void warn_of_tables(const torch::nn::Module& module, const std::filesystem::path
   for (const ps::SparseTableSpec& table : tables) names.push_back('"' + table.name + '"');
   log(LogLevel::warning,
       "{} has no rows of embedding table{} {}: they are on servers, whose snapshots keep them "
-      "(--snapshots), or in this process alone",
+      "(--snapshots), or in this process, whose checkpoints do",
       path.string(), names.size() == 1 ? "" : "s", fmt::join(names, ", "));
 }
 

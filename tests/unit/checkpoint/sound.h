@@ -32,6 +32,7 @@ inline CheckpointManifest sound_manifest() {
   m.losses = "crossentropy";
   m.precision = "float32";
   m.metrics = {"loss"};
+  m.tables = {"embedding table \"user\": 3 float32 a row"};
   m.columns = {"train_loss", "seconds"};
   m.train_seconds = 1.5;
   m.values = {{"train_loss", 0.25}};
@@ -55,6 +56,7 @@ inline CheckpointTensors sound_tensors() {
   all[std::string(kParameters) + "linear.weight"] = weight;
   all[std::string(kKeptParameters) + "linear.weight"] = weight;
   all[std::string(kOptimizer) + "m/linear.weight"] = weight;
+  all[std::string(kTables) + "0/keys"] = array_with<uint64_t>({4, 9}, {2});
   all[kScalars] = array_with<double>({0.01, 0.5, 0.25, 1, 14}, {1, 5});
   all[kHistoryRows] = array_with<double>({0.5, 1, 0.25, 1}, {2, 2});
   for (int rank = 0; rank < 2; ++rank) {

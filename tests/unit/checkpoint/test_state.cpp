@@ -83,6 +83,8 @@ TEST(CheckpointState, WhatIsNotAsItMustBeIsNamed) {
       {"kept/buffers/1/norm.mean", Array::zeros(DType::float32, {3}), "float32 [2]"},
       {"kept/parameters/linear.weight", Array::zeros(DType::float32, {6}), "float32 [6]"},
       {"kept/parameters/other", Array::zeros(DType::float32, {6}), "parameters/other"},
+      {"tables/0/", Array::zeros(DType::uint64, {2}), "checkpoint.md"},
+      {"tables/1/keys", Array::zeros(DType::uint64, {2}), "checkpoint.md"},
       {"weights", Array::zeros(DType::float32, {6}), "checkpoint.md"},
       {"parameters/", Array::zeros(DType::float32, {6}), "checkpoint.md"},
       {"", Array::zeros(DType::float32, {6}), "checkpoint.md"},
