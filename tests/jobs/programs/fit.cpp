@@ -217,7 +217,8 @@ Learnt char_gpt(const Strategy& strategy, const fs::path&) {
                          array_of(all.narrow(0, 1, kLength * kCount).reshape({kCount, kLength}))})
           .shuffle()
           .batch(24);
-  Model model(strategy, [] { return std::make_shared<Gpt>(/*letters=*/128, kLength, /*width=*/32); });
+  Model model(strategy,
+              [] { return std::make_shared<Gpt>(/*letters=*/128, kLength, /*width=*/32); });
   const Loss next_letter("next_letter", [](const at::Tensor& logits, const at::Tensor& letters) {
     return torch::cross_entropy_loss(logits.transpose(1, 2), letters, {}, at::Reduction::None)
         .mean(1);

@@ -87,6 +87,7 @@ Learnt gan(const Strategy& strategy, const fs::path&) {
   std::vector<double> losses;
   for (int64_t epoch = 0; epoch < 4; ++epoch) {
     losses.push_back(epoch_of(own, data, epoch, [&](auto& replica, const auto& batch) {
+      for_critic.zero_grad(replica);  // of the generator's loss, which went through the critic
       const at::Tensor real = batch.columns(replica).at(0);
       const at::Tensor fake =
           generator.local(replica)->forward(noise(replica, real.size(0))).detach();
@@ -101,7 +102,7 @@ Learnt gan(const Strategy& strategy, const fs::path&) {
           critic.local(replica)->forward(generator.local(replica)->forward(noise(replica, rows))),
           1);
       const auto loss = average_loss(each, batch.global_size());
-      for_generator.apply(replica, gradients(loss, for_generator.parameters(replica)));
+      for_generator.minimize(replica, loss);
       return 0.0;
     });
   }
