@@ -13,6 +13,8 @@ namespace {
 constexpr size_t kStageBytes = 4096;
 // Frames of one peer in one go, so that all get their turn.
 constexpr int kFramesPerCall = 64;
+// Times the limit of flush() that a peer may take which reads little by little.
+constexpr int kMostQuiet = 20;
 // What stands in for the bytes of a frame that was given up: longer than any frame's payload.
 const std::byte* zeros() {
   static const auto block = std::make_unique<std::byte[]>(kMessagePartBytes);
@@ -231,9 +233,19 @@ void ControlLinks::tell_all(const FrameHeader& header, std::string_view text) no
   }
 }
 
-void ControlLinks::flush(Millis limit) noexcept {
-  const Deadline deadline(limit);
+int64_t ControlLinks::bytes_left() {
+  const std::scoped_lock lock(mutex_);
+  int64_t bytes = 0;
+  for (const Peer& peer : peers_)
+    for (const OutFrame& frame : peer.out) bytes += kHeaderBytes + frame.bytes - frame.written;
+  return bytes;
+}
+
+void ControlLinks::flush(Millis quiet) noexcept {
+  const Deadline most(kMostQuiet * quiet);
+  Deadline deadline(quiet);
   try {
+    int64_t left = bytes_left();
     while (true) {
       std::vector<pollfd> polls;
       for (size_t r = 0; r < peers_.size(); ++r) {
@@ -244,8 +256,12 @@ void ControlLinks::flush(Millis limit) noexcept {
         if (!peer.out.empty())
           polls.push_back({peer.link->descriptor(), peer.link->wants_to_write(), 0});
       }
-      if (polls.empty() || deadline.passed()) return;
-      ::poll(polls.data(), polls.size(), static_cast<int>(deadline.left().count()));
+      const bool moved = bytes_left() < left;
+      if (moved) deadline = Deadline(quiet);
+      if (polls.empty() || deadline.passed() || most.passed()) return;
+      left = bytes_left();
+      const Millis longest = std::min(deadline.left(), most.left());
+      ::poll(polls.data(), polls.size(), static_cast<int>(longest.count()));
     }
   } catch (const std::exception& error) {  // short of memory: then the peers see the links close
     log(LogLevel::debug, "tcp engine: leaving: {}", error.what());

@@ -54,8 +54,9 @@ class ControlLinks {
   /// Ends what was queued and sends `header` and `text` to all, as far as it goes now. From any
   /// thread. A frame that is half written is filled up with zeros, so that its bytes may be freed.
   void tell_all(const FrameHeader& header, std::string_view text) noexcept;
-  /// Writes what is left of it, no longer than `limit`. From any thread.
-  void flush(Millis limit) noexcept;
+  /// Writes what is left of it, until peers have taken nothing for `quiet`: a busy machine may let
+  /// a peer read late, and a stopped one never does. 20 times as long at most. From any thread.
+  void flush(Millis quiet) noexcept;
   /// Reads and forgets what has come: closing a socket with unread bytes would reset it, and take
   /// what is on its way to the peer.
   void drain() noexcept;
@@ -108,6 +109,7 @@ class ControlLinks {
   bool fill_header(Peer& peer);
   void begin_payload(int rank);
   void write(int rank, bool report);
+  int64_t bytes_left();
   void lose(int rank, const std::string& why);
   OutFrame make_frame(const FrameHeader& header, const std::byte* payload, uint64_t message) const;
   void fill_up(OutFrame& frame) const;

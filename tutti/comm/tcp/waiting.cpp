@@ -20,9 +20,10 @@ constexpr Millis kSlice{100};
 constexpr Millis kIdleSlice{1};
 // How long a rank is asked what it does before it counts as silent: long enough for a busy machine,
 // since blaming the wrong rank costs more. How long the news of why a stream ended may take behind
-// its end.
+// its end. How long peers may take nothing of what they are told, until they are left to themselves.
 constexpr Millis kAskingLimit{250};
 constexpr Millis kNewsLimit{100};
+constexpr Millis kTellingLimit{500};
 // A link that never stops moving must not hide the control links.
 constexpr uint32_t kMovesPerLook = 256;
 // Spinning over the control links of more peers costs more than the sleep it saves.
@@ -178,7 +179,7 @@ bool TcpEngine::store_failure(FailureKind kind, int by, std::string text) {
 void TcpEngine::tell(FailureKind kind, const std::string& text) {
   if (!store_failure(kind, rank_, text)) return;
   control_.tell_all({.kind = FrameKind::failure, .aux = static_cast<uint32_t>(kind)}, text);
-  control_.flush(kNewsLimit);  // behind a long message, to peers that read
+  control_.flush(kTellingLimit);  // behind a long message, to peers that read
 }
 
 void TcpEngine::fail(FailureKind kind, const std::string& text) {
