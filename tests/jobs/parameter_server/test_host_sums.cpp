@@ -29,7 +29,7 @@ TEST(HostSums, AStoppedWorkerIsNamed) {
   job.wait_for("epoch 1/");
   job.send("worker 1", SIGSTOP);
   EXPECT_NE(job.end(), 0);
-  EXPECT_THAT(job.log(), ContainsRegex("\\[0\\] tutti train: .*(rank|worker) 1"));
+  EXPECT_THAT(job.log(), ContainsRegex("\ntutti train: rank 0: .*(rank|worker) 1"));
 }
 
 }  // namespace

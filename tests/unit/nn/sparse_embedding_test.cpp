@@ -237,6 +237,18 @@ TEST(SparseEmbedding, ReadingMakesNoRows) {
 }
 
 // A look-up whose output the loss does not use is none, and a forward without a step is forgotten.
+TEST(SparseEmbedding, ZeroGradDropsTheRowsOfAnotherLoss) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Trainer plain(strategy_of(kind, 2)), cleared(strategy_of(kind, 2));
+    cleared.strategy.run([&](ReplicaContext& replica) {
+      cleared.net.local(replica)->forward(keys_of({7, -1})).sum().backward();
+      cleared.optimizer.zero_grad(replica);
+    });
+    for (Trainer* trainer : {&plain, &cleared}) trainer->step({{7}, {0}}, {0.5F});
+    EXPECT_TRUE(torch::equal(rows_of(plain.first(), kKeys), rows_of(cleared.first(), kKeys)));
+  }
+}
+
 TEST(SparseEmbedding, OnlyRowsWithAGradientAreUpdated) {
   Trainer trainer(strategy_of("one_device", 1));
   const at::Tensor initial = rows_of(trainer.first(), kKeys);
