@@ -30,7 +30,7 @@ constexpr size_t kMostBytes = 512;  // a number, a pid and the name of a host (a
 // Each is in vain only when somebody removes the file in that very moment.
 constexpr int kTries = 10;
 // A killed process has its locks until the kernel has taken its memory, and its last write is done.
-constexpr Millis kEndingLimit{10'000};
+constexpr Millis kEndingLimit{60'000};
 constexpr Millis kEndingPause{10};
 
 // What the file of a lock says.

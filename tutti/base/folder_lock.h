@@ -18,7 +18,7 @@ class FolderLock {
   static constexpr const char* kFile = "lock";
 
   /// Makes the folder and takes it. Whose holder on this host was killed, and is not gone yet, is
-  /// waited for, 10 s at most.
+  /// waited for, a minute at most.
   ///
   /// what  begins what is said, before the folder: "--snapshots"
   /// file  name of the small file; for rights to one folder that have nothing to do with each other
