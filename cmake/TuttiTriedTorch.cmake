@@ -1,6 +1,6 @@
 # The versions of LibTorch with which the program was built and has trained; CI tests one of them whole.
 # The README names them; CMake and `tutti doctor` warn of others, some of which do not build.
-set(TUTTI_TRIED_LIBTORCH 2.6 2.13)
+set(TUTTI_TRIED_LIBTORCH 2.6 2.11 2.13)
 
 # tutti_untried_torch(VERSION RESULT): a warning, or "" when VERSION ("2.13.0+cpu") was tried.
 function(tutti_untried_torch version result)

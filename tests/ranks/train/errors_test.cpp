@@ -202,7 +202,7 @@ TEST(WorkersErrors, ACallbackThatThrowsOnTheChiefIsTheCause) {
   for (const char* when : {"step", "epoch"}) {
     const auto out = test::run_workers(2, "callback_throws", {when});
     EXPECT_THAT(out.log, HasSubstr("root worker 0\n")) << when;
-    EXPECT_THAT(out.log, HasSubstr(": callback mine: no column \"loss2\"\nroot worker 0\n"));
+    EXPECT_THAT(out.log, HasSubstr("callback mine: no column \"loss2\"\nroot worker 0\n"));
   }
 }
 
