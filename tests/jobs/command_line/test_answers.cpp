@@ -88,8 +88,8 @@ TEST(Train, ATraceThatCannotBeWrittenIsAFailureAndTheLastOne) {
     words.insert(words.end(), where.begin(), where.end());
     const auto result = train_some(words);
     EXPECT_EQ(result.exit_code, 1) << result.out;
-    EXPECT_THAT(result.err, AllOf(HasSubstr(": the trace is lost: "),
-                                  HasSubstr("/dev/full"), HasSubstr("No space left on device")));
+    EXPECT_THAT(result.err, AllOf(HasSubstr(": the trace is lost: "), HasSubstr("/dev/full"),
+                                  HasSubstr("No space left on device")));
     EXPECT_EQ(json::parse(get_bytes(file)).at("epochs"), 1);
     for (const char* name : {"model.safetensors", "history.csv", "history.svg"})
       EXPECT_TRUE(std::filesystem::exists(std::filesystem::path(out) / name)) << name;

@@ -95,7 +95,7 @@ TEST(Coordinator, EndsWithAnErrorThatNobodyCatches) {
   const auto result = run_to_end(coordinated(program("uncaught")));
   EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
   EXPECT_THAT(result.err,
-              AllOf(ContainsRegex("coordinator_program: step \"fail\" on worker [12] "),
+              AllOf(ContainsRegex(": step \"fail\" on worker [12] "),
                     HasSubstr("sample 8 is damaged"), HasSubstr("rank 0 exited with code 1")));
 }
 
@@ -121,7 +121,7 @@ TEST(Coordinator, RefusesWorkersOfAnotherBuild) {
   EXPECT_THAT(result.err,
               AllOf(ContainsRegex("\\[0\\] .*worker [12] \\(host .*\\) runs build [0-9a-f]+, the "
                                   "coordinator \\(host .*\\) build [0-9a-f]+"),
-                    ContainsRegex("\\[1\\] .*worker 1 \\(host .*\\) runs build")));
+                    ContainsRegex("rank 1.*: worker 1 \\(host .*\\) runs build")));
 }
 
 // Two are in a step without end; the launcher need not end them.

@@ -20,9 +20,10 @@ constexpr Millis kSlice{100};
 constexpr Millis kIdleSlice{1};
 // How long a rank is asked what it does before it counts as silent: long enough for a busy machine,
 // since blaming the wrong rank costs more. How long the news of why a stream ended may take behind
-// its end. How long peers may take nothing of what they are told, until they are left to themselves.
+// its end.
 constexpr Millis kAskingLimit{250};
 constexpr Millis kNewsLimit{100};
+// How long peers may take nothing of what they are told, until they are left to themselves.
 constexpr Millis kTellingLimit{500};
 // A link that never stops moving must not hide the control links.
 constexpr uint32_t kMovesPerLook = 256;
