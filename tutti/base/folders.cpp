@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/file_descriptor.h"
 
 namespace tutti {
