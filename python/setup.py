@@ -12,9 +12,9 @@ HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parent
 
 
-def torch_cmake_folder():
-    """Where the installed torch has its CMake files: asked in an interpreter of its own, since pip
-    builds in an environment that hides what is installed."""
+def torch_cmake_options():
+    """Where the installed torch has its CMake files, if beside its modules and not among the system's:
+    asked in an interpreter of its own, since pip builds in an environment that hides what is installed."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     answer = subprocess.run(
         [sys.executable, "-c", "import torch; print(torch.utils.cmake_prefix_path)"],
@@ -28,7 +28,8 @@ def torch_cmake_folder():
             "Install it first: pip install torch --index-url https://download.pytorch.org/whl/cpu\n"
             + answer.stderr.strip()
         )
-    return Path(answer.stdout.strip()) / "Torch"
+    folder = Path(answer.stdout.strip()) / "Torch"
+    return [f"-DTorch_DIR={folder}"] if folder.is_dir() else []
 
 
 class CMakeBuild(build_ext):
@@ -40,10 +41,10 @@ class CMakeBuild(build_ext):
             ["cmake", "-S", CHECKOUT, "-B", build, "-G", "Ninja"]
             + [f"-D{option}=OFF" for option in
                ("TUTTI_BUILD_TESTS", "TUTTI_BUILD_EXAMPLES", "TUTTI_BUILD_BENCH")]
+            + torch_cmake_options()
             + [
                 "-DCMAKE_BUILD_TYPE=Release",
                 "-DTUTTI_BUILD_PYTHON=ON",
-                f"-DTorch_DIR={torch_cmake_folder()}",
                 f"-DPython3_EXECUTABLE={sys.executable}",
             ]
         )

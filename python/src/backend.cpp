@@ -87,6 +87,7 @@ void TuttiBackend::abort() {
   lane_->drain(Deadline(Millis{1'000}));
 }
 
+#ifdef TUTTI_TORCH_2_11
 c10d::ErrorType TuttiBackend::getError() {
   const auto kind = lane_->failure_kind();
   if (!kind) return c10d::ErrorType::SUCCESS;
@@ -94,6 +95,7 @@ c10d::ErrorType TuttiBackend::getError() {
   return *kind == FailureKind::peer_lost ? c10d::ErrorType::REMOTE_ERROR
                                          : c10d::ErrorType::COMM_ERROR;
 }
+#endif
 
 void TuttiBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const auto timeout = options.timeout == c10d::kUnsetTimeout ? options_->timeout : options.timeout;

@@ -12,9 +12,18 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/version.h>
 
 #include "job.h"
 #include "work.h"
+
+// Virtual functions that c10d::Backend of 2.11 has, and that of 2.6 not (those between were not tried).
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 11
+#define TUTTI_TORCH_2_11
+#define TUTTI_OVERRIDE_2_11 override
+#else
+#define TUTTI_OVERRIDE_2_11
+#endif
 
 namespace tutti::python {
 
@@ -35,8 +44,10 @@ class TuttiBackend final : public c10d::Backend {
   ~TuttiBackend() override;
 
   const std::string getBackendName() const override { return "tutti"; }
-  c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
-  void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
+  c10::intrusive_ptr<Options> getBackendOptions() TUTTI_OVERRIDE_2_11 { return options_; }
+  void setTimeout(std::chrono::milliseconds timeout) TUTTI_OVERRIDE_2_11 {
+    options_->timeout = timeout;
+  }
   /// "shm", "tcp", "hier" or "solo".
   std::string engine_name() const;
   /// What watches over its members; none in a group of one.
@@ -83,11 +94,13 @@ class TuttiBackend final : public c10d::Backend {
 
   void setSequenceNumberForGroup() override {}  // every rank counts its own calls from 0
   uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
+#ifdef TUTTI_TORCH_2_11
   c10d::ErrorType getError() override;
+#endif
   /// Ends every operation, here and on the other members, with an error.
-  void abort() override;
+  void abort() TUTTI_OVERRIDE_2_11;
   /// Lets open operations come to their end.
-  void shutdown() override;
+  void shutdown() TUTTI_OVERRIDE_2_11;
 
  private:
   /// One operation being put together.

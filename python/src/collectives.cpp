@@ -10,6 +10,15 @@ namespace {
 
 using WorkPointer = TuttiBackend::WorkPointer;
 
+// Whether the caller will wait at once. LibTorch 2.6 does not say so of every operation.
+template <class Options>
+bool waits(const Options& options) {
+  if constexpr (requires { options.asyncOp; })
+    return !options.asyncOp;
+  else
+    return false;
+}
+
 // The gathered or scattered whole: the list's own memory where it is one piece, else a buffer.
 at::Tensor whole_of(const Tensors& parts) {
   if (!adjoin(parts)) return room_for(parts);
@@ -81,7 +90,7 @@ WorkPointer TuttiBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
                                       .root = static_cast<int>(options.rootRank),
                                       .output = span_of(data),
                                       .limit = started.limit});
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 void TuttiBackend::add_all_reduce(Started& started, const at::Tensor& tensor, ReduceOp op) {
@@ -112,7 +121,7 @@ WorkPointer TuttiBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
   } else {
     add_all_reduce(started, tensors.front(), op);
   }
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::allreduce_sparse(Tensors& tensors,
@@ -129,7 +138,7 @@ WorkPointer TuttiBackend::allreduce_sparse(Tensors& tensors,
   const detail::CallPlace called_at = started.call->called_at;
   started.call = make_sparse_all_reduce(started.work, tensor, size_, started.limit);
   started.call->called_at = called_at;
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::allreduce_coalesced(Tensors& tensors,
@@ -143,7 +152,7 @@ WorkPointer TuttiBackend::allreduce_coalesced(Tensors& tensors,
                 ": tensors must all have the same type");
     add_all_reduce(started, tensor, reduce_op(options.reduceOp, tensor.scalar_type()));
   }
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -162,7 +171,7 @@ WorkPointer TuttiBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
                                       .root = static_cast<int>(options.rootRank),
                                       .output = span_of(data),
                                       .limit = started.limit});
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 void TuttiBackend::add_all_gather(Started& started, const Tensors& outputs,
@@ -202,7 +211,7 @@ WorkPointer TuttiBackend::allgather(TensorLists& outputs, Tensors& inputs,
   auto started =
       start(c10d::OpType::ALLGATHER, "tutti:all_gather", inputs, outputs, options.timeout);
   add_all_gather(started, outputs.front(), inputs.front());
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -227,7 +236,7 @@ WorkPointer TuttiBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tens
                 ": output tensor size must be equal to world_size times input tensor size");
     add_all_gather(started, outputs[i], inputs[i]);
   }
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
@@ -249,7 +258,7 @@ WorkPointer TuttiBackend::allgather_coalesced(TensorLists& outputs, Tensors& inp
     check_same(kCall, parts, inputs[i]);
     add_all_gather(started, parts, inputs[i]);
   }
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::gather(TensorLists& outputs, Tensors& inputs,
@@ -276,7 +285,7 @@ WorkPointer TuttiBackend::gather(TensorLists& outputs, Tensors& inputs,
     operation.output.dtype = operation.input.dtype;
   }
   started.call->operations.push_back(operation);
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::scatter(Tensors& outputs, TensorLists& inputs,
@@ -306,7 +315,7 @@ WorkPointer TuttiBackend::scatter(Tensors& outputs, TensorLists& inputs,
     TORCH_CHECK(inputs.empty(), kCall, ": requires empty input on non-root");
   }
   started.call->operations.push_back(operation);
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 void TuttiBackend::add_reduce_scatter(Started& started, const at::Tensor& output,
@@ -334,7 +343,7 @@ WorkPointer TuttiBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
   auto started = start(c10d::OpType::REDUCE_SCATTER, "tutti:reduce_scatter", inputs.front(),
                        {outputs}, options.timeout);
   add_reduce_scatter(started, outputs.front(), joined(inputs.front()), op);
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -360,7 +369,7 @@ WorkPointer TuttiBackend::reduce_scatter_tensor_coalesced(
     add_reduce_scatter(started, outputs[i], inputs[i],
                        reduce_op(options.reduceOp, inputs[i].scalar_type()));
   }
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -386,7 +395,7 @@ WorkPointer TuttiBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                       .input_counts = std::move(send_counts),
                                       .output_counts = std::move(receive_counts),
                                       .limit = started.limit});
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::alltoall(Tensors& outputs, Tensors& inputs,
@@ -416,13 +425,13 @@ WorkPointer TuttiBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                       .input_counts = std::move(send_counts),
                                       .output_counts = std::move(receive_counts),
                                       .limit = started.limit});
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 WorkPointer TuttiBackend::barrier(const c10d::BarrierOptions& options) {
   auto started = start(c10d::OpType::BARRIER, "tutti:barrier", {}, {}, options.timeout);
   started.call->operations.push_back({.collective = Collective::barrier, .limit = started.limit});
-  return launch(std::move(started), !options.asyncOp);
+  return launch(std::move(started), waits(options));
 }
 
 }  // namespace tutti::python

@@ -97,6 +97,9 @@ class Training(RanksTest):
 
         self.run_ranks(body, RANKS)
 
+    @unittest.skipUnless(
+        hasattr(torch.cpu.Stream, "record_event"), "fully_shard of this PyTorch takes no CPU"
+    )
     def test_fsdp2_and_its_checkpoint(self):
         def sharded(mesh):
             model = make_model()

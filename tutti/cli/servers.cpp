@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -70,6 +71,14 @@ std::vector<std::string> environment_with(const std::vector<std::string>& more) 
     if (!there) all.emplace_back(*entry);
   }
   return all;
+}
+
+bool has_ended(int pidfd, const Deadline& deadline) {
+  pollfd entry{pidfd, POLLIN, 0};
+  int ready = -1;
+  do ready = ::poll(&entry, 1, static_cast<int>(deadline.left().count()));
+  while (ready < 0 && errno == EINTR);
+  return ready == 1;
 }
 
 }  // namespace
@@ -183,11 +192,8 @@ void ServerFleet::start_one(int number, const std::string& view_service) {
 ServerFleet::~ServerFleet() {
   service_.reset();
   const Deadline farewell(kFarewell);
-  for (const auto& process : processes_) {
-    pollfd entry{process->started.pidfd.get(), POLLIN, 0};
-    if (::poll(&entry, 1, static_cast<int>(farewell.left().count())) != 1)
-      kill(process->started.pid, SIGKILL);
-  }
+  for (const auto& process : processes_)
+    if (!has_ended(process->started.pidfd.get(), farewell)) kill(process->started.pid, SIGKILL);
   const Deadline reaping(detail::kReaping);
   for (const auto& process : processes_) {
     const pid_t pid = process->started.pid;

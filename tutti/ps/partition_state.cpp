@@ -114,7 +114,9 @@ bool PartitionState::has_left_for_good(int worker) const {
 
 void PartitionState::on_hello(const Message& order) {
   if (!registered()) enrol(spec_from(order.text), order.worker);
-  if (!gate_->is_here(order.worker) && !has_left_for_good(order.worker)) gate_->join(order.worker);
+  const bool known = order.worker < spec_->num_workers;  // else it is answered with an objection
+  if (known && !gate_->is_here(order.worker) && !has_left_for_good(order.worker))
+    gate_->join(order.worker);
 }
 
 void PartitionState::on_assign(const Message& order) {
