@@ -5,14 +5,18 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <iostream>
 #include <mutex>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/join.h"
 
 namespace tutti {
 namespace {
+
+constexpr Millis kTelling{2'000};  // longer than any of its waits
 
 int code_of(const std::exception& error) {
   if (const auto* end = dynamic_cast<const Interrupted*>(&error)) return 128 + end->signal();
@@ -41,9 +45,27 @@ bool is_default(std::terminate_handler handler) {
   std::abort();
 }
 
+int end_words(const std::string& place, const std::exception& error, bool shown) {
+  flush_stdout();
+  if (!shown) std::fprintf(stderr, "%s: %s\n", place.c_str(), plain_words(error.what()).c_str());
+  return code_of(error);
+}
+
+// report_failure() by another thread: nothing was unwound, so this one may hold what it needs.
+bool report_beside(const std::exception& error) {
+  try {
+    std::packaged_task<bool()> tell([&] { return report_failure(error); });
+    std::future<bool> told = tell.get_future();
+    std::thread(std::move(tell)).detach();
+    return told.wait_for(kTelling) == std::future_status::ready && told.get();
+  } catch (const std::exception&) {  // no thread is to be had
+    return false;
+  }
+}
+
 [[noreturn]] void end_with(const std::exception& error) {
-  if (is_default(previous)) _exit(report_ending("error", error));
-  report_failure(error);
+  const bool shown = report_beside(error);
+  if (is_default(previous)) _exit(end_words("error", error, shown));
   call_previous();
 }
 
@@ -64,7 +86,7 @@ void take_turn() {
     } catch (const std::exception& error) {
       end_with(error);
     } catch (...) {
-      report_failure(Error("an exception that is not a std::exception"));
+      report_beside(Error("an exception that is not a std::exception"));
     }
   }
   call_previous();
@@ -73,10 +95,7 @@ void take_turn() {
 }  // namespace
 
 int report_ending(const std::string& place, const std::exception& error) {
-  const bool shown = report_failure(error);
-  flush_stdout();
-  if (!shown) std::fprintf(stderr, "%s: %s\n", place.c_str(), plain_words(error.what()).c_str());
-  return code_of(error);
+  return end_words(place, error, report_failure(error));
 }
 
 void install_terminate_handler() {

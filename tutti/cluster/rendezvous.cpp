@@ -216,11 +216,13 @@ std::vector<std::string> Rendezvous::exchange(std::string_view key, int rank, in
     if (last_reader) exchanged_.erase(found);
     return texts;
   }
+  const std::string loss = first_loss_;
+  const bool over = over_;
+  lock.unlock();  // what nobody catches unwinds nothing, and its telling needs the mutex
   const std::string where = fmt::format("rendezvous \"{}\", rank {} of {}", key, rank, size);
-  if (!first_loss_.empty())
-    throw PeerLost(fmt::format("{}: {}\n  look first at its last lines", where, first_loss_));
-  if (over_) throw PeerLost(where + ": the rendezvous has ended");
-  lock.unlock();
+  if (!loss.empty())
+    throw PeerLost(fmt::format("{}: {}\n  look first at its last lines", where, loss));
+  if (over) throw PeerLost(where + ": the rendezvous has ended");
   throw Timeout(fmt::format("{}: after {} ms {} had not come", where, deadline.limit().count(),
                             ask_who(name)));
 }

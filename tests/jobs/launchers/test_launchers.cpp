@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <future>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
@@ -61,6 +62,11 @@ RANK_PROGRAM(join_when_bound) {
       fmt::format("worker {} is rank {}", job_of_this_process().value().worker, world.rank()));
 }
 
+/// Worker 1 gives up first. On a thread that catches nothing, nothing is unwound.
+RANK_PROGRAM(wait_for_one_that_never_comes) {
+  std::thread([] { join(job_of_this_process().value().worker == 1 ? 3s : 60s); }).join();
+}
+
 /// A port of 127.0.0.1 that nobody has just now.
 uint16_t free_port() {
   const HostPort any{"127.0.0.1", 0};
@@ -106,6 +112,18 @@ TEST(Launchers, VariablesOfTorchrunByHand) {
                          "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
       },
       "RANK");
+}
+
+TEST(Launchers, AnErrorOfJoinThatNobodyCatchesEndsTheProcess) {
+  const std::string port = std::to_string(free_port());
+  std::vector<Variables> all;
+  for (const int worker : {0, 1})
+    all.push_back({fmt::format("RANK={}", worker), "WORLD_SIZE=3", "MASTER_ADDR=127.0.0.1",
+                   "MASTER_PORT=" + port, kToken});
+  const auto outcomes = start_each(all, "wait_for_one_that_never_comes");
+  EXPECT_THAT(outcomes[1].log, HasSubstr("had not come"));
+  EXPECT_THAT(outcomes[0].log, AllOf(HasSubstr("error: rendezvous"), HasSubstr("rank 1")));
+  for (const RankOutcome& outcome : outcomes) EXPECT_EQ(outcome.exit_code, 1) << outcome.log;
 }
 
 TEST(Launchers, RanksOfAHostFollowTheCoresThatTheyAreBoundTo) {
