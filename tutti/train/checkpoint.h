@@ -6,6 +6,7 @@
 /// checkpointing.h. Thread rule: const functions may be called from any thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -103,11 +104,17 @@ struct CheckpointPart {
 /// when the folder is another job's by now.
 void write_part(const CheckpointPart& part, const std::function<void()>& turn = {});
 
+/// What worker 0 hears of the others while it waits for their parts. Any thread.
+struct PartNews {
+  std::atomic<int> without = -1;          ///< a worker that has none to give; below 0: none
+  std::atomic<bool> all_written = false;  ///< what is not there by now does not come any more
+};
+
 /// What worker 0 does then: waits for the parts of all, names them in the manifest, and gives the
-/// checkpoint its name. `fails` says which worker has none to give; below 0: none. Returns its
-/// bytes. Throws Error; Timeout that names the worker whose part is not there.
+/// checkpoint its name. Returns its bytes. Throws Error; Timeout that names the worker whose part
+/// is not there.
 int64_t complete_checkpoint(const CheckpointPart& own, CheckpointManifest manifest,
-                            const Deadline& deadline, const std::function<int()>& fails);
+                            const Deadline& deadline, const PartNews& news);
 
 /// Removes complete checkpoints that need not stay, the newest never.
 void remove_old_checkpoints(const std::filesystem::path& folder,

@@ -73,8 +73,13 @@ bool Checkpointing::has_failed() const {
 
 Checkpointing::Waited Checkpointing::wait_for_writers(const Deadline& deadline,
                                                       WhenAsked when_asked) {
-  return wait_together([this](Millis look) { return writer_->wait(Deadline(look)); }, deadline,
-                       when_asked, fmt::format("the checkpoint of step {}", last_step_));
+  busy_worker_ = -1;
+  const auto ready = [this](Millis look) {
+    if (busy_worker_ == 0) writer_->told_of_all_parts();  // it is the largest of the busy ones
+    return writer_->wait(Deadline(look));
+  };
+  return wait_together(ready, deadline, when_asked,
+                       fmt::format("the checkpoint of step {}", last_step_));
 }
 
 std::exception_ptr Checkpointing::on_disk(const std::string& what, std::function<void()> work) {

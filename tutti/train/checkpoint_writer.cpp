@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <system_error>
 
 #include "tutti/base/error.h"
@@ -27,8 +26,8 @@ struct Checkpointing::Writer::Shared {
   std::filesystem::path folder;
   CheckpointRetention retention;
   Millis disk_limit;
-  std::atomic<int> fails = -1;  // the worker that has no part of the last one
-  mutable std::mutex mutex;     // guards what follows
+  PartNews news;             // of the last one
+  mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   bool busy = false;
   bool whole = true;    // the last one is on disk
@@ -48,7 +47,8 @@ struct Checkpointing::Writer::Shared {
   }
 
   void begin(Priority priority) {
-    fails = -1;
+    news.without = -1;
+    news.all_written = false;
     const std::lock_guard lock(mutex);
     busy = true;
     whole = false;
@@ -79,8 +79,8 @@ struct Checkpointing::Writer::Shared {
       turn = turns();
       write_part(part, turn);
       if (part.worker > 0) return true;
-      const int64_t bytes = complete_checkpoint(part, std::move(manifest), Deadline(disk_limit),
-                                                [this] { return fails.load(); });
+      const int64_t bytes =
+          complete_checkpoint(part, std::move(manifest), Deadline(disk_limit), news);
       count(waited, millis_since(begin), bytes);
     } catch (const std::exception& error) {
       log(LogLevel::warning, "checkpoint {} in {} is not written: {}; the one before stays",
@@ -162,7 +162,9 @@ bool Checkpointing::Writer::last_is_whole() const {
   return !shared_->busy && shared_->whole;
 }
 
-void Checkpointing::Writer::told_of_failure(int worker) { shared_->fails = worker; }
+void Checkpointing::Writer::told_of_failure(int worker) { shared_->news.without = worker; }
+
+void Checkpointing::Writer::told_of_all_parts() { shared_->news.all_written = true; }
 
 void Checkpointing::Writer::abandon() { abandoned_ = true; }
 

@@ -109,15 +109,18 @@ namespace {
 
 // Waits for one worker's part, and takes it into the manifest.
 void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest,
-               const Deadline& deadline, const std::function<int()>& fails) {
+               const Deadline& deadline, const PartNews& news) {
   const fs::path path = facts_file(partial, worker);
   std::error_code failure;
   for (Millis again = kLookAgain;; again = std::min(2 * again, kLookSeldom)) {
+    const bool comes = !news.all_written;  // asked before it is looked for
     open_folder_anew(partial);
     if (fs::exists(path, failure)) break;
-    if (const int worker_without = fails(); worker_without >= 0)
-      throw Error(
-          fmt::format("worker {} could not write its part; its own log says why", worker_without));
+    if (const int without = news.without; without >= 0)
+      throw Error(fmt::format("worker {} could not write its part; its own log says why", without));
+    if (!comes)
+      throw Error(fmt::format(
+          "the part of worker {} is not there any more: somebody has removed it", worker));
     if (deadline.passed())
       throw Timeout(
           fmt::format("the part of worker {} was not there after {} ms; its own log may "
@@ -134,10 +137,10 @@ void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest
 }  // namespace
 
 int64_t complete_checkpoint(const CheckpointPart& own, CheckpointManifest manifest,
-                            const Deadline& deadline, const std::function<int()>& fails) {
+                            const Deadline& deadline, const PartNews& news) {
   const fs::path partial = partial_folder(own.folder, own.step);
   for (int worker = 0; worker < own.workers; ++worker)
-    take_part(partial, worker, manifest, deadline, fails);
+    take_part(partial, worker, manifest, deadline, news);
   write_file_atomically(partial / detail::kManifest, manifest.to_json());
   sync_path(partial);
   if (FolderLock::number_in(own.folder) != own.lock_number)

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
+#include "tutti/base/failed_elsewhere.h"
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/names.h"
 #include "tutti/cluster/join.h"
@@ -130,7 +131,8 @@ void Checkpointing::take_folder() {
   const double taken = sum_over_workers(model_.strategy, number);
   if (failure) std::rethrow_exception(failure);
   if (taken == 0)
-    throw UsageError("fit: checkpoints: the chief's worker could not take the folder");
+    throw FailedElsewhere(
+        "fit: checkpoints: the chief's worker could not take the folder; its own message says why");
   const auto found = std::make_shared<int64_t>(0);
   const auto look = [found, folder = options_.folder] { *found = FolderLock::number_in(folder); };
   agree_on_failure(model_.strategy, on_disk("looking at the folder", look), "fit: checkpoints");
@@ -142,7 +144,7 @@ void Checkpointing::take_folder() {
         "give one that all hosts share",
         options_.folder.string()));
   if (strangers > 0)
-    throw UsageError(
+    throw FailedElsewhere(
         "fit: checkpoints: not all workers see the same folder; their messages say so");
   lock_number_ = static_cast<int64_t>(taken);
 }

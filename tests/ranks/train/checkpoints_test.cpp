@@ -141,6 +141,36 @@ TEST(CheckpointsOfWorkers, ADiskThatFailsOneWorkerIsNotWaitedFor) {
                            Contains("step-000000000012")));
 }
 
+// Somebody removes the part of worker 1, which has written it, before the chief has written its
+// own.
+RANK_PROGRAM(train_without_a_part) {
+  const bool own = rank.rank == 0;
+  const std::filesystem::path folder = rank.arguments[0];
+  const auto in_step = [&](int step) {
+    if (own && step == 2) test::hold_disk();
+    if (!own || step != 5) return;
+    const auto part = folder / ".step-000000000003.partial/part-1.json";
+    for (const Deadline deadline(kOperation); !std::filesystem::remove(part);) {
+      if (deadline.passed()) throw Error("it has not come");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    test::release_disk();
+  };
+  Model model =
+      train_checkpointed({.checkpoints = {.folder = folder, .every_steps = 3}, .in_step = in_step});
+  rank.mark("weights " + model.weights_sha256());
+}
+
+TEST(CheckpointsOfWorkers, APartThatSomebodyRemovedIsNotWaitedFor) {
+  const test::TempFolder folder;
+  const auto out = test::run_workers(2, "train_without_a_part", {folder.path()});
+  ASSERT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_EQ(test::lines_after(out.log, "weights "), weights_without_checkpoints());
+  EXPECT_THAT(out.log, HasSubstr("the part of worker 1 is not there any more"));
+  EXPECT_THAT(names_in(folder),
+              AllOf(Not(Contains("step-000000000003")), Contains("step-000000000012")));
+}
+
 // Each worker's first read takes longer than any operation of the training may.
 RANK_PROGRAM(go_on_beside_slow_reads) {
   if (rank.arguments[1] == "slow")

@@ -34,6 +34,8 @@ class Checkpointing::Writer {
   bool last_is_whole() const;
   /// That a worker has no part to give: the chief's wait for it ends.
   void told_of_failure(int worker);
+  /// That all other workers have written theirs.
+  void told_of_all_parts();
   /// Nobody waits for what is being written any more: its disk had its time.
   void abandon();
   /// "12 checkpoints in ...; the training waited 2.1 ms for each ..."; "" where none was written.
