@@ -30,6 +30,14 @@ int64_t padded_bytes(const ParameterSlot& slot) {
   return round_up(slot.num_elements * size_of(slot.dtype), kLineBytes);
 }
 
+// An Array is a handle: its elements go into memory of the copy's own, the same in every step.
+void copy_into(Array& copy, const Array& from) {
+  if (copy.num_bytes() != from.num_bytes() || copy.dtype() != from.dtype())
+    copy = Array::zeros(from.dtype(), from.shape());
+  if (from.num_bytes() > 0)
+    std::memcpy(copy.data(), from.data(), static_cast<size_t>(from.num_bytes()));
+}
+
 }  // namespace
 
 std::unique_ptr<CrossDeviceReduction> make_reduction(const ReplicatedOptions& options) {
@@ -149,7 +157,12 @@ Exchange BucketSums::begin(int number, std::span<const int32_t> used) {
   if (!codes_now(number))
     return counted({.kind = Exchange::Kind::sum, .op = op_, .data = span_of_bucket(bucket)});
   used_.clear();
-  for (int parameter : bucket.parameters) used_.push_back(used[parameter] != 0);
+  before_.resize(state_.tensors.size());
+  for (int parameter : bucket.parameters) {
+    used_.push_back(used[parameter] != 0);
+    copy_into(before_[parameter].residual, state_.tensors[parameter].residual);
+    copy_into(before_[parameter].factor, state_.tensors[parameter].factor);
+  }
   return counted(coders_[number]->begin(used_));
 }
 
@@ -166,6 +179,14 @@ Exchange BucketSums::next(int number) {
 void BucketSums::end_step() {
   ++state_.step;
   last_wire_bytes_ = std::exchange(wire_bytes_, 0);
+}
+
+void BucketSums::leave_out_step() {
+  for (size_t number = 0; number < buckets_.size(); ++number)
+    if (codes_now(static_cast<int>(number)))
+      for (int parameter : buckets_[number].parameters)
+        std::swap(state_.tensors[parameter], before_[parameter]);
+  wire_bytes_ = 0;
 }
 
 void sum_in_turn(std::span<BucketSums* const> replicas, std::span<const std::vector<int32_t>> used,

@@ -67,6 +67,8 @@ class BucketSums {
   Exchange next(int number);
   /// All buckets hold their sums.
   void end_step();
+  /// Instead: nobody takes the sums, and what is kept from step to step is as it was.
+  void leave_out_step();
 
   /// Of gradients, on average over replicas, in the last step.
   int64_t wire_bytes() const noexcept { return last_wire_bytes_; }
@@ -87,6 +89,7 @@ class BucketSums {
   ReduceOp op_;
   std::byte* memory_;
   BucketState state_;
+  std::vector<CodedState> before_;  // of this step, those of buckets that have begun
   std::vector<Bucket> buckets_;
   std::vector<int64_t> offsets_;                      // of each parameter's gradient, in bytes
   std::vector<int> bucket_of_;                        // by parameter

@@ -115,12 +115,12 @@ void GradientReducer::wait_for_buckets() {
     open = std::move(more);
   }
   used_work_.wait(limit_);
-  sums_.end_step();
 }
 
 bool GradientReducer::wait() {
   wait_for_buckets();
   const bool left_out = used_.back() != 0;
+  left_out ? sums_.leave_out_step() : sums_.end_step();
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (sums_.bucket_of(parameter) < 0) continue;
     parameters_[parameter].mutable_grad() = used_[parameter] ? views_[parameter] : at::Tensor();

@@ -7,14 +7,19 @@
 namespace tutti {
 namespace {
 
+bool is_coded(const std::string& how) {
+  return how == "topk" || how == "onebit" || how == "powersgd";
+}
+
 struct LeavingLoop {
   LeavingLoop(const std::string& kind, const std::string& how, int replicas)
       : strategy({.kind = kind,
                   .replicas = replicas,
                   .threads_per_replica = 1,
                   .seed = 5,
-                  .reduction = how == "all_reduce" ? how : "fused"}),
-        net(strategy, [] { return torch::nn::Linear(3, 2); }),
+                  .reduction = how == "all_reduce" ? how : "fused",
+                  .compression = compression_from(is_coded(how) ? how : "none")}),
+        net(strategy, [] { return torch::nn::Linear(40, 30); }),
         optimizer(make(how)) {}
 
   Optimizer make(const std::string& how) const {
@@ -31,7 +36,7 @@ struct LeavingLoop {
   // Replica `bad` finds that there should be no step; -1: none does.
   void step(int number, int bad = -1, bool with_loss = true) {
     strategy.run([&](ReplicaContext& replica) {
-      const auto x = torch::full({2, 3}, 0.1 * (number + 1) * (replica.rank() + 1));
+      const auto x = torch::full({2, 40}, 0.1 * (number + 1) * (replica.rank() + 1));
       const auto loss = net.local(replica)->forward(x).pow(2).sum();
       if (replica.rank() != bad) return optimizer.minimize(replica, loss);
       with_loss ? optimizer.leave_out(replica, loss / 0) : optimizer.leave_out(replica);
@@ -48,7 +53,8 @@ struct LeavingLoop {
 };
 
 TEST(LeaveOut, ChangesNothingOnAnyReplica) {
-  for (const std::string how : {"fused", "clipped", "all_reduce", "torch"})
+  for (const std::string how :
+       {"fused", "clipped", "all_reduce", "torch", "topk", "onebit", "powersgd"})
     for (const std::string kind : {"one_device", "mirrored"})
       for (const int replicas : {1, 2, 3})
         for (const bool with_loss : {true, false}) {
@@ -70,7 +76,7 @@ TEST(LeaveOut, ChangesNothingOnAnyReplica) {
 TEST(LeaveOut, ForgetsWhatWasAccumulated) {
   LeavingLoop loop("mirrored", "fused", 2), oracle("mirrored", "fused", 2);
   loop.strategy.run([&](ReplicaContext& replica) {
-    const auto loss = loop.net.local(replica)->forward(torch::ones({1, 3})).sum();
+    const auto loss = loop.net.local(replica)->forward(torch::ones({1, 40})).sum();
     loop.optimizer.accumulate(replica, loss);
     if (replica.rank() == 0)
       loop.optimizer.leave_out(replica);
