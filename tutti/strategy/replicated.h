@@ -157,7 +157,8 @@ class Optimizer {
   /// Takes part in the step, and has all replicas leave it out: no parameter, no state and no
   /// version changes on any. For a replica whose loss is not finite; nobody waits longer for it
   /// than for minimize(). `loss` where there is one, for whatever backward has to do with the
-  /// others. UsageError with parameter servers.
+  /// others. With scaled losses it is as a step that overflowed: the scale becomes smaller, and it
+  /// counts. UsageError with parameter servers.
   void leave_out(ReplicaContext& replica, const at::Tensor& loss = {});
 
   /// Forgets what was accumulated, for a loop that begins anew after an error. Between runs.

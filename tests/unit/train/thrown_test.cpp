@@ -1,4 +1,5 @@
 // What a user's Source or loss throws says where: epoch, step and replica.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -69,6 +70,24 @@ TEST(Thrown, ByALossNamesEpochStepAndReplica) {
     EXPECT_EQ(test::message_of<Error>(
                   [&] { model.fit(data::from_arrays(flat.columns).batch(6), {.verbose = 0}); }),
               "fit, epoch 1 of 1, step 2 of 2, replica 1: no such label")
+        << kind;
+  }
+}
+
+struct OwnStop final : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+TEST(Thrown, AClassOfTheProgramsOwnStaysWhatItIs) {
+  for (const auto* kind : {"one_device", "mirrored"}) {
+    Model model(strategy_of(kind, 2), [] { return small_graph(); });
+    model.compile({.loss = Loss("mine", [](const at::Tensor&, const at::Tensor&) -> at::Tensor {
+                     throw OwnStop("enough");
+                   })});
+    testing::internal::CaptureStderr();
+    EXPECT_THROW(model.fit(three_classes(12).batch(6), {.verbose = 0}), OwnStop);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                testing::HasSubstr("fit, epoch 1 of 1, step 1 of 2, replica 0: enough"))
         << kind;
   }
 }
