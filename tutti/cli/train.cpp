@@ -187,7 +187,9 @@ FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
           .callbacks = callbacks_from(flags),
           .max_steps = flags.max_steps,
           .verbose = static_cast<int>(flags.verbose),
-          .on_nan = flags.nan == "stop" ? OnNan::stop : OnNan::go_on,
+          .on_nan = flags.nan == "stop"  ? OnNan::stop
+                    : flags.nan == "end" ? OnNan::end
+                                         : OnNan::go_on,
           .slow = slow_worker_from(flags),
           .steps_per_epoch = flags.steps_per_epoch,
           .validation_freq = flags.validation_freq,

@@ -319,7 +319,6 @@ Callbacks callbacks_from(const TrainFlags& flags) {
   for (const CallbackMaker& callback : kCallbacks)
     if (!(flags.*callback.text).empty())
       all.push_back(said_of(callback.flag, [&] { return callback.make(flags); }));
-  if (flags.nan == "end") all.push_back(callbacks::terminate_on_nan());
   return all;
 }
 

@@ -97,7 +97,8 @@ History Fit::run() {
     require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
   callbacks_->train_begin();
   const int64_t first = go_on();
-  for (int64_t number = first; number < options_.epochs && !callbacks_->ends(); ++number) {
+  for (int64_t number = first; number < options_.epochs && !callbacks_->ends() && !ended_;
+       ++number) {
     if (options_.max_steps > 0 && history_.steps >= options_.max_steps) break;
     const TimePoint begin = Clock::now();
     Epoch epoch{number, compiled_.optimizer.version(), 0,
@@ -197,7 +198,7 @@ void Fit::run_epoch(Epoch epoch) {
   progress_->end_epoch(values, seconds, rate);
   last_values_ = values;
   callbacks_->epoch_end(values);
-  save_after(epoch);
+  if (!ended_) save_after(epoch);
 }
 
 Totals Fit::train_epoch(const Epoch& epoch, std::vector<Totals>& each) {
@@ -265,6 +266,7 @@ PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
     for (const auto& totals : each) {
       if (each[0].bad_step < 0) each[0].bad_step = totals.bad_step;
     }
+    if (leaves_out(each[0])) break;
     each[0].signal = asked_to_end();
     if (callbacks_->any()) {
       callbacks_->step_end(s + 1, history_.steps + 1, images_after(epoch, s), each[0]);

@@ -16,6 +16,11 @@
 namespace tutti::detail {
 namespace {
 
+std::string_view name_of(OnNan on_nan) {
+  if (on_nan == OnNan::stop) return "stop";
+  return on_nan == OnNan::end ? "end" : "go_on";
+}
+
 std::string data_words(const data::Dataset& data) {
   std::vector<std::string> columns;
   for (const data::Column& column : data.columns())
@@ -64,7 +69,7 @@ std::string fit_words(const Compiled& compiled, const data::Dataset& train,
   add("validation_freq", options.validation_freq);
   add("accumulate", options.accumulate);
   add("class_weight", fmt::format("{}", options.class_weight));
-  add("on_nan", options.on_nan == OnNan::stop ? "stop" : "go_on");
+  add("on_nan", name_of(options.on_nan));
   add("checkpoints", checkpoint_words(options.checkpoints));
   std::vector<std::string_view> callbacks;
   for (const auto& callback : options.callbacks) callbacks.push_back(callback->name());

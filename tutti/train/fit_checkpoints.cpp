@@ -177,7 +177,7 @@ TrainingState Fit::state_now() const {
 // Between two steps of an epoch: when it is time, where the training is cut short, and when it is
 // asked to end. The end of an epoch comes after its validation.
 void Fit::save_between(const Epoch& epoch, const std::vector<Totals>& each) {
-  const bool failed = each[0].bad_step >= 0 && options_.on_nan == OnNan::stop;
+  const bool failed = each[0].bad_step >= 0 && options_.on_nan != OnNan::go_on;
   if (!checkpoints_ || failed || each[0].stop != Stop::no) return;
   const int64_t done = history_.steps - steps_before_;
   const bool asked = each[0].signal != 0;

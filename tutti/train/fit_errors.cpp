@@ -112,9 +112,12 @@ void Fit::raise_not_finite(const Epoch& epoch, int64_t step) {
   std::string first = first_of(not_finite_);
   if (callbacks_->together() && !epoch.world.one_process())
     first = first_of(texts_of_all(model_.strategy, first));
-  complain(fmt::format(
+  const std::string words = fmt::format(
       "fit: the loss is not finite (NaN or infinite) since epoch {} of {}, step {} of {}; {}",
-      epoch.number + 1, options_.epochs, step + 1, epoch.steps, first));
+      epoch.number + 1, options_.epochs, step + 1, epoch.steps, first);
+  ended_ = options_.on_nan == OnNan::end;
+  if (!ended_) return complain(words);
+  log(LogLevel::warning, "{}\n  the training ends there, with the weights before that step", words);
 }
 
 // A gradient may be bad where the loss is not. The next step's loss shows it; after the last one
@@ -130,7 +133,7 @@ void Fit::look_at_parameters(const Epoch& epoch) {
 }
 
 void Fit::complain(const std::string& what) const {
-  if (options_.on_nan == OnNan::stop)
+  if (options_.on_nan != OnNan::go_on)
     throw Error(
         what + "\n  try a smaller learning rate, look for NaN in the data, or set on_nan to go on");
   log_once("fit: not finite", LogLevel::warning, "{}; going on, as told", what);

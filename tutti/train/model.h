@@ -71,6 +71,7 @@ struct CompileOptions {
 enum class OnNan : uint8_t {
   stop,   ///< Error with epoch, step and the first tensor that was not finite
   go_on,  ///< a warning, once
+  end,    ///< a warning; the step is left out, and fit() returns with the history so far
 };
 
 /// For experiments: a worker that sleeps `factor` - 1 times as long as it computes, in a step with

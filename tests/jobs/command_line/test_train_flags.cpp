@@ -110,11 +110,15 @@ TEST(TrainFlags, SchedulesClippingAndCallbacksAreTheSameUnderAllStrategies) {
 }
 
 TEST(TrainFlags, ANanEndsWithTheHistorySoFarWhereAskedTo) {
+  const TempFolder folder;
+  const std::string out = (folder / "out").string();
   const auto result =
       train_with({"mlp", "--data", kDoodles, "--take", "256", "--batch-size", "64", "--epochs", "2",
-                  "--optimizer", "sgd", "--learning-rate", "1e30", "--nan", "end"});
+                  "--optimizer", "sgd", "--learning-rate", "1e30", "--nan", "end", "--out", out});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out + result.err, HasSubstr("the loss is not finite"));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("the loss is not finite"),
+                                HasSubstr("ends there, with the weights before that step")));
+  EXPECT_TRUE(std::filesystem::exists(folder / "out/history.csv"));
 }
 
 TEST(TrainFlags, BadValuesAreAnsweredBeforeTraining) {

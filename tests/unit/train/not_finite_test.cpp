@@ -154,6 +154,22 @@ TEST(NotFinite, WeightsAreThoseBeforeTheStepAndTrainingCanGoOn) {
       }
 }
 
+TEST(NotFinite, MayEndTheTrainingWithTheWeightsBeforeAndItsHistory) {
+  for (const auto* kind : kKinds)
+    for (const int replicas : {1, 2}) {
+      const auto good = three_classes(36).batch(9);
+      const FitOptions options{.epochs = 3, .validation = good, .verbose = 0, .on_nan = OnNan::end};
+      Model model = small_model(strategy_of(kind, replicas));
+      const History history = model.fit(bad_in_its_third_step(), options);
+      EXPECT_EQ(history.steps, 2) << kind << replicas;
+      EXPECT_EQ(history.rows.size(), 1U);
+      EXPECT_TRUE(std::isfinite(history.last("val_loss")));
+      Model two_steps = small_model(strategy_of(kind, replicas));
+      two_steps.fit(good, {.max_steps = 2, .verbose = 0});
+      EXPECT_EQ(model.weights_sha256(), two_steps.weights_sha256()) << kind << replicas;
+    }
+}
+
 TEST(NotFinite, AnyBatchOfAGroupEndsItBeforeItsUpdate) {
   for (const auto* kind : kKinds) {
     Model model = small_model(strategy_of(kind, 2));

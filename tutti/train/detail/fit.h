@@ -71,11 +71,11 @@ class Fit {
 
   bool ends(const Totals& totals) const {
     return totals.signal != 0 || totals.stop != Stop::no ||
-           (totals.bad_step >= 0 && options_.on_nan == OnNan::stop);
+           (totals.bad_step >= 0 && options_.on_nan != OnNan::go_on);
   }
   /// Servers look at each gradient themselves.
   bool leaves_bad_steps_out() const {
-    return options_.on_nan == OnNan::stop && compiled_.optimizer.updater().client() == nullptr;
+    return options_.on_nan != OnNan::go_on && compiled_.optimizer.updater().client() == nullptr;
   }
   bool leaves_out(const Totals& totals) const {
     return totals.bad_step >= 0 && leaves_bad_steps_out();
@@ -120,6 +120,7 @@ class Fit {
   TimePoint epoch_begin_{};
   int64_t epoch_images_ = 0;
   int64_t steps_before_ = 0;             // of this training, before the first of the epoch
+  bool ended_ = false;                   // by a loss that was not finite (OnNan::end)
   std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor
   bool looked_at_ = false;               // a first run() has ended, which looks for mistakes
 };
