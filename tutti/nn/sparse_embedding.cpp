@@ -70,6 +70,14 @@ std::vector<RowGradients> SparseEmbeddingImpl::take_gradients() {
   return taken;
 }
 
+// Nothing gives a gradient to rows that only we hold: their graph is gone.
+void SparseEmbeddingImpl::zero_gradients() {
+  std::erase_if(look_ups_, [](const LookUp& look_up) {
+    look_up.rows.mutable_grad().reset();
+    return look_up.rows.use_count() == 1;
+  });
+}
+
 void SparseEmbeddingImpl::pretty_print(std::ostream& stream) const {
   stream << "tutti::nn::SparseEmbedding(" << spec_.words() << ")";
 }

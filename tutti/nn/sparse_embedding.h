@@ -44,6 +44,7 @@ class SparseEmbeddingImpl : public torch::nn::Module, public TableLayer {
   const ps::SparseTableSpec& table() const override { return spec_; }
   void connect(const std::shared_ptr<SparseTables>& tables, int number) override;
   std::vector<RowGradients> take_gradients() override;
+  void zero_gradients() override;
   void pretty_print(std::ostream& stream) const override;
 
  private:

@@ -388,7 +388,7 @@ void Optimizer::zero_grad(ReplicaContext& replica) {
   const int local = state_->local_rank(replica, "zero_grad");
   for (const auto& parameter : state_->updater->parameters(local)) parameter.mutable_grad().reset();
   if (!state_->lanes[local].settled) state_->lanes[local].waiting.clear();
-  if (state_->tables) state_->tables->forget(local);
+  if (state_->tables) state_->tables->zero_gradients(local);
 }
 
 const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& replica) const {

@@ -151,7 +151,8 @@ class Optimizer {
 
   /// Clears the gradients of what it trains on this replica: those that a backward() outside of
   /// minimize() has left, such as that of another optimizer's loss, and those that accumulate() has
-  /// kept. Not needed after minimize(), apply() and abstain(), which leave none.
+  /// kept. Also between forward and minimize(): what a loss to come has looked up stays. Not needed
+  /// after minimize(), apply() and abstain(), which leave none.
   void zero_grad(ReplicaContext& replica);
 
   /// Takes part in the step, and has all replicas leave it out: no parameter, no state and no

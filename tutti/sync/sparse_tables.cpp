@@ -165,11 +165,12 @@ void SparseTables::hand_in(int replica, double weight, int64_t version, double l
 }
 
 void SparseTables::forget() {
-  for (int local = 0; local < static_cast<int>(lanes_.size()); ++local) forget(local);
+  for (const Lane& lane : lanes_)
+    for (const auto& layer : lane.layers) layer->take_gradients();
 }
 
-void SparseTables::forget(int replica) {
-  for (const auto& layer : lanes_.at(replica).layers) layer->take_gradients();
+void SparseTables::zero_gradients(int replica) {
+  for (const auto& layer : lanes_.at(replica).layers) layer->zero_gradients();
 }
 
 void SparseTables::update(double learning_rate) {

@@ -53,6 +53,8 @@ class TableLayer {
   /// Of the look-ups since the last call, in their order, those that got gradients; forgets all.
   virtual std::vector<RowGradients> take_gradients() = 0;
 };
+  /// Drops the gradients so far; look-ups whose loss is still to come stay.
+  virtual void zero_gradients() = 0;
 
 /// The layers of each local replica, in the order in which its module has them.
 using TableLayers = std::vector<std::vector<std::shared_ptr<TableLayer>>>;
@@ -96,10 +98,10 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
   /// version  of the parameters, before the update. Throws UsageError for a second call at it.
   void hand_in(int replica, double weight, int64_t version, double learning_rate);
 
-  /// Drops what was looked up and not handed in: of all local replicas, between steps; of one, by
-  /// that replica.
+  /// Drops what was looked up and not handed in, between steps.
   void forget();
-  void forget(int replica);
+  /// Of TableLayer, by that replica.
+  void zero_gradients(int replica);
 
   const std::vector<ps::SparseTableSpec>& specs() const noexcept { return specs_; }
 

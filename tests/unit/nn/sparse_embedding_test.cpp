@@ -236,7 +236,6 @@ TEST(SparseEmbedding, ReadingMakesNoRows) {
   EXPECT_FALSE(torch::equal(before[0], torch::tensor(initial_row(7))));
 }
 
-// A look-up whose output the loss does not use is none, and a forward without a step is forgotten.
 TEST(SparseEmbedding, ZeroGradDropsTheRowsOfAnotherLoss) {
   for (const char* kind : {"one_device", "mirrored"}) {
     Trainer plain(strategy_of(kind, 2)), cleared(strategy_of(kind, 2));
@@ -249,6 +248,53 @@ TEST(SparseEmbedding, ZeroGradDropsTheRowsOfAnotherLoss) {
   }
 }
 
+// PyTorch's order: forward, zero_grad, backward, step.
+TEST(SparseEmbedding, ZeroGradKeepsTheLookUpsOfALossToCome) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Trainer plain(strategy_of(kind, 2)), cleared(strategy_of(kind, 2));
+    for (int step = 0; step < 2; ++step) {
+      plain.strategy.run([&](ReplicaContext& replica) {
+        plain.optimizer.minimize(replica,
+                                 plain.net.local(replica)->forward(keys_of({7, -1, 7})).sum());
+      });
+      cleared.strategy.run([&](ReplicaContext& replica) {
+        const at::Tensor loss = cleared.net.local(replica)->forward(keys_of({7, -1, 7})).sum();
+        if (step == 1) loss.backward({}, true);  // a gradient that goes, of a graph that stays
+        cleared.optimizer.zero_grad(replica);
+        cleared.optimizer.minimize(replica, loss);
+      });
+    }
+    EXPECT_TRUE(torch::equal(rows_of(plain.first(), kKeys), rows_of(cleared.first(), kKeys)))
+        << kind;
+    EXPECT_FALSE(torch::equal(rows_of(cleared.first(), {7})[0], torch::tensor(initial_row(7))));
+  }
+}
+
+TEST(SparseEmbedding, ZeroGradKeepsNoLookUpWhoseGraphIsGone) {
+  Trainer trainer(strategy_of("one_device", 1));
+  trainer.strategy.run([&](ReplicaContext& replica) {
+    const auto look_up = [&] { return trainer.first()->user(keys_of({7})); };
+    const at::Tensor kept = look_up();
+    const c10::weak_intrusive_ptr<c10::TensorImpl> gone(look_up()._base().getIntrusivePtr());
+    EXPECT_FALSE(gone.expired());
+    trainer.optimizer.zero_grad(replica);
+    EXPECT_TRUE(gone.expired());
+    trainer.optimizer.minimize(replica, kept.sum());
+  });
+  EXPECT_FALSE(torch::equal(rows_of(trainer.first(), {7})[0], torch::tensor(initial_row(7))));
+}
+
+TEST(SparseEmbedding, ZeroGradDropsAccumulatedRows) {
+  Trainer trainer(strategy_of("one_device", 1));
+  trainer.strategy.run([&](ReplicaContext& replica) {
+    trainer.optimizer.accumulate(replica, trainer.first()->forward(keys_of({7})).sum());
+    trainer.optimizer.zero_grad(replica);
+    trainer.optimizer.abstain(replica);
+  });
+  EXPECT_TRUE(torch::equal(rows_of(trainer.first(), {7})[0], torch::tensor(initial_row(7))));
+}
+
+// A look-up whose output the loss does not use is none, and a forward without a step is forgotten.
 TEST(SparseEmbedding, OnlyRowsWithAGradientAreUpdated) {
   Trainer trainer(strategy_of("one_device", 1));
   const at::Tensor initial = rows_of(trainer.first(), kKeys);
