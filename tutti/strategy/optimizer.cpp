@@ -136,9 +136,19 @@ struct Optimizer::State final : WorldMember {
 
   // What the step of this run() changes is not to be read before the last has taken part.
   void await_update(int local) const {
-    if (takes_turns() && !std::ranges::all_of(lanes, &Lane::took_part))
-      detail::watch_for_stale_reads(strategy.world().first_rank + local, updater->layout(),
-                                    updater->parameters(local));
+    if (!takes_turns() || std::ranges::all_of(lanes, &Lane::took_part)) return;
+    detail::watch_for_stale_reads(strategy.world().first_rank + local, updater->layout(),
+                                  updater->parameters(local));
+    if (tables)
+      tables->on_look_up([](const ps::SparseTableSpec& table) {
+        detail::note_stale_read(fmt::format("a look-up reads embedding table \"{}\"", table.name));
+      });
+  }
+
+  void end_watch() const {
+    if (!takes_turns()) return;
+    detail::end_watch_for_stale_reads();
+    if (tables) tables->on_look_up(nullptr);
   }
 
   // Nothing stays of a step that ended before all had taken part in it.
@@ -152,7 +162,7 @@ struct Optimizer::State final : WorldMember {
   }
 
   void prepare(int local) override {
-    if (takes_turns()) detail::end_watch_for_stale_reads();
+    end_watch();
     if (takes_turns() && local == 0) forget_step();
     updater->prepare(local, Deadline(strategy.world().time_limit));
   }
@@ -173,7 +183,7 @@ struct Optimizer::State final : WorldMember {
   }
 
   void rethrow_failure() override {
-    if (takes_turns()) detail::end_watch_for_stale_reads();
+    end_watch();
     updater->rethrow_failure();
   }
 

@@ -76,6 +76,10 @@ void watch_for_stale_reads(int replica, const Layout& layout,
                                    .scopes({at::RecordScope::FUNCTION}));
 }
 
+void note_stale_read(const std::string& found) {
+  if (watch().found.empty()) watch().found = found;
+}
+
 void end_watch_for_stale_reads() {
   watch() = {};
   const auto& all = at::get_record_function_tls_().sorted_tls_callbacks_;

@@ -131,6 +131,15 @@ int SparseTables::number_of(const SparseTableSpec& spec) const {
   return static_cast<int>(std::ranges::find(specs_, spec) - specs_.begin());
 }
 
+Array SparseTables::rows(int table, std::span<const uint64_t> keys) {
+  if (on_look_up_) on_look_up_(specs_.at(static_cast<size_t>(table)));
+  return rows_->pull(table, keys);
+}
+
+void SparseTables::on_look_up(std::function<void(const SparseTableSpec&)> called) {
+  on_look_up_ = std::move(called);
+}
+
 void SparseTables::forget_step() {
   if (!world_.in_turn()) return;
   handed_in_ = 0;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -52,9 +53,9 @@ class TableLayer {
   virtual void connect(const std::shared_ptr<SparseTables>& tables, int number) = 0;
   /// Of the look-ups since the last call, in their order, those that got gradients; forgets all.
   virtual std::vector<RowGradients> take_gradients() = 0;
-};
   /// Drops the gradients so far; look-ups whose loss is still to come stay.
   virtual void zero_gradients() = 0;
+};
 
 /// The layers of each local replica, in the order in which its module has them.
 using TableLayers = std::vector<std::vector<std::shared_ptr<TableLayer>>>;
@@ -86,7 +87,10 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
 
   /// The rows of `keys` as they are at the begin of this step, [keys, width]; the memory is the
   /// caller's.
-  Array rows(int table, std::span<const uint64_t> keys) { return rows_->pull(table, keys); }
+  Array rows(int table, std::span<const uint64_t> keys);
+  /// rows() calls it first, with the table's spec; nullptr: no more. Only where all replicas are of
+  /// one thread.
+  void on_look_up(std::function<void(const ps::SparseTableSpec&)> called);
 
   /// As Updater::forget_step.
   void forget_step();
@@ -127,6 +131,7 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
 
   std::vector<ps::SparseTableSpec> specs_;
   std::unique_ptr<Rows> rows_;
+  std::function<void(const ps::SparseTableSpec&)> on_look_up_;
   World world_;
   std::mutex mutex_;  // of what follows, while replicas hand in
   std::vector<Lane> lanes_;

@@ -294,6 +294,32 @@ TEST(SparseEmbedding, ZeroGradDropsAccumulatedRows) {
   EXPECT_TRUE(torch::equal(rows_of(trainer.first(), {7})[0], torch::tensor(initial_row(7))));
 }
 
+// In one run() replicas that take turns cannot see new rows: nothing else is trained instead.
+TEST(SparseEmbedding, InTurnRowsThatHaveYetToChangeAreNotLookedUp) {
+  Trainer trainer(strategy_of("one_device", 2));
+  const at::Tensor initial = rows_of(trainer.first(), kKeys);
+  const auto step_and = [&](auto after) {
+    trainer.strategy.run([&](ReplicaContext& replica) {
+      const at::Tensor loss = trainer.net.local(replica)->user(keys_of({7})).sum();
+      trainer.optimizer.minimize(replica, loss);
+      after(replica);
+    });
+  };
+  const auto look_up = [&](ReplicaContext& replica) {
+    const torch::NoGradGuard no_grad;
+    trainer.net.local(replica)->user(keys_of({7}));
+  };
+  EXPECT_THAT(message_of<UsageError>([&] { step_and(look_up); }),
+              AllOf(HasSubstr("replica 0: a look-up reads embedding table \"user\" after a step"),
+                    HasSubstr("a run() of its own")));
+  EXPECT_TRUE(torch::equal(rows_of(trainer.first(), kKeys), initial));
+  // The last to take part reads what all have changed.
+  step_and([&](ReplicaContext& replica) {
+    if (replica.rank() == 1) look_up(replica);
+  });
+  EXPECT_TRUE(torch::allclose(rows_of(trainer.first(), {7}), initial[0] - 2 * kLearningRate));
+}
+
 // A look-up whose output the loss does not use is none, and a forward without a step is forgotten.
 TEST(SparseEmbedding, OnlyRowsWithAGradientAreUpdated) {
   Trainer trainer(strategy_of("one_device", 1));
