@@ -2,6 +2,7 @@
 #include "tutti/train/checkpoint.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -15,6 +16,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/log.h"
 #include "tutti/base/printable.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -108,6 +110,16 @@ int verify(const CheckpointFlags& flags) {
   return damaged == 0 ? 0 : 1;
 }
 
+void warn_of_tables(const CheckpointManifest& manifest, const std::string& to) {
+  if (manifest.tables.empty()) return;
+  std::vector<std::string> tables;
+  for (const std::string& words : manifest.tables) tables.push_back(printable(words));
+  log(LogLevel::warning,
+      "{} has no rows of embedding tables; Model::load and fit() take them from the checkpoint:"
+      "\n  {}",
+      printable(to), fmt::join(tables, "\n  "));
+}
+
 int convert(const CheckpointFlags& flags) {
   const std::filesystem::path to = flags.to;
   if (to.extension() != ".safetensors")
@@ -121,6 +133,7 @@ int convert(const CheckpointFlags& flags) {
   checkpoint.verify();
   const auto weights = weights_of(checkpoint);
   data::write_safetensors(to, weights, {{"format", "pt"}});
+  warn_of_tables(checkpoint.manifest(), flags.to);
   fmt::print("{}: {} tensors of {}, step {}\n", printable(flags.to), weights.size(),
              name_words(checkpoint.path()), checkpoint.manifest().step);
   return 0;

@@ -42,16 +42,16 @@ at::Tensor SparseEmbeddingImpl::forward(const at::Tensor& keys) {
   if (at::GradMode::is_enabled()) {
     rows.set_requires_grad(true);
     look_ups_.push_back({flat, rows});
-    trained_ = true;
+    has_rows_ = true;
   }
   return rows.view(shape);
 }
 
 void SparseEmbeddingImpl::connect(const std::shared_ptr<SparseTables>& tables, int number) {
-  if (trained_ && tables_.lock() != tables)
+  if (has_rows_ && tables_.lock() != tables)
     throw UsageError(
-        fmt::format("embedding table \"{}\": its rows belong to the optimizer that trained them; "
-                    "for another one make the model anew",
+        fmt::format("embedding table \"{}\": its rows belong to the optimizer that trained or "
+                    "loaded them; for another one make the model anew",
                     spec_.name));
   tables_ = tables;
   number_ = number;

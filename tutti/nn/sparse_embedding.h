@@ -24,8 +24,8 @@ namespace tutti::nn {
 /// Layers of one name share a table. Rows belong to the optimizer (or compile()) that trains them:
 /// it must be made before the first forward and live as long as rows are looked up, and a model
 /// that was trained takes no second one. Rows are no parameters: Model::save and
-/// weights_sha256 do not have them; checkpoints have those that are in this process. Thread rule:
-/// that of a module.
+/// weights_sha256 do not have them; checkpoints have those that are in this process, for fit() and
+/// Model::load. Thread rule: that of a module.
 class SparseEmbeddingImpl : public torch::nn::Module, public TableLayer {
  public:
   /// Throws UsageError as ps::SparseTableSpec::validate().
@@ -45,6 +45,7 @@ class SparseEmbeddingImpl : public torch::nn::Module, public TableLayer {
   void connect(const std::shared_ptr<SparseTables>& tables, int number) override;
   std::vector<RowGradients> take_gradients() override;
   void zero_gradients() override;
+  void rows_restored() override { has_rows_ = true; }
   void pretty_print(std::ostream& stream) const override;
 
  private:
@@ -56,7 +57,7 @@ class SparseEmbeddingImpl : public torch::nn::Module, public TableLayer {
   ps::SparseTableSpec spec_;
   std::weak_ptr<SparseTables> tables_;
   int number_ = 0;
-  bool trained_ = false;
+  bool has_rows_ = false;         // maybe: looked up to be trained, or restored
   std::vector<LookUp> look_ups_;  // of this step
 };
 

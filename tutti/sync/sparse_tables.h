@@ -55,6 +55,8 @@ class TableLayer {
   virtual std::vector<RowGradients> take_gradients() = 0;
   /// Drops the gradients so far; look-ups whose loss is still to come stay.
   virtual void zero_gradients() = 0;
+  /// The table has been restored: its rows are this optimizer's, as those that it has trained.
+  virtual void rows_restored() = 0;
 };
 
 /// The layers of each local replica, in the order in which its module has them.
@@ -111,6 +113,8 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
 
   // ---- for checkpoints; throw UsageError where the rows are on servers ----
 
+  /// That of the rule which updates them.
+  std::string rule_name() const;
   /// All that tables are, by name, T being a table's number and n its rows: "T/keys" uint64 [n],
   /// ascending; "T/rows" [n, width]; "T/state/exp_avg" and so on, as rows; "T/scalars" float64
   /// [n, 5]: rate, three powers and count of a row's last update; "T/ages" int64 [n]. Copies.

@@ -127,6 +127,8 @@ class TableReader {
 
 }  // namespace
 
+std::string SparseTables::rule_name() const { return std::string(rows_->own(0).rule().name()); }
+
 State SparseTables::state() const {
   State all;
   for (int table = 0; table < std::ssize(specs_); ++table) add_to(all, table, rows_->own(table));
@@ -145,6 +147,8 @@ void SparseTables::restore(const State& state) {
                                 left.begin()->first, specs_.size()));
   for (int table = 0; table < std::ssize(specs_); ++table)
     rows_->own(table) = std::move(fresh[static_cast<size_t>(table)]);
+  for (const Lane& lane : lanes_)
+    for (const auto& layer : lane.layers) layer->rows_restored();
 }
 
 }  // namespace tutti

@@ -130,4 +130,12 @@ std::vector<data::NamedArray> weights_of(const TrainingCheckpoint& checkpoint) {
   return weights;
 }
 
+CheckpointTensors table_rows_of(const TrainingCheckpoint& checkpoint) {
+  CheckpointTensors rows;
+  for (const auto& [name, array] : checkpoint.tensors())
+    if (name.starts_with(detail::kTables))
+      rows.emplace(name.substr(std::strlen(detail::kTables)), array);
+  return rows;
+}
+
 }  // namespace tutti

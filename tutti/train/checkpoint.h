@@ -64,6 +64,9 @@ class TrainingCheckpoint {
 
 /// Parameters and merged buffers of a checkpoint, as Model::save() would have written them then.
 std::vector<data::NamedArray> weights_of(const TrainingCheckpoint& checkpoint);
+/// Rows of embedding tables, as SparseTables::state() has given them; manifest().tables are of
+/// which.
+CheckpointTensors table_rows_of(const TrainingCheckpoint& checkpoint);
 
 namespace detail {
 

@@ -14,7 +14,9 @@
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
+#include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/checkpoint.h"
 #include "tutti/train/detail/evaluation.h"
 #include "tutti/train/detail/fit_agreement.h"
 #include "tutti/train/detail/located.h"
@@ -269,15 +271,22 @@ Scores Model::evaluate(const data::Dataset& dataset) {
 
 namespace {
 
-void warn_of_tables(const torch::nn::Module& module, const std::filesystem::path& path) {
+// `embedding tables "user", "item"`; "": it has none.
+std::string table_words(const torch::nn::Module& module) {
   const auto tables = tables_of(table_layers_of(module));
-  if (tables.empty()) return;
+  if (tables.empty()) return "";
   std::vector<std::string> names;
   for (const ps::SparseTableSpec& table : tables) names.push_back('"' + table.name + '"');
+  return fmt::format("embedding table{} {}", names.size() == 1 ? "" : "s", fmt::join(names, ", "));
+}
+
+void warn_of_tables(const torch::nn::Module& module, const std::filesystem::path& path) {
+  const std::string tables = table_words(module);
+  if (tables.empty()) return;
   log(LogLevel::warning,
-      "{} has no rows of embedding table{} {}: they are on servers, whose snapshots keep them "
+      "{} has no rows of {}: they are on servers, whose snapshots keep them "
       "(--snapshots), or in this process, whose checkpoints do",
-      path.string(), names.size() == 1 ? "" : "s", fmt::join(names, ", "));
+      path.string(), tables);
 }
 
 }  // namespace
@@ -302,6 +311,50 @@ void Model::State::save(const std::filesystem::path& path) {
 
 void Model::save(const std::filesystem::path& path) { state_->save(path); }
 
+namespace {
+
+// Why its rows are not for these tables of a model; "": they are.
+std::string why_not_for(const SparseTables& tables, const CheckpointManifest& checkpoint) {
+  std::vector<std::string> words;
+  for (const ps::SparseTableSpec& table : tables.specs()) words.push_back(table.words());
+  if (checkpoint.tables.empty()) return "it has none";
+  if (checkpoint.tables != words)
+    return fmt::format("they are of other tables\n  there: {}\n  here: {}",
+                       fmt::join(checkpoint.tables, "; "), fmt::join(words, "; "));
+  if (const std::string rule = tables.rule_name(); checkpoint.optimizer != rule)
+    return fmt::format("there they have the state of optimizer {}, here it is {}",
+                       checkpoint.optimizer, rule);
+  return "";
+}
+
+// Returns why the rows stay as they are; "": they are those at `path`.
+std::string load_rows(const std::optional<detail::Compiled>& compiled,
+                      const std::filesystem::path& path) {
+  if (!is_training(path)) return "it has none that load() takes; checkpoints of fit() have them";
+  if (!compiled) return "no optimizer holds them yet; compile() the model before";
+  if (compiled->optimizer.updater().client() != nullptr)
+    return "here they are on servers, which take those of their snapshots (--restore)";
+  SparseTables& tables = *compiled->optimizer.tables();
+  const TrainingCheckpoint checkpoint(path);
+  if (auto why = why_not_for(tables, checkpoint.manifest()); !why.empty()) return why;
+  try {
+    tables.restore(table_rows_of(checkpoint));
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("load {}: {}", path.string(), error.what()));
+  }
+  return "";
+}
+
+}  // namespace
+
+void Model::State::load_tables(const std::filesystem::path& path) {
+  const std::string tables = table_words(*modules.module(0));
+  if (tables.empty()) return;
+  const std::string why = load_rows(compiled, path);
+  if (!why.empty() && strategy.world().chief)
+    log(LogLevel::warning, "load {}: rows of {} stay as they are: {}", path.string(), tables, why);
+}
+
 void Model::load(const std::filesystem::path& path) {
   State& state = *state_;
   const torch::nn::Module& first = *state.modules.module(0);
@@ -311,6 +364,7 @@ void Model::load(const std::filesystem::path& path) {
     for (int local = 1; local < state.modules.size(); ++local) {
       detail::copy_values(first, *state.modules.module(local));
     }
+    state.load_tables(path);
   } catch (const std::exception&) {
     failure = std::current_exception();
   }

@@ -186,7 +186,10 @@ class Model {
   /// untouched when that fails, which is an error on every worker. Rows of embedding tables are not
   /// in it: a warning names the tables.
   void save(const std::filesystem::path& path);
-  /// Into all replicas. Throws DataError that lists what does not fit; then nothing has changed.
+  /// Into all replicas. Of a checkpoint the rows of embedding tables too, with the state of their
+  /// optimizer, where compile() has made such tables in this process; tables that stay as they are
+  /// a warning names, with the reason. Throws DataError that lists what does not fit; then nothing
+  /// has changed, unless it is in rows.
   void load(const std::filesystem::path& path);
 
   /// Of parameters and merged buffers (weights.h). Equal on all workers.

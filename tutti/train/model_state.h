@@ -176,6 +176,8 @@ struct Model::State {
   /// `operation` begins what is said of a sample.
   Scores evaluate(std::string_view operation, const data::Dataset& dataset);
   void save(const std::filesystem::path& path);
+  /// Rows of embedding tables, of Model::load().
+  void load_tables(const std::filesystem::path& path);
 
   Strategy strategy;
   /// By module, since a resized world brings new replicas, whose factory runs later.

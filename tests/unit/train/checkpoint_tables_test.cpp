@@ -66,10 +66,30 @@ struct Outcome {
   std::map<std::string, at::Tensor> rows;  // of all keys, by table
 };
 
-Outcome trained(const Setting& c, CheckpointOptions checkpoints, int64_t cut = 0) {
+Model not_compiled(const Setting& c) {
   const Strategy strategy({.kind = c.kind, .replicas = 2, .threads_per_replica = 1, .seed = 7});
-  Model model(strategy, [&] { return std::make_shared<RatingsNet>(c.idle_pushes); });
+  return {strategy, [c] { return std::make_shared<RatingsNet>(c.idle_pushes); }};
+}
+
+void compile(Model& model, const Setting& c) {
   model.compile({.optimizer = c.rule, .loss = losses::sparse_categorical_crossentropy()});
+}
+
+Model compiled(const Setting& c) {
+  Model model = not_compiled(c);
+  compile(model, c);
+  return model;
+}
+
+Outcome outcome_of(Model& model) {
+  const torch::NoGradGuard no_grad;
+  auto& net = dynamic_cast<RatingsNet&>(*model.modules().module(0));
+  const at::Tensor keys = torch::arange(-10, 60);
+  return {model.weights_sha256(), {{"user", net.user(keys)}, {"item", net.item(keys)}}};
+}
+
+Outcome trained(const Setting& c, CheckpointOptions checkpoints, int64_t cut = 0) {
+  Model model = compiled(c);
   FitOptions options{.epochs = 3, .verbose = 0, .checkpoints = std::move(checkpoints)};
   if (cut > 0) {
     options.callbacks = cut_after(cut);
@@ -77,10 +97,7 @@ Outcome trained(const Setting& c, CheckpointOptions checkpoints, int64_t cut = 0
     return {};
   }
   model.fit(ratings(), std::move(options));
-  const torch::NoGradGuard no_grad;
-  auto& net = dynamic_cast<RatingsNet&>(*model.modules().module(0));
-  const at::Tensor keys = torch::arange(-10, 60);
-  return {model.weights_sha256(), {{"user", net.user(keys)}, {"item", net.item(keys)}}};
+  return outcome_of(model);
 }
 
 void expect_equal(const Outcome& a, const Outcome& b) {
@@ -123,6 +140,49 @@ TEST(CheckpointTables, OfAnotherFormAreAnotherTraining) {
               }),
               AllOf(HasSubstr("embedding tables"), HasSubstr("evicted after 2 idle pushes"),
                     HasSubstr("evicted after 5 idle pushes")));
+}
+
+// ---- Model::load ----
+
+std::string said_by_load(Model& model, const std::filesystem::path& path) {
+  ::testing::internal::CaptureStderr();
+  model.load(path);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(CheckpointTables, LoadTakesTheRows) {
+  const test::TempFolder folder;
+  const Outcome straight = trained({}, {.folder = folder.path()});
+  for (const char* kind : {"one_device", "mirrored", "central_storage"}) {
+    SCOPED_TRACE(kind);
+    Model model = compiled({.kind = kind});
+    EXPECT_EQ(said_by_load(model, trainings_in(folder.path()).back()), "");
+    expect_equal(outcome_of(model), straight);
+    EXPECT_THAT(message_of<UsageError>([&] { compile(model, {}); }),
+                HasSubstr("make the model anew"));
+  }
+}
+
+TEST(CheckpointTables, LoadSaysWhichRowsItDoesNotTakeAndWhy) {
+  const test::TempFolder folder;
+  const Outcome straight = trained({}, {.folder = folder.path()});
+  const auto checkpoint = trainings_in(folder.path()).back();
+  const auto expect_said = [&](Model model, const std::filesystem::path& path, auto why) {
+    EXPECT_THAT(
+        said_by_load(model, path),
+        AllOf(HasSubstr("rows of embedding tables \"user\", \"item\" stay as they are"), why));
+    EXPECT_EQ(model.weights_sha256(), straight.sha256);
+  };
+  expect_said(not_compiled({}), checkpoint, HasSubstr("compile() the model before"));
+  expect_said(compiled({.rule = optim::sgd()}), checkpoint,
+              AllOf(HasSubstr("of optimizer adam"), HasSubstr("here it is sgd")));
+  expect_said(
+      compiled({.idle_pushes = 5}), checkpoint,
+      AllOf(HasSubstr("evicted after 2 idle pushes"), HasSubstr("evicted after 5 idle pushes")));
+  Model loaded = compiled({});
+  loaded.load(checkpoint);
+  loaded.save(folder / "weights.safetensors");
+  expect_said(compiled({}), folder / "weights.safetensors", HasSubstr("it has none"));
 }
 
 // ---- what is read is checked ----
