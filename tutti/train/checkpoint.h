@@ -119,7 +119,8 @@ struct PartNews {
 int64_t complete_checkpoint(const CheckpointPart& own, CheckpointManifest manifest,
                             const Deadline& deadline, const PartNews& news);
 
-/// Removes complete checkpoints that need not stay, the newest never.
+/// Removes complete checkpoints that need not stay, the newest never; none when one whose value is
+/// asked for cannot be read just now (IoError, UsageError).
 void remove_old_checkpoints(const std::filesystem::path& folder,
                             const CheckpointRetention& retention);
 

@@ -173,13 +173,14 @@ void give_up_checkpoint(const CheckpointPart& part) noexcept {
 
 namespace {
 
-// Of an epoch that has just ended, and so of these weights.
+// Of an epoch that has just ended, and so of these weights. A damaged one has none: resume() and
+// `tutti checkpoint verify` say what is wrong with it. One that cannot be read now may be the best.
 std::optional<double> value_of(const fs::path& path, const std::string& monitor) {
   try {
     const CheckpointManifest manifest = TrainingCheckpoint(path).manifest();
     const auto value = manifest.values.find(monitor);
     if (manifest.step_in_epoch == 0 && value != manifest.values.end()) return value->second;
-  } catch (const Error&) {  // resume() and `tutti checkpoint verify` say what is wrong with it
+  } catch (const DataError&) {
   }
   return std::nullopt;
 }

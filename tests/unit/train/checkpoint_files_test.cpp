@@ -231,6 +231,36 @@ TEST(CheckpointFiles, OneThatCannotBeReadJustNowIsLeftAsItIs) {
   EXPECT_EQ(once.failed(), 1);
 }
 
+// It may be the best one.
+TEST(CheckpointFiles, OneWhoseValueCannotBeReadJustNowStays) {
+  const test::TempFolder folder;
+  train_into(folder.path(), {.newest = 100});
+  const CheckpointRetention few{
+      .newest = 1, .best = 1, .monitor = "val_loss", .higher_is_better = true};
+  for (const int error : {EIO, ESTALE, EMFILE, EACCES}) {
+    const test::FailingOpen failing(name_of_checkpoint(4) + "/manifest.json", error);
+    EXPECT_THAT(message_of<Error>([&] { remove_old_checkpoints(folder.path(), few); }),
+                AllOf(HasSubstr(name_of_checkpoint(4)), HasSubstr(errno_words(error))));
+    EXPECT_EQ(failing.failed(), 1);
+    EXPECT_THAT(trainings_in(folder.path()), SizeIs(12));
+  }
+  remove_old_checkpoints(folder.path(), few);
+  EXPECT_THAT(trainings_in(folder.path()),
+              ElementsAre(folder / name_of_checkpoint(4), folder / name_of_checkpoint(12)));
+}
+
+TEST(CheckpointFiles, ThatOldOnesStayForNowIsSaid) {
+  const test::TempFolder folder;
+  const test::FailingOpen once("manifest.json", EIO, 1);
+  testing::internal::CaptureStderr();
+  train_into(folder.path(), {.newest = 1, .best = 1});
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("old checkpoints in " + folder.path().string() + " stay"),
+                    HasSubstr("manifest.json"), HasSubstr(errno_words(EIO))));
+  EXPECT_EQ(once.failed(), 1);
+  EXPECT_LE(trainings_in(folder.path()).size(), 2U);  // the next one's turn
+}
+
 // A folder that is taken for empty would be begun anew in.
 TEST(CheckpointFiles, AFolderThatCannotBeListedJustNowIsNotBegunAnewIn) {
   const test::TempFolder folder;
