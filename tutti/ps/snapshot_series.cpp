@@ -160,10 +160,19 @@ void SnapshotSeries::give_up(const std::string& why, TimePoint now, LogLevel lev
   log(level, "snapshot {} was given up: {}; {}", detail::name_of_cut(next_number_), why,
       newest_.empty() ? "there is none yet" : newest_ + " stays");
   std::error_code failure;
-  fs::remove_all(partial(), failure);
+  if (has_folder()) fs::remove_all(partial(), failure);
   ++next_number_;
   cut_.reset();
   next_ = now + options_.every;
+}
+
+// Another job may have it by now, and a cut of that number. What stays then, the next job removes.
+bool SnapshotSeries::has_folder() const {
+  try {
+    return FolderLock::number_in(options_.folder, kLockFile) == lock_.number();
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 void SnapshotSeries::remove_old() const {

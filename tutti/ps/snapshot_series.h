@@ -43,7 +43,8 @@ class SnapshotSeries {
   void on_written(const Message& message, TimePoint now);
   void on_view(const View& view, TimePoint now);
   void look_after(TimePoint now);
-  /// Gives up the cut in progress, if there is one; the log says so.
+  /// Gives up the cut in progress, if there is one; the log says so. What is written of it goes,
+  /// where the folder is still this job's.
   void give_up(const std::string& why, TimePoint now, LogLevel level = LogLevel::warning);
   /// What was told at begin(), for a worker that comes meanwhile.
   const Message& told() const noexcept { return told_; }
@@ -52,6 +53,7 @@ class SnapshotSeries {
   std::filesystem::path partial() const;
   void end_if_over(TimePoint now);
   void finish(TimePoint now);
+  bool has_folder() const;
   void remove_old() const;
 
   const SnapshotOptions options_;

@@ -289,27 +289,6 @@ TEST(PsSnapshot, KeepsTheNewestAndNeverThoseOfAnotherJob) {
               HasSubstr("--restore"));
 }
 
-TEST(PsSnapshot, OneJobAtATimeWritesIntoAFolder) {
-  const TempFolder folder;
-  {
-    const SnapshotSeries first({.folder = folder.path()});
-    EXPECT_THAT(message_of<UsageError>([&] { SnapshotSeries({.folder = folder.path()}); }),
-                AllOf(HasSubstr("--snapshots " + folder.path().string()),
-                      HasSubstr(fmt::format("another job writes there: process {} on", getpid()))));
-  }
-  const SnapshotSeries next({.folder = folder.path()});
-}
-
-TEST(PsSnapshot, ALockIsNoLinkToWhatSomebodyElseHas) {
-  const TempFolder folder;
-  tutti::test::put_bytes(folder / "theirs", "precious");
-  fs::create_directory(folder / "snapshots");
-  fs::create_symlink(folder / "theirs", folder / "snapshots" / "snapshots.lock");
-  EXPECT_THAT(message_of<UsageError>([&] { SnapshotSeries({.folder = folder / "snapshots"}); }),
-              AllOf(HasSubstr("--snapshots"), HasSubstr("symbolic link")));
-  EXPECT_EQ(tutti::test::get_bytes(folder / "theirs"), "precious");
-}
-
 TEST(PsSnapshot, ACutIsGivenUpWhenAServerIsLost) {
   View view{.number = 3};
   view.partitions = {{.primary = 0, .backup = 1}, {.primary = 1, .backup = 0}};
