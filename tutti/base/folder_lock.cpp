@@ -16,7 +16,6 @@
 #include <thread>
 #include <utility>
 
-#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
@@ -31,6 +30,7 @@ constexpr size_t kMostBytes = 512;  // a number, a pid and the name of a host (a
 constexpr int kTries = 10;
 // A killed process has its locks until the kernel has taken its memory, and its last write is done.
 constexpr Millis kEndingLimit{60'000};
+constexpr Millis kNotSeenLimit{2'000};  // all is done by then, whoever looked just before
 constexpr Millis kEndingPause{10};
 
 // What the file of a lock says.
@@ -89,30 +89,16 @@ bool has_pending_kill(int64_t pid) {
   return false;
 }
 
-// Whether a process of this host is on its way out: killed, and not gone with all that it has.
-bool is_ending(int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string stat;
-  if (!std::getline(file, stat)) return true;
-  constexpr unsigned kExiting = 4;  // PF_EXITING
-  std::istringstream fields(stat.substr(stat.rfind(')') + 1));
-  std::string state, other;
-  unsigned flags = 0;
-  fields >> state;
-  for (int skipped = 0; skipped < 5; ++skipped) fields >> other;
-  fields >> flags;
-  return state == "Z" || state == "X" || (flags & kExiting) != 0 || has_pending_kill(pid);
-}
-
 // As flock, but who has it may be a job that was just killed: its last one is waited for.
-bool lock_unless_held(int fd, const fs::path& path, const Deadline& deadline) {
+bool lock_unless_held(int fd, const fs::path& path, detail::Patience& patience) {
   for (;;) {
     if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return true;
     const int failure = errno;
     const auto words = failure == EWOULDBLOCK ? parse_words(text_in(fd, path)) : std::nullopt;
-    const bool waits = words && words->host == host_name() && is_ending(words->pid);
+    const bool waits =
+        words && words->host == host_name() && patience.lasts_with(detail::lock_holder(words->pid));
     errno = failure;
-    if (!waits || deadline.passed()) return false;
+    if (!waits) return false;
     std::this_thread::sleep_for(kEndingPause);
   }
 }
@@ -129,12 +115,44 @@ bool is_at(int fd, const fs::path& path) {
 
 }  // namespace
 
+detail::LockHolder detail::lock_holder(int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string stat;
+  if (!std::getline(file, stat)) return LockHolder::is_not_seen;
+  constexpr unsigned kExiting = 4;  // PF_EXITING
+  std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+  std::string state, other;
+  unsigned flags = 0;
+  fields >> state;
+  for (int skipped = 0; skipped < 5; ++skipped) fields >> other;
+  fields >> flags;
+  const bool ends =
+      state == "Z" || state == "X" || (flags & kExiting) != 0 || has_pending_kill(pid);
+  return ends ? LockHolder::is_ending : LockHolder::works;
+}
+
+Millis detail::patience_with(LockHolder holder) {
+  switch (holder) {
+    case LockHolder::works: return Millis{0};
+    case LockHolder::is_ending: return kEndingLimit;
+    case LockHolder::is_not_seen: return kNotSeenLimit;
+  }
+  return Millis{0};
+}
+
+bool detail::Patience::lasts_with(LockHolder holder) {
+  if (!any_) return false;
+  if (seen_ != holder) deadline_ = Deadline(patience_with(holder));
+  seen_ = holder;
+  return !deadline_.passed();
+}
+
 FolderLock::FolderLock(fs::path folder, std::string what, std::string file)
     : folder_(std::move(folder)),
       what_(std::move(what)),
       path_(folder_ / file),
       number_(static_cast<int64_t>(std::random_device{}()) + 1),
-      held_(take()) {}
+      held_(take(detail::Patience::usual())) {}
 
 int64_t FolderLock::number_in(const fs::path& folder, const std::string& file) {
   open_folder_anew(fs::absolute(folder).parent_path());
@@ -146,7 +164,7 @@ int64_t FolderLock::number_in(const fs::path& folder, const std::string& file) {
 
 bool FolderLock::keep() {
   if (is_at(held_.get(), path_)) return false;
-  held_ = take();
+  held_ = take(detail::Patience::none());
   log(LogLevel::warning,
       "{} {}: somebody has removed it, or its lock, under this job; it is made again: what was in "
       "it before is not in it now",
@@ -178,15 +196,14 @@ FileDescriptor FolderLock::open_file() const {
   return fd;
 }
 
-FileDescriptor FolderLock::take() const {
+FileDescriptor FolderLock::take(detail::Patience patience) const {
   const auto fails = [&](const std::string& why) {
     return UsageError(fmt::format("{} {}: {}", what_, folder_.string(), why));
   };
-  const Deadline deadline(kEndingLimit);
   for (int i = 0; i < kTries; ++i) {
     FileDescriptor fd = open_file();
     if (!fd) continue;
-    const bool locked = lock_unless_held(fd.get(), path_, deadline);
+    const bool locked = lock_unless_held(fd.get(), path_, patience);
     if (!locked && errno != EWOULDBLOCK)
       throw fails(fmt::format("{} cannot be locked: {}", path_.string(), errno_words(errno)));
     const std::string text = text_in(fd.get(), path_);

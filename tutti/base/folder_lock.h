@@ -7,18 +7,46 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/file_descriptor.h"
 
 namespace tutti {
+namespace detail {
+
+/// What is seen of the process that has a lock of this host. One that is not seen may be gone, and
+/// its lock about to go; or it runs in another PID namespace.
+enum class LockHolder { works, is_ending, is_not_seen };
+LockHolder lock_holder(int64_t pid);
+
+/// How long such a one is waited for.
+Millis patience_with(LockHolder holder);
+
+/// Counts that anew whenever something else is seen: what is ending is not seen next.
+class Patience {
+ public:
+  static Patience none() { return Patience(false); }
+  static Patience usual() { return Patience(true); }
+  bool lasts_with(LockHolder holder);
+
+ private:
+  explicit Patience(bool any) : any_(any) {}
+  bool any_;
+  std::optional<LockHolder> seen_;
+  Deadline deadline_{Millis{0}};
+};
+
+}  // namespace detail
 
 class FolderLock {
  public:
   static constexpr const char* kFile = "lock";
 
   /// Makes the folder and takes it. Whose holder on this host was killed, and is not gone yet, is
-  /// waited for, a minute at most.
+  /// waited for: a minute at most, and 2 s where no such process is seen, which may then be one of
+  /// another container.
   ///
   /// what  begins what is said, before the folder: "--snapshots"
   /// file  name of the small file; for rights to one folder that have nothing to do with each other
@@ -38,11 +66,11 @@ class FolderLock {
 
   /// Before each writing. Somebody may have removed the folder meanwhile: it is then made again,
   /// with this lock, and a warning says so. Returns whether that was needed. Throws UsageError when
-  /// another job has taken it since, Error when it cannot be looked at.
+  /// another job has taken it since, Error when it cannot be looked at. Waits for nobody.
   bool keep();
 
  private:
-  FileDescriptor take() const;
+  FileDescriptor take(detail::Patience patience) const;
   FileDescriptor open_file() const;
 
   std::filesystem::path folder_;

@@ -36,16 +36,29 @@ std::string refusal(const fs::path& folder) {
   return message_of<UsageError>([&] { const FolderLock lock(folder, "--out"); });
 }
 
+std::string host() {
+  char name[256] = {};
+  EXPECT_EQ(gethostname(name, sizeof name), 0);
+  return name;
+}
+
+// Of a process that was, and that nobody sees any more.
+pid_t pid_of_the_past() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return child;
+}
+
 TEST(FolderLock, TheSecondIsToldWhoHasIt) {
   const test::TempFolder folder;
   const fs::path place = folder / "made/of/it";
   std::optional<FolderLock> first(std::in_place, place, "--snapshots");
   EXPECT_EQ(FolderLock::number_in(place), first->number());
-  char host[256] = {};
-  ASSERT_EQ(gethostname(host, sizeof host), 0);
   EXPECT_THAT(refusal(place),
               AllOf(HasSubstr("--out " + place.string()), HasSubstr("another job writes there"),
-                    HasSubstr(fmt::format("process {} on {};", getpid(), host))));
+                    HasSubstr(fmt::format("process {} on {};", getpid(), host()))));
   const int64_t number = first->number();
   EXPECT_EQ(FolderLock::number_in(place), number);  // the refused one has written nothing
   first.reset();
@@ -85,6 +98,36 @@ TEST(FolderLock, OfAProcessThatIsEndingIsWaitedFor) {
   for (const int fd : {has_it[0], has_it[1], may_go[0], may_go[1]}) ::close(fd);
   int status = 0;
   EXPECT_EQ(::waitpid(holder, &status, 0), holder);
+}
+
+// A process of another PID namespace is not seen, and may work on: who comes is told soon.
+TEST(FolderLock, WhoIsNotSeenIsWaitedForForAMomentAlone) {
+  using namespace detail;
+  const pid_t killed = ::fork();
+  if (killed == 0)
+    while (true) pause();
+  EXPECT_EQ(lock_holder(killed), LockHolder::works);
+  ::kill(killed, SIGKILL);
+  const Deadline deadline(Millis{60'000});
+  while (lock_holder(killed) != LockHolder::is_ending && !deadline.passed())
+    std::this_thread::yield();
+  EXPECT_EQ(lock_holder(killed), LockHolder::is_ending);
+  int status = 0;
+  EXPECT_EQ(::waitpid(killed, &status, 0), killed);
+  EXPECT_EQ(lock_holder(killed), LockHolder::is_not_seen);
+  EXPECT_EQ(patience_with(LockHolder::works), Millis{0});
+  EXPECT_EQ(patience_with(LockHolder::is_ending), Millis{60'000});
+  EXPECT_EQ(patience_with(LockHolder::is_not_seen), Millis{2'000});
+}
+
+TEST(FolderLock, ThePatienceWithEachIsItsOwn) {
+  using namespace detail;
+  Patience usual = Patience::usual(), none = Patience::none();
+  EXPECT_FALSE(usual.lasts_with(LockHolder::works));
+  EXPECT_TRUE(usual.lasts_with(LockHolder::is_ending));
+  EXPECT_FALSE(usual.lasts_with(LockHolder::works));
+  for (const auto holder : {LockHolder::works, LockHolder::is_ending, LockHolder::is_not_seen})
+    EXPECT_FALSE(none.lasts_with(holder));
 }
 
 TEST(FolderLock, OfAnotherNameIsAnotherRight) {
@@ -217,6 +260,30 @@ TEST(FolderLock, AFolderThatAnotherHasTakenSinceIsTheirs) {
     EXPECT_THAT(message_of<UsageError>([&] { lock.keep(); }),
                 AllOf(HasSubstr(place.string()), HasSubstr("another job writes there")));
   EXPECT_EQ(FolderLock::number_in(place), other.number());
+}
+
+// Who has taken it since is gone, and lets go as soon as somebody looks at it again and again.
+TEST(FolderLock, NobodyIsWaitedForOnTheWay) {
+  const test::TempFolder folder;
+  FolderLock lock(folder.path(), "--out");
+  fs::remove(folder / "lock");
+  put_bytes(folder / "lock", fmt::format("77 {} {}\n", pid_of_the_past(), host()));
+  FileDescriptor theirs(::open((folder / "lock").c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(flock(theirs.get(), LOCK_EX), 0);
+  const FileDescriptor looks(::inotify_init1(IN_CLOEXEC));
+  ASSERT_GE(::inotify_add_watch(looks.get(), (folder / "lock").c_str(), IN_ACCESS | IN_ATTRIB), 0);
+  std::thread lets_go([&] {
+    inotify_event event{};  // of a file: without a name, so one at a time
+    for (int looked = 0; looked < 5; ++looked)
+      if (::read(looks.get(), &event, sizeof event) != sizeof event || event.mask == IN_ATTRIB)
+        return;
+    theirs = FileDescriptor();
+  });
+  EXPECT_THAT(message_of<UsageError>([&] { lock.keep(); }), HasSubstr("another job writes there"));
+  EXPECT_EQ(::chmod((folder / "lock").c_str(), 0600), 0);  // ends the thread
+  lets_go.join();
+  theirs = FileDescriptor();
+  EXPECT_TRUE(lock.keep());
 }
 
 }  // namespace
