@@ -54,8 +54,9 @@ class Client {
   using Initial = ClientState::Initial;
   using Restore = ClientState::Restore;
   /// Joins the job. `initial` gives the values where each piece begins; asked of worker 0 alone, in
-  /// a thread that waits or the client's; it calls nothing here. So does `restore`, where the job
-  /// goes on from a snapshot. Throws Timeout, Mismatch, UsageError with the service's words.
+  /// a thread that waits or the client's; it calls nothing here. Nor does `restore`, where the job
+  /// goes on from a snapshot: it is called in a thread of its own, and may take long. Throws
+  /// Timeout, Mismatch, UsageError with the service's words.
   Client(const ClientOptions& options, const Credentials& credentials, const Spec& spec,
          Initial initial, Restore restore = {});
   /// Says goodbye, so that nobody takes this worker for lost. What was pushed and is not through is

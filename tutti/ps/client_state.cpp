@@ -130,10 +130,11 @@ void ClientState::on_message(int server, const Message& message) {
 void ClientState::on_welcome(int number, const Message& message) {
   Partition& partition = partitions_[number];
   partition.welcome = true;
+  ++partition.welcomes;
   if (partition.sequence < message.sequence) partition.sequence = message.sequence;
   const bool gives = message.version == 0 && assigns();
   if (gives && restore_)
-    restore_(number, [this, number](Message assign) { send(number, std::move(assign)); });
+    restore(number);
   else if (gives)
     for (int piece = 0; piece < static_cast<int>(spec_.pieces.size()); ++piece)
       if (partition_of(piece) == number)
@@ -151,6 +152,14 @@ void ClientState::on_welcome(int number, const Message& message) {
   for (const auto& [piece, step] : wanted_)
     if (partition_of(piece) == number) ask(piece, step);
   ask_rows_of(number);
+}
+
+// What is read may come when another server has taken over, which is given all from the start.
+void ClientState::restore(int number) {
+  restore_(number, [this, number, asked = partitions_[number].welcomes](Message assign) {
+    const Partition& partition = partitions_[number];
+    if (partition.welcome && partition.welcomes == asked) send(number, std::move(assign));
+  });
 }
 
 // Whoever asks before its own push has left may get parameters without it.

@@ -62,7 +62,8 @@ class ClientState {
   /// Rows have come: of sparse_pull() `pull` those of `partition`. Called within on_message().
   using RowsArrived = std::function<void(int64_t pull, int partition, const Bytes& rows)>;
   /// Gives the messages, all assigns, by which `partition` goes on from a snapshot; asked of the
-  /// same worker in place of Initial (Spec::goes_on_from).
+  /// same worker in place of Initial (Spec::goes_on_from). `assign` may be called at once or later,
+  /// in the thread that has the state.
   using Restore = std::function<void(int partition, const std::function<void(Message)>& assign)>;
   ClientState(int worker, Spec spec, Send send, Arrived arrived, Initial initial,
               RowsArrived rows_arrived = {}, Restore restore = {});
@@ -150,6 +151,7 @@ class ClientState {
  private:
   struct Partition {
     bool welcome = false;  // its primary knows this worker
+    int welcomes = 0;      // so far
     int num_pieces = 0;    // that this worker carries
     int64_t sequence = 0;  // of the last push sent
     int64_t num_sent = 0;  // by this worker, without what was sent again
@@ -183,6 +185,7 @@ class ClientState {
   void say_hello(int partition);
   bool assigns() const;
   void on_welcome(int partition, const Message& message);
+  void restore(int number);
   bool may_ask(int piece) const;
   void send_lease();
   void on_leased(const Message& message);

@@ -20,6 +20,7 @@ constexpr Millis kPause{50};      // before the next try to connect
 constexpr Millis kAnswer{1'000};  // for the servers to say whom they wait for
 // The client's own thread takes over when for so long nobody has waited.
 constexpr Millis kUnattended{1};
+constexpr int64_t kRestoredAhead = int64_t{4} << 20;  // of a snapshot, waiting to leave
 
 std::string missing_in(const View& view, const HostPort& service) {
   if (view.servers.empty())
@@ -50,7 +51,9 @@ Client::Work::Work(const ClientOptions& options, const Credentials& credentials,
           [this](int64_t pull, int partition, const Bytes& rows) {
             take_rows(pull, partition, rows);
           },
-          std::move(restore)),
+          restore ? [this](int partition,
+                           const Restoring::Assign& assign) { restoring_.begin(partition, assign); }
+                  : Restore{}),
       arrived_(spec.pieces.size()),
       streams_(heap_, credentials,
                {.message = [this](Peer from, const Message& m) { on_message(from, m); },
@@ -60,7 +63,8 @@ Client::Work::Work(const ClientOptions& options, const Credentials& credentials,
       link_(streams_, {.who = {Peer::Kind::worker, options.worker},
                        .name = process_words(),
                        .where = {},
-                       .silence = options.silence}) {
+                       .silence = options.silence}),
+      restoring_(std::move(restore), [this] { streams_.wake(); }) {
   if (options.assigns) state_.assign_always();
   if (options.whose_gradient) state_.ask_whose_gradient(options.whose_gradient);
   streams_.connect_to_service(options.view_service, options.limit);
@@ -189,12 +193,20 @@ void Client::Work::turn() {
     link_.beat(Clock::now(), "");
     if (failure_.empty()) failure_ = state_.failure();
     reach_servers();
+    const auto room = [this](int partition) { return has_room(partition); };
+    restoring_.hand_on(room);
     send_all();
     streams_.process();
+    if (restoring_.may_hand_on(room)) streams_.wake();
   } catch (const std::exception& error) {
     failure_ = error.what();
   }
   if (num_waiting_ > 1) changed_.notify_all();
+}
+
+bool Client::Work::has_room(int partition) const {
+  const int server = state_.view().partitions.at(partition).primary;
+  return streams_.bytes_waiting(server_peer(server)) < kRestoredAhead;
 }
 
 void Client::Work::lose_service(const std::string& words) {

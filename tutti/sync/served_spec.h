@@ -18,7 +18,8 @@ ps::Spec served_spec(const World& world, const optim::Rule& rule, const Layout& 
                      std::vector<ps::SparseTableSpec> tables);
 
 /// Gives partitions what the snapshot of --restore has; empty without one. Worker 0 reads it at
-/// once, so that bad input is found before anything trains; another one only when it is lost.
+/// once, so that bad input is found before anything trains; another one only when it is lost,
+/// beside its work.
 /// `spec` must outlive what is returned.
 ps::Client::Restore restore_of(const ps::Spec& spec, int worker);
 

@@ -202,6 +202,36 @@ TEST(ClientState, TheFirstWorkerThatIsNotGoneGivesTheValues) {
   EXPECT_THAT(second.words(0), ElementsAre("assign 0 of 0", "assign 0 of 1"));
 }
 
+// A snapshot is read while other words come and go: only what the last welcome asked for counts.
+TEST(ClientState, WhatIsReadForAServerThatIsGoneIsNotSent) {
+  const Spec spec = two_pieces(2, Staleness::unbounded());
+  std::vector<std::function<void(Message)>> asked;
+  std::vector<std::pair<int, int>> sent;
+  ClientState state(
+      0, spec,
+      [&](int server, const Message& m) {
+        if (m.kind == Kind::assign) sent.emplace_back(server, m.piece);
+      },
+      [](int, int64_t, const Bytes&) {}, [](int) { return Bytes{}; }, {},
+      [&](int, const std::function<void(Message)>& assign) { asked.push_back(assign); });
+  state.on_view(view_of(1, 0));
+  state.on_connected(0);
+  state.on_message(0, {.kind = Kind::welcome});
+  ASSERT_EQ(asked.size(), 1U);
+  asked[0]({.kind = Kind::assign, .piece = 0});
+  EXPECT_THAT(sent, ElementsAre(std::pair(0, 0)));
+  state.on_closed(0);
+  asked[0]({.kind = Kind::assign, .piece = 1});
+  state.on_view(view_of(2, 1));
+  state.on_connected(1);
+  state.on_message(1, {.kind = Kind::welcome});
+  ASSERT_EQ(asked.size(), 2U);
+  asked[0]({.kind = Kind::assign, .piece = 1});
+  EXPECT_EQ(sent.size(), 1U);
+  asked[1]({.kind = Kind::assign, .piece = 0});
+  EXPECT_THAT(sent, ElementsAre(std::pair(0, 0), std::pair(1, 0)));
+}
+
 TEST(ClientState, SaysWhatItWaitsFor) {
   Worker worker(0);
   worker.state.pull(0, 1);

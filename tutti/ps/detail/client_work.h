@@ -17,6 +17,7 @@
 #include "tutti/ps/client.h"
 #include "tutti/ps/client_state.h"
 #include "tutti/ps/outages.h"
+#include "tutti/ps/restoring.h"
 #include "tutti/ps/shared_heap.h"
 #include "tutti/ps/sparse_batch.h"
 #include "tutti/ps/streams.h"
@@ -75,6 +76,7 @@ class Client::Work {
   void turn();
   // True when nothing is left.
   bool send_all();
+  bool has_room(int partition) const;
   void lose_service(const std::string& words);
   void reach_servers();
   void take_rows(int64_t pull, int partition, const Bytes& rows);
@@ -95,6 +97,7 @@ class Client::Work {
   bool driven_ = false;   // by one of these
   TimePoint attended_{};  // when the last of them left; zero: they have left something to do
   std::condition_variable unattended_;
+  Restoring restoring_;  // its thread wakes streams_
   std::thread thread_;
 };
 
