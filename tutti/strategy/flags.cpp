@@ -84,6 +84,13 @@ constexpr std::string_view kFlags[] = {"--strategy",
                                        "--partition",
                                        "--host-sums"};
 
+// "--shared" is not "--shares".
+bool have_other_endings(std::string_view one, std::string_view other) {
+  const size_t last = one.size() - 1;
+  return !one.empty() && one.size() == other.size() && edits_between(one, other) == 1 &&
+         edits_between(one.substr(0, last), other.substr(0, last)) == 0;
+}
+
 // One mistake in six letters: that is no other word, and "--speed" is not "--seed".
 void require_not_near(std::string_view name, std::string_view flag) {
   constexpr size_t kLettersAMistake = 6;
@@ -91,7 +98,8 @@ void require_not_near(std::string_view name, std::string_view flag) {
     return word.substr(std::min(word.find_first_not_of('-'), word.size()));
   };
   const size_t edits = edits_between(letters(name), letters(flag));
-  if (name.starts_with('-') && edits <= letters(flag).size() / kLettersAMistake)
+  if (name.starts_with('-') && edits <= letters(flag).size() / kLettersAMistake &&
+      !have_other_endings(letters(name), letters(flag)))
     throw UsageError(
         fmt::format("unknown flag {}; did you mean {}? One of the program's own comes after \"--\"",
                     name, flag));

@@ -89,7 +89,8 @@ TEST(StrategyFlags, ThatAreNearlyOursAreRefused) {
 
 TEST(StrategyFlags, OfTheProgramsOwnThatAreNotNearStay) {
   const Words own = {"--speed", "3",  "--time",  "5",        "--host",   "h",  "--batch-size",
-                     "8",       "-r", "--place", "--epochs", "replicas", "-2", "--learning-rate"};
+                     "8",       "-r", "--place", "--epochs", "replicas", "-2", "--learning-rate",
+                     "--shared"};
   EXPECT_EQ(take(own).rest, own);
   const Words after = {"--", "--replica", "2", "--replicas", "3"};
   EXPECT_EQ(take(after).rest, after);  // words after -- are the program's
