@@ -136,6 +136,7 @@ DescriptorChannel::Message DescriptorChannel::receive(const Deadline& deadline) 
   alignas(cmsghdr) std::array<char, kControlBytes> control{};
   msghdr message{};
   ssize_t got = -1;
+  bool reset = false;  // told before what it has sent, once, when it has not read all of ours
   while (got < 0) {
     message = {};
     message.msg_iov = pieces.data();
@@ -144,6 +145,7 @@ DescriptorChannel::Message DescriptorChannel::receive(const Deadline& deadline) 
     message.msg_controllen = control.size();
     got = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got >= 0) break;
+    if (errno == ECONNRESET && !std::exchange(reset, true)) continue;
     if (is_gone(errno)) throw closed("receive from", peer_);
     if (errno == EAGAIN) {
       wait_for(POLLIN, "receive from", deadline);

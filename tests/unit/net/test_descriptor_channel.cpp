@@ -62,6 +62,14 @@ TEST_F(DescriptorChannelTest, AMessageIsReadAfterItsSenderHasClosed) {
   EXPECT_THROW(second_.send("x", {}, soon_), PeerLost);
 }
 
+TEST_F(DescriptorChannelTest, SoItIsWhereThatHasNotReadAllOfOurs) {
+  second_.send("not read", {}, soon_);
+  first_.send("last words", {}, soon_);
+  first_.close();
+  EXPECT_EQ(second_.receive(soon_).text, "last words");
+  EXPECT_THROW(second_.receive(soon_), PeerLost);
+}
+
 TEST_F(DescriptorChannelTest, AWaitingReceiverSeesTheClose) {
   std::thread closer([&] { first_.close(); });
   EXPECT_THROW(second_.receive(soon_), PeerLost);
