@@ -71,6 +71,7 @@ class Job {
   void on_message(Worker& worker, DescriptorChannel::Message received);
   void spread_news();
   void on_death(Worker& worker);
+  static void tell(WorkerResult& result, const std::string& what_follows);
   void blame_a_stopped_worker();
   void send_signal(int signal);
   void end_tree() noexcept;

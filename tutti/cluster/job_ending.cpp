@@ -56,6 +56,14 @@ void Job::on_death(Worker& worker) {
   if (other_nodes_ && !result.stopped_by_launcher)
     other_nodes_->tell_failure(result.worker, fmt::format("{} {}", result.name(), result.ending()));
   ending_.on_failure(Clock::now());
+  if (!ending_.begun() && (any_running() || other_nodes_)) tell(result, "the others go on");
+}
+
+/// The report comes with the end of the job, which may be far.
+void Job::tell(WorkerResult& result, const std::string& what_follows) {
+  result.told = log_level() <= LogLevel::warning;
+  log(LogLevel::warning, "{} {}; {}{}", result.name(), result.ending(), what_follows,
+      result.more_of_error());
 }
 
 /// What a failed worker had started ends first.
@@ -71,8 +79,8 @@ bool Job::start_again(Worker& worker) {
     if (ended == 0) sleep_shortly();
   }
   std::erase(spare_, before);
-  log(LogLevel::warning, "{} {}; it is started again ({} of {})", worker.result.name(),
-      worker.result.ending(), options_.restarts - restarts_left_, options_.restarts);
+  tell(worker.result, fmt::format("it is started again ({} of {})",
+                                  options_.restarts - restarts_left_, options_.restarts));
   worker = {};
   start(number, before);
   return true;

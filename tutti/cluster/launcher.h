@@ -57,6 +57,8 @@ struct WorkerResult {
   bool stopped_by_launcher = false;  ///< SIGTERM or SIGKILL came from us
   std::string error;                 ///< what report_failure() said in it, if anything
   std::string error_class;           ///< of that: "UsageError", "PeerLost", ...
+  bool told = false;                 ///< all of its error was logged when it ended, since the job
+                                     ///< went on
   std::vector<std::string> last_lines;
   int64_t step = -1;  ///< that it was in, as report_step() said; -1: it said nothing
 
@@ -64,6 +66,8 @@ struct WorkerResult {
   std::string name() const;
   /// "was killed by SIGKILL", "exited with code 3: <first line of its error>".
   std::string ending() const;
+  /// What follows on that first line: "" or "\n...".
+  std::string more_of_error() const;
   bool failed() const noexcept { return signal != 0 || exit_code != 0; }
   /// Its own error says that the program's use or input is wrong: no record of the job's last
   /// operations is kept, and it would fail again.
@@ -97,7 +101,7 @@ LaunchResult launch(const LaunchOptions& options);
 
 /// What to print after a failed run: the other workers in a line, their errors but for those that
 /// follow from another's, each once, the last lines of the one that failed first, and last the root
-/// cause with all of its error. Empty after success.
+/// cause with all of its error; of an error that was told already one line. Empty after success.
 std::string failure_report(const LaunchResult& result);
 
 }  // namespace tutti

@@ -35,6 +35,11 @@ std::string WorkerResult::ending() const {
   return text;
 }
 
+std::string WorkerResult::more_of_error() const {
+  const size_t more = error.find('\n');
+  return more == std::string::npos ? "" : error.substr(more);
+}
+
 const WorkerResult* LaunchResult::root() const {
   const auto found = std::ranges::find(workers, root_worker, &WorkerResult::worker);
   return root_worker < 0 || found == workers.end() ? nullptr : &*found;
@@ -60,7 +65,7 @@ std::string errors_of_others(const LaunchResult& result) {
   if (const WorkerResult* root = result.root()) told.insert(root->error);
   std::string text;
   for (const WorkerResult& worker : result.workers)
-    if (worker.failed() && !worker.follows() && told.insert(worker.error).second)
+    if (worker.failed() && !worker.follows() && !worker.told && told.insert(worker.error).second)
       text += fmt::format("{}: {}\n", worker.name(), printable(worker.error));
   return text;
 }
@@ -86,8 +91,7 @@ std::string failure_report(const LaunchResult& result) {
   std::string cause = result.root_cause;
   if (const WorkerResult* root = result.root()) {
     text += last_lines_of(*root, result.oom_kills);
-    if (const size_t more = root->error.find('\n'); more != std::string::npos)
-      cause += root->error.substr(more);
+    if (!root->told) cause += root->more_of_error();
   }
   if (!result.flight_records.empty())
     text += fmt::format("what each rank did last is in {0}: `tutti doctor record {0}/*.json`\n",

@@ -248,6 +248,26 @@ TEST(Launcher, LetsTheRestGoOnWhenToldSo) {
   EXPECT_THAT(out.log, Not(HasSubstr("ended by tutti")));
 }
 
+// Others hear of the loss after that.
+TEST(Launcher, TellsAnErrorAtOnceWhereTheRestGoOn) {
+  const auto out = run_workers(2, "throw_alone", {}, {}, false);
+  EXPECT_EQ(out.exit_code, 1) << out.log;
+  const size_t told =
+      out.log.find("rank 1 exited with code 1: my own reason; the others go on\n  try this\n");
+  ASSERT_NE(told, std::string::npos) << out.log;
+  EXPECT_LT(told, out.log.find("[0] goes on")) << out.log;
+  EXPECT_THAT(out.log, HasSubstr("\nrank 1 exited with code 1: my own reason\n"));
+  EXPECT_EQ(count_of(out.log, "try this"), 1) << out.log;
+}
+
+TEST(Launcher, TellsTheWholeErrorOfAWorkerThatItStartsAgainAlone) {
+  const auto out = run_ranks(1, "launch_alone_again").at(0);
+  EXPECT_EQ(out.exit_code, 1) << out.log;
+  EXPECT_THAT(out.log, AllOf(HasSubstr("my own reason; it is started again (1 of 1)\n  try this\n"),
+                             HasSubstr("\nrank 0 exited with code 1: my own reason\n  try this\n"),
+                             Not(HasSubstr("go on"))));
+}
+
 TEST(Launcher, ASignalEndsTheJobInOrder) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const auto out =

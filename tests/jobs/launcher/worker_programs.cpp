@@ -193,6 +193,27 @@ RANK_PROGRAM(fail_alone) {
   rank.mark("goes on");
 }
 
+RANK_PROGRAM(throw_alone) {
+  Group world = join();
+  uncaught([&] {
+    if (rank.rank == rank.size - 1) throw Error("my own reason\n  try this");
+    try {
+      world.barrier();
+    } catch (const PeerLost&) {
+      rank.mark("goes on");
+    }
+  });
+}
+
+RANK_PROGRAM(launch_alone_again) {
+  const LaunchResult result = launch({.command = {"/proc/self/exe"},
+                                      .environment = {"TUTTI_TEST_PROGRAM=throw_alone"},
+                                      .end_on_failure = false,
+                                      .restarts = 1});
+  std::fprintf(stderr, "%s\n", failure_report(result).c_str());
+  std::_Exit(result.exit_code);
+}
+
 RANK_PROGRAM(end_in_order) {
   install_stop_handler();
   join();

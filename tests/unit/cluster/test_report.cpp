@@ -94,6 +94,17 @@ TEST(FailureReport, TellsEachErrorOnceAndThatOfTheCauseWhole) {
             "rank 2 exited with code 2: bad file\n  at byte 3");
 }
 
+TEST(FailureReport, OfWhatWasToldAlreadyHasALine) {
+  LaunchResult result{.root_cause = "rank 1 exited with code 1: bad file", .root_worker = 1};
+  const WorkerResult failed{.worker = 0, .exit_code = 1, .error = "no room\n  try", .told = true};
+  result.workers = {failed, failed};
+  result.workers[1].worker = 1;
+  result.workers[1].error = "bad file\n  at byte 3";
+  EXPECT_EQ(failure_report(result),
+            "after the first failure: rank 0 exited with code 1\n"
+            "rank 1 exited with code 1: bad file");
+}
+
 TEST(FailureReport, SaysWhereFlightRecordsAre) {
   LaunchResult result = three_workers();
   result.root_cause = "ended by SIGINT";
