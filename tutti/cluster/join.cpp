@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -228,9 +229,10 @@ void ask_for_grace(Millis grace) noexcept {
   try {
     const auto environment = worker_environment();
     if (!environment) return;
+    constexpr int64_t kMost = std::numeric_limits<int>::max();
+    const auto number = static_cast<int>(std::clamp<int64_t>(grace.count(), 0, kMost));
     Lifeline::of(*environment)
-        .send({.kind = Message::Kind::grace, .number = static_cast<int>(grace.count())}, {},
-              Deadline(Millis{200}));
+        .send({.kind = Message::Kind::grace, .number = number}, {}, Deadline(Millis{200}));
   } catch (const std::exception& failure) {
     log(LogLevel::warning, "the launcher was not asked for {} ms of grace: {}", grace.count(),
         failure.what());

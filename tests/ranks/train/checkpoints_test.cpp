@@ -273,7 +273,8 @@ TEST(CheckpointsOfWorkers, WhoIsAskedToEndWhileAllWaitForADiskSavesWithTheOthers
   EXPECT_THAT(names_in(folder), ElementsAre("step-000000000003", "step-000000000007"));
 }
 
-// Both stay in step 5 until the launcher, which worker 0 asks to end, has told them.
+// Arguments: folder, grace in ms. Both stay in step 5 until the launcher, which worker 0 asks to
+// end, has told them.
 RANK_PROGRAM(end_in_step_five) {
   install_stop_handler();
   const auto in_step = [&rank](int step) {
@@ -282,8 +283,10 @@ RANK_PROGRAM(end_in_step_five) {
     for (const Deadline deadline(kOperation); stop_requested() == 0 && !deadline.passed();)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   };
-  train_checkpointed(
-      {.checkpoints = {.folder = rank.arguments[0], .every_steps = 100}, .in_step = in_step});
+  train_checkpointed({.checkpoints = {.folder = rank.arguments[0],
+                                      .every_steps = 100,
+                                      .grace = Millis(std::stoll(rank.arguments[1]))},
+                      .in_step = in_step});
 }
 
 // By itself this launcher kills as soon as it has sent SIGTERM.
@@ -296,10 +299,13 @@ RANK_PROGRAM(launch_without_grace) {
 }
 
 TEST(CheckpointsOfWorkers, TheLauncherWaitsForWhoHasOneToWrite) {
-  const test::TempFolder folder;
-  const auto out = test::run_ranks(1, "launch_without_grace", {.arguments = {folder.path()}}).at(0);
-  EXPECT_EQ(out.exit_code, 128 + SIGTERM) << out.log;
-  EXPECT_THAT(names_in(folder), ElementsAre("step-000000000005")) << out.log;
+  for (const char* grace : {"30000", "2592000000"}) {  // half a minute, a month
+    const test::TempFolder folder;
+    const auto out =
+        test::run_ranks(1, "launch_without_grace", {.arguments = {folder.path(), grace}}).at(0);
+    EXPECT_EQ(out.exit_code, 128 + SIGTERM) << out.log;
+    EXPECT_THAT(names_in(folder), ElementsAre("step-000000000005")) << out.log;
+  }
 }
 
 }  // namespace
