@@ -70,6 +70,8 @@ struct CheckpointManifest {
   /// State of the callbacks that have one, by their place and name: ("0 early_stopping", text).
   std::map<std::string, std::string> callbacks;
 
+  std::string lives;  ///< of the job that wrote it (id_of_all_lives()); "": it is not written
+
   std::string tutti_version;
   std::string libtorch_version;
   std::vector<CheckpointFile> files;

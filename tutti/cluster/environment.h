@@ -18,6 +18,8 @@ inline constexpr const char* kLifelineVariable = "TUTTI_LIFELINE_FD";
 inline constexpr const char* kStepsVariable = "TUTTI_STEPS_FD";
 // How often the whole job was started again before.
 inline constexpr const char* kRestartVariable = "TUTTI_RESTART";
+// What all lives of such a job share.
+inline constexpr const char* kLivesVariable = "TUTTI_LIVES";
 // Where the workers meet: by hand under other launchers.
 inline constexpr const char* kRendezvousVariable = "TUTTI_RENDEZVOUS";
 // By which of its networks this process is reached: an interface, a subnet or an address.

@@ -1,7 +1,6 @@
 #include "tutti/cluster/job.h"
 
 #include <poll.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,17 +14,6 @@
 #include "tutti/cluster/spawn.h"
 
 namespace tutti::detail {
-namespace {
-
-std::string random_id() {
-  uint64_t bits = 0;
-  if (getrandom(&bits, sizeof bits, 0) != sizeof bits) {
-    throw Error("launch: getrandom: " + errno_words(errno));
-  }
-  return fmt::format("{:016x}", bits);
-}
-
-}  // namespace
 
 Job::Job(const LaunchOptions& options, std::string program)
     : options_(options),

@@ -262,6 +262,11 @@ bool started_again() noexcept {
   return lives != nullptr && *lives != '\0';
 }
 
+std::string id_of_all_lives() {
+  const char* id = std::getenv(detail::kLivesVariable);
+  return id == nullptr ? "" : id;
+}
+
 bool report_failure(const std::exception& error) noexcept {
   try {
     const auto text = fmt::format("{}: {}", class_of(error), plain_words(error.what()));

@@ -74,7 +74,11 @@ void ask_for_grace(Millis grace) noexcept;
 void report_step(int64_t step) noexcept;
 
 /// Whether `tutti run --restarts` has started this job again after a failure. Then fit() goes on
-/// from the newest of its checkpoints, as with CheckpointOptions::resume.
+/// from the newest checkpoint that a life of this job has written.
 bool started_again() noexcept;
+
+/// By which the lives of a job under `tutti run --restarts` know what is theirs: the same in all of
+/// them, another in every other job; "" outside. fit() writes it into its checkpoints.
+std::string id_of_all_lives();
 
 }  // namespace tutti

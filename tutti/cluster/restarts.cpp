@@ -6,6 +6,8 @@
 #include <thread>
 
 #include "tutti/cluster/environment.h"
+#include "tutti/cluster/join.h"
+#include "tutti/cluster/spawn.h"
 
 namespace tutti {
 
@@ -33,6 +35,10 @@ Restarts::Verdict Restarts::after(const LaunchResult& life) {
 LaunchResult launch_with_restarts(LaunchOptions options, int most,
                                   const std::function<void(const std::string&)>& tell) {
   Restarts restarts(most);
+  // Within another such job its id is that of these lives, too.
+  if (most > 0 && id_of_all_lives().empty())
+    options.environment.push_back(
+        fmt::format("{}={}", detail::kLivesVariable, detail::random_id()));
   const std::vector<std::string> environment = options.environment;
   for (int life = 1;; ++life) {
     LaunchResult result = launch(options);

@@ -1,8 +1,8 @@
 /// Restarts: whether a job that failed starts again as a whole, when, and what is said of it.
 ///
-/// It goes on from its newest checkpoint: fit() resumes by itself in a job that was started again
-/// (started_again(), join.h). A step that fails twice would fail for ever, and ends the job.
-/// Thread rule: one thread.
+/// It goes on from its newest checkpoint: fit() resumes by itself in a job that was started again,
+/// from what a life of that job has written (started_again(), id_of_all_lives(), join.h). A step
+/// that fails twice would fail for ever, and ends the job. Thread rule: one thread.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,10 @@ class Restarts {
   std::set<int64_t> failed_at_;  // steps
 };
 
-/// launch(), and again as long as Restarts says so; the workers of later lives have TUTTI_RESTART
-/// in their environment. `tell` gets failure_report() of each life that failed, then the words of
-/// Restarts. Returns the last life. Throws what launch() throws.
+/// launch(), and again as long as Restarts says so; the workers of all lives have TUTTI_LIVES in
+/// their environment, those of later ones TUTTI_RESTART, too. `tell` gets failure_report() of each
+/// life that failed, then the words of Restarts. Returns the last life. Throws what launch()
+/// throws.
 LaunchResult launch_with_restarts(LaunchOptions options, int most,
                                   const std::function<void(const std::string&)>& tell);
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -106,6 +107,13 @@ FileDescriptor opened(int number, const char* what) {
 }
 
 }  // namespace
+
+std::string random_id() {
+  uint64_t bits = 0;
+  if (getrandom(&bits, sizeof bits, 0) != sizeof bits)
+    throw Error("launch: getrandom: " + errno_words(errno));
+  return fmt::format("{:016x}", bits);
+}
 
 std::string find_program(const std::string& name) {
   if (name.empty()) throw UsageError("the name of the program is empty");

@@ -1,5 +1,5 @@
-/// Starts one worker by fork and exec, safely in a process that has threads, and finds programs.
-/// Thread rule: the thread that launches: a worker gets SIGKILL when this thread ends.
+/// Starts one worker by fork and exec, safely in a process that has threads, finds programs and
+/// makes ids. Thread rule: the thread that launches: a worker gets SIGKILL when this thread ends.
 #pragma once
 
 #include <sys/types.h>
@@ -14,6 +14,9 @@ namespace tutti::detail {
 /// The path of a program: as given when it contains '/', else searched in PATH. Throws UsageError
 /// when it is not there, not a file, or not executable; a near name in the same folder is offered.
 std::string find_program(const std::string& name);
+
+/// 16 hex digits, for what is to be told from all else: a job, a launch.
+std::string random_id();
 
 struct SpawnPlan {
   std::string path;

@@ -10,6 +10,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/names.h"
+#include "tutti/cluster/join.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing.h"
@@ -122,7 +123,7 @@ void read_all(const CheckpointTensors& tensors) {
 }  // namespace
 
 std::optional<TrainingState> Checkpointing::resume(const CheckpointManifest& now) {
-  if (!options_.resume) return std::nullopt;
+  if (!options_.resume && !started_again()) return std::nullopt;
   const auto together = [&](auto&& part) {
     std::exception_ptr failure;
     try {

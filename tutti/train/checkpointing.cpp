@@ -64,11 +64,22 @@ std::vector<int> writers_of(const std::vector<int64_t>& bytes, int workers) {
   return writers;
 }
 
+// Whether a life of this job before this one has written them: the newest that says by whom.
+bool are_of_this_job(const std::vector<std::filesystem::path>& trainings) {
+  const std::string lives = id_of_all_lives();
+  if (!started_again() || lives.empty()) return false;
+  for (auto path = trainings.rbegin(); path != trainings.rend(); ++path) try {
+      return TrainingCheckpoint(*path).manifest().lives == lives;
+    } catch (const DataError&) {  // resume() sets it aside, and says so
+    }
+  return false;
+}
+
 // The newest ones stay: those of an earlier training would take the place of this one's.
 void require_unused(const CheckpointOptions& options) {
   auto before = trainings_in(options.folder);
   if (before.empty()) before = damaged_trainings_in(options.folder);
-  if (options.resume || before.empty()) return;
+  if (options.resume || before.empty() || are_of_this_job(before)) return;
   throw UsageError(fmt::format(
       "fit: checkpoints in {}: an earlier training has left {} there ({} the newest); resume goes "
       "on from it, else move them away or take another folder",

@@ -27,7 +27,6 @@ CheckpointOptions options_of(const FitOptions& options) {
                                    callback->name(), chosen.folder.string()));
     chosen = *own;
   }
-  chosen.resume = chosen.resume || started_again();
   return chosen;
 }
 
@@ -92,6 +91,7 @@ CheckpointManifest Fit::facts() const {
                            .losses = losses_words(compiled_.goals, options_.class_weight),
                            .precision = std::string(name_of(compiled_.precision)),
                            .columns = history_.columns,
+                           .lives = id_of_all_lives(),
                            .tutti_version = TUTTI_VERSION,
                            .libtorch_version = TORCH_VERSION};
   facts.loss_scale = loss_scale();

@@ -14,7 +14,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/event.h"
 #include "tutti/base/stop.h"
+#include "tutti/cluster/exit_code.h"
+#include "tutti/cluster/join.h"
 #include "tutti/cluster/launcher.h"
+#include "tutti/cluster/restarts.h"
 #include "tutti/train/checkpoint.h"
 #include "tutti/train/model.h"
 
@@ -305,6 +308,56 @@ TEST(CheckpointsOfWorkers, TheLauncherWaitsForWhoHasOneToWrite) {
         test::run_ranks(1, "launch_without_grace", {.arguments = {folder.path(), grace}}).at(0);
     EXPECT_EQ(out.exit_code, 128 + SIGTERM) << out.log;
     EXPECT_THAT(names_in(folder), ElementsAre("step-000000000005")) << out.log;
+  }
+}
+
+// ---- jobs that are started again ----
+
+/// arguments: program, folder.
+RANK_PROGRAM(launch_trainings_again) {
+  const LaunchResult result = launch_with_restarts(
+      {.num_workers = 2,
+       .command = {"/proc/self/exe"},
+       .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments[0],
+                       "TUTTI_TEST_ARGUMENTS=" + rank.arguments[1]}},
+      3, [](const std::string& words) { std::fprintf(stderr, "%s\n", words.c_str()); });
+  std::_Exit(result.exit_code);
+}
+
+test::RankOutcome started_again_as(const std::string& program, const std::string& folder) {
+  return test::run_ranks(1, "launch_trainings_again", {.arguments = {program, folder}}).at(0);
+}
+
+void train_or_end(const test::Rank& rank) {
+  try {
+    train_checkpointed({.checkpoints = {.folder = rank.arguments[0]}});
+  } catch (const std::exception& error) {
+    std::_Exit(report_ending("error", error));
+  }
+  rank.mark("has trained");
+}
+
+RANK_PROGRAM(train_once) { train_or_end(rank); }
+
+RANK_PROGRAM(die_before_training) {
+  if (rank.rank == 1 && !started_again()) std::raise(SIGKILL);
+  train_or_end(rank);
+}
+
+TEST(CheckpointsOfWorkers, AJobThatIsStartedAgainDoesNotGoOnFromAnotherOnesTraining) {
+  const test::TempFolder folder;
+  const auto fresh = started_again_as("die_before_training", folder.path());
+  EXPECT_EQ(fresh.exit_code, 0) << fresh.log;
+  EXPECT_THAT(fresh.log, HasSubstr("the whole job is started again (1 of 3)"));
+  const auto names = names_in(folder);
+  EXPECT_THAT(names, Not(IsEmpty()));
+
+  for (const char* program : {"train_once", "die_before_training"}) {
+    const auto later = started_again_as(program, folder.path());
+    EXPECT_EQ(later.exit_code, 2) << later.log;
+    EXPECT_THAT(later.log, AllOf(HasSubstr("an earlier training has left"), HasSubstr("resume"),
+                                 Not(HasSubstr("has trained"))));
+    EXPECT_EQ(names_in(folder), names);
   }
 }
 

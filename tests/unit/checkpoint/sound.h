@@ -37,6 +37,7 @@ inline CheckpointManifest sound_manifest() {
   m.train_seconds = 1.5;
   m.values = {{"train_loss", 0.25}};
   m.callbacks = {{"0 early_stopping", "[1]"}};
+  m.lives = "0123456789abcdef";
   m.files = {{"part-0-of-2.safetensors", 100, std::string(64, 'b')},
              {"part-1-of-2.safetensors", 90, std::string(64, '0')}};
   return m;

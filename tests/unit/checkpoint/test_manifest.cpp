@@ -43,12 +43,14 @@ TEST(CheckpointManifest, IsReadAsItWasWritten) {
   const CheckpointManifest read = CheckpointManifest::from_json(text, "c");
   EXPECT_EQ(read.to_json(), text);
   EXPECT_EQ(read.seed, UINT64_MAX);
+  EXPECT_EQ(read.lives, manifest.lives);
   EXPECT_EQ(read.files[1].name, "part-1-of-2.safetensors");
 }
 
 TEST(CheckpointManifest, WhatNoTrainingCanHaveBeenIsNamed) {
   const auto huge = int64_t{INT64_MAX};
   const std::vector<std::pair<const char*, ordered_json>> cases = {
+      {"lives", 7},
       {"seed", 1e308},
       {"seed", -1},
       {"seed", "7"},
@@ -125,7 +127,7 @@ TEST(CheckpointManifest, EachFieldIsNeeded) {
   for (const auto& [field, value] : whole.items()) {
     ordered_json json = whole;
     json.erase(field);
-    if (field == "sha256" || field == "tables") continue;
+    if (field == "sha256" || field == "tables" || field == "lives") continue;
     EXPECT_THAT(refusal(json), HasSubstr(field));
   }
 }

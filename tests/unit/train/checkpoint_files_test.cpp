@@ -502,6 +502,43 @@ TEST(CheckpointFiles, AnEarlierTrainingsAreNotWrittenOver) {
   EXPECT_THAT(trainings_in(folder.path()), SizeIs(3));
 }
 
+/// One of the lives of a job, as `tutti run --restarts` makes them.
+class Life {
+ public:
+  Life(const char* job, bool again) {
+    setenv("TUTTI_LIVES", job, 1);
+    if (again) setenv("TUTTI_RESTART", "1", 1);
+  }
+  ~Life() {
+    unsetenv("TUTTI_LIVES");
+    unsetenv("TUTTI_RESTART");
+  }
+};
+
+TEST(CheckpointFiles, ALifeGoesOnFromWhatOneOfItsJobHasWrittenAlone) {
+  const test::TempFolder folder;
+  const Life first("job a", false);
+  train_into(folder.path());
+  EXPECT_EQ(TrainingCheckpoint(trainings_in(folder.path())[2]).manifest().lives, "job a");
+  const auto refused = [&] { train_into(folder.path()); };
+  EXPECT_THAT(message_of<UsageError>(refused), HasSubstr("an earlier training"));
+  {
+    const Life other("job b", true);
+    EXPECT_THAT(message_of<UsageError>(refused), HasSubstr("an earlier training"));
+    EXPECT_EQ(resumed_in(folder.path()).steps, 12);
+    const test::TempFolder unused;
+    train_into(unused.path());
+  }
+  const Life later("job a", true);
+  const Trained whole = resumed_in(folder.path());
+  change(trainings_in(folder.path())[2] / "manifest.json", "job a", "job b");
+  Model model = checkpointed_model({});
+  const History history =
+      model.fit(samples(), three_epochs({.folder = folder.path(), .every_steps = 1}));
+  EXPECT_EQ(trained_of(model, history), whole);
+  EXPECT_THAT(damaged_trainings_in(folder.path()), SizeIs(1));
+}
+
 TEST(CheckpointFiles, AnotherModelIsListed) {
   const test::TempFolder folder;
   train_into(folder.path());
