@@ -166,7 +166,9 @@ LaunchResult Job::result() const {
   for (const Worker& worker : workers_) {
     result.workers.push_back(worker.result);
     result.workers.back().last_lines = output_.last_lines(index_of(worker));
-    result.workers.back().step = steps_.step_of(index_of(worker));
+    const StepBoard::Place place = steps_.place_of(index_of(worker));
+    result.workers.back().training = place.training;
+    result.workers.back().step = place.step;
   }
   // Other nodes' limits pass too when a worker of this one is stopped.
   if (failure_elsewhere_ && stopped_worker_ < 0) {

@@ -239,7 +239,7 @@ void ask_for_grace(Millis grace) noexcept {
   }
 }
 
-void report_step(int64_t step) noexcept {
+void report_step(int64_t step, int64_t training) noexcept {
   struct Place {
     std::optional<detail::StepBoard> board;
     int worker = 0;
@@ -254,7 +254,7 @@ void report_step(int64_t step) noexcept {
       return {};
     }
   }();
-  if (place.board) place.board->note(place.worker, step);
+  if (place.board) place.board->note(place.worker, {.training = training, .step = step});
 }
 
 bool started_again() noexcept {

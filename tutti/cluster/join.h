@@ -70,8 +70,9 @@ void ask_for_grace(Millis grace) noexcept;
 
 /// Says that step `step` (>= 0) of the program begins: a store to memory. `tutti run --restarts`
 /// names the step in which a life of the job ended, and ends the job when one has failed twice.
-/// fit() does so. Does nothing outside a launcher. Never throws.
-void report_step(int64_t step) noexcept;
+/// `training` tells several of a program apart that each begin with the same steps: the first is 1.
+/// fit() does so, and counts its calls. Does nothing outside a launcher. Never throws.
+void report_step(int64_t step, int64_t training = 0) noexcept;
 
 /// Whether `tutti run --restarts` has started this job again after a failure. Then fit() goes on
 /// from the newest checkpoint that a life of this job has written.

@@ -60,7 +60,8 @@ struct WorkerResult {
   bool told = false;                 ///< all of its error was logged when it ended, since the job
                                      ///< went on
   std::vector<std::string> last_lines;
-  int64_t step = -1;  ///< that it was in, as report_step() said; -1: it said nothing
+  int64_t training = 0;  ///< that it was in, and
+  int64_t step = -1;     ///< which step of that, as report_step() said; -1: it said nothing
 
   /// "rank 1"; "worker 1 (ranks 2 to 3)" where it held several.
   std::string name() const;

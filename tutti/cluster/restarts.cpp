@@ -10,25 +10,34 @@
 #include "tutti/cluster/spawn.h"
 
 namespace tutti {
+namespace {
+
+std::string words_of_step(const WorkerResult& worker) {
+  return worker.training <= 1 ? fmt::format("step {}", worker.step)
+                              : fmt::format("step {} of training {}", worker.step, worker.training);
+}
+
+}  // namespace
 
 Restarts::Verdict Restarts::after(const LaunchResult& life) {
   const WorkerResult* const root = life.root();
   if (most_ == 0 || life.exit_code == 0 || life.signal != 0 || root == nullptr) return {};
   if (root->is_bad_input() || root->error_class == "Interrupted") return {};
-  if (root->step >= 0 && !failed_at_.insert(root->step).second)
-    return {.words = fmt::format("step {} has failed for the second time: the job is not started "
-                                 "again",
-                                 root->step)};
+  const Place place{root->training, root->step};
+  const bool has_step = root->step >= 0;
+  if (has_step && !failed_at_.insert(place).second)
+    return {.words = fmt::format("{} has failed for the second time: the job is not started again",
+                                 words_of_step(*root))};
   if (made_ == most_) return {.words = fmt::format("none of its {} restarts is left", made_)};
   ++made_;
-  pause_ =
-      root->step > furthest_ ? kFirstPause : std::clamp(2 * pause_, kFirstPause, kLongestPause);
-  furthest_ = std::max(furthest_, root->step);
+  const bool further = has_step && place > furthest_;
+  pause_ = further ? kFirstPause : std::clamp(2 * pause_, kFirstPause, kLongestPause);
+  if (further) furthest_ = place;
   return {
       .again = true,
       .pause = pause_,
       .words = fmt::format("{}the whole job is started again ({} of {}) in {} s",
-                           root->step < 0 ? "" : fmt::format("that was in step {}; ", root->step),
+                           has_step ? fmt::format("that was in {}; ", words_of_step(*root)) : "",
                            made_, most_, pause_.count() / 1000)};
 }
 

@@ -9,6 +9,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "tutti/base/deadline.h"
 #include "tutti/cluster/launcher.h"
@@ -37,8 +38,9 @@ class Restarts {
   const int most_;
   int made_ = 0;
   Millis pause_{0};
-  int64_t furthest_ = -1;
-  std::set<int64_t> failed_at_;  // steps
+  using Place = std::pair<int64_t, int64_t>;  // training, step
+  Place furthest_{0, -1};
+  std::set<Place> failed_at_;
 };
 
 /// launch(), and again as long as Restarts says so; the workers of all lives have TUTTI_LIVES in

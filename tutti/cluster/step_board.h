@@ -1,5 +1,6 @@
-/// StepBoard: which step each worker of a launcher is in, on a page that they share: so that one
-/// that is killed has said so, too. Thread rule: const functions may be called from any thread.
+/// StepBoard: which step of which training each worker of a launcher is in, on a page that they
+/// share: so that one that is killed has said so, too. Thread rule: const functions may be called
+/// from any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +18,18 @@ class StepBoard {
 
   int descriptor() const noexcept { return file_.descriptor(); }
 
-  void note(int local_worker, int64_t step) const noexcept;
-  /// -1: it has noted none.
-  int64_t step_of(int local_worker) const noexcept;
+  struct Place {
+    int64_t training = 0;
+    int64_t step = -1;  ///< -1: none was noted, of this training
+  };
+  void note(int local_worker, Place place) const noexcept;
+  Place place_of(int local_worker) const noexcept;
 
  private:
   explicit StepBoard(SharedFile file);
 
   SharedFile file_;
-  Mapping page_;  // a number a worker: its step and 1
+  Mapping page_;  // two numbers a worker: its training; its step and 1
 };
 
 }  // namespace tutti::detail

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <csignal>
 #include <thread>
@@ -43,6 +44,11 @@ std::vector<std::string> columns_of(std::vector<std::string> quantities) {
 
 double seconds_since(TimePoint begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+int64_t number_of_next_fit() {
+  static std::atomic<int64_t> begun{0};
+  return ++begun;
 }
 
 bool computes_alone(const World& world) { return world.size == 1 || world.in_turn(); }
@@ -93,6 +99,7 @@ void Fit::speak(bool shows) {
 }
 
 History Fit::run() {
+  number_ = number_of_next_fit();
   if (callbacks_->together() && !model_.strategy.world().one_process())
     require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
   callbacks_->train_begin();
@@ -280,7 +287,7 @@ PerReplica<Totals> Fit::replicas_in_turn(const Epoch& epoch) {
 
 void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
                Totals& totals) {
-  if (replica.local_rank() == 0) report_step(compiled_.optimizer.version() + 1);
+  if (replica.local_rank() == 0) report_step(compiled_.optimizer.version() + 1, number_);
   if (compiled_.rate && replica.local_rank() == 0)
     compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
   const int64_t first = step * options_.accumulate;

@@ -361,5 +361,28 @@ TEST(CheckpointsOfWorkers, AJobThatIsStartedAgainDoesNotGoOnFromAnotherOnesTrain
   }
 }
 
+// The first life is killed in step 5 of the first training, the second one in that of the second.
+RANK_PROGRAM(train_twice) {
+  const char* lives = std::getenv("TUTTI_RESTART");
+  const int life = lives == nullptr ? 0 : std::stoi(lives);
+  for (int number = 0; number < 2; ++number) {
+    const auto in_step = [&](int step) {
+      if (rank.rank == 1 && step == 5 && life == number) std::raise(SIGKILL);
+    };
+    const std::string folder = fmt::format("{}/{}", rank.arguments[0], number);
+    train_checkpointed({.checkpoints = {.folder = folder, .every_steps = 100}, .in_step = in_step});
+  }
+  rank.mark("has trained twice");
+}
+
+TEST(CheckpointsOfWorkers, TheSameStepOfTwoTrainingsIsNotOneThatFailsTwice) {
+  const test::TempFolder folder;
+  const auto out = started_again_as("train_twice", folder.path());
+  EXPECT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_THAT(out.log, AllOf(HasSubstr("that was in step 5; the whole job"),
+                             HasSubstr("that was in step 5 of training 2; the whole job"),
+                             HasSubstr("(2 of 3)"), HasSubstr("[1] has trained twice")));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -18,6 +18,12 @@ LaunchResult life(int64_t step, const std::string& error_class = "error") {
   return result;
 }
 
+LaunchResult life_in(int64_t training, int64_t step) {
+  LaunchResult result = life(step);
+  for (WorkerResult& worker : result.workers) worker.training = training;
+  return result;
+}
+
 LaunchResult life_with_signal(int64_t step) {
   LaunchResult result = life(step);
   result.signal = SIGTERM;
@@ -62,6 +68,16 @@ TEST(Restarts, Stories) {
        {life(7), life(7)},
        {1s, kEnd},
        "step 7 has failed for the second time: the job is not started again"},
+      {"the same step of another training",
+       3,
+       {life_in(1, 5), life_in(2, 5), life_in(3, 2)},
+       {1s, 1s, 1s},
+       "(3 of 3) in 1 s"},
+      {"a step of the second training that fails always",
+       3,
+       {life_in(2, 5), life_in(2, 5)},
+       {1s, kEnd},
+       "step 5 of training 2 has failed for the second time"},
       {"and one that fails again later", 9, {life(7), life(9), life(7)}, {1s, 1s, kEnd}, "step 7"},
       {"the last restart, too", 1, {life(7), life(7)}, {1s, kEnd}, "for the second time"},
       {"no step is not the same step", 3, {life(kNoStep), life(kNoStep)}, {1s, 2s}, "(2 of 3)"},
@@ -91,6 +107,10 @@ TEST(Restarts, Stories) {
 TEST(Restarts, SayWhereALifeEnded) {
   EXPECT_EQ(Restarts(3).after(life(7)).words,
             "that was in step 7; the whole job is started again (1 of 3) in 1 s");
+  EXPECT_EQ(Restarts(3).after(life_in(1, 7)).words,
+            "that was in step 7; the whole job is started again (1 of 3) in 1 s");
+  EXPECT_EQ(Restarts(3).after(life_in(2, 7)).words,
+            "that was in step 7 of training 2; the whole job is started again (1 of 3) in 1 s");
   EXPECT_EQ(Restarts(3).after(life(kNoStep)).words,
             "the whole job is started again (1 of 3) in 1 s");
 }

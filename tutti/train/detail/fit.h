@@ -100,7 +100,8 @@ class Fit {
   data::Dataset train_;
   FitOptions options_;
   uint64_t seed_;
-  bool meets_;  ///< replicas without samples take part in forward
+  int64_t number_ = 0;  ///< of this fit() among those of the process, from 1; 0: one batch
+  bool meets_;          ///< replicas without samples take part in forward
   bool shows_;
   int64_t epoch_length_;          ///< steps, each of so many batches as are accumulated
   bool drops_ = false;            ///< whoever is late is left out
