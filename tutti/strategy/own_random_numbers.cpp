@@ -42,18 +42,19 @@ void draw(const OperatorHandle& op, Stack* stack) {
 
 // Once in a process, which keeps it.
 void take_over_random_operators() {
-  const auto library = [](const char* name) -> torch::Library& {
-    return *std::make_unique<torch::Library>(torch::Library::IMPL, name, kKey, __FILE__, __LINE__)
-                .release();
+  const auto library = [](const char* name) {
+    return std::make_unique<torch::Library>(torch::Library::IMPL, name, kKey, __FILE__, __LINE__)
+        .release();
   };
-  library("_").fallback(torch::CppFunction::makeFallthrough());
-  torch::Library& random = library("aten");
+  static torch::Library* const rest = library("_");
+  static torch::Library* const random = library("aten");
+  rest->fallback(torch::CppFunction::makeFallthrough());
   c10::Dispatcher& dispatcher = c10::Dispatcher::singleton();
   for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
     const auto op = dispatcher.findSchema(name);
     if (name.getNamespace() == "aten" && op &&
         std::ranges::any_of(op->schema().arguments(), is_generator))
-      random.impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&draw>());
+      random->impl(c10::toString(name).c_str(), torch::CppFunction::makeFromBoxedFunction<&draw>());
   }
 }
 
