@@ -241,7 +241,7 @@ TEST(CheckpointFiles, OneWhoseValueCannotBeReadJustNowStays) {
     const test::FailingOpen failing(name_of_checkpoint(4) + "/manifest.json", error);
     EXPECT_THAT(message_of<Error>([&] { remove_old_checkpoints(folder.path(), few); }),
                 AllOf(HasSubstr(name_of_checkpoint(4)), HasSubstr(errno_words(error))));
-    EXPECT_EQ(failing.failed(), 1);
+    EXPECT_GT(failing.failed(), 0);
     EXPECT_THAT(trainings_in(folder.path()), SizeIs(12));
   }
   remove_old_checkpoints(folder.path(), few);
