@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/train/callbacks.h"
 
 #include "tests/unit/train/small_model.h"
@@ -15,8 +15,8 @@
 namespace tutti {
 
 // Thrown by a callback: what cuts a training off, as far as fit can tell.
-struct Cut : std::runtime_error {
-  using std::runtime_error::runtime_error;
+struct Cut : Error {
+  using Error::Error;
 };
 
 inline Callbacks cut_after(int64_t step) {
