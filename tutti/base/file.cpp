@@ -26,8 +26,9 @@ namespace fs = std::filesystem;
 using Pieces = std::span<const std::span<const std::byte>>;
 
 [[noreturn]] void fail_write(const fs::path& path, std::string_view operation, int error_number) {
-  throw Error(fmt::format("cannot write {}: {}: {}\n  an earlier file of that name is untouched",
-                          path.string(), operation, errno_words(error_number)));
+  throw WriteError(
+      fmt::format("cannot write {}: {}: {}\n  an earlier file of that name is untouched",
+                  path.string(), operation, errno_words(error_number)));
 }
 
 std::string cannot_read(const fs::path& path, int error_number) {
@@ -268,8 +269,8 @@ void sync_folder(const fs::path& path) {
   const FileDescriptor folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // Some file systems cannot sync a folder (EINVAL): there the rename is all that there is.
   if (folder && ::fsync(folder.get()) != 0 && errno != EINVAL && errno != EROFS)
-    throw Error(fmt::format("{} is written, but its folder could not be synced: {}", path.string(),
-                            errno_words(errno)));
+    throw WriteError(fmt::format("{} is written, but its folder could not be synced: {}",
+                                 path.string(), errno_words(errno)));
 }
 
 // The file that `path` stands for, links followed; its last part need not be there.

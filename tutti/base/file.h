@@ -25,6 +25,12 @@ class IoError : public Error {
   using Error::Error;
 };
 
+/// A file could not be written: the disk is full, say. What was there before is untouched.
+class WriteError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// The bytes of a file, mapped read-only and private. Cheap to copy; the last copy unmaps.
 struct MappedFile {
   std::span<const std::byte> bytes;
@@ -66,8 +72,8 @@ inline constexpr size_t kDirectAlignment = 4096;
 /// (/dev/stdout) is written directly. Files of 8 MiB and more go past the page cache where the file
 /// system can do that: whoever trains keeps the core; one piece at a multiple of kDirectAlignment
 /// is not even copied. `digest` is given the bytes. `turn` is called before each piece of work, a
-/// fraction of a millisecond of a core, and may wait. Throws Error with path, bytes and cause, and
-/// what `turn` throws; an earlier file is then untouched.
+/// fraction of a millisecond of a core, and may wait. Throws WriteError with path, bytes and cause,
+/// and what `turn` throws; an earlier file is then untouched.
 void write_file_atomically(const std::filesystem::path& path,
                            std::span<const std::span<const std::byte>> pieces,
                            Sha256* digest = nullptr, const std::function<void()>& turn = {});

@@ -357,6 +357,7 @@ int train_here(const TrainFlags& flags, Plan& plan) {
   if (!speaks && !strategy.world().apart) plan.fit.verbose = 0;
   const History history = model.fit(plan.train, plan.fit);
   Outputs outputs;
+  for (const std::string& why : history.lost) outputs.attempt("", [&] { throw Error(why); });
   const bool has_folder =
       !flags.out.empty() && outputs.attempt("", [&] { keep_folder(plan.out, strategy, flags); });
   if (has_folder) outputs.attempt(weights_file(flags), [&] { model.save(weights_file(flags)); });

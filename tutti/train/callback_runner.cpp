@@ -78,6 +78,28 @@ void CallbackRunner::set_learning_rate(double learning_rate) {
   model_.compiled->optimizer.set_learning_rate(learning_rate);
 }
 
+void CallbackRunner::write(const std::filesystem::path& path, std::string_view text) {
+  try {
+    write_file_atomically(path, text);
+    lost_.erase(path);
+  } catch (const WriteError& error) {
+    count_lost(path, error);
+  }
+}
+
+void CallbackRunner::count_lost(const std::filesystem::path& path, const WriteError& error) {
+  if (!lost_.contains(path))
+    log(LogLevel::warning, "fit, epoch {} of {}: {}; the training goes on without it", epoch_ + 1,
+        epochs_, error.what());
+  lost_[path] = error.what();
+}
+
+std::vector<std::string> CallbackRunner::lost() const {
+  std::vector<std::string> words;
+  for (const auto& [path, why] : lost_) words.push_back(why);
+  return words;
+}
+
 void CallbackRunner::save(std::filesystem::path path) {
   require_epoch_end("save");
   require_together("save");
@@ -225,9 +247,19 @@ void CallbackRunner::carry_out() {
   if (failure_) rethrow();
   if (keeps_) copy_weights();
   if (puts_back_) write_weights();
-  for (const auto& path : saves_) model_.save(path);
+  for (const auto& path : saves_) save_weights(path);
   keeps_ = puts_back_ = false;
   saves_.clear();
+}
+
+void CallbackRunner::save_weights(const std::filesystem::path& path) {
+  try {
+    model_.save(path);
+    lost_.erase(path);
+  } catch (const WriteError& error) {
+    count_lost(path, error);
+  } catch (const FailedElsewhere&) {  // the chief's file: it goes on, or ends this worker too
+  }
 }
 
 void CallbackRunner::rethrow() const {
@@ -291,7 +323,7 @@ NamedTensors copies_of(NamedTensors tensors) {
   return tensors;
 }
 
-void write(const NamedTensors& from, const NamedTensors& to) {
+void copy_to(const NamedTensors& from, const NamedTensors& to) {
   for (size_t i = 0; i < to.size(); ++i) to[i].second.detach().copy_(from.at(i).second);
 }
 
@@ -308,9 +340,9 @@ void CallbackRunner::write_weights() {
   if (kept_.parameters.empty()) return;
   const at::NoGradGuard no_grad;
   for (int local = 0; local < model_.modules.size(); ++local) {
-    write(kept_.parameters, unique_parameters(*model_.modules.module(local)));
-    write(kept_.buffers.at(static_cast<size_t>(local)),
-          unique_buffers(*model_.modules.module(local)));
+    copy_to(kept_.parameters, unique_parameters(*model_.modules.module(local)));
+    copy_to(kept_.buffers.at(static_cast<size_t>(local)),
+            unique_buffers(*model_.modules.module(local)));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/file.h"
 #include "tutti/train/callbacks.h"
 #include "tutti/train/model_state.h"
 
@@ -32,6 +33,7 @@ class CallbackRunner final : public Training {
   double learning_rate() const override;
   void stop(std::string why) override;
   void set_learning_rate(double learning_rate) override;
+  void write(const std::filesystem::path& path, std::string_view text) override;
   void save(std::filesystem::path path) override;
   void keep_weights() override;
   void put_back_weights() override;
@@ -56,6 +58,8 @@ class CallbackRunner final : public Training {
   /// Throws what a callback threw; on other workers an Error that says that one did.
   [[noreturn]] void rethrow() const;
   bool together() const noexcept { return together_; }
+  /// Files that could not be written, in words; this worker's.
+  std::vector<std::string> lost() const;
 
   // ---- checkpoints ----
   /// State of the callbacks that have one, by place and name; of the chief's.
@@ -77,6 +81,8 @@ class CallbackRunner final : public Training {
   void require_epoch_end(const char* what) const;
   void copy_weights();
   void write_weights();
+  void save_weights(const std::filesystem::path& path);
+  void count_lost(const std::filesystem::path& path, const WriteError& error);
 
   Model::State& model_;
   const Callbacks& callbacks_;
@@ -98,6 +104,7 @@ class CallbackRunner final : public Training {
   bool keeps_ = false;
   bool puts_back_ = false;
   std::vector<std::filesystem::path> saves_;
+  std::map<std::filesystem::path, std::string> lost_;  // why
   KeptWeights kept_;
 };
 

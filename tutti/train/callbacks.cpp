@@ -144,6 +144,8 @@ class ModelCheckpoint final : public Callback {
   void on_train_begin(Training& training) override {
     if (options_.save_best_only) best_.require_known(training);
     best_.forget();
+    if (options_.path.parent_path().string().find('{') == std::string::npos)
+      require_writable(options_.path, "path");
   }
   void on_epoch_end(Training& training) override {
     if (options_.save_best_only) {
@@ -261,6 +263,7 @@ class CsvLogger final : public Callback {
   std::string_view name() const override { return "csv_logger"; }
 
   void on_train_begin(Training& training) override {
+    require_writable(path_, "the file");
     std::string columns = "epoch,learning_rate";
     for (const std::string& name : training.quantities()) columns += "," + name;
     columns += '\n';
@@ -281,7 +284,7 @@ class CsvLogger final : public Callback {
     for (const std::string& name : training.quantities())
       text_ += fmt::format(",{}", training.watch(name).value_or(std::nan("")));
     text_ += '\n';
-    write_file_atomically(path_, text_);
+    training.write(path_, text_);
   }
   std::string state() const override { return text_; }
   void restore(const std::string& state) override { text_ = state; }

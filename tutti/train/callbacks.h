@@ -49,8 +49,11 @@ class Training {
   virtual void stop(std::string why) = 0;
   /// From the next update on.
   virtual void set_learning_rate(double learning_rate) = 0;
+  /// write_file_atomically(), but that a disk which fails costs this file and not the training: a
+  /// warning, and unless a later write of it does better the file is among History::lost.
+  virtual void write(const std::filesystem::path& path, std::string_view text) = 0;
   // These three are UsageErrors in on_step_end, where replicas are in the middle of an epoch.
-  /// After an epoch: Model::save().
+  /// After an epoch: Model::save(); where the disk fails, as write().
   virtual void save(std::filesystem::path path) = 0;
   /// After an epoch: remembers the weights, in memory; and gives them back at the end of fit().
   virtual void keep_weights() = 0;

@@ -149,6 +149,7 @@ History Fit::run() {
         "job goes on from; ask for more",
         options_.epochs, history_.steps));
   callbacks_->train_end(last_values_);
+  history_.lost = callbacks_->lost();
   return std::move(history_);
 }
 

@@ -24,6 +24,8 @@ struct History {
   double train_seconds = 0;  ///< wall time of the training parts, without set-up and validation
   double validation_seconds = 0;
   std::vector<float> step_ms;  ///< wall time of each step, reading its data included
+  /// Files that callbacks could not write (a full disk), in words; on the chief's worker.
+  std::vector<std::string> lost;
 
   /// images / train_seconds; 0 before the first step.
   double images_per_second() const noexcept;

@@ -5,6 +5,7 @@
 #include <typeinfo>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/log.h"
 
 namespace tutti::detail {
@@ -27,6 +28,8 @@ std::exception_ptr located(std::string_view place) {
     return std::make_exception_ptr(UsageError(said(error.what())));
   } catch (const DataError& error) {
     return std::make_exception_ptr(DataError(said(error.what())));
+  } catch (const WriteError& error) {
+    return std::make_exception_ptr(WriteError(said(error.what())));
   } catch (const Error& error) {
     if (typeid(error) != typeid(Error)) return std::current_exception();
     return std::make_exception_ptr(Error(said(error.what())));

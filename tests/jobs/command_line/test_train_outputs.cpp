@@ -177,5 +177,28 @@ TEST(TrainOutputs, AllThatAreLostAreNamed) {
   EXPECT_THAT(get_bytes(folder / "out/history.csv"), HasSubstr("val_accuracy"));
 }
 
+TEST(TrainOutputs, WhatCallbacksCannotWriteCostsThatAlone) {
+  for (const Words& strategy : {kAlone, kTogether, kServed}) {
+    const TempFolder folder;
+    std::filesystem::create_symlink("/dev/full", folder / "weights");
+    const auto full = run_command(
+        training(strategy, {"--epochs", "2", "--out", folder / "out", "--json",
+                            folder / "figures.json", "--csv-log", "/dev/full", "--model-checkpoint",
+                            "path=" + (folder / "weights").string()}),
+        {}, Millis{240'000});
+    EXPECT_EQ(full.exit_code, 1) << full.out << full.err;
+    EXPECT_THAT(full.err,
+                AllOf(HasSubstr("2 outputs are not there"), HasSubstr("cannot write /dev/full"),
+                      HasSubstr("cannot write " + (folder / "weights").string()),
+                      HasSubstr("No space left"), HasSubstr("goes on")))
+        << full.out;
+    EXPECT_THAT(get_bytes(folder / "out/history.csv"), HasSubstr("\n2,"));
+    EXPECT_TRUE(std::filesystem::exists(folder / "out/model.safetensors"));
+    EXPECT_TRUE(std::filesystem::exists(folder / "figures.json"));
+    EXPECT_EQ(std::filesystem::exists(folder / "out/checkpoints/step-000000000008/manifest.json"),
+              strategy != kServed);
+  }
+}
+
 }  // namespace
 }  // namespace tutti::test

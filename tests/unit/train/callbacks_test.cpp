@@ -43,6 +43,7 @@ class Scripted final : public Training {
   double learning_rate() const override { return rate_; }
   void stop(std::string) override { stopped_ = true; }
   void set_learning_rate(double learning_rate) override { rate_ = learning_rate; }
+  void write(const std::filesystem::path&, std::string_view) override {}
   void save(std::filesystem::path path) override { saved_.push_back(path.string()); }
   void keep_weights() override { kept_ = epoch_; }
   void put_back_weights() override { put_back_ = kept_; }
@@ -342,6 +343,68 @@ TEST(FitCallbacks, SaveAndLogAndSchedule) {
                               "1,0.01,{},{},{}\n2,0.005,{},{},{}\n",
                               history.rows[0][0], history.rows[0][1], history.rows[0][2],
                               history.rows[1][0], history.rows[1][1], history.rows[1][2]));
+}
+
+// ---- disks that fail ----
+
+TEST(FitCallbacks, OnAFullDiskTheTrainingGoesOn) {
+  const test::TempFolder folder;
+  std::filesystem::create_symlink("/dev/full", folder / "weights");
+  for (const char* kind : {"one_device", "mirrored"}) {
+    const auto train = [&](Callbacks given) {
+      Model model = small_model(strategy_of(kind, 2));
+      const History history = model.fit(three_classes(20).batch(10),
+                                        {.epochs = 3, .callbacks = std::move(given), .verbose = 0});
+      return std::pair{history, model.weights_sha256()};
+    };
+    testing::internal::CaptureStderr();
+    const auto [history, sha256] =
+        train({callbacks::csv_logger("/dev/full"),
+               callbacks::model_checkpoint({.path = folder / "weights"})});
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(std::pair(history.rows.size(), sha256), std::pair(size_t{3}, train({}).second));
+    EXPECT_THAT(history.lost, ElementsAre(AllOf(HasSubstr("/dev/full"), HasSubstr("No space left")),
+                                          AllOf(HasSubstr((folder / "weights").string()),
+                                                HasSubstr("No space left"))));
+    const auto first = said.find("the training goes on without it");
+    const auto second = said.find("the training goes on without it", first + 1);
+    EXPECT_NE(second, std::string::npos) << said;
+    EXPECT_EQ(said.find("the training goes on", second + 1), std::string::npos) << said;
+  }
+}
+
+TEST(FitCallbacks, WhatALaterWriteHasIsNotLost) {
+  const test::TempFolder folder;
+  for (const char* name : {"log.csv", "weights"})
+    std::filesystem::create_symlink("/dev/full", folder / name);
+  const auto makes_room = [&](Training& training) {
+    if (training.epoch() == 1)
+      for (const char* name : {"log.csv", "weights"}) std::filesystem::remove(folder / name);
+  };
+  Model model = small_model(strategy_of("mirrored", 2));
+  const History history =
+      model.fit(three_classes(20).batch(10),
+                {.epochs = 3,
+                 .callbacks = {callbacks::lambda("makes room", {.on_epoch_begin = makes_room}),
+                               callbacks::csv_logger(folder / "log.csv"),
+                               callbacks::model_checkpoint({.path = folder / "weights"})},
+                 .verbose = 0});
+  EXPECT_THAT(history.lost, ::testing::IsEmpty());
+  EXPECT_THAT(test::get_bytes(folder / "log.csv"),
+              AllOf(HasSubstr("\n1,"), HasSubstr("\n2,"), HasSubstr("\n3,")));
+  Model loaded = small_model(strategy_of("one_device", 1));
+  loaded.load(folder / "weights");
+  EXPECT_EQ(loaded.weights_sha256(), model.weights_sha256());
+}
+
+TEST(FitCallbacks, ALogWithoutAFolderIsRefusedBeforeTheFirstStep) {
+  Model model = small_model(strategy_of("mirrored", 2));
+  EXPECT_THAT(test::message_of<UsageError>([&] {
+                model.fit(three_classes(20).batch(10),
+                          {.callbacks = {callbacks::csv_logger("/not/there.csv")}, .verbose = 0});
+              }),
+              AllOf(HasSubstr("callback csv_logger"), HasSubstr("no folder /not")));
+  EXPECT_EQ(model.optimizer().version(), 0);
 }
 
 TEST(Callbacks, AProgressBarWritesALineAnEpoch) {
