@@ -195,7 +195,7 @@ void Admission::move_on(Place pending) {
 void Admission::refuse(Place pending, std::string_view why) {
   log_.refused(pending->link->peer(), why, Clock::now());
   try {  // an honest peer of another version or job is told so, if that goes at once
-    advance(pending->handshake, *pending->link);
+    send_what_waits(pending->handshake, *pending->link);
   } catch (const Error&) {
   }
   // Closing a socket with unread bytes resets the connection, and what was just sent is lost.

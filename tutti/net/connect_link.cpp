@@ -14,9 +14,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Of who closes without a word, 1.3 s: a burst of connections is over then, and what will never
-// answer is told soon.
-constexpr int kTriesWithoutAWord = 8;
 // A try that hangs (a process that was stopped, a port of something else) makes way for the next.
 constexpr Millis kOneTry = 10s;
 
@@ -82,7 +79,7 @@ std::unique_ptr<Link> connect_link(const Address& target, const Credentials& cre
       return secure(connect_to(target, who, deadline), credentials, facts, who, deadline,
                     peer_facts);
     } catch (const TurnedAway&) {  // a burst of others may have pushed this one out
-      if (tries >= kTriesWithoutAWord || !pauses.wait(deadline)) throw;
+      if (tries >= detail::kTriesWithoutAWord || !pauses.wait(deadline)) throw;
     } catch (const detail::CutOff& error) {  // it is there, and speaks: nothing is final
       cut = error.what();
       throw_if_stop_requested(("connecting to " + who).c_str());

@@ -197,17 +197,21 @@ std::optional<FileDescriptor> take_descriptor(const DescriptorRequest& request, 
                     request.who));
   }
   detail::Pauses pauses;
-  std::optional<detail::CutOff> cut;
-  while (true) {
+  std::exception_ptr lost;  // how the try before this one ended
+  for (int without_a_word = 0;;) {
     FileDescriptor socket = connect_near(request.name, request.who, deadline);
-    if (!socket && cut) throw *cut;  // it is of this host, and has ended meanwhile
-    if (!socket) return std::nullopt;
+    // Else it is of this host, and has ended meanwhile.
+    if (!socket && !lost) return std::nullopt;
+    if (!socket) std::rethrow_exception(lost);
     try {
       return ask(std::move(socket), request, token, deadline);
-    } catch (const detail::CutOff& error) {
-      if (!pauses.wait(deadline)) throw;
-      cut = error;
+    } catch (const detail::CutOff&) {  // it is there, and speaks: nothing is final
+      lost = std::current_exception();
+    } catch (const PeerLost&) {  // a burst of others may have pushed this one out
+      lost = std::current_exception();
+      if (++without_a_word == detail::kTriesWithoutAWord) throw;
     }
+    if (!pauses.wait(deadline)) std::rethrow_exception(lost);
   }
 }
 

@@ -300,16 +300,20 @@ bool Handshake::proves(Role signer, std::string_view proof) const {
 
 namespace detail {
 
-bool advance(Handshake& handshake, SocketLink& link) {
+bool send_what_waits(Handshake& handshake, SocketLink& link) {
   while (true) {
     const std::string_view output = handshake.to_send();
-    if (!output.empty()) {
-      const iovec piece{const_cast<char*>(output.data()), output.size()};  // it is only read
-      const int64_t sent = link.write_some({&piece, 1});
-      if (sent == 0) return false;
-      handshake.sent(static_cast<size_t>(sent));
-      continue;
-    }
+    if (output.empty()) return true;
+    const iovec piece{const_cast<char*>(output.data()), output.size()};  // it is only read
+    const int64_t sent = link.write_some({&piece, 1});
+    if (sent == 0) return false;
+    handshake.sent(static_cast<size_t>(sent));
+  }
+}
+
+bool advance(Handshake& handshake, SocketLink& link) {
+  while (true) {
+    if (!send_what_waits(handshake, link)) return false;
     if (handshake.done()) return true;
     char bytes[512];
     const size_t most = std::min(handshake.wanted(), sizeof bytes);

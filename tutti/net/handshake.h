@@ -123,6 +123,8 @@ class CutOff : public PeerLost {
   using PeerLost::PeerLost;
 };
 
+/// Sends what goes now, and takes nothing; true when nothing waits any more.
+bool send_what_waits(Handshake& handshake, SocketLink& link);
 /// Moves what goes now; true when done. Throws as Handshake and Link do.
 bool advance(Handshake& handshake, SocketLink& link);
 /// The same until done. Throws Timeout at the deadline, and CutOff.

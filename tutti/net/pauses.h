@@ -9,6 +9,10 @@
 
 namespace tutti::detail {
 
+/// For somebody who closes every connection without a word, 1.3 s: a burst of connections is over
+/// then, and what will never answer is told soon.
+inline constexpr int kTriesWithoutAWord = 8;
+
 /// 10 ms, 20 ms, ... 1 s: 7 in the first 1.3 seconds, then one a second.
 class Pauses {
  public:

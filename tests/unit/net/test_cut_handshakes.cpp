@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "tutti/base/error.h"
+#include "tutti/base/event.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
 #include "tutti/net/listener.h"
@@ -152,12 +154,19 @@ class HoldsBackAProof {
     released_ = true;
     released_.notify_one();
   }
+  bool holds() const { return to_server_ == Handshake::kHelloBytes; }
+  /// Whether the proof has been passed on by then.
+  bool has_passed(const Deadline& deadline) const {
+    while (to_server_ <= Handshake::kHelloBytes && !deadline.passed())
+      std::this_thread::sleep_for(1ms);
+    return to_server_ > Handshake::kHelloBytes;
+  }
   Address address() const { return local_address_of(listening_.get()); }
   int connections() const { return connections_; }
 
  private:
   /// Until one of them closes, or the client has said `most` bytes and was answered.
-  void pass_on(const FileDescriptor& client, const FileDescriptor& server, size_t most) const {
+  void pass_on(const FileDescriptor& client, const FileDescriptor& server, size_t most) {
     bool answered = false;
     while (!ended_ && !(most == 0 && answered)) {
       pollfd both[] = {{most == 0 ? -1 : client.get(), POLLIN, 0}, {server.get(), POLLIN, 0}};
@@ -167,6 +176,7 @@ class HoldsBackAProof {
         const ssize_t got = recv(client.get(), bytes, std::min(most, sizeof bytes), 0);
         if (got <= 0) return;
         send(server.get(), bytes, static_cast<size_t>(got), MSG_NOSIGNAL);
+        to_server_ += static_cast<size_t>(got);
         most -= static_cast<size_t>(got);
       }
       if (both[1].revents != 0) {
@@ -180,6 +190,7 @@ class HoldsBackAProof {
 
   const FileDescriptor listening_;
   std::atomic<int> connections_{0};
+  std::atomic<size_t> to_server_{0};
   std::atomic<bool> released_{false};
   std::atomic<bool> ended_{false};
   std::thread thread_;
@@ -196,6 +207,37 @@ TEST(PausedHandshake, GetsInAtTheNextTry) {
   });
   const auto link =
       connect_link(way.address(), credentials, {.purpose = "data"}, "rank 0", Deadline(30s));
+  EXPECT_GT(way.connections(), 1);
+  EXPECT_TRUE(listener.wait("data", "", Deadline(30s)).link);
+}
+
+/// Lets the proof come in the moment in which the listener says that there is none.
+class ReleasesAtTheRefusal final : public Sink {
+ public:
+  explicit ReleasesAtTheRefusal(HoldsBackAProof& way) : way_(way) {}
+  void on_event(const Event& event) noexcept override {
+    if (event.name != "net.refused" || released_.exchange(true)) return;
+    const bool holds = way_.holds();
+    way_.release();
+    EXPECT_TRUE(!holds || way_.has_passed(Deadline(30s)));
+  }
+
+ private:
+  HoldsBackAProof& way_;
+  std::atomic<bool> released_{false};
+};
+
+// It was answered all the same, and the connection closed under who believed to be in.
+TEST(PausedHandshake, AProofBehindTheRefusalLetsNobodyIn) {
+  const test::Refusals quiet;
+  const Credentials credentials{Token::random(), "job"};
+  Listener listener(kLoopback, credentials, {.handshake_limit = 200ms});
+  HoldsBackAProof way(listener.address());
+  const auto releases = std::make_shared<ReleasesAtTheRefusal>(way);
+  add_sink(releases);
+  const auto link =
+      connect_link(way.address(), credentials, {.purpose = "data"}, "rank 0", Deadline(30s));
+  remove_sink(releases);
   EXPECT_GT(way.connections(), 1);
   EXPECT_TRUE(listener.wait("data", "", Deadline(30s)).link);
 }
