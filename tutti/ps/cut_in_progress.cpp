@@ -27,7 +27,8 @@ void CutInProgress::on_written(const Message& message) {
   if (!missing().empty()) return;
   if (const std::string why = objection_to_cut(parts_); !why.empty())
     failure_ = why + (parts_.front().marks ? ": a worker went or came while it was made"
-                                           : ": a worker was lost in a step");
+                      : lost_worker()      ? ": a worker was lost in a step"
+                                           : ": the workers ended within a step");
 }
 
 void CutInProgress::on_view(const View& view) {
@@ -52,6 +53,20 @@ void CutInProgress::on_view(const View& view) {
 int64_t CutInProgress::step() const {
   const auto most = std::ranges::max_element(parts_, {}, &CutPart::step);
   return most == parts_.end() ? 0 : std::max<int64_t>(0, most->step);
+}
+
+const ProcessView* CutInProgress::lost_worker() const {
+  const auto lost = std::ranges::find_if(last_.workers, [](const ProcessView& worker) {
+    return !worker.alive && !worker.ending.empty() && !worker.finished;
+  });
+  return lost == last_.workers.end() ? nullptr : &*lost;
+}
+
+std::string CutInProgress::remark() const {
+  const ProcessView* const lost = lost_worker();
+  if (lost == nullptr || parts_.empty() || !parts_.front().marks) return "";
+  return fmt::format("{} {}: what it did last may be in some of its partitions only", lost->name,
+                     lost->ending);
 }
 
 std::vector<int> CutInProgress::missing() const {

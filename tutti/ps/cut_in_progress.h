@@ -35,11 +35,16 @@ class CutInProgress {
   /// Of a complete one: steps that it has; not synchronous, of the partition that has most, since
   /// gradients that are not finite are left out where they are.
   int64_t step() const;
+  /// What a user is to know of a complete one; "": nothing. Not synchronous, the last steps of a
+  /// worker that was lost may have reached some partitions and not others.
+  std::string remark() const;
   std::vector<int> missing() const;
   /// What was said of each partition (write_partition()).
   const std::map<int, std::string>& written() const noexcept { return written_; }
 
  private:
+  const ProcessView* lost_worker() const;
+
   const int64_t number_;
   const View begun_in_;
   View last_;

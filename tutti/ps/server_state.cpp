@@ -89,7 +89,8 @@ void ServerState::on_view(const View& view) {
         i, i < static_cast<int>(before.partitions.size()) ? before.partitions[i] : PartitionView{});
   if (!same_primaries(before, view_)) {
     primaries_since_ = view_.number;
-    for (auto& [partition, hosted] : hosted_) hosted.cut.reset();
+    for (auto& [partition, hosted] : hosted_)
+      if (hosted.cut_view < view_.number) hosted.cut.reset();
   }
   for (auto& [partition, hosted] : hosted_) {
     if (is_primary(partition)) log_leavers(hosted, partition, before);
@@ -450,6 +451,7 @@ void ServerState::follow_cut(Hosted& hosted, const Message& order) {
                      order.piece >= primaries_since_;
   if (newer) {
     hosted.last_cut = order.version;
+    hosted.cut_view = order.piece;
     hosted.cut = std::make_shared<PartitionCut>(hosted.state, order);
   } else if (hosted.cut) {
     hosted.cut->follow(hosted.state, order);

@@ -102,6 +102,7 @@ class ServerState {
     // Of the primary alone: a server that takes over begins no cut in its middle.
     std::shared_ptr<PartitionCut> cut;
     int64_t last_cut = 0;
+    int64_t cut_view = 0;  // in which it began; its first mark may overtake the view itself
     std::map<int, std::map<int, Wish>> wishes;                // by piece and worker
     std::map<std::pair<int, int64_t>, RowsWish> rows_wishes;  // by worker and its number
   };

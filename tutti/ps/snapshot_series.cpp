@@ -1,193 +1,162 @@
 #include "tutti/ps/snapshot_series.h"
 
-#include <fcntl.h>
-#include <fmt/chrono.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
+#include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include "tutti/base/error.h"
-#include "tutti/base/file.h"
-#include "tutti/base/file_descriptor.h"
 #include "tutti/ps/detail/snapshot_format.h"
-#include "tutti/ps/snapshot.h"
-#include "tutti/ps/snapshot_manifest.h"
 
 namespace tutti::ps {
 namespace {
 
-namespace fs = std::filesystem;
-using nlohmann::json;
-
 // A worker that trains no more but does not leave never marks; a disk may hang.
 constexpr Millis kMostTime{600'000};
-
-void sync_folder(const fs::path& folder) {
-  const FileDescriptor open(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (open) ::fsync(open.get());
-}
-
-// Beside a lock for checkpoints, should a job have both in one folder.
-constexpr const char* kLockFile = "snapshots.lock";
-
-std::string time_now() {
-  const auto now =
-      std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
-                     fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
-}
+constexpr Millis kFarewell{10'000};
 
 }  // namespace
 
-SnapshotSeries::SnapshotSeries(const SnapshotOptions& options)
-    : options_(options), lock_(options_.folder, "--snapshots", kLockFile) {
-  const auto fail = [&](const std::string& why) {
-    throw UsageError(fmt::format("--snapshots {}: {}", options_.folder.string(), why));
-  };
-  std::error_code failure;
-  require_writable(options_.folder / detail::kManifest, "--snapshots");
-  const auto there = snapshots_in(options_.folder);
-  const bool own = !options_.goes_on_from.empty() &&
-                   fs::equivalent(options_.goes_on_from.parent_path(), options_.folder, failure);
-  if (!there.empty() && !own)
-    fail(
-        fmt::format("it has {} of another job; go on from it with --restore {}, or name an empty "
-                    "folder",
-                    there.back().filename().string(), options_.folder.string()));
-  std::error_code ignored;
-  for (fs::directory_iterator at(options_.folder, failure), end; !failure && at != end;
-       at.increment(failure))
-    if (at->path().extension() == detail::kPartial) fs::remove_all(at->path(), ignored);
-  if (failure) fail("it cannot be listed: " + failure.message());
-  if (there.empty()) return;
-  newest_ = there.back().filename().string();
-  next_number_ = std::stoll(newest_.substr(newest_.find('-') + 1)) + 1;
-}
+SnapshotSeries::SnapshotSeries(const SnapshotOptions& options, std::function<void()> wake)
+    : every_(options.every),
+      folder_(std::make_shared<SnapshotFolder>(options)),
+      next_number_(folder_->first_number()),
+      newest_(folder_->newest_of_before()),
+      disk_(std::move(wake)) {}
 
-fs::path SnapshotSeries::partial() const {
-  return options_.folder / (detail::name_of_cut(next_number_) + std::string(detail::kPartial));
+SnapshotSeries::~SnapshotSeries() {
+  try {
+    settle(Deadline(kFarewell));
+  } catch (const std::exception& error) {
+    log(LogLevel::warning, "the last work on snapshots failed: {}", error.what());
+  }
 }
 
 bool SnapshotSeries::due(TimePoint now) const {
-  return !busy() && options_.every.count() > 0 && next_ != TimePoint{} && now >= next_;
+  return !busy() && every_.count() > 0 && next_ != TimePoint{} && now >= next_;
 }
 
-std::optional<Message> SnapshotSeries::begin(const View& view, TimePoint now) {
+// What fails ends the cut that is in progress now, and no later one.
+template <class Work, class Then>
+void SnapshotSeries::on_disk(Work work, Then then) {
+  disk_.add([this, number = next_number_, folder = folder_, work = std::move(work),
+             then = std::move(then)]() -> DiskThread::Then {
+    try {
+      return [number, then, result = work(*folder)] { then(number, result); };
+    } catch (const std::exception& error) {
+      return [this, number, why = std::string(error.what())] {
+        if (in_progress(number)) give_up(why, Clock::now());
+      };
+    }
+  });
+}
+
+void SnapshotSeries::begin(const View& view, TimePoint now) {
   begun_at_ = now;
   cut_.emplace(next_number_, view);
-  std::string folder;
-  try {
-    lock_.keep();
-    std::error_code failure;
-    fs::create_directories(partial(), failure);
-    if (failure) throw Error(fmt::format("{}: {}", partial().string(), failure.message()));
-    folder = fs::absolute(partial()).string();
-  } catch (const std::exception& error) {
-    give_up(error.what(), now);
-    return {};
-  }
-  told_ = {
-      .kind = Message::Kind::cut, .view = view.number, .sequence = next_number_, .text = folder};
-  return told_;
+  stage_ = Stage::gets_folder;
+  wanted_ = std::make_shared<std::atomic<bool>>(true);
+  on_disk([number = next_number_](SnapshotFolder& folder) { return folder.make(number); },
+          [this, view = view.number](int64_t number, const std::string& folder) {
+            if (!in_progress(number)) return;
+            stage_ = Stage::is_written;
+            told_ = {
+                .kind = Message::Kind::cut, .view = view, .sequence = number, .text = folder};
+            to_tell_ = true;
+          });
+}
+
+std::optional<Message> SnapshotSeries::process() {
+  disk_.process();
+  return std::exchange(to_tell_, false) ? told_ : std::nullopt;
+}
+
+bool SnapshotSeries::settle(const Deadline& deadline) {
+  while (disk_.wait(deadline))
+    if (!disk_.process()) return true;
+  return false;
 }
 
 void SnapshotSeries::on_written(const Message& message, TimePoint now) {
-  if (!cut_) return;
+  if (!cut_ || stage_ == Stage::is_shown) return;
   cut_->on_written(message);
   end_if_over(now);
 }
 
 void SnapshotSeries::on_view(const View& view, TimePoint now) {
-  if (!cut_) return;
+  if (!cut_ || stage_ == Stage::is_shown) return;
   cut_->on_view(view);
   end_if_over(now);
 }
 
 void SnapshotSeries::look_after(TimePoint now) {
-  if (next_ == TimePoint{}) next_ = now + options_.every;
+  if (next_ == TimePoint{}) next_ = now + every_;
   if (cut_ && now - begun_at_ >= kMostTime)
-    give_up(fmt::format("after {} s there was nothing of partition {}", kMostTime.count() / 1000,
-                        fmt::join(cut_->missing(), ", ")),
-            now);
+    give_up(fmt::format("after {} s {}", kMostTime.count() / 1000, what_is_missing()), now);
+}
+
+std::string SnapshotSeries::what_is_missing() const {
+  switch (stage_) {
+    case Stage::gets_folder: return "its folder was not made: the disk does not answer";
+    case Stage::is_written:
+      return fmt::format("there was nothing of partition {}", fmt::join(cut_->missing(), ", "));
+    case Stage::is_shown: return "its manifest was not written: the disk does not answer";
+  }
+  return "";
 }
 
 void SnapshotSeries::end_if_over(TimePoint now) {
   if (!cut_->failure().empty())
     give_up(cut_->failure(), now, cut_->in_order() ? LogLevel::info : LogLevel::warning);
   else if (cut_->complete())
-    finish(now);
+    show();
 }
 
-void SnapshotSeries::finish(TimePoint now) {
-  json manifest = {{"format", detail::kSnapshotFormat},
-                   {"cut", next_number_},
-                   {"step", cut_->step()},
-                   {"time", time_now()},
-                   {"partitions", json::array()}};
-  const std::string name = detail::name_of_cut(next_number_);
-  int64_t bytes = 0;
-  try {
-    lock_.keep();
-    for (const auto& [partition, text] : cut_->written()) {
-      json facts = json::parse(text);
-      if (partition == 0) manifest["spec"] = facts.at("spec");
-      facts.erase("spec");
-      for (const json& file : facts.at("files")) bytes += file.at("bytes").get<int64_t>();
-      manifest["partitions"].push_back(std::move(facts));
-    }
-    write_file_atomically(partial() / detail::kManifest, sealed_manifest(manifest.dump()));
-    fs::rename(partial(), options_.folder / name);
-    sync_folder(options_.folder);
-  } catch (const std::exception& error) {
-    return give_up(error.what(), now);
+void SnapshotSeries::show() {
+  stage_ = Stage::is_shown;
+  on_disk(
+      [number = next_number_, step = cut_->step(), written = cut_->written(),
+       wanted = wanted_](SnapshotFolder& folder) {
+        return folder.show(number, step, written, [&] { return wanted->load(); });
+      },
+      [this](int64_t number, int64_t bytes) { on_shown(number, bytes); });
+}
+
+void SnapshotSeries::on_shown(int64_t number, int64_t bytes) {
+  const TimePoint now = Clock::now();
+  newest_ = detail::name_of_cut(number);
+  if (in_progress(number)) {
+    const std::string remark = cut_->remark();
+    log(remark.empty() ? LogLevel::info : LogLevel::warning,
+        "snapshot {}: step {}, {} partitions, {:.1f} MB in {:.2f} s{}{}", newest_, cut_->step(),
+        cut_->written().size(), static_cast<double>(bytes) / 1e6,
+        std::chrono::duration<double>(now - begun_at_).count(), remark.empty() ? "" : "; ", remark);
+    end_cut(now);
+  } else {
+    log(LogLevel::info, "snapshot {} is there after all", newest_);
   }
-  log(LogLevel::info, "snapshot {}: step {}, {} partitions, {:.1f} MB in {:.2f} s", name,
-      manifest["step"].get<int64_t>(), cut_->written().size(), static_cast<double>(bytes) / 1e6,
-      std::chrono::duration<double>(now - begun_at_).count());
-  newest_ = name;
-  ++next_number_;
-  cut_.reset();
-  next_ = now + options_.every;
-  remove_old();
+  disk_.add([folder = folder_] {
+    folder->remove_old();
+    return [] {};
+  });
 }
 
 void SnapshotSeries::give_up(const std::string& why, TimePoint now, LogLevel level) {
   if (!cut_) return;
   log(level, "snapshot {} was given up: {}; {}", detail::name_of_cut(next_number_), why,
       newest_.empty() ? "there is none yet" : newest_ + " stays");
-  std::error_code failure;
-  if (has_folder()) fs::remove_all(partial(), failure);
+  wanted_->store(false);
+  disk_.add([folder = folder_, number = next_number_] {
+    folder->remove(number);
+    return [] {};
+  });
+  end_cut(now);
+}
+
+void SnapshotSeries::end_cut(TimePoint now) {
   ++next_number_;
   cut_.reset();
-  next_ = now + options_.every;
-}
-
-// Another job may have it by now, and a cut of that number. What stays then, the next job removes.
-bool SnapshotSeries::has_folder() const {
-  try {
-    return FolderLock::number_in(options_.folder, kLockFile) == lock_.number();
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-void SnapshotSeries::remove_old() const {
-  std::vector<fs::path> there;
-  try {
-    there = snapshots_in(options_.folder);
-  } catch (const Error& error) {
-    log(LogLevel::warning, "old snapshots stay for now: {}", error.what());
-  }
-  std::error_code failure;
-  for (int i = 0; i + options_.kept < static_cast<int>(there.size()); ++i) {
-    // It is no snapshot any more once it has no manifest: a reader sees all of one or none.
-    fs::remove(there[i] / detail::kManifest, failure);
-    fs::remove_all(there[i], failure);
-  }
+  told_.reset();
+  to_tell_ = false;
+  next_ = now + every_;
 }
 
 }  // namespace tutti::ps

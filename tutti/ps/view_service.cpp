@@ -39,7 +39,8 @@ ViewService::ViewService(const ViewServiceOptions& options, const Address& at,
     : options_(options),
       listener_(at, credentials),
       state_(options.num_servers, options.num_workers, options.backups, options.reserved) {
-  if (!options.snapshots.folder.empty()) snapshots_.emplace(options.snapshots);
+  if (!options.snapshots.folder.empty())
+    snapshots_.emplace(options.snapshots, [this] { streams_->wake(); });
   streams_ = std::make_unique<Streams>(
       std::make_shared<SharedHeap>(), credentials,
       Streams::Events{
@@ -55,11 +56,13 @@ ViewService::~ViewService() {
     std::unique_lock lock(mutex_);
     closing_ = true;
     streams_->wake();
-    if (snapshots_) ended_.wait_for(lock, kLastSnapshot, [this] { return over_; });
+    if (snapshots_ && !ended_.wait_for(lock, kLastSnapshot, [this] { return over_; }))
+      log(LogLevel::warning, "the last snapshot is not waited for any longer");
   }
   ends_ = true;
   streams_->wake();
   thread_.join();
+  snapshots_.reset();  // it wakes the streams
 }
 
 View ViewService::view() const {
@@ -93,6 +96,7 @@ void ViewService::work() {
 
 void ViewService::turn() {
   streams_->process();
+  if (snapshots_) tell_cuts();
   look_after(Clock::now());
   if (closing_ || all_workers_gone()) end_when_saved();
 }
@@ -172,8 +176,8 @@ void ViewService::on_join(Peer from, Member& member, const Message& message) {
       from,
       {.kind = Kind::joined, .sequence = member.who.number, .step = options_.silence.count()});
   streams_->send(from, {.kind = Kind::view, .text = to_text(state_.view())});
-  if (member.who.kind == Peer::Kind::worker && snapshots_ && snapshots_->busy() && !last_cut_)
-    streams_->send(from, snapshots_->told());
+  if (member.who.kind == Peer::Kind::worker && snapshots_ && snapshots_->told() && !last_cut_)
+    streams_->send(from, *snapshots_->told());
 }
 
 void ViewService::on_meet(Peer from, const std::string& place) {
@@ -261,16 +265,17 @@ void ViewService::end_when_saved() {
     if (!std::exchange(last_cut_, true)) {
       snapshots_->give_up("no worker is left, the last snapshot begins", Clock::now(),
                           LogLevel::info);
-      begin_cut(Peer::Kind::server);
+      snapshots_->begin(state_.view(), Clock::now());
     }
     if (snapshots_->busy()) return;
   }
   end_servers(told_.failure);
 }
 
-void ViewService::begin_cut(Peer::Kind of_whom) {
-  const auto cut = snapshots_->begin(state_.view(), Clock::now());
-  if (!cut) return;
+void ViewService::tell_cuts() {
+  const auto cut = snapshots_->process();
+  if (!cut || over_) return;
+  const auto of_whom = last_cut_ ? Peer::Kind::server : Peer::Kind::worker;
   for (const auto& [peer, member] : members_) {
     if (!member.joined || member.who.kind != of_whom) continue;
     streams_->send(peer, *cut);
@@ -298,7 +303,7 @@ void ViewService::look_after(TimePoint now) {
   // Before that there is nothing to keep, however long the workers take to start.
   if (snapshots_ && state_.begun() && any_worker_came() && !over_) {
     snapshots_->look_after(now);
-    if (snapshots_->due(now) && !last_cut_) begin_cut(Peer::Kind::worker);
+    if (snapshots_->due(now) && !last_cut_) snapshots_->begin(state_.view(), now);
   }
   if (now < next_beat_) return;
   next_beat_ = now + options_.silence / kBeatsPerLimit;

@@ -71,7 +71,7 @@ class ViewService {
   void end_servers(const std::string& why);
   bool any_worker_came() const;
   bool all_workers_gone() const;
-  void begin_cut(Peer::Kind of_whom);
+  void tell_cuts();
 
   const ViewServiceOptions options_;
   Listener listener_;
@@ -81,7 +81,7 @@ class ViewService {
   View told_;
   std::map<Peer, Member> members_;  // by connection
   std::optional<SnapshotSeries> snapshots_;
-  bool last_cut_ = false;  // has begun
+  bool last_cut_ = false;  // has begun; servers take it, and workers all before it
   bool closing_ = false;   // the launcher waits for the end
   std::condition_variable ended_;
   std::string meeting_place_;    // of a coordinator and its workers; "": not known yet

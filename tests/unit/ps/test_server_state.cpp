@@ -1,6 +1,8 @@
 // One server, told what to hear: what it may say when, and to whom it does not listen.
 #include <gmock/gmock.h>
 
+#include <map>
+
 #include "tutti/base/error.h"
 #include "tutti/ps/server_state.h"
 
@@ -503,6 +505,60 @@ TEST(ServerState, WhatCannotBeCutIsSaid) {
   server.cut_all(8, "folder");
   EXPECT_THAT(cut, ElementsAre(0));
   EXPECT_EQ(said.size(), 1U);
+}
+
+// Server 0 of partition 0; partition 1 goes from server 1 to server 2 in view 2.
+class Cutting : public ::testing::Test {
+ protected:
+  Cutting() {
+    view_.partitions.push_back({1, 2, -1, 1});
+    server_.on_view(view_);
+    for (int worker = 0; worker < 2; ++worker) hear(worker, hello(spec_, worker));
+    hear(0, assign(spec_, 0, {0}));
+  }
+  void hear(int worker, Message message) {
+    message.view = 1;
+    server_.on_message(worker_peer(worker), std::move(message));
+  }
+  void mark(int worker, int64_t cut, int view) {
+    hear(worker, {.kind = Kind::mark,
+                  .worker = worker,
+                  .piece = view,
+                  .sequence = ++marks_[worker],
+                  .version = cut,
+                  .text = "folder"});
+  }
+  void hear_view_2() {
+    view_.number = 2;
+    view_.partitions[1] = {2, -1, -1, 2};
+    server_.on_view(view_);
+  }
+
+  const Spec spec_ = small_spec(2, Staleness::unbounded());
+  std::vector<int64_t> cuts_;
+  std::map<int, int64_t> marks_;  // by worker
+  View view_ = view_of(1, 0, -1);
+  ServerState server_{0, Compute::plain(), [](Peer, const Message&) {},
+                      [this](int, const std::shared_ptr<PartitionCut>& cut) {
+                        cuts_.push_back(cut->number());
+                      }};
+};
+
+TEST_F(Cutting, AMarkMayOvertakeTheViewInWhichItsCutBegan) {
+  mark(0, 7, 2);
+  hear_view_2();
+  mark(1, 7, 2);
+  EXPECT_THAT(cuts_, ElementsAre(7));
+}
+
+TEST_F(Cutting, ACutOfAnEarlierViewIsGivenUp) {
+  mark(0, 7, 1);
+  hear_view_2();
+  mark(1, 7, 1);
+  EXPECT_THAT(cuts_, IsEmpty());
+  mark(0, 8, 2);
+  mark(1, 8, 2);
+  EXPECT_THAT(cuts_, ElementsAre(8));
 }
 
 // View 2 has it lost, view 3 has it again.

@@ -19,6 +19,7 @@
 #include "tests/support/full_disk.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
+#include "tests/unit/ps/begun_cut.h"
 #include "tests/unit/ps/small_job.h"
 
 namespace tutti::ps::testing {
@@ -135,7 +136,7 @@ fs::path write_snapshot(const fs::path& folder, std::vector<PartitionState>& sta
   SnapshotSeries series({.folder = folder, .goes_on_from = folder / "cut-000000"});
   View view{.number = 1};
   view.partitions.resize(states.size());
-  const auto cut = series.begin(view, Clock::now());
+  const auto cut = begin_cut(series, view);
   EXPECT_TRUE(cut);
   for (int p = 0; p < std::ssize(states); ++p) {
     PartitionCut made(states[p], cut->sequence, cut->text);
@@ -145,6 +146,7 @@ fs::path write_snapshot(const fs::path& folder, std::vector<PartitionState>& sta
                        .text = write_partition(made, p)},
                       Clock::now());
   }
+  EXPECT_TRUE(series.settle(Deadline(kPatience)));
   EXPECT_FALSE(series.busy());
   return find_snapshot(folder, "test");
 }
@@ -257,7 +259,7 @@ TEST(PsSnapshot, AFullDiskLeavesTheOldOne) {
   SnapshotSeries series({.folder = folder.path(), .goes_on_from = old});
   View view{.number = 1};
   view.partitions.resize(1);
-  const auto cut = series.begin(view, Clock::now());
+  const auto cut = begin_cut(series, view);
   ASSERT_TRUE(cut);
   SnapshotWriter writer([] {});
   Message written;
@@ -271,6 +273,7 @@ TEST(PsSnapshot, AFullDiskLeavesTheOldOne) {
   EXPECT_THAT(written.text, HasSubstr("File too large"));
   series.on_written(written, Clock::now());
   EXPECT_FALSE(series.busy());
+  EXPECT_TRUE(series.settle(Deadline(kPatience)));
   EXPECT_THAT(folder.names(), ElementsAre("cut-000001", "snapshots.lock"));
   Snapshot{find_snapshot(folder.path(), "test")};
 }
@@ -350,7 +353,7 @@ TEST(PsSnapshot, ACutIsGivenUpWhenAWorkerGoesMeanwhile) {
 }
 
 TEST(PsSnapshot, PartitionsThatAreNotOfOneMomentAreNoCut) {
-  View view{.number = 1};
+  View view{.number = 1, .workers = {{.name = "worker 0", .ending = "was killed"}}};
   view.partitions.resize(3);
   const auto failure = [&](const std::vector<CutPart>& parts) {
     CutInProgress cut(1, view);
@@ -379,6 +382,27 @@ TEST(PsSnapshot, PartitionsThatAreNotOfOneMomentAreNoCut) {
               HasSubstr("partition 1 has no mark of worker 0: a worker went or came while"));
   EXPECT_THAT(failure({free(0, 9, {}), in_step(1, 9, {}), free(2, 9, {})}),
               HasSubstr("partition 1 is in step and partition 0 is not"));
+  view.workers[0] = {.name = "worker 0", .ending = "has finished", .finished = true};
+  EXPECT_THAT(failure({in_step(0, 4, {}), in_step(1, -1, {}), in_step(2, 5, {})}),
+              HasSubstr("partition 2 has step 5: the workers ended within a step"));
+}
+
+// What it pushed last may have reached one of them.
+TEST(PsSnapshot, OutOfStepALostWorkerIsRemarked) {
+  View view{.number = 1, .workers = {{.name = "worker 0", .ending = "was killed"}}};
+  view.partitions.resize(1);
+  const auto remark = [&](const CutPart& part) {
+    CutInProgress cut(1, view);
+    cut.on_written(written_part(0, 1, part));
+    EXPECT_TRUE(cut.complete());
+    return cut.remark();
+  };
+  const CutPart in_step{.step = 4}, out_of_step{.step = 4, .marks = std::map<int, int64_t>{}};
+  EXPECT_EQ(remark(in_step), "");
+  EXPECT_EQ(remark(out_of_step),
+            "worker 0 was killed: what it did last may be in some of its partitions only");
+  view.workers[0].finished = true;
+  EXPECT_EQ(remark(out_of_step), "");
 }
 
 // Whose second partition is of another step.

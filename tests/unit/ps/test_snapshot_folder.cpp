@@ -9,6 +9,7 @@
 #include "tests/support/failing_open.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
+#include "tests/unit/ps/begun_cut.h"
 
 namespace tutti::ps {
 namespace {
@@ -43,18 +44,31 @@ TEST(PsSnapshotFolder, ALockIsNoLinkToWhatSomebodyElseHas) {
   EXPECT_EQ(get_bytes(folder / "theirs"), "precious");
 }
 
+using testing::begin_cut;
+using testing::kPatience;
+
+constexpr Millis kTooLong{700'000};
+
 View one_partition() {
   View view{.number = 1};
   view.partitions.resize(1);
   return view;
 }
 
+Message whole_partition() {
+  return {.kind = Message::Kind::written,
+          .partition = 0,
+          .sequence = 1,
+          .text = R"({"partition":0,"step":3,"tables":[],"files":[],"spec":{}})"};
+}
+
 TEST(PsSnapshotFolder, OfACutThatIsGivenUpNothingStays) {
   const TempFolder folder;
   SnapshotSeries series({.folder = folder.path()});
-  ASSERT_TRUE(series.begin(one_partition(), Clock::now()));
+  ASSERT_TRUE(begin_cut(series, one_partition()));
   EXPECT_TRUE(fs::exists(folder / "cut-000001.partial"));
   series.give_up("for a test", Clock::now());
+  ASSERT_TRUE(series.settle(Deadline(kPatience)));
   EXPECT_THAT(folder.names(), ElementsAre("snapshots.lock"));
 }
 
@@ -64,9 +78,10 @@ TEST(PsSnapshotFolder, ACutOfWhoHasTakenItSinceStays) {
   SnapshotSeries first({.folder = folder / "s"});
   fs::remove_all(folder / "s");
   SnapshotSeries second({.folder = folder / "s"});
-  ASSERT_TRUE(second.begin(one_partition(), Clock::now()));
+  ASSERT_TRUE(begin_cut(second, one_partition()));
   put_bytes(folder / "s/cut-000001.partial/part", "theirs");
-  EXPECT_FALSE(first.begin(one_partition(), Clock::now()));
+  EXPECT_FALSE(begin_cut(first, one_partition()));
+  EXPECT_FALSE(first.busy());
   EXPECT_EQ(get_bytes(folder / "s/cut-000001.partial/part"), "theirs");
 }
 
@@ -74,10 +89,58 @@ TEST(PsSnapshotFolder, ACutOfWhoHasTakenItSinceStays) {
 TEST(PsSnapshotFolder, ACutStaysWhereTheLockCannotBeReadJustNow) {
   const TempFolder folder;
   SnapshotSeries series({.folder = folder.path()});
-  ASSERT_TRUE(series.begin(one_partition(), Clock::now()));
+  ASSERT_TRUE(begin_cut(series, one_partition()));
   const test::FailingOpen failing("snapshots.lock", EIO);
   series.give_up("for a test", Clock::now());
+  ASSERT_TRUE(series.settle(Deadline(kPatience)));
   EXPECT_TRUE(fs::exists(folder / "cut-000001.partial"));
+}
+
+// Nor does it make a snapshot of what was given up when it answers at last.
+TEST(PsSnapshotFolder, ADiskThatHangsWhileAFolderIsMadeKeepsNobody) {
+  const TempFolder folder;
+  SnapshotSeries series({.folder = folder / "s"});
+  fs::remove_all(folder / "s");  // so that the lock is opened again
+  {
+    test::HangingOpen hangs("snapshots.lock");
+    series.begin(one_partition(), Clock::now());
+    ASSERT_TRUE(hangs.wait(Deadline(kPatience)));
+    EXPECT_FALSE(series.process());
+    EXPECT_TRUE(series.busy());
+    series.look_after(Clock::now() + kTooLong);
+    EXPECT_FALSE(series.busy()) << "it was given up";
+  }
+  ASSERT_TRUE(series.settle(Deadline(kPatience)));
+  EXPECT_FALSE(series.process()) << "nobody waits for that folder";
+  EXPECT_FALSE(fs::exists(folder / "s/cut-000001.partial"));
+}
+
+TEST(PsSnapshotFolder, ADiskThatHangsAtAManifestKeepsNobody) {
+  const TempFolder folder;
+  SnapshotSeries series({.folder = folder.path()});
+  ASSERT_TRUE(begin_cut(series, one_partition()));
+  {
+    test::HangingOpen hangs("cut-000001.partial");
+    series.on_written(whole_partition(), Clock::now());
+    ASSERT_TRUE(hangs.wait(Deadline(kPatience)));
+    EXPECT_TRUE(series.busy());
+    series.on_view({.number = 2, .partitions = {{.primary = 1}}}, Clock::now());
+    EXPECT_TRUE(series.busy()) << "all of it is on disk";
+    series.look_after(Clock::now() + kTooLong);
+    EXPECT_FALSE(series.busy()) << "it was given up";
+  }
+  ASSERT_TRUE(series.settle(Deadline(kPatience)));
+  EXPECT_THAT(folder.names(), ElementsAre("snapshots.lock"));
+}
+
+TEST(PsSnapshotFolder, ASnapshotIsThereOnceTheDiskHasIt) {
+  const TempFolder folder;
+  SnapshotSeries series({.folder = folder.path()});
+  ASSERT_TRUE(begin_cut(series, one_partition()));
+  series.on_written(whole_partition(), Clock::now());
+  ASSERT_TRUE(series.settle(Deadline(kPatience)));
+  EXPECT_FALSE(series.busy());
+  EXPECT_THAT(folder.names(), ElementsAre("cut-000001", "snapshots.lock"));
 }
 
 }  // namespace

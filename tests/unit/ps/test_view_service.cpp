@@ -7,18 +7,20 @@
 #include "tutti/ps/streams.h"
 #include "tutti/ps/view_service.h"
 
+#include "tests/support/failing_open.h"
 #include "tests/support/temp_folder.h"
+#include "tests/unit/ps/begun_cut.h"
 
 namespace tutti::ps {
 namespace {
 
-constexpr Millis kPatience{30'000};
+using testing::kPatience;
 
 // One connection to the service, driven by the test.
 struct Member {
   Member(const ViewService& service, const Credentials& credentials)
       : streams(std::make_shared<SharedHeap>(), credentials,
-                {.message = [](Peer, const Message&) {},
+                {.message = [this](Peer, const Message&) { answered = true; },
                  .connected = [this](Peer) { connected = true; },
                  .closed = [this](Peer, const std::string& how) { closed = how; }}) {
     streams.connect_to_service({"127.0.0.1", service.address().port()}, kPatience);
@@ -31,7 +33,18 @@ struct Member {
     return done();
   }
 
+  // As a worker; -1: as a server. Whether it was answered.
+  bool join(int worker) {
+    if (!drive_until([&] { return connected; })) return false;
+    streams.send(
+        Peer{},
+        {.kind = Message::Kind::join, .worker = worker, .sequence = worker, .text = "it\n"});
+    streams.flush(Peer{});
+    return drive_until([&] { return answered; });
+  }
+
   bool connected = false;
+  bool answered = false;
   std::string closed;
   Streams streams;
 };
@@ -63,14 +76,29 @@ TEST(ViewService, WithoutItsServersAJobEndsWithoutALastSnapshot) {
                                Deadline(kPatience));
   };
   std::optional<Member> worker(std::in_place, *service, credentials);
-  ASSERT_TRUE(worker->drive_until([&] { return worker->connected; }));
-  worker->streams.send(Peer{}, {.kind = Message::Kind::join, .worker = 0, .text = "host a\n"});
-  worker->streams.flush(Peer{});
+  ASSERT_TRUE(worker->join(0));
   ASSERT_TRUE(becomes([](const ProcessView& its) { return its.alive; }));
   worker.reset();
   ASSERT_TRUE(becomes([](const ProcessView& its) { return !its.ending.empty(); }));
   const auto ended = std::async(std::launch::async, [&] { service.reset(); });
   EXPECT_EQ(ended.wait_for(kPatience), std::future_status::ready);
+}
+
+TEST(ViewService, AnswersWhileADiskHangs) {
+  const tutti::test::TempFolder folder;
+  const Credentials credentials{Token::random(), "test", nullptr};
+  ViewService service({.num_servers = 1,
+                       .num_workers = 1,
+                       .snapshots = {.folder = folder / "s", .every = Millis{1}}},
+                      *Address::from_number("127.0.0.1", 0), credentials);
+  std::filesystem::remove_all(folder / "s");  // so that the lock is opened again
+  tutti::test::HangingOpen hangs("snapshots.lock");
+  Member server(service, credentials), worker(service, credentials);
+  ASSERT_TRUE(server.join(-1));
+  ASSERT_TRUE(worker.join(0));
+  ASSERT_TRUE(hangs.wait(Deadline(kPatience)));
+  Member late(service, credentials);
+  EXPECT_TRUE(late.join(-1));
 }
 
 }  // namespace
