@@ -174,6 +174,19 @@ TEST(CheckpointsOfWorkers, APartThatSomebodyRemovedIsNotWaitedFor) {
               AllOf(Not(Contains("step-000000000003")), Contains("step-000000000012")));
 }
 
+RANK_PROGRAM(train_into_no_folder) {
+  train_checkpointed({.checkpoints = {.folder = rank.arguments[0], .every_steps = 3}});
+}
+
+// A file is in its place: worker 1, which only hears of it, is no cause.
+TEST(CheckpointsOfWorkers, WhoCouldNotTakeTheFolderIsTheCause) {
+  const test::TempFolder folder;
+  test::put_bytes(folder / "file", "of somebody");
+  const auto out = test::run_workers(2, "train_into_no_folder", {folder / "file/in"});
+  EXPECT_THAT(out.log,
+              AllOf(HasSubstr("the folder cannot be made"), HasSubstr("root worker 0\n")));
+}
+
 // Each worker's first read takes longer than any operation of the training may.
 RANK_PROGRAM(go_on_beside_slow_reads) {
   if (rank.arguments[1] == "slow")

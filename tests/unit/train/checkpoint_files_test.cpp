@@ -1,5 +1,4 @@
-// Checkpoints as files: what stays, what is damaged, and whatever else is wrong with one or its
-// folder is said.
+// Checkpoints as files: what stays, what is damaged, and whatever else is wrong with one is said.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -32,26 +31,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// ---- files ----
-
-// Checkpoints of steps 10, 11 and 12.
-void train_into(const fs::path& folder, CheckpointRetention retention = {}) {
-  Model model = checkpointed_model({});
-  model.fit(samples(),
-            three_epochs({.folder = folder,
-                          .every_steps = 1,
-                          .newest_kept = retention.newest,
-                          .best_kept = retention.best,
-                          .monitor = retention.monitor.empty() ? "val_loss" : retention.monitor}));
-}
-
-Trained resumed_in(const fs::path& folder) {
-  Model model = checkpointed_model({});
-  const History history =
-      model.fit(samples(), three_epochs({.folder = folder, .every_steps = 1, .resume = true}));
-  return trained_of(model, history);
-}
-
 fs::path part_of(const fs::path& checkpoint) { return checkpoint / "part-0-of-1.safetensors"; }
 
 void flip_a_bit(const fs::path& path) {
@@ -62,13 +41,6 @@ void flip_a_bit(const fs::path& path) {
   file.put(static_cast<char>(old ^ 1));
 }
 
-void change(const fs::path& path, const std::string& from, const std::string& to) {
-  std::string text = test::get_bytes(path);
-  const size_t at = text.find(from);
-  ASSERT_NE(at, std::string::npos) << from;
-  test::put_bytes(path, text.replace(at, from.size(), to));
-}
-
 TEST(CheckpointFiles, OfADamagedOneTheOneBeforeIsUsed) {
   using Damage = void (*)(const fs::path&);
   const std::vector<Damage> damages = {
@@ -77,8 +49,8 @@ TEST(CheckpointFiles, OfADamagedOneTheOneBeforeIsUsed) {
       [](const fs::path& c) { fs::remove(part_of(c)); },
       [](const fs::path& c) { fs::resize_file(c / "manifest.json", 40); },
       [](const fs::path& c) { fs::remove(c / "manifest.json"); },
-      [](const fs::path& c) { change(c / "manifest.json", "\"replicas\": 2", "\"replicas\": 3"); },
-      [](const fs::path& c) { change(c / "manifest.json", "\"epoch\": 3", "\"epoch\": 2"); },
+      [](const fs::path& c) { replace_in(c / "manifest.json", "\"replicas\": 2", "\"replicas\": 3"); },
+      [](const fs::path& c) { replace_in(c / "manifest.json", "\"epoch\": 3", "\"epoch\": 2"); },
       [](const fs::path& c) {
         fs::remove_all(c);
         fs::copy(c.parent_path() / "step-000000000011", c);
@@ -299,7 +271,7 @@ TEST(CheckpointFiles, OfALaterFormatAreLeftAlone) {
   const test::TempFolder folder;
   train_into(folder.path());
   const fs::path newest = trainings_in(folder.path()).back();
-  change(newest / "manifest.json", "tutti.checkpoint.1", "tutti.checkpoint.9");
+  replace_in(newest / "manifest.json", "tutti.checkpoint.1", "tutti.checkpoint.9");
   EXPECT_THAT(message_of<UsageError>([&] { resumed_in(folder.path()); }),
               AllOf(HasSubstr("tutti.checkpoint.9"), HasSubstr("another version")));
   EXPECT_TRUE(fs::exists(newest));
@@ -426,193 +398,6 @@ TEST(CheckpointFiles, OnAFullDiskTheTrainingGoesOn) {
   EXPECT_THAT(trainings_in(folder.path()), IsEmpty());
   for (const auto& entry : fs::directory_iterator(folder.path()))
     EXPECT_EQ(entry.path().filename(), "lock");
-}
-
-// ---- what does not fit ----
-
-TEST(CheckpointFiles, OneJobAFolder) {
-  const test::TempFolder folder;
-  const FolderLock other(folder.path(), "checkpoints in");
-  EXPECT_THAT(message_of<UsageError>([&] { train_into(folder.path()); }),
-              AllOf(HasSubstr("another job writes there"),
-                    HasSubstr(fmt::format("process {} on ", getpid()))));
-}
-
-TEST(CheckpointFiles, WhatALinkInTheLocksPlaceLeadsToIsNotTouched) {
-  const test::TempFolder folder;
-  test::put_bytes(folder / "treasure", "of somebody");
-  fs::create_directory(folder / "out");
-  fs::create_symlink(folder / "treasure", folder / "out/lock");
-  EXPECT_THAT(message_of<UsageError>([&] { train_into(folder / "out"); }),
-              AllOf(HasSubstr("out/lock"), HasSubstr("symbolic link")));
-  EXPECT_EQ(test::get_bytes(folder / "treasure"), "of somebody");
-}
-
-// ---- a folder that somebody removes ----
-
-// Trains, and after step 6 of 12, when nothing is being written, does something to the folder.
-std::string train_and(const fs::path& folder, const std::function<void()>& act) {
-  Model model = checkpointed_model({});
-  FitOptions options = three_epochs({.folder = folder, .every_steps = 2});
-  options.callbacks = {callbacks::lambda("acts", {.on_step_end = [&](Training& training) {
-                                           if (training.step() != 6) return;
-                                           const Deadline deadline(Millis{60'000});
-                                           while (!fs::exists(folder / name_of_checkpoint(4)) &&
-                                                  !deadline.passed())
-                                             std::this_thread::yield();
-                                           act();
-                                         }})};
-  testing::internal::CaptureStderr();
-  model.fit(samples(), std::move(options));
-  EXPECT_EQ(model.weights_sha256(), straight({}).sha256);
-  return testing::internal::GetCapturedStderr();
-}
-
-TEST(CheckpointFiles, ARemovedFolderComesAgainWithItsLock) {
-  const test::TempFolder folder;
-  const fs::path place = folder / "c";
-  const std::string said = train_and(place, [&] { fs::remove_all(place); });
-  EXPECT_THAT(
-      said, AllOf(HasSubstr(place.string()), HasSubstr("removed"), HasSubstr("it is made again")));
-  EXPECT_EQ(trainings_in(place).back().filename(), name_of_checkpoint(12));
-  EXPECT_GT(FolderLock::number_in(place), 0);
-  EXPECT_EQ(resumed_in(place), straight({}));
-}
-
-TEST(CheckpointFiles, AFolderThatAnotherJobHasTakenSinceIsNotWrittenTo) {
-  const test::TempFolder folder;
-  const fs::path place = folder / "c";
-  std::optional<FolderLock> other;
-  const std::string said = train_and(place, [&] {
-    fs::remove_all(place);
-    other.emplace(place, "another job");
-    fs::create_directory(place / ".step-000000000008.partial");
-  });
-  EXPECT_THAT(said, AllOf(HasSubstr("another job writes there"), HasSubstr("is not written")));
-  EXPECT_EQ(FolderLock::number_in(place), other->number());
-  EXPECT_TRUE(fs::exists(place / ".step-000000000008.partial"));  // which is theirs
-  EXPECT_THAT(trainings_in(place), IsEmpty());
-}
-
-TEST(CheckpointFiles, AnEarlierTrainingsAreNotWrittenOver) {
-  const test::TempFolder folder;
-  train_into(folder.path());
-  EXPECT_THAT(message_of<UsageError>([&] { train_into(folder.path()); }),
-              AllOf(HasSubstr("an earlier training has left 3 there"), HasSubstr("resume")));
-  EXPECT_THAT(trainings_in(folder.path()), SizeIs(3));
-}
-
-/// One of the lives of a job, as `tutti run --restarts` makes them.
-class Life {
- public:
-  Life(const char* job, bool again) {
-    setenv("TUTTI_LIVES", job, 1);
-    if (again) setenv("TUTTI_RESTART", "1", 1);
-  }
-  ~Life() {
-    unsetenv("TUTTI_LIVES");
-    unsetenv("TUTTI_RESTART");
-  }
-};
-
-TEST(CheckpointFiles, ALifeGoesOnFromWhatOneOfItsJobHasWrittenAlone) {
-  const test::TempFolder folder;
-  const Life first("job a", false);
-  train_into(folder.path());
-  EXPECT_EQ(TrainingCheckpoint(trainings_in(folder.path())[2]).manifest().lives, "job a");
-  const auto refused = [&] { train_into(folder.path()); };
-  EXPECT_THAT(message_of<UsageError>(refused), HasSubstr("an earlier training"));
-  {
-    const Life other("job b", true);
-    EXPECT_THAT(message_of<UsageError>(refused), HasSubstr("an earlier training"));
-    EXPECT_EQ(resumed_in(folder.path()).steps, 12);
-    const test::TempFolder unused;
-    train_into(unused.path());
-  }
-  const Life later("job a", true);
-  const Trained whole = resumed_in(folder.path());
-  change(trainings_in(folder.path())[2] / "manifest.json", "job a", "job b");
-  Model model = checkpointed_model({});
-  const History history =
-      model.fit(samples(), three_epochs({.folder = folder.path(), .every_steps = 1}));
-  EXPECT_EQ(trained_of(model, history), whole);
-  EXPECT_THAT(damaged_trainings_in(folder.path()), SizeIs(1));
-}
-
-TEST(CheckpointFiles, AnotherModelIsListed) {
-  const test::TempFolder folder;
-  train_into(folder.path());
-  Model model(strategy_of("mirrored", 2), [] {
-    const auto input = nn::input({1, 2, 2});
-    return nn::Graph(input, nn::linear(3)(nn::relu()(nn::linear(9)(nn::flatten()(input)))));
-  });
-  model.compile(adam_and_accuracy());
-  const std::string words = message_of<DataError>(
-      [&] { model.fit(samples(), three_epochs({.folder = folder.path(), .resume = true})); });
-  EXPECT_THAT(words, AllOf(HasSubstr("does not fit the model"), HasSubstr("in the file"),
-                           HasSubstr("in the model")));
-}
-
-TEST(CheckpointFiles, EachFieldThatDiffersIsNamed) {
-  const test::TempFolder folder;
-  train_into(folder.path());
-  const auto refusal = [&](const Setting& c, const data::Dataset& data, uint64_t seed) {
-    Model model = checkpointed_model(c);
-    FitOptions options = three_epochs({.folder = folder.path(), .resume = true});
-    options.seed = seed;
-    return message_of<UsageError>([&] { model.fit(data, std::move(options)); });
-  };
-  EXPECT_THAT(refusal({}, samples(), 8), HasSubstr("seed: 7 in the checkpoint, 8 here"));
-  EXPECT_THAT(refusal({}, pictures(30).shuffle().batch(10), 7),
-              AllOf(HasSubstr("global batch: 8 in the checkpoint, 10 here"),
-                    HasSubstr("steps an epoch: 4 in the checkpoint, 3 here")));
-  EXPECT_THAT(refusal({}, pictures(31).shuffle().batch(8), 7),
-              HasSubstr("samples: 30 in the checkpoint, 31 here"));
-  EXPECT_THAT(refusal({.optimizer = optim::adam({.learning_rate = 0.02})}, samples(), 7),
-              AllOf(HasSubstr("options of the optimizer: adam learning_rate 0.01 "),
-                    HasSubstr("adam learning_rate 0.02 ")));
-  EXPECT_THAT(
-      refusal({.optimizer = optim::adam({.learning_rate = 0.01, .beta1 = 0.8})}, samples(), 7),
-      HasSubstr("options of the optimizer: "));
-  EXPECT_THAT(refusal({.optimizer =
-                           optim::Recipe(optim::adam({.learning_rate = 0.01}), {.global_norm = 1})},
-                      samples(), 7),
-              HasSubstr("global_norm 1 here"));
-  const auto others = data::from_arrays({data::array_of(std::vector<float>(120), {30, 1, 2, 2}),
-                                         data::array_of(std::vector<int64_t>(30), {30})});
-  EXPECT_THAT(refusal({}, others.shuffle().batch(8), 7), HasSubstr("first samples, sha256: "));
-  EXPECT_THAT(refusal({.optimizer = optim::sgd()}, samples(), 7),
-              HasSubstr("optimizer: adam in the checkpoint, sgd here"));
-  EXPECT_THAT(refusal({.compression = {.kind = Compression::Kind::one_bit}}, samples(), 7),
-              HasSubstr("compression: none in the checkpoint, one_bit"));
-}
-
-TEST(CheckpointFiles, AFolderThatCannotBeIsSaid) {
-  const test::TempFolder folder;
-  std::ofstream(folder.path() / "file") << "x";
-  EXPECT_THAT(message_of<UsageError>([&] { train_into(folder.path() / "file" / "in"); }),
-              HasSubstr("cannot be made"));
-  EXPECT_THAT(message_of<UsageError>([&] {
-                Model model = checkpointed_model({});
-                model.fit(
-                    samples(),
-                    three_epochs({.folder = folder.path(), .best_kept = 1, .monitor = "val_lost"}));
-              }),
-              AllOf(HasSubstr("val_lost"), HasSubstr("val_loss")));
-}
-
-TEST(CheckpointFiles, OptionsOutOfRangeAreNamed) {
-  const test::TempFolder folder;
-  const auto refusal = [&](CheckpointOptions options) {
-    options.folder = folder.path();
-    Model model = checkpointed_model({});
-    return message_of<UsageError>([&] { model.fit(samples(), three_epochs(options)); });
-  };
-  EXPECT_THAT(refusal({.every_steps = -1}), HasSubstr("every_steps is -1, must be 0 or more"));
-  EXPECT_THAT(refusal({.newest_kept = 0}), HasSubstr("newest_kept is 0, must be 1 or more"));
-  EXPECT_THAT(refusal({.best_kept = -2}), HasSubstr("best_kept is -2, must be 0 or more"));
-  EXPECT_THAT(refusal({.disk_limit = Millis{-1}}),
-              HasSubstr("disk_limit is -1, must be 0 or more"));
 }
 
 TEST(CheckpointFiles, AreWrittenWhereANumberThatIsNoneIsGoneOnFrom) {

@@ -3,13 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/train/callbacks.h"
+#include "tutti/train/checkpoint.h"
 
+#include "tests/support/temp_folder.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
@@ -85,6 +88,33 @@ inline Trained straight(const Setting& c, FitOptions options = three_epochs()) {
   Model model = checkpointed_model(c);
   const History history = model.fit(samples(), std::move(options));
   return trained_of(model, history);
+}
+
+// Checkpoints of steps 10, 11 and 12.
+inline void train_into(const std::filesystem::path& folder, CheckpointRetention retention = {}) {
+  Model model = checkpointed_model({});
+  model.fit(samples(),
+            three_epochs({.folder = folder,
+                          .every_steps = 1,
+                          .newest_kept = retention.newest,
+                          .best_kept = retention.best,
+                          .monitor = retention.monitor.empty() ? "val_loss" : retention.monitor}));
+}
+
+inline Trained resumed_in(const std::filesystem::path& folder) {
+  Model model = checkpointed_model({});
+  const History history =
+      model.fit(samples(), three_epochs({.folder = folder, .every_steps = 1, .resume = true}));
+  return trained_of(model, history);
+}
+
+/// In the text of a file.
+inline void replace_in(const std::filesystem::path& path, const std::string& from,
+                       const std::string& to) {
+  std::string text = test::get_bytes(path);
+  const size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  test::put_bytes(path, text.replace(at, from.size(), to));
 }
 
 }  // namespace tutti
