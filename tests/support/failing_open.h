@@ -19,7 +19,8 @@
 
 namespace tutti::test {
 
-/// What befalls files whose path ends in `name` when they are opened, while it lives. One at a time.
+/// What befalls files whose path ends in `name` when they are opened, while it lives. One at a
+/// time.
 class OpenHook {
  public:
   explicit OpenHook(std::string name) : name_(std::move(name)) { current() = this; }

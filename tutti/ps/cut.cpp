@@ -60,8 +60,8 @@ std::string PartitionCut::objection() const {
   if (!state_.assigned()) return "it has no values yet";
   if (!state_.spec().staleness.synchronous()) return "";
   const auto words = [&](int64_t version) {
-    return fmt::format("pieces have had {} and {} updates: the training ended within a step",
-                       step_, version);
+    return fmt::format("pieces have had {} and {} updates: the training ended within a step", step_,
+                       version);
   };
   for (const auto& [number, piece] : state_.pieces())
     if (piece.version() != step_) return words(piece.version());

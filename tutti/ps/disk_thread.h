@@ -20,8 +20,8 @@ class DiskThread {
 
   /// `wake` is called in the thread of this when process() has something.
   explicit DiskThread(std::function<void()> wake);
-  /// Waits for nothing, see wait(): what has not begun is given up, and what is under way keeps that
-  /// thread, which calls nobody any more.
+  /// Waits for nothing, see wait(): what has not begun is given up, and what is under way keeps
+  /// that thread, which calls nobody any more.
   ~DiskThread();
   DiskThread(const DiskThread&) = delete;
 

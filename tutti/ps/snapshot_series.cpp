@@ -58,8 +58,7 @@ void SnapshotSeries::begin(const View& view, TimePoint now) {
           [this, view = view.number](int64_t number, const std::string& folder) {
             if (!in_progress(number)) return;
             stage_ = Stage::is_written;
-            told_ = {
-                .kind = Message::Kind::cut, .view = view, .sequence = number, .text = folder};
+            told_ = {.kind = Message::Kind::cut, .view = view, .sequence = number, .text = folder};
             to_tell_ = true;
           });
 }

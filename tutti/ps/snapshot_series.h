@@ -70,8 +70,8 @@ class SnapshotSeries {
   TimePoint next_{};    // 0: `every` after the first look
   TimePoint begun_at_{};
   std::optional<CutInProgress> cut_;
-  Stage stage_ = Stage::gets_folder;                // of that
-  std::shared_ptr<std::atomic<bool>> wanted_;       // it is
+  Stage stage_ = Stage::gets_folder;           // of that
+  std::shared_ptr<std::atomic<bool>> wanted_;  // it is
   std::optional<Message> told_;
   bool to_tell_ = false;
   DiskThread disk_;

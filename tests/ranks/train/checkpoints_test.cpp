@@ -183,8 +183,7 @@ TEST(CheckpointsOfWorkers, WhoCouldNotTakeTheFolderIsTheCause) {
   const test::TempFolder folder;
   test::put_bytes(folder / "file", "of somebody");
   const auto out = test::run_workers(2, "train_into_no_folder", {folder / "file/in"});
-  EXPECT_THAT(out.log,
-              AllOf(HasSubstr("the folder cannot be made"), HasSubstr("root worker 0\n")));
+  EXPECT_THAT(out.log, AllOf(HasSubstr("the folder cannot be made"), HasSubstr("root worker 0\n")));
 }
 
 // Each worker's first read takes longer than any operation of the training may.

@@ -538,10 +538,9 @@ class Cutting : public ::testing::Test {
   std::vector<int64_t> cuts_;
   std::map<int, int64_t> marks_;  // by worker
   View view_ = view_of(1, 0, -1);
-  ServerState server_{0, Compute::plain(), [](Peer, const Message&) {},
-                      [this](int, const std::shared_ptr<PartitionCut>& cut) {
-                        cuts_.push_back(cut->number());
-                      }};
+  ServerState server_{
+      0, Compute::plain(), [](Peer, const Message&) {},
+      [this](int, const std::shared_ptr<PartitionCut>& cut) { cuts_.push_back(cut->number()); }};
 };
 
 TEST_F(Cutting, AMarkMayOvertakeTheViewInWhichItsCutBegan) {

@@ -49,7 +49,9 @@ TEST(CheckpointFiles, OfADamagedOneTheOneBeforeIsUsed) {
       [](const fs::path& c) { fs::remove(part_of(c)); },
       [](const fs::path& c) { fs::resize_file(c / "manifest.json", 40); },
       [](const fs::path& c) { fs::remove(c / "manifest.json"); },
-      [](const fs::path& c) { replace_in(c / "manifest.json", "\"replicas\": 2", "\"replicas\": 3"); },
+      [](const fs::path& c) {
+        replace_in(c / "manifest.json", "\"replicas\": 2", "\"replicas\": 3");
+      },
       [](const fs::path& c) { replace_in(c / "manifest.json", "\"epoch\": 3", "\"epoch\": 2"); },
       [](const fs::path& c) {
         fs::remove_all(c);
