@@ -17,7 +17,7 @@
 #include "tutti/net/address.h"
 #include "tutti/net/credentials.h"
 #include "tutti/ps/client_state.h"
-#include "tutti/ps/partition_state.h"
+#include "tutti/ps/partition_counts.h"
 
 namespace tutti::ps {
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,6 +26,22 @@ struct Bytes {
   static Bytes copy_of(std::span<const std::byte> bytes);
   int64_t size() const noexcept { return static_cast<int64_t>(span.size()); }
 };
+
+/// Whom a message comes from or goes to, and over which connection: two servers that follow each
+/// other have two.
+struct Peer {
+  enum class Kind : uint8_t {
+    view_service,
+    server,   ///< of a worker; of a primary, where it sends its log
+    primary,  ///< of a server that gets a log
+    worker,
+  };
+  Kind kind = Kind::view_service;
+  int number = 0;  ///< of the server or worker
+  auto operator<=>(const Peer&) const = default;
+};
+inline Peer server_peer(int number) { return {Peer::Kind::server, number}; }
+inline Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
 
 /// One partial sum of a push: of the replicas that `rank` stands for in the reduction shape.
 struct Part {

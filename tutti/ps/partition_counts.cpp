@@ -1,9 +1,9 @@
-// What partitions have counted, and what they go on from, as text.
+#include "tutti/ps/partition_counts.h"
+
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/ps/detail/json_fields.h"
-#include "tutti/ps/partition_state.h"
 
 namespace tutti::ps {
 namespace {

@@ -14,7 +14,7 @@
 #include "tutti/ps/pulse.h"
 #include "tutti/ps/snapshot_writer.h"
 #include "tutti/ps/streams.h"
-#include "tutti/ps/view_service.h"
+#include "tutti/ps/view_link.h"
 
 namespace tutti::ps {
 namespace {

@@ -21,22 +21,6 @@
 
 namespace tutti::ps {
 
-/// Whom a message comes from or goes to, and over which connection: two servers that follow each
-/// other have two.
-struct Peer {
-  enum class Kind : uint8_t {
-    view_service,
-    server,   ///< of a worker; of a primary, where it sends its log
-    primary,  ///< of a server that gets a log
-    worker,
-  };
-  Kind kind = Kind::view_service;
-  int number = 0;  ///< of the server or worker
-  auto operator<=>(const Peer&) const = default;
-};
-inline Peer server_peer(int number) { return {Peer::Kind::server, number}; }
-inline Peer worker_peer(int number) { return {Peer::Kind::worker, number}; }
-
 class ServerState {
  public:
   /// `send` is called from within the calls below, for each message as it is decided; messages to

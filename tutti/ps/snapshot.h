@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tutti/data/safetensors.h"
-#include "tutti/ps/client_state.h"
+#include "tutti/ps/message.h"
 #include "tutti/ps/spec.h"
 
 namespace tutti::ps {

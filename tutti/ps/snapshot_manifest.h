@@ -11,7 +11,7 @@
 
 #include "tutti/optim/rule.h"
 #include "tutti/ps/cut_part.h"
-#include "tutti/ps/partition_state.h"
+#include "tutti/ps/partition_counts.h"
 #include "tutti/ps/spec.h"
 
 namespace tutti::ps {

@@ -23,7 +23,7 @@
 #include "tutti/net/listener.h"
 #include "tutti/ps/frame_stream.h"
 #include "tutti/ps/host_memory.h"
-#include "tutti/ps/server_state.h"
+#include "tutti/ps/message.h"
 
 namespace tutti::ps {
 

@@ -1,7 +1,7 @@
 /// Dispatcher: carries out what DispatchState decides: the coordinator's end of the links to its
 /// workers. cluster_coordinator.h is what programs use.
 ///
-/// Workers connect to it, learn of it from the job's view service (ps/view_service.h), and prove
+/// Workers connect to it, learn of it from the job's view service (ps/server/view_service.h), and prove
 /// that they are of the job as every connection does. One that runs another build is turned away.
 /// Thread rule: every function may be called from any thread.
 #pragma once

@@ -21,7 +21,7 @@
 #include "tutti/ps/shared_heap.h"
 #include "tutti/ps/sparse_batch.h"
 #include "tutti/ps/streams.h"
-#include "tutti/ps/view_service.h"
+#include "tutti/ps/view_link.h"
 
 namespace tutti::ps {
 
