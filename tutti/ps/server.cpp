@@ -12,6 +12,7 @@
 #include "tutti/net/connect.h"
 #include "tutti/ps/parallel.h"
 #include "tutti/ps/pulse.h"
+#include "tutti/ps/server_state.h"
 #include "tutti/ps/snapshot_writer.h"
 #include "tutti/ps/streams.h"
 #include "tutti/ps/view_link.h"
