@@ -13,8 +13,8 @@
 #include "tutti/net/descriptor_channel.h"
 #include "tutti/net/handshake.h"
 #include "tutti/net/text_stream.h"
-#include "tutti/ps/message.h"
-#include "tutti/ps/snapshot_manifest.h"
+#include "tutti/ps/snapshot/snapshot_manifest.h"
+#include "tutti/ps/wire/message.h"
 
 #include "tests/fuzz/checkpoint_manifest.h"
 

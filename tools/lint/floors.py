@@ -19,6 +19,11 @@ FLOORS = [
     [["models"], ["plan"]],
     [["cli"]],
 ]
+# module -> its rooms, lowest first: a room includes what stands before it, and no file of the module
+# stands outside.
+ROOMS = {
+    "ps": ["wire", "spec", "values", "partition", "view", "client", "snapshot", "server"],
+}
 FIRST_TORCH_FLOOR = 3
 # A file that sees torch costs about 8 s of compiling on one core, precompiled header included, or 1 to
 # 2 s where it is compiled in one piece with its module, and a clean build may take 8 minutes on two
@@ -51,6 +56,35 @@ def may_include(user, used):
 def module_of(path):
     match = re.match(r"tutti/([^/]+)/", path)
     return match.group(1) if match else None
+
+
+def room_of(path):
+    """(module, number of its room); None for a module without rooms. -1: outside of them."""
+    module = module_of(path)
+    if module not in ROOMS:
+        return None
+    rooms = ROOMS[module]
+    name = path.split("/")[2]
+    return module, rooms.index(name) if name in rooms else -1
+
+
+def check_rooms(tree):
+    found = []
+    for path in tree.matching(r"tutti/.*\.(h|cpp)"):
+        own = room_of(path)
+        if own is None:
+            continue
+        module, room = own
+        names = ROOMS[module]
+        if room < 0:
+            found.append(finding("rooms", path, 1, f"{module} has rooms: {' '.join(names)}"))
+            continue
+        for line, name in includes(tree, path):
+            used = room_of(name)
+            if used and used[0] == module and used[1] > room:
+                words = f"{names[room]} may not include {names[used[1]]}: it stands above"
+                found.append(finding("rooms", path, line, words))
+    return found
 
 
 def check_ladder(tree):
@@ -143,4 +177,4 @@ def check_whole_torch(tree):
 
 
 def check(tree):
-    return check_ladder(tree) + check_whole_torch(tree) + check_torch_count(tree)
+    return check_ladder(tree) + check_rooms(tree) + check_whole_torch(tree) + check_torch_count(tree)

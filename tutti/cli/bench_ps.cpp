@@ -14,7 +14,7 @@
 #include "tutti/cli/timing.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/net/tls.h"
-#include "tutti/ps/client.h"
+#include "tutti/ps/client/client.h"
 
 namespace tutti::cli {
 namespace {

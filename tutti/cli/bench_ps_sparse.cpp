@@ -12,7 +12,7 @@
 #include "tutti/cli/timing.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/net/tls.h"
-#include "tutti/ps/client.h"
+#include "tutti/ps/client/client.h"
 #include "tutti/strategy/replica_threads.h"
 
 namespace tutti::cli {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "tutti/comm/group.h"
-#include "tutti/ps/staleness.h"
+#include "tutti/ps/spec/staleness.h"
 #include "tutti/sync/served_options.h"
 
 namespace tutti::cli {

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <system_error>
 
-#include "tutti/ps/snapshot.h"
+#include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/train/checkpoint.h"
 
 namespace tutti::cli {

@@ -10,7 +10,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/net/tls.h"
-#include "tutti/ps/server.h"
+#include "tutti/ps/server/server.h"
 
 namespace tutti::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "tutti/ps/snapshot_series.h"
+#include "tutti/ps/snapshot/snapshot_series.h"
 #include "tutti/sync/served_options.h"
 
 namespace CLI {

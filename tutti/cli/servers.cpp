@@ -19,8 +19,8 @@
 #include "tutti/cluster/spawn.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/tls.h"
-#include "tutti/ps/snapshot.h"
-#include "tutti/ps/snapshot_manifest.h"
+#include "tutti/ps/snapshot/snapshot.h"
+#include "tutti/ps/snapshot/snapshot_manifest.h"
 
 namespace tutti::cli {
 namespace {

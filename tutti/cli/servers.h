@@ -10,7 +10,7 @@
 
 #include "tutti/cluster/launcher.h"
 #include "tutti/net/token.h"
-#include "tutti/ps/view_service.h"
+#include "tutti/ps/server/view_service.h"
 
 namespace tutti::cli {
 

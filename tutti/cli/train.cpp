@@ -32,7 +32,7 @@
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
 #include "tutti/observe/trace.h"
-#include "tutti/ps/client.h"
+#include "tutti/ps/client/client.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/train/model.h"
 #include "tutti/train/model_state.h"

@@ -16,7 +16,7 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/ps/sparse_spec.h"
+#include "tutti/ps/spec/sparse_spec.h"
 #include "tutti/sync/sparse_tables.h"
 
 namespace tutti::nn {

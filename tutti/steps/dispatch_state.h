@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-#include "tutti/ps/message.h"
+#include "tutti/ps/wire/message.h"
 
 namespace tutti::steps {
 

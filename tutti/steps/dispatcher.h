@@ -1,9 +1,9 @@
 /// Dispatcher: carries out what DispatchState decides: the coordinator's end of the links to its
 /// workers. cluster_coordinator.h is what programs use.
 ///
-/// Workers connect to it, learn of it from the job's view service (ps/server/view_service.h), and prove
-/// that they are of the job as every connection does. One that runs another build is turned away.
-/// Thread rule: every function may be called from any thread.
+/// Workers connect to it, learn of it from the job's view service (ps/server/view_service.h), and
+/// prove that they are of the job as every connection does. One that runs another build is turned
+/// away. Thread rule: every function may be called from any thread.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,7 @@
 #include "tutti/net/address.h"
 #include "tutti/net/credentials.h"
 #include "tutti/net/listener.h"
-#include "tutti/ps/streams.h"
+#include "tutti/ps/wire/streams.h"
 #include "tutti/steps/dispatch_state.h"
 
 namespace tutti::steps {

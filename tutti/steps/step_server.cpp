@@ -11,7 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/ps/streams.h"
+#include "tutti/ps/wire/streams.h"
 #include "tutti/steps/detail/step.h"
 #include "tutti/steps/dispatcher.h"
 

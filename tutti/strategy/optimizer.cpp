@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tutti/base/event.h"
-#include "tutti/ps/client.h"
+#include "tutti/ps/client/client.h"
 #include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/strategy/stale_reads.h"

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "tutti/base/deadline.h"
-#include "tutti/ps/carriers.h"
-#include "tutti/ps/client.h"
-#include "tutti/ps/partial_sums.h"
+#include "tutti/ps/client/client.h"
+#include "tutti/ps/spec/carriers.h"
+#include "tutti/ps/values/partial_sums.h"
 #include "tutti/sync/layout.h"
 #include "tutti/sync/world.h"
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "tutti/ps/message.h"
-#include "tutti/ps/spec.h"
+#include "tutti/ps/spec/spec.h"
+#include "tutti/ps/wire/message.h"
 #include "tutti/sync/layout.h"
 
 namespace tutti::detail {

@@ -9,9 +9,9 @@
 
 #include "tutti/net/address.h"
 #include "tutti/net/credentials.h"
-#include "tutti/ps/lost_worker.h"
-#include "tutti/ps/placement.h"
-#include "tutti/ps/staleness.h"
+#include "tutti/ps/spec/lost_worker.h"
+#include "tutti/ps/spec/placement.h"
+#include "tutti/ps/spec/staleness.h"
 
 namespace tutti {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "tutti/cluster/environment.h"
-#include "tutti/ps/snapshot.h"
+#include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/sync/host_exchange.h"
 
 namespace tutti::detail {

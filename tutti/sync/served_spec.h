@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "tutti/optim/rule.h"
-#include "tutti/ps/client.h"
-#include "tutti/ps/spec.h"
+#include "tutti/ps/client/client.h"
+#include "tutti/ps/spec/spec.h"
 #include "tutti/sync/layout.h"
 #include "tutti/sync/served_options.h"
 #include "tutti/sync/world.h"

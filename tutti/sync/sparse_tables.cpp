@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/client.h"
-#include "tutti/ps/sparse_batch.h"
-#include "tutti/ps/sparse_table.h"
+#include "tutti/ps/client/client.h"
+#include "tutti/ps/values/sparse_batch.h"
+#include "tutti/ps/values/sparse_table.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti {

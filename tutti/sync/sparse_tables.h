@@ -24,7 +24,7 @@
 
 #include "tutti/base/array.h"
 #include "tutti/optim/rule.h"
-#include "tutti/ps/sparse_spec.h"
+#include "tutti/ps/spec/sparse_spec.h"
 #include "tutti/sync/world.h"
 
 namespace tutti::ps {

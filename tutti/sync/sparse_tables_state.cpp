@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/sparse_table.h"
+#include "tutti/ps/values/sparse_table.h"
 #include "tutti/sync/sparse_tables.h"
 
 namespace tutti {

@@ -19,7 +19,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/optim/recipe.h"
-#include "tutti/ps/sparse_spec.h"
+#include "tutti/ps/spec/sparse_spec.h"
 #include "tutti/sync/layout.h"
 #include "tutti/sync/replicated_options.h"
 #include "tutti/sync/served_options.h"

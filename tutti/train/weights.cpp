@@ -11,7 +11,7 @@
 #include "tutti/base/sha256.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/safetensors.h"
-#include "tutti/ps/snapshot.h"
+#include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpoint.h"
 

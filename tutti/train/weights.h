@@ -45,8 +45,8 @@ void require_fit(const ModelState& state, const data::Safetensors& file,
                  const std::vector<std::string>& aliases, const std::string& what);
 
 /// Reads a file written by save_weights, or by anybody who uses the same names, a checkpoint
-/// (checkpoint.h) or a snapshot of parameter servers (ps/snapshot.h), into `state`'s tensors, in
-/// place. Nothing is written unless everything fits.
+/// (checkpoint.h) or a snapshot of parameter servers (ps/snapshot/snapshot.h), into `state`'s
+/// tensors, in place. Nothing is written unless everything fits.
 ///
 /// aliases  further names that the file may hold (tied parameters under their second name); ignored
 ///

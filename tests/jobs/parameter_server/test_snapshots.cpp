@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "tutti/ps/snapshot.h"
+#include "tutti/ps/snapshot/snapshot.h"
 
 #include "tests/jobs/parameter_server/served_job.h"
 

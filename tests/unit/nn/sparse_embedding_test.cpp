@@ -10,7 +10,7 @@
 #include <map>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/sparse_table.h"
+#include "tutti/ps/values/sparse_table.h"
 #include "tutti/strategy/replicated.h"
 
 #include "tests/support/message_of.h"

@@ -5,7 +5,7 @@
 
 #include <optional>
 
-#include "tutti/ps/snapshot_series.h"
+#include "tutti/ps/snapshot/snapshot_series.h"
 
 namespace tutti::ps::testing {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/ps/frame_stream.h"
+#include "tutti/ps/wire/frame_stream.h"
 
 namespace tutti::ps::test {
 

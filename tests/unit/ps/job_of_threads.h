@@ -6,9 +6,9 @@
 #include <thread>
 #include <vector>
 
-#include "tutti/ps/client.h"
-#include "tutti/ps/server.h"
-#include "tutti/ps/view_service.h"
+#include "tutti/ps/client/client.h"
+#include "tutti/ps/server/server.h"
+#include "tutti/ps/server/view_service.h"
 
 namespace tutti::ps {
 

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/ps/carriers.h"
-#include "tutti/ps/client_state.h"
-#include "tutti/ps/partial_sums.h"
-#include "tutti/ps/sparse_batch.h"
+#include "tutti/ps/client/client_state.h"
+#include "tutti/ps/spec/carriers.h"
+#include "tutti/ps/values/partial_sums.h"
+#include "tutti/ps/values/sparse_batch.h"
 
 namespace tutti::ps::testing {
 

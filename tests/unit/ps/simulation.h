@@ -17,9 +17,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/random.h"
-#include "tutti/ps/cut_in_progress.h"
-#include "tutti/ps/server_state.h"
-#include "tutti/ps/view.h"
+#include "tutti/ps/server/server_state.h"
+#include "tutti/ps/snapshot/cut_in_progress.h"
+#include "tutti/ps/view/view.h"
 
 #include "tests/unit/ps/simulated_worker.h"
 

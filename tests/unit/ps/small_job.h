@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/ps/partial_sums.h"
-#include "tutti/ps/partition_state.h"
+#include "tutti/ps/partition/partition_state.h"
+#include "tutti/ps/values/partial_sums.h"
 
 namespace tutti::ps::testing {
 

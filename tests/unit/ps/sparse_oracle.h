@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tutti/base/random.h"
-#include "tutti/ps/sparse_table.h"
+#include "tutti/ps/values/sparse_table.h"
 
 namespace tutti::ps::sparse {
 

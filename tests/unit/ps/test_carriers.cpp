@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/carriers.h"
+#include "tutti/ps/spec/carriers.h"
 
 #include "tests/unit/ps/small_job.h"
 

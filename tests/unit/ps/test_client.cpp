@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "tutti/net/connect.h"
-#include "tutti/ps/client.h"
-#include "tutti/ps/server.h"
-#include "tutti/ps/view_service.h"
+#include "tutti/ps/client/client.h"
+#include "tutti/ps/server/server.h"
+#include "tutti/ps/server/view_service.h"
 
 #include "tests/unit/ps/job_of_threads.h"
 

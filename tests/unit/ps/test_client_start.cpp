@@ -6,8 +6,9 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/client.h"
-#include "tutti/ps/view_service.h"
+#include "tutti/ps/client/client.h"
+#include "tutti/ps/server/view_service.h"
+#include "tutti/ps/view/view_link.h"
 
 #include "tests/support/message_of.h"
 

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/client_state.h"
-#include "tutti/ps/frame_stream.h"
+#include "tutti/ps/client/client_state.h"
+#include "tutti/ps/wire/frame_stream.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/ps/small_job.h"

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "tutti/ps/compute.h"
-#include "tutti/ps/parallel.h"
+#include "tutti/ps/server/parallel.h"
+#include "tutti/ps/values/compute.h"
 
 namespace tutti::ps {
 namespace {

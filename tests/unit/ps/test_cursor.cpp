@@ -4,7 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/random.h"
-#include "tutti/ps/cursor.h"
+#include "tutti/ps/partition/cursor.h"
 
 namespace tutti::ps {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/frame_stream.h"
+#include "tutti/ps/wire/frame_stream.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/ps/frame_ends.h"

@@ -10,7 +10,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
-#include "tutti/ps/frame_stream.h"
+#include "tutti/ps/wire/frame_stream.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/ps/frame_ends.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/meetings.h"
+#include "tutti/ps/partition/meetings.h"
 
 namespace tutti::ps {
 namespace {

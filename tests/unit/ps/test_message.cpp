@@ -5,7 +5,7 @@
 #include <set>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/message.h"
+#include "tutti/ps/wire/message.h"
 
 #include "tests/support/message_of.h"
 

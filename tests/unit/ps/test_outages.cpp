@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "tutti/ps/outages.h"
+#include "tutti/ps/view/outages.h"
 
 namespace tutti::ps {
 namespace {

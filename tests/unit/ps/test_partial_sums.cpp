@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "tutti/comm/reduce_kernels.h"
-#include "tutti/ps/partial_sums.h"
+#include "tutti/ps/values/partial_sums.h"
 
 namespace tutti::ps {
 namespace {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/placement.h"
+#include "tutti/ps/spec/placement.h"
 
 namespace tutti::ps {
 namespace {

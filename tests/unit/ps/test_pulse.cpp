@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/pulse.h"
+#include "tutti/ps/server/pulse.h"
 
 namespace tutti::ps {
 namespace {

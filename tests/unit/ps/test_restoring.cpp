@@ -7,8 +7,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/net/listener.h"
-#include "tutti/ps/client.h"
-#include "tutti/ps/streams.h"
+#include "tutti/ps/client/client.h"
+#include "tutti/ps/wire/streams.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/ps/small_job.h"

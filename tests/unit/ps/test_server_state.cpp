@@ -4,7 +4,7 @@
 #include <map>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/server_state.h"
+#include "tutti/ps/server/server_state.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/ps/small_job.h"

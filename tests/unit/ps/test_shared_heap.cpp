@@ -13,8 +13,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
-#include "tutti/ps/host_memory.h"
-#include "tutti/ps/shared_heap.h"
+#include "tutti/ps/wire/host_memory.h"
+#include "tutti/ps/wire/shared_heap.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/refusals.h"

@@ -11,10 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/snapshot.h"
-#include "tutti/ps/snapshot_manifest.h"
-#include "tutti/ps/snapshot_series.h"
-#include "tutti/ps/snapshot_writer.h"
+#include "tutti/ps/snapshot/snapshot.h"
+#include "tutti/ps/snapshot/snapshot_manifest.h"
+#include "tutti/ps/snapshot/snapshot_series.h"
+#include "tutti/ps/snapshot/snapshot_writer.h"
 
 #include "tests/support/full_disk.h"
 #include "tests/support/message_of.h"

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/snapshot_series.h"
+#include "tutti/ps/snapshot/snapshot_series.h"
 
 #include "tests/support/failing_open.h"
 #include "tests/support/message_of.h"

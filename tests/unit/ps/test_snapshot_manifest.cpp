@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/snapshot_manifest.h"
+#include "tutti/ps/snapshot/snapshot_manifest.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/ps/small_job.h"

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/sparse_batch.h"
+#include "tutti/ps/values/sparse_batch.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/ps/small_job.h"

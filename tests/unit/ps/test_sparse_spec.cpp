@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/sparse_spec.h"
+#include "tutti/ps/spec/sparse_spec.h"
 
 #include "tests/unit/ps/sparse_oracle.h"
 

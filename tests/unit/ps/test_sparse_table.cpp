@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/parallel.h"
-#include "tutti/ps/sparse_table.h"
+#include "tutti/ps/server/parallel.h"
+#include "tutti/ps/values/sparse_table.h"
 
 #include "tests/unit/ps/sparse_oracle.h"
 

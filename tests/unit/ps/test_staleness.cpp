@@ -4,7 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/random.h"
-#include "tutti/ps/staleness.h"
+#include "tutti/ps/spec/staleness.h"
 
 namespace tutti::ps {
 namespace {

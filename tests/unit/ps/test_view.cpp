@@ -4,7 +4,7 @@
 #include <functional>
 
 #include "tutti/base/error.h"
-#include "tutti/ps/view.h"
+#include "tutti/ps/view/view.h"
 
 #include "tests/support/message_of.h"
 

@@ -4,8 +4,8 @@
 #include <future>
 #include <optional>
 
-#include "tutti/ps/streams.h"
-#include "tutti/ps/view_service.h"
+#include "tutti/ps/server/view_service.h"
+#include "tutti/ps/wire/streams.h"
 
 #include "tests/support/failing_open.h"
 #include "tests/support/temp_folder.h"

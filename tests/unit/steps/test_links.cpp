@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/net/connect.h"
-#include "tutti/ps/view_service.h"
+#include "tutti/ps/server/view_service.h"
 #include "tutti/steps/cluster_coordinator.h"
 #include "tutti/steps/step_server.h"
 

@@ -1,6 +1,6 @@
 // One copy of the parameters, in this process or on servers: the bits of mirrored, and what these
 // strategies refuse. And what workers do who have only servers in common: meetings are those of
-// ps/meetings.h, here the test says what comes of them.
+// ps/partition/meetings.h, here the test says what comes of them.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 #include "tutti/cluster/environment.h"
 #include "tutti/cluster/job_links.h"
 #include "tutti/net/token.h"
-#include "tutti/ps/server.h"
-#include "tutti/ps/view_service.h"
+#include "tutti/ps/server/server.h"
+#include "tutti/ps/server/view_service.h"
 #include "tutti/strategy/distributed_dataset.h"
 
 #include "tests/support/message_of.h"

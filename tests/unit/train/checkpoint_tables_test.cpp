@@ -11,7 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/nn/sparse_embedding.h"
 #include "tutti/optim/rule.h"
-#include "tutti/ps/sparse_table.h"
+#include "tutti/ps/values/sparse_table.h"
 #include "tutti/train/checkpoint.h"
 
 #include "tests/support/message_of.h"

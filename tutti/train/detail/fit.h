@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/ps/client.h"
+#include "tutti/ps/client/client.h"
 #include "tutti/train/callback_runner.h"
 #include "tutti/train/checkpointing.h"
 #include "tutti/train/detail/core_watch.h"

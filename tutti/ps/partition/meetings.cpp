@@ -1,0 +1,142 @@
+#include "tutti/ps/partition/meetings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+
+namespace tutti::ps {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMostKept = int64_t{64} << 20;  // bytes of values of meetings that are over
+
+int64_t bytes_of(const Brought& values) {
+  int64_t bytes = 0;
+  for (const auto& [worker, value] : values) bytes += value.size();
+  return bytes;
+}
+
+}  // namespace
+
+void Meetings::begins(int worker, int64_t step) { begins_[worker] = step; }
+
+std::string Meetings::objection(const Place& place) const {
+  if (place > last_ || over_.contains(place)) return "";
+  return fmt::format(
+      "meeting {} after {} steps is over, and what was brought is not known any more", place.number,
+      place.step);
+}
+
+void Meetings::bring(int worker, const Place& place, const Bytes& value) {
+  if (place > last_) open_[place].try_emplace(worker, Bytes::copy_of(value.span));
+}
+
+bool Meetings::has_brought(int worker, const Place& place) const {
+  const auto open = open_.find(place);
+  return open != open_.end() && open->second.contains(worker);
+}
+
+std::vector<int> Meetings::waits_for(const Place& place, const std::vector<int>& here) const {
+  std::vector<int> missing;
+  for (const int worker : here) {
+    const auto begins = begins_.find(worker);
+    const bool comes = begins == begins_.end() || begins->second < place.step;
+    if (comes && !has_brought(worker, place)) missing.push_back(worker);
+  }
+  return missing;
+}
+
+std::vector<Meetings::Place> Meetings::end(const std::vector<int>& here) {
+  std::vector<Place> ended;
+  while (!open_.empty() && waits_for(open_.begin()->first, here).empty()) {
+    last_ = open_.begin()->first;
+    over_.insert(open_.extract(open_.begin()));
+    ended.push_back(last_);
+  }
+  if (!ended.empty()) forget_old();
+  return ended;
+}
+
+void Meetings::forget_old() {
+  std::erase_if(over_, [this](const auto& entry) { return entry.first.step < last_.step; });
+  int64_t bytes = 0;
+  for (const auto& [place, values] : over_) bytes += bytes_of(values);
+  while (bytes > kMostKept && over_.size() > 1) {
+    bytes -= bytes_of(over_.begin()->second);
+    over_.erase(over_.begin());
+  }
+}
+
+const Brought* Meetings::values(const Place& place) const {
+  const auto over = over_.find(place);
+  return over == over_.end() ? nullptr : &over->second;
+}
+
+std::vector<std::pair<std::string, Bytes>> Meetings::chunks() const {
+  std::vector<std::pair<std::string, Bytes>> chunks;
+  json begins = json::array();
+  for (const auto& [worker, step] : begins_) begins.push_back({worker, step});
+  chunks.emplace_back(json{last_.step, last_.number, begins}.dump(), Bytes{});
+  for (const auto* const meetings : {&open_, &over_})
+    for (const auto& [place, values] : *meetings) {
+      auto [sizes, payload] = packed(values);
+      chunks.emplace_back(json{meetings == &over_, place.step, place.number, sizes}.dump(),
+                          std::move(payload));
+    }
+  return chunks;
+}
+
+void Meetings::take(std::string_view text, const Bytes& payload) {
+  try {
+    const json list = json::parse(text);
+    if (list.size() == 3) {
+      last_ = {list.at(0), list.at(1)};
+      for (const json& entry : list.at(2)) begins_[entry.at(0)] = entry.at(1);
+      return;
+    }
+    auto& meetings = list.at(0).get<bool>() ? over_ : open_;
+    Brought& brought = meetings[{list.at(1), list.at(2)}];
+    for (const auto& [worker, value] : unpacked(list.at(3).get<std::string>(), payload))
+      brought[worker] = Bytes::copy_of(value.span);
+  } catch (const json::exception& error) {
+    throw Error(fmt::format("a meeting cannot be read: {}", error.what()));
+  }
+}
+
+std::pair<std::string, Bytes> packed(const Brought& values) {
+  json sizes = json::array();
+  std::vector<std::byte> all;
+  all.reserve(static_cast<size_t>(bytes_of(values)));
+  for (const auto& [worker, value] : values) {
+    sizes.push_back({worker, value.size()});
+    all.insert(all.end(), value.span.begin(), value.span.end());
+  }
+  return {sizes.dump(), Bytes::copy_of(all)};
+}
+
+Brought unpacked(std::string_view text, const Bytes& payload) {
+  try {
+    Brought values;
+    int64_t at = 0;
+    for (const json& entry : json::parse(text)) {
+      const int64_t bytes = entry.at(1);
+      if (bytes < 0 || bytes > payload.size() - at)
+        throw Error(
+            fmt::format("values of a meeting: {} bytes of {} at {}", bytes, payload.size(), at));
+      values[entry.at(0)] = {payload.span.subspan(at, bytes), payload.owner};
+      at += bytes;
+    }
+    if (at != payload.size())
+      throw Error(fmt::format("values of a meeting: {} bytes, {} told", payload.size(), at));
+    return values;
+  } catch (const json::exception& error) {
+    throw Error(fmt::format("values of a meeting cannot be read: {}", error.what()));
+  }
+}
+
+}  // namespace tutti::ps

@@ -1,0 +1,399 @@
+#include "tutti/ps/spec/spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <type_traits>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/ps/spec/detail/json_fields.h"
+
+namespace tutti::ps {
+namespace {
+
+using detail::whole_number;
+using nlohmann::json;
+
+constexpr int64_t kAlign = 64;
+constexpr int64_t kGrid = 1024;
+constexpr int64_t kMostElements = int64_t{1} << 48;  // of a variable: no sum of bytes overflows
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+
+// A shard in elements, not rows.
+Segment whole_of(const Shard& shard, const Variable& variable) {
+  const int64_t rows = variable.shape.empty() ? 1 : variable.shape.front();
+  const int64_t width = rows == 0 ? 0 : variable.num_elements() / rows;
+  return {shard.variable, shard.rows.begin * width, shard.rows.end * width, 0};
+}
+
+// Puts segments into pieces of one partition and dtype.
+class Packer {
+ public:
+  Packer(std::vector<Piece>& pieces, int64_t piece_bytes)
+      : pieces_(pieces), piece_bytes_(piece_bytes) {}
+
+  void add(int partition, DType dtype, Segment segment) {
+    const int64_t most = std::max(kGrid, piece_bytes_ / size_of(dtype) / kGrid * kGrid);
+    while (segment.count() > 0) {
+      const int64_t count = std::min(most, segment.count());
+      put(partition, dtype, {segment.variable, segment.begin, segment.begin + count, 0});
+      segment.begin += count;
+    }
+  }
+
+ private:
+  void put(int partition, DType dtype, Segment segment) {
+    const int64_t bytes = segment.count() * size_of(dtype);
+    auto [open, fresh] = open_.try_emplace({partition, dtype}, pieces_.size());
+    if (!fresh && pieces_[open->second].num_bytes + bytes > piece_bytes_) {
+      open->second = pieces_.size();
+      fresh = true;
+    }
+    if (fresh) pieces_.push_back({.partition = partition, .dtype = dtype});
+    Piece& piece = pieces_[open->second];
+    segment.offset_bytes = piece.num_bytes;
+    piece.segments.push_back(segment);
+    piece.num_bytes += aligned(bytes);
+  }
+
+  std::vector<Piece>& pieces_;
+  const int64_t piece_bytes_;
+  std::map<std::pair<int, DType>, size_t> open_;  // piece that still takes some
+};
+
+json to_json(const optim::Rule& rule) {
+  json fields = {{"name", rule.name()}};
+  auto options = rule.options();
+  std::visit(
+      [&](auto& o) {
+        visit_fields(o, [&](const char* name, auto& value) { fields[name] = value; });
+      },
+      options);
+  return fields;
+}
+
+optim::Rule rule_from(const json& fields) {
+  auto options = optim::rule_by_name(fields.at("name").get<std::string>()).options();
+  std::visit(
+      [&](auto& o) {
+        visit_fields(o, [&](const char* name, auto& value) { fields.at(name).get_to(value); });
+      },
+      options);
+  return optim::Rule(options);
+}
+
+json to_json(const SparseTableSpec& table) {
+  json rows = json::array({"zeros"});
+  if (const auto* uniform = std::get_if<UniformRows>(&table.initializer))
+    rows = {"uniform", uniform->low, uniform->high};
+  if (const auto* normal = std::get_if<NormalRows>(&table.initializer))
+    rows = {"normal", normal->mean, normal->std};
+  return {table.name,      table.width,      static_cast<int>(table.dtype), rows, table.seed,
+          table.most_rows, table.idle_pushes};
+}
+
+json to_json(const Spec& spec) {
+  json text;
+  text["optimizer"] = to_json(spec.rule);
+  text["staleness"] = spec.staleness.text();
+  text["workers"] = spec.num_workers;
+  text["reduction shape"] = spec.shape.to_string();
+  text["drop_slowest"] = spec.drop_slowest;
+  text["on_lost_worker"] = name_of(spec.on_lost_worker);
+  text["scale_by_staleness"] = spec.scale_by_staleness;
+  text["delay_compensation"] = spec.delay_compensation;
+  text["stop_if_not_finite"] = spec.stop_if_not_finite;
+  text["host_sums"] = spec.host_sums;
+  text["goes_on_from"] = spec.goes_on_from;
+  text["partitions"] = spec.num_partitions;
+  for (const Variable& variable : spec.variables)
+    text["variables"].push_back({variable.name, static_cast<int>(variable.dtype), variable.shape});
+  for (const SparseTableSpec& table : spec.tables) text["tables"].push_back(to_json(table));
+  for (const Piece& piece : spec.pieces) {
+    json segments = json::array();
+    for (const Segment& segment : piece.segments)
+      segments.push_back({segment.variable, segment.begin, segment.end, segment.offset_bytes});
+    text["pieces"].push_back(
+        {piece.partition, static_cast<int>(piece.dtype), piece.num_bytes, segments});
+  }
+  return text;
+}
+
+DType dtype_from(const json& number) {
+  const int value = whole_number<int>(number, "dtype");
+  if (value != static_cast<int>(DType::float32) && value != static_cast<int>(DType::float64))
+    throw Error(fmt::format("dtype number {}: expected float32 or float64", value));
+  return static_cast<DType>(value);
+}
+
+SparseTableSpec table_from(const json& list) {
+  SparseTableSpec table{.name = list.at(0),
+                        .width = whole_number<int64_t>(list.at(1), "tables: width"),
+                        .dtype = dtype_from(list.at(2))};
+  const json& rows = list.at(3);
+  const std::string how = rows.at(0);
+  if (how == "zeros")
+    table.initializer = ZeroRows{};
+  else if (how == "uniform")
+    table.initializer = UniformRows{rows.at(1), rows.at(2)};
+  else if (how == "normal")
+    table.initializer = NormalRows{rows.at(1), rows.at(2)};
+  else
+    throw Error(fmt::format("table \"{}\" begins with \"{}\"", table.name, how));
+  table.seed = whole_number<uint64_t>(list.at(4), "tables: seed");
+  table.most_rows = whole_number<int64_t>(list.at(5), "tables: most_rows");
+  table.idle_pushes = whole_number<int64_t>(list.at(6), "tables: idle_pushes");
+  return table;
+}
+
+Variable variable_from(const json& list) {
+  Variable variable{.name = list.at(0), .shape = {}, .dtype = dtype_from(list.at(1))};
+  for (const json& length : list.at(2))
+    variable.shape.push_back(whole_number<int64_t>(length, "variables: shape"));
+  return variable;
+}
+
+Piece piece_from(const json& list) {
+  Piece piece{.partition = whole_number<int>(list.at(0), "pieces: partition"),
+              .dtype = dtype_from(list.at(1)),
+              .num_bytes = whole_number<int64_t>(list.at(2), "pieces: bytes")};
+  for (const json& segment : list.at(3))
+    piece.segments.push_back({whole_number<int>(segment.at(0), "pieces: variable"),
+                              whole_number<int64_t>(segment.at(1), "pieces: begin"),
+                              whole_number<int64_t>(segment.at(2), "pieces: end"),
+                              whole_number<int64_t>(segment.at(3), "pieces: offset")});
+  return piece;
+}
+
+Spec read(const json& text) {
+  Spec spec{.rule = rule_from(text.at("optimizer"))};
+  spec.staleness = Staleness::parse(text.at("staleness").get<std::string>(), "staleness");
+  spec.num_workers = whole_number<int>(text.at("workers"), "workers");
+  spec.shape = ReductionShape::parse(text.at("reduction shape").get<std::string>());
+  spec.drop_slowest = whole_number<int>(text.at("drop_slowest"), "drop_slowest");
+  spec.on_lost_worker =
+      on_lost_worker_from(text.at("on_lost_worker").get<std::string>(), "on_lost_worker");
+  spec.scale_by_staleness = text.at("scale_by_staleness");
+  spec.delay_compensation = text.at("delay_compensation");
+  spec.stop_if_not_finite = text.at("stop_if_not_finite");
+  spec.host_sums = text.at("host_sums");
+  spec.goes_on_from = text.at("goes_on_from");
+  spec.num_partitions = whole_number<int>(text.at("partitions"), "partitions");
+  for (const json& variable : text.value("variables", json::array()))
+    spec.variables.push_back(variable_from(variable));
+  for (const json& table : text.value("tables", json::array()))
+    spec.tables.push_back(table_from(table));
+  for (const json& piece : text.value("pieces", json::array()))
+    spec.pieces.push_back(piece_from(piece));
+  return spec;
+}
+
+void check_variable(const Variable& variable) {
+  if (variable.dtype != DType::float32 && variable.dtype != DType::float64)
+    throw UsageError(fmt::format("variable \"{}\" is {}; servers train float32 and float64",
+                                 variable.name, name_of(variable.dtype)));
+  int64_t elements = 1;
+  for (const int64_t length : variable.shape) {
+    if (length < 0 || (length > 0 && elements > kMostElements / length))
+      throw UsageError(fmt::format("variable \"{}\" has shape [{}]", variable.name,
+                                   fmt::join(variable.shape, ", ")));
+    elements *= length;
+  }
+}
+
+// Segments lie one behind the other, each on a line of 64 bytes, as pieces_of() packs them.
+void check_piece(const Spec& spec, const Piece& piece) {
+  int64_t end = 0;
+  for (const Segment& segment : piece.segments) {
+    const bool known =
+        segment.variable >= 0 && segment.variable < static_cast<int>(spec.variables.size());
+    if (!known || segment.begin < 0 || segment.end <= segment.begin ||
+        segment.end > spec.variables[segment.variable].num_elements() ||
+        spec.variables[segment.variable].dtype != piece.dtype || segment.offset_bytes != end)
+      throw UsageError(fmt::format("a piece has elements [{}, {}) of variable {} at byte {}",
+                                   segment.begin, segment.end, segment.variable,
+                                   segment.offset_bytes));
+    end += aligned(segment.count() * size_of(piece.dtype));
+  }
+  if (piece.num_bytes != end)
+    throw UsageError(
+        fmt::format("a piece of {} bytes, whose segments have {}", piece.num_bytes, end));
+}
+
+void check_host_sums(const Spec& spec) {
+  if (!spec.host_sums) return;
+  if (!spec.staleness.synchronous() || spec.drop_slowest > 0 || !spec.stop_if_not_finite ||
+      spec.on_lost_worker != OnLostWorker::end)
+    throw UsageError(
+        "host_sums: workers of one host push one sum, so none of them can be stale, dropped, lost "
+        "or left out by itself");
+  const int local = spec.shape.replicas() / spec.num_workers;
+  const bool whole = std::ranges::all_of(spec.shape.replicas_per_host(), [&](int replicas) {
+    return local > 0 && replicas % local == 0;
+  });
+  if (!whole || spec.shape.replicas() != local * spec.num_workers)
+    throw UsageError(fmt::format("host_sums: {} workers do not fill the hosts of {}",
+                                 spec.num_workers, spec.shape.to_string()));
+}
+
+void check_tables(const Spec& spec) {
+  std::set<std::string> names;
+  for (const SparseTableSpec& table : spec.tables) {
+    table.validate();
+    if (!names.insert(table.name).second)
+      throw UsageError(fmt::format("two embedding tables are named \"{}\"", table.name));
+  }
+  if (!spec.tables.empty() && spec.delay_compensation > 0)
+    throw UsageError(
+        fmt::format("delay_compensation with embedding table \"{}\": servers do not keep the rows "
+                    "that a worker has pulled, so gradients of rows cannot be corrected",
+                    spec.tables.front().name));
+  if (!spec.tables.empty() && spec.on_lost_worker == OnLostWorker::wait)
+    throw UsageError(
+        fmt::format("--on-lost-worker wait with embedding table \"{}\": servers do not keep the "
+                    "rows of the step before, with which a worker that comes again would begin; "
+                    "continue is possible",
+                    spec.tables.front().name));
+}
+
+std::string words_of(const Variable& variable) {
+  return fmt::format("\"{}\" {} [{}]", variable.name, name_of(variable.dtype),
+                     fmt::join(variable.shape, ", "));
+}
+
+std::string variable_difference(const Spec& mine, const Spec& other) {
+  const size_t count = std::min(mine.variables.size(), other.variables.size());
+  for (size_t i = 0; i < count; ++i)
+    if (!(mine.variables[i] == other.variables[i]))
+      return fmt::format("variable {} is {}, not {}", i, words_of(mine.variables[i]),
+                         words_of(other.variables[i]));
+  return fmt::format("it has {} variables, not {}", mine.variables.size(), other.variables.size());
+}
+
+// Of two rules, as JSON; "": none.
+std::string differing_option(const json& mine, const json& other) {
+  std::vector<std::string> fields = {"name"};  // before what rules of other names do not have
+  for (const auto& [field, value] : mine.items()) fields.push_back(field);
+  for (const std::string& field : fields)
+    if (other.value(field, json()) != mine.at(field)) return field;
+  return "";
+}
+
+// Of things with a name; `words` says what one is.
+template <class Thing, class Words>
+std::string difference_by_name(const char* what, const std::vector<Thing>& saved,
+                               const std::vector<Thing>& wanted, Words&& words) {
+  const auto find = [](const std::vector<Thing>& all, const std::string& name) {
+    return std::ranges::find(all, name, &Thing::name);
+  };
+  for (const Thing& thing : wanted) {
+    const auto got = find(saved, thing.name);
+    if (got == saved.end() || !(*got == thing))
+      return fmt::format("{} \"{}\": got {}, expected {}", what, thing.name,
+                         got == saved.end() ? "none" : words(*got), words(thing));
+  }
+  for (const Thing& thing : saved)
+    if (find(wanted, thing.name) == wanted.end())
+      return fmt::format("{} \"{}\": got {}, expected none", what, thing.name, words(thing));
+  return "";
+}
+
+std::string table_difference(const Spec& mine, const Spec& other) {
+  const size_t count = std::min(mine.tables.size(), other.tables.size());
+  for (size_t i = 0; i < count; ++i)
+    if (!(mine.tables[i] == other.tables[i]))
+      return fmt::format("table {} is {}, not {}", i, mine.tables[i].words(),
+                         other.tables[i].words());
+  return fmt::format("it has {} embedding tables, not {}", mine.tables.size(), other.tables.size());
+}
+
+}  // namespace
+
+std::vector<Piece> pieces_of(const std::vector<Variable>& variables, const Placement& placement,
+                             int64_t piece_bytes) {
+  if (piece_bytes < 1) throw UsageError(fmt::format("pieces of {} bytes", piece_bytes));
+  std::vector<Piece> pieces;
+  Packer packer(pieces, piece_bytes);
+  for (const Shard& shard : placement.shards) {
+    const Variable& variable = variables.at(shard.variable);
+    packer.add(shard.server, variable.dtype, whole_of(shard, variable));
+  }
+  return pieces;
+}
+
+void check(const Spec& spec) {
+  const auto in_range = [](const char* field, double value, double low, double high) {
+    if (!(value >= low && value <= high))
+      throw UsageError(fmt::format("{} is {}; expected {} to {}", field, value, low, high));
+  };
+  in_range("the number of workers", spec.num_workers, 1, 1 << 20);
+  in_range("the number of partitions", spec.num_partitions, 1, 1 << 20);
+  check({spec.drop_slowest, spec.scale_by_staleness, spec.delay_compensation}, spec.staleness,
+        spec.num_workers);
+  check(spec.on_lost_worker, spec.staleness, spec.drop_slowest);
+  check_host_sums(spec);
+  for (const Variable& variable : spec.variables) check_variable(variable);
+  check_tables(spec);
+  for (const Piece& piece : spec.pieces) {
+    in_range("the partition of a piece", piece.partition, 0, spec.num_partitions - 1);
+    check_piece(spec, piece);
+  }
+}
+
+std::string to_text(const Spec& spec) { return to_json(spec).dump(); }
+
+Spec spec_from(std::string_view text) {
+  try {
+    Spec spec = read(detail::parsed_json(text));
+    check(spec);
+    return spec;
+  } catch (const json::exception& error) {
+    throw Error(fmt::format("a specification of a job cannot be read: {}", error.what()));
+  }
+}
+
+std::string difference(const Spec& mine, const Spec& other) {
+  if (mine.variables != other.variables) return variable_difference(mine, other);
+  if (mine.tables != other.tables) return table_difference(mine, other);
+  json a = to_json(mine);
+  json b = to_json(other);
+  if (const std::string field = differing_option(a["optimizer"], b["optimizer"]); !field.empty())
+    return fmt::format("the optimizer has {} {}, not {}", field, a["optimizer"][field].dump(),
+                       b["optimizer"].value(field, json()).dump());
+  for (const char* later : {"optimizer", "variables", "pieces"}) {
+    a.erase(later);
+    b.erase(later);
+  }
+  for (const auto& [field, value] : a.items())
+    if (b[field] != value)
+      return fmt::format("{} is {}, not {}", field, value.dump(), b[field].dump());
+  return mine.pieces == other.pieces ? "" : "its variables are placed in another way";
+}
+
+std::string model_difference(const Spec& saved, const Spec& wanted) {
+  std::string why =
+      difference_by_name("variable", saved.variables, wanted.variables, [](const Variable& v) {
+        return fmt::format("{} [{}]", name_of(v.dtype), fmt::join(v.shape, ", "));
+      });
+  if (why.empty())
+    why = difference_by_name("embedding table", saved.tables, wanted.tables,
+                             [](const SparseTableSpec& table) { return table.words(); });
+  if (!why.empty()) return why;
+  json got = to_json(saved.rule);
+  json expected = to_json(wanted.rule);
+  got.erase("learning_rate");
+  expected.erase("learning_rate");
+  const std::string field = differing_option(expected, got);
+  if (field.empty()) return "";
+  return fmt::format("optimizer: got {} {}, expected {}", field, got.value(field, json()).dump(),
+                     expected.at(field).dump());
+}
+
+}  // namespace tutti::ps
