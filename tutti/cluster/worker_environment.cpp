@@ -1,4 +1,5 @@
-// Reads what the launcher put into the environment of a worker.
+#include "tutti/cluster/worker_environment.h"
+
 #include <fcntl.h>
 #include <fmt/ranges.h>
 
@@ -9,7 +10,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/environment.h"
-#include "tutti/cluster/join.h"
 
 namespace tutti {
 namespace {
