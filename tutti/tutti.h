@@ -11,7 +11,7 @@
 #include "tutti/base/dtype.h"
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/comm/group.h"
 #include "tutti/comm/work.h"
 #include "tutti/data/dataset.h"

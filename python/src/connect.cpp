@@ -1,7 +1,7 @@
 #include "connect.h"
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/connect.h"
+#include "tutti/cluster/join/connect.h"
 #include "tutti/net/tls.h"
 
 namespace tutti::python {

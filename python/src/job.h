@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/meeting_place.h"
 
 namespace tutti::python {

@@ -14,7 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
-#include "tutti/cluster/launcher.h"
+#include "tutti/cluster/launch/launcher.h"
 
 #include "tests/support/command.h"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
-#include "tutti/cluster/launcher.h"
+#include "tutti/cluster/launch/launcher.h"
 
 namespace tutti::test {
 namespace {

@@ -22,6 +22,7 @@ FLOORS = [
 # module -> its rooms, lowest first: a room includes what stands before it, and no file of the module
 # stands outside.
 ROOMS = {
+    "cluster": ["spec", "rendezvous", "join", "launch"],
     "ps": ["wire", "spec", "values", "partition", "view", "client", "snapshot", "server"],
 }
 FIRST_TORCH_FLOOR = 3

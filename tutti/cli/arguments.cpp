@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
-#include "tutti/cluster/exit_code.h"
+#include "tutti/cluster/join/exit_code.h"
 
 namespace tutti::cli {
 namespace {

@@ -21,8 +21,8 @@
 #include "tutti/cli/bench_runs.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/job.h"
-#include "tutti/cluster/join.h"
-#include "tutti/cluster/launcher.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/cluster/launch/launcher.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/net/mesh.h"
 

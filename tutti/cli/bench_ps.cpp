@@ -12,7 +12,7 @@
 #include "tutti/base/host.h"
 #include "tutti/cli/bench_all_reduce.h"
 #include "tutti/cli/timing.h"
-#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client/client.h"
 

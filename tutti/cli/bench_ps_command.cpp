@@ -19,9 +19,9 @@
 #include "tutti/cli/bench_runs.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/servers.h"
-#include "tutti/cluster/environment.h"
-#include "tutti/cluster/join.h"
-#include "tutti/cluster/launcher.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/cluster/launch/launcher.h"
+#include "tutti/cluster/spec/environment.h"
 #include "tutti/strategy/worlds.h"
 
 namespace tutti::cli {

@@ -10,7 +10,7 @@
 
 #include "tutti/base/random.h"
 #include "tutti/cli/timing.h"
-#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/replica_threads.h"

@@ -15,7 +15,7 @@
 #include "tutti/base/host.h"
 #include "tutti/base/random.h"
 #include "tutti/cli/timing.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"

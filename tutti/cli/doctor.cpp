@@ -24,7 +24,7 @@
 #include "tutti/base/file_descriptor.h"
 #include "tutti/base/printable.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cluster/environment_check.h"
+#include "tutti/cluster/join/environment_check.h"
 
 namespace tutti::cli {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tutti/base/host.h"
 #include "tutti/cli/torch_facts.h"
-#include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/spec/cluster_spec.h"
 
 namespace tutti::cli {
 

@@ -9,7 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cluster/environment_check.h"
+#include "tutti/cluster/join/environment_check.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 
 namespace tutti::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
-#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/server/server.h"
 

@@ -16,9 +16,9 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/server_flags.h"
 #include "tutti/cli/servers.h"
-#include "tutti/cluster/environment.h"
-#include "tutti/cluster/launcher.h"
-#include "tutti/cluster/restarts.h"
+#include "tutti/cluster/launch/launcher.h"
+#include "tutti/cluster/launch/restarts.h"
+#include "tutti/cluster/spec/environment.h"
 #include "tutti/comm/shm/shm.h"
 
 namespace tutti::cli {

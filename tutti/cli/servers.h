@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cluster/launcher.h"
+#include "tutti/cluster/launch/launcher.h"
 #include "tutti/net/token.h"
 #include "tutti/ps/server/view_service.h"
 

@@ -28,7 +28,7 @@
 #include "tutti/cli/outputs.h"
 #include "tutti/cli/train_flags.h"
 #include "tutti/cli/train_options.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
 #include "tutti/observe/trace.h"

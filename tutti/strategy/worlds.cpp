@@ -6,8 +6,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/typed.h"
-#include "tutti/cluster/environment.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/cluster/spec/environment.h"
 #include "tutti/comm/host_view.h"
 #include "tutti/comm/shm/shm.h"
 

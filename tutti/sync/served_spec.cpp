@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "tutti/cluster/environment.h"
+#include "tutti/cluster/spec/environment.h"
 #include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/sync/host_exchange.h"
 

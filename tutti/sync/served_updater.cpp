@@ -16,7 +16,7 @@
 #include "tutti/base/array.h"
 #include "tutti/base/check.h"
 #include "tutti/base/event.h"
-#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/ps/values/partial_sums.h"

@@ -10,7 +10,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/names.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing.h"

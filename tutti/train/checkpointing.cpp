@@ -12,7 +12,7 @@
 #include "tutti/base/failed_elsewhere.h"
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/names.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/strategy/worlds.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/detail/checkpoint_writer.h"

@@ -14,7 +14,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/random.h"
 #include "tutti/base/stop.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/train/detail/fit_agreement.h"

@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/train/better.h"
 #include "tutti/train/detail/fit.h"
 #include "tutti/train/detail/settings.h"

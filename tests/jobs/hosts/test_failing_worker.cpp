@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 
 #include "tests/jobs/hosts/hosts_test.h"
 

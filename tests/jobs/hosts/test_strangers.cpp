@@ -11,8 +11,8 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/join.h"
-#include "tutti/cluster/launcher.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/cluster/launch/launcher.h"
 #include "tutti/net/address.h"
 #include "tutti/net/connect.h"
 

@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 
 #include "tests/jobs/hosts/hosts_test.h"
 

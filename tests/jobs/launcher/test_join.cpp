@@ -4,7 +4,7 @@
 #include <csignal>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 
 #include "tests/support/run_workers.h"
 

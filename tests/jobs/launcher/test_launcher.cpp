@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/launcher.h"
+#include "tutti/cluster/launch/launcher.h"
 
 #include "tests/support/run_workers.h"
 #include "tests/support/temp_folder.h"

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/join.h"
-#include "tutti/cluster/launcher.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/cluster/launch/launcher.h"
 
 #include "tests/support/run_ranks.h"
 

@@ -15,10 +15,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
-#include "tutti/cluster/join.h"
-#include "tutti/cluster/launcher.h"
-#include "tutti/cluster/lifeline.h"
-#include "tutti/cluster/restarts.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/cluster/join/lifeline.h"
+#include "tutti/cluster/launch/launcher.h"
+#include "tutti/cluster/launch/restarts.h"
 
 #include "tests/support/run_ranks.h"
 

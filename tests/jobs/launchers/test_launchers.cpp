@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/net/address.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/credentials.h"

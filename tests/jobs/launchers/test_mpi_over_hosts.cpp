@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/comm/mpi/mpi.h"
 
 #include "tests/jobs/hosts/hosts_test.h"

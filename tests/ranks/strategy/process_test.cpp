@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/join.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/sync/distributed_optimizer.h"
 
 #include "tests/support/gan.h"

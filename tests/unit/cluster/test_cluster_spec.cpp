@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/spec/cluster_spec.h"
 
 namespace tutti {
 namespace {

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/engine_choice.h"
+#include "tutti/cluster/join/engine_choice.h"
 
 #include "tests/support/message_of.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/environment_check.h"
+#include "tutti/cluster/join/environment_check.h"
 #include "tutti/net/token.h"
 
 #include "tests/support/message_of.h"

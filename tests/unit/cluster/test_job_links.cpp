@@ -4,7 +4,7 @@
 #include <future>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/net/connect_link.h"
 

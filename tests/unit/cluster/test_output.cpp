@@ -7,10 +7,10 @@
 #include <csignal>
 #include <thread>
 
-#include "tutti/cluster/guard.h"
-#include "tutti/cluster/messages.h"
-#include "tutti/cluster/news.h"
-#include "tutti/cluster/output.h"
+#include "tutti/cluster/launch/guard.h"
+#include "tutti/cluster/launch/news.h"
+#include "tutti/cluster/launch/output.h"
+#include "tutti/cluster/rendezvous/messages.h"
 
 namespace tutti::detail {
 namespace {

@@ -1,7 +1,7 @@
 // Ranks by host, then by core.
 #include <gtest/gtest.h>
 
-#include "tutti/cluster/rank_order.h"
+#include "tutti/cluster/join/rank_order.h"
 
 namespace tutti {
 namespace {

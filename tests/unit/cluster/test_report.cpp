@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "tutti/cluster/report.h"
+#include "tutti/cluster/launch/report.h"
 
 namespace tutti {
 namespace {

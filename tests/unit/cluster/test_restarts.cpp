@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "tutti/cluster/restarts.h"
+#include "tutti/cluster/launch/restarts.h"
 
 namespace tutti {
 namespace {

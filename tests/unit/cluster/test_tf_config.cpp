@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/cluster_spec.h"
+#include "tutti/cluster/spec/cluster_spec.h"
 
 namespace tutti {
 namespace {

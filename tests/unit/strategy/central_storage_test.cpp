@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/environment.h"
-#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/rendezvous/job_links.h"
+#include "tutti/cluster/spec/environment.h"
 #include "tutti/net/token.h"
 #include "tutti/ps/server/server.h"
 #include "tutti/ps/server/view_service.h"

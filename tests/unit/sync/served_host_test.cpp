@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/comm/reduce_kernels.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/sync/updater.h"

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/job_links.h"
+#include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/comm/solo/solo.h"
 #include "tutti/observe/trace.h"
 #include "tutti/sync/before_use.h"

@@ -59,7 +59,7 @@ class FloorsTest(LintTest):
     def test_each_way_up_is_found(self):
         cases = {
             "a higher floor": ("tutti__base__a_h", '#include "tutti/comm/group.h"\n'),
-            "later in its row": ("tutti__comm__a_h", '#include "tutti/cluster/join.h"\n'),
+            "later in its row": ("tutti__comm__a_h", '#include "tutti/cluster/join/join.h"\n'),
             "another row": ("tutti__optim__a_h", '#include "tutti/comm/group.h"\n'),
             "torch below floor 3": ("tutti__data__a_cpp", "#include <ATen/ATen.h>\n"),
             "the umbrella": ("tutti__train__a_h", '#include "tutti/tutti.h"\n'),

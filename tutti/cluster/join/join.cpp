@@ -1,0 +1,285 @@
+#include "tutti/cluster/join/join.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include "tutti/base/error.h"
+#include "tutti/base/failed_elsewhere.h"
+#include "tutti/base/host.h"
+#include "tutti/base/log.h"
+#include "tutti/cluster/join/connect.h"
+#include "tutti/cluster/join/environment_check.h"
+#include "tutti/cluster/join/exit_code.h"
+#include "tutti/cluster/join/lifeline.h"
+#include "tutti/cluster/join/step_board.h"
+#include "tutti/cluster/rendezvous/job_links.h"
+#include "tutti/cluster/spec/environment.h"
+#include "tutti/comm/flight_record.h"
+#include "tutti/net/tls.h"
+
+namespace tutti {
+namespace {
+
+using detail::Lifeline;
+using detail::Message;
+
+template <class Class>
+bool is(const std::exception& error) {
+  return dynamic_cast<const Class*>(&error) != nullptr;
+}
+
+// By which a launcher knows causes, consequences and bad input (WorkerResult).
+const char* class_of(const std::exception& error) {
+  if (is<UsageError>(error)) return "UsageError";
+  if (is<DataError>(error)) return "DataError";
+  if (is<PeerLost>(error)) return "PeerLost";
+  if (is<detail::FailedElsewhere>(error)) return "FailedElsewhere";
+  if (is<Timeout>(error)) return "Timeout";
+  if (is<Interrupted>(error)) return "Interrupted";
+  return "error";
+}
+
+/// Of a job that meets at a rendezvous; made by the first join(), gone with the process.
+struct Connections {
+  explicit Connections(std::unique_ptr<JobLinks> made, const Token& token)
+      : links(std::move(made)),
+        base{.listener = links->listener(),
+             .token = token,
+             .follow = [this](const std::shared_ptr<Engine>& engine) { links->follow(engine); }} {}
+  std::unique_ptr<JobLinks> links;
+  ConnectBase base;
+};
+std::unique_ptr<Connections> connections;  // written under the mutex of join()
+
+std::string words_of_process(int worker) {
+  return fmt::format("rank {} ({})", worker, process_words());
+}
+
+std::unique_ptr<Connections> connect_job(const ClusterSpec& spec, const Deadline& deadline) {
+  if (!spec.rendezvous)
+    throw UsageError(fmt::format(
+        "join: {} says that there are {} workers, and not where they meet; set TUTTI_RENDEZVOUS to "
+        "host:port of worker 0",
+        spec.source, spec.num_workers));
+  const Credentials credentials{
+      .token = require_token("join"), .job = spec.job, .tls = tls_from_environment()};
+  auto links = std::make_unique<JobLinks>(
+      JobPlace{.worker = spec.worker,
+               .num_workers = spec.num_workers,
+               .rendezvous = *spec.rendezvous,
+               // Of several nodes' launchers, the first has it.
+               .hosts_rendezvous = spec.worker == 0 && !worker_environment(),
+               .name = words_of_process(spec.worker),
+               .interface = interface_from_environment(),
+               .silence = deadline.limit()},
+      credentials, deadline);
+  return std::make_unique<Connections>(std::move(links), credentials.token);
+}
+
+Group join_over_rendezvous(const ClusterSpec& spec, const Deadline& deadline) {
+  connections = connect_job(spec, deadline);
+  RendezvousMeeting meeting(connections->links->rendezvous(), "workers", spec.worker,
+                            spec.num_workers);
+  return connect(meeting, "workers", connections->base, {.mpi_ranks = spec.mpi}, deadline);
+}
+
+Group join_workers(Millis limit) {
+  install_terminate_handler();
+  check_environment();
+  const auto spec = job_of_this_process();
+  if (!spec) return Group();
+  const Deadline deadline(limit);
+  if (spec->worker < 0)
+    throw UsageError(
+        fmt::format("join: this process is {} {} of the job, as {} says, and no worker",
+                    name_of(spec->kind), spec->task, spec->source));
+  set_log_worker(spec->worker, spec->num_workers);
+  const auto environment = worker_environment();
+  set_flight_identity(spec->job, spec->worker, spec->num_workers, environment.has_value());
+  if (environment) {
+    Lifeline::of(*environment).send({.kind = Message::Kind::joined}, {}, deadline);
+  }
+  if (spec->num_workers == 1) return Group();
+  if (!environment || environment->segment_fd < 0) return join_over_rendezvous(*spec, deadline);
+  Lifeline& lifeline = Lifeline::of(*environment);
+  lifeline.wait_until_all_joined(deadline);
+  const auto segment = ShmSegment::open(environment->segment_fd);
+  return Group(make_shm(segment, environment->worker, false, deadline.left(),
+                        [&] { return lifeline.first_loss(); }),
+               "workers");
+}
+
+/// Every worker gives the same number, or every worker throws.
+void require_same(Group& workers, int64_t replicas, const Deadline& deadline) {
+  std::vector<int64_t> all(static_cast<size_t>(workers.size()));
+  workers.all_gather(span_of(std::span(&replicas, 1)), span_of(std::span(all)), deadline.left())
+      .wait(deadline.left());
+  const auto other = std::find_if(all.begin(), all.end(), [&](int64_t n) { return n != all[0]; });
+  if (other == all.end()) return;
+  throw Mismatch(fmt::format(
+      "join_replicas, worker {} of {}: worker 0 asks for {} replicas a worker, worker {} for {}\n"
+      "  give every worker the same number",
+      workers.rank(), workers.size(), all[0], other - all.begin(), *other));
+}
+
+/// The segment of one group of replicas: made by worker 0, given to the others by descriptor.
+ShmSegment shared_segment(Lifeline& lifeline, const Group& workers, int size, int number,
+                          const ShmOptions& options, const Deadline& deadline) {
+  if (workers.rank() != 0) {
+    return ShmSegment::open(lifeline.wait_for_share(number, deadline).get(), options);
+  }
+  try {
+    auto segment = ShmSegment::create(size, options);
+    const int descriptor = segment.descriptor();
+    lifeline.send({.kind = Message::Kind::share, .number = number}, {&descriptor, 1}, deadline);
+    return segment;
+  } catch (const Error& error) {
+    lifeline.send({.kind = Message::Kind::refused, .number = number, .text = error.what()}, {},
+                  deadline);
+    throw;
+  }
+}
+
+/// This worker's members. Each is made in a thread of its own, since each waits for all others.
+std::vector<Group> make_members(int count, const std::function<Group(int)>& make) {
+  std::vector<Group> members(static_cast<size_t>(count));
+  std::vector<std::exception_ptr> failures(members.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < members.size(); ++i) {
+    threads.emplace_back([&, i] {
+      try {
+        members[i] = make(static_cast<int>(i));
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  return members;
+}
+
+std::vector<Group> local_members(int count, const ShmOptions& options) {
+  if (count == 1) return {Group()};
+  std::vector<Group> members;
+  for (auto& engine : make_shm_threads(count, options)) members.emplace_back(std::move(engine));
+  return members;
+}
+
+}  // namespace
+
+std::optional<ClusterSpec> job_of_this_process() { return cluster_spec(environment_variables()); }
+
+Group join(Millis limit) {
+  static std::mutex mutex;
+  static std::optional<Group> group;
+  std::lock_guard lock(mutex);
+  if (!group) group = join_workers(limit);
+  return *group;
+}
+
+std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& options) {
+  if (replicas_per_worker < 1) {
+    throw UsageError(fmt::format("join_replicas: {} replicas a worker; at least 1 is needed",
+                                 replicas_per_worker));
+  }
+  const Deadline deadline(options.limit);
+  const ShmOptions shm{.pinned = options.pinned};
+  Group workers = join(options.limit);
+  if (const auto environment = worker_environment(); environment && replicas_per_worker > 1) {
+    Lifeline::of(*environment)
+        .send({.kind = Message::Kind::replicas, .number = replicas_per_worker}, {}, deadline);
+  }
+  if (workers.size() == 1) return local_members(replicas_per_worker, shm);
+  require_same(workers, replicas_per_worker, deadline);
+  static std::atomic<int> groups_made{0};
+  const int number = groups_made++;
+  const int first_rank = workers.rank() * replicas_per_worker;
+  const int size = workers.size() * replicas_per_worker;
+  if (connections) {
+    const std::string name = fmt::format("replicas{}", number);
+    return make_members(replicas_per_worker, [&](int member) {
+      RendezvousMeeting meeting(connections->links->rendezvous(), name, first_rank + member, size);
+      return connect(meeting, name, connections->base,
+                     {.engine = options.engine,
+                      .order = options.order,
+                      .streams = options.streams,
+                      .pinned = options.pinned,
+                      .mpi_ranks = replicas_per_worker == 1 && job_of_this_process()->mpi,
+                      .table = options.table},
+                     deadline);
+    });
+  }
+  Lifeline& lifeline = Lifeline::of(worker_environment().value());
+  const ShmSegment segment = shared_segment(lifeline, workers, size, number, shm, deadline);
+  return make_members(replicas_per_worker, [&](int member) {
+    return Group(make_shm(segment, first_rank + member, false, deadline.left(),
+                          [&] { return lifeline.first_loss(); }));
+  });
+}
+
+void ask_for_grace(Millis grace) noexcept {
+  try {
+    const auto environment = worker_environment();
+    if (!environment) return;
+    constexpr int64_t kMost = std::numeric_limits<int>::max();
+    const auto number = static_cast<int>(std::clamp<int64_t>(grace.count(), 0, kMost));
+    Lifeline::of(*environment)
+        .send({.kind = Message::Kind::grace, .number = number}, {}, Deadline(Millis{200}));
+  } catch (const std::exception& failure) {
+    log(LogLevel::warning, "the launcher was not asked for {} ms of grace: {}", grace.count(),
+        failure.what());
+  }
+}
+
+void report_step(int64_t step, int64_t training) noexcept {
+  struct Place {
+    std::optional<detail::StepBoard> board;
+    int worker = 0;
+  };
+  static const Place place = []() noexcept -> Place {
+    try {
+      const auto environment = worker_environment();
+      if (!environment || environment->steps_fd < 0) return {};
+      return {detail::StepBoard::open(environment->steps_fd), environment->local_worker};
+    } catch (const std::exception& failure) {
+      log(LogLevel::warning, "the launcher is not told of steps: {}", failure.what());
+      return {};
+    }
+  }();
+  if (place.board) place.board->note(place.worker, {.training = training, .step = step});
+}
+
+bool started_again() noexcept {
+  const char* lives = std::getenv(detail::kRestartVariable);
+  return lives != nullptr && *lives != '\0';
+}
+
+std::string id_of_all_lives() {
+  const char* id = std::getenv(detail::kLivesVariable);
+  return id == nullptr ? "" : id;
+}
+
+bool report_failure(const std::exception& error) noexcept {
+  try {
+    const auto text = fmt::format("{}: {}", class_of(error), plain_words(error.what()));
+    if (connections) connections->links->rendezvous().report_failure(text);
+    const auto environment = worker_environment();
+    if (!environment) return false;
+    Lifeline::of(*environment)
+        .send({.kind = Message::Kind::failed, .text = text}, {}, Deadline(Millis{200}));
+    return !is<PeerLost>(error) && !is<detail::FailedElsewhere>(error);  // these it folds
+  } catch (const std::exception& failure) {
+    log(LogLevel::debug, "the launcher was not told: {}", failure.what());
+    return false;
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,44 @@
+#include "tutti/cluster/launch/launcher.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <mutex>
+
+#include "tutti/base/error.h"
+#include "tutti/cluster/launch/job.h"
+#include "tutti/cluster/launch/spawn.h"
+
+namespace tutti {
+namespace {
+
+/// Where stdin, stdout or stderr is closed, the next thing opened would get its number, and be
+/// written to.
+void open_missing_standard_streams() {
+  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    // The lowest free number is this one. It stays open, as if the process had been given it.
+    if (fcntl(number, F_GETFD) < 0) open("/dev/null", O_RDWR);
+  }
+}
+
+}  // namespace
+
+LaunchResult launch(const LaunchOptions& options) {
+  static_assert(detail::Guard::kMaxWorkers >= kMaxRanks);
+  if (options.num_workers < 1 || options.num_workers > kMaxRanks) {
+    throw UsageError(
+        fmt::format("launch: {} workers; 1 to {} are possible", options.num_workers, kMaxRanks));
+  }
+  if (options.command.empty()) throw UsageError("launch: no program to start");
+  const NodePlace& nodes = options.nodes;
+  if (nodes.num_nodes < 1 || nodes.node < 0 || nodes.node >= nodes.num_nodes)
+    throw UsageError(
+        fmt::format("launch: node {} of {}; nodes count from 0", nodes.node, nodes.num_nodes));
+  static std::mutex one_at_a_time;
+  const std::unique_lock lock(one_at_a_time, std::try_to_lock);
+  if (!lock) throw UsageError("launch: another launch of this process is running");
+  open_missing_standard_streams();
+  return detail::Job(options, detail::find_program(options.command.front())).run();
+}
+
+}  // namespace tutti

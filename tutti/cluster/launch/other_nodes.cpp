@@ -1,0 +1,114 @@
+#include "tutti/cluster/launch/other_nodes.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/cluster/spec/environment.h"
+#include "tutti/net/tls.h"
+
+namespace tutti::detail {
+namespace {
+
+/// "node 1 (ranks 2 to 3, host b, pid 77)"
+std::string words_of_node(const NodePlace& place, int num_workers) {
+  const int each = num_workers / place.num_nodes;
+  const int first = place.node * each;
+  const std::string ranks = each == 1 ? fmt::format("rank {}", first)
+                                      : fmt::format("ranks {} to {}", first, first + each - 1);
+  return fmt::format("node {} ({}, {})", place.node, ranks, process_words());
+}
+
+}  // namespace
+
+OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
+    : name_(words_of_node(place, num_workers)),
+      num_nodes_(place.num_nodes),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_) throw Error("launch: eventfd: " + errno_words(errno));
+  const Deadline deadline(place.limit);
+  const Token token = require_token("several nodes");
+  job_ = place.job.empty() ? job_of_token(token) : place.job;
+  links_ = std::make_unique<JobLinks>(
+      JobPlace{
+          .num_workers = num_workers,
+          .rendezvous = parse_host_port(place.rendezvous, "--rendezvous"),
+          .hosts_rendezvous = place.node == 0,
+          .rendezvous_name = "the launcher of node 0, beside rank 0",
+          .name = name_,
+          .interface = interface_from_environment(),
+          .silence = place.silence,
+          .events = {.lost = [this](int worker,
+                                    const std::string& words) { hear({worker, words, false}); },
+                     .failed = [this](int worker,
+                                      const std::string& words) { hear({worker, words, true}); },
+                     .ended = [this](const std::string& name) { hear_end(name); }}},
+      Credentials{.token = token, .job = job_, .tls = tls_from_environment()}, deadline);
+  meet(place, deadline);
+}
+
+void OtherNodes::meet(const NodePlace& place, const Deadline& deadline) {
+  const auto swap = [&](const char* key, const std::string& mine) {
+    return links_->rendezvous().exchange(key, place.node, place.num_nodes, mine, deadline);
+  };
+  const std::vector<std::string> same = swap("nodes", place.same);
+  for (size_t node = 1; node < same.size(); ++node)
+    if (same[node] != same[0])
+      throw UsageError(
+          fmt::format("node 0 was started with \"{}\", node {} with \"{}\": give every node the "
+                      "same flags",
+                      same[0], node, same[node]));
+  word_ = swap("word", place.word).at(0);
+}
+
+void OtherNodes::hear(FailureElsewhere failure) {
+  {
+    const std::scoped_lock lock(mutex_);
+    heard_.push_back(std::move(failure));
+  }
+  eventfd_write(wake_.get(), 1);
+}
+
+std::optional<FailureElsewhere> OtherNodes::first_failure(int first, int end) {
+  eventfd_t ignored = 0;
+  eventfd_read(wake_.get(), &ignored);
+  const std::scoped_lock lock(mutex_);
+  const auto found = std::find_if(heard_.begin(), heard_.end(), [&](const auto& failure) {
+    return failure.worker < first || failure.worker >= end;
+  });
+  if (found == heard_.end()) return std::nullopt;
+  const auto best = std::find_if(found, heard_.end(), [&](const auto& failure) {
+    return failure.worker == found->worker && failure.told_by_launcher;
+  });
+  return best == heard_.end() ? *found : *best;
+}
+
+void OtherNodes::hear_end(const std::string& name) {
+  {
+    const std::scoped_lock lock(mutex_);
+    ended_.insert(name);
+  }
+  eventfd_write(wake_.get(), 1);
+}
+
+void OtherNodes::tell_end() { links_->rendezvous().report_end(); }
+
+bool OtherNodes::all_ended() {
+  const std::scoped_lock lock(mutex_);
+  if (ended_.contains("")) return true;
+  const auto lost_before_its_end = [&](const FailureElsewhere& failure) {
+    return failure.worker < 0 &&
+           std::ranges::none_of(
+               ended_, [&](const std::string& name) { return failure.words.starts_with(name); });
+  };
+  return std::ssize(ended_) + std::ranges::count_if(heard_, lost_before_its_end) >= num_nodes_;
+}
+
+void OtherNodes::tell_failure(int worker, const std::string& words) {
+  links_->rendezvous().report_failure(words, worker);
+}
+
+}  // namespace tutti::detail

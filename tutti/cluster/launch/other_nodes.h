@@ -1,0 +1,65 @@
+/// The launchers of the other nodes of a job, as one of them sees them.
+/// Thread rule: the thread that launches; what it hears comes from another one.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tutti/base/file_descriptor.h"
+#include "tutti/cluster/launch/launcher.h"
+#include "tutti/cluster/rendezvous/job_links.h"
+
+namespace tutti::detail {
+
+/// A worker of another node that failed, or was lost.
+struct FailureElsewhere {
+  int worker = -1;  ///< -1: a whole node, or the rendezvous
+  std::string words;
+  bool told_by_launcher = false;  ///< which knows how it ended, and not only that it has gone
+};
+
+class OtherNodes {
+ public:
+  /// Says hello at the rendezvous, which is served here when this is node 0, and waits until the
+  /// launchers of all nodes are there. `num_workers` are of the whole job. Throws UsageError (no
+  /// token, numbers or NodePlace::same that differ), Mismatch (wrong token), Timeout naming nodes.
+  OtherNodes(const NodePlace& place, int num_workers);
+
+  /// This launcher: "node 1 (ranks 2 to 3, host b, pid 77)".
+  const std::string& name() const noexcept { return name_; }
+  const std::string& job() const noexcept { return job_; }
+  /// Readable when first_failure() may have something new.
+  int descriptor() const noexcept { return wake_.get(); }
+  /// NodePlace::word of node 0.
+  const std::string& word() const noexcept { return word_; }
+  /// The first failure that was not of a worker in [first, end), in the best words for it so far.
+  std::optional<FailureElsewhere> first_failure(int first, int end);
+
+  /// Tells the other nodes how a worker of this one ended.
+  void tell_failure(int worker, const std::string& words);
+
+  /// Tells the other nodes that all workers of this one have ended.
+  void tell_end();
+  /// Whether no worker of any node is left, as far as can be known: those of a lost node are gone.
+  bool all_ended();
+
+ private:
+  void hear(FailureElsewhere failure);
+  void hear_end(const std::string& name);
+  void meet(const NodePlace& place, const Deadline& deadline);
+
+  const std::string name_;
+  const int num_nodes_;
+  std::string job_;
+  std::string word_;
+  FileDescriptor wake_;  // an eventfd
+  std::mutex mutex_;     // guards what follows
+  std::vector<FailureElsewhere> heard_;
+  std::set<std::string> ended_;      // names of launchers; "": the rendezvous
+  std::unique_ptr<JobLinks> links_;  // last: its threads use the above
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,64 @@
+#include "tutti/cluster/launch/restarts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tutti/cluster/join/join.h"
+#include "tutti/cluster/launch/spawn.h"
+#include "tutti/cluster/spec/environment.h"
+
+namespace tutti {
+namespace {
+
+std::string words_of_step(const WorkerResult& worker) {
+  return worker.training <= 1 ? fmt::format("step {}", worker.step)
+                              : fmt::format("step {} of training {}", worker.step, worker.training);
+}
+
+}  // namespace
+
+Restarts::Verdict Restarts::after(const LaunchResult& life) {
+  const WorkerResult* const root = life.root();
+  if (most_ == 0 || life.exit_code == 0 || life.signal != 0 || root == nullptr) return {};
+  if (root->is_bad_input() || root->error_class == "Interrupted") return {};
+  const Place place{root->training, root->step};
+  const bool has_step = root->step >= 0;
+  if (has_step && !failed_at_.insert(place).second)
+    return {.words = fmt::format("{} has failed for the second time: the job is not started again",
+                                 words_of_step(*root))};
+  if (made_ == most_) return {.words = fmt::format("none of its {} restarts is left", made_)};
+  ++made_;
+  const bool further = has_step && place > furthest_;
+  pause_ = further ? kFirstPause : std::clamp(2 * pause_, kFirstPause, kLongestPause);
+  if (further) furthest_ = place;
+  return {
+      .again = true,
+      .pause = pause_,
+      .words = fmt::format("{}the whole job is started again ({} of {}) in {} s",
+                           has_step ? fmt::format("that was in {}; ", words_of_step(*root)) : "",
+                           made_, most_, pause_.count() / 1000)};
+}
+
+LaunchResult launch_with_restarts(LaunchOptions options, int most,
+                                  const std::function<void(const std::string&)>& tell) {
+  Restarts restarts(most);
+  // Within another such job its id is that of these lives, too.
+  if (most > 0 && id_of_all_lives().empty())
+    options.environment.push_back(
+        fmt::format("{}={}", detail::kLivesVariable, detail::random_id()));
+  const std::vector<std::string> environment = options.environment;
+  for (int life = 1;; ++life) {
+    LaunchResult result = launch(options);
+    const Restarts::Verdict verdict = restarts.after(result);
+    tell(failure_report(result));
+    tell(verdict.words);
+    if (!verdict.again) return result;
+    std::this_thread::sleep_for(verdict.pause);
+    options.environment = environment;
+    options.environment.push_back(fmt::format("{}={}", detail::kRestartVariable, life));
+  }
+}
+
+}  // namespace tutti
