@@ -1,13 +1,12 @@
 // What the benchmarks call right: results of every engine and of the floor, and nothing else.
-#include "tutti/cli/bench_exercise.h"
-
 #include <gmock/gmock.h>
 
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/cli/bench_all_reduce.h"
-#include "tutti/cli/bench_floor.h"
+#include "tutti/cli/bench/all_reduce.h"
+#include "tutti/cli/bench/exercise.h"
+#include "tutti/cli/bench/floor.h"
 #include "tutti/comm/shm/shm.h"
 
 namespace tutti::cli {

@@ -5,10 +5,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
-#include "tutti/cli/bench_compare.h"
-#include "tutti/cli/bench_runs.h"
-#include "tutti/cli/child.h"
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/child.h"
+#include "tutti/cli/bench/compare.h"
+#include "tutti/cli/bench/runs.h"
+#include "tutti/cli/bench/timing.h"
 
 #include "tests/support/message_of.h"
 

@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_runs.h"
+#include "tutti/cli/bench/runs.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/cli/child.h"
+#include "tutti/cli/bench/child.h"
 #include "tutti/cli/torch_facts.h"
 
 namespace tutti::cli {

@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_ps.h"
+#include "tutti/cli/bench/servers.h"
 
 #include <fmt/format.h>
 
@@ -10,8 +10,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/cli/bench_all_reduce.h"
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/all_reduce.h"
+#include "tutti/cli/bench/timing.h"
 #include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client/client.h"

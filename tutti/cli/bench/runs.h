@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/cli/bench_step.h"
+#include "tutti/cli/bench/step.h"
 
 namespace tutti::cli {
 

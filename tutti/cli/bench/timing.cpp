@@ -1,4 +1,4 @@
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/timing.h"
 
 #include <algorithm>
 #include <cmath>

@@ -13,10 +13,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/cli/bench_all_reduce.h"
-#include "tutti/cli/bench_commands.h"
+#include "tutti/cli/bench/all_reduce.h"
+#include "tutti/cli/bench/commands.h"
+#include "tutti/cli/bench/timing.h"
 #include "tutti/cli/checks.h"
-#include "tutti/cli/timing.h"
 #include "tutti/comm/schedule_choice.h"
 #include "tutti/comm/shm/shm.h"
 

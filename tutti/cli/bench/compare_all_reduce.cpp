@@ -8,9 +8,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
-#include "tutti/cli/bench_compare.h"
-#include "tutti/cli/bench_exercise.h"
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/compare.h"
+#include "tutti/cli/bench/exercise.h"
+#include "tutti/cli/bench/timing.h"
 
 namespace tutti::cli {
 namespace {

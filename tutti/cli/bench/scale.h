@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "tutti/cli/bench_step.h"
+#include "tutti/cli/bench/step.h"
 
 namespace tutti::cli {
 

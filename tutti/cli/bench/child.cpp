@@ -1,4 +1,4 @@
-#include "tutti/cli/child.h"
+#include "tutti/cli/bench/child.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cli/bench_peers.h"
+#include "tutti/cli/bench/peers.h"
 
 namespace tutti::cli {
 

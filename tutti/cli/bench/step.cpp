@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_step.h"
+#include "tutti/cli/bench/step.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -14,7 +14,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
 #include "tutti/base/random.h"
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/timing.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/nn/graph_module.h"

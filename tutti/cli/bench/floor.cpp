@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_floor.h"
+#include "tutti/cli/bench/floor.h"
 
 #include <poll.h>
 

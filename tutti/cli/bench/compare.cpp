@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_compare.h"
+#include "tutti/cli/bench/compare.h"
 
 #include <fmt/format.h>
 
@@ -10,10 +10,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/suggest.h"
-#include "tutti/cli/bench_contenders.h"
-#include "tutti/cli/bench_runs.h"
-#include "tutti/cli/child.h"
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/child.h"
+#include "tutti/cli/bench/contenders.h"
+#include "tutti/cli/bench/runs.h"
+#include "tutti/cli/bench/timing.h"
 #include "tutti/data/quickdraw.h"
 
 namespace tutti::cli {

@@ -6,7 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/cli/bench_all_reduce.h"
+#include "tutti/cli/bench/all_reduce.h"
 #include "tutti/cluster/join/connect.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/comm/engine_meeting.h"

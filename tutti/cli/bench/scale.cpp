@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_scale.h"
+#include "tutti/cli/bench/scale.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
-#include "tutti/cli/bench_runs.h"
+#include "tutti/cli/bench/runs.h"
+#include "tutti/cli/bench/timing.h"
 #include "tutti/cli/checks.h"
-#include "tutti/cli/timing.h"
 #include "tutti/data/quickdraw.h"
 
 namespace tutti::cli {

@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_all_reduce.h"
+#include "tutti/cli/bench/all_reduce.h"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -8,7 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/timing.h"
 
 namespace tutti::cli {
 namespace {

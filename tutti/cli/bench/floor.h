@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/cli/bench_exercise.h"
+#include "tutti/cli/bench/exercise.h"
 #include "tutti/comm/group.h"
 #include "tutti/net/flag.h"
 #include "tutti/net/mesh.h"

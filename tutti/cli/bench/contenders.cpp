@@ -1,14 +1,14 @@
-#include "tutti/cli/bench_contenders.h"
+#include "tutti/cli/bench/contenders.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/cli/bench_compare.h"
-#include "tutti/cli/bench_runs.h"
-#include "tutti/cli/child.h"
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/child.h"
+#include "tutti/cli/bench/compare.h"
+#include "tutti/cli/bench/runs.h"
+#include "tutti/cli/bench/timing.h"
 
 namespace tutti::cli {
 namespace {

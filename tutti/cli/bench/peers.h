@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cli/bench_runs.h"
-#include "tutti/cli/child.h"
+#include "tutti/cli/bench/child.h"
+#include "tutti/cli/bench/runs.h"
 #include "tutti/comm/engine.h"
 
 namespace tutti::cli {

@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_peers.h"
+#include "tutti/cli/bench/peers.h"
 
 #include <fmt/format.h>
 
@@ -6,8 +6,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/cli/bench_compare.h"
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/compare.h"
+#include "tutti/cli/bench/timing.h"
 
 namespace tutti::cli {
 namespace {

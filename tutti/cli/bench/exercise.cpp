@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_exercise.h"
+#include "tutti/cli/bench/exercise.h"
 
 #include <algorithm>
 

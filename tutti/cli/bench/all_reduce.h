@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/cli/bench_floor.h"
+#include "tutti/cli/bench/floor.h"
 #include "tutti/comm/group.h"
 #include "tutti/comm/schedule_choice.h"
 

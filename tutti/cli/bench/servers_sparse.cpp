@@ -1,4 +1,4 @@
-#include "tutti/cli/bench_ps_sparse.h"
+#include "tutti/cli/bench/servers_sparse.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/base/random.h"
-#include "tutti/cli/timing.h"
+#include "tutti/cli/bench/timing.h"
 #include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client/client.h"

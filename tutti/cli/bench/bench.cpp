@@ -4,10 +4,10 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/cli/bench_commands.h"
-#include "tutti/cli/bench_compare.h"
-#include "tutti/cli/bench_scale.h"
-#include "tutti/cli/bench_step.h"
+#include "tutti/cli/bench/commands.h"
+#include "tutti/cli/bench/compare.h"
+#include "tutti/cli/bench/scale.h"
+#include "tutti/cli/bench/step.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 
