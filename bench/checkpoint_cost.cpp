@@ -24,7 +24,7 @@
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
 #include "tutti/strategy/strategy.h"
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 #include "bench/rounds.h"
 

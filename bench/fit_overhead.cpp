@@ -25,7 +25,7 @@
 #include "tutti/nn/graph_module.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replicated.h"
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 #include "bench/rounds.h"
 

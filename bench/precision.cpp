@@ -31,7 +31,7 @@
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/strategy/replicated.h"
-#include "tutti/train/losses.h"
+#include "tutti/train/losses/losses.h"
 
 #include "bench/rounds.h"
 

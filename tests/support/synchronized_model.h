@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tutti/nn/graph.h"
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 namespace tutti::test {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 #include "tests/support/plain_training.h"
 

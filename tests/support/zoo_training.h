@@ -9,7 +9,7 @@
 
 #include "tutti/models/models.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 namespace tutti::test {
 

@@ -24,6 +24,16 @@ FLOORS = [
 ROOMS = {
     "cluster": ["spec", "rendezvous", "join", "launch"],
     "ps": ["wire", "spec", "values", "partition", "view", "client", "snapshot", "server"],
+    "train": [
+        "losses",
+        "metrics",
+        "report",
+        "callbacks",
+        "checkpoint",
+        "model",
+        "checkpointing",
+        "fit",
+    ],
     "cli": [".", "bench"],
 }
 FIRST_TORCH_FLOOR = 3

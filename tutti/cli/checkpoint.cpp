@@ -1,5 +1,5 @@
 // tutti checkpoint: lists, verifies and converts the checkpoints of trainings.
-#include "tutti/train/checkpoint.h"
+#include "tutti/train/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

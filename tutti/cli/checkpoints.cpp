@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "tutti/ps/snapshot/snapshot.h"
-#include "tutti/train/checkpoint.h"
+#include "tutti/train/checkpoint/checkpoint.h"
 
 namespace tutti::cli {
 namespace {

@@ -21,8 +21,8 @@
 #include "tutti/cli/commands.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
-#include "tutti/train/model.h"
-#include "tutti/train/weights.h"
+#include "tutti/train/model/model.h"
+#include "tutti/train/model/weights.h"
 
 namespace tutti::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/train/better.h"
+#include "tutti/train/metrics/better.h"
 
 namespace tutti::cli {
 

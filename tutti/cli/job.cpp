@@ -24,7 +24,7 @@
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/models/models.h"
 #include "tutti/strategy/worlds.h"
-#include "tutti/train/batch_norm_check.h"
+#include "tutti/train/model/batch_norm_check.h"
 
 namespace tutti::cli {
 namespace {

@@ -81,7 +81,7 @@ void check_batch(const JobFlags& flags, const data::Dataset& train);
 void check_shares(const JobFlags& flags);
 
 /// UsageError when a replica would get one sample in one of the `steps` and the graph cannot train
-/// on that (train/batch_norm_check.h).
+/// on that (train/model/batch_norm_check.h).
 void check_batch_norm(const JobFlags& flags, const nn::Graph& graph, const data::Dataset& train,
                       int64_t steps);
 

@@ -34,8 +34,8 @@
 #include "tutti/observe/trace.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/worlds.h"
-#include "tutti/train/model.h"
-#include "tutti/train/model_state.h"
+#include "tutti/train/model/model.h"
+#include "tutti/train/model/model_state.h"
 
 namespace tutti::cli {
 namespace {

@@ -11,9 +11,9 @@
 
 #include "tutti/optim/loss_scale.h"
 #include "tutti/strategy/options.h"
-#include "tutti/train/callbacks.h"
-#include "tutti/train/metrics.h"
-#include "tutti/train/schedules.h"
+#include "tutti/train/callbacks/callbacks.h"
+#include "tutti/train/callbacks/schedules.h"
+#include "tutti/train/metrics/metrics.h"
 
 namespace tutti::cli {
 

@@ -169,8 +169,7 @@ class Strategy {
 /// --compression topk:0.01, --compression-start STEP, --algorithm-table FILE, --staleness 0|s|inf,
 /// --drop-slowest K, --on-lost-worker end|continue|wait, --scale-by-staleness,
 /// --delay-compensation LAMBDA, --placement NAME, --partition HOW, --host-sums on|off. Throws
-/// UsageError. What nobody catches ends the program in order from here on
-/// (cluster/join/exit_code.h).
+/// UsageError. What nobody catches ends the program in order from here on (exit_code.h).
 Strategy strategy_from_flags(int& argc, char** argv);
 
 namespace detail {

@@ -18,8 +18,8 @@
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/cluster/launch/restarts.h"
-#include "tutti/train/checkpoint.h"
-#include "tutti/train/model.h"
+#include "tutti/train/checkpoint/checkpoint.h"
+#include "tutti/train/model/model.h"
 
 #include "tests/ranks/train/slow_disk.h"
 #include "tests/support/run_workers.h"

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "tutti/base/error.h"
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 #include "tests/support/run_workers.h"
 

@@ -8,7 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 #include "tests/support/run_workers.h"
 #include "tests/support/temp_folder.h"

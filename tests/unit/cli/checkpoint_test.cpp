@@ -7,7 +7,7 @@
 #include "tutti/cli/commands.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/nn/sparse_embedding.h"
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 #include "tests/support/temp_folder.h"
 

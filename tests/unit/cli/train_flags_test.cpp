@@ -79,12 +79,12 @@ TEST(TrainFlags, EveryOptionHasAFlagOrAReasonForNone) {
     EXPECT_FALSE(names.empty()) << scope;
     for (const std::string& name : names) options.insert(scope + "::" + name);
   };
-  add("FitOptions", fields_of("train/model.h", "FitOptions"));
-  add("CompileOptions", fields_of("train/model.h", "CompileOptions"));
-  add("CheckpointOptions", fields_of("train/checkpoint_options.h", "CheckpointOptions"));
+  add("FitOptions", fields_of("train/model/model.h", "FitOptions"));
+  add("CompileOptions", fields_of("train/model/model.h", "CompileOptions"));
+  add("CheckpointOptions", fields_of("train/callbacks/checkpoint_options.h", "CheckpointOptions"));
   add("Clip", fields_of("optim/recipe.h", "Clip"));
-  add("callbacks", functions_of("train/callbacks.h", "std::shared_ptr<Callback>"));
-  add("schedules", functions_of("train/schedules.h", "RateSchedule"));
+  add("callbacks", functions_of("train/callbacks/callbacks.h", "std::shared_ptr<Callback>"));
+  add("schedules", functions_of("train/callbacks/schedules.h", "RateSchedule"));
 
   CLI::App app;
   TrainFlags flags;
@@ -111,33 +111,45 @@ TEST(TrainFlags, FieldsOfAFlagAreThoseOfItsOptions) {
     Names elsewhere;  // flags of their own
     std::string before{};
   } cases[] = {
-      {"train/callbacks.h", "EarlyStoppingOptions", &TrainFlags::early_stopping, {}},
-      {"train/callbacks.h", "ReduceOnPlateauOptions", &TrainFlags::reduce_on_plateau, {}},
-      {"train/callbacks.h", "ModelCheckpointOptions", &TrainFlags::model_checkpoint, {}},
+      {"train/callbacks/callbacks.h", "EarlyStoppingOptions", &TrainFlags::early_stopping, {}},
+      {"train/callbacks/callbacks.h", "ReduceOnPlateauOptions", &TrainFlags::reduce_on_plateau, {}},
+      {"train/callbacks/callbacks.h", "ModelCheckpointOptions", &TrainFlags::model_checkpoint, {}},
       {"optim/loss_scale.h", "LossScaling", &TrainFlags::loss_scaling, {}},
-      {"train/schedules.h",
+      {"train/callbacks/schedules.h",
        "PiecewiseConstantOptions",
        &TrainFlags::schedule,
        {},
        "piecewise_constant:"},
-      {"train/schedules.h",
+      {"train/callbacks/schedules.h",
        "ExponentialOptions",
        &TrainFlags::schedule,
        {"initial"},
        "exponential:"},
-      {"train/schedules.h",
+      {"train/callbacks/schedules.h",
        "InverseTimeOptions",
        &TrainFlags::schedule,
        {"initial"},
        "inverse_time:"},
-      {"train/schedules.h", "PolynomialOptions", &TrainFlags::schedule, {"initial"}, "polynomial:"},
-      {"train/schedules.h", "CosineOptions", &TrainFlags::schedule, {"initial"}, "cosine:"},
-      {"train/schedules.h",
+      {"train/callbacks/schedules.h",
+       "PolynomialOptions",
+       &TrainFlags::schedule,
+       {"initial"},
+       "polynomial:"},
+      {"train/callbacks/schedules.h",
+       "CosineOptions",
+       &TrainFlags::schedule,
+       {"initial"},
+       "cosine:"},
+      {"train/callbacks/schedules.h",
        "CosineRestartsOptions",
        &TrainFlags::schedule,
        {"initial"},
        "cosine_restarts:"},
-      {"train/schedules.h", "OneCycleOptions", &TrainFlags::schedule, {"max"}, "one_cycle:"},
+      {"train/callbacks/schedules.h",
+       "OneCycleOptions",
+       &TrainFlags::schedule,
+       {"max"},
+       "one_cycle:"},
   };
   for (const auto& c : cases) {
     TrainFlags wrong;

@@ -52,7 +52,7 @@ class FloorsTest(LintTest):
         tree = self.tree(
             tutti__comm__group_h='#include "tutti/net/flag.h"\n#include "tutti/comm/work.h"\n',
             tutti__sync__world_h='#include <torch/types.h>\n#include "tutti/data/npy.h"\n',
-            tutti__tutti_h='#include "tutti/train/model.h"\n',
+            tutti__tutti_h='#include "tutti/train/model/model.h"\n',
         )
         self.assertEqual(floors.check(tree), [])
 

@@ -1,4 +1,4 @@
-#include "tutti/train/callbacks.h"
+#include "tutti/train/callbacks/callbacks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/train/weights.h"
+#include "tutti/train/model/weights.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"

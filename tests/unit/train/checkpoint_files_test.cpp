@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/train/checkpoint.h"
+#include "tutti/train/checkpoint/checkpoint.h"
 
 #include "tests/support/failing_open.h"
 #include "tests/support/full_disk.h"

@@ -12,7 +12,7 @@
 #include "tutti/nn/sparse_embedding.h"
 #include "tutti/optim/rule.h"
 #include "tutti/ps/values/sparse_table.h"
-#include "tutti/train/checkpoint.h"
+#include "tutti/train/checkpoint/checkpoint.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"

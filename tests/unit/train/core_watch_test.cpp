@@ -1,5 +1,5 @@
 // When a replica's threads are said to wait for cores: of wall and CPU time alone.
-#include "tutti/train/detail/core_watch.h"
+#include "tutti/train/fit/detail/core_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

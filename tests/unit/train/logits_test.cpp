@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/train/small_model.h"

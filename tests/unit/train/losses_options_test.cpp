@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "tutti/base/error.h"
-#include "tutti/train/losses.h"
-#include "tutti/train/metrics.h"
+#include "tutti/train/losses/losses.h"
+#include "tutti/train/metrics/metrics.h"
 
 #include "tests/support/message_of.h"
 

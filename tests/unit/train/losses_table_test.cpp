@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/train/losses.h"
+#include "tutti/train/losses/losses.h"
 
 namespace tutti {
 namespace {

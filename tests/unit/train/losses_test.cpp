@@ -1,5 +1,5 @@
 // Losses and weights: tensors without a strategy.
-#include "tutti/train/losses.h"
+#include "tutti/train/losses/losses.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
-#include "tutti/train/weights.h"
+#include "tutti/train/model/weights.h"
 
 #include "tests/support/message_of.h"
 

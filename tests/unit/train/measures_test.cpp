@@ -14,9 +14,9 @@
 #include <random>
 
 #include "tutti/base/error.h"
-#include "tutti/train/history.h"
-#include "tutti/train/metrics.h"
-#include "tutti/train/progress.h"
+#include "tutti/train/metrics/metrics.h"
+#include "tutti/train/report/history.h"
+#include "tutti/train/report/progress.h"
 
 namespace tutti {
 namespace {

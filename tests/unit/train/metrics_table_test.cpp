@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/train/metrics.h"
+#include "tutti/train/metrics/metrics.h"
 
 #include "tests/support/message_of.h"
 

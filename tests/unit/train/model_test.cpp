@@ -1,5 +1,5 @@
 // Model under the strategies of one process.
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

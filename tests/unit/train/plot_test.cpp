@@ -1,5 +1,5 @@
 // Pictures of curves: what is in the SVG, and that it is XML.
-#include "tutti/train/plot.h"
+#include "tutti/observe/plot.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/train/history.h"
+#include "tutti/train/report/history.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"

@@ -1,5 +1,5 @@
 // Schedules against tables of Keras's and PyTorch's: tests/tables/make_schedules.py writes them.
-#include "tutti/train/schedules.h"
+#include "tutti/train/callbacks/schedules.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,7 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/nn/sync_batch_norm.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/model.h"
+#include "tutti/train/model/model.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/synchronized_model.h"

@@ -2,7 +2,7 @@
 ///
 /// Data is produced and checked by its owner outside the timed part, so that transfers between
 /// cores are inside it. A sample is the slowest rank's time; below 8 KiB it is the mean of a row of
-/// operations. Floors: bench_floor.h. Thread rule: each member calls measure() from its own thread.
+/// operations. Floors: floor.h. Thread rule: each member calls measure() from its own thread.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ namespace tutti::cli {
 namespace {
 
 // Whom a row compares with.
-const std::string kFloor = "floor";  // bench_floor.h
+const std::string kFloor = "floor";  // floor.h
 const std::string kLimit = "limit";  // a time that is claimed for itself
 const std::string kGloo = "Gloo";
 const std::string kMpi = "Open MPI";

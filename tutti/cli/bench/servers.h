@@ -4,7 +4,7 @@
 /// the clock starts; what was pulled is copied out while it runs. A sample is the slowest worker's
 /// time. The limit is that of dedicated servers: max(S / B, n S / (k B)) for n workers, k servers
 /// and S bytes, with B measured between the samples: for tcp the rate of a raw stream in both
-/// directions at once (bench_floor.h), for shm that of memcpy.
+/// directions at once (floor.h), for shm that of memcpy.
 /// Thread rule: each worker calls measure_ps() from its main thread.
 #pragma once
 

@@ -22,7 +22,7 @@
 #include "tutti/optim/rule.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replicated.h"
-#include "tutti/train/losses.h"
+#include "tutti/train/losses/losses.h"
 
 namespace tutti::cli {
 namespace {

@@ -1,0 +1,141 @@
+// Checkpoints as they are read.
+
+#include "tutti/train/checkpoint/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/folders.h"
+#include "tutti/checkpoint/names.h"
+#include "tutti/comm/reduce_kernels.h"
+
+namespace tutti {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kSetAside = "damaged-step-";
+
+DataError damaged(const fs::path& path, const std::string& what) {
+  return DataError(fmt::format("checkpoint {}: {}", path.string(), what));
+}
+
+}  // namespace
+
+std::string name_of_checkpoint(int64_t step) { return fmt::format("step-{:012}", step); }
+
+namespace {
+
+bool is_folder_named(const fs::path& path, std::string_view begin) {
+  const fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+  return name.string().starts_with(begin) && is_folder(path);
+}
+
+std::vector<fs::path> folders_in(const fs::path& folder, std::string_view begin) {
+  std::vector<fs::path> found = entries_of(folder);
+  std::erase_if(found, [&](const fs::path& path) { return !is_folder_named(path, begin); });
+  std::ranges::sort(found);
+  return found;
+}
+
+}  // namespace
+
+bool is_training(const fs::path& path) { return is_folder_named(path, "step-"); }
+
+std::vector<fs::path> trainings_in(const fs::path& folder) { return folders_in(folder, "step-"); }
+
+std::vector<fs::path> damaged_trainings_in(const fs::path& folder) {
+  return folders_in(folder, kSetAside);
+}
+
+fs::path set_aside(const fs::path& checkpoint) {
+  const fs::path aside = checkpoint.parent_path() / ("damaged-" + checkpoint.filename().string());
+  fs::path free = aside;
+  for (int number = 2; fs::exists(free); ++number)
+    free = fmt::format("{}.{}", aside.string(), number);
+  fs::rename(checkpoint, free);
+  return free;
+}
+
+// ---- one checkpoint ----
+
+TrainingCheckpoint::TrainingCheckpoint(fs::path path) : path_(std::move(path)) {
+  manifest_ = CheckpointManifest::from_json(read_file(path_ / detail::kManifest), path_);
+}
+
+void TrainingCheckpoint::verify() const {
+  const fs::path name = path_.has_filename() ? path_.filename() : path_.parent_path().filename();
+  if (name != name_of_checkpoint(manifest_.step))
+    throw damaged(path_, fmt::format("it is of step {}, so its name is {}", manifest_.step,
+                                     name_of_checkpoint(manifest_.step)));
+  for (const CheckpointFile& file : manifest_.files) {
+    const FileDigest now = digest_of_file(path_ / file.name);
+    if (now.bytes != file.bytes)
+      throw damaged(
+          path_, fmt::format("{} has {} bytes, {} were written", file.name, now.bytes, file.bytes));
+    if (now.sha256 != file.sha256)
+      throw damaged(path_, fmt::format("{} has sha256 {}, {} was written", file.name, now.sha256,
+                                       file.sha256));
+  }
+  tensors();
+}
+
+CheckpointTensors TrainingCheckpoint::tensors() const {
+  CheckpointTensors found;
+  for (const CheckpointFile& file : manifest_.files)
+    for (auto& [name, array] : data::read_safetensors(path_ / file.name).arrays) {
+      const auto place = manifest_.places.find(name);
+      if (place == manifest_.places.end() || place->second != file.name)
+        throw damaged(path_, fmt::format("\"{}\" is in {}, where the manifest does not place it",
+                                         name, file.name));
+      found.emplace(name, std::move(array));
+    }
+  for (const auto& [name, file] : manifest_.places)
+    if (!found.contains(name)) throw damaged(path_, fmt::format("\"{}\" is not in {}", name, file));
+  require_sound_state(manifest_, found, path_);
+  return found;
+}
+
+Array detail::merged_buffer(const std::string& name, const CheckpointTensors& tensors,
+                            const CheckpointManifest& manifest, std::string_view which) {
+  const Array& first = tensors.at(detail::buffer_name(0, name, which));
+  if (!is_floating(first.dtype())) return first;
+  std::vector<const void*> inputs;
+  for (int rank = 0; rank < manifest.replicas; ++rank)
+    inputs.push_back(tensors.at(detail::buffer_name(rank, name, which)).data());
+  Array mean = Array::zeros(first.dtype(), first.shape());
+  reduce_inputs(first.dtype(), ReduceOp::mean, ReductionShape::parse(manifest.reduction_shape),
+                inputs, mean.data(), mean.num_elements());
+  return mean;
+}
+
+std::vector<data::NamedArray> weights_of(const TrainingCheckpoint& checkpoint) {
+  const auto tensors = checkpoint.tensors();
+  const std::string first_buffers = detail::buffer_name(0, "");
+  std::vector<data::NamedArray> weights;
+  for (const auto& [name, array] : tensors) {
+    if (name.starts_with(detail::kParameters))
+      weights.push_back({name.substr(std::strlen(detail::kParameters)), array});
+    else if (name.starts_with(first_buffers)) {
+      const std::string own = name.substr(first_buffers.size());
+      weights.push_back(
+          {own, detail::merged_buffer(own, tensors, checkpoint.manifest(), detail::kBuffers)});
+    }
+  }
+  return weights;
+}
+
+CheckpointTensors table_rows_of(const TrainingCheckpoint& checkpoint) {
+  CheckpointTensors rows;
+  for (const auto& [name, array] : checkpoint.tensors())
+    if (name.starts_with(detail::kTables))
+      rows.emplace(name.substr(std::strlen(detail::kTables)), array);
+  return rows;
+}
+
+}  // namespace tutti

@@ -1,0 +1,290 @@
+#include "tutti/train/checkpointing/checkpointing.h"
+
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "tutti/base/error.h"
+#include "tutti/base/failed_elsewhere.h"
+#include "tutti/base/log.h"
+#include "tutti/checkpoint/names.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/strategy/worlds.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/train/checkpointing/detail/writer.h"
+#include "tutti/train/model/weights.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr Millis kToEnd{2'000};  // after the last checkpoint is written
+
+void copy_to(const at::Tensor& place, const at::Tensor& tensor) {
+  // Nothing aligns a place in a file: memcpy minds that less than LibTorch's own copy.
+  if (tensor.is_cpu() && tensor.is_contiguous() && tensor.numel() > 0)
+    std::memcpy(place.data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+  else
+    place.copy_(tensor);
+}
+
+// Copies them to where they are written from.
+void copy_to(data::SafetensorsImage& image, const NamedTensors& tensors) {
+  std::vector<data::NamedArray> forms;
+  for (const auto& [name, tensor] : tensors)
+    forms.push_back({name, Array::view(nullptr, dtype_of(tensor.scalar_type()),
+                                       tensor.sizes().vec(), nullptr)});
+  const std::vector<Array> places = image.lay_out(forms);
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < tensors.size(); ++i) copy_to(tensor_of(places[i]), tensors[i].second);
+}
+
+at::Tensor tensor_of_rows(const std::vector<std::vector<double>>& rows, size_t columns) {
+  at::Tensor tensor = at::empty({std::ssize(rows), static_cast<int64_t>(columns)}, at::kDouble);
+  auto* to = tensor.data_ptr<double>();
+  for (const auto& row : rows) to = std::copy(row.begin(), row.end(), to);
+  return tensor;
+}
+
+// Which worker writes which tensor: the largest first, each to whoever has least.
+std::vector<int> writers_of(const std::vector<int64_t>& bytes, int workers) {
+  std::vector<size_t> order(bytes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+  std::vector<int64_t> load(static_cast<size_t>(workers));
+  std::vector<int> writers(bytes.size());
+  for (const size_t tensor : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += bytes[tensor];
+    writers[tensor] = static_cast<int>(least - load.begin());
+  }
+  return writers;
+}
+
+// Whether a life of this job before this one has written them: the newest that says by whom.
+bool are_of_this_job(const std::vector<std::filesystem::path>& trainings) {
+  const std::string lives = id_of_all_lives();
+  if (!started_again() || lives.empty()) return false;
+  for (auto path = trainings.rbegin(); path != trainings.rend(); ++path) try {
+      return TrainingCheckpoint(*path).manifest().lives == lives;
+    } catch (const DataError&) {  // resume() sets it aside, and says so
+    }
+  return false;
+}
+
+// The newest ones stay: those of an earlier training would take the place of this one's.
+void require_unused(const CheckpointOptions& options) {
+  auto before = trainings_in(options.folder);
+  if (before.empty()) before = damaged_trainings_in(options.folder);
+  if (options.resume || before.empty() || are_of_this_job(before)) return;
+  throw UsageError(fmt::format(
+      "fit: checkpoints in {}: an earlier training has left {} there ({} the newest); resume goes "
+      "on from it, else move them away or take another folder",
+      options.folder.string(), before.size(), before.back().filename().string()));
+}
+
+// What stays is no failure of the training, which is done.
+void remove_all_in(const std::filesystem::path& folder, int64_t lock_number) {
+  try {
+    if (FolderLock::number_in(folder) != lock_number) return;  // they are another job's
+    for (const auto& path : trainings_in(folder)) std::filesystem::remove_all(path);
+  } catch (const std::exception& error) {
+    log(LogLevel::warning, "fit: checkpoints in {} stay: {}", folder.string(), error.what());
+  }
+}
+
+}  // namespace
+
+// ---- the folder ----
+
+Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options,
+                             std::function<bool()> asked_to_end)
+    : model_(model), options_(std::move(options)), asked_to_end_(std::move(asked_to_end)) {
+  model_.compiled->optimizer.updater().state();  // throws where it cannot be saved
+  take_folder();
+  writer_ = std::make_unique<Writer>(
+      options_.folder,
+      CheckpointRetention{.newest = options_.newest_kept,
+                          .best = options_.best_kept,
+                          .monitor = options_.monitor,
+                          .higher_is_better = higher_is_better(options_.better, options_.monitor)},
+      options_.disk_limit);
+  ask_for_grace(options_.grace + kToEnd);
+}
+
+Checkpointing::~Checkpointing() { ask_for_grace(Millis{0}); }
+
+int Checkpointing::worker() const {
+  const World& world = model_.strategy.world();
+  return world.first_rank / world.local;
+}
+int Checkpointing::num_workers() const {
+  const World& world = model_.strategy.world();
+  return world.size / world.local;
+}
+
+// The chief's failure is everybody's; and all must see the folder that it has taken.
+void Checkpointing::take_folder() {
+  auto lock = std::make_shared<std::shared_ptr<FolderLock>>();
+  const auto take = [lock, options = options_] {
+    *lock = std::make_shared<FolderLock>(options.folder, "checkpoints in");
+    remove_unfinished_checkpoints(options.folder);
+    require_unused(options);
+  };
+  const bool takes = model_.strategy.world().chief;
+  const auto failure = on_disk("taking the folder", takes ? std::function(take) : nullptr);
+  if (takes && !failure) lock_ = std::move(*lock);
+  lock->reset();  // the thread may still hold it
+  const double number = lock_ ? static_cast<double>(lock_->number()) : 0;
+  const double taken = sum_over_workers(model_.strategy, number);
+  if (failure) std::rethrow_exception(failure);
+  if (taken == 0)
+    throw FailedElsewhere(
+        "fit: checkpoints: the chief's worker could not take the folder; its own message says why");
+  const auto found = std::make_shared<int64_t>(0);
+  const auto look = [found, folder = options_.folder] { *found = FolderLock::number_in(folder); };
+  agree_on_failure(model_.strategy, on_disk("looking at the folder", look), "fit: checkpoints");
+  const double seen = static_cast<double>(*found);
+  const double strangers = sum_over_workers(model_.strategy, seen == taken ? 0 : 1);
+  if (seen != taken)
+    throw UsageError(fmt::format(
+        "fit: checkpoints in {}: this worker does not see the folder that the chief's writes to; "
+        "give one that all hosts share",
+        options_.folder.string()));
+  if (strangers > 0)
+    throw FailedElsewhere(
+        "fit: checkpoints: not all workers see the same folder; their messages say so");
+  lock_number_ = static_cast<int64_t>(taken);
+}
+
+int64_t Checkpointing::next_pause(int64_t step) const noexcept {
+  return options_.every_steps > 0 ? options_.every_steps - step % options_.every_steps
+                                  : std::numeric_limits<int64_t>::max();
+}
+
+// ---- saving ----
+
+// What this worker writes: its share of what all have, and what it alone has.
+NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
+  const World& world = model_.strategy.world();
+  NamedTensors common;
+  for (const auto& [name, tensor] : unique_parameters(*model_.modules.module(0)))
+    common.emplace_back(kParameters + name, tensor);
+  const UpdaterState optimizer = model_.compiled->optimizer.updater().state();
+  for (const auto& [name, tensor] : optimizer.tensors)
+    common.emplace_back(kOptimizer + name, tensor);
+  if (const SparseTables* tables = model_.compiled->optimizer.tables())
+    for (const auto& [name, array] : tables->state())
+      common.emplace_back(kTables + name, tensor_of(array));
+  common.emplace_back(kHistoryRows, tensor_of_rows(state.rows, state.manifest.columns.size()));
+  for (const auto& [name, tensor] : state.kept.parameters)
+    common.emplace_back(kKeptParameters + name, tensor);
+  std::vector<int64_t> bytes;
+  for (const auto& [name, tensor] : common) bytes.push_back(static_cast<int64_t>(tensor.nbytes()));
+  const std::vector<int> writers = writers_of(bytes, num_workers());
+
+  std::vector<at::Tensor> generators(static_cast<size_t>(world.local));
+  model_.strategy.run([&](ReplicaContext& replica) {
+    generators[static_cast<size_t>(replica.local_rank())] = replica.generator().get_state();
+  });
+
+  NamedTensors own;
+  for (size_t i = 0; i < common.size(); ++i)
+    if (writers[i] == worker()) own.push_back(common[i]);
+  const Goals& goals = model_.compiled->goals;
+  for (int local = 0; local < world.local; ++local) {
+    const int rank = world.first_rank + local;
+    for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
+      own.emplace_back(buffer_name(rank, name), buffer);
+    if (!state.kept.parameters.empty())
+      for (const auto& [name, buffer] : state.kept.buffers.at(static_cast<size_t>(local)))
+        own.emplace_back(buffer_name(rank, name, kKeptBuffers), buffer);
+    own.push_back({replica_generator_name(rank), generators[static_cast<size_t>(local)]});
+    if (!optimizer.replicas.empty())
+      for (const auto& [name, tensor] : optimizer.replicas.at(static_cast<size_t>(local)))
+        own.emplace_back(kept_back_name(rank, name), tensor);
+    Totals totals = state.totals.empty() ? Totals{} : state.totals[static_cast<size_t>(local)];
+    totals.signal = 0;
+    const auto numbers = totals.packed(goals, totals.widths(goals));
+    own.emplace_back(totals_name(rank), at::tensor(numbers, at::kDouble));
+  }
+  own.push_back({generator_name(worker()), at::detail::getDefaultCPUGenerator().get_state()});
+  return own;
+}
+
+Deadline Checkpointing::disk_deadline() const {
+  return Deadline(options_.disk_limit - std::chrono::ceil<Millis>(Clock::now() - last_begin_));
+}
+
+void Checkpointing::save(TrainingState state, Priority priority) {
+  if (state.manifest.step == last_step_) return;
+  const TimePoint begin = Clock::now();
+  const bool last = priority == Priority::normal;
+  switch (wait_for_writers(disk_deadline(), last ? WhenAsked::grace : WhenAsked::give_way)) {
+    case Waited::ready: return start(std::move(state), begin, priority);
+    case Waited::asked: return;
+    case Waited::late: break;
+  }
+  writer_->abandon();
+  if (model_.strategy.world().chief)
+    log(LogLevel::warning,
+        "fit: there will be no checkpoint of step {} in {}: worker {} is still writing that of "
+        "step {}, begun {} s ago; the training goes on",
+        state.manifest.step, options_.folder.string(), busy_worker_, last_step_,
+        std::chrono::floor<std::chrono::seconds>(Clock::now() - last_begin_).count());
+}
+
+// Nothing is being written, on no worker.
+void Checkpointing::start(TrainingState state, TimePoint begin, Priority priority) {
+  const int64_t step = state.manifest.step;
+  if (step == last_step_) return;  // in the grace, which then waits for it
+  model_.require_whole();
+  last_step_ = step;
+  last_begin_ = Clock::now();
+  CheckpointPart part{options_.folder, step,  worker(),    num_workers(), {},
+                      image_,          lock_, lock_number_};
+  const NamedTensors tensors = own_tensors(state);
+  for (const auto& [name, tensor] : tensors) part.tensors.push_back(name);
+  copy_to(*image_, tensors);
+  writer_->start(std::move(part), std::move(state.manifest), begin, priority);
+}
+
+bool Checkpointing::save_in_grace(TrainingState state) {
+  const Deadline deadline = grace();
+  const TimePoint begin = Clock::now();
+  const int64_t step = state.manifest.step;
+  if (wait_for_writers(deadline, WhenAsked::go_on) == Waited::ready) {
+    start(std::move(state), begin, Priority::normal);
+    if (wait_for_writers(deadline, WhenAsked::go_on) == Waited::ready)
+      return writer_->last_is_whole();
+  }
+  writer_->abandon();
+  if (model_.strategy.world().chief || writer_->busy())
+    log(LogLevel::error,
+        "fit: the checkpoint of step {} was not written within the grace of {} ms; worker {} was "
+        "still writing that of step {}",
+        step, options_.grace.count(), busy_worker_, last_step_);
+  return false;
+}
+
+std::string Checkpointing::summary() const { return writer_->summary(); }
+
+void Checkpointing::end() {
+  if (wait_for_writers(disk_deadline(), WhenAsked::grace) != Waited::ready) {
+    writer_->abandon();
+    log(LogLevel::error,
+        "fit: the last checkpoint in {}, of step {}, was not written after {} s; worker {} was "
+        "still at it",
+        options_.folder.string(), last_step_,
+        std::chrono::floor<std::chrono::seconds>(Clock::now() - last_begin_).count(), busy_worker_);
+  } else if (!writer_->last_is_whole()) {
+    log(LogLevel::error, "fit: the last checkpoint in {} was not written; the log says why",
+        options_.folder.string());
+  }
+  if (options_.remove_at_end && lock_) remove_all_in(options_.folder, lock_number_);
+}
+
+}  // namespace tutti::detail

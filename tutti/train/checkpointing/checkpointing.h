@@ -1,0 +1,153 @@
+/// Checkpointing: what one fit() does about checkpoints: it copies the state between two steps, has
+/// it written beside the training, and puts a written one back. Not for users.
+///
+/// Thread rule: the thread of fit(), between runs. All public functions but due() are collective
+/// over workers.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/train/checkpoint/checkpoint.h"
+#include "tutti/train/model/model_state.h"
+
+namespace tutti::detail {
+
+/// What a training was, beside the model: taken into a checkpoint, and put back.
+struct TrainingState {
+  CheckpointManifest manifest;
+  std::vector<Totals> totals;             ///< of the epoch that goes on, by local replica
+  std::vector<std::vector<double>> rows;  ///< of History
+  KeptWeights kept;                       ///< what CallbackRunner::keep_weights() remembers
+};
+
+class Checkpointing {
+ public:
+  /// Takes the folder. Throws UsageError: another job has it, it cannot be written to, workers see
+  /// different ones, some of the state cannot be saved (servers).
+  /// asked_to_end  whether this worker is, by a signal or since its time is up
+  Checkpointing(Model::State& model, CheckpointOptions options, std::function<bool()> asked_to_end);
+  /// Waits for what is being written.
+  ~Checkpointing();
+  Checkpointing(const Checkpointing&) = delete;
+
+  /// The newest checkpoint that is whole, put back into model and optimizer; none where there is
+  /// none. `now` is what this training is: throws UsageError for what does not go on from it, field
+  /// by field; DataError when all checkpoints are damaged.
+  std::optional<TrainingState> resume(const CheckpointManifest& now);
+
+  /// Whether one is wanted after so many updates; and after an epoch with so many.
+  bool due(int64_t step) const noexcept {
+    return options_.every_steps > 0 && step % options_.every_steps == 0;
+  }
+  bool due_after_epoch(int64_t step) const noexcept {
+    return options_.every_steps == 0 || options_.best_kept > 0 || due(step);
+  }
+
+  /// Of the thread that writes.
+  enum class Priority {
+    idle,    ///< replicas train meanwhile, and come first
+    normal,  ///< everybody waits for it
+  };
+
+  /// Copies the state, and returns while it is being written. Waits before for the one that is
+  /// still being written, for options.disk_limit from its begin on; is that one not on disk then,
+  /// this one is left out, which the log says. Who is asked to end meanwhile returns without it,
+  /// to save after the next step; in a last one, with normal priority, options.grace goes on then.
+  void save(TrainingState state, Priority priority);
+  /// Returns true once it is on disk; false when it could not be written, or not before
+  /// options.grace had passed, which the log says.
+  bool save_in_grace(TrainingState state);
+  /// Waits for the last one, as save() does; removes all of them where options say so.
+  void end();
+
+  /// For people; "" on all workers but the chief's.
+  std::string summary() const;
+
+  /// Updates until due() the next time.
+  int64_t next_pause(int64_t step) const noexcept;
+
+ private:
+  class Writer;
+  void start(TrainingState state, TimePoint begin, Priority priority);
+  Deadline disk_deadline() const;
+
+  // ---- waiting (waiting.cpp): collective, for a disk and not for each other ----
+  struct Meeting {
+    int busy_worker = -1;    ///< the last that has to wait for its disk; -1: none
+    int failed_worker = -1;  ///< the last that could not write its part
+    bool asked = false;      ///< one was asked to end
+    bool late = false;       ///< on one the deadline has passed
+  };
+  Meeting meet(const Meeting& own);
+  enum class Waited { ready, asked, late };
+  enum class WhenAsked {
+    give_way,  ///< to what is saved after the next step
+    grace,     ///< goes on for options.grace
+    go_on
+  };
+  /// Until `ready` is on all workers, which returns whether it is, after the time it is given at
+  /// the latest. All return the same.
+  Waited wait_together(const std::function<bool(Millis)>& ready, Deadline deadline,
+                       WhenAsked when_asked, const std::string& what);
+  /// Until nothing is being written any more.
+  Waited wait_for_writers(const Deadline& deadline, WhenAsked when_asked);
+  /// Of all that is saved once one was asked to end: it begins with the first call.
+  Deadline grace();
+  bool has_failed() const;
+  /// `work` in a thread of its own, as long as the disk may take before the first step; nothing
+  /// where it is empty. Returns what it has thrown here. Throws Timeout, on all. The thread may
+  /// outlive this.
+  std::exception_ptr on_disk(const std::string& what, std::function<void()> work);
+
+  void take_folder();
+  NamedTensors own_tensors(const TrainingState& state) const;
+  /// A checkpoint as it was read.
+  struct Found {
+    std::string what;  ///< for errors
+    CheckpointManifest manifest;
+    CheckpointTensors tensors;
+  };
+  /// One that goes on as this training, and has not been put back yet.
+  struct Checked {
+    std::string what;  ///< for errors
+    CheckpointTensors tensors;
+    UpdaterState optimizer{};
+    std::map<std::string, Array> tables{};
+    NamedTensors parameters{};
+    TrainingState state{};
+  };
+  Checked check(const Found& found_on_disk, const CheckpointManifest& now) const;
+  void put_back(const Checked& checked);
+  std::vector<Totals> totals_in(const std::string& what, const CheckpointTensors& tensors,
+                                const CheckpointManifest& manifest) const;
+  static void require_generators(const std::string& what, const CheckpointTensors& tensors);
+  void put_back_buffers(const CheckpointTensors& tensors, const CheckpointManifest& manifest);
+  void put_back_generators(const CheckpointTensors& tensors, const CheckpointManifest& manifest);
+  Array buffer_of(int local, const std::string& name, const CheckpointTensors& tensors,
+                  const CheckpointManifest& manifest, const char* which) const;
+  KeptWeights kept_in(const CheckpointTensors& tensors, const CheckpointManifest& manifest) const;
+  int worker() const;
+  int num_workers() const;
+
+  Model::State& model_;
+  const CheckpointOptions options_;
+  const std::function<bool()> asked_to_end_;
+  std::shared_ptr<FolderLock> lock_;  // of the chief's worker
+  int64_t lock_number_ = 0;
+  std::unique_ptr<Writer> writer_;
+  /// What is being written; its memory serves one checkpoint after another.
+  std::shared_ptr<data::SafetensorsImage> image_ = std::make_shared<data::SafetensorsImage>();
+  int64_t last_step_ = -1;  // that was saved
+  TimePoint last_begin_{};  // when it began to be written
+  int busy_worker_ = -1;    // that the last wait was for
+  std::optional<Deadline> grace_;
+};
+
+}  // namespace tutti::detail

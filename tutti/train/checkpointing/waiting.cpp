@@ -1,0 +1,104 @@
+// Waiting for disks: workers do it together. Whoever waited alone, for a disk or for a core, would
+// be missed in the next operation of the training, whose limit has nothing to do with disks; and
+// whoever gave up alone would leave the others with a checkpoint that lacks a part.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/train/checkpointing/checkpointing.h"
+#include "tutti/train/checkpointing/detail/writer.h"
+
+namespace tutti::detail {
+namespace {
+
+// From one meeting to the next: at first for a disk that is about to be ready, then for a slow one.
+constexpr Millis kFirstLook{1}, kLook{50};
+constexpr Millis kSilently{1'000};  // a wait that is longer is told
+// Before the first step there is nothing to go on with: less than this is no reason to end.
+constexpr Millis kLeastBeforeSteps{600'000};
+
+}  // namespace
+
+// The same on all workers.
+Checkpointing::Meeting Checkpointing::meet(const Meeting& own) {
+  const World& world = model_.strategy.world();
+  if (world.one_process()) return own;
+  const std::array<double, 4> flags{static_cast<double>(own.busy_worker),
+                                    static_cast<double>(own.failed_worker), own.asked ? 1.0 : 0.0,
+                                    own.late ? 1.0 : 0.0};
+  const std::vector<std::array<double, 4>> each(static_cast<size_t>(world.local), flags);
+  const auto all = model_.strategy.reduce(ReduceOp::max, PerReplica(each, world.first_rank));
+  return {static_cast<int>(all[0]), static_cast<int>(all[1]), all[2] > 0, all[3] > 0};
+}
+
+Checkpointing::Waited Checkpointing::wait_together(const std::function<bool(Millis)>& ready,
+                                                   Deadline deadline, WhenAsked when_asked,
+                                                   const std::string& what) {
+  const TimePoint begin = Clock::now();
+  bool told = false;
+  for (Millis look{0};; look = std::clamp(2 * look, kFirstLook, kLook)) {
+    const bool busy = !ready(look);
+    const Meeting all = meet(
+        {busy ? worker() : -1, has_failed() ? worker() : -1, asked_to_end_(), deadline.passed()});
+    if (writer_ && all.failed_worker > 0) writer_->told_of_failure(all.failed_worker);
+    busy_worker_ = all.busy_worker;
+    if (all.busy_worker < 0) return Waited::ready;
+    if (all.asked) grace();
+    if (all.late) return Waited::late;
+    if (all.asked && when_asked == WhenAsked::give_way) return Waited::asked;
+    if (all.asked && when_asked == WhenAsked::grace && grace().at() < deadline.at())
+      deadline = grace();
+    if (writer_) writer_->hurry();
+    if (model_.strategy.world().chief && Clock::now() - begin > kSilently &&
+        !std::exchange(told, true))
+      log(LogLevel::warning, "fit: the training waits for {}, on worker {}", what, busy_worker_);
+  }
+}
+
+Deadline Checkpointing::grace() {
+  if (!grace_) grace_.emplace(options_.grace);
+  return *grace_;
+}
+
+bool Checkpointing::has_failed() const {
+  return writer_ && !writer_->busy() && !writer_->last_is_whole();
+}
+
+Checkpointing::Waited Checkpointing::wait_for_writers(const Deadline& deadline,
+                                                      WhenAsked when_asked) {
+  busy_worker_ = -1;
+  const auto ready = [this](Millis look) {
+    if (busy_worker_ == 0) writer_->told_of_all_parts();  // it is the largest of the busy ones
+    return writer_->wait(Deadline(look));
+  };
+  return wait_together(ready, deadline, when_asked,
+                       fmt::format("the checkpoint of step {}", last_step_));
+}
+
+std::exception_ptr Checkpointing::on_disk(const std::string& what, std::function<void()> work) {
+  std::packaged_task<void()> task(work ? std::move(work) : [] {});
+  std::future<void> done = task.get_future();
+  std::thread(std::move(task)).detach();
+  const auto ready = [&](Millis look) { return done.wait_for(look) == std::future_status::ready; };
+  const Millis limit = std::max(options_.disk_limit, kLeastBeforeSteps);
+  if (wait_together(ready, Deadline(limit), WhenAsked::go_on, what) == Waited::late)
+    throw Timeout(fmt::format(
+        "fit: checkpoints in {}: {} was not done after {} ms: the disk of worker {} does not "
+        "answer, or needs a larger disk_limit",
+        options_.folder.string(), what, limit.count(), busy_worker_));
+  try {
+    done.get();
+  } catch (const std::exception&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,171 @@
+#include "tutti/train/checkpointing/detail/writer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "tutti/base/error.h"
+#include "tutti/base/idle_pace.h"
+#include "tutti/base/log.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr Millis kFarewell{30'000};  // for what is still being written after an error
+// For idle cores. What is not on disk by then may be lost with the training.
+constexpr Millis kPatience{30'000};
+
+double millis_since(TimePoint begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+struct Checkpointing::Writer::Shared {
+  std::filesystem::path folder;
+  CheckpointRetention retention;
+  Millis disk_limit;
+  PartNews news;             // of the last one
+  mutable std::mutex mutex;  // guards what follows
+  std::condition_variable changed;
+  bool busy = false;
+  bool whole = true;    // the last one is on disk
+  bool hurried = true;  // the last one yields to nobody
+  std::shared_ptr<IdlePace> pace;
+  int written = 0;
+  double waited_ms = 0, most_waited_ms = 0, writing_ms = 0;  // of all
+  int64_t last_bytes = 0;
+
+  void count(double waited, double writing, int64_t bytes) {
+    const std::lock_guard lock(mutex);
+    ++written;
+    waited_ms += waited;
+    most_waited_ms = std::max(most_waited_ms, waited);
+    writing_ms += writing;
+    last_bytes = bytes;
+  }
+
+  void begin(Priority priority) {
+    news.without = -1;
+    news.all_written = false;
+    const std::lock_guard lock(mutex);
+    busy = true;
+    whole = false;
+    hurried = priority == Priority::normal;
+  }
+
+  void end(bool is_whole) {
+    const std::lock_guard lock(mutex);
+    busy = false;
+    whole = is_whole;
+    pace.reset();
+    changed.notify_all();
+  }
+
+  // Empty where there is none to wait for.
+  std::function<void()> turns() {
+    const std::lock_guard lock(mutex);
+    if (hurried) return {};
+    pace = std::make_shared<IdlePace>(kPatience);
+    return [own = pace] { own->turn(); };
+  }
+
+  // Returns whether it is on disk.
+  bool write(const CheckpointPart& part, CheckpointManifest manifest, double waited) {
+    const TimePoint begin = Clock::now();
+    std::function<void()> turn;
+    try {
+      turn = turns();
+      write_part(part, turn);
+      if (part.worker > 0) return true;
+      const int64_t bytes =
+          complete_checkpoint(part, std::move(manifest), Deadline(disk_limit), news);
+      count(waited, millis_since(begin), bytes);
+    } catch (const std::exception& error) {
+      log(LogLevel::warning, "checkpoint {} in {} is not written: {}; the one before stays",
+          name_of_checkpoint(part.step), folder.string(), error.what());
+      if (part.worker == 0) give_up_checkpoint(part);
+      return false;
+    }
+    try {
+      if (turn) turn();
+      remove_old_checkpoints(folder, retention);
+    } catch (const std::exception& error) {
+      log(LogLevel::warning, "old checkpoints in {} stay: {}", folder.string(), error.what());
+    }
+    return true;
+  }
+};
+
+Checkpointing::Writer::Writer(std::filesystem::path folder, CheckpointRetention retention,
+                              Millis disk_limit)
+    : shared_(std::make_shared<Shared>()) {
+  shared_->folder = std::move(folder);
+  shared_->retention = std::move(retention);
+  shared_->disk_limit = disk_limit;
+}
+
+Checkpointing::Writer::~Writer() {
+  hurry();
+  if (!abandoned_) wait(Deadline(kFarewell));
+}
+
+void Checkpointing::Writer::start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin,
+                                  Priority priority) {
+  abandoned_ = false;
+  shared_->begin(priority);
+  const double waited = millis_since(begin);
+  const int64_t step = part.step;
+  try {
+    std::thread([shared = shared_, part = std::move(part), manifest = std::move(manifest), waited] {
+      shared->end(shared->write(part, manifest, waited));
+    }).detach();
+  } catch (const std::system_error& error) {
+    log(LogLevel::warning, "checkpoint {} in {} is not written: no thread for it: {}",
+        name_of_checkpoint(step), shared_->folder.string(), error.what());
+    shared_->end(false);
+  }
+}
+
+std::string Checkpointing::Writer::summary() const {
+  const std::lock_guard lock(shared_->mutex);
+  const Shared& all = *shared_;
+  if (all.written == 0) return "";
+  return fmt::format(
+      "{} checkpoint{} in {}, the last of {:.1f} MB; the training waited {:.1f} ms for each "
+      "({:.1f} "
+      "at most), written beside it in {:.0f} ms",
+      all.written, all.written == 1 ? "" : "s", all.folder.string(),
+      static_cast<double>(all.last_bytes) / 1e6, all.waited_ms / all.written, all.most_waited_ms,
+      all.writing_ms / all.written);
+}
+
+bool Checkpointing::Writer::busy() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->busy;
+}
+
+void Checkpointing::Writer::hurry() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->hurried = true;
+  if (shared_->pace) shared_->pace->hurry();
+}
+
+bool Checkpointing::Writer::wait(const Deadline& deadline) {
+  std::unique_lock lock(shared_->mutex);
+  return shared_->changed.wait_until(lock, deadline.at(), [this] { return !shared_->busy; });
+}
+
+bool Checkpointing::Writer::last_is_whole() const {
+  const std::lock_guard lock(shared_->mutex);
+  return !shared_->busy && shared_->whole;
+}
+
+void Checkpointing::Writer::told_of_failure(int worker) { shared_->news.without = worker; }
+
+void Checkpointing::Writer::told_of_all_parts() { shared_->news.all_written = true; }
+
+void Checkpointing::Writer::abandon() { abandoned_ = true; }
+
+}  // namespace tutti::detail

@@ -1,0 +1,230 @@
+// What of a training is kept on disk while it goes on, and how it goes on from that.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/train/fit/detail/fit.h"
+#include "tutti/train/metrics/better.h"
+#include "tutti/train/model/detail/settings.h"
+
+namespace tutti::detail {
+namespace {
+
+CheckpointOptions options_of(const FitOptions& options) {
+  CheckpointOptions chosen = options.checkpoints;
+  for (const auto& callback : options.callbacks) {
+    const auto own = callback->checkpoints();
+    if (!own) continue;
+    if (!chosen.folder.empty())
+      throw UsageError(fmt::format("fit: callback {}: there are checkpoints in {} already",
+                                   callback->name(), chosen.folder.string()));
+    chosen = *own;
+  }
+  return chosen;
+}
+
+void require_at_least(const char* field, int64_t value, int64_t least) {
+  if (value < least)
+    throw UsageError(
+        fmt::format("fit: checkpoints: {} is {}, must be {} or more", field, value, least));
+}
+
+std::string losses_words(const Goals& goals, const std::map<int64_t, double>& class_weight) {
+  std::vector<std::string> words;
+  for (const Goal& goal : goals) words.push_back(goal_words(goal));
+  if (!class_weight.empty()) words.push_back(fmt::format("class_weight {}", class_weight));
+  return fmt::format("{}", fmt::join(words, "; "));
+}
+
+Checkpointing::Priority priority_of(bool last) {
+  return last ? Checkpointing::Priority::normal : Checkpointing::Priority::idle;
+}
+
+}  // namespace
+
+void Fit::take_up_checkpoints() {
+  const CheckpointOptions options = options_of(options_);
+  if (options.folder.empty()) return;
+  require_at_least("every_steps", options.every_steps, 0);
+  require_at_least("newest_kept", options.newest_kept, 1);
+  require_at_least("best_kept", options.best_kept, 0);
+  require_at_least("disk_limit", options.disk_limit.count(), 0);
+  if (leases_ != nullptr || drops_ || model_.strategy.world().apart)
+    throw UsageError(
+        "fit: checkpoints are of workers that are in step; parameter servers keep snapshots "
+        "(--snapshots)");
+  if (options.best_kept > 0 &&
+      std::ranges::find(history_.columns, options.monitor) == history_.columns.end())
+    throw UsageError("fit: checkpoints: monitor: " +
+                     unknown_quantity(options.monitor, history_.columns));
+  checkpoints_.emplace(model_, options, [this] { return asked_to_end() != 0; });
+  facts_ = facts();
+}
+
+// What does not change while the training goes on.
+CheckpointManifest Fit::facts() const {
+  const Strategy& strategy = model_.strategy;
+  const World& world = strategy.world();
+  CheckpointManifest facts{.seed = seed_,
+                           .global_batch = train_.global_batch_size(),
+                           .accumulate = options_.accumulate,
+                           .num_samples = train_.num_samples(),
+                           .steps_per_epoch = epoch_length_,
+                           .strategy = std::string(strategy.kind()),
+                           .replicas = world.size,
+                           .workers = world.size / world.local,
+                           .reduction_shape = world.shape.to_string(),
+                           .threads_per_replica = strategy.options().threads_per_replica,
+                           .samples_sha256 = digest_of_samples(train_, seed_),
+                           .optimizer = compiled_.optimizer.updater().state().kind,
+                           .optimizer_options = compiled_.optimizer_words,
+                           .compression = describe(strategy.options().compression),
+                           .schedule = compiled_.rate ? compiled_.rate->name() : "",
+                           .schedule_rates = rates_of(compiled_.rate),
+                           .losses = losses_words(compiled_.goals, options_.class_weight),
+                           .precision = std::string(name_of(compiled_.precision)),
+                           .columns = history_.columns,
+                           .lives = id_of_all_lives(),
+                           .tutti_version = TUTTI_VERSION,
+                           .libtorch_version = TORCH_VERSION};
+  facts.loss_scale = loss_scale();
+  facts.metrics = quantities_of(compiled_.goals);
+  if (const SparseTables* tables = compiled_.optimizer.tables())
+    for (const ps::SparseTableSpec& table : tables->specs()) facts.tables.push_back(table.words());
+  return facts;
+}
+
+std::vector<double> Fit::loss_scale() const {
+  const auto scale = compiled_.optimizer.loss_scale();
+  if (!scale) return {};
+  return {scale->value(), static_cast<double>(scale->good_steps()),
+          static_cast<double>(scale->skipped())};
+}
+
+// Returns the epoch to begin with.
+int64_t Fit::go_on() {
+  if (!checkpoints_) return options_.initial_epoch;
+  resumed_ = checkpoints_->resume(facts_);
+  if (!resumed_) return options_.initial_epoch;
+  CheckpointManifest& then = resumed_->manifest;
+  history_.steps = then.step;
+  history_.rows = std::move(resumed_->rows);
+  history_.first_epoch = then.first_epoch;
+  history_.images = then.images;
+  history_.train_seconds = then.train_seconds;
+  history_.validation_seconds = then.validation_seconds;
+  for (const std::string& name : callbacks_->quantities())
+    if (const auto value = then.values.find(name == "loss" ? "train_loss" : name);
+        value != then.values.end())
+      last_values_.emplace_back(name, value->second);
+  if (auto scale = compiled_.optimizer.loss_scale()) {
+    scale->restore(then.loss_scale.at(0), static_cast<int64_t>(then.loss_scale.at(1)),
+                   static_cast<int64_t>(then.loss_scale.at(2)));
+    compiled_.optimizer.scale_losses(*scale);
+  }
+  callbacks_->restore(then.callbacks, std::move(resumed_->kept), then.ended);
+  progress_->say(
+      fmt::format("goes on from {}: epoch {}, after step {} of {}{}", name_of_checkpoint(then.step),
+                  then.epoch + 1, then.step_in_epoch, then.steps_per_epoch,
+                  then.replicas == model_.strategy.world().size
+                      ? ""
+                      : fmt::format("; it is of {} replicas: the same samples follow, bits differ",
+                                    then.replicas)));
+  return then.epoch;
+}
+
+// By local replica.
+std::vector<Totals> Fit::first_totals(const Epoch& epoch) {
+  if (!resumed_) return std::vector<Totals>(static_cast<size_t>(epoch.world.local));
+  std::vector<Totals> each = std::move(resumed_->totals);
+  resumed_.reset();
+  return each;
+}
+
+int64_t Fit::steps_until_pause(const Epoch& epoch, int64_t done) const {
+  const int64_t left = epoch.steps - done;
+  return checkpoints_ ? std::min(left, checkpoints_->next_pause(history_.steps)) : left;
+}
+
+TrainingState Fit::state_now() const {
+  TrainingState state{.manifest = facts_, .totals = {}, .rows = history_.rows, .kept = {}};
+  CheckpointManifest& now = state.manifest;
+  now.step = history_.steps;
+  now.version = compiled_.optimizer.version();
+  now.ended = callbacks_->ends();
+  now.loss_scale = loss_scale();
+  now.learning_rate = compiled_.optimizer.learning_rate();
+  now.first_epoch = history_.first_epoch;
+  now.images = history_.images;
+  now.train_seconds = history_.train_seconds;
+  now.validation_seconds = history_.validation_seconds;
+  now.callbacks = callbacks_->states();
+  if (!history_.rows.empty())
+    for (size_t i = 0; i < history_.columns.size(); ++i)
+      if (const double value = history_.rows.back()[i]; std::isfinite(value))
+        now.values[history_.columns[i]] = value;
+  state.kept = callbacks_->kept();
+  return state;
+}
+
+// Between two steps of an epoch: when it is time, where the training is cut short, and when it is
+// asked to end. The end of an epoch comes after its validation.
+void Fit::save_between(const Epoch& epoch, const std::vector<Totals>& each) {
+  const bool failed = each[0].bad_step >= 0 && options_.on_nan != OnNan::go_on;
+  if (!checkpoints_ || failed || each[0].stop != Stop::no) return;
+  const int64_t done = history_.steps - steps_before_;
+  const bool asked = each[0].signal != 0;
+  const bool cut = done == epoch.steps && done < epoch_length_;
+  if (!asked && !cut && (done == epoch_length_ || !checkpoints_->due(history_.steps))) return;
+  if (asked)
+    save_asked(epoch, each);
+  else
+    checkpoints_->save(state_within(epoch, each), priority_of(cut));
+}
+
+void Fit::save_asked(const Epoch& epoch, const std::vector<Totals>& each) {
+  TrainingState state = state_within(epoch, each);
+  const std::string name = name_of_checkpoint(state.manifest.step);
+  if (checkpoints_->save_in_grace(std::move(state)))
+    progress_->say(fmt::format("saved {}, from which the training can go on", name));
+}
+
+TrainingState Fit::state_within(const Epoch& epoch, const std::vector<Totals>& each) const {
+  TrainingState state = state_now();
+  state.manifest.epoch = epoch.number;
+  state.manifest.step_in_epoch = history_.steps - steps_before_;
+  state.manifest.images += epoch_images_;
+  state.manifest.train_seconds += std::chrono::duration<double>(last_ - epoch_begin_).count();
+  state.totals = each;
+  return state;
+}
+
+// Who is asked to end meanwhile has trained the whole epoch, but not validated it.
+Scores Fit::validate(const Epoch& epoch, const std::vector<Totals>& each) {
+  try {
+    return model_.evaluate(fmt::format("fit, validation after epoch {}", epoch.number + 1),
+                           *options_.validation);
+  } catch (const Interrupted&) {
+    if (checkpoints_) save_asked(epoch, each);
+    throw;
+  }
+}
+
+void Fit::save_after(const Epoch& epoch) {
+  if (!checkpoints_ || history_.steps - steps_before_ < epoch_length_) return;
+  const bool last = epoch.number + 1 == options_.epochs || callbacks_->ends() ||
+                    (options_.max_steps > 0 && history_.steps >= options_.max_steps);
+  if (!last && !checkpoints_->due_after_epoch(history_.steps)) return;
+  TrainingState state = state_now();
+  state.manifest.epoch = epoch.number + 1;
+  checkpoints_->save(std::move(state), priority_of(last));
+}
+
+}  // namespace tutti::detail

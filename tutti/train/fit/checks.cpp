@@ -1,0 +1,152 @@
+// What fit() refuses before its first step.
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/nn/collectives.h"
+#include "tutti/sync/sparse_tables.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/train/model/batch_norm_check.h"
+#include "tutti/train/model/model_state.h"
+
+namespace tutti {
+namespace {
+
+constexpr int64_t kMostAccumulated = 1'000'000;
+
+void check_options(const FitOptions& options) {
+  const auto at_least = [](const char* what, int64_t value, int64_t least) {
+    if (value < least) {
+      throw UsageError(fmt::format("fit: {} is {}, must be {} or more", what, value, least));
+    }
+  };
+  at_least("epochs", options.epochs, 1);
+  at_least("max_steps", options.max_steps, 0);
+  at_least("initial_epoch", options.initial_epoch, 0);
+  at_least("steps_per_epoch", options.steps_per_epoch, 0);
+  at_least("validation_freq", options.validation_freq, 1);
+  if (options.accumulate < 1 || options.accumulate > kMostAccumulated)
+    throw UsageError(fmt::format("fit: accumulate is {}, must be from 1 to {}", options.accumulate,
+                                 kMostAccumulated));
+  if (options.initial_epoch >= options.epochs)
+    throw UsageError(fmt::format("fit: initial_epoch is {}, must be below epochs, {}",
+                                 options.initial_epoch, options.epochs));
+  for (const auto& [label, weight] : options.class_weight)
+    if (!(weight >= 0 && std::isfinite(weight)))
+      throw UsageError(fmt::format(
+          "fit: class_weight of label {} is {}, must be a finite number >= 0", label, weight));
+  if (options.verbose < 0 || options.verbose > 2) {
+    throw UsageError(fmt::format("fit: verbose is {}, must be 0, 1 or 2", options.verbose));
+  }
+}
+
+void check_against_data(const FitOptions& options, const data::Dataset& train) {
+  const int64_t updates = detail::updates_of(train.num_batches(), options.accumulate);
+  if (options.steps_per_epoch > updates)
+    throw UsageError(fmt::format("fit: steps_per_epoch is {}, the dataset has {} {} an epoch",
+                                 options.steps_per_epoch, updates,
+                                 options.accumulate == 1 ? "batches" : "groups of batches"));
+}
+
+/// Labels that the model tells apart; 0: not known. One output may stand for anything.
+int64_t known_classes(const std::optional<nn::Graph>& graph, const data::Dataset& train) {
+  if (graph && !graph->output_shape().empty() && graph->output_shape().back() > 1)
+    return graph->output_shape().back();
+  return train.num_classes();
+}
+
+void require_known_labels(const std::map<int64_t, double>& class_weight, int64_t classes) {
+  for (const auto& [label, weight] : class_weight)
+    if (classes > 0 && (label < 0 || label >= classes))
+      throw UsageError(
+          fmt::format("fit: class_weight has label {}, there are {} classes (labels 0 to {})",
+                      label, classes, classes - 1));
+}
+
+/// class_weight needs one output, labels, and no other weights.
+void check_class_weight(const data::Dataset& train, size_t num_inputs, size_t num_goals) {
+  if (num_goals > 1)
+    throw UsageError(fmt::format(
+        "fit: class_weight is for models with one output, this one has {}; weigh samples by a last "
+        "column, or give the loss class_weights",
+        num_goals));
+  if (train.columns().size() > num_inputs + num_goals)
+    throw UsageError(
+        "fit: class_weight and weights of samples (the last column): give one of them");
+  if (const auto& labels = train.columns()[num_inputs];
+      is_floating(labels.dtype) || !(labels.shape.empty() || labels.shape == nn::Shape{1}))
+    throw UsageError(
+        fmt::format("fit: class_weight needs labels, an integer a sample; the dataset has {} {}",
+                    name_of(labels.dtype), nn::to_string(labels.shape)));
+}
+
+void require_something_to_train(const torch::nn::Module& module) {
+  const NamedTensors parameters = unique_parameters(module);
+  const auto trained = [](const auto& named) { return named.second.requires_grad(); };
+  if (std::ranges::any_of(parameters, trained) || !tables_of(table_layers_of(module)).empty())
+    return;
+  throw UsageError(fmt::format(
+      "fit: all {} parameters of the model are frozen (requires_grad is false), so that "
+      "nothing would be trained; set_requires_grad(true) those that should be",
+      parameters.size()));
+}
+
+void warn_of_idle_replicas(const data::Dataset& train, const World& world) {
+  const int64_t batch = std::min(train.global_batch_size(), train.num_samples());
+  int idle = 0;
+  for (int rank = 0; rank < world.size; ++rank)
+    if (data::share(batch, world.size, rank, world.shares).size() == 0) ++idle;
+  if (idle == 0 || !world.chief) return;
+  log_once("fit: replicas without samples", LogLevel::warning,
+           "fit: {} of {} replicas have no sample in any step, since a global batch has {}; the "
+           "weights are those of the others, but fewer replicas or a larger batch would be faster",
+           idle, world.size, batch);
+}
+
+}  // namespace
+
+data::Dataset Model::State::split_off_validation(const data::Dataset& train,
+                                                 FitOptions& options) const {
+  if (options.validation_split == 0) return train;
+  if (options.validation)
+    throw UsageError("fit: validation_split and validation: give one of them");
+  if (!(options.validation_split > 0 && options.validation_split < 1))
+    throw UsageError(fmt::format("fit: validation_split is {}, must be above 0 and below 1",
+                                 options.validation_split));
+  auto [rest, last] = train.split_last(options.validation_split);
+  options.validation = std::move(last);
+  return rest;
+}
+
+void Model::State::check_fit(const data::Dataset& train, const FitOptions& options) {
+  check_options(options);
+  require_compiled("fit");
+  require_something_to_train(*modules.module(0));
+  check_data("fit", train, true);
+  warn_of_idle_replicas(train, strategy.world());
+  check_against_data(options, train);
+  if (!options.class_weight.empty())
+    check_class_weight(train, static_cast<size_t>(num_inputs), compiled->goals.size());
+  require_known_labels(options.class_weight, known_classes(graph, train));
+  if (options.validation) check_data("fit, validation", *options.validation, true);
+  if (nn::meets_in_forward(*modules.module(0)))
+    strategy.require_meeting("fit: a module that needs all replicas in forward (SyncBatchNorm)");
+  if (graph) {
+    const World& world = strategy.world();
+    require_batch_norm_input(
+        "fit", *graph,
+        {.samples = train.num_samples(),
+         .global_batch = train.global_batch_size(),
+         .steps = options.max_steps > 0
+                      ? std::min(options.max_steps, train.num_batches()) * options.accumulate
+                      : train.num_batches(),
+         .replicas = world.size,
+         .shares = world.shares});
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,55 @@
+/// What the sources of losses share; not for users. Thread rule: pure functions.
+#pragma once
+
+#include <torch/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/train/losses/losses.h"
+
+namespace tutti::detail {
+
+/// What Keras keeps logarithms and divisions away from zero with.
+inline constexpr double kLossEpsilon = 1e-7;
+
+/// "Float [3, 2]".
+std::string tensor_words(const at::Tensor& tensor);
+
+/// Throws UsageError that names loss, field, value and range, unless in range.
+void require_option(bool in_range, std::string_view loss, std::string_view field, double value,
+                    std::string_view range);
+
+/// Throws UsageError unless `output` is [batch, ...] of a floating dtype, and `target` of the same
+/// or an integer dtype with as many samples and elements; `of_one_shape`: the same shape, of two
+/// axes or more.
+void require_pair(std::string_view loss, const at::Tensor& output, const at::Tensor& target,
+                  bool of_one_shape);
+
+/// Whether a fused kernel can read it: float32 that lies in a row in memory.
+bool plain_floats(const at::Tensor& tensor);
+
+/// Weights of `samples` samples in double; empty for undefined ones. Throws UsageError when they
+/// do not fit.
+std::vector<double> sample_weights(const at::Tensor& weights, int64_t samples);
+
+/// A float32 scalar whose gradient with respect to `output` was computed beside it. One node of the
+/// graph instead of eight: a step of a small network is 0.4 ms, and each node costs 2 to 4 us.
+at::Tensor with_gradient(const at::Tensor& output, const at::Tensor& gradient, double value);
+
+/// From output and target, of one shape and dtype, to values.
+using LossFormula = std::function<at::Tensor(const at::Tensor& y, const at::Tensor& t)>;
+
+/// A loss from what a formula gives for each element, averaged over those of a sample.
+Loss loss_of_elements(std::string name, LossFormula formula, std::optional<bool> from_logits = {});
+
+/// A loss from what a formula makes of the last axis, averaged over the axes between.
+Loss loss_over_classes(std::string name, LossFormula formula, std::optional<bool> from_logits = {});
+
+/// Warns, once for each loss, of an `output` that a softmax or sigmoid has made.
+void warn_of_probabilities(std::string_view loss, const at::Tensor& output);
+
+}  // namespace tutti::detail

@@ -1,0 +1,384 @@
+#include "tutti/train/model/model.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <exception>
+
+#include "tutti/base/error.h"
+#include "tutti/base/failed_elsewhere.h"
+#include "tutti/base/log.h"
+#include "tutti/base/stop.h"
+#include "tutti/base/suggest.h"
+#include "tutti/sync/sparse_tables.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/train/checkpoint/checkpoint.h"
+#include "tutti/train/losses/detail/samples.h"
+#include "tutti/train/model/detail/agreement.h"
+#include "tutti/train/model/detail/evaluation.h"
+#include "tutti/train/model/detail/located.h"
+#include "tutti/train/model/detail/settings.h"
+#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/weights.h"
+
+namespace tutti {
+
+using detail::Totals;
+
+namespace detail {
+namespace {
+
+/// Gives every parameter memory of its own again, as a second compile() must find it: the fused
+/// step keeps those of all replicas in one storage.
+void own_storage(const ReplicatedModules& modules) {
+  const at::NoGradGuard no_grad;
+  for (int local = 0; local < modules.size(); ++local) {
+    for (auto& [name, parameter] : unique_parameters(*modules.module(local))) {
+      parameter.set_data(parameter.detach().clone());
+    }
+  }
+}
+
+}  // namespace
+
+double sum_over_workers(Strategy& strategy, double own) {
+  const World& world = strategy.world();
+  std::vector<double> each(static_cast<size_t>(world.local), 0.0);
+  each[0] = own;
+  return strategy.reduce(ReduceOp::sum, PerReplica<double>(std::move(each), world.first_rank));
+}
+
+void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const std::string& what) {
+  const World& world = strategy.world();
+  double failures = own ? 1 : 0;
+  if (world.apart ? strategy.can_meet() : !world.one_process())
+    failures = sum_over_workers(strategy, failures);
+  if (own) std::rethrow_exception(own);
+  if (failures > 0) {
+    throw FailedElsewhere(
+        fmt::format("{}: failed on another worker; its own message says why", what));
+  }
+}
+
+}  // namespace detail
+
+// ---- state ----
+
+detail::Tensors detail::Compiled::outputs(const Forward& forward, at::TensorList inputs) const {
+  if (precision == Precision::float32) return forward(inputs);
+  const Autocast autocast(precision);
+  Tensors made = forward(inputs);
+  for (at::Tensor& output : made)
+    if (at::isReducedFloatingType(output.scalar_type())) output = output.to(at::kFloat);
+  return made;
+}
+
+Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> factory)
+    : strategy(std::move(strategy_in)),
+      forwards(std::make_shared<std::unordered_map<const torch::nn::Module*, detail::Forward>>()),
+      modules(strategy, [factory = std::move(factory), known = forwards] {
+        detail::ErasedModel made = factory();
+        if (!made.module) throw UsageError("Model: the factory returned no module");
+        known->insert_or_assign(made.module.get(),
+                                detail::explained(made.module, std::move(made.forward)));
+        return made.module;
+      }) {
+  if (const auto* known = dynamic_cast<const nn::GraphModule*>(modules.module(0).get())) {
+    graph = known->graph();
+    num_inputs = std::ssize(graph->inputs());
+  }
+}
+
+const detail::Forward& Model::State::forward(int local_rank) const {
+  return forwards->at(modules.module(local_rank).get());
+}
+
+detail::Tensors Model::State::outputs(int local_rank, at::TensorList inputs) const {
+  return compiled ? compiled->outputs(forward(local_rank), inputs) : forward(local_rank)(inputs);
+}
+
+detail::Compiled& Model::State::require_compiled(std::string_view operation) {
+  if (!compiled) {
+    throw UsageError(fmt::format("{}: call compile() first, with optimizer and loss", operation));
+  }
+  return *compiled;
+}
+
+void Model::State::require_whole() const {
+  if (!compiled) return;
+  Updater& updater = compiled->optimizer.updater();
+  updater.complete();
+  updater.require_whole();
+}
+
+namespace {
+
+/// In the words of whoever makes the model.
+std::string shape_to_ask_for(const nn::Shape& shape) {
+  return fmt::format(
+      "; make it for them: .input = {{{0}}} of a network in models, nn::input({{{0}}}) of a graph",
+      fmt::join(shape, ", "));
+}
+
+}  // namespace
+
+void Model::State::check_data(std::string_view operation, const data::Dataset& dataset,
+                              bool needs_target) const {
+  const auto& columns = dataset.columns();
+  if (dataset.global_batch_size() < 1) {
+    throw UsageError(fmt::format("{}: the dataset has no batches; call batch(n) last", operation));
+  }
+  if (dataset.num_samples() < 1) {
+    throw UsageError(fmt::format("{}: the dataset has no samples", operation));
+  }
+  const auto inputs = static_cast<size_t>(num_inputs);
+  const size_t goals = needs_target ? compiled->goals.size() : 0;
+  if (columns.size() < inputs ||
+      (needs_target && columns.size() - inputs != goals && columns.size() - inputs != goals + 1)) {
+    const std::string expected =
+        needs_target ? fmt::format("{} of inputs, {} of targets and maybe weights of samples",
+                                   num_inputs, goals)
+                     : fmt::format("{} of inputs", num_inputs);
+    throw UsageError(fmt::format("{}: the dataset has {} columns, expected {}", operation,
+                                 columns.size(), expected));
+  }
+  if (const auto& last = columns.back(); needs_target && columns.size() > inputs + goals &&
+                                         (last.dtype != DType::float32 || !last.shape.empty())) {
+    throw UsageError(
+        fmt::format("{}: the last column is {} {} a sample, expected a weight: float32 []",
+                    operation, name_of(last.dtype), nn::to_string(last.shape)));
+  }
+  if (!graph) return;
+  for (size_t i = 0; i < inputs; ++i) {
+    const nn::Port& port = graph->inputs()[i];
+    if (!is_floating(columns[i].dtype))
+      throw UsageError(fmt::format(
+          "{}: column {} (\"{}\") is {}: convert to float32, which the layers of a graph take",
+          operation, i, columns[i].name, name_of(columns[i].dtype)));
+    if (columns[i].shape != graph->shape_of(port)) {
+      throw UsageError(fmt::format("{}: the dataset's samples have shape {}, the model takes {}{}",
+                                   operation, nn::to_string(columns[i].shape),
+                                   nn::to_string(graph->shape_of(port)),
+                                   inputs == 1 ? shape_to_ask_for(columns[i].shape)
+                                               : fmt::format(" as input \"{}\"", port.name)));
+    }
+  }
+  if (needs_target && goals == 1 && dataset.num_classes() > graph->output_shape().back()) {
+    throw UsageError(fmt::format("{}: the dataset has {} classes, the model gives {} outputs",
+                                 operation, dataset.num_classes(), graph->output_shape().back()));
+  }
+}
+
+Scores Model::State::evaluate(std::string_view operation, const data::Dataset& dataset) {
+  const detail::Compiled& made = *compiled;
+  const auto epoch = detail::first_epoch(strategy, dataset);
+  const detail::EvaluationMode mode(modules);
+  World world;
+  const auto own = [&](ReplicaContext& replica) {
+    const at::NoGradGuard no_grad;
+    const detail::Forward& apply = forward(replica.local_rank());
+    Totals totals;
+    for (int64_t step = 0; step < epoch->num_batches(); ++step) {
+      totals.signal = stop_requested();
+      if (totals.signal != 0) break;
+      const DistributedBatch batch(epoch, step, world);
+      if (batch.local_size(replica) == 0) continue;
+      try {
+        const auto columns = batch.columns(replica);
+        const auto parts = detail::parts_of(columns, num_inputs, made.goals);
+        const detail::Tensors outputs = made.outputs(apply, parts.inputs);
+        totals.add_losses(made.goals, outputs, parts);
+        totals.add_metrics(made.goals, outputs, parts);
+      } catch (const detail::RowError& error) {
+        throw error.at(detail::batch_words(operation, step, *epoch, replica),
+                       detail::rows_of(*epoch, batch, replica));
+      } catch (const std::exception&) {
+        std::rethrow_exception(
+            detail::located(detail::batch_words(operation, step, *epoch, replica)));
+      }
+      totals.samples += batch.local_size(replica);
+    }
+    return totals;
+  };
+  Totals all;
+  do {  // again without those who were lost on the way
+    world = strategy.those_here();
+    all = detail::sum_over_world(strategy, made.goals, strategy.run(own));
+    throw_if_stop_requested("evaluate");
+    if (all.signal != 0)
+      throw Interrupted(SIGTERM,
+                        "evaluate: another worker was asked to end and did not see all samples");
+  } while (world.apart && all.samples < epoch->num_samples());
+  return detail::scores_of(all, made.goals);
+}
+
+namespace {
+
+template <class Value>
+const Value& value_of(std::string_view kind, std::string_view wanted,
+                      const std::vector<std::pair<std::string, Value>>& values) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : values) {
+    if (name == wanted) return value;
+    names.push_back(name);
+  }
+  throw UsageError(unknown_message(kind, wanted, names));
+}
+
+}  // namespace
+
+double Scores::at(std::string_view metric) const { return value_of("metric", metric, metrics); }
+
+Matrix Scores::matrix(std::string_view metric) const {
+  return value_of("metric that is a matrix", metric, matrices);
+}
+
+// ---- model ----
+
+Model::Model(Strategy strategy, ErasedFactory factory)
+    : state_(std::make_shared<State>(std::move(strategy), std::move(factory))) {}
+
+void Model::compile(CompileOptions options) {
+  State& state = *state_;
+  require_precision(options.precision, "cpu");  // where replicas compute
+  std::optional<optim::LossScale> scale;
+  if (options.loss_scaling) scale.emplace(*options.loss_scaling);
+  std::optional<int> num_states;
+  if (const auto* recipe = std::get_if<optim::Recipe>(&options.optimizer))
+    num_states = recipe->rule().num_states();
+  detail::Goals goals = detail::goals_of(options, state.graph);
+  if (!state.graph) state.num_inputs = options.num_inputs;
+  if (state.compiled) detail::own_storage(state.modules);
+  state.compiled.reset();
+  Optimizer optimizer = std::visit(
+      [&](const auto& choice) { return Optimizer(state.modules, choice); }, options.optimizer);
+  if (scale) optimizer.scale_losses(*scale);
+  state.compiled.emplace(detail::Compiled{std::move(optimizer), std::move(goals),
+                                          std::move(options.learning_rate), options.precision,
+                                          detail::optimizer_words(options.optimizer), num_states});
+}
+
+Scores Model::evaluate(const data::Dataset& dataset) {
+  state_->require_compiled("evaluate");
+  state_->check_data("evaluate", dataset, true);
+  state_->compiled->optimizer.updater().refresh();
+  return state_->evaluate("evaluate", dataset);
+}
+
+namespace {
+
+// `embedding tables "user", "item"`; "": it has none.
+std::string table_words(const torch::nn::Module& module) {
+  const auto tables = tables_of(table_layers_of(module));
+  if (tables.empty()) return "";
+  std::vector<std::string> names;
+  for (const ps::SparseTableSpec& table : tables) names.push_back('"' + table.name + '"');
+  return fmt::format("embedding table{} {}", names.size() == 1 ? "" : "s", fmt::join(names, ", "));
+}
+
+void warn_of_tables(const torch::nn::Module& module, const std::filesystem::path& path) {
+  const std::string tables = table_words(module);
+  if (tables.empty()) return;
+  log(LogLevel::warning,
+      "{} has no rows of {}: they are on servers, whose snapshots keep them "
+      "(--snapshots), or in this process, whose checkpoints do",
+      path.string(), tables);
+}
+
+}  // namespace
+
+void Model::State::save(const std::filesystem::path& path) {
+  State& state = *this;
+  if (state.compiled) state.compiled->optimizer.updater().refresh();
+  state.require_whole();
+  const ModelState weights{unique_parameters(*state.modules.module(0)),
+                           state.modules.merged_buffers()};
+  std::exception_ptr failure;
+  state.strategy.by_chief([&] {
+    try {
+      warn_of_tables(*state.modules.module(0), path);
+      save_weights(weights, path);
+    } catch (const std::exception&) {
+      failure = std::current_exception();
+    }
+  });
+  detail::agree_on_failure(state.strategy, failure, "save " + path.string());
+}
+
+void Model::save(const std::filesystem::path& path) { state_->save(path); }
+
+namespace {
+
+// Why its rows are not for these tables of a model; "": they are.
+std::string why_not_for(const SparseTables& tables, const CheckpointManifest& checkpoint) {
+  std::vector<std::string> words;
+  for (const ps::SparseTableSpec& table : tables.specs()) words.push_back(table.words());
+  if (checkpoint.tables.empty()) return "it has none";
+  if (checkpoint.tables != words)
+    return fmt::format("they are of other tables\n  there: {}\n  here: {}",
+                       fmt::join(checkpoint.tables, "; "), fmt::join(words, "; "));
+  if (const std::string rule = tables.rule_name(); checkpoint.optimizer != rule)
+    return fmt::format("there they have the state of optimizer {}, here it is {}",
+                       checkpoint.optimizer, rule);
+  return "";
+}
+
+// Returns why the rows stay as they are; "": they are those at `path`.
+std::string load_rows(const std::optional<detail::Compiled>& compiled,
+                      const std::filesystem::path& path) {
+  if (!is_training(path)) return "it has none that load() takes; checkpoints of fit() have them";
+  if (!compiled) return "no optimizer holds them yet; compile() the model before";
+  if (compiled->optimizer.updater().client() != nullptr)
+    return "here they are on servers, which take those of their snapshots (--restore)";
+  SparseTables& tables = *compiled->optimizer.tables();
+  const TrainingCheckpoint checkpoint(path);
+  if (auto why = why_not_for(tables, checkpoint.manifest()); !why.empty()) return why;
+  try {
+    tables.restore(table_rows_of(checkpoint));
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("load {}: {}", path.string(), error.what()));
+  }
+  return "";
+}
+
+}  // namespace
+
+void Model::State::load_tables(const std::filesystem::path& path) {
+  const std::string tables = table_words(*modules.module(0));
+  if (tables.empty()) return;
+  const std::string why = load_rows(compiled, path);
+  if (!why.empty() && strategy.world().chief)
+    log(LogLevel::warning, "load {}: rows of {} stay as they are: {}", path.string(), tables, why);
+}
+
+void Model::load(const std::filesystem::path& path) {
+  State& state = *state_;
+  const torch::nn::Module& first = *state.modules.module(0);
+  std::exception_ptr failure;
+  try {
+    load_weights(state_of(first), path, all_names(first));
+    for (int local = 1; local < state.modules.size(); ++local) {
+      detail::copy_values(first, *state.modules.module(local));
+    }
+    state.load_tables(path);
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  detail::agree_on_failure(state.strategy, failure, "load " + path.string());
+}
+
+std::string Model::weights_sha256() {
+  state_->require_whole();
+  return tutti::weights_sha256(
+      {unique_parameters(*state_->modules.module(0)), state_->modules.merged_buffers()});
+}
+
+Strategy Model::strategy() const { return state_->strategy; }
+const ReplicatedModules& Model::modules() const noexcept { return state_->modules; }
+Optimizer& Model::optimizer() { return state_->require_compiled("optimizer").optimizer; }
+
+}  // namespace tutti

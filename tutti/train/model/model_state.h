@@ -1,0 +1,191 @@
+/// What stands behind a Model: shared by its .cpp files, not for users.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/train/model/model.h"
+
+namespace tutti {
+
+namespace detail {
+
+using Forward = std::function<Tensors(at::TensorList)>;
+
+/// `forward`, which calls `module` and lives no longer; what LibTorch throws in it becomes a
+/// UsageError with shapes and dtypes, and with the layer where the module is a Sequential.
+Forward explained(const std::shared_ptr<torch::nn::Module>& module, Forward forward);
+
+/// One output as compile() has it: what trains and scores it.
+struct Goal {
+  std::string name;  ///< empty: the model's only output
+  size_t place = 0;  ///< in what forward gives
+  Loss loss;
+  double weight = 1;
+  std::vector<Metric> metrics;
+
+  /// What History and Scores call its metric, or "loss": "kind_accuracy".
+  std::string quantity(const std::string& own) const {
+    return name.empty() ? own : name + "_" + own;
+  }
+  /// UsageError when forward gave fewer, or several where the model has one loss.
+  const at::Tensor& output(const Tensors& outputs) const;
+};
+using Goals = std::vector<Goal>;
+
+/// Throws UsageError when they and the model do not fit, or two quantities have one name.
+Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& graph);
+
+/// What compile() made.
+struct Compiled {
+  Optimizer optimizer;
+  Goals goals;
+  std::optional<RateSchedule> rate;
+  Precision precision;
+  std::string optimizer_words;      ///< optimizer_words() of what compile() was given
+  std::optional<int> num_states{};  ///< that the optimizer keeps for each parameter; unset: unknown
+
+  /// `forward(x)` in this precision; outputs are float32.
+  Tensors outputs(const Forward& forward, at::TensorList inputs) const;
+};
+
+/// The columns of a batch by what they are for.
+struct BatchParts {
+  at::TensorList inputs;
+  at::TensorList targets;  ///< one for each goal
+  at::Tensor weights;      ///< of samples, [batch] float32; undefined: all 1
+};
+
+/// `columns` stay the caller's. Weights are the last column's, or those of labels. Throws DataError
+/// for a weight that is negative or not finite, with its row.
+BatchParts parts_of(at::TensorList columns, int64_t num_inputs, const Goals& goals,
+                    const std::map<int64_t, double>& class_weight = {});
+
+/// Weights that a callback remembers.
+struct KeptWeights {
+  NamedTensors parameters;            ///< empty: none are kept
+  std::vector<NamedTensors> buffers;  ///< by local replica
+};
+
+/// What the chief's callbacks want of a step.
+enum class Stop : uint8_t { no, asked_for, failed };
+
+/// What one output has added up.
+struct OutputTotals {
+  double loss = 0;
+  int64_t width = 0;           ///< of the outputs; 0: none seen yet
+  std::vector<double> states;  ///< of all metrics, one behind the other; empty: no sample yet
+
+  void add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
+                   const at::Tensor& target);
+  void add(const OutputTotals& other);
+};
+
+/// Updates of so many batches, where `accumulate` of them make one; the last one may have fewer.
+inline int64_t updates_of(int64_t batches, int64_t accumulate) {
+  return (batches + accumulate - 1) / accumulate;
+}
+
+/// What one replica has added up over the samples it saw.
+struct Totals {
+  std::vector<OutputTotals> outputs;  ///< one for each goal; empty: none seen yet
+  int64_t samples = 0;
+  int signal = 0;         ///< that asked for an end
+  Stop stop = Stop::no;   ///< a callback did
+  int64_t bad_step = -1;  ///< first step whose loss was not finite
+
+  /// scale * the loss to minimise over some samples, with a graph; adds their losses.
+  at::Tensor add_losses(const Goals& goals, const Tensors& outputs, const BatchParts& parts,
+                        double scale);
+  /// The same without a graph.
+  void add_losses(const Goals& goals, const Tensors& outputs, const BatchParts& parts);
+  void add_metrics(const Goals& goals, const Tensors& outputs, const BatchParts& parts);
+  /// Adds losses, samples and states of `other`.
+  void add(const Totals& other);
+
+  /// Sum of the losses of all samples, outputs by their weights.
+  double loss(const Goals& goals) const;
+  /// Of the outputs of each goal; 0 where none was seen.
+  std::vector<int64_t> widths(const Goals& goals) const;
+
+  /// Numbers that add up, with as many states as outputs of these widths have (0 counts as 1), and
+  /// back.
+  std::vector<double> packed(const Goals& goals, std::span<const int64_t> widths) const;
+  static Totals unpacked(const Goals& goals, std::span<const double> values);
+  /// Why numbers from elsewhere are none that packed() can have made; "" when they may be.
+  static std::string why_not_packed(const Goals& goals, std::span<const double> values);
+};
+
+/// Whether the number of states depends on the width of the outputs.
+bool sized_by_width(const std::vector<Metric>& metrics);
+
+/// Sums of all replicas of the world, added in the one order. Collective over workers.
+Totals sum_over_world(Strategy& strategy, const Goals& goals, const PerReplica<Totals>& each);
+
+/// Names of what is one number: loss, losses of named outputs, metrics.
+std::vector<std::string> quantities_of(const Goals& goals);
+
+/// Agrees over workers on whether anybody failed. Rethrows the own error; else names `what`.
+/// Collective over workers.
+void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const std::string& what);
+
+/// Sum of one number a worker. Collective over workers.
+double sum_over_workers(Strategy& strategy, double own);
+
+/// Means as shown and kept, in the order of quantities_of().
+NamedValues means_of(const Totals& totals, const Goals& goals);
+
+/// All that is known of some samples, by name.
+Scores scores_of(const Totals& totals, const Goals& goals);
+
+/// One training step on the only batch of `data`: what all replicas have added up.
+Totals train_on_batch(Model::State& model, const data::Dataset& data, FitOptions options);
+
+}  // namespace detail
+
+struct Model::State {
+  State(Strategy strategy, std::function<detail::ErasedModel()> factory);
+
+  const detail::Forward& forward(int local_rank) const;
+  /// In the precision of compile(); before it in that of the parameters.
+  detail::Tensors outputs(int local_rank, at::TensorList inputs) const;
+  detail::Compiled& require_compiled(std::string_view operation);
+
+  /// Returns when the parameters are of one version, and there. Throws when they cannot be.
+  void require_whole() const;
+
+  /// Throws UsageError when the model cannot take this dataset; `needs_target` when it is scored.
+  void check_data(std::string_view operation, const data::Dataset& dataset,
+                  bool needs_target) const;
+
+  /// Gives options their validation data where they ask for a split; returns the rest of `train`.
+  data::Dataset split_off_validation(const data::Dataset& train, FitOptions& options) const;
+
+  /// Throws UsageError when options, data and model do not fit.
+  void check_fit(const data::Dataset& train, const FitOptions& options);
+
+  /// `operation` begins what is said of a sample.
+  Scores evaluate(std::string_view operation, const data::Dataset& dataset);
+  void save(const std::filesystem::path& path);
+  /// Rows of embedding tables, of Model::load().
+  void load_tables(const std::filesystem::path& path);
+
+  Strategy strategy;
+  /// By module, since a resized world brings new replicas, whose factory runs later.
+  std::shared_ptr<std::unordered_map<const torch::nn::Module*, detail::Forward>> forwards;
+  ReplicatedModules modules;
+  std::optional<nn::Graph> graph;
+  int64_t num_inputs = 1;
+  std::optional<detail::Compiled> compiled;
+};
+
+}  // namespace tutti

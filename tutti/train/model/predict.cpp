@@ -1,0 +1,178 @@
+// Outputs for all samples of a dataset, from whichever replicas have computed them.
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+
+#include "tutti/base/error.h"
+#include "tutti/train/losses/detail/loss_parts.h"
+#include "tutti/train/losses/detail/samples.h"
+#include "tutti/train/model/detail/evaluation.h"
+#include "tutti/train/model/detail/located.h"
+
+namespace tutti {
+namespace detail {
+namespace {
+
+/// Outputs for rows of a dataset, by the first row.
+using RowParts = std::vector<std::pair<int64_t, Tensors>>;
+
+/// What outputs are, as a replica that has seen some knows and others are told.
+struct OutputKind {
+  std::vector<int64_t> shape;  ///< [samples, ...]
+  at::ScalarType dtype;
+};
+
+/// Collective over workers. This output is of one kind on all replicas.
+OutputKind kind_of_output(Strategy& strategy, const std::vector<RowParts>& each, size_t number) {
+  constexpr size_t kMostAxes = 14;
+  std::array<double, kMostAxes + 2> words{};  // dtype + 1, number of axes, axes
+  for (const RowParts& parts : each) {
+    if (parts.empty() || words[0] > 0) continue;
+    const at::Tensor& output = parts[0].second.at(number);
+    if (output.dim() > static_cast<int64_t>(kMostAxes))
+      throw UsageError(fmt::format("predict: outputs have {} axes; expected 1 to {}, samples first",
+                                   output.dim(), kMostAxes));
+    words[0] = static_cast<double>(output.scalar_type()) + 1;
+    words[1] = static_cast<double>(output.dim());
+    std::ranges::copy(output.sizes(), words.begin() + 2);
+  }
+  std::vector<decltype(words)> all(each.size(), words);
+  words = strategy.reduce(ReduceOp::max,
+                          PerReplica<decltype(words)>(std::move(all), strategy.world().first_rank));
+  const auto axes = words.begin() + 2;
+  return {{axes, axes + static_cast<int64_t>(words[1])},
+          static_cast<at::ScalarType>(static_cast<int>(words[0]) - 1)};
+}
+
+/// Collective over workers: some may have seen no sample.
+size_t count_of_outputs(Strategy& strategy, const std::vector<RowParts>& each) {
+  std::vector<double> counts;
+  for (const RowParts& parts : each)
+    counts.push_back(parts.empty() ? 0 : static_cast<double>(parts[0].second.size()));
+  return static_cast<size_t>(strategy.reduce(
+      ReduceOp::max, PerReplica<double>(std::move(counts), strategy.world().first_rank)));
+}
+
+/// All rows, -0 where this worker has none, which added to x is x; and beside each 1 where it has:
+/// [rows, 1].
+std::pair<at::Tensor, at::Tensor> rows_of(const std::vector<RowParts>& each, size_t output,
+                                          int64_t num_rows, OutputKind kind) {
+  kind.shape[0] = num_rows;
+  std::pair rows(at::full(kind.shape, -0.0, kind.dtype), at::zeros({num_rows, 1}, kind.dtype));
+  for (const RowParts& parts : each)
+    for (const auto& [row, outputs] : parts) {
+      const at::Tensor& part = outputs.at(output);
+      rows.first.narrow(0, row, part.size(0)).copy_(part);
+      rows.second.narrow(0, row, part.size(0)).fill_(1);
+    }
+  return rows;
+}
+
+/// Of one tensor a worker. Collective over workers.
+at::Tensor sum_of(Strategy& strategy, const at::Tensor& own) {
+  const World& world = strategy.world();
+  std::vector<at::Tensor> values(static_cast<size_t>(world.local), at::full_like(own, -0.0));
+  values[0] = own;
+  return strategy.reduce(ReduceOp::sum,
+                         PerReplica<at::Tensor>(std::move(values), world.first_rank));
+}
+
+/// All rows of one output, from all workers; undefined when some were lost on the way. Collective.
+at::Tensor rows_over_world(Strategy& strategy, const World& world,
+                           const std::vector<RowParts>& each, size_t output, int64_t num_rows) {
+  const auto [all, filled] =
+      rows_of(each, output, num_rows, kind_of_output(strategy, each, output));
+  if (!world.apart) return world.one_process() ? all : sum_of(strategy, all);
+  // Beside each row whether somebody has filled it.
+  const at::Tensor sum = sum_of(strategy, at::cat({all.reshape({num_rows, -1}), filled}, 1));
+  const int64_t width = sum.size(1) - 1;
+  if (!sum.select(1, width).eq(1).all().item<bool>()) return {};
+  return sum.narrow(1, 0, width).reshape(all.sizes());
+}
+
+/// Of each output as many rows as samples went in.
+Tensors whole(Tensors outputs, int64_t samples) {
+  for (const at::Tensor& output : outputs)
+    if (!output.defined() || output.dim() < 1 || output.size(0) != samples)
+      throw UsageError(fmt::format(
+          "predict: forward of the model gave {} for {} samples; expected an axis of {} first",
+          output.defined() ? tensor_words(output) : "an undefined tensor", samples, samples));
+  return outputs;
+}
+
+void require_one_output(size_t outputs) {
+  if (outputs != 1)
+    throw UsageError(fmt::format("predict: the model has {} outputs; use predict_all()", outputs));
+}
+
+at::Tensor only_output(Tensors outputs) {
+  require_one_output(outputs.size());
+  return std::move(outputs.front());
+}
+
+}  // namespace
+}  // namespace detail
+
+std::vector<at::Tensor> Model::predict_all(const std::vector<at::Tensor>& inputs) {
+  state_->require_whole();
+  const detail::EvaluationMode mode(state_->modules);
+  const at::NoGradGuard no_grad;
+  return state_->outputs(0, inputs);
+}
+
+at::Tensor Model::predict(const at::Tensor& inputs) {
+  if (state_->graph) detail::require_one_output(state_->graph->outputs().size());
+  return detail::only_output(predict_all(std::vector{inputs}));
+}
+
+at::Tensor Model::predict(const data::Dataset& dataset) {
+  if (state_->graph) detail::require_one_output(state_->graph->outputs().size());
+  return detail::only_output(predict_all(dataset));
+}
+
+std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
+  State& state = *state_;
+  state.check_data("predict", dataset, false);
+  const auto epoch = detail::first_epoch(state.strategy, dataset);
+  World world = state.strategy.those_here();
+  const int64_t batch_rows = dataset.global_batch_size();
+  const auto inputs = static_cast<size_t>(state.num_inputs);
+  const detail::EvaluationMode mode(state.modules);
+  const auto own = [&](ReplicaContext& replica) {
+    const at::NoGradGuard no_grad;
+    detail::RowParts parts;
+    for (int64_t step = 0; step < epoch->num_batches(); ++step) {
+      const DistributedBatch batch(epoch, step, world);
+      if (batch.local_size(replica) == 0) continue;
+      try {
+        const auto columns = batch.columns(replica);
+        parts.emplace_back(step * batch_rows + batch.first_row(replica),
+                           detail::whole(state.outputs(replica.local_rank(),
+                                                       at::TensorList(columns).slice(0, inputs)),
+                                         batch.local_size(replica)));
+      } catch (const std::exception&) {
+        std::rethrow_exception(
+            detail::located(detail::batch_words("predict", step, *epoch, replica)));
+      }
+    }
+    return parts;
+  };
+  while (true) {
+    const auto each = state.strategy.run(own).values();
+    const size_t outputs = detail::count_of_outputs(state.strategy, each);
+    detail::Tensors all;
+    bool complete = true;
+    for (size_t output = 0; output < outputs; ++output) {
+      all.push_back(
+          detail::rows_over_world(state.strategy, world, each, output, epoch->num_samples()));
+      complete = complete && all.back().defined();
+    }
+    if (complete) return all;
+    world = state.strategy.those_here();
+  }
+}
+
+}  // namespace tutti

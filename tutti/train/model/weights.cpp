@@ -1,0 +1,158 @@
+#include "tutti/train/model/weights.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tutti/base/error.h"
+#include "tutti/base/sha256.h"
+#include "tutti/base/suggest.h"
+#include "tutti/data/safetensors.h"
+#include "tutti/ps/snapshot/snapshot.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/train/checkpoint/checkpoint.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr size_t kDifferencesShown = 12;  // one screen; a whole wrong model has hundreds
+
+at::Tensor plain(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
+
+std::string words(DType dtype, at::IntArrayRef shape) {
+  return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ", "));
+}
+
+void add_sorted(Sha256& sha, NamedTensors tensors) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [name, tensor] : tensors) {
+    const at::Tensor values = plain(tensor);
+    const MemorySpan span = span_of(values);
+    sha.update(fmt::format("{} {}\n", name, words(span.dtype, values.sizes())));
+    sha.update(span.data, static_cast<size_t>(span.num_bytes()));
+  }
+}
+
+NamedTensors all_of(const ModelState& state) {
+  NamedTensors all = state.parameters;
+  all.insert(all.end(), state.buffers.begin(), state.buffers.end());
+  return all;
+}
+
+std::string nearest_words(const std::string& name, const std::vector<std::string>& known) {
+  const std::string near = nearest(name, known);
+  return near.empty() ? "" : fmt::format(" (the nearest there is \"{}\")", near);
+}
+
+// Of a safetensors file, a checkpoint, or a snapshot of parameter servers; the last two are
+// folders.
+data::Safetensors arrays_at(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return data::read_safetensors(path);
+  if (is_training(path)) {
+    const TrainingCheckpoint checkpoint(path);
+    checkpoint.verify();
+    return {.arrays = weights_of(checkpoint), .metadata = {}};
+  }
+  return {.arrays = ps::Snapshot(path).variables(), .metadata = {}};
+}
+
+/// Every way in which the file does not fit the model, one sentence each.
+std::vector<std::string> differences(const NamedTensors& wanted, const data::Safetensors& file,
+                                     const std::vector<std::string>& aliases) {
+  std::set<std::string> in_model;
+  for (const auto& [name, tensor] : wanted) in_model.insert(name);
+  const std::set<std::string> also(aliases.begin(), aliases.end());
+  // A name that one side lacks is most likely one that only the other side has.
+  std::vector<std::string> only_in_file;
+  std::vector<std::string> only_in_model;
+  for (const auto& array : file.arrays) {
+    if (!in_model.contains(array.name) && !also.contains(array.name)) {
+      only_in_file.push_back(array.name);
+    }
+  }
+  for (const auto& [name, tensor] : wanted) {
+    if (file.find(name) == nullptr) only_in_model.push_back(name);
+  }
+
+  std::vector<std::string> found;
+  for (const auto& [name, tensor] : wanted) {
+    const std::string own = words(dtype_of(tensor.scalar_type()), tensor.sizes());
+    const Array* array = file.find(name);
+    if (array == nullptr) {
+      found.push_back(fmt::format("\"{}\", {} in the model, is not in the file{}", name, own,
+                                  nearest_words(name, only_in_file)));
+      continue;
+    }
+    const std::string theirs = words(array->dtype(), array->shape());
+    if (theirs != own) {
+      found.push_back(fmt::format("\"{}\" is {} in the file, {} in the model", name, theirs, own));
+    }
+  }
+  for (const auto& name : only_in_file) {
+    found.push_back(
+        fmt::format("\"{}\" is not in the model{}", name, nearest_words(name, only_in_model)));
+  }
+  return found;
+}
+
+}  // namespace
+
+ModelState state_of(const torch::nn::Module& module) {
+  return {unique_parameters(module), unique_buffers(module)};
+}
+
+std::string weights_sha256(const ModelState& state) {
+  Sha256 sha;
+  add_sorted(sha, state.parameters);
+  add_sorted(sha, state.buffers);
+  return sha.hex();
+}
+
+void save_weights(const ModelState& state, const std::filesystem::path& path) {
+  std::vector<data::NamedArray> arrays;
+  for (const auto& [name, tensor] : all_of(state)) {
+    const auto values = std::make_shared<at::Tensor>(plain(tensor));
+    const MemorySpan span = span_of(*values);
+    arrays.push_back({name, Array::view(span.data, span.dtype, values->sizes().vec(), values)});
+  }
+  data::write_safetensors(path, arrays, {{"format", "pt"}});
+}
+
+void require_fit(const ModelState& state, const data::Safetensors& file,
+                 const std::vector<std::string>& aliases, const std::string& what) {
+  auto found = differences(all_of(state), file, aliases);
+  if (found.empty()) return;
+  const size_t all = found.size();
+  if (all > kDifferencesShown) {
+    found.resize(kDifferencesShown);
+    found.push_back(fmt::format("and {} more", all - kDifferencesShown));
+  }
+  throw DataError(
+      fmt::format("{}: the file does not fit the model\n  {}", what, fmt::join(found, "\n  ")));
+}
+
+void load_weights(const ModelState& state, const std::filesystem::path& path,
+                  const std::vector<std::string>& aliases) {
+  const data::Safetensors file = arrays_at(path);
+  const NamedTensors wanted = all_of(state);
+  require_fit(state, file, aliases, "load " + path.string());
+  at::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : wanted) {
+    at::Tensor target = tensor;
+    target.copy_(tensor_of(*file.find(name)));
+  }
+}
+
+std::vector<std::string> all_names(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& item : module.named_parameters()) names.push_back(item.key());
+  for (const auto& item : module.named_buffers()) names.push_back(item.key());
+  return names;
+}
+
+}  // namespace tutti
