@@ -16,8 +16,8 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/call.h"
+#include "tutti/comm/flight_mark.h"
 #include "tutti/comm/flight_record.h"
-#include "tutti/comm/work.h"
 
 namespace tutti::detail {
 

@@ -5,16 +5,9 @@
 #include <memory>
 
 #include "tutti/comm/engine.h"
+#include "tutti/comm/flight_mark.h"
 
 namespace tutti {
-
-namespace detail {
-/// Where an operation stands in its member's FlightLog.
-struct FlightMark {
-  uint64_t position = 0;  ///< among all operations, from 1 on; 0: not logged
-  uint64_t number = 0;    ///< among collectives, from 1 on; 0: a message
-};
-}  // namespace detail
 
 /// Cheap to copy. The operation advances in whoever waits; dropping a Work does not cancel it.
 /// Thread rule: as its Group, one thread.
