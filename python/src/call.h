@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/comm/engine.h"
-#include "tutti/comm/flight_log.h"
+#include "tutti/comm/engine/engine.h"
+#include "tutti/comm/flight/flight_log.h"
 
 namespace tutti::python {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 
 #include "job.h"
 #include "store_meeting.h"

@@ -10,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
-#include "tutti/comm/flight_record.h"
+#include "tutti/comm/flight/flight_record.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/tls.h"
 

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "tutti/base/deadline.h"
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 
 #include "call.h"
 

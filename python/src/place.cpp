@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "tutti/comm/debug_mode.h"
+#include "tutti/comm/engine/debug_mode.h"
 
 namespace tutti::python {
 namespace {

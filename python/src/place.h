@@ -1,7 +1,7 @@
 /// Which line of the Python program called an operation.
 #pragma once
 
-#include "tutti/comm/flight_log.h"
+#include "tutti/comm/flight/flight_log.h"
 
 namespace tutti::python {
 

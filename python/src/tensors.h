@@ -8,7 +8,7 @@
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 
 namespace tutti::python {
 

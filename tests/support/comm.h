@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/comm/solo/solo.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 
 namespace tutti::test {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tutti/base/dtype.h"
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 
 namespace tutti::test {
 

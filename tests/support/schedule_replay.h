@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tutti/comm/schedule.h"
+#include "tutti/comm/schedule/schedule.h"
 
 namespace tutti::test {
 

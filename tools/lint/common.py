@@ -41,7 +41,7 @@ class Tree:
 
     def public_headers(self):
         """Headers of the library that users may include: not detail/, not an engine's insides."""
-        inside = r"tutti/(cli/.*|.*/(detail|kernels)/.*|comm/(\w+)/(?!\3\.h).*)"
+        inside = r"tutti/(cli/.*|.*/(detail|kernels)/.*|comm/(solo|shm|hier|tcp|mpi|nccl|compression)/(?!\3\.h).*)"
         return [f for f in self.matching(r"tutti/.*\.h") if not re.fullmatch(inside, f)]
 
     @functools.lru_cache(maxsize=None)

@@ -22,6 +22,19 @@ FLOORS = [
 # module -> its rooms, lowest first: a room includes what stands before it. No file of the module
 # stands outside of them; "." is the module's own folder.
 ROOMS = {
+    "comm": [
+        "engine",
+        "schedule",
+        "flight",
+        "solo",
+        "shm",
+        "hier",
+        "tcp",
+        "mpi",
+        "nccl",
+        "group",
+        "compression",
+    ],
     "cluster": ["spec", "rendezvous", "join", "launch"],
     "ps": ["wire", "spec", "values", "partition", "view", "client", "snapshot", "server"],
     "train": [

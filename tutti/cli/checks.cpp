@@ -10,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
-#include "tutti/comm/compression.h"
+#include "tutti/comm/compression/compression.h"
 
 namespace tutti::cli {
 namespace {

@@ -12,7 +12,7 @@
 #include "tutti/base/file.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
-#include "tutti/comm/flight_analysis.h"
+#include "tutti/comm/flight/flight_analysis.h"
 
 namespace tutti::cli {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "tutti/base/deadline.h"
-#include "tutti/comm/compression.h"
-#include "tutti/comm/cross_device.h"
-#include "tutti/comm/schedule_choice.h"
+#include "tutti/comm/compression/compression.h"
+#include "tutti/comm/group/cross_device.h"
+#include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/sync/served_options.h"
 
 namespace tutti {

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/strategy/strategy_state.h"
 #include "tutti/sync/tensors.h"
 

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 
 namespace tutti {
 

@@ -3,7 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {

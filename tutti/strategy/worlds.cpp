@@ -8,7 +8,7 @@
 #include "tutti/base/typed.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/spec/environment.h"
-#include "tutti/comm/host_view.h"
+#include "tutti/comm/group/host_view.h"
 #include "tutti/comm/shm/shm.h"
 
 namespace tutti::detail {

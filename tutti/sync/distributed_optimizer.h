@@ -11,7 +11,7 @@
 
 #include <memory>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 #include "tutti/sync/updater.h"
 
 namespace torch::nn {

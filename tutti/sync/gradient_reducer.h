@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 #include "tutti/sync/bucket_sums.h"
 #include "tutti/sync/gradients.h"
 #include "tutti/sync/layout.h"

@@ -5,7 +5,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/event.h"
-#include "tutti/comm/host_view.h"
+#include "tutti/comm/group/host_view.h"
 #include "tutti/sync/piece_places.h"
 
 namespace tutti::detail {

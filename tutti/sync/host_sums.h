@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tutti/base/array.h"
-#include "tutti/comm/host_view.h"
+#include "tutti/comm/group/host_view.h"
 #include "tutti/sync/layout.h"
 
 namespace tutti::detail {

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "tutti/comm/compression.h"
-#include "tutti/comm/cross_device.h"
+#include "tutti/comm/compression/compression.h"
+#include "tutti/comm/group/cross_device.h"
 
 namespace tutti {
 

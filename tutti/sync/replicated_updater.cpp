@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "tutti/base/log.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/sync/detail/stepper.h"
 #include "tutti/sync/detail/updater_state.h"
 #include "tutti/sync/gradient_reducer.h"

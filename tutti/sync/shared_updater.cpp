@@ -15,7 +15,7 @@
 #include <cstring>
 
 #include "tutti/base/check.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti {
 namespace detail {

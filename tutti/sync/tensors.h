@@ -10,7 +10,7 @@
 
 #include "tutti/base/array.h"
 #include "tutti/base/error.h"
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 #include "tutti/sync/sparse_tables.h"
 
 namespace torch::nn {

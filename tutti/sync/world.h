@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 
 namespace tutti {
 

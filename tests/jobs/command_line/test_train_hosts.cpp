@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/comm/schedule_choice.h"
+#include "tutti/comm/schedule/schedule_choice.h"
 
 #include "tests/support/command.h"
 #include "tests/support/hosts.h"

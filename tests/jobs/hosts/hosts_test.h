@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 
 #include "tests/support/hosts.h"
 #include "tests/support/reduce_oracle.h"

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 #include "tutti/comm/mpi/mpi.h"
 
 #include "tests/jobs/mpi/mpirun.h"

@@ -1,7 +1,7 @@
 // One suite for all engines: every collective against the slow oracle, byte for byte, on all ranks.
 #include "tests/ranks/comm/conformance.h"
 
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti::test {
 namespace {

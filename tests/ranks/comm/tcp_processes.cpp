@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 
 #include "tests/support/reduce_oracle.h"
 

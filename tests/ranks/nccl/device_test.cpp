@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 #include "tutti/comm/nccl/nccl.h"
 
 #include "tests/support/comm.h"

@@ -1,5 +1,5 @@
 // What is compressed, and the kernels of compression against slow, obvious versions.
-#include "tutti/comm/compression.h"
+#include "tutti/comm/compression/compression.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // The built-in cross-device reductions: the same bits as the oracle, whatever the engine.
-#include "tutti/comm/cross_device.h"
+#include "tutti/comm/group/cross_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

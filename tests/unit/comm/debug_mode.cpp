@@ -1,5 +1,5 @@
 // Debug mode names the first rank that differs, before data moves.
-#include "tutti/comm/debug_mode.h"
+#include "tutti/comm/engine/debug_mode.h"
 
 #include <gmock/gmock.h>
 

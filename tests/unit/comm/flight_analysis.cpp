@@ -1,5 +1,5 @@
 // Who diverged or stopped, from the records of all ranks.
-#include "tutti/comm/flight_analysis.h"
+#include "tutti/comm/flight/flight_analysis.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // What Group notes of its operations, and the file that it becomes.
-#include "tutti/comm/flight_record.h"
+#include "tutti/comm/flight/flight_record.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/flight_log.h"
-#include "tutti/comm/group.h"
+#include "tutti/comm/flight/flight_log.h"
+#include "tutti/comm/group/group.h"
 
 #include "tests/support/comm.h"
 #include "tests/support/fake_engine.h"

@@ -1,5 +1,5 @@
 // What Group refuses before anything reaches an engine, and the group of one.
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,12 +1,12 @@
 // The reduction kernels of every instruction set against the slow oracle, byte by byte.
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/kernels/dispatch.h"
+#include "tutti/comm/engine/kernels/dispatch.h"
 
 #include "tests/support/reduce_oracle.h"
 

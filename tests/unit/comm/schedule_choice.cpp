@@ -1,5 +1,5 @@
 // The choice of an algorithm: tables with reasons, and the file that replaces the built-in one.
-#include "tutti/comm/schedule_choice.h"
+#include "tutti/comm/schedule/schedule_choice.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

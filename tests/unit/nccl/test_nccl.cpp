@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 #include "tutti/comm/nccl/nccl.h"
 
 #include "tests/support/collective_oracle.h"

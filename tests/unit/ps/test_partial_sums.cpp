@@ -4,7 +4,7 @@
 #include <limits>
 #include <tuple>
 
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/ps/values/partial_sums.h"
 
 namespace tutti::ps {

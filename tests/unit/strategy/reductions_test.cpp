@@ -10,7 +10,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"

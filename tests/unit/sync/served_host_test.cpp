@@ -14,7 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/rendezvous/job_links.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/sync/updater.h"
 

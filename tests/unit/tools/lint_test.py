@@ -50,7 +50,7 @@ class ClangToolsTest(LintTest):
 class FloorsTest(LintTest):
     def test_includes_downwards_are_fine(self):
         tree = self.tree(
-            tutti__comm__group_h='#include "tutti/net/flag.h"\n#include "tutti/comm/work.h"\n',
+            tutti__comm__group_h='#include "tutti/net/flag.h"\n#include "tutti/comm/group/work.h"\n',
             tutti__sync__world_h='#include <torch/types.h>\n#include "tutti/data/npy.h"\n',
             tutti__tutti_h='#include "tutti/train/model/model.h"\n',
         )
@@ -58,9 +58,9 @@ class FloorsTest(LintTest):
 
     def test_each_way_up_is_found(self):
         cases = {
-            "a higher floor": ("tutti__base__a_h", '#include "tutti/comm/group.h"\n'),
+            "a higher floor": ("tutti__base__a_h", '#include "tutti/comm/group/group.h"\n'),
             "later in its row": ("tutti__comm__a_h", '#include "tutti/cluster/join/join.h"\n'),
-            "another row": ("tutti__optim__a_h", '#include "tutti/comm/group.h"\n'),
+            "another row": ("tutti__optim__a_h", '#include "tutti/comm/group/group.h"\n'),
             "torch below floor 3": ("tutti__data__a_cpp", "#include <ATen/ATen.h>\n"),
             "the umbrella": ("tutti__train__a_h", '#include "tutti/tutti.h"\n'),
             "no such module": ("tutti__misc__a_h", "\n"),

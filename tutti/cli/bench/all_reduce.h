@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "tutti/cli/bench/floor.h"
-#include "tutti/comm/group.h"
-#include "tutti/comm/schedule_choice.h"
+#include "tutti/comm/group/group.h"
+#include "tutti/comm/schedule/schedule_choice.h"
 
 namespace tutti::cli {
 

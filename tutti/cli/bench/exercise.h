@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 
 namespace tutti::cli {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/cli/bench/exercise.h"
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 #include "tutti/net/flag.h"
 #include "tutti/net/mesh.h"
 

@@ -9,7 +9,7 @@
 #include "tutti/cli/bench/all_reduce.h"
 #include "tutti/cluster/join/connect.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/comm/engine_meeting.h"
+#include "tutti/comm/engine/engine_meeting.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/comm/tcp/tcp.h"

@@ -11,7 +11,7 @@
 
 #include "tutti/cli/bench/child.h"
 #include "tutti/cli/bench/runs.h"
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 
 namespace tutti::cli {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>
 
-#include "tutti/comm/group.h"
+#include "tutti/comm/group/group.h"
 #include "tutti/ps/spec/staleness.h"
 #include "tutti/sync/served_options.h"
 

@@ -17,7 +17,7 @@
 #include "tutti/cli/bench/commands.h"
 #include "tutti/cli/bench/timing.h"
 #include "tutti/cli/checks.h"
-#include "tutti/comm/schedule_choice.h"
+#include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/comm/shm/shm.h"
 
 namespace tutti::cli {

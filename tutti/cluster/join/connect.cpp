@@ -9,7 +9,7 @@
 #include "tutti/base/log.h"
 #include "tutti/cluster/join/engine_choice.h"
 #include "tutti/cluster/join/rank_order.h"
-#include "tutti/comm/engine_meeting.h"
+#include "tutti/comm/engine/engine_meeting.h"
 #include "tutti/comm/hier/hier.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/nccl/nccl.h"

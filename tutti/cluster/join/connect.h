@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
-#include "tutti/comm/group.h"
-#include "tutti/comm/schedule_choice.h"
+#include "tutti/comm/group/group.h"
+#include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/net/listener.h"
 #include "tutti/net/meeting_place.h"
 

@@ -19,7 +19,7 @@
 #include "tutti/cluster/join/step_board.h"
 #include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/cluster/spec/environment.h"
-#include "tutti/comm/flight_record.h"
+#include "tutti/comm/flight/flight_record.h"
 #include "tutti/net/tls.h"
 
 namespace tutti {

@@ -9,8 +9,8 @@
 
 #include "tutti/cluster/spec/cluster_spec.h"
 #include "tutti/cluster/spec/worker_environment.h"
-#include "tutti/comm/group.h"
-#include "tutti/comm/schedule_choice.h"
+#include "tutti/comm/group/group.h"
+#include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/comm/shm/shm.h"
 
 namespace tutti {

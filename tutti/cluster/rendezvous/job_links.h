@@ -11,7 +11,7 @@
 
 #include "tutti/cluster/rendezvous/rendezvous.h"
 #include "tutti/cluster/rendezvous/rendezvous_server.h"
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 #include "tutti/net/listener.h"
 
 namespace tutti {

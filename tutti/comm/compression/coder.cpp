@@ -5,7 +5,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/comm/compression/coders.h"
-#include "tutti/comm/kernels/dispatch.h"
+#include "tutti/comm/engine/kernels/dispatch.h"
 
 namespace tutti::detail {
 namespace {

@@ -15,8 +15,8 @@
 
 #include "tutti/base/array.h"
 #include "tutti/base/reduction_shape.h"
-#include "tutti/comm/compression.h"
-#include "tutti/comm/cross_device.h"
+#include "tutti/comm/compression/compression.h"
+#include "tutti/comm/group/cross_device.h"
 
 namespace tutti::detail {
 

@@ -4,7 +4,7 @@
 
 #include "tutti/base/cpu_variant.h"
 #include "tutti/comm/compression/coder.h"
-#include "tutti/comm/kernels/code.h"
+#include "tutti/comm/engine/kernels/code.h"
 
 namespace tutti::detail {
 

@@ -1,4 +1,4 @@
-#include "tutti/comm/compression.h"
+#include "tutti/comm/compression/compression.h"
 
 #include <algorithm>
 #include <array>

@@ -11,7 +11,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/comm/compression/coders.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti::detail {
 namespace {

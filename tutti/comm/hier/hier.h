@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 
 namespace tutti {
 

@@ -9,7 +9,7 @@
 #include <exception>
 #include <utility>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 
 namespace tutti::detail {
 

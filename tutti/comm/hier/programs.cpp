@@ -11,8 +11,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/comm/hier/hier_engine.h"
-#include "tutti/comm/reduce_kernels.h"
 
 namespace tutti::detail {
 namespace {

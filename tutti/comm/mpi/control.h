@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 #include "tutti/comm/mpi/process.h"
 
 namespace tutti::detail::mpi {

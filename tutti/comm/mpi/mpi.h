@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 #include "tutti/net/meeting_place.h"
 
 namespace tutti {

@@ -5,7 +5,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/log.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti::detail::mpi {
 namespace {

@@ -16,7 +16,7 @@
 
 #include <vector>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 
 namespace tutti::detail::mpi {
 

@@ -9,7 +9,7 @@
 
 #include <memory>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 #include "tutti/net/meeting_place.h"
 
 namespace tutti {

@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/net/flag.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 #include "tutti/net/arena.h"
 
 namespace tutti {

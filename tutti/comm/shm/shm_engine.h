@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 #include "tutti/comm/shm/call.h"
 #include "tutti/comm/shm/messages.h"
 #include "tutti/comm/shm/segment.h"

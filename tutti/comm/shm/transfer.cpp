@@ -9,7 +9,7 @@
 #include <algorithm>
 
 #include "tutti/base/check.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/comm/shm/copy.h"
 #include "tutti/comm/shm/shm_engine.h"
 

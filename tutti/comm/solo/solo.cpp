@@ -7,8 +7,8 @@
 #include "tutti/base/array.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/comm/call.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/call.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 
 namespace tutti {
 

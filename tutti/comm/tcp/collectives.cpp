@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "tutti/base/check.h"
-#include "tutti/comm/call.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/call.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/comm/tcp/tcp_engine.h"
 
 namespace tutti::detail::tcp {

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "tutti/comm/call.h"
+#include "tutti/comm/engine/call.h"
 
 namespace tutti::detail::tcp {
 namespace {

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "tutti/comm/engine.h"
+#include "tutti/comm/engine/engine.h"
 
 namespace tutti::detail::tcp {
 

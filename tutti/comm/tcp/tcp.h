@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/engine.h"
-#include "tutti/comm/schedule_choice.h"
+#include "tutti/comm/engine/engine.h"
+#include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/net/link.h"
 
 namespace tutti {

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/check.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti::ps {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/ps/values/compute.h"
 
 namespace tutti::ps {

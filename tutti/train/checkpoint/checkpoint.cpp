@@ -11,7 +11,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
 #include "tutti/checkpoint/names.h"
-#include "tutti/comm/reduce_kernels.h"
+#include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti {
 

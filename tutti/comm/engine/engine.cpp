@@ -1,0 +1,23 @@
+#include "tutti/comm/engine/engine.h"
+
+namespace tutti {
+
+std::string_view name_of(ReduceOp op) noexcept {
+  constexpr std::string_view kNames[] = {"sum",         "mean",       "min",        "max",
+                                         "product",     "bit_and",    "bit_or",     "bit_xor",
+                                         "logical_and", "logical_or", "logical_xor"};
+  return kNames[static_cast<size_t>(op)];
+}
+
+std::string_view name_of(Collective collective) noexcept {
+  constexpr std::string_view kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                         "barrier",    "reduce",         "scatter",    "gather",
+                                         "all_to_all", "send",           "recv"};
+  return kNames[static_cast<size_t>(collective)];
+}
+
+void Engine::wait_on(Ticket ticket, Stream /*stream*/) {
+  if (!poll(ticket)) progress(ticket, Deadline(kLongestLimit));
+}
+
+}  // namespace tutti
