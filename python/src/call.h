@@ -24,7 +24,7 @@ class Call {
   /// What the engine does next: collectives alone, or messages alone.
   std::vector<Operation> operations;
   bool is_message = false;
-  detail::CallPlace called_at;  ///< for the flight record
+  CallPlace called_at;  ///< for the flight record
   /// More than one stage: later collectives of the group start only when this call is done, so that
   /// every rank gives its engine the same order.
   bool has_stages = false;

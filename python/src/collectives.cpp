@@ -135,7 +135,7 @@ WorkPointer TuttiBackend::allreduce_sparse(Tensors& tensors,
               ": unsupported reduction operation for sparse tensors, only SUM is possible");
   auto started = start(c10d::OpType::_ALLREDUCE_SPARSE, "tutti:sparse_all_reduce", tensors,
                        {tensors}, options.timeout);
-  const detail::CallPlace called_at = started.call->called_at;
+  const CallPlace called_at = started.call->called_at;
   started.call = make_sparse_all_reduce(started.work, tensor, size_, started.limit);
   started.call->called_at = called_at;
   return launch(std::move(started), waits(options));

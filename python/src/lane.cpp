@@ -24,7 +24,7 @@ void Lane::submit(CallPointer call) {
   if (failure_ != nullptr) return end(std::move(call), failure_);
   try {
     if (call->is_message) {
-      const detail::FlightMark mark = note(*call, call->operations);
+      const FlightMark mark = note(*call, call->operations);
       const Ticket ticket = group_.engine().submit(call->operations);
       messages_.push_back({.call = std::move(call), .ticket = ticket, .mark = mark});
     } else {
@@ -171,15 +171,15 @@ bool Lane::move_messages() {
 }
 
 // Noted as the engine is given them: in the same order on every rank.
-detail::FlightMark Lane::note(const Call& call, std::span<const Operation> operations) {
-  if (detail::FlightLog* log = group_.engine().flight_log())
+FlightMark Lane::note(const Call& call, std::span<const Operation> operations) {
+  if (FlightLog* log = group_.engine().flight_log())
     for (const Operation& operation : operations)
       at_work_ = log->begin(operation, call.called_at, true);
   return at_work_;
 }
 
 void Lane::note_done(const InFlight& flying) const {
-  if (detail::FlightLog* log = group_.engine().flight_log()) log->done(flying.mark);
+  if (FlightLog* log = group_.engine().flight_log()) log->done(flying.mark);
 }
 
 bool Lane::poll(const InFlight& flying) {
@@ -192,8 +192,8 @@ void Lane::fail(const std::exception& error) {
   failure_ = std::current_exception();
   // Peers may not know yet, when it is no failure of the engine's; else this does nothing.
   group_.engine().abort(FailureKind::aborted, error.what());
-  if (detail::FlightLog* log = group_.engine().flight_log())
-    detail::note_failure(*log, at_work_, error.what(), false);
+  if (FlightLog* log = group_.engine().flight_log())
+    note_failure(*log, at_work_, error.what(), false);
   fail_all();
 }
 

@@ -69,7 +69,7 @@ class Lane {
     Ticket ticket = 0;  ///< of the operations [.., next) that the engine has seen
     size_t next = 0;    ///< the first operation of the stage that it has not
     size_t in_engine = 0;
-    detail::FlightMark mark = {};  ///< of the last of them
+    FlightMark mark = {};  ///< of the last of them
   };
 
   bool move_all();
@@ -79,7 +79,7 @@ class Lane {
   bool may_start() const;
   void give_some(InFlight& flying);
   bool goes_on(InFlight& flying);
-  detail::FlightMark note(const Call& call, std::span<const Operation> operations);
+  FlightMark note(const Call& call, std::span<const Operation> operations);
   void note_done(const InFlight& flying) const;
   bool poll(const InFlight& flying);
   void fail(const std::exception& error);
@@ -94,7 +94,7 @@ class Lane {
   std::deque<Ended> ended_;           // that nobody has taken
   size_t in_engine_ = 0;              // collectives that the engine has not finished
   std::exception_ptr failure_;        // of the group; set once
-  detail::FlightMark at_work_;        // what the engine was asked for last
+  FlightMark at_work_;        // what the engine was asked for last
   std::atomic<int> open_calls_{0};
   std::atomic<int> ended_calls_{0};  // of them, in ended_
 };

@@ -37,9 +37,9 @@ class Interpreter {
   PyGILState_STATE state_;
 };
 
-detail::CallPlace place_of(PyFrameObject* frame) {
+CallPlace place_of(PyFrameObject* frame) {
   PyCodeObject* code = PyFrame_GetCode(frame);
-  const detail::CallPlace place(keep_for_ever(code->co_filename),
+  const CallPlace place(keep_for_ever(code->co_filename),
                                 static_cast<uint32_t>(PyFrame_GetLineNumber(frame)),
                                 keep_for_ever(code->co_name));
   Py_DECREF(code);
@@ -48,13 +48,13 @@ detail::CallPlace place_of(PyFrameObject* frame) {
 
 }  // namespace
 
-detail::CallPlace place_of_caller(const char* title) {
+CallPlace place_of_caller(const char* title) {
   if (!debug_mode()) return {"", 0, title};
   const Interpreter interpreter;
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);
   while (frame != nullptr) {
-    const detail::CallPlace place = place_of(frame);
+    const CallPlace place = place_of(frame);
     PyFrameObject* const outer = PyFrame_GetBack(frame);
     Py_DECREF(frame);
     if (!is_torchs(place.file)) {

@@ -20,7 +20,6 @@
 namespace tutti {
 namespace {
 
-using detail::FlightLog;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;

@@ -27,9 +27,7 @@
 
 namespace tutti {
 
-namespace detail {
-class FlightLog;
-}
+class FlightLog;  // flight/flight_log.h
 
 /// bit_*: integers and bool, bitwise; logical_*: integers and bool, nonzero counts as true and the
 /// result is 0 or 1.
@@ -188,7 +186,7 @@ class Engine {
   virtual SharedParts allocate(int64_t bytes, Millis limit) = 0;
 
   /// What Group notes of this member's operations; null without a Group and in a group of one.
-  detail::FlightLog* flight_log() const noexcept { return flight_log_.get(); }
+  FlightLog* flight_log() const noexcept { return flight_log_.get(); }
 
  protected:
   /// What set_idle() was given; may be empty.
@@ -197,7 +195,7 @@ class Engine {
  private:
   friend class Group;
   std::function<void()> idle_;
-  std::shared_ptr<detail::FlightLog> flight_log_;
+  std::shared_ptr<FlightLog> flight_log_;
 };
 
 }  // namespace tutti

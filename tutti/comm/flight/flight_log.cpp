@@ -4,8 +4,12 @@
 
 #include <chrono>
 
-namespace tutti::detail {
+namespace tutti {
 namespace {
+
+using detail::Call;
+using detail::call_of;
+using detail::is_message;
 
 int64_t now_ns() noexcept {
   return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
@@ -142,4 +146,4 @@ FlightGroup FlightLog::read() const {
   return group;
 }
 
-}  // namespace tutti::detail
+}  // namespace tutti

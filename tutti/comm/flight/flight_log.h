@@ -19,7 +19,7 @@
 #include "tutti/comm/flight/flight_mark.h"
 #include "tutti/comm/flight/flight_record.h"
 
-namespace tutti::detail {
+namespace tutti {
 
 /// Where in the program an operation was called. The texts live as long as the process.
 struct CallPlace {
@@ -34,6 +34,7 @@ struct CallPlace {
   uint32_t line = 0;
 };
 
+/// Of one member, which is made with its group (make_flight_log).
 class FlightLog {
  public:
   static constexpr uint64_t kOperations = 1000;
@@ -126,4 +127,4 @@ auto noting_failure(Engine& engine, const FlightMark& mark, const Body& body) {
   }
 }
 
-}  // namespace tutti::detail
+}  // namespace tutti

@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-namespace tutti::detail {
+namespace tutti {
 
 struct FlightMark {
   uint64_t position = 0;  ///< among all operations, from 1 on; 0: not logged
   uint64_t number = 0;    ///< among collectives, from 1 on; 0: a message
 };
 
-}  // namespace tutti::detail
+}  // namespace tutti

@@ -19,8 +19,6 @@
 namespace tutti {
 namespace {
 
-using detail::FlightLog;
-
 struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<FlightLog>> logs;
@@ -166,8 +164,6 @@ void write_flight_record(const std::filesystem::path& path) {
   write_text(path, to_json(flight_record()));
 }
 
-namespace detail {
-
 std::shared_ptr<FlightLog> make_flight_log(std::string name, const Engine& engine) {
   if (engine.size() == 1) return nullptr;
   Registry& all = registry();
@@ -211,5 +207,4 @@ void note_failure(FlightLog& log, const FlightLog::Mark& mark, const std::string
   }
 }
 
-}  // namespace detail
 }  // namespace tutti

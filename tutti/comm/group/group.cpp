@@ -10,9 +10,6 @@ namespace tutti {
 namespace {
 
 using detail::Checked;
-using detail::FlightLog;
-using detail::FlightMark;
-using detail::noting_failure;
 
 constexpr int64_t kMostBytes = int64_t{1} << 50;  // so that the sum over all ranks cannot overflow
 
@@ -65,7 +62,7 @@ Group::Group() : engine_(make_solo()) {}
 Group::Group(std::shared_ptr<Engine> engine, std::string name) : engine_(std::move(engine)) {
   if (engine_ == nullptr) throw UsageError("Group: no engine; Group() makes a group of one");
   if (engine_->flight_log_ == nullptr) {
-    engine_->flight_log_ = detail::make_flight_log(std::move(name), *engine_);
+    engine_->flight_log_ = make_flight_log(std::move(name), *engine_);
   }
 }
 
@@ -263,7 +260,7 @@ SharedParts Group::allocate(int64_t bytes, Millis limit) {
 void Group::abort(const std::string& reason) noexcept {
   engine_->abort(FailureKind::aborted, reason);
   if (FlightLog* log = engine_->flight_log()) {
-    detail::note_failure(*log, {}, reason, engine_->one_process());
+    note_failure(*log, {}, reason, engine_->one_process());
   }
 }
 

@@ -123,7 +123,7 @@ class Group {
  private:
   Work submit(const Operation& operation, const CallSite& site);
   void run(const Operation& operation, const CallSite& site);
-  void compare(const Operation& operation, const CallSite& site, const detail::FlightMark& mark);
+  void compare(const Operation& operation, const CallSite& site, const FlightMark& mark);
 
   std::shared_ptr<Engine> engine_;
 };

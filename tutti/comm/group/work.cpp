@@ -6,7 +6,7 @@ namespace tutti {
 
 void Work::wait(Millis limit) {
   if (engine_ == nullptr) return;
-  detail::noting_failure(*engine_, mark_, [&] {
+  noting_failure(*engine_, mark_, [&] {
     if (!engine_->poll(ticket_)) engine_->progress(ticket_, Deadline(limit));
   });
   if (auto* log = engine_->flight_log()) log->done(mark_);
@@ -14,14 +14,14 @@ void Work::wait(Millis limit) {
 
 bool Work::test() {
   if (engine_ == nullptr) return true;
-  const bool done = detail::noting_failure(*engine_, mark_, [&] { return engine_->poll(ticket_); });
+  const bool done = noting_failure(*engine_, mark_, [&] { return engine_->poll(ticket_); });
   if (auto* log = engine_->flight_log(); log != nullptr && done) log->done(mark_);
   return done;
 }
 
 void Work::wait_on(Stream stream) {
   if (engine_ == nullptr) return;
-  detail::noting_failure(*engine_, mark_, [&] { engine_->wait_on(ticket_, stream); });
+  noting_failure(*engine_, mark_, [&] { engine_->wait_on(ticket_, stream); });
 }
 
 }  // namespace tutti

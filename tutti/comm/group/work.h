@@ -15,7 +15,7 @@ class Work {
  public:
   /// A Work that is done.
   Work() = default;
-  Work(std::shared_ptr<Engine> engine, Ticket ticket, detail::FlightMark mark = {})
+  Work(std::shared_ptr<Engine> engine, Ticket ticket, FlightMark mark = {})
       : engine_(std::move(engine)), ticket_(ticket), mark_(mark) {}
 
   /// Waits until the operation is done, no longer than its own limit and `limit`. When either
@@ -34,7 +34,7 @@ class Work {
  private:
   std::shared_ptr<Engine> engine_;
   Ticket ticket_ = 0;
-  detail::FlightMark mark_;
+  FlightMark mark_;
 };
 
 }  // namespace tutti
