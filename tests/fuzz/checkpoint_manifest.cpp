@@ -10,8 +10,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/sha256.h"
+#include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/manifest.h"
-#include "tutti/checkpoint/names.h"
 #include "tutti/checkpoint/state.h"
 #include "tutti/data/safetensors.h"
 

@@ -201,5 +201,30 @@ def check_whole_torch(tree):
     ]
 
 
+ONLY_DETAIL = re.compile(r"^namespace ([\w:]+) \{", re.MULTILINE)
+
+
+def check_private(tree):
+    """What is not for users stands in detail/, and python/ goes by what is for them."""
+    public = set(tree.public_headers())
+    found = [
+        finding("private", path, 1, "all of it is tutti::detail: put it into a folder detail/")
+        for path in sorted(public)
+        if (names := set(ONLY_DETAIL.findall(tree.text(path))))
+        and all(name.endswith("::detail") for name in names)
+    ]
+    for path in tree.matching(r"python/src/.*\.(h|cpp)"):
+        for line, name in includes(tree, path):
+            if name.startswith("tutti/") and name not in public:
+                found.append(finding("private", path, line, f"{name} is not for users"))
+    return found
+
+
 def check(tree):
-    return check_ladder(tree) + check_rooms(tree) + check_whole_torch(tree) + check_torch_count(tree)
+    return (
+        check_ladder(tree)
+        + check_rooms(tree)
+        + check_private(tree)
+        + check_whole_torch(tree)
+        + check_torch_count(tree)
+    )

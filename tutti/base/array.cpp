@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti {
 namespace {

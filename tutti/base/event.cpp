@@ -5,7 +5,7 @@
 #include <shared_mutex>
 #include <vector>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti {
 namespace {

@@ -10,8 +10,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "tutti/base/detail/host_parse.h"
 #include "tutti/base/error.h"
-#include "tutti/base/host_parse.h"
 
 namespace tutti {
 namespace {

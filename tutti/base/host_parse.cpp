@@ -1,4 +1,4 @@
-#include "tutti/base/host_parse.h"
+#include "tutti/base/detail/host_parse.h"
 
 #include <algorithm>
 #include <array>

@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <numeric>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti {
 namespace {

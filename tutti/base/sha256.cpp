@@ -2,7 +2,7 @@
 
 #include <openssl/evp.h>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti {
 

@@ -13,7 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/reduction_shape.h"
 #include "tutti/base/sha256.h"
-#include "tutti/checkpoint/names.h"
+#include "tutti/checkpoint/detail/names.h"
 
 namespace tutti {
 

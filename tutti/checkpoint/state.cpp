@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/checkpoint/names.h"
+#include "tutti/checkpoint/detail/names.h"
 
 namespace tutti {
 namespace {

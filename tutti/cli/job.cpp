@@ -23,7 +23,7 @@
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/models/models.h"
-#include "tutti/strategy/worlds.h"
+#include "tutti/strategy/detail/worlds.h"
 #include "tutti/train/model/batch_norm_check.h"
 
 namespace tutti::cli {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
-#include "tutti/base/failed_elsewhere.h"
 
 namespace tutti::cli {
 

@@ -18,7 +18,7 @@
 #include "tutti/cli/servers.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/cluster/launch/restarts.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/comm/shm/shm.h"
 
 namespace tutti::cli {

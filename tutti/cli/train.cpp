@@ -33,9 +33,9 @@
 #include "tutti/models/models.h"
 #include "tutti/observe/trace.h"
 #include "tutti/ps/client/client.h"
-#include "tutti/strategy/worlds.h"
+#include "tutti/strategy/detail/worlds.h"
+#include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/model.h"
-#include "tutti/train/model/model_state.h"
 
 namespace tutti::cli {
 namespace {

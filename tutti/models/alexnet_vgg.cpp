@@ -1,7 +1,7 @@
 // Convolutions in a row, then dense layers with dropout between them.
 #include <fmt/format.h>
 
-#include "tutti/models/layers.h"
+#include "tutti/models/detail/layers.h"
 #include "tutti/models/models.h"
 
 namespace tutti::models {

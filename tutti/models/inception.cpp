@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "tutti/models/layers.h"
+#include "tutti/models/detail/layers.h"
 #include "tutti/models/models.h"
 
 namespace tutti::models {

@@ -1,4 +1,4 @@
-#include "tutti/models/layers.h"
+#include "tutti/models/detail/layers.h"
 
 #include <fmt/format.h>
 

@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
-#include "tutti/models/layers.h"
+#include "tutti/models/detail/layers.h"
 
 namespace tutti::models {
 

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "tutti/models/layers.h"
+#include "tutti/models/detail/layers.h"
 #include "tutti/models/models.h"
 
 namespace tutti::models {

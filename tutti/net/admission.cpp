@@ -1,4 +1,4 @@
-#include "tutti/net/admission.h"
+#include "tutti/net/detail/admission.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>

@@ -5,8 +5,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
 #include "tutti/net/connect.h"
-#include "tutti/net/pauses.h"
-#include "tutti/net/socket_link.h"
+#include "tutti/net/detail/pauses.h"
+#include "tutti/net/detail/socket_link.h"
 #include "tutti/net/tls.h"
 
 namespace tutti {

@@ -15,8 +15,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/net/admission.h"
-#include "tutti/net/pauses.h"
+#include "tutti/net/detail/admission.h"
+#include "tutti/net/detail/pauses.h"
 
 namespace tutti {
 namespace {

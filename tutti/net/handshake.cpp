@@ -10,8 +10,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "tutti/base/check.h"
-#include "tutti/net/socket_link.h"
+#include "tutti/base/detail/check.h"
+#include "tutti/net/detail/socket_link.h"
 
 namespace tutti {
 namespace {

@@ -11,7 +11,7 @@
 #include <climits>
 
 #include "tutti/base/error.h"
-#include "tutti/net/socket_link.h"
+#include "tutti/net/detail/socket_link.h"
 
 namespace tutti {
 namespace detail {

@@ -13,8 +13,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/net/admission.h"
 #include "tutti/net/connect.h"
+#include "tutti/net/detail/admission.h"
 
 namespace tutti {
 namespace {

@@ -7,7 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/net/connect_link.h"
-#include "tutti/net/socket_link.h"
+#include "tutti/net/detail/socket_link.h"
 
 namespace tutti {
 namespace {

@@ -13,8 +13,8 @@
 #include <cstring>
 #include <vector>
 
-#include "tutti/base/check.h"
-#include "tutti/net/socket_link.h"
+#include "tutti/base/detail/check.h"
+#include "tutti/net/detail/socket_link.h"
 
 namespace tutti {
 namespace {

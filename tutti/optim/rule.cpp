@@ -5,8 +5,8 @@
 #include <iterator>
 #include <type_traits>
 
-#include "tutti/base/check.h"
 #include "tutti/base/cpu_variant.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/suggest.h"
 #include "tutti/optim/kernels/dispatch.h"
 

@@ -10,7 +10,7 @@
 #include "tutti/cluster/join/exit_code.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/rendezvous/job_links.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/tls.h"
 #include "tutti/steps/build.h"
 #include "tutti/steps/step_server.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti::steps {
 

@@ -5,12 +5,12 @@
 
 #include "tutti/base/event.h"
 #include "tutti/ps/client/client.h"
+#include "tutti/strategy/detail/stale_reads.h"
+#include "tutti/strategy/detail/worlds.h"
 #include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/replicated.h"
-#include "tutti/strategy/stale_reads.h"
-#include "tutti/strategy/worlds.h"
-#include "tutti/sync/gradient_sum.h"
-#include "tutti/sync/gradients.h"
+#include "tutti/sync/detail/gradient_sum.h"
+#include "tutti/sync/detail/gradients.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 

@@ -1,4 +1,4 @@
-#include "tutti/strategy/own_random_numbers.h"
+#include "tutti/strategy/detail/own_random_numbers.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>

@@ -1,4 +1,4 @@
-#include "tutti/strategy/replica_meeting.h"
+#include "tutti/strategy/detail/replica_meeting.h"
 
 #include <fmt/ranges.h>
 

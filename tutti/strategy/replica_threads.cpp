@@ -1,4 +1,4 @@
-#include "tutti/strategy/replica_threads.h"
+#include "tutti/strategy/detail/replica_threads.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>

@@ -1,4 +1,4 @@
-#include "tutti/strategy/stale_reads.h"
+#include "tutti/strategy/detail/stale_reads.h"
 
 #include <ATen/record_function.h>
 #include <fmt/format.h>

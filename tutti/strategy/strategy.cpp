@@ -7,7 +7,7 @@
 #include <atomic>
 #include <mutex>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
@@ -17,10 +17,10 @@
 #include "tutti/cluster/join/exit_code.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/observe/trace.h"
+#include "tutti/strategy/detail/own_random_numbers.h"
+#include "tutti/strategy/detail/worlds.h"
 #include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/own_random_numbers.h"
 #include "tutti/strategy/strategy_state.h"
-#include "tutti/strategy/worlds.h"
 
 namespace tutti {
 namespace {

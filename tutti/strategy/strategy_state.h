@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/replica_meeting.h"
-#include "tutti/strategy/replica_threads.h"
+#include "tutti/strategy/detail/replica_meeting.h"
+#include "tutti/strategy/detail/replica_threads.h"
 #include "tutti/strategy/strategy.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "tutti/strategy/worlds.h"
+#include "tutti/strategy/detail/worlds.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -7,7 +7,7 @@
 #include "tutti/base/host.h"
 #include "tutti/base/typed.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/comm/group/host_view.h"
 #include "tutti/comm/shm/shm.h"
 

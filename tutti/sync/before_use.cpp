@@ -10,7 +10,7 @@
 #include <mutex>
 #include <ranges>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/event.h"
 
 namespace tutti {

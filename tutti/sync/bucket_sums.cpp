@@ -1,11 +1,11 @@
-#include "tutti/sync/bucket_sums.h"
+#include "tutti/sync/detail/bucket_sums.h"
 
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/net/arena.h"
 
 namespace tutti {

@@ -4,7 +4,7 @@
 
 #include <unordered_set>
 
-#include "tutti/sync/gradient_reducer.h"
+#include "tutti/sync/detail/gradient_reducer.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "tutti/sync/gradient_reducer.h"
+#include "tutti/sync/detail/gradient_reducer.h"
 
 #include <torch/nn/module.h>
 

@@ -1,4 +1,4 @@
-#include "tutti/sync/gradient_sum.h"
+#include "tutti/sync/detail/gradient_sum.h"
 
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
 

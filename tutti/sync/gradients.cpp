@@ -1,4 +1,4 @@
-#include "tutti/sync/gradients.h"
+#include "tutti/sync/detail/gradients.h"
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/nn/module.h>

@@ -1,12 +1,12 @@
-#include "tutti/sync/host_exchange.h"
+#include "tutti/sync/detail/host_exchange.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/event.h"
 #include "tutti/comm/group/host_view.h"
-#include "tutti/sync/piece_places.h"
+#include "tutti/sync/detail/piece_places.h"
 
 namespace tutti::detail {
 namespace {

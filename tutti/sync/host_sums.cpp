@@ -1,4 +1,4 @@
-#include "tutti/sync/host_sums.h"
+#include "tutti/sync/detail/host_sums.h"
 
 #include <algorithm>
 #include <array>

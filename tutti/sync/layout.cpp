@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/net/arena.h"
 
 namespace tutti {

@@ -8,9 +8,9 @@
 
 #include "tutti/base/log.h"
 #include "tutti/comm/engine/reduce_kernels.h"
+#include "tutti/sync/detail/gradient_reducer.h"
 #include "tutti/sync/detail/stepper.h"
 #include "tutti/sync/detail/updater_state.h"
-#include "tutti/sync/gradient_reducer.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {

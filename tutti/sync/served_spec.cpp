@@ -1,11 +1,11 @@
-#include "tutti/sync/served_spec.h"
+#include "tutti/sync/detail/served_spec.h"
 
 #include <cstdlib>
 #include <filesystem>
 
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/ps/snapshot/snapshot.h"
-#include "tutti/sync/host_exchange.h"
+#include "tutti/sync/detail/host_exchange.h"
 
 namespace tutti::detail {
 namespace {

@@ -14,17 +14,17 @@
 #include <mutex>
 
 #include "tutti/base/array.h"
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/event.h"
 #include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/ps/values/partial_sums.h"
 #include "tutti/sync/before_use.h"
-#include "tutti/sync/gradients.h"
-#include "tutti/sync/host_exchange.h"
-#include "tutti/sync/piece_places.h"
-#include "tutti/sync/served_spec.h"
+#include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/detail/host_exchange.h"
+#include "tutti/sync/detail/piece_places.h"
+#include "tutti/sync/detail/served_spec.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti {

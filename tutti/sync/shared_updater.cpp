@@ -14,7 +14,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti {

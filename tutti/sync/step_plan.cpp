@@ -1,4 +1,4 @@
-#include "tutti/sync/step_plan.h"
+#include "tutti/sync/detail/step_plan.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "tutti/base/error.h"
+#include "tutti/sync/detail/step_plan.h"
 #include "tutti/sync/detail/stepper.h"
 #include "tutti/sync/detail/updater_state.h"
-#include "tutti/sync/step_plan.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {

@@ -6,7 +6,7 @@
 #include <sstream>
 #include <unordered_set>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/sync/before_use.h"
 
 namespace tutti {

@@ -15,8 +15,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
+#include "tutti/cluster/join/detail/lifeline.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/cluster/join/lifeline.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/cluster/launch/restarts.h"
 

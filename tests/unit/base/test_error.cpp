@@ -5,8 +5,8 @@
 #include <csignal>
 #include <string>
 
-#include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 
 namespace tutti {

@@ -7,9 +7,9 @@
 #include <string>
 #include <thread>
 
+#include "tutti/base/detail/host_parse.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/base/host_parse.h"
 
 namespace tutti {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/manifest.h"
-#include "tutti/checkpoint/names.h"
 #include "tutti/checkpoint/state.h"
 
 namespace tutti::test {

@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "tutti/cluster/launch/ending.h"
+#include "tutti/cluster/launch/detail/ending.h"
 
 namespace tutti::detail {
 namespace {

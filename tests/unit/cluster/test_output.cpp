@@ -7,10 +7,10 @@
 #include <csignal>
 #include <thread>
 
-#include "tutti/cluster/launch/guard.h"
-#include "tutti/cluster/launch/news.h"
-#include "tutti/cluster/launch/output.h"
-#include "tutti/cluster/rendezvous/messages.h"
+#include "tutti/cluster/launch/detail/guard.h"
+#include "tutti/cluster/launch/detail/news.h"
+#include "tutti/cluster/launch/detail/output.h"
+#include "tutti/cluster/rendezvous/detail/messages.h"
 
 namespace tutti::detail {
 namespace {

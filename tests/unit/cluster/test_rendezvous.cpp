@@ -5,8 +5,8 @@
 #include <future>
 
 #include "tutti/base/error.h"
+#include "tutti/cluster/rendezvous/detail/rendezvous_server.h"
 #include "tutti/cluster/rendezvous/rendezvous.h"
-#include "tutti/cluster/rendezvous/rendezvous_server.h"
 
 #include "tests/support/message_of.h"
 

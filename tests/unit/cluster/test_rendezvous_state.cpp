@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/rendezvous/rendezvous_state.h"
+#include "tutti/cluster/rendezvous/detail/rendezvous_state.h"
 
 #include "tests/support/message_of.h"
 

@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "tutti/cluster/launch/report.h"
+#include "tutti/cluster/launch/detail/report.h"
 
 namespace tutti {
 namespace {

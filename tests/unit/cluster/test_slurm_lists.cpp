@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/spec/resolvers/resolver.h"
+#include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {
 namespace {

@@ -13,8 +13,8 @@
 #include "tutti/base/event.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
+#include "tutti/net/detail/socket_link.h"
 #include "tutti/net/listener.h"
-#include "tutti/net/socket_link.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/refusals.h"

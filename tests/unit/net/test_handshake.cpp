@@ -6,8 +6,8 @@
 #include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/net/detail/socket_link.h"
 #include "tutti/net/handshake.h"
-#include "tutti/net/socket_link.h"
 
 #include "tests/support/message_of.h"
 

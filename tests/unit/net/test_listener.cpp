@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/net/admission.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
+#include "tutti/net/detail/admission.h"
 #include "tutti/net/listener.h"
 
 #include "tests/support/message_of.h"

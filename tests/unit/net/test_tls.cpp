@@ -14,8 +14,8 @@
 #include "tutti/base/error.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
+#include "tutti/net/detail/socket_link.h"
 #include "tutti/net/mesh.h"
-#include "tutti/net/socket_link.h"
 #include "tutti/net/tls.h"
 
 #include "tests/support/certificates.h"

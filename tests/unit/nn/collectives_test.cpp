@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/nn/sync_batch_norm.h"
 
 #include "tests/support/collective_cases.h"

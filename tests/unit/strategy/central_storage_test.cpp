@@ -12,7 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/rendezvous/job_links.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/token.h"
 #include "tutti/ps/server/server.h"
 #include "tutti/ps/server/view_service.h"

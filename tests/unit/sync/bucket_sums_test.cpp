@@ -1,5 +1,5 @@
 // Buckets of gradients: which tensors travel together, and what a bucket becomes.
-#include "tutti/sync/bucket_sums.h"
+#include "tutti/sync/detail/bucket_sums.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 

@@ -21,8 +21,8 @@
 #include "tutti/cli/servers.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
-#include "tutti/cluster/spec/environment.h"
-#include "tutti/strategy/worlds.h"
+#include "tutti/cluster/spec/detail/environment.h"
+#include "tutti/strategy/detail/worlds.h"
 
 namespace tutti::cli {
 namespace {

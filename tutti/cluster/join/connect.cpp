@@ -4,7 +4,7 @@
 #include <numeric>
 #include <string_view>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/join/engine_choice.h"

@@ -2,7 +2,7 @@
 
 #include "tutti/base/cpu_variant.h"
 #include "tutti/cluster/rendezvous/job_links.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/address.h"
 #include "tutti/net/tls.h"
 #include "tutti/net/token.h"

@@ -8,17 +8,17 @@
 #include <mutex>
 #include <thread>
 
+#include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
-#include "tutti/base/failed_elsewhere.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/join/connect.h"
+#include "tutti/cluster/join/detail/lifeline.h"
+#include "tutti/cluster/join/detail/step_board.h"
 #include "tutti/cluster/join/environment_check.h"
 #include "tutti/cluster/join/exit_code.h"
-#include "tutti/cluster/join/lifeline.h"
-#include "tutti/cluster/join/step_board.h"
 #include "tutti/cluster/rendezvous/job_links.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/comm/flight/flight_record.h"
 #include "tutti/net/tls.h"
 

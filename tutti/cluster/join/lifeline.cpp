@@ -1,4 +1,4 @@
-#include "tutti/cluster/join/lifeline.h"
+#include "tutti/cluster/join/detail/lifeline.h"
 
 #include <fmt/ranges.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti::detail {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/cluster/join/step_board.h"
+#include "tutti/cluster/join/detail/step_board.h"
 
 #include <atomic>
 

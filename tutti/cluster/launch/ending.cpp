@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/ending.h"
+#include "tutti/cluster/launch/detail/ending.h"
 
 #include <algorithm>
 #include <csignal>

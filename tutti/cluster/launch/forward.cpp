@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/forward.h"
+#include "tutti/cluster/launch/detail/forward.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/guard.h"
+#include "tutti/cluster/launch/detail/guard.h"
 
 #include <dirent.h>
 #include <fcntl.h>

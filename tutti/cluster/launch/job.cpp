@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/job.h"
+#include "tutti/cluster/launch/detail/job.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -10,8 +10,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/cluster/launch/spawn.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/launch/detail/spawn.h"
+#include "tutti/cluster/spec/detail/environment.h"
 
 namespace tutti::detail {
 

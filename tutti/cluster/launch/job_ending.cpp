@@ -11,7 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/cluster/launch/job.h"
+#include "tutti/cluster/launch/detail/job.h"
 #include "tutti/comm/flight/flight_record.h"
 
 namespace tutti::detail {

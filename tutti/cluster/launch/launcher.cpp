@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/launch/job.h"
-#include "tutti/cluster/launch/spawn.h"
+#include "tutti/cluster/launch/detail/job.h"
+#include "tutti/cluster/launch/detail/spawn.h"
 
 namespace tutti {
 namespace {

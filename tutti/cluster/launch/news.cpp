@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/news.h"
+#include "tutti/cluster/launch/detail/news.h"
 
 #include <algorithm>
 

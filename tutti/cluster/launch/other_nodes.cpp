@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/other_nodes.h"
+#include "tutti/cluster/launch/detail/other_nodes.h"
 
 #include <sys/eventfd.h>
 
@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/tls.h"
 
 namespace tutti::detail {

@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/output.h"
+#include "tutti/cluster/launch/detail/output.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/report.h"
+#include "tutti/cluster/launch/detail/report.h"
 
 #include <fmt/format.h>
 

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "tutti/cluster/join/join.h"
-#include "tutti/cluster/launch/spawn.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/launch/detail/spawn.h"
+#include "tutti/cluster/spec/detail/environment.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/signals.h"
+#include "tutti/cluster/launch/detail/signals.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>

@@ -1,4 +1,4 @@
-#include "tutti/cluster/launch/spawn.h"
+#include "tutti/cluster/launch/detail/spawn.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -6,7 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/connect_link.h"
 

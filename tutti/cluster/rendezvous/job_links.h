@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/cluster/rendezvous/detail/rendezvous_server.h"
 #include "tutti/cluster/rendezvous/rendezvous.h"
-#include "tutti/cluster/rendezvous/rendezvous_server.h"
 #include "tutti/comm/engine/engine.h"
 #include "tutti/net/listener.h"
 

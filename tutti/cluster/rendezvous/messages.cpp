@@ -1,4 +1,4 @@
-#include "tutti/cluster/rendezvous/messages.h"
+#include "tutti/cluster/rendezvous/detail/messages.h"
 
 #include <fmt/ranges.h>
 

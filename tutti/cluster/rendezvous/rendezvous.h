@@ -18,7 +18,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/file_descriptor.h"
-#include "tutti/cluster/rendezvous/rendezvous_state.h"
+#include "tutti/cluster/rendezvous/detail/rendezvous_state.h"
 #include "tutti/net/meeting_place.h"
 #include "tutti/net/text_stream.h"
 

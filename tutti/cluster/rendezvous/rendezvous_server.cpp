@@ -1,4 +1,4 @@
-#include "tutti/cluster/rendezvous/rendezvous_server.h"
+#include "tutti/cluster/rendezvous/detail/rendezvous_server.h"
 
 #include <poll.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "tutti/cluster/rendezvous/rendezvous_state.h"
+#include "tutti/cluster/rendezvous/detail/rendezvous_state.h"
 
 #include <fmt/ranges.h>
 

@@ -5,8 +5,8 @@
 #include <array>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/spec/environment.h"
-#include "tutti/cluster/spec/resolvers/resolver.h"
+#include "tutti/cluster/spec/detail/environment.h"
+#include "tutti/cluster/spec/resolvers/detail/resolver.h"
 #include "tutti/net/token.h"
 
 namespace tutti {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/spec/environment.h"
+#include "tutti/cluster/spec/detail/environment.h"
 
 namespace tutti {
 namespace {

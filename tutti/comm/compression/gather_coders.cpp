@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/comm/compression/coders.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 

@@ -14,7 +14,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/random.h"
 #include "tutti/comm/compression/coders.h"
 

@@ -1,4 +1,4 @@
-#include "tutti/comm/engine/call.h"
+#include "tutti/comm/engine/detail/call.h"
 
 #include <fmt/format.h>
 

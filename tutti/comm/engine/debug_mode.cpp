@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/engine/call.h"
+#include "tutti/comm/engine/detail/call.h"
 
 namespace tutti {
 namespace {

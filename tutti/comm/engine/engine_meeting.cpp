@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti {
 namespace {

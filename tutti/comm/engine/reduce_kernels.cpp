@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/comm/engine/kernels/dispatch.h"
 
 namespace tutti {

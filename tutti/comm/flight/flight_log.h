@@ -15,7 +15,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/comm/engine/call.h"
+#include "tutti/comm/engine/detail/call.h"
 #include "tutti/comm/flight/flight_mark.h"
 #include "tutti/comm/flight/flight_record.h"
 

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tutti/comm/engine/call.h"
+#include "tutti/comm/engine/detail/call.h"
 
 namespace tutti {
 

@@ -3,7 +3,7 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/engine/debug_mode.h"
 #include "tutti/comm/flight/flight_log.h"
-#include "tutti/comm/group/group_checks.h"
+#include "tutti/comm/group/detail/group_checks.h"
 #include "tutti/comm/solo/solo.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "tutti/comm/group/group_checks.h"
+#include "tutti/comm/group/detail/group_checks.h"
 
 #include <numeric>
 

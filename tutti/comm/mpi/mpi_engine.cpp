@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/log.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/log.h"
 
 namespace tutti::detail::nccl {

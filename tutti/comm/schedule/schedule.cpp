@@ -1,6 +1,6 @@
 #include "tutti/comm/schedule/schedule.h"
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/comm/schedule/schedule_writer.h"
 
 namespace tutti {

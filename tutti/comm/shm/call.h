@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "tutti/comm/engine/call.h"
+#include "tutti/comm/engine/detail/call.h"
 
 namespace tutti::detail {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/comm/shm/copy.h"

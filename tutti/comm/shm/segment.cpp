@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/host.h"
 
 namespace tutti {

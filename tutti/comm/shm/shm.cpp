@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <numeric>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/host.h"
 #include "tutti/comm/shm/shm_engine.h"
 

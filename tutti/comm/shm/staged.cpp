@@ -11,7 +11,7 @@
 // stays empty.
 #include <algorithm>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/comm/shm/copy.h"
 #include "tutti/comm/shm/shm_engine.h"
 

@@ -8,7 +8,7 @@
 // staged  buffers that peers cannot see pass through slots, chunk by chunk: staged.cpp.
 #include <algorithm>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/comm/shm/copy.h"
 #include "tutti/comm/shm/shm_engine.h"

@@ -7,7 +7,7 @@
 #include "tutti/base/array.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/comm/engine/call.h"
+#include "tutti/comm/engine/detail/call.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti {

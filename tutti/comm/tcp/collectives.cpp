@@ -3,8 +3,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "tutti/base/check.h"
-#include "tutti/comm/engine/call.h"
+#include "tutti/base/detail/check.h"
+#include "tutti/comm/engine/detail/call.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/comm/tcp/tcp_engine.h"
 

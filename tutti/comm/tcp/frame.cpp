@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "tutti/comm/engine/call.h"
+#include "tutti/comm/engine/detail/call.h"
 
 namespace tutti::detail::tcp {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 
 // https://www.w3.org/TR/png-3/: a signature, then chunks of length, type, data and checksum.

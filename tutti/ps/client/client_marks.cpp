@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/ps/client/client_state.h"
 
 namespace tutti::ps {

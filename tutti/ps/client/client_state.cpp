@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti::ps {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti::ps {
 namespace {

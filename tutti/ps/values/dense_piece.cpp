@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti::ps {

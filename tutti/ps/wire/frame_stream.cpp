@@ -6,7 +6,7 @@
 #include <mutex>
 #include <utility>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 
 namespace tutti::ps {
 namespace {

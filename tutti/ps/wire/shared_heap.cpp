@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "tutti/base/check.h"
+#include "tutti/base/detail/check.h"
 #include "tutti/base/host.h"
 
 namespace tutti::ps {

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "tutti/base/array.h"
+#include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/detail/host_sums.h"
+#include "tutti/sync/detail/step_plan.h"
 #include "tutti/sync/detail/updater_state.h"
-#include "tutti/sync/gradients.h"
-#include "tutti/sync/host_sums.h"
-#include "tutti/sync/step_plan.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/sync/updater.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/optim/rule.h"
-#include "tutti/sync/bucket_sums.h"
+#include "tutti/sync/detail/bucket_sums.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti::detail {

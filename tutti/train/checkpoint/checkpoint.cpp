@@ -10,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
-#include "tutti/checkpoint/names.h"
+#include "tutti/checkpoint/detail/names.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti {

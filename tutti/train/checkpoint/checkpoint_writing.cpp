@@ -18,7 +18,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/base/sha256.h"
-#include "tutti/checkpoint/names.h"
+#include "tutti/checkpoint/detail/names.h"
 #include "tutti/train/checkpoint/checkpoint.h"
 
 namespace tutti {

@@ -1,4 +1,4 @@
-#include "tutti/train/checkpointing/checkpointing.h"
+#include "tutti/train/checkpointing/detail/checkpointing.h"
 
 #include <fmt/format.h>
 #include <torch/nn/module.h>
@@ -8,12 +8,12 @@
 #include <cstring>
 #include <numeric>
 
+#include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
-#include "tutti/base/failed_elsewhere.h"
 #include "tutti/base/log.h"
-#include "tutti/checkpoint/names.h"
+#include "tutti/checkpoint/detail/names.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/strategy/worlds.h"
+#include "tutti/strategy/detail/worlds.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing/detail/writer.h"
 #include "tutti/train/model/weights.h"

@@ -9,11 +9,11 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
-#include "tutti/checkpoint/names.h"
+#include "tutti/checkpoint/detail/names.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/strategy/worlds.h"
+#include "tutti/strategy/detail/worlds.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/checkpointing/checkpointing.h"
+#include "tutti/train/checkpointing/detail/checkpointing.h"
 #include "tutti/train/model/weights.h"
 
 namespace tutti::detail {

@@ -12,7 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/train/checkpointing/checkpointing.h"
+#include "tutti/train/checkpointing/detail/checkpointing.h"
 #include "tutti/train/checkpointing/detail/writer.h"
 
 namespace tutti::detail {

@@ -1,4 +1,4 @@
-#include "tutti/train/fit/callback_runner.h"
+#include "tutti/train/fit/detail/callback_runner.h"
 
 #include <fmt/format.h>
 #include <torch/nn/module.h>
@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
-#include "tutti/base/failed_elsewhere.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/sync/tensors.h"

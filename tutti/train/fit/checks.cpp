@@ -11,7 +11,7 @@
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/batch_norm_check.h"
-#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti {
 namespace {

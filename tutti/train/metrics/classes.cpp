@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
-#include "tutti/train/metrics/rows.h"
+#include "tutti/train/metrics/detail/rows.h"
 
 namespace tutti::metrics {
 

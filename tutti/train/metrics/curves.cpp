@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
-#include "tutti/train/metrics/rows.h"
+#include "tutti/train/metrics/detail/rows.h"
 
 namespace tutti::metrics {
 

@@ -6,7 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/train/losses/detail/samples.h"
-#include "tutti/train/metrics/rows.h"
+#include "tutti/train/metrics/detail/rows.h"
 
 namespace tutti {
 

@@ -1,7 +1,7 @@
 // Metrics of regression: sums over differences of outputs and targets.
 #include <cmath>
 
-#include "tutti/train/metrics/rows.h"
+#include "tutti/train/metrics/detail/rows.h"
 
 namespace tutti::metrics {
 

@@ -1,4 +1,4 @@
-#include "tutti/train/metrics/rows.h"
+#include "tutti/train/metrics/detail/rows.h"
 
 #include <fmt/format.h>
 

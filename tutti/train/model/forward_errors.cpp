@@ -12,7 +12,7 @@
 #include "tutti/nn/collectives.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/losses/detail/loss_parts.h"
-#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
 namespace {

@@ -9,8 +9,8 @@
 #include <csignal>
 #include <exception>
 
+#include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
-#include "tutti/base/failed_elsewhere.h"
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
@@ -21,8 +21,8 @@
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/evaluation.h"
 #include "tutti/train/model/detail/located.h"
+#include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/settings.h"
-#include "tutti/train/model/model_state.h"
 #include "tutti/train/model/weights.h"
 
 namespace tutti {

@@ -29,7 +29,7 @@
 #include "tutti/train/callbacks/schedules.h"
 #include "tutti/train/losses/losses.h"
 #include "tutti/train/metrics/metrics.h"
-#include "tutti/train/model/erased_model.h"
+#include "tutti/train/model/detail/erased_model.h"
 #include "tutti/train/report/history.h"
 #include "tutti/train/report/progress.h"
 

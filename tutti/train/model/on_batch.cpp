@@ -4,7 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/train/losses/detail/samples.h"
-#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
 

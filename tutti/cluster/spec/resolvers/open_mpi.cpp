@@ -1,6 +1,6 @@
 // Open MPI's mpirun. Its variables do not name the host of rank 0.
 #include "tutti/base/error.h"
-#include "tutti/cluster/spec/resolvers/resolver.h"
+#include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {
 

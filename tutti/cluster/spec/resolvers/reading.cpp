@@ -2,8 +2,8 @@
 #include <charconv>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/spec/environment.h"
-#include "tutti/cluster/spec/resolvers/resolver.h"
+#include "tutti/cluster/spec/detail/environment.h"
+#include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {
 

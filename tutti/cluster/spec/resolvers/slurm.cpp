@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/spec/resolvers/resolver.h"
+#include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {
 namespace {

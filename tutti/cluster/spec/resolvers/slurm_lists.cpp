@@ -7,7 +7,7 @@
 #include <charconv>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/spec/resolvers/resolver.h"
+#include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
-#include "tutti/cluster/spec/resolvers/resolver.h"
+#include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
 namespace tutti::detail {
 namespace {

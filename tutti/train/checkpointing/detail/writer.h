@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "tutti/base/deadline.h"
-#include "tutti/train/checkpointing/checkpointing.h"
+#include "tutti/train/checkpointing/detail/checkpointing.h"
 
 namespace tutti::detail {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "tutti/ps/client/client.h"
-#include "tutti/train/checkpointing/checkpointing.h"
-#include "tutti/train/fit/callback_runner.h"
+#include "tutti/train/checkpointing/detail/checkpointing.h"
+#include "tutti/train/fit/detail/callback_runner.h"
 #include "tutti/train/fit/detail/core_watch.h"
-#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tutti/sync/tensors.h"
-#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
 

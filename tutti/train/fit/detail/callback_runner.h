@@ -10,7 +10,7 @@
 
 #include "tutti/base/file.h"
 #include "tutti/train/callbacks/callbacks.h"
-#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
 

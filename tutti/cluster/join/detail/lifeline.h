@@ -13,7 +13,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/cluster/rendezvous/messages.h"
+#include "tutti/cluster/rendezvous/detail/messages.h"
 #include "tutti/net/descriptor_channel.h"
 
 namespace tutti::detail {

@@ -17,8 +17,8 @@
 #include "tutti/base/file_descriptor.h"
 #include "tutti/net/address.h"
 #include "tutti/net/credentials.h"
+#include "tutti/net/detail/socket_link.h"
 #include "tutti/net/handshake.h"
-#include "tutti/net/socket_link.h"
 
 namespace tutti::detail {
 

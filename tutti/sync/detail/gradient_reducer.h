@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "tutti/comm/group/group.h"
-#include "tutti/sync/bucket_sums.h"
-#include "tutti/sync/gradients.h"
+#include "tutti/sync/detail/bucket_sums.h"
+#include "tutti/sync/detail/gradients.h"
 #include "tutti/sync/layout.h"
 #include "tutti/sync/updater.h"
 

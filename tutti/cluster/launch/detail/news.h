@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tutti/base/file_descriptor.h"
-#include "tutti/cluster/rendezvous/messages.h"
+#include "tutti/cluster/rendezvous/detail/messages.h"
 #include "tutti/net/descriptor_channel.h"
 
 namespace tutti::detail {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tutti/train/checkpoint/checkpoint.h"
-#include "tutti/train/model/model_state.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tutti/base/file_descriptor.h"
-#include "tutti/cluster/rendezvous/rendezvous_state.h"
+#include "tutti/cluster/rendezvous/detail/rendezvous_state.h"
 #include "tutti/net/text_stream.h"
 
 namespace tutti::detail {

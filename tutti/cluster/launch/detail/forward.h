@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tutti/base/file_descriptor.h"
-#include "tutti/cluster/launch/output.h"
+#include "tutti/cluster/launch/detail/output.h"
 
 namespace tutti::detail {
 
