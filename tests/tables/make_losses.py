@@ -7,7 +7,7 @@
 Everything is computed in float64. Inputs are multiples of 1/64, which float32 holds too, and stay
 away from kinks, where a gradient is a matter of taste. A case says which loss with which options,
 and lists output, target, weights, loss of each sample, weighted sum, the gradient of that sum with
-respect to the output, and how many digits of it all can be trusted. tests/unit/train/losses_table_test.cpp reads them.
+respect to the output, and how many digits of it all can be trusted. tests/unit/train/test_losses_table.cpp reads them.
 """
 
 import argparse

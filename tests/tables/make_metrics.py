@@ -3,7 +3,7 @@ of them. Needs scikit-learn and keras with a backend:
 
     python tests/tables/make_metrics.py
 
-tests/unit/train/metrics_table_test.cpp reads the table. Numbers of Keras are sums in float32.
+tests/unit/train/test_metrics_table.cpp reads the table. Numbers of Keras are sums in float32.
 """
 
 import json

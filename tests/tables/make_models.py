@@ -5,7 +5,7 @@
 
 For each network: names and shapes of parameters and of buffers with its usual sizes, the number of
 parameters, and the logits of a thin one, in float64, for weights and inputs that a formula gives
-(see `fill`; tests/unit/models/models_table_test.cpp has the same one).
+(see `fill`; tests/unit/models/test_models_table.cpp has the same one).
 """
 
 import json

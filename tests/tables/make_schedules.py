@@ -4,7 +4,7 @@
   KERAS_BACKEND=torch python tests/tables/make_schedules.py        # needs Keras 3 and PyTorch
 
 A case says which schedule with which options of tutti, the steps, the rate of each, and how many
-digits of them can be trusted. tests/unit/train/schedules_test.cpp reads them.
+digits of them can be trusted. tests/unit/train/test_schedules.cpp reads them.
 """
 
 import json

@@ -1,0 +1,302 @@
+// Flags of `tutti train` beside the options of the library, as their headers have them.
+#include <gmock/gmock.h>
+
+#include <regex>
+#include <set>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/fields.h"
+#include "tutti/cli/train_flags.h"
+#include "tutti/cli/train_options.h"
+
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::cli {
+namespace {
+
+using test::message_of;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+using testing::UnorderedElementsAreArray;
+using Names = std::vector<std::string>;
+
+std::string code_of(const std::string& header) {
+  const std::string text = test::get_bytes("tutti/" + header);
+  EXPECT_FALSE(text.empty()) << header;
+  return std::regex_replace(text, std::regex("//[^\n]*"), "");
+}
+
+// The data members of a struct without functions.
+Names fields_of(const std::string& header, const std::string& name) {
+  const std::string code = code_of(header);
+  const size_t head = code.find("struct " + name + " {");
+  EXPECT_NE(head, std::string::npos) << name;
+  const size_t begin = code.find('{', head) + 1;
+  const std::string body = code.substr(begin, code.find("\n};", begin) - begin);
+  static const std::regex kMember(
+      R"(^\s*(?:[\w:]|<[^;]*>|,|\s)+?\s(\w+)\s*(?:=[^;]*|\{[^;]*\})?$)");
+  Names names;
+  size_t at = 0;
+  for (size_t end; (end = body.find(';', at)) != std::string::npos; at = end + 1) {
+    std::smatch match;
+    const std::string member = body.substr(at, end - at);
+    if (std::regex_match(member, match, kMember))
+      names.push_back(match[1]);
+    else
+      ADD_FAILURE() << name << ": what is this member? " << member;
+  }
+  return names;
+}
+
+// The functions of a header that return `type`.
+Names functions_of(const std::string& header, const std::string& type) {
+  const std::string code = code_of(header);
+  const std::regex function("\n" + type + R"( (\w+)\()");
+  Names names;
+  for (std::sregex_iterator at(code.begin(), code.end(), function), end; at != end; ++at)
+    names.push_back((*at)[1]);
+  return names;
+}
+
+// "unknown field "?"; Known: a, b"
+Names known_to(const std::string& refusal) {
+  const size_t at = refusal.find("Known: ");
+  EXPECT_NE(at, std::string::npos) << refusal;
+  static const std::regex kComma(", ");
+  const std::string list = refusal.substr(at + 7);
+  return {std::sregex_token_iterator(list.begin(), list.end(), kComma, -1), {}};
+}
+
+TEST(TrainFlags, EveryOptionHasAFlagOrAReasonForNone) {
+  std::set<std::string> options;
+  const auto add = [&](const std::string& scope, const Names& names) {
+    EXPECT_FALSE(names.empty()) << scope;
+    for (const std::string& name : names) options.insert(scope + "::" + name);
+  };
+  add("FitOptions", fields_of("train/model/model.h", "FitOptions"));
+  add("CompileOptions", fields_of("train/model/model.h", "CompileOptions"));
+  add("CheckpointOptions", fields_of("train/callbacks/checkpoint_options.h", "CheckpointOptions"));
+  add("Clip", fields_of("optim/recipe.h", "Clip"));
+  add("callbacks", functions_of("train/callbacks/callbacks.h", "std::shared_ptr<Callback>"));
+  add("schedules", functions_of("train/callbacks/schedules.h", "RateSchedule"));
+
+  CLI::App app;
+  TrainFlags flags;
+  add_train_flags(app, flags);
+  std::set<std::string> told;
+  for (const OptionField& field : option_fields()) {
+    EXPECT_TRUE(told.insert(field.field).second) << field.field << " is there twice";
+    EXPECT_TRUE(options.contains(field.field)) << field.field << " is no option any more";
+    EXPECT_NE(field.flag.empty(), field.why_none.empty()) << field.field << ": a flag, or why none";
+    if (field.flag.empty()) continue;
+    EXPECT_NE(app.get_option_no_throw(field.flag), nullptr) << field.field << ": " << field.flag;
+  }
+  Names without_flag;
+  std::ranges::set_difference(options, told, std::back_inserter(without_flag));
+  EXPECT_THAT(without_flag, IsEmpty()) << "give it a row in tutti/cli/train_flags.cpp";
+}
+
+TEST(TrainFlags, FieldsOfAFlagAreThoseOfItsOptions) {
+  TrainFlags flags;
+  const struct {
+    const char* header;
+    const char* options;
+    std::string TrainFlags::* text;
+    Names elsewhere;  // flags of their own
+    std::string before{};
+  } cases[] = {
+      {"train/callbacks/callbacks.h", "EarlyStoppingOptions", &TrainFlags::early_stopping, {}},
+      {"train/callbacks/callbacks.h", "ReduceOnPlateauOptions", &TrainFlags::reduce_on_plateau, {}},
+      {"train/callbacks/callbacks.h", "ModelCheckpointOptions", &TrainFlags::model_checkpoint, {}},
+      {"optim/loss_scale.h", "LossScaling", &TrainFlags::loss_scaling, {}},
+      {"train/callbacks/schedules.h",
+       "PiecewiseConstantOptions",
+       &TrainFlags::schedule,
+       {},
+       "piecewise_constant:"},
+      {"train/callbacks/schedules.h",
+       "ExponentialOptions",
+       &TrainFlags::schedule,
+       {"initial"},
+       "exponential:"},
+      {"train/callbacks/schedules.h",
+       "InverseTimeOptions",
+       &TrainFlags::schedule,
+       {"initial"},
+       "inverse_time:"},
+      {"train/callbacks/schedules.h",
+       "PolynomialOptions",
+       &TrainFlags::schedule,
+       {"initial"},
+       "polynomial:"},
+      {"train/callbacks/schedules.h",
+       "CosineOptions",
+       &TrainFlags::schedule,
+       {"initial"},
+       "cosine:"},
+      {"train/callbacks/schedules.h",
+       "CosineRestartsOptions",
+       &TrainFlags::schedule,
+       {"initial"},
+       "cosine_restarts:"},
+      {"train/callbacks/schedules.h",
+       "OneCycleOptions",
+       &TrainFlags::schedule,
+       {"max"},
+       "one_cycle:"},
+  };
+  for (const auto& c : cases) {
+    TrainFlags wrong;
+    wrong.*c.text = c.before + "?=1";
+    Names known = known_to(message_of<UsageError>([&] {
+      callbacks_from(wrong);
+      loss_scaling_from(wrong);
+      schedule_from(wrong, 100);
+    }));
+    known.insert(known.end(), c.elsewhere.begin(), c.elsewhere.end());
+    EXPECT_THAT(known, UnorderedElementsAreArray(fields_of(c.header, c.options))) << c.options;
+  }
+  OptimizerFlags optimizer{.groups = {"*:?=1"}};
+  Names known = known_to(message_of<UsageError>([&] { recipe_from(optimizer); }));
+  known.push_back("pattern");
+  EXPECT_THAT(known, UnorderedElementsAreArray(fields_of("optim/recipe.h", "Group")));
+}
+
+TEST(TrainFlags, SchedulesAreThoseOfTheLibraryWithTheTrainingsLengthAndRate) {
+  TrainFlags flags;
+  flags.job.optimizer.learning_rate = 0.5;
+  EXPECT_FALSE(schedule_from(flags, 100));
+  const auto expect = [&](const std::string& text, int64_t warm_up, const RateSchedule& expected) {
+    flags.schedule = text;
+    flags.warm_up = warm_up;
+    const auto schedule = schedule_from(flags, 100);
+    ASSERT_TRUE(schedule) << text;
+    EXPECT_EQ(schedule->name(), expected.name());
+    for (int64_t step = 0; step < 120; ++step)
+      ASSERT_EQ((*schedule)(step), expected(step)) << text << " at step " << step;
+  };
+  using namespace schedules;  // NOLINT
+  expect("cosine", 0, cosine({.initial = 0.5, .decay_steps = 100}));
+  expect("cosine:alpha=0.25,decay_steps=7", 0,
+         cosine({.initial = 0.5, .decay_steps = 7, .alpha = 0.25}));
+  expect("cosine", 10, warm_up(10, cosine({.initial = 0.5, .decay_steps = 90})));
+  expect("", 10, warm_up(10, constant(0.5)));
+  expect("piecewise_constant:boundaries=10/20,values=1/0.5/0.25", 0,
+         piecewise_constant({.boundaries = {10, 20}, .values = {1, 0.5, 0.25}}));
+  expect("exponential:decay_rate=0.5,staircase=true,decay_steps=10", 0,
+         exponential({.initial = 0.5, .decay_steps = 10, .decay_rate = 0.5, .staircase = true}));
+  expect("one_cycle:pct_start=0.1", 0,
+         one_cycle({.max = 0.5, .total_steps = 100, .pct_start = 0.1}));
+  expect("polynomial:end=0.1,power=2", 0,
+         polynomial({.initial = 0.5, .decay_steps = 100, .end = 0.1, .power = 2}));
+}
+
+TEST(TrainFlags, OptimizersAreThoseOfTheLibrary) {
+  const auto recipe = recipe_from({.name = "sgd",
+                                   .learning_rate = 0.25,
+                                   .weight_decay = 1e-4,
+                                   .options = "momentum=0.9,nesterov=true",
+                                   .clip = {.global_norm = 2},
+                                   .groups = {"*.bias:weight_decay=0,learning_rate_factor=2"}});
+  const auto options = std::get<optim::SgdOptions>(recipe.rule().options());
+  EXPECT_EQ(options.learning_rate, 0.25);
+  EXPECT_EQ(options.momentum, 0.9);
+  EXPECT_TRUE(options.nesterov);
+  EXPECT_EQ(options.weight_decay, 1e-4);
+  EXPECT_EQ(recipe.clip().global_norm, 2);
+  ASSERT_EQ(recipe.groups().size(), 1u);
+  EXPECT_EQ(recipe.groups()[0].pattern, "*.bias");
+  EXPECT_EQ(recipe.groups()[0].weight_decay, 0);
+  EXPECT_EQ(recipe.groups()[0].learning_rate_factor, 2);
+  EXPECT_EQ(recipe_from({}).rule().name(), "adam");
+}
+
+TEST(TrainFlags, BadValuesAreNamedWithTheirFlag) {
+  const test::TempFolder folder;
+  const auto flags = [](std::string TrainFlags::* text, const std::string& value) {
+    TrainFlags flags;
+    flags.*text = value;
+    return flags;
+  };
+  const auto optimizer = [](OptimizerFlags given) {
+    TrainFlags flags;
+    flags.job.optimizer = std::move(given);
+    return flags;
+  };
+  const struct {
+    TrainFlags flags;
+    std::vector<const char*> answer;
+  } cases[] = {
+      {flags(&TrainFlags::schedule, "cosin"), {"--schedule: ", "did you mean \"cosine\"?"}},
+      {flags(&TrainFlags::schedule, "cosine:alpa=1"), {"--schedule: ", "did you mean \"alpha\"?"}},
+      {flags(&TrainFlags::schedule, "cosine:alpha=2"), {"--schedule: ", "alpha = 2", "0 to 1"}},
+      {flags(&TrainFlags::schedule, "cosine:alpha"), {"got \"alpha\"; expected alpha=VALUE"}},
+      {flags(&TrainFlags::schedule, "cosine:alpha=no"), {"alpha = \"no\"; expected a finite"}},
+      {flags(&TrainFlags::schedule, "cosine:alpha=0,alpha=1"), {"alpha is given twice"}},
+      {flags(&TrainFlags::schedule, "exponential:staircase=1"), {"expected true or false"}},
+      {flags(&TrainFlags::schedule, "piecewise_constant:values=1/x"), {"\"1/x\"", "several"}},
+      {flags(&TrainFlags::early_stopping, "patience=-1"), {"--early-stopping: ", "patience = -1"}},
+      {flags(&TrainFlags::early_stopping, "monitor=val_acuracy"),
+       {"--early-stopping: ", "did you mean \"val_accuracy\"?"}},
+      {flags(&TrainFlags::early_stopping, "better=more"), {"by_name, lower or higher"}},
+      {flags(&TrainFlags::reduce_on_plateau, "factor=1"), {"--reduce-on-plateau: ", "factor = 1"}},
+      {flags(&TrainFlags::model_checkpoint, "monitor=loss"), {"--model-checkpoint: ", "path=FILE"}},
+      {flags(&TrainFlags::model_checkpoint, "path=a{val_los}"), {"did you mean \"val_loss\"?"}},
+      {flags(&TrainFlags::model_checkpoint, "path={epoch}/w"), {"name of the file alone"}},
+      {flags(&TrainFlags::model_checkpoint, "path=" + folder.path().string()), {"is a folder"}},
+      {flags(&TrainFlags::csv_log, "/not/there.csv"), {"--csv-log: ", "no folder /not"}},
+      {flags(&TrainFlags::tensorboard, "/proc/no"), {"--tensorboard: ", "/proc/no"}},
+      {flags(&TrainFlags::metrics, "top_x_accuracy"), {"--metrics: ", "top_5_accuracy"}},
+      {flags(&TrainFlags::metrics, "r2_score"), {"--metrics: ", "unknown metric"}},
+      {flags(&TrainFlags::metrics, "f1,f1"), {"f1 is given twice"}},
+      {flags(&TrainFlags::loss_scaling, "growth=1"), {"--loss-scaling: ", "growth"}},
+      {flags(&TrainFlags::class_weight, "aple=2"), {"--class-weight: ", "mean \"apple\"?"}},
+      {flags(&TrainFlags::class_weight, "apple=-2"), {"--class-weight: ", "apple = -2"}},
+      {optimizer({.options = "beta=0.9"}), {"--optimizer-options: ", "did you mean \"beta1\"?"}},
+      {optimizer({.options = "beta1=2"}), {"--optimizer-options: ", "beta1 = 2"}},
+      {optimizer({.name = "ftrl", .weight_decay = 1}), {"--weight-decay 1", "ftrl has none"}},
+      {optimizer({.clip = {.value = 1, .norm = 1}}), {"--clip-value", "give one of them"}},
+      {optimizer({.groups = {"*.bias"}}), {"--parameter-group: ", "PATTERN:FIELD=VALUE"}},
+  };
+  for (const auto& c : cases) {
+    const std::string message = message_of<UsageError>([&] {
+      recipe_from(c.flags.job.optimizer);
+      metrics_from(c.flags);
+      loss_scaling_from(c.flags);
+      class_weight_from(c.flags, {"apple", "pear"});
+      callbacks_from(c.flags);
+      schedule_from(c.flags, 100);
+    });
+    for (const char* part : c.answer) EXPECT_THAT(message, HasSubstr(part));
+  }
+  TrainFlags long_warm_up;
+  long_warm_up.warm_up = 100;
+  EXPECT_THAT(message_of<UsageError>([&] { schedule_from(long_warm_up, 100); }),
+              AllOf(HasSubstr("--warm-up 100"), HasSubstr("100 steps")));
+}
+
+TEST(TrainFlags, WhatOneWorkerCannotDecideIsRefused) {
+  StrategyOptions together, ahead;
+  ahead.served.staleness = ps::Staleness::parse("2", "--staleness");
+  TrainFlags flags;
+  flags.early_stopping = "patience=1";
+  check_decisions(flags, together);
+  EXPECT_THAT(message_of<UsageError>([&] { check_decisions(flags, ahead); }),
+              StartsWith("--early-stopping: one worker cannot decide"));
+  TrainFlags watching;
+  watching.tensorboard = "events";
+  check_decisions(watching, ahead);
+  TrainFlags two_rates;
+  two_rates.schedule = "cosine";
+  two_rates.reduce_on_plateau = "patience=1";
+  EXPECT_THAT(message_of<UsageError>([&] { check_decisions(two_rates, together); }),
+              HasSubstr("both set the learning rate"));
+}
+
+}  // namespace
+}  // namespace tutti::cli
