@@ -50,7 +50,7 @@ class ClangToolsTest(LintTest):
 class FloorsTest(LintTest):
     def test_includes_downwards_are_fine(self):
         tree = self.tree(
-            tutti__comm__group_h='#include "tutti/net/flag.h"\n#include "tutti/comm/group/work.h"\n',
+            tutti__comm__group__a_h='#include "tutti/net/flag.h"\n#include "tutti/comm/group/work.h"\n',
             tutti__sync__world_h='#include <torch/types.h>\n#include "tutti/data/npy.h"\n',
             tutti__tutti_h='#include "tutti/train/model/model.h"\n',
         )
@@ -59,10 +59,10 @@ class FloorsTest(LintTest):
     def test_each_way_up_is_found(self):
         cases = {
             "a higher floor": ("tutti__base__a_h", '#include "tutti/comm/group/group.h"\n'),
-            "later in its row": ("tutti__comm__a_h", '#include "tutti/cluster/join/join.h"\n'),
+            "later in its row": ("tutti__comm__group__a_h", '#include "tutti/cluster/join/join.h"\n'),
             "another row": ("tutti__optim__a_h", '#include "tutti/comm/group/group.h"\n'),
             "torch below floor 3": ("tutti__data__a_cpp", "#include <ATen/ATen.h>\n"),
-            "the umbrella": ("tutti__train__a_h", '#include "tutti/tutti.h"\n'),
+            "the umbrella": ("tutti__train__fit__a_h", '#include "tutti/tutti.h"\n'),
             "no such module": ("tutti__misc__a_h", "\n"),
         }
         for name, (path, text) in cases.items():
@@ -72,8 +72,30 @@ class FloorsTest(LintTest):
     def test_all_of_torch_is_in_the_umbrella_header_alone(self):
         whole = "#include <torch/torch.h>\n"
         self.assertEqual(floors.check(self.tree(tutti__tutti_h=whole)), [])
-        for path in ("tutti__train__a_h", "tutti__train__a_cpp"):
+        for path in ("tutti__train__fit__a_h", "tutti__train__fit__a_cpp"):
             self.assertEqual(self.rules(floors.check(self.tree(**{path: whole}))), ["whole-torch"])
+
+    def test_rooms_are_floors_within_a_module(self):
+        down = '#include "tutti/ps/wire/message.h"\n#include "tutti/ps/view/detail/a.h"\n'
+        self.assertEqual(floors.check(self.tree(tutti__ps__view__a_h=down)), [])
+        for path, text in (
+            ("tutti__ps__wire__a_h", '#include "tutti/ps/view/view.h"\n'),
+            ("tutti__ps__a_h", "\n"),
+            ("tutti__cli__a_h", '#include "tutti/cli/bench/step.h"\n'),
+        ):
+            with self.subTest(path):
+                self.assertEqual(self.rules(floors.check(self.tree(**{path: text}))), ["rooms"])
+
+    def test_what_is_not_for_users_stands_in_detail(self):
+        own = "namespace tutti::detail {\n}\n"
+        user = "namespace tutti {\nnamespace detail {\n}\n}\n"
+        self.assertEqual(floors.check(self.tree(tutti__net__a_h=user)), [])
+        self.assertEqual(floors.check(self.tree(tutti__net__detail__a_h=own)), [])
+        self.assertEqual(self.rules(floors.check(self.tree(tutti__net__a_h=own))), ["private"])
+        tree = self.tree(
+            tutti__net__detail__a_h=own, python__src__a_h='#include "tutti/net/detail/a.h"\n'
+        )
+        self.assertEqual(self.rules(floors.check(tree)), ["private"])
 
     def test_torch_is_seen_through_headers(self):
         tree = self.tree(
