@@ -83,13 +83,19 @@ def module_of(path):
     return match.group(1) if match else None
 
 
+def room_name(path):
+    """The room of its module in which a file stands; ".": in none."""
+    folder = path.split("/")[2] if path.count("/") > 2 else "."
+    return folder if folder in ROOMS.get(module_of(path), []) else "."
+
+
 def room_of(path):
     """(module, number of its room); None for a module without rooms. -1: outside of them."""
     module = module_of(path)
     if module not in ROOMS:
         return None
     rooms = ROOMS[module]
-    name = path.split("/")[2] if path.count("/") > 2 else "."
+    name = room_name(path)
     return module, rooms.index(name) if name in rooms else -1
 
 
