@@ -87,7 +87,7 @@ TEST(DebugMode, WhatDiffersIsNamedOnEveryRank) {
     for (const std::string& text : words) {
       EXPECT_THAT(text,
                   AllOf(StartsWith("Mismatch: "), HasSubstr("ranks disagree on call #1: "),
-                        HasSubstr(c.first), HasSubstr(c.second), HasSubstr("at debug_mode.cpp:")))
+                        HasSubstr(c.first), HasSubstr(c.second), HasSubstr("at test_debug_mode.cpp:")))
           << c.name;
     }
   }
