@@ -70,6 +70,9 @@ class ServedHost : public testing::Test {
   }
 
   struct Worker {
+    // Until all have ended: they are of one process here, and have their parameters in the same
+    // memory, so that one may be waiting in another one's updater.
+    std::shared_ptr<Updater> updater;
     std::vector<NamedTensors> replicas;
     int64_t pushes = 0;
     std::string error;
@@ -97,6 +100,7 @@ class ServedHost : public testing::Test {
         }
       });
     for (std::thread& thread : threads) thread.join();
+    for (Worker& worker : workers) worker.updater.reset();
     return workers;
   }
 
@@ -106,7 +110,7 @@ class ServedHost : public testing::Test {
     for (int i = 0; i < world.local; ++i)
       worker.replicas.push_back(
           {{"a", first_values(0).requires_grad_()}, {"b", first_values(1).requires_grad_()}});
-    const auto updater = make_served_updater(
+    worker.updater = make_served_updater(
         world, optim::sgd({.learning_rate = 1}), worker.replicas,
         {.worker = number, .num_workers = 3, .num_servers = 1, .view_service = job_.where()},
         options);
@@ -116,7 +120,7 @@ class ServedHost : public testing::Test {
       threads.emplace_back([&, local] {
         try {
           for (int64_t step = 0; step < steps; ++step)
-            do_step(*updater, worker.replicas[local], local, world.first_rank + local, step, spoil);
+            do_step(*worker.updater, worker.replicas[local], local, world.first_rank + local, step, spoil);
         } catch (const std::exception& error) {
           const std::lock_guard lock(mutex);
           worker.error = error.what();
@@ -124,9 +128,9 @@ class ServedHost : public testing::Test {
         }
       });
     for (std::thread& thread : threads) thread.join();
-    worker.pushes = updater->client()->counts().pushes;
+    worker.pushes = worker.updater->client()->counts().pushes;
     if (!worker.error.empty()) return;
-    updater->complete();
+    worker.updater->complete();
     for (NamedTensors& replica : worker.replicas)
       for (auto& [name, tensor] : replica) tensor = tensor.detach().clone();
   }
