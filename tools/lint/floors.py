@@ -42,7 +42,6 @@ ROOMS = {
         "metrics",
         "report",
         "callbacks",
-        "checkpoint",
         "model",
         "checkpointing",
         "fit",

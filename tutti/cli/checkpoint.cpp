@@ -1,5 +1,5 @@
 // tutti checkpoint: lists, verifies and converts the checkpoints of trainings.
-#include "tutti/train/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,6 +18,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
 #include "tutti/base/printable.h"
+#include "tutti/checkpoint/folder.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 

@@ -6,8 +6,9 @@
 #include <iterator>
 #include <system_error>
 
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/folder.h"
 #include "tutti/ps/snapshot/snapshot.h"
-#include "tutti/train/checkpoint/checkpoint.h"
 
 namespace tutti::cli {
 namespace {

@@ -14,11 +14,12 @@
 #include "tutti/base/error.h"
 #include "tutti/base/event.h"
 #include "tutti/base/stop.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/folder.h"
 #include "tutti/cluster/join/exit_code.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/cluster/launch/restarts.h"
-#include "tutti/train/checkpoint/checkpoint.h"
 #include "tutti/train/model/model.h"
 
 #include "tests/ranks/train/slow_disk.h"
@@ -174,8 +175,12 @@ TEST(CheckpointsOfWorkers, APartThatSomebodyRemovedIsNotWaitedFor) {
               AllOf(Not(Contains("step-000000000003")), Contains("step-000000000012")));
 }
 
+// What nobody catches is told to the launcher, with its class.
 RANK_PROGRAM(train_into_no_folder) {
-  train_checkpointed({.checkpoints = {.folder = rank.arguments[0], .every_steps = 3}});
+  const auto uncaught = [&]() noexcept {
+    train_checkpointed({.checkpoints = {.folder = rank.arguments[0], .every_steps = 3}});
+  };
+  uncaught();
 }
 
 // A file is in its place: worker 1, which only hears of it, is no cause.

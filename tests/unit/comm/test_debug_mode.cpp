@@ -85,9 +85,9 @@ TEST(DebugMode, WhatDiffersIsNamedOnEveryRank) {
     const auto words =
         outcomes([&](Group& group, MemorySpan data) { c.body(group, data, group.rank() == 1); });
     for (const std::string& text : words) {
-      EXPECT_THAT(text,
-                  AllOf(StartsWith("Mismatch: "), HasSubstr("ranks disagree on call #1: "),
-                        HasSubstr(c.first), HasSubstr(c.second), HasSubstr("at test_debug_mode.cpp:")))
+      EXPECT_THAT(text, AllOf(StartsWith("Mismatch: "), HasSubstr("ranks disagree on call #1: "),
+                              HasSubstr(c.first), HasSubstr(c.second),
+                              HasSubstr("at test_debug_mode.cpp:")))
           << c.name;
     }
   }

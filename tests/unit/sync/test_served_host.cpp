@@ -120,7 +120,8 @@ class ServedHost : public testing::Test {
       threads.emplace_back([&, local] {
         try {
           for (int64_t step = 0; step < steps; ++step)
-            do_step(*worker.updater, worker.replicas[local], local, world.first_rank + local, step, spoil);
+            do_step(*worker.updater, worker.replicas[local], local, world.first_rank + local, step,
+                    spoil);
         } catch (const std::exception& error) {
           const std::lock_guard lock(mutex);
           worker.error = error.what();

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/retention.h"
 #include "tutti/train/callbacks/callbacks.h"
-#include "tutti/train/checkpoint/checkpoint.h"
 
 #include "tests/support/temp_folder.h"
 #include "tests/unit/train/small_model.h"

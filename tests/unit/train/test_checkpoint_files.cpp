@@ -12,7 +12,10 @@
 #include <thread>
 
 #include "tutti/base/error.h"
-#include "tutti/train/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/folder.h"
+#include "tutti/checkpoint/parts.h"
+#include "tutti/checkpoint/retention.h"
 
 #include "tests/support/failing_open.h"
 #include "tests/support/full_disk.h"

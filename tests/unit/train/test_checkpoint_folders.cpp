@@ -12,7 +12,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/folder_lock.h"
-#include "tutti/train/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/folder.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"

@@ -9,10 +9,11 @@
 #include <tuple>
 
 #include "tutti/base/error.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/folder.h"
 #include "tutti/nn/sparse_embedding.h"
 #include "tutti/optim/rule.h"
 #include "tutti/ps/values/sparse_table.h"
-#include "tutti/train/checkpoint/checkpoint.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"

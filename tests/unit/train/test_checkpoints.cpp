@@ -8,8 +8,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/stop.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/folder.h"
 #include "tutti/train/callbacks/callbacks.h"
-#include "tutti/train/checkpoint/checkpoint.h"
 
 #include "tests/support/full_disk.h"
 #include "tests/support/message_of.h"

@@ -8,6 +8,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/idle_pace.h"
 #include "tutti/base/log.h"
+#include "tutti/checkpoint/folder.h"
+#include "tutti/checkpoint/parts.h"
+#include "tutti/checkpoint/retention.h"
 
 namespace tutti::detail {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/checkpoint/folder.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/metrics/better.h"

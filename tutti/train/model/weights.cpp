@@ -10,10 +10,11 @@
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/suggest.h"
+#include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/folder.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/checkpoint/checkpoint.h"
 
 namespace tutti {
 

@@ -14,7 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "tutti/train/checkpoint/checkpoint.h"
+#include "tutti/base/folder_lock.h"
+#include "tutti/checkpoint/manifest.h"
+#include "tutti/checkpoint/state.h"
+#include "tutti/data/safetensors.h"
 #include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {

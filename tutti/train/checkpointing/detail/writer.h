@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "tutti/base/deadline.h"
+#include "tutti/checkpoint/parts.h"
+#include "tutti/checkpoint/retention.h"
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 
 namespace tutti::detail {

@@ -1,4 +1,4 @@
-// Checkpoints as they come to be: parts first, then the manifest, last the name.
+#include "tutti/checkpoint/parts.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <fstream>
-#include <optional>
-#include <set>
 #include <system_error>
 #include <thread>
 
@@ -19,7 +17,7 @@
 #include "tutti/base/file_descriptor.h"
 #include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
-#include "tutti/train/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/folder.h"
 
 namespace tutti {
 
@@ -28,13 +26,10 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kPartial = ".partial";
+using detail::partial_folder;
+
 constexpr Millis kLookAgain{1}, kLookSeldom{100};  // for the parts of others, ever more seldom
 constexpr Millis kFolderLimit{30'000};             // for worker 0 to make the folder again
-
-fs::path partial_folder(const fs::path& folder, int64_t step) {
-  return folder / ("." + name_of_checkpoint(step) + kPartial);
-}
 
 fs::path facts_file(const fs::path& partial, int worker) {
   return partial / fmt::format("part-{}.json", worker);
@@ -49,23 +44,6 @@ std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
-
-}  // namespace
-
-void remove_unfinished_checkpoints(const fs::path& folder, int64_t but_of) {
-  const fs::path stays = partial_folder(folder, but_of).filename();
-  std::error_code failure;
-  for (fs::directory_iterator at(folder, failure), end; !failure && at != end;
-       at.increment(failure)) {
-    std::error_code ignored;
-    const fs::path name = at->path().filename();
-    if (name.string().starts_with(".step-") && name != stays) fs::remove_all(at->path(), ignored);
-  }
-}
-
-// ---- parts ----
-
-namespace {
 
 // Somebody may have removed the folder, and another job may have it since.
 void hold_folder(const CheckpointPart& part) {
@@ -167,58 +145,6 @@ void give_up_checkpoint(const CheckpointPart& part) noexcept {
   }
   std::error_code ignored;
   fs::remove_all(partial_folder(part.folder, part.step), ignored);
-}
-
-// ---- retention ----
-
-namespace {
-
-// Of an epoch that has just ended, and so of these weights. A damaged one has none: resume() and
-// `tutti checkpoint verify` say what is wrong with it. One that cannot be read now may be the best.
-std::optional<double> value_of(const fs::path& path, const std::string& monitor) {
-  try {
-    const CheckpointManifest manifest = TrainingCheckpoint(path).manifest();
-    const auto value = manifest.values.find(monitor);
-    if (manifest.step_in_epoch == 0 && value != manifest.values.end()) return value->second;
-  } catch (const DataError&) {
-  }
-  return std::nullopt;
-}
-
-// The best first; those of equal value, the newer one first.
-std::vector<fs::path> best_of(const std::vector<fs::path>& all,
-                              const CheckpointRetention& retention) {
-  std::vector<std::pair<double, fs::path>> valued;
-  for (const fs::path& path : all)
-    if (const auto value = value_of(path, retention.monitor))
-      valued.emplace_back(retention.higher_is_better ? -*value : *value, path);
-  std::ranges::sort(valued, [](const auto& a, const auto& b) {
-    return a.first != b.first ? a.first < b.first : a.second > b.second;
-  });
-  std::vector<fs::path> best;
-  for (const auto& [value, path] : valued) best.push_back(path);
-  return best;
-}
-
-}  // namespace
-
-void remove_old_checkpoints(const fs::path& folder, const CheckpointRetention& retention) {
-  const std::vector<fs::path> all = trainings_in(folder);
-  std::set<fs::path> stay;
-  const auto newest = std::min(std::ssize(all), int64_t{std::max(1, retention.newest)});
-  stay.insert(all.end() - newest, all.end());
-  if (retention.best > 0) {
-    const std::vector<fs::path> best = best_of(all, retention);
-    stay.insert(best.begin(), best.begin() + std::min(std::ssize(best), int64_t{retention.best}));
-  }
-  for (const fs::path& path : all) {
-    if (stay.contains(path)) continue;
-    // First it is no checkpoint any more, then it goes.
-    const fs::path going = folder / ("." + path.filename().string() + kPartial);
-    std::error_code failure;
-    fs::rename(path, going, failure);
-    if (!failure) fs::remove_all(going, failure);
-  }
 }
 
 }  // namespace tutti

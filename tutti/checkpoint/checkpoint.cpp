@@ -1,16 +1,13 @@
-// Checkpoints as they are read.
-
-#include "tutti/train/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/folders.h"
 #include "tutti/checkpoint/detail/names.h"
+#include "tutti/checkpoint/folder.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti {
@@ -19,50 +16,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kSetAside = "damaged-step-";
-
 DataError damaged(const fs::path& path, const std::string& what) {
   return DataError(fmt::format("checkpoint {}: {}", path.string(), what));
 }
 
 }  // namespace
-
-std::string name_of_checkpoint(int64_t step) { return fmt::format("step-{:012}", step); }
-
-namespace {
-
-bool is_folder_named(const fs::path& path, std::string_view begin) {
-  const fs::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
-  return name.string().starts_with(begin) && is_folder(path);
-}
-
-std::vector<fs::path> folders_in(const fs::path& folder, std::string_view begin) {
-  std::vector<fs::path> found = entries_of(folder);
-  std::erase_if(found, [&](const fs::path& path) { return !is_folder_named(path, begin); });
-  std::ranges::sort(found);
-  return found;
-}
-
-}  // namespace
-
-bool is_training(const fs::path& path) { return is_folder_named(path, "step-"); }
-
-std::vector<fs::path> trainings_in(const fs::path& folder) { return folders_in(folder, "step-"); }
-
-std::vector<fs::path> damaged_trainings_in(const fs::path& folder) {
-  return folders_in(folder, kSetAside);
-}
-
-fs::path set_aside(const fs::path& checkpoint) {
-  const fs::path aside = checkpoint.parent_path() / ("damaged-" + checkpoint.filename().string());
-  fs::path free = aside;
-  for (int number = 2; fs::exists(free); ++number)
-    free = fmt::format("{}.{}", aside.string(), number);
-  fs::rename(checkpoint, free);
-  return free;
-}
-
-// ---- one checkpoint ----
 
 TrainingCheckpoint::TrainingCheckpoint(fs::path path) : path_(std::move(path)) {
   manifest_ = CheckpointManifest::from_json(read_file(path_ / detail::kManifest), path_);
