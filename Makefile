@@ -27,7 +27,9 @@ build: setup  ## build everything: library, program, tests, examples, benchmarks
 test:  ## on a fresh machine: set up, build, run every test
 	@tools/setup --test
 	@$(MAKE) --no-print-directory build
-	ctest --preset release --parallel $(TEST_JOBS) --output-junit $(CURDIR)/build/tests.xml
+	rm -rf build/tests/results
+	ctest --preset release --parallel $(TEST_JOBS)
+	@tools/skipped_tests
 
 bench:  ## compare with PyTorch on this machine (installs the peers first)
 	@tools/setup --bench

@@ -1,0 +1,50 @@
+"""tools/skipped_tests: what it finds in GoogleTest's files."""
+
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
+
+CASE = """<?xml version="1.0" encoding="UTF-8"?>
+<testsuites><testsuite name="Listener">
+  <testcase name="Works" status="run" result="completed" time="0" classname="Listener" />
+  <testcase name="{name}" status="run" result="skipped" time="0" classname="Listener">
+    <skipped message="test_listener.cpp:9&#x0A;no IPv6"><![CDATA[test_listener.cpp:9
+no IPv6]]></skipped>
+  </testcase>
+</testsuite></testsuites>
+"""
+
+
+class SkippedTest(unittest.TestCase):
+    def skipped(self, name, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "a.xml").write_text(CASE.format(name=name))
+            return subprocess.run([REPOSITORY / "tools/skipped_tests", *arguments, folder],
+                                  capture_output=True, text=True)
+
+    def test_names_each_with_its_reason(self):
+        run = self.skipped("WorksOverIPv6")
+        self.assertEqual(run.stdout, "skipped: Listener.WorksOverIPv6: no IPv6\n")
+        self.assertEqual(run.returncode, 0)
+
+    def test_known_ones_are_no_failure(self):
+        run = self.skipped("WorksOverIPv6", "--new")
+        self.assertEqual((run.stdout, run.returncode), ("", 0))
+
+    def test_new_ones_are(self):
+        run = self.skipped("WorksOverIPv7", "--new")
+        self.assertEqual(run.stdout, "newly skipped: Listener.WorksOverIPv7: no IPv6\n")
+        self.assertEqual(run.returncode, 1)
+
+    def test_no_results_are_not_no_skips(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run([REPOSITORY / "tools/skipped_tests", "--new", folder],
+                                 capture_output=True, text=True)
+        self.assertEqual(run.returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
