@@ -3,40 +3,70 @@
 
 #include <algorithm>
 
+#include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/ps/client/client.h"
 #include "tutti/train/fit/detail/fit.h"
 
 namespace tutti::detail {
+namespace {
 
-Totals Fit::workers_by_lease(const Epoch& epoch) {
-  Totals own;  // of this worker's first replica: for the progress bar, and its end
-  model_.strategy.run([&](ReplicaContext& replica) {
-    const Forward& forward = model_.forward(replica.local_rank());
+class ByLease final : public Pace {
+ public:
+  explicit ByLease(Fit& fit) : fit_(fit), servers_(*fit.optimizer().updater().client()) {
+    if (fit.options().initial_epoch > 0)
+      throw UsageError(
+          "fit: initial_epoch: workers are not in step (--staleness), the servers count the "
+          "epochs");
+    if (fit.options().accumulate > 1)
+      throw UsageError(
+          "fit: accumulate: workers are not in step (--staleness), each batch is an update; use a "
+          "larger batch");
+  }
+
+  std::optional<Totals> run(const Epoch& epoch, std::vector<Totals>& each) override;
+  bool all_meet() const noexcept override { return false; }
+  bool all_step() const noexcept override { return false; }
+  bool chief_validates_alone() const noexcept override { return true; }
+
+ private:
+  int64_t next(ReplicaContext& replica, const Epoch& epoch, Totals part, int64_t done);
+
+  Fit& fit_;
+  ps::Client& servers_;
+  ps::Lease lease_{};  // the last
+};
+
+std::optional<Totals> ByLease::run(const Epoch& epoch, std::vector<Totals>& each) {
+  Totals& own = each[0];  // of this worker's first replica: for the progress bar, and its end
+  fit_.strategy().run([&](ReplicaContext& replica) {
+    const Forward& forward = fit_.forward(replica);
     Totals part;
-    int64_t batch = next_lease(replica, epoch, part, -1);
+    int64_t batch = next(replica, epoch, part, -1);
     while (batch >= 0) {
       part = {};
-      compiled_.optimizer.prepare(replica);
-      step(replica, forward, epoch, batch, part);
-      after_step(replica, epoch, batch, part);
-      agree(replica, epoch, batch, part);
+      fit_.optimizer().prepare(replica);
+      fit_.step(replica, forward, epoch, batch, part);
+      fit_.after_step(replica, epoch, batch, part);
+      fit_.agree(replica, epoch, batch, part, epoch.world.local);
       if (replica.local_rank() == 0) {
         own.add(part);
         own.signal = part.signal;
         own.stop = part.stop;
         own.bad_step = part.bad_step;
-        stepped(epoch, batch, own);
+        fit_.stepped(epoch, batch, own);
       }
-      if (ends(part)) return;
-      batch = next_lease(replica, epoch, std::move(part), batch);
+      if (fit_.ends(part)) return;
+      batch = next(replica, epoch, std::move(part), batch);
     }
   });
-  raise(epoch, own);
-  compiled_.optimizer.updater().refresh();
-  const Totals all = Totals::unpacked(compiled_.goals, lease_.sums);
-  history_.steps = epoch.number * epoch_length_ + epoch.steps;
-  epoch_images_ = all.samples;
-  if (lease_.repeats > 0 && shows_)
+  fit_.raise(epoch, own);
+  fit_.optimizer().updater().refresh();
+  fit_.count_steps(epoch.steps_before + epoch.steps);
+  if (lease_.past) return std::nullopt;
+  Totals all = Totals::unpacked(fit_.goals(), lease_.sums);
+  fit_.count_images(all.samples);
+  if (lease_.repeats > 0 && epoch.world.chief)
     log(LogLevel::warning, "epoch {}: {} {} trained again, since the worker that had {} was lost",
         epoch.number + 1, lease_.repeats, lease_.repeats == 1 ? "batch was" : "batches were",
         lease_.repeats == 1 ? "it" : "them");
@@ -45,20 +75,20 @@ Totals Fit::workers_by_lease(const Epoch& epoch) {
 
 // Gives batch `done` back with what this worker's replicas have counted on it. -1: the epoch is
 // over.
-int64_t Fit::next_lease(ReplicaContext& replica, const Epoch& epoch, Totals part, int64_t done) {
+int64_t ByLease::next(ReplicaContext& replica, const Epoch& epoch, Totals part, int64_t done) {
   Group& group = replica.group();
-  std::vector<int64_t> widths = part.widths(compiled_.goals);
+  std::vector<int64_t> widths = part.widths(fit_.goals());
   const bool sized = std::ranges::any_of(
-      compiled_.goals, [](const Goal& goal) { return sized_by_width(goal.metrics); });
+      fit_.goals(), [](const Goal& goal) { return sized_by_width(goal.metrics); });
   if (epoch.world.local > 1 && sized)
     group.all_reduce_now(span_of(std::span(widths)), ReduceOp::max, epoch.world.time_limit);
-  std::vector<double> sums = part.packed(compiled_.goals, widths);
+  std::vector<double> sums = part.packed(fit_.goals(), widths);
   if (epoch.world.local > 1)
     group.all_reduce_now(span_of(std::span(sums)), ReduceOp::sum, epoch.world.time_limit);
   int64_t batch = 0;
   if (replica.local_rank() == 0) {
     // Who waits, waits for a batch of another worker's, which may be lost first.
-    lease_ = leases_->lease({.epoch = epoch.number,
+    lease_ = servers_.lease({.epoch = epoch.number,
                              .num_batches = epoch.steps,
                              .returned = done,
                              .sums = std::move(sums)},
@@ -69,5 +99,9 @@ int64_t Fit::next_lease(ReplicaContext& replica, const Epoch& epoch, Totals part
     group.all_reduce_now(span_of(std::span(&batch, 1)), ReduceOp::sum, epoch.world.time_limit);
   return batch;
 }
+
+}  // namespace
+
+std::unique_ptr<Pace> make_by_lease(Fit& fit) { return std::make_unique<ByLease>(fit); }
 
 }  // namespace tutti::detail

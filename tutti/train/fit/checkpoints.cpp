@@ -57,7 +57,7 @@ void Fit::take_up_checkpoints() {
   require_at_least("newest_kept", options.newest_kept, 1);
   require_at_least("best_kept", options.best_kept, 0);
   require_at_least("disk_limit", options.disk_limit.count(), 0);
-  if (leases_ != nullptr || drops_ || model_.strategy.world().apart)
+  if (!pace_->all_meet())
     throw UsageError(
         "fit: checkpoints are of workers that are in step; parameter servers keep snapshots "
         "(--snapshots)");
@@ -77,7 +77,7 @@ CheckpointManifest Fit::facts() const {
                            .global_batch = train_.global_batch_size(),
                            .accumulate = options_.accumulate,
                            .num_samples = train_.num_samples(),
-                           .steps_per_epoch = epoch_length_,
+                           .steps_per_epoch = course_.epoch_length,
                            .strategy = std::string(strategy.kind()),
                            .replicas = world.size,
                            .workers = world.size / world.local,
@@ -109,13 +109,11 @@ std::vector<double> Fit::loss_scale() const {
           static_cast<double>(scale->skipped())};
 }
 
-// Returns the epoch to begin with.
-int64_t Fit::go_on() {
-  if (!checkpoints_) return options_.initial_epoch;
+void Fit::go_on() {
+  if (!checkpoints_) return;
   resumed_ = checkpoints_->resume(facts_);
-  if (!resumed_) return options_.initial_epoch;
+  if (!resumed_) return;
   CheckpointManifest& then = resumed_->manifest;
-  history_.steps = then.step;
   history_.rows = std::move(resumed_->rows);
   history_.first_epoch = then.first_epoch;
   history_.images = then.images;
@@ -138,7 +136,6 @@ int64_t Fit::go_on() {
                       ? ""
                       : fmt::format("; it is of {} replicas: the same samples follow, bits differ",
                                     then.replicas)));
-  return then.epoch;
 }
 
 // By local replica.
@@ -180,10 +177,11 @@ TrainingState Fit::state_now() const {
 void Fit::save_between(const Epoch& epoch, const std::vector<Totals>& each) {
   const bool failed = each[0].bad_step >= 0 && options_.on_nan != OnNan::go_on;
   if (!checkpoints_ || failed || each[0].stop != Stop::no) return;
-  const int64_t done = history_.steps - steps_before_;
+  const int64_t done = history_.steps - epoch.steps_before;
   const bool asked = each[0].signal != 0;
-  const bool cut = done == epoch.steps && done < epoch_length_;
-  if (!asked && !cut && (done == epoch_length_ || !checkpoints_->due(history_.steps))) return;
+  const bool cut = done == epoch.steps && done < course_.epoch_length;
+  if (!asked && !cut && (done == course_.epoch_length || !checkpoints_->due(history_.steps)))
+    return;
   if (asked)
     save_asked(epoch, each);
   else
@@ -200,7 +198,7 @@ void Fit::save_asked(const Epoch& epoch, const std::vector<Totals>& each) {
 TrainingState Fit::state_within(const Epoch& epoch, const std::vector<Totals>& each) const {
   TrainingState state = state_now();
   state.manifest.epoch = epoch.number;
-  state.manifest.step_in_epoch = history_.steps - steps_before_;
+  state.manifest.step_in_epoch = history_.steps - epoch.steps_before;
   state.manifest.images += epoch_images_;
   state.manifest.train_seconds += std::chrono::duration<double>(last_ - epoch_begin_).count();
   state.totals = each;
@@ -219,7 +217,7 @@ Scores Fit::validate(const Epoch& epoch, const std::vector<Totals>& each) {
 }
 
 void Fit::save_after(const Epoch& epoch) {
-  if (!checkpoints_ || history_.steps - steps_before_ < epoch_length_) return;
+  if (!checkpoints_ || history_.steps - epoch.steps_before < course_.epoch_length) return;
   const bool last = epoch.number + 1 == options_.epochs || callbacks_->ends() ||
                     (options_.max_steps > 0 && history_.steps >= options_.max_steps);
   if (!last && !checkpoints_->due_after_epoch(history_.steps)) return;

@@ -1,0 +1,161 @@
+// One step of a fit(): what a replica does in it, and what follows it.
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <csignal>
+#include <thread>
+
+#include "tutti/base/event.h"
+#include "tutti/base/random.h"
+#include "tutti/base/stop.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/nn/sample_context.h"
+#include "tutti/train/fit/detail/fit.h"
+#include "tutti/train/losses/detail/samples.h"
+#include "tutti/train/model/detail/located.h"
+
+namespace tutti::detail {
+
+void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
+               Totals& totals) {
+  if (replica.local_rank() == 0) report_step(compiled_.optimizer.version() + 1, number_);
+  if (compiled_.rate && replica.local_rank() == 0)
+    compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
+  const int64_t first = step * options_.accumulate;
+  const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
+  for (int64_t number = first; number < end; ++number)
+    train_on(replica, forward, epoch, {epoch.data, number, epoch.world}, totals);
+}
+
+// One batch; what comes before the last one of a step is not communicated.
+void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                   const DistributedBatch& batch, Totals& totals) {
+  const int64_t step = batch.step() / options_.accumulate;
+  const bool updates = batch.ends_group(options_.accumulate);
+  const int64_t samples = batch.local_size(replica);
+  if (samples == 0 && !meets_) {
+    if (updates && leaves_out(totals))
+      compiled_.optimizer.leave_out(replica);
+    else if (updates)
+      compiled_.optimizer.abstain(replica);
+    return;
+  }
+  if (options_.slow) compiled_.optimizer.updater().complete();  // waiting is not computing
+  const TimePoint begin = Clock::now();
+  // Rows of the step, however many batches it has: dropout is that of one large batch.
+  const nn::SampleContext place(
+      {.seed = seed_,
+       .step = epoch.first_update + step,
+       .first_row = batch.group_row(options_.accumulate) + batch.first_row(replica)});
+  at::Tensor loss;
+  try {
+    const auto columns = batch.columns(replica);
+    cores_.begin();
+    loss = loss_of(replica, forward, epoch, batch, columns, totals);
+  } catch (const RowError& error) {
+    throw error.at(place_words(replica, epoch, step), rows_of(*epoch.data, batch, replica));
+  } catch (const std::exception&) {
+    std::rethrow_exception(located(place_words(replica, epoch, step)));
+  }
+  if (epoch.world.in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
+    raise(epoch, totals);  // the update is still to come
+  be_slow(epoch, batch.step(), begin);
+  if (updates && leaves_out(totals))
+    compiled_.optimizer.leave_out(replica, loss);
+  else if (updates)
+    compiled_.optimizer.minimize(replica, loss);
+  else
+    compiled_.optimizer.accumulate(replica, loss);
+  cores_.end();
+}
+
+at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                        const DistributedBatch& batch, at::TensorList columns, Totals& totals) {
+  const BatchParts parts =
+      parts_of(columns, model_.num_inputs, compiled_.goals, options_.class_weight);
+  Tensors outputs;
+  const at::Tensor loss = [&] {
+    const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
+    outputs = compiled_.outputs(forward, parts.inputs);
+    return totals.add_losses(compiled_.goals, outputs, parts,
+                             1.0 / static_cast<double>(batch.group_size(options_.accumulate)));
+  }();
+  const int64_t samples = batch.local_size(replica);
+  if (samples > 0 && !loss.requires_grad()) throw_without_graph();
+  totals.samples += samples;
+  if (samples > 0) totals.add_metrics(compiled_.goals, outputs, parts);
+  if (!std::isfinite(totals.loss(compiled_.goals)) && totals.bad_step < 0)
+    found_not_finite(replica, epoch, batch, parts, outputs, totals);
+  return loss;
+}
+
+void Fit::be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const {
+  if (!options_.slow) return;
+  const uint64_t bits =
+      random_key(seed_, RandomPurpose::test,
+                 {static_cast<uint64_t>(epoch.number), static_cast<uint64_t>(step)});
+  if (uniform_double(bits) >= options_.slow->probability) return;
+  // Backward, which is still to come, takes about twice as long as forward.
+  std::this_thread::sleep_for(3 * (options_.slow->factor - 1) * (Clock::now() - begin));
+}
+
+int Fit::asked_to_end() const {
+  const int signal = stop_requested();
+  const bool late =
+      options_.stop_after.count() > 0 && Clock::now() - fit_begin_ >= options_.stop_after;
+  return signal == 0 && late ? SIGTERM : signal;
+}
+
+// What the chief's callbacks decide here is agreed on in the same step.
+void Fit::after_step(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {
+  if (!callbacks_->any() || replica.local_rank() != 0) return;
+  callbacks_->step_end(step + 1, history_.steps + 1, images_after(epoch, step), totals);
+  totals.stop = callbacks_->wants();
+  // Where workers do not meet in every step this error ends the worker, as any does.
+  if (totals.stop == Stop::failed && !callbacks_->together()) callbacks_->rethrow();
+}
+
+void Fit::after_step_of_all(const Epoch& epoch, int64_t step, Totals& totals) {
+  totals.signal = asked_to_end();
+  if (!callbacks_->any()) return;
+  callbacks_->step_end(step + 1, history_.steps + 1, images_after(epoch, step), totals);
+  totals.stop = callbacks_->wants();
+}
+
+void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals,
+                int together) {
+  totals.signal = asked_to_end();
+  if (together == 1) return;
+  // Every replica must end at the same step. They have just met in the updater, so this costs no
+  // waiting: 0.1 to 0.2 us.
+  std::array<double, 3> flags{static_cast<double>(totals.signal), totals.bad_step >= 0 ? 1.0 : 0.0,
+                              static_cast<double>(totals.stop)};
+  replica.group().all_reduce_now(span_of(std::span<double>(flags)), ReduceOp::max,
+                                 epoch.world.time_limit);
+  totals.signal = static_cast<int>(flags[0]);
+  if (flags[1] > 0 && totals.bad_step < 0) totals.bad_step = step;
+  totals.stop = static_cast<Stop>(flags[2]);
+}
+
+int64_t Fit::images_after(const Epoch& epoch, int64_t step) const {
+  const DistributedBatch first(epoch.data, step * options_.accumulate, epoch.world);
+  return epoch_images_ + first.group_size(options_.accumulate);
+}
+
+void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
+  const TimePoint now = Clock::now();
+  emit("train.step",
+       {{"step", step}, {"us", std::chrono::duration<double, std::micro>(now - last_).count()}});
+  history_.step_ms.push_back(std::chrono::duration<float, std::milli>(now - last_).count());
+  last_ = now;
+  ++history_.steps;  // of this worker, until all have come to the epoch's end
+  epoch_images_ = images_after(epoch, step);
+  if (progress_->due(now)) {
+    progress_->show(step + 1, epoch_images_, means_of(totals, compiled_.goals), now);
+  }
+}
+
+}  // namespace tutti::detail
