@@ -86,15 +86,6 @@ void parse(CLI::App& app, int argc, const char* const* argv) {
   }
 }
 
-void require_one_of(CLI::Option& option, const std::string& what, std::vector<std::string> words) {
-  option.check(CLI::Validator(
-      [what, words = std::move(words)](const std::string& word) {
-        const bool known = std::find(words.begin(), words.end(), word) != words.end();
-        return known ? std::string() : unknown_message(what, word, words);
-      },
-      ""));
-}
-
 void refuse_unknown_flag(const CLI::App& app, const std::string& word) {
   if (word.size() < 2 || word.front() != '-') return;
   const std::string flag = word.substr(0, word.find('='));

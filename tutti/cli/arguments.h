@@ -5,11 +5,9 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 namespace CLI {
 class App;
-class Option;
 }  // namespace CLI
 
 namespace tutti::cli {
@@ -17,10 +15,6 @@ namespace tutti::cli {
 /// Parses and runs the chosen subcommand's callback. Prints help for --help and returns. Throws
 /// UsageError for wrong flags, subcommands and values; the message names the nearest known one.
 void parse(CLI::App& app, int argc, const char* const* argv);
-
-/// Lets `option` take only these words; another one is answered with the nearest. `what` names the
-/// kind of thing: "strategy".
-void require_one_of(CLI::Option& option, const std::string& what, std::vector<std::string> words);
 
 /// Throws UsageError when `word` is a flag that `app` does not know; for commands that take the
 /// rest of the line as it is.

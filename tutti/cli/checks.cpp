@@ -60,7 +60,8 @@ CLI::Validator some_name() {
 
 CLI::Validator one_of(std::string what, std::vector<std::string> known,
                       std::vector<std::string> later) {
-  return CLI::Validator(
+  std::string words = fmt::format("{}", fmt::join(known, " "));  // for completion_of()
+  CLI::Validator validator(
       [what = std::move(what), known = std::move(known),
        later = std::move(later)](std::string& text) {
         if (std::find(known.begin(), known.end(), text) != known.end()) return std::string();
@@ -70,6 +71,7 @@ CLI::Validator one_of(std::string what, std::vector<std::string> known,
         return unknown_message(what, text, known);
       },
       "");
+  return validator.name(std::move(words));
 }
 
 CLI::Validator compression_word() {

@@ -18,6 +18,9 @@ namespace tutti::cli {
 /// Test samples evaluated at once, over all replicas: enough for full speed, small in memory.
 inline constexpr int64_t kTestBatch = 512;
 
+/// How long workers may take to end after a signal, where nothing is to be written.
+inline constexpr double kGraceSeconds = 2;
+
 void add_run(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
 void add_doctor_record(CLI::App& doctor, int& exit_code);  ///< a subcommand of doctor

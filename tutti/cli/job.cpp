@@ -18,6 +18,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
 #include "tutti/cli/server_flags.h"
 #include "tutti/cli/servers.h"
 #include "tutti/cluster/join/join.h"
@@ -98,8 +99,6 @@ void add_reduction_flags(CLI::App& app, JobFlags& flags) {
       ->check(some_name())
       ->type_name("FILE");
 }
-
-constexpr double kGraceSeconds = 2;
 
 int num_workers_in_job(const JobFlags& flags) {
   const auto launcher = job_of_this_process();

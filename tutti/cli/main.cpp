@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/from_flags.h"
 #include "tutti/cluster/join/environment_check.h"
 
 namespace {
@@ -21,6 +22,7 @@ void register_commands(CLI::App& app, int& exit_code) {
   tutti::cli::add_ps(app, exit_code);
   tutti::cli::add_bench(app, exit_code);
   tutti::cli::add_doctor(app, exit_code);
+  tutti::cli::add_from_flags(app, exit_code);
 }
 
 /// "tutti run" once a subcommand is known, else "tutti".
@@ -39,12 +41,14 @@ int main(int argc, char** argv) {
       "  tutti run -n 4 ./hello\n  tutti doctor\n\n"
       "Exit codes: 0 done; 1 the run failed; 2 wrong usage or bad input; 128+signal for a killed "
       "worker.");
+  app.set_version_flag("--version", "tutti " TUTTI_VERSION, "Print the version and exit");
   app.require_subcommand(1);
   int exit_code = 0;
   register_commands(app, exit_code);
   app.parse_complete_callback([&app] {
-    const bool tells_of_it = app.got_subcommand("doctor");
-    if (!tells_of_it) tutti::check_environment();
+    const bool needs_none = app.got_subcommand("doctor") || app.got_subcommand("completion") ||
+                            app.got_subcommand("man-page");
+    if (!needs_none) tutti::check_environment();
   });
   return tutti::cli::guarded([&] { return place_of(app); },
                              [&] {

@@ -42,7 +42,6 @@ struct RunFlags {
   bool coordinator = false;
 };
 
-constexpr double kGraceSeconds = 2;
 constexpr double kMaxGraceSeconds = 24 * 3600;
 constexpr int kMostNodes = 1'000'000;
 
@@ -212,13 +211,13 @@ void add_run(CLI::App& app, int& exit_code) {
                    "Name of this job, to tell it from another at the same port (default: made from "
                    "the token)")
       ->type_name("NAME");
-  CLI::Option* policy = command
-                            ->add_option("--on-failure", flags->on_failure,
-                                         "What the rest do when a worker fails: end (the default, "
-                                         "but with servers and --restarts) or continue")
-                            ->type_name("end|continue")
-                            ->excludes(coordinator);
-  require_one_of(*policy, "answer to --on-failure", {"end", "continue"});
+  command
+      ->add_option("--on-failure", flags->on_failure,
+                   "What the rest do when a worker fails: end (the default, but with servers and "
+                   "--restarts) or continue")
+      ->check(one_of("answer to --on-failure", {"end", "continue"}))
+      ->type_name("end|continue")
+      ->excludes(coordinator);
   command
       ->add_option("--restarts", flags->restarts,
                    "A job of which a worker failed is started again as a whole, so often, and goes "

@@ -1,0 +1,122 @@
+// What tutti prints for shells and for man(1), as these read it.
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::IsSupersetOf;
+using testing::Not;
+using testing::StartsWith;
+using testing::UnorderedElementsAre;
+using Words = std::vector<std::string>;
+
+CommandResult tutti_says(Words words) {
+  words.insert(words.begin(), TUTTI_PROGRAM);
+  return run_command(words, {}, Millis{60'000});
+}
+
+class Completion : public testing::Test {
+ protected:
+  void SetUp() override {
+    const CommandResult script = tutti_says({"completion", "bash"});
+    ASSERT_EQ(script.exit_code, 0) << script.err;
+    std::ofstream(folder_.path() / "tutti.bash") << script.out;
+    std::ofstream(folder_.path() / "doodles.npy") << "";
+  }
+
+  /// What bash offers for the last word of a line, in a folder that has doodles.npy.
+  Words offered(const Words& line) const {
+    std::string words;
+    for (const std::string& word : line) words += " '" + word + "'";
+    const CommandResult bash = run_command(
+        {"bash", "-c",
+         "cd '" + folder_.path().string() + "' && source tutti.bash && COMP_WORDS=(" + words +
+             ") && COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) && _tutti && "
+             "for word in \"${COMPREPLY[@]}\"; do printf '%s\\n' \"$word\"; done"},
+        {}, Millis{60'000});
+    EXPECT_EQ(bash.exit_code, 0) << bash.err;
+    std::istringstream lines(bash.out);
+    Words all;
+    for (std::string word; std::getline(lines, word);) all.push_back(word);
+    return all;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(Completion, OffersCommandsFlagsAndTheirWords) {
+  EXPECT_THAT(offered({"tutti", "t"}), UnorderedElementsAre("train"));
+  EXPECT_THAT(offered({"tutti", ""}), AllOf(Contains("bench"), Not(Contains("man-page"))));
+  EXPECT_THAT(offered({"tutti", "train", "--strat"}), UnorderedElementsAre("--strategy"));
+  EXPECT_THAT(offered({"tutti", "train", "mlp", "--strategy", "m"}),
+              UnorderedElementsAre("mirrored", "multi_worker"));
+  EXPECT_THAT(offered({"tutti", "train", ""}), IsSupersetOf({"mlp", "resnet18", "--data"}));
+  EXPECT_THAT(offered({"tutti", "bench", "st"}), UnorderedElementsAre("step"));
+  EXPECT_THAT(offered({"tutti", "bench", "step", "--mod"}), UnorderedElementsAre("--model"));
+}
+
+TEST_F(Completion, OffersFilesWhereTheyAreMeantAndNothingWhereNothingIsKnown) {
+  EXPECT_THAT(offered({"tutti", "train", "mlp", "--data", "doo"}),
+              UnorderedElementsAre("doodles.npy"));
+  EXPECT_THAT(offered({"tutti", "run", "-n", "4", "doo"}), UnorderedElementsAre("doodles.npy"));
+  EXPECT_THAT(offered({"tutti", "train", "--seed", ""}), IsEmpty());
+}
+
+TEST(CompletionOfZsh, NamesEachFlagWithItsHelpAndWords) {
+  if (run_command({"bash", "-c", "command -v zsh"}, {}, Millis{60'000}).exit_code != 0)
+    GTEST_SKIP() << "no zsh here";
+  const CommandResult script = tutti_says({"completion", "zsh"});
+  ASSERT_EQ(script.exit_code, 0) << script.err;
+  TempFolder folder;
+  std::ofstream(folder / "_tutti") << script.out;
+  // What zsh's own functions are given.
+  const CommandResult zsh = run_command(
+      {"zsh", "-f", "-c",
+       "autoload -Uz compinit && compinit -D -u && source " + (folder / "_tutti").string() +
+           " && print $_comps[tutti] && _arguments() { print -rl -- \"$@\"; state=command } && "
+           "_describe() { print -rl -- ${(P)2} } && _tutti_train && _tutti"},
+      {}, Millis{60'000});
+  EXPECT_EQ(zsh.exit_code, 0) << zsh.err;
+  EXPECT_EQ(zsh.err, "");
+  EXPECT_THAT(zsh.out, StartsWith("_tutti\n"));
+  EXPECT_THAT(zsh.out,
+              HasSubstr("*--seed[Of initial weights, order of samples and dropout]:S: \n"));
+  EXPECT_THAT(zsh.out, HasSubstr(":NAME:(greedy round_robin)\n"));
+  EXPECT_THAT(zsh.out, HasSubstr("train:Train a model of the zoo on a folder of doodles\n"));
+}
+
+TEST(CompletionOfOthers, IsAnsweredWithThoseThatAreKnown) {
+  const CommandResult answer = tutti_says({"completion", "fish"});
+  EXPECT_EQ(answer.exit_code, 2);
+  EXPECT_THAT(answer.err, HasSubstr("unknown shell \"fish\""));
+}
+
+TEST(ManPage, SaysWhatHelpSays) {
+  const CommandResult page = tutti_says({"man-page"});
+  ASSERT_EQ(page.exit_code, 0) << page.err;
+  EXPECT_THAT(page.out, HasSubstr(".TH TUTTI 1"));
+  EXPECT_THAT(page.out, HasSubstr(".SS tutti bench step\n"));
+  EXPECT_THAT(page.out, HasSubstr("\\fB\\-\\-seed\\fR \\fIS\\fR=0\nOf initial weights"));
+  EXPECT_THAT(page.out, HasSubstr("Exit codes: 0 done"));
+}
+
+TEST(Version, IsPrintedAndIsOfThisBuild) {
+  const CommandResult answer = tutti_says({"--version"});
+  EXPECT_EQ(answer.exit_code, 0);
+  EXPECT_EQ(answer.out, "tutti " TUTTI_VERSION "\n");
+}
+
+}  // namespace
+}  // namespace tutti::test
