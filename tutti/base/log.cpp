@@ -21,13 +21,13 @@ constexpr LogLevel kDefaultLevel = LogLevel::warning;
 constexpr std::array<std::string_view, 6> kNames = {"trace",   "debug", "info",
                                                     "warning", "error", "off"};
 
-struct Place {
+struct WorkerOfJob {
   std::atomic<int> worker{0};
   std::atomic<int> num_workers{1};
 };
 
-Place& place() {
-  static Place instance;
+WorkerOfJob& worker_of_job() {
+  static WorkerOfJob instance;
   return instance;
 }
 
@@ -80,16 +80,16 @@ LogLevel log_level() { return logger().level.load(std::memory_order_relaxed); }
 void set_log_level(LogLevel level) { logger().level.store(level, std::memory_order_relaxed); }
 
 void set_log_worker(int worker, int num_workers) {
-  place().worker = worker;
-  place().num_workers = num_workers;
+  worker_of_job().worker = worker;
+  worker_of_job().num_workers = num_workers;
 }
 
 void set_log_rank(int rank) { thread_rank = rank; }
 
 std::string log_prefix() {
-  const int workers = place().num_workers;
+  const int workers = worker_of_job().num_workers;
   std::string prefix;
-  if (workers > 1) prefix = fmt::format("worker {} of {}", place().worker.load(), workers);
+  if (workers > 1) prefix = fmt::format("worker {} of {}", worker_of_job().worker.load(), workers);
   if (thread_rank >= 0) prefix += fmt::format("{}rank {}", prefix.empty() ? "" : ", ", thread_rank);
   return prefix.empty() ? prefix : prefix + ": ";
 }

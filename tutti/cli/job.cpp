@@ -146,7 +146,7 @@ void check_groups(const JobFlags& flags, const nn::Graph& graph) {
 }
 
 void check_servers(const JobFlags& flags) {
-  if (flags.strategy != "parameter_server") return;
+  if (!flags.uses_servers()) return;
   if (const std::string more = recipe_from(flags.optimizer).more_than_a_rule(); !more.empty())
     throw UsageError(fmt::format(
         "--optimizer {}: {}: a server has parts of the parameters only; use --strategy mirrored, "
@@ -187,8 +187,8 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
 }
 
 bool starts_workers(const JobFlags& flags) {
-  const bool processes = flags.strategy == "multi_worker" || flags.strategy == "independent" ||
-                         flags.strategy == "parameter_server";
+  const bool processes =
+      flags.strategy == "multi_worker" || flags.strategy == "independent" || flags.uses_servers();
   return processes && !job_of_this_process();
 }
 
@@ -215,7 +215,7 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
   options.command.at(0) = std::filesystem::read_symlink("/proc/self/exe").string();
   options.signal_grace = millis_of(flags.grace_s.value_or(kGraceSeconds));
   std::optional<ServerFleet> fleet;
-  if (flags.strategy == "parameter_server") {
+  if (flags.uses_servers()) {
     fleet.emplace(FleetOptions{.num_servers = flags.served.num_servers(),
                                .num_workers = num_workers,
                                .backups = flags.served.backups,
@@ -311,7 +311,7 @@ nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset) {
 }
 
 void check_placement(const JobFlags& flags, const nn::Graph& graph) {
-  if (flags.strategy != "parameter_server") return;
+  if (!flags.uses_servers()) return;
   try {
     ps::place(variables_of(graph), served_options(flags.served, flags.strategy).placement);
   } catch (const UsageError& error) {

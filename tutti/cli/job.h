@@ -25,6 +25,7 @@ struct JobFlags {
   std::string model;
   std::string data;
   std::string strategy = "one_device";
+  bool uses_servers() const noexcept { return strategy == "parameter_server"; }
   std::optional<int64_t> replicas;  ///< of the whole world
   std::string reduction_shape;
   std::optional<int64_t> threads;  ///< of LibTorch in each replica

@@ -52,7 +52,7 @@ struct Plan {
 
 // Where workers are not in step, each takes its share of the global batch alone.
 int64_t batch_of_worker(const TrainFlags& flags) {
-  const bool alone = flags.job.strategy == "parameter_server" &&
+  const bool alone = flags.job.uses_servers() &&
                      !served_options(flags.job.served, flags.job.strategy).staleness.synchronous();
   const auto job = job_of_this_process();
   return alone && job ? std::max<int64_t>(1, flags.job.global_batch / job->num_workers)

@@ -132,7 +132,7 @@ std::shared_ptr<Callback> early_stopping(const TrainFlags& flags) {
                                      {"restore_best_weights", &o.restore_best_weights},
                                      {"start_from_epoch", &o.start_from_epoch}});
   require_quantity(flags, o.monitor);
-  if (o.restore_best_weights && flags.job.strategy == "parameter_server")
+  if (o.restore_best_weights && flags.job.uses_servers())
     throw UsageError(
         "restore_best_weights: weights that are on parameter servers cannot be put back; use "
         "--model-checkpoint");
@@ -302,7 +302,7 @@ std::map<int64_t, double> class_weight_from(const TrainFlags& flags,
 
 CheckpointOptions checkpoint_options(const TrainFlags& flags) {
   // Parameter servers keep snapshots of theirs instead.
-  if (flags.out.empty() || flags.job.strategy == "parameter_server") return {};
+  if (flags.out.empty() || flags.job.uses_servers()) return {};
   if (flags.keep_best > 0) said_of("--best-by", [&] { require_quantity(flags, flags.best_by); });
   return {.folder = std::filesystem::path(flags.out) / "checkpoints",
           .every_steps = flags.checkpoint_every,
@@ -323,7 +323,7 @@ Callbacks callbacks_from(const TrainFlags& flags) {
 }
 
 void check_decisions(const TrainFlags& flags, const StrategyOptions& strategy) {
-  if (!flags.loss_scaling.empty() && flags.job.strategy == "parameter_server")
+  if (!flags.loss_scaling.empty() && flags.job.uses_servers())
     throw UsageError(
         "--loss-scaling: all replicas leave a step out or none, which parameter servers cannot; "
         "use mirrored, multi_worker or central_storage");

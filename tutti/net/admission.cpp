@@ -108,7 +108,7 @@ void Admission::wait() {
   const bool accepts = Clock::now() >= accepts_again_;
   std::vector<pollfd> entries = {{wake_.get(), POLLIN, 0},
                                  {accepts ? socket_.get() : -1, POLLIN, 0}};
-  std::vector<Place> places;
+  std::vector<PendingAt> places;
   for (auto place = pending_.begin(); place != pending_.end(); ++place) {
     const bool sends = !place->handshake.to_send().empty();
     const short wanted = sends ? place->link->wants_to_write() : place->link->wants_to_read();
@@ -169,7 +169,7 @@ void Admission::make_room() {
          "too many connections at once, and it was the slowest");
 }
 
-void Admission::move_on(Place pending) {
+void Admission::move_on(PendingAt pending) {
   try {
     if (!advance(pending->handshake, *pending->link)) return;
   } catch (const PeerLost&) {
@@ -192,7 +192,7 @@ void Admission::move_on(Place pending) {
   }
 }
 
-void Admission::refuse(Place pending, std::string_view why) {
+void Admission::refuse(PendingAt pending, std::string_view why) {
   log_.refused(pending->link->peer(), why, Clock::now());
   try {  // an honest peer of another version or job is told so, if that goes at once
     send_what_waits(pending->handshake, *pending->link);

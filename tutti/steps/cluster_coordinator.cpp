@@ -19,13 +19,13 @@ namespace tutti {
 namespace {
 
 // Process 0 of the job is the coordinator.
-struct Place {
+struct OwnProcess {
   int process = 0;
   int num_workers = 1;
   HostPort view_service;
 };
 
-Place place_of_this_process() {
+OwnProcess own_process() {
   const char* const service = std::getenv(detail::kViewServiceVariable);
   const auto job = job_of_this_process();
   if (std::getenv(detail::kCoordinatorVariable) == nullptr || service == nullptr || !job)
@@ -40,21 +40,21 @@ Place place_of_this_process() {
 void take_part(const std::function<void(ClusterCoordinator&)>& program,
                const CoordinatorOptions& options) {
   steps::close_registration();
-  const Place place = place_of_this_process();
+  const OwnProcess own = own_process();
   const Token token = require_token("coordinate");
   const Credentials credentials{token, job_of_token(token), tls_from_environment()};
   const std::string build = steps::build_of_this_process();
-  if (place.process > 0) set_log_worker(place.process, place.num_workers);
-  if (place.process > 0)
-    return steps::serve_steps({.number = place.process,
-                               .num_workers = place.num_workers,
-                               .view_service = place.view_service,
+  if (own.process > 0) set_log_worker(own.process, own.num_workers);
+  if (own.process > 0)
+    return steps::serve_steps({.number = own.process,
+                               .num_workers = own.num_workers,
+                               .view_service = own.view_service,
                                .build = build,
                                .process = process_words(),
                                .limit = options.limit},
                               credentials);
-  ClusterCoordinator cluster({.num_workers = place.num_workers,
-                              .view_service = place.view_service,
+  ClusterCoordinator cluster({.num_workers = own.num_workers,
+                              .view_service = own.view_service,
                               .interface = interface_from_environment(),
                               .build = build,
                               .limit = options.limit,

@@ -34,8 +34,8 @@ int64_t steps_of(const std::vector<InputPipeline>& pipelines, int local) {
 
 // Of a dataset of the workers' own: a worker's replicas take its batches in turn.
 int64_t DistributedBatch::size_of(int64_t step, int rank) const {
-  const InputPipeline& own = pipelines_->at(static_cast<size_t>(rank / world_.local));
-  const int64_t number = step * world_.local + rank % world_.local;
+  const InputPipeline& own = pipelines_->at(static_cast<size_t>(rank / world_->local));
+  const int64_t number = step * world_->local + rank % world_->local;
   if (number >= own.num_batches) return 0;
   return number + 1 == own.num_batches ? own.last_batch : own.batch;
 }
@@ -43,25 +43,25 @@ int64_t DistributedBatch::size_of(int64_t step, int rank) const {
 int64_t DistributedBatch::size_of(int64_t step) const {
   if (!pipelines_) return epoch_->batch_size(step);
   int64_t sum = 0;
-  for (int rank = 0; rank < world_.size; ++rank) sum += size_of(step, rank);
+  for (int rank = 0; rank < world_->size; ++rank) sum += size_of(step, rank);
   return sum;
 }
 
 int64_t DistributedBatch::num_batches() const {
-  return pipelines_ ? steps_of(*pipelines_, world_.local) : epoch_->num_batches();
+  return pipelines_ ? steps_of(*pipelines_, world_->local) : epoch_->num_batches();
 }
 
 int64_t DistributedBatch::global_size() const { return size_of(step_); }
 
 int64_t DistributedBatch::first_row(const ReplicaContext& replica) const {
-  if (!pipelines_) return share_of(*epoch_, step_, world_, replica).begin;
+  if (!pipelines_) return share_of(*epoch_, step_, *world_, replica).begin;
   int64_t sum = 0;
   for (int rank = 0; rank < replica.rank(); ++rank) sum += size_of(step_, rank);
   return sum;
 }
 
 int64_t DistributedBatch::local_size(const ReplicaContext& replica) const {
-  if (!pipelines_) return share_of(*epoch_, step_, world_, replica).size();
+  if (!pipelines_) return share_of(*epoch_, step_, *world_, replica).size();
   return size_of(step_, replica.rank());
 }
 
@@ -92,8 +92,8 @@ bool DistributedBatch::ends_group(int64_t count) const {
 
 std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica) const {
   const int64_t own = local_size(replica);
-  const int64_t number = step_ * world_.local + replica.local_rank();
-  const auto part = !pipelines_ ? epoch_->part(step_, share_of(*epoch_, step_, world_, replica))
+  const int64_t number = step_ * world_->local + replica.local_rank();
+  const auto part = !pipelines_ ? epoch_->part(step_, share_of(*epoch_, step_, *world_, replica))
                                 : epoch_->part(own == 0 ? 0 : number, {0, own});
   std::vector<at::Tensor> tensors;
   tensors.reserve(part.columns.size());

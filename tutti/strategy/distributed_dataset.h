@@ -36,8 +36,8 @@ int64_t steps_of(const std::vector<InputPipeline>& pipelines, int local);
 /// One global batch. local() reads this replica's part, in the replica's own thread.
 class DistributedBatch {
  public:
-  DistributedBatch(std::shared_ptr<const data::Epoch> epoch, int64_t step, World world,
-                   InputPipelines pipelines = nullptr)
+  DistributedBatch(std::shared_ptr<const data::Epoch> epoch, int64_t step,
+                   std::shared_ptr<const World> world, InputPipelines pipelines = nullptr)
       : epoch_(std::move(epoch)),
         step_(step),
         world_(std::move(world)),
@@ -70,7 +70,7 @@ class DistributedBatch {
 
   std::shared_ptr<const data::Epoch> epoch_;
   int64_t step_;
-  World world_;
+  std::shared_ptr<const World> world_;  // of the whole epoch: a batch copies no groups
   InputPipelines pipelines_;
 };
 
@@ -112,7 +112,7 @@ class DistributedDataset::Batches {
   Batches(std::shared_ptr<const data::Epoch> epoch, World world, Next next, int64_t size,
           InputPipelines pipelines = nullptr)
       : epoch_(std::move(epoch)),
-        world_(std::move(world)),
+        world_(std::make_shared<const World>(std::move(world))),
         next_(std::move(next)),
         size_(size),
         pipelines_(std::move(pipelines)) {}
@@ -141,7 +141,7 @@ class DistributedDataset::Batches {
 
  private:
   std::shared_ptr<const data::Epoch> epoch_;
-  World world_;
+  std::shared_ptr<const World> world_;
   Next next_;
   int64_t size_;
   InputPipelines pipelines_;

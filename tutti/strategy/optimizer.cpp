@@ -221,7 +221,7 @@ struct Optimizer::State final : WorldMember {
 namespace {
 
 ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options) {
-  if (strategy.kind() == "parameter_server" || strategy.kind() == "central_storage")
+  if (strategy.options().uses_servers() || strategy.kind() == "central_storage")
     throw UsageError(fmt::format(
         "strategy {} keeps one storage of the parameters, which tutti's own rules update "
         "(optim::adam() and so on); a torch optimizer updates a copy a replica: use mirrored",
@@ -239,7 +239,7 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
   const Strategy strategy = modules.strategy();
   const StrategyOptions& options = strategy.options();
   const auto tables = state_->table_specs(&recipe);
-  if (options.kind == "parameter_server")
+  if (options.uses_servers())
     state_->bound(make_served_updater(strategy.world(), recipe, state_->named(),
                                       detail::served_place(), options.served, tables),
                   tables);

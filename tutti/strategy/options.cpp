@@ -58,7 +58,7 @@ void check_options(const StrategyOptions& options, int num_workers) {
         "strategy central_storage keeps one copy of the parameters, which the fused step updates; "
         "reduction {} with compression {} keeps one a replica: use mirrored",
         options.reduction, describe(options.compression)));
-  if (options.kind == "parameter_server") check_served(options, num_workers);
+  if (options.uses_servers()) check_served(options, num_workers);
   if (!options.reduction_shape.empty() && options.kind != "one_device")
     throw UsageError(
         fmt::format("a reduction shape ({}) can be chosen under one_device alone; "

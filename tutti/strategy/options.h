@@ -20,6 +20,7 @@ namespace tutti {
 struct StrategyOptions {
   /// one_device, mirrored, multi_worker, central_storage, parameter_server
   std::string kind = "one_device";
+  bool uses_servers() const noexcept { return kind == "parameter_server"; }
   int replicas = 0;  ///< of the whole world; 0: one (one_device), cores (mirrored), workers
   std::string reduction_shape;           ///< one_device: "4", "2x3", "3+1"; empty: one host
   int threads_per_replica = 0;           ///< 0: usable cores / replicas of this host, at least 1

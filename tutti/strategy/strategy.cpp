@@ -88,7 +88,7 @@ std::string why_alone(const World& world, const StrategyOptions& options) {
   if (world.in_turn() && world.size > 1)
     return "under one_device the replicas take turns on one thread and cannot wait for each other";
   const ServedOptions& served = options.served;
-  if (options.kind != "parameter_server") return {};
+  if (!options.uses_servers()) return {};
   if (served.staleness.synchronous() && !world.apart && served.drop_slowest == 0) return {};
   return fmt::format(
       "under parameter_server with staleness {}{}{} replicas do not meet in every step; use "
@@ -190,7 +190,7 @@ ReplicatedOptions detail::replicated_options(const StrategyOptions& options) {
 
 Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<StrategyState>()) {
   check_environment();
-  const auto job = options.kind == "parameter_server" ? job_of_this_process() : std::nullopt;
+  const auto job = options.uses_servers() ? job_of_this_process() : std::nullopt;
   check_options(options, job ? job->num_workers : 1);
   detail::keep_freed_memory();
   state_->options = options;

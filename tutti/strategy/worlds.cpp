@@ -159,10 +159,10 @@ World parameter_server_world(StrategyOptions& options) {
 }  // namespace
 
 World make_world(StrategyOptions& options) {
-  World world = options.kind == "one_device"         ? one_device_world(options)
-                : options.kind == "multi_worker"     ? multi_worker_world(options)
-                : options.kind == "parameter_server" ? parameter_server_world(options)
-                                                     : mirrored_world(options);
+  World world = options.kind == "one_device"     ? one_device_world(options)
+                : options.kind == "multi_worker" ? multi_worker_world(options)
+                : options.uses_servers()         ? parameter_server_world(options)
+                                                 : mirrored_world(options);
   if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
   if (!world.in_turn()) options.reduction_shape = world.shape.to_string();
   world.time_limit = options.time_limit;

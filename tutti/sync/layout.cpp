@@ -20,7 +20,7 @@ Layout Layout::of(std::vector<ParameterSlot> slots) {
   return layout;
 }
 
-std::vector<std::vector<Piece>> Layout::cut(std::span<const double> shares) const {
+std::vector<std::vector<Stretch>> Layout::cut(std::span<const double> shares) const {
   TUTTI_CHECK(!shares.empty(), "no owners");
   const auto trained_bytes = [](const ParameterSlot& slot) {
     return slot.trained ? slot.num_elements * size_of(slot.dtype) : 0;
@@ -29,7 +29,7 @@ std::vector<std::vector<Piece>> Layout::cut(std::span<const double> shares) cons
   for (const auto& slot : slots) all_bytes += static_cast<double>(trained_bytes(slot));
   for (double share : shares) all_shares += share;
 
-  std::vector<std::vector<Piece>> pieces(shares.size());
+  std::vector<std::vector<Stretch>> stretches(shares.size());
   size_t owner = 0;
   double done = 0, until = all_bytes * shares[0] / all_shares;
   for (int parameter = 0; parameter < static_cast<int>(slots.size()); ++parameter) {
@@ -43,7 +43,7 @@ std::vector<std::vector<Piece>> Layout::cut(std::span<const double> shares) cons
         ++owner;
         until += all_bytes * shares[owner] / all_shares;
       }
-      auto& mine = pieces[owner];
+      auto& mine = stretches[owner];
       if (!mine.empty() && mine.back().parameter == parameter && mine.back().end == begin) {
         mine.back().end = end;
       } else {
@@ -52,7 +52,7 @@ std::vector<std::vector<Piece>> Layout::cut(std::span<const double> shares) cons
       done += bytes;
     }
   }
-  return pieces;
+  return stretches;
 }
 
 int64_t Layout::trained_bytes() const {

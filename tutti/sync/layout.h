@@ -31,11 +31,11 @@ struct ParameterSlot {
 };
 
 /// Elements [begin, end) of parameter number `parameter`.
-struct Piece {
+struct Stretch {
   int parameter = 0;
   int64_t begin = 0;
   int64_t end = 0;
-  bool operator==(const Piece&) const = default;
+  bool operator==(const Stretch&) const = default;
 };
 
 struct Layout {
@@ -45,9 +45,9 @@ struct Layout {
   /// Fills offset_bytes of each slot, in order, and total_bytes.
   static Layout of(std::vector<ParameterSlot> slots);
 
-  /// Cuts the trained parameters into one list of pieces per owner, balanced by bytes in proportion
-  /// to `shares` (all > 0; usually equal). Every element is in exactly one piece.
-  std::vector<std::vector<Piece>> cut(std::span<const double> shares) const;
+  /// Cuts the trained parameters into one list of stretches per owner, balanced by bytes in
+  /// proportion to `shares` (all > 0; usually equal). Every element is in exactly one stretch.
+  std::vector<std::vector<Stretch>> cut(std::span<const double> shares) const;
 
   /// Of the parameters that are trained, without padding.
   int64_t trained_bytes() const;

@@ -1,6 +1,8 @@
 // All-reduce, then a step on every replica: for any torch optimizer, and for our own rules as the
 // oracle of the fused step.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -78,14 +80,13 @@ class ReplicatedUpdater final : public Updater {
     return next;
   }
 
-  void acquire(int replica, int64_t at_least, const Deadline&) override {
+  void acquire(int replica, int64_t at_least, const Deadline& deadline) override {
     if (world_.in_turn()) return;
     ReplicaLane& lane = lanes_.at(replica);
     const bool goes = lane.reducer->wait();
     double learning_rate = learning_rate_;  // rank 0's counts
-    world_.groups[replica]
-        .broadcast({&learning_rate, 1, DType::float64}, 0, world_.time_limit)
-        .wait(world_.time_limit);
+    const Millis limit = std::min(world_.time_limit, deadline.left());
+    world_.groups[replica].broadcast({&learning_rate, 1, DType::float64}, 0, limit).wait(limit);
     if (!goes) return;
     step(lane, learning_rate);
     version_ = at_least;  // every lane writes the same value
@@ -138,7 +139,10 @@ class ReplicatedUpdater final : public Updater {
       throw UsageError("a world of several workers cannot be resized while it runs");
     if (world.local > world_.local)
       throw UsageError(
-          "replicas with a torch optimizer cannot be added: its state cannot be copied");
+          fmt::format("replicas that each have an optimizer of their own ({}) cannot be added: its "
+                      "state cannot "
+                      "be copied",
+                      lanes_[0].stepper->kind()));
     std::vector<std::unique_ptr<Stepper>> steppers;
     std::vector<detail::BucketState> states;
     for (ReplicaLane& lane : lanes_) {

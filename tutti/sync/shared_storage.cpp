@@ -134,40 +134,40 @@ void SharedUpdater::assign_pieces(Lane& lane) {
   } else if (shares.empty() || world_.in_turn()) {
     shares.assign(world_.in_turn() ? 1 : world_.size, 1.0);
   }
-  const auto pieces = layout_.cut(shares);
-  if (several_hosts) lane.sums.emplace(*lane.view, layout_, pieces);
+  const auto stretches = layout_.cut(shares);
+  if (several_hosts) lane.sums.emplace(*lane.view, layout_, stretches);
   lane.owned.assign(layout_.slots.size(), {});
   for (int slice = first; slice < last; ++slice)
-    for (const Piece& piece : pieces[slice]) {
-      Piece& owned = lane.owned[piece.parameter];
+    for (const Stretch& stretch : stretches[slice]) {
+      Stretch& owned = lane.owned[stretch.parameter];
       const bool goes_on = owned.end != 0;
-      owned = {piece.parameter, goes_on ? owned.begin : piece.begin, piece.end};
+      owned = {stretch.parameter, goes_on ? owned.begin : stretch.begin, stretch.end};
     }
-  for (const Piece& piece : lane.owned)
-    if (piece.end > piece.begin) lane.pieces.push_back(piece);
+  for (const Stretch& stretch : lane.owned)
+    if (stretch.end > stretch.begin) lane.stretches.push_back(stretch);
 }
 
-// The pieces of one replica follow each other in the layout.
+// The stretches of one replica follow each other in the layout.
 void SharedUpdater::make_room_for_sums(Lane& lane) {
-  if (lane.pieces.empty()) return;
+  if (lane.stretches.empty()) return;
   const auto byte_of = [&](int parameter, int64_t element) {
     const ParameterSlot& slot = layout_.slots[parameter];
     return slot.offset_bytes + element * size_of(slot.dtype);
   };
-  lane.own_begin = byte_of(lane.pieces.front().parameter, lane.pieces.front().begin);
-  const int64_t end = byte_of(lane.pieces.back().parameter, lane.pieces.back().end);
+  lane.own_begin = byte_of(lane.stretches.front().parameter, lane.stretches.front().begin);
+  const int64_t end = byte_of(lane.stretches.back().parameter, lane.stretches.back().end);
   lane.own_sums = aligned_bytes(end - lane.own_begin);
 }
 
-// By who owns a piece; memory is zero before.
+// By who owns a stretch; memory is zero before.
 void SharedUpdater::start_states(const Lane& lane) {
   for (int state = 0; state < rule_.num_states(); ++state) {
     const double start = rule_.state_start(state);
     if (start == 0) continue;
-    for (const Piece& piece : lane.pieces) {
-      const ParameterSlot& slot = layout_.slots[piece.parameter];
-      void* const at = state_at(state, slot.offset_bytes + piece.begin * size_of(slot.dtype));
-      const int64_t count = piece.end - piece.begin;
+    for (const Stretch& stretch : lane.stretches) {
+      const ParameterSlot& slot = layout_.slots[stretch.parameter];
+      void* const at = state_at(state, slot.offset_bytes + stretch.begin * size_of(slot.dtype));
+      const int64_t count = stretch.end - stretch.begin;
       if (slot.dtype == DType::float64)
         std::fill_n(static_cast<double*>(at), count, start);
       else

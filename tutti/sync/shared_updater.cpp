@@ -2,12 +2,12 @@
 // the slice of n gradients, adds them in the one order, and updates parameter and optimizer state
 // once.
 //
-// Glossary: n replicas, S bytes of parameters. Piece: elements of one parameter owned by one
-// replica. A step: push (gradients published) | barrier | each owner updates its pieces | barrier.
-// Bytes with Adam: nS read for gradients + 6S for p, m, v, instead of 2nS + n 7S (all-reduce +
-// step). The owner-updates-once idea is ZeRO's (Rajbhandari et al. 2020, arXiv:1910.02054) with the
-// all-gather removed by sharing the storage. Over several hosts the owners of a piece first add the
-// sums of their hosts (host_sums.h). docs/design/fused_step.md.
+// Glossary: n replicas, S bytes of parameters. Stretch: elements of one parameter owned by one
+// replica. A step: push (gradients published) | barrier | each owner updates its stretches |
+// barrier. Bytes with Adam: nS read for gradients + 6S for p, m, v, instead of 2nS + n 7S
+// (all-reduce + step). The owner-updates-once idea is ZeRO's (Rajbhandari et al. 2020,
+// arXiv:1910.02054) with the all-gather removed by sharing the storage. Over several hosts the
+// owners of a stretch first add the sums of their hosts (host_sums.h). docs/design/fused_step.md.
 
 #include "tutti/sync/detail/shared_updater.h"
 
@@ -84,7 +84,7 @@ void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
     header_->begun.store(at_least, std::memory_order_release);
     update(lane, *learning_rate);
   }
-  here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
+  here(replica).barrier(std::min(world_.time_limit, deadline.left()));
   if (learning_rate) header_->ended.store(at_least, std::memory_order_release);
   finish_lane(lane);
 }
@@ -119,7 +119,7 @@ std::optional<double> SharedUpdater::agree(Lane& lane) {
     for (const Gradients& gradients : gradients_) lane.used[i] |= gradients.used[i];
   }
   if (lane.sums) {
-    for (const Piece& piece : lane.pieces) add_for_host(lane, piece);
+    for (const Stretch& stretch : lane.stretches) add_for_host(lane, stretch);
     lane.sums->exchange(lane.used, learning_rate, world_.time_limit);
   }
   return lane.used.back() == 0 ? std::optional(learning_rate) : std::nullopt;
@@ -128,17 +128,17 @@ std::optional<double> SharedUpdater::agree(Lane& lane) {
 // Every replica advances its own copy of all step counts by the same rule, from the used bytes that
 // all have published, so that nobody needs another barrier for them.
 void SharedUpdater::update(Lane& lane, double learning_rate) {
-  const std::span<const Piece> pieces = lane.pieces;
+  const std::span<const Stretch> stretches = lane.stretches;
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
     if (lane.used[i] == 0) continue;
     const auto parameter = static_cast<int>(i);
     lane.scalars[i] =
         plan_.rule(parameter).next(lane.scalars[i], plan_.rate(parameter, learning_rate));
   }
-  if (plan_.needs_sums()) make_sums(lane, pieces);
-  if (plan_.measures()) measure(lane, pieces);
-  for (const Piece& piece : pieces)
-    if (lane.used[piece.parameter] != 0) apply_piece(lane, piece);
+  if (plan_.needs_sums()) make_sums(lane, stretches);
+  if (plan_.measures()) measure(lane, stretches);
+  for (const Stretch& stretch : stretches)
+    if (lane.used[stretch.parameter] != 0) apply_stretch(lane, stretch);
 }
 
 // The other replicas of the host have written what this one is to read.
@@ -147,48 +147,49 @@ void SharedUpdater::meet(Lane& lane) {
   here(static_cast<int>(&lane - lanes_.data())).barrier(world_.time_limit);
 }
 
-// Where the sum of a piece lies until it is used.
-std::byte* SharedUpdater::sum_at(const Lane& lane, const Piece& piece) const {
-  if (lane.sums) return lane.sums->sum_of(piece);
-  const ParameterSlot& slot = layout_.slots[piece.parameter];
+// Where the sum of a stretch lies until it is used.
+std::byte* SharedUpdater::sum_at(const Lane& lane, const Stretch& stretch) const {
+  if (lane.sums) return lane.sums->sum_of(stretch);
+  const ParameterSlot& slot = layout_.slots[stretch.parameter];
   return static_cast<std::byte*>(lane.own_sums.data()) + slot.offset_bytes - lane.own_begin +
-         piece.begin * size_of(slot.dtype);
+         stretch.begin * size_of(slot.dtype);
 }
 
 // Gradients whose norms decide are summed before anything is updated. Third barrier of the step.
-void SharedUpdater::make_sums(Lane& lane, std::span<const Piece> pieces) {
-  for (const Piece& piece : pieces) {
-    if (lane.used[piece.parameter] == 0) continue;
-    std::byte* const sum = sum_at(lane, piece);
-    const DType dtype = layout_.slots[piece.parameter].dtype;
-    const int64_t count = piece.end - piece.begin;
-    if (!lane.sums) add_gradients(lane, piece, sum);
+void SharedUpdater::make_sums(Lane& lane, std::span<const Stretch> stretches) {
+  for (const Stretch& stretch : stretches) {
+    if (lane.used[stretch.parameter] == 0) continue;
+    std::byte* const sum = sum_at(lane, stretch);
+    const DType dtype = layout_.slots[stretch.parameter].dtype;
+    const int64_t count = stretch.end - stretch.begin;
+    if (!lane.sums) add_gradients(lane, stretch, sum);
     if (plan_.clips_norms())
-      optim::square_blocks(dtype, sum, count,
-                           gradient_squares_.subspan(plan_.block_at(piece.parameter, piece.begin)));
+      optim::square_blocks(
+          dtype, sum, count,
+          gradient_squares_.subspan(plan_.block_at(stretch.parameter, stretch.begin)));
   }
   if (!plan_.clips_norms()) return;
   meet(lane);
   lane.gradient_scales = plan_.scales(gradient_squares_, lane.used);
-  for (const Piece& piece : pieces)
-    if (lane.used[piece.parameter] != 0)
-      scale_gradient(layout_.slots[piece.parameter].dtype, sum_at(lane, piece),
-                     piece.end - piece.begin, lane.gradient_scales[piece.parameter]);
+  for (const Stretch& stretch : stretches)
+    if (lane.used[stretch.parameter] != 0)
+      scale_gradient(layout_.slots[stretch.parameter].dtype, sum_at(lane, stretch),
+                     stretch.end - stretch.begin, lane.gradient_scales[stretch.parameter]);
 }
 
-void SharedUpdater::measure(Lane& lane, std::span<const Piece> pieces) {
-  for (const Piece& piece : pieces) {
-    if (lane.used[piece.parameter] == 0) continue;
-    const ParameterSlot& slot = layout_.slots[piece.parameter];
-    const int64_t offset = slot.offset_bytes + piece.begin * size_of(slot.dtype);
-    std::byte* const sum = sum_at(lane, piece);
-    const int64_t count = piece.end - piece.begin;
+void SharedUpdater::measure(Lane& lane, std::span<const Stretch> stretches) {
+  for (const Stretch& stretch : stretches) {
+    if (lane.used[stretch.parameter] == 0) continue;
+    const ParameterSlot& slot = layout_.slots[stretch.parameter];
+    const int64_t offset = slot.offset_bytes + stretch.begin * size_of(slot.dtype);
+    std::byte* const sum = sum_at(lane, stretch);
+    const int64_t count = stretch.end - stretch.begin;
     if (plan_.clips_values()) plan_.clip_values(slot.dtype, sum, count);
     const auto states = states_at(offset);
-    plan_.rule(piece.parameter)
+    plan_.rule(stretch.parameter)
         .measure(slot.dtype, values_ + offset, sum, used_states(states), count,
-                 lane.scalars[piece.parameter],
-                 measured_.subspan(plan_.block_at(piece.parameter, piece.begin)));
+                 lane.scalars[stretch.parameter],
+                 measured_.subspan(plan_.block_at(stretch.parameter, stretch.begin)));
   }
   meet(lane);
 }
@@ -215,7 +216,7 @@ const std::byte* SharedUpdater::gradient_at(const Lane& lane, int rank, int para
 }
 
 // The sum over the replicas of this host; false, and nothing written, when none used the parameter.
-bool SharedUpdater::add_gradients(Lane& lane, const Piece& chunk, void* sum) {
+bool SharedUpdater::add_gradients(Lane& lane, const Stretch& chunk, void* sum) {
   bool used = false;
   for (size_t rank = 0; rank < gradients_.size(); ++rank) {
     lane.inputs[rank] = gradient_at(lane, static_cast<int>(rank), chunk.parameter, chunk.begin);
@@ -227,19 +228,19 @@ bool SharedUpdater::add_gradients(Lane& lane, const Piece& chunk, void* sum) {
   return used;
 }
 
-void SharedUpdater::add_for_host(Lane& lane, const Piece& piece) {
-  std::byte* const sum = lane.sums->sum_of(piece);
-  if (add_gradients(lane, piece, sum)) return;
+void SharedUpdater::add_for_host(Lane& lane, const Stretch& stretch) {
+  std::byte* const sum = lane.sums->sum_of(stretch);
+  if (add_gradients(lane, stretch, sum)) return;
   // What was left out must not change the others' sum: x + -0.0 is x for every x, 0.0 + x is not.
-  const int64_t count = piece.end - piece.begin;
-  if (layout_.slots[piece.parameter].dtype == DType::float32)
+  const int64_t count = stretch.end - stretch.begin;
+  if (layout_.slots[stretch.parameter].dtype == DType::float32)
     std::fill_n(reinterpret_cast<float*>(sum), count, -0.0F);
   else
     std::fill_n(reinterpret_cast<double*>(sum), count, -0.0);
 }
 
 // The sum of a chunk as the rule is to see it.
-const void* SharedUpdater::chunk_gradient(Lane& lane, const Piece& chunk) {
+const void* SharedUpdater::chunk_gradient(Lane& lane, const Stretch& chunk) {
   const ParameterSlot& slot = layout_.slots[chunk.parameter];
   const bool summed = lane.sums || plan_.needs_sums();
   if (!summed && gradients_.size() == 1 && !plan_.clips_values())
@@ -252,17 +253,17 @@ const void* SharedUpdater::chunk_gradient(Lane& lane, const Piece& chunk) {
   return sum;
 }
 
-void SharedUpdater::apply_piece(Lane& lane, const Piece& piece) {
-  const ParameterSlot& slot = layout_.slots[piece.parameter];
-  const optim::Rule& rule = plan_.rule(piece.parameter);
-  const double trust = plan_.trust(piece.parameter, measured_);
-  for (int64_t begin = piece.begin; begin < piece.end; begin += kChunkElements) {
-    const int64_t count = std::min(kChunkElements, piece.end - begin);
+void SharedUpdater::apply_stretch(Lane& lane, const Stretch& stretch) {
+  const ParameterSlot& slot = layout_.slots[stretch.parameter];
+  const optim::Rule& rule = plan_.rule(stretch.parameter);
+  const double trust = plan_.trust(stretch.parameter, measured_);
+  for (int64_t begin = stretch.begin; begin < stretch.end; begin += kChunkElements) {
+    const int64_t count = std::min(kChunkElements, stretch.end - begin);
     const int64_t offset = slot.offset_bytes + begin * size_of(slot.dtype);
-    const void* const gradient = chunk_gradient(lane, {piece.parameter, begin, begin + count});
+    const void* const gradient = chunk_gradient(lane, {stretch.parameter, begin, begin + count});
     const auto states = states_at(offset);
     rule.update(slot.dtype, values_ + offset, gradient, used_states(states), count,
-                lane.scalars[piece.parameter], trust);
+                lane.scalars[stretch.parameter], trust);
   }
 }
 

@@ -311,7 +311,7 @@ RANK_PROGRAM(lose_replicas) {
 /// What join() and join_replicas() do, as far as somebody needs it to die half-way.
 void say_joined(bool wait) {
   auto& lifeline = detail::Lifeline::of(worker_environment().value());
-  lifeline.send({.kind = detail::Message::Kind::joined}, {}, Deadline(20'000ms));
+  lifeline.send({.kind = detail::Notice::Kind::joined}, {}, Deadline(20'000ms));
   if (wait) lifeline.wait_until_all_joined(Deadline(20'000ms));
 }
 

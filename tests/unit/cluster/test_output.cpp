@@ -102,12 +102,12 @@ TEST(Outlet, DropsWhatCannotBeWritten) {
 }
 
 TEST(Messages, ComeBackAsTheyWere) {
-  for (const Message& message :
-       {Message{Message::Kind::joined, 3, 0, ""}, Message{Message::Kind::share, 0, 17, ""},
-        Message{Message::Kind::lost, 2, 0, "was killed by SIGKILL"},
-        Message{Message::Kind::refused, 0, 1, "needs 2 GiB\n  of memory"},
-        Message{Message::Kind::failed, 1, 0, " leading space"},
-        Message{Message::Kind::replicas, 0, 4, ""}}) {
+  for (const Notice& message :
+       {Notice{Notice::Kind::joined, 3, 0, ""}, Notice{Notice::Kind::share, 0, 17, ""},
+        Notice{Notice::Kind::lost, 2, 0, "was killed by SIGKILL"},
+        Notice{Notice::Kind::refused, 0, 1, "needs 2 GiB\n  of memory"},
+        Notice{Notice::Kind::failed, 1, 0, " leading space"},
+        Notice{Notice::Kind::replicas, 0, 4, ""}}) {
     EXPECT_EQ(decode(encode(message)), message) << encode(message);
   }
 }
@@ -120,23 +120,22 @@ TEST(Messages, OtherTextIsNone) {
 }
 
 TEST(Messages, ALongErrorIsCutToFit) {
-  const Message message{Message::Kind::failed, 0, 0, std::string(1 << 20, 'x')};
+  const Notice message{Notice::Kind::failed, 0, 0, std::string(1 << 20, 'x')};
   EXPECT_LT(encode(message).size(), size_t{16} << 10);
 }
 
 TEST(Messages, SeveralThatJoinedAreOneMessage) {
   std::vector<int> workers;
   for (int w = 0; w < 1024; ++w) workers.push_back(1023 - w);
-  const auto all = decode(encode(joined_message(workers)));
+  const auto all = decode(encode(joined_notice(workers)));
   ASSERT_TRUE(all);
   EXPECT_EQ(joined_workers(*all), workers);
-  EXPECT_THAT(joined_workers(joined_message({7})), ElementsAre(7));
+  EXPECT_THAT(joined_workers(joined_notice({7})), ElementsAre(7));
 }
 
 /// What a worker that listens from now on has been sent.
-std::vector<Message> read_all(DescriptorChannel& channel,
-                              std::vector<FileDescriptor>* descriptors) {
-  std::vector<Message> messages;
+std::vector<Notice> read_all(DescriptorChannel& channel, std::vector<FileDescriptor>* descriptors) {
+  std::vector<Notice> messages;
   pollfd entry{channel.descriptor(), POLLIN, 0};
   while (poll(&entry, 1, 0) > 0) {
     auto received = channel.receive(Deadline(Millis{0}));
@@ -148,9 +147,9 @@ std::vector<Message> read_all(DescriptorChannel& channel,
 
 TEST(News, WhoComesLateGetsThemInOneGo) {
   News news(1024);
-  for (int w = 1; w < 1024; ++w) news.add({.kind = Message::Kind::joined, .worker = w});
-  news.add({.kind = Message::Kind::lost, .worker = 3, .text = "how"});
-  news.add({.kind = Message::Kind::joined, .worker = 0});
+  for (int w = 1; w < 1024; ++w) news.add({.kind = Notice::Kind::joined, .worker = w});
+  news.add({.kind = Notice::Kind::lost, .worker = 3, .text = "how"});
+  news.add({.kind = Notice::Kind::joined, .worker = 0});
   auto [ours, theirs] = DescriptorChannel::make_pair("worker", "launcher");
   EXPECT_TRUE(news.tell(0, ours));
   const auto messages = read_all(theirs, nullptr);
@@ -166,14 +165,14 @@ TEST(News, NothingIsDroppedWhileAReaderIsSlow) {
   News news(2);
   auto [ours, theirs] = DescriptorChannel::make_pair("worker", "launcher");
   constexpr int kMany = 5000;  // more than a socket holds
-  for (int i = 0; i < kMany; ++i) news.add({.kind = Message::Kind::lost, .worker = 1, .number = i});
+  for (int i = 0; i < kMany; ++i) news.add({.kind = Notice::Kind::lost, .worker = 1, .number = i});
   EXPECT_FALSE(news.tell(0, ours));
-  std::vector<Message> got;
+  std::vector<Notice> got;
   for (bool all = false; !all && got.size() < kMany;) {
-    for (Message& message : read_all(theirs, nullptr)) got.push_back(std::move(message));
+    for (Notice& message : read_all(theirs, nullptr)) got.push_back(std::move(message));
     all = news.tell(0, ours);
   }
-  for (Message& message : read_all(theirs, nullptr)) got.push_back(std::move(message));
+  for (Notice& message : read_all(theirs, nullptr)) got.push_back(std::move(message));
   ASSERT_EQ(got.size(), size_t{kMany});
   for (int i = 0; i < kMany; ++i) EXPECT_EQ(got[static_cast<size_t>(i)].number, i);
 }
@@ -184,7 +183,7 @@ TEST(News, DescriptorsReachTheOthersAndAreLetGo) {
   ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
   std::vector<FileDescriptor> given;
   given.emplace_back(ends[1]);
-  news.add({.kind = Message::Kind::share, .worker = 0, .number = 4}, std::move(given));
+  news.add({.kind = Notice::Kind::share, .worker = 0, .number = 4}, std::move(given));
   auto [ours, theirs] = DescriptorChannel::make_pair("worker", "launcher");
   std::vector<FileDescriptor> received;
   EXPECT_TRUE(news.tell(0, ours));

@@ -12,12 +12,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Place = Meetings::Place;
+using Session = Meetings::Session;
 using Texts = std::map<int, std::string>;
 
-constexpr Place kFirst{.step = 4, .number = 1};
-constexpr Place kSecond{.step = 4, .number = 2};
-constexpr Place kLater{.step = 5, .number = 1};
+constexpr Session kFirst{.step = 4, .number = 1};
+constexpr Session kSecond{.step = 4, .number = 2};
+constexpr Session kLater{.step = 5, .number = 1};
 
 Bytes bytes_of(const std::string& text) { return Bytes::copy_of(std::as_bytes(std::span(text))); }
 
@@ -28,8 +28,8 @@ Texts texts_of(const Brought& values) {
   return texts;
 }
 
-Texts texts_at(const Meetings& meetings, const Place& place) {
-  const Brought* const values = meetings.values(place);
+Texts texts_at(const Meetings& meetings, const Session& session) {
+  const Brought* const values = meetings.values(session);
   return values == nullptr ? Texts{{-1, "none"}} : texts_of(*values);
 }
 
@@ -89,8 +89,8 @@ TEST(Meetings, WhoComesAgainMayComeToWhatDoesNotWaitForIt) {
 
 TEST(Meetings, ThoseOfTheNewestStepAreKnown) {
   Meetings meetings;
-  for (const Place& place : {kFirst, kSecond}) {
-    meetings.bring(0, place, bytes_of("a"));
+  for (const Session& session : {kFirst, kSecond}) {
+    meetings.bring(0, session, bytes_of("a"));
     meetings.end({0});
   }
   EXPECT_NE(meetings.values(kFirst), nullptr);
@@ -105,8 +105,8 @@ TEST(Meetings, ThoseOfTheNewestStepAreKnown) {
 TEST(Meetings, LargeValuesAreKeptForTheLastAlone) {
   Meetings meetings;
   const std::string large(40 << 20, 'x');
-  for (const Place& place : {kFirst, kSecond}) {
-    meetings.bring(0, place, bytes_of(large));
+  for (const Session& session : {kFirst, kSecond}) {
+    meetings.bring(0, session, bytes_of(large));
     meetings.end({0});
   }
   EXPECT_EQ(meetings.values(kFirst), nullptr);

@@ -287,7 +287,7 @@ TEST_F(Apart, ThoseWhoAreHereShareAllSamples) {
 
 TEST_F(Apart, WhoHasNoPartReadsNoSamples) {
   meet_in_turn({{0, 2}});
-  const World here = strategy_->those_here();
+  const auto here = std::make_shared<const World>(strategy_->those_here());
   const auto dataset = data::from_arrays({Array::zeros(DType::float32, {10, 1})}).batch(10);
   const auto epoch = std::make_shared<const data::Epoch>(dataset.epoch({}));
   const auto sizes = strategy_->run([&](ReplicaContext& replica) {

@@ -50,12 +50,12 @@ TEST_P(LayoutCut, CoversEveryElementOnceOnTheBlockGrid) {
   ASSERT_EQ(owners.size(), GetParam().shares.size());
   std::vector<std::vector<int>> covered;
   for (int64_t count : GetParam().elements) covered.emplace_back(count, 0);
-  for (const auto& pieces : owners)
-    for (const Piece& piece : pieces) {
-      EXPECT_EQ(piece.begin % kBlockElements, 0);
-      const int64_t all = GetParam().elements[piece.parameter];
-      EXPECT_TRUE(piece.end % kBlockElements == 0 || piece.end == all);
-      for (int64_t i = piece.begin; i < piece.end; ++i) ++covered[piece.parameter][i];
+  for (const auto& stretches : owners)
+    for (const Stretch& stretch : stretches) {
+      EXPECT_EQ(stretch.begin % kBlockElements, 0);
+      const int64_t all = GetParam().elements[stretch.parameter];
+      EXPECT_TRUE(stretch.end % kBlockElements == 0 || stretch.end == all);
+      for (int64_t i = stretch.begin; i < stretch.end; ++i) ++covered[stretch.parameter][i];
     }
   for (const auto& parameter : covered)
     for (int times : parameter) ASSERT_EQ(times, 1);
@@ -79,8 +79,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(LayoutCutShares, FollowTheShares) {
   const Layout layout = Layout::of({slot("w", 1024 * 1000)});
   const auto owners = layout.cut(std::vector<double>{3, 1});
-  EXPECT_THAT(owners[0], ElementsAre(Piece{0, 0, 1024 * 750}));
-  EXPECT_THAT(owners[1], ElementsAre(Piece{0, 1024 * 750, 1024 * 1000}));
+  EXPECT_THAT(owners[0], ElementsAre(Stretch{0, 0, 1024 * 750}));
+  EXPECT_THAT(owners[1], ElementsAre(Stretch{0, 1024 * 750, 1024 * 1000}));
 }
 
 TEST(LayoutCutShares, WeighBytesNotElementsAndLeaveFrozenOut) {
@@ -88,8 +88,8 @@ TEST(LayoutCutShares, WeighBytesNotElementsAndLeaveFrozenOut) {
       Layout::of({slot("half", 4096, DType::bfloat16), slot("double", 1024, DType::float64),
                   slot("frozen", 1 << 20, DType::float32, false)});
   const auto owners = layout.cut(std::vector<double>{1, 1});
-  EXPECT_THAT(owners[0], ElementsAre(Piece{0, 0, 4096}));
-  EXPECT_THAT(owners[1], ElementsAre(Piece{1, 0, 1024}));
+  EXPECT_THAT(owners[0], ElementsAre(Stretch{0, 0, 4096}));
+  EXPECT_THAT(owners[1], ElementsAre(Stretch{1, 0, 1024}));
 }
 
 TEST(Layout, DescribesOneLineAParameter) {

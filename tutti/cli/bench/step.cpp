@@ -215,7 +215,7 @@ StrategyOptions alone(const StepFlags& flags, StrategyOptions options, int worke
 }
 
 bool in_step(const StepFlags& flags, const StrategyOptions& options) {
-  if (flags.job.strategy == "parameter_server") return options.served.staleness.synchronous();
+  if (flags.job.uses_servers()) return options.served.staleness.synchronous();
   return flags.job.strategy != "independent";
 }
 
@@ -226,7 +226,7 @@ StepFigures measure_out_of_step(const StepFlags& flags, const StrategyOptions& o
   const int workers = all.size();
   StepFlags mine = flags;
   mine.job.global_batch = flags.job.global_batch / workers;
-  const bool served = flags.job.strategy == "parameter_server";
+  const bool served = flags.job.uses_servers();
   Strategy strategy(served ? options : alone(flags, options, all.rank(), workers));
   all.barrier(options.time_limit);
   StepFigures figures = measure_steps(mine, strategy, graph, train);
@@ -280,7 +280,7 @@ int bench_step(const StepFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   const StrategyOptions options = strategy_options(flags.job);
   check_shares(flags.job);
-  if (flags.unfused && (options.kind == "parameter_server" || options.kind == "central_storage"))
+  if (flags.unfused && (options.uses_servers() || options.kind == "central_storage"))
     throw UsageError(
         fmt::format("--unfused: strategy {} keeps one storage of the parameters, no replica "
                     "updates its own; expected one_device, mirrored or multi_worker",

@@ -26,7 +26,7 @@ namespace tutti {
 namespace {
 
 using detail::Lifeline;
-using detail::Message;
+using detail::Notice;
 
 template <class Class>
 bool is(const std::exception& error) {
@@ -102,7 +102,7 @@ Group join_workers(Millis limit) {
   const auto environment = worker_environment();
   set_flight_identity(spec->job, spec->worker, spec->num_workers, environment.has_value());
   if (environment) {
-    Lifeline::of(*environment).send({.kind = Message::Kind::joined}, {}, deadline);
+    Lifeline::of(*environment).send({.kind = Notice::Kind::joined}, {}, deadline);
   }
   if (spec->num_workers == 1) return Group();
   if (!environment || environment->segment_fd < 0) return join_over_rendezvous(*spec, deadline);
@@ -136,10 +136,10 @@ ShmSegment shared_segment(Lifeline& lifeline, const Group& workers, int size, in
   try {
     auto segment = ShmSegment::create(size, options);
     const int descriptor = segment.descriptor();
-    lifeline.send({.kind = Message::Kind::share, .number = number}, {&descriptor, 1}, deadline);
+    lifeline.send({.kind = Notice::Kind::share, .number = number}, {&descriptor, 1}, deadline);
     return segment;
   } catch (const Error& error) {
-    lifeline.send({.kind = Message::Kind::refused, .number = number, .text = error.what()}, {},
+    lifeline.send({.kind = Notice::Kind::refused, .number = number, .text = error.what()}, {},
                   deadline);
     throw;
   }
@@ -195,7 +195,7 @@ std::vector<Group> join_replicas(int replicas_per_worker, const JoinOptions& opt
   Group workers = join(options.limit);
   if (const auto environment = worker_environment(); environment && replicas_per_worker > 1) {
     Lifeline::of(*environment)
-        .send({.kind = Message::Kind::replicas, .number = replicas_per_worker}, {}, deadline);
+        .send({.kind = Notice::Kind::replicas, .number = replicas_per_worker}, {}, deadline);
   }
   if (workers.size() == 1) return local_members(replicas_per_worker, shm);
   require_same(workers, replicas_per_worker, deadline);
@@ -232,7 +232,7 @@ void ask_for_grace(Millis grace) noexcept {
     constexpr int64_t kMost = std::numeric_limits<int>::max();
     const auto number = static_cast<int>(std::clamp<int64_t>(grace.count(), 0, kMost));
     Lifeline::of(*environment)
-        .send({.kind = Message::Kind::grace, .number = number}, {}, Deadline(Millis{200}));
+        .send({.kind = Notice::Kind::grace, .number = number}, {}, Deadline(Millis{200}));
   } catch (const std::exception& failure) {
     log(LogLevel::warning, "the launcher was not asked for {} ms of grace: {}", grace.count(),
         failure.what());
@@ -240,11 +240,11 @@ void ask_for_grace(Millis grace) noexcept {
 }
 
 void report_step(int64_t step, int64_t training) noexcept {
-  struct Place {
+  struct OwnRow {
     std::optional<detail::StepBoard> board;
     int worker = 0;
   };
-  static const Place place = []() noexcept -> Place {
+  static const OwnRow row = []() noexcept -> OwnRow {
     try {
       const auto environment = worker_environment();
       if (!environment || environment->steps_fd < 0) return {};
@@ -254,7 +254,7 @@ void report_step(int64_t step, int64_t training) noexcept {
       return {};
     }
   }();
-  if (place.board) place.board->note(place.worker, {.training = training, .step = step});
+  if (row.board) row.board->note(row.worker, {.training = training, .step = step});
 }
 
 bool started_again() noexcept {
@@ -274,7 +274,7 @@ bool report_failure(const std::exception& error) noexcept {
     const auto environment = worker_environment();
     if (!environment) return false;
     Lifeline::of(*environment)
-        .send({.kind = Message::Kind::failed, .text = text}, {}, Deadline(Millis{200}));
+        .send({.kind = Notice::Kind::failed, .text = text}, {}, Deadline(Millis{200}));
     return !is<PeerLost>(error) && !is<detail::FailedElsewhere>(error);  // these it folds
   } catch (const std::exception& failure) {
     log(LogLevel::debug, "the launcher was not told: {}", failure.what());

@@ -57,25 +57,25 @@ void Lifeline::keep(DescriptorChannel::Message received) {
   {
     std::lock_guard lock(mutex_);
     switch (message->kind) {
-      case Message::Kind::joined:
+      case Notice::Kind::joined:
         for (int worker : joined_workers(*message)) joined_.at(static_cast<size_t>(worker)) = true;
         break;
-      case Message::Kind::lost: lost_.push_back(message->text); break;
-      case Message::Kind::share:
+      case Notice::Kind::lost: lost_.push_back(message->text); break;
+      case Notice::Kind::share:
         if (!received.descriptors.empty()) {
           shares_[message->number] = std::move(received.descriptors.front());
         }
         break;
-      case Message::Kind::refused: refusals_[message->number] = message->text; break;
-      case Message::Kind::failed:
-      case Message::Kind::replicas:
-      case Message::Kind::grace: break;  // only workers say so
+      case Notice::Kind::refused: refusals_[message->number] = message->text; break;
+      case Notice::Kind::failed:
+      case Notice::Kind::replicas:
+      case Notice::Kind::grace: break;  // only workers say so
     }
   }
   changed_.notify_all();
 }
 
-void Lifeline::send(const Message& message, std::span<const int> descriptors,
+void Lifeline::send(const Notice& message, std::span<const int> descriptors,
                     const Deadline& deadline) {
   std::lock_guard lock(sending_);
   channel_.send(encode(message), descriptors, deadline);

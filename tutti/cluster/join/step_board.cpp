@@ -32,17 +32,17 @@ StepBoard StepBoard::create(int num_workers) {
 StepBoard StepBoard::open(int descriptor) { return StepBoard(SharedFile::duplicate(descriptor)); }
 
 // Whoever is killed in between has no step of another training.
-void StepBoard::note(int local_worker, Place place) const noexcept {
+void StepBoard::note(int local_worker, Noted noted) const noexcept {
   const auto training = training_in(page_, local_worker);
   const auto step = step_in(page_, local_worker);
-  if (training.load(std::memory_order_relaxed) != place.training) {
+  if (training.load(std::memory_order_relaxed) != noted.training) {
     step.store(0, std::memory_order_release);
-    training.store(place.training, std::memory_order_release);
+    training.store(noted.training, std::memory_order_release);
   }
-  step.store(place.step + 1, std::memory_order_release);
+  step.store(noted.step + 1, std::memory_order_release);
 }
 
-StepBoard::Place StepBoard::place_of(int local_worker) const noexcept {
+StepBoard::Noted StepBoard::noted_of(int local_worker) const noexcept {
   const int64_t step = step_in(page_, local_worker).load(std::memory_order_acquire) - 1;
   return {training_in(page_, local_worker).load(std::memory_order_acquire), step};
 }

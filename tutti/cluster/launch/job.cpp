@@ -238,22 +238,22 @@ void Job::on_message(Worker& worker, DescriptorChannel::Message received) {
   if (!message)
     throw Error(fmt::format("worker {} sent \"{}\"", worker.result.worker, received.text));
   message->worker = worker.result.worker;
-  if (message->kind == Message::Kind::replicas) {
+  if (message->kind == Notice::Kind::replicas) {
     worker.result.replicas = std::max(1, message->number);
     return;
   }
-  if (message->kind == Message::Kind::grace) {
+  if (message->kind == Notice::Kind::grace) {
     worker.grace = Millis(message->number);
     return;
   }
-  if (message->kind == Message::Kind::failed) {
+  if (message->kind == Notice::Kind::failed) {
     const size_t colon = message->text.find(": ");
     worker.result.error_class = message->text.substr(0, colon);
     worker.result.error =
         colon == std::string::npos ? message->text : message->text.substr(colon + 2);
     return;
   }
-  worker.joined = worker.joined || message->kind == Message::Kind::joined;
+  worker.joined = worker.joined || message->kind == Notice::Kind::joined;
   news_.add(std::move(*message), std::move(received.descriptors));
 }
 

@@ -45,7 +45,7 @@ void Job::on_death(Worker& worker) {
     result.signal = facts.si_status;
   }
   news_.leave(index_of(worker));
-  news_.add({.kind = Message::Kind::lost,
+  news_.add({.kind = Notice::Kind::lost,
              .worker = result.worker,
              .text = result.name() + " " + result.ending()});
   const bool leads = options_.first_leads && result.worker == 0;
@@ -166,9 +166,9 @@ LaunchResult Job::result() const {
   for (const Worker& worker : workers_) {
     result.workers.push_back(worker.result);
     result.workers.back().last_lines = output_.last_lines(index_of(worker));
-    const StepBoard::Place place = steps_.place_of(index_of(worker));
-    result.workers.back().training = place.training;
-    result.workers.back().step = place.step;
+    const StepBoard::Noted noted = steps_.noted_of(index_of(worker));
+    result.workers.back().training = noted.training;
+    result.workers.back().step = noted.step;
   }
   // Other nodes' limits pass too when a worker of this one is stopped.
   if (failure_elsewhere_ && stopped_worker_ < 0) {

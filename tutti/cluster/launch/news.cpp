@@ -6,7 +6,7 @@
 
 namespace tutti::detail {
 
-void News::add(Message message, std::vector<FileDescriptor> descriptors) {
+void News::add(Notice message, std::vector<FileDescriptor> descriptors) {
   items_.push_back({std::move(message), std::move(descriptors)});
 }
 
@@ -15,16 +15,16 @@ bool News::tell(int worker, DescriptorChannel& channel) {
   while (told < items_.size()) {
     const Item& item = items_[told];
     size_t end = told + 1;
-    Message message = item.message;
-    if (message.kind == Message::Kind::joined) {
+    Notice message = item.message;
+    if (message.kind == Notice::Kind::joined) {
       std::vector<int> workers;
       for (end = told; end < items_.size(); ++end) {
-        if (items_[end].message.kind != Message::Kind::joined) break;
+        if (items_[end].message.kind != Notice::Kind::joined) break;
         workers.push_back(items_[end].message.worker);
       }
-      message = joined_message(workers);
+      message = joined_notice(workers);
     }
-    if (message.kind == Message::Kind::joined || message.worker != worker) {
+    if (message.kind == Notice::Kind::joined || message.worker != worker) {
       std::vector<int> numbers;
       for (const FileDescriptor& fd : item.descriptors) numbers.push_back(fd.get());
       try {

@@ -23,16 +23,16 @@ Restarts::Verdict Restarts::after(const LaunchResult& life) {
   const WorkerResult* const root = life.root();
   if (most_ == 0 || life.exit_code == 0 || life.signal != 0 || root == nullptr) return {};
   if (root->is_bad_input() || root->error_class == "Interrupted") return {};
-  const Place place{root->training, root->step};
+  const TrainingStep step{root->training, root->step};
   const bool has_step = root->step >= 0;
-  if (has_step && !failed_at_.insert(place).second)
+  if (has_step && !failed_at_.insert(step).second)
     return {.words = fmt::format("{} has failed for the second time: the job is not started again",
                                  words_of_step(*root))};
   if (made_ == most_) return {.words = fmt::format("none of its {} restarts is left", made_)};
   ++made_;
-  const bool further = has_step && place > furthest_;
+  const bool further = has_step && step > furthest_;
   pause_ = further ? kFirstPause : std::clamp(2 * pause_, kFirstPause, kLongestPause);
-  if (further) furthest_ = place;
+  if (further) furthest_ = step;
   return {
       .again = true,
       .pause = pause_,

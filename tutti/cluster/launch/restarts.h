@@ -38,9 +38,9 @@ class Restarts {
   const int most_;
   int made_ = 0;
   Millis pause_{0};
-  using Place = std::pair<int64_t, int64_t>;  // training, step
-  Place furthest_{0, -1};
-  std::set<Place> failed_at_;
+  using TrainingStep = std::pair<int64_t, int64_t>;  // training, step
+  TrainingStep furthest_{0, -1};
+  std::set<TrainingStep> failed_at_;
 };
 
 /// launch(), and again as long as Restarts says so; the workers of all lives have TUTTI_LIVES in

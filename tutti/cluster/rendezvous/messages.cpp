@@ -31,19 +31,19 @@ std::optional<int> number(std::string_view word) {
 
 }  // namespace
 
-std::string encode(const Message& message) {
+std::string encode(const Notice& message) {
   return fmt::format("{} {} {} {}", kWords[static_cast<size_t>(message.kind)], message.worker,
                      message.number, std::string_view(message.text).substr(0, kMaxText));
 }
 
-Message joined_message(const std::vector<int>& workers) {
-  return {.kind = Message::Kind::joined,
+Notice joined_notice(const std::vector<int>& workers) {
+  return {.kind = Notice::Kind::joined,
           .worker = workers.front(),
           .number = 0,
           .text = fmt::format("{}", fmt::join(workers.begin() + 1, workers.end(), " "))};
 }
 
-std::vector<int> joined_workers(const Message& message) {
+std::vector<int> joined_workers(const Notice& message) {
   std::vector<int> workers = {message.worker};
   std::string_view rest = message.text;
   while (!rest.empty()) {
@@ -52,14 +52,14 @@ std::vector<int> joined_workers(const Message& message) {
   return workers;
 }
 
-std::optional<Message> decode(std::string_view text) {
+std::optional<Notice> decode(std::string_view text) {
   const std::string_view word = next_word(text);
   for (size_t i = 0; i < kWords.size(); ++i) {
     if (word != kWords[i]) continue;
     const auto worker = number(next_word(text));
     const auto count = number(next_word(text));
     if (!worker || !count) return std::nullopt;
-    return Message{static_cast<Message::Kind>(i), *worker, *count, std::string(text)};
+    return Notice{static_cast<Notice::Kind>(i), *worker, *count, std::string(text)};
   }
   return std::nullopt;
 }

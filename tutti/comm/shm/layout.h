@@ -3,7 +3,7 @@
 /// A header, then one block a rank. A rank writes only its own block (and the poison, once, by
 /// compare-and-swap, and doorbells); all others read it. Zero bytes are a valid start of
 /// everything. A *root* segment begins its memfd. Behind it lie extents, taken in turn: what
-/// allocate() gave, lanes of messages, and *child* segments of groups made by split.
+/// allocate() gave, channels of messages, and *child* segments of groups made by split.
 /// docs/design/shm_engine.md explains the protocol.
 #pragma once
 
@@ -56,9 +56,9 @@ struct RankBlock {
   FlagLine finished;  ///< operations whose memory of others this rank needs no more
   FlagLine staged;    ///< chunks that it has put into its staging slots
   FlagLine drained;   ///< chunks that it has read from all others' staging slots
-  FlagLine doorbell;  ///< rung by peers that wrote into a lane to this rank, or made room in one
-  /// Who has opened a lane of messages to this rank, a bit each; set by them.
-  alignas(64) std::atomic<uint64_t> lanes_from[kMaxRanks / 64];
+  FlagLine doorbell;  ///< rung by peers that wrote into a channel to this rank, or made room in one
+  /// Who has opened a channel of messages to this rank, a bit each; set by them.
+  alignas(64) std::atomic<uint64_t> channels_from[kMaxRanks / 64];
   MemberLine member;
 };
 
@@ -79,7 +79,7 @@ struct SegmentFacts {
   int64_t slot_bytes;        ///< of a staging slot
   int64_t small_bytes;       ///< up to here data is copied when it is announced
   int64_t small_slot_bytes;  ///< of the slot for it, or for a list of counts
-  int64_t lanes_bytes;       ///< of a rank's list of the lanes that it has opened
+  int64_t channels_bytes;    ///< of a rank's list of the channels that it has opened
   int64_t stride_bytes;      ///< from one rank's block to the next
   int64_t fixed_bytes;       ///< header and blocks
 };

@@ -14,30 +14,30 @@ namespace {
 
 constexpr int64_t kUnit = 64;
 // Room for a short message, and as much again while that is read.
-constexpr uint32_t kLaneUnits = 2048;
+constexpr uint32_t kChannelUnits = 2048;
 constexpr int64_t kShortBytes = 64 << 10;
-// Of a long message in passing: half of what a lane holds, so that both sides work at once.
+// Of a long message in passing: half of what a channel holds, so that both sides work at once.
 constexpr int64_t kStreamBytes = 32 << 10;
-constexpr int64_t kLaneHeaderBytes = kPageBytes;
-constexpr int64_t kLaneBytes = kLaneHeaderBytes + kLaneUnits * kUnit;
-static_assert(kShortBytes + kUnit <= kLaneUnits * kUnit);
+constexpr int64_t kChannelHeaderBytes = kPageBytes;
+constexpr int64_t kChannelBytes = kChannelHeaderBytes + kChannelUnits * kUnit;
+static_assert(kShortBytes + kUnit <= kChannelUnits * kUnit);
 
 uint32_t units_of(int64_t bytes) { return static_cast<uint32_t>((bytes + kUnit - 1) / kUnit); }
 
 }  // namespace
 
-struct ShmMessages::Lane {
+struct ShmMessages::Channel {
   FlagLine head;  ///< units written, by the sender
   FlagLine tail;  ///< units read, by the receiver
   alignas(64) std::atomic<uint32_t> sender_waits;
 
   std::byte* unit(uint32_t number) const {
-    auto* const start = reinterpret_cast<std::byte*>(const_cast<Lane*>(this));
-    return start + kLaneHeaderBytes + number % kLaneUnits * kUnit;
+    auto* const start = reinterpret_cast<std::byte*>(const_cast<Channel*>(this));
+    return start + kChannelHeaderBytes + number % kChannelUnits * kUnit;
   }
   // Data may go on at the start of the ring.
   static int64_t to_end(uint32_t first, int64_t bytes) {
-    return std::min<int64_t>(bytes, (kLaneUnits - first % kLaneUnits) * kUnit);
+    return std::min<int64_t>(bytes, (kChannelUnits - first % kChannelUnits) * kUnit);
   }
   void write(uint32_t first, const std::byte* data, int64_t bytes) {
     const int64_t before = to_end(first, bytes);
@@ -109,7 +109,7 @@ bool ShmMessages::advance() {
   bool moved = false;
   while (called()) {
     heard_ = doorbell_.value();
-    auto& from = engine_.blocks_[engine_.rank_]->lanes_from;
+    auto& from = engine_.blocks_[engine_.rank_]->channels_from;
     for (int word = 0; word * 64 < engine_.size_; ++word)
       for (uint64_t bits = from[word].load(std::memory_order_acquire); bits != 0; bits &= bits - 1)
         moved |= drain(word * 64 + std::countr_zero(bits));
@@ -119,41 +119,41 @@ bool ShmMessages::advance() {
   return moved;
 }
 
-// Reserved on first use: n^2 lanes would be much, and few pairs talk.
-ShmMessages::Lane& ShmMessages::open_lane(int to) {
-  const int64_t offset = state_.take(kLaneBytes);
-  if (!state_.file().reserve(offset, kLaneBytes))
+// Reserved on first use: n^2 channels would be much, and few pairs talk.
+ShmMessages::Channel& ShmMessages::open_channel(int to) {
+  const int64_t offset = state_.take(kChannelBytes);
+  if (!state_.file().reserve(offset, kChannelBytes))
     engine_.fail(FailureKind::aborted,
                  fmt::format("no memory for messages from rank {} to rank {}: {} wanted",
-                             engine_.rank_, to, size_words(kLaneBytes)),
+                             engine_.rank_, to, size_words(kChannelBytes)),
                  ShmEngine::kMessage);
-  Lane* const lane = reinterpret_cast<Lane*>(state_.extent(offset, kLaneBytes).data());
-  state_.lane_table(engine_.rank_)[to].store(offset, std::memory_order_release);
+  Channel* const channel = reinterpret_cast<Channel*>(state_.extent(offset, kChannelBytes).data());
+  state_.channel_table(engine_.rank_)[to].store(offset, std::memory_order_release);
   const uint64_t bit = uint64_t{1} << (engine_.rank_ % 64);
-  engine_.blocks_[to]->lanes_from[engine_.rank_ / 64].fetch_or(bit, std::memory_order_acq_rel);
-  return *lane;
+  engine_.blocks_[to]->channels_from[engine_.rank_ / 64].fetch_or(bit, std::memory_order_acq_rel);
+  return *channel;
 }
 
 bool ShmMessages::flush(int to) {
   Peer& peer = peers_[to];
-  if (peer.out == nullptr) peer.out = &open_lane(to);
-  Lane& lane = *peer.out;
-  uint32_t head = lane.head.flag.value();
+  if (peer.out == nullptr) peer.out = &open_channel(to);
+  Channel& channel = *peer.out;
+  uint32_t head = channel.head.flag.value();
   const uint32_t before = head;
   while (!peer.queue.empty()) {
     Outgoing& next = peer.queue.front();
     const bool stream = next.frame.kind == Frame::data;
     const int64_t bytes = stream ? std::min(next.left, kStreamBytes) : next.left;
     const uint32_t units = 1 + units_of(bytes);
-    const auto room = [&] { return kLaneUnits - (head - lane.tail.flag.value()); };
+    const auto room = [&] { return kChannelUnits - (head - channel.tail.flag.value()); };
     // Either this sees the units that were read, or their reader sees that somebody waits.
-    if (room() < units && (lane.sender_waits.exchange(1), room() < units)) break;
+    if (room() < units && (channel.sender_waits.exchange(1), room() < units)) break;
     Frame frame = next.frame;
     if (stream) frame.bytes = bytes;
-    std::memcpy(lane.unit(head), &frame, sizeof frame);
-    lane.write(head + 1, next.data, bytes);
+    std::memcpy(channel.unit(head), &frame, sizeof frame);
+    channel.write(head + 1, next.data, bytes);
     head += units;
-    lane.head.flag.set_unwatched(head);
+    channel.head.flag.set_unwatched(head);
     if (bytes > 0) next.data += bytes;
     next.left -= bytes;
     if (next.left > 0) continue;
@@ -169,26 +169,27 @@ bool ShmMessages::flush(int to) {
 bool ShmMessages::drain(int from) {
   Peer& peer = peers_[from];
   if (peer.in == nullptr) {
-    const int64_t offset = state_.lane_table(from)[engine_.rank_].load(std::memory_order_acquire);
-    peer.in = reinterpret_cast<Lane*>(state_.extent(offset, kLaneBytes).data());
+    const int64_t offset =
+        state_.channel_table(from)[engine_.rank_].load(std::memory_order_acquire);
+    peer.in = reinterpret_cast<Channel*>(state_.extent(offset, kChannelBytes).data());
   }
-  Lane& lane = *peer.in;
-  uint32_t tail = lane.tail.flag.value();
+  Channel& channel = *peer.in;
+  uint32_t tail = channel.tail.flag.value();
   const uint32_t before = tail;
-  while (tail != lane.head.flag.value()) {
+  while (tail != channel.head.flag.value()) {
     Frame frame;
-    std::memcpy(&frame, lane.unit(tail), sizeof frame);
-    handle(from, frame, lane, tail + 1);
+    std::memcpy(&frame, channel.unit(tail), sizeof frame);
+    handle(from, frame, channel, tail + 1);
     const bool has_data = frame.kind == Frame::is_short || frame.kind == Frame::data;
     tail += 1 + (has_data ? units_of(frame.bytes) : 0);
-    lane.tail.flag.set_unwatched(tail);
+    channel.tail.flag.set_unwatched(tail);
   }
   if (tail == before) return false;
-  if (lane.sender_waits.exchange(0) != 0) engine_.blocks_[from]->doorbell.flag.add_one();
+  if (channel.sender_waits.exchange(0) != 0) engine_.blocks_[from]->doorbell.flag.add_one();
   return true;
 }
 
-void ShmMessages::handle(int from, const Frame& frame, const Lane& lane, uint32_t unit) {
+void ShmMessages::handle(int from, const Frame& frame, const Channel& channel, uint32_t unit) {
   const auto with_id = [&](PendingList& list, int whose) {
     const auto it = std::find_if(list.begin(), list.end(), [&](const Pending& each) {
       return each.id == frame.id && each.from == whose;
@@ -198,7 +199,7 @@ void ShmMessages::handle(int from, const Frame& frame, const Lane& lane, uint32_
   };
   switch (frame.kind) {
     case Frame::is_short:
-    case Frame::is_long: return take_message(from, frame, lane, unit);
+    case Frame::is_long: return take_message(from, frame, channel, unit);
     case Frame::granted: {
       const auto send = with_id(sends_, kAnyRank);
       const MemorySpan& data = send->operation.input;
@@ -210,7 +211,7 @@ void ShmMessages::handle(int from, const Frame& frame, const Lane& lane, uint32_
     }
     case Frame::data: {
       const auto receive = with_id(receives_, from);
-      lane.read(unit, bytes_of(receive->operation.output) + receive->received, frame.bytes);
+      channel.read(unit, bytes_of(receive->operation.output) + receive->received, frame.bytes);
       receive->received += frame.bytes;
       if (receive->received == receive->operation.output.num_bytes()) complete(receives_, receive);
       return;
@@ -220,7 +221,8 @@ void ShmMessages::handle(int from, const Frame& frame, const Lane& lane, uint32_
   }
 }
 
-void ShmMessages::take_message(int from, const Frame& frame, const Lane& lane, uint32_t unit) {
+void ShmMessages::take_message(int from, const Frame& frame, const Channel& channel,
+                               uint32_t unit) {
   const auto receive = receive_for(from, frame.tag);
   Arrived message{.from = from,
                   .tag = frame.tag,
@@ -232,12 +234,12 @@ void ShmMessages::take_message(int from, const Frame& frame, const Lane& lane, u
     if (receive != receives_.end()) return accept(receive, std::move(message));
   } else if (receive != receives_.end()) {
     check_length(*receive, from, frame.bytes);
-    lane.read(unit, bytes_of(receive->operation.output), frame.bytes);
+    channel.read(unit, bytes_of(receive->operation.output), frame.bytes);
     receive->from = from;
     return complete(receives_, receive);
   } else {
     message.data.resize(static_cast<size_t>(frame.bytes));
-    lane.read(unit, message.data.data(), frame.bytes);
+    channel.read(unit, message.data.data(), frame.bytes);
   }
   arrived_.push_back(std::move(message));
 }
@@ -264,7 +266,7 @@ void ShmMessages::accept(PendingList::iterator receive, Arrived message) {
   ShmEngine::MemoryOfOthers memory(engine_, ShmEngine::kMessage);
   copy_bytes(room, engine_.address_of(message.place), message.bytes);
   memory.leave();
-  // The sender waits for this word, so the recv is not done before it is in the lane.
+  // The sender waits for this word, so the recv is not done before it is in the channel.
   enqueue(message.from, {.frame = {.kind = Frame::taken, .id = message.id},
                          .completes = &receives_,
                          .operation = receive});
@@ -277,7 +279,7 @@ void ShmMessages::complete(PendingList& list, PendingList::iterator done) {
   list.erase(done);
 }
 
-int64_t ShmMessages::lane_bytes() { return kLaneBytes; }
+int64_t ShmMessages::channel_bytes() { return kChannelBytes; }
 
 const ShmMessages::Pending* ShmMessages::first_of(Ticket ticket) const {
   for (const PendingList* list : {&receives_, &sends_})

@@ -1,11 +1,11 @@
 /// Messages of the shm engine: send and recv beside the collectives.
 ///
-/// Each ordered pair of ranks that talks has a *lane*: a ring of bytes with one writer and one
+/// Each ordered pair of ranks that talks has a *channel*: a ring of bytes with one writer and one
 /// reader. A *frame* in it is a header, and its data if any. Whoever is in any call drains its
-/// lanes: a short message goes into the room of its recv, or into memory of this rank's own until
-/// asked for. Of a long one only the header comes; the receiver copies it where it lies when it can
-/// see that memory, else grants it, and the sender passes it through the lane. So lanes always move
-/// on. docs/design/shm_engine.md has more. Thread rule: as ShmEngine.
+/// channels: a short message goes into the room of its recv, or into memory of this rank's own
+/// until asked for. Of a long one only the header comes; the receiver copies it where it lies when
+/// it can see that memory, else grants it, and the sender passes it through the channel. So
+/// channels always move on. docs/design/shm_engine.md has more. Thread rule: as ShmEngine.
 #pragma once
 
 #include <deque>
@@ -50,17 +50,17 @@ class ShmMessages {
   void look_for_lost(Ticket ticket);
   /// "recv from rank 2, tag 5" for the first pending operation of `ticket`.
   std::string words(Ticket ticket) const;
-  /// Of one lane, in the segment's file.
-  static int64_t lane_bytes();
+  /// Of one channel, in the segment's file.
+  static int64_t channel_bytes();
 
  private:
-  struct Lane;
+  struct Channel;
 
   struct Frame {
     enum Kind : uint32_t {
       is_short,  ///< a whole message, its data behind this
       is_long,   ///< the announcement of one
-      granted,   ///< to the sender of a long one: its data is wanted in the lane
+      granted,   ///< to the sender of a long one: its data is wanted in the channel
       data,      ///< some of it
       taken,     ///< to the sender of a long one: it was copied where it lies
     };
@@ -91,29 +91,29 @@ class ShmMessages {
     std::vector<std::byte> data;
   };
 
-  // Frames on their way to a lane. A stream is cut into frames as there is room.
+  // Frames on their way to a channel. A stream is cut into frames as there is room.
   using PendingList = std::list<Pending>;
   struct Outgoing {
     Frame frame;
     const std::byte* data = nullptr;
-    int64_t left = 0;  ///< bytes of data not yet in the lane
-    /// Where set, `operation` in it is done once all is in the lane.
+    int64_t left = 0;  ///< bytes of data not yet in the channel
+    /// Where set, `operation` in it is done once all is in the channel.
     PendingList* completes = nullptr;
     PendingList::iterator operation{};
   };
 
   struct Peer {
-    Lane* in = nullptr;
-    Lane* out = nullptr;
+    Channel* in = nullptr;
+    Channel* out = nullptr;
     std::deque<Outgoing> queue;
   };
 
-  Lane& open_lane(int to);
+  Channel& open_channel(int to);
   bool flush(int to);
   bool drain(int from);
-  void handle(int from, const Frame& frame, const Lane& lane, uint32_t unit);
+  void handle(int from, const Frame& frame, const Channel& channel, uint32_t unit);
   void enqueue(int to, const Outgoing& outgoing);
-  void take_message(int from, const Frame& frame, const Lane& lane, uint32_t unit);
+  void take_message(int from, const Frame& frame, const Channel& channel, uint32_t unit);
   void post_send(PendingList::iterator send);
   void post_receive(PendingList::iterator receive);
   PendingList::iterator receive_for(int from, int tag);
@@ -127,7 +127,7 @@ class ShmMessages {
 
   ShmEngine& engine_;
   ShmSegment::State& state_;
-  Flag& doorbell_;  ///< rung by every peer that writes into or reads from a lane of this rank
+  Flag& doorbell_;  ///< rung by every peer that writes into or reads from a channel of this rank
   uint32_t heard_ = 0;
   std::vector<Peer> peers_;
   int queues_ = 0;  ///< that are not empty

@@ -40,10 +40,10 @@ SegmentFacts make_facts(int size, const ShmOptions& options) {
       round_up(std::max<int64_t>(options.slot_bytes, int64_t{64} * size), kPageBytes);
   facts.small_bytes = small_bytes_for(size, options);
   facts.small_slot_bytes = std::max(facts.small_bytes, round_up(int64_t{8} * size, 64));
-  facts.lanes_bytes = round_up(int64_t{8} * size, 64);
+  facts.channels_bytes = round_up(int64_t{8} * size, 64);
   facts.stride_bytes =
       detail::kBlockBytes +
-      round_up(detail::kSlots * (facts.small_slot_bytes + facts.slot_bytes) + facts.lanes_bytes,
+      round_up(detail::kSlots * (facts.small_slot_bytes + facts.slot_bytes) + facts.channels_bytes,
                kPageBytes);
   facts.fixed_bytes = detail::kHeaderBytes + size * facts.stride_bytes;
   return facts;
@@ -104,14 +104,14 @@ std::shared_ptr<ShmSegment::State> ShmSegment::State::open_child(const std::shar
   return child;
 }
 
-void ShmSegment::State::leave(int64_t lane_bytes) noexcept {
+void ShmSegment::State::leave(int64_t channel_bytes) noexcept {
   // Whoever is not the last touches nothing after this.
   const int size = facts().size;
   if (root == nullptr || header().left.fetch_add(1) + 1 != size) return;
   for (int from = 0; from < size; ++from)
     for (int to = 0; to < size; ++to)
-      if (const int64_t offset = lane_table(from)[to].load(); offset != 0)
-        file().give_back(offset, lane_bytes);
+      if (const int64_t offset = channel_table(from)[to].load(); offset != 0)
+        file().give_back(offset, channel_bytes);
   file().give_back(fixed.offset(), fixed.num_bytes());
 }
 

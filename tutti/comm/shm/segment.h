@@ -31,12 +31,12 @@ struct ShmSegment::State {
   int64_t lock_of(int rank) const noexcept { return fixed.offset() + rank; }
   /// A part of the file that nobody else uses, not yet reserved; on a page.
   int64_t take(int64_t bytes) noexcept;
-  /// Offsets of the lanes that `rank` has opened, by receiver.
-  std::atomic<int64_t>* lane_table(int rank) const noexcept {
+  /// Offsets of the channels that `rank` has opened, by receiver.
+  std::atomic<int64_t>* channel_table(int rank) const noexcept {
     return reinterpret_cast<std::atomic<int64_t>*>(staging_slot(rank, detail::kSlots));
   }
   /// Counts a member as gone. The last one of a child gives its memory back.
-  void leave(int64_t lane_bytes) noexcept;
+  void leave(int64_t channel_bytes) noexcept;
 
   detail::SegmentHeader& header() const noexcept {
     return *reinterpret_cast<detail::SegmentHeader*>(fixed.data());

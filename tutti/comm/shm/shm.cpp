@@ -48,7 +48,7 @@ ShmEngine::~ShmEngine() {
   blocks_[rank_]->member.state.set(kLeft);
   state_.wake_sleepers(rank_);
   if (!all_threads_) state_.locks().unlock_byte(state_.lock_of(rank_));
-  state_.leave(ShmMessages::lane_bytes());
+  state_.leave(ShmMessages::channel_bytes());
 }
 
 // What `loss` knows of, or a member that died after it came.

@@ -75,14 +75,14 @@ class Admission {
     Handshake handshake;
     TimePoint since = Clock::now();
   };
-  using Place = std::list<Pending>::iterator;
+  using PendingAt = std::list<Pending>::iterator;
 
   void wait();         ///< until something comes or is due, and moves it on
   void accept_some();  ///< not all: others want their turn
   void take(FileDescriptor socket, const Address& from);
-  void make_room();             ///< drops the one that deserves it most
-  void move_on(Place pending);  ///< removes it when it has proved itself or failed
-  void refuse(Place pending, std::string_view why);
+  void make_room();                 ///< drops the one that deserves it most
+  void move_on(PendingAt pending);  ///< removes it when it has proved itself or failed
+  void refuse(PendingAt pending, std::string_view why);
   void drop_late();
   Millis until_next() const;
 

@@ -25,34 +25,34 @@ int64_t bytes_of(const Brought& values) {
 
 void Meetings::begins(int worker, int64_t step) { begins_[worker] = step; }
 
-std::string Meetings::objection(const Place& place) const {
-  if (place > last_ || over_.contains(place)) return "";
+std::string Meetings::objection(const Session& session) const {
+  if (session > last_ || over_.contains(session)) return "";
   return fmt::format(
-      "meeting {} after {} steps is over, and what was brought is not known any more", place.number,
-      place.step);
+      "meeting {} after {} steps is over, and what was brought is not known any more",
+      session.number, session.step);
 }
 
-void Meetings::bring(int worker, const Place& place, const Bytes& value) {
-  if (place > last_) open_[place].try_emplace(worker, Bytes::copy_of(value.span));
+void Meetings::bring(int worker, const Session& session, const Bytes& value) {
+  if (session > last_) open_[session].try_emplace(worker, Bytes::copy_of(value.span));
 }
 
-bool Meetings::has_brought(int worker, const Place& place) const {
-  const auto open = open_.find(place);
+bool Meetings::has_brought(int worker, const Session& session) const {
+  const auto open = open_.find(session);
   return open != open_.end() && open->second.contains(worker);
 }
 
-std::vector<int> Meetings::waits_for(const Place& place, const std::vector<int>& here) const {
+std::vector<int> Meetings::waits_for(const Session& session, const std::vector<int>& here) const {
   std::vector<int> missing;
   for (const int worker : here) {
     const auto begins = begins_.find(worker);
-    const bool comes = begins == begins_.end() || begins->second < place.step;
-    if (comes && !has_brought(worker, place)) missing.push_back(worker);
+    const bool comes = begins == begins_.end() || begins->second < session.step;
+    if (comes && !has_brought(worker, session)) missing.push_back(worker);
   }
   return missing;
 }
 
-std::vector<Meetings::Place> Meetings::end(const std::vector<int>& here) {
-  std::vector<Place> ended;
+std::vector<Meetings::Session> Meetings::end(const std::vector<int>& here) {
+  std::vector<Session> ended;
   while (!open_.empty() && waits_for(open_.begin()->first, here).empty()) {
     last_ = open_.begin()->first;
     over_.insert(open_.extract(open_.begin()));
@@ -65,15 +65,15 @@ std::vector<Meetings::Place> Meetings::end(const std::vector<int>& here) {
 void Meetings::forget_old() {
   std::erase_if(over_, [this](const auto& entry) { return entry.first.step < last_.step; });
   int64_t bytes = 0;
-  for (const auto& [place, values] : over_) bytes += bytes_of(values);
+  for (const auto& [session, values] : over_) bytes += bytes_of(values);
   while (bytes > kMostKept && over_.size() > 1) {
     bytes -= bytes_of(over_.begin()->second);
     over_.erase(over_.begin());
   }
 }
 
-const Brought* Meetings::values(const Place& place) const {
-  const auto over = over_.find(place);
+const Brought* Meetings::values(const Session& session) const {
+  const auto over = over_.find(session);
   return over == over_.end() ? nullptr : &over->second;
 }
 
@@ -83,9 +83,9 @@ std::vector<std::pair<std::string, Bytes>> Meetings::chunks() const {
   for (const auto& [worker, step] : begins_) begins.push_back({worker, step});
   chunks.emplace_back(json{last_.step, last_.number, begins}.dump(), Bytes{});
   for (const auto* const meetings : {&open_, &over_})
-    for (const auto& [place, values] : *meetings) {
+    for (const auto& [session, values] : *meetings) {
       auto [sizes, payload] = packed(values);
-      chunks.emplace_back(json{meetings == &over_, place.step, place.number, sizes}.dump(),
+      chunks.emplace_back(json{meetings == &over_, session.step, session.number, sizes}.dump(),
                           std::move(payload));
     }
   return chunks;

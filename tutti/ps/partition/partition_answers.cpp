@@ -51,10 +51,10 @@ void PartitionState::on_bring(const Message& order) {
 
 void PartitionState::end_meetings() {
   if (!registered() || is_fork_) return;
-  for (const Meetings::Place& place : meetings_.end(workers_here()))
-    for (const auto& [worker, value] : *meetings_.values(place))
+  for (const Meetings::Session& session : meetings_.end(workers_here()))
+    for (const auto& [worker, value] : *meetings_.values(session))
       answers_.push_back(
-          *answer_to_bring({.worker = worker, .sequence = place.number, .step = place.step}));
+          *answer_to_bring({.worker = worker, .sequence = session.number, .step = session.step}));
 }
 
 std::optional<Message> PartitionState::answer_to_bring(const Message& bring) const {

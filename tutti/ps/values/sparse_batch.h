@@ -39,14 +39,14 @@ class SparseBatch {
   int64_t payload_bytes(int partition) const;
 
  private:
-  struct Place {
+  struct KeyAt {
     int partition = 0;
     uint32_t number = 0;  // of the key in the partition
   };
 
   int64_t width_;
   DType dtype_;
-  std::vector<Place> places_;
+  std::vector<KeyAt> places_;
   std::vector<std::vector<uint64_t>> keys_;  // by partition
 };
 

@@ -20,18 +20,18 @@ class HostSums {
  public:
   HostSums() = default;
   /// `slices`: Layout::cut() into view.num_slices parts.
-  HostSums(HostView view, const Layout& layout, const std::vector<std::vector<Piece>>& slices);
+  HostSums(HostView view, const Layout& layout, const std::vector<std::vector<Stretch>>& slices);
 
-  /// Where the sum of elements [piece.begin, ...) of a piece of this replica belongs: this host's
-  /// before exchange(), all hosts' after it.
-  std::byte* sum_of(const Piece& piece) const;
+  /// Where the sum of elements [stretch.begin, ...) of a stretch of this replica belongs: this
+  /// host's before exchange(), all hosts' after it.
+  std::byte* sum_of(const Stretch& stretch) const;
 
   /// Collective over hosts: adds the sums. `used` (one byte a parameter) becomes the maximum over
   /// hosts, `learning_rate` that of host 0.
   void exchange(std::span<uint8_t> used, double& learning_rate, Millis limit);
 
  private:
-  /// Pieces of one dtype side by side in sums_.
+  /// Stretches of one dtype side by side in sums_.
   struct Run {
     DType dtype = DType::float32;
     int64_t begin = 0;  // bytes in sums_

@@ -110,12 +110,12 @@ class SharedUpdater final : public Updater {
         keep;  // gradients, or contiguous copies, that peers read until the step ends
     std::vector<uint8_t> copied;  // by the hook, as the gradient became ready
     std::vector<optim::StepScalars> scalars;
-    std::vector<Piece> pieces;
-    std::vector<Piece> owned;  // by parameter: what of it this replica updates; may be empty
+    std::vector<Stretch> stretches;
+    std::vector<Stretch> owned;  // by parameter: what of it this replica updates; may be empty
     std::vector<const void*> inputs;
     std::vector<uint8_t> used;  // as Gradients::used, by any replica of the world
     Array scratch;
-    Array own_sums;         // of its pieces, where all must be there before the first is updated
+    Array own_sums;         // of its stretches, where all must be there before the first is updated
     int64_t own_begin = 0;  // byte of the layout at which own_sums begins
     std::vector<double> gradient_scales;  // by parameter
     std::optional<HostView> view;         // of several processes
@@ -136,18 +136,18 @@ class SharedUpdater final : public Updater {
   /// The learning rate of the update; none where it is left out. Parameters stay as they are.
   std::optional<double> agree(Lane& lane);
   void update(Lane& lane, double learning_rate);
-  void apply_piece(Lane& lane, const Piece& piece);
-  const void* chunk_gradient(Lane& lane, const Piece& chunk);
-  void make_sums(Lane& lane, std::span<const Piece> pieces);
-  void measure(Lane& lane, std::span<const Piece> pieces);
+  void apply_stretch(Lane& lane, const Stretch& stretch);
+  const void* chunk_gradient(Lane& lane, const Stretch& chunk);
+  void make_sums(Lane& lane, std::span<const Stretch> stretches);
+  void measure(Lane& lane, std::span<const Stretch> stretches);
   void meet(Lane& lane);
-  std::byte* sum_at(const Lane& lane, const Piece& piece) const;
+  std::byte* sum_at(const Lane& lane, const Stretch& stretch) const;
   std::array<void*, optim::kMostStates> states_at(int64_t offset) const;
   std::span<void* const> used_states(const std::array<void*, optim::kMostStates>& all) const {
     return {all.data(), static_cast<size_t>(rule_.num_states())};
   }
-  bool add_gradients(Lane& lane, const Piece& chunk, void* sum);
-  void add_for_host(Lane& lane, const Piece& piece);
+  bool add_gradients(Lane& lane, const Stretch& chunk, void* sum);
+  void add_for_host(Lane& lane, const Stretch& stretch);
   void assign_pieces(Lane& lane);
   void make_room_for_sums(Lane& lane);
   const std::byte* gradient_at(const Lane& lane, int rank, int parameter, int64_t begin) const;

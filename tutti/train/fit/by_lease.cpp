@@ -48,7 +48,7 @@ std::optional<Totals> ByLease::run(const Epoch& epoch, std::vector<Totals>& each
       fit_.optimizer().prepare(replica);
       fit_.step(replica, forward, epoch, batch, part);
       fit_.after_step(replica, epoch, batch, part);
-      fit_.agree(replica, epoch, batch, part, epoch.world.local);
+      fit_.agree(replica, epoch, batch, part, epoch.world->local);
       if (replica.local_rank() == 0) {
         own.add(part);
         own.signal = part.signal;
@@ -66,7 +66,7 @@ std::optional<Totals> ByLease::run(const Epoch& epoch, std::vector<Totals>& each
   if (lease_.past) return std::nullopt;
   Totals all = Totals::unpacked(fit_.goals(), lease_.sums);
   fit_.count_images(all.samples);
-  if (lease_.repeats > 0 && epoch.world.chief)
+  if (lease_.repeats > 0 && epoch.world->chief)
     log(LogLevel::warning, "epoch {}: {} {} trained again, since the worker that had {} was lost",
         epoch.number + 1, lease_.repeats, lease_.repeats == 1 ? "batch was" : "batches were",
         lease_.repeats == 1 ? "it" : "them");
@@ -80,11 +80,11 @@ int64_t ByLease::next(ReplicaContext& replica, const Epoch& epoch, Totals part, 
   std::vector<int64_t> widths = part.widths(fit_.goals());
   const bool sized = std::ranges::any_of(
       fit_.goals(), [](const Goal& goal) { return sized_by_width(goal.metrics); });
-  if (epoch.world.local > 1 && sized)
-    group.all_reduce_now(span_of(std::span(widths)), ReduceOp::max, epoch.world.time_limit);
+  if (epoch.world->local > 1 && sized)
+    group.all_reduce_now(span_of(std::span(widths)), ReduceOp::max, epoch.world->time_limit);
   std::vector<double> sums = part.packed(fit_.goals(), widths);
-  if (epoch.world.local > 1)
-    group.all_reduce_now(span_of(std::span(sums)), ReduceOp::sum, epoch.world.time_limit);
+  if (epoch.world->local > 1)
+    group.all_reduce_now(span_of(std::span(sums)), ReduceOp::sum, epoch.world->time_limit);
   int64_t batch = 0;
   if (replica.local_rank() == 0) {
     // Who waits, waits for a batch of another worker's, which may be lost first.
@@ -92,11 +92,11 @@ int64_t ByLease::next(ReplicaContext& replica, const Epoch& epoch, Totals part, 
                              .num_batches = epoch.steps,
                              .returned = done,
                              .sums = std::move(sums)},
-                            Deadline(2 * epoch.world.time_limit));
+                            Deadline(2 * epoch.world->time_limit));
     batch = lease_.batch;
   }
-  if (epoch.world.local > 1)
-    group.all_reduce_now(span_of(std::span(&batch, 1)), ReduceOp::sum, epoch.world.time_limit);
+  if (epoch.world->local > 1)
+    group.all_reduce_now(span_of(std::span(&batch, 1)), ReduceOp::sum, epoch.world->time_limit);
   return batch;
 }
 

@@ -140,7 +140,7 @@ void Fit::go_on() {
 
 // By local replica.
 std::vector<Totals> Fit::first_totals(const Epoch& epoch) {
-  if (!resumed_) return std::vector<Totals>(static_cast<size_t>(epoch.world.local));
+  if (!resumed_) return std::vector<Totals>(static_cast<size_t>(epoch.world->local));
   std::vector<Totals> each = std::move(resumed_->totals);
   resumed_.reset();
   return each;

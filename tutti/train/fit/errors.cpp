@@ -110,7 +110,7 @@ void Fit::raise_not_finite(const Epoch& epoch, int64_t step) {
     return found == all.end() ? std::string() : *found;
   };
   std::string first = first_of(not_finite_);
-  if (callbacks_->together() && !epoch.world.one_process())
+  if (callbacks_->together() && !epoch.world->one_process())
     first = first_of(texts_of_all(model_.strategy, first));
   const std::string words = fmt::format(
       "fit: the loss is not finite (NaN or infinite) since epoch {} of {}, step {} of {}; {}",

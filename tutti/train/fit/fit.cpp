@@ -140,7 +140,7 @@ Totals Fit::run_batch() {
   last_ = Clock::now();
   const Epoch epoch{{.steps = 1, .first_update = compiled_.optimizer.version()},
                     std::make_shared<const data::Epoch>(train_.epoch({.seed = seed_})),
-                    model_.strategy.world()};
+                    std::make_shared<const World>(model_.strategy.world())};
   std::vector<Totals> each;
   return train_epoch(epoch, each).value();
 }
@@ -150,8 +150,8 @@ void Fit::run_epoch(const EpochPlan& plan) {
   const Epoch epoch{
       plan,
       std::make_shared<const data::Epoch>(train_.epoch({.epoch = plan.number, .seed = seed_})),
-      model_.strategy.world()};
-  if (epoch.world.generation != generation_) take_pace();
+      std::make_shared<const World>(model_.strategy.world())};
+  if (epoch.world->generation != generation_) take_pace();
   if (epoch.first_step > 0 && resumed_)
     callbacks_->epoch_goes_on(epoch.number, epoch.steps, epoch.first_step);
   else
@@ -163,7 +163,7 @@ void Fit::run_epoch(const EpochPlan& plan) {
   const auto all = train_epoch(epoch, each);
   if (!all || all->samples == 0) return;
   if (each[0].bad_step < 0) look_at_parameters(epoch);
-  if (epoch.world.apart) {
+  if (epoch.world->apart) {
     const bool shows = model_.strategy.those_here().chief;
     if (shows != shows_) {
       speak(shows);
@@ -175,7 +175,7 @@ void Fit::run_epoch(const EpochPlan& plan) {
 }
 
 std::optional<Totals> Fit::train_epoch(const Epoch& epoch, std::vector<Totals>& each) {
-  not_finite_.assign(static_cast<size_t>(epoch.world.local), "");
+  not_finite_.assign(static_cast<size_t>(epoch.world->local), "");
   each = first_totals(epoch);
   return pace_->run(epoch, each);
 }
@@ -186,7 +186,7 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
   history_.images += epoch_images_;
   NamedValues values = means_of(all, compiled_.goals);
   const bool validates = options_.validation && (epoch.number + 1) % options_.validation_freq == 0;
-  if (validates && (!pace_->chief_validates_alone() || epoch.world.chief)) {
+  if (validates && (!pace_->chief_validates_alone() || epoch.world->chief)) {
     const TimePoint validation_begin = Clock::now();
     const Scores scores = validate(epoch, each);
     history_.validation_seconds += seconds_since(validation_begin);

@@ -24,7 +24,7 @@ class InStep : public Pace {
     }
     fit_.raise(epoch, each[0]);
     return sum_over_world(fit_.strategy(), fit_.goals(),
-                          PerReplica<Totals>(each, epoch.world.first_rank));
+                          PerReplica<Totals>(each, epoch.world->first_rank));
   }
 
  protected:
@@ -48,7 +48,7 @@ class InStep : public Pace {
           break;
         }
         fit_.after_step(replica, epoch, s, totals);
-        fit_.agree(replica, epoch, s, totals, together(epoch.world));
+        fit_.agree(replica, epoch, s, totals, together(*epoch.world));
         if (replica.local_rank() == 0) fit_.stepped(epoch, s, totals);
       }
       kept = std::move(totals);

@@ -25,7 +25,7 @@ class InTurn final : public Pace {
     }
     fit_.raise(epoch, each[0]);
     return sum_over_world(fit_.strategy(), fit_.goals(),
-                          PerReplica<Totals>(each, epoch.world.first_rank));
+                          PerReplica<Totals>(each, epoch.world->first_rank));
   }
 
  private:

@@ -60,7 +60,7 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
   } catch (const std::exception&) {
     std::rethrow_exception(located(place_words(replica, epoch, step)));
   }
-  if (epoch.world.in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
+  if (epoch.world->in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
     raise(epoch, totals);  // the update is still to come
   be_slow(epoch, batch.step(), begin);
   if (updates && leaves_out(totals))
@@ -134,7 +134,7 @@ void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Total
   std::array<double, 3> flags{static_cast<double>(totals.signal), totals.bad_step >= 0 ? 1.0 : 0.0,
                               static_cast<double>(totals.stop)};
   replica.group().all_reduce_now(span_of(std::span<double>(flags)), ReduceOp::max,
-                                 epoch.world.time_limit);
+                                 epoch.world->time_limit);
   totals.signal = static_cast<int>(flags[0]);
   if (flags[1] > 0 && totals.bad_step < 0) totals.bad_step = step;
   totals.stop = static_cast<Stop>(flags[2]);

@@ -178,7 +178,7 @@ Scores Model::State::evaluate(std::string_view operation, const data::Dataset& d
   const detail::Compiled& made = *compiled;
   const auto epoch = detail::first_epoch(strategy, dataset);
   const detail::EvaluationMode mode(modules);
-  World world;
+  std::shared_ptr<const World> world;
   const auto own = [&](ReplicaContext& replica) {
     const at::NoGradGuard no_grad;
     const detail::Forward& apply = forward(replica.local_rank());
@@ -207,13 +207,13 @@ Scores Model::State::evaluate(std::string_view operation, const data::Dataset& d
   };
   Totals all;
   do {  // again without those who were lost on the way
-    world = strategy.those_here();
+    world = std::make_shared<const World>(strategy.those_here());
     all = detail::sum_over_world(strategy, made.goals, strategy.run(own));
     throw_if_stop_requested("evaluate");
     if (all.signal != 0)
       throw Interrupted(SIGTERM,
                         "evaluate: another worker was asked to end and did not see all samples");
-  } while (world.apart && all.samples < epoch->num_samples());
+  } while (world->apart && all.samples < epoch->num_samples());
   return detail::scores_of(all, made.goals);
 }
 

@@ -137,7 +137,7 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   State& state = *state_;
   state.check_data("predict", dataset, false);
   const auto epoch = detail::first_epoch(state.strategy, dataset);
-  World world = state.strategy.those_here();
+  auto world = std::make_shared<const World>(state.strategy.those_here());
   const int64_t batch_rows = dataset.global_batch_size();
   const auto inputs = static_cast<size_t>(state.num_inputs);
   const detail::EvaluationMode mode(state.modules);
@@ -167,11 +167,11 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     bool complete = true;
     for (size_t output = 0; output < outputs; ++output) {
       all.push_back(
-          detail::rows_over_world(state.strategy, world, each, output, epoch->num_samples()));
+          detail::rows_over_world(state.strategy, *world, each, output, epoch->num_samples()));
       complete = complete && all.back().defined();
     }
     if (complete) return all;
-    world = state.strategy.those_here();
+    world = std::make_shared<const World>(state.strategy.those_here());
   }
 }
 

@@ -23,7 +23,7 @@ class Lifeline {
   /// The one of this process; its thread starts at the first call and lives as long as the process.
   static Lifeline& of(const WorkerEnvironment& environment);
 
-  void send(const Message& message, std::span<const int> descriptors, const Deadline& deadline);
+  void send(const Notice& message, std::span<const int> descriptors, const Deadline& deadline);
 
   /// Waits until every worker has said that it joined. Throws PeerLost naming the first that ended
   /// meanwhile, Timeout naming those that have not come.

@@ -18,12 +18,12 @@ class StepBoard {
 
   int descriptor() const noexcept { return file_.descriptor(); }
 
-  struct Place {
+  struct Noted {
     int64_t training = 0;
     int64_t step = -1;  ///< -1: none was noted, of this training
   };
-  void note(int local_worker, Place place) const noexcept;
-  Place place_of(int local_worker) const noexcept;
+  void note(int local_worker, Noted noted) const noexcept;
+  Noted noted_of(int local_worker) const noexcept;
 
  private:
   explicit StepBoard(SharedFile file);

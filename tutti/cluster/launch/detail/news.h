@@ -20,7 +20,7 @@ class News {
   explicit News(int num_workers) : told_(static_cast<size_t>(num_workers)) {}
 
   /// For everybody but `message.worker`, whose news it is; that it joined is for that worker too.
-  void add(Message message, std::vector<FileDescriptor> descriptors = {});
+  void add(Notice message, std::vector<FileDescriptor> descriptors = {});
 
   /// Sends what `worker` has not been told yet; neighbouring `joined` go in one message. False when
   /// the channel is full: to be called again when it is writable. Throws what send() throws.
@@ -31,7 +31,7 @@ class News {
 
  private:
   struct Item {
-    Message message;
+    Notice message;
     std::vector<FileDescriptor> descriptors;
   };
 

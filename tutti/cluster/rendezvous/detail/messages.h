@@ -16,24 +16,24 @@ namespace tutti::detail {
 /// failed   worker to launcher: the error that ends it; text is "CLASS: what()"
 /// replicas worker to launcher: it holds `number` ranks
 /// grace    worker to launcher: it may need `number` ms to end in order after a signal
-struct Message {
+struct Notice {
   enum class Kind { joined, lost, share, refused, failed, replicas, grace };
   Kind kind = Kind::joined;
   int worker = 0;
   int number = 0;
   std::string text;
 
-  bool operator==(const Message&) const = default;
+  bool operator==(const Notice&) const = default;
 };
 
 /// "lost 2 0 rank 2 was killed by SIGKILL".
-std::string encode(const Message& message);
+std::string encode(const Notice& message);
 
 /// "joined" for several workers (at least one) in one message, and who they are.
-Message joined_message(const std::vector<int>& workers);
-std::vector<int> joined_workers(const Message& message);
+Notice joined_notice(const std::vector<int>& workers);
+std::vector<int> joined_workers(const Notice& message);
 
 /// What encode() wrote; nothing when it is something else.
-std::optional<Message> decode(std::string_view text);
+std::optional<Notice> decode(std::string_view text);
 
 }  // namespace tutti::detail

@@ -1,8 +1,8 @@
 /// Checkpointing: what one fit() does about checkpoints: it copies the state between two steps, has
 /// it written beside the training, and puts a written one back. Not for users.
 ///
-/// Thread rule: the thread of fit(), between runs. All public functions but due() are collective
-/// over workers.
+/// Thread rule: the thread of fit(), between runs. All public functions but due(),
+/// due_after_epoch(), next_pause() and summary() are collective over workers.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ namespace tutti::detail {
 /// What a Pace trains.
 struct Epoch : EpochPlan {
   std::shared_ptr<const data::Epoch> data;
-  World world;
+  std::shared_ptr<const World> world;
 };
 
 /// One call of fit(): the state of its loop.
