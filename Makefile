@@ -1,7 +1,8 @@
 # The commands of a checkout. `make help` lists them; CMakePresets.json holds the settings they use.
 JOBS ?= $(shell nproc)
-# Unit tests run this many at a time; tests that start ranks of their own run alone.
-TEST_JOBS ?= $(JOBS)
+# Unit tests run this many at a time, tests that start ranks of their own half as many: most of them
+# wait for something, most of the time.
+TEST_JOBS ?= $(shell expr 2 \* $(JOBS))
 # How long `make fuzz` looks for new ways through the parsers.
 FUZZ_SECONDS ?= 60
 # ON in CI: warnings are errors.
@@ -9,7 +10,7 @@ WERROR ?= OFF
 CONFIGURE = cmake -DTUTTI_WERROR=$(WERROR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup build test bench python python-test docs lint format asan tsan fuzz clean
+.PHONY: help quickstart setup build test package bench python python-test docs lint format asan tsan fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +31,13 @@ test:  ## on a fresh machine: set up, build, run every test
 	rm -rf build/tests/results
 	ctest --preset release --parallel $(TEST_JOBS)
 	@tools/skipped_tests
+
+package: setup  ## build/package: a tarball of what is installed, on Debian 13 a .deb too
+	@tools/setup --package
+	$(CONFIGURE) --preset release
+	cmake --build --preset release --parallel $(JOBS) --target tutti_installed
+	cpack --config build/CPackConfig.cmake
+	@ls -sh build/package/*.tar.gz build/package/*.deb 2>/dev/null
 
 bench:  ## compare with PyTorch on this machine (installs the peers first)
 	@tools/setup --bench

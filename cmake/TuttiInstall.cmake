@@ -27,6 +27,7 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/tutti" DESTINATION "${CMAKE_INSTALL_INC
 # and may be moved; one that lies elsewhere stays where it is.
 cmake_path(SET tutti_torch_root NORMALIZE "${Torch_DIR}/../../..")  # ROOT/share/cmake/Torch
 cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${tutti_torch_root}" NORMALIZE tutti_torch_inside)
+string(REGEX MATCH "^/usr/(lib/([^/]+/)?)?$" tutti_torch_system "${tutti_torch_root}")
 option(TUTTI_INSTALL_LIBTORCH "Install LibTorch too" ${tutti_torch_inside})
 set(tutti_torch_libraries "$<TARGET_FILE_DIR:torch>")
 set(tutti_torch_config "${Torch_DIR}")
@@ -51,7 +52,9 @@ else()
 endif()
 if(TARGET tutti_program)
   # Told, for INSTALL_RPATH_USE_LINK_PATH drops folders inside the project, and .venv is one.
-  set_target_properties(tutti_program PROPERTIES INSTALL_RPATH "${tutti_torch_libraries}")
+  if(NOT tutti_torch_system)
+    set_target_properties(tutti_program PROPERTIES INSTALL_RPATH "${tutti_torch_libraries}")
+  endif()
   install(TARGETS tutti_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
 

@@ -1,6 +1,7 @@
 """Builds tutti._C with the CMake project above this folder, against the torch that is installed."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,4 +57,9 @@ class CMakeBuild(build_ext):
             self.copy_file(str(module), str(target / module.name))
 
 
-setup(ext_modules=[Extension("tutti._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
+def version():
+    project = (CHECKOUT / "CMakeLists.txt").read_text()
+    return re.search(r"project\(tutti VERSION ([0-9.]+)", project).group(1)
+
+
+setup(version=version(), ext_modules=[Extension("tutti._C", sources=[])], cmdclass={"build_ext": CMakeBuild})
