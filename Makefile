@@ -37,7 +37,7 @@ package: setup  ## build/package: a tarball of what is installed, on Debian 13 a
 	$(CONFIGURE) --preset release
 	cmake --build --preset release --parallel $(JOBS) --target tutti_installed
 	cpack --config build/CPackConfig.cmake
-	@ls -sh build/package/*.tar.gz build/package/*.deb 2>/dev/null
+	@find build/package -maxdepth 1 \( -name '*.tar.gz' -o -name '*.deb' \) -exec ls -sh {} +
 
 bench:  ## compare with PyTorch on this machine (installs the peers first)
 	@tools/setup --bench

@@ -138,6 +138,8 @@ std::string bash(const std::vector<Command>& commands) {
 _tutti() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
   local command='' words='' files='' none='' at
+  if [ "$before" = = ]; then before=${{COMP_WORDS[COMP_CWORD-2]}}; fi  # bash cuts --flag=word there
+  if [ "$word" = = ]; then word=''; fi
   for ((at = 1; at < COMP_CWORD; ++at)); do
     case "${{command:+$command }}${{COMP_WORDS[at]}}" in
 {}    esac
@@ -204,8 +206,9 @@ std::string zsh(const std::vector<Command>& commands) {
             " \\\n    '*:{}:{}'", zsh_text(flag.value),
             flag.words.empty() ? std::string("_files") : "(" + joined(flag.words) + ")");
       for (const std::string& name : flag.names)
-        arguments +=
-            fmt::format(" \\\n    '*{}[{}]{}'", name, zsh_text(flag.help), zsh_value(flag));
+        arguments += fmt::format(" \\\n    '*{}{}[{}]{}'", name,
+                                 flag.value.empty() || !name.starts_with("--") ? "" : "=",
+                                 zsh_text(flag.help), zsh_value(flag));
     }
     if (command.starts_program) arguments += " \\\n    '*:PROGRAM:_files'";
     if (command.subcommands.empty()) {

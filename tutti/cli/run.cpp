@@ -80,11 +80,6 @@ void check_restarts(const RunFlags& flags) {
         "--restarts {} and --on-failure end with servers: while a worker of theirs is started "
         "again the rest go on; leave one of the two out",
         flags.restarts));
-  if (flags.nodes > 1 && !restarts_workers_alone(flags))
-    throw UsageError(fmt::format(
-        "--restarts {} with --nodes {}: a job of several nodes is not started again as a whole; "
-        "have what starts `tutti run` on them do it, and the program resume",
-        flags.restarts, flags.nodes));
 }
 
 void check_servers(const RunFlags& flags) {
@@ -140,7 +135,8 @@ int run(const CLI::App& command, const RunFlags& flags) {
       .nodes = {.node = flags.node_rank,
                 .num_nodes = flags.nodes,
                 .rendezvous = flags.rendezvous,
-                .job = flags.job},
+                .job = flags.job,
+                .same = flags.restarts > 0 ? fmt::format("--restarts {}", flags.restarts) : ""},
       .command = words,
       .signal_grace = millis_of(grace),
       .asked_grace = !flags.grace_seconds,

@@ -85,7 +85,7 @@ class ReplicatedUpdater final : public Updater {
     ReplicaLane& lane = lanes_.at(replica);
     const bool goes = lane.reducer->wait();
     double learning_rate = learning_rate_;  // rank 0's counts
-    const Millis limit = std::min(world_.time_limit, deadline.left());
+    const Millis limit = std::min(world_.time_limit, deadline.limit());
     world_.groups[replica].broadcast({&learning_rate, 1, DType::float64}, 0, limit).wait(limit);
     if (!goes) return;
     step(lane, learning_rate);

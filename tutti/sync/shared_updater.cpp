@@ -84,7 +84,7 @@ void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
     header_->begun.store(at_least, std::memory_order_release);
     update(lane, *learning_rate);
   }
-  here(replica).barrier(std::min(world_.time_limit, deadline.left()));
+  here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
   if (learning_rate) header_->ended.store(at_least, std::memory_order_release);
   finish_lane(lane);
 }

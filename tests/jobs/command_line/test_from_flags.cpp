@@ -62,6 +62,9 @@ TEST_F(Completion, OffersCommandsFlagsAndTheirWords) {
   EXPECT_THAT(offered({"tutti", "train", "--strat"}), UnorderedElementsAre("--strategy"));
   EXPECT_THAT(offered({"tutti", "train", "mlp", "--strategy", "m"}),
               UnorderedElementsAre("mirrored", "multi_worker"));
+  EXPECT_THAT(offered({"tutti", "train", "mlp", "--strategy", "=", "m"}),  // as bash cuts it
+              UnorderedElementsAre("mirrored", "multi_worker"));
+  EXPECT_THAT(offered({"tutti", "train", "mlp", "--strategy", "="}), Contains("one_device"));
   EXPECT_THAT(offered({"tutti", "train", ""}), IsSupersetOf({"mlp", "resnet18", "--data"}));
   EXPECT_THAT(offered({"tutti", "bench", "st"}), UnorderedElementsAre("step"));
   EXPECT_THAT(offered({"tutti", "bench", "step", "--mod"}), UnorderedElementsAre("--model"));
@@ -92,7 +95,7 @@ TEST(CompletionOfZsh, NamesEachFlagWithItsHelpAndWords) {
   EXPECT_EQ(zsh.err, "");
   EXPECT_THAT(zsh.out, StartsWith("_tutti\n"));
   EXPECT_THAT(zsh.out,
-              HasSubstr("*--seed[Of initial weights, order of samples and dropout]:S: \n"));
+              HasSubstr("*--seed=[Of initial weights, order of samples and dropout]:S: \n"));
   EXPECT_THAT(zsh.out, HasSubstr(":NAME:(greedy round_robin)\n"));
   EXPECT_THAT(zsh.out, HasSubstr("train:Train a model of the zoo on a folder of doodles\n"));
 }

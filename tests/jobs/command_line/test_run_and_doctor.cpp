@@ -41,8 +41,6 @@ TEST(CommandLine, WrongWordsAreAnsweredWithTheNearest) {
       {{"run", "--nodes", "x", "true"}, "expected a whole number, 1 to"},
       {{"run", "--restarts", "1", "--servers", "1", "--on-failure", "end", "true"},
        "--restarts 1 and --on-failure end with servers"},
-      {{"run", "--restarts", "1", "--nodes", "2", "--rendezvous", "a:1", "true"},
-       "--restarts 1 with --nodes 2: a job of several nodes is not started again as a whole"},
       {{"run", "--restarts", "-1", "true"}, "--restarts"},
       {{"run", "--grace", "-1", "true"}, "0 to 86400 seconds"},
       {{"run", "--grace", "nan", "true"}, "0 to 86400 seconds"},

@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/launch/launcher.h"
 
+#include "tests/support/free_port.h"
 #include "tests/support/run_workers.h"
 #include "tests/support/temp_folder.h"
 
@@ -220,7 +221,7 @@ TEST(Restarts, AJobLivesAgainAsAWhole) {
       AllOf(HasSubstr("rank 1 was killed by SIGKILL\n"
                       "that was in step 3; the whole job is started again (1 of 3) in 1 s\n"),
             HasSubstr("that was in step 5; the whole job is started again (2 of 3) in 1 s\n"),
-            HasSubstr("[0] ends in life 2\n"), HasSubstr("[1] ends in life 2\n")));
+            HasSubstr("[0] ends in life 2 of "), HasSubstr("[1] ends in life 2 of ")));
   EXPECT_EQ(numbers_after(out.log, "worker [01] pid ").size(), 6U) << out.log;
 }
 
@@ -232,6 +233,41 @@ TEST(Restarts, EndWithAStepThatFailsTwice) {
                     HasSubstr("step 4 has failed for the second time: the job is not started "
                               "again\n"),
                     Not(HasSubstr("(2 of 3)"))));
+}
+
+// Worker 1 is of node 1: node 0 learns of its steps from there.
+TEST(Restarts, NodesLiveAgainTogether) {
+  const auto nodes = run_ranks(2, "launch_lives_of_a_node",
+                               {.arguments = {std::to_string(free_port()), "3", "5", "0"}});
+  for (const RankOutcome& node : nodes) {
+    EXPECT_EQ(node.exit_code, 0) << node.log;
+    EXPECT_THAT(
+        node.log,
+        AllOf(HasSubstr("that was in step 3; the whole job is started again (1 of 3) in 1 s\n"),
+              HasSubstr("that was in step 5; the whole job is started again (2 of 3) in 1 s\n")));
+  }
+  const auto id = lines_after(nodes[0].log, "] ends in life 2 of ");
+  ASSERT_EQ(id.size(), 1U) << nodes[0].log;
+  EXPECT_EQ(lines_after(nodes[1].log, "] ends in life 2 of "), id) << nodes[1].log;
+}
+
+TEST(Restarts, NodesEndTogetherWithAStepThatFailsTwice) {
+  const auto nodes = run_ranks(2, "launch_lives_of_a_node",
+                               {.arguments = {std::to_string(free_port()), "4", "4", "0"}});
+  EXPECT_EQ(nodes[0].exit_code, 1) << nodes[0].log;
+  EXPECT_EQ(nodes[1].exit_code, 128 + SIGKILL) << nodes[1].log;
+  for (const RankOutcome& node : nodes)
+    EXPECT_THAT(node.log, HasSubstr("step 4 has failed for the second time: the job is not started "
+                                    "again\n"));
+}
+
+TEST(Restarts, NobodyWaitsForANodeThatIsGone) {
+  const auto nodes = run_ranks(2, "launch_lives_of_a_node",
+                               {.kill = {.rank = 1, .after = "worker 1 pid"},
+                                .arguments = {std::to_string(free_port()), "3", "5", "0"}});
+  EXPECT_FALSE(nodes[0].timed_out) << nodes[0].log;
+  EXPECT_EQ(nodes[0].exit_code, 1) << nodes[0].log;
+  EXPECT_THAT(nodes[0].log, HasSubstr("the job is not started again: "));
 }
 
 TEST(Launcher, KillsWhatIgnoresSigterm) {

@@ -166,7 +166,7 @@ RANK_PROGRAM(live_again) {
     if (rank.rank == 1 && step == last) std::raise(SIGKILL);
     world.barrier();
   }
-  rank.mark("ends in life " + std::to_string(before));
+  rank.mark(fmt::format("ends in life {} of {}", before, id_of_all_lives()));
 }
 
 /// arguments: those of live_again.
@@ -175,6 +175,23 @@ RANK_PROGRAM(launch_lives) {
   for (const std::string& step : rank.arguments) steps += step + "\n";
   const LaunchResult result = launch_with_restarts(
       {.num_workers = 2,
+       .command = {"/proc/self/exe"},
+       .environment = {"TUTTI_TEST_PROGRAM=live_again", "TUTTI_TEST_ARGUMENTS=" + steps}},
+      3, [](const std::string& words) { std::fprintf(stderr, "%s\n", words.c_str()); });
+  std::_Exit(result.exit_code);
+}
+
+/// A launcher for each rank: node `rank` of two. arguments: a free port; then those of live_again.
+RANK_PROGRAM(launch_lives_of_a_node) {
+  std::string steps;
+  for (size_t i = 1; i < rank.arguments.size(); ++i) steps += rank.arguments[i] + "\n";
+  setenv("TUTTI_TOKEN", std::string(64, 'a').c_str(), 1);
+  const LaunchResult result = launch_with_restarts(
+      {.num_workers = 1,
+       .nodes = {.node = rank.rank,
+                 .num_nodes = 2,
+                 .rendezvous = "127.0.0.1:" + rank.arguments.at(0),
+                 .limit = 20'000ms},
        .command = {"/proc/self/exe"},
        .environment = {"TUTTI_TEST_PROGRAM=live_again", "TUTTI_TEST_ARGUMENTS=" + steps}},
       3, [](const std::string& words) { std::fprintf(stderr, "%s\n", words.c_str()); });

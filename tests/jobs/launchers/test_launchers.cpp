@@ -17,6 +17,7 @@
 #include "tutti/net/listener.h"
 
 #include "tests/support/command.h"
+#include "tests/support/free_port.h"
 #include "tests/support/mpirun.h"
 #include "tests/support/run_ranks.h"
 #include "tests/support/run_workers.h"
@@ -65,12 +66,6 @@ RANK_PROGRAM(join_when_bound) {
 /// Worker 1 gives up first. On a thread that catches nothing, nothing is unwound.
 RANK_PROGRAM(wait_for_one_that_never_comes) {
   std::thread([] { join(job_of_this_process().value().worker == 1 ? 3s : 60s); }).join();
-}
-
-/// A port of 127.0.0.1 that nobody has just now.
-uint16_t free_port() {
-  const HostPort any{"127.0.0.1", 0};
-  return Listener(resolve(any, Deadline(5s)).front(), {Token::random(), "port"}).address().port();
 }
 
 /// A process for each set of variables, all at once.

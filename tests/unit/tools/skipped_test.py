@@ -19,9 +19,13 @@ no IPv6]]></skipped>
 
 
 class SkippedTest(unittest.TestCase):
-    def skipped(self, name, *arguments):
+    def skipped(self, name, *arguments, promised=2):
         with tempfile.TemporaryDirectory() as folder:
-            (pathlib.Path(folder) / "a.xml").write_text(CASE.format(name=name))
+            results = pathlib.Path(folder) / "results"
+            results.mkdir()
+            (results / "a.xml").write_text(CASE.format(name=name))
+            (pathlib.Path(folder) / "test_a_list.cmake").write_text(
+                f"# {promised} {results}/a.xml\nadd_test([[a]] [[test_a]])\n")
             return subprocess.run([REPOSITORY / "tools/skipped_tests", *arguments, folder],
                                   capture_output=True, text=True)
 
@@ -37,6 +41,11 @@ class SkippedTest(unittest.TestCase):
     def test_new_ones_are(self):
         run = self.skipped("WorksOverIPv7", "--new")
         self.assertEqual(run.stdout, "newly skipped: Listener.WorksOverIPv7: no IPv6\n")
+        self.assertEqual(run.returncode, 1)
+
+    def test_a_process_that_ends_in_the_middle_is_no_success(self):
+        run = self.skipped("WorksOverIPv6", promised=3)
+        self.assertEqual(run.stderr, "no result: a: 2 of 3 tests have one\n")
         self.assertEqual(run.returncode, 1)
 
     def test_no_results_are_not_no_skips(self):

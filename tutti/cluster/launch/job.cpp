@@ -69,7 +69,9 @@ LaunchResult Job::run() {
   wait_for_other_nodes();
   finish_output();
   take_signals();  // that came while nothing was waited for
-  return result();
+  LaunchResult ended = result();
+  if (other_nodes_ && options_.tell_endings) swap_endings(ended);
+  return ended;
 }
 
 void Job::start(int number, pid_t instead_of) {

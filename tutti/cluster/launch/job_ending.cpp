@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/launch/detail/job.h"
+#include "tutti/cluster/launch/detail/node_ending.h"
 #include "tutti/comm/flight/flight_record.h"
 
 namespace tutti::detail {
@@ -149,6 +150,25 @@ void Job::wait_for_other_nodes() {
   if (!other_nodes_ || !options_.end_together) return;
   other_nodes_->tell_end();
   while (!other_nodes_->all_ended() && !ending_.begun()) wait_for_events();
+}
+
+/// Those of other nodes may still have the time of a signal, and of a failure before it, to end.
+void Job::swap_endings(LaunchResult& ended) {
+  const Deadline deadline(options_.nodes.limit + options_.failure_grace + signal_grace());
+  try {
+    std::vector<NodeEnding> all;
+    for (const std::string& text :
+         other_nodes_->swap_endings(encode(ending_of(ended, options_.nodes.node)), deadline))
+      all.push_back(decode_ending(text));
+    take_over(ended, all, options_.nodes.node);
+  } catch (const Error& error) {
+    ended.silent_node = error.what();
+    if (ended.exit_code == 0) {
+      ended.exit_code = 1;
+      ended.root_cause =
+          "not all nodes have said how the job has ended there: " + ended.silent_node;
+    }
+  }
 }
 
 /// Waits for the readers of the launcher's own output: after a success until they have all of it,

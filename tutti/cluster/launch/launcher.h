@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,9 @@ struct LaunchOptions {
   /// Called once, when all nodes have met and before the first worker starts, with the word of node
   /// 0. Returns more NAME=value for each worker. May start processes, which stay the caller's own.
   std::function<std::vector<std::string>(const std::string& word)> prepare{};
-  bool end_together = false;    ///< several nodes: stay until the workers of all of them have ended
+  bool end_together = false;  ///< several nodes: stay until the workers of all of them have ended
+  /// Several nodes: and learn how the job has ended on the others (LaunchResult::root_elsewhere).
+  bool tell_endings = false;
   Millis failure_grace{2'000};  ///< after the first failure the rest may end with their own error
   Millis signal_grace{2'000};   ///< after SIGTERM or SIGINT to the job, before SIGKILL
   bool asked_grace = true;      ///< longer where a worker asks for it (ask_for_grace)
@@ -86,6 +89,10 @@ struct LaunchResult {
   int64_t oom_kills = 0;   ///< processes that the kernel killed in this cgroup for lack of memory
   std::string flight_records;  ///< folder with those of this node's workers; "": there are none
   std::vector<WorkerResult> workers;
+  /// With tell_endings: whose failure that was, where the worker is of another node: number, class,
+  /// training and step. All nodes have the same root, here or there.
+  std::optional<WorkerResult> root_elsewhere{};
+  std::string silent_node{};  ///< with tell_endings: why not all nodes have told; "": they have
 
   /// Whose failure that was, if it is one of these; nullptr.
   const WorkerResult* root() const;

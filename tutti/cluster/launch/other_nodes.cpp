@@ -7,11 +7,15 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/log.h"
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/tls.h"
 
 namespace tutti::detail {
 namespace {
+
+// That a launcher has read how the job has ended on all nodes.
+constexpr std::string_view kRead = "read";
 
 /// "node 1 (ranks 2 to 3, host b, pid 77)"
 std::string words_of_node(const NodePlace& place, int num_workers) {
@@ -26,6 +30,7 @@ std::string words_of_node(const NodePlace& place, int num_workers) {
 
 OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
     : name_(words_of_node(place, num_workers)),
+      node_(place.node),
       num_nodes_(place.num_nodes),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw Error("launch: eventfd: " + errno_words(errno));
@@ -45,7 +50,8 @@ OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
                                     const std::string& words) { hear({worker, words, false}); },
                      .failed = [this](int worker,
                                       const std::string& words) { hear({worker, words, true}); },
-                     .ended = [this](const std::string& name) { hear_end(name); }}},
+                     .ended = [this](const std::string& name,
+                                     const std::string& said) { hear_end(name, said); }}},
       Credentials{.token = token, .job = job_, .tls = tls_from_environment()}, deadline);
   meet(place, deadline);
 }
@@ -70,6 +76,7 @@ void OtherNodes::hear(FailureElsewhere failure) {
     heard_.push_back(std::move(failure));
   }
   eventfd_write(wake_.get(), 1);
+  changed_.notify_all();
 }
 
 std::optional<FailureElsewhere> OtherNodes::first_failure(int first, int end) {
@@ -86,12 +93,50 @@ std::optional<FailureElsewhere> OtherNodes::first_failure(int first, int end) {
   return best == heard_.end() ? *found : *best;
 }
 
-void OtherNodes::hear_end(const std::string& name) {
+void OtherNodes::hear_end(const std::string& name, const std::string& said) {
   {
     const std::scoped_lock lock(mutex_);
     ended_.insert(name);
+    if (said == kRead)
+      read_.emplace(name, said);
+    else if (!said.empty())
+      endings_.emplace(name, said);
   }
   eventfd_write(wake_.get(), 1);
+  changed_.notify_all();
+}
+
+// The second round is for node 0, whose process has the rendezvous: it stays until all have read.
+std::vector<std::string> OtherNodes::swap_endings(const std::string& mine,
+                                                  const Deadline& deadline) {
+  links_->rendezvous().report_end(mine);
+  wait_for_all(endings_, deadline);
+  links_->rendezvous().report_end(kRead);
+  if (node_ == 0) try {
+      wait_for_all(read_, deadline);
+    } catch (const Error& error) {  // who has read, and is gone, is no loss
+      log(LogLevel::debug, "launch: {}", error.what());
+    }
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::string> all;
+  for (const auto& [name, said] : endings_) all.push_back(said);
+  return all;
+}
+
+void OtherNodes::wait_for_all(const std::map<std::string, std::string>& said,
+                              const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  const auto gone = [&] {
+    return std::ranges::find_if(heard_, [](const auto& failure) {
+      return failure.worker < 0 && !failure.told_by_launcher;
+    });
+  };
+  const auto all = [&] { return std::ssize(said) == num_nodes_; };
+  changed_.wait_until(lock, deadline.at(), [&] { return all() || gone() != heard_.end(); });
+  if (all()) return;
+  if (gone() != heard_.end()) throw PeerLost(gone()->words);
+  throw Timeout(fmt::format("{} of {} nodes have said how the job has ended there in {} ms",
+                            said.size(), num_nodes_, deadline.limit().count()));
 }
 
 void OtherNodes::tell_end() { links_->rendezvous().report_end(); }

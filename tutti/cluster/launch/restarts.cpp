@@ -20,8 +20,11 @@ std::string words_of_step(const WorkerResult& worker) {
 }  // namespace
 
 Restarts::Verdict Restarts::after(const LaunchResult& life) {
-  const WorkerResult* const root = life.root();
-  if (most_ == 0 || life.exit_code == 0 || life.signal != 0 || root == nullptr) return {};
+  const WorkerResult* const root = life.root_elsewhere ? &*life.root_elsewhere : life.root();
+  if (most_ == 0 || life.exit_code == 0 || life.signal != 0) return {};
+  if (!life.silent_node.empty())
+    return {.words = "the job is not started again: " + life.silent_node};
+  if (root == nullptr) return {};
   if (root->is_bad_input() || root->error_class == "Interrupted") return {};
   const TrainingStep step{root->training, root->step};
   const bool has_step = root->step >= 0;
@@ -44,10 +47,23 @@ Restarts::Verdict Restarts::after(const LaunchResult& life) {
 LaunchResult launch_with_restarts(LaunchOptions options, int most,
                                   const std::function<void(const std::string&)>& tell) {
   Restarts restarts(most);
+  const bool several_nodes = most > 0 && options.nodes.num_nodes > 1;
+  if (several_nodes && options.prepare)
+    throw UsageError(
+        "launch: a job of several nodes that starts again as a whole prepares nothing");
+  options.end_together = options.end_together || several_nodes;
+  options.tell_endings = options.tell_endings || several_nodes;
   // Within another such job its id is that of these lives, too.
-  if (most > 0 && id_of_all_lives().empty())
-    options.environment.push_back(
-        fmt::format("{}={}", detail::kLivesVariable, detail::random_id()));
+  if (most > 0 && id_of_all_lives().empty()) {
+    const auto entry = [](const std::string& id) {
+      return std::vector{fmt::format("{}={}", detail::kLivesVariable, id)};
+    };
+    options.nodes.word = detail::random_id();
+    if (several_nodes)
+      options.prepare = entry;  // gets the word of node 0
+    else
+      options.environment.push_back(entry(options.nodes.word).front());
+  }
   const std::vector<std::string> environment = options.environment;
   for (int life = 1;; ++life) {
     LaunchResult result = launch(options);

@@ -31,7 +31,8 @@ class Restarts {
     std::string words;  ///< for people; "": nothing to say
   };
   /// After each life, the first one included. Success, the wish to end (a signal to the job,
-  /// Interrupted) and what starting again cannot mend (UsageError, DataError) end the job.
+  /// Interrupted), what starting again cannot mend (UsageError, DataError), and a node that did not
+  /// say how it ended there, end the job.
   Verdict after(const LaunchResult& life);
 
  private:
@@ -44,7 +45,9 @@ class Restarts {
 };
 
 /// launch(), and again as long as Restarts says so; the workers of all lives have TUTTI_LIVES in
-/// their environment, those of later ones TUTTI_RESTART, too. `tell` gets failure_report() of each
+/// their environment, those of later ones TUTTI_RESTART, too. Over several nodes each launcher does
+/// so, with the same `most`: they tell each other how a life has ended, so that all decide alike.
+/// `tell` gets failure_report() of each
 /// life that failed, then the words of Restarts. Returns the last life. Throws what launch()
 /// throws.
 LaunchResult launch_with_restarts(LaunchOptions options, int most,

@@ -153,7 +153,7 @@ void Rendezvous::keep(const RendezvousMessage& message) {
         events_.failed(message.worker, message.text);
       return;
     case Kind::ended:
-      if (events_.ended) events_.ended(message.text);
+      if (events_.ended) events_.ended(message.text, message.key);
       return;
     case Kind::exchanged:
     case Kind::who:
@@ -168,7 +168,7 @@ void Rendezvous::keep(const RendezvousMessage& message) {
     if (message.kind == Kind::bye) over_ = true;
   }
   changed_.notify_all();
-  if (message.kind == Kind::bye && events_.ended) events_.ended("");
+  if (message.kind == Kind::bye && events_.ended) events_.ended("", "");
 }
 
 void Rendezvous::lose(int worker, const std::string& words) {
@@ -190,7 +190,7 @@ void Rendezvous::lose_rendezvous(const std::string& words) {
   }
   if (news) lose(-1, words);
   changed_.notify_all();
-  if (events_.ended) events_.ended("");
+  if (events_.ended) events_.ended("", "");
 }
 
 std::vector<std::string> Rendezvous::exchange(std::string_view key, int rank, int size,
@@ -249,7 +249,9 @@ void Rendezvous::report_failure(std::string_view text, int worker) {
   changed_.wait_until(lock, deadline.at(), [&] { return !unsent_ || over_; });
 }
 
-void Rendezvous::report_end() { send({.kind = Kind::ended}); }
+void Rendezvous::report_end(std::string_view said) {
+  send({.kind = Kind::ended, .key = std::string(said)});
+}
 
 std::vector<std::string> RendezvousMeeting::exchange(std::string_view key, std::string_view mine,
                                                      const Deadline& deadline) {

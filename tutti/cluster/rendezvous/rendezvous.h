@@ -38,8 +38,8 @@ class Rendezvous {
   struct Events {
     std::function<void(int worker, const std::string& words)> lost;    ///< -1: no worker
     std::function<void(int worker, const std::string& words)> failed;  ///< the first cause, maybe
-    /// The workers of the launcher of that name; "": the rendezvous itself.
-    std::function<void(const std::string& name)> ended{};
+    /// The workers of the launcher of that name, which said so; "": the rendezvous itself.
+    std::function<void(const std::string& name, const std::string& said)> ended{};
   };
 
   /// Says hello over an authenticated link. Throws UsageError with the rendezvous' reason when it
@@ -60,8 +60,8 @@ class Rendezvous {
 
   /// Tells all which error ends this process (or how `worker`, of a launcher, ended).
   void report_failure(std::string_view text, int worker = -1);
-  /// Tells all launchers that the workers of this one have ended.
-  void report_end();
+  /// Tells all launchers, this one too, that the workers of this one have ended, and `said`.
+  void report_end(std::string_view said = "");
 
  private:
   void listen();

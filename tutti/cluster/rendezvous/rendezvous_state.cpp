@@ -81,7 +81,7 @@ RendezvousState::Outbox RendezvousState::on_message(Client from, const Rendezvou
     case Kind::who: return on_who(from, message);
     case Kind::beat: member.last = message.text; return {};
     case Kind::failed: return on_failed(member, message);
-    case Kind::ended: return to_all({.kind = Kind::ended, .text = member.name});
+    case Kind::ended: return to_all({.kind = Kind::ended, .key = message.key, .text = member.name});
     case Kind::bye: clients_.erase(found); return {};
     default: return lose(from, "sent what only the rendezvous says");
   }

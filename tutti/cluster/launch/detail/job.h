@@ -76,6 +76,7 @@ class Job {
   void send_signal(int signal);
   void end_tree() noexcept;
   void wait_for_other_nodes();
+  void swap_endings(LaunchResult& ended);
   void finish_output();
   std::optional<int> root() const;
   LaunchResult result() const;

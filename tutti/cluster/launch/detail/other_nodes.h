@@ -2,6 +2,8 @@
 /// Thread rule: the thread that launches; what it hears comes from another one.
 #pragma once
 
+#include <condition_variable>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -41,6 +43,10 @@ class OtherNodes {
   /// Tells the other nodes how a worker of this one ended.
   void tell_failure(int worker, const std::string& words);
 
+  /// Gives `mine`, not empty, to all nodes, and returns theirs with it, in no order. Collective
+  /// over nodes. Throws Timeout, and PeerLost naming a node that is gone.
+  std::vector<std::string> swap_endings(const std::string& mine, const Deadline& deadline);
+
   /// Tells the other nodes that all workers of this one have ended.
   void tell_end();
   /// Whether no worker of any node is left, as far as can be known: those of a lost node are gone.
@@ -48,17 +54,23 @@ class OtherNodes {
 
  private:
   void hear(FailureElsewhere failure);
-  void hear_end(const std::string& name);
+  void hear_end(const std::string& name, const std::string& said);
+  /// Until all nodes have said something of the kind, by name.
+  void wait_for_all(const std::map<std::string, std::string>& said, const Deadline& deadline);
   void meet(const NodePlace& place, const Deadline& deadline);
 
   const std::string name_;
+  const int node_;
   const int num_nodes_;
   std::string job_;
   std::string word_;
   FileDescriptor wake_;  // an eventfd
   std::mutex mutex_;     // guards what follows
   std::vector<FailureElsewhere> heard_;
-  std::set<std::string> ended_;      // names of launchers; "": the rendezvous
+  std::set<std::string> ended_;                 // names of launchers; "": the rendezvous
+  std::map<std::string, std::string> endings_;  // what they said of it, by name
+  std::map<std::string, std::string> read_;     // those that have read all of these
+  std::condition_variable changed_;
   std::unique_ptr<JobLinks> links_;  // last: its threads use the above
 };
 

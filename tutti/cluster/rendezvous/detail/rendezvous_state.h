@@ -27,8 +27,9 @@ struct RendezvousMessage {
     beat,       ///< both: still there; a client's `text` says what it did last
     failed,     ///< worker: the error that ends it; launcher: how `worker` ended; told to all
     lost,       ///< server: `worker` is lost; `text` is a sentence that says who and how
-    ended,      ///< launcher: its workers have ended; told to all, `text` is its name
-    bye,        ///< both: ends in order
+    ended,  ///< launcher: its workers have ended, and what it says in `key`; told to all, `text`
+            ///< is its name
+    bye,    ///< both: ends in order
   };
   Kind kind = Kind::beat;
   int worker = -1;
