@@ -19,6 +19,7 @@
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/tls.h"
+#include "tutti/ps/snapshot/disk_thread.h"
 #include "tutti/ps/snapshot/snapshot.h"
 #include "tutti/ps/snapshot/snapshot_manifest.h"
 
@@ -93,8 +94,15 @@ ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
       nodes_(launch.nodes),
       token_(token_of_job(nodes_.num_nodes == 1 && options.elsewhere == 0)) {
   if (!options.snapshots.goes_on_from.empty()) {
-    restore_ = ps::find_snapshot(options.snapshots.goes_on_from, "--restore");
-    ps::manifest_in(restore_);  // what it says is checked before anything starts
+    const auto found = std::make_shared<std::filesystem::path>();
+    ps::wait_for_disk(
+        "--restore " + options.snapshots.goes_on_from.string(),
+        [found, from = options.snapshots.goes_on_from] {
+          *found = ps::find_snapshot(from, "--restore");
+          ps::manifest_in(*found);  // what it says is checked before anything starts
+        },
+        options.snapshots.disk_limit);
+    restore_ = *found;
     fmt::print("going on from {}\n", restore_.string());
   }
   if (nodes_.node == 0) {

@@ -265,13 +265,16 @@ const Array* Safetensors::find(const std::string& name) const noexcept {
   return nullptr;
 }
 
-void write_safetensors(const std::filesystem::path& path, const std::vector<NamedArray>& arrays,
-                       const std::map<std::string, std::string>& metadata, Sha256* digest) {
+int64_t write_safetensors(const std::filesystem::path& path, const std::vector<NamedArray>& arrays,
+                          const std::map<std::string, std::string>& metadata, Sha256* digest) {
   const auto sorted = layout(path.string(), arrays);
   const std::string beginning = make_beginning(path.string(), sorted, metadata);
   std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(beginning))};
   for (const NamedArray* entry : sorted) pieces.push_back(bytes_of(*entry));
   write_file_atomically(path, pieces, digest);
+  int64_t bytes = 0;
+  for (const auto& piece : pieces) bytes += std::ssize(piece);
+  return bytes;
 }
 
 std::vector<Array> SafetensorsImage::lay_out(const std::vector<NamedArray>& arrays,

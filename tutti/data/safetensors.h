@@ -39,10 +39,10 @@ struct Safetensors {
 /// The arrays are laid out by falling element size, then by name, so each is aligned for its dtype
 /// and equal content gives equal bytes. Throws UsageError for a name that is empty, there twice or
 /// "__metadata__"; Error with path and cause when the file cannot be written (disk full, ...).
-/// `digest` is given the bytes of the file.
-void write_safetensors(const std::filesystem::path& path, const std::vector<NamedArray>& arrays,
-                       const std::map<std::string, std::string>& metadata = {},
-                       Sha256* digest = nullptr);
+/// `digest` is given the bytes of the file. Returns how many they are.
+int64_t write_safetensors(const std::filesystem::path& path, const std::vector<NamedArray>& arrays,
+                          const std::map<std::string, std::string>& metadata = {},
+                          Sha256* digest = nullptr);
 
 /// A file as write_safetensors() lays it out, in memory and at a multiple of kDirectAlignment
 /// (tutti/base/file.h), so that write_file_atomically() can write a large one without a copy more:

@@ -115,6 +115,15 @@ TEST(PsSnapshotFolder, ADiskThatHangsWhileAFolderIsMadeKeepsNobody) {
   EXPECT_FALSE(fs::exists(folder / "s/cut-000001.partial"));
 }
 
+TEST(PsSnapshotFolder, ADiskThatIsDeadAtTheBeginIsNamed) {
+  const TempFolder folder;
+  test::HangingOpen hangs("snapshots.lock");
+  EXPECT_THAT(message_of<Timeout>(
+                  [&] { SnapshotSeries({.folder = folder.path(), .disk_limit = Millis{20}}); }),
+              AllOf(HasSubstr("--snapshots " + folder.path().string()),
+                    HasSubstr("the disk did not answer")));
+}
+
 TEST(PsSnapshotFolder, ADiskThatHangsAtAManifestKeepsNobody) {
   const TempFolder folder;
   SnapshotSeries series({.folder = folder.path()});
@@ -131,6 +140,22 @@ TEST(PsSnapshotFolder, ADiskThatHangsAtAManifestKeepsNobody) {
   }
   ASSERT_TRUE(series.settle(Deadline(kPatience)));
   EXPECT_THAT(folder.names(), ElementsAre("snapshots.lock"));
+}
+
+// A relative path is that of the folder in which the job began.
+TEST(PsSnapshotFolder, NothingIsThrownWhenTheWorkingDirectoryGoes) {
+  const fs::path before = fs::current_path();
+  {
+    const TempFolder folder;
+    fs::current_path(folder.path());
+    SnapshotSeries series({.folder = "s"});
+    EXPECT_TRUE(begin_cut(series, one_partition()));
+    fs::remove_all(folder.path());
+    series.look_after(Clock::now() + kTooLong);
+    EXPECT_FALSE(series.busy()) << "it was given up";
+    EXPECT_TRUE(series.settle(Deadline(kPatience)));
+    fs::current_path(before);
+  }
 }
 
 TEST(PsSnapshotFolder, ASnapshotIsThereOnceTheDiskHasIt) {

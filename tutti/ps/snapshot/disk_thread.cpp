@@ -1,10 +1,14 @@
 #include "tutti/ps/snapshot/disk_thread.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
 
 namespace tutti::ps {
 namespace {
@@ -67,8 +71,20 @@ bool DiskThread::process() {
     const std::lock_guard lock(shared_->mutex);
     done.swap(shared_->done);
   }
-  for (const Then& then : done) then();
+  std::exception_ptr first;
+  for (const Then& then : done) try {
+      then();
+    } catch (...) {
+      if (!first) first = std::current_exception();
+    }
+  if (first) std::rethrow_exception(first);
   return !done.empty();
+}
+
+void DiskThread::forget_waiting() {
+  std::deque<Work> forgotten;
+  const std::lock_guard lock(shared_->mutex);
+  forgotten.swap(shared_->waiting);
 }
 
 bool DiskThread::wait(const Deadline& deadline) {
@@ -92,6 +108,21 @@ void DiskThread::run(const std::shared_ptr<Shared>& shared) {
     if (shared->wake) shared->wake();
     shared->changed.notify_all();
   }
+}
+
+void wait_for_disk(const std::string& what, std::function<void()> work, Millis limit) {
+  constexpr Millis kSayNothing{1'000};
+  DiskThread disk([] {});
+  disk.add([work = std::move(work)]() -> DiskThread::Then {
+    work();
+    return [] {};
+  });
+  const Deadline deadline(limit);
+  if (!disk.wait(Deadline(std::min(limit, kSayNothing))))
+    log(LogLevel::warning, "{}: waiting for the disk, {} s at most", what, limit.count() / 1000);
+  if (!disk.wait(deadline))
+    throw Timeout(fmt::format("{}: the disk did not answer in {} s", what, limit.count() / 1000));
+  disk.process();
 }
 
 }  // namespace tutti::ps

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "tutti/base/deadline.h"
@@ -27,7 +28,10 @@ class DiskThread {
 
   /// Behind what was added before. `work` owns what it needs; what it throws, process() does.
   void add(Work work);
-  /// Calls what has come of the work that is done; whether there was any.
+  /// What has not begun is given up.
+  void forget_waiting();
+  /// Calls what has come of the work that is done; whether there was any. Throws what the first of
+  /// it threw, once all is called.
   bool process();
   /// Whether all work is done by then.
   bool wait(const Deadline& deadline);
@@ -39,5 +43,10 @@ class DiskThread {
   std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };
+
+/// Calls `work`, which owns what it needs, in a thread of its own, and waits for it; the log says
+/// so after a second. Throws what it throws; Timeout, which begins with `what`, and leaves that
+/// thread to its disk.
+void wait_for_disk(const std::string& what, std::function<void()> work, Millis limit);
 
 }  // namespace tutti::ps

@@ -38,10 +38,18 @@ std::string time_now() {
                      fmt::gmtime(std::chrono::system_clock::to_time_t(now)));
 }
 
+// Whatever becomes of the working directory.
+SnapshotOptions with_absolute_folder(SnapshotOptions options) {
+  std::error_code failure;
+  const fs::path absolute = fs::absolute(options.folder, failure);
+  if (!failure) options.folder = absolute;
+  return options;
+}
+
 }  // namespace
 
 SnapshotFolder::SnapshotFolder(const SnapshotOptions& options)
-    : options_(options), lock_(options_.folder, "--snapshots", kLockFile) {
+    : options_(with_absolute_folder(options)), lock_(options_.folder, "--snapshots", kLockFile) {
   const auto fail = [&](const std::string& why) {
     throw UsageError(fmt::format("--snapshots {}: {}", options_.folder.string(), why));
   };
@@ -74,7 +82,7 @@ std::string SnapshotFolder::make(int64_t number) {
   std::error_code failure;
   fs::create_directories(partial(number), failure);
   if (failure) throw Error(fmt::format("{}: {}", partial(number).string(), failure.message()));
-  return fs::absolute(partial(number)).string();
+  return partial(number).string();
 }
 
 int64_t SnapshotFolder::show(int64_t number, int64_t step,
@@ -110,12 +118,13 @@ void SnapshotFolder::remove(int64_t number) const {
 bool SnapshotFolder::is_own() const {
   try {
     return FolderLock::number_in(options_.folder, kLockFile) == lock_.number();
-  } catch (const Error&) {
+  } catch (const std::exception&) {  // of the file system, too
     return false;
   }
 }
 
 void SnapshotFolder::remove_old() const {
+  if (!is_own()) return;
   try {
     const auto there = snapshots_in(options_.folder);
     for (int i = 0; i + options_.kept < static_cast<int>(there.size()); ++i) {

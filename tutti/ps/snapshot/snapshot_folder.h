@@ -19,6 +19,7 @@ struct SnapshotOptions {
   std::filesystem::path folder;  ///< that all servers and worker 0 see; "": no snapshots
   Millis every{0};               ///< from one to the next; 0: at the end of the job alone
   int kept = 2;                  ///< the newest so many
+  Millis disk_limit{600'000};    ///< for the disk's answer, before the job begins
   /// The job goes on from this one (find_snapshot()); "": it begins anew.
   std::filesystem::path goes_on_from;
 };

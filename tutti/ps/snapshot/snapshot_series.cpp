@@ -13,11 +13,20 @@ namespace {
 constexpr Millis kMostTime{600'000};
 constexpr Millis kFarewell{10'000};
 
+std::shared_ptr<SnapshotFolder> open_folder(const SnapshotOptions& options) {
+  const auto folder = std::make_shared<std::shared_ptr<SnapshotFolder>>();
+  wait_for_disk(
+      "--snapshots " + options.folder.string(),
+      [folder, options] { *folder = std::make_shared<SnapshotFolder>(options); },
+      options.disk_limit);
+  return *folder;
+}
+
 }  // namespace
 
 SnapshotSeries::SnapshotSeries(const SnapshotOptions& options, std::function<void()> wake)
     : every_(options.every),
-      folder_(std::make_shared<SnapshotFolder>(options)),
+      folder_(open_folder(options)),
       next_number_(folder_->first_number()),
       newest_(folder_->newest_of_before()),
       disk_(std::move(wake)) {}
@@ -132,8 +141,17 @@ void SnapshotSeries::on_shown(int64_t number, int64_t bytes) {
   } else {
     log(LogLevel::info, "snapshot {} is there after all", newest_);
   }
-  disk_.add([folder = folder_] {
-    folder->remove_old();
+  tidy_up([](const SnapshotFolder& folder) { folder.remove_old(); });
+}
+
+// What stays is no harm.
+void SnapshotSeries::tidy_up(std::function<void(const SnapshotFolder&)> work) {
+  disk_.add([folder = folder_, work = std::move(work)] {
+    try {
+      work(*folder);
+    } catch (const std::exception& error) {
+      log(LogLevel::warning, "snapshots that nobody needs stay for now: {}", error.what());
+    }
     return [] {};
   });
 }
@@ -143,10 +161,7 @@ void SnapshotSeries::give_up(const std::string& why, TimePoint now, LogLevel lev
   log(level, "snapshot {} was given up: {}; {}", detail::name_of_cut(next_number_), why,
       newest_.empty() ? "there is none yet" : newest_ + " stays");
   wanted_->store(false);
-  disk_.add([folder = folder_, number = next_number_] {
-    folder->remove(number);
-    return [] {};
-  });
+  tidy_up([number = next_number_](const SnapshotFolder& folder) { folder.remove(number); });
   end_cut(now);
 }
 

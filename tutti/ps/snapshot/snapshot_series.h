@@ -47,6 +47,7 @@ class SnapshotSeries {
   void look_after(TimePoint now);
   /// Gives up the cut in progress, if there is one; the log says so. What is written of it goes,
   /// where the folder is still this job's.
+  void tidy_up(std::function<void(const SnapshotFolder&)> work);
   void give_up(const std::string& why, TimePoint now, LogLevel level = LogLevel::warning);
   /// What is told of the cut in progress, also to a worker that comes meanwhile.
   const std::optional<Message>& told() const noexcept { return told_; }

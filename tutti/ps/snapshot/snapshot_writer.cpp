@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/base/file.h"
 #include "tutti/base/sha256.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/ps/snapshot/detail/snapshot_format.h"
@@ -31,12 +30,10 @@ class Files {
 
   void write(const std::string& name, const std::vector<data::NamedArray>& arrays,
              const json& metadata) {
-    const auto path = folder_ / name;
-    data::write_safetensors(path, arrays, {{detail::kMetadata, metadata.dump()}});
-    const MappedFile file = map_file(path);
     Sha256 digest;
-    digest.update(file.bytes.data(), file.bytes.size());
-    facts_.push_back({{"name", name}, {"bytes", file.bytes.size()}, {"sha256", digest.hex()}});
+    const int64_t bytes = data::write_safetensors(folder_ / name, arrays,
+                                                  {{detail::kMetadata, metadata.dump()}}, &digest);
+    facts_.push_back({{"name", name}, {"bytes", bytes}, {"sha256", digest.hex()}});
   }
 
   const json& facts() const { return facts_; }
@@ -144,57 +141,44 @@ std::string write_partition(PartitionCut& cut, int partition) {
   return facts.dump();
 }
 
-SnapshotWriter::SnapshotWriter(std::function<void()> wake)
-    : wake_(std::move(wake)), thread_([this] { work(); }) {}
+SnapshotWriter::SnapshotWriter(std::function<void()> wake, Millis farewell)
+    : farewell_(farewell), disk_(std::move(wake)) {}
 
+// A thread that a disk holds reads its cut when it goes on: that one stays as long as the process.
 SnapshotWriter::~SnapshotWriter() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
-  }
-  changed_.notify_all();
-  thread_.join();
+  disk_.forget_waiting();
+  if (disk_.wait(Deadline(farewell_))) return;
+  static auto& abandoned = *new std::vector<std::shared_ptr<PartitionCut>>;
+  for (auto& cut : cuts_) abandoned.push_back(std::move(cut));
 }
 
 void SnapshotWriter::add(int partition, std::shared_ptr<PartitionCut> cut) {
-  {
-    const std::lock_guard lock(mutex_);
-    waiting_.push_back({partition, std::move(cut), {}});
-  }
-  changed_.notify_all();
+  if (cut->number() != newest_) disk_.forget_waiting();
+  newest_ = cut->number();
+  let_go();
+  cuts_.push_back(cut);
+  disk_.add([this, partition, cut = std::move(cut)]() mutable -> DiskThread::Then {
+    Message written{.kind = Kind::written, .partition = partition, .sequence = cut->number()};
+    try {
+      written.text = write_partition(*cut, partition);
+    } catch (const std::exception& error) {
+      written.flags = Message::not_written;
+      written.text = error.what();
+    }
+    cut.reset();
+    return [this, written = std::move(written)] { written_.push_back(written); };
+  });
+}
+
+// Of all cuts that nobody else has: those that are written, or given up.
+void SnapshotWriter::let_go() {
+  std::erase_if(cuts_, [](const auto& cut) { return cut.use_count() == 1; });
 }
 
 std::vector<Message> SnapshotWriter::take_written() {
-  std::vector<Job> jobs;
-  {
-    const std::lock_guard lock(mutex_);
-    jobs.swap(written_);
-  }
-  std::vector<Message> messages;
-  for (Job& job : jobs) messages.push_back(std::move(job.written));
-  return messages;
-}
-
-void SnapshotWriter::work() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return ends_ || !waiting_.empty(); });
-    if (ends_) return;
-    Job job = std::move(waiting_.front());
-    waiting_.pop_front();
-    lock.unlock();
-    job.written = {
-        .kind = Kind::written, .partition = job.partition, .sequence = job.cut->number()};
-    try {
-      job.written.text = write_partition(*job.cut, job.partition);
-    } catch (const std::exception& error) {
-      job.written.flags = Message::not_written;
-      job.written.text = error.what();
-    }
-    lock.lock();
-    written_.push_back(std::move(job));
-    wake_();
-  }
+  disk_.process();
+  let_go();
+  return std::exchange(written_, {});
 }
 
 }  // namespace tutti::ps

@@ -4,16 +4,15 @@
 /// docs/formats/snapshot.md describes the files. Thread rule: one thread, that of the server.
 #pragma once
 
-#include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "tutti/base/deadline.h"
 #include "tutti/ps/partition/cut.h"
+#include "tutti/ps/snapshot/disk_thread.h"
 
 namespace tutti::ps {
 
@@ -25,30 +24,25 @@ std::string write_partition(PartitionCut& cut, int partition);
 class SnapshotWriter {
  public:
   /// `wake` is called from the writer's thread when take_written() has something.
-  explicit SnapshotWriter(std::function<void()> wake);
-  /// Waits for the one that is being written; the others are given up.
+  /// farewell  how long the end of this waits for what is being written: a disk may hang
+  explicit SnapshotWriter(std::function<void()> wake, Millis farewell = Millis{10'000});
+  /// The others are given up.
   ~SnapshotWriter();
   SnapshotWriter(const SnapshotWriter&) = delete;
 
+  /// What waits of an earlier cut is given up: nobody waits for it any more.
   void add(int partition, std::shared_ptr<PartitionCut> cut);
   /// What has been written since the last call, as messages for the view service (Kind::written).
   std::vector<Message> take_written();
 
  private:
-  struct Job {
-    int partition = 0;
-    std::shared_ptr<PartitionCut> cut;  // its memory is let go of in the server's thread
-    Message written;
-  };
-  void work();
+  void let_go();
 
-  const std::function<void()> wake_;
-  std::mutex mutex_;  // guards what follows up to thread_
-  std::condition_variable changed_;
-  bool ends_ = false;
-  std::deque<Job> waiting_;
-  std::vector<Job> written_;
-  std::thread thread_;
+  const Millis farewell_;
+  int64_t newest_ = -1;                              // number of a cut
+  std::vector<std::shared_ptr<PartitionCut>> cuts_;  // let go of in the server's thread
+  std::vector<Message> written_;
+  DiskThread disk_;
 };
 
 }  // namespace tutti::ps
