@@ -111,6 +111,7 @@ ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
   }
   launch.nodes.same = words_of(options, restore_);
   launch.end_together = true;
+  launch.stopped_limit = options.silence;
   launch.prepare = [this](const std::string& view_service) { return start(view_service); };
 }
 

@@ -284,6 +284,18 @@ TEST(Launcher, LetsTheRestGoOnWhenToldSo) {
   EXPECT_THAT(out.log, Not(HasSubstr("ended by tutti")));
 }
 
+// No limit of the others passes: they have ended.
+TEST(Launcher, DoesNotWaitForOneThatIsStoppedWhenTheRestHaveEnded) {
+  const auto out = run_ranks(1, "launch_one_that_stops").at(0);
+  EXPECT_FALSE(out.timed_out) << out.log;
+  EXPECT_EQ(out.exit_code, 128 + SIGKILL) << out.log;
+  EXPECT_THAT(out.log, AllOf(HasSubstr("[0] ends"),
+                             HasSubstr("rank 1 is stopped (SIGSTOP), and no "
+                                       "other worker is left: it is ended"),
+                             HasSubstr("rank 1 was stopped (SIGSTOP) and did not go on"),
+                             HasSubstr("root worker 1")));
+}
+
 // Others hear of the loss after that.
 TEST(Launcher, TellsAnErrorAtOnceWhereTheRestGoOn) {
   const auto out = run_workers(2, "throw_alone", {}, {}, false);

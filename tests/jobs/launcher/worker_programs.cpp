@@ -198,6 +198,23 @@ RANK_PROGRAM(launch_lives_of_a_node) {
   std::_Exit(result.exit_code);
 }
 
+RANK_PROGRAM(stop_alone) {
+  if (rank.rank == 1) std::raise(SIGSTOP);
+  rank.mark("ends");
+}
+
+/// A launcher whose workers go on without each other.
+RANK_PROGRAM(launch_one_that_stops) {
+  const LaunchResult result = launch({.num_workers = 2,
+                                      .command = {"/proc/self/exe"},
+                                      .environment = {"TUTTI_TEST_PROGRAM=stop_alone"},
+                                      .end_on_failure = false,
+                                      .stopped_limit = 100ms,
+                                      .restarts = 3});
+  std::fprintf(stderr, "%s\nroot worker %d\n", failure_report(result).c_str(), result.root_worker);
+  std::_Exit(result.exit_code);
+}
+
 RANK_PROGRAM(never_end) {
   std::signal(SIGTERM, SIG_IGN);
   rank.mark("ready");

@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/checkpoint/checkpoint.h"
+#include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/checkpoint/parts.h"
 #include "tutti/checkpoint/retention.h"
@@ -287,6 +288,18 @@ TEST(CheckpointFiles, AreTakenUpWhereNoDiskIsWaitedForBesideTheTraining) {
   CheckpointOptions options{.folder = folder.path(), .every_steps = 1, .resume = true};
   options.disk_limit = Millis{0};
   EXPECT_EQ(straight({}, three_epochs(options)), straight({}));
+}
+
+// Of a training that is done; what is still being written would come after they are removed.
+TEST(CheckpointFiles, AreNotRemovedAtTheEndWhileADiskHangs) {
+  const test::TempFolder folder;
+  CheckpointOptions options{.folder = folder.path(), .every_steps = 4, .remove_at_end = true};
+  options.disk_limit = Millis{2'000};
+  Model model = checkpointed_model({});
+  const test::HangingOpen hangs(detail::partial_folder(folder.path(), 12).filename());
+  const History history = model.fit(samples(), three_epochs(options));
+  EXPECT_EQ(history.steps, 12);
+  EXPECT_EQ(trainings_in(folder.path()).size(), 2U) << "of steps 4 and 8";
 }
 
 // The best by what was measured after an epoch, of those taken there.

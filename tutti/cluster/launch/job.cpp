@@ -63,6 +63,7 @@ LaunchResult Job::run() {
       send_signal(*signal);
     } else {
       wait_for_events();
+      end_what_is_left_stopped();
     }
   }
   end_tree();
@@ -142,7 +143,7 @@ void Job::watch(int descriptor, Source source, int worker, uint32_t events) {
 }
 
 void Job::wait_for_events() {
-  int timeout = -1;
+  int timeout = watches_stopped() ? 1'000 : -1;
   if (const auto next = ending_.next()) {
     const auto left = std::chrono::ceil<Millis>(*next - Clock::now()).count();
     timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));

@@ -102,6 +102,34 @@ void Job::blame_a_stopped_worker() {
   }
 }
 
+/// Others have ended, so that those which are left may be stopped for ever: where a failure ends
+/// the job their limits pass, and it is one of theirs; else nobody waits for them.
+bool Job::watches_stopped() const {
+  const bool others_ended = !deaths_.empty() || (other_nodes_ && other_nodes_->others_ended());
+  return !options_.end_on_failure && !ending_.begun() && others_ended;
+}
+
+void Job::end_what_is_left_stopped() {
+  const bool all_stopped =
+      watches_stopped() && std::ranges::all_of(workers_, [](const Worker& worker) {
+        return !worker.running || is_stopped(worker.result.pid);
+      });
+  if (!all_stopped) return stopped_since_.reset();
+  const TimePoint now = Clock::now();
+  if (!stopped_since_) stopped_since_ = now;
+  if (now - *stopped_since_ < options_.stopped_limit) return;
+  for (Worker& worker : workers_) {
+    if (!worker.running) continue;
+    stopped_worker_ = index_of(worker);
+    worker.result.stopped_by_launcher = true;
+    log(LogLevel::warning, "{} is stopped (SIGSTOP), and no other worker is left: it is ended",
+        worker.result.name());
+    kill(-worker.result.pid, SIGKILL);
+  }
+  restarts_left_ = 0;  // what it would begin again is over
+  stopped_since_.reset();
+}
+
 void Job::send_signal(int signal) {
   blame_a_stopped_worker();
   for (Worker& worker : workers_) {

@@ -42,6 +42,9 @@ struct LaunchOptions {
   Millis signal_grace{2'000};   ///< after SIGTERM or SIGINT to the job, before SIGKILL
   bool asked_grace = true;      ///< longer where a worker asks for it (ask_for_grace)
   bool end_on_failure = true;   ///< false: the rest go on (asynchronous and elastic jobs)
+  /// Where it is false: a worker that is stopped (SIGSTOP) for so long, when no other one is left
+  /// to go on, is ended and named.
+  Millis stopped_limit{kDefaultTimeLimit};
   int restarts = 0;            ///< failed workers are started again alone, so often in all; not for
                                ///< programs whose workers form a Group, which one cannot join late
                                ///< (launch_with_restarts, restarts.h)

@@ -141,6 +141,12 @@ void OtherNodes::wait_for_all(const std::map<std::string, std::string>& said,
 
 void OtherNodes::tell_end() { links_->rendezvous().report_end(); }
 
+bool OtherNodes::others_ended() {
+  const std::scoped_lock lock(mutex_);
+  const auto own = static_cast<int64_t>(ended_.count(name_));
+  return ended_.contains("") || std::ssize(ended_) - own >= num_nodes_ - 1;
+}
+
 bool OtherNodes::all_ended() {
   const std::scoped_lock lock(mutex_);
   if (ended_.contains("")) return true;

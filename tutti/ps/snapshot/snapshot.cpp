@@ -48,15 +48,13 @@ std::optional<int64_t> number_of_cut(const std::string& name) {
 }
 
 void require_digest(const fs::path& path, const SnapshotManifest::File& facts) {
-  const MappedFile file = map_file(path);
-  if (std::ssize(file.bytes) != facts.bytes)
-    throw DataError(fmt::format("{}: damaged: got {} bytes, expected {}", path.string(),
-                                file.bytes.size(), facts.bytes));
-  Sha256 digest;
-  digest.update(file.bytes.data(), file.bytes.size());
-  if (const std::string got = digest.hex(); got != facts.sha256)
-    throw DataError(
-        fmt::format("{}: damaged: got sha256 {}, expected {}", path.string(), got, facts.sha256));
+  const FileDigest now = digest_of_file(path);  // a disk that fails is an error here, no signal
+  if (now.bytes != facts.bytes)
+    throw DataError(fmt::format("{}: damaged: got {} bytes, expected {}", path.string(), now.bytes,
+                                facts.bytes));
+  if (now.sha256 != facts.sha256)
+    throw DataError(fmt::format("{}: damaged: got sha256 {}, expected {}", path.string(),
+                                now.sha256, facts.sha256));
 }
 
 const Array& array_in(const fs::path& path, const data::Safetensors& file, const std::string& name,

@@ -277,7 +277,8 @@ bool Checkpointing::save_in_grace(TrainingState state) {
 std::string Checkpointing::summary() const { return writer_->summary(); }
 
 void Checkpointing::end() {
-  if (wait_for_writers(disk_deadline(), WhenAsked::grace) != Waited::ready) {
+  const bool written = wait_for_writers(disk_deadline(), WhenAsked::grace) == Waited::ready;
+  if (!written) {
     writer_->abandon();
     log(LogLevel::error,
         "fit: the last checkpoint in {}, of step {}, was not written after {} s; worker {} was "
@@ -288,7 +289,19 @@ void Checkpointing::end() {
     log(LogLevel::error, "fit: the last checkpoint in {} was not written; the log says why",
         options_.folder.string());
   }
-  if (options_.remove_at_end && lock_) remove_all_in(options_.folder, lock_number_);
+  if (options_.remove_at_end && written) remove_at_end();
+}
+
+// What is still being written would come after that; and a disk that hangs keeps nobody.
+void Checkpointing::remove_at_end() {
+  std::function<void()> work;
+  if (lock_)
+    work = [folder = options_.folder, number = lock_number_] { remove_all_in(folder, number); };
+  try {
+    on_disk("removing the checkpoints", std::move(work));
+  } catch (const Timeout& error) {
+    log(LogLevel::warning, "{}", error.what());
+  }
 }
 
 }  // namespace tutti::detail

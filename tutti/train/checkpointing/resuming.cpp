@@ -146,8 +146,11 @@ std::optional<TrainingState> Checkpointing::resume(const CheckpointManifest& now
   if (chosen == 0) return std::nullopt;
   const fs::path path = options_.folder / name_of_checkpoint(static_cast<int64_t>(chosen) - 1);
   const auto found = std::make_shared<Found>();
-  together_on_disk("reading " + path.filename().string(), [found, path] {
+  const bool was_read = model_.strategy.world().chief;
+  together_on_disk("reading " + path.filename().string(), [found, path, was_read] {
     const TrainingCheckpoint checkpoint(path);
+    if (!was_read)
+      checkpoint.verify();  // a disk that fails here is an error, in a mapping a signal
     *found = {"checkpoint " + path.string(), checkpoint.manifest(), checkpoint.tensors()};
     read_all(found->tensors);
   });

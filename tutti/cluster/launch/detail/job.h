@@ -75,6 +75,8 @@ class Job {
   void blame_a_stopped_worker();
   void send_signal(int signal);
   void end_tree() noexcept;
+  bool watches_stopped() const;
+  void end_what_is_left_stopped();
   void wait_for_other_nodes();
   void swap_endings(LaunchResult& ended);
   void finish_output();
@@ -109,6 +111,7 @@ class Job {
   const int64_t oom_kills_before_ = read_host_facts().oom_kills;
   int restarts_left_ = options_.restarts;
   int stopped_worker_ = -1;
+  std::optional<TimePoint> stopped_since_{};  // all that are left are stopped
   bool tree_ended_ = false;
 };
 

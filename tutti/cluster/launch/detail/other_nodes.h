@@ -49,6 +49,8 @@ class OtherNodes {
 
   /// Tells the other nodes that all workers of this one have ended.
   void tell_end();
+  /// Whether the workers of all other nodes have ended, as far as has been heard.
+  bool others_ended();
   /// Whether no worker of any node is left, as far as can be known: those of a lost node are gone.
   bool all_ended();
 

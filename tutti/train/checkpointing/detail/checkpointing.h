@@ -110,6 +110,7 @@ class Checkpointing {
   std::exception_ptr on_disk(const std::string& what, std::function<void()> work);
 
   void take_folder();
+  void remove_at_end();
   NamedTensors own_tensors(const TrainingState& state) const;
   /// A checkpoint as it was read.
   struct Found {
