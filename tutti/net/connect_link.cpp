@@ -74,12 +74,13 @@ std::unique_ptr<Link> connect_link(const Address& target, const Credentials& cre
                                    Facts* peer_facts) {
   detail::Pauses pauses;
   std::string cut;  // why the handshake before this one was broken off
+  int wordless = 0;
   for (int tries = 1;; ++tries) {
     try {
       return secure(connect_to(target, who, deadline), credentials, facts, who, deadline,
                     peer_facts);
     } catch (const TurnedAway&) {  // a burst of others may have pushed this one out
-      if (tries >= detail::kTriesWithoutAWord || !pauses.wait(deadline)) throw;
+      if (++wordless >= detail::kTriesWithoutAWord || !pauses.wait(deadline)) throw;
     } catch (const detail::CutOff& error) {  // it is there, and speaks: nothing is final
       cut = error.what();
       throw_if_stop_requested(("connecting to " + who).c_str());

@@ -104,6 +104,7 @@ int64_t SnapshotFolder::show(int64_t number, int64_t step,
   }
   write_file_atomically(partial(number) / detail::kManifest, sealed_manifest(manifest.dump()));
   if (!wanted()) throw Error("it was given up meanwhile");
+  if (!is_own()) throw Error("its folder has become another job's");
   fs::rename(partial(number), options_.folder / detail::name_of_cut(number));
   sync_folder(options_.folder);
   return bytes;

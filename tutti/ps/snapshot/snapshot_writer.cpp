@@ -148,8 +148,9 @@ SnapshotWriter::SnapshotWriter(std::function<void()> wake, Millis farewell)
 SnapshotWriter::~SnapshotWriter() {
   disk_.forget_waiting();
   if (disk_.wait(Deadline(farewell_))) return;
-  static auto& abandoned = *new std::vector<std::shared_ptr<PartitionCut>>;
-  for (auto& cut : cuts_) abandoned.push_back(std::move(cut));
+  using Cuts = std::vector<std::shared_ptr<PartitionCut>>;
+  static Cuts* const abandoned = std::make_unique<Cuts>().release();
+  for (auto& cut : cuts_) abandoned->push_back(std::move(cut));
 }
 
 void SnapshotWriter::add(int partition, std::shared_ptr<PartitionCut> cut) {
