@@ -29,19 +29,26 @@ Words asynchronous(const Words& more) {
 
 const Words kInform = {"TUTTI_LOG=info"};
 
-// Trains until there are snapshots, then kills all.
+json manifest_of_newest(const TempFolder& folder) {
+  return json::parse(get_bytes(ps::snapshots_in(folder.path()).back() / "manifest.json"));
+}
+
+// Trains until there is a snapshot of some steps, then kills all: long before the last step.
 void train_and_kill(const Words& words, const TempFolder& folder) {
   Job job(joined(words, {"--servers", "2", "--snapshots", folder.path().string(),
-                         "--snapshot-every", "0.3"}),
+                         "--snapshot-every", "0.1"}),
           kInform);
-  job.wait_for("snapshot cut-00000", 2);
+  const auto has_steps = [&] {
+    const auto there = ps::snapshots_in(folder.path());
+    return !there.empty() && manifest_of_newest(folder).at("step").get<int64_t>() > 0;
+  };
+  int count = 0;
+  do {
+    job.wait_for("snapshot cut-", ++count);
+  } while (!has_steps());
   for (const char* who : {"server 0", "server 1"}) job.send(who, SIGKILL);
   kill(job.pid(), SIGKILL);
   job.end();
-}
-
-json manifest_of_newest(const TempFolder& folder) {
-  return json::parse(get_bytes(ps::snapshots_in(folder.path()).back() / "manifest.json"));
 }
 
 TEST(Snapshots, RestoredSynchronousTrainingHasTheBitsOfAStraightOne) {
