@@ -112,6 +112,14 @@ int exit_code_of(const RunFlags& flags, const LaunchResult& result) {
   return coordinator.signal != 0 ? 128 + coordinator.signal : coordinator.exit_code;
 }
 
+// What all nodes must be given alike.
+std::string words_for_all_nodes(const RunFlags& flags) {
+  std::string words;
+  if (flags.restarts > 0) words += fmt::format("--restarts {} ", flags.restarts);
+  if (!flags.on_failure.empty()) words += fmt::format("--on-failure {} ", flags.on_failure);
+  return words;
+}
+
 int run(const CLI::App& command, const RunFlags& flags) {
   const auto words = command.remaining();
   if (words.empty()) throw UsageError("no program to start: tutti run -n N PROGRAM ARGS...");
@@ -136,7 +144,7 @@ int run(const CLI::App& command, const RunFlags& flags) {
                 .num_nodes = flags.nodes,
                 .rendezvous = flags.rendezvous,
                 .job = flags.job,
-                .same = flags.restarts > 0 ? fmt::format("--restarts {}", flags.restarts) : ""},
+                .same = words_for_all_nodes(flags)},
       .command = words,
       .signal_grace = millis_of(grace),
       .asked_grace = !flags.grace_seconds,

@@ -109,7 +109,7 @@ ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
     serve_view();
     launch.nodes.word = service_->address().text();
   }
-  launch.nodes.same = words_of(options, restore_);
+  launch.nodes.same += words_of(options, restore_);
   launch.end_together = true;
   launch.stopped_limit = options.silence;
   launch.prepare = [this](const std::string& view_service) { return start(view_service); };

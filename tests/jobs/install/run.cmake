@@ -55,6 +55,10 @@ endif()
 step("${WORK}/build/hello")
 require_equal("the stranger" "${output}" "stranger: 24 bytes of float32\n")
 
+# ---- the examples that come along ----
+step("${CMAKE_COMMAND}" -S "${prefix}/share/doc/tutti/examples" -B "${WORK}/examples" -G Ninja
+  "-DCMAKE_PREFIX_PATH=${prefix}")
+
 # ---- pkg-config ----
 if(NOT readme MATCHES "\n```cpp\n([^`]*`tutti run`[^`]*)```")
   message(FATAL_ERROR "README.md shows no first program")

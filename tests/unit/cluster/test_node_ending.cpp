@@ -18,20 +18,23 @@ NodeEnding failed(int worker, const std::string& error_class, int64_t step) {
   return {.exit_code = 1,
           .root_cause = fmt::format("rank {} exited with code 1", worker),
           .worker = worker,
+          .own = true,
           .error_class = error_class,
           .training = 1,
           .step = step};
 }
 
 /// Of a node that only heard of it.
-NodeEnding heard() { return {.exit_code = 1, .root_cause = "rank 1 exited with code 1"}; }
+NodeEnding heard() {
+  return {.exit_code = 1, .root_cause = "rank 1 exited with code 1", .worker = 1};
+}
 
 LaunchResult result_of(const NodeEnding& own) {
   LaunchResult result{.exit_code = own.exit_code,
                       .root_cause = own.root_cause,
                       .root_worker = own.worker,
                       .signal = own.signal};
-  if (own.worker >= 0)
+  if (own.own)
     result.workers = {{.worker = own.worker,
                        .exit_code = 1,
                        .error_class = own.error_class,
@@ -64,6 +67,12 @@ TEST(NodeEndings, AllNodesDecideAlike) {
        "that was in step 8; the whole job is started again (1 of 3) in 1 s"},
       {"bad input there is bad input here", {heard(), failed(1, "DataError", 0)}, ""},
       {"a signal to one is one to all", {heard(), told_to_end}, ""},
+      {"nobody has seen it end",
+       {heard(), heard()},
+       "the whole job is started again (1 of 3) in 1 s"},
+      {"nor has its own node, where all went well",
+       {heard(), kDone},
+       "the whole job is started again (1 of 3) in 1 s"},
       {"one had ended before it heard",
        {kDone, failed(1, "Error", 7)},
        "that was in step 7; the whole job is started again (1 of 3) in 1 s"},
@@ -85,7 +94,7 @@ TEST(NodeEndings, AllNodesDecideAlike) {
 
 TEST(NodeEndings, ANodeThatDoesNotTellIsNotStartedAgain) {
   LaunchResult result = result_of(failed(0, "Error", 4));
-  result.silent_node = "node 1 is gone";
+  take_over(result, {}, 0, "node 1 is gone");
   const Restarts::Verdict verdict = Restarts(3).after(result);
   EXPECT_FALSE(verdict.again);
   EXPECT_EQ(verdict.words, "the job is not started again: node 1 is gone");
@@ -100,7 +109,7 @@ TEST(NodeEndings, TravelAsText) {
   EXPECT_EQ(back.error_class, "Timeout");
   EXPECT_EQ(back.training, 1);
   EXPECT_EQ(back.step, 41);
-  for (const char* text : {"", "[]", "[1,2]", "{}", "[1,2,3,4,5,6,7,8]", "["})
+  for (const char* text : {"", "[]", "[1,2]", "{}", "[1,2,3,4,5,6,7,8,9]", "["})
     EXPECT_THROW(decode_ending(text), Error) << text;
 }
 

@@ -67,11 +67,18 @@ LaunchResult Job::run() {
     }
   }
   end_tree();
+  std::vector<NodeEnding> endings;
+  std::string silent;
+  try {
+    endings = swap_endings();
+  } catch (const Error& error) {
+    silent = error.what();
+  }
   wait_for_other_nodes();
   finish_output();
   take_signals();  // that came while nothing was waited for
   LaunchResult ended = result();
-  if (other_nodes_ && options_.tell_endings) swap_endings(ended);
+  take_over(ended, std::move(endings), options_.nodes.node, silent);
   return ended;
 }
 
@@ -142,8 +149,9 @@ void Job::watch(int descriptor, Source source, int worker, uint32_t events) {
   }
 }
 
-void Job::wait_for_events() {
+void Job::wait_for_events(std::optional<Millis> limit) {
   int timeout = watches_stopped() ? 1'000 : -1;
+  if (limit) timeout = static_cast<int>(limit->count());
   if (const auto next = ending_.next()) {
     const auto left = std::chrono::ceil<Millis>(*next - Clock::now()).count();
     timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));

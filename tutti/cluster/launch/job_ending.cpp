@@ -105,7 +105,7 @@ void Job::blame_a_stopped_worker() {
 /// Others have ended, so that those which are left may be stopped for ever: where a failure ends
 /// the job their limits pass, and it is one of theirs; else nobody waits for them.
 bool Job::watches_stopped() const {
-  const bool others_ended = !deaths_.empty() || (other_nodes_ && other_nodes_->others_ended());
+  const bool others_ended = other_nodes_ ? other_nodes_->others_ended() : !deaths_.empty();
   return !options_.end_on_failure && !ending_.begun() && others_ended;
 }
 
@@ -120,7 +120,7 @@ void Job::end_what_is_left_stopped() {
   if (now - *stopped_since_ < options_.stopped_limit) return;
   for (Worker& worker : workers_) {
     if (!worker.running) continue;
-    stopped_worker_ = index_of(worker);
+    if (!root()) stopped_worker_ = index_of(worker);
     worker.result.stopped_by_launcher = true;
     log(LogLevel::warning, "{} is stopped (SIGSTOP), and no other worker is left: it is ended",
         worker.result.name());
@@ -175,28 +175,30 @@ void Job::end_tree() noexcept {
 
 /// What this node has for the job is needed until the last worker of any node has ended.
 void Job::wait_for_other_nodes() {
-  if (!other_nodes_ || !options_.end_together) return;
-  other_nodes_->tell_end();
+  if (!other_nodes_) return;
+  if (options_.end_together || !options_.end_on_failure) other_nodes_->tell_end();
+  if (!options_.end_together || options_.tell_endings) return;
   while (!other_nodes_->all_ended() && !ending_.begun()) wait_for_events();
 }
 
-/// Those of other nodes may still have the time of a signal, and of a failure before it, to end.
-void Job::swap_endings(LaunchResult& ended) {
-  const Deadline deadline(options_.nodes.limit + options_.failure_grace + signal_grace());
-  try {
-    std::vector<NodeEnding> all;
-    for (const std::string& text :
-         other_nodes_->swap_endings(encode(ending_of(ended, options_.nodes.node)), deadline))
-      all.push_back(decode_ending(text));
-    take_over(ended, all, options_.nodes.node);
-  } catch (const Error& error) {
-    ended.silent_node = error.what();
-    if (ended.exit_code == 0) {
-      ended.exit_code = 1;
-      ended.root_cause =
-          "not all nodes have said how the job has ended there: " + ended.silent_node;
-    }
-  }
+/// How the job has ended on all nodes: none where nobody asks, or a signal ends the wait. Others
+/// have as long as their workers take: a launcher that is gone, or silent, is told of. Node 0,
+/// whose process has the rendezvous, stays until all have read.
+std::vector<NodeEnding> Job::swap_endings() {
+  if (!other_nodes_ || !options_.tell_endings) return {};
+  other_nodes_->tell_ending(encode(ending_of(result(), options_.nodes.node)));
+  const auto is_told_to_end = [&] { return ending_.first_signal() != 0; };
+  std::optional<std::vector<std::string>> texts = other_nodes_->endings();
+  for (; !texts && !is_told_to_end(); texts = other_nodes_->endings()) wait_for_events();
+  if (!texts) return {};
+  other_nodes_->tell_read();
+  const Deadline deadline(options_.nodes.limit);
+  while (options_.nodes.node == 0 && !other_nodes_->all_have_read() && !deadline.passed() &&
+         !is_told_to_end())
+    wait_for_events(std::min(deadline.left(), Millis{1'000}));
+  std::vector<NodeEnding> all;
+  for (const std::string& text : *texts) all.push_back(decode_ending(text));
+  return all;
 }
 
 /// Waits for the readers of the launcher's own output: after a success until they have all of it,

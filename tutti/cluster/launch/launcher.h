@@ -92,8 +92,8 @@ struct LaunchResult {
   int64_t oom_kills = 0;   ///< processes that the kernel killed in this cgroup for lack of memory
   std::string flight_records;  ///< folder with those of this node's workers; "": there are none
   std::vector<WorkerResult> workers;
-  /// With tell_endings: whose failure that was, where the worker is of another node: number, class,
-  /// training and step. All nodes have the same root, here or there.
+  /// With tell_endings: whose failure that was, where that is not root(): number (-1: no worker's),
+  /// class, training and step. All nodes have the same cause, the one or the other.
   std::optional<WorkerResult> root_elsewhere{};
   std::string silent_node{};  ///< with tell_endings: why not all nodes have told; "": they have
 

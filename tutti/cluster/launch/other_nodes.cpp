@@ -30,7 +30,6 @@ std::string words_of_node(const NodePlace& place, int num_workers) {
 
 OtherNodes::OtherNodes(const NodePlace& place, int num_workers)
     : name_(words_of_node(place, num_workers)),
-      node_(place.node),
       num_nodes_(place.num_nodes),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw Error("launch: eventfd: " + errno_words(errno));
@@ -76,7 +75,6 @@ void OtherNodes::hear(FailureElsewhere failure) {
     heard_.push_back(std::move(failure));
   }
   eventfd_write(wake_.get(), 1);
-  changed_.notify_all();
 }
 
 std::optional<FailureElsewhere> OtherNodes::first_failure(int first, int end) {
@@ -98,45 +96,36 @@ void OtherNodes::hear_end(const std::string& name, const std::string& said) {
     const std::scoped_lock lock(mutex_);
     ended_.insert(name);
     if (said == kRead)
-      read_.emplace(name, said);
+      read_.insert(name);
     else if (!said.empty())
-      endings_.emplace(name, said);
+      endings_[name] = said;
   }
   eventfd_write(wake_.get(), 1);
-  changed_.notify_all();
 }
 
-// The second round is for node 0, whose process has the rendezvous: it stays until all have read.
-std::vector<std::string> OtherNodes::swap_endings(const std::string& mine,
-                                                  const Deadline& deadline) {
-  links_->rendezvous().report_end(mine);
-  wait_for_all(endings_, deadline);
-  links_->rendezvous().report_end(kRead);
-  if (node_ == 0) try {
-      wait_for_all(read_, deadline);
-    } catch (const Error& error) {  // who has read, and is gone, is no loss
-      log(LogLevel::debug, "launch: {}", error.what());
-    }
+void OtherNodes::tell_ending(const std::string& mine) { links_->rendezvous().report_end(mine); }
+
+std::optional<std::vector<std::string>> OtherNodes::endings() {
   const std::scoped_lock lock(mutex_);
-  std::vector<std::string> all;
-  for (const auto& [name, said] : endings_) all.push_back(said);
-  return all;
+  if (std::ssize(endings_) == num_nodes_) {
+    std::vector<std::string> all;
+    for (const auto& [name, said] : endings_) all.push_back(said);
+    return all;
+  }
+  const auto gone = std::ranges::find_if(
+      heard_, [](const auto& failure) { return failure.worker < 0 && !failure.told_by_launcher; });
+  if (gone != heard_.end()) throw PeerLost(gone->words);
+  if (ended_.contains(""))
+    throw PeerLost("the launcher of node 0 has ended, and did not say how the job has");
+  return std::nullopt;
 }
 
-void OtherNodes::wait_for_all(const std::map<std::string, std::string>& said,
-                              const Deadline& deadline) {
-  std::unique_lock lock(mutex_);
-  const auto gone = [&] {
-    return std::ranges::find_if(heard_, [](const auto& failure) {
-      return failure.worker < 0 && !failure.told_by_launcher;
-    });
-  };
-  const auto all = [&] { return std::ssize(said) == num_nodes_; };
-  changed_.wait_until(lock, deadline.at(), [&] { return all() || gone() != heard_.end(); });
-  if (all()) return;
-  if (gone() != heard_.end()) throw PeerLost(gone()->words);
-  throw Timeout(fmt::format("{} of {} nodes have said how the job has ended there in {} ms",
-                            said.size(), num_nodes_, deadline.limit().count()));
+void OtherNodes::tell_read() { links_->rendezvous().report_end(kRead); }
+
+bool OtherNodes::all_have_read() {
+  const std::scoped_lock lock(mutex_);
+  return std::ssize(read_) == num_nodes_ || ended_.contains("") ||
+         std::ranges::any_of(heard_, [](const auto& failure) { return failure.worker < 0; });
 }
 
 void OtherNodes::tell_end() { links_->rendezvous().report_end(); }

@@ -154,7 +154,8 @@ SnapshotWriter::~SnapshotWriter() {
 }
 
 void SnapshotWriter::add(int partition, std::shared_ptr<PartitionCut> cut) {
-  if (cut->number() != newest_) disk_.forget_waiting();
+  if (cut->number() < newest_) return;
+  if (cut->number() > newest_) disk_.forget_waiting();
   newest_ = cut->number();
   let_go();
   cuts_.push_back(cut);

@@ -19,6 +19,7 @@
 #include "tutti/cluster/launch/detail/forward.h"
 #include "tutti/cluster/launch/detail/guard.h"
 #include "tutti/cluster/launch/detail/news.h"
+#include "tutti/cluster/launch/detail/node_ending.h"
 #include "tutti/cluster/launch/detail/other_nodes.h"
 #include "tutti/cluster/launch/detail/report.h"
 #include "tutti/cluster/launch/detail/signals.h"
@@ -60,7 +61,7 @@ class Job {
   std::vector<std::string> prepare();
   std::vector<std::string> environment_of(int number, int lifeline) const;
   void watch(int descriptor, Source source, int worker, uint32_t events = EPOLLIN);
-  void wait_for_events();
+  void wait_for_events(std::optional<Millis> limit = {});
   void serve_events();
   void take_signals();
   Millis signal_grace();
@@ -78,7 +79,7 @@ class Job {
   bool watches_stopped() const;
   void end_what_is_left_stopped();
   void wait_for_other_nodes();
-  void swap_endings(LaunchResult& ended);
+  std::vector<NodeEnding> swap_endings();
   void finish_output();
   std::optional<int> root() const;
   LaunchResult result() const;

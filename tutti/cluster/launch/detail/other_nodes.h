@@ -2,7 +2,6 @@
 /// Thread rule: the thread that launches; what it hears comes from another one.
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -43,9 +42,15 @@ class OtherNodes {
   /// Tells the other nodes how a worker of this one ended.
   void tell_failure(int worker, const std::string& words);
 
-  /// Gives `mine`, not empty, to all nodes, and returns theirs with it, in no order. Collective
-  /// over nodes. Throws Timeout, and PeerLost naming a node that is gone.
-  std::vector<std::string> swap_endings(const std::string& mine, const Deadline& deadline);
+  /// Tells all launchers how the job has ended on this node: not empty.
+  void tell_ending(const std::string& mine);
+  /// What all nodes have told, this one too, in no order; nothing: some are still to come. Throws
+  /// PeerLost naming a node that is gone, or has ended without a word.
+  std::optional<std::vector<std::string>> endings();
+  /// Tells all launchers that this one has read how the job has ended on all nodes.
+  void tell_read();
+  /// Whether all have, or cannot any more.
+  bool all_have_read();
 
   /// Tells the other nodes that all workers of this one have ended.
   void tell_end();
@@ -57,12 +62,9 @@ class OtherNodes {
  private:
   void hear(FailureElsewhere failure);
   void hear_end(const std::string& name, const std::string& said);
-  /// Until all nodes have said something of the kind, by name.
-  void wait_for_all(const std::map<std::string, std::string>& said, const Deadline& deadline);
   void meet(const NodePlace& place, const Deadline& deadline);
 
   const std::string name_;
-  const int node_;
   const int num_nodes_;
   std::string job_;
   std::string word_;
@@ -71,9 +73,8 @@ class OtherNodes {
   std::vector<FailureElsewhere> heard_;
   std::set<std::string> ended_;                 // names of launchers; "": the rendezvous
   std::map<std::string, std::string> endings_;  // what they said of it, by name
-  std::map<std::string, std::string> read_;     // those that have read all of these
-  std::condition_variable changed_;
-  std::unique_ptr<JobLinks> links_;  // last: its threads use the above
+  std::set<std::string> read_;                  // who has read all of these
+  std::unique_ptr<JobLinks> links_;             // last: its threads use the above
 };
 
 }  // namespace tutti::detail
