@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "tutti/base/error.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/detail/spawn.h"
 #include "tutti/cluster/spec/detail/environment.h"
