@@ -63,7 +63,7 @@ Flag flag_of(CLI::Option& option) {
   return flag;
 }
 
-void list_commands(CLI::App& app, std::vector<std::string> path, std::vector<Command>& all) {
+void list_commands(CLI::App& app, const std::vector<std::string>& path, std::vector<Command>& all) {
   if (app.get_group().empty()) return;  // hidden
   Command command{.path = path,
                   .help = app.get_description(),
@@ -81,7 +81,7 @@ void list_commands(CLI::App& app, std::vector<std::string> path, std::vector<Com
   for (CLI::App* const sub : subs) {
     auto deeper = path;
     deeper.push_back(sub->get_name());
-    list_commands(*sub, std::move(deeper), all);
+    list_commands(*sub, deeper, all);
   }
 }
 
