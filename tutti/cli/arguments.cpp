@@ -23,9 +23,11 @@ std::vector<std::string> flags_of(const CLI::App& app) {
   return flags;
 }
 
+/// Those that --help lists.
 std::vector<std::string> subcommands_of(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  for (const CLI::App* sub : app.get_subcommands({}))
+    if (!sub->get_group().empty()) names.push_back(sub->get_name());
   return names;
 }
 
@@ -41,9 +43,8 @@ void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const*
   if (argc < 2 || names.empty()) return;
   const std::string word = argv[1];
   if (word.empty() || word.front() == '-') return;
-  if (std::find(names.begin(), names.end(), word) == names.end()) {
-    throw UsageError(unknown_message("command", word, names));
-  }
+  const auto is_it = [&](const CLI::App* sub) { return sub->get_name() == word; };
+  if (app.get_subcommands(is_it).empty()) throw UsageError(unknown_message("command", word, names));
   refuse_unknown_subcommand(*app.get_subcommand(word), argc - 1, argv + 1);
 }
 

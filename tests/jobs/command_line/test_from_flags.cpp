@@ -106,6 +106,13 @@ TEST(CompletionOfOthers, IsAnsweredWithThoseThatAreKnown) {
   EXPECT_THAT(answer.err, HasSubstr("unknown shell \"fish\""));
 }
 
+TEST(ManPage, IsNoneOfTheCommandsThatAreNamed) {
+  const CommandResult answer = tutti_says({"trian"});
+  EXPECT_EQ(answer.exit_code, 2);
+  EXPECT_THAT(answer.err, AllOf(HasSubstr("did you mean \"train\"?"), HasSubstr("completion"),
+                                Not(HasSubstr("man-page"))));
+}
+
 TEST(ManPage, SaysWhatHelpSays) {
   const CommandResult page = tutti_says({"man-page"});
   ASSERT_EQ(page.exit_code, 0) << page.err;
