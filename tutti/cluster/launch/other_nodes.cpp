@@ -7,7 +7,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
-#include "tutti/base/log.h"
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/net/tls.h"
 
