@@ -16,12 +16,12 @@
 #include "tutti/ps/snapshot/snapshot_series.h"
 #include "tutti/ps/snapshot/snapshot_writer.h"
 
-#include "tests/support/failing_open.h"
 #include "tests/support/full_disk.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/ps/begun_cut.h"
 #include "tests/unit/ps/small_job.h"
+#include "tests/unit/ps/trained_partitions.h"
 
 namespace tutti::ps::testing {
 namespace {
@@ -34,72 +34,6 @@ using tutti::test::FullDisk;
 using tutti::test::message_of;
 using tutti::test::TempFolder;
 using Kind = Message::Kind;
-
-// Two variables by rows on so many servers, and a table.
-Spec spec_on(int servers) {
-  Spec spec{.rule = optim::adam()};
-  spec.variables = {{"w", {12, 300}, DType::float32}, {"v", {7}, DType::float64}};
-  PlacementOptions options{.num_servers = servers};
-  options.partitioner = Partitioner::fixed(servers);
-  spec.pieces = pieces_of(spec.variables, place(spec.variables, options), 4096);
-  spec.tables = {{.name = "user", .width = 3, .initializer = ZeroRows{}}};
-  spec.num_partitions = servers;
-  return spec;
-}
-
-std::vector<uint64_t> keys_of(int partition, int servers) {
-  std::vector<uint64_t> keys;
-  for (uint64_t key = 0; key < 40; ++key)
-    if (server_of_key(key * 977, servers) == partition) keys.push_back(key * 977);
-  return keys;
-}
-
-// Elements i of a variable get gradient i + 1: two steps of one worker.
-std::vector<PartitionState> trained(const Spec& spec) {
-  std::vector<PartitionState> states;
-  for (int p = 0; p < spec.num_partitions; ++p) {
-    PartitionState& state = states.emplace_back(p, Compute::plain());
-    state.apply(hello(spec, 0));
-    int64_t sequence = 0;
-    for (int64_t step = 0; step < 2; ++step) {
-      for (int piece = 0; piece < std::ssize(spec.pieces); ++piece) {
-        if (spec.pieces[piece].partition != p) continue;
-        std::vector<std::byte> bytes(spec.pieces[piece].num_bytes);
-        if (step == 0)
-          state.apply({.kind = Kind::assign,
-                       .worker = 0,
-                       .piece = piece,
-                       .payload = Bytes::copy_of(bytes)});
-        for (const Segment& segment : spec.pieces[piece].segments)
-          for (int64_t i = 0; i < segment.count(); ++i) {
-            const double value = static_cast<double>(segment.begin + i + 1 + step);
-            const auto narrow = static_cast<float>(value);
-            const bool wide = spec.pieces[piece].dtype == DType::float64;
-            std::memcpy(bytes.data() + segment.offset_bytes + i * (wide ? 8 : 4),
-                        wide ? static_cast<const void*>(&value) : &narrow, wide ? 8 : 4);
-          }
-        Message pushed = push(spec, 0, ++sequence, step, {}, piece);
-        pushed.learning_rate = 0.1;
-        pushed.payload = Bytes::copy_of(bytes);
-        state.apply(pushed);
-      }
-      const auto keys = keys_of(p, spec.num_partitions);
-      std::vector<std::byte> rows(keys.size() * (8 + 12));
-      std::memcpy(rows.data(), keys.data(), keys.size() * 8);
-      for (size_t i = 0; i < keys.size() * 3; ++i) {
-        const auto value = static_cast<float>(keys[i / 3] + 1);
-        std::memcpy(rows.data() + keys.size() * 8 + i * 4, &value, 4);
-      }
-      state.apply({.kind = Kind::sparse_push,
-                   .worker = 0,
-                   .sequence = ++sequence,
-                   .step = step,
-                   .learning_rate = 0.1,
-                   .payload = Bytes::copy_of(rows)});
-    }
-  }
-  return states;
-}
 
 // Goes on from a snapshot, as worker 0 gives it to the servers.
 std::vector<PartitionState> restored(const Snapshot& snapshot, Spec spec) {
@@ -277,39 +211,6 @@ TEST(PsSnapshot, AFullDiskLeavesTheOldOne) {
   EXPECT_TRUE(series.settle(Deadline(kPatience)));
   EXPECT_THAT(folder.names(), ElementsAre("cut-000001", "snapshots.lock"));
   Snapshot{find_snapshot(folder.path(), "test")};
-}
-
-// A disk that fails then is a signal to whoever reads through a mapping.
-TEST(PsSnapshot, WhatWasWrittenIsNotReadAgain) {
-  const TempFolder folder;
-  auto states = trained(spec_on(1));
-  const test::FailingOpen fails(".safetensors", EIO);
-  PartitionCut cut(states[0], 1, folder.path());
-  EXPECT_THAT(write_partition(cut, 0), HasSubstr("sha256"));
-  EXPECT_EQ(fails.failed(), 0);
-}
-
-TEST(PsSnapshot, NobodyWaitsForAWriterWhoseDiskHangs) {
-  const TempFolder folder;
-  auto states = trained(spec_on(1));
-  fs::create_directory(folder / "hung");
-  fs::create_directory(folder / "next");
-  std::weak_ptr<PartitionCut> forgotten;
-  {
-    test::HangingOpen hangs("hung");  // the folder is opened, for a file without a name
-    {
-      SnapshotWriter writer([] {}, Millis{0});
-      writer.add(0, std::make_shared<PartitionCut>(states[0], 1, folder / "hung"));
-      ASSERT_TRUE(hangs.wait(Deadline(testing::kPatience)));
-      auto second = std::make_shared<PartitionCut>(states[0], 2, folder / "next");
-      forgotten = second;
-      writer.add(0, std::move(second));
-      EXPECT_FALSE(forgotten.expired()) << "it waits";
-      writer.add(0, std::make_shared<PartitionCut>(states[0], 3, folder / "next"));
-      EXPECT_TRUE(forgotten.expired()) << "nobody waits for cut 2 any more";
-      EXPECT_TRUE(writer.take_written().empty());
-    }  // does not wait for the disk
-  }
 }
 
 TEST(PsSnapshot, KeepsTheNewestAndNeverThoseOfAnotherJob) {
