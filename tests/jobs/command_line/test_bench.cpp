@@ -2,6 +2,9 @@
 // good.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <map>
+
 #include "tutti/base/host.h"
 
 #include "tests/jobs/command_line/bench.h"
@@ -273,7 +276,8 @@ TEST(BenchSmoke, Scale) {
       EXPECT_GT(line.at(name).get<double>(), 0) << name;
 }
 
-// Where PyTorch is, every row; elsewhere the answer says how to get it.
+// Where PyTorch is, every row but those of JAX and DeepSpeed where these are not, by name;
+// elsewhere the answer says how to get it.
 TEST(BenchSmoke, Compare) {
   const bool torch = run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code == 0;
   const TempFolder folder;
@@ -291,6 +295,27 @@ TEST(BenchSmoke, Compare) {
     for (const char* name : {"commit", "machine", "compiler", "torch", "bound", "aim"})
       EXPECT_TRUE(line.contains(name)) << name;
   }
+}
+
+// The best of the peers that are here is as fast as the fastest row; DeepSpeed and oneCCL have one
+// each or are named.
+TEST(BenchSmoke, AllReduceBesidePeers) {
+  if (run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code != 0) return;
+  const TempFolder folder;
+  const auto result = bench({"all-reduce", "--ranks", "2", "--bytes", "64K", "--rounds", "1",
+                             "--peers", "--json", folder / "f.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::map<std::string, double> theirs_us;
+  for (const json& line : lines_of(folder / "f.json"))
+    theirs_us[line.at("theirs")] = line.at("theirs_p50_us").get<double>();
+  const double best = theirs_us.at("best peer");
+  double fastest = theirs_us.at("Gloo");
+  for (const std::string peer : {"Open MPI", "DeepSpeed", "oneCCL"}) {
+    if (result.out.find(peer + " is left out: ") != std::string::npos) continue;
+    if (peer != "Open MPI" && host_facts().usable_cores < 2) continue;  // they wait in loops
+    fastest = std::min(fastest, theirs_us.at(peer));
+  }
+  EXPECT_EQ(best, fastest) << result.out;
 }
 
 TEST(Bench, BadInputIsAnsweredBeforeWork) {

@@ -93,6 +93,18 @@ TEST(BenchCompare, RowsAreThoseOfTheDesign) {
               HasSubstr("did you mean \"wide\"?"));
 }
 
+TEST(BenchCompare, TheBestOfPeersIsTheFastestAtEachSize) {
+  EXPECT_EQ(best_of({}), Times{});
+  EXPECT_EQ(best_of({{{8, 3.0}, {64, 5.0}}, {{8, 4.0}, {64, 2.0}}, {{64, 9.0}}}),
+            (Times{{8, 3.0}, {64, 2.0}}));
+}
+
+TEST(BenchPeers, OfWhatIsLeftOutTheLastLineIsTold) {
+  testing::internal::CaptureStdout();
+  say_left_out("JAX", Error("python x.py exited with code 1\nTraceback\nno JAX in .venv\n"));
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "JAX is left out: no JAX in .venv\n");
+}
+
 TEST(BenchRuns, FindsTheLineOfJson) {
   EXPECT_EQ(json_in("worker 0 pid 7\n[0] a table\n[0] {\"a\": 1}\n").at("a"), 1);
   EXPECT_THAT(message_of<Error>([] { json_in("nothing\n"); }), HasSubstr("nothing"));

@@ -245,8 +245,9 @@ void add_how(CLI::App& command, Flags& flags) {
       ->type_name("R")
       ->capture_default_str();
   command.add_flag("--no-pin", flags.no_pin, "Do not pin ranks to cores of their own");
-  command.add_flag("--peers", flags.peers,
-                   "shm, tcp: beside Open MPI and PyTorch's Gloo, in turn, with the ratios");
+  command.add_flag(
+      "--peers", flags.peers,
+      "shm, tcp: beside Open MPI, Gloo, DeepSpeed and oneCCL, in turn, with the ratios");
   command.add_option("--json", flags.json, "File for the figures, a JSON object a line")
       ->check(some_name())
       ->type_name("FILE");

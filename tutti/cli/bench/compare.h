@@ -1,4 +1,4 @@
-/// `tutti bench compare`: the same work in PyTorch and here, in turn, in one run.
+/// `tutti bench compare`: the same work in PyTorch, JAX and here, in turn, in one run.
 ///
 /// Rows, bounds and aims are those of the design's table of what a step may cost. Every contender
 /// gets its best: batches in memory before the clock starts, warm-up, its own cores, fused Adam,
@@ -19,7 +19,7 @@ struct CompareFlags {
   int64_t rounds = 5;
   int64_t steps = 0;        ///< timed steps of each measurement; 0: as many as take 1.5 s
   bool quick = false;       ///< a few steps, one round: does it still run?
-  bool all_reduce = false;  ///< collectives against Open MPI and Gloo instead of steps
+  bool all_reduce = false;  ///< collectives against those of others instead of steps
   std::string json;
 };
 
@@ -42,7 +42,7 @@ std::vector<Subject> subjects_for(const std::vector<std::string>& models);
 /// UsageError (exit 2) that names tools/setup --bench when there is no PyTorch.
 int bench_compare(const CompareFlags& flags);
 
-/// A collective of an engine beside Open MPI (when mpicc and mpirun are installed) and Gloo.
+/// A collective of an engine beside Gloo and the others of peers.h that are installed.
 struct CollectiveComparison {
   std::string engine = "shm";  ///< shm or tcp
   int ranks = 2;
@@ -52,6 +52,9 @@ struct CollectiveComparison {
   bool quick = false;
   std::vector<std::string> more_words;  ///< flags for our own measurement
 };
+
+/// Of each size the least of these times: what the best of all peers needs.
+Times best_of(const std::vector<Times>& peers);
 
 /// Prints the rows as they come; they are returned as lines of JSON.
 std::string compare_collective(const CollectiveComparison& what, CollectivePeers& peers);
