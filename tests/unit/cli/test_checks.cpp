@@ -1,6 +1,8 @@
 // Checks of flag values, figures from step times, and the rows of bench compare.
 #include <gmock/gmock.h>
 
+#include <set>
+
 #include "tutti/base/error.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/bench/child.h"
@@ -17,6 +19,7 @@ namespace {
 using test::message_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsSupersetOf;
 
 TEST(Checks, NumbersNameWhatWasGotAndTheRange) {
   const struct {
@@ -91,6 +94,19 @@ TEST(BenchCompare, RowsAreThoseOfTheDesign) {
     for (const Claim& claim : subject.claims) EXPECT_LE(claim.bound, claim.aim) << claim.theirs;
   EXPECT_THAT(message_of<UsageError>([] { subjects_for({"wdie"}); }),
               HasSubstr("did you mean \"wide\"?"));
+}
+
+TEST(BenchCompare, EveryModelIsHeldAgainstEveryKindOfPeer) {
+  for (const char* model : {"mlp", "cnn", "wide"}) {
+    const auto subjects = subjects_for({model});
+    std::set<std::string> theirs;
+    for (const Claim& claim : subjects.at(0).claims) theirs.insert(claim.theirs);
+    EXPECT_THAT(theirs, IsSupersetOf({"PyTorch, 2 threads", "PyTorch, 2 that never talk",
+                                      "PyTorch DDP, Gloo", "PyTorch compiled, 2 threads",
+                                      "PyTorch compiled, DeepSpeed", "JAX, 2 cores",
+                                      "JAX, 2 that never talk", "ours, 2 that never talk"}))
+        << model;
+  }
 }
 
 TEST(BenchCompare, TheBestOfPeersIsTheFastestAtEachSize) {

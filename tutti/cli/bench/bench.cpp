@@ -103,7 +103,8 @@ void add_scale(CLI::App& bench, int& exit_code) {
 
 void add_compare(CLI::App& bench, int& exit_code) {
   auto flags = std::make_shared<CompareFlags>();
-  CLI::App* command = bench.add_subcommand("compare", "The same work in PyTorch and here, in turn");
+  CLI::App* command =
+      bench.add_subcommand("compare", "The same work in PyTorch, JAX and here, in turn");
   command->add_option("--data", flags->data, "Folder of doodles")
       ->type_name("DIR")
       ->capture_default_str();
@@ -119,10 +120,12 @@ void add_compare(CLI::App& bench, int& exit_code) {
       ->type_name("K");
   command->add_flag("--quick", flags->quick, "A few steps, one round: does it still run?");
   command->add_flag("--all-reduce", flags->all_reduce,
-                    "Collectives of shm and tcp against Open MPI and Gloo, instead of steps");
+                    "Collectives of shm and tcp against Open MPI, Gloo, DeepSpeed and oneCCL, "
+                    "instead of steps");
   add_json_flag(*command, flags->json);
   command->footer(
-      "PyTorch and Open MPI are installed by tools/setup --bench.\n\n"
+      "Peers are installed by tools/setup --bench; without PyTorch nothing is compared, the others "
+      "are left out by name.\n\n"
       "Examples:\n"
       "  tutti bench compare\n"
       "  tutti bench compare --models mlp --rounds 9 --json compare.json\n"

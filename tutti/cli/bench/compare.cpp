@@ -30,16 +30,43 @@ const std::string kOne = "1 replica";
 const std::string kDdp = "PyTorch DDP, Gloo";
 const std::string kOneProcess = "PyTorch, 2 threads";
 const std::string kSeparate = "PyTorch, 2 that never talk";
+const std::string kCompiled = "PyTorch compiled, 2 threads";
+const std::string kCompiledRanks = "PyTorch compiled, DeepSpeed";
+const std::string kJax = "JAX, 2 cores";
+const std::string kJaxSeparate = "JAX, 2 that never talk";
+const std::string kIndependent = "ours, 2 that never talk";
 const std::string kPlain = "plain LibTorch";
 
 std::unique_ptr<Contender> make(const std::string& name, const std::string& data) {
-  if (name == kThreads) return make_ours("mirrored", data);
-  if (name == kProcesses) return make_ours("multi_worker", data);
-  if (name == kOne) return make_ours("one_device", data);
-  if (name == kDdp) return make_ddp(data);
-  if (name == kOneProcess) return make_one_process(data);
-  if (name == kSeparate) return make_separate(data);
+  const std::map<std::string, std::string> strategies = {{kThreads, "mirrored"},
+                                                         {kProcesses, "multi_worker"},
+                                                         {kOne, "one_device"},
+                                                         {kIndependent, "independent"}};
+  constexpr int kAll = kReplicas;
+  const std::map<std::string, PeerPlan> plans = {
+      {kDdp, {.mode = "ddp", .processes = kAll, .talk = true}},
+      {kOneProcess, {.mode = "alone", .threads = kAll}},
+      {kSeparate, {.mode = "alone", .processes = kAll}},
+      {kCompiled, {.program = "compiled_step.py", .mode = "alone", .threads = kAll}},
+      {kCompiledRanks,
+       {.program = "compiled_step.py",
+        .mode = "ranks",
+        .processes = kAll,
+        .talk = true,
+        .deepspeed = true}},
+      {kJax, {.program = "jax_step.py", .threads = kAll}},
+      {kJaxSeparate, {.program = "jax_step.py", .processes = kAll}}};
+  if (const auto ours = strategies.find(name); ours != strategies.end())
+    return make_ours(ours->second, data);
+  if (const auto theirs = plans.find(name); theirs != plans.end())
+    return make_peers(theirs->second, data);
   return make_plain_libtorch(data);
+}
+
+// What a contender needs besides PyTorch, and is left out without; empty where that is nothing.
+std::string package_of(const std::string& name) {
+  if (name == kJax || name == kJaxSeparate) return "JAX";
+  return name == kCompiledRanks ? "DeepSpeed" : "";
 }
 
 std::vector<std::string> names_in(const Subject& subject) {
@@ -73,15 +100,18 @@ class Comparison {
   explicit Comparison(const CompareFlags& flags) : flags_(flags), around_(surroundings()) {}
 
   void head() const {
+    fmt::print("compiled PyTorch compiles each model on first use: up to a minute\n");
     fmt::print(
         "{} rounds, medians; Adam, float32, batch of each replica as said; ratio = ours / theirs\n",
         rounds());
     fmt::print("{:<6} {:>5}  {:<19} {:<27} {:>10} {:>10} {:>6} {:>6} {:>6}\n", "model", "batch",
                "ours", "theirs", "images/s", "images/s", "ratio", "bound", "aim");
+    std::fflush(stdout);
   }
 
   void run(const Subject& subject) {
-    const auto names = names_in(subject);
+    auto names = names_in(subject);
+    std::erase_if(names, [&](const std::string& name) { return !takes_part(name); });
     std::map<std::string, Trial> trials;
     for (const std::string& name : names) {
       Trial trial{
@@ -95,7 +125,8 @@ class Comparison {
     for (int64_t round = 0; round < rounds(); ++round)
       for (const std::string& name : names)
         rates[name].push_back(contender(name).images_per_second(trials[name]));
-    for (const Claim& claim : subject.claims) row(subject, claim, rates);
+    for (const Claim& claim : subject.claims)
+      if (rates.contains(claim.theirs)) row(subject, claim, rates);
   }
 
   void finish() const {
@@ -110,10 +141,23 @@ class Comparison {
  private:
   int64_t rounds() const { return flags_.quick ? 1 : flags_.rounds; }
 
-  Contender& contender(const std::string& name) {
-    auto& place = field_[name];
-    if (!place) place = make(name, flags_.data);
-    return *place;
+  Contender& contender(const std::string& name) { return *field_.at(name); }
+
+  // Starts it on first use; false when what it needs is not here, which is said once.
+  bool takes_part(const std::string& name) {
+    const std::string package = package_of(name);
+    if (field_.contains(name)) return true;
+    if (left_out_.contains(package)) return false;
+    try {
+      field_[name] = make(name, flags_.data);
+      return true;
+    } catch (const Error& error) {
+      field_.erase(name);
+      if (package.empty()) throw;
+      say_left_out(package, error);
+      left_out_.insert(package);
+      return false;
+    }
   }
 
   void row(const Subject& subject, const Claim& claim,
@@ -152,6 +196,7 @@ class Comparison {
   CompareFlags flags_;
   nlohmann::ordered_json around_;
   Field field_;
+  std::set<std::string> left_out_;  // packages
   std::string lines_;
   int rows_ = 0, below_ = 0;
 };
@@ -168,6 +213,11 @@ std::vector<Subject> subjects_for(const std::vector<std::string>& models) {
         {kThreads, kDdp, 6, 8},
         {kProcesses, kDdp, 6, 8},
         {kThreads, kOneProcess, 1.15, 1.27},
+        {kThreads, kCompiled, 1.1, 1.3},
+        {kThreads, kCompiledRanks, 1.15, 1.5},
+        {kThreads, kJax, 0.95, 1.1},
+        {kThreads, kJaxSeparate, 0.6, 0.75},
+        {kThreads, kIndependent, 0.92, 1.0},
         one}},
       {"cnn",
        64,
@@ -175,19 +225,29 @@ std::vector<Subject> subjects_for(const std::vector<std::string>& models) {
         {kThreads, kDdp, 1.2, 1.45},
         {kProcesses, kDdp, 1.2, 1.45},
         {kThreads, kOneProcess, 1.05, 1.16},
+        {kThreads, kCompiled, 1.1, 1.2},
+        {kThreads, kCompiledRanks, 1.1, 1.2},
+        {kThreads, kJax, 2.3, 2.6},
+        {kThreads, kJaxSeparate, 1.6, 1.8},
+        {kThreads, kIndependent, 0.97, 1.0},
         one}},
       {"wide",
        64,
        {{kThreads, kSeparate, 0.95, 1.05},
-        {kThreads, kDdp, 1.6, 1.9},
-        {kProcesses, kDdp, 1.4, 1.9},
-        {kThreads, kOneProcess, 0.93, 1.02},
+        {kThreads, kDdp, 1.9, 2.2},
+        {kProcesses, kDdp, 1.9, 2.2},
+        {kThreads, kOneProcess, 1.1, 1.25},
+        {kThreads, kCompiled, 1.05, 1.2},
+        {kThreads, kCompiledRanks, 1.1, 1.2},
+        {kThreads, kJax, 1.0, 1.1},
+        {kThreads, kJaxSeparate, 1.0, 1.1},
+        {kThreads, kIndependent, 1.0, 1.0},
         one}},
       {"wide",
        32,
-       {{kThreads, kDdp, 1.9, 2.3},
-        {kProcesses, kDdp, 1.7, 2.3},
-        {kThreads, kOneProcess, 0.9, 0.99}}},
+       {{kThreads, kDdp, 2.2, 2.6},
+        {kProcesses, kDdp, 2.2, 2.6},
+        {kThreads, kOneProcess, 1.05, 1.25}}},
   };
   std::vector<Subject> chosen;
   for (const std::string& model : models) {

@@ -49,34 +49,15 @@ std::string core_list(int first, int count) {
   return fmt::format("{}", fmt::join(cores.begin() + first, cores.begin() + first + count, ","));
 }
 
-struct PeerPlan {
-  std::string mode;  // "ddp" or "alone"
-  int processes = 1;
-  int threads = 1;  // of each
-};
-
-// Processes of bench/peer/step.py that stay and wait for trial.
+// Processes of a program of bench/peer that stay and wait for trials.
 class Peers final : public Contender {
  public:
   Peers(PeerPlan plan, const std::string& data) : plan_(std::move(plan)) {
-    for (int rank = 0; rank < plan_.processes; ++rank) {
-      std::vector<std::string> command = {python_with_torch(),
-                                          (checkout() / "bench/peer/step.py").string(),
-                                          plan_.mode,
-                                          "--data",
-                                          data,
-                                          "--threads",
-                                          std::to_string(plan_.threads),
-                                          "--cores",
-                                          core_list(rank * plan_.threads, plan_.threads)};
-      if (plan_.mode == "ddp")
-        command.insert(command.end(), {"--rank", std::to_string(rank), "--ranks",
-                                       std::to_string(plan_.processes), "--store", store_.path()});
-      children_.emplace_back(
-          std::move(command),
-          std::vector<std::string>{fmt::format("OMP_NUM_THREADS={}", plan_.threads),
-                                   "OMP_PROC_BIND=true"});
-    }
+    const std::vector<std::string> environment = {
+        fmt::format("OMP_NUM_THREADS={}", plan_.threads), "OMP_PROC_BIND=true",
+        "TORCHINDUCTOR_CACHE_DIR=" + (peers_folder() / "inductor").string()};
+    for (int rank = 0; rank < plan_.processes; ++rank)
+      children_.emplace_back(command_of(rank, data), environment);
     for (Child& child : children_) child.hear(kStartLimit);  // it has imported torch
   }
 
@@ -99,10 +80,23 @@ class Peers final : public Contender {
       slowest = slowest == 0 ? rate : std::min(slowest, rate);
     }
     // Ranks that wait for each other are as fast as the slowest of them.
-    return plan_.mode == "ddp" ? slowest * plan_.processes : total;
+    return plan_.talk ? slowest * plan_.processes : total;
   }
 
  private:
+  std::vector<std::string> command_of(int rank, const std::string& data) const {
+    std::vector<std::string> command = {
+        python_with_torch(), (checkout() / "bench/peer" / plan_.program).string(), "--data", data,
+        "--cores",           core_list(rank * plan_.threads, plan_.threads)};
+    if (!plan_.mode.empty())
+      command.insert(command.end(), {"--threads", std::to_string(plan_.threads), plan_.mode});
+    if (plan_.talk)
+      command.insert(command.end(), {"--rank", std::to_string(rank), "--ranks",
+                                     std::to_string(plan_.processes), "--store", store_.path()});
+    if (plan_.deepspeed) command.insert(command.end(), {"--deepspeed", deepspeed_library()});
+    return command;
+  }
+
   PeerPlan plan_;
   ScratchFile store_;  // through which ranks meet
   std::vector<Child> children_;
@@ -135,14 +129,8 @@ class PlainLibTorch final : public Contender {
 std::unique_ptr<Contender> make_ours(const std::string& strategy, const std::string& data) {
   return std::make_unique<Ours>(strategy, data);
 }
-std::unique_ptr<Contender> make_ddp(const std::string& data) {
-  return std::make_unique<Peers>(PeerPlan{.mode = "ddp", .processes = kReplicas}, data);
-}
-std::unique_ptr<Contender> make_one_process(const std::string& data) {
-  return std::make_unique<Peers>(PeerPlan{.mode = "alone", .threads = kReplicas}, data);
-}
-std::unique_ptr<Contender> make_separate(const std::string& data) {
-  return std::make_unique<Peers>(PeerPlan{.mode = "alone", .processes = kReplicas}, data);
+std::unique_ptr<Contender> make_peers(const PeerPlan& plan, const std::string& data) {
+  return std::make_unique<Peers>(plan, data);
 }
 std::unique_ptr<Contender> make_plain_libtorch(const std::string& data) {
   return std::make_unique<PlainLibTorch>(data);

@@ -26,15 +26,21 @@ class Contender {
 
 inline constexpr int kReplicas = 2;  ///< of every comparison but that of one replica
 
-/// ours: "mirrored", "multi_worker", or "one_device" (one replica). A process of its own each time.
+/// ours: "mirrored", "multi_worker", "independent" (two that never talk), or "one_device" (one
+/// replica). A process of its own each time.
 std::unique_ptr<Contender> make_ours(const std::string& strategy, const std::string& data);
 
-/// PyTorch's DDP: two processes of one thread. The peers stay and wait for the next trial.
-std::unique_ptr<Contender> make_ddp(const std::string& data);
-/// One PyTorch process with two threads and the global batch.
-std::unique_ptr<Contender> make_one_process(const std::string& data);
-/// Two PyTorch processes of one thread, side by side, that never talk.
-std::unique_ptr<Contender> make_separate(const std::string& data);
+/// Processes of a program in bench/peer, pinned to cores of their own.
+struct PeerPlan {
+  std::string program = "step.py";
+  std::string mode;  ///< its first word; empty: it has none and makes a thread for each core
+  int processes = 1;
+  int threads = 1;         ///< of each, with as many times the batch
+  bool talk = false;       ///< they are ranks of one job
+  bool deepspeed = false;  ///< and add through DeepSpeed's shared memory
+};
+/// They stay and wait for the next trial. Throws Error when they do not start.
+std::unique_ptr<Contender> make_peers(const PeerPlan& plan, const std::string& data);
 /// One replica in plain LibTorch with torch::optim (bench/plain_libtorch.cpp).
 std::unique_ptr<Contender> make_plain_libtorch(const std::string& data);
 
