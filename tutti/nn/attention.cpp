@@ -15,7 +15,7 @@ SelfAttentionImpl::SelfAttentionImpl(int64_t features, int64_t heads) : heads_(h
   }
   in_proj_weight_ = register_parameter("in_proj_weight", torch::empty({3 * features, features}));
   in_proj_bias_ = register_parameter("in_proj_bias", torch::zeros({3 * features}));
-  out_proj_ = register_module("out_proj", torch::nn::Linear(features, features));
+  out_proj_ = register_module("out_proj", Linear(features, features));
   torch::nn::init::xavier_uniform_(in_proj_weight_);
   torch::nn::init::zeros_(out_proj_->bias);
 }
@@ -23,7 +23,7 @@ SelfAttentionImpl::SelfAttentionImpl(int64_t features, int64_t heads) : heads_(h
 at::Tensor SelfAttentionImpl::forward(const at::Tensor& x) {
   const int64_t features = x.size(2);
   // [batch, length, 3, heads, width] to three times [batch, heads, length, width].
-  const auto parts = torch::linear(x, in_proj_weight_, in_proj_bias_)
+  const auto parts = dense(x, in_proj_weight_, in_proj_bias_)
                          .reshape({x.size(0), x.size(1), 3, heads_, features / heads_})
                          .permute({2, 0, 3, 1, 4});
   const auto heads = at::scaled_dot_product_attention(parts[0], parts[1], parts[2]);

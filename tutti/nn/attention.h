@@ -6,8 +6,9 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
+
+#include "tutti/nn/dense.h"
 
 namespace tutti::nn {
 
@@ -23,7 +24,7 @@ class SelfAttentionImpl : public torch::nn::Module {
   int64_t heads_;
   at::Tensor in_proj_weight_;  // of q, k, v, one below the other: [3 * features, features]
   at::Tensor in_proj_bias_;
-  torch::nn::Linear out_proj_{nullptr};
+  Linear out_proj_{nullptr};
 };
 
 /// Holder, as torch::nn's modules have one: nn::SelfAttention attend(64, 4); attend(x).
