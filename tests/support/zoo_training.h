@@ -62,21 +62,32 @@ struct ZooTraining {
   double loss = 0;  ///< of the epoch
 };
 
-/// Four steps by fit() and one by train_on_batch(), on two replicas.
-inline ZooTraining train_of_zoo(const SmallNetwork& network, const std::string& kind) {
+/// Four steps by fit() and one by train_on_batch(), on two replicas; `planned` or by autograd.
+inline ZooTraining train_graph(const nn::Graph& graph, const std::string& kind,
+                               bool planned = true) {
   Model model(Strategy({.kind = kind, .replicas = 2, .threads_per_replica = 1, .seed = 5}), [&] {
-    return models::model_by_name(network.name,
-                                 {.classes = 3, .input = network.input, .width = network.width});
+    auto module = nn::make_module(graph);
+    module->set_planned(planned);
+    return module;
   });
   model.compile({.optimizer = optim::adam({.learning_rate = 1e-3}),
                  .loss = losses::sparse_categorical_crossentropy()});
   ZooTraining training{.before = model.weights_sha256()};
-  const auto history = model.fit(zoo_data(network.input), {.epochs = 2, .verbose = 0});
+  const auto data = zoo_data(graph.input_shape());
+  const auto history = model.fit(data, {.epochs = 2, .verbose = 0});
   training.loss = history.column("train_loss").back();
-  const auto batch = zoo_data(network.input).epoch({}).batch(1);
+  const auto batch = data.epoch({}).batch(1);
   model.train_on_batch(tensor_of(batch.columns[0]), tensor_of(batch.columns[1]));
   training.after = model.weights_sha256();
   return training;
+}
+
+inline ZooTraining train_of_zoo(const SmallNetwork& network, const std::string& kind,
+                                bool planned = true) {
+  return train_graph(
+      models::model_by_name(network.name,
+                            {.classes = 3, .input = network.input, .width = network.width}),
+      kind, planned);
 }
 
 }  // namespace tutti::test

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/types.h>
 
@@ -14,6 +13,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/nn/attention.h"
+#include "tutti/nn/dense.h"
+#include "tutti/nn/detail/graph_plan.h"
+#include "tutti/nn/detail/graph_step.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/sync_batch_norm.h"
 
@@ -21,6 +23,7 @@ namespace tutti::nn {
 
 namespace {
 
+using detail::GraphStep;
 using torch::nn::Module;
 
 /// The torch module of a layer, or null for layers without state. `place` numbers dropout layers.
@@ -37,7 +40,7 @@ struct Maker {
             .bias(op.bias));
   }
   std::shared_ptr<Module> operator()(const op::Linear& op) const {
-    return std::make_shared<torch::nn::LinearImpl>(
+    return std::make_shared<LinearImpl>(
         torch::nn::LinearOptions(op.in_features, op.units).bias(op.bias));
   }
   std::shared_ptr<Module> operator()(const op::BatchNorm2d& op) const {
@@ -100,104 +103,11 @@ bool output_is_free(const Op& op) {
          std::holds_alternative<op::BatchNorm2d>(op) || std::holds_alternative<op::Add>(op);
 }
 
-/// The same values with channels innermost, where LibTorch's CPU convolutions and pools are fastest
-/// (docs/design/graph.md). What comes after follows its input's layout.
-at::Tensor channels_last(const at::Tensor& x) {
-  if (!x.is_cpu()) return x;
-  if (x.size(1) == 1 && x.is_contiguous() && !x.requires_grad()) {
-    // With one channel both layouts are the same memory; only the strides say which is meant.
-    return x.as_strided(x.sizes(), {x.size(2) * x.size(3), 1, x.size(3), 1});
-  }
-  return x.contiguous(at::MemoryFormat::ChannelsLast);
-}
-
 }  // namespace
-
-/// One node, ready to run.
-struct GraphModule::Step {
-  struct Input {
-    int node;
-    bool last_use;  ///< not needed afterwards: let go of it
-  };
-  using Values = c10::SmallVector<at::Tensor, 4>;
-
-  Op op;
-  Module* module = nullptr;  ///< owned by the module tree
-  at::Tensor parameter{};    ///< of a layer that is one
-  std::vector<Input> inputs{};
-  bool in_place = false;  ///< relu over its input's memory
-
-  at::Tensor run(Values& values) const {
-    return std::visit([&](const auto& known) { return apply(known, values[0], values); }, op);
-  }
-
- private:
-  at::Tensor apply(const op::Input&, at::Tensor& x, Values&) const { return x; }
-  at::Tensor apply(const op::Conv2d&, at::Tensor& x, Values&) const {
-    return static_cast<torch::nn::Conv2dImpl*>(module)->forward(channels_last(x));
-  }
-  at::Tensor apply(const op::Linear&, at::Tensor& x, Values&) const {
-    return static_cast<torch::nn::LinearImpl*>(module)->forward(x);
-  }
-  at::Tensor apply(const op::MaxPool2d& op, at::Tensor& x, Values&) const {
-    return torch::max_pool2d(x, op.kernel, op.stride, op.padding);
-  }
-  at::Tensor apply(const op::AvgPool2d& op, at::Tensor& x, Values&) const {
-    return torch::avg_pool2d(x, op.kernel, op.stride, op.padding);
-  }
-  at::Tensor apply(const op::AdaptiveAvgPool2d& op, at::Tensor& x, Values&) const {
-    return torch::adaptive_avg_pool2d(x, {op.size.height, op.size.width});
-  }
-  at::Tensor apply(const op::Upsample2d& op, at::Tensor& x, Values&) const {
-    return torch::upsample_nearest2d(x, {x.size(2) * op.times, x.size(3) * op.times});
-  }
-  at::Tensor apply(const op::BatchNorm2d& op, at::Tensor& x, Values&) const {
-    if (op.synchronized) return static_cast<SyncBatchNormImpl*>(module)->forward(x);
-    return static_cast<torch::nn::BatchNorm2dImpl*>(module)->forward(x);
-  }
-  at::Tensor apply(const op::LayerNorm&, at::Tensor& x, Values&) const {
-    return static_cast<torch::nn::LayerNormImpl*>(module)->forward(x);
-  }
-  at::Tensor apply(const op::SelfAttention&, at::Tensor& x, Values&) const {
-    return static_cast<SelfAttentionImpl*>(module)->forward(x);
-  }
-  at::Tensor apply(const op::PrependToken&, at::Tensor& x, Values&) const {
-    return torch::cat({parameter.expand({x.size(0), 1, x.size(2)}), x}, 1);
-  }
-  at::Tensor apply(const op::AddPosition&, at::Tensor& x, Values&) const { return x + parameter; }
-  at::Tensor apply(const op::Dropout&, at::Tensor& x, Values&) const {
-    return static_cast<DropoutImpl*>(module)->forward(x);
-  }
-  at::Tensor apply(const op::RepeatChannels& op, at::Tensor& x, Values&) const {
-    return x.expand({x.size(0), op.times, x.size(2), x.size(3)});
-  }
-  at::Tensor apply(const op::Relu&, at::Tensor& x, Values&) const {
-    return in_place ? torch::relu_(x) : torch::relu(x);
-  }
-  at::Tensor apply(const op::Gelu&, at::Tensor& x, Values&) const { return torch::gelu(x); }
-  at::Tensor apply(const op::Tanh&, at::Tensor& x, Values&) const { return torch::tanh(x); }
-  at::Tensor apply(const op::GlobalAvgPool2d&, at::Tensor& x, Values&) const {
-    return torch::adaptive_avg_pool2d(x, {1, 1}).flatten(1);
-  }
-  at::Tensor apply(const op::ToSequence&, at::Tensor& x, Values&) const {
-    return x.flatten(2).transpose(1, 2);
-  }
-  at::Tensor apply(const op::FirstOfSequence&, at::Tensor& x, Values&) const {
-    return x.select(1, 0);
-  }
-  at::Tensor apply(const op::Flatten&, at::Tensor& x, Values&) const { return x.flatten(1); }
-  at::Tensor apply(const op::Softmax&, at::Tensor& x, Values&) const {
-    return torch::softmax(x, -1);
-  }
-  at::Tensor apply(const op::Add&, at::Tensor& x, Values& all) const { return x + all[1]; }
-  at::Tensor apply(const op::Concat&, at::Tensor&, Values& all) const {
-    return torch::cat(at::TensorList(all.data(), all.size()), 1);
-  }
-};
 
 GraphModule::GraphModule(Graph graph) : torch::nn::Module("Graph"), graph_(std::move(graph)) {
   const auto& nodes = graph_.nodes();
-  std::map<std::string, Step> made;
+  std::map<std::string, GraphStep> made;
   std::vector<int> last_reader(nodes.size(), -1);
   std::vector<int> readers(nodes.size(), 0);
   const auto read = [&](int node, size_t by) {
@@ -210,7 +120,7 @@ GraphModule::GraphModule(Graph graph) : torch::nn::Module("Graph"), graph_(std::
   for (const Port& output : graph_.outputs()) read(output.node, nodes.size());
   for (size_t i = 0; i < nodes.size(); ++i) {
     const Node& node = nodes[i];
-    Step step{.op = node.op};
+    GraphStep step{.op = node.op};
     if (auto known = made.find(node.name); known != made.end()) {
       step.module = known->second.module;
       step.parameter = known->second.parameter;
@@ -232,9 +142,11 @@ GraphModule::GraphModule(Graph graph) : torch::nn::Module("Graph"), graph_(std::
     steps_.push_back(std::move(step));
   }
   pool_before_relu(readers, last_reader);
+  relu_with_dense(readers);
+  plan_ = std::make_shared<detail::GraphPlan>(graph_, steps_);
 }
 
-void GraphModule::make_state(int place, Step& step) {
+void GraphModule::make_state(int place, GraphStep& step) {
   const std::string& name = graph_.nodes()[static_cast<size_t>(place)].name;
   if (auto module = std::visit(Maker{place}, step.op)) {
     step.module = module.get();
@@ -253,14 +165,31 @@ void GraphModule::pool_before_relu(const std::vector<int>& readers,
     const auto reader = static_cast<size_t>(last_reader[i]);
     if (reader == steps_.size() || !std::holds_alternative<op::MaxPool2d>(steps_[reader].op))
       continue;
-    Step& pool = steps_[reader];
+    GraphStep& pool = steps_[reader];
     std::swap(steps_[i].op, pool.op);
     steps_[i].in_place = false;
     pool.in_place = true;  // now the ReLU, over the pool's output, which nobody else reads
   }
 }
 
+// One kernel adds the bias and cuts off what is below zero.
+void GraphModule::relu_with_dense(const std::vector<int>& readers) {
+  for (GraphStep& relu : steps_) {
+    if (!std::holds_alternative<op::Relu>(relu.op)) continue;
+    const auto input = static_cast<size_t>(relu.inputs[0].node);
+    if (!std::holds_alternative<op::Linear>(steps_[input].op) || readers[input] != 1) continue;
+    steps_[input].activation = Activation::relu;
+    relu.passes = true;
+  }
+}
+
 GraphModule::~GraphModule() = default;
+
+void GraphModule::set_planned(bool on) {
+  planned_ = on;
+}
+
+std::string GraphModule::why_not_planned() const { return plan_->unknown(); }
 
 void GraphModule::check_inputs(at::ArrayRef<at::Tensor> inputs) const {
   const auto& ports = graph_.inputs();
@@ -292,11 +221,12 @@ at::Tensor GraphModule::forward(const at::Tensor& x) {
 
 std::vector<at::Tensor> GraphModule::forward_all(at::ArrayRef<at::Tensor> inputs) {
   check_inputs(inputs);
+  if (planned_ && at::GradMode::is_enabled() && plan_->takes(inputs)) return plan_->run(inputs);
   std::vector<at::Tensor> values(steps_.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     values[static_cast<size_t>(graph_.inputs()[i].node)] = inputs[i];
   }
-  Step::Values taken;
+  GraphStep::Values taken;
   for (size_t i = 0; i < steps_.size(); ++i) {
     if (steps_[i].inputs.empty()) continue;
     for (const auto& [node, last_use] : steps_[i].inputs) {
@@ -326,6 +256,7 @@ std::shared_ptr<torch::nn::Module> GraphModule::clone(
   auto buffers = copy->named_buffers();
   for (const auto& from : named_buffers()) buffers[from.key()].copy_(from.value());
   copy->train(is_training());
+  copy->set_planned(planned_);
   return copy;
 }
 

@@ -10,11 +10,17 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tutti/nn/graph.h"
 
 namespace tutti::nn {
+
+namespace detail {
+class GraphPlan;
+struct GraphStep;
+}  // namespace detail
 
 class GraphModule : public torch::nn::Module {
  public:
@@ -33,21 +39,33 @@ class GraphModule : public torch::nn::Module {
 
   const Graph& graph() const noexcept { return graph_; }
 
+  /// Whether a forward pass with gradients is one node of autograd, whose backward pass was planned
+  /// when the module was made (docs/design/planned_step.md): on at first. Off: autograd notes down
+  /// every layer. Both give the same bits. Some passes are by autograd in any case: those of a
+  /// graph with a layer that the plan does not know, in another precision or on another device, or
+  /// with inputs that have gradients.
+  void set_planned(bool on);
+  /// The first layer because of which this graph is never planned: "batch_norm2d \"norm\""; "" when
+  /// there is none.
+  std::string why_not_planned() const;
+
   /// A module of its own with equal parameters and buffers.
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
  private:
-  struct Step;
-
   /// The module or parameter of the node at `place`, registered under its name.
-  void make_state(int place, Step& step);
+  void make_state(int place, detail::GraphStep& step);
   void check_inputs(at::ArrayRef<at::Tensor> inputs) const;
   /// Swaps ReLU and the max-pool after it: the same values and gradients, a quarter of the work.
   void pool_before_relu(const std::vector<int>& readers, const std::vector<int>& last_reader);
 
+  void relu_with_dense(const std::vector<int>& readers);
+
   Graph graph_;
-  std::vector<Step> steps_;
+  std::vector<detail::GraphStep> steps_;
+  std::shared_ptr<const detail::GraphPlan> plan_;
+  bool planned_ = true;
 };
 
 std::shared_ptr<GraphModule> make_module(const Graph& graph);

@@ -21,6 +21,9 @@ TEST_P(ZooTrains, TheSameWeightsUnderEveryStrategy) {
     EXPECT_EQ(got.after, expected.after) << kind;
     EXPECT_EQ(got.loss, expected.loss) << kind;
   }
+  const auto by_autograd = test::train_of_zoo(GetParam(), "mirrored", /*planned=*/false);
+  EXPECT_EQ(by_autograd.after, expected.after);
+  EXPECT_EQ(by_autograd.loss, expected.loss);
 }
 
 INSTANTIATE_TEST_SUITE_P(Zoo, ZooTrains, ::testing::ValuesIn(test::small_zoo()),

@@ -4,6 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/nn/attention.h"
+#include "tutti/nn/dense.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"
@@ -16,12 +17,12 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// The same network by hand, in plain LibTorch.
+/// The same network by hand, in LibTorch's layers and the dense one.
 struct HandWritten : torch::nn::Module {
   HandWritten() {
     conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 4, 3).padding(1)));
     norm = register_module("norm", torch::nn::BatchNorm2d(4));
-    dense = register_module("dense", torch::nn::Linear(4 * 3 * 3, 5));
+    dense = register_module("dense", nn::Linear(4 * 3 * 3, 5));
   }
   at::Tensor forward(const at::Tensor& x) {
     auto y = torch::relu(norm(conv(x.contiguous(at::MemoryFormat::ChannelsLast))));
@@ -30,7 +31,7 @@ struct HandWritten : torch::nn::Module {
   }
   torch::nn::Conv2d conv{nullptr};
   torch::nn::BatchNorm2d norm{nullptr};
-  torch::nn::Linear dense{nullptr};
+  nn::Linear dense{nullptr};
 };
 
 nn::Graph same_as_graph() {

@@ -1,0 +1,67 @@
+/// GraphPlan: forward and backward of a whole graph as one node of autograd.
+///
+/// Autograd notes down each operator of a forward pass, and walks over the notes: on small networks
+/// that costs as much as the arithmetic. A graph is known before, so its backward pass is planned
+/// once: which layer's gradient comes when, which is not needed, which neighbours are one kernel.
+/// Each layer calls what autograd would call, in the same order, so that the bits are the same; a
+/// graph with a layer that the plan does not know is left to autograd. docs/design/planned_step.md.
+/// Not for users. Thread rule: that of the module, run() and the backward pass.
+#pragma once
+
+#include <torch/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tutti/nn/detail/graph_step.h"
+
+namespace tutti::nn::detail {
+
+class GraphPlan : public std::enable_shared_from_this<GraphPlan> {
+ public:
+  /// `steps` must outlive run(), not the backward pass.
+  GraphPlan(const Graph& graph, const std::vector<GraphStep>& steps);
+
+  /// Why the graph is left to autograd: "batch_norm2d \"norm\""; "" when it is not.
+  const std::string& unknown() const noexcept { return unknown_; }
+
+  /// Whether a forward pass of these can be planned: float32 on the CPU, of which no gradient is
+  /// asked for; and a parameter is trained.
+  bool takes(at::TensorList inputs) const;
+
+  /// Outputs, in the graph's order, with a graph behind them.
+  std::vector<at::Tensor> run(at::TensorList inputs) const;
+
+ private:
+  friend struct PlannedBackward;
+
+  /// What a forward pass keeps of a layer for the backward pass.
+  struct Kept {
+    at::Tensor x, y, weight, bias;
+    at::Tensor places;  ///< of a max-pool
+    bool needs_input = false, needs_weight = false, needs_bias = false;
+  };
+
+  struct Layer {
+    const GraphStep* step;  ///< forward alone: the module may be gone before its backward pass
+    Op op;
+    Activation activation = Activation::none;
+    bool passes = false;
+    std::vector<int> inputs{};
+  };
+
+  struct Gradients {
+    at::Tensor input;  ///< of each input: none has several, and an addition gives all the same
+    at::Tensor weight, bias;
+  };
+
+  static at::Tensor forward(const Layer& layer, GraphStep::Values& values, Kept& kept);
+  static Gradients backward(const Layer& layer, const Kept& kept, const at::Tensor& gradient);
+
+  std::vector<Layer> layers_;  // by node of the graph
+  std::vector<int> inputs_, outputs_;
+  std::string unknown_;
+};
+
+}  // namespace tutti::nn::detail

@@ -1,0 +1,38 @@
+/// One node of a graph, ready to run: what GraphModule walks over, and GraphPlan plans from.
+/// Not for users. Thread rule: that of the module.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include <vector>
+
+#include "tutti/nn/dense.h"
+#include "tutti/nn/graph.h"
+
+namespace tutti::nn::detail {
+
+struct GraphStep {
+  struct Input {
+    int node;
+    bool last_use;  ///< not needed afterwards: let go of it
+  };
+  using Values = c10::SmallVector<at::Tensor, 4>;
+
+  Op op;
+  torch::nn::Module* module = nullptr;  ///< owned by the module tree
+  at::Tensor parameter{};               ///< of a layer that is one
+  std::vector<Input> inputs{};
+  bool in_place = false;                     ///< relu over its input's memory
+  Activation activation = Activation::none;  ///< of a dense layer, which has taken the relu's place
+  bool passes = false;                       ///< gives its input: its work is done by another step
+
+  /// What the layer gives; `values` are its inputs.
+  at::Tensor run(const Values& values) const;
+};
+
+/// The same values with channels innermost, where LibTorch's CPU convolutions and pools are fastest
+/// (docs/design/graph.md). What comes after follows its input's layout.
+at::Tensor channels_last(const at::Tensor& x);
+
+}  // namespace tutti::nn::detail

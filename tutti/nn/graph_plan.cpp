@@ -1,0 +1,387 @@
+#include "tutti/nn/detail/graph_plan.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <fmt/format.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/nn/modules/conv.h>
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/nn/detail/layers.h"
+#include "tutti/sync/detail/gradient_listener.h"
+
+namespace tutti::nn::detail {
+namespace {
+
+/// Layers whose gradients the plan computes.
+struct Known {
+  bool operator()(const op::Input&) const { return true; }
+  bool operator()(const op::Conv2d&) const { return true; }
+  bool operator()(const op::Linear&) const { return true; }
+  bool operator()(const op::MaxPool2d&) const { return true; }
+  bool operator()(const op::AvgPool2d&) const { return true; }
+  bool operator()(const op::Relu&) const { return true; }
+  bool operator()(const op::Gelu&) const { return true; }
+  bool operator()(const op::Tanh&) const { return true; }
+  bool operator()(const op::Flatten&) const { return true; }
+  bool operator()(const op::Add&) const { return true; }
+  template <class Other>
+  bool operator()(const Other&) const {
+    return false;
+  }
+};
+
+/// The parameters of a layer; undefined where it has none.
+struct Weights {
+  at::Tensor weight, bias;
+};
+Weights weights_of(const GraphStep& step) {
+  if (std::holds_alternative<op::Conv2d>(step.op)) {
+    const auto& conv = *static_cast<const torch::nn::Conv2dImpl*>(step.module);
+    return {conv.weight, conv.bias};
+  }
+  if (std::holds_alternative<op::Linear>(step.op)) {
+    const auto& linear = *static_cast<const LinearImpl*>(step.module);
+    return {linear.weight, linear.bias};
+  }
+  return {};
+}
+
+bool is_trained(const at::Tensor& parameter) {
+  return parameter.defined() && parameter.requires_grad();
+}
+
+constexpr int64_t kMostOfAByte = 15;  // side of a window whose places fit one
+
+/// Whether a pool and the ReLU behind it can be one kernel.
+bool is_tiling(const op::MaxPool2d& pool) {
+  return pool.kernel == pool.stride && pool.padding == 0 && pool.kernel <= kMostOfAByte;
+}
+
+bool has_channels_innermost(const at::Tensor& x) {
+  return x.size(1) > 1 && x.is_contiguous(at::MemoryFormat::ChannelsLast);
+}
+
+PoolShape pool_shape(const at::Tensor& x, int64_t kernel) {
+  return {.images = x.size(0),
+          .height = x.size(2),
+          .width = x.size(3),
+          .channels = x.size(1),
+          .kernel = kernel};
+}
+
+// Undefined where nothing has come yet.
+void add_to(at::Tensor& sum, const at::Tensor& gradient) {
+  sum = sum.defined() ? sum + gradient : gradient;
+}
+
+// Version counters are how autograd finds that a value which a backward pass needs was written to.
+struct Guarded {
+  at::Tensor tensor;
+  int64_t version;
+};
+
+}  // namespace
+
+GraphPlan::GraphPlan(const Graph& graph, const std::vector<GraphStep>& steps) {
+  const auto& nodes = graph.nodes();
+  std::vector<int> readers(steps.size());
+  const auto refuse = [&](size_t i, const std::string& why) {
+    if (unknown_.empty())
+      unknown_ = fmt::format("{} \"{}\"{}", kind_of(nodes[i].op), nodes[i].name, why);
+  };
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Layer layer{.step = &steps[i],
+                .op = steps[i].op,
+                .activation = steps[i].activation,
+                .passes = steps[i].passes};
+    for (const auto& input : steps[i].inputs) {
+      layer.inputs.push_back(input.node);
+      ++readers[static_cast<size_t>(input.node)];
+    }
+    if (!std::visit(Known{}, layer.op)) refuse(i, "");
+    for (size_t earlier = 0; earlier < i; ++earlier)
+      if (steps[i].module != nullptr && steps[i].module == steps[earlier].module)
+        refuse(i, ", which is applied twice");
+    layers_.push_back(std::move(layer));
+  }
+  for (const Port& port : graph.inputs()) inputs_.push_back(port.node);
+  for (const Port& port : graph.outputs()) {
+    outputs_.push_back(port.node);
+    ++readers[static_cast<size_t>(port.node)];
+    if (layers_[static_cast<size_t>(port.node)].inputs.empty())
+      refuse(static_cast<size_t>(port.node), ", which is an output, too");
+  }
+  // Of three gradients the sum depends on their order, which is autograd's own.
+  for (size_t i = 0; i < steps.size(); ++i)
+    if (readers[i] > 2) refuse(i, ", which more than two layers read");
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (!std::holds_alternative<op::Relu>(steps[i].op) || steps[i].passes) continue;
+    const auto input = static_cast<size_t>(layers_[i].inputs[0]);
+    const auto* pool = std::get_if<op::MaxPool2d>(&layers_[input].op);
+    if (pool == nullptr || !is_tiling(*pool) || readers[input] != 1) continue;
+    layers_[input].activation = Activation::relu;
+    layers_[i].passes = true;
+  }
+}
+
+bool GraphPlan::takes(at::TensorList inputs) const {
+  if (!unknown_.empty() || at::autocast::is_autocast_enabled(at::kCPU)) return false;
+  for (const at::Tensor& input : inputs)
+    if (!input.is_cpu() || input.scalar_type() != at::kFloat || input.requires_grad() ||
+        input.numel() == 0)
+      return false;
+  bool trained = false;
+  c10::SmallVector<const at::TensorImpl*, 32> seen;  // each is to get its gradient once
+  for (const Layer& layer : layers_) {
+    const Weights own = weights_of(*layer.step);
+    for (const at::Tensor& parameter : {own.weight, own.bias}) {
+      if (!parameter.defined()) continue;
+      if (!parameter.is_cpu() || parameter.scalar_type() != at::kFloat) return false;
+      trained |= parameter.requires_grad();
+      const auto* const known = parameter.unsafeGetTensorImpl();
+      if (std::find(seen.begin(), seen.end(), known) != seen.end()) return false;
+      seen.push_back(known);
+    }
+  }
+  return trained;
+}
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+/// The backward pass of one forward pass.
+struct PlannedBackward final : tutti::detail::TellingNode {
+  std::shared_ptr<const GraphPlan> plan;
+  std::vector<GraphPlan::Kept> kept;  // by layer; empty: it was made, and is not to be made again
+  std::vector<Guarded> guarded;
+
+  void release_variables() override {
+    kept.clear();
+    guarded.clear();
+  }
+
+  variable_list apply(variable_list&& of_outputs) override {
+    require_unchanged();
+    std::vector<at::Tensor> of_values(plan->layers_.size());
+    for (size_t i = 0; i < of_outputs.size(); ++i)
+      if (of_outputs[i].defined())
+        add_to(of_values[static_cast<size_t>(plan->outputs_[i])], of_outputs[i]);
+    variable_list of_parameters(num_outputs());
+    size_t last = of_parameters.size();
+    for (size_t i = plan->layers_.size(); i-- > 0;) {
+      const GraphPlan::Layer& layer = plan->layers_[i];
+      const GraphPlan::Kept& own = kept[i];
+      at::Tensor gradient = std::move(of_values[i]);
+      last -= size_t{own.needs_weight} + size_t{own.needs_bias};
+      if (!gradient.defined() || !(own.needs_input || own.needs_weight || own.needs_bias)) continue;
+      if (listener != nullptr) listener->go_on();
+      auto of = GraphPlan::backward(layer, own, gradient);
+      if (own.needs_weight && !was_told(own.weight, of.weight))
+        of_parameters[last] = std::move(of.weight);
+      if (own.needs_bias && !was_told(own.bias, of.bias))
+        of_parameters[last + size_t{own.needs_weight}] = std::move(of.bias);
+      for (const int input : layer.inputs)
+        if (own.needs_input) add_to(of_values[static_cast<size_t>(input)], of.input);
+    }
+    return of_parameters;
+  }
+
+  bool was_told(const at::Tensor& parameter, const at::Tensor& gradient) const {
+    return listener != nullptr && listener->take(parameter, gradient);
+  }
+
+  void require_unchanged() const {
+    if (kept.empty())
+      throw UsageError(
+          "nn::Graph: a second backward() over one forward pass; call backward() with retain_graph "
+          "in the first");
+    if (at::GradMode::is_enabled())
+      throw UsageError(
+          "nn::Graph: a backward pass that makes a graph (create_graph) is autograd's: call "
+          "set_planned(false) on the module");
+    for (const Guarded& guard : guarded)
+      if (guard.tensor._version() != guard.version)
+        throw UsageError(
+            fmt::format("nn::Graph: a tensor of shape {} that backward() needs was modified by an "
+                        "inplace operation after the forward pass: it is at version {}, expected "
+                        "version {}",
+                        c10::str(guard.tensor.sizes()), guard.tensor._version(), guard.version));
+  }
+};
+
+namespace {
+
+// Another tensor of the same memory and version: a node must not hold what holds it.
+at::Tensor same_memory(const at::Tensor& value) {
+  return at::Tensor(value.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      value.unsafeGetTensorImpl()->version_counter(), /*allow_tensor_metadata_change=*/true));
+}
+
+// Nodes are counted by std::shared_ptr or by c10::intrusive_ptr, as LibTorch's version has it.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <class Made, class Pointer>
+auto make_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<Node>>)
+    return std::make_shared<Made>();
+  else
+    return c10::make_intrusive<Made>();
+}
+
+}  // namespace
+
+std::vector<at::Tensor> GraphPlan::run(at::TensorList given) const {
+  auto node = make_node<PlannedBackward, NodePointer>();
+  node->plan = shared_from_this();
+  node->kept.resize(layers_.size());
+  std::vector<at::Tensor> values(layers_.size());
+  torch::autograd::edge_list edges;
+  const auto guard = [&](const at::Tensor& tensor) {
+    node->guarded.push_back({tensor, tensor._version()});
+  };
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    for (size_t i = 0; i < given.size(); ++i) {
+      values[static_cast<size_t>(inputs_[i])] = given[i];
+      guard(given[i]);
+    }
+    std::vector<uint8_t> flows(layers_.size());  // whether a gradient of this value is needed
+    GraphStep::Values taken;
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const Layer& layer = layers_[i];
+      if (layer.inputs.empty()) continue;
+      Kept& kept = node->kept[i];
+      const Weights own = weights_of(*layer.step);
+      kept.needs_weight = is_trained(own.weight);
+      kept.needs_bias = is_trained(own.bias);
+      kept.weight = own.weight;
+      if (kept.needs_bias) kept.bias = own.bias;
+      for (const auto& [input, last_use] : layer.step->inputs) {
+        at::Tensor& value = values[static_cast<size_t>(input)];
+        kept.needs_input |= flows[static_cast<size_t>(input)] != 0;
+        taken.push_back(last_use ? std::move(value) : value);
+      }
+      flows[i] = kept.needs_input || kept.needs_weight || kept.needs_bias;
+      values[i] = forward(layer, taken, kept);
+      taken.clear();
+      if (kept.needs_weight) edges.push_back(torch::autograd::impl::gradient_edge(own.weight));
+      if (kept.needs_bias) edges.push_back(torch::autograd::impl::gradient_edge(own.bias));
+      if (kept.needs_input && own.weight.defined()) guard(own.weight);
+    }
+  }
+  node->set_next_edges(std::move(edges));
+  std::vector<at::Tensor> outputs;
+  for (const int output : outputs_) {
+    const at::Tensor& value = values[static_cast<size_t>(output)];
+    guard(value);
+    outputs.push_back(same_memory(value));
+    torch::autograd::set_history(outputs.back(), NodePointer(node));
+  }
+  return outputs;
+}
+
+at::Tensor GraphPlan::forward(const Layer& layer, GraphStep::Values& values, Kept& kept) {
+  at::Tensor& x = values[0];
+  if (layer.passes) return x;
+  if (std::holds_alternative<op::Conv2d>(layer.op)) {
+    x = channels_last(x);
+    kept.x = x;
+  } else if (std::holds_alternative<op::Linear>(layer.op)) {
+    const auto& linear = *static_cast<LinearImpl*>(layer.step->module);
+    kept.x = x;
+    // Three dimensions and more are rows of the last one.
+    const at::Tensor rows = (x.dim() == 2 ? x : x.reshape({-1, x.size(-1)})).contiguous();
+    kept.x = rows;
+    kept.y = dense_forward(rows, linear.weight, linear.bias, layer.activation);
+    if (x.dim() == 2) return kept.y;
+    auto sizes = x.sizes().vec();
+    sizes.back() = kept.y.size(1);
+    return kept.y.view(sizes);
+  } else if (const auto* pool = std::get_if<op::MaxPool2d>(&layer.op)) {
+    kept.x = x;
+    if (layer.activation == Activation::relu && has_channels_innermost(x)) {
+      const PoolShape shape = pool_shape(x, pool->kernel);
+      kept.y = at::empty({x.size(0), x.size(1), x.size(2) / pool->kernel, x.size(3) / pool->kernel},
+                         x.options().memory_format(at::MemoryFormat::ChannelsLast));
+      kept.places = at::empty({kept.y.numel()}, at::kByte);
+      layer_kernels().pool_relu(shape, x.const_data_ptr<float>(), kept.y.mutable_data_ptr<float>(),
+                                kept.places.mutable_data_ptr<uint8_t>());
+      return kept.y;
+    }
+    std::tie(kept.y, kept.places) =
+        at::max_pool2d_with_indices(x, pool->kernel, pool->stride, pool->padding);
+    if (layer.activation == Activation::relu) at::relu_(kept.y);
+    return kept.y;
+  } else if (std::holds_alternative<op::Relu>(layer.op) ||
+             std::holds_alternative<op::Tanh>(layer.op)) {
+    return kept.y = layer.step->run(values);
+  } else if (!std::holds_alternative<op::Add>(layer.op)) {
+    kept.x = x;
+  }
+  return layer.step->run(values);
+}
+
+GraphPlan::Gradients GraphPlan::backward(const Layer& layer, const Kept& kept,
+                                         const at::Tensor& gradient) {
+  if (layer.passes) return {.input = gradient};
+  if (const auto* conv = std::get_if<op::Conv2d>(&layer.op)) {
+    std::array<int64_t, 1> bias{conv->out_channels};
+    const auto of = at::convolution_backward(
+        gradient, kept.x, kept.weight,
+        conv->bias ? at::OptionalIntArrayRef(bias) : at::OptionalIntArrayRef(),
+        {conv->stride, conv->stride}, {conv->padding.height, conv->padding.width}, {1, 1},
+        /*transposed=*/false, {0, 0}, conv->groups,
+        {kept.needs_input, kept.needs_weight, kept.needs_bias});
+    return {std::get<0>(of), std::get<1>(of), std::get<2>(of)};
+  }
+  if (std::holds_alternative<op::Linear>(layer.op)) {
+    auto of = dense_backward(gradient.reshape(kept.y.sizes()).contiguous(), kept.x, kept.weight,
+                             kept.y, layer.activation,
+                             {kept.needs_input, kept.needs_weight, kept.needs_bias});
+    if (of.x.defined() && gradient.dim() != 2) {
+      auto sizes = gradient.sizes().vec();
+      sizes.back() = of.x.size(1);
+      of.x = of.x.view(sizes);
+    }
+    return {std::move(of.x), std::move(of.weight), std::move(of.bias)};
+  }
+  if (const auto* pool = std::get_if<op::MaxPool2d>(&layer.op)) {
+    if (kept.places.scalar_type() == at::kByte) {
+      const at::Tensor dy = gradient.contiguous(at::MemoryFormat::ChannelsLast);
+      at::Tensor dx = at::empty(kept.x.sizes(),
+                                kept.x.options().memory_format(at::MemoryFormat::ChannelsLast));
+      layer_kernels().pool_relu_gradient(
+          pool_shape(kept.x, pool->kernel), dy.const_data_ptr<float>(),
+          kept.y.const_data_ptr<float>(), kept.places.const_data_ptr<uint8_t>(),
+          dx.mutable_data_ptr<float>());
+      return {.input = dx};
+    }
+    const at::Tensor dy = layer.activation == Activation::relu
+                              ? at::threshold_backward(gradient, kept.y, 0)
+                              : gradient;
+    return {.input = at::max_pool2d_with_indices_backward(
+                dy, kept.x, pool->kernel, pool->stride, pool->padding, 1, false, kept.places)};
+  }
+  if (const auto* pool = std::get_if<op::AvgPool2d>(&layer.op))
+    return {.input = at::avg_pool2d_backward(gradient, kept.x, pool->kernel, pool->stride,
+                                             pool->padding, /*ceil_mode=*/false,
+                                             /*count_include_pad=*/true, std::nullopt)};
+  if (std::holds_alternative<op::Relu>(layer.op))
+    return {.input = at::threshold_backward(gradient, kept.y, 0)};
+  if (std::holds_alternative<op::Tanh>(layer.op))
+    return {.input = at::tanh_backward(gradient, kept.y)};
+  if (std::holds_alternative<op::Gelu>(layer.op))
+    return {.input = at::gelu_backward(gradient, kept.x)};
+  if (std::holds_alternative<op::Flatten>(layer.op))
+    return {.input = gradient.reshape(kept.x.sizes())};
+  return {.input = gradient};  // of an addition: that of each of its inputs
+}
+
+}  // namespace tutti::nn::detail
