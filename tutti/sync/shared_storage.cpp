@@ -32,7 +32,9 @@ void SharedUpdater::place_storage() {
     owner_ = memory.owner();
     return;
   }
-  const int64_t used_bytes = (static_cast<int64_t>(layout_.slots.size()) + 1 + 63) / 64 * 64;
+  const auto slots = static_cast<int64_t>(layout_.slots.size());
+  const int64_t ready_bytes = slots * static_cast<int64_t>(sizeof(std::atomic<int64_t>));
+  const int64_t used_bytes = (ready_bytes + slots + 1 + 63) / 64 * 64;
   std::vector<SharedParts> parts(world_.local);
   for_each_local(world_, [&](int local) {
     HostView& view = lanes_[local].view.emplace(host_view(world_.groups[local]));
@@ -43,7 +45,8 @@ void SharedUpdater::place_storage() {
   owner_ = parts[0].owner;
   for (const MemorySpan& part : parts[0].parts) {
     Gradients gradients;
-    gradients.used = static_cast<uint8_t*>(part.data);
+    gradients.ready = static_cast<std::atomic<int64_t>*>(part.data);  // zeros are valid ones
+    gradients.used = static_cast<uint8_t*>(part.data) + ready_bytes;
     gradients.base = static_cast<std::byte*>(part.data) + used_bytes;
     gradients_.push_back(std::move(gradients));
   }
@@ -86,8 +89,10 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     gradients_.assign(world_.size, {});
     own_memory_.clear();
     for (Gradients& gradients : gradients_) {
-      own_memory_.push_back(aligned_bytes(static_cast<int64_t>(count) + 1));
-      gradients.used = static_cast<uint8_t*>(own_memory_.back().data());
+      const auto ready_bytes = static_cast<int64_t>(count * sizeof(std::atomic<int64_t>));
+      own_memory_.push_back(aligned_bytes(ready_bytes + static_cast<int64_t>(count) + 1));
+      gradients.ready = static_cast<std::atomic<int64_t>*>(own_memory_.back().data());
+      gradients.used = static_cast<uint8_t*>(own_memory_.back().data()) + ready_bytes;
       gradients.pointers.assign(count, nullptr);
     }
   }
@@ -99,23 +104,28 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
       at::Tensor parameter = replicas[local][i].second;
       const ParameterSlot& slot = layout_.slots[i];
       parameter.set_data(view_memory(values_ + slot.offset_bytes, slot, owner_));
+      lane.places.emplace(parameter.unsafeGetTensorImpl(), static_cast<int>(i));
       lane.parameters.push_back(std::move(parameter));
     }
     lane.keep.resize(count);
     lane.copied.assign(count, 0);
+    lane.taken.assign(count, 0);
+    lane.early.updater = this;
+    lane.early.replica = local;
     lane.scalars.resize(count);
     lane.used.resize(count + 1);
     lane.inputs.resize(gradients_.size());
     lane.scratch = Array::zeros(DType::float64, {kChunkElements});
     lane.rank = lane.view ? lane.view->inside.rank() : local;
     assign_pieces(lane);
+    lane.updated.assign(lane.stretches.size(), 0);
     const bool updates = !world_.in_turn() || local == 0;
     if (plan_.needs_sums() && !lane.sums && updates) make_room_for_sums(lane);
     if (header_->begun.load() == 0) start_states(lane);
     if (!world_.one_process())
       lane.hooks = ReadyHooks(lane.parameters, [this, local](int parameter) {
         Lane& mine = lanes_[local];
-        if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
+        if (mine.armed && mine.taken[parameter] == 0) copy_gradient(local, parameter, mine.parameters[parameter].grad());
       });
   }
 }

@@ -41,6 +41,18 @@ void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& 
   lane.copied[parameter] = 1;
 }
 
+void SharedUpdater::begin(int replica, Overlap) {
+  Lane& lane = lanes_.at(replica);
+  require_whole();
+  require_cleared(layout_, lane.parameters);
+  std::ranges::fill(lane.copied, 0);
+  std::ranges::fill(lane.taken, 0);
+  std::ranges::fill(lane.updated, 0);
+  ++lane.step;
+  lane.armed = true;
+  if (lane.rank == 0) header_->learning_rate = next_learning_rate_.load();
+}
+
 int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
   Lane& lane = lanes_.at(replica);
   Gradients& mine = gradients_[lane.rank];
@@ -49,11 +61,11 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
         fmt::format("replica {} took part twice in one step; call minimize() or "
                     "abstain() once a step on each replica",
                     world_.first_rank + replica));
-  require_whole();
   lane.armed = false;
   const bool left_out = std::isnan(weight);
   mine.used[lane.parameters.size()] = left_out;
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
+    if (lane.taken[i] != 0) continue;
     const bool used = weight != 0 && !left_out && i < gradients.size() && gradients[i].defined();
     mine.used[i] = used;
     if (!used) continue;
@@ -72,6 +84,7 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
     if (++pushed_in_turn_ == world_.local) update_in_turn();
     return next;
   }
+  update_while_waiting(lane);
   here(replica).barrier(world_.time_limit);
   return next;
 }
@@ -137,8 +150,10 @@ void SharedUpdater::update(Lane& lane, double learning_rate) {
   }
   if (plan_.needs_sums()) make_sums(lane, stretches);
   if (plan_.measures()) measure(lane, stretches);
-  for (const Stretch& stretch : stretches)
-    if (lane.used[stretch.parameter] != 0) apply_stretch(lane, stretch);
+  for (size_t i = 0; i < stretches.size(); ++i)
+    if (const int parameter = stretches[i].parameter;
+        lane.used[parameter] != 0 && lane.updated[i] == 0)
+      apply_stretch(lane, stretches[i], lane.scalars[parameter]);
 }
 
 // The other replicas of the host have written what this one is to read.
@@ -253,7 +268,8 @@ const void* SharedUpdater::chunk_gradient(Lane& lane, const Stretch& chunk) {
   return sum;
 }
 
-void SharedUpdater::apply_stretch(Lane& lane, const Stretch& stretch) {
+void SharedUpdater::apply_stretch(Lane& lane, const Stretch& stretch,
+                                  const optim::StepScalars& scalars) {
   const ParameterSlot& slot = layout_.slots[stretch.parameter];
   const optim::Rule& rule = plan_.rule(stretch.parameter);
   const double trust = plan_.trust(stretch.parameter, measured_);
@@ -262,8 +278,8 @@ void SharedUpdater::apply_stretch(Lane& lane, const Stretch& stretch) {
     const int64_t offset = slot.offset_bytes + begin * size_of(slot.dtype);
     const void* const gradient = chunk_gradient(lane, {stretch.parameter, begin, begin + count});
     const auto states = states_at(offset);
-    rule.update(slot.dtype, values_ + offset, gradient, used_states(states), count,
-                lane.scalars[stretch.parameter], trust);
+    rule.update(slot.dtype, values_ + offset, gradient, used_states(states), count, scalars,
+                trust);
   }
 }
 

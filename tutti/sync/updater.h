@@ -37,6 +37,9 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 namespace ps {
 class Client;
 }
+namespace detail {
+class GradientListener;
+}
 
 /// What an updater keeps beside the parameters, between steps: for checkpoints.
 struct UpdaterState {
@@ -65,6 +68,12 @@ class Updater {
   /// Throws UsageError naming the parameter when one is not (a second backward() in a step).
   /// `overlap` on: gradients may go to the other replicas while it goes on, as they become ready.
   virtual void begin(int replica, Overlap overlap) = 0;
+
+  /// Who takes gradients of a backward pass that has begun, before it is over; null: nobody.
+  virtual detail::GradientListener* listener(int replica) {
+    (void)replica;
+    return nullptr;
+  }
 
   /// Where replicas take turns: forgets what some of them have pushed of a step that ended, with an
   /// error, before all had. Between steps; nothing elsewhere, where such a world has failed.

@@ -9,9 +9,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "tutti/base/array.h"
+#include "tutti/sync/detail/gradient_listener.h"
 #include "tutti/sync/detail/gradients.h"
 #include "tutti/sync/detail/host_sums.h"
 #include "tutti/sync/detail/step_plan.h"
@@ -34,12 +36,8 @@ class SharedUpdater final : public Updater {
     bind(std::move(replicas));
   }
 
-  void begin(int replica, Overlap) override {
-    Lane& lane = lanes_.at(replica);
-    require_cleared(layout_, lane.parameters);
-    std::fill(lane.copied.begin(), lane.copied.end(), 0);
-    lane.armed = true;
-  }
+  void begin(int replica, Overlap overlap) override;
+  GradientListener* listener(int replica) override;
 
   void forget_step() override;
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
@@ -100,6 +98,17 @@ class SharedUpdater final : public Updater {
     uint8_t* used = nullptr;    // one byte a parameter, and whether the step is to be left out
     std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
     std::vector<const void*> pointers;  // where autograd left them (one process)
+    std::atomic<int64_t>* ready = nullptr;  // by parameter: the step of which it is there
+  };
+
+  // Hands on what comes before the end of a backward pass.
+  struct Early final : GradientListener {
+    SharedUpdater* updater = nullptr;
+    int replica = 0;
+    bool take(const at::Tensor& parameter, const at::Tensor& gradient) override {
+      return updater->take_early(replica, parameter, gradient);
+    }
+    void go_on() override { updater->update_what_is_ready(updater->lanes_[replica]); }
   };
 
   // What a local replica keeps for itself.
@@ -109,6 +118,11 @@ class SharedUpdater final : public Updater {
     std::vector<at::Tensor>
         keep;  // gradients, or contiguous copies, that peers read until the step ends
     std::vector<uint8_t> copied;  // by the hook, as the gradient became ready
+    std::vector<uint8_t> taken;   // by parameter: before the end of this step's backward pass
+    std::vector<uint8_t> updated; // by stretch: the same
+    int64_t step = 0;             // that has begun, of this world: equal on all replicas
+    std::unordered_map<const at::TensorImpl*, int> places;  // of the parameters
+    Early early;
     std::vector<optim::StepScalars> scalars;
     std::vector<Stretch> stretches;
     std::vector<Stretch> owned;  // by parameter: what of it this replica updates; may be empty
@@ -136,7 +150,11 @@ class SharedUpdater final : public Updater {
   /// The learning rate of the update; none where it is left out. Parameters stay as they are.
   std::optional<double> agree(Lane& lane);
   void update(Lane& lane, double learning_rate);
-  void apply_stretch(Lane& lane, const Stretch& stretch);
+  bool take_early(int replica, const at::Tensor& parameter, const at::Tensor& gradient);
+  void update_what_is_ready(Lane& lane);
+  void update_while_waiting(Lane& lane);
+  bool is_ready(int parameter, int64_t step) const;
+  void apply_stretch(Lane& lane, const Stretch& stretch, const optim::StepScalars& scalars);
   const void* chunk_gradient(Lane& lane, const Stretch& chunk);
   void make_sums(Lane& lane, std::span<const Stretch> stretches);
   void measure(Lane& lane, std::span<const Stretch> stretches);

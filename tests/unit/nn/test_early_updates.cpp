@@ -1,0 +1,208 @@
+// Updates that begin while backward goes on give what updates after it give.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <functional>
+
+#include "tutti/base/error.h"
+#include "tutti/nn/graph_module.h"
+#include "tutti/strategy/replicated.h"
+#include "tutti/sync/detail/gradient_listener.h"
+#include "tutti/sync/tensors.h"
+
+#include "tests/support/message_of.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::HasSubstr;
+
+nn::Graph graph_of_test() {
+  const auto input = nn::input({1, 8, 8});
+  auto x = nn::max_pool2d(2)(nn::relu()(nn::conv2d(8, 3, {.padding = 1}).named("conv")(input)));
+  x = nn::relu()(nn::linear(96).named("hidden")(nn::flatten()(x)));
+  return {input, nn::linear(4).named("out")(x)};
+}
+
+/// What a replica does in a step; `net` is its module.
+struct Loop;
+using Step = std::function<void(Loop&, ReplicaContext&, nn::GraphModule&, int number)>;
+
+struct Loop {
+  Loop(const std::string& kind, int replicas, bool planned, const optim::Recipe& recipe)
+      : strategy({.kind = kind, .replicas = replicas, .threads_per_replica = 1, .seed = 5}),
+        net(strategy,
+            [planned] {
+              auto module = nn::make_module(graph_of_test());
+              module->set_planned(planned);
+              return module;
+            }),
+        optimizer(net, recipe) {}
+
+  at::Tensor loss(ReplicaContext& replica, nn::GraphModule& module, int number) const {
+    const auto x = torch::sin(torch::arange(64 * 3).view({3, 1, 8, 8}) * 0.1 *
+                              (1 + number + 10 * replica.rank()));
+    return module.forward(x).pow(2).sum() / 10;
+  }
+
+  void step(const Step& what, int number) {
+    strategy.run([&](ReplicaContext& replica) {
+      what(*this, replica, *net.local(replica), number);
+    });
+  }
+
+  std::vector<at::Tensor> weights(int local) const {
+    std::vector<at::Tensor> all;
+    for (const auto& parameter : optimizer.updater().parameters(local))
+      all.push_back(parameter.detach().clone());
+    return all;
+  }
+
+  Strategy strategy;
+  Replicated<nn::GraphModule> net;
+  Optimizer optimizer;
+};
+
+/// Some steps on threads, planned, beside the parts in turn, layer by layer.
+void expect_parts_in_turn(const Step& what, const optim::Recipe& recipe = optim::adam()) {
+  for (const std::string kind : {"mirrored", "central_storage"})
+    for (const int replicas : {1, 2, 3}) {
+      Loop early(kind, replicas, true, recipe), oracle("one_device", replicas, false, recipe);
+      for (int number = 0; number < 5; ++number) {
+        early.step(what, number);
+        oracle.step(what, number);
+        const auto expected = oracle.weights(0);
+        for (int local = 0; local < replicas; ++local) {
+          const auto got = early.weights(local);
+          for (size_t i = 0; i < got.size(); ++i)
+            ASSERT_TRUE(torch::equal(got[i], expected[i]))
+                << kind << ", " << replicas << " replicas, step " << number << ", parameter " << i;
+        }
+      }
+      EXPECT_EQ(early.optimizer.version(), oracle.optimizer.version());
+    }
+}
+
+void plain_step(Loop& loop, ReplicaContext& replica, nn::GraphModule& net, int number) {
+  loop.optimizer.minimize(replica, loop.loss(replica, net, number));
+}
+
+TEST(EarlyUpdates, AreThoseOfThePartsInTurn) {
+  expect_parts_in_turn(plain_step);
+  expect_parts_in_turn(plain_step, optim::sgd({.learning_rate = 0.01, .momentum = 0.9}));
+  expect_parts_in_turn(plain_step, {optim::adam(), {.value = 0.01}});
+}
+
+TEST(EarlyUpdates, AreMadeInTheMiddleOfBackward) {
+  Loop loop("mirrored", 2, true, optim::adam());
+  std::atomic<int> changed{0};
+  const Step watch = [&](Loop& own, ReplicaContext& replica, nn::GraphModule& net, int number) {
+    const auto loss = own.loss(replica, net, number);
+    ASSERT_NE(detail::only_source_of(loss), nullptr);
+    const auto out = net.named_parameters()["out.weight"];
+    const auto before = out.detach().clone();
+    // That of the first layer comes last: by then, the last layer's may have been updated.
+    own.optimizer.minimize(replica, loss);
+    if (!torch::equal(out.detach(), before)) ++changed;
+    EXPECT_FALSE(out.grad().defined());
+  };
+  loop.step(watch, 0);
+  EXPECT_EQ(changed.load(), 2);
+}
+
+TEST(EarlyUpdates, NormsWaitForAllGradients) {
+  expect_parts_in_turn(plain_step, {optim::adam(), {.global_norm = 0.1}});
+  expect_parts_in_turn(plain_step, optim::lamb({.learning_rate = 0.01}));
+}
+
+TEST(EarlyUpdates, AStepThatOneReplicaLeavesOutIsNobodys) {
+  expect_parts_in_turn([](Loop& loop, ReplicaContext& replica, nn::GraphModule& net, int number) {
+    const auto loss = loop.loss(replica, net, number);
+    // Twice running, by another replica each time, and then as ever.
+    if (number < 2 && replica.rank() == number % replica.num_replicas_in_sync())
+      return loop.optimizer.leave_out(replica, loss / 0);
+    loop.optimizer.minimize(replica, loss);
+  });
+}
+
+TEST(EarlyUpdates, AReplicaWithoutSamplesCountsAsZero) {
+  expect_parts_in_turn([](Loop& loop, ReplicaContext& replica, nn::GraphModule& net, int number) {
+    if (replica.rank() > 0 && number % 2 == 0) return loop.optimizer.abstain(replica);
+    plain_step(loop, replica, net, number);
+  });
+}
+
+TEST(EarlyUpdates, WhatElseAParameterIsUsedForCounts) {
+  const Step penalty = [](Loop& loop, ReplicaContext& replica, nn::GraphModule& net, int number) {
+    const auto weight = net.named_parameters()["hidden.weight"];
+    const auto loss = loop.loss(replica, net, number) + weight.pow(2).sum() * 0.1;
+    EXPECT_EQ(detail::only_source_of(loss), nullptr);
+    loop.optimizer.minimize(replica, loss);
+  };
+  expect_parts_in_turn(penalty);
+  const Step two_passes = [](Loop& loop, ReplicaContext& replica, nn::GraphModule& net,
+                             int number) {
+    const auto loss = loop.loss(replica, net, number) + loop.loss(replica, net, number + 7);
+    EXPECT_EQ(detail::only_source_of(loss), nullptr);
+    loop.optimizer.minimize(replica, loss);
+  };
+  expect_parts_in_turn(two_passes);
+}
+
+TEST(EarlyUpdates, GradientsThatWereKeptAreAddedFirst) {
+  expect_parts_in_turn([](Loop& loop, ReplicaContext& replica, nn::GraphModule& net, int number) {
+    loop.optimizer.accumulate(replica, loop.loss(replica, net, number + 3));
+    plain_step(loop, replica, net, number);
+  });
+}
+
+TEST(EarlyUpdates, HooksOfTheUserChangeGradients) {
+  expect_parts_in_turn([](Loop& loop, ReplicaContext& replica, nn::GraphModule& net, int number) {
+    if (number == 0)
+      net.named_parameters()["hidden.weight"].register_hook(
+          [](const at::Tensor& gradient) { return gradient * 0.5; });
+    plain_step(loop, replica, net, number);
+  });
+}
+
+TEST(EarlyUpdates, FrozenParametersStay) {
+  Loop loop("mirrored", 2, true, optim::adam());
+  for (int local = 0; local < 2; ++local)
+    loop.net.modules().module(local)->named_parameters()["conv.weight"].set_requires_grad(false);
+  EXPECT_TRUE(loop.net.modules().module(0)->named_parameters()["hidden.weight"].requires_grad());
+  loop.step([](Loop& own, ReplicaContext& replica, nn::GraphModule& net,
+               int number) { plain_step(own, replica, net, number); },
+            0);
+  EXPECT_EQ(loop.optimizer.version(), 1);
+}
+
+TEST(EarlyUpdates, ARestoredTrainingGoesOnAsTheFirst) {
+  Loop loop("mirrored", 2, true, optim::adam());
+  loop.step(plain_step, 0);
+  loop.step(plain_step, 1);
+  UpdaterState state = loop.optimizer.updater().state();
+  for (auto& [name, tensor] : state.tensors) tensor = tensor.clone();
+  NamedTensors parameters;
+  for (size_t i = 0; i < loop.weights(0).size(); ++i)
+    parameters.emplace_back(loop.optimizer.updater().layout().slots[i].name, loop.weights(0)[i]);
+  loop.step(plain_step, 2);
+  const auto once = loop.weights(0);
+  loop.optimizer.updater().restore(state, parameters);
+  loop.step(plain_step, 2);
+  const auto again = loop.weights(1);
+  for (size_t i = 0; i < once.size(); ++i) EXPECT_TRUE(torch::equal(once[i], again[i]));
+}
+
+TEST(OnlySource, IsNoneForOtherLosses) {
+  const auto module = nn::make_module(graph_of_test());
+  const auto x = torch::ones({2, 1, 8, 8});
+  EXPECT_NE(detail::only_source_of(module->forward(x).sum()), nullptr);
+  EXPECT_EQ(detail::only_source_of(torch::ones({2}).requires_grad_().sum()), nullptr);
+  module->set_planned(false);
+  EXPECT_EQ(detail::only_source_of(module->forward(x).sum()), nullptr);
+}
+
+}  // namespace
+}  // namespace tutti
