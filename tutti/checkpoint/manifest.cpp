@@ -66,6 +66,7 @@ void for_each_fact(Manifest& m, Field field) {
 constexpr const char* kOwnDigest = "sha256";   // of all other fields
 constexpr const char* kTableWords = "tables";  // only of a model that has some
 constexpr const char* kLives = "lives";        // only of a job that may be started again
+constexpr const char* kDense = "dense_kernel";  // not in the first checkpoints
 constexpr int kDeepest = 8;                    // a manifest needs 3; JSON is printed by recursion
 constexpr size_t kDigestDigits = 64;
 
@@ -88,6 +89,7 @@ class ManifestReader {
       for_each_fact(manifest, [&](const char* name, auto& value) { get(name, json, value); });
       if (json.contains(kTableWords)) get(kTableWords, json, manifest.tables);
       if (json.contains(kLives)) get(kLives, json, manifest.lives);
+      if (json.contains(kDense)) get(kDense, json, manifest.dense_kernel);
       const ordered_json& files = json.at("files");
       require(files.is_array(), "files", files.dump(), "a list");
       for (const ordered_json& file : files) {
@@ -242,6 +244,7 @@ std::string CheckpointManifest::to_json() const {
   for_each_fact(*this, [&](const char* name, const auto& value) { json[name] = value; });
   if (!tables.empty()) json[kTableWords] = tables;
   if (!lives.empty()) json[kLives] = lives;
+  json[kDense] = dense_kernel;
   json["files"] = ordered_json::array();
   for (const CheckpointFile& file : files)
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});

@@ -42,6 +42,7 @@ struct CheckpointManifest {
   int workers = 1;
   std::string reduction_shape;
   int threads_per_replica = 1;
+  std::string dense_kernel = "blas";  ///< that multiplied matrices; one that was not written: blas
 
   std::string samples_sha256;  ///< of the first few of epoch 0
 

@@ -98,6 +98,7 @@ nlohmann::json json_of(const Examination& facts) {
                            {"openmp", facts.torch.openmp},
                            {"abi", facts.torch.abi},
                            {"cpu_capability", facts.torch.cpu_capability},
+                           {"dense_kernel", facts.torch.dense_kernel},
                            {"threads", facts.torch.threads}}}};
   json["cpu_quota"] = host.cpu_quota ? nlohmann::json(*host.cpu_quota) : nlohmann::json();
   json["cgroup_memory_limit_bytes"] = host.cgroup_memory_limit_bytes
@@ -135,9 +136,9 @@ void print(const Examination& facts) {
   row("kernel", facts.kernel);
   row("engines", fmt::format("{}", fmt::join(facts.engines, " ")));
   row("addresses", fmt::format("{}", fmt::join(facts.addresses, ", ")));
-  row("LibTorch", fmt::format("{}, BLAS {}, {}, {} ABI, kernels for {}, {} threads",
-                              facts.torch.version, facts.torch.blas, facts.torch.openmp,
-                              facts.torch.abi, facts.torch.cpu_capability, facts.torch.threads));
+  row("LibTorch", fmt::format("{}, BLAS {}, dense products by {}, {}, {} ABI, kernels for {}, {} threads",
+                              facts.torch.version, facts.torch.blas, facts.torch.dense_kernel,
+                              facts.torch.openmp, facts.torch.abi, facts.torch.cpu_capability, facts.torch.threads));
   if (facts.cluster) std::printf("\nThe job: %s\n", to_string(*facts.cluster).c_str());
   const auto problems = problems_of(facts);
   std::printf("\n%s\n", problems.empty() ? "Nothing is wrong." : "What is wrong:");

@@ -24,6 +24,7 @@
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/models/models.h"
+#include "tutti/nn/dense_kernel.h"
 #include "tutti/strategy/detail/worlds.h"
 #include "tutti/train/model/batch_norm_check.h"
 
@@ -60,6 +61,11 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
                  "Threads of LibTorch in each replica (default: usable cores / replicas)")
       ->check(whole_number(1, 1024))
       ->type_name("T");
+  app.add_option("--dense-kernel", flags.dense_kernel,
+                 "What multiplies the matrices of dense layers: blas or onednn (default: the faster "
+                 "one on this processor; the one of a checkpoint to go on from)")
+      ->check(one_of("dense kernel", nn::dense_kernel_names()))
+      ->type_name("NAME");
   app.add_option("--time-limit", flags.time_limit_s,
                  "How long one replica waits for another before it gives up")
       ->check(positive_number(kMostSeconds))
@@ -247,6 +253,8 @@ int num_replicas_of(const JobFlags& flags) {
 }
 
 StrategyOptions strategy_options(const JobFlags& flags) {
+  if (!flags.dense_kernel.empty())
+    nn::use_dense_kernel(nn::dense_kernel_by_name(flags.dense_kernel));
   StrategyOptions options;
   options.kind = flags.strategy;
   options.replicas = static_cast<int>(flags.replicas.value_or(0));

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "tutti/base/typed.h"
+#include "tutti/nn/dense_kernel.h"
 
 namespace tutti::cli {
 namespace {
@@ -34,6 +35,7 @@ TorchFacts torch_facts() {
   if (facts.openmp.empty() || config.find("OpenMP") == std::string::npos) facts.openmp = "none";
   facts.abi = _GLIBCXX_USE_CXX11_ABI != 0 ? "C++11" : "old";
   facts.cpu_capability = at::get_cpu_capability();
+  facts.dense_kernel = nn::name_of(nn::dense_kernel());
   facts.threads = at::get_num_threads();
   return facts;
 }

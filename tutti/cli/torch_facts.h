@@ -14,6 +14,7 @@ struct TorchFacts {
   std::string openmp;          ///< "OpenMP 201511 (a.k.a. OpenMP 4.5)", or "none"
   std::string abi;             ///< "C++11" or "old"
   std::string cpu_capability;  ///< the instruction set that its kernels choose: "AVX2"
+  std::string dense_kernel;    ///< that multiplies the matrices of dense layers
   int threads = 0;             ///< of one operation, unless told otherwise
 };
 

@@ -31,6 +31,7 @@
 #include "tutti/cluster/join/join.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
+#include "tutti/nn/dense_kernel.h"
 #include "tutti/observe/trace.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/detail/worlds.h"
@@ -225,11 +226,12 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
              with_commas(static_cast<double>(plan.graph.num_parameters())),
              plan.train.num_classes(), with_commas(static_cast<double>(plan.train.num_samples())),
              with_commas(static_cast<double>(plan.test.num_samples())));
-  fmt::print("{}: {} replica{} of {} thread{}, reduction shape {}; global batch {}\n",
+  fmt::print("{}: {} replica{} of {} thread{}, reduction shape {}, dense kernel {}; global batch {}\n",
              strategy.kind(), replicas, replicas == 1 ? "" : "s",
              strategy.options().threads_per_replica,
              strategy.options().threads_per_replica == 1 ? "" : "s",
-             strategy.reduction_shape().to_string(), flags.job.global_batch);
+             strategy.reduction_shape().to_string(), nn::name_of(nn::dense_kernel()),
+             flags.job.global_batch);
   if (flags.accumulate > 1)
     fmt::print("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")
@@ -283,6 +285,7 @@ nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy
                                  {"strategy", strategy.kind()},
                                  {"replicas", strategy.num_replicas_in_sync()},
                                  {"reduction_shape", strategy.reduction_shape().to_string()},
+                                 {"dense_kernel", nn::name_of(nn::dense_kernel())},
                                  {"epochs", history.rows.size()},
                                  {"global_batch", flags.job.global_batch},
                                  {"train_seconds", history.train_seconds},

@@ -260,6 +260,36 @@ TEST(Checkpoint, ListsVerifiesAndConverts) {
                 AllOf(HasSubstr("step-\\x1b[2Jred"), Not(HasSubstr("\x1b"))));
 }
 
+// As on a processor for which the rule chooses the other one.
+TEST(Checkpoint, OfAnotherDenseKernelIsRefusedAndGoesOnByItsOwn) {
+  const auto by = [](const std::string& kernel, const Words& more, const char* epochs) {
+    Words words = training("mirrored", {"--dense-kernel", kernel}, epochs);
+    words.insert(words.end(), more.begin(), more.end());
+    return run_command(words, {}, kLimit);
+  };
+  if (const auto tried = by("onednn", {"--max-steps", "1"}, "1"); tried.exit_code != 0) {
+    EXPECT_EQ(tried.exit_code, 2);
+    EXPECT_THAT(tried.err, HasSubstr("this LibTorch does not carry it"));
+    GTEST_SKIP() << "this LibTorch carries one dense kernel";
+  }
+  for (const auto& [own, other] : {std::pair{"blas", "onednn"}, std::pair{"onednn", "blas"}}) {
+    const TempFolder folder;
+    const Words out = {"--out", folder / "out"}, json = {"--json", folder / "figures.json"};
+    ASSERT_EQ(by(own, out, "1").exit_code, 0);
+    const auto refused = by(other, {"--out", folder / "out", "--resume"}, "2");
+    EXPECT_EQ(refused.exit_code, 2) << refused.out;
+    EXPECT_THAT(refused.err,
+                AllOf(HasSubstr(fmt::format("dense kernel: {} in the checkpoint, {} here", own, other)),
+                      HasSubstr(fmt::format("--dense-kernel {}", own))));
+    const auto resumed = by(own, {"--out", folder / "out", "--resume", json[0], json[1]}, "2");
+    ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+    EXPECT_THAT(resumed.out, HasSubstr(fmt::format("dense kernel {}", own)));
+    const std::string there = sha256_of(folder / "figures.json");
+    ASSERT_EQ(by(own, json, "2").exit_code, 0);
+    EXPECT_EQ(sha256_of(folder / "figures.json"), there);
+  }
+}
+
 TEST(Checkpoint, BadInputIsAnsweredBefore) {
   const TempFolder folder;
   const auto refused = [](const Words& words) {

@@ -42,6 +42,8 @@ void add_step_flags(CLI::App& app, StepFlags& flags) {
   app.add_flag("--unfused", flags.unfused,
                "All-reduce, then update every replica, instead of the "
                "fused step");
+  app.add_flag("--by-autograd", flags.by_autograd,
+               "Run the graph layer by layer, as autograd does, instead of as one planned step");
 }
 
 void add_step(CLI::App& bench, int& exit_code) {

@@ -68,7 +68,12 @@ class StepMeasurement {
       : flags_(flags),
         strategy_(std::move(strategy)),
         train_(train.shuffle().batch(flags.job.global_batch)),
-        net_(strategy_, [graph] { return nn::make_module(graph); }),
+        net_(strategy_,
+             [&] {
+               auto module = nn::make_module(graph);
+               module->set_planned(!flags.by_autograd);
+               return module;
+             }),
         optimizer_(make_optimizer()),
         batches_(strategy_.world().local, Batches(strategy_, train_)),
         losses_(strategy_.world().local) {}

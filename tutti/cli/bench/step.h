@@ -23,6 +23,7 @@ struct StepFlags {
   int64_t warmup = 20;
   bool preload = false;  ///< batches are made before the clock starts
   bool unfused = false;  ///< all-reduce, then an update on every replica
+  bool by_autograd = false;  ///< layer by layer, not as planned
   std::string json;      ///< file; empty: none
   /// Steps that may meet a partial batch: those made before the clock starts are all whole.
   int64_t drawn_steps() const { return preload ? 0 : warmup + steps; }

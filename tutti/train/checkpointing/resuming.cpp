@@ -46,7 +46,7 @@ NamedTensors kept_back(const CheckpointTensors& tensors, int rank) {
 std::vector<std::string> differences(const CheckpointManifest& then,
                                      const CheckpointManifest& now) {
   std::vector<std::string> found;
-  const auto same = [&](const char* what, const auto& a, const auto& b, const char* advice = "") {
+  const auto same = [&](const char* what, const auto& a, const auto& b, const std::string& advice = "") {
     if (a != b)
       found.push_back(fmt::format("{}: {} in the checkpoint, {} here{}", what, a, b, advice));
   };
@@ -79,6 +79,10 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   if (then.replicas == now.replicas) {
     same("threads a replica", then.threads_per_replica, now.threads_per_replica,
          "; give it (--threads): on others sums round differently");
+    same("dense kernel", then.dense_kernel, now.dense_kernel,
+         fmt::format("; give that of the checkpoint (--dense-kernel {}, nn::use_dense_kernel()): "
+                     "products of the other round differently",
+                     then.dense_kernel));
     if (!ReductionShape::parse(then.reduction_shape)
              .adds_like(ReductionShape::parse(now.reduction_shape)))
       same("reduction shape", then.reduction_shape, now.reduction_shape);

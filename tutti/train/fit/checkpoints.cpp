@@ -11,6 +11,7 @@
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/cluster/join/join.h"
+#include "tutti/nn/dense_kernel.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/metrics/better.h"
 #include "tutti/train/model/detail/settings.h"
@@ -83,6 +84,7 @@ CheckpointManifest Fit::facts() const {
                            .workers = world.size / world.local,
                            .reduction_shape = world.shape.to_string(),
                            .threads_per_replica = strategy.options().threads_per_replica,
+                           .dense_kernel = std::string(nn::name_of(nn::dense_kernel())),
                            .samples_sha256 = digest_of_samples(train_, seed_),
                            .optimizer = compiled_.optimizer.updater().state().kind,
                            .optimizer_options = compiled_.optimizer_words,

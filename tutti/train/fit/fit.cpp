@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/nn/collectives.h"
+#include "tutti/nn/graph_module.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/train/model/detail/agreement.h"
 
@@ -96,6 +98,7 @@ History Fit::run() {
   number_ = number_of_next_fit();
   if (callbacks_->together() && !model_.strategy.world().one_process())
     require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
+  say_what_is_not_planned();
   callbacks_->train_begin();
   Position at = begin();
   while (!callbacks_->ends() && !ended_) {
@@ -116,6 +119,14 @@ History Fit::run() {
   callbacks_->train_end(last_values_);
   history_.lost = callbacks_->lost();
   return std::move(history_);
+}
+
+void Fit::say_what_is_not_planned() const {
+  const auto* const graph =
+      dynamic_cast<const nn::GraphModule*>(model_.modules.module(0).get());
+  if (graph == nullptr || graph->why_not_planned().empty()) return;
+  log(LogLevel::info, "fit: the graph is run by autograd, not as one planned step: {}",
+      graph->why_not_planned());
 }
 
 Position Fit::begin() {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/dense_kernel.h"
 #include "tutti/train/model/detail/settings.h"
 
 namespace tutti::detail {
@@ -78,6 +79,7 @@ std::string fit_words(const Compiled& compiled, const data::Dataset& train,
   add("schedule", compiled.rate ? compiled.rate->name() : "none");
   add("rates at steps 0, 1, 2, 5, 10, 20, ...", fmt::format("{}", rates_of(compiled.rate)));
   add("precision", name_of(compiled.precision));
+  add("dense kernel", nn::name_of(nn::dense_kernel()));
   add("loss_scaling", compiled.optimizer.loss_scale() ? "on" : "off");
   for (const Goal& goal : compiled.goals) add("loss", goal_words(goal));
   for (std::string& line : lines) std::ranges::replace(line, '\n', ' ');

@@ -87,6 +87,7 @@ class Fit {
   at::Tensor loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
                      const DistributedBatch& batch, at::TensorList columns, Totals& totals);
   int64_t images_after(const Epoch& epoch, int64_t step) const;
+  void say_what_is_not_planned() const;
   void take_pace();
   void speak(bool shows);
   int asked_to_end() const;
