@@ -18,9 +18,7 @@ inline nn::Graph random_graph(unsigned seed, int64_t outputs = 0) {
   for (int64_t layers = draw(0, 5); layers > 0; --layers) {
     const bool has_room = x.shape()[1] >= 4 && x.shape()[2] >= 4;
     switch (draw(0, 6)) {
-      case 0:
-        x = nn::conv2d(draw(1, 20), 3, {.padding = 1, .bias = draw(0, 1) == 0})(x);
-        break;
+      case 0: x = nn::conv2d(draw(1, 20), 3, {.padding = 1, .bias = draw(0, 1) == 0})(x); break;
       case 1:
         if (has_room) x = nn::conv2d(4 * draw(1, 5), {3, 2}, {.stride = 2})(nn::relu()(x));
         break;
@@ -33,11 +31,8 @@ inline nn::Graph random_graph(unsigned seed, int64_t outputs = 0) {
       case 4:
         if (has_room) x = nn::avg_pool2d(2)(x);
         break;
-      case 5:
-        x = nn::add(x, nn::tanh()(x));
-        break;
-      default:
-        x = nn::gelu()(nn::relu()(x));
+      case 5: x = nn::add(x, nn::tanh()(x)); break;
+      default: x = nn::gelu()(nn::relu()(x));
     }
   }
   x = nn::flatten()(x);

@@ -63,11 +63,11 @@ void for_each_fact(Manifest& m, Field field) {
   field("places", m.places);
 }
 
-constexpr const char* kOwnDigest = "sha256";   // of all other fields
-constexpr const char* kTableWords = "tables";  // only of a model that has some
-constexpr const char* kLives = "lives";        // only of a job that may be started again
+constexpr const char* kOwnDigest = "sha256";    // of all other fields
+constexpr const char* kTableWords = "tables";   // only of a model that has some
+constexpr const char* kLives = "lives";         // only of a job that may be started again
 constexpr const char* kDense = "dense_kernel";  // not in the first checkpoints
-constexpr int kDeepest = 8;                    // a manifest needs 3; JSON is printed by recursion
+constexpr int kDeepest = 8;                     // a manifest needs 3; JSON is printed by recursion
 constexpr size_t kDigestDigits = 64;
 
 bool is_digest(std::string_view text) {

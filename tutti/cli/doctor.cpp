@@ -136,9 +136,11 @@ void print(const Examination& facts) {
   row("kernel", facts.kernel);
   row("engines", fmt::format("{}", fmt::join(facts.engines, " ")));
   row("addresses", fmt::format("{}", fmt::join(facts.addresses, ", ")));
-  row("LibTorch", fmt::format("{}, BLAS {}, dense products by {}, {}, {} ABI, kernels for {}, {} threads",
-                              facts.torch.version, facts.torch.blas, facts.torch.dense_kernel,
-                              facts.torch.openmp, facts.torch.abi, facts.torch.cpu_capability, facts.torch.threads));
+  row("LibTorch",
+      fmt::format("{}, BLAS {}, dense products by {}, {}, {} ABI, kernels for {}, {} threads",
+                  facts.torch.version, facts.torch.blas, facts.torch.dense_kernel,
+                  facts.torch.openmp, facts.torch.abi, facts.torch.cpu_capability,
+                  facts.torch.threads));
   if (facts.cluster) std::printf("\nThe job: %s\n", to_string(*facts.cluster).c_str());
   const auto problems = problems_of(facts);
   std::printf("\n%s\n", problems.empty() ? "Nothing is wrong." : "What is wrong:");

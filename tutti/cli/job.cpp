@@ -61,9 +61,10 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
                  "Threads of LibTorch in each replica (default: usable cores / replicas)")
       ->check(whole_number(1, 1024))
       ->type_name("T");
-  app.add_option("--dense-kernel", flags.dense_kernel,
-                 "What multiplies the matrices of dense layers: blas or onednn (default: the faster "
-                 "one on this processor; the one of a checkpoint to go on from)")
+  app.add_option(
+         "--dense-kernel", flags.dense_kernel,
+         "What multiplies the matrices of dense layers: blas or onednn (default: the faster "
+         "one on this processor; the one of a checkpoint to go on from)")
       ->check(one_of("dense kernel", nn::dense_kernel_names()))
       ->type_name("NAME");
   app.add_option("--time-limit", flags.time_limit_s,

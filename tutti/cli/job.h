@@ -29,7 +29,7 @@ struct JobFlags {
   std::optional<int64_t> replicas;  ///< of the whole world
   std::string reduction_shape;
   std::optional<int64_t> threads;  ///< of LibTorch in each replica
-  std::string dense_kernel;         ///< "": that of the rule
+  std::string dense_kernel;        ///< "": that of the rule
   double time_limit_s = 30;
   /// Between SIGTERM to the job and SIGKILL; where nothing has to be saved before: 2.
   std::optional<double> grace_s{};

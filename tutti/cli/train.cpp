@@ -226,12 +226,12 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
              with_commas(static_cast<double>(plan.graph.num_parameters())),
              plan.train.num_classes(), with_commas(static_cast<double>(plan.train.num_samples())),
              with_commas(static_cast<double>(plan.test.num_samples())));
-  fmt::print("{}: {} replica{} of {} thread{}, reduction shape {}, dense kernel {}; global batch {}\n",
-             strategy.kind(), replicas, replicas == 1 ? "" : "s",
-             strategy.options().threads_per_replica,
-             strategy.options().threads_per_replica == 1 ? "" : "s",
-             strategy.reduction_shape().to_string(), nn::name_of(nn::dense_kernel()),
-             flags.job.global_batch);
+  fmt::print(
+      "{}: {} replica{} of {} thread{}, reduction shape {}, dense kernel {}; global batch {}\n",
+      strategy.kind(), replicas, replicas == 1 ? "" : "s", strategy.options().threads_per_replica,
+      strategy.options().threads_per_replica == 1 ? "" : "s",
+      strategy.reduction_shape().to_string(), nn::name_of(nn::dense_kernel()),
+      flags.job.global_batch);
   if (flags.accumulate > 1)
     fmt::print("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")

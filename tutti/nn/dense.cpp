@@ -27,8 +27,7 @@ using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const std::opti
 // oneDNN's product behind torch.compile; other ways to it want tensors in its own layout.
 const std::optional<c10::TypedOperatorHandle<Product>>& onednn_product() {
   static const auto found = []() -> std::optional<c10::TypedOperatorHandle<Product>> {
-    const auto schema =
-        c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
+    const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
     if (!schema || !at::hasMKLDNN() || !schema->hasKernelForDispatchKey(c10::DispatchKey::CPU))
       return std::nullopt;
     return schema->typed<Product>();
@@ -49,8 +48,9 @@ bool is_of_intel() {
 
 // MKL runs its AVX2 kernels on processors of other makers, whatever they can do.
 DenseKernel by_rule() {
-  const bool held_back = at::hasMKL() && !is_of_intel() && runnable_variants().back() != CpuVariant::baseline;
-  return held_back && onednn_product() ? DenseKernel::onednn : DenseKernel::blas;
+  const bool has_vectors = runnable_variants().back() != CpuVariant::baseline;
+  const bool blas_is_best = at::hasMKL() && is_of_intel();
+  return has_vectors && !blas_is_best && onednn_product() ? DenseKernel::onednn : DenseKernel::blas;
 }
 
 std::atomic<DenseKernel>& chosen() {
@@ -95,10 +95,10 @@ struct DenseFunction : torch::autograd::Function<DenseFunction> {
     const detail::DenseNeeds needs{.x = context->needs_input_grad(0),
                                    .weight = context->needs_input_grad(1),
                                    .bias = saved[2].defined() && context->needs_input_grad(2)};
-    const auto of = at::GradMode::is_enabled()
-                        ? differentiable(gradients[0], x, weight, y, activation, needs)
-                        : detail::dense_backward(gradients[0].contiguous(), x, weight, y,
-                                                 activation, needs);
+    const auto of =
+        at::GradMode::is_enabled()
+            ? differentiable(gradients[0], x, weight, y, activation, needs)
+            : detail::dense_backward(gradients[0].contiguous(), x, weight, y, activation, needs);
     return {of.x, of.weight, of.bias, {}};
   }
 
@@ -160,8 +160,8 @@ LinearImpl::LinearImpl(const torch::nn::LinearOptions& options_in) : options(opt
 }
 
 void LinearImpl::reset() {
-  weight = register_parameter("weight",
-                              torch::empty({options.out_features(), options.in_features()}));
+  weight =
+      register_parameter("weight", torch::empty({options.out_features(), options.in_features()}));
   bias = options.bias() ? register_parameter("bias", torch::empty(options.out_features()))
                         : register_parameter("bias", {}, /*requires_grad=*/false);
   reset_parameters();

@@ -185,9 +185,7 @@ void GraphModule::relu_with_dense(const std::vector<int>& readers) {
 
 GraphModule::~GraphModule() = default;
 
-void GraphModule::set_planned(bool on) {
-  planned_ = on;
-}
+void GraphModule::set_planned(bool on) { planned_ = on; }
 
 std::string GraphModule::why_not_planned() const { return plan_->unknown(); }
 

@@ -342,9 +342,9 @@ GraphPlan::Gradients GraphPlan::backward(const Layer& layer, const Kept& kept,
     return {std::get<0>(of), std::get<1>(of), std::get<2>(of)};
   }
   if (std::holds_alternative<op::Linear>(layer.op)) {
-    auto of = dense_backward(gradient.reshape(kept.y.sizes()).contiguous(), kept.x, kept.weight,
-                             kept.y, layer.activation,
-                             {kept.needs_input, kept.needs_weight, kept.needs_bias});
+    auto of =
+        dense_backward(gradient.reshape(kept.y.sizes()).contiguous(), kept.x, kept.weight, kept.y,
+                       layer.activation, {kept.needs_input, kept.needs_weight, kept.needs_bias});
     if (of.x.defined() && gradient.dim() != 2) {
       auto sizes = gradient.sizes().vec();
       sizes.back() = of.x.size(1);
@@ -355,19 +355,19 @@ GraphPlan::Gradients GraphPlan::backward(const Layer& layer, const Kept& kept,
   if (const auto* pool = std::get_if<op::MaxPool2d>(&layer.op)) {
     if (kept.places.scalar_type() == at::kByte) {
       const at::Tensor dy = gradient.contiguous(at::MemoryFormat::ChannelsLast);
-      at::Tensor dx = at::empty(kept.x.sizes(),
-                                kept.x.options().memory_format(at::MemoryFormat::ChannelsLast));
-      layer_kernels().pool_relu_gradient(
-          pool_shape(kept.x, pool->kernel), dy.const_data_ptr<float>(),
-          kept.y.const_data_ptr<float>(), kept.places.const_data_ptr<uint8_t>(),
-          dx.mutable_data_ptr<float>());
+      at::Tensor dx =
+          at::empty(kept.x.sizes(), kept.x.options().memory_format(at::MemoryFormat::ChannelsLast));
+      layer_kernels().pool_relu_gradient(pool_shape(kept.x, pool->kernel),
+                                         dy.const_data_ptr<float>(), kept.y.const_data_ptr<float>(),
+                                         kept.places.const_data_ptr<uint8_t>(),
+                                         dx.mutable_data_ptr<float>());
       return {.input = dx};
     }
     const at::Tensor dy = layer.activation == Activation::relu
                               ? at::threshold_backward(gradient, kept.y, 0)
                               : gradient;
-    return {.input = at::max_pool2d_with_indices_backward(
-                dy, kept.x, pool->kernel, pool->stride, pool->padding, 1, false, kept.places)};
+    return {.input = at::max_pool2d_with_indices_backward(dy, kept.x, pool->kernel, pool->stride,
+                                                          pool->padding, 1, false, kept.places)};
   }
   if (const auto* pool = std::get_if<op::AvgPool2d>(&layer.op))
     return {.input = at::avg_pool2d_backward(gradient, kept.x, pool->kernel, pool->stride,

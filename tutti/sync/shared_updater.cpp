@@ -278,8 +278,7 @@ void SharedUpdater::apply_stretch(Lane& lane, const Stretch& stretch,
     const int64_t offset = slot.offset_bytes + begin * size_of(slot.dtype);
     const void* const gradient = chunk_gradient(lane, {stretch.parameter, begin, begin + count});
     const auto states = states_at(offset);
-    rule.update(slot.dtype, values_ + offset, gradient, used_states(states), count, scalars,
-                trust);
+    rule.update(slot.dtype, values_ + offset, gradient, used_states(states), count, scalars, trust);
   }
 }
 

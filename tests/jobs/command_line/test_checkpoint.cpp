@@ -278,9 +278,10 @@ TEST(Checkpoint, OfAnotherDenseKernelIsRefusedAndGoesOnByItsOwn) {
     ASSERT_EQ(by(own, out, "1").exit_code, 0);
     const auto refused = by(other, {"--out", folder / "out", "--resume"}, "2");
     EXPECT_EQ(refused.exit_code, 2) << refused.out;
-    EXPECT_THAT(refused.err,
-                AllOf(HasSubstr(fmt::format("dense kernel: {} in the checkpoint, {} here", own, other)),
-                      HasSubstr(fmt::format("--dense-kernel {}", own))));
+    EXPECT_THAT(
+        refused.err,
+        AllOf(HasSubstr(fmt::format("dense kernel: {} in the checkpoint, {} here", own, other)),
+              HasSubstr(fmt::format("--dense-kernel {}", own))));
     const auto resumed = by(own, {"--out", folder / "out", "--resume", json[0], json[1]}, "2");
     ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
     EXPECT_THAT(resumed.out, HasSubstr(fmt::format("dense kernel {}", own)));

@@ -27,8 +27,8 @@ INSTANTIATE_TEST_SUITE_P(Each, PlannedZoo, ::testing::ValuesIn(test::small_zoo()
 
 TEST(PlannedZooNames, TheNetsOfTheShowcaseArePlanned) {
   for (const std::string name : {"mlp", "wide", "doodle_cnn", "lenet"}) {
-    const auto module = nn::make_module(
-        models::model_by_name(name, {.classes = 3, .input = {1, 28, 28}}));
+    const auto module =
+        nn::make_module(models::model_by_name(name, {.classes = 3, .input = {1, 28, 28}}));
     EXPECT_EQ(module->why_not_planned(), "") << name;
   }
 }

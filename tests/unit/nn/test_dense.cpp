@@ -48,7 +48,8 @@ struct DenseSizes {
   int64_t rows, features, units;
 };
 // Below and above the size from which on oneDNN multiplies.
-constexpr DenseSizes kSizes[] = {{1, 3, 2}, {5, 7, 9}, {1, 1024, 600}, {64, 784, 128}, {33, 201, 101}};
+constexpr DenseSizes kSizes[] = {
+    {1, 3, 2}, {5, 7, 9}, {1, 1024, 600}, {64, 784, 128}, {33, 201, 101}};
 
 double error_of(const at::Tensor& got, const at::Tensor& expected) {
   return ((got.to(torch::kDouble) - expected).abs().max() / expected.abs().max()).item<double>();
@@ -66,9 +67,9 @@ TEST_P(DenseBy, ValuesAndGradientsAreThoseOfTorchInDoublePrecision) {
         const auto y = nn::dense(x, weight, bias, activation);
         y.backward(gradient);
         // Of the same ReLU: near zero a rounded sum may be on the other side.
-        const auto exact = torch::linear(x.detach().to(torch::kDouble),
-                                         weight.detach().to(torch::kDouble),
-                                         with_bias ? bias.detach().to(torch::kDouble) : bias);
+        const auto exact =
+            torch::linear(x.detach().to(torch::kDouble), weight.detach().to(torch::kDouble),
+                          with_bias ? bias.detach().to(torch::kDouble) : bias);
         const bool relu = activation == Activation::relu;
         EXPECT_LT(error_of(y.detach(), relu ? exact.relu() : exact), 1e-6);
         const auto dz = (relu ? gradient * (y > 0) : gradient).to(torch::kDouble);
@@ -110,8 +111,8 @@ TEST_P(DenseBy, GradientsAreThoseOfFiniteDifferences) {
 }
 
 TEST_P(DenseBy, WhatIsNoNumberIsSeen) {
-  for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
-                          std::numeric_limits<float>::infinity()}) {
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     auto x = torch::ones({64, 784});
     x[3][5] = bad;
     const auto weight = torch::ones({128, 784}).requires_grad_();

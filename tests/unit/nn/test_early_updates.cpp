@@ -48,9 +48,8 @@ struct Loop {
   }
 
   void step(const Step& what, int number) {
-    strategy.run([&](ReplicaContext& replica) {
-      what(*this, replica, *net.local(replica), number);
-    });
+    strategy.run(
+        [&](ReplicaContext& replica) { what(*this, replica, *net.local(replica), number); });
   }
 
   std::vector<at::Tensor> weights(int local) const {

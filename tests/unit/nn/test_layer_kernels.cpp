@@ -85,8 +85,12 @@ TEST_P(LayerKernelsOf, PoolAsTorchDoes) {
   struct Image {
     int64_t images, channels, height, width, kernel;
   };
-  for (const Image image : {Image{1, 2, 2, 2, 2}, {2, 3, 7, 5, 2}, {3, 16, 28, 28, 2},
-                            {1, 33, 9, 11, 3}, {2, 17, 5, 16, 5}, {1, 4, 15, 31, 15}}) {
+  for (const Image image : {Image{1, 2, 2, 2, 2},
+                            {2, 3, 7, 5, 2},
+                            {3, 16, 28, 28, 2},
+                            {1, 33, 9, 11, 3},
+                            {2, 17, 5, 16, 5},
+                            {1, 4, 15, 31, 15}}) {
     const auto x = numbers({image.images, image.channels, image.height, image.width})
                        .contiguous(at::MemoryFormat::ChannelsLast)
                        .requires_grad_();

@@ -44,7 +44,8 @@ nn::Graph small_graph() {
 }
 
 TEST(Planned, FrozenParametersGetNoGradientAndCostNone) {
-  for (const std::string frozen : {"conv.weight", "conv.bias", "hidden.weight", "out.bias", "out"}) {
+  for (const std::string frozen :
+       {"conv.weight", "conv.bias", "hidden.weight", "out.bias", "out"}) {
     torch::manual_seed(1);
     const auto planned = nn::make_module(small_graph());
     torch::manual_seed(1);
@@ -68,8 +69,8 @@ TEST(Planned, FrozenParametersGetNoGradientAndCostNone) {
 TEST(Planned, SeveralOutputsOfWhichSomeAreNotUsed) {
   const auto input = nn::input({6});
   const auto x = nn::relu()(nn::linear(5)(input));
-  const nn::Graph graph({{"in", input}},
-                        {{"left", nn::linear(2).named("l")(x)}, {"right", nn::linear(3).named("r")(x)}});
+  const nn::Graph graph({{"in", input}}, {{"left", nn::linear(2).named("l")(x)},
+                                          {"right", nn::linear(3).named("r")(x)}});
   torch::manual_seed(1);
   const auto planned = nn::make_module(graph);
   torch::manual_seed(1);
@@ -137,8 +138,9 @@ TEST(Planned, ABackwardPassThatMakesAGraphIsAutograds) {
   const auto module = nn::make_module(small_graph());
   const auto loss = module->forward(torch::ones({2, 1, 6, 6})).pow(2).sum();
   const auto weight = module->named_parameters()["out.weight"];
-  EXPECT_THAT(message_of<UsageError>(
-                  [&] { torch::autograd::grad({loss}, {weight}, {}, true, /*create_graph=*/true); }),
+  EXPECT_THAT(message_of<UsageError>([&] {
+                torch::autograd::grad({loss}, {weight}, {}, true, /*create_graph=*/true);
+              }),
               HasSubstr("set_planned(false)"));
   module->set_planned(false);
   const auto again = module->forward(torch::ones({2, 1, 6, 6})).pow(2).sum();

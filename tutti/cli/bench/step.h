@@ -21,10 +21,10 @@ struct StepFlags {
   JobFlags job;
   int64_t steps = 200;
   int64_t warmup = 20;
-  bool preload = false;  ///< batches are made before the clock starts
-  bool unfused = false;  ///< all-reduce, then an update on every replica
+  bool preload = false;      ///< batches are made before the clock starts
+  bool unfused = false;      ///< all-reduce, then an update on every replica
   bool by_autograd = false;  ///< layer by layer, not as planned
-  std::string json;      ///< file; empty: none
+  std::string json;          ///< file; empty: none
   /// Steps that may meet a partial batch: those made before the clock starts are all whole.
   int64_t drawn_steps() const { return preload ? 0 : warmup + steps; }
 };

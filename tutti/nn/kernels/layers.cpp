@@ -163,11 +163,11 @@ void pool_relu_gradient(const PoolShape& shape, const float* gradient, const flo
 
 namespace TUTTI_KERNEL_VARIANT {
 constinit const detail::LayerKernels kernels{.bias_relu = bias_relu,
-                                   .relu_gradient = relu_gradient,
-                                   .relu_gradient_sums = relu_gradient_sums,
-                                   .column_sums = column_sums,
-                                   .pool_relu = pool_relu,
-                                   .pool_relu_gradient = pool_relu_gradient};
+                                             .relu_gradient = relu_gradient,
+                                             .relu_gradient_sums = relu_gradient_sums,
+                                             .column_sums = column_sums,
+                                             .pool_relu = pool_relu,
+                                             .pool_relu_gradient = pool_relu_gradient};
 }  // namespace TUTTI_KERNEL_VARIANT
 
 }  // namespace tutti::nn

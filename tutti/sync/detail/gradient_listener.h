@@ -1,8 +1,8 @@
 /// Gradients that are whole before their backward pass is over. Not for users.
 ///
-/// Autograd cannot tell: another part of the graph may still add to a gradient. Where the loss hangs
-/// on one node alone, which gives each parameter its gradient once, that node can, and an update may
-/// begin while the pass goes on. Thread rule: that of the replica.
+/// Autograd cannot tell: another part of the graph may still add to a gradient. Where the loss
+/// hangs on one node alone, which gives each parameter its gradient once, that node can, and an
+/// update may begin while the pass goes on. Thread rule: that of the replica.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -14,8 +14,8 @@ class GradientListener {
  public:
   virtual ~GradientListener() = default;
 
-  /// `gradient` is whole, and nothing on this replica reads `parameter` any more in this pass. True:
-  /// it was taken, and autograd is to get none. False: it goes the usual way.
+  /// `gradient` is whole, and nothing on this replica reads `parameter` any more in this pass.
+  /// True: it was taken, and autograd is to get none. False: it goes the usual way.
   virtual bool take(const at::Tensor& parameter, const at::Tensor& gradient) = 0;
 
   /// There is more of the pass to come: an update may be made now. Not at its end, where others may
@@ -23,7 +23,8 @@ class GradientListener {
   virtual void go_on() = 0;
 };
 
-/// A node that gives each parameter its gradient once, and tells a listener as soon as one is whole.
+/// A node that gives each parameter its gradient once, and tells a listener as soon as one is
+/// whole.
 struct TellingNode : torch::autograd::Node {
   GradientListener* listener = nullptr;  ///< while a backward pass goes on; null: nobody listens
 };

@@ -46,7 +46,8 @@ NamedTensors kept_back(const CheckpointTensors& tensors, int rank) {
 std::vector<std::string> differences(const CheckpointManifest& then,
                                      const CheckpointManifest& now) {
   std::vector<std::string> found;
-  const auto same = [&](const char* what, const auto& a, const auto& b, const std::string& advice = "") {
+  const auto same = [&](const char* what, const auto& a, const auto& b,
+                        const std::string& advice = "") {
     if (a != b)
       found.push_back(fmt::format("{}: {} in the checkpoint, {} here{}", what, a, b, advice));
   };

@@ -122,8 +122,7 @@ History Fit::run() {
 }
 
 void Fit::say_what_is_not_planned() const {
-  const auto* const graph =
-      dynamic_cast<const nn::GraphModule*>(model_.modules.module(0).get());
+  const auto* const graph = dynamic_cast<const nn::GraphModule*>(model_.modules.module(0).get());
   if (graph == nullptr || graph->why_not_planned().empty()) return;
   log(LogLevel::info, "fit: the graph is run by autograd, not as one planned step: {}",
       graph->why_not_planned());
