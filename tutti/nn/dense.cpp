@@ -28,7 +28,7 @@ using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const std::opti
 const std::optional<c10::TypedOperatorHandle<Product>>& onednn_product() {
   static const auto found = []() -> std::optional<c10::TypedOperatorHandle<Product>> {
     const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
-    if (!schema || !at::hasMKLDNN() || !schema->hasKernelForDispatchKey(c10::DispatchKey::CPU))
+    if (!schema || !at::hasMKLDNN() || !at::globalContext().userEnabledMkldnn() || !schema->hasKernelForDispatchKey(c10::DispatchKey::CPU))
       return std::nullopt;
     return schema->typed<Product>();
   }();
@@ -107,7 +107,8 @@ struct DenseFunction : torch::autograd::Function<DenseFunction> {
   static detail::DenseGradients differentiable(const at::Tensor& gradient, const at::Tensor& x,
                                                const at::Tensor& weight, const at::Tensor& y,
                                                Activation activation, detail::DenseNeeds needs) {
-    const at::Tensor dz = activation == Activation::relu ? gradient * (y > 0) : gradient;
+    const at::Tensor dz =
+        activation == Activation::relu ? at::threshold_backward(gradient, y, 0) : gradient;
     return {needs.x ? dz.mm(weight) : at::Tensor(), needs.weight ? dz.t().mm(x) : at::Tensor(),
             needs.bias ? dz.sum(0) : at::Tensor()};
   }

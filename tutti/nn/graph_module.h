@@ -26,6 +26,7 @@ class GraphModule : public torch::nn::Module {
  public:
   /// Draws initial values from LibTorch's default generator: seed it with torch::manual_seed.
   explicit GraphModule(Graph graph);
+  GraphModule(const GraphModule&) = delete;  ///< clone() gives one of its own
   ~GraphModule() override;
 
   /// Of a graph with one input and one output. x: [batch, input_shape...]; gives

@@ -68,6 +68,12 @@ bool has_channels_innermost(const at::Tensor& x) {
   return x.size(1) > 1 && x.is_contiguous(at::MemoryFormat::ChannelsLast);
 }
 
+/// Whether a layer's gradient is computed from its output.
+bool keeps_its_output(const Op& op, Activation activation) {
+  return std::holds_alternative<op::Relu>(op) || std::holds_alternative<op::Tanh>(op) ||
+         std::holds_alternative<op::MaxPool2d>(op) || activation != Activation::none;
+}
+
 PoolShape pool_shape(const at::Tensor& x, int64_t kernel) {
   return {.images = x.size(0),
           .height = x.size(2),
@@ -129,13 +135,25 @@ GraphPlan::GraphPlan(const Graph& graph, const std::vector<GraphStep>& steps) {
     layers_[input].activation = Activation::relu;
     layers_[i].passes = true;
   }
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Layer& layer = layers_[i];
+    layer.keeps_output = keeps_its_output(layer.op, layer.activation);
+    // What gives its input's memory gives what others may read of that.
+    if (layer.passes || std::holds_alternative<op::Flatten>(layer.op)) {
+      const auto input = static_cast<size_t>(layer.inputs[0]);
+      layer.keeps_output = layers_[input].keeps_output || readers[input] > 1;
+    }
+  }
+  for (size_t i = 0; i < layers_.size(); ++i)
+    for (const int input : layers_[i].inputs) layers_[static_cast<size_t>(input)].keeps_output = true;
 }
 
 bool GraphPlan::takes(at::TensorList inputs) const {
   if (!unknown_.empty() || at::autocast::is_autocast_enabled(at::kCPU)) return false;
   for (const at::Tensor& input : inputs)
-    if (!input.is_cpu() || input.scalar_type() != at::kFloat || input.requires_grad() ||
-        input.numel() == 0)
+    if (!input.is_cpu() || input.scalar_type() != at::kFloat || input.layout() != at::kStrided ||
+        input.requires_grad() || input.is_inference() || input.numel() == 0 ||
+        input.size(0) != inputs[0].size(0))
       return false;
   bool trained = false;
   c10::SmallVector<const at::TensorImpl*, 32> seen;  // each is to get its gradient once
@@ -143,7 +161,10 @@ bool GraphPlan::takes(at::TensorList inputs) const {
     const Weights own = weights_of(*layer.step);
     for (const at::Tensor& parameter : {own.weight, own.bias}) {
       if (!parameter.defined()) continue;
-      if (!parameter.is_cpu() || parameter.scalar_type() != at::kFloat) return false;
+      if (!parameter.is_cpu() || parameter.scalar_type() != at::kFloat || !parameter.is_leaf() ||
+          parameter.layout() != at::kStrided)
+        return false;
+      if (std::holds_alternative<op::Linear>(layer.op) && !parameter.is_contiguous()) return false;
       trained |= parameter.requires_grad();
       const auto* const known = parameter.unsafeGetTensorImpl();
       if (std::find(seen.begin(), seen.end(), known) != seen.end()) return false;
@@ -246,13 +267,13 @@ std::vector<at::Tensor> GraphPlan::run(at::TensorList given) const {
   const auto guard = [&](const at::Tensor& tensor) {
     node->guarded.push_back({tensor, tensor._version()});
   };
+  std::vector<uint8_t> flows(layers_.size());  // whether a gradient of this value is needed
   {
     const at::AutoDispatchBelowADInplaceOrView below;
     for (size_t i = 0; i < given.size(); ++i) {
       values[static_cast<size_t>(inputs_[i])] = given[i];
       guard(given[i]);
     }
-    std::vector<uint8_t> flows(layers_.size());  // whether a gradient of this value is needed
     GraphStep::Values taken;
     for (size_t i = 0; i < layers_.size(); ++i) {
       const Layer& layer = layers_[i];
@@ -280,9 +301,10 @@ std::vector<at::Tensor> GraphPlan::run(at::TensorList given) const {
   std::vector<at::Tensor> outputs;
   for (const int output : outputs_) {
     const at::Tensor& value = values[static_cast<size_t>(output)];
-    guard(value);
+    if (layers_[static_cast<size_t>(output)].keeps_output) guard(value);
     outputs.push_back(same_memory(value));
-    torch::autograd::set_history(outputs.back(), NodePointer(node));
+    if (flows[static_cast<size_t>(output)] != 0)
+      torch::autograd::set_history(outputs.back(), NodePointer(node));
   }
   return outputs;
 }
@@ -299,11 +321,12 @@ at::Tensor GraphPlan::forward(const Layer& layer, GraphStep::Values& values, Kep
     // Three dimensions and more are rows of the last one.
     const at::Tensor rows = (x.dim() == 2 ? x : x.reshape({-1, x.size(-1)})).contiguous();
     kept.x = rows;
-    kept.y = dense_forward(rows, linear.weight, linear.bias, layer.activation);
-    if (x.dim() == 2) return kept.y;
+    at::Tensor y = dense_forward(rows, linear.weight, linear.bias, layer.activation);
+    if (layer.activation != Activation::none) kept.y = y;
+    if (x.dim() == 2) return y;
     auto sizes = x.sizes().vec();
-    sizes.back() = kept.y.size(1);
-    return kept.y.view(sizes);
+    sizes.back() = y.size(1);
+    return y.view(sizes);
   } else if (const auto* pool = std::get_if<op::MaxPool2d>(&layer.op)) {
     kept.x = x;
     if (layer.activation == Activation::relu && has_channels_innermost(x)) {
@@ -343,7 +366,7 @@ GraphPlan::Gradients GraphPlan::backward(const Layer& layer, const Kept& kept,
   }
   if (std::holds_alternative<op::Linear>(layer.op)) {
     auto of =
-        dense_backward(gradient.reshape(kept.y.sizes()).contiguous(), kept.x, kept.weight, kept.y,
+        dense_backward(gradient.reshape({kept.x.size(0), -1}).contiguous(), kept.x, kept.weight, kept.y,
                        layer.activation, {kept.needs_input, kept.needs_weight, kept.needs_bias});
     if (of.x.defined() && gradient.dim() != 2) {
       auto sizes = gradient.sizes().vec();

@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/nn/module.h>
 
+#include <unordered_map>
+
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {
@@ -14,8 +16,10 @@ class ReadyHook : public torch::autograd::FunctionPostHook {
       : ready_(std::move(ready)), index_(index) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    if (const auto ready = ready_.lock()) (*ready)(index_);
+                                            const torch::autograd::variable_list& got) override {
+    // A branch of the graph that the loss does not use has none.
+    if (const auto ready = ready_.lock(); ready && !got.empty() && got[0].defined())
+      (*ready)(index_);
     return outputs;
   }
 
@@ -24,7 +28,40 @@ class ReadyHook : public torch::autograd::FunctionPostHook {
   int index_;
 };
 
+class ReadyListener final : public GradientListener {
+ public:
+  ReadyListener(const std::vector<at::Tensor>& parameters,
+                std::weak_ptr<std::function<void(int)>> ready)
+      : ready_(std::move(ready)) {
+    for (int i = 0; i < static_cast<int>(parameters.size()); ++i)
+      places_.emplace(parameters[i].unsafeGetTensorImpl(), i);
+  }
+
+  bool take(const at::Tensor& parameter, const at::Tensor& gradient) override {
+    const auto found = places_.find(parameter.unsafeGetTensorImpl());
+    const auto ready = ready_.lock();
+    // What autograd would add to, change, or lay out in another way is autograd's.
+    if (found == places_.end() || !ready || !parameter.requires_grad() || has_hooks(parameter) ||
+        parameter.grad().defined() || gradient.strides() != parameter.strides())
+      return false;
+    parameter.mutable_grad() = gradient;
+    (*ready)(found->second);
+    return true;
+  }
+
+  void go_on() override {}
+
+ private:
+  std::unordered_map<const at::TensorImpl*, int> places_;
+  std::weak_ptr<std::function<void(int)>> ready_;
+};
+
 }  // namespace
+
+bool has_hooks(const at::Tensor& parameter) {
+  return !torch::autograd::impl::hooks(parameter).empty() ||
+         torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
+}
 
 std::vector<ParameterSlot> slots_of(const NamedTensors& parameters) {
   std::vector<ParameterSlot> slots;
@@ -75,7 +112,8 @@ void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parame
 }
 
 ReadyHooks::ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready)
-    : ready_(std::make_shared<std::function<void(int)>>(std::move(ready))) {
+    : ready_(std::make_shared<std::function<void(int)>>(std::move(ready))),
+      listener_(std::make_shared<ReadyListener>(parameters, ready_)) {
   for (int i = 0; i < static_cast<int>(parameters.size()); ++i) {
     if (!parameters[i].requires_grad()) continue;
     auto node = torch::autograd::impl::grad_accumulator(parameters[i]);

@@ -61,6 +61,11 @@ class ReplicatedUpdater final : public Updater {
     if (lane.reducer) lane.reducer->listen(overlap == Overlap::on);
   }
 
+  detail::GradientListener* listener(int replica) override {
+    const ReplicaLane& lane = lanes_.at(replica);
+    return lane.reducer ? lane.reducer->listener() : nullptr;
+  }
+
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override {
     ReplicaLane& lane = lanes_.at(replica);
     const int64_t next = version_ + 1;

@@ -54,6 +54,9 @@ class ServedUpdater final : public Updater {
   void begin(int replica, Overlap overlap) override;
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
+  detail::GradientListener* listener(int replica) override {
+    return lanes_.at(replica).hooks.listener();
+  }
   void prepare(int replica, const Deadline& deadline) override;
   void complete() override;
   void rethrow_failure() const override {

@@ -33,7 +33,7 @@ void SharedUpdater::place_storage() {
     return;
   }
   const auto slots = static_cast<int64_t>(layout_.slots.size());
-  const int64_t ready_bytes = slots * static_cast<int64_t>(sizeof(std::atomic<int64_t>));
+  const int64_t ready_bytes = (slots + 1) * static_cast<int64_t>(sizeof(std::atomic<int64_t>));
   const int64_t used_bytes = (ready_bytes + slots + 1 + 63) / 64 * 64;
   std::vector<SharedParts> parts(world_.local);
   for_each_local(world_, [&](int local) {
@@ -89,7 +89,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     gradients_.assign(world_.size, {});
     own_memory_.clear();
     for (Gradients& gradients : gradients_) {
-      const auto ready_bytes = static_cast<int64_t>(count * sizeof(std::atomic<int64_t>));
+      const auto ready_bytes = static_cast<int64_t>((count + 1) * sizeof(std::atomic<int64_t>));
       own_memory_.push_back(aligned_bytes(ready_bytes + static_cast<int64_t>(count) + 1));
       gradients.ready = static_cast<std::atomic<int64_t>*>(own_memory_.back().data());
       gradients.used = static_cast<uint8_t*>(own_memory_.back().data()) + ready_bytes;
@@ -125,7 +125,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     if (!world_.one_process())
       lane.hooks = ReadyHooks(lane.parameters, [this, local](int parameter) {
         Lane& mine = lanes_[local];
-        if (mine.armed && mine.taken[parameter] == 0)
+        if (mine.armed)
           copy_gradient(local, parameter, mine.parameters[parameter].grad());
       });
   }

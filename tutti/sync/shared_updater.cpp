@@ -45,10 +45,12 @@ void SharedUpdater::begin(int replica, Overlap) {
   Lane& lane = lanes_.at(replica);
   require_whole();
   require_cleared(layout_, lane.parameters);
+  if (std::ranges::find(lane.taken, 1) != lane.taken.end())
+    throw UsageError(
+        fmt::format("replica {}: a backward pass of this step failed when other replicas had some "
+                    "of its gradients, so that the step cannot begin again",
+                    world_.first_rank + replica));
   std::ranges::fill(lane.copied, 0);
-  std::ranges::fill(lane.taken, 0);
-  std::ranges::fill(lane.updated, 0);
-  ++lane.step;
   lane.armed = true;
   if (lane.rank == 0) header_->learning_rate = next_learning_rate_.load();
 }
@@ -65,7 +67,13 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   const bool left_out = std::isnan(weight);
   mine.used[lane.parameters.size()] = left_out;
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
-    if (lane.taken[i] != 0) continue;
+    if (lane.taken[i] != 0) {
+      if (i < gradients.size() && gradients[i].defined())
+        throw UsageError(fmt::format("parameter \"{}\" got a second gradient in one step, beside the "
+                                     "graph's: call set_planned(false) on the module",
+                                     layout_.slots[i].name));
+      continue;
+    }
     const bool used = weight != 0 && !left_out && i < gradients.size() && gradients[i].defined();
     mine.used[i] = used;
     if (!used) continue;
@@ -78,12 +86,12 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
     mine.pointers[i] = lane.keep[i].data_ptr();
   }
   lane.pushed = true;
-  if (lane.rank == 0) header_->learning_rate = next_learning_rate_.load();
   const int64_t next = version() + 1;
   if (world_.in_turn()) {
     if (++pushed_in_turn_ == world_.local) update_in_turn();
     return next;
   }
+  mine.ready[lane.parameters.size()].store(lane.step + 1, std::memory_order_release);
   update_while_waiting(lane);
   here(replica).barrier(world_.time_limit);
   return next;
@@ -122,6 +130,9 @@ void SharedUpdater::forget_step() {
 void SharedUpdater::finish_lane(Lane& lane) {
   bump_versions(lane.parameters);
   for (at::Tensor& gradient : lane.keep) gradient.reset();
+  std::ranges::fill(lane.taken, 0);
+  std::ranges::fill(lane.updated, 0);
+  ++lane.step;
   lane.pushed = false;
 }
 

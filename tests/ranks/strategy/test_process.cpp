@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/join/join.h"
+#include "tutti/sync/detail/gradient_listener.h"
 #include "tutti/sync/distributed_optimizer.h"
 
 #include "tests/support/gan.h"
@@ -166,6 +167,46 @@ RANK_PROGRAM(die_in_the_update) {
 
 TEST(FusedStep, DeathInTheUpdateLeavesTheSegmentTorn) {
   const auto out = test::run_workers(2, "die_in_the_update");
+  EXPECT_EQ(out.exit_code, 3) << out.log;
+  EXPECT_THAT(out.log, HasSubstr("lost: "));
+  EXPECT_THAT(out.log, HasSubstr("rank 1"));
+  EXPECT_THAT(out.log, HasSubstr("state: the parameters are torn"));
+}
+
+// A worker dies in the middle of a backward pass, when an update has begun.
+RANK_PROGRAM(die_after_an_early_update) {
+  Strategy strategy = strategy_of("multi_worker", 2);
+  Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(64, 64); });
+  Optimizer optimizer(net, optim::sgd({.learning_rate = 0.5}));
+  Updater& updater = optimizer.updater();
+  const bool dies = strategy.world().first_rank == 1;
+  try {
+    strategy.run([&](ReplicaContext&) {
+      updater.begin(0, Overlap::on);
+      const at::Tensor weight = updater.parameters(0)[0];
+      const at::Tensor before = weight.detach().clone();
+      auto* const listener = updater.listener(0);
+      listener->take(weight, torch::ones_like(weight));
+      // Each owns a half, and updates it once the other has its gradient too.
+      for (const Deadline deadline(Millis{10'000}); !deadline.passed();) {
+        listener->go_on();
+        if (!torch::equal(weight.detach(), before)) break;
+      }
+      if (dies) std::_Exit(3);
+      updater.acquire(0, updater.push(0, {}, 1.0), Deadline(kDefaultTimeLimit));
+    });
+  } catch (const PeerLost& error) {
+    rank.mark(std::string("lost: ") + error.what());
+  }
+  try {
+    updater.require_whole();
+  } catch (const Error& error) {
+    rank.mark(std::string("state: ") + error.what());
+  }
+}
+
+TEST(FusedStep, DeathAfterAnEarlyUpdateLeavesTheSegmentTorn) {
+  const auto out = test::run_workers(2, "die_after_an_early_update");
   EXPECT_EQ(out.exit_code, 3) << out.log;
   EXPECT_THAT(out.log, HasSubstr("lost: "));
   EXPECT_THAT(out.log, HasSubstr("rank 1"));

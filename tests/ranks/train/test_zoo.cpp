@@ -6,6 +6,10 @@
 #include <map>
 #include <sstream>
 
+#include "tutti/base/sha256.h"
+#include "tutti/nn/graph_module.h"
+#include "tutti/strategy/replicated.h"
+
 #include "tests/support/command.h"
 #include "tests/support/hosts.h"
 #include "tests/support/random_graph.h"
@@ -82,6 +86,52 @@ TEST(RandomNetworks, HaveTheSameBitsOverTwoHosts) {
   for (const auto& node : nodes) {
     ASSERT_EQ(node.exit_code, 0) << node.log;
     EXPECT_EQ(random_lines_in(node.log), expected);
+  }
+}
+
+/// Two heads, of which the loss of even steps uses one; a replica leaves steps out or has none.
+std::string train_odd_steps(const std::string& kind, const std::string& reduction) {
+  Strategy strategy({.kind = kind,
+                     .replicas = 2,
+                     .threads_per_replica = 1,
+                     .seed = 5,
+                     .reduction = reduction});
+  Replicated<nn::GraphModule> net(strategy, [] {
+    const auto input = nn::input({20});
+    const auto x = nn::relu()(nn::linear(64)(input));
+    return nn::make_module(
+        nn::Graph({{"in", input}}, {{"left", nn::linear(8)(x)}, {"right", nn::linear(9)(x)}}));
+  });
+  Optimizer optimizer(net, optim::adam({.learning_rate = 0.01}));
+  for (int step = 0; step < 8; ++step)
+    strategy.run([&](ReplicaContext& replica) {
+      const bool odd_one = replica.rank() == step / 2 % 2;
+      if (odd_one && step % 4 == 2) return optimizer.abstain(replica);
+      const auto x = torch::full({3, 20}, 0.1 * (step + 1) * (replica.rank() + 1));
+      const auto outputs = net.local(replica)->forward_all({x});
+      auto loss = outputs[0].pow(2).sum();
+      if (step % 2 == 1) loss = loss + outputs[1].pow(2).sum();
+      if (odd_one && step % 4 == 3) return optimizer.leave_out(replica, loss);
+      optimizer.minimize(replica, loss);
+    });
+  Sha256 sha;
+  for (const auto& parameter : optimizer.updater().parameters(0))
+    sha.update(parameter.data_ptr(), parameter.nbytes());
+  return fmt::format("odd {} of version {}", sha.hex(), optimizer.version());
+}
+
+RANK_PROGRAM(train_odd_steps) {
+  rank.mark(train_odd_steps("multi_worker", rank.arguments.at(0)));
+}
+
+TEST(OddSteps, OfPlannedGraphsHaveTheBitsOfThePartsInTurn) {
+  for (const std::string reduction : {"fused", "all_reduce"}) {
+    const std::string expected = train_odd_steps("one_device", reduction);
+    EXPECT_THAT(expected, ::testing::HasSubstr("of version 6"));
+    EXPECT_EQ(train_odd_steps("mirrored", reduction), expected);
+    const auto out = test::run_workers(2, "train_odd_steps", {reduction});
+    ASSERT_EQ(out.exit_code, 0) << out.log;
+    EXPECT_THAT(test::lines_after(out.log, expected), ::testing::SizeIs(2)) << out.log;
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/nn/graph_module.h"
@@ -94,21 +96,92 @@ TEST(EarlyUpdates, AreThoseOfThePartsInTurn) {
   expect_parts_in_turn(plain_step, {optim::adam(), {.value = 0.01}});
 }
 
-TEST(EarlyUpdates, AreMadeInTheMiddleOfBackward) {
+/// What a planned backward pass tells: parameters in order, and "|" where more is to come.
+struct Spy final : detail::GradientListener {
+  std::map<const at::TensorImpl*, std::string> names;
+  std::string heard;
+  bool take(const at::Tensor& parameter, const at::Tensor&) override {
+    heard += names.at(parameter.unsafeGetTensorImpl()) + " ";
+    return true;
+  }
+  void go_on() override { heard += "| "; }
+};
+
+TEST(EarlyUpdates, AreToldOfEachGradientAfterTheLastReadOfItsParameter) {
+  const auto module = nn::make_module(graph_of_test());
+  Spy spy;
+  for (const auto& parameter : module->named_parameters())
+    spy.names[parameter->unsafeGetTensorImpl()] = parameter.key();
+  const auto loss = module->forward(torch::ones({2, 1, 8, 8})).sum();
+  auto* const source = detail::only_source_of(loss);
+  ASSERT_NE(source, nullptr);
+  source->listener = &spy;
+  loss.backward();
+  EXPECT_EQ(spy.heard,
+            "| out.weight out.bias | | hidden.weight hidden.bias | | | | conv.weight conv.bias ");
+  for (const auto& parameter : module->named_parameters())
+    EXPECT_FALSE(parameter->grad().defined()) << parameter.key();
+}
+
+TEST(EarlyUpdates, AreMadeAsSoonAsAllReplicasHaveTheGradient) {
   Loop loop("mirrored", 2, true, optim::adam());
-  std::atomic<int> changed{0};
-  const Step watch = [&](Loop& own, ReplicaContext& replica, nn::GraphModule& net, int number) {
-    const auto loss = own.loss(replica, net, number);
-    ASSERT_NE(detail::only_source_of(loss), nullptr);
-    const auto out = net.named_parameters()["out.weight"];
-    const auto before = out.detach().clone();
-    // That of the first layer comes last: by then, the last layer's may have been updated.
-    own.optimizer.minimize(replica, loss);
-    if (!torch::equal(out.detach(), before)) ++changed;
-    EXPECT_FALSE(out.grad().defined());
+  Updater& updater = loop.optimizer.updater();
+  std::atomic<int> taken{0}, looked{0};
+  const auto meet = [](std::atomic<int>& all, int count) {
+    for (++all; all < count;) std::this_thread::yield();
   };
-  loop.step(watch, 0);
-  EXPECT_EQ(changed.load(), 2);
+  loop.strategy.run([&](ReplicaContext& replica) {
+    const int local = replica.local_rank();
+    const auto& parameters = updater.parameters(local);
+    const auto last = parameters.back();
+    const auto before = last.detach().clone();
+    updater.begin(local, Overlap::on);
+    auto* const listener = updater.listener(local);
+    ASSERT_NE(listener, nullptr);
+    if (local == 0) {  // alone it updates nothing
+      EXPECT_TRUE(listener->take(last, torch::ones_like(last)));
+      listener->go_on();
+      EXPECT_TRUE(torch::equal(last.detach(), before));
+    }
+    meet(looked, 2);
+    EXPECT_TRUE(local == 0 || listener->take(last, torch::ones_like(last)));
+    meet(taken, 2);
+    listener->go_on();
+    meet(looked, 4);
+    EXPECT_FALSE(torch::equal(last.detach(), before));
+    EXPECT_TRUE(torch::equal(parameters[0].detach(), loop.weights(local)[0]));
+    const std::vector<at::Tensor> rest(parameters.size());
+    updater.acquire(local, updater.push(local, rest, 1), Deadline(Millis{10'000}));
+  });
+  EXPECT_EQ(loop.optimizer.version(), 1);
+}
+
+TEST(EarlyUpdates, AStepCannotBeginAgainOnceOthersHaveItsGradients) {
+  Loop loop("mirrored", 1, true, optim::adam());
+  Updater& updater = loop.optimizer.updater();
+  EXPECT_THAT(message_of<UsageError>([&] {
+                loop.strategy.run([&](ReplicaContext& replica) {
+                  updater.begin(0, Overlap::on);
+                  const auto last = updater.parameters(0).back();
+                  updater.listener(0)->take(last, torch::ones_like(last));
+                  plain_step(loop, replica, *loop.net.local(replica), 0);
+                });
+              }),
+              HasSubstr("cannot begin again"));
+}
+
+TEST(EarlyUpdates, AnErrorBeforeTheFirstGradientLeavesTheStepToBegin) {
+  expect_parts_in_turn([](Loop& loop, ReplicaContext& replica, nn::GraphModule& net, int number) {
+    if (replica.rank() == 0 && replica.num_replicas_in_sync() > 1 && number % 2 == 0 &&
+        loop.strategy.kind() != "one_device") {
+      const auto none = torch::ones({}) * 3;  // has no graph
+      EXPECT_THROW(loop.optimizer.minimize(replica, none), UsageError);
+      return loop.optimizer.abstain(replica);
+    }
+    if (replica.rank() == 0 && replica.num_replicas_in_sync() > 1 && number % 2 == 0)
+      return loop.optimizer.abstain(replica);
+    plain_step(loop, replica, net, number);
+  });
 }
 
 TEST(EarlyUpdates, NormsWaitForAllGradients) {
@@ -170,11 +243,13 @@ TEST(EarlyUpdates, FrozenParametersStay) {
   Loop loop("mirrored", 2, true, optim::adam());
   for (int local = 0; local < 2; ++local)
     loop.net.modules().module(local)->named_parameters()["conv.weight"].set_requires_grad(false);
-  EXPECT_TRUE(loop.net.modules().module(0)->named_parameters()["hidden.weight"].requires_grad());
+  const auto frozen = loop.net.modules().module(0)->named_parameters()["conv.weight"];
+  const auto before = frozen.detach().clone();
   loop.step([](Loop& own, ReplicaContext& replica, nn::GraphModule& net,
                int number) { plain_step(own, replica, net, number); },
             0);
   EXPECT_EQ(loop.optimizer.version(), 1);
+  EXPECT_TRUE(torch::equal(frozen.detach(), before));
 }
 
 TEST(EarlyUpdates, ARestoredTrainingGoesOnAsTheFirst) {

@@ -124,6 +124,33 @@ TEST(Planned, AWriteBetweenForwardAndBackwardIsAnError) {
   EXPECT_THAT(message_of<UsageError>([&] { loss.backward(); }), HasSubstr("inplace operation"));
 }
 
+TEST(Planned, AnOutputThatNothingReadsMayBeWrittenTo) {
+  const auto module = nn::make_module(small_graph());
+  const auto x = torch::ones({2, 1, 6, 6});
+  module->forward(x).div_(2).sum().backward();
+  const auto half = module->named_parameters()["conv.weight"].grad().clone();
+  module->zero_grad();
+  (module->forward(x) / 2).sum().backward();
+  EXPECT_TRUE(torch::equal(module->named_parameters()["conv.weight"].grad(), half));
+
+  const auto input = nn::input({6});
+  const auto cut_off = nn::make_module(nn::Graph(input, nn::relu()(nn::linear(5)(input))));
+  const auto loss = cut_off->forward(torch::ones({2, 6})).mul_(2).sum();
+  EXPECT_THAT(message_of<UsageError>([&] { loss.backward(); }), HasSubstr("inplace operation"));
+}
+
+TEST(Planned, AnOutputOfFrozenLayersHasNoGraph) {
+  const auto input = nn::input({6});
+  const auto x = nn::relu()(nn::linear(5).named("trunk")(input));
+  const auto module = nn::make_module(
+      nn::Graph({{"in", input}}, {{"features", x}, {"out", nn::linear(2).named("out")(x)}}));
+  for (auto& parameter : module->named_parameters())
+    if (parameter.key().starts_with("trunk")) parameter->set_requires_grad(false);
+  const auto outputs = module->forward_all({torch::ones({3, 6})});
+  EXPECT_FALSE(outputs[0].requires_grad());
+  EXPECT_TRUE(outputs[1].requires_grad());
+}
+
 TEST(Planned, ASecondBackwardNeedsToBeAskedFor) {
   const auto module = nn::make_module(small_graph());
   const auto y = module->forward(torch::ones({2, 1, 6, 6}));

@@ -26,8 +26,8 @@ class GraphPlan : public std::enable_shared_from_this<GraphPlan> {
   /// Why the graph is left to autograd: "batch_norm2d \"norm\""; "" when it is not.
   const std::string& unknown() const noexcept { return unknown_; }
 
-  /// Whether a forward pass of these can be planned: float32 on the CPU, of which no gradient is
-  /// asked for; and a parameter is trained.
+  /// Whether a forward pass of these can be planned: float32 on the CPU, of one batch, of which no
+  /// gradient is asked for; and a parameter is trained.
   bool takes(at::TensorList inputs) const;
 
   /// Outputs, in the graph's order, with a graph behind them.
@@ -38,7 +38,8 @@ class GraphPlan : public std::enable_shared_from_this<GraphPlan> {
 
   /// What a forward pass keeps of a layer for the backward pass.
   struct Kept {
-    at::Tensor x, y, weight, bias;
+    at::Tensor x, weight, bias;
+    at::Tensor y;  ///< where its gradient is computed from that
     at::Tensor places;  ///< of a max-pool
     bool needs_input = false, needs_weight = false, needs_bias = false;
   };
@@ -49,6 +50,7 @@ class GraphPlan : public std::enable_shared_from_this<GraphPlan> {
     Activation activation = Activation::none;
     bool passes = false;
     std::vector<int> inputs{};
+    bool keeps_output = false;  ///< its value is read again: by its own gradient, or a layer's
   };
 
   struct Gradients {

@@ -35,6 +35,8 @@ class GradientReducer {
   /// backward passes whose gradients are added up first.
   void listen(bool on) noexcept { listens_ = on; }
 
+  GradientListener* listener() const noexcept { return hooks_.listener(); }
+
   /// Hands in what the hooks have not seen: gradients[i] undefined means unused here. Starts the
   /// rest. weight NaN: all leave the step out.
   void finish(std::span<const at::Tensor> gradients, double weight);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/sync/detail/gradient_listener.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti::detail {
@@ -23,6 +24,10 @@ void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient);
 /// Throws UsageError naming the first parameter that already has a gradient.
 void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters);
 
+/// Whether a user's hooks see gradients of this parameter, and may change them, on their way
+/// through autograd.
+bool has_hooks(const at::Tensor& parameter);
+
 /// Calls `ready(index)` on the autograd thread each time the gradient of parameters[index] has been
 /// accumulated, for as long as this object lives. Hooks that a user installed stay.
 class ReadyHooks {
@@ -30,8 +35,13 @@ class ReadyHooks {
   ReadyHooks() = default;
   ReadyHooks(const std::vector<at::Tensor>& parameters, std::function<void(int)> ready);
 
+  /// Takes gradients in the middle of a backward pass: they become the parameter's, and are ready.
+  /// Null for hooks on nothing.
+  GradientListener* listener() const noexcept { return listener_.get(); }
+
  private:
   std::shared_ptr<std::function<void(int)>> ready_;
+  std::shared_ptr<GradientListener> listener_;
   std::vector<std::shared_ptr<void>> nodes_;  // autograd itself holds them only weakly
 };
 

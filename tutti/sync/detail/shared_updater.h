@@ -98,7 +98,8 @@ class SharedUpdater final : public Updater {
     uint8_t* used = nullptr;    // one byte a parameter, and whether the step is to be left out
     std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
     std::vector<const void*> pointers;      // where autograd left them (one process)
-    std::atomic<int64_t>* ready = nullptr;  // by parameter: the step of which it is there
+    // By parameter: the step of which it is there, and that of which all are that come.
+    std::atomic<int64_t>* ready = nullptr;
   };
 
   // Hands on what comes before the end of a backward pass.
@@ -120,7 +121,7 @@ class SharedUpdater final : public Updater {
     std::vector<uint8_t> copied;   // by the hook, as the gradient became ready
     std::vector<uint8_t> taken;    // by parameter: before the end of this step's backward pass
     std::vector<uint8_t> updated;  // by stretch: the same
-    int64_t step = 0;              // that has begun, of this world: equal on all replicas
+    int64_t step = 0;              // that have ended, of this world: equal on all replicas
     std::unordered_map<const at::TensorImpl*, int> places;  // of the parameters
     Early early;
     std::vector<optim::StepScalars> scalars;
