@@ -1,6 +1,7 @@
 """DistributedDataParallel over backend tutti beside the same over Gloo.
 
     python bench/ddp_backends.py --data examples/data/quickdraw --rounds 5 --json FILE
+    python bench/ddp_backends.py --data examples/data/quickdraw --models mlp --busy
 
 model  mlp     784-128-10                      wide  784-2048-2048-10
        cnn     conv 16-32-64, dense 128-10
@@ -11,7 +12,9 @@ rounds, and the median of the rounds' ratios with its spread; one JSON line a mo
 """
 
 import argparse
+import contextlib
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -31,9 +34,24 @@ def parse_arguments():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64, help="of one rank")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--busy", action="store_true", help="beside a busy loop on each core")
     parser.add_argument("--pin", action="store_true", help="rank r to core r")
     parser.add_argument("--json", type=argparse.FileType("w"), help="one line a model")
     return parser.parse_args()
+
+
+@contextlib.contextmanager
+def busy_cores(wanted):
+    """A loop on each usable core that never waits."""
+    loop = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+    cores = sorted(os.sched_getaffinity(0)) if wanted else []
+    loops = [subprocess.Popen([sys.executable, "-c", loop, str(core)]) for core in cores]
+    try:
+        yield
+    finally:
+        for process in loops:
+            process.kill()
+            process.wait()
 
 
 class Peers:
@@ -90,6 +108,7 @@ def compare(model, peers, arguments):
         "model": model,
         "ranks": arguments.ranks,
         "batch": arguments.batch,
+        "busy": arguments.busy,
         "tutti_images_per_second": round(statistics.median(rates["tutti"])),
         "gloo_images_per_second": round(statistics.median(rates["gloo"])),
         "ratio": round(statistics.median(ratios), 3),
@@ -100,7 +119,7 @@ def compare(model, peers, arguments):
 
 def main():
     arguments = parse_arguments()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, busy_cores(arguments.busy):
         peers = {backend: Peers(backend, arguments, folder) for backend in BACKENDS}
         print(f"{'model':6} {'tutti':>10} {'gloo':>10}   ratio (least, most)   images/s")
         for model in arguments.models.split(","):

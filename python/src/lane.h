@@ -5,6 +5,7 @@
 /// result, or the progress thread when nobody does.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <list>
@@ -26,6 +27,10 @@ class Lane {
   explicit Lane(Group group) : group_(std::move(group)) {}
 
   const Engine& engine() const noexcept { return group_.engine(); }
+  /// The most ranks of the group that are on one host.
+  int ranks_here() const {
+    return std::ranges::max(engine().reduction_shape().replicas_per_host());
+  }
 
   /// Starts `call`, or queues it behind others; moves what can move. After a failure every call ends
   /// with it.

@@ -25,10 +25,14 @@ class Pace {
   /// Something came to its end: the next thing may be near.
   void moved() { last_move_ = Clock::now(); }
 
-  /// Between two looks: nothing for the first 20 us, then sleeps, longer the longer nothing moves.
+  /// So many ranks on this host wait for each other, at most: where each has a core it spins.
+  void among(int ranks_here);
+
+  /// Between two looks: spins or yields at first, then sleeps, longer the longer nothing moves.
   void pause() const;
 
  private:
+  bool spins_ = false;
   TimePoint last_move_ = Clock::now();
 };
 

@@ -93,7 +93,12 @@ void Progress::lead(std::unique_lock<std::mutex>& lock) {
       pace.moved();
       continue;
     }
-    if (seen != changes_) lanes = lanes_;
+    if (seen != changes_) {
+      lanes = lanes_;
+      int ranks_here = 0;
+      for (const auto& lane : lanes) ranks_here = std::max(ranks_here, lane->ranks_here());
+      pace.among(ranks_here);
+    }
     seen = changes_;
     lock.unlock();
     bool ended = false;

@@ -62,6 +62,7 @@ bool TuttiWork::drive_until(Millis limit) {
   const Deadline deadline(limit);
   const FineSleeps fine;
   Pace pace;
+  pace.among(lane_->ranks_here());
   lane_->drivers.fetch_add(1);
   while (!future_->completed() && !deadline.passed()) {
     if (lane_->advance()) pace.moved();

@@ -28,7 +28,8 @@ using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const std::opti
 const std::optional<c10::TypedOperatorHandle<Product>>& onednn_product() {
   static const auto found = []() -> std::optional<c10::TypedOperatorHandle<Product>> {
     const auto schema = c10::Dispatcher::singleton().findSchema({"mkldnn::_linear_pointwise", ""});
-    if (!schema || !at::hasMKLDNN() || !at::globalContext().userEnabledMkldnn() || !schema->hasKernelForDispatchKey(c10::DispatchKey::CPU))
+    if (!schema || !at::hasMKLDNN() || !at::globalContext().userEnabledMkldnn() ||
+        !schema->hasKernelForDispatchKey(c10::DispatchKey::CPU))
       return std::nullopt;
     return schema->typed<Product>();
   }();

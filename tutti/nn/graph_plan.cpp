@@ -145,7 +145,8 @@ GraphPlan::GraphPlan(const Graph& graph, const std::vector<GraphStep>& steps) {
     }
   }
   for (size_t i = 0; i < layers_.size(); ++i)
-    for (const int input : layers_[i].inputs) layers_[static_cast<size_t>(input)].keeps_output = true;
+    for (const int input : layers_[i].inputs)
+      layers_[static_cast<size_t>(input)].keeps_output = true;
 }
 
 bool GraphPlan::takes(at::TensorList inputs) const {
@@ -365,9 +366,9 @@ GraphPlan::Gradients GraphPlan::backward(const Layer& layer, const Kept& kept,
     return {std::get<0>(of), std::get<1>(of), std::get<2>(of)};
   }
   if (std::holds_alternative<op::Linear>(layer.op)) {
-    auto of =
-        dense_backward(gradient.reshape({kept.x.size(0), -1}).contiguous(), kept.x, kept.weight, kept.y,
-                       layer.activation, {kept.needs_input, kept.needs_weight, kept.needs_bias});
+    auto of = dense_backward(gradient.reshape({kept.x.size(0), -1}).contiguous(), kept.x,
+                             kept.weight, kept.y, layer.activation,
+                             {kept.needs_input, kept.needs_weight, kept.needs_bias});
     if (of.x.defined() && gradient.dim() != 2) {
       auto sizes = gradient.sizes().vec();
       sizes.back() = of.x.size(1);

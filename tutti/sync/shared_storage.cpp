@@ -125,8 +125,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     if (!world_.one_process())
       lane.hooks = ReadyHooks(lane.parameters, [this, local](int parameter) {
         Lane& mine = lanes_[local];
-        if (mine.armed)
-          copy_gradient(local, parameter, mine.parameters[parameter].grad());
+        if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
       });
   }
 }

@@ -69,9 +69,10 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
     if (lane.taken[i] != 0) {
       if (i < gradients.size() && gradients[i].defined())
-        throw UsageError(fmt::format("parameter \"{}\" got a second gradient in one step, beside the "
-                                     "graph's: call set_planned(false) on the module",
-                                     layout_.slots[i].name));
+        throw UsageError(
+            fmt::format("parameter \"{}\" got a second gradient in one step, beside the "
+                        "graph's: call set_planned(false) on the module",
+                        layout_.slots[i].name));
       continue;
     }
     const bool used = weight != 0 && !left_out && i < gradients.size() && gradients[i].defined();

@@ -91,11 +91,8 @@ TEST(RandomNetworks, HaveTheSameBitsOverTwoHosts) {
 
 /// Two heads, of which the loss of even steps uses one; a replica leaves steps out or has none.
 std::string train_odd_steps(const std::string& kind, const std::string& reduction) {
-  Strategy strategy({.kind = kind,
-                     .replicas = 2,
-                     .threads_per_replica = 1,
-                     .seed = 5,
-                     .reduction = reduction});
+  Strategy strategy(
+      {.kind = kind, .replicas = 2, .threads_per_replica = 1, .seed = 5, .reduction = reduction});
   Replicated<nn::GraphModule> net(strategy, [] {
     const auto input = nn::input({20});
     const auto x = nn::relu()(nn::linear(64)(input));
@@ -120,9 +117,7 @@ std::string train_odd_steps(const std::string& kind, const std::string& reductio
   return fmt::format("odd {} of version {}", sha.hex(), optimizer.version());
 }
 
-RANK_PROGRAM(train_odd_steps) {
-  rank.mark(train_odd_steps("multi_worker", rank.arguments.at(0)));
-}
+RANK_PROGRAM(train_odd_steps) { rank.mark(train_odd_steps("multi_worker", rank.arguments.at(0))); }
 
 TEST(OddSteps, OfPlannedGraphsHaveTheBitsOfThePartsInTurn) {
   for (const std::string reduction : {"fused", "all_reduce"}) {

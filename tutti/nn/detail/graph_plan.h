@@ -39,7 +39,7 @@ class GraphPlan : public std::enable_shared_from_this<GraphPlan> {
   /// What a forward pass keeps of a layer for the backward pass.
   struct Kept {
     at::Tensor x, weight, bias;
-    at::Tensor y;  ///< where its gradient is computed from that
+    at::Tensor y;       ///< where its gradient is computed from that
     at::Tensor places;  ///< of a max-pool
     bool needs_input = false, needs_weight = false, needs_bias = false;
   };

@@ -97,7 +97,7 @@ class SharedUpdater final : public Updater {
   struct alignas(64) Gradients {
     uint8_t* used = nullptr;    // one byte a parameter, and whether the step is to be left out
     std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
-    std::vector<const void*> pointers;      // where autograd left them (one process)
+    std::vector<const void*> pointers;  // where autograd left them (one process)
     // By parameter: the step of which it is there, and that of which all are that come.
     std::atomic<int64_t>* ready = nullptr;
   };
