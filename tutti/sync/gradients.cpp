@@ -59,6 +59,7 @@ class ReadyListener final : public GradientListener {
 }  // namespace
 
 bool has_hooks(const at::Tensor& parameter) {
+  if (!parameter.requires_grad()) return false;
   return !torch::autograd::impl::hooks(parameter).empty() ||
          torch::autograd::impl::post_acc_grad_hooks(parameter) != nullptr;
 }
