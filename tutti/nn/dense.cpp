@@ -4,6 +4,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/init.h>
 #include <torch/types.h>
 
@@ -149,7 +150,7 @@ at::Tensor dense(const at::Tensor& x, const at::Tensor& weight, const at::Tensor
   }
   const bool flat = x.dim() == 2;
   const at::Tensor rows = flat && x.is_contiguous() ? x : x.reshape({-1, x.size(-1)}).contiguous();
-  const at::Tensor y = DenseFunction::apply(
+  at::Tensor y = DenseFunction::apply(
       rows, weight, bias.defined() ? std::optional(bias) : std::nullopt, activation);
   if (flat) return y;
   auto sizes = x.sizes().vec();

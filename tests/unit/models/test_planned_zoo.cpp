@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tutti/nn/sample_context.h"
+
 #include "tests/support/planned.h"
 #include "tests/support/zoo_training.h"
 

@@ -18,6 +18,7 @@ namespace {
 
 using nn::Activation;
 using nn::DenseKernel;
+using test::message_of;
 using ::testing::HasSubstr;
 
 /// The kernels that this LibTorch carries.

@@ -19,6 +19,7 @@
 namespace tutti {
 namespace {
 
+using test::message_of;
 using ::testing::HasSubstr;
 
 nn::Graph graph_of_test() {

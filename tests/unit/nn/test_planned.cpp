@@ -16,6 +16,7 @@ namespace tutti {
 namespace {
 
 using test::expect_planned_is_by_autograd;
+using test::message_of;
 using ::testing::HasSubstr;
 
 class RandomGraphs : public ::testing::TestWithParam<unsigned> {};

@@ -93,6 +93,7 @@ inline void pool_window(const float* x, int64_t k, int64_t line, int64_t channel
   for (int64_t i = 0; i < k; ++i)
     for (int64_t j = 0; j < k; ++j) {
       const Float next = Some::load(x + i * line + j * channels);
+      // NOLINTNEXTLINE(misc-redundant-expression): true for NaN
       const auto taken = (next > largest) | (next != next);
       largest = taken ? next : largest;
       at = taken ? Int{} + static_cast<int32_t>(i * k + j) : at;
