@@ -304,23 +304,6 @@ void backward(const ReplicaContext& replica, std::string_view operation, const a
     loss.backward(at::full_like(loss, scale));
 }
 
-// Whoever listens hears of gradients until this goes out of scope, where they have one source.
-class Listening {
- public:
-  Listening(const at::Tensor& loss, detail::GradientListener* listener)
-      : source_(listener != nullptr && loss.requires_grad() ? detail::only_source_of(loss)
-                                                            : nullptr) {
-    if (source_ != nullptr) source_->listener = listener;
-  }
-  ~Listening() {
-    if (source_ != nullptr) source_->listener = nullptr;
-  }
-  Listening(const Listening&) = delete;
-
- private:
-  detail::TellingNode* source_;
-};
-
 }  // namespace
 
 void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
@@ -336,7 +319,7 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
     const bool alone = lane.waiting.empty() && !replica.has_met_in_backward();
     lane.waiting.put(state_->updater->parameters(local));
     lane.waiting.clear();
-    const Listening listening(loss, alone ? state_->updater->listener(local) : nullptr);
+    const detail::Listening listening(loss, alone ? state_->updater->listener(local) : nullptr);
     backward(replica, "minimize", loss, 1);
     hand_in(local, 1.0);
   }

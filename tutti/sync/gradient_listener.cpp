@@ -27,4 +27,13 @@ TellingNode* only_source_of(const at::Tensor& loss) {
   return source;
 }
 
+Listening::Listening(const at::Tensor& loss, GradientListener* listener) {
+  if (listener != nullptr && loss.requires_grad()) source_ = only_source_of(loss);
+  if (source_ != nullptr) source_->listener = listener;
+}
+
+Listening::~Listening() {
+  if (source_ != nullptr) source_->listener = nullptr;
+}
+
 }  // namespace tutti::detail

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <functional>
 #include <thread>
 
 #include "tutti/base/error.h"
@@ -138,6 +139,21 @@ TEST(Models, ThatDifferBetweenRanksAreOneErrorOnEachRank) {
   EXPECT_THAT(out.log, HasSubstr("[5, 3]"));
 }
 
+// Marks how a step ended in which the other worker dies, and what is left.
+void mark_what_is_left(const test::Rank& rank, const Updater& updater,
+                       const std::function<void()>& step) {
+  try {
+    step();
+  } catch (const PeerLost& error) {
+    rank.mark(std::string("lost: ") + error.what());
+  }
+  try {
+    updater.require_whole();
+  } catch (const Error& error) {
+    rank.mark(std::string("state: ") + error.what());
+  }
+}
+
 // A worker dies between the two barriers of a fused step: what is left is torn, and says so.
 RANK_PROGRAM(die_in_the_update) {
   Strategy strategy = strategy_of("multi_worker", 2);
@@ -145,7 +161,7 @@ RANK_PROGRAM(die_in_the_update) {
   Optimizer optimizer(net, optim::sgd({.learning_rate = 0.5}));
   Updater& updater = optimizer.updater();
   const bool dies = strategy.world().first_rank == 1;
-  try {
+  mark_what_is_left(rank, updater, [&] {
     strategy.run([&](ReplicaContext& replica) {
       updater.begin(0, Overlap::on);
       net.local(replica)(torch::ones({2, 64})).sum().backward();
@@ -155,14 +171,7 @@ RANK_PROGRAM(die_in_the_update) {
       if (dies) std::_Exit(3);
       updater.acquire(0, version, Deadline(kDefaultTimeLimit));
     });
-  } catch (const PeerLost& error) {
-    rank.mark(std::string("lost: ") + error.what());
-  }
-  try {
-    updater.require_whole();
-  } catch (const Error& error) {
-    rank.mark(std::string("state: ") + error.what());
-  }
+  });
 }
 
 TEST(FusedStep, DeathInTheUpdateLeavesTheSegmentTorn) {
@@ -180,7 +189,7 @@ RANK_PROGRAM(die_after_an_early_update) {
   Optimizer optimizer(net, optim::sgd({.learning_rate = 0.5}));
   Updater& updater = optimizer.updater();
   const bool dies = strategy.world().first_rank == 1;
-  try {
+  mark_what_is_left(rank, updater, [&] {
     strategy.run([&](ReplicaContext&) {
       updater.begin(0, Overlap::on);
       const at::Tensor weight = updater.parameters(0)[0];
@@ -195,14 +204,7 @@ RANK_PROGRAM(die_after_an_early_update) {
       if (dies) std::_Exit(3);
       updater.acquire(0, updater.push(0, {}, 1.0), Deadline(kDefaultTimeLimit));
     });
-  } catch (const PeerLost& error) {
-    rank.mark(std::string("lost: ") + error.what());
-  }
-  try {
-    updater.require_whole();
-  } catch (const Error& error) {
-    rank.mark(std::string("state: ") + error.what());
-  }
+  });
 }
 
 TEST(FusedStep, DeathAfterAnEarlyUpdateLeavesTheSegmentTorn) {

@@ -6,7 +6,9 @@
 #include <map>
 #include <sstream>
 
+#include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
+#include "tutti/nn/dense_kernel.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/strategy/replicated.h"
 
@@ -76,6 +78,45 @@ TEST(RandomNetworks, HaveTheBitsOfAutogradInTurnEverywhere) {
   const auto out = test::run_workers(2, "train_random_networks", {"multi_worker"});
   ASSERT_EQ(out.exit_code, 0) << out.log;
   EXPECT_EQ(random_lines_in(out.log), expected);
+}
+
+TEST(ZooOverTwoHosts, TrainsTheWeightsOfThePartsInTurn) {
+  if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
+  const test::TestHosts hosts(2);
+  const auto nodes = test::run_nodes(hosts, 1, "train_the_zoo", {"multi_worker", "all"});
+  for (const auto& network : test::small_zoo()) {
+    const std::string line = line_of(network, test::train_of_zoo(network, "one_device"));
+    for (const auto& node : nodes)
+      EXPECT_THAT(test::lines_after(node.log, line), ::testing::SizeIs(1)) << node.log;
+  }
+}
+
+/// As on hosts with processors of two makers.
+RANK_PROGRAM(train_by_two_kernels) {
+  Strategy strategy({.kind = "multi_worker", .replicas = 2, .threads_per_replica = 1});
+  nn::use_dense_kernel(strategy.world().first_rank == 0 ? nn::DenseKernel::blas
+                                                        : nn::DenseKernel::onednn);
+  Model model(strategy, [] { return models::model_by_name("mlp", {.classes = 3}); });
+  model.compile({.loss = losses::sparse_categorical_crossentropy()});
+  try {
+    model.fit(test::zoo_data({1, 28, 28}), {.verbose = 0});
+  } catch (const Mismatch& error) {
+    rank.mark(std::string("mismatch: ") + error.what());
+  }
+}
+
+TEST(DenseKernels, OfTwoWorkersAreTheSameOrAnError) {
+  const nn::DenseKernel before = nn::dense_kernel();
+  try {
+    nn::use_dense_kernel(nn::DenseKernel::onednn);
+  } catch (const UsageError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  nn::use_dense_kernel(before);
+  const auto out = test::run_workers(2, "train_by_two_kernels");
+  EXPECT_THAT(test::lines_after(out.log, "mismatch: "), ::testing::SizeIs(2)) << out.log;
+  for (const char* words : {"worker 0 has dense kernel: blas", "worker 1 has dense kernel: onednn"})
+    EXPECT_THAT(out.log, ::testing::HasSubstr(words));
 }
 
 TEST(RandomNetworks, HaveTheSameBitsOverTwoHosts) {

@@ -32,4 +32,16 @@ struct TellingNode : torch::autograd::Node {
 /// The node from which all gradients of `loss` come; null when there is none, or another source.
 TellingNode* only_source_of(const at::Tensor& loss);
 
+/// Has `listener`, which may be null, hear of the gradients of `loss`, where they have one source,
+/// until this goes out of scope.
+class Listening {
+ public:
+  Listening(const at::Tensor& loss, GradientListener* listener);
+  ~Listening();
+  Listening(const Listening&) = delete;
+
+ private:
+  TellingNode* source_ = nullptr;
+};
+
 }  // namespace tutti::detail
