@@ -133,6 +133,21 @@ TEST(Train, ABatchNormOfOneSampleIsRefusedBeforeTraining) {
                                 HasSubstr("1 sample"), HasSubstr("batch size of")));
 }
 
+TEST(Train, AGraphThatIsNotPlannedIsSaidOnceInTheLog) {
+  const auto log_of = [](const char* model) {
+    return run_command({TUTTI_PROGRAM, "train", model, "--data", kDoodles, "--take", "16",
+                        "--batch-size", "8", "--max-steps", "2"},
+                       {"TUTTI_LOG=info"}, Millis{240'000})
+        .err;
+  };
+  const std::string words = "run by autograd, not as one planned step: ";
+  const std::string log = log_of("resnet18");
+  const size_t at = log.find(words + "repeat_channels \"repeat_channels_1\"");
+  ASSERT_NE(at, std::string::npos) << log;
+  EXPECT_EQ(log.find(words, at + 1), std::string::npos) << log;
+  EXPECT_EQ(log_of("mlp").find(words), std::string::npos);
+}
+
 TEST(Train, HelpShowsExamples) {
   const auto result = train({"--help"});
   EXPECT_EQ(result.exit_code, 0);
