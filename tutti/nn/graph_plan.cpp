@@ -8,12 +8,10 @@
 #include <torch/nn/modules/conv.h>
 
 #include <algorithm>
-#include <array>
 #include <type_traits>
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/nn/detail/layers.h"
 #include "tutti/sync/detail/gradient_listener.h"
 
 namespace tutti::nn::detail {
@@ -64,22 +62,10 @@ bool is_tiling(const op::MaxPool2d& pool) {
   return pool.kernel == pool.stride && pool.padding == 0 && pool.kernel <= kMostOfAByte;
 }
 
-bool has_channels_innermost(const at::Tensor& x) {
-  return x.size(1) > 1 && x.is_contiguous(at::MemoryFormat::ChannelsLast);
-}
-
 /// Whether a layer's gradient is computed from its output.
 bool keeps_its_output(const Op& op, Activation activation) {
   return std::holds_alternative<op::Relu>(op) || std::holds_alternative<op::Tanh>(op) ||
          std::holds_alternative<op::MaxPool2d>(op) || activation != Activation::none;
-}
-
-PoolShape pool_shape(const at::Tensor& x, int64_t kernel) {
-  return {.images = x.size(0),
-          .height = x.size(2),
-          .width = x.size(3),
-          .channels = x.size(1),
-          .kernel = kernel};
 }
 
 // Undefined where nothing has come yet.
@@ -308,104 +294,6 @@ std::vector<at::Tensor> GraphPlan::run(at::TensorList given) const {
       torch::autograd::set_history(outputs.back(), NodePointer(node));
   }
   return outputs;
-}
-
-at::Tensor GraphPlan::forward(const Layer& layer, GraphStep::Values& values, Kept& kept) {
-  at::Tensor& x = values[0];
-  if (layer.passes) return x;
-  if (std::holds_alternative<op::Conv2d>(layer.op)) {
-    x = channels_last(x);
-    kept.x = x;
-  } else if (std::holds_alternative<op::Linear>(layer.op)) {
-    const auto& linear = *static_cast<LinearImpl*>(layer.step->module);
-    kept.x = x;
-    // Three dimensions and more are rows of the last one.
-    const at::Tensor rows = (x.dim() == 2 ? x : x.reshape({-1, x.size(-1)})).contiguous();
-    kept.x = rows;
-    at::Tensor y = dense_forward(rows, linear.weight, linear.bias, layer.activation);
-    if (layer.activation != Activation::none) kept.y = y;
-    if (x.dim() == 2) return y;
-    auto sizes = x.sizes().vec();
-    sizes.back() = y.size(1);
-    return y.view(sizes);
-  } else if (const auto* pool = std::get_if<op::MaxPool2d>(&layer.op)) {
-    kept.x = x;
-    if (layer.activation == Activation::relu && has_channels_innermost(x)) {
-      const PoolShape shape = pool_shape(x, pool->kernel);
-      kept.y = at::empty({x.size(0), x.size(1), x.size(2) / pool->kernel, x.size(3) / pool->kernel},
-                         x.options().memory_format(at::MemoryFormat::ChannelsLast));
-      kept.places = at::empty({kept.y.numel()}, at::kByte);
-      layer_kernels().pool_relu(shape, x.const_data_ptr<float>(), kept.y.mutable_data_ptr<float>(),
-                                kept.places.mutable_data_ptr<uint8_t>());
-      return kept.y;
-    }
-    std::tie(kept.y, kept.places) =
-        at::max_pool2d_with_indices(x, pool->kernel, pool->stride, pool->padding);
-    if (layer.activation == Activation::relu) at::relu_(kept.y);
-    return kept.y;
-  } else if (std::holds_alternative<op::Relu>(layer.op) ||
-             std::holds_alternative<op::Tanh>(layer.op)) {
-    return kept.y = layer.step->run(values);
-  } else if (!std::holds_alternative<op::Add>(layer.op)) {
-    kept.x = x;
-  }
-  return layer.step->run(values);
-}
-
-GraphPlan::Gradients GraphPlan::backward(const Layer& layer, const Kept& kept,
-                                         const at::Tensor& gradient) {
-  if (layer.passes) return {.input = gradient};
-  if (const auto* conv = std::get_if<op::Conv2d>(&layer.op)) {
-    std::array<int64_t, 1> bias{conv->out_channels};
-    const auto of = at::convolution_backward(
-        gradient, kept.x, kept.weight,
-        conv->bias ? at::OptionalIntArrayRef(bias) : at::OptionalIntArrayRef(),
-        {conv->stride, conv->stride}, {conv->padding.height, conv->padding.width}, {1, 1},
-        /*transposed=*/false, {0, 0}, conv->groups,
-        {kept.needs_input, kept.needs_weight, kept.needs_bias});
-    return {std::get<0>(of), std::get<1>(of), std::get<2>(of)};
-  }
-  if (std::holds_alternative<op::Linear>(layer.op)) {
-    auto of = dense_backward(gradient.reshape({kept.x.size(0), -1}).contiguous(), kept.x,
-                             kept.weight, kept.y, layer.activation,
-                             {kept.needs_input, kept.needs_weight, kept.needs_bias});
-    if (of.x.defined() && gradient.dim() != 2) {
-      auto sizes = gradient.sizes().vec();
-      sizes.back() = of.x.size(1);
-      of.x = of.x.view(sizes);
-    }
-    return {std::move(of.x), std::move(of.weight), std::move(of.bias)};
-  }
-  if (const auto* pool = std::get_if<op::MaxPool2d>(&layer.op)) {
-    if (kept.places.scalar_type() == at::kByte) {
-      const at::Tensor dy = gradient.contiguous(at::MemoryFormat::ChannelsLast);
-      at::Tensor dx =
-          at::empty(kept.x.sizes(), kept.x.options().memory_format(at::MemoryFormat::ChannelsLast));
-      layer_kernels().pool_relu_gradient(pool_shape(kept.x, pool->kernel),
-                                         dy.const_data_ptr<float>(), kept.y.const_data_ptr<float>(),
-                                         kept.places.const_data_ptr<uint8_t>(),
-                                         dx.mutable_data_ptr<float>());
-      return {.input = dx};
-    }
-    const at::Tensor dy = layer.activation == Activation::relu
-                              ? at::threshold_backward(gradient, kept.y, 0)
-                              : gradient;
-    return {.input = at::max_pool2d_with_indices_backward(dy, kept.x, pool->kernel, pool->stride,
-                                                          pool->padding, 1, false, kept.places)};
-  }
-  if (const auto* pool = std::get_if<op::AvgPool2d>(&layer.op))
-    return {.input = at::avg_pool2d_backward(gradient, kept.x, pool->kernel, pool->stride,
-                                             pool->padding, /*ceil_mode=*/false,
-                                             /*count_include_pad=*/true, std::nullopt)};
-  if (std::holds_alternative<op::Relu>(layer.op))
-    return {.input = at::threshold_backward(gradient, kept.y, 0)};
-  if (std::holds_alternative<op::Tanh>(layer.op))
-    return {.input = at::tanh_backward(gradient, kept.y)};
-  if (std::holds_alternative<op::Gelu>(layer.op))
-    return {.input = at::gelu_backward(gradient, kept.x)};
-  if (std::holds_alternative<op::Flatten>(layer.op))
-    return {.input = gradient.reshape(kept.x.sizes())};
-  return {.input = gradient};  // of an addition: that of each of its inputs
 }
 
 }  // namespace tutti::nn::detail

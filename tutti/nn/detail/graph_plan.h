@@ -58,6 +58,8 @@ class GraphPlan : public std::enable_shared_from_this<GraphPlan> {
     at::Tensor weight, bias;
   };
 
+  struct Forward;
+  struct Backward;
   static at::Tensor forward(const Layer& layer, GraphStep::Values& values, Kept& kept);
   static Gradients backward(const Layer& layer, const Kept& kept, const at::Tensor& gradient);
 
