@@ -25,8 +25,11 @@ struct StrategyOptions {
   std::string reduction_shape;           ///< one_device: "4", "2x3", "3+1"; empty: one host
   int threads_per_replica = 0;           ///< 0: usable cores / replicas of this host, at least 1
   Millis time_limit{kDefaultTimeLimit};  ///< of every wait for another replica
-  bool pin = true;    ///< pin replicas to cores of their own when there are enough
-  uint64_t seed = 0;  ///< of factories and generators
+  /// Where replicas compute, as device/devices.h reads it: "cpu", "cuda", "cuda:0x2,1", "auto".
+  std::string device = "cpu";
+  int64_t memory_limit_mib = 0;  ///< of each GPU, for this process; 0: all that it has
+  bool pin = true;               ///< pin replicas to cores of their own when there are enough
+  uint64_t seed = 0;             ///< of factories and generators
   /// How gradients of replicas are added: fused (with tutti's rules the fused step, which adds and
   /// updates at once; all_reduce for torch optimizers), all_reduce, to_one_device,
   /// hierarchical_copy. With any but fused, every replica updates its own parameters.

@@ -16,7 +16,8 @@ int ReplicaContext::num_replicas_in_sync() const noexcept { return state_->size;
 Millis ReplicaContext::time_limit() const noexcept { return state_->time_limit; }
 ReplicaContext* ReplicaContext::current() noexcept { return replica_of_this_thread; }
 at::Generator& ReplicaContext::generator() { return state_->generator; }
-const std::vector<at::Device>& ReplicaContext::devices() const noexcept { return state_->devices; }
+at::Device ReplicaContext::device() const noexcept { return state_->queue.device(); }
+const DeviceQueue& ReplicaContext::queue() const noexcept { return state_->queue; }
 Group ReplicaContext::model_group() const { return Group(); }
 
 void ReplicaContext::meets_in_backward() noexcept { state_->meets_in_backward = true; }

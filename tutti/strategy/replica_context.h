@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tutti/comm/group/group.h"
+#include "tutti/sync/device/queue.h"
 
 namespace tutti {
 
@@ -52,8 +53,9 @@ class ReplicaContext {
   void meets_in_backward() noexcept;
   bool has_met_in_backward() const noexcept;
 
-  const std::vector<at::Device>& devices() const noexcept;  ///< where this replica computes
-  Group model_group() const;                                ///< of size one until model parallel
+  at::Device device() const noexcept;         ///< where this replica computes
+  const DeviceQueue& queue() const noexcept;  ///< of its work there; inside run() the current one
+  Group model_group() const;                  ///< of size one until model parallel
 
  private:
   friend class Strategy;

@@ -28,7 +28,7 @@ struct ReplicaContext::State {
   Millis time_limit{kDefaultTimeLimit};
   Group group;
   at::Generator generator;
-  std::vector<at::Device> devices{at::Device(at::kCPU)};
+  DeviceQueue queue;
 };
 
 /// One world at a time; Strategy::resize enters the next.

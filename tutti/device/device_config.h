@@ -1,0 +1,84 @@
+/// DeviceConfig: which devices a program sees and how much of their memory it may take, with the
+/// meaning of tf.config.
+///
+/// Set before the first use of a device, and then fixed. sync/device/config.h has the functions
+/// that set those of this process.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/device/devices.h"
+
+namespace tutti {
+
+struct PhysicalDevice {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;             ///< among those of its kind
+  std::string name;          ///< "NVIDIA H200"; empty where nobody says it
+  int64_t memory_bytes = 0;  ///< in all; 0: not known
+};
+
+/// One part of a physical device, as set_logical_devices() cuts it.
+struct LogicalDevice {
+  DeviceSpec spec;
+  std::optional<int64_t> memory_limit_bytes;
+};
+
+/// Thread rule: one thread at a time.
+class DeviceConfig {
+ public:
+  explicit DeviceConfig(std::vector<PhysicalDevice> devices);
+
+  /// Those of `kind`, or all; visible or not.
+  std::vector<PhysicalDevice> physical(std::optional<DeviceKind> kind = {}) const;
+  /// The visible ones, each once, or once a part.
+  std::vector<LogicalDevice> logical(std::optional<DeviceKind> kind = {}) const;
+
+  /// From now on the program sees these of their kind alone, numbered from 0 in this order; none:
+  /// no device of that kind. UsageError for a device that is not there, one named twice, the CPU
+  /// (which cannot be hidden), and once devices are in use.
+  void set_visible(DeviceKind kind, const std::vector<int>& indices);
+
+  /// On (as LibTorch does by itself): memory is taken as it is needed. Off: the limit of each
+  /// device, or all of its memory, is taken at its first use. UsageError for the CPU, a device that
+  /// is not there, and unlike values on the visible GPUs (checked in freeze()).
+  void set_memory_growth(const PhysicalDevice& device, bool on);
+
+  /// The most that this process takes of that device, in bytes. UsageError for more than it has,
+  /// none or less, and with logical devices, which have limits of their own.
+  void set_memory_limit(const PhysicalDevice& device, int64_t bytes);
+
+  /// Cuts a device into parts, each with a limit or none. LibTorch has one allocator a device: the
+  /// limits hold for their sum. UsageError as set_memory_limit().
+  void set_logical(const PhysicalDevice& device,
+                   std::vector<std::optional<int64_t>> memory_limits_bytes);
+
+  /// Nothing changes any more: a device is used. UsageError where what was set contradicts itself.
+  void freeze(std::string_view by);
+
+  /// The most that may be taken of a visible GPU in all; none: all that it has.
+  std::optional<int64_t> limit_of(int visible_index) const;
+  bool grows() const noexcept { return grows_.value_or(true); }
+
+ private:
+  struct Entry {
+    PhysicalDevice device;
+    bool visible = true;
+    int place = 0;  // among the visible ones
+    std::optional<bool> grows;
+    std::optional<int64_t> limit;
+    std::vector<std::optional<int64_t>> parts;
+  };
+  Entry& entry_of(const PhysicalDevice& device, std::string_view operation);
+  void require_open(std::string_view operation) const;
+
+  std::vector<Entry> entries_;
+  std::optional<bool> grows_;
+  std::string frozen_by_;
+};
+
+}  // namespace tutti

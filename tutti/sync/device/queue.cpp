@@ -1,0 +1,94 @@
+#include "tutti/sync/device/queue.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+thread_local const char* wait_of_this_thread = nullptr;
+
+c10::impl::VirtualGuardImpl guard_of(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type());
+}
+
+// LibTorch that is older than this call has no use for it either: engine nccl needs a newer one.
+template <class Guard>
+uintptr_t handle_of(const Guard& guard, const c10::Stream& stream) {
+  if constexpr (requires { guard.getStreamNativeHandle(stream); })
+    return reinterpret_cast<uintptr_t>(guard.getStreamNativeHandle(stream));
+  else
+    throw UsageError("this LibTorch does not say which CUDA stream a tensor is used on: 2.11 does");
+}
+
+}  // namespace
+
+const char* detail::wait_being_queued() noexcept { return wait_of_this_thread; }
+
+DeviceQueue::DeviceQueue(at::Device device, std::string owner)
+    : device_(device), owner_(std::move(owner)) {
+  if (!device.is_cpu()) stream_ = guard_of(device).getNewStream(device);
+}
+
+DeviceQueue DeviceQueue::current(at::Device device, std::string owner) {
+  DeviceQueue queue;
+  queue.device_ = device;
+  queue.owner_ = std::move(owner);
+  if (!device.is_cpu()) queue.stream_ = guard_of(device).getStream(device);
+  return queue;
+}
+
+Stream DeviceQueue::handle() const {
+  if (!on_device()) return {};
+  return {handle_of(guard_of(device_), stream())};
+}
+
+void DeviceQueue::mark(DeviceMark& mark) const {
+  if (!on_device()) return mark.event_.reset();
+  if (!mark.event_ || mark.event_->device_index() != device_.index())
+    mark.event_.emplace(device_.type());
+  mark.event_->record(stream());
+}
+
+void DeviceQueue::after(const DeviceMark& mark, const char* wait) const {
+  if (!mark.event_ || !on_device()) return;
+  wait_of_this_thread = wait;
+  mark.event_->block(stream());
+  wait_of_this_thread = nullptr;
+}
+
+void DeviceQueue::uses(const at::Tensor& tensor) const {
+  if (on_device() && tensor.device() == device_) tensor.record_stream(stream());
+}
+
+// Polled: cudaEventSynchronize has no limit. What is nearly done is asked for without sleeping.
+void DeviceQueue::wait(const DeviceMark& mark, const Deadline& deadline,
+                       const std::string& what) const {
+  using std::chrono::microseconds;
+  constexpr microseconds kShort{20}, kLong{1000};
+  constexpr int kQuickAsks = 200;
+  for (int asked = 0; !mark.passed(); ++asked) {
+    if (deadline.passed())
+      throw Timeout(fmt::format(
+          "{} has not finished {} within {} ms: its device hangs, or has more to do than that; see "
+          "nvidia-smi and the kernel's log, or give a longer --time-limit",
+          owner_, what, deadline.limit().count()));
+    if (asked < kQuickAsks)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(asked < 2 * kQuickAsks ? kShort : kLong);
+  }
+}
+
+void DeviceQueue::drain(const Deadline& deadline, const std::string& what) const {
+  if (!on_device()) return;
+  DeviceMark now;
+  mark(now);
+  wait(now, deadline, what);
+}
+
+}  // namespace tutti
