@@ -37,7 +37,7 @@ ROOMS = {
     ],
     "cluster": ["spec", "rendezvous", "join", "launch"],
     "ps": ["wire", "spec", "values", "partition", "view", "client", "snapshot", "server"],
-    "sync": [".", "device"],
+    "sync": ["device", "."],
     "train": [
         "losses",
         "metrics",

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "tutti/base/event.h"
+#include "tutti/base/log.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/detail/stale_reads.h"
 #include "tutti/strategy/detail/worlds.h"
@@ -71,6 +72,15 @@ struct Optimizer::State final : WorldMember {
     }
     join_workers();
     lanes.resize(modules.size());
+  }
+
+  // `why` they are not updated where they are, on devices.
+  std::shared_ptr<Updater> updated_on_cpu(const UpdaterFactory& make,
+                                          const std::string& why) const {
+    const World& world = strategy.world();
+    if (!world.on_devices()) return make(named());
+    log(LogLevel::info, "optimizer: parameters are updated on the CPU, since {}", why);
+    return make_staged_updater(world, named(), make);
   }
 
   // What workers that have no group do by the servers.
@@ -233,24 +243,45 @@ ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options)
   return options;
 }
 
+bool of_one_device(const World& world) {
+  return std::ranges::all_of(world.queues, [&](const DeviceQueue& queue) {
+    return queue.device() == world.queues[0].device();
+  });
+}
+
+/// Why parameters of replicas on devices are updated on the CPU; "": they are not.
+std::string why_on_cpu(const Strategy& strategy, const optim::Recipe& recipe) {
+  const StrategyOptions& options = strategy.options();
+  if (options.uses_servers()) return "parameter servers update them";
+  if (options.reduction != "fused")
+    return fmt::format("reduction {} was chosen", options.reduction);
+  if (strategy.kind() == "central_storage" && !of_one_device(strategy.world()))
+    return "central_storage keeps the variables of several devices there";
+  std::string why;
+  can_update_on_devices(strategy.world(), recipe, &why);
+  return why;
+}
+
 }  // namespace
 
 Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe)
     : state_(std::make_shared<State>(modules)) {
   const Strategy strategy = modules.strategy();
+  const World& world = strategy.world();
   const StrategyOptions& options = strategy.options();
   const auto tables = state_->table_specs(&recipe);
-  if (options.uses_servers())
-    state_->bound(make_served_updater(strategy.world(), recipe, state_->named(),
-                                      detail::served_place(), options.served, tables),
-                  tables);
-  else if (options.reduction == "fused")
-    state_->bound(make_shared_updater(strategy.world(), recipe, state_->named()), tables,
-                  recipe.rule());
+  const UpdaterFactory on_cpu = [&](std::vector<NamedTensors> replicas) {
+    if (options.uses_servers())
+      return make_served_updater(world, recipe, std::move(replicas), detail::served_place(),
+                                 options.served, tables);
+    if (options.reduction == "fused")
+      return make_shared_updater(world, recipe, std::move(replicas));
+    return make_replicated_updater(world, recipe, std::move(replicas), completed(strategy, {}));
+  };
+  if (const std::string why = why_on_cpu(strategy, recipe); world.on_devices() && why.empty())
+    state_->bound(make_device_updater(world, recipe, state_->named()), tables, recipe.rule());
   else
-    state_->bound(
-        make_replicated_updater(strategy.world(), recipe, state_->named(), completed(strategy, {})),
-        tables, recipe.rule());
+    state_->bound(state_->updated_on_cpu(on_cpu, why), tables, recipe.rule());
   state_->strategy.follow(state_);
 }
 
@@ -258,8 +289,12 @@ Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory fac
                      const ReplicatedOptions& options)
     : state_(std::make_shared<State>(modules)) {
   state_->table_specs(nullptr);
-  state_->bound(make_replicated_updater(modules.strategy().world(), std::move(factory),
-                                        state_->named(), completed(modules.strategy(), options)));
+  state_->bound(state_->updated_on_cpu(
+      [&](std::vector<NamedTensors> replicas) {
+        return make_replicated_updater(modules.strategy().world(), factory, std::move(replicas),
+                                       completed(modules.strategy(), options));
+      },
+      "a torch optimizer was given"));
   state_->strategy.follow(state_);
 }
 
@@ -267,8 +302,13 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
                      const ReplicatedOptions& options)
     : state_(std::make_shared<State>(modules)) {
   const auto tables = state_->table_specs(&recipe);
-  state_->bound(make_replicated_updater(modules.strategy().world(), recipe, state_->named(),
-                                        completed(modules.strategy(), options)),
+  state_->bound(state_->updated_on_cpu(
+                    [&](std::vector<NamedTensors> replicas) {
+                      return make_replicated_updater(modules.strategy().world(), recipe,
+                                                     std::move(replicas),
+                                                     completed(modules.strategy(), options));
+                    },
+                    "a reduction was chosen"),
                 tables, recipe.rule());
   state_->strategy.follow(state_);
 }
@@ -407,6 +447,15 @@ void Optimizer::zero_grad(ReplicaContext& replica) {
 const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& replica) const {
   return state_->updater->parameters(state_->local_rank(replica, "parameters"));
 }
+
+void Optimizer::leave_out_if(ReplicaContext& replica, const at::Tensor& bad) {
+  if (!bad.defined() || bad.numel() != 1)
+    throw UsageError(fmt::format("leave_out_if: expected one element, got {}",
+                                 bad.defined() ? c10::str(bad.sizes()) : "an undefined tensor"));
+  state_->updater->leave_out_if(state_->local_rank(replica, "leave_out_if"), bad);
+}
+
+int64_t Optimizer::forget_left_out() { return state_->updater->forget_left_out(); }
 
 void Optimizer::forget_accumulated() {
   for (State::Lane& lane : state_->lanes) lane.forget();

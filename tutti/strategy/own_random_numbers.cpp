@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "tutti/strategy/replica_context.h"
@@ -23,19 +24,32 @@ bool is_generator(const c10::Argument& argument) {
   return *argument.type() == *c10::OptionalType::create(c10::GeneratorType::get());
 }
 
-bool elsewhere(const c10::IValue& argument) {
-  if (argument.isTensor())
-    return argument.toTensor().defined() && !argument.toTensor().device().is_cpu();
-  return argument.isDevice() && !argument.toDevice().is_cpu();
+/// Where an operator with this argument draws; none: it does not tell.
+std::optional<at::Device> place_of(const c10::IValue& argument) {
+  if (argument.isDevice()) return argument.toDevice();
+  if (argument.isTensor() && argument.toTensor().defined()) return argument.toTensor().device();
+  return std::nullopt;
+}
+
+/// The generator of this replica for what is drawn; null where it is drawn on a device that is not
+/// the replica's.
+at::Generator* own_generator(ReplicaContext& replica, std::span<const c10::IValue> given) {
+  at::Device where(at::kCPU);
+  for (const c10::IValue& argument : given)
+    if (const auto place = place_of(argument); place && !place->is_cpu()) where = *place;
+  if (!where.is_cpu() && !where.has_index()) where.set_index(replica.device().index());
+  if (!where.is_cpu() && where != replica.device()) return nullptr;
+  return &replica.generator(where);
 }
 
 void draw(const OperatorHandle& op, Stack* stack) {
   ReplicaContext* const replica = ReplicaContext::current();
   const auto& arguments = op.schema().arguments();
   const auto given = std::span(*stack).last(arguments.size());
-  if (replica != nullptr && std::ranges::none_of(given, elsewhere))
-    for (size_t i = 0; i < given.size(); ++i)
-      if (given[i].isNone() && is_generator(arguments[i])) given[i] = replica->generator();
+  if (replica != nullptr)
+    if (at::Generator* const own = own_generator(*replica, given))
+      for (size_t i = 0; i < given.size(); ++i)
+        if (given[i].isNone() && is_generator(arguments[i])) given[i] = *own;
   const c10::impl::ExcludeDispatchKeyGuard below(kKey);
   op.callBoxed(stack);
 }

@@ -90,7 +90,8 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
           "that differ along an axis give that axis, or use gather",
           values.first_rank() + static_cast<int>(copies.size()), words_of(value),
           values.first_rank(), words_of(first)));
-    copies.push_back(value.detach().clone(at::MemoryFormat::Contiguous));
+    copies.push_back(value.is_cpu() ? value.detach().clone(at::MemoryFormat::Contiguous)
+                                    : value.detach().cpu().contiguous());
   }
   if (now.one_process() || now.apart) {
     std::vector<const void*> inputs;
@@ -247,7 +248,7 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
   const World& now = world();
   std::vector<at::Tensor> all;
   if (now.one_process()) {
-    for (const at::Tensor& value : values.values()) all.push_back(value.detach());
+    for (const at::Tensor& value : values.values()) all.push_back(value.detach().cpu());
   } else if (now.apart) {
     std::vector<std::byte> own;
     for (const at::Tensor& value : values.values()) append_framed(packed(value), own);

@@ -1,5 +1,7 @@
 #include "tutti/strategy/replica_context.h"
 
+#include <ATen/Context.h>
+
 #include "tutti/base/error.h"
 #include "tutti/strategy/strategy_state.h"
 
@@ -16,6 +18,21 @@ int ReplicaContext::num_replicas_in_sync() const noexcept { return state_->size;
 Millis ReplicaContext::time_limit() const noexcept { return state_->time_limit; }
 ReplicaContext* ReplicaContext::current() noexcept { return replica_of_this_thread; }
 at::Generator& ReplicaContext::generator() { return state_->generator; }
+
+at::Generator& ReplicaContext::generator(at::Device device) {
+  if (device.is_cpu()) return state_->generator;
+  if (device != state_->queue.device())
+    throw UsageError(fmt::format("generator: replica {} computes on {}, and has none for {}",
+                                 state_->rank, state_->queue.device().str(), device.str()));
+  at::Generator& own = state_->device_generator;
+  if (!own.defined()) {
+    own = at::globalContext()
+              .getAcceleratorHooksInterface(device.type())
+              .getNewGenerator(device.index());
+    own.set_current_seed(state_->key);
+  }
+  return own;
+}
 at::Device ReplicaContext::device() const noexcept { return state_->queue.device(); }
 const DeviceQueue& ReplicaContext::queue() const noexcept { return state_->queue; }
 Group ReplicaContext::model_group() const { return Group(); }

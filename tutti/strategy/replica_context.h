@@ -34,6 +34,8 @@ class ReplicaContext {
   /// process: thread replicas that draw from it by themselves would race, and run() reports that as
   /// an error.
   at::Generator& generator();
+  /// The same for tensors on `device`, the CPU or this replica's own.
+  at::Generator& generator(at::Device device);
 
   /// The collective group of all replicas; where workers may be lost
   /// (ServedOptions::on_lost_worker) of this worker's. UsageError when replicas take turns on one

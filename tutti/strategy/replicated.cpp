@@ -78,6 +78,8 @@ struct ReplicatedModules::State final : WorldMember {
       torch::manual_seed(strategy.options().seed);
       auto module = factory();
       if (!module) throw UsageError("the model factory returned null");
+      if (const World& world = strategy.world(); world.on_devices())
+        module->to(world.queues[modules.size()].device());
       modules.push_back(std::move(module));
       norms.emplace_back();
       train(modules.size() - 1);
@@ -209,7 +211,7 @@ NamedTensors ReplicatedModules::merged_buffers() const {
       continue;
     }
     std::vector<at::Tensor> copies;
-    for (const auto& value : values) copies.push_back(value.detach().contiguous().clone());
+    for (const auto& value : values) copies.push_back(value.detach().cpu().contiguous().clone());
     if (world.apart)
       take_first(strategy, copies[0]);
     else if (!world.one_process())

@@ -162,6 +162,13 @@ class Optimizer {
   /// counts. UsageError with parameter servers.
   void leave_out(ReplicaContext& replica, const at::Tensor& loss = {});
 
+  /// On a device, whose answer nobody waits for: the step to come is left out on all replicas where
+  /// `bad` (one element, on this replica's device) of any is not 0, and all steps after it, until
+  /// forget_left_out(). Before minimize(). UsageError for a replica on the CPU: leave_out() there.
+  void leave_out_if(ReplicaContext& replica, const at::Tensor& bad);
+  /// How many steps were left out for that, which no longer count in version(). Between runs.
+  int64_t forget_left_out();
+
   /// Forgets what was accumulated, for a loop that begins anew after an error. Between runs.
   void forget_accumulated();
 

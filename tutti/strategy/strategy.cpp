@@ -104,6 +104,7 @@ void StrategyState::enter(World next) {
   world = std::move(next);
   failure = nullptr;
   contexts.clear();
+  brought = std::vector<DeviceMark>(static_cast<size_t>(world.local));
   for (int local = 0; local < world.local; ++local) {
     auto state = std::make_shared<ReplicaContext::State>();
     state->rank = world.first_rank + local;
@@ -113,8 +114,10 @@ void StrategyState::enter(World next) {
     state->alone = why_alone(world, options);
     state->time_limit = options.time_limit;
     if (!world.in_turn()) state->group = world.groups[local];
-    state->generator = at::make_generator<at::CPUGeneratorImpl>(
-        random_key(options.seed, RandomPurpose::init, {static_cast<uint64_t>(state->rank)}));
+    if (world.on_devices()) state->queue = world.queues[local];
+    state->key =
+        random_key(options.seed, RandomPurpose::init, {static_cast<uint64_t>(state->rank)});
+    state->generator = at::make_generator<at::CPUGeneratorImpl>(state->key);
     contexts.emplace_back();
     contexts.back().state_ = std::move(state);
   }
@@ -327,10 +330,19 @@ std::shared_ptr<void> Strategy::merge_all(ReplicaContext& replica, std::shared_p
         "cannot wait for each other; end run() and go on with what it returned",
         replica.rank(), world().size));
   const auto call = std::make_shared<MergeCall>(std::move(value), &signature);
-  return state_->meeting->meet(replica.local_rank(), call, [&](const auto& calls) {
+  // Who leads works on replica 0's queue, which is to come after what each brings; and they go on
+  // after what it made.
+  DeviceMark& brought = state_->brought.at(static_cast<size_t>(replica.local_rank()));
+  replica.queue().mark(brought);
+  const auto result = state_->meeting->meet(replica.local_rank(), call, [&](const auto& calls) {
     const detail::CurrentReplica nobody(nullptr);
-    return lead(values_of(calls));
+    for (const DeviceMark& mark : state_->brought) replica.queue().after(mark, "what merge() gets");
+    auto made = lead(values_of(calls));
+    replica.queue().mark(brought);
+    return made;
   });
+  replica.queue().after(state_->brought[0], "what merge() made");
+  return result;
 }
 
 // For collectives of the groups: inside merge() the replicas' threads are here already.
@@ -347,15 +359,20 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
     for (const auto& follower : state_->followers)
       if (const auto member = follower.lock()) fn(*member);
   };
+  detail::ForkedQueues queues(world());
   const auto prepared = [&](ReplicaContext& replica, int local) {
     const detail::CurrentReplica current(&replica);
+    const OnQueue on(replica.queue());
+    queues.begin(local);
     std::optional<detail::OwnRandomNumbers> own_numbers;
     if (world().size > 1) own_numbers.emplace();
     try {
       for_followers([&](WorldMember& member) { member.prepare(local); });
       body(replica, local);
       for_followers([&](WorldMember& member) { member.complete(local); });
+      queues.end(local);
     } catch (...) {
+      queues.end(local);
       for_followers([](WorldMember& member) { member.rethrow_failure(); });
       throw;
     }
@@ -365,6 +382,7 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
   } else {
     state_->run_at_once(prepared);
   }
+  queues.join();
 }
 
 void Strategy::follow(std::weak_ptr<WorldMember> member) {

@@ -79,7 +79,8 @@ class Strategy {
   template <class Fn, class... T>
   auto merge(ReplicaContext& replica, Fn&& fn, T... values);
 
-  /// Combines the replicas' values of the whole world, in the order of the reduction shape. SUM and
+  /// Combines the replicas' values of the whole world, in the order of the reduction shape, on the
+  /// CPU, where the result is too. SUM and
   /// MEAN: over replicas, equally, so a mean of means is wrong for uneven batches. Collective over
   /// workers. Tensors: same shape on all replicas. Where workers may be lost, of those that are
   /// there; not before the Optimizer is made. Not inside run(), but inside merge().
@@ -168,7 +169,8 @@ class Strategy {
 /// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica), --reduction NAME,
 /// --compression topk:0.01, --compression-start STEP, --algorithm-table FILE, --staleness 0|s|inf,
 /// --drop-slowest K, --on-lost-worker end|continue|wait, --scale-by-staleness,
-/// --delay-compensation LAMBDA, --placement NAME, --partition HOW, --host-sums on|off. Throws
+/// --delay-compensation LAMBDA, --placement NAME, --partition HOW, --host-sums on|off, --device
+/// cuda:0,1, --memory-limit MIB. Throws
 /// UsageError. What nobody catches ends the program in order from here on (exit_code.h).
 Strategy strategy_from_flags(int& argc, char** argv);
 

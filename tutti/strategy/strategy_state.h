@@ -28,8 +28,36 @@ struct ReplicaContext::State {
   Millis time_limit{kDefaultTimeLimit};
   Group group;
   at::Generator generator;
+  at::Generator device_generator;  ///< on the device of `queue`; undefined until it is used
+  uint64_t key = 0;                ///< of both
   DeviceQueue queue;
 };
+
+namespace detail {
+
+/// Work that replicas queue in a run() begins after what the caller had queued, and what the caller
+/// queues afterwards waits for theirs: nobody waits on the host.
+class ForkedQueues {
+ public:
+  /// On the caller's thread.
+  explicit ForkedQueues(const World& world);
+  /// Each on its replica's thread; where they take turns on the caller's.
+  void begin(int local) const;
+  void end(int local);
+  /// On the caller's thread, once all have ended.
+  void join() const;
+
+ private:
+  struct Caller {
+    DeviceQueue queue;
+    DeviceMark begun;
+  };
+  const World* world_;
+  std::map<at::DeviceIndex, Caller> callers_;
+  std::vector<DeviceMark> ended_;
+};
+
+}  // namespace detail
 
 /// One world at a time; Strategy::resize enters the next.
 struct StrategyState {
@@ -38,6 +66,7 @@ struct StrategyState {
   std::vector<ReplicaContext> contexts;  ///< of the local replicas
   std::unique_ptr<detail::ReplicaThreads> threads;
   std::unique_ptr<detail::ReplicaMeeting> meeting;  ///< for merge()
+  std::vector<DeviceMark> brought;                  ///< by local replica: what it brings to merge()
   std::vector<std::weak_ptr<WorldMember>> followers;
   Strategy::NextBatch next_batch;
   Strategy::Meet meet;

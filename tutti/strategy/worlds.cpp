@@ -45,8 +45,9 @@ World one_device_world(StrategyOptions& options) {
   return world;
 }
 
-World mirrored_world(StrategyOptions& options) {
-  if (options.replicas == 0) options.replicas = host_facts().usable_cores;
+World mirrored_world(StrategyOptions& options, size_t devices = 0) {
+  if (options.replicas == 0)
+    options.replicas = devices > 0 ? static_cast<int>(devices) : host_facts().usable_cores;
   World world;
   world.size = world.local = options.replicas;
   const bool pinned = can_pin(options, world.size, threads_for(options, world.size));
@@ -159,10 +160,13 @@ World parameter_server_world(StrategyOptions& options) {
 }  // namespace
 
 World make_world(StrategyOptions& options) {
+  const auto devices = devices_of(options);
+  const bool elsewhere = devices != std::vector<DeviceSpec>(1);
+  if (elsewhere) options.pin = false;  // a replica's thread only queues work for its device
   World world = options.kind == "one_device"     ? one_device_world(options)
                 : options.kind == "multi_worker" ? multi_worker_world(options)
                 : options.uses_servers()         ? parameter_server_world(options)
-                                                 : mirrored_world(options);
+                                         : mirrored_world(options, elsewhere ? devices.size() : 0);
   if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
   if (!world.in_turn()) options.reduction_shape = world.shape.to_string();
   world.time_limit = options.time_limit;
@@ -173,6 +177,7 @@ World make_world(StrategyOptions& options) {
                     world.shares.size(), world.size));
   if (world.one_process()) world.here = std::max(world.here, world.size);
   options.threads_per_replica = common_threads(options, world);
+  place_on_devices(world, options, devices);
   return world;
 }
 

@@ -83,7 +83,7 @@ std::vector<ParameterSlot> slots_of(const NamedTensors& parameters) {
   return slots;
 }
 
-void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient) {
+void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient, at::Device device) {
   const auto fail = [&](const std::string& what) {
     throw UsageError(fmt::format("gradient of parameter \"{}\": {}", slot.name, what));
   };
@@ -98,8 +98,8 @@ void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient) {
   if (gradient.sizes() != at::IntArrayRef(slot.shape))
     fail(fmt::format("its shape is {}, the parameter's {}", c10::str(gradient.sizes()),
                      c10::str(at::IntArrayRef(slot.shape))));
-  if (!gradient.device().is_cpu())
-    fail(fmt::format("it is on {}; this updater works on the CPU", gradient.device().str()));
+  if (gradient.device() != device)
+    fail(fmt::format("it is on {}, the parameter on {}", gradient.device().str(), device.str()));
 }
 
 void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters) {

@@ -8,6 +8,7 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/sync/before_use.h"
+#include "tutti/sync/device/queue.h"
 
 namespace tutti {
 namespace {
@@ -54,7 +55,8 @@ MemorySpan span_of(const at::Tensor& tensor) {
                     c10::str(tensor.sizes())));
   Place place;
   if (!tensor.device().is_cpu())
-    place = {Place::Kind::cuda, static_cast<int16_t>(tensor.device().index()), {}};
+    place = {Place::Kind::cuda, static_cast<int16_t>(tensor.device().index()),
+             DeviceQueue::current(tensor.device(), {}).handle()};
   require_ready(tensor);
   return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor.scalar_type()), place};
 }
@@ -151,7 +153,7 @@ void copy_values(const torch::nn::Module& from, const torch::nn::Module& to) {
 void broadcast_values(Group group, const torch::nn::Module& module, int root, Millis limit) {
   at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : parameters_and_buffers(module)) {
-    at::Tensor values = tensor.detach().contiguous();
+    at::Tensor values = tensor.detach().cpu().contiguous();
     group.broadcast(span_of(values), root, limit).wait(limit);
     tensor.detach().copy_(values);
   }

@@ -24,7 +24,8 @@ namespace tutti {
 DType dtype_of(at::ScalarType type);
 at::ScalarType scalar_type_of(DType dtype);
 
-/// The elements of a dense, contiguous CPU or CUDA tensor, not copied. The tensor must outlive the
+/// The elements of a dense, contiguous CPU or CUDA tensor, not copied; of a CUDA tensor with the
+/// stream that is current, behind whose work an operation on it comes. The tensor must outlive the
 /// operation. Throws UsageError when it is not contiguous: call contiguous() and keep the result.
 MemorySpan span_of(const at::Tensor& tensor);
 

@@ -88,6 +88,16 @@ class Updater {
   /// gradient is sparse, part of a graph, or of another shape or dtype; PeerLost, Timeout.
   virtual int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) = 0;
 
+  /// On a device, where the host does not wait for what it would need to know: this step is left
+  /// out on all replicas, as with weight NaN, when `bad` (one element, on the replica's device) of
+  /// any is not 0; and so are all later ones, until forget_left_out(). Before push(). Versions
+  /// count on. Throws UsageError elsewhere: whoever is not on a device knows, and says it by the
+  /// weight.
+  virtual void leave_out_if(int replica, const at::Tensor& bad);
+  /// How many updates were left out for that, the first and all after it; they no longer count in
+  /// version(). Waits for the devices. Between runs.
+  virtual int64_t forget_left_out() { return 0; }
+
   /// Returns when this replica's operators read parameters of version `at_least` or newer. Replicas
   /// that take turns do not wait: the update is made by the last push of the step. Served: they may
   /// still be on their way, and come before the first operator that reads them (before_use.h);
@@ -154,6 +164,25 @@ using TorchOptimizerFactory =
 /// Collective over workers: every worker calls it with the same parameters.
 std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Recipe& recipe,
                                              std::vector<NamedTensors> replicas);
+
+/// The fused step where all replicas are threads of this process and compute on devices: parameters
+/// lie on each device (once, where all share one), each replica adds its slice of all gradients
+/// there and updates it, the others copy it; nobody waits for a device. sgd, adam, adamw.
+std::shared_ptr<Updater> make_device_updater(const World& world, const optim::Recipe& recipe,
+                                             std::vector<NamedTensors> replicas);
+/// Whether it can: what else there is updates on the CPU (make_staged_updater). `why` in words.
+bool can_update_on_devices(const World& world, const optim::Recipe& recipe, std::string* why);
+
+/// Makes an updater of parameters on the CPU.
+using UpdaterFactory = std::function<std::shared_ptr<Updater>(std::vector<NamedTensors>)>;
+
+/// For replicas on devices that update on the CPU: what `make` makes updates copies of the
+/// parameters there; gradients go there by pinned memory, new values come back. Each replica waits
+/// for its own gradients once a step. For jobs of CPUs and GPUs together, parameter servers, rules
+/// that no device has, and variables that are to lie on the CPU; sums and updates have the bits
+/// that replicas on CPUs with these gradients give.
+std::shared_ptr<Updater> make_staged_updater(const World& world, std::vector<NamedTensors> replicas,
+                                             const UpdaterFactory& make);
 
 /// All-reduce, then a step on every replica, with a torch optimizer or with one of our rules.
 std::shared_ptr<Updater> make_replicated_updater(const World& world, TorchOptimizerFactory factory,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/comm/group/group.h"
+#include "tutti/sync/device/queue.h"
 
 namespace tutti {
 
@@ -22,6 +23,9 @@ struct World {
   /// then nobody can wait for anybody.
   std::vector<Group> groups;
   ReductionShape shape = ReductionShape::flat(1);
+  /// Where the local replicas compute, one queue each (those that take turns share one); empty: all
+  /// on the CPU.
+  std::vector<DeviceQueue> queues{};
   /// Each replica's part of a batch and of a slice, in proportion; empty: equal.
   std::vector<double> shares;
   Millis time_limit{kDefaultTimeLimit};
@@ -31,6 +35,7 @@ struct World {
   bool apart = false;
 
   bool in_turn() const noexcept { return groups.empty(); }
+  bool on_devices() const noexcept { return !queues.empty(); }
   /// True when every replica is a thread of this process: memory needs no sharing.
   bool one_process() const noexcept { return local == size; }
 };

@@ -1,6 +1,7 @@
 /// Worlds: where the replicas of each kind of strategy are.
 #pragma once
 
+#include "tutti/device/devices.h"
 #include "tutti/strategy/options.h"
 #include "tutti/sync/served_options.h"
 #include "tutti/sync/world.h"
@@ -10,6 +11,15 @@ namespace tutti::detail {
 /// The world of checked options, which are resolved on the way: nothing is unset afterwards.
 /// Collective over workers where replicas of several are in sync. Throws as Strategy does.
 World make_world(StrategyOptions& options);
+
+/// The devices of this host that the options name, in order: {cpu} where they name none. Loads
+/// LibTorch's CUDA where it is asked for. Throws UsageError.
+std::vector<DeviceSpec> devices_of(const StrategyOptions& options);
+
+/// Gives each local replica of `world` its device and a queue there; none where all compute on the
+/// CPU. Throws UsageError where there are too few devices.
+void place_on_devices(World& world, const StrategyOptions& options,
+                      const std::vector<DeviceSpec>& devices);
 
 /// Where the servers of this worker are; of parameter_server alone.
 ServedPlace served_place();

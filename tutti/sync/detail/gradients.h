@@ -19,7 +19,8 @@ std::vector<ParameterSlot> slots_of(const NamedTensors& parameters);
 
 /// Throws UsageError naming the parameter when its gradient is sparse, part of a graph (double
 /// backward), or of another dtype, shape or device than the parameter.
-void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient);
+void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient,
+                    at::Device device = at::Device(at::kCPU));
 
 /// Throws UsageError naming the first parameter that already has a gradient.
 void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters);

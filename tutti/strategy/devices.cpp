@@ -1,0 +1,60 @@
+// Which device each replica of a world computes on.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/base/error.h"
+#include "tutti/strategy/detail/worlds.h"
+#include "tutti/sync/device/runtime.h"
+
+namespace tutti::detail {
+namespace {
+
+constexpr DeviceSpec kCpu{};
+
+int visible_gpus(const StrategyOptions& options) {
+  if (!needs_gpus(options.device)) return 0;
+  if (options.device == "auto") {
+    const DeviceRuntime* const runtime = DeviceRuntime::try_load();
+    return runtime == nullptr ? 0 : runtime->count();
+  }
+  DeviceRuntime& runtime = DeviceRuntime::load();
+  runtime.require_any();
+  return runtime.count();
+}
+
+at::Device torch_device(const DeviceSpec& device) {
+  if (device.kind == DeviceKind::cpu) return at::Device(at::kCPU);
+  return {at::kCUDA, static_cast<at::DeviceIndex>(device.index)};
+}
+
+DeviceQueue queue_for(int rank, const DeviceSpec& device) {
+  return {torch_device(device), fmt::format("replica {} ({})", rank, to_string(device))};
+}
+
+}  // namespace
+
+std::vector<DeviceSpec> devices_of(const StrategyOptions& options) {
+  return parse_devices(options.device, visible_gpus(options));
+}
+
+void place_on_devices(World& world, const StrategyOptions& options,
+                      const std::vector<DeviceSpec>& devices) {
+  if (devices == std::vector{kCpu}) return;
+  if (world.in_turn()) {
+    if (devices.size() > 1)
+      throw UsageError(
+          fmt::format("--device {}: strategy one_device computes on one; use mirrored, or name one",
+                      options.device));
+    world.queues.assign(static_cast<size_t>(world.local), queue_for(0, devices[0]));
+    return;
+  }
+  const int worker = world.one_process() ? 0 : world.first_rank_here / world.local;
+  const int workers = world.one_process() ? 1 : world.here / world.local;
+  const auto placed = place_replicas(devices, world.local, worker, workers);
+  for (int local = 0; local < world.local; ++local)
+    world.queues.push_back(queue_for(world.first_rank + local, placed[static_cast<size_t>(local)]));
+  if (std::ranges::none_of(world.queues, &DeviceQueue::on_device)) world.queues.clear();
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,147 @@
+/// The fused step on devices: its parts and state. Shared by device_storage.cpp (where everything
+/// lies, and whose it is) and device_updater.cpp (a step); not for users.
+#pragma once
+
+#include <torch/types.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/sync/detail/device_rule.h"
+#include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/detail/step_plan.h"
+#include "tutti/sync/detail/updater_state.h"
+#include "tutti/sync/updater.h"
+
+namespace tutti::detail {
+
+class DeviceUpdater final : public Updater {
+ public:
+  DeviceUpdater(const World& world, const optim::Recipe& recipe,
+                std::vector<NamedTensors> replicas);
+
+  void begin(int replica, Overlap overlap) override;
+  void forget_step() override;
+  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
+  void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
+
+  void leave_out_if(int replica, const at::Tensor& bad) override;
+  int64_t forget_left_out() override;
+
+  int64_t version() const override { return ended_.load(std::memory_order_acquire); }
+  void set_learning_rate(double learning_rate) override {
+    rule_.next({}, learning_rate);  // throws what the step would, before anything is queued
+    next_learning_rate_ = learning_rate;
+  }
+  double learning_rate() const override { return next_learning_rate_; }
+  void require_whole() const override;
+
+  // Every replica reads the part that it owns of all others' gradients.
+  int64_t wire_bytes_per_step() const override {
+    return (world_.size - 1) * layout_.trained_bytes() / world_.size;
+  }
+
+  const std::vector<at::Tensor>& parameters(int replica) const override {
+    return lanes_.at(replica).parameters;
+  }
+  const Layout& layout() const override { return layout_; }
+
+  UpdaterState state() const override;
+  void restore(const UpdaterState& state, const NamedTensors& parameters) override;
+  void rebind(const World& world, std::vector<NamedTensors> replicas) override;
+
+ private:
+  /// Neighbours in the layout, of one dtype and one owner: what one operator can add up.
+  struct Run {
+    DType dtype = DType::float32;
+    int64_t begin = 0;  ///< byte of the layout
+    int64_t end = 0;
+  };
+
+  /// What one replica updates, on its device.
+  struct Owned {
+    std::vector<Stretch> stretches;
+    std::vector<Run> runs;
+    int64_t begin = 0;                ///< byte of the layout at which the first run begins
+    at::Tensor states;                ///< [states, bytes]
+    at::Tensor scratch;               ///< [replicas, bytes]: peers' gradients and partial sums
+    std::vector<at::Tensor> sums;     ///< by stretch; views of scratch[0], or of the only gradients
+    at::Tensor squares;               ///< float64, by stretch, where norms are clipped
+    at::Tensor all_squares;           ///< of the stretches of all owners, and a zero
+    at::Tensor flags;                 ///< float32, by replica: Lane::flag
+    at::Tensor left_out;              ///< float32: this step and all that follow
+    at::Tensor missed;                ///< float32: updates that were queued and left out
+    std::vector<DeviceSlices> parts;  ///< by group of the recipe
+    std::vector<std::vector<int>> places;  ///< of those in `stretches`, by group
+    DeviceMark measured, updated;
+  };
+
+  /// What a local replica keeps for itself.
+  struct Lane {
+    std::vector<at::Tensor> parameters;
+    at::Tensor values;              ///< bytes by the layout; one tensor where all share it
+    at::Tensor gradients;           ///< the same; none for a replica alone that does not clip
+    std::vector<at::Tensor> views;  ///< of gradients, by parameter
+    std::vector<at::Tensor> keep;   ///< gradients where autograd left them, of this step
+    std::vector<uint8_t> used;      ///< by parameter; then: left out, and flagged
+    std::vector<uint8_t> any;       ///< the same, of all replicas
+    std::vector<uint8_t> blank;     ///< by parameter: `gradients` has -0.0 there
+    std::vector<optim::StepScalars> scalars;
+    at::Tensor flag;  ///< float32: a loss of it was not finite
+    bool pushed = false;
+    DeviceMark ready;
+  };
+
+  bool alone() const noexcept { return world_.size == 1 && !clips_; }
+  const DeviceQueue& queue(int replica) const {
+    return world_.queues[static_cast<size_t>(replica)];
+  }
+  at::Device device(int replica) const { return queue(replica).device(); }
+
+  // ---- device_storage.cpp ----
+  void bind(std::vector<NamedTensors> replicas);
+  void make_lane(int replica, NamedTensors parameters);
+  void make_owned(int replica, std::vector<Stretch> stretches);
+  void make_parts(int replica);
+  void find_squares();
+  at::Tensor& values_of(int replica) { return lanes_[static_cast<size_t>(replica)].values; }
+  at::Tensor state_at(const Owned& owned, int state, const Stretch& stretch) const;
+  void take_values(const NamedTensors& values);
+  NamedTensors whole_states() const;
+  void drain(const std::string& what) const;
+
+  // ---- device_updater.cpp ----
+  void take_gradient(Lane& lane, size_t parameter, const at::Tensor& gradient);
+  void leave_blank(Lane& lane, size_t parameter);
+  void meet(int replica);
+  bool agree(Lane& lane);
+  void add_up(int owner);
+  void add_up(int owner, const Run& run);
+  void measure(int owner);
+  void scale(int owner);
+  std::optional<at::Tensor> gather_flags(int owner, const Lane& lane);
+  void update(int owner, const Lane& lane);
+  void take_others(int replica);
+  void update_in_turn();
+  void finish_lane(Lane& lane);
+
+  optim::Recipe recipe_;
+  optim::Rule rule_;  // without groups: what states there are
+  Layout layout_;
+  StepPlan plan_;
+  bool clips_;
+  World world_;
+  bool shares_values_ = false;  // all replicas are on one device
+  std::vector<Lane> lanes_;
+  std::vector<Owned> owned_;         // by replica
+  std::vector<int64_t> squares_of_;  // [most, parameters]: places in Owned::all_squares
+  std::atomic<int64_t> begun_{0}, ended_{0};
+  double step_rate_ = 0;  // of this step; rank 0's
+  std::atomic<double> next_learning_rate_;
+  int pushed_in_turn_ = 0;
+};
+
+}  // namespace tutti::detail

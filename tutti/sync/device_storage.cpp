@@ -1,0 +1,268 @@
+// Where parameters, gradients and optimizer states of the fused step on devices lie, and who
+// updates what.
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+
+#include "tutti/sync/detail/device_updater.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti {
+namespace detail {
+namespace {
+
+at::Tensor zero_bytes(at::IntArrayRef sizes, at::Device device) {
+  return at::zeros(sizes, at::TensorOptions().dtype(at::kByte).device(device));
+}
+
+at::Tensor part_of(const at::Tensor& bytes, DType dtype, int64_t begin, int64_t end) {
+  return bytes.narrow(0, begin, end - begin).view(scalar_type_of(dtype));
+}
+
+int64_t byte_of(const ParameterSlot& slot, int64_t element) {
+  return slot.offset_bytes + element * size_of(slot.dtype);
+}
+
+at::Tensor slot_of(const at::Tensor& bytes, const ParameterSlot& slot) {
+  return part_of(bytes, slot.dtype, slot.offset_bytes, byte_of(slot, slot.num_elements))
+      .view(slot.shape);
+}
+
+}  // namespace
+
+DeviceUpdater::DeviceUpdater(const World& world, const optim::Recipe& recipe,
+                             std::vector<NamedTensors> replicas)
+    : recipe_(recipe),
+      rule_(recipe.rule()),
+      layout_(Layout::of(slots_of(replicas.at(0)))),
+      plan_(recipe, layout_),
+      clips_(plan_.clips_norms() || plan_.clips_values()),
+      world_(world),
+      next_learning_rate_(rule_.learning_rate()) {
+  bind(std::move(replicas));
+}
+
+void DeviceUpdater::bind(std::vector<NamedTensors> replicas) {
+  const at::NoGradGuard no_grad;
+  shares_values_ = std::ranges::all_of(
+      world_.queues, [&](const DeviceQueue& queue) { return queue.device() == device(0); });
+  lanes_ = std::vector<Lane>(static_cast<size_t>(world_.local));
+  owned_ = std::vector<Owned>(static_cast<size_t>(world_.local));
+  for (int replica = 0; replica < world_.local; ++replica) {
+    Lane& lane = lanes_[static_cast<size_t>(replica)];
+    lane.values = shares_values_ && replica > 0
+                      ? values_of(0)
+                      : zero_bytes({layout_.total_bytes}, device(replica));
+  }
+  take_values(replicas[0]);
+  for (int replica = 0; replica < world_.local; ++replica)
+    make_lane(replica, std::move(replicas[static_cast<size_t>(replica)]));
+  std::vector<double> shares = world_.shares;
+  if (shares.empty()) shares.assign(static_cast<size_t>(world_.size), 1.0);
+  auto stretches = layout_.cut(shares);
+  for (int replica = 0; replica < world_.local; ++replica)
+    make_owned(replica, std::move(stretches[static_cast<size_t>(replica)]));
+  if (plan_.clips_norms()) find_squares();
+}
+
+void DeviceUpdater::take_values(const NamedTensors& values) {
+  const at::NoGradGuard no_grad;
+  for (Lane& lane : lanes_) {
+    if (shares_values_ && &lane != &lanes_[0]) break;
+    for (size_t i = 0; i < layout_.slots.size(); ++i)
+      slot_of(lane.values, layout_.slots[i]).copy_(values[i].second.detach());
+  }
+}
+
+void DeviceUpdater::make_lane(int replica, NamedTensors parameters) {
+  Lane& lane = lanes_[static_cast<size_t>(replica)];
+  const size_t count = layout_.slots.size();
+  if (!alone()) lane.gradients = zero_bytes({layout_.total_bytes}, device(replica));
+  for (size_t i = 0; i < count; ++i) {
+    at::Tensor parameter = parameters[i].second;
+    parameter.set_data(slot_of(lane.values, layout_.slots[i]));
+    lane.parameters.push_back(std::move(parameter));
+    if (!alone()) lane.views.push_back(slot_of(lane.gradients, layout_.slots[i]));
+  }
+  lane.keep.resize(count);
+  lane.used.resize(count + 2);
+  lane.any.resize(count + 2);
+  lane.blank.resize(count);
+  lane.scalars.resize(count);
+  lane.flag = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device(replica)));
+}
+
+// Stretches of an owner follow each other in the layout, with less than a line of padding between
+// those of two parameters, unless a frozen one lies there.
+void DeviceUpdater::make_owned(int replica, std::vector<Stretch> stretches) {
+  Owned& owned = owned_[static_cast<size_t>(replica)];
+  owned.stretches = std::move(stretches);
+  for (const Stretch& stretch : owned.stretches) {
+    const ParameterSlot& slot = layout_.slots[static_cast<size_t>(stretch.parameter)];
+    const int64_t begin = byte_of(slot, stretch.begin), end = byte_of(slot, stretch.end);
+    if (!owned.runs.empty() && owned.runs.back().dtype == slot.dtype &&
+        begin - owned.runs.back().end < kLineBytes)
+      owned.runs.back().end = end;
+    else
+      owned.runs.push_back({slot.dtype, begin, end});
+  }
+  const auto scalar = at::TensorOptions().dtype(at::kFloat).device(device(replica));
+  owned.begin = owned.runs.empty() ? 0 : owned.runs.front().begin;
+  const int64_t bytes = owned.runs.empty() ? 0 : owned.runs.back().end - owned.begin;
+  owned.states = zero_bytes({rule_.num_states(), bytes}, device(replica));
+  if (world_.size > 1) owned.scratch = zero_bytes({world_.size, bytes}, device(replica));
+  for (const Stretch& stretch : owned.stretches) {
+    const ParameterSlot& slot = layout_.slots[static_cast<size_t>(stretch.parameter)];
+    const int64_t begin = byte_of(slot, stretch.begin), end = byte_of(slot, stretch.end);
+    if (world_.size > 1)
+      owned.sums.push_back(
+          part_of(owned.scratch[0], slot.dtype, begin - owned.begin, end - owned.begin));
+    else
+      owned.sums.push_back(alone() ? at::Tensor()
+                                   : part_of(lanes_[0].gradients, slot.dtype, begin, end));
+  }
+  owned.flags = at::zeros({world_.size}, scalar);
+  owned.left_out = world_.size > 1 ? at::zeros({}, scalar) : lanes_[0].flag;
+  owned.missed = at::zeros({}, scalar);
+  make_parts(replica);
+}
+
+at::Tensor DeviceUpdater::state_at(const Owned& owned, int state, const Stretch& stretch) const {
+  const ParameterSlot& slot = layout_.slots[static_cast<size_t>(stretch.parameter)];
+  return part_of(owned.states[state], slot.dtype, byte_of(slot, stretch.begin) - owned.begin,
+                 byte_of(slot, stretch.end) - owned.begin);
+}
+
+void DeviceUpdater::make_parts(int replica) {
+  Owned& owned = owned_[static_cast<size_t>(replica)];
+  const auto& groups = recipe_.groups();
+  owned.parts.resize(groups.size() + 1);
+  owned.places.resize(groups.size() + 1);
+  const at::Tensor steps = at::zeros({std::ssize(owned.stretches)},
+                                     at::TensorOptions().dtype(at::kFloat).device(device(replica)));
+  for (int i = 0; i < static_cast<int>(owned.stretches.size()); ++i) {
+    const Stretch& stretch = owned.stretches[static_cast<size_t>(i)];
+    const ParameterSlot& slot = layout_.slots[static_cast<size_t>(stretch.parameter)];
+    const optim::Group* const group = recipe_.group_of(slot.name);
+    const auto number =
+        group == nullptr ? groups.size() : static_cast<size_t>(group - groups.data());
+    DeviceSlices& part = owned.parts[number];
+    owned.places[number].push_back(i);
+    part.values.push_back(part_of(values_of(replica), slot.dtype, byte_of(slot, stretch.begin),
+                                  byte_of(slot, stretch.end)));
+    part.sums.push_back(owned.sums[static_cast<size_t>(i)]);
+    part.steps.push_back(steps[i]);
+    for (int state = 0; state < rule_.num_states(); ++state)
+      part.states[static_cast<size_t>(state)].push_back(state_at(owned, state, stretch));
+  }
+}
+
+// A parameter's squares are those of its stretches, which may have several owners: places of them
+// among all, in rows, the last of which are filled up with the place of a zero.
+void DeviceUpdater::find_squares() {
+  std::vector<std::vector<int64_t>> places(layout_.slots.size());
+  int64_t all = 0;
+  for (const Owned& owned : owned_)
+    for (const Stretch& stretch : owned.stretches)
+      places[static_cast<size_t>(stretch.parameter)].push_back(all++);
+  size_t most = 1;
+  for (const auto& own : places) most = std::max(most, own.size());
+  squares_of_.clear();
+  for (size_t row = 0; row < most; ++row)
+    for (const auto& own : places) squares_of_.push_back(row < own.size() ? own[row] : all);
+  for (int replica = 0; replica < world_.local; ++replica) {
+    const auto wide = at::TensorOptions().dtype(at::kDouble).device(device(replica));
+    Owned& owned = owned_[static_cast<size_t>(replica)];
+    owned.squares = at::zeros({std::ssize(owned.stretches)}, wide);
+    owned.all_squares = at::zeros({all + 1}, wide);
+  }
+}
+
+// ---- for checkpoints ----
+
+void DeviceUpdater::drain(const std::string& what) const {
+  for (const DeviceQueue& queue : world_.queues) queue.drain(Deadline(world_.time_limit), what);
+}
+
+NamedTensors DeviceUpdater::whole_states() const {
+  NamedTensors states;
+  for (int k = 0; k < rule_.num_states(); ++k) {
+    const at::Tensor whole = zero_bytes({layout_.total_bytes}, at::kCPU);
+    for (const Owned& owned : owned_)
+      for (const Run& run : owned.runs)
+        whole.narrow(0, run.begin, run.end - run.begin)
+            .copy_(owned.states[k].narrow(0, run.begin - owned.begin, run.end - run.begin));
+    for (const ParameterSlot& slot : layout_.slots)
+      states.emplace_back(state_tensor_name(rule_.state_name(k), slot.name), slot_of(whole, slot));
+  }
+  return states;
+}
+
+UpdaterState DeviceUpdater::state() const {
+  require_whole();
+  drain("the update whose state is saved");
+  UpdaterState state{std::string(rule_.name()), version(), learning_rate(), whole_states()};
+  state.tensors.emplace_back(kScalarsName, tensor_of_scalars(lanes_[0].scalars));
+  return state;
+}
+
+void DeviceUpdater::restore(const UpdaterState& state, const NamedTensors& parameters) {
+  const at::NoGradGuard no_grad;
+  drain("the update before a state is restored");
+  NamedTensors whole = whole_states();
+  const auto scalars = scalars_of(state, rule_.name(), layout_, parameters, whole);
+  take_values(parameters);
+  for (Owned& owned : owned_)
+    for (size_t group = 0; group < owned.parts.size(); ++group)
+      for (size_t i = 0; i < owned.places[group].size(); ++i) {
+        const Stretch& stretch = owned.stretches[static_cast<size_t>(owned.places[group][i])];
+        const auto parameter = static_cast<size_t>(stretch.parameter);
+        DeviceSlices& part = owned.parts[group];
+        part.steps[i].fill_(static_cast<double>(scalars[parameter].count));
+        for (int k = 0; k < rule_.num_states(); ++k) {
+          const auto name = state_tensor_name(rule_.state_name(k), layout_.slots[parameter].name);
+          part.states[static_cast<size_t>(k)][i].copy_(
+              tensor_named(state, name)
+                  .reshape({-1})
+                  .narrow(0, stretch.begin, stretch.end - stretch.begin));
+        }
+      }
+  for (Lane& lane : lanes_) lane.scalars = scalars;
+  begun_ = ended_ = state.version;
+  next_learning_rate_ = state.learning_rate;
+}
+
+void DeviceUpdater::rebind(const World& world, std::vector<NamedTensors> replicas) {
+  if (!world.one_process() || !world.on_devices())
+    throw UsageError("a world on devices cannot go on elsewhere, nor in several workers");
+  const UpdaterState before = state();
+  NamedTensors values;
+  for (size_t i = 0; i < layout_.slots.size(); ++i)
+    values.emplace_back(layout_.slots[i].name, lanes_[0].parameters[i].detach().cpu());
+  world_ = world;
+  bind(std::move(replicas));
+  restore(before, values);
+}
+
+}  // namespace detail
+
+bool can_update_on_devices(const World& world, const optim::Recipe& recipe, std::string* why) {
+  const auto because = [&](std::string words) {
+    if (why != nullptr) *why = std::move(words);
+    return false;
+  };
+  if (!world.one_process()) return because("replicas are in several processes");
+  if (!world.on_devices() || !std::ranges::all_of(world.queues, &DeviceQueue::on_device))
+    return because("some replicas compute on the CPU");
+  if (!detail::updates_on_devices(recipe.rule()))
+    return because(fmt::format("LibTorch has no kernel of {} for devices", recipe.rule().name()));
+  return true;
+}
+
+std::shared_ptr<Updater> make_device_updater(const World& world, const optim::Recipe& recipe,
+                                             std::vector<NamedTensors> replicas) {
+  return std::make_shared<detail::DeviceUpdater>(world, recipe, std::move(replicas));
+}
+
+}  // namespace tutti

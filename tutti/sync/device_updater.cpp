@@ -1,0 +1,341 @@
+// The fused step on devices. Each replica adds its slice of all replicas' gradients on its own
+// device, updates parameter and optimizer state of that slice once, and the others copy it.
+//
+// A step of replica r, all of it queued: gradients to one flat tensor, mark `ready` | hosts meet |
+// after all `ready`: add up slice r in the reduction shape, by peer copies; update; mark `updated`
+// | hosts meet | after all `updated`: copy the other slices. Hosts meet only so that marks have
+// been recorded; no host waits for a device. Nothing else needs a wait: a replica overwrites its
+// gradients after it has waited for all updates, and so after all have read them; an owner
+// overwrites its slice after all gradients of the next step, and so after all have copied it. Where
+// all replicas share one device, they share the values too, and nothing is copied.
+//
+// n replicas, S bytes of parameters: each device receives 2 (n - 1) S / n bytes a step and keeps
+// 1/n of the states: ZeRO's stage 1 (Rajbhandari et al. 2020, arXiv:1910.02054).
+// docs/design/devices.md.
+#include "tutti/sync/detail/device_updater.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/detail/check.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti::detail {
+namespace {
+
+// What was left out must not change the others' sum: x + -0.0 is x for every x, 0.0 + x is not.
+constexpr double kNothing = -0.0;
+
+}  // namespace
+
+void DeviceUpdater::require_whole() const {
+  if (begun_.load() != ended_.load())
+    throw Error(
+        fmt::format("the parameters are torn: update {} was cut off by a failed replica and left "
+                    "old and new values mixed; go on from the last checkpoint",
+                    begun_.load()));
+}
+
+void DeviceUpdater::begin(int replica, Overlap) {
+  require_whole();
+  const Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  require_cleared(layout_, lane.parameters);
+  if (replica == 0) step_rate_ = next_learning_rate_.load();
+}
+
+void DeviceUpdater::leave_out_if(int replica, const at::Tensor& bad) {
+  const at::NoGradGuard no_grad;
+  Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  at::maximum_out(lane.flag, lane.flag, bad.detach().reshape({}).to(at::kFloat));
+  lane.used[layout_.slots.size() + 1] = 1;
+}
+
+void DeviceUpdater::take_gradient(Lane& lane, size_t parameter, const at::Tensor& gradient) {
+  const at::Device where = lane.values.device();
+  check_gradient(layout_.slots[parameter], gradient, where);
+  lane.keep[parameter] = alone() ? gradient.contiguous() : gradient.detach();
+  lane.blank[parameter] = 0;
+}
+
+void DeviceUpdater::leave_blank(Lane& lane, size_t parameter) {
+  if (alone() || lane.blank[parameter] != 0 || !layout_.slots[parameter].trained) return;
+  lane.views[parameter].fill_(kNothing);
+  lane.blank[parameter] = 1;
+}
+
+int64_t DeviceUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
+  const at::NoGradGuard no_grad;
+  Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  if (lane.pushed)
+    throw UsageError(
+        fmt::format("replica {} took part twice in one step; call minimize() or abstain() once a "
+                    "step on each replica",
+                    world_.first_rank + replica));
+  const bool left_out = std::isnan(weight);
+  const size_t count = layout_.slots.size();
+  lane.used[count] = left_out;
+  std::vector<at::Tensor> to, from;
+  for (size_t i = 0; i < count; ++i) {
+    const bool used = weight != 0 && !left_out && i < gradients.size() && gradients[i].defined();
+    lane.used[i] = used;
+    if (!used) {
+      leave_blank(lane, i);
+      continue;
+    }
+    take_gradient(lane, i, gradients[i]);
+    if (alone()) continue;
+    to.push_back(lane.views[i]);
+    from.push_back(lane.keep[i]);
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
+  queue(replica).mark(lane.ready);
+  lane.pushed = true;
+  const int64_t next = version() + 1;
+  if (!world_.in_turn())
+    meet(replica);
+  else if (++pushed_in_turn_ == world_.local)
+    update_in_turn();
+  return next;
+}
+
+void DeviceUpdater::acquire(int replica, int64_t at_least, const Deadline&) {
+  const at::NoGradGuard no_grad;
+  Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  if (!lane.pushed || world_.in_turn()) return;
+  const bool updates = agree(lane);
+  if (updates) {
+    begun_.store(at_least, std::memory_order_release);
+    for (const Lane& other : lanes_)
+      if (&other != &lane) queue(replica).after(other.ready, "gradients of the other replicas");
+    add_up(replica);
+    if (plan_.clips_norms()) {
+      measure(replica);
+      queue(replica).mark(owned_[static_cast<size_t>(replica)].measured);
+      meet(replica);
+      for (const Owned& other : owned_) queue(replica).after(other.measured, "norms of gradients");
+      scale(replica);
+    }
+    update(replica, lane);
+    queue(replica).mark(owned_[static_cast<size_t>(replica)].updated);
+  }
+  meet(replica);
+  if (updates) {
+    for (const Owned& other : owned_)
+      queue(replica).after(other.updated, "updates of the other replicas");
+    take_others(replica);
+    ended_.store(at_least, std::memory_order_release);
+  }
+  finish_lane(lane);
+}
+
+// One queue for all, in whose order everything happens.
+void DeviceUpdater::update_in_turn() {
+  for (Lane& lane : lanes_) agree(lane);
+  if (lanes_[0].any[layout_.slots.size()] == 0) {
+    const int64_t next = version() + 1;
+    begun_ = next;
+    for (int owner = 0; owner < world_.local; ++owner) {
+      add_up(owner);
+      if (plan_.clips_norms()) measure(owner);
+    }
+    for (int owner = 0; owner < world_.local; ++owner) {
+      if (plan_.clips_norms()) scale(owner);
+      update(owner, lanes_[static_cast<size_t>(owner)]);
+    }
+    ended_ = next;
+  }
+  for (Lane& lane : lanes_) finish_lane(lane);
+  pushed_in_turn_ = 0;
+}
+
+void DeviceUpdater::forget_step() {
+  if (!world_.in_turn()) return;
+  pushed_in_turn_ = 0;
+  for (Lane& lane : lanes_) lane.pushed = false;
+}
+
+void DeviceUpdater::finish_lane(Lane& lane) {
+  bump_versions(lane.parameters);
+  for (at::Tensor& gradient : lane.keep) gradient.reset();
+  lane.pushed = false;
+}
+
+void DeviceUpdater::meet(int replica) {
+  if (world_.size > 1) world_.groups[static_cast<size_t>(replica)].barrier(world_.time_limit);
+}
+
+// Whether the step is made: all come to the same answer, from what all have published.
+bool DeviceUpdater::agree(Lane& lane) {
+  const size_t count = layout_.slots.size();
+  const uint8_t guarded = lane.any[count + 1];  // from the first flag on
+  for (size_t i = 0; i < lane.any.size(); ++i) {
+    lane.any[i] = 0;
+    for (const Lane& other : lanes_) lane.any[i] |= other.used[i];
+  }
+  lane.any[count + 1] |= guarded;
+  if (lane.any[count] != 0) return false;
+  for (size_t i = 0; i < count; ++i)
+    if (const auto parameter = static_cast<int>(i); lane.any[i] != 0)
+      lane.scalars[i] =
+          plan_.rule(parameter).next(lane.scalars[i], plan_.rate(parameter, step_rate_));
+  return true;
+}
+
+void DeviceUpdater::add_up(int owner) {
+  if (alone()) return;
+  const Owned& owned = owned_[static_cast<size_t>(owner)];
+  for (const Run& run : owned.runs) {
+    if (world_.size > 1) add_up(owner, run);
+    if (!plan_.clips_values()) continue;
+    at::Tensor sum = world_.size > 1
+                         ? owned.scratch[0].narrow(0, run.begin - owned.begin, run.end - run.begin)
+                         : lanes_[0].gradients.narrow(0, run.begin, run.end - run.begin);
+    const double most = recipe_.clip().value;
+    sum.view(scalar_type_of(run.dtype)).clamp_(-most, most);
+  }
+}
+
+// The tree of the reduction shape; what comes from another device is copied first, partial sums lie
+// in the owner's scratch, the result in that of replica 0.
+void DeviceUpdater::add_up(int owner, const Run& run) {
+  const Owned& owned = owned_[static_cast<size_t>(owner)];
+  const auto dtype = scalar_type_of(run.dtype);
+  const int64_t bytes = run.end - run.begin;
+  const auto scratch = [&](int replica) {
+    return owned.scratch[replica].narrow(0, run.begin - owned.begin, bytes).view(dtype);
+  };
+  std::vector<at::Tensor> partial;
+  std::vector<bool> own;
+  for (int replica = 0; replica < world_.size; ++replica) {
+    const at::Tensor there =
+        lanes_[static_cast<size_t>(replica)].gradients.narrow(0, run.begin, bytes).view(dtype);
+    const bool elsewhere = there.device() != device(owner);
+    partial.push_back(elsewhere ? scratch(replica).copy_(there, /*non_blocking=*/true) : there);
+    own.push_back(elsewhere);
+  }
+  for (const auto& [into, from] : world_.shape.steps()) {
+    at::Tensor& sum = partial[static_cast<size_t>(into)];
+    const at::Tensor& other = partial[static_cast<size_t>(from)];
+    if (own[static_cast<size_t>(into)]) {
+      sum.add_(other);
+      continue;
+    }
+    at::Tensor result = scratch(into);
+    at::add_out(result, sum, other);
+    sum = std::move(result);
+    own[static_cast<size_t>(into)] = true;
+  }
+}
+
+void DeviceUpdater::measure(int owner) {
+  Owned& owned = owned_[static_cast<size_t>(owner)];
+  if (owned.sums.empty()) return;
+  const auto norms = at::_foreach_norm(owned.sums, 2, at::kDouble);
+  at::stack_out(owned.squares, norms);
+  owned.squares.square_();
+}
+
+// As StepPlan::scales(), on the device.
+void DeviceUpdater::scale(int owner) {
+  Owned& owned = owned_[static_cast<size_t>(owner)];
+  int64_t at = 0;
+  for (const Owned& other : owned_) {
+    const int64_t count = other.squares.numel();
+    owned.all_squares.narrow(0, at, count).copy_(other.squares, /*non_blocking=*/true);
+    at += count;
+  }
+  const optim::Clip& clip = recipe_.clip();
+  const double most = clip.norm > 0 ? clip.norm : clip.global_norm;
+  const auto factor_of = [&](const at::Tensor& squares) {
+    const at::Tensor norm = squares.sqrt();
+    return at::where(norm > most, at::reciprocal(norm) * most, at::ones_like(norm));
+  };
+  if (clip.global_norm > 0) {
+    const at::Tensor factor = factor_of(owned.all_squares.sum());
+    if (!owned.sums.empty()) at::_foreach_mul_(owned.sums, factor);
+    return;
+  }
+  const auto parameters = std::ssize(layout_.slots);
+  const at::Tensor places =
+      at::tensor(squares_of_, at::TensorOptions().dtype(at::kLong).pinned_memory(true))
+          .to(device(owner), /*non_blocking=*/true);
+  const at::Tensor factors =
+      factor_of(owned.all_squares.index_select(0, places).view({-1, parameters}).sum(0));
+  for (size_t i = 0; i < owned.sums.size(); ++i)
+    owned.sums[i].mul_(factors[owned.stretches[i].parameter]);
+}
+
+std::optional<at::Tensor> DeviceUpdater::gather_flags(int owner, const Lane& lane) {
+  if (lane.any[layout_.slots.size() + 1] == 0) return std::nullopt;
+  Owned& owned = owned_[static_cast<size_t>(owner)];
+  if (world_.size > 1) {
+    for (int replica = 0; replica < world_.size; ++replica)
+      owned.flags[replica].copy_(lanes_[static_cast<size_t>(replica)].flag, /*non_blocking=*/true);
+    at::amax_out(owned.left_out, owned.flags);
+  }
+  owned.missed.add_(owned.left_out);
+  return owned.left_out;
+}
+
+void DeviceUpdater::update(int owner, const Lane& lane) {
+  const auto left_out = gather_flags(owner, lane);
+  Owned& owned = owned_[static_cast<size_t>(owner)];
+  for (size_t group = 0; group < owned.parts.size(); ++group) {
+    DeviceSlices& all = owned.parts[group];
+    if (all.values.empty()) continue;
+    DeviceSlices used;
+    const auto& places = owned.places[group];
+    for (size_t i = 0; i < places.size(); ++i) {
+      const auto parameter =
+          static_cast<size_t>(owned.stretches[static_cast<size_t>(places[i])].parameter);
+      if (lane.any[parameter] == 0) continue;
+      used.values.push_back(all.values[i]);
+      used.sums.push_back(alone() ? lanes_[0].keep[parameter].view({-1}) : all.sums[i]);
+      used.steps.push_back(all.steps[i]);
+      for (size_t k = 0; k < used.states.size(); ++k)
+        if (!all.states[k].empty()) used.states[k].push_back(all.states[k][i]);
+    }
+    const int first = owned.stretches[static_cast<size_t>(places[0])].parameter;
+    update_on_device(plan_.rule(first), used, plan_.rate(first, step_rate_), left_out);
+  }
+}
+
+void DeviceUpdater::take_others(int replica) {
+  if (shares_values_) return;
+  for (int other = 0; other < world_.size; ++other) {
+    if (other == replica) continue;
+    for (const Run& run : owned_[static_cast<size_t>(other)].runs)
+      values_of(replica)
+          .narrow(0, run.begin, run.end - run.begin)
+          .copy_(values_of(other).narrow(0, run.begin, run.end - run.begin), /*non_blocking=*/true);
+  }
+}
+
+// The counts on the devices tell which updates were made; the host's are counted up to them again.
+int64_t DeviceUpdater::forget_left_out() {
+  const at::NoGradGuard no_grad;
+  drain("the updates of which some may have been left out");
+  const auto missed = std::llround(owned_[0].missed.item<double>());
+  if (missed == 0) return 0;
+  begun_ = ended_ = ended_.load() - missed;
+  for (Lane& lane : lanes_) lane.flag.zero_();
+  std::vector<optim::StepScalars> scalars(layout_.slots.size());
+  for (Owned& owned : owned_) {
+    owned.missed.zero_();
+    for (size_t group = 0; group < owned.parts.size(); ++group)
+      for (size_t i = 0; i < owned.places[group].size(); ++i) {
+        const int parameter =
+            owned.stretches[static_cast<size_t>(owned.places[group][i])].parameter;
+        optim::StepScalars& own = scalars[static_cast<size_t>(parameter)];
+        const auto made = std::llround(owned.parts[group].steps[i].item<double>());
+        while (own.count < made)
+          own = plan_.rule(parameter).next(own, plan_.rate(parameter, learning_rate()));
+      }
+  }
+  for (Lane& lane : lanes_) lane.scalars = scalars;
+  return missed;
+}
+
+}  // namespace tutti::detail
