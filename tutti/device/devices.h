@@ -30,7 +30,8 @@ struct DeviceSpec {
 
 /// "cpu", "cuda:1", "cuda:0#1" (the second of several parts).
 std::string to_string(const DeviceSpec& device);
-/// As parse_devices() reads them: "cuda:0x2,1".
+/// As parse_devices() reads them: "cuda:0x2,1". The CPU several times in a row is "cpu"; some parts
+/// of a device, which parse_devices() does not read, are "cuda:0#1".
 std::string to_string(std::span<const DeviceSpec> devices);
 
 /// Reads what --device takes, in order:
@@ -42,22 +43,24 @@ std::string to_string(std::span<const DeviceSpec> devices);
 ///   cpu,cuda:0     one replica on the CPU, one on a GPU
 ///   auto           every visible GPU, or the CPU where there is none
 ///
-/// visible_gpus  how many there are; only asked for words other than "cpu" (needs_gpus)
+/// visible_gpus  how many there are; of no meaning where needs_gpus() says no
 /// Throws UsageError with the text, what is wrong in it, and what there is: no number, a device
 /// that is not there or is named twice, parts out of 1 to 64, "mps" and "rocm" by name.
 std::vector<DeviceSpec> parse_devices(std::string_view text, int visible_gpus);
 
-/// Whether parse_devices() has to know the GPUs of this machine.
+/// Whether parse_devices() has to know the GPUs of this machine: "cuda" in any form needs some,
+/// "auto" only asks how many there are.
 bool needs_gpus(std::string_view text);
 
 /// The devices of one worker's replicas, in order of their rank.
 ///
 /// devices        of this host, as parse_devices() gave them
-/// replicas       of this worker; 0: one a device
+/// replicas       of this worker; 0: one a device, the devices in equal shares for the workers
 /// local_worker   this worker's number among the `local_workers` of this host, which take the
 ///                devices in turn: worker i has the i-th `replicas` of them
-/// One CPU alone holds any number of replicas. Throws UsageError when there are too few devices:
-/// how to write logical ones, or fewer workers.
+/// One CPU alone holds any number of replicas. What is left over stays unused. Throws UsageError
+/// when there are too few devices (how to write logical ones, or fewer workers), and when
+/// `replicas` is 0 and there are no equal shares.
 std::vector<DeviceSpec> place_replicas(std::span<const DeviceSpec> devices, int replicas,
                                        int local_worker = 0, int local_workers = 1);
 
