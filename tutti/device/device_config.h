@@ -22,12 +22,13 @@ struct PhysicalDevice {
   int64_t memory_bytes = 0;  ///< in all; 0: not known
 };
 
-/// One part of a physical device, as set_logical_devices() cuts it.
+/// One part of a physical device, as set_logical() cuts it; or all of it.
 struct LogicalDevice {
   DeviceSpec spec;
   std::optional<int64_t> memory_limit_bytes;
 };
 
+/// Errors name the functions of sync/device/config.h, by which a program comes here.
 /// Thread rule: one thread at a time.
 class DeviceConfig {
  public:
@@ -44,40 +45,53 @@ class DeviceConfig {
   void set_visible(DeviceKind kind, const std::vector<int>& indices);
 
   /// On (as LibTorch does by itself): memory is taken as it is needed. Off: the limit of each
-  /// device, or all of its memory, is taken at its first use. UsageError for the CPU, a device that
-  /// is not there, and unlike values on the visible GPUs (checked in freeze()).
+  /// device, or what is free of its memory, is taken at its first use. UsageError for the CPU, a
+  /// device that is not there, and unlike values on the visible GPUs (checked in freeze()).
   void set_memory_growth(const PhysicalDevice& device, bool on);
 
   /// The most that this process takes of that device, in bytes. UsageError for more than it has,
   /// none or less, and with logical devices, which have limits of their own.
   void set_memory_limit(const PhysicalDevice& device, int64_t bytes);
 
-  /// Cuts a device into parts, each with a limit or none. LibTorch has one allocator a device: the
-  /// limits hold for their sum. UsageError as set_memory_limit().
+  /// Cuts a device into 1 to 64 parts, each with a limit or none. LibTorch has one allocator a
+  /// device: the limits hold for their sum, and where a part has none, there is none. Takes the
+  /// place of what was set for that device before. UsageError as set_memory_limit().
   void set_logical(const PhysicalDevice& device,
                    std::vector<std::optional<int64_t>> memory_limits_bytes);
 
-  /// Nothing changes any more: a device is used. UsageError where what was set contradicts itself.
+  /// Nothing changes any more: a device is used by whom `by` names ("strategy mirrored"; the first
+  /// one counts). UsageError where what was set contradicts itself; then nothing is frozen.
   void freeze(std::string_view by);
+
+  int visible_gpus() const;
+  /// The visible GPU among all; UsageError for one that is not there.
+  int physical_index(int visible_index) const;
+
+  /// `devices` with each GPU that set_logical() has cut as its parts. UsageError for one that is
+  /// cut otherwise ("cuda:0x3" of two parts).
+  std::vector<DeviceSpec> divided(const std::vector<DeviceSpec>& devices) const;
 
   /// The most that may be taken of a visible GPU in all; none: all that it has.
   std::optional<int64_t> limit_of(int visible_index) const;
-  bool grows() const noexcept { return grows_.value_or(true); }
+  bool grows() const noexcept { return grows_; }
 
  private:
   struct Entry {
     PhysicalDevice device;
-    bool visible = true;
-    int place = 0;  // among the visible ones
-    std::optional<bool> grows;
-    std::optional<int64_t> limit;
-    std::vector<std::optional<int64_t>> parts;
+    int place = 0;  // among the visible ones; kHidden
+    bool grows = true;
+    std::vector<std::optional<int64_t>> parts{std::nullopt};  // with their limits
   };
-  Entry& entry_of(const PhysicalDevice& device, std::string_view operation);
+  static constexpr int kHidden = -1;
+
+  Entry& gpu_to_set(const PhysicalDevice& device, std::string_view operation);
+  const Entry& visible_gpu(int visible_index) const;
+  std::vector<const Entry*> visible(std::optional<DeviceKind> kind) const;
+  std::string those_of(DeviceKind kind) const;
   void require_open(std::string_view operation) const;
 
   std::vector<Entry> entries_;
-  std::optional<bool> grows_;
+  bool grows_ = true;
   std::string frozen_by_;
 };
 

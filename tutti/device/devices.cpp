@@ -13,7 +13,6 @@
 namespace tutti {
 namespace {
 
-constexpr int kMostParts = 64;
 constexpr std::string_view kGpu = "cuda:";
 
 bool begins_with_digit(std::string_view word) {

@@ -19,6 +19,9 @@ enum class DeviceKind : uint8_t { cpu, cuda };
 /// "cpu" or "cuda".
 std::string_view name_of(DeviceKind kind);
 
+/// Logical devices that one device can be.
+inline constexpr int kMostParts = 64;
+
 /// Where one replica computes.
 struct DeviceSpec {
   DeviceKind kind = DeviceKind::cpu;
