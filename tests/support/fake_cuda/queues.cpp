@@ -1,0 +1,285 @@
+#include "tests/support/fake_cuda/queues.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "tests/support/fake_cuda/fake_cuda.h"
+
+namespace tutti::test::fake_cuda {
+
+struct Task {
+  std::string_view name;
+  std::function<void()> run;  // empty: a wait for `after`
+  Mark after;
+};
+
+struct Queue {
+  int device = 0;
+  int stream = 0;
+  Order pace = Order::lazy;  // in this order of work
+  uint64_t queued = 0;
+  uint64_t done = 0;
+  bool running = false;
+  std::deque<Task> tasks;
+};
+
+namespace {
+
+// A training step of a large network is about a thousand tasks. CUDA's own queues hold as many,
+// then the host waits; ours run their oldest then, so that memory is bounded where nobody waits.
+constexpr size_t kMostTasks = 16'384;
+constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+struct Device {
+  uint64_t tasks_until_stuck = kNever;
+  std::string error;  // of a task; the next host wait throws it
+};
+
+struct State {
+  std::recursive_mutex mutex;
+  std::map<std::pair<int, int>, Queue> queues;
+  std::array<Device, kMostDevices> devices;
+  Order order = Order::lazy;
+  uint64_t seed = 0;
+  std::mt19937_64 random;
+  Counts counts;
+  std::map<std::string, uint64_t, std::less<>> synchronous;
+};
+
+// Never destroyed: tensors in static variables are freed after every destructor of ours would run.
+State& state() {
+  static State& all = *std::make_unique<State>().release();
+  return all;
+}
+
+Order pace_of(int device, int stream) {
+  if (state().order != Order::random) return state().order;
+  constexpr std::array kPaces{Order::lazy, Order::eager, Order::random, Order::random};
+  std::mt19937_64 draw(state().seed * 1'000'003 +
+                       static_cast<uint64_t>(device * kStreams + stream));
+  return kPaces.at(draw() % kPaces.size());
+}
+
+void run_task(Queue& queue, Task task) {
+  try {
+    task.run();
+  } catch (const std::exception& failed) {
+    auto& error = state().devices.at(queue.device).error;
+    if (error.empty()) {
+      error = "cuda:" + std::to_string(queue.device) + ", stream " + std::to_string(queue.stream) +
+              ": " + std::string(task.name) + " failed when it ran: " + failed.what();
+    }
+  }
+}
+
+// Runs what is before `upto`; false where a stuck device is in the way.
+bool run_until(Queue& queue, uint64_t upto) {
+  if (queue.running) return queue.done >= upto;
+  queue.running = true;
+  while (queue.done < upto) {
+    auto& front = queue.tasks.front();
+    if (!front.run) {
+      if (!run_until(*front.after.queue, front.after.upto)) break;
+      queue.tasks.pop_front();
+    } else {
+      auto& left = state().devices.at(queue.device).tasks_until_stuck;
+      if (left == 0) break;
+      if (left != kNever) --left;
+      Task task = std::move(front);
+      queue.tasks.pop_front();
+      run_task(queue, std::move(task));
+    }
+    ++queue.done;
+  }
+  queue.running = false;
+  return queue.done >= upto;
+}
+
+// Something was queued: the order says what runs now.
+void pass_time(Queue& grown) {
+  if (grown.tasks.size() > kMostTasks) run_until(grown, grown.done + kMostTasks / 2);
+  if (state().order == Order::eager) run_until(grown, grown.queued);
+  if (state().order != Order::random) return;
+  auto& random = state().random;
+  for (auto& [_, queue] : state().queues) {
+    if (queue.tasks.empty() || queue.pace == Order::lazy) continue;
+    if (queue.pace == Order::eager) {
+      run_until(queue, queue.queued);
+    } else if (random() % 3 == 0) {
+      run_until(queue, std::min(queue.queued, queue.done + 1 + random() % 2));
+    }
+  }
+}
+
+void add(Queue& queue, Task task) {
+  queue.tasks.push_back(std::move(task));
+  ++queue.queued;
+  ++state().counts.tasks;
+  // Tasks queue nothing that must run before they end.
+  if (!queue.running) pass_time(queue);
+}
+
+void throw_error_of(int device) {
+  auto& error = state().devices.at(device).error;
+  if (!error.empty()) throw TaskError(std::exchange(error, {}));
+}
+
+[[noreturn]] void throw_would_hang(const Queue& queue, std::string_view what) {
+  std::string stuck;
+  for (int device = 0; device < kMostDevices; ++device) {
+    if (state().devices.at(device).tasks_until_stuck == 0)
+      stuck += " cuda:" + std::to_string(device);
+  }
+  throw WouldHang(std::string(what) + " on cuda:" + std::to_string(queue.device) + ", stream " +
+                  std::to_string(queue.stream) + ", would never end: " +
+                  std::to_string(queue.queued - queue.done) + " tasks left; stuck:" + stuck +
+                  " (a wait with a deadline asks Event::query until it ends)");
+}
+
+}  // namespace
+
+std::recursive_mutex& lock_of_all() { return state().mutex; }
+
+Queue& queue_of(int device, int stream) {
+  const Lock lock(lock_of_all());
+  const auto [at, is_new] = state().queues.try_emplace({device, stream});
+  if (is_new) {
+    at->second.device = device;
+    at->second.stream = stream;
+    at->second.pace = pace_of(device, stream);
+  }
+  return at->second;
+}
+
+void enqueue(Queue& queue, std::string_view name, std::function<void()> task) {
+  const Lock lock(lock_of_all());
+  add(queue, {.name = name, .run = std::move(task), .after = {}});
+}
+
+void enqueue_wait(Queue& queue, const Mark& mark) {
+  const Lock lock(lock_of_all());
+  if (mark.queue == &queue || reached(mark)) return;
+  add(queue, {.name = "wait", .run = {}, .after = mark});
+}
+
+Mark mark_of(Queue& queue) {
+  const Lock lock(lock_of_all());
+  return {.queue = &queue, .upto = queue.queued};
+}
+
+bool reached(const Mark& mark) {
+  const Lock lock(lock_of_all());
+  return mark.queue == nullptr || mark.queue->done >= mark.upto;
+}
+
+bool query(const Mark& mark) {
+  const Lock lock(lock_of_all());
+  if (mark.queue == nullptr) return true;
+  if (!reached(mark)) run_until(*mark.queue, mark.queue->done + 1);
+  throw_error_of(mark.queue->device);
+  return reached(mark);
+}
+
+bool is_empty(Queue& queue) {
+  const Lock lock(lock_of_all());
+  return queue.tasks.empty();
+}
+
+void wait_for(const Mark& mark, std::string_view what) {
+  const Lock lock(lock_of_all());
+  ++state().counts.host_waits;
+  if (mark.queue == nullptr) return;
+  if (!run_until(*mark.queue, mark.upto)) throw_would_hang(*mark.queue, what);
+  throw_error_of(mark.queue->device);
+}
+
+void wait_for_device(int device, std::string_view what) {
+  const Lock lock(lock_of_all());
+  ++state().counts.host_waits;
+  for (auto& [_, queue] : state().queues) {
+    if (queue.device == device && !run_until(queue, queue.queued)) throw_would_hang(queue, what);
+  }
+  throw_error_of(device);
+}
+
+bool all_are_empty() {
+  const Lock lock(lock_of_all());
+  return std::all_of(state().queues.begin(), state().queues.end(),
+                     [](const auto& named) { return named.second.tasks.empty(); });
+}
+
+void count_deferred() {
+  const Lock lock(lock_of_all());
+  ++state().counts.deferred;
+}
+
+void count_synchronous(std::string_view operator_name) {
+  const Lock lock(lock_of_all());
+  ++state().counts.synchronous;
+  const auto at = state().synchronous.find(operator_name);
+  if (at == state().synchronous.end()) {
+    state().synchronous.emplace(operator_name, 1);
+  } else {
+    ++at->second;
+  }
+}
+
+void count_copy() {
+  const Lock lock(lock_of_all());
+  ++state().counts.copies;
+}
+
+void run_all() {
+  const Lock lock(lock_of_all());
+  for (auto& [_, queue] : state().queues) run_until(queue, queue.queued);
+}
+
+void set_order(Order order, uint64_t seed) {
+  const Lock lock(lock_of_all());
+  run_all();
+  for (auto& device : state().devices) device.error.clear();
+  state().order = order;
+  state().seed = seed;
+  state().random.seed(seed);
+  for (auto& [_, queue] : state().queues) queue.pace = pace_of(queue.device, queue.stream);
+}
+
+Counts counts() {
+  const Lock lock(lock_of_all());
+  return state().counts;
+}
+
+Counts Counts::operator-(const Counts& before) const {
+  return {.tasks = tasks - before.tasks,
+          .deferred = deferred - before.deferred,
+          .synchronous = synchronous - before.synchronous,
+          .copies = copies - before.copies,
+          .host_waits = host_waits - before.host_waits};
+}
+
+std::vector<std::string> synchronous_operators() {
+  const Lock lock(lock_of_all());
+  std::vector<std::string> all;
+  for (const auto& [name, times] : state().synchronous) {
+    all.push_back(name + " x " + std::to_string(times));
+  }
+  return all;
+}
+
+void stick(int device, uint64_t after_tasks) {
+  const Lock lock(lock_of_all());
+  state().devices.at(device).tasks_until_stuck = after_tasks;
+}
+
+void unstick(int device) {
+  const Lock lock(lock_of_all());
+  state().devices.at(device).tasks_until_stuck = kNever;
+}
+
+}  // namespace tutti::test::fake_cuda
