@@ -4,16 +4,10 @@ set(MPI_CXX_SKIP_MPICXX ON)  # the C API alone
 find_package(MPI QUIET COMPONENTS CXX)
 set(TUTTI_WITH_MPI "${MPI_CXX_FOUND}")
 
-# NCCL_ROOT names a folder with include/nccl.h and lib/libnccl.so that stands elsewhere.
-find_path(TUTTI_NCCL_INCLUDE nccl.h HINTS ENV NCCL_ROOT PATH_SUFFIXES include)
-find_library(TUTTI_NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ENV NCCL_ROOT PATH_SUFFIXES lib)
-mark_as_advanced(TUTTI_NCCL_INCLUDE TUTTI_NCCL_LIBRARY)
+tutti_find_nccl()
 set(TUTTI_WITH_NCCL OFF)
-if(TUTTI_NCCL_INCLUDE AND TUTTI_NCCL_LIBRARY)
-  find_package(CUDAToolkit QUIET)
-  if(TARGET CUDA::cudart)
-    set(TUTTI_WITH_NCCL ON)
-  endif()
+if(TARGET tutti::nccl AND TUTTI_NCCL_INCLUDE)
+  set(TUTTI_WITH_NCCL ON)
 endif()
 
 # tutti_engine(MODULE NAME FOUND LIBRARIES...): adds the folder MODULE/NAME to a module.

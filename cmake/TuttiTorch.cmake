@@ -7,11 +7,15 @@ if(NOT Torch_DIR AND NOT DEFINED ENV{Torch_DIR})
     set(Torch_DIR "${tutti_venv_torch}" CACHE PATH "LibTorch's CMake files" FORCE)
   endif()
 endif()
-# The CPU wheel's own files warn that they lack kineto, a profiler that its libraries contain.
-set(tutti_log_level "${CMAKE_MESSAGE_LOG_LEVEL}")
-set(CMAKE_MESSAGE_LOG_LEVEL ERROR)
-find_package(Torch REQUIRED)
-set(CMAKE_MESSAGE_LOG_LEVEL "${tutti_log_level}")
+include(TuttiCuda)
+tutti_find_torch(REQUIRED)
+if(TARGET torch_cuda)
+  # Whoever asks for a device loads CUDA then. libtorch.so is nothing but a link to both parts, and a program
+  # that holds it does not start where NVIDIA's libraries are not.
+  get_target_property(tutti_torch_cpu torch_cpu LOCATION)
+  set_target_properties(torch PROPERTIES IMPORTED_LOCATION_RELEASE "${tutti_torch_cpu}"
+    INTERFACE_LINK_LIBRARIES torch_cpu_library)
+endif()
 if(Torch_VERSION VERSION_LESS 2.6)
   message(FATAL_ERROR "LibTorch ${Torch_VERSION} is too old: tutti needs 2.6 or newer (run tools/setup).")
 endif()
