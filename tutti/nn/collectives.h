@@ -28,7 +28,8 @@
 /// broadcast that are not the root, is no disagreement. Costs one exchange of 200 bytes a call.
 ///
 /// Sums follow the reduction shape: the same bits on every replica, in every run, as threads and as
-/// processes. Any dense dtype; gradients for floating ones. No operation changes its input.
+/// processes. Any dense dtype; gradients for floating ones. No operation changes its input. Tensors
+/// on a device are exchanged by the CPU, for which the host waits.
 ///
 /// Throws UsageError where replicas do not meet (ReplicaContext::group_of_all), for an axis or root
 /// out of range and for other reductions than sum and mean; Mismatch; PeerLost; Timeout.

@@ -53,11 +53,13 @@ at::Tensor DropoutImpl::forward(const at::Tensor& x) {
   const uint64_t key = random_key(place.seed, RandomPurpose::dropout,
                                   {static_cast<uint64_t>(place.step), static_cast<uint64_t>(layer),
                                    static_cast<uint64_t>(options_.layer >= 0)});
-  at::Tensor mask = torch::empty(x.sizes(), torch::TensorOptions().dtype(torch::kFloat32));
+  // The CPU's numbers wherever x is; from pinned memory they go there without a wait.
+  at::Tensor mask =
+      at::empty(x.sizes(), at::TensorOptions().dtype(at::kFloat).pinned_memory(!x.is_cpu()));
   const int64_t rows = x.size(0);
   dropout_mask(key, options_.probability, place.first_row, rows, rows > 0 ? x.numel() / rows : 0,
                mask.data_ptr<float>());
-  return x * mask.to(x.options());
+  return x * mask.to(x.options(), /*non_blocking=*/true);
 }
 
 }  // namespace tutti::nn

@@ -33,20 +33,26 @@ void require_precision(Precision precision, std::string_view device_type) {
                   device_type));
 }
 
-Autocast::Autocast(Precision precision)
-    : before_{at::autocast::is_autocast_enabled(at::kCPU),
-              at::autocast::is_autocast_cache_enabled(),
-              static_cast<int>(at::autocast::get_autocast_dtype(at::kCPU))} {
-  require_precision(precision, "cpu");
-  at::autocast::set_autocast_enabled(at::kCPU, precision != Precision::float32);
+Autocast::Autocast(Precision precision, std::string_view device_type) {
+  require_precision(precision, device_type);
+  const bool on_cuda = device_type == "cuda";
+  const at::DeviceType device = on_cuda ? at::kCUDA : at::kCPU;
+  before_ = {.on_cuda = on_cuda,
+             .enabled = at::autocast::is_autocast_enabled(device),
+             .keeps_copies = at::autocast::is_autocast_cache_enabled(),
+             .dtype = static_cast<int>(at::autocast::get_autocast_dtype(device))};
+  at::autocast::set_autocast_enabled(device, precision != Precision::float32);
   at::autocast::set_autocast_cache_enabled(false);
-  if (precision == Precision::bfloat16) at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  if (precision != Precision::float32)
+    at::autocast::set_autocast_dtype(device,
+                                     precision == Precision::bfloat16 ? at::kBFloat16 : at::kHalf);
 }
 
 Autocast::~Autocast() {
-  at::autocast::set_autocast_enabled(at::kCPU, before_.enabled);
+  const at::DeviceType device = before_.on_cuda ? at::kCUDA : at::kCPU;
+  at::autocast::set_autocast_enabled(device, before_.enabled);
   at::autocast::set_autocast_cache_enabled(before_.keeps_copies);
-  at::autocast::set_autocast_dtype(at::kCPU, static_cast<at::ScalarType>(before_.dtype));
+  at::autocast::set_autocast_dtype(device, static_cast<at::ScalarType>(before_.dtype));
 }
 
 }  // namespace tutti

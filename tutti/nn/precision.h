@@ -31,17 +31,19 @@ Precision precision_by_name(std::string_view name);
 /// UsageError when devices of that type ("cpu", "cuda") do not compute in it: float16 on a CPU.
 void require_precision(Precision precision, std::string_view device_type);
 
-/// Forward passes in its scope compute in `precision`; losses and backward passes come after it.
-/// Scopes may lie in one another. Throws UsageError for float16: this is for the CPU.
+/// Forward passes in its scope compute in `precision` on devices of that type ("cpu", "cuda");
+/// losses and backward passes come after it. Scopes may lie in one another. Throws UsageError for
+/// float16 on the CPU.
 class Autocast {
  public:
-  explicit Autocast(Precision precision);
+  explicit Autocast(Precision precision, std::string_view device_type = "cpu");
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
  private:
   struct Before {
+    bool on_cuda;
     bool enabled;
     bool keeps_copies;
     int dtype;

@@ -23,19 +23,19 @@ SparseEmbeddingImpl::SparseEmbeddingImpl(ps::SparseTableSpec table) : spec_(std:
 }
 
 at::Tensor SparseEmbeddingImpl::forward(const at::Tensor& keys) {
-  if (!keys.defined() || keys.scalar_type() != at::kLong || !keys.is_cpu())
-    throw UsageError(fmt::format(
-        "embedding table \"{}\": keys are {}; expected int64 on the CPU", spec_.name,
-        keys.defined()
-            ? fmt::format("{} on {}", c10::toString(keys.scalar_type()), keys.device().str())
-            : "an undefined tensor"));
+  if (!keys.defined() || keys.scalar_type() != at::kLong)
+    throw UsageError(
+        fmt::format("embedding table \"{}\": keys are {}; expected int64", spec_.name,
+                    keys.defined() ? c10::toString(keys.scalar_type()) : "an undefined tensor"));
   const auto tables = tables_.lock();
   if (!tables)
     throw UsageError(
         fmt::format("embedding table \"{}\": no optimizer holds its rows; make one (or compile() "
                     "the model) before the first forward, and keep it",
                     spec_.name));
-  const at::Tensor flat = keys.detach().reshape(-1).clone();  // the caller may change its own
+  // A copy: the caller may change its own.
+  const at::Tensor flat =
+      keys.is_cpu() ? keys.detach().reshape(-1).clone() : keys.detach().reshape(-1).cpu();
   const at::Tensor rows = tensor_of(tables->rows(number_, keys_in(flat)));
   std::vector<int64_t> shape = keys.sizes().vec();
   shape.push_back(spec_.width);
@@ -44,7 +44,7 @@ at::Tensor SparseEmbeddingImpl::forward(const at::Tensor& keys) {
     look_ups_.push_back({flat, rows});
     has_rows_ = true;
   }
-  return rows.view(shape);
+  return rows.view(shape).to(keys.device());
 }
 
 void SparseEmbeddingImpl::connect(const std::shared_ptr<SparseTables>& tables, int number) {

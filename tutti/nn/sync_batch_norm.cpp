@@ -52,8 +52,8 @@ Statistics statistics_of_all(ReplicaContext& replica, const at::Tensor& x) {
   if (x.numel() > 0) {
     const auto [mean, variance] = at::batch_norm_update_stats(wide(x), {}, {}, 0.0);
     own[0] = static_cast<double>(x.numel()) / static_cast<double>(channels);
-    const at::Tensor means = mean.to(at::kDouble).contiguous();
-    const at::Tensor squares = (variance.to(at::kDouble) * own[0]).contiguous();
+    const at::Tensor means = mean.to(at::kCPU, at::kDouble).contiguous();
+    const at::Tensor squares = (variance.to(at::kCPU, at::kDouble) * own[0]).contiguous();
     std::copy_n(means.data_ptr<double>(), channels, own.begin() + 1);
     std::copy_n(squares.data_ptr<double>(), channels,
                 own.begin() + 1 + static_cast<int64_t>(channels));
@@ -111,9 +111,10 @@ struct Normalise : torch::autograd::Function<Normalise> {
         x.numel() == 0 ? std::tuple(at::zeros_like(x), at::zeros_like(mean), at::zeros_like(mean))
                        : at::native_batch_norm_backward(g, x, weight, mean, variance, {}, {}, false,
                                                         kept->epsilon, {true, true, true});
-    const at::Tensor sums = at::stack({dbias, dweight}).to(at::kDouble).contiguous();
+    at::Tensor sums = at::stack({dbias, dweight}).to(at::kCPU, at::kDouble).contiguous();
     const Millis limit = kept->replica.time_limit();
     kept->replica.group().all_reduce(span_of(sums), ReduceOp::sum, limit).wait(limit);
+    sums = sums.to(x.device());
 
     const at::Tensor scale =
         weight.to(at::kDouble) / kept->count * at::rsqrt(variance.to(at::kDouble) + kept->epsilon);
@@ -152,6 +153,12 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& x) {
         "call it inside, or eval() first");
   _check_input_dim(x);
   if (replica->group_of_all("SyncBatchNorm").size() == 1) return BatchNormImplBase::forward(x);
+  if (replica->shares_device())
+    throw UsageError(fmt::format(
+        "SyncBatchNorm on replica {} ({}): another replica shares its device, where backward "
+        "passes "
+        "take turns on one thread and cannot wait for each other; give each a device of its own",
+        replica->rank(), replica->device().str()));
   replica->meets_in_backward();
   const Statistics all = statistics_of_all(*replica, x.detach());
   if (all.count < 2)

@@ -34,6 +34,7 @@ at::Generator& ReplicaContext::generator(at::Device device) {
   return own;
 }
 at::Device ReplicaContext::device() const noexcept { return state_->queue.device(); }
+bool ReplicaContext::shares_device() const noexcept { return state_->shares_device; }
 const DeviceQueue& ReplicaContext::queue() const noexcept { return state_->queue; }
 Group ReplicaContext::model_group() const { return Group(); }
 

@@ -56,6 +56,7 @@ class ReplicaContext {
   bool has_met_in_backward() const noexcept;
 
   at::Device device() const noexcept;         ///< where this replica computes
+  bool shares_device() const noexcept;        ///< with another replica of this worker: a GPU
   const DeviceQueue& queue() const noexcept;  ///< of its work there; inside run() the current one
   Group model_group() const;                  ///< of size one until model parallel
 

@@ -114,7 +114,12 @@ void StrategyState::enter(World next) {
     state->alone = why_alone(world, options);
     state->time_limit = options.time_limit;
     if (!world.in_turn()) state->group = world.groups[local];
-    if (world.on_devices()) state->queue = world.queues[local];
+    if (world.on_devices()) {
+      state->queue = world.queues[local];
+      state->shares_device =
+          std::ranges::count(world.queues, state->queue.device(), &DeviceQueue::device) > 1 &&
+          state->queue.on_device();
+    }
     state->key =
         random_key(options.seed, RandomPurpose::init, {static_cast<uint64_t>(state->rank)});
     state->generator = at::make_generator<at::CPUGeneratorImpl>(state->key);

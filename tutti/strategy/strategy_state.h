@@ -31,6 +31,7 @@ struct ReplicaContext::State {
   at::Generator device_generator;  ///< on the device of `queue`; undefined until it is used
   uint64_t key = 0;                ///< of both
   DeviceQueue queue;
+  bool shares_device = false;
 };
 
 namespace detail {

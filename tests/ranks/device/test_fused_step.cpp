@@ -1,6 +1,6 @@
 // Thread replicas on devices, each step one update by all of them: the weights of one device that
-// takes the parts in turn, bit for bit, in whatever order the devices work; and of each wait between
-// queues that it is needed.
+// takes the parts in turn, bit for bit, in whatever order the devices work; and of each wait
+// between queues that it is needed.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -65,8 +65,8 @@ std::vector<at::Tensor> weights_of(const Job& job) {
       const auto y = torch::arange(first, first + rows).remainder(4).to(replica.device());
       torch::nn::Sequential own = net.local(replica);
       const bool left_out = job.unused && step % 2 == 1 && replica.rank() == 1;
-      const auto each = torch::cross_entropy_loss(forward(own, part, left_out), y, {},
-                                                  at::Reduction::None);
+      const auto each =
+          torch::cross_entropy_loss(forward(own, part, left_out), y, {}, at::Reduction::None);
       optimizer.minimize(replica, average_loss(each, 6));
     });
   std::vector<at::Tensor> all;
@@ -80,7 +80,8 @@ std::vector<at::Tensor> weights_of(const Job& job) {
 }
 
 bool all_equal(const std::vector<at::Tensor>& weights, const at::Tensor& expected) {
-  return std::ranges::all_of(weights, [&](const at::Tensor& one) { return torch::equal(one, expected); });
+  return std::ranges::all_of(weights,
+                             [&](const at::Tensor& one) { return torch::equal(one, expected); });
 }
 
 class FusedStepOnDevices : public FakeCudaTest {
@@ -115,7 +116,9 @@ class FusedStepOnDevices : public FakeCudaTest {
 };
 
 TEST_F(FusedStepOnDevices, TrainsAsTheCpuDoes) {
-  Job job{.replicas = 1, .device = "cpu", .recipe = optim::sgd({.learning_rate = 0.1, .momentum = 0.9})};
+  Job job{.replicas = 1,
+          .device = "cpu",
+          .recipe = optim::sgd({.learning_rate = 0.1, .momentum = 0.9})};
   const at::Tensor cpu = weights_of(job)[0];
   job.device = "cuda:0";
   EXPECT_LT((cpu - weights_of(job)[0]).abs().max().item<double>(), 1e-6);
@@ -124,7 +127,12 @@ TEST_F(FusedStepOnDevices, TrainsAsTheCpuDoes) {
 }
 
 TEST_F(FusedStepOnDevices, EqualsOneDeviceInTurn) {
-  for (const auto& [replicas, device] : {std::pair{2, "cuda:0,1"}, {3, "cuda"}, {2, "cuda:0x2"}, {3, "cuda:1x3"}, {3, "cuda:0x2,1"}, {1, "cuda:2"}})
+  for (const auto& [replicas, device] : {std::pair{2, "cuda:0,1"},
+                                         {3, "cuda"},
+                                         {2, "cuda:0x2"},
+                                         {3, "cuda:1x3"},
+                                         {3, "cuda:0x2,1"},
+                                         {1, "cuda:2"}})
     EXPECT_EQ(wrong_orders({.replicas = replicas, .device = device}), "") << device;
 }
 
@@ -137,9 +145,12 @@ TEST_F(FusedStepOnDevices, WithEveryRuleThatDevicesHave) {
       {optim::adam({.learning_rate = 0.01}), norm},
       {optim::adam({.learning_rate = 0.01}), global},
       {optim::sgd({.learning_rate = 0.1, .momentum = 0.5}), value},
-      {optim::adamw({.learning_rate = 0.01}), {}, {{.pattern = "*.bias", .learning_rate_factor = 0.5, .weight_decay = 0.0}}}};
+      {optim::adamw({.learning_rate = 0.01}),
+       {},
+       {{.pattern = "*.bias", .learning_rate_factor = 0.5, .weight_decay = 0.0}}}};
   for (size_t i = 0; i < recipes.size(); ++i)
-    for (const auto& [replicas, device] : {std::pair{2, "cuda:0,1"}, {3, "cuda:0x3"}, {1, "cuda:0"}})
+    for (const auto& [replicas, device] :
+         {std::pair{2, "cuda:0,1"}, {3, "cuda:0x3"}, {1, "cuda:0"}})
       EXPECT_EQ(wrong_orders({.replicas = replicas, .device = device, .recipe = recipes[i]}, 4), "")
           << "recipe " << i << " on " << device;
 }
@@ -154,7 +165,8 @@ TEST_F(FusedStepOnDevices, EveryWaitIsNeeded) {
        {"gradients of the other replicas", "updates of the other replicas", "norms of gradients",
         "what the caller of run() has queued", "the end of run()"}) {
     Job job{.recipe = optim::adam({.learning_rate = 0.01})};
-    if (wait == "norms of gradients") job.recipe = {optim::adam({.learning_rate = 0.01}), {.global_norm = 0.1}};
+    if (wait == "norms of gradients")
+      job.recipe = {optim::adam({.learning_rate = 0.01}), {.global_norm = 0.1}};
     const at::Tensor expected = oracle(job);
     fake_cuda::leave_out_blocks([&] {
       const char* const queued = detail::wait_being_queued();
@@ -172,7 +184,8 @@ TEST_F(FusedStepOnDevices, EveryWaitIsNeeded) {
 }
 
 TEST_F(FusedStepOnDevices, NoHostWaitsInAHundredSteps) {
-  Strategy strategy({.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .device = "cuda:0,1"});
+  Strategy strategy(
+      {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .device = "cuda:0,1"});
   Replicated<torch::nn::Sequential> net(strategy, small_net);
   Optimizer optimizer(net, optim::adam());
   const auto x = torch::rand({4, 64}).pin_memory();
