@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "tutti/base/error.h"
@@ -37,7 +38,36 @@ void require_limit(const PhysicalDevice& device, int64_t bytes, int64_t left,
         left < most_bytes(device) ? fmt::format(", of which {} are left", size_words(left)) : ""));
 }
 
+// None where a limit is no limit.
+std::optional<double> fraction_of(const MemoryShare& share) {
+  if (!share.limit_bytes) return std::nullopt;
+  return static_cast<double>(*share.limit_bytes) / static_cast<double>(share.total_bytes);
+}
+
+std::string words_of(const MemoryShare& share) {
+  return fmt::format("{} of {} on {}", share.limit_bytes ? size_words(*share.limit_bytes) : "all",
+                     size_words(share.total_bytes), to_string(share.device));
+}
+
 }  // namespace
+
+std::optional<double> one_fraction(const std::vector<MemoryShare>& shares) {
+  constexpr double kAlike = 0.01;  // GPUs of one kind differ by memory that is broken
+  std::optional<double> least;
+  for (const MemoryShare& share : shares) {
+    if (share.limit_bytes && *share.limit_bytes > share.total_bytes)
+      throw UsageError(fmt::format("memory limit: {}: more than it has", words_of(share)));
+    const auto one = fraction_of(shares.front()), other = fraction_of(share);
+    if (one.has_value() != other.has_value() ||
+        std::abs(one.value_or(0) - other.value_or(0)) > kAlike * one.value_or(0))
+      throw UsageError(fmt::format(
+          "memory limit: {}, but {}; LibTorch knows one part for all GPUs of a process: "
+          "give all the same, use alike GPUs, or one process a GPU",
+          words_of(shares.front()), words_of(share)));
+    if (other) least = std::min(*other, least.value_or(1));
+  }
+  return least;
+}
 
 DeviceConfig::DeviceConfig(std::vector<PhysicalDevice> devices) {
   for (PhysicalDevice& device : devices) {

@@ -28,6 +28,17 @@ struct LogicalDevice {
   std::optional<int64_t> memory_limit_bytes;
 };
 
+/// What of a GPU's memory this process may take.
+struct MemoryShare {
+  DeviceSpec device;
+  int64_t total_bytes = 0;
+  std::optional<int64_t> limit_bytes;
+};
+
+/// The part of each GPU's memory that its limit is, in (0, 1]; none: no limit. LibTorch has one
+/// number for all GPUs of a process: UsageError where they would have unlike ones.
+std::optional<double> one_fraction(const std::vector<MemoryShare>& shares);
+
 /// Errors name the functions of sync/device/config.h, by which a program comes here.
 /// Thread rule: one thread at a time.
 class DeviceConfig {

@@ -187,6 +187,28 @@ TEST(DeviceConfig, SaysWhatIsWrong) {
               HasSubstr("cuda:0 is not there: there is no cuda here"));
 }
 
+TEST(OneFraction, IsThatOfAllGpusOrAnError) {
+  const auto of = [](std::vector<std::pair<int64_t, std::optional<int64_t>>> totals_and_limits) {
+    std::vector<MemoryShare> shares;
+    for (const auto& [total, limit] : totals_and_limits)
+      shares.push_back({{DeviceKind::cuda, static_cast<int>(shares.size())}, total, limit});
+    return one_fraction(shares);
+  };
+  EXPECT_EQ(of({}), std::nullopt);
+  EXPECT_EQ(of({{8 * kGiB, std::nullopt}, {16 * kGiB, std::nullopt}}), std::nullopt);
+  EXPECT_EQ(of({{8 * kGiB, 2 * kGiB}}), 0.25);
+  EXPECT_EQ(of({{8 * kGiB, 8 * kGiB}}), 1.0);
+  EXPECT_EQ(of({{8 * kGiB, 2 * kGiB}, {16 * kGiB, 4 * kGiB}}), 0.25);
+  EXPECT_EQ(of({{1000, 500}, {1004, 500}}), 500.0 / 1004) << "alike; neither takes more";
+  EXPECT_THAT(
+      message_of<UsageError>([&] { of({{8 * kGiB, 2 * kGiB}, {8 * kGiB, {}}}); }),
+      HasSubstr("memory limit: 2.0 GiB of 8.0 GiB on cuda:0, but all of 8.0 GiB on cuda:1"));
+  EXPECT_THROW(of({{8 * kGiB, {}}, {8 * kGiB, kGiB}}), UsageError);
+  EXPECT_THROW(of({{8 * kGiB, kGiB}, {16 * kGiB, kGiB}}), UsageError);
+  EXPECT_THAT(message_of<UsageError>([&] { of({{8 * kGiB, 9 * kGiB}}); }),
+              HasSubstr("9.0 GiB of 8.0 GiB on cuda:0: more than it has"));
+}
+
 TEST(DeviceConfig, MemoryThatNobodyKnowsLimitsNothing) {
   DeviceConfig config({{.kind = DeviceKind::cuda, .index = 0, .name = ""}});
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
