@@ -11,6 +11,7 @@
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
 #include "tutti/comm/compression/compression.h"
+#include "tutti/device/devices.h"
 
 namespace tutti::cli {
 namespace {
@@ -22,6 +23,22 @@ CLI::Validator number_check(Accept accept, const std::string& expected) {
         const auto value = number_in<double>(text);
         if (value && std::isfinite(*value) && accept(*value)) return std::string();
         return fmt::format("got \"{}\"; expected {}", text, expected);
+      },
+      "");
+}
+
+/// What `read` throws of a text, without its own "--flag text: " before it.
+template <class Read>
+CLI::Validator answer_of(Read read, const std::string& flag) {
+  return CLI::Validator(
+      [read, flag](std::string& text) {
+        try {
+          read(text);
+          return std::string();
+        } catch (const UsageError& error) {
+          const std::string answer = error.what(), before = fmt::format("{} {}: ", flag, text);
+          return answer.starts_with(before) ? answer.substr(before.size()) : answer;
+        }
       },
       "");
 }
@@ -75,16 +92,13 @@ CLI::Validator one_of(std::string what, std::vector<std::string> known,
 }
 
 CLI::Validator compression_word() {
-  return CLI::Validator(
-      [](std::string& text) {
-        try {
-          compression_from(text);
-          return std::string();
-        } catch (const UsageError& error) {
-          return std::string(error.what());
-        }
-      },
-      "");
+  return answer_of([](const std::string& text) { compression_from(text); }, "--compression");
+}
+
+CLI::Validator device_words() {
+  constexpr int kAnyNumber = 1024;
+  auto check = answer_of([](const std::string& text) { parse_devices(text, kAnyNumber); }, "--device");
+  return check.name("cpu cuda auto");  // for completion_of()
 }
 
 std::vector<int64_t> parse_sizes(const std::string& flag, const std::string& text) {

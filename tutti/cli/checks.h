@@ -38,6 +38,9 @@ CLI::Validator one_of(std::string what, std::vector<std::string> known,
 /// What compression_from() reads: "none", "topk:0.01".
 CLI::Validator compression_word();
 
+/// What parse_devices() reads, whatever devices there are: "cpu", "cuda:0x2,1".
+CLI::Validator device_words();
+
 /// "8,1K,64M" to {8, 1024, 67108864}: sizes in bytes, with K, M, G for powers of 1024, each from 0
 /// to 1 TiB. UsageError names `flag` and the part that was not understood.
 std::vector<int64_t> parse_sizes(const std::string& flag, const std::string& text);

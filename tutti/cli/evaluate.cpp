@@ -19,6 +19,7 @@
 #include "tutti/cli/checkpoints.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/device_flags.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
 #include "tutti/train/model/model.h"
@@ -36,15 +37,22 @@ struct EvaluateFlags {
   bool follow = false;
   double idle_limit_s = 600;
   int64_t threads = 0;
+  DeviceFlags devices;
   std::string json;
 };
+
+StrategyOptions strategy_options(const EvaluateFlags& flags) {
+  StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads)};
+  take_devices(flags.devices, options);
+  return options;
+}
 
 class Evaluation {
  public:
   explicit Evaluation(const EvaluateFlags& flags)
       : flags_(flags),
         test_(data::quickdraw(flags.data, {.split = "test"}).batch(kTestBatch)),
-        model_(Strategy({.threads_per_replica = static_cast<int>(flags.threads)}), [&] {
+        model_(Strategy(strategy_options(flags)), [&] {
           return models::model_by_name(
               flags.model, {.classes = test_.num_classes(), .input = test_.columns().at(0).shape});
         }) {
@@ -190,6 +198,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
       ->check(positive_number(kMostSeconds))
       ->type_name("SECONDS")
       ->capture_default_str();
+  add_device_flags(*command, flags->devices);
   command->add_option("--threads", flags->threads, "Of LibTorch (default: usable cores)")
       ->check(whole_number(1, 1024))
       ->type_name("T");

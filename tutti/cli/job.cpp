@@ -51,12 +51,13 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
   app.add_option(
          "--replicas", flags.replicas,
          "Copies of the model that train together, in all (default: 1 for one_device, else the "
-         "usable cores or the workers)")
+         "workers, one a GPU, or on the CPU the usable cores)")
       ->check(whole_number(1, kMostReplicas))
       ->type_name("N");
   app.add_option("--reduction-shape", flags.reduction_shape,
                  "one_device: add gradients as these hosts would, \"2x3\" or \"3+1\"")
       ->type_name("SHAPE");
+  add_device_flags(app, flags.devices);
   app.add_option("--threads", flags.threads,
                  "Threads of LibTorch in each replica (default: usable cores / replicas)")
       ->check(whole_number(1, 1024))
@@ -168,6 +169,14 @@ void check_servers(const JobFlags& flags) {
                     flags.served.num_servers(), there));
 }
 
+// Before workers start. Within a launcher, each knows by its Strategy alone which devices it has.
+void check_devices(const JobFlags& flags, int replicas) {
+  if (starts_workers(flags))
+    check_placement_on(flags.devices, 1, num_workers_of(flags));
+  else if (flags.strategy == "mirrored" || flags.strategy == "central_storage")
+    check_placement_on(flags.devices, replicas, 1);
+}
+
 }  // namespace
 
 void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies) {
@@ -200,7 +209,7 @@ bool starts_workers(const JobFlags& flags) {
 }
 
 int num_workers_of(const JobFlags& flags) {
-  return static_cast<int>(flags.replicas.value_or(host_facts().usable_cores));
+  return flags.replicas ? static_cast<int>(*flags.replicas) : replicas_of_host(flags.devices);
 }
 
 std::vector<std::string> own_command() {
@@ -254,9 +263,10 @@ int num_replicas_of(const JobFlags& flags) {
 }
 
 StrategyOptions strategy_options(const JobFlags& flags) {
+  StrategyOptions options;
+  take_devices(flags.devices, options);
   if (!flags.dense_kernel.empty())
     nn::use_dense_kernel(nn::dense_kernel_by_name(flags.dense_kernel));
-  StrategyOptions options;
   options.kind = flags.strategy;
   options.replicas = static_cast<int>(flags.replicas.value_or(0));
   options.reduction_shape = flags.reduction_shape;
@@ -308,6 +318,7 @@ StrategyOptions strategy_options(const JobFlags& flags) {
                     "use --strategy multi_worker, or start it without `tutti run`",
                     flags.strategy, launcher->num_workers));
   if (flags.strategy != "independent") check_options(options, num_workers_in_job(flags));
+  check_devices(flags, replicas);
   check_servers(flags);
   return options;
 }

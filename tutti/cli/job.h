@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/cli/device_flags.h"
 #include "tutti/cli/optimizer_flags.h"
 #include "tutti/cli/server_flags.h"
 #include "tutti/data/dataset.h"
@@ -28,6 +29,7 @@ struct JobFlags {
   bool uses_servers() const noexcept { return strategy == "parameter_server"; }
   std::optional<int64_t> replicas;  ///< of the whole world
   std::string reduction_shape;
+  DeviceFlags devices;
   std::optional<int64_t> threads;  ///< of LibTorch in each replica
   std::string dense_kernel;        ///< "": that of the rule
   double time_limit_s = 30;
@@ -50,7 +52,8 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
 /// parameter_server, outside a launcher.
 bool starts_workers(const JobFlags& flags);
 
-/// How many workers those are: the number of replicas, or the usable cores when none was given.
+/// How many workers those are: the number of replicas, or one a device, or on the CPU one a usable
+/// core, when none was given.
 int num_workers_of(const JobFlags& flags);
 
 /// Starts this very command (`name`: "train") again as each of `num_workers` workers, with more
@@ -65,8 +68,8 @@ std::vector<std::string> own_command();
 /// have as many.
 int num_replicas_of(const JobFlags& flags);
 
-/// Strategy's options. Throws UsageError when they contradict each other, or there are more workers
-/// than replicas.
+/// Strategy's options. Throws UsageError when they contradict each other, there are more workers
+/// than replicas, or fewer devices than replicas here.
 StrategyOptions strategy_options(const JobFlags& flags);
 
 /// The model that was named, for the samples and classes of `dataset`. UsageError when it cannot

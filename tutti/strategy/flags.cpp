@@ -38,6 +38,8 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--replicas") options.replicas = number_of<int>(flag, value, 1);
   if (flag == "--reduction-shape") options.reduction_shape = value;
   if (flag == "--threads") options.threads_per_replica = number_of<int>(flag, value, 1);
+  if (flag == "--device") options.device = value;
+  if (flag == "--memory-limit") options.memory_limit_mib = number_of<int64_t>(flag, value, 1);
   if (flag == "--time-limit")
     options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
   if (flag == "--shares") options.shares = shares_of(value);
@@ -69,6 +71,8 @@ constexpr std::string_view kFlags[] = {"--strategy",
                                        "--replicas",
                                        "--reduction-shape",
                                        "--threads",
+                                       "--device",
+                                       "--memory-limit",
                                        "--time-limit",
                                        "--seed",
                                        "--shares",

@@ -166,7 +166,8 @@ class Strategy {
 };
 
 /// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
-/// --threads, --time-limit (seconds), --seed, --shares 2,1 (one per replica), --reduction NAME,
+/// --device cuda:0,1, --memory-limit MIB, --threads, --time-limit (seconds), --seed, --shares 2,1
+/// (one per replica), --reduction NAME,
 /// --compression topk:0.01, --compression-start STEP, --algorithm-table FILE, --staleness 0|s|inf,
 /// --drop-slowest K, --on-lost-worker end|continue|wait, --scale-by-staleness,
 /// --delay-compensation LAMBDA, --placement NAME, --partition HOW, --host-sums on|off, --device

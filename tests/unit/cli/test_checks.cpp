@@ -47,6 +47,13 @@ TEST(Checks, NumbersNameWhatWasGotAndTheRange) {
   }
 }
 
+TEST(Checks, DevicesAreReadWhateverThereIs) {
+  const auto check = device_words();
+  for (std::string good : {"cpu", "cuda", "auto", "cuda:7x2,cpu"}) EXPECT_EQ(check(good), "");
+  std::string wrong = "cuda:0,0";
+  EXPECT_EQ(check(wrong), "cuda:0 is named twice; cuda:0x2 is two replicas on it");
+}
+
 TEST(Checks, AFailureIsPrintedWithoutLibTorchsStackTrace) {
   testing::internal::CaptureStderr();
   const int code = guarded(

@@ -46,6 +46,17 @@ TEST(StrategyFlags, AreTakenOutAndOthersStay) {
   EXPECT_TRUE(taken.options.served.scale_by_staleness);
 }
 
+TEST(StrategyFlags, SayWhereReplicasCompute) {
+  EXPECT_EQ(take({}).options.device, "cpu");
+  EXPECT_EQ(take({}).options.memory_limit_mib, 0);
+  const auto options = take({"--device", "cuda:0x2,1", "--memory-limit=4096"}).options;
+  EXPECT_EQ(options.device, "cuda:0x2,1");
+  EXPECT_EQ(options.memory_limit_mib, 4096);
+  EXPECT_THAT(why_not({"--memory-limit", "0"}),
+              HasSubstr("--memory-limit 0: expected a number, 1"));
+  EXPECT_THAT(why_not({"--devices", "cuda"}), HasSubstr("did you mean --device?"));
+}
+
 TEST(StrategyFlags, SayWhatServersDo) {
   const ServedOptions served =
       take({"--staleness", "4", "--delay-compensation", "0.5", "--placement", "round_robin",
