@@ -14,7 +14,8 @@ namespace tutti::test::fake_cuda {
 inline bool is_ours(const at::Tensor& t) { return t.defined() && t.is_cuda(); }
 
 /// While it lives, operators on this thread are kernels alone: no autograd, no autocast, no
-/// observers, whatever the thread that a task happens to run on is about.
+/// observers, whatever the thread that a task happens to run on is about. Warnings are dropped:
+/// CUDA's kernels would give others.
 class KernelScope {
  public:
   KernelScope();
@@ -23,11 +24,15 @@ class KernelScope {
   c10::impl::ForceDispatchKeyGuard keys_;
   at::DisableRecordFunctionGuard unobserved_;
   c10::AutoGradMode no_grad_{false};
+  c10::WarningUtils::WarningHandlerGuard no_warnings_;
 };
 
 /// A tensor of the CPU on the memory of a defined one of ours (or of any other). Holds no share in
 /// it: a queue's tasks know memory by address, as a device's do.
 at::Tensor cpu_alias(const at::Tensor& t);
+
+/// The same for an output that a kernel may make larger on its way: it gets other memory then.
+at::Tensor resizable_cpu_alias(const at::Tensor& t);
 
 using TensorMap = std::function<at::Tensor(const at::Tensor&)>;
 

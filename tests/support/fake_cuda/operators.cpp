@@ -90,6 +90,8 @@ struct Call {
   Stack args;
   std::vector<at::Tensor> targets;  // of its new tensors, in order
   std::vector<bool> is_new;         // of each return
+  // Outputs among the arguments, as the kernel gets them, and their memory.
+  std::vector<std::pair<at::Tensor, at::Tensor>> outputs;
 
   void run() {
     const KernelScope kernels;
@@ -101,6 +103,9 @@ struct Call {
         const auto& target = targets[next++];
         if (target.defined() && target.numel() > 0) target.copy_(result);
       });
+    }
+    for (const auto& [given, memory] : outputs) {
+      if (given.const_data_ptr() != memory.const_data_ptr()) memory.copy_(given);
     }
   }
 };
@@ -121,8 +126,17 @@ Stack defer(const c10::OperatorHandle& op, const Facts& facts, const Rehearsal& 
   for (const auto& [argument, shape] : rehearsal.resized) {
     resize_tensor(args[argument].toTensor(), shape.sizes);
   }
-  auto call = std::make_shared<Call>(
-      Call{.op = op, .args = kernel_args(facts, args, device), .targets = {}, .is_new = {}});
+  auto call = std::make_shared<Call>(Call{.op = op,
+                                          .args = kernel_args(facts, args, device),
+                                          .targets = {},
+                                          .is_new = {},
+                                          .outputs = {}});
+  for (const size_t output : facts.outputs) {
+    if (!args[output].isTensor()) continue;
+    const auto memory = call->args[output].toTensor();
+    call->outputs.emplace_back(resizable_cpu_alias(memory), memory);
+    call->args[output] = call->outputs.back().first;
+  }
   Stack results;
   for (size_t i = 0; i < facts.same_as.size(); ++i) {
     const int same = facts.same_as[i];

@@ -135,6 +135,7 @@ Facts::Facts(const c10::OperatorHandle& op) : name(c10::toString(op.operator_nam
     const auto& argument = schema.arguments()[i];
     const auto* const alias = argument.alias_info();
     is_written.push_back(alias != nullptr && alias->isWrite());
+    if (is_written[i] && argument.is_out()) outputs.push_back(i);
     value_counts.push_back(by_values || !is_number(argument.type()));
     if (is_generator(argument.type())) generator = static_cast<int>(i);
   }

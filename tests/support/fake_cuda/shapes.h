@@ -44,6 +44,7 @@ struct Facts {
   std::string name;                ///< "aten::mm.out"
   size_t arguments = 0;            ///< their number
   std::vector<bool> is_written;    ///< of each argument
+  std::vector<size_t> outputs;     ///< the arguments that are outputs of an "out" variant
   std::vector<bool> value_counts;  ///< of each argument: shapes may depend on its value
   std::vector<int> same_as;        ///< of each return: the argument that it is, -1 for a new tensor
   int generator = -1;              ///< the argument that is one; -1: the operator draws nothing

@@ -1,10 +1,9 @@
-// Two replicas as threads: each adds its half of both gradients and updates it, then takes the other's
-// half. The oracle is one replica that takes the parts in turn, on the CPU.
+// Two replicas as threads: each adds its half of both gradients and updates it, then takes the
+// other's half. The oracle is one replica that takes the parts in turn, on the CPU.
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -191,8 +190,7 @@ TEST_P(Peers, AWaitThatIsLeftOutIsFound) {
   EXPECT_GT(wrong(PeerWait::for_parameters, 10), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(On, Peers,
-                         testing::Values(std::array{0, 1}, std::array{0, 0}),
+INSTANTIATE_TEST_SUITE_P(On, Peers, testing::Values(std::array{0, 1}, std::array{0, 0}),
                          [](const auto& info) {
                            return info.param[0] == info.param[1] ? "OneDevice" : "TwoDevices";
                          });

@@ -3,7 +3,6 @@
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
