@@ -97,7 +97,8 @@ CLI::Validator compression_word() {
 
 CLI::Validator device_words() {
   constexpr int kAnyNumber = 1024;
-  auto check = answer_of([](const std::string& text) { parse_devices(text, kAnyNumber); }, "--device");
+  auto check =
+      answer_of([](const std::string& text) { parse_devices(text, kAnyNumber); }, "--device");
   return check.name("cpu cuda auto");  // for completion_of()
 }
 

@@ -5,27 +5,16 @@
 
 #include "tutti/base/error.h"
 #include "tutti/strategy/detail/worlds.h"
-#include "tutti/sync/device/runtime.h"
+#include "tutti/sync/device/config.h"
 
 namespace tutti::detail {
 namespace {
 
 constexpr DeviceSpec kCpu{};
 
-int visible_gpus(const StrategyOptions& options) {
-  if (!needs_gpus(options.device)) return 0;
-  if (options.device == "auto") {
-    const DeviceRuntime* const runtime = DeviceRuntime::try_load();
-    return runtime == nullptr ? 0 : runtime->count();
-  }
-  DeviceRuntime& runtime = DeviceRuntime::load();
-  runtime.require_any();
-  return runtime.count();
-}
-
 at::Device torch_device(const DeviceSpec& device) {
   if (device.kind == DeviceKind::cpu) return at::Device(at::kCPU);
-  return {at::kCUDA, static_cast<at::DeviceIndex>(device.index)};
+  return {at::kCUDA, static_cast<at::DeviceIndex>(torch_index(device.index))};
 }
 
 DeviceQueue queue_for(int rank, const DeviceSpec& device) {
@@ -34,12 +23,9 @@ DeviceQueue queue_for(int rank, const DeviceSpec& device) {
 
 }  // namespace
 
-std::vector<DeviceSpec> devices_of(const StrategyOptions& options) {
-  return parse_devices(options.device, visible_gpus(options));
-}
-
 void place_on_devices(World& world, const StrategyOptions& options,
                       const std::vector<DeviceSpec>& devices) {
+  use_devices(fmt::format("strategy {}", options.kind), devices, options.memory_limit_mib);
   if (devices == std::vector{kCpu}) return;
   if (world.in_turn()) {
     if (devices.size() > 1)

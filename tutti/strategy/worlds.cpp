@@ -10,6 +10,7 @@
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/comm/group/host_view.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/sync/device/config.h"
 
 namespace tutti::detail {
 
@@ -160,7 +161,7 @@ World parameter_server_world(StrategyOptions& options) {
 }  // namespace
 
 World make_world(StrategyOptions& options) {
-  const auto devices = devices_of(options);
+  const auto devices = devices_from(options.device);
   const bool elsewhere = devices != std::vector<DeviceSpec>(1);
   if (elsewhere) options.pin = false;  // a replica's thread only queues work for its device
   World world = options.kind == "one_device"     ? one_device_world(options)

@@ -12,10 +12,6 @@ namespace tutti::detail {
 /// Collective over workers where replicas of several are in sync. Throws as Strategy does.
 World make_world(StrategyOptions& options);
 
-/// The devices of this host that the options name, in order: {cpu} where they name none. Loads
-/// LibTorch's CUDA where it is asked for. Throws UsageError.
-std::vector<DeviceSpec> devices_of(const StrategyOptions& options);
-
 /// Gives each local replica of `world` its device and a queue there; none where all compute on the
 /// CPU. Throws UsageError where there are too few devices.
 void place_on_devices(World& world, const StrategyOptions& options,

@@ -1,0 +1,94 @@
+// Which updater an Optimizer has.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tutti/strategy/detail/optimizer_state.h"
+#include "tutti/strategy/detail/worlds.h"
+
+namespace tutti {
+namespace {
+
+ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options) {
+  if (strategy.options().uses_servers() || strategy.kind() == "central_storage")
+    throw UsageError(fmt::format(
+        "strategy {} keeps one storage of the parameters, which tutti's own rules update "
+        "(optim::adam() and so on); a torch optimizer updates a copy a replica: use mirrored",
+        strategy.kind()));
+  const ReplicatedOptions chosen = detail::replicated_options(strategy.options());
+  if (!options.compression.on()) options.compression = chosen.compression;
+  if (!options.reduction) options.reduction = chosen.reduction;
+  return options;
+}
+
+bool of_one_device(const World& world) {
+  return std::ranges::all_of(world.queues, [&](const DeviceQueue& queue) {
+    return queue.device() == world.queues[0].device();
+  });
+}
+
+/// Why parameters of replicas on devices are updated on the CPU; "": they are not.
+std::string why_on_cpu(const Strategy& strategy, const optim::Recipe& recipe) {
+  const StrategyOptions& options = strategy.options();
+  if (options.uses_servers()) return "parameter servers update them";
+  if (options.reduction != "fused")
+    return fmt::format("reduction {} was chosen", options.reduction);
+  if (strategy.kind() == "central_storage" && !of_one_device(strategy.world()))
+    return "central_storage keeps the variables of several devices there";
+  std::string why;
+  can_update_on_devices(strategy.world(), recipe, &why);
+  return why;
+}
+
+}  // namespace
+
+Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe)
+    : state_(std::make_shared<State>(modules)) {
+  const Strategy strategy = modules.strategy();
+  const World& world = strategy.world();
+  const StrategyOptions& options = strategy.options();
+  const auto tables = state_->table_specs(&recipe);
+  const UpdaterFactory on_cpu = [&](std::vector<NamedTensors> replicas) {
+    if (options.uses_servers())
+      return make_served_updater(world, recipe, std::move(replicas), detail::served_place(),
+                                 options.served, tables);
+    if (options.reduction == "fused")
+      return make_shared_updater(world, recipe, std::move(replicas));
+    return make_replicated_updater(world, recipe, std::move(replicas), completed(strategy, {}));
+  };
+  if (const std::string why = why_on_cpu(strategy, recipe); world.on_devices() && why.empty())
+    state_->bound(make_device_updater(world, recipe, state_->named()), tables, recipe.rule());
+  else
+    state_->bound(state_->updated_on_cpu(on_cpu, why), tables, recipe.rule());
+  state_->strategy.follow(state_);
+}
+
+Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory factory,
+                     const ReplicatedOptions& options)
+    : state_(std::make_shared<State>(modules)) {
+  state_->table_specs(nullptr);
+  state_->bound(state_->updated_on_cpu(
+      [&](std::vector<NamedTensors> replicas) {
+        return make_replicated_updater(modules.strategy().world(), factory, std::move(replicas),
+                                       completed(modules.strategy(), options));
+      },
+      "a torch optimizer was given"));
+  state_->strategy.follow(state_);
+}
+
+Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe,
+                     const ReplicatedOptions& options)
+    : state_(std::make_shared<State>(modules)) {
+  const auto tables = state_->table_specs(&recipe);
+  state_->bound(state_->updated_on_cpu(
+                    [&](std::vector<NamedTensors> replicas) {
+                      return make_replicated_updater(modules.strategy().world(), recipe,
+                                                     std::move(replicas),
+                                                     completed(modules.strategy(), options));
+                    },
+                    "a reduction was chosen"),
+                tables, recipe.rule());
+  state_->strategy.follow(state_);
+}
+
+}  // namespace tutti
