@@ -21,6 +21,11 @@ DeviceQueue queue_for(int rank, const DeviceSpec& device) {
   return {torch_device(device), fmt::format("replica {} ({})", rank, to_string(device))};
 }
 
+void know_each_other(std::vector<DeviceQueue>& queues) {
+  const auto all = std::make_shared<const std::vector<DeviceQueue>>(queues);
+  for (DeviceQueue& queue : queues) queue.belongs_to(all);
+}
+
 }  // namespace
 
 void place_on_devices(World& world, const StrategyOptions& options,
@@ -33,7 +38,7 @@ void place_on_devices(World& world, const StrategyOptions& options,
           fmt::format("--device {}: strategy one_device computes on one; use mirrored, or name one",
                       options.device));
     world.queues.assign(static_cast<size_t>(world.local), queue_for(0, devices[0]));
-    return;
+    return know_each_other(world.queues);
   }
   const int worker = world.one_process() ? 0 : world.first_rank_here / world.local;
   const int workers = world.one_process() ? 1 : world.here / world.local;
@@ -41,6 +46,7 @@ void place_on_devices(World& world, const StrategyOptions& options,
   for (int local = 0; local < world.local; ++local)
     world.queues.push_back(queue_for(world.first_rank + local, placed[static_cast<size_t>(local)]));
   if (std::ranges::none_of(world.queues, &DeviceQueue::on_device)) world.queues.clear();
+  know_each_other(world.queues);
 }
 
 }  // namespace tutti::detail

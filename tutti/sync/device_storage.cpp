@@ -182,7 +182,8 @@ void DeviceUpdater::find_squares() {
 // ---- for checkpoints ----
 
 void DeviceUpdater::drain(const std::string& what) const {
-  for (const DeviceQueue& queue : world_.queues) queue.drain(Deadline(world_.time_limit), what);
+  const Deadline deadline(patience_with_device(world_.time_limit));
+  for (const DeviceQueue& queue : world_.queues) queue.drain(deadline, what);
 }
 
 NamedTensors DeviceUpdater::whole_states() const {

@@ -142,7 +142,7 @@ class StagedUpdater final : public Updater {
       lane.gradients[i].copy_(gradients[i], /*non_blocking=*/true);
     }
     lane.queue.mark(lane.fetched);
-    lane.queue.wait(lane.fetched, Deadline(world_.time_limit),
+    lane.queue.wait(lane.fetched, Deadline(patience_with_device(world_.time_limit)),
                     "the backward pass whose gradients are added on the CPU");
   }
 
@@ -153,8 +153,10 @@ class StagedUpdater final : public Updater {
     if (!lane.queue.on_device()) return;
     inner_->complete();
     const auto& values = inner_->parameters(replica);
-    for (size_t i = 0; i < values.size(); ++i)
+    for (size_t i = 0; i < values.size(); ++i) {
       lane.parameters[i].detach().copy_(values[i].detach(), /*non_blocking=*/true);
+      values[i].mutable_grad().reset();
+    }
     bump_versions(lane.parameters);
   }
 

@@ -9,80 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/device/queue.h"
-#include "tutti/sync/tensors.h"
 
+#include "tests/support/device_job.h"
 #include "tests/support/fake_cuda/fake_cuda_test.h"
-#include "tests/support/small_training.h"
 
 namespace tutti::test {
 namespace {
 
 constexpr int kSeeds = 20;
-
-struct Job {
-  std::string kind = "mirrored";
-  int replicas = 2;
-  std::string device = "cuda:0,1";
-  optim::Recipe recipe = optim::adam({.learning_rate = 0.01});
-  int steps = 6;
-  bool unused = false;  ///< replica 1 leaves a parameter out in every second step
-};
-
-torch::nn::Sequential small_net() {
-  return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(64, 48), torch::nn::ReLU(),
-                               torch::nn::Linear(48, 48), torch::nn::ReLU(),
-                               torch::nn::Linear(48, 4));
-}
-
-at::Tensor forward(torch::nn::Sequential& net, const at::Tensor& x, bool short_cut) {
-  at::Tensor y = x;
-  int number = 0;
-  for (auto& layer : *net)
-    if (!short_cut || (number != 3 && number != 4))
-      y = layer.forward(y), ++number;
-    else
-      ++number;
-  return y;
-}
-
-/// The weights after `steps` steps of a loop of one's own, of every local replica.
-std::vector<at::Tensor> weights_of(const Job& job) {
-  Strategy strategy({.kind = job.kind,
-                     .replicas = job.replicas,
-                     .threads_per_replica = 1,
-                     .device = job.device,
-                     .seed = 11});
-  Replicated<torch::nn::Sequential> net(strategy, small_net);
-  Optimizer optimizer(net, job.recipe);
-  const auto x = torch::sin(torch::arange(6 * 64 * job.steps, at::kFloat)).view({job.steps, 6, 64});
-  for (int step = 0; step < job.steps; ++step)
-    strategy.run([&](ReplicaContext& replica) {
-      const int64_t rows = 6 / job.replicas, first = rows * replica.rank();
-      const auto part = x[step].narrow(0, first, rows).to(replica.device());
-      const auto y = torch::arange(first, first + rows).remainder(4).to(replica.device());
-      torch::nn::Sequential own = net.local(replica);
-      const bool left_out = job.unused && step % 2 == 1 && replica.rank() == 1;
-      const auto each =
-          torch::cross_entropy_loss(forward(own, part, left_out), y, {}, at::Reduction::None);
-      optimizer.minimize(replica, average_loss(each, 6));
-    });
-  std::vector<at::Tensor> all;
-  for (int local = 0; local < net.modules().size(); ++local) {
-    std::vector<at::Tensor> flat;
-    for (const auto& [name, parameter] : unique_parameters(*net.modules().module(local)))
-      flat.push_back(parameter.detach().cpu().reshape({-1}));
-    all.push_back(torch::cat(flat));
-  }
-  return all;
-}
-
-bool all_equal(const std::vector<at::Tensor>& weights, const at::Tensor& expected) {
-  return std::ranges::all_of(weights,
-                             [&](const at::Tensor& one) { return torch::equal(one, expected); });
-}
 
 class FusedStepOnDevices : public FakeCudaTest {
  protected:
@@ -91,7 +27,7 @@ class FusedStepOnDevices : public FakeCudaTest {
     if (!IsSkipped()) fake_cuda::set_devices(3);
   }
 
-  static at::Tensor oracle(Job job) {
+  static at::Tensor oracle(DeviceJob job) {
     fake_cuda::set_order(fake_cuda::Order::eager);
     job.kind = "one_device";
     job.device = "cuda:0";
@@ -99,7 +35,7 @@ class FusedStepOnDevices : public FakeCudaTest {
   }
 
   /// In which orders the weights are not the oracle's: "lazy, seed 3".
-  static std::string wrong_orders(const Job& job, int seeds = kSeeds) {
+  static std::string wrong_orders(const DeviceJob& job, int seeds = kSeeds) {
     const at::Tensor expected = oracle(job);
     EXPECT_TRUE(std::isfinite(expected.sum().item<double>()));
     std::string wrong;
@@ -116,9 +52,9 @@ class FusedStepOnDevices : public FakeCudaTest {
 };
 
 TEST_F(FusedStepOnDevices, TrainsAsTheCpuDoes) {
-  Job job{.replicas = 1,
-          .device = "cpu",
-          .recipe = optim::sgd({.learning_rate = 0.1, .momentum = 0.9})};
+  DeviceJob job{.replicas = 1,
+                .device = "cpu",
+                .recipe = optim::sgd({.learning_rate = 0.1, .momentum = 0.9})};
   const at::Tensor cpu = weights_of(job)[0];
   job.device = "cuda:0";
   EXPECT_LT((cpu - weights_of(job)[0]).abs().max().item<double>(), 1e-6);
@@ -164,7 +100,7 @@ TEST_F(FusedStepOnDevices, EveryWaitIsNeeded) {
   for (const std::string wait :
        {"gradients of the other replicas", "updates of the other replicas", "norms of gradients",
         "what the caller of run() has queued", "the end of run()"}) {
-    Job job{.recipe = optim::adam({.learning_rate = 0.01})};
+    DeviceJob job{.recipe = optim::adam({.learning_rate = 0.01})};
     if (wait == "norms of gradients")
       job.recipe = {optim::adam({.learning_rate = 0.01}), {.global_norm = 0.1}};
     const at::Tensor expected = oracle(job);

@@ -1,5 +1,6 @@
 #include "tutti/sync/device/queue.h"
 
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
@@ -31,7 +32,9 @@ const char* detail::wait_being_queued() noexcept { return wait_of_this_thread; }
 
 DeviceQueue::DeviceQueue(at::Device device, std::string owner)
     : device_(device), owner_(std::move(owner)) {
-  if (!device.is_cpu()) stream_ = guard_of(device).getNewStream(device);
+  if (device.is_cpu()) return;
+  stream_ = guard_of(device).getNewStream(device);
+  probe_ = at::zeros({1}, at::TensorOptions().dtype(at::kByte).device(device));
 }
 
 DeviceQueue DeviceQueue::current(at::Device device, std::string owner) {
@@ -72,16 +75,47 @@ void DeviceQueue::wait(const DeviceMark& mark, const Deadline& deadline,
   constexpr microseconds kShort{20}, kLong{1000};
   constexpr int kQuickAsks = 200;
   for (int asked = 0; !mark.passed(); ++asked) {
-    if (deadline.passed())
-      throw Timeout(fmt::format(
-          "{} has not finished {} within {} ms: its device hangs, or has more to do than that; see "
-          "nvidia-smi and the kernel's log, or give a longer --time-limit",
-          owner_, what, deadline.limit().count()));
+    if (deadline.passed()) give_up(deadline, what);
     if (asked < kQuickAsks)
       std::this_thread::yield();
     else
       std::this_thread::sleep_for(asked < 2 * kQuickAsks ? kShort : kLong);
   }
+}
+
+// On a queue of its own: a device that works does next to nothing in `limit`.
+bool DeviceQueue::answers(Millis limit) const {
+  if (!probe_.defined()) return true;
+  DeviceQueue aside;
+  aside.device_ = device_;
+  aside.stream_ = guard_of(device_).getNewStream(device_);
+  DeviceMark mark;
+  {
+    const OnQueue on(aside);
+    probe_.fill_(1);
+    aside.mark(mark);
+  }
+  const Deadline deadline(limit);
+  while (!mark.passed() && !deadline.passed()) std::this_thread::sleep_for(Millis{1});
+  return mark.passed();
+}
+
+// Who waits for another replica's device hangs with it.
+void DeviceQueue::give_up(const Deadline& deadline, const std::string& what) const {
+  constexpr const char* kCure =
+      "see nvidia-smi and the kernel's log; a device that only has much to do wants a longer "
+      "--time-limit";
+  const Millis for_an_answer = std::clamp(deadline.limit() / 4, Millis{1}, Millis{1000});
+  std::string hanging;
+  const std::vector<DeviceQueue> alone{*this};
+  for (const DeviceQueue& queue : all_ ? *all_ : alone)
+    if (!queue.answers(for_an_answer)) hanging += (hanging.empty() ? "" : ", ") + queue.owner();
+  if (hanging.empty())
+    throw Timeout(fmt::format("{} has not finished {} within {} ms, but its device answers; {}",
+                              owner_, what, deadline.limit().count(), kCure));
+  throw Timeout(
+      fmt::format("{} hangs: its device does nothing any more; {} waited {} ms for {}; {}", hanging,
+                  owner_, deadline.limit().count(), what, kCure));
 }
 
 void DeviceQueue::drain(const Deadline& deadline, const std::string& what) const {

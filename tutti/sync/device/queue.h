@@ -8,16 +8,15 @@
 /// On the CPU a queue is nothing: work is done when the call returns, and marks have been passed.
 #pragma once
 
-#include <ATen/core/TensorBody.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/stream.h"
@@ -63,17 +62,26 @@ class DeviceQueue {
   /// `tensor`, made on another queue, is used by this one: its memory is kept until that has run.
   void uses(const at::Tensor& tensor) const;
 
-  /// Until `mark` has been passed. Throws Timeout: "replica 1 (cuda:1) has not finished step 12
-  /// within 60000 ms; its queue is at the update".
+  /// Tells the queue whose work it may have to wait for, itself among them: the replicas of a
+  /// world.
+  void belongs_to(std::shared_ptr<const std::vector<DeviceQueue>> all) { all_ = std::move(all); }
+
+  /// Until `mark` has been passed. Throws Timeout that names the replica whose device does nothing
+  /// any more: "replica 1 (cuda:1) hangs: ...".
   void wait(const DeviceMark& mark, const Deadline& deadline, const std::string& what) const;
 
   /// The same for all that is queued now.
   void drain(const Deadline& deadline, const std::string& what) const;
 
  private:
+  bool answers(Millis limit) const;
+  [[noreturn]] void give_up(const Deadline& deadline, const std::string& what) const;
+
   at::Device device_{at::kCPU};
   std::optional<c10::Stream> stream_;
   std::string owner_;
+  at::Tensor probe_;  // one element there
+  std::shared_ptr<const std::vector<DeviceQueue>> all_;
 };
 
 /// Makes the queue the one of this thread until it goes out of scope. Nothing for a CPU's.
@@ -86,6 +94,10 @@ class OnQueue {
  private:
   std::optional<c10::StreamGuard> guard_;
 };
+
+/// How long a replica waits for its own device where others wait `limit` for the replica: it knows
+/// what hangs, and is to say so before their patience ends.
+inline Millis patience_with_device(Millis limit) { return std::max(limit / 2, Millis{1}); }
 
 namespace detail {
 
