@@ -23,6 +23,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/base/printable.h"
+#include "tutti/base/typed.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cluster/join/environment_check.h"
 
@@ -97,9 +98,11 @@ nlohmann::json json_of(const Examination& facts) {
                            {"blas", facts.torch.blas},
                            {"openmp", facts.torch.openmp},
                            {"abi", facts.torch.abi},
+                           {"cuda", facts.torch.cuda},
                            {"cpu_capability", facts.torch.cpu_capability},
                            {"dense_kernel", facts.torch.dense_kernel},
                            {"threads", facts.torch.threads}}}};
+  json["cuda"] = json_of(facts.devices);
   json["cpu_quota"] = host.cpu_quota ? nlohmann::json(*host.cpu_quota) : nlohmann::json();
   json["cgroup_memory_limit_bytes"] = host.cgroup_memory_limit_bytes
                                           ? nlohmann::json(*host.cgroup_memory_limit_bytes)
@@ -115,8 +118,9 @@ nlohmann::json json_of(const Examination& facts) {
 
 void print(const Examination& facts) {
   const HostFacts& host = facts.host;
-  const auto row = [](const char* name, const std::string& value) {
-    std::printf("%-18s %s\n", name, value.c_str());
+  const auto row = [](const std::string& name, std::string_view value) {
+    for (const std::string_view line : parts_of(value, '\n'))
+      fmt::print("{:18} {}\n", line.data() == value.data() ? name : "", line);
   };
   row("cpu", host.cpu_model.empty() ? "unknown" : host.cpu_model);
   row("instruction sets", fmt::format("{}", fmt::join(host.instruction_sets, " ")));
@@ -137,10 +141,12 @@ void print(const Examination& facts) {
   row("engines", fmt::format("{}", fmt::join(facts.engines, " ")));
   row("addresses", fmt::format("{}", fmt::join(facts.addresses, ", ")));
   row("LibTorch",
-      fmt::format("{}, BLAS {}, dense products by {}, {}, {} ABI, kernels for {}, {} threads",
-                  facts.torch.version, facts.torch.blas, facts.torch.dense_kernel,
-                  facts.torch.openmp, facts.torch.abi, facts.torch.cpu_capability,
-                  facts.torch.threads));
+      fmt::format("{}{}, BLAS {}, dense products by {}, {}, {} ABI, kernels for {}, {} threads",
+                  facts.torch.version,
+                  facts.torch.cuda.empty() ? "" : " with CUDA " + facts.torch.cuda,
+                  facts.torch.blas, facts.torch.dense_kernel, facts.torch.openmp, facts.torch.abi,
+                  facts.torch.cpu_capability, facts.torch.threads));
+  for (const auto& [name, value] : rows_of(facts.devices)) row(name, value);
   if (facts.cluster) std::printf("\nThe job: %s\n", to_string(*facts.cluster).c_str());
   const auto problems = problems_of(facts);
   std::printf("\n%s\n", problems.empty() ? "Nothing is wrong." : "What is wrong:");
@@ -167,6 +173,7 @@ void examine_environment(Examination& facts) {
 Examination examine() {
   Examination facts;
   facts.host = read_host_facts();
+  facts.devices = device_facts();
   facts.torch = torch_facts();
   facts.dev_shm_bytes = shm_bytes();
   facts.descriptor_limit = descriptor_limit();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/base/host.h"
+#include "tutti/cli/device_facts.h"
 #include "tutti/cli/torch_facts.h"
 #include "tutti/cluster/spec/cluster_spec.h"
 
@@ -16,6 +17,7 @@ namespace tutti::cli {
 struct Examination {
   HostFacts host;
   TorchFacts torch;
+  DeviceFacts devices;
   int64_t dev_shm_bytes = 0;
   int64_t descriptor_limit = 0;        ///< open files a process
   std::string kernel;                  ///< release

@@ -36,6 +36,7 @@ TorchFacts torch_facts() {
   facts.abi = _GLIBCXX_USE_CXX11_ABI != 0 ? "C++11" : "old";
   facts.cpu_capability = at::get_cpu_capability();
   facts.dense_kernel = nn::name_of(nn::dense_kernel());
+  facts.cuda = value_after(config, "CUDA Runtime ", "\n");
   facts.threads = at::get_num_threads();
   return facts;
 }

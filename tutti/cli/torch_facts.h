@@ -15,6 +15,7 @@ struct TorchFacts {
   std::string abi;             ///< "C++11" or "old"
   std::string cpu_capability;  ///< the instruction set that its kernels choose: "AVX2"
   std::string dense_kernel;    ///< that multiplies the matrices of dense layers
+  std::string cuda;            ///< version that it runs with: "13.0"; empty without
   int threads = 0;             ///< of one operation, unless told otherwise
 };
 

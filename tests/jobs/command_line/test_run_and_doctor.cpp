@@ -182,8 +182,8 @@ TEST(Run, WhatAFailedWorkerHadStartedEndsBeforeItsNextLife) {
 TEST(Doctor, SaysWhatThisMachineHas) {
   const auto result = tutti_command({"doctor"});
   EXPECT_EQ(result.exit_code, 0) << result.out;
-  for (const char* word :
-       {"cores", "memory", "/dev/shm", "shm", "LibTorch", "OpenMP", "BLAS", "ABI"}) {
+  for (const char* word : {"cores", "memory", "/dev/shm", "shm", "LibTorch", "OpenMP", "BLAS",
+                           "ABI", "CUDA", "NCCL", "devices"}) {
     EXPECT_THAT(result.out, HasSubstr(word));
   }
   EXPECT_THAT(result.out, Not(HasSubstr("BLAS unknown")));
@@ -200,6 +200,8 @@ TEST(Doctor, JsonHasTheSameFacts) {
             (std::vector<std::string>{"solo", "shm"}));
   EXPECT_EQ(json.at("torch").at("abi"), "C++11");
   EXPECT_TRUE(json.at("problems").is_array());
+  // Without a GPU a cure, and with one none.
+  EXPECT_EQ(json.at("cuda").at("devices").empty(), json.at("cuda").at("cure") != "");
 }
 
 TEST(Doctor, SaysWhoIsInTheJob) {

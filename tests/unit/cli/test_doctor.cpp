@@ -59,6 +59,51 @@ TEST(Doctor, WhatAPersonHasSetWronglyIsFatal) {
   EXPECT_THAT(problems[0].what, HasSubstr("eth99"));
 }
 
+// What is said of `name`.
+std::string row_of(const DeviceFacts& facts, const std::string& name) {
+  for (const auto& [word, text] : rows_of(facts))
+    if (word == name) return text;
+  return "no such row";
+}
+
+TEST(Doctor, NoGpuIsNoProblemAndHasACure) {
+  Examination facts = healthy();
+  facts.devices.cure = "this LibTorch has no CUDA\n  set Torch_DIR";
+  EXPECT_TRUE(problems_of(facts).empty());
+  EXPECT_EQ(row_of(facts.devices, "CUDA"), "none in LibTorch");
+  EXPECT_EQ(row_of(facts.devices, "driver"), "none");
+  EXPECT_EQ(row_of(facts.devices, "NCCL"), "none");
+  EXPECT_EQ(row_of(facts.devices, "devices"), "0: this LibTorch has no CUDA\n  set Torch_DIR");
+  EXPECT_TRUE(json_of(facts.devices).at("devices").empty());
+}
+
+TEST(Doctor, EachGpuHasALine) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  const DeviceFacts facts{.library = "/lib/libtorch_cuda.so",
+                          .driver = "570.86.15",
+                          .driver_cuda = "12.8",
+                          .nccl = "2.28.9",
+                          .gpus = {{.name = "Made Up",
+                                    .memory_total_bytes = 80 * kGiB,
+                                    .memory_free_bytes = 79 * kGiB,
+                                    .capability = "9.0",
+                                    .peers = {1}},
+                                   {.name = "", .memory_total_bytes = 8 * kGiB, .capability = ""}},
+                          .cure = ""};
+  EXPECT_EQ(row_of(facts, "CUDA"), "/lib/libtorch_cuda.so");
+  EXPECT_EQ(row_of(facts, "driver"), "570.86.15, for CUDA up to 12.8");
+  EXPECT_EQ(row_of(facts, "NCCL"), "2.28.9");
+  EXPECT_EQ(row_of(facts, "devices"), "2");
+  EXPECT_EQ(row_of(facts, "cuda:0"),
+            "Made Up, 79.0 GiB free of 80.0 GiB, compute capability 9.0, reads the memory of "
+            "cuda:1");
+  EXPECT_EQ(row_of(facts, "cuda:1"), "a GPU, 8.0 GiB");
+  const auto json = json_of(facts);
+  EXPECT_EQ(json.at("devices").at(0).at("memory_free_bytes"), 79 * kGiB);
+  EXPECT_EQ(json.at("devices").at(0).at("peers"), nlohmann::json::array({1}));
+  EXPECT_EQ(json.at("driver"), "570.86.15");
+}
+
 TEST(TorchFacts, KnowTheVersionsThatWereTried) {
   const TorchFacts facts = torch_facts();
   EXPECT_FALSE(facts.tried.empty());

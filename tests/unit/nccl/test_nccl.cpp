@@ -58,6 +58,8 @@ class Nccl : public testing::Test {
   }
 };
 
+TEST_F(Nccl, SaysItsVersion) { EXPECT_EQ(nccl_version(), "2.28.0"); }
+
 TEST_F(Nccl, CarriesOutEveryCollective) {
   for (int n : {1, 2, 3, 4}) {
     const auto engines = make(n);

@@ -26,15 +26,15 @@ ncclUniqueId agree_on_id(MeetingPlace& place, const Deadline& deadline) {
   return id;
 }
 
-int library_version() {
-  int version = 0;
-  (void)ncclGetVersion(&version);
-  return version;
-}
-
 }  // namespace
 
 bool nccl_available() noexcept { return true; }
+
+std::string nccl_version() {
+  int version = 0;
+  (void)ncclGetVersion(&version);
+  return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
+}
 
 std::shared_ptr<Engine> make_nccl(MeetingPlace& place, const NcclOptions& options) {
   const Deadline deadline(options.limit);
@@ -57,7 +57,7 @@ std::shared_ptr<Engine> make_nccl(MeetingPlace& place, const NcclOptions& option
         fmt::format("{}: ncclCommInitRankConfig: {}\n  NCCL_DEBUG=WARN says more", where, why));
   }
   log(LogLevel::info, "engine nccl: rank {} of {} on device {}, NCCL {}; it adds in its own order",
-      place.rank(), place.size(), options.device, library_version());
+      place.rank(), place.size(), options.device, nccl_version());
   return std::make_shared<detail::nccl::NcclEngine>(comm, place.rank(), place.size(),
                                                     options.device);
 }

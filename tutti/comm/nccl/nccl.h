@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "tutti/comm/engine/engine.h"
 #include "tutti/net/meeting_place.h"
@@ -21,6 +22,9 @@ struct NcclOptions {
 
 /// Whether this build has NCCL.
 bool nccl_available() noexcept;
+
+/// Of the NCCL that this build runs with: "2.28.9"; empty where it has none.
+std::string nccl_version();
 
 /// Collective: the engine of `place`'s rank. The place is needed only here. Throws Timeout when not
 /// all ranks come, Error in NCCL's or CUDA's words.

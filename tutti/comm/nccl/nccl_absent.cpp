@@ -6,6 +6,8 @@ namespace tutti {
 
 bool nccl_available() noexcept { return false; }
 
+std::string nccl_version() { return ""; }
+
 std::shared_ptr<Engine> make_nccl(MeetingPlace& /*place*/, const NcclOptions& /*options*/) {
   throw UsageError(
       "engine \"nccl\": this build has no NCCL; install NCCL and the CUDA toolkit and configure "
