@@ -35,6 +35,7 @@
 #include "tutti/strategy/strategy.h"
 #include "tutti/strategy/variable.h"
 #include "tutti/sync/before_use.h"
+#include "tutti/sync/device/config.h"
 #include "tutti/sync/distributed_optimizer.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/callbacks/schedules.h"

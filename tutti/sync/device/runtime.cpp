@@ -1,18 +1,22 @@
 #include "tutti/sync/device/runtime.h"
 
 #include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <link.h>
 #include <torch/types.h>
 #include <torch/version.h>
 
 #include <filesystem>
 #include <mutex>
+#include <typeinfo>
 
 #include "tutti/base/error.h"
 
-#if __has_include(<c10/core/AllocatorConfig.h>) && __has_include(<c10/core/CachingDeviceAllocator.h>)
+#if __has_include(<c10/core/AllocatorConfig.h>) && \
+    __has_include(<c10/core/CachingDeviceAllocator.h>)
 #include <c10/core/AllocatorConfig.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #define TUTTI_TORCH_KNOWS_ALLOCATORS 1
@@ -37,9 +41,14 @@ std::string beside_libtorch() {
 }
 
 std::string path_of(void* library) {
-  Dl_info facts{};
-  void* const symbol = dlsym(library, "_init");
-  return symbol != nullptr && dladdr(symbol, &facts) != 0 ? facts.dli_fname : kLibrary;
+  link_map* map = nullptr;
+  return dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : kLibrary;
+}
+
+// Hooks are looked up once in a process; without CUDA's library it keeps those that have nothing.
+bool looked_too_early() {
+  const at::CUDAHooksInterface& hooks = at::detail::getCUDAHooks();
+  return typeid(hooks) == typeid(at::CUDAHooksInterface);
 }
 
 /// Where the library was found; or why there is none, in words.
@@ -81,7 +90,7 @@ DeviceRuntime* DeviceRuntime::try_load(std::string* why) {
   const std::lock_guard lock(mutex);
   if (!loaded && failure.empty()) {
     loaded = load_library(runtime.library_, failure);
-    if (loaded && !at::hasCUDA()) {
+    if (loaded && looked_too_early()) {
       loaded = false;
       failure =
           "LibTorch had looked for CUDA before it was loaded; make the strategy (or call "
