@@ -27,22 +27,6 @@ CLI::Validator number_check(Accept accept, const std::string& expected) {
       "");
 }
 
-/// What `read` throws of a text, without its own "--flag text: " before it.
-template <class Read>
-CLI::Validator answer_of(Read read, const std::string& flag) {
-  return CLI::Validator(
-      [read, flag](std::string& text) {
-        try {
-          read(text);
-          return std::string();
-        } catch (const UsageError& error) {
-          const std::string answer = error.what(), before = fmt::format("{} {}: ", flag, text);
-          return answer.starts_with(before) ? answer.substr(before.size()) : answer;
-        }
-      },
-      "");
-}
-
 }  // namespace
 
 CLI::Validator whole_number(int64_t low, int64_t high) {
@@ -92,14 +76,31 @@ CLI::Validator one_of(std::string what, std::vector<std::string> known,
 }
 
 CLI::Validator compression_word() {
-  return answer_of([](const std::string& text) { compression_from(text); }, "--compression");
+  return CLI::Validator(
+      [](std::string& text) {
+        try {
+          compression_from(text);
+          return std::string();
+        } catch (const UsageError& error) {
+          return std::string(error.what());
+        }
+      },
+      "");
 }
 
 CLI::Validator device_words() {
   constexpr int kAnyNumber = 1024;
-  auto check =
-      answer_of([](const std::string& text) { parse_devices(text, kAnyNumber); }, "--device");
-  return check.name("cpu cuda auto");  // for completion_of()
+  CLI::Validator validator(
+      [](std::string& text) {
+        try {
+          parse_devices(text, kAnyNumber);
+          return std::string();
+        } catch (const UsageError& error) {  // CLI11 says the flag
+          return std::string(error.what()).substr(fmt::format("--device {}: ", text).size());
+        }
+      },
+      "");
+  return validator.name("cpu cuda auto");  // for completion_of()
 }
 
 std::vector<int64_t> parse_sizes(const std::string& flag, const std::string& text) {
