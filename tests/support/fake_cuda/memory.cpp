@@ -5,6 +5,7 @@
 #include "tests/support/fake_cuda/memory.h"
 
 #include <ATen/ATen.h>
+#include <sys/mman.h>
 
 #include <array>
 #include <cstdlib>
@@ -54,14 +55,37 @@ Memory& memory() {
   return all;
 }
 
+// Large blocks are mapped each by itself: malloc would keep their space, in pieces.
+constexpr size_t kMapped = size_t{1} << 20;
+
+void* from_system(size_t bytes) {
+  void* data = nullptr;
+  if (bytes < kMapped) {
+    data = std::aligned_alloc(64, bytes);
+  } else {
+    data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) data = nullptr;
+  }
+  TORCH_CHECK(data != nullptr, "the host has no ", bytes, " bytes left for a fake device");
+  return data;
+}
+
+void to_system(void* data, size_t bytes) {
+  if (bytes < kMapped) {
+    std::free(data);
+  } else {
+    munmap(data, bytes);
+  }
+}
+
 // Gives memory back to the system where nothing queued can read it any more.
 void trim() {
   const bool much = memory().unused_bytes > kMostUnused || memory().released_bytes > kMostUnused;
   if (!much) return;
   if (memory().unused_bytes + memory().released_bytes > 2 * kMostUnused) run_all();
   if (!all_are_empty()) return;
-  for (auto& [_, blocks] : memory().unused) {
-    for (void* data : blocks) std::free(data);
+  for (auto& [bytes, blocks] : memory().unused) {
+    for (void* data : blocks) to_system(data, bytes);
   }
   memory().unused.clear();
   memory().unused_bytes = 0;
@@ -76,8 +100,7 @@ void* take(size_t bytes) {
     memory().unused_bytes -= bytes;
     return data;
   }
-  void* data = std::aligned_alloc(64, bytes);
-  TORCH_CHECK(data != nullptr, "the host has no ", bytes, " bytes left for a fake device");
+  void* data = from_system(bytes);
   std::memset(data, 0xff, bytes);
   return data;
 }

@@ -157,6 +157,7 @@ at::Tensor on_device(const at::Tensor& result, int device) {
 }
 
 Stack run_now(const c10::OperatorHandle& op, const Facts& facts, Args args, int device) {
+  const Lock lock(lock_of_all());  // as a task
   count_synchronous(facts.name);
   wait_for(mark_of(current_queue(device)), facts.name);
   Stack kernels_args = kernel_args(facts, args, device);

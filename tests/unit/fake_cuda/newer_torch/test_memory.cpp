@@ -143,13 +143,13 @@ int64_t resident_mebibytes() {
 }
 
 TEST_F(Memory, OfTheHostDoesNotGrowWithTheSteps) {
-  in_all_orders(2, [] {
+  in_all_orders(0, [] {
     const auto before = resident_mebibytes();
-    for (int step = 0; step < 400; ++step) {  // each of another size, and nobody waits
+    for (int step = 0; step < 200; ++step) {  // each of another size, and nobody waits
       auto x = torch::ones({kMiB + step * 128}, kFirst);
       x.mul_(2);
     }
-    EXPECT_LT(resident_mebibytes() - before, 700);
+    EXPECT_LT(resident_mebibytes() - before, 600);
     fake_cuda::run_all();
   });
 }
