@@ -31,7 +31,7 @@ struct Block {
   size_t bytes = 0;  // a multiple of kUnit
   int device = 0;
   int stream = 0;
-  std::set<int> used_by;  // other streams, by record_stream
+  std::set<Queue*> used_by;  // other streams, by record_stream
 };
 
 struct DeviceFacts {
@@ -131,8 +131,7 @@ void release(void* data) {
   // CUDA's allocator looks for the end of the other streams' work now and then; none waits for it.
   auto& aside = queue_of(block.device, kStreams);
   enqueue_wait(aside, mark_of(queue));
-  for (const int stream : block.used_by)
-    enqueue_wait(aside, mark_of(queue_of(block.device, stream)));
+  for (Queue* const user : block.used_by) enqueue_wait(aside, mark_of(*user));
   enqueue(aside, "free", [data, bytes = block.bytes] { serve_again(data, bytes); });
 }
 
@@ -203,8 +202,9 @@ class DeviceMemory final : public c10::DeviceAllocator {
     const Lock lock(lock_of_all());
     const auto found = memory().blocks.find(static_cast<const char*>(data.get()));
     if (found == memory().blocks.end()) return;
-    const int number = static_cast<int>(stream.id());
-    if (number != found->second.stream) found->second.used_by.insert(number);
+    auto& block = found->second;
+    Queue& user = queue_of_stream(stream);
+    if (&user != &queue_of(block.device, block.stream)) block.used_by.insert(&user);
   }
 
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {

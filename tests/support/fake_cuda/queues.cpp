@@ -62,8 +62,7 @@ Order pace_of(int device, int stream) {
   if (state().order != Order::random) return state().order;
   // Half of the queues late: what does not wait for them is far ahead.
   constexpr std::array kPaces{Order::lazy, Order::lazy, Order::eager, Order::random};
-  std::mt19937_64 draw(state().seed * 1'000'003 +
-                       static_cast<uint64_t>(device * kStreams + stream));
+  std::mt19937_64 draw(state().seed * 1'000'003 + static_cast<uint64_t>(device * 64 + stream));
   return kPaces.at(draw() % kPaces.size());
 }
 

@@ -143,6 +143,7 @@ void replicate(std::vector<std::unique_ptr<Replica>>& all, int rank, const Batch
         .copy_(all[peer]->flat.values.narrow(0, half * peer, half), true);
     me.taken.record(stream);
     meet.arrive_and_wait();
+    // What a copy between devices reads is safe already: it waits in both directions.
     block_on(all[peer]->taken, stream, PeerWait::before_overwriting);
   }
   guard.synchronizeStream(stream);

@@ -10,7 +10,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 CASE = """<?xml version="1.0" encoding="UTF-8"?>
 <testsuites><testsuite name="Listener">
   <testcase name="Works" status="run" result="completed" time="0" classname="Listener" />
-  <testcase name="{name}" status="run" result="skipped" time="0" classname="Listener">
+  <testcase name="{name}" status="run" result="skipped" time="0" classname="{suite}">
     <skipped message="test_listener.cpp:9&#x0A;no IPv6"><![CDATA[test_listener.cpp:9
 no IPv6]]></skipped>
   </testcase>
@@ -19,11 +19,11 @@ no IPv6]]></skipped>
 
 
 class SkippedTest(unittest.TestCase):
-    def skipped(self, name, *arguments, promised=2):
+    def skipped(self, name, *arguments, promised=2, suite="Listener"):
         with tempfile.TemporaryDirectory() as folder:
             results = pathlib.Path(folder) / "results"
             results.mkdir()
-            (results / "a.xml").write_text(CASE.format(name=name))
+            (results / "a.xml").write_text(CASE.format(name=name, suite=suite))
             (pathlib.Path(folder) / "test_a_list.cmake").write_text(
                 f"# {promised} {results}/a.xml\nadd_test([[a]] [[test_a]])\n")
             return subprocess.run([REPOSITORY / "tools/skipped_tests", *arguments, folder],
@@ -37,6 +37,12 @@ class SkippedTest(unittest.TestCase):
     def test_known_ones_are_no_failure(self):
         run = self.skipped("WorksOverIPv6", "--new")
         self.assertEqual((run.stdout, run.returncode), ("", 0))
+
+    def test_a_suite_may_be_known_as_a_whole(self):
+        run = self.skipped("AreCounted", "--new", suite="Waits")
+        self.assertEqual((run.stdout, run.returncode), ("", 0))
+        run = self.skipped("AreCounted", "--new", suite="WaitsOfOthers")
+        self.assertEqual(run.returncode, 1)
 
     def test_new_ones_are(self):
         run = self.skipped("WorksOverIPv7", "--new")
