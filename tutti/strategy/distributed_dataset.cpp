@@ -91,6 +91,10 @@ bool DistributedBatch::ends_group(int64_t count) const {
 }
 
 std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica) const {
+  return replica.on_device(host_columns(replica));
+}
+
+std::vector<at::Tensor> DistributedBatch::host_columns(const ReplicaContext& replica) const {
   const int64_t own = local_size(replica);
   const int64_t number = step_ * world_->local + replica.local_rank();
   const auto part = !pipelines_ ? epoch_->part(step_, share_of(*epoch_, step_, *world_, replica))

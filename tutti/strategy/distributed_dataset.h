@@ -56,8 +56,11 @@ class DistributedBatch {
   int64_t group_row(int64_t count) const;   ///< of the batch's first row, in its group
   bool ends_group(int64_t count) const;     ///< whether the update comes now
 
-  /// The part's columns as tensors, freshly read.
+  /// The part's columns as tensors, freshly read, on the replica's device
+  /// (ReplicaContext::on_device).
   std::vector<at::Tensor> columns(const ReplicaContext& replica) const;
+  /// The same where they were read: on the host.
+  std::vector<at::Tensor> host_columns(const ReplicaContext& replica) const;
   /// The first two columns: auto [x, y] = batch.local(replica).
   std::pair<at::Tensor, at::Tensor> local(const ReplicaContext& replica) const;
 

@@ -38,6 +38,11 @@ bool ReplicaContext::shares_device() const noexcept { return state_->shares_devi
 const DeviceQueue& ReplicaContext::queue() const noexcept { return state_->queue; }
 Group ReplicaContext::model_group() const { return Group(); }
 
+std::vector<at::Tensor> ReplicaContext::on_device(at::TensorList host) const {
+  if (!state_->uploads) state_->uploads.emplace(state_->queue);
+  return state_->uploads->copy(host, Deadline(state_->time_limit));
+}
+
 void ReplicaContext::meets_in_backward() noexcept { state_->meets_in_backward = true; }
 bool ReplicaContext::has_met_in_backward() const noexcept { return state_->meets_in_backward; }
 

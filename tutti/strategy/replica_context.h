@@ -60,6 +60,11 @@ class ReplicaContext {
   const DeviceQueue& queue() const noexcept;  ///< of its work there; inside run() the current one
   Group model_group() const;                  ///< of size one until model parallel
 
+  /// Copies of tensors of the host on this replica's device, for work that is queued from now on:
+  /// the host goes on at once, and may change its own (Uploads). On the CPU: themselves. Throws
+  /// Timeout where the device does not come to what was copied before.
+  std::vector<at::Tensor> on_device(at::TensorList host) const;
+
  private:
   friend class Strategy;
   struct State;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "tutti/strategy/detail/replica_meeting.h"
 #include "tutti/strategy/detail/replica_threads.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/sync/device/upload.h"
 
 namespace tutti {
 
@@ -32,6 +34,7 @@ struct ReplicaContext::State {
   uint64_t key = 0;                ///< of both
   DeviceQueue queue;
   bool shares_device = false;
+  std::optional<Uploads> uploads;  ///< to `queue`; made with the first
 };
 
 namespace detail {

@@ -24,8 +24,10 @@ void LateReads::add(const std::vector<at::Tensor>& values, Read read) {
     at::Tensor copy =
         at::empty(value.sizes(), value.options().device(at::kCPU).pinned_memory(true));
     copy.copy_(value.detach(), /*non_blocking=*/true);
+    waiting.bytes += static_cast<int64_t>(copy.nbytes());
     waiting.copies.push_back(std::move(copy));
   }
+  bytes_ += waiting.bytes;
   if (!marks_.empty()) {
     waiting.there = std::move(marks_.back());
     marks_.pop_back();
@@ -37,12 +39,13 @@ void LateReads::add(const std::vector<at::Tensor>& values, Read read) {
 void LateReads::read_first() {
   Waiting first = std::move(waiting_.front());
   waiting_.pop_front();
+  bytes_ -= first.bytes;
   marks_.push_back(std::move(first.there));
   first.read(first.copies);
 }
 
 void LateReads::poll(const Deadline& deadline) {
-  while (!waiting_.empty() && (waiting_.size() > kMostBehind || waiting_.front().there.passed())) {
+  while (!waiting_.empty() && (too_many() || waiting_.front().there.passed())) {
     queue_.wait(waiting_.front().there, deadline, kWhat);
     read_first();
   }

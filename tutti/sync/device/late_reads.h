@@ -4,6 +4,7 @@
 
 #include <torch/types.h>
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <vector>
@@ -25,8 +26,9 @@ class LateReads {
   /// once, the tensors themselves.
   void add(const std::vector<at::Tensor>& values, Read read);
 
-  /// Reads what has come. Waits only where more than kMostBehind are on their way, so that memory
-  /// stays bounded: until there are fewer. Throws what a `read` throws; Timeout.
+  /// Reads what has come. Waits only where more than kMostBehind, or copies of more than
+  /// kMostBytes, are on their way, so that memory stays bounded: until there are fewer. Throws what
+  /// a `read` throws; Timeout.
   void poll(const Deadline& deadline);
 
   /// Waits for all, and reads them.
@@ -35,17 +37,23 @@ class LateReads {
   bool empty() const noexcept { return waiting_.empty(); }
 
   static constexpr size_t kMostBehind = 256;
+  static constexpr int64_t kMostBytes = int64_t{256} << 20;
 
  private:
   struct Waiting {
     std::vector<at::Tensor> copies;
+    int64_t bytes = 0;  ///< of those that are copied
     DeviceMark there;
     Read read;
   };
+  bool too_many() const noexcept {
+    return waiting_.size() > kMostBehind || (waiting_.size() > 1 && bytes_ > kMostBytes);
+  }
   void read_first();
 
   DeviceQueue queue_;
   std::deque<Waiting> waiting_;
+  int64_t bytes_ = 0;              // of all that are waiting
   std::vector<DeviceMark> marks_;  // to be used again: making an event costs a microsecond
 };
 
