@@ -37,7 +37,8 @@ class Training {
   /// Names of what values() has after an epoch; "val_..." only where that one was validated.
   virtual const std::vector<std::string>& quantities() const = 0;
   /// Loss and metrics. After an epoch: of all samples, with those of the validation data ("loss",
-  /// "accuracy", "val_loss", ...). After a step: of what this replica has seen in this epoch.
+  /// "accuracy", "val_loss", ...). After a step: of what this replica has seen in this epoch;
+  /// on a device of what the host has got of it, which is some steps behind.
   virtual const NamedValues& values() = 0;
   /// The value of that name; UsageError with the nearest one.
   double at(std::string_view name);

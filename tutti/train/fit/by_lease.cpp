@@ -41,14 +41,17 @@ std::optional<Totals> ByLease::run(const Epoch& epoch, std::vector<Totals>& each
   Totals& own = each[0];  // of this worker's first replica: for the progress bar, and its end
   fit_.strategy().run([&](ReplicaContext& replica) {
     const Forward& forward = fit_.forward(replica);
+    fit_.require_here(replica);
     Totals part;
     int64_t batch = next(replica, epoch, part, -1);
     while (batch >= 0) {
       part = {};
       fit_.optimizer().prepare(replica);
-      fit_.step(replica, forward, epoch, batch, part);
+      Tally tally(replica, part);
+      fit_.step(replica, forward, epoch, batch, tally);
+      tally.settle();  // the batch goes back with what was counted on it
       fit_.after_step(replica, epoch, batch, part);
-      fit_.agree(replica, epoch, batch, part, epoch.world->local);
+      fit_.agree(replica, epoch, batch, tally, epoch.world->local);
       if (replica.local_rank() == 0) {
         own.add(part);
         own.signal = part.signal;

@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
+#include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/metrics/better.h"
 #include "tutti/train/model/detail/located.h"
@@ -324,7 +325,7 @@ NamedTensors copies_of(NamedTensors tensors) {
 }
 
 void copy_to(const NamedTensors& from, const NamedTensors& to) {
-  for (size_t i = 0; i < to.size(); ++i) to[i].second.detach().copy_(from.at(i).second);
+  for (size_t i = 0; i < to.size(); ++i) copy_queued(to[i].second, from.at(i).second);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/batch_norm_check.h"
 #include "tutti/train/model/detail/model_state.h"
+#include "tutti/train/model/detail/placement.h"
 
 namespace tutti {
 namespace {
@@ -126,6 +127,8 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
   check_options(options);
   require_compiled("fit");
   require_something_to_train(*modules.module(0));
+  for (int local = 0; local < modules.size(); ++local)
+    detail::require_one_device(*modules.module(local));
   check_data("fit", train, true);
   warn_of_idle_replicas(train, strategy.world());
   check_against_data(options, train);

@@ -15,6 +15,7 @@
 #include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/finite.h"
+#include "tutti/train/model/detail/out_of_memory.h"
 #include "tutti/train/model/weights.h"
 
 namespace tutti::detail {
@@ -62,12 +63,13 @@ void Fit::throw_without_graph() {
 }
 
 /// The first tensor that is not finite in the order in which they were computed.
-std::string Fit::first_not_finite(ReplicaContext& replica, const Epoch& epoch,
-                                  const DistributedBatch& batch, const BatchParts& parts,
-                                  const Tensors& outputs) const {
+std::string Fit::first_not_finite(const ReplicaContext& replica, const Epoch& epoch,
+                                  const DistributedBatch& batch, const Seen& seen) const {
   const at::NoGradGuard no_grad;
   const auto rows = rows_of(*epoch.data, batch, replica);
   const Goals& goals = compiled_.goals;
+  const auto& [parts, outputs, losses] = seen;
+  const bool late = !losses.empty();
   std::string found;
   const auto look = [&](const char* what, size_t number, size_t count, const at::Tensor& values) {
     if (found.empty()) found = bad_sample(numbered(what, number, count), values, rows);
@@ -75,23 +77,38 @@ std::string Fit::first_not_finite(ReplicaContext& replica, const Epoch& epoch,
   for (size_t i = 0; i < parts.inputs.size(); ++i)
     look("input", i, parts.inputs.size(), parts.inputs[i]);
   for (size_t i = 0; i < goals.size(); ++i) look("target", i, goals.size(), parts.targets[i]);
-  if (found.empty()) found = bad_parameter(*model_.modules.module(replica.local_rank()));
+  // Late they may be spoilt by what was not finite, unless that was left out.
+  if (found.empty() && (!late || leaves_bad_steps_out()))
+    found = bad_parameter(*model_.modules.module(replica.local_rank()));
   for (size_t i = 0; i < outputs.size(); ++i) look("output", i, outputs.size(), outputs[i]);
   for (size_t i = 0; i < goals.size() && found.empty(); ++i)
     look("loss", i, goals.size(),
-         goals[i].loss.kernel().per_sample(goals[i].output(outputs), parts.targets[i]));
+         late ? losses[i]
+              : goals[i].loss.kernel().per_sample(goals[i].output(outputs), parts.targets[i]));
   if (found.empty()) found = "the sum of all losses is the first";
   return fmt::format("replica {}: {}", replica.rank(), found);
 }
 
 // Replicas that take turns end before the update. Others leave it out, all of them, as they learn
-// where they meet in it (Optimizer::leave_out): to meet before would cost every step.
-void Fit::found_not_finite(ReplicaContext& replica, const Epoch& epoch,
-                           const DistributedBatch& batch, const BatchParts& parts,
-                           const Tensors& outputs, Totals& totals) {
+// where they meet in it (Optimizer::leave_out): to meet before would cost every step. Devices leave
+// out that step and those that are queued behind it (Optimizer::leave_out_if) until the host knows.
+void Fit::found_not_finite(const ReplicaContext& replica, const Epoch& epoch,
+                           const DistributedBatch& batch, const Seen& seen, Totals& totals) {
   totals.bad_step = batch.step() / options_.accumulate;
   not_finite_[static_cast<size_t>(replica.local_rank())] =
-      first_not_finite(replica, epoch, batch, parts, outputs);
+      first_not_finite(replica, epoch, batch, seen);
+}
+
+void Fit::raise_out_of_memory(const ReplicaContext& replica, const Epoch& epoch,
+                              const DistributedBatch& batch,
+                              const c10::OutOfMemoryError& error) const {
+  throw_out_of_memory(
+      replica, error,
+      {.where = fmt::format("step {} of {}, epoch {} of {}", batch.step() / options_.accumulate + 1,
+                            epoch.steps, epoch.number + 1, options_.epochs),
+       .samples = batch.local_size(replica),
+       .global_samples = batch.global_size(),
+       .limit_bytes = model_.strategy.options().memory_limit_mib << 20});
 }
 
 void Fit::raise(const Epoch& epoch, const Totals& totals) {

@@ -71,6 +71,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       cores_(computes_alone(model.strategy.world()) ? model.strategy.options().threads_per_replica
                                                     : 1) {
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
+  compiled_.optimizer.forget_left_out();
   speak(shows_);
   const auto quantities = watched(compiled_.goals, options_.validation.has_value());
   history_.columns = columns_of(quantities);

@@ -22,6 +22,7 @@ class InStep : public Pace {
       done = until;
       fit_.save_between(epoch, each);
     }
+    fit_.take_back_left_out(epoch, each[0]);
     fit_.raise(epoch, each[0]);
     return sum_over_world(fit_.strategy(), fit_.goals(),
                           PerReplica<Totals>(each, epoch.world->first_rank));
@@ -38,19 +39,23 @@ class InStep : public Pace {
   void steps(const Epoch& epoch, int64_t begin, int64_t end, std::vector<Totals>& each) {
     fit_.strategy().run([&](ReplicaContext& replica) {
       const Forward& forward = fit_.forward(replica);
+      fit_.require_here(replica);
       Totals& kept = each[static_cast<size_t>(replica.local_rank())];
       Totals totals = std::move(kept);  // the replicas' own lie side by side in memory
+      Tally tally(replica, totals);
+      const int with_us = together(*epoch.world);
       for (int64_t s = begin; s < end && !fit_.ends(totals); s = step_after(epoch, s)) {
         const int64_t before = fit_.version();
-        fit_.step(replica, forward, epoch, s, totals);
+        fit_.step(replica, forward, epoch, s, tally);
         if (fit_.leaves_bad_steps_out() && fit_.version() == before) {
           if (totals.bad_step < 0) totals.bad_step = s;  // another replica's loss
           break;
         }
         fit_.after_step(replica, epoch, s, totals);
-        fit_.agree(replica, epoch, s, totals, together(*epoch.world));
+        fit_.agree(replica, epoch, s, tally, with_us);
         if (replica.local_rank() == 0) fit_.stepped(epoch, s, totals);
       }
+      fit_.settle(replica, epoch, end - 1, tally, with_us);
       kept = std::move(totals);
     });
   }

@@ -3,7 +3,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <csignal>
 #include <thread>
@@ -16,26 +15,53 @@
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/located.h"
+#include "tutti/train/model/detail/placement.h"
 
 namespace tutti::detail {
 
+void Fit::require_here(const ReplicaContext& replica) const {
+  detail::require_here(*model_.modules.module(replica.local_rank()), replica);
+}
+
+template <class Work>
+void Fit::at_place(const ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
+                   Work work) const {
+  const int64_t step = batch.step() / options_.accumulate;
+  try {
+    work();
+  } catch (const RowError& error) {
+    throw error.at(place_words(replica, epoch, step), rows_of(*epoch.data, batch, replica));
+  } catch (const c10::OutOfMemoryError&) {
+    throw;  // step() says what would fit
+  } catch (const std::exception&) {
+    std::rethrow_exception(located(place_words(replica, epoch, step)));
+  }
+}
+
 void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
-               Totals& totals) {
+               Tally& tally) {
   if (replica.local_rank() == 0) report_step(compiled_.optimizer.version() + 1, number_);
   if (compiled_.rate && replica.local_rank() == 0)
     compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
   const int64_t first = step * options_.accumulate;
   const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
-  for (int64_t number = first; number < end; ++number)
-    train_on(replica, forward, epoch, {epoch.data, number, epoch.world}, totals);
+  for (int64_t number = first; number < end; ++number) {
+    const DistributedBatch batch(epoch.data, number, epoch.world);
+    try {
+      train_on(replica, forward, epoch, batch, tally);
+    } catch (const c10::OutOfMemoryError& error) {
+      raise_out_of_memory(replica, epoch, batch, error);
+    }
+  }
 }
 
 // One batch; what comes before the last one of a step is not communicated.
 void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                   const DistributedBatch& batch, Totals& totals) {
+                   const DistributedBatch& batch, Tally& tally) {
   const int64_t step = batch.step() / options_.accumulate;
   const bool updates = batch.ends_group(options_.accumulate);
   const int64_t samples = batch.local_size(replica);
+  Totals& totals = tally.totals;
   if (samples == 0 && !meets_) {
     if (updates && leaves_out(totals))
       compiled_.optimizer.leave_out(replica);
@@ -51,15 +77,13 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
        .step = epoch.first_update + step,
        .first_row = batch.group_row(options_.accumulate) + batch.first_row(replica)});
   at::Tensor loss;
-  try {
-    const auto columns = batch.columns(replica);
+  at_place(replica, epoch, batch, [&] {
+    auto columns = batch.host_columns(replica);
     cores_.begin();
-    loss = loss_of(replica, forward, epoch, batch, columns, totals);
-  } catch (const RowError& error) {
-    throw error.at(place_words(replica, epoch, step), rows_of(*epoch.data, batch, replica));
-  } catch (const std::exception&) {
-    std::rethrow_exception(located(place_words(replica, epoch, step)));
-  }
+    loss = replica.queue().on_device()
+               ? loss_on_device(replica, forward, epoch, batch, std::move(columns), tally)
+               : loss_of(replica, forward, epoch, batch, columns, totals);
+  });
   if (epoch.world->in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
     raise(epoch, totals);  // the update is still to come
   be_slow(epoch, batch.step(), begin);
@@ -80,16 +104,45 @@ at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const E
   const at::Tensor loss = [&] {
     const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
     outputs = compiled_.outputs(forward, parts.inputs);
-    return totals.add_losses(compiled_.goals, outputs, parts,
-                             1.0 / static_cast<double>(batch.group_size(options_.accumulate)));
+    return totals.add_losses(compiled_.goals, outputs, parts, scale_of(batch));
   }();
   const int64_t samples = batch.local_size(replica);
   if (samples > 0 && !loss.requires_grad()) throw_without_graph();
   totals.samples += samples;
   if (samples > 0) totals.add_metrics(compiled_.goals, outputs, parts);
   if (!std::isfinite(totals.loss(compiled_.goals)) && totals.bad_step < 0)
-    found_not_finite(replica, epoch, batch, parts, outputs, totals);
+    found_not_finite(replica, epoch, batch, {parts, outputs, {}}, totals);
   return loss;
+}
+
+// The host queues it and goes on; whether the loss is finite decides on the device.
+at::Tensor Fit::loss_on_device(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                               const DistributedBatch& batch, Tensors columns, Tally& tally) {
+  const Goals& goals = compiled_.goals;
+  const auto host = host_batch(std::move(columns), model_.num_inputs, goals, options_.class_weight);
+  const auto there = device_batch(replica, host->parts);
+  const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
+  const Tensors outputs = compiled_.outputs(forward, there->parts.inputs);
+  const Tensors losses = losses_on_device(goals, outputs, host->parts, there->parts);
+  at::Tensor loss = scaled_loss(goals, losses, there->parts.weights, scale_of(batch));
+  if (batch.local_size(replica) > 0 && !loss.requires_grad()) throw_without_graph();
+  if (leaves_bad_steps_out()) compiled_.optimizer.leave_out_if(replica, any_not_finite(losses));
+  tally.expect(batch.step() / options_.accumulate);
+  read_later(tally.late, goals, host, losses, outputs,
+             [this, replica, &epoch, batch, &tally](Figures figures) {
+               read_figures(replica, epoch, batch, std::move(figures), tally);
+             });
+  return loss;
+}
+
+void Fit::read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,
+                       Figures figures, Tally& tally) {
+  if (tally.totals.bad_step < 0 && !figures.finite(compiled_.goals))
+    found_not_finite(replica, epoch, batch, {figures.batch->parts, figures.outputs, figures.losses},
+                     tally.totals);
+  tally.come([this, replica, &epoch, batch, figures = std::move(figures), &tally] {
+    at_place(replica, epoch, batch, [&] { figures.add_to(tally.totals, compiled_.goals); });
+  });
 }
 
 void Fit::be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const {
@@ -125,24 +178,13 @@ void Fit::after_step_of_all(const Epoch& epoch, int64_t step, Totals& totals) {
   totals.stop = callbacks_->wants();
 }
 
-void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals,
-                int together) {
-  totals.signal = asked_to_end();
-  if (together == 1) return;
-  // Every replica must end at the same step. They have just met in the updater, so this costs no
-  // waiting: 0.1 to 0.2 us.
-  std::array<double, 3> flags{static_cast<double>(totals.signal), totals.bad_step >= 0 ? 1.0 : 0.0,
-                              static_cast<double>(totals.stop)};
-  replica.group().all_reduce_now(span_of(std::span<double>(flags)), ReduceOp::max,
-                                 epoch.world->time_limit);
-  totals.signal = static_cast<int>(flags[0]);
-  if (flags[1] > 0 && totals.bad_step < 0) totals.bad_step = step;
-  totals.stop = static_cast<Stop>(flags[2]);
+int64_t Fit::samples_of(const Epoch& epoch, int64_t step) const {
+  const DistributedBatch first(epoch.data, step * options_.accumulate, epoch.world);
+  return first.group_size(options_.accumulate);
 }
 
 int64_t Fit::images_after(const Epoch& epoch, int64_t step) const {
-  const DistributedBatch first(epoch.data, step * options_.accumulate, epoch.world);
-  return epoch_images_ + first.group_size(options_.accumulate);
+  return epoch_images_ + samples_of(epoch, step);
 }
 
 void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/sync/device/upload.h"
 #include "tutti/train/losses/detail/loss_parts.h"
 #include "tutti/train/losses/detail/samples.h"
 
@@ -73,7 +74,13 @@ class SparseCrossentropy : public LossKernel {
     const at::Tensor target = labels_of(output, given);
     at::Tensor losses = unweighted(output, target);
     if (options_.class_weights.empty()) return losses;
-    return losses * torch::tensor(options_.class_weights, losses.options()).index_select(0, target);
+    const at::Tensor weights =
+        torch::tensor(options_.class_weights, losses.options().device(torch::kCPU));
+    return losses * on_device(weights, losses.device()).index_select(0, target);
+  }
+
+  void check_targets(const at::Tensor& output, const at::Tensor& target) const override {
+    labels_of(output, target);
   }
 
   at::Tensor scaled_sum(const at::Tensor& output, const at::Tensor& given, double scale,

@@ -19,17 +19,6 @@ namespace tutti {
 
 namespace {
 
-/// Adds [batch] losses in double, in row order. No weights: all 1.
-double sum_in_order(const at::Tensor& per_sample, const std::vector<double>& weights) {
-  const at::Tensor values = per_sample.detach().to(torch::kCPU, torch::kFloat64).contiguous();
-  const double* value = values.data_ptr<double>();
-  double sum = 0;
-  for (int64_t i = 0; i < values.numel(); ++i) {
-    sum += weights.empty() ? value[i] : weights[static_cast<size_t>(i)] * value[i];
-  }
-  return sum;
-}
-
 class FunctionKernel : public LossKernel {
  public:
   FunctionKernel(std::string name, Loss::Function function, std::optional<bool> from_logits)
@@ -152,6 +141,16 @@ std::vector<double> sample_weights(const at::Tensor& weights, int64_t samples) {
   return {first, first + samples};
 }
 
+double sum_in_order(const at::Tensor& per_sample, const std::vector<double>& weights) {
+  const at::Tensor values = per_sample.detach().to(torch::kCPU, torch::kFloat64).contiguous();
+  const double* value = values.data_ptr<double>();
+  double sum = 0;
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    sum += weights.empty() ? value[i] : weights[static_cast<size_t>(i)] * value[i];
+  }
+  return sum;
+}
+
 at::Tensor with_gradient(const at::Tensor& output, const at::Tensor& gradient, double value) {
   return KnownGradient::apply(output, gradient, value);
 }
@@ -195,10 +194,14 @@ void warn_of_probabilities(std::string_view loss, const at::Tensor& output) {
 
 }  // namespace detail
 
+void LossKernel::check_targets(const at::Tensor& output, const at::Tensor& target) const {
+  (void)output, (void)target;
+}
+
 at::Tensor LossKernel::scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,
                                   double& total, const at::Tensor& weights) const {
   const at::Tensor losses = per_sample(output, target);
-  total += sum_in_order(losses, detail::sample_weights(weights, losses.numel()));
+  total += detail::sum_in_order(losses, detail::sample_weights(weights, losses.numel()));
   if (!weights.defined()) return losses.sum() * scale;
   return (losses * weights.detach().to(losses.options())).sum() * scale;
 }
@@ -212,7 +215,7 @@ void LossKernel::add_to(const at::Tensor& output, const at::Tensor& target, doub
                         const at::Tensor& weights) const {
   torch::NoGradGuard no_grad;
   const at::Tensor losses = per_sample(output, target);
-  total += sum_in_order(losses, detail::sample_weights(weights, losses.numel()));
+  total += detail::sum_in_order(losses, detail::sample_weights(weights, losses.numel()));
 }
 
 void LossKernel::add_to(const at::Tensor& output, const at::Tensor& target, double& total) const {

@@ -31,6 +31,11 @@ class LossKernel {
   /// when shapes or dtypes do not fit.
   virtual at::Tensor per_sample(const at::Tensor& output, const at::Tensor& target) const = 0;
 
+  /// Throws DataError, naming the row, for a value that targets of such an output cannot have; as
+  /// per_sample() does for targets on the CPU. Asked before they are used on a device, where nobody
+  /// could say which it was. Of `output` only shape and dtype count; `target` is on the CPU.
+  virtual void check_targets(const at::Tensor& output, const at::Tensor& target) const;
+
   /// scale * sum of the samples' losses: a scalar with a graph, ready for backward(). Adds the sum,
   /// unscaled, to `total`. One node of the graph where a kernel is fused.
   virtual at::Tensor scaled_sum(const at::Tensor& output, const at::Tensor& target, double scale,

@@ -6,22 +6,16 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <exception>
 
 #include "tutti/base/detail/failed_elsewhere.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/base/stop.h"
-#include "tutti/base/suggest.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/agreement.h"
-#include "tutti/train/model/detail/evaluation.h"
-#include "tutti/train/model/detail/located.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/settings.h"
 #include "tutti/train/model/weights.h"
@@ -174,70 +168,6 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
   }
 }
 
-Scores Model::State::evaluate(std::string_view operation, const data::Dataset& dataset) {
-  const detail::Compiled& made = *compiled;
-  const auto epoch = detail::first_epoch(strategy, dataset);
-  const detail::EvaluationMode mode(modules);
-  std::shared_ptr<const World> world;
-  const auto own = [&](ReplicaContext& replica) {
-    const at::NoGradGuard no_grad;
-    const detail::Forward& apply = forward(replica.local_rank());
-    Totals totals;
-    for (int64_t step = 0; step < epoch->num_batches(); ++step) {
-      totals.signal = stop_requested();
-      if (totals.signal != 0) break;
-      const DistributedBatch batch(epoch, step, world);
-      if (batch.local_size(replica) == 0) continue;
-      try {
-        const auto columns = batch.columns(replica);
-        const auto parts = detail::parts_of(columns, num_inputs, made.goals);
-        const detail::Tensors outputs = made.outputs(apply, parts.inputs);
-        totals.add_losses(made.goals, outputs, parts);
-        totals.add_metrics(made.goals, outputs, parts);
-      } catch (const detail::RowError& error) {
-        throw error.at(detail::batch_words(operation, step, *epoch, replica),
-                       detail::rows_of(*epoch, batch, replica));
-      } catch (const std::exception&) {
-        std::rethrow_exception(
-            detail::located(detail::batch_words(operation, step, *epoch, replica)));
-      }
-      totals.samples += batch.local_size(replica);
-    }
-    return totals;
-  };
-  Totals all;
-  do {  // again without those who were lost on the way
-    world = std::make_shared<const World>(strategy.those_here());
-    all = detail::sum_over_world(strategy, made.goals, strategy.run(own));
-    throw_if_stop_requested("evaluate");
-    if (all.signal != 0)
-      throw Interrupted(SIGTERM,
-                        "evaluate: another worker was asked to end and did not see all samples");
-  } while (world->apart && all.samples < epoch->num_samples());
-  return detail::scores_of(all, made.goals);
-}
-
-namespace {
-
-template <class Value>
-const Value& value_of(std::string_view kind, std::string_view wanted,
-                      const std::vector<std::pair<std::string, Value>>& values) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : values) {
-    if (name == wanted) return value;
-    names.push_back(name);
-  }
-  throw UsageError(unknown_message(kind, wanted, names));
-}
-
-}  // namespace
-
-double Scores::at(std::string_view metric) const { return value_of("metric", metric, metrics); }
-
-Matrix Scores::matrix(std::string_view metric) const {
-  return value_of("metric that is a matrix", metric, matrices);
-}
-
 // ---- model ----
 
 Model::Model(Strategy strategy, ErasedFactory factory)
@@ -261,13 +191,6 @@ void Model::compile(CompileOptions options) {
   state.compiled.emplace(detail::Compiled{std::move(optimizer), std::move(goals),
                                           std::move(options.learning_rate), options.precision,
                                           detail::optimizer_words(options.optimizer), num_states});
-}
-
-Scores Model::evaluate(const data::Dataset& dataset) {
-  state_->require_compiled("evaluate");
-  state_->check_data("evaluate", dataset, true);
-  state_->compiled->optimizer.updater().refresh();
-  return state_->evaluate("evaluate", dataset);
 }
 
 namespace {

@@ -12,11 +12,13 @@ namespace {
 /// A column over a tensor's memory, or over a copy where its elements are not side by side.
 Array column_of(std::string_view operation, const char* what, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.dim() == 0 || !tensor.is_cpu())
-    throw UsageError(fmt::format("{}: {}: expected a tensor [batch, ...] on the CPU, got {}",
-                                 operation, what,
-                                 !tensor.defined()   ? "an undefined one"
-                                 : tensor.dim() == 0 ? "a scalar"
-                                                     : "one on another device"));
+    throw UsageError(fmt::format(
+        "{}: {}: expected a tensor [batch, ...] on the CPU, got {}", operation, what,
+        !tensor.defined()   ? "an undefined one"
+        : tensor.dim() == 0 ? "a scalar"
+                            : fmt::format("one on {}: every replica gets its part of it on its "
+                                          "own device",
+                                          tensor.device().str())));
   auto owner = std::make_shared<at::Tensor>(tensor.detach().contiguous());
   return Array::view(owner->data_ptr(), dtype_of(owner->scalar_type()), owner->sizes().vec(),
                      owner);

@@ -7,10 +7,11 @@
 #include <array>
 
 #include "tutti/base/error.h"
+#include "tutti/sync/device/host_copies.h"
+#include "tutti/sync/device/late_reads.h"
 #include "tutti/train/losses/detail/loss_parts.h"
-#include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/evaluation.h"
-#include "tutti/train/model/detail/located.h"
+#include "tutti/train/model/detail/placement.h"
 
 namespace tutti {
 namespace detail {
@@ -108,6 +109,26 @@ void require_one_output(size_t outputs) {
     throw UsageError(fmt::format("predict: the model has {} outputs; use predict_all()", outputs));
 }
 
+/// What is kept of a whole dataset is not to fill the host's pinned memory.
+Tensors unpinned(const Tensors& tensors) {
+  Tensors copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone());
+  return copies;
+}
+
+/// Those of one batch, as tensors on `device`.
+Tensors inputs_on(at::Device device, const Tensors& inputs) {
+  Tensors there;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].is_cpu() && inputs[i].device() != device)
+      throw UsageError(fmt::format(
+          "predict: input {} of {} is on {}; expected the CPU, or {}, where the model is", i + 1,
+          inputs.size(), inputs[i].device().str(), device.str()));
+    there.push_back(on_device(inputs[i], device));
+  }
+  return there;
+}
+
 at::Tensor only_output(Tensors outputs) {
   require_one_output(outputs.size());
   return std::move(outputs.front());
@@ -120,7 +141,9 @@ std::vector<at::Tensor> Model::predict_all(const std::vector<at::Tensor>& inputs
   state_->require_whole();
   const detail::EvaluationMode mode(state_->modules);
   const at::NoGradGuard no_grad;
-  return state_->outputs(0, inputs);
+  const auto there = detail::inputs_on(detail::device_of(*state_->modules.module(0)), inputs);
+  return on_host(state_->outputs(0, there), Deadline(state_->strategy.world().time_limit),
+                 "predict()");
 }
 
 at::Tensor Model::predict(const at::Tensor& inputs) {
@@ -143,21 +166,25 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   const detail::EvaluationMode mode(state.modules);
   const auto own = [&](ReplicaContext& replica) {
     const at::NoGradGuard no_grad;
+    detail::require_here(*state.modules.module(replica.local_rank()), replica);
     detail::RowParts parts;
+    LateReads late(replica.queue());
     for (int64_t step = 0; step < epoch->num_batches(); ++step) {
       const DistributedBatch batch(epoch, step, world);
       if (batch.local_size(replica) == 0) continue;
-      try {
-        const auto columns = batch.columns(replica);
-        parts.emplace_back(step * batch_rows + batch.first_row(replica),
-                           detail::whole(state.outputs(replica.local_rank(),
-                                                       at::TensorList(columns).slice(0, inputs)),
-                                         batch.local_size(replica)));
-      } catch (const std::exception&) {
-        std::rethrow_exception(
-            detail::located(detail::batch_words("predict", step, *epoch, replica)));
-      }
+      detail::at_batch({"predict", *epoch, batch, replica}, [&] {
+        const auto columns =
+            replica.on_device(at::TensorList(batch.host_columns(replica)).slice(0, inputs));
+        const auto outputs =
+            detail::whole(state.outputs(replica.local_rank(), columns), batch.local_size(replica));
+        late.add(outputs, [&, row = step * batch_rows +
+                                    batch.first_row(replica)](const detail::Tensors& read) {
+          parts.emplace_back(row, replica.queue().on_device() ? detail::unpinned(read) : read);
+        });
+      });
+      late.poll(Deadline(replica.time_limit()));
     }
+    late.settle(Deadline(replica.time_limit()));
     return parts;
   };
   while (true) {

@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/model_state.h"
+#include "tutti/train/model/detail/placement.h"
 
 namespace tutti {
 namespace {
@@ -62,7 +63,7 @@ std::vector<std::string> shapes_of(torch::nn::SequentialImpl& layers,
   batch.insert(batch.end(), sample.begin(), sample.end());
   std::vector<std::string> shapes;
   try {
-    at::Tensor x = at::zeros(batch);
+    at::Tensor x = at::zeros(batch, detail::device_of(layers));
     for (auto& layer : layers) {
       at::Tensor next = layer.forward<at::Tensor>(x);
       x = std::move(next);

@@ -14,6 +14,8 @@
 #include "tutti/checkpoint/folder.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/ps/snapshot/snapshot.h"
+#include "tutti/sync/device/host_copies.h"
+#include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -22,7 +24,14 @@ namespace {
 
 constexpr size_t kDifferencesShown = 12;  // one screen; a whole wrong model has hundreds
 
-at::Tensor plain(const at::Tensor& tensor) { return tensor.detach().to(at::kCPU).contiguous(); }
+/// On the CPU, each in a row in memory.
+NamedTensors plain(NamedTensors tensors) {
+  std::vector<at::Tensor> values;
+  for (const auto& [name, tensor] : tensors) values.push_back(tensor.detach());
+  values = on_host(values, Deadline(kDefaultTimeLimit), "the weights that are read");
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i].second = values[i].contiguous();
+  return tensors;
+}
 
 std::string words(DType dtype, at::IntArrayRef shape) {
   return fmt::format("{} [{}]", name_of(dtype), fmt::join(shape, ", "));
@@ -31,8 +40,7 @@ std::string words(DType dtype, at::IntArrayRef shape) {
 void add_sorted(Sha256& sha, NamedTensors tensors) {
   std::sort(tensors.begin(), tensors.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [name, tensor] : tensors) {
-    const at::Tensor values = plain(tensor);
+  for (const auto& [name, values] : plain(std::move(tensors))) {
     const MemorySpan span = span_of(values);
     sha.update(fmt::format("{} {}\n", name, words(span.dtype, values.sizes())));
     sha.update(span.data, static_cast<size_t>(span.num_bytes()));
@@ -116,8 +124,8 @@ std::string weights_sha256(const ModelState& state) {
 
 void save_weights(const ModelState& state, const std::filesystem::path& path) {
   std::vector<data::NamedArray> arrays;
-  for (const auto& [name, tensor] : all_of(state)) {
-    const auto values = std::make_shared<at::Tensor>(plain(tensor));
+  for (const auto& [name, tensor] : plain(all_of(state))) {
+    const auto values = std::make_shared<at::Tensor>(tensor);
     const MemorySpan span = span_of(*values);
     arrays.push_back({name, Array::view(span.data, span.dtype, values->sizes().vec(), values)});
   }
@@ -142,10 +150,8 @@ void load_weights(const ModelState& state, const std::filesystem::path& path,
   const data::Safetensors file = arrays_at(path);
   const NamedTensors wanted = all_of(state);
   require_fit(state, file, aliases, "load " + path.string());
-  at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : wanted) {
-    at::Tensor target = tensor;
-    target.copy_(tensor_of(*file.find(name)));
+    copy_queued(tensor, tensor_of(*file.find(name)));
   }
 }
 

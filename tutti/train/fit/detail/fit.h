@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tutti/train/checkpointing/detail/checkpointing.h"
@@ -13,6 +14,8 @@
 #include "tutti/train/fit/detail/core_watch.h"
 #include "tutti/train/fit/detail/pace.h"
 #include "tutti/train/fit/detail/position.h"
+#include "tutti/train/fit/detail/tally.h"
+#include "tutti/train/model/detail/late_totals.h"
 #include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
@@ -38,18 +41,26 @@ class Fit {
   const Forward& forward(const ReplicaContext& replica) const {
     return model_.forward(replica.local_rank());
   }
+  /// The model is on the replica's device; UsageError names what is not.
+  void require_here(const ReplicaContext& replica) const;
   int64_t version() const { return compiled_.optimizer.version(); }
 
-  /// One replica's part of a step, which adds up in `totals`: forward, backward, update.
+  /// One replica's part of a step, which adds up in `tally`: forward, backward, update.
   void step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
-            Totals& totals);
-  /// What the chief's callbacks decide after a step; by replica 0, before agree().
+            Tally& tally);
+  /// What the chief's callbacks decide after a step; by replica 0, before agree(). On a device they
+  /// see what has come, which is behind.
   void after_step(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals);
   /// The same where replicas take turns: there is nothing to agree on.
   void after_step_of_all(const Epoch& epoch, int64_t step, Totals& totals);
-  /// `together` replicas end at the same step; 1: each by itself.
-  void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals,
-             int together);
+  /// `together` replicas end at the same step; 1: each by itself. Counts the steps whose figures
+  /// all of them have.
+  void agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally, int together);
+  /// After the last of the steps of a run(): waits for what has not come.
+  void settle(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
+              int together);
+  /// The same of replicas that take turns, between two runs; `wait` for what has not come.
+  void agree_in_turn(std::span<const std::unique_ptr<Tally>> each, int64_t step, bool wait);
   /// Counts a step, and shows it when that is due; `totals` are those of replica 0.
   void stepped(const Epoch& epoch, int64_t step, const Totals& totals);
   /// Steps of all workers, of this training, and samples of this epoch, where they are not one's
@@ -68,6 +79,9 @@ class Fit {
   bool leaves_out(const Totals& totals) const {
     return totals.bad_step >= 0 && leaves_bad_steps_out();
   }
+  /// Steps that devices have left out since the first bad one were counted as they were queued: no
+  /// more. Between runs.
+  void take_back_left_out(const Epoch& epoch, const Totals& totals);
   /// Throws what callbacks, losses and signals ask for. Every replica agrees on `totals`.
   void raise(const Epoch& epoch, const Totals& totals);
 
@@ -82,10 +96,25 @@ class Fit {
   std::optional<Totals> train_epoch(const Epoch& epoch, std::vector<Totals>& each);
   void be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const;
   void train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                const DistributedBatch& batch, Totals& totals);
+                const DistributedBatch& batch, Tally& tally);
   /// Forward of one batch, with what it adds up; the loss to minimise.
   at::Tensor loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
                      const DistributedBatch& batch, at::TensorList columns, Totals& totals);
+  at::Tensor loss_on_device(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                            const DistributedBatch& batch, Tensors columns, Tally& tally);
+  void read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,
+                    Figures figures, Tally& tally);
+  double scale_of(const DistributedBatch& batch) const {
+    return 1.0 / static_cast<double>(batch.group_size(options_.accumulate));
+  }
+  /// Calls `work`; what it throws names the step, and the sample where it can.
+  template <class Work>
+  void at_place(const ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
+                Work work) const;
+  void tell_all(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
+                int together);
+  void learn(int local, Tally& tally, int64_t bad_step, int64_t known);
+  int64_t samples_of(const Epoch& epoch, int64_t step) const;
   int64_t images_after(const Epoch& epoch, int64_t step) const;
   void say_what_is_not_planned() const;
   void take_pace();
@@ -105,16 +134,24 @@ class Fit {
   std::vector<Totals> first_totals(const Epoch& epoch);
 
   // ---- errors ----
+  [[noreturn]] void raise_out_of_memory(const ReplicaContext& replica, const Epoch& epoch,
+                                        const DistributedBatch& batch,
+                                        const c10::OutOfMemoryError& error) const;
   std::string place_words(const ReplicaContext& replica, const Epoch& epoch, int64_t step) const;
   [[noreturn]] static void throw_without_graph();
   void raise_not_finite(const Epoch& epoch, int64_t step);
   void look_at_parameters(const Epoch& epoch);
   void complain(const std::string& what) const;
-  std::string first_not_finite(ReplicaContext& replica, const Epoch& epoch,
-                               const DistributedBatch& batch, const BatchParts& parts,
-                               const Tensors& outputs) const;
-  void found_not_finite(ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
-                        const BatchParts& parts, const Tensors& outputs, Totals& totals);
+  /// What of a batch is there to look at.
+  struct Seen {
+    const BatchParts& parts;
+    const Tensors& outputs;  ///< undefined where they were not read
+    const Tensors& losses;   ///< of the samples, for each goal; empty: they are computed again
+  };
+  std::string first_not_finite(const ReplicaContext& replica, const Epoch& epoch,
+                               const DistributedBatch& batch, const Seen& seen) const;
+  void found_not_finite(const ReplicaContext& replica, const Epoch& epoch,
+                        const DistributedBatch& batch, const Seen& seen, Totals& totals);
 
   Model::State& model_;
   Compiled& compiled_;

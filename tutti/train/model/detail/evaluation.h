@@ -4,11 +4,16 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/losses/detail/samples.h"
+#include "tutti/train/model/detail/located.h"
 #include "tutti/train/model/detail/model_state.h"
+#include "tutti/train/model/detail/out_of_memory.h"
 
 namespace tutti::detail {
 
@@ -23,8 +28,7 @@ class EvaluationMode {
       const NamedTensors buffers = unique_buffers(*modules.module(local));
       for (size_t i = 0; i < buffers.size(); ++i) {
         own_.emplace_back(buffers[i].second, buffers[i].second.clone());
-        at::Tensor buffer = buffers[i].second;
-        buffer.copy_(merged[i].second);
+        copy_queued(buffers[i].second, merged[i].second);
       }
       // A module comes before its parts, so train() of a part has the last word.
       for (auto& module : modules.module(local)->modules()) {
@@ -47,6 +51,34 @@ class EvaluationMode {
   std::vector<std::pair<at::Tensor, at::Tensor>> own_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
+
+/// A replica's part of a batch that an operation is at.
+struct BatchPlace {
+  std::string_view operation;
+  const data::Epoch& epoch;
+  const DistributedBatch& batch;
+  const ReplicaContext& replica;
+};
+
+/// Calls `work`; what it throws names the batch, and the sample where it can.
+template <class Work>
+void at_batch(const BatchPlace& at, Work work) {
+  const auto words = [&] {
+    return batch_words(at.operation, at.batch.step(), at.epoch, at.replica);
+  };
+  try {
+    work();
+  } catch (const RowError& error) {
+    throw error.at(words(), rows_of(at.epoch, at.batch, at.replica));
+  } catch (const c10::OutOfMemoryError& error) {
+    throw_out_of_memory(at.replica, error,
+                        {.where = words(),
+                         .samples = at.batch.local_size(at.replica),
+                         .global_samples = at.batch.global_size()});
+  } catch (const std::exception&) {
+    std::rethrow_exception(located(words()));
+  }
+}
 
 /// Samples as they lie: epoch 0.
 inline std::shared_ptr<const data::Epoch> first_epoch(const Strategy& strategy,

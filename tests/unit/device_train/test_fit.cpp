@@ -1,0 +1,185 @@
+// fit(), evaluate() and predict() with replicas on devices, in whatever order these work.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "tutti/sync/tensors.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/device_train/device_model.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class FitOnDevices : public test::FakeCudaTest {};
+
+Trained trained_at(const DevicePlace& place) {
+  Model model = model_at(place);
+  const History history = model.fit(samples(), three_epochs());
+  return trained_of(model, history);
+}
+
+TEST_F(FitOnDevices, HasTheBitsOfReplicasThatTakeTurnsOnOneInAllOrders) {
+  const Trained expected = trained_at({"one_device", 2, "cuda:0"});
+  for (const DevicePlace& place : device_places()) {
+    if (place.replicas != 2) continue;
+    SCOPED_TRACE(words_of(place));
+    test::in_all_orders(4, [&] { EXPECT_EQ(trained_at(place), expected); });
+  }
+}
+
+// Weights are updated by another kernel there, so that figures are near, not equal. Without batch
+// norm: the gradient of a bias before it is rounding alone, of which Adam makes whole steps.
+TEST_F(FitOnDevices, LearnsWhatTheCpuLearns) {
+  const auto trained = [](const DevicePlace& place) {
+    Model model = small_model(strategy_at(place), 0.3);
+    FitOptions options = three_epochs();
+    options.validation = three_classes(9).batch(9);
+    return trained_of(model, model.fit(flat_samples(), options));
+  };
+  const Trained cpu = trained({"mirrored", 2, "cpu"});
+  for (const DevicePlace& place : device_places()) {
+    SCOPED_TRACE(words_of(place));
+    const Trained gpu = trained(place);
+    ASSERT_EQ(gpu.columns.size(), cpu.columns.size());
+    EXPECT_EQ(gpu.steps, cpu.steps);
+    for (size_t column = 0; column < cpu.columns.size(); ++column)
+      for (size_t epoch = 0; epoch < cpu.columns[column].size(); ++epoch)
+        EXPECT_NEAR(gpu.columns[column][epoch], cpu.columns[column][epoch], 1e-5)
+            << "column " << column << ", epoch " << epoch;
+  }
+}
+
+// What is waited for is at the ends of epochs, however many steps these have.
+TEST_F(FitOnDevices, NoStepWaitsForADevice) {
+  for (const DevicePlace& place : device_places()) {
+    SCOPED_TRACE(words_of(place));
+    const auto waits_of = [&](int64_t steps) {
+      Model model = model_at(place);
+      const auto before = test::fake_cuda::counts();
+      EXPECT_EQ(model.fit(pictures(4 * steps).batch(4), {.verbose = 0}).steps, steps);
+      return (test::fake_cuda::counts() - before).host_waits;
+    };
+    EXPECT_EQ(waits_of(104), waits_of(4));
+  }
+}
+
+TEST_F(FitOnDevices, AccumulatedBatchesAndWeightsOfSamplesCount) {
+  const auto flat = three_classes(36).batch(36).epoch({}).batch(0);
+  std::vector<float> weights;
+  for (int i = 0; i < 36; ++i) weights.push_back(static_cast<float>(i % 5) / 2);
+  const auto weighted =
+      data::from_arrays({flat.columns[0], flat.columns[1], data::array_of(weights, {36})}).batch(6);
+  const auto loss_at = [&](const DevicePlace& place) {
+    Model model = small_model(strategy_at(place));
+    return model.fit(weighted, {.verbose = 0, .accumulate = 3}).last("train_loss");
+  };
+  const double expected = loss_at({"mirrored", 2, "cpu"});
+  for (const DevicePlace& place : device_places())
+    EXPECT_NEAR(loss_at(place), expected, 1e-5) << words_of(place);
+}
+
+// On the CPU the weights are those of the device, so that scores differ by rounding alone.
+TEST_F(FitOnDevices, ScoresAndOutputsAreThoseOfTheCpuWithTheSameWeights) {
+  const test::TempFolder folder;
+  for (const DevicePlace& place : device_places()) {
+    SCOPED_TRACE(words_of(place));
+    Model model = model_at(place);
+    model.fit(samples(), {.verbose = 0});
+    model.save(folder / "weights.safetensors");
+    Model on_cpu = model_at({"one_device", 1, "cpu"});
+    on_cpu.load(folder / "weights.safetensors");
+    EXPECT_EQ(on_cpu.weights_sha256(), model.weights_sha256());
+    test::in_all_orders(3, [&] {
+      const Scores got = model.evaluate(samples()), expected = on_cpu.evaluate(samples());
+      EXPECT_NEAR(got.loss, expected.loss, 1e-6);
+      EXPECT_EQ(got.at("accuracy"), expected.at("accuracy"));
+      EXPECT_EQ(got.samples, 30);
+      const at::Tensor outputs = model.predict(samples());
+      EXPECT_TRUE(outputs.is_cpu());
+      EXPECT_TRUE(outputs.allclose(on_cpu.predict(samples()), 1e-5, 1e-6));
+      const at::Tensor some = torch::sin(torch::arange(20, at::kFloat)).view({5, 1, 2, 2});
+      EXPECT_TRUE(model.predict(some).is_cpu());
+      EXPECT_TRUE(model.predict(some).allclose(on_cpu.predict(some), 1e-5, 1e-6));
+    });
+  }
+}
+
+TEST_F(FitOnDevices, WeightsOfTheCpuGoOnThereAndBack) {
+  const test::TempFolder folder;
+  Model on_cpu = model_at({"one_device", 1, "cpu"});
+  on_cpu.fit(samples(), {.verbose = 0});
+  on_cpu.save(folder / "cpu.safetensors");
+  Model model = model_at({"mirrored", 2, "cuda:0,1"});
+  model.load(folder / "cpu.safetensors");
+  EXPECT_EQ(model.weights_sha256(), on_cpu.weights_sha256());
+  model.save(folder / "gpu.safetensors");
+  EXPECT_EQ(test::get_bytes(folder / "gpu.safetensors"),
+            test::get_bytes(folder / "cpu.safetensors"));
+}
+
+TEST_F(FitOnDevices, OneBatchAtATime) {
+  const auto flat = pictures(12).batch(12).epoch({}).batch(0);
+  const at::Tensor x = tensor_of(flat.columns[0]), y = tensor_of(flat.columns[1]);
+  Model model = model_at({"mirrored", 2, "cuda:0,1"});
+  Model on_cpu = model_at({"mirrored", 2, "cpu"});
+  EXPECT_NEAR(model.train_on_batch(x, y).loss, on_cpu.train_on_batch(x, y).loss, 1e-5);
+  EXPECT_NEAR(model.test_on_batch(x, y).loss, on_cpu.test_on_batch(x, y).loss, 1e-4);
+  EXPECT_EQ(model.optimizer().version(), 1);
+}
+
+TEST_F(FitOnDevices, ALabelOutOfRangeNamesItsSampleBeforeAnythingIsWrong) {
+  auto flat = pictures(30).batch(30).epoch({}).batch(0);
+  flat.columns[1].as<int64_t>()[17] = 5;
+  const auto data = data::from_arrays(flat.columns).batch(10);
+  for (const DevicePlace& place : device_places()) {
+    Model model = model_at(place);
+    EXPECT_THAT(test::message_of<DataError>([&] { model.fit(data, {.verbose = 0}); }),
+                AllOf(HasSubstr("step 2 of 3"), HasSubstr("sample 17 of the dataset has label 5")))
+        << words_of(place);
+  }
+}
+
+// It is asked once its outputs have come, steps later.
+TEST_F(FitOnDevices, AMetricThatCannotBeHadNamesTheStepOfItsBatch) {
+  for (const DevicePlace& place : device_places()) {
+    Model model(strategy_at(place), [] { return small_graph(); });
+    CompileOptions options = adam_and_accuracy();
+    options.metrics = {metrics::binary_accuracy()};
+    model.compile(options);
+    EXPECT_THAT(test::message_of<UsageError>(
+                    [&] { model.fit(three_classes(30).batch(10), {.verbose = 0}); }),
+                AllOf(HasSubstr("epoch 1 of 1, step 1 of 3"), HasSubstr("metric binary_accuracy")))
+        << words_of(place);
+  }
+}
+
+TEST_F(FitOnDevices, WhatIsOnAnotherDeviceIsNamed) {
+  Model model = small_model(strategy_at({"mirrored", 2, "cuda:0,1"}));
+  EXPECT_THAT(test::message_of<UsageError>(
+                  [&] { model.predict(torch::ones({2, 4}).to(at::Device(at::kCUDA, 1))); }),
+              HasSubstr("input 1 of 1 is on cuda:1; expected the CPU, or cuda:0"));
+  const at::Tensor there = torch::ones({2, 4}).to(at::Device(at::kCUDA, 0));
+  EXPECT_THAT(test::message_of<UsageError>(
+                  [&] { model.train_on_batch(there, torch::zeros({2}, at::kLong)); }),
+              HasSubstr("inputs: expected a tensor [batch, ...] on the CPU, got one on cuda:0"));
+  const auto& module = *model.modules().module(1);
+  module.parameters()[1].set_data(torch::ones({8}));
+  EXPECT_THAT(test::message_of<UsageError>([&] { model.fit(three_classes(9).batch(3)); }),
+              AllOf(HasSubstr("parameter \"linear_1.bias\" of the model is on cpu"),
+                    HasSubstr("computes on cuda:1")));
+}
+
+TEST_F(FitOnDevices, AnEmptyPartTakesPart) {
+  Model model = small_model(strategy_at({"mirrored", 2, "cuda:0,1"}));
+  EXPECT_EQ(model.fit(three_classes(5).batch(4), {.verbose = 0}).steps, 2);
+  EXPECT_EQ(model.evaluate(three_classes(5).batch(4)).samples, 5);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,83 @@
+// A batch that a device has no memory for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tutti/train/model/detail/out_of_memory.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/device_train/device_model.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kMiB = 1 << 20;
+
+TEST(OutOfMemoryWords, AskedForIsReadFromLibTorchsWords) {
+  const auto asked = [](const char* words) { return detail::bytes_asked_for(words); };
+  EXPECT_EQ(asked("CUDA out of memory. Tried to allocate 300.00 MiB. GPU 0 has a"), 300 * kMiB);
+  EXPECT_EQ(asked("Tried to allocate 1.50 GiB. GPU"), 1536 * kMiB);
+  EXPECT_EQ(asked("Tried to allocate 20.00 KiB. GPU"), 20 << 10);
+  EXPECT_EQ(asked("Tried to allocate 512 bytes"), 512);
+  EXPECT_EQ(asked("Tried to allocate much"), 0);
+  EXPECT_EQ(asked("out of memory"), 0);
+}
+
+TEST(OutOfMemoryWords, SayWhatIsUsedAndWhatWouldFit) {
+  const DeviceMemory memory{
+      .total = 80'000'000'000, .free = 0, .used = 400'000'000, .peak = 1'900'000'000};
+  const auto words = [&](int64_t limit, int64_t asked, int64_t samples) {
+    return detail::memory_words({.where = "step 12",
+                                 .samples = samples / 2,
+                                 .global_samples = samples,
+                                 .limit_bytes = limit},
+                                memory, asked);
+  };
+  // 1.6 GB are for the batch, which takes 1.8 GB and more.
+  EXPECT_THAT(words(2'000'000'000, 300'000'000, 90),
+              AllOf(HasSubstr("1.9 of 2.0 GB in use, 300 MB more asked for (limit from "
+                              "--memory-limit)"),
+                    HasSubstr("of the 90 samples of the batch at most 80 fit")));
+  EXPECT_THAT(words(0, 90'000'000'000, 90),
+              AllOf(HasSubstr("1.9 of 80.0 GB in use, 90.0 GB more asked for"),
+                    Not(HasSubstr("--memory-limit"))));
+  EXPECT_THAT(words(2'000'000'000, 300'000'000, 1), Not(HasSubstr("at most")));
+  EXPECT_THAT(words(2'000'000'000, 0, 90),
+              AllOf(Not(HasSubstr("asked")), Not(HasSubstr("at most"))));
+}
+
+class OutOfMemory : public test::FakeCudaTest {};
+
+// Wherever it is in the step, forward or backward.
+TEST_F(OutOfMemory, IsOneErrorThatNamesReplicaDeviceAndStep) {
+  for (const DevicePlace& place : device_places()) {
+    SCOPED_TRACE(words_of(place));
+    for (const uint64_t after : {1, 20, 60}) {
+      Model model = model_at(place);
+      FitOptions options{.verbose = 0};
+      const int device = place.device == "cuda:1" ? 1 : 0;
+      options.callbacks = {callbacks::lambda("fails", {.on_step_end = [=](Training& training) {
+                                               if (training.step() == 2)
+                                                 test::fake_cuda::fail_allocation(device, after);
+                                             }})};
+      EXPECT_THAT(test::message_of<Error>([&] { model.fit(pictures(200).batch(8), options); }),
+                  AllOf(HasSubstr("(cuda:"), HasSubstr("): out of memory in step "),
+                        HasSubstr(" GB in use"), HasSubstr("try a smaller batch")));
+      test::fake_cuda::reset();
+    }
+  }
+}
+
+TEST_F(OutOfMemory, InEvaluateItNamesTheBatch) {
+  Model model = model_at({"mirrored", 2, "cuda:0,1"});
+  test::fake_cuda::fail_allocation(1, 20);
+  EXPECT_THAT(test::message_of<Error>([&] { model.evaluate(pictures(40).batch(8)); }),
+              AllOf(HasSubstr("replica 1 (cuda:1): out of memory in evaluate, batch ")));
+}
+
+}  // namespace
+}  // namespace tutti

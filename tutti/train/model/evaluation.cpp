@@ -1,0 +1,132 @@
+// Loss and metrics over a dataset, without training.
+
+#include "tutti/train/model/detail/evaluation.h"
+
+#include <csignal>
+
+#include "tutti/base/stop.h"
+#include "tutti/base/suggest.h"
+#include "tutti/train/model/detail/late_totals.h"
+#include "tutti/train/model/detail/placement.h"
+
+namespace tutti {
+
+using detail::Totals;
+
+namespace {
+
+/// What one replica's parts of the batches of a dataset add up to; made in its run().
+class Evaluation {
+ public:
+  Evaluation(Model::State& model, std::string_view operation,
+             std::shared_ptr<const data::Epoch> epoch, ReplicaContext& replica)
+      : model_(model),
+        operation_(operation),
+        epoch_(std::move(epoch)),
+        replica_(replica),
+        late_(replica.queue()) {
+    detail::require_here(*model.modules.module(replica.local_rank()), replica);
+  }
+
+  Totals over(const std::shared_ptr<const World>& world) {
+    const at::NoGradGuard no_grad;
+    for (int64_t step = 0; step < epoch_->num_batches(); ++step) {
+      totals_.signal = stop_requested();
+      if (totals_.signal != 0) break;
+      const DistributedBatch batch(epoch_, step, world);
+      if (batch.local_size(replica_) == 0) continue;
+      detail::at_batch({operation_, *epoch_, batch, replica_}, [&] { add(batch); });
+      late_.poll(Deadline(replica_.time_limit()));
+    }
+    late_.settle(Deadline(replica_.time_limit()));
+    return std::move(totals_);
+  }
+
+ private:
+  void add(const DistributedBatch& batch) {
+    auto columns = batch.host_columns(replica_);
+    if (replica_.queue().on_device()) return queue(batch, std::move(columns));
+    const auto parts = detail::parts_of(columns, model_.num_inputs, goals());
+    const detail::Tensors outputs = outputs_of(parts);
+    totals_.add_losses(goals(), outputs, parts);
+    totals_.add_metrics(goals(), outputs, parts);
+    totals_.samples += batch.local_size(replica_);
+  }
+
+  void queue(const DistributedBatch& batch, detail::Tensors columns) {
+    const auto host = detail::host_batch(std::move(columns), model_.num_inputs, goals());
+    const auto there = detail::device_batch(replica_, host->parts);
+    const detail::Tensors outputs = outputs_of(there->parts);
+    const auto losses = detail::losses_on_device(goals(), outputs, host->parts, there->parts);
+    detail::read_later(late_, goals(), host, losses, outputs,
+                       [this, batch](const detail::Figures& figures) {
+                         detail::at_batch({operation_, *epoch_, batch, replica_},
+                                          [&] { figures.add_to(totals_, goals()); });
+                       });
+  }
+
+  const detail::Goals& goals() const { return model_.compiled->goals; }
+  detail::Tensors outputs_of(const detail::BatchParts& parts) const {
+    return model_.compiled->outputs(model_.forward(replica_.local_rank()), parts.inputs);
+  }
+
+  Model::State& model_;
+  std::string_view operation_;
+  std::shared_ptr<const data::Epoch> epoch_;
+  ReplicaContext& replica_;
+  Totals totals_;
+  LateReads late_;
+};
+
+}  // namespace
+
+Scores Model::State::evaluate(std::string_view operation, const data::Dataset& dataset) {
+  const auto epoch = detail::first_epoch(strategy, dataset);
+  const detail::EvaluationMode mode(modules);
+  std::shared_ptr<const World> world;
+  const auto own = [&](ReplicaContext& replica) {
+    return Evaluation(*this, operation, epoch, replica).over(world);
+  };
+  Totals all;
+  do {  // again without those who were lost on the way
+    world = std::make_shared<const World>(strategy.those_here());
+    all = detail::sum_over_world(strategy, compiled->goals, strategy.run(own));
+    throw_if_stop_requested("evaluate");
+    if (all.signal != 0)
+      throw Interrupted(SIGTERM,
+                        "evaluate: another worker was asked to end and did not see all samples");
+  } while (world->apart && all.samples < epoch->num_samples());
+  return detail::scores_of(all, compiled->goals);
+}
+
+Scores Model::evaluate(const data::Dataset& dataset) {
+  state_->require_compiled("evaluate");
+  state_->check_data("evaluate", dataset, true);
+  state_->compiled->optimizer.updater().refresh();
+  return state_->evaluate("evaluate", dataset);
+}
+
+// ---- scores ----
+
+namespace {
+
+template <class Value>
+const Value& value_of(std::string_view kind, std::string_view wanted,
+                      const std::vector<std::pair<std::string, Value>>& values) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : values) {
+    if (name == wanted) return value;
+    names.push_back(name);
+  }
+  throw UsageError(unknown_message(kind, wanted, names));
+}
+
+}  // namespace
+
+double Scores::at(std::string_view metric) const { return value_of("metric", metric, metrics); }
+
+Matrix Scores::matrix(std::string_view metric) const {
+  return value_of("metric that is a matrix", metric, matrices);
+}
+
+}  // namespace tutti

@@ -1,0 +1,123 @@
+#include "tutti/train/model/detail/late_totals.h"
+
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/train/losses/detail/loss_parts.h"
+
+namespace tutti::detail {
+namespace {
+
+/// Outputs of so many bytes are read for the words of an error alone: they cost no more than a
+/// launch.
+constexpr size_t kSmallOutput = 1 << 20;
+
+/// By their place in what forward gives: what the host reads of it, the rest undefined.
+Tensors read_of(const Goals& goals, const Tensors& outputs) {
+  Tensors read(outputs.size());
+  for (const Goal& goal : goals)
+    if (const at::Tensor& output = goal.output(outputs);
+        !goal.metrics.empty() || output.nbytes() <= kSmallOutput)
+      read.at(goal.place) = output;
+  return read;
+}
+
+}  // namespace
+
+std::shared_ptr<const OwnBatch> host_batch(Tensors columns, int64_t num_inputs, const Goals& goals,
+                                           const std::map<int64_t, double>& class_weight) {
+  auto batch = std::make_shared<OwnBatch>();
+  batch->columns = std::move(columns);
+  batch->parts = parts_of(batch->columns, num_inputs, goals, class_weight);
+  return batch;
+}
+
+std::shared_ptr<const OwnBatch> device_batch(const ReplicaContext& replica,
+                                             const BatchParts& host) {
+  Tensors all = host.inputs.vec();
+  all.insert(all.end(), host.targets.begin(), host.targets.end());
+  all.push_back(host.weights);
+  auto batch = std::make_shared<OwnBatch>();
+  batch->columns = replica.on_device(all);
+  const at::TensorList there = batch->columns;
+  batch->parts = {.inputs = there.slice(0, host.inputs.size()),
+                  .targets = there.slice(host.inputs.size(), host.targets.size()),
+                  .weights = there.back()};
+  return batch;
+}
+
+Tensors losses_on_device(const Goals& goals, const Tensors& outputs, const BatchParts& host,
+                         const BatchParts& there) {
+  Tensors losses;
+  for (size_t i = 0; i < goals.size(); ++i) {
+    const LossKernel& kernel = goals[i].loss.kernel();
+    const at::Tensor& output = goals[i].output(outputs);
+    kernel.check_targets(output, host.targets[i]);
+    losses.push_back(kernel.per_sample(output, there.targets[i]));
+  }
+  return losses;
+}
+
+at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tensor& weights,
+                       double scale) {
+  at::Tensor loss;
+  for (size_t i = 0; i < goals.size(); ++i) {
+    const at::Tensor weighted =
+        weights.defined() ? losses[i] * weights.to(losses[i].scalar_type()) : losses[i];
+    const at::Tensor one = weighted.sum() * (goals[i].weight * scale);
+    loss = loss.defined() ? loss + one : one;
+  }
+  return loss;
+}
+
+// A sum in double is finite where all that it is of is: floats cannot make it overflow. Less it,
+// that is 0, or NaN. Each operator more is a launch.
+at::Tensor any_not_finite(const Tensors& losses) {
+  const at::NoGradGuard no_grad;
+  at::Tensor sum;
+  for (const at::Tensor& loss : losses) {
+    const at::Tensor one = loss.detach().sum(at::kDouble);
+    sum = sum.defined() ? sum + one : one;
+  }
+  return (sum - sum).ne(0);
+}
+
+bool Figures::finite(const Goals& goals) const {
+  double sum = 0;
+  for (size_t i = 0; i < goals.size(); ++i) sum += goals[i].weight * sums[i];
+  return std::isfinite(sum);
+}
+
+void Figures::add_to(Totals& totals, const Goals& goals) const {
+  totals.outputs.resize(goals.size());
+  const int64_t samples = losses[0].numel();
+  totals.samples += samples;
+  for (size_t i = 0; i < goals.size(); ++i) {
+    totals.outputs[i].loss += sums[i];
+    if (samples > 0 && !goals[i].metrics.empty())
+      totals.outputs[i].add_metrics(goals[i].metrics, goals[i].output(outputs),
+                                    batch->parts.targets[i]);
+  }
+}
+
+void read_later(LateReads& late, const Goals& goals, std::shared_ptr<const OwnBatch> host,
+                const Tensors& losses, const Tensors& outputs, std::function<void(Figures)> got) {
+  Tensors values = losses;
+  for (const at::Tensor& output : read_of(goals, outputs)) values.push_back(output);
+  const auto read = [host = std::move(host), got = std::move(got),
+                     count = static_cast<int64_t>(losses.size())](const Tensors& copies) {
+    const auto split = copies.begin() + count;
+    Figures figures{.batch = host,
+                    .losses = {copies.begin(), split},
+                    .outputs = {split, copies.end()},
+                    .sums = {}};
+    for (const at::Tensor& loss : figures.losses)
+      figures.sums.push_back(sum_in_order(loss, sample_weights(host->parts.weights, loss.numel())));
+    got(std::move(figures));
+  };
+  late.add(values, read);
+}
+
+}  // namespace tutti::detail
