@@ -18,6 +18,7 @@
 #include "tutti/checkpoint/retention.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/strategy/detail/worlds.h"
+#include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing/detail/writer.h"
 #include "tutti/train/model/weights.h"
@@ -35,15 +36,32 @@ void copy_to(const at::Tensor& place, const at::Tensor& tensor) {
     place.copy_(tensor);
 }
 
-// Copies them to where they are written from.
-void copy_to(data::SafetensorsImage& image, const NamedTensors& tensors) {
+// Copies them to where they are written from. Returns what is left to do where some are on devices,
+// whose copies are on their way: for the thread that writes.
+std::function<void()> copy_to(data::SafetensorsImage& image, const NamedTensors& tensors,
+                              Millis limit) {
   std::vector<data::NamedArray> forms;
   for (const auto& [name, tensor] : tensors)
     forms.push_back({name, Array::view(nullptr, dtype_of(tensor.scalar_type()),
                                        tensor.sizes().vec(), nullptr)});
   const std::vector<Array> places = image.lay_out(forms);
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < tensors.size(); ++i) copy_to(tensor_of(places[i]), tensors[i].second);
+  std::vector<at::Tensor> late;
+  std::vector<at::Tensor> places_of_late;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].second.is_cpu()) {
+      copy_to(tensor_of(places[i]), tensors[i].second);
+    } else {
+      late.push_back(tensors[i].second);
+      places_of_late.push_back(tensor_of(places[i]));
+    }
+  }
+  if (late.empty()) return {};
+  return [copies = std::make_shared<const HostCopies>(late), places = std::move(places_of_late),
+          limit] {
+    copies->wait(Deadline(limit), "the copies for a checkpoint");
+    for (size_t i = 0; i < places.size(); ++i) copy_to(places[i], copies->tensors()[i]);
+  };
 }
 
 at::Tensor tensor_of_rows(const std::vector<std::vector<double>>& rows, size_t columns) {
@@ -252,8 +270,8 @@ void Checkpointing::start(TrainingState state, TimePoint begin, Priority priorit
                       image_,          lock_, lock_number_};
   const NamedTensors tensors = own_tensors(state);
   for (const auto& [name, tensor] : tensors) part.tensors.push_back(name);
-  copy_to(*image_, tensors);
-  writer_->start(std::move(part), std::move(state.manifest), begin, priority);
+  auto arrive = copy_to(*image_, tensors, model_.strategy.world().time_limit);
+  writer_->start(std::move(part), std::move(state.manifest), begin, priority, std::move(arrive));
 }
 
 bool Checkpointing::save_in_grace(TrainingState state) {

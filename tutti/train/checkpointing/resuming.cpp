@@ -14,6 +14,7 @@
 #include "tutti/checkpoint/folder.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/strategy/detail/worlds.h"
+#include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 #include "tutti/train/model/weights.h"
@@ -266,10 +267,9 @@ void Checkpointing::require_generators(const std::string& what, const Checkpoint
 // With as many replicas each gets its own, else all get what Model::save() would have written.
 void Checkpointing::put_back_buffers(const CheckpointTensors& tensors,
                                      const CheckpointManifest& then) {
-  const at::NoGradGuard no_grad;
   for (int local = 0; local < model_.strategy.world().local; ++local)
-    for (auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
-      buffer.copy_(tensor_of(buffer_of(local, name, tensors, then, kBuffers)));
+    for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
+      copy_queued(buffer, tensor_of(buffer_of(local, name, tensors, then, kBuffers)));
 }
 
 Array Checkpointing::buffer_of(int local, const std::string& name, const CheckpointTensors& tensors,

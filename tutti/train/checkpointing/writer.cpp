@@ -75,10 +75,12 @@ struct Checkpointing::Writer::Shared {
   }
 
   // Returns whether it is on disk.
-  bool write(const CheckpointPart& part, CheckpointManifest manifest, double waited) {
+  bool write(const CheckpointPart& part, CheckpointManifest manifest, double waited,
+             const std::function<void()>& arrive) {
     const TimePoint begin = Clock::now();
     std::function<void()> turn;
     try {
+      if (arrive) arrive();
       turn = turns();
       write_part(part, turn);
       if (part.worker > 0) return true;
@@ -115,14 +117,15 @@ Checkpointing::Writer::~Writer() {
 }
 
 void Checkpointing::Writer::start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin,
-                                  Priority priority) {
+                                  Priority priority, std::function<void()> arrive) {
   abandoned_ = false;
   shared_->begin(priority);
   const double waited = millis_since(begin);
   const int64_t step = part.step;
   try {
-    std::thread([shared = shared_, part = std::move(part), manifest = std::move(manifest), waited] {
-      shared->end(shared->write(part, manifest, waited));
+    std::thread([shared = shared_, part = std::move(part), manifest = std::move(manifest), waited,
+                 arrive = std::move(arrive)] {
+      shared->end(shared->write(part, manifest, waited, arrive));
     }).detach();
   } catch (const std::system_error& error) {
     log(LogLevel::warning, "checkpoint {} in {} is not written: no thread for it: {}",

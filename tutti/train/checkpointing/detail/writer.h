@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -24,8 +25,10 @@ class Checkpointing::Writer {
   ~Writer();
 
   /// Begins to write; nothing is being written before. `begin` is when the training began to wait.
-  /// What goes wrong is a warning: the checkpoint before stays.
-  void start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin, Priority priority);
+  /// `arrive`, where there is one, waits for what is still on its way to the part's image; the
+  /// thread that writes calls it first. What goes wrong is a warning: the checkpoint before stays.
+  void start(CheckpointPart part, CheckpointManifest manifest, TimePoint begin, Priority priority,
+             std::function<void()> arrive);
   /// Whether something is being written.
   bool busy() const;
   /// What is being written yields to nobody any more.
