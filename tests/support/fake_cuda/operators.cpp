@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <span>
+#include <stdexcept>
 
 #include "tests/support/fake_cuda/generators.h"
 #include "tests/support/fake_cuda/guard.h"
@@ -73,6 +74,7 @@ at::Tensor kernel_tensor(const at::Tensor& t) {
 }
 
 Stack kernel_args(const Facts& facts, Args args, int device) {
+  const KernelScope kernels;  // for what is copied
   Stack stack;
   stack.reserve(args.size());
   for (const auto& arg : args) stack.push_back(map_tensors(arg, kernel_tensor));
@@ -95,7 +97,11 @@ struct Call {
 
   void run() {
     const KernelScope kernels;
-    op.callBoxed(&args);  // leaves the results there
+    try {
+      op.callBoxed(&args);  // leaves the results there
+    } catch (const c10::Error& failed) {
+      throw std::runtime_error(failed.what_without_backtrace());
+    }
     size_t next = 0;
     for (size_t i = 0; i < args.size(); ++i) {
       if (!is_new[i]) continue;
