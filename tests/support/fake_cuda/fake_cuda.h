@@ -18,8 +18,7 @@
 ///   FAKE_CUDA_MEMORY_MB        memory of each device, as set_memory()
 ///   FAKE_CUDA_STICK            DEVICE:AFTER_TASKS, as stick()
 ///   FAKE_CUDA_FAIL_ALLOCATION  DEVICE:NTH, as fail_allocation()
-///   FAKE_CUDA_REPORT           file to which counts() and synchronous_operators() are written at
-///   exit
+///   FAKE_CUDA_REPORT           file that gets counts() and synchronous_operators() at exit
 ///
 /// Thread rule: all functions may be called from any thread. There is one lock, held while a task
 /// runs; a predicate of leave_out_* is asked without it, on the thread that makes the call.
