@@ -1,0 +1,80 @@
+// What `tutti` says of GPUs, on the fake CUDA: it finds that as a user's finds LibTorch's.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+class CommandLineOnDevices : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (fake().filename() != "libtorch_cuda.so")
+      GTEST_SKIP() << "needs LibTorch 2.13 or newer, without CUDA";
+  }
+
+  static std::filesystem::path fake() { return TUTTI_FAKE_CUDA; }
+
+  static CommandResult tutti(Words words, int devices) {
+    words.insert(words.begin(), TUTTI_PROGRAM);
+    return run_command(words,
+                       {"LD_LIBRARY_PATH=" + fake().parent_path().string(),
+                        "FAKE_CUDA_DEVICES=" + std::to_string(devices), "FAKE_CUDA_MEMORY_MB=512"});
+  }
+};
+
+TEST_F(CommandLineOnDevices, DoctorListsThem) {
+  const auto result = tutti({"doctor"}, 2);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("libtorch_cuda.so\n"), HasSubstr("devices            2\n"),
+                    HasSubstr("cuda:1  "), HasSubstr("512.0 MiB free of 512.0 MiB")));
+  const auto json = nlohmann::json::parse(tutti({"doctor", "--json"}, 2).out).at("cuda");
+  EXPECT_EQ(json.at("library"), TUTTI_FAKE_CUDA);
+  EXPECT_EQ(json.at("devices").size(), 2U);
+  EXPECT_EQ(json.at("devices").at(1).at("memory_total_bytes"), 512 << 20);
+  EXPECT_EQ(json.at("cure"), "");
+}
+
+TEST_F(CommandLineOnDevices, DoctorSaysWhatToDoWhereThereAreNone) {
+  const auto result = tutti({"doctor"}, 0);
+  EXPECT_EQ(result.exit_code, 0) << "no problem: " << result.out;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("devices            0: "),
+                                HasSubstr("LibTorch sees no device"), HasSubstr("`nvidia-smi`")));
+}
+
+TEST_F(CommandLineOnDevices, WhatIsNotThereIsAnsweredBeforeTraining) {
+  const struct {
+    Words words;
+    int devices;
+    const char* answer;
+  } cases[] = {
+      {{"--device", "cuda"}, 0, "device cuda: LibTorch sees no device"},
+      {{"--device", "cuda:0,3"}, 2, "--device cuda:0,3: there is no device 3; visible: 0 to 1"},
+      {{"--device", "cuda", "--strategy", "mirrored", "--replicas", "4"},
+       2,
+       "4 replicas on 2 devices: write cuda:0x2,1x2 to let replicas share a device"},
+      {{"--device", "cuda", "--strategy", "multi_worker", "--replicas", "3"},
+       2,
+       "3 replicas of 3 workers of this host on 2 devices: write cuda:0x2,1"},
+      {{"--device", "cuda:0", "--memory-limit", "1024"}, 1, "1.0 GiB of 512.0 MiB on cuda:0"},
+  };
+  for (const auto& c : cases) {
+    Words words = {"train", "mlp", "--data", kDoodles};
+    words.insert(words.end(), c.words.begin(), c.words.end());
+    const auto result = tutti(words, c.devices);
+    EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(c.words) << result.out << result.err;
+    EXPECT_THAT(result.err, HasSubstr(c.answer)) << testing::PrintToString(c.words);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test
