@@ -28,21 +28,26 @@ void know_each_other(std::vector<DeviceQueue>& queues) {
 
 }  // namespace
 
+// Devices without a replica here are other workers': a context there would take memory of them.
 void place_on_devices(World& world, const StrategyOptions& options,
                       const std::vector<DeviceSpec>& devices) {
-  use_devices(fmt::format("strategy {}", options.kind), devices, options.memory_limit_mib);
-  if (devices == std::vector{kCpu}) return;
+  const auto use = [&](const std::vector<DeviceSpec>& placed) {
+    use_devices(fmt::format("strategy {}", options.kind), placed, options.memory_limit_mib);
+  };
+  if (devices == std::vector{kCpu}) return use(devices);
   if (world.in_turn()) {
     if (devices.size() > 1)
       throw UsageError(
           fmt::format("--device {}: strategy one_device computes on one; use mirrored, or name one",
                       options.device));
+    use(devices);
     world.queues.assign(static_cast<size_t>(world.local), queue_for(0, devices[0]));
     return know_each_other(world.queues);
   }
   const int worker = world.one_process() ? 0 : world.first_rank_here / world.local;
   const int workers = world.one_process() ? 1 : world.here / world.local;
   const auto placed = place_replicas(devices, world.local, worker, workers);
+  use(placed);
   for (int local = 0; local < world.local; ++local)
     world.queues.push_back(queue_for(world.first_rank + local, placed[static_cast<size_t>(local)]));
   if (std::ranges::none_of(world.queues, &DeviceQueue::on_device)) world.queues.clear();

@@ -103,7 +103,9 @@ RANK_PROGRAM(without_growth) {
   DeviceRuntime& runtime = DeviceRuntime::load();
   use_devices("a test", devices_from("cuda:1"));
   require(runtime.memory(1).peak == 58 * kMiB, "15/16 of 64 MiB, in blocks of 2");
-  require(runtime.memory(0).peak == 0, "of the one in use alone");
+  const Strategy strategy({.kind = "mirrored", .replicas = 1, .device = "cuda:2,0"});
+  require(runtime.memory(2).peak == 58 * kMiB, "of the one with a replica");
+  require(runtime.memory(0).peak == 0, "of no other");
 }
 
 RANK_PROGRAM(logical_ones) {
