@@ -38,22 +38,22 @@ inline const std::vector<SmallNetwork>& small_zoo() {
   return all;
 }
 
-/// 10 samples of three classes in batches of 5, of which two replicas get 3 and 2.
-inline data::Dataset zoo_data(const nn::Shape& input) {
-  constexpr int64_t kSamples = 10;
+/// Two batches of samples of three classes; of 5, two replicas get 3 and 2.
+inline data::Dataset zoo_data(const nn::Shape& input, int64_t batch = 5) {
+  const int64_t samples = 2 * batch;
   int64_t pixels = 1;
-  std::vector<int64_t> shape{kSamples};
+  std::vector<int64_t> shape{samples};
   for (const int64_t side : input) {
     pixels *= side;
     shape.push_back(side);
   }
   std::vector<float> x;
   std::vector<int64_t> y;
-  for (int64_t i = 0; i < kSamples; ++i) y.push_back(i % 3);
-  for (int64_t i = 0; i < kSamples * pixels; ++i) {
+  for (int64_t i = 0; i < samples; ++i) y.push_back(i % 3);
+  for (int64_t i = 0; i < samples * pixels; ++i) {
     x.push_back(std::sin(static_cast<float>(i % 9973) * (1 + static_cast<float>(i / pixels % 3))));
   }
-  return data::from_arrays({data::array_of(x, shape), data::array_of(y, {kSamples})}).batch(5);
+  return data::from_arrays({data::array_of(x, shape), data::array_of(y, {samples})}).batch(batch);
 }
 
 struct ZooTraining {

@@ -36,6 +36,10 @@ void take_devices(const DeviceFlags& flags, StrategyOptions& options) {
   options.memory_limit_mib = flags.memory_limit_mib;
 }
 
+bool several_devices(const DeviceFlags& flags) {
+  return needs_gpus(flags.device) && devices_from(flags.device).size() > 1;
+}
+
 int replicas_of_host(const DeviceFlags& flags) {
   const auto devices = devices_from(flags.device);
   const bool cpu_alone = devices.size() == 1 && devices.front().kind == DeviceKind::cpu;

@@ -28,6 +28,9 @@ void take_devices(const DeviceFlags& flags, StrategyOptions& options);
 /// Replicas on this host where nobody said how many: one a device, or of the CPU the usable cores.
 int replicas_of_host(const DeviceFlags& flags);
 
+/// Whether they name several devices, or parts of one.
+bool several_devices(const DeviceFlags& flags);
+
 /// UsageError when the devices of this host are too few for its workers (of one replica each; one
 /// worker: of so many).
 void check_placement_on(const DeviceFlags& flags, int replicas, int workers);

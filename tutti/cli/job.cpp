@@ -41,10 +41,12 @@ Millis silence_for(double time_limit_s) {
 
 void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> strategies) {
   app.option_defaults()->group("Strategy");
-  app.add_option("--strategy", flags.strategy,
-                 "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
-                 "process), multi_worker (processes), central_storage (threads, one copy of the "
-                 "parameters), parameter_server (processes, and servers that update)")
+  app.add_option(
+         "--strategy", flags.strategy,
+         "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
+         "process), multi_worker (processes), central_storage (threads, one copy of the "
+         "parameters), parameter_server (processes, and servers that update); mirrored by itself "
+         "where --device names several")
       ->check(one_of("strategy", std::move(strategies), {"tpu"}))
       ->type_name("NAME")
       ->capture_default_str();
@@ -58,6 +60,9 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
                  "one_device: add gradients as these hosts would, \"2x3\" or \"3+1\"")
       ->type_name("SHAPE");
   add_device_flags(app, flags.devices);
+  app.parse_complete_callback([&app, &flags] {
+    if (app.count("--strategy") == 0 && several_devices(flags.devices)) flags.strategy = "mirrored";
+  });
   app.add_option("--threads", flags.threads,
                  "Threads of LibTorch in each replica (default: usable cores / replicas)")
       ->check(whole_number(1, 1024))

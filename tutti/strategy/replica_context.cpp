@@ -40,7 +40,7 @@ Group ReplicaContext::model_group() const { return Group(); }
 
 std::vector<at::Tensor> ReplicaContext::on_device(at::TensorList host) const {
   if (!state_->uploads) state_->uploads.emplace(state_->queue);
-  return state_->uploads->copy(host, Deadline(state_->time_limit));
+  return state_->uploads->copy(host, Deadline(patience_with_device(state_->time_limit)));
 }
 
 void ReplicaContext::meets_in_backward() noexcept { state_->meets_in_backward = true; }

@@ -2,10 +2,13 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include <nlohmann/json.hpp>
 
 #include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
 
 namespace tutti::test {
 namespace {
@@ -74,6 +77,28 @@ TEST_F(CommandLineOnDevices, WhatIsNotThereIsAnsweredBeforeTraining) {
     EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(c.words) << result.out << result.err;
     EXPECT_THAT(result.err, HasSubstr(c.answer)) << testing::PrintToString(c.words);
   }
+}
+
+std::string weights_in(const TempFolder& folder) {
+  std::ifstream file(folder.path() / "model.safetensors", std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Two logical devices of one, as two that take turns; several devices are mirrored by themselves.
+TEST_F(CommandLineOnDevices, TrainsOnPartsOfADeviceAsInTurn) {
+  const auto train = [](const Words& more, const TempFolder& folder) {
+    Words words = {"train", "mlp",      "--data", kDoodles, "--max-steps",
+                   "6",     "--epochs", "1",      "--out",  folder.path().string()};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = tutti(words, 2);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    return weights_in(folder);
+  };
+  const TempFolder in_turn, parts, devices;
+  const std::string expected = train({"--device", "cuda:0", "--replicas", "2"}, in_turn);
+  EXPECT_FALSE(expected.empty());
+  EXPECT_EQ(train({"--device", "cuda:0x2", "--memory-limit", "256"}, parts), expected);
+  EXPECT_EQ(train({"--device", "cuda"}, devices), expected);
 }
 
 }  // namespace

@@ -175,6 +175,29 @@ TEST_F(FitOnDevices, WhatIsOnAnotherDeviceIsNamed) {
                     HasSubstr("computes on cuda:1")));
 }
 
+TEST_F(FitOnDevices, ADeviceThatHangsIsNamedInTime) {
+  for (const auto* what : {"fit", "evaluate", "predict"}) {
+    SCOPED_TRACE(what);
+    Strategy strategy({.kind = "mirrored",
+                       .replicas = 2,
+                       .threads_per_replica = 1,
+                       .time_limit = Millis{600},
+                       .device = "cuda:0,1",
+                       .seed = 7});
+    Model model = small_model(strategy);
+    const auto data = three_classes(300).batch(10);
+    model.predict(data);
+    test::fake_cuda::stick(1, 30);
+    const auto hangs = [&] {
+      if (what == std::string_view("fit")) model.fit(data, {.verbose = 0});
+      if (what == std::string_view("evaluate")) model.evaluate(data);
+      if (what == std::string_view("predict")) model.predict(data);
+    };
+    EXPECT_THAT(test::message_of<Timeout>(hangs), HasSubstr("replica 1 (cuda:1) has not finished"));
+    test::fake_cuda::reset();
+  }
+}
+
 TEST_F(FitOnDevices, AnEmptyPartTakesPart) {
   Model model = small_model(strategy_at({"mirrored", 2, "cuda:0,1"}));
   EXPECT_EQ(model.fit(three_classes(5).batch(4), {.verbose = 0}).steps, 2);

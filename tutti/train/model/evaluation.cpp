@@ -36,13 +36,14 @@ class Evaluation {
       const DistributedBatch batch(epoch_, step, world);
       if (batch.local_size(replica_) == 0) continue;
       detail::at_batch({operation_, *epoch_, batch, replica_}, [&] { add(batch); });
-      late_.poll(Deadline(replica_.time_limit()));
+      late_.poll(patience());
     }
-    late_.settle(Deadline(replica_.time_limit()));
+    late_.settle(patience());
     return std::move(totals_);
   }
 
  private:
+  Deadline patience() const { return Deadline(patience_with_device(replica_.time_limit())); }
   void add(const DistributedBatch& batch) {
     auto columns = batch.host_columns(replica_);
     if (replica_.queue().on_device()) return queue(batch, std::move(columns));

@@ -182,9 +182,9 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
           parts.emplace_back(row, replica.queue().on_device() ? detail::unpinned(read) : read);
         });
       });
-      late.poll(Deadline(replica.time_limit()));
+      late.poll(Deadline(patience_with_device(replica.time_limit())));
     }
-    late.settle(Deadline(replica.time_limit()));
+    late.settle(Deadline(patience_with_device(replica.time_limit())));
     return parts;
   };
   while (true) {

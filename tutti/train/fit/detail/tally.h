@@ -21,7 +21,7 @@ class Tally {
  public:
   /// `into` outlives it.
   Tally(const ReplicaContext& replica, Totals& into)
-      : totals(into), late(replica.queue()), limit_(replica.time_limit()) {}
+      : totals(into), late(replica.queue()), limit_(patience_with_device(replica.time_limit())) {}
 
   Totals& totals;
   LateReads late;
