@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 #include "tutti/strategy/strategy_state.h"
+#include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -21,6 +22,11 @@ std::string words_of(const at::Tensor& tensor) {
 }
 
 bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+
+/// On the CPU, where it is brought within the time limit; itself where it is there.
+at::Tensor from_device(const at::Tensor& value, const World& world, const char* what) {
+  return on_host(value.detach(), Deadline(patience_with_device(world.time_limit)), what);
+}
 
 /// In what sums of many are computed: 16 bits would overflow, or stop growing, before the mean.
 at::Tensor wide(const at::Tensor& x) { return is_half(x.scalar_type()) ? x.to(at::kFloat) : x; }
@@ -91,7 +97,7 @@ at::Tensor Strategy::reduce(ReduceOp op, const PerReplica<at::Tensor>& values) {
           values.first_rank() + static_cast<int>(copies.size()), words_of(value),
           values.first_rank(), words_of(first)));
     copies.push_back(value.is_cpu() ? value.detach().clone(at::MemoryFormat::Contiguous)
-                                    : value.detach().cpu().contiguous());
+                                    : from_device(value, now, "what reduce() adds").contiguous());
   }
   if (now.one_process() || now.apart) {
     std::vector<const void*> inputs;
@@ -248,7 +254,8 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
   const World& now = world();
   std::vector<at::Tensor> all;
   if (now.one_process()) {
-    for (const at::Tensor& value : values.values()) all.push_back(value.detach().cpu());
+    for (const at::Tensor& value : values.values())
+      all.push_back(from_device(value, now, "what gather() brings together"));
   } else if (now.apart) {
     std::vector<std::byte> own;
     for (const at::Tensor& value : values.values()) append_framed(packed(value), own);

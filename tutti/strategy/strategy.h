@@ -80,9 +80,9 @@ class Strategy {
   auto merge(ReplicaContext& replica, Fn&& fn, T... values);
 
   /// Combines the replicas' values of the whole world, in the order of the reduction shape, on the
-  /// CPU, where the result is too. SUM and MEAN: over replicas, equally, so a mean of means is wrong
-  /// for uneven batches. Collective over workers. Tensors: same shape on all replicas. Where workers
-  /// may be lost, of those that are there; not before the Optimizer is made. In merge(), not run().
+  /// CPU. SUM and MEAN: over replicas, equally, so a mean of means is wrong for uneven batches.
+  /// Collective over workers. Tensors: same shape on all replicas. Where workers may be lost, of
+  /// those that are there; not before the Optimizer is made. In merge(), not in run().
   at::Tensor reduce(ReduceOp op, const PerReplica<at::Tensor>& values);
   double reduce(ReduceOp op, const PerReplica<double>& values);
   template <size_t K>
