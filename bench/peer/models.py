@@ -1,4 +1,4 @@
-"""The models of `tutti bench compare`, as PyTorch's."""
+"""The models of `tutti bench compare` and `tools/gpu_check`, as PyTorch's."""
 import torch
 from torch import nn
 
@@ -11,6 +11,10 @@ def make_model(name):
     if name == "wide":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 2048), nn.ReLU(), nn.Linear(2048, 2048),
                              nn.ReLU(), nn.Linear(2048, 10))
+    if name == "resnet18":
+        import torchvision  # which only this one needs
+
+        return torchvision.models.resnet18()
     assert name == "cnn", name
     layers, channels = [], 1
     for out in (16, 32, 64):

@@ -1,0 +1,165 @@
+"""The parts of a check, in the order in which they run. Each takes a Check and notes figures there; it
+raises Failed or Skipped. Bounds of speed are those of docs/design/devices.md."""
+
+import json
+import pathlib
+import re
+import shutil
+import tempfile
+
+from contest import contest
+from place import Answering, Failed, Skipped, json_in
+
+KEPT_OF_TRAINING = ("train_loss", "val_loss", "val_accuracy", "images_per_second", "train_seconds", "weights_sha256")
+ONE = ("--device", "cuda:0")
+
+
+def doctors_words(check):
+    return json.loads(check.output_of(check.program("tutti", "doctor", "--json")))
+
+
+def doctor(check):
+    """That there is a device, and what."""
+    facts = doctors_words(check)
+    cuda = facts["cuda"]
+    check.figures.update(torch=facts["torch"]["version"], driver=cuda["driver"], nccl=cuda["nccl"],
+                         devices=[device["name"] or "a GPU" for device in cuda["devices"]])
+    check.require(cuda["devices"], f"no GPU: {cuda['cure']}")
+
+
+def same_bits(check):
+    """Thread replicas that share a GPU, and those of two GPUs where there are, against the parts in turn."""
+    several = len(doctors_words(check)["cuda"]["devices"]) > 1
+    devices = ["cuda:0x2", "cuda:0x3"] + (["cuda:0,1"] if several else [])
+    for device in devices:
+        # Without the variable cuBLAS may sum in another order where several streams use it.
+        done = check.finish(check.program("bench_device_step", check.sizes.repeats, "--device", device,
+                                          CUBLAS_WORKSPACE_CONFIG=":4096:8"))
+        figures = check.figures[device] = json_in(done)
+        check.require(figures["wrong"] == 0, f"{device}: in {figures['wrong_by_rule']} of {figures['repeats']} "
+                      "repeats weights were not those of the parts in turn: a wait between queues is missing")
+        check.require(figures["from_cpu"] < 1e-3, f"{device}: weights are {figures['from_cpu']} from the CPU's")
+
+
+def train(check, name, *flags):
+    """Figures of `tutti train cnn` over two epochs."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "figures.json"
+        check.output_of(check.program("tutti", "train", "cnn", "--data", check.place.data, "--epochs", 2, "--seed", 7,
+                                      *check.sizes.train, *flags, "--json", file))
+        figures = json.loads(file.read_text())
+    check.figures[name] = {key: figures[key] for key in KEPT_OF_TRAINING}
+    return figures
+
+
+def cnn(check):
+    """The same training on the CPU and on a GPU."""
+    cpu, cuda = train(check, "cpu", "--device", "cpu"), train(check, "cuda", *ONE)
+    far = abs(cpu["val_loss"] - cuda["val_loss"])
+    check.require(far < 0.05, f"val_loss of the GPU is {far:.3g} from the CPU's, at most 0.05")
+    check.require(check.dry or cuda["val_accuracy"] > 0.8, f"accuracy {cuda['val_accuracy']}, expected above 0.8")
+
+
+def bf16(check):
+    """The same in bfloat16."""
+    float32, half = train(check, "float32", *ONE), train(check, "bfloat16", *ONE, "--precision", "bfloat16")
+    check.require(half["weights_sha256"] != float32["weights_sha256"],
+                  "--precision bfloat16 made float32's weights: nothing was computed in bfloat16")
+    far = abs(float32["val_loss"] - half["val_loss"])
+    check.require(far < 0.1, f"val_loss in bfloat16 is {far:.3g} from float32's, at most 0.1")
+
+
+def ours(check, *flags):
+    return check.program("bench_device_speed", "ours", *(flags or ONE))
+
+
+def against_pytorch(check):
+    """One replica against PyTorch with the fused Adam."""
+    check.needs_python_with("torch")
+    for model, least, seconds in (("wide", 0.98, 15), ("mlp", 0.95, 10)):
+        check.compare(model, least, contest(check, ours(check), check.peer(), model, seconds))
+    check.judge()
+
+
+def resnet18(check):
+    """The same with convolutions."""
+    check.needs_python_with("torchvision")
+    check.compare("resnet18", 0.98, contest(check, ours(check), check.peer(), "resnet18", 20))
+    check.judge()
+
+
+def against_libtorch(check):
+    """One replica against a loop of plain LibTorch with torch::optim::Adam."""
+    plain = check.program("bench_device_speed", "plain", "--device", "cuda")
+    check.compare("mlp", 1.3, contest(check, ours(check), plain, "mlp", 8))
+    check.judge()
+
+
+def step_graph(check):
+    """The step as a graph against PyTorch's whole-step graph."""
+    if "--step-graph" not in check.output_of(check.program("tutti", "train", "--help")):
+        raise Skipped("this build has no --step-graph")
+    if check.dry:
+        raise Skipped("the fake CUDA has no graphs")
+    check.needs_python_with("torch")
+    for model in ("mlp", "wide"):
+        check.compare(model, 0.95, contest(check, ours(check, *ONE, "--step-graph"), check.peer("--graph"), model, 6))
+    check.judge()
+
+
+def logical_devices(check):
+    """Two replicas of one GPU against one with the double batch."""
+    two = ours(check, "--strategy", "mirrored", "--device", "cuda:0x2")
+    for model in ("wide", "resnet18"):
+        check.compare(model, 0.8, contest(check, two, ours(check), model, 8, batches=2))
+    check.judge()
+
+
+def memory_limits(check):
+    """Tensors stay below the limit; what does not fit is an error that says so."""
+    limit_mib = 256
+    limit = (*ONE, "--memory-limit", limit_mib)
+    with Answering(*check.with_environment(ours(check, *limit)), check.deadline) as program:
+        peak = program.ask(model="mlp", batch=64, warmup=1, steps=2)["peak_bytes"]
+    check.figures.update(limit_bytes=limit_mib << 20, peak_bytes=peak)
+    check.require(0 < peak <= limit_mib << 20, f"{peak} bytes were in use, at most {limit_mib << 20}")
+    # Its first convolution alone gives 411 MB.
+    done = check.finish(check.program("tutti", "train", "cnn", "--data", check.place.data, "--epochs", 1,
+                                      "--batch-size", 8192, *limit))
+    check.figures["said"] = next((line for line in done.errors.splitlines() if "out of memory" in line.lower()), "")
+    check.require(done.code != 0 and check.figures["said"],
+                  f"a batch that does not fit ended with code {done.code} and no word of memory:\n  {done.last()}")
+
+
+def memcheck(check):
+    """compute-sanitizer on a step of two replicas."""
+    if check.dry:
+        raise Skipped("the fake CUDA has no memory of a device")
+    sanitizer = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
+    if not sanitizer:
+        raise Skipped("no compute-sanitizer in PATH")
+    step, variables = check.program("bench_device_step", 1, 1, "--device", "cuda:0x2")
+    done = check.finish(([sanitizer, "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "97",
+                          *step], variables))
+    summary = re.search(r"ERROR SUMMARY: (\d+) error", done.output + done.errors)
+    if not summary:
+        raise Skipped(f"compute-sanitizer does not run here:\n  {done.last()}")
+    check.figures["errors"] = int(summary[1])
+    check.require(done.code == 0, f"ended with code {done.code}:\n  {done.last()}")
+
+
+def nccl(check):
+    """Engine nccl in a group of one."""
+    if check.dry:
+        raise Skipped("the fake CUDA has no NCCL: its fake is in tests/unit/nccl")
+    # Groups of two on one GPU are allowed by newer NCCL alone.
+    output = check.output_of(check.program("test_nccl_device", "--gtest_filter=*/0"))
+    passed = re.search(r"\[  PASSED  \] (\d+) test", output)
+    check.figures["passed"] = int(passed[1]) if passed else 0
+    if check.figures["passed"] == 0:
+        raise Failed(f"no test has run:\n  {output[-2000:]}")
+
+
+# With the most seconds of each: 8 minutes together.
+PARTS = {doctor: 20, same_bits: 60, cnn: 60, bf16: 30, against_pytorch: 60, resnet18: 50, against_libtorch: 20,
+         step_graph: 30, logical_devices: 40, memory_limits: 30, memcheck: 60, nccl: 20}
