@@ -17,7 +17,7 @@ namespace tutti::optim {
 struct LossScaling {
   double initial = 65'536;         ///< > 0; powers of two round nothing
   double growth = 2;               ///< > 1: the scale becomes so many times as large,
-  int64_t growth_interval = 2000;  ///< >= 1: after so many good steps in a row
+  int64_t growth_interval = 2000;  ///< 1 to 2^31 - 1: after so many good steps in a row
   double backoff = 0.5;            ///< > 0, < 1: and so many times as large after an overflow
 };
 
@@ -25,7 +25,8 @@ class LossScale {
  public:
   explicit LossScale(const LossScaling& options = {});
 
-  double value() const noexcept { return value_; }
+  const LossScaling& options() const noexcept { return options_; }
+  double value() const noexcept { return value_; }             ///< a float32
   int64_t good_steps() const noexcept { return good_steps_; }  ///< since the scale has changed
   int64_t skipped() const noexcept { return skipped_; }        ///< steps that were left out, in all
 
@@ -37,9 +38,12 @@ class LossScale {
   /// gradients infinite.
   void update(bool overflowed);
 
+  /// Throws that Error for a scale that is so small.
+  static void require_useful(double value, const LossScaling& options);
+
  private:
   LossScaling options_;
-  double value_;
+  float value_;  // as devices keep it: all have the same bits
   int64_t good_steps_ = 0;
   int64_t skipped_ = 0;
 };

@@ -31,14 +31,12 @@ void require_graph(std::string_view operation, const at::Tensor& loss) {
                                  : "gradients are disabled (NoGradGuard)"));
 }
 
+// From `seed`; undefined: from 1.
 void backward(const ReplicaContext& replica, std::string_view operation, const at::Tensor& loss,
-              double scale) {
+              const at::Tensor& seed = {}) {
   if (!loss.requires_grad()) return require_graph(operation, loss);
   const TimedEvent timed("sync.backward", {"replica", int64_t{replica.rank()}});
-  if (scale == 1)
-    loss.backward();
-  else
-    loss.backward(at::full_like(loss, scale));
+  loss.backward(seed);
 }
 
 }  // namespace
@@ -57,7 +55,7 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
     lane.waiting.put(state_->updater->parameters(local));
     lane.waiting.clear();
     const detail::Listening listening(loss, alone ? state_->updater->listener(local) : nullptr);
-    backward(replica, "minimize", loss, 1);
+    backward(replica, "minimize", loss);
     hand_in(local, 1.0);
   }
   state_->await_update(local);
@@ -75,23 +73,17 @@ void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
   const auto& parameters = state_->updater->parameters(local);
   detail::require_cleared(state_->updater->layout(), parameters);
   lane.waiting.put(parameters);
-  backward(replica, "accumulate", loss, lane.scale ? lane.scale->value() : 1);
+  backward(replica, "accumulate", loss, state_->seed_of(local, loss));
   lane.waiting.take(parameters);
 }
 
 void Optimizer::abstain(ReplicaContext& replica) {
   const int local = state_->local_rank(replica, "abstain");
   state_->take_part(local);
-  State::Lane& lane = state_->lanes[local];
-  if (lane.scale) {
+  if (state_->lanes[local].scale)
     settle(replica);
-  } else {
-    const double weight = lane.waiting.empty() ? 0 : 1;
-    state_->updater->begin(local, Overlap::off);
-    lane.waiting.put(state_->updater->parameters(local));
-    lane.waiting.clear();
-    hand_in(local, weight);
-  }
+  else
+    hand_in_waiting(local);
   state_->await_update(local);
 }
 
@@ -107,7 +99,7 @@ void Optimizer::leave_out(ReplicaContext& replica, const at::Tensor& loss) {
   }
   state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
   lane.waiting.clear();
-  if (loss.defined()) backward(replica, "leave_out", loss, 1);
+  if (loss.defined()) backward(replica, "leave_out", loss);
   hand_in(local, std::nan(""));
 }
 
@@ -167,16 +159,23 @@ void Optimizer::scale_losses(const optim::LossScale& scale) {
         "scale_losses: all replicas leave a step out or none, which parameter servers cannot; use "
         "mirrored, multi_worker or central_storage");
   for (State::Lane& lane : state_->lanes) lane.scale = scale;
+  state_->updater->scale_losses(scale);
 }
 
-std::optional<optim::LossScale> Optimizer::loss_scale() const { return state_->lanes[0].scale; }
+std::optional<optim::LossScale> Optimizer::loss_scale() const {
+  if (const auto* there = state_->updater->scale_of(0))
+    return there->read(Deadline(state_->strategy.world().time_limit));
+  return state_->lanes[0].scale;
+}
 
 // All replicas leave a step out, or none. Those that take turns wait for the last.
 void Optimizer::settle(ReplicaContext& replica, bool leaves_out) {
+  if (state_->updater->scale_of(replica.local_rank()) != nullptr)
+    return settle_on_device(replica.local_rank(), leaves_out);
   const World& world = state_->strategy.world();
   std::vector<State::Lane>& lanes = state_->lanes;
   State::Lane& own = lanes[replica.local_rank()];
-  own.finite = own.waiting.scale(1 / own.scale->value()) && !leaves_out;
+  own.finite = state_->unscale(replica) && !leaves_out;
   own.settled = true;
   if (!world.in_turn()) {
     int32_t overflowed = own.finite ? 0 : 1;
@@ -192,11 +191,27 @@ void Optimizer::settle(ReplicaContext& replica, bool leaves_out) {
 
 void Optimizer::hand_in_settled(int local, bool finite) {
   State::Lane& lane = state_->lanes[local];
-  const double weight = finite && !lane.waiting.empty() ? 1 : 0;
-  state_->updater->begin(local, Overlap::off);
-  if (finite) lane.waiting.put(state_->updater->parameters(local));
-  lane.forget();
+  lane.settled = false;
+  if (!finite) lane.waiting.clear();
   lane.scale->update(!finite);
+  hand_in_waiting(local);
+}
+
+// The devices find out in the update.
+void Optimizer::settle_on_device(int local, bool leaves_out) {
+  detail::DeviceLossScale& scale = *state_->updater->scale_of(local);
+  scale.begin_step(Deadline(patience_with_device(state_->strategy.world().time_limit)));
+  state_->lanes[local].waiting.scale(scale.reciprocal(), scale.overflowed());
+  if (leaves_out) scale.overflowed().fill_(1);
+  hand_in_waiting(local);
+}
+
+void Optimizer::hand_in_waiting(int local) {
+  State::Lane& lane = state_->lanes[local];
+  const double weight = lane.waiting.empty() ? 0 : 1;
+  state_->updater->begin(local, Overlap::off);
+  lane.waiting.put(state_->updater->parameters(local));
+  lane.waiting.clear();
   hand_in(local, weight);
 }
 

@@ -174,10 +174,13 @@ class Optimizer {
 
   /// From now on losses are multiplied before backward() and gradients divided after it; a step in
   /// which a gradient of any replica is not finite changes no parameter and no optimizer state on
-  /// any, but counts in version(). Nothing is sent before backward() has ended. Between runs.
-  /// Throws UsageError with embedding tables and with parameter servers.
+  /// any, but counts in version(). Nothing is sent before backward() has ended. On devices the
+  /// scale is theirs, and no host waits for it; that it fell too low (LossScale::update) is said
+  /// some steps later. Between runs. Throws UsageError with embedding tables and with parameter
+  /// servers.
   void scale_losses(const optim::LossScale& scale);
-  /// The scale of the next step; none when losses are not scaled.
+  /// The scale of the next step; none when losses are not scaled. Between runs; waits for what
+  /// devices have yet to do.
   std::optional<optim::LossScale> loss_scale() const;
 
   /// Where workers are not in step: gets the newest parameters for the next forward of this
@@ -196,8 +199,10 @@ class Optimizer {
  private:
   void hand_in(int local, double weight);
   void exchange(int local, double weight);
+  void hand_in_waiting(int local);
   void hand_in_settled(int local, bool finite);
   void settle(ReplicaContext& replica, bool leaves_out = false);
+  void settle_on_device(int local, bool leaves_out);
 
   struct State;
   std::shared_ptr<State> state_;

@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/sync/detail/device_updater.h"
 #include "tutti/sync/tensors.h"
@@ -90,7 +91,7 @@ void DeviceUpdater::make_lane(int replica, NamedTensors parameters) {
   lane.any.resize(count + 2);
   lane.blank.resize(count);
   lane.scalars.resize(count);
-  lane.flag = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device(replica)));
+  lane.flags = at::zeros({2}, at::TensorOptions().dtype(at::kFloat).device(device(replica)));
 }
 
 // Stretches of an owner follow each other in the layout, with less than a line of padding between
@@ -122,8 +123,8 @@ void DeviceUpdater::make_owned(int replica, std::vector<Stretch> stretches) {
       owned.sums.push_back(alone() ? at::Tensor()
                                    : part_of(lanes_[0].gradients, slot.dtype, begin, end));
   }
-  owned.flags = at::zeros({world_.size}, scalar);
-  owned.left_out = world_.size > 1 ? at::zeros({}, scalar) : lanes_[0].flag;
+  owned.flags = at::zeros({world_.size, 2}, scalar);
+  owned.left_out = world_.size > 1 ? at::zeros({2}, scalar) : lanes_[0].flags;
   owned.missed = at::zeros({}, scalar);
   make_parts(replica);
 }
@@ -139,8 +140,8 @@ void DeviceUpdater::make_parts(int replica) {
   const auto& groups = recipe_.groups();
   owned.parts.resize(groups.size() + 1);
   owned.places.resize(groups.size() + 1);
-  const at::Tensor steps = at::zeros({std::ssize(owned.stretches)},
-                                     at::TensorOptions().dtype(at::kFloat).device(device(replica)));
+  owned.steps = at::zeros({std::ssize(owned.stretches)},
+                          at::TensorOptions().dtype(at::kFloat).device(device(replica)));
   for (int i = 0; i < static_cast<int>(owned.stretches.size()); ++i) {
     const Stretch& stretch = owned.stretches[static_cast<size_t>(i)];
     const ParameterSlot& slot = layout_.slots[static_cast<size_t>(stretch.parameter)];
@@ -152,7 +153,7 @@ void DeviceUpdater::make_parts(int replica) {
     part.values.push_back(part_of(values_of(replica), slot.dtype, byte_of(slot, stretch.begin),
                                   byte_of(slot, stretch.end)));
     part.sums.push_back(owned.sums[static_cast<size_t>(i)]);
-    part.steps.push_back(steps[i]);
+    part.steps.push_back(owned.steps[i]);
     for (int state = 0; state < rule_.num_states(); ++state)
       part.states[static_cast<size_t>(state)].push_back(state_at(owned, state, stretch));
   }
@@ -200,11 +201,28 @@ NamedTensors DeviceUpdater::whole_states() const {
   return states;
 }
 
+// Where steps may be left out, only the devices know how many were made; the host's scalars are
+// counted up to them again. After drain().
+std::vector<optim::StepScalars> DeviceUpdater::scalars_of_steps() const {
+  std::vector<optim::StepScalars> scalars(layout_.slots.size());
+  for (const Owned& owned : owned_) {
+    const at::Tensor made = owned.steps.cpu();
+    for (size_t i = 0; i < owned.stretches.size(); ++i) {
+      const int parameter = owned.stretches[i].parameter;
+      optim::StepScalars& own = scalars[static_cast<size_t>(parameter)];
+      while (own.count < std::llround(made.const_data_ptr<float>()[i]))
+        own = plan_.rule(parameter).next(own, plan_.rate(parameter, learning_rate()));
+    }
+  }
+  return scalars;
+}
+
 UpdaterState DeviceUpdater::state() const {
   require_whole();
   drain("the update whose state is saved");
   UpdaterState state{std::string(rule_.name()), version(), learning_rate(), whole_states()};
-  state.tensors.emplace_back(kScalarsName, tensor_of_scalars(lanes_[0].scalars));
+  state.tensors.emplace_back(
+      kScalarsName, tensor_of_scalars(lanes_[0].scale ? scalars_of_steps() : lanes_[0].scalars));
   return state;
 }
 
@@ -238,12 +256,15 @@ void DeviceUpdater::rebind(const World& world, std::vector<NamedTensors> replica
   if (!world.one_process() || !world.on_devices())
     throw UsageError("a world on devices cannot go on elsewhere, nor in several workers");
   const UpdaterState before = state();
+  std::optional<optim::LossScale> scale;
+  if (lanes_[0].scale) scale = lanes_[0].scale->read(Deadline(world_.time_limit));
   NamedTensors values;
   for (size_t i = 0; i < layout_.slots.size(); ++i)
     values.emplace_back(layout_.slots[i].name, lanes_[0].parameters[i].detach().cpu());
   world_ = world;
   bind(std::move(replicas));
   restore(before, values);
+  if (scale) scale_losses(*scale);
 }
 
 }  // namespace detail

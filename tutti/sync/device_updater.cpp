@@ -48,7 +48,8 @@ void DeviceUpdater::begin(int replica, Overlap) {
 void DeviceUpdater::leave_out_if(int replica, const at::Tensor& bad) {
   const at::NoGradGuard no_grad;
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  at::maximum_out(lane.flag, lane.flag, bad.detach().reshape({}).to(at::kFloat));
+  at::Tensor flag = lane.flags[0];
+  at::maximum_out(flag, flag, bad.detach().reshape({}).to(at::kFloat));
   lane.used[layout_.slots.size() + 1] = 1;
 }
 
@@ -267,16 +268,20 @@ void DeviceUpdater::scale(int owner) {
     owned.sums[i].mul_(factors[owned.stretches[i].parameter]);
 }
 
+// Whether the step is left out, where that may be: a scalar on the device.
 std::optional<at::Tensor> DeviceUpdater::gather_flags(int owner, const Lane& lane) {
-  if (lane.any[layout_.slots.size() + 1] == 0) return std::nullopt;
+  if (lane.any[layout_.slots.size() + 1] == 0 && !lane.scale) return std::nullopt;
   Owned& owned = owned_[static_cast<size_t>(owner)];
   if (world_.size > 1) {
     for (int replica = 0; replica < world_.size; ++replica)
-      owned.flags[replica].copy_(lanes_[static_cast<size_t>(replica)].flag, /*non_blocking=*/true);
-    at::amax_out(owned.left_out, owned.flags);
+      owned.flags[replica].copy_(lanes_[static_cast<size_t>(replica)].flags, /*non_blocking=*/true);
+    at::amax_out(owned.left_out, owned.flags, 0);
   }
-  owned.missed.add_(owned.left_out);
-  return owned.left_out;
+  const at::Tensor for_good = owned.left_out[0];
+  owned.missed.add_(for_good);
+  if (!lane.scale) return for_good;
+  lane.scale->update(owned.left_out[1], for_good);
+  return owned.left_out.amax();
 }
 
 void DeviceUpdater::update(int owner, const Lane& lane) {
@@ -313,27 +318,24 @@ void DeviceUpdater::take_others(int replica) {
   }
 }
 
-// The counts on the devices tell which updates were made; the host's are counted up to them again.
+void DeviceUpdater::scale_losses(const optim::LossScale& scale) {
+  const at::NoGradGuard no_grad;
+  drain("the step before losses are scaled");
+  for (int replica = 0; replica < world_.local; ++replica) {
+    Lane& lane = lanes_[static_cast<size_t>(replica)];
+    lane.scale = std::make_unique<DeviceLossScale>(scale, queue(replica), lane.flags[1]);
+  }
+}
+
 int64_t DeviceUpdater::forget_left_out() {
   const at::NoGradGuard no_grad;
   drain("the updates of which some may have been left out");
   const auto missed = std::llround(owned_[0].missed.item<double>());
   if (missed == 0) return 0;
   begun_ = ended_ = ended_.load() - missed;
-  for (Lane& lane : lanes_) lane.flag.zero_();
-  std::vector<optim::StepScalars> scalars(layout_.slots.size());
-  for (Owned& owned : owned_) {
-    owned.missed.zero_();
-    for (size_t group = 0; group < owned.parts.size(); ++group)
-      for (size_t i = 0; i < owned.places[group].size(); ++i) {
-        const int parameter =
-            owned.stretches[static_cast<size_t>(owned.places[group][i])].parameter;
-        optim::StepScalars& own = scalars[static_cast<size_t>(parameter)];
-        const auto made = std::llround(owned.parts[group].steps[i].item<double>());
-        while (own.count < made)
-          own = plan_.rule(parameter).next(own, plan_.rate(parameter, learning_rate()));
-      }
-  }
+  for (Lane& lane : lanes_) lane.flags.zero_();
+  for (Owned& owned : owned_) owned.missed.zero_();
+  const auto scalars = scalars_of_steps();
   for (Lane& lane : lanes_) lane.scalars = scalars;
   return missed;
 }

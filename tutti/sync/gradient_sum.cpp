@@ -34,15 +34,12 @@ void GradientSum::take(const std::vector<at::Tensor>& parameters) {
   ++passes_;
 }
 
-bool GradientSum::scale(double factor) {
+void GradientSum::scale(const at::Tensor& factor, at::Tensor& found) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> defined;
   for (const at::Tensor& sum : sums_)
     if (sum.defined()) defined.push_back(sum);
-  if (defined.empty()) return true;
-  at::Tensor found = at::zeros({1}, at::kFloat);
-  at::_amp_foreach_non_finite_check_and_unscale_(defined, found, at::full({1}, factor, at::kFloat));
-  return found.item<float>() == 0;
+  if (!defined.empty()) at::_amp_foreach_non_finite_check_and_unscale_(defined, found, factor);
 }
 
 void GradientSum::add(GradientSum& other) {

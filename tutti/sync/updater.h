@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tutti/base/deadline.h"
+#include "tutti/optim/loss_scale.h"
 #include "tutti/optim/recipe.h"
 #include "tutti/ps/spec/sparse_spec.h"
 #include "tutti/sync/layout.h"
@@ -38,8 +39,9 @@ namespace ps {
 class Client;
 }
 namespace detail {
+class DeviceLossScale;
 class GradientListener;
-}
+}  // namespace detail
 
 /// What an updater keeps beside the parameters, between steps: for checkpoints.
 struct UpdaterState {
@@ -118,6 +120,15 @@ class Updater {
 
   /// Gets the newest parameters of all workers; between runs.
   virtual void refresh() {}
+
+  /// From now on losses are multiplied by that, where scale_of() is not null; between steps.
+  virtual void scale_losses(const optim::LossScale& scale) { (void)scale; }
+  /// The scale that a replica's device keeps, which then decides what steps are left out; null
+  /// where nothing is scaled, and where whoever pushes decides, as the host waits for gradients.
+  virtual detail::DeviceLossScale* scale_of(int replica) const {
+    (void)replica;
+    return nullptr;
+  }
 
   virtual int64_t version() const = 0;  ///< updates applied so far
 

@@ -64,6 +64,14 @@ TEST(LossScale, StaysWithinFloat32) {
   EXPECT_EQ(after(std::string(200, '.'), {.initial = 1, .growth_interval = 1}), 0x1p127);
 }
 
+// As devices keep it: in another number of digits their scales would drift from the host's.
+TEST(LossScale, IsAFloat32AfterEachChange) {
+  EXPECT_EQ(after("", {.initial = 0.1}), 0.1F);
+  EXPECT_EQ(after("x", {.initial = 0.1, .backoff = 0.3}), static_cast<float>(0.1F * 0.3));
+  EXPECT_EQ(after(".", {.initial = 0.1, .growth = 1.7, .growth_interval = 1}),
+            static_cast<float>(0.1F * 1.7));
+}
+
 TEST(LossScale, SaysWhenItIsNotTheScale) {
   LossScale scale({.initial = 1});
   for (int step = 0; step < 16; ++step) scale.update(true);

@@ -15,6 +15,7 @@
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/detail/stale_reads.h"
 #include "tutti/strategy/replicated.h"
+#include "tutti/sync/detail/device_loss_scale.h"
 #include "tutti/sync/detail/gradient_sum.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
@@ -133,6 +134,28 @@ struct Optimizer::State final : WorldMember {
   bool takes_turns() const {
     const World& world = strategy.world();
     return world.in_turn() && world.size > 1;
+  }
+
+  // What backward() begins with; undefined: with 1.
+  at::Tensor seed_of(int local, const at::Tensor& loss) const {
+    if (!lanes[local].scale) return {};
+    if (const auto* there = updater->scale_of(local)) return there->seed_of(loss);
+    return at::full_like(loss, lanes[local].scale->value());
+  }
+
+  // Divides what waits by the scale. Whether all was finite, for which the host waits.
+  bool unscale(const ReplicaContext& replica) {
+    const at::NoGradGuard no_grad;
+    Lane& lane = lanes[replica.local_rank()];
+    const auto there = at::TensorOptions().dtype(at::kFloat).device(replica.device());
+    at::Tensor found = at::zeros({1}, there);
+    lane.waiting.scale(at::full({1}, 1 / lane.scale->value(), there), found);
+    bool finite = true;
+    LateReads read(replica.queue());
+    read.add({found},
+             [&](const std::vector<at::Tensor>& values) { finite = values[0].item<float>() == 0; });
+    read.settle(Deadline(patience_with_device(strategy.world().time_limit)));
+    return finite;
   }
 
   // Replicas that take turns make one step in a run(): the update comes with the last of them.

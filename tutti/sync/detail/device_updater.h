@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/sync/detail/device_loss_scale.h"
 #include "tutti/sync/detail/device_rule.h"
 #include "tutti/sync/detail/gradients.h"
 #include "tutti/sync/detail/step_plan.h"
@@ -30,6 +31,9 @@ class DeviceUpdater final : public Updater {
 
   void leave_out_if(int replica, const at::Tensor& bad) override;
   int64_t forget_left_out() override;
+
+  void scale_losses(const optim::LossScale& scale) override;
+  DeviceLossScale* scale_of(int replica) const override { return lanes_.at(replica).scale.get(); }
 
   int64_t version() const override { return ended_.load(std::memory_order_acquire); }
   void set_learning_rate(double learning_rate) override {
@@ -71,8 +75,9 @@ class DeviceUpdater final : public Updater {
     std::vector<at::Tensor> sums;     ///< by stretch; views of scratch[0], or of the only gradients
     at::Tensor squares;               ///< float64, by stretch, where norms are clipped
     at::Tensor all_squares;           ///< of the stretches of all owners, and a zero
-    at::Tensor flags;                 ///< float32, by replica: Lane::flag
-    at::Tensor left_out;              ///< float32: this step and all that follow
+    at::Tensor steps;                 ///< float32, by stretch: updates that were made
+    at::Tensor flags;                 ///< [replicas, 2]: Lane::flags
+    at::Tensor left_out;              ///< the largest of each
     at::Tensor missed;                ///< float32: updates that were queued and left out
     std::vector<DeviceSlices> parts;  ///< by group of the recipe
     std::vector<std::vector<int>> places;  ///< of those in `stretches`, by group
@@ -90,7 +95,8 @@ class DeviceUpdater final : public Updater {
     std::vector<uint8_t> any;       ///< the same, of all replicas
     std::vector<uint8_t> blank;     ///< by parameter: `gradients` has -0.0 there
     std::vector<optim::StepScalars> scalars;
-    at::Tensor flag;  ///< float32: a loss of it was not finite
+    at::Tensor flags;  ///< float32, not 0: leave this step and all later ones out; this alone
+    std::unique_ptr<DeviceLossScale> scale;  ///< null: losses are not scaled
     bool pushed = false;
     DeviceMark ready;
   };
@@ -111,6 +117,7 @@ class DeviceUpdater final : public Updater {
   at::Tensor state_at(const Owned& owned, int state, const Stretch& stretch) const;
   void take_values(const NamedTensors& values);
   NamedTensors whole_states() const;
+  std::vector<optim::StepScalars> scalars_of_steps() const;
   void drain(const std::string& what) const;
 
   // ---- device_updater.cpp ----

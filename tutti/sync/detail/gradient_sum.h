@@ -22,8 +22,9 @@ class GradientSum {
   /// Takes the gradients after a backward pass that began with put(); leaves none.
   void take(const std::vector<at::Tensor>& parameters);
 
-  /// Multiplies all by `factor`. False when one was not finite before; then sums are of no use.
-  bool scale(double factor);
+  /// Multiplies all by `factor`, and sets `found` to 1 where one was not finite before; then sums
+  /// are of no use. Both are float32, of one element, where the sums are; nobody waits.
+  void scale(const at::Tensor& factor, at::Tensor& found);
 
   /// Adds those of another replica, which has none afterwards.
   void add(GradientSum& other);
