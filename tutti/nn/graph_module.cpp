@@ -185,6 +185,16 @@ void GraphModule::relu_with_dense(const std::vector<int>& readers) {
 
 GraphModule::~GraphModule() = default;
 
+void GraphModule::to(torch::Device device, bool non_blocking) {
+  constexpr int64_t kDimsOfConvolution = 4;
+  Module::to(device, non_blocking);
+  const auto format =
+      device.is_cuda() ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  for (at::Tensor& parameter : parameters())
+    if (parameter.dim() == kDimsOfConvolution)
+      parameter.set_data(parameter.detach().contiguous(format));
+}
+
 void GraphModule::set_planned(bool on) { planned_ = on; }
 
 std::string GraphModule::why_not_planned() const { return plan_->unknown(); }

@@ -40,6 +40,12 @@ class GraphModule : public torch::nn::Module {
 
   const Graph& graph() const noexcept { return graph_; }
 
+  using torch::nn::Module::to;
+  /// On a GPU weights of convolutions lie with channels innermost, and with them all that flows
+  /// through: there cuDNN is fastest so, above all in lower precision. On the CPU as LibTorch makes
+  /// them, whose convolutions here turn what they take by themselves.
+  void to(torch::Device device, bool non_blocking = false) override;
+
   /// Whether a forward pass with gradients is one node of autograd, whose backward pass was planned
   /// when the module was made (docs/design/planned_step.md): on at first. Off: autograd notes down
   /// every layer. Both give the same bits. Some passes are by autograd in any case: those of a

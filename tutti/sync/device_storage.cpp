@@ -25,9 +25,10 @@ int64_t byte_of(const ParameterSlot& slot, int64_t element) {
   return slot.offset_bytes + element * size_of(slot.dtype);
 }
 
-at::Tensor slot_of(const at::Tensor& bytes, const ParameterSlot& slot) {
-  return part_of(bytes, slot.dtype, slot.offset_bytes, byte_of(slot, slot.num_elements))
-      .view(slot.shape);
+at::MemoryFormat format_of(const at::Tensor& parameter) {
+  const bool as_usual =
+      parameter.is_contiguous() || !parameter.is_contiguous(at::MemoryFormat::ChannelsLast);
+  return as_usual ? at::MemoryFormat::Contiguous : at::MemoryFormat::ChannelsLast;
 }
 
 }  // namespace
@@ -44,8 +45,27 @@ DeviceUpdater::DeviceUpdater(const World& world, const optim::Recipe& recipe,
   bind(std::move(replicas));
 }
 
+// A weight of a convolution may lie with channels innermost, which no rule that updates element by
+// element sees: it stays so, and its gradient and states lie as it does.
+at::Tensor DeviceUpdater::slot_of(const at::Tensor& bytes, size_t parameter) const {
+  const ParameterSlot& slot = layout_.slots[parameter];
+  const at::Tensor elements =
+      part_of(bytes, slot.dtype, slot.offset_bytes, byte_of(slot, slot.num_elements));
+  const auto& shape = slot.shape;
+  if (formats_[parameter] == at::MemoryFormat::Contiguous) return elements.view(shape);
+  return elements.view({shape[0], shape[2], shape[3], shape[1]}).permute({0, 3, 1, 2});
+}
+
+// Its elements in the order of the slot; a view of what lies so.
+at::Tensor DeviceUpdater::flat(const at::Tensor& tensor, size_t parameter) const {
+  const bool as_usual = formats_[parameter] == at::MemoryFormat::Contiguous;
+  return (as_usual ? tensor : tensor.permute({0, 2, 3, 1})).reshape({-1});
+}
+
 void DeviceUpdater::bind(std::vector<NamedTensors> replicas) {
   const at::NoGradGuard no_grad;
+  formats_.clear();
+  for (const auto& [name, parameter] : replicas[0]) formats_.push_back(format_of(parameter));
   shares_values_ = std::ranges::all_of(
       world_.queues, [&](const DeviceQueue& queue) { return queue.device() == device(0); });
   lanes_ = std::vector<Lane>(static_cast<size_t>(world_.local));
@@ -72,7 +92,7 @@ void DeviceUpdater::take_values(const NamedTensors& values) {
   for (Lane& lane : lanes_) {
     if (shares_values_ && &lane != &lanes_[0]) break;
     for (size_t i = 0; i < layout_.slots.size(); ++i)
-      slot_of(lane.values, layout_.slots[i]).copy_(values[i].second.detach());
+      slot_of(lane.values, i).copy_(values[i].second.detach());
   }
 }
 
@@ -82,9 +102,9 @@ void DeviceUpdater::make_lane(int replica, NamedTensors parameters) {
   if (!alone()) lane.gradients = zero_bytes({layout_.total_bytes}, device(replica));
   for (size_t i = 0; i < count; ++i) {
     at::Tensor parameter = parameters[i].second;
-    parameter.set_data(slot_of(lane.values, layout_.slots[i]));
+    parameter.set_data(slot_of(lane.values, i));
     lane.parameters.push_back(std::move(parameter));
-    if (!alone()) lane.views.push_back(slot_of(lane.gradients, layout_.slots[i]));
+    if (!alone()) lane.views.push_back(slot_of(lane.gradients, i));
   }
   lane.keep.resize(count);
   lane.used.resize(count + 2);
@@ -195,8 +215,9 @@ NamedTensors DeviceUpdater::whole_states() const {
       for (const Run& run : owned.runs)
         whole.narrow(0, run.begin, run.end - run.begin)
             .copy_(owned.states[k].narrow(0, run.begin - owned.begin, run.end - run.begin));
-    for (const ParameterSlot& slot : layout_.slots)
-      states.emplace_back(state_tensor_name(rule_.state_name(k), slot.name), slot_of(whole, slot));
+    for (size_t i = 0; i < layout_.slots.size(); ++i)
+      states.emplace_back(state_tensor_name(rule_.state_name(k), layout_.slots[i].name),
+                          slot_of(whole, i).contiguous());
   }
   return states;
 }
@@ -242,8 +263,7 @@ void DeviceUpdater::restore(const UpdaterState& state, const NamedTensors& param
         for (int k = 0; k < rule_.num_states(); ++k) {
           const auto name = state_tensor_name(rule_.state_name(k), layout_.slots[parameter].name);
           part.states[static_cast<size_t>(k)][i].copy_(
-              tensor_named(state, name)
-                  .reshape({-1})
+              flat(tensor_named(state, name), parameter)
                   .narrow(0, stretch.begin, stretch.end - stretch.begin));
         }
       }

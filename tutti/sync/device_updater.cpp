@@ -56,7 +56,7 @@ void DeviceUpdater::leave_out_if(int replica, const at::Tensor& bad) {
 void DeviceUpdater::take_gradient(Lane& lane, size_t parameter, const at::Tensor& gradient) {
   const at::Device where = lane.values.device();
   check_gradient(layout_.slots[parameter], gradient, where);
-  lane.keep[parameter] = alone() ? gradient.contiguous() : gradient.detach();
+  lane.keep[parameter] = alone() ? gradient.contiguous(formats_[parameter]) : gradient.detach();
   lane.blank[parameter] = 0;
 }
 
@@ -297,7 +297,7 @@ void DeviceUpdater::update(int owner, const Lane& lane) {
           static_cast<size_t>(owned.stretches[static_cast<size_t>(places[i])].parameter);
       if (lane.any[parameter] == 0) continue;
       used.values.push_back(all.values[i]);
-      used.sums.push_back(alone() ? lanes_[0].keep[parameter].view({-1}) : all.sums[i]);
+      used.sums.push_back(alone() ? flat(lanes_[0].keep[parameter], parameter) : all.sums[i]);
       used.steps.push_back(all.steps[i]);
       for (size_t k = 0; k < used.states.size(); ++k)
         if (!all.states[k].empty()) used.states[k].push_back(all.states[k][i]);

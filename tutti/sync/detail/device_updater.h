@@ -115,6 +115,8 @@ class DeviceUpdater final : public Updater {
   void find_squares();
   at::Tensor& values_of(int replica) { return lanes_[static_cast<size_t>(replica)].values; }
   at::Tensor state_at(const Owned& owned, int state, const Stretch& stretch) const;
+  at::Tensor slot_of(const at::Tensor& bytes, size_t parameter) const;
+  at::Tensor flat(const at::Tensor& tensor, size_t parameter) const;
   void take_values(const NamedTensors& values);
   NamedTensors whole_states() const;
   std::vector<optim::StepScalars> scalars_of_steps() const;
@@ -138,6 +140,7 @@ class DeviceUpdater final : public Updater {
   optim::Recipe recipe_;
   optim::Rule rule_;  // without groups: what states there are
   Layout layout_;
+  std::vector<at::MemoryFormat> formats_;  // by parameter: how its elements lie in its slot
   StepPlan plan_;
   bool clips_;
   World world_;
