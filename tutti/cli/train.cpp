@@ -35,6 +35,7 @@
 #include "tutti/observe/trace.h"
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/detail/worlds.h"
+#include "tutti/sync/device/config.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/model.h"
 
@@ -155,7 +156,10 @@ data::Dataset training_data(const TrainFlags& flags) {
 
 void check_steps(const TrainFlags& flags, const StrategyOptions& strategy) {
   try {
-    require_precision(precision_by_name(flags.precision), "cpu");  // where replicas compute
+    const auto devices = devices_from(strategy.device);
+    const bool on_gpus = std::ranges::all_of(
+        devices, [](const DeviceSpec& device) { return device.kind == DeviceKind::cuda; });
+    require_precision(precision_by_name(flags.precision), on_gpus ? "cuda" : "cpu");
   } catch (const UsageError& error) {
     throw UsageError(fmt::format("--precision: {}", error.what()));
   }

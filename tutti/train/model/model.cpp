@@ -65,7 +65,8 @@ void agree_on_failure(Strategy& strategy, const std::exception_ptr& own, const s
 
 detail::Tensors detail::Compiled::outputs(const Forward& forward, at::TensorList inputs) const {
   if (precision == Precision::float32) return forward(inputs);
-  const Autocast autocast(precision);
+  const bool on_cpu = inputs.empty() || inputs[0].is_cpu();
+  const Autocast autocast(precision, on_cpu ? "cpu" : "cuda");
   Tensors made = forward(inputs);
   for (at::Tensor& output : made)
     if (at::isReducedFloatingType(output.scalar_type())) output = output.to(at::kFloat);
@@ -175,7 +176,9 @@ Model::Model(Strategy strategy, ErasedFactory factory)
 
 void Model::compile(CompileOptions options) {
   State& state = *state_;
-  require_precision(options.precision, "cpu");  // where replicas compute
+  const auto& queues = state.strategy.world().queues;
+  const bool on_gpus = !queues.empty() && std::ranges::all_of(queues, &DeviceQueue::on_device);
+  require_precision(options.precision, on_gpus ? "cuda" : "cpu");
   std::optional<optim::LossScale> scale;
   if (options.loss_scaling) scale.emplace(*options.loss_scaling);
   std::optional<int> num_states;
