@@ -23,6 +23,8 @@ void add_device_flags(CLI::App& app, DeviceFlags& flags) {
                  "The most that tensors of a process take of each GPU (default: all)")
       ->check(whole_number(1, int64_t{1} << 30))
       ->type_name("MIB");
+  app.add_flag("--deterministic", flags.deterministic,
+               "On GPUs: the same bits in every run, at some cost of speed");
 }
 
 void take_devices(const DeviceFlags& flags, StrategyOptions& options) {
@@ -34,6 +36,7 @@ void take_devices(const DeviceFlags& flags, StrategyOptions& options) {
   devices_from(flags.device);
   options.device = flags.device;
   options.memory_limit_mib = flags.memory_limit_mib;
+  options.deterministic = flags.deterministic;
 }
 
 bool several_devices(const DeviceFlags& flags) {

@@ -1,4 +1,4 @@
-/// --device and --memory-limit, of `train`, `evaluate` and `bench step`.
+/// --device, --memory-limit and --deterministic, of `train`, `evaluate` and `bench step`.
 /// Thread rule: the main thread alone.
 #pragma once
 
@@ -16,6 +16,7 @@ namespace tutti::cli {
 struct DeviceFlags {
   std::string device = "cpu";    ///< as parse_devices() reads it
   int64_t memory_limit_mib = 0;  ///< of each GPU; 0: none
+  bool deterministic = false;    ///< as StrategyOptions has it
 };
 
 /// Describes the flags on `app`.

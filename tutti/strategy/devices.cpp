@@ -32,7 +32,8 @@ void know_each_other(std::vector<DeviceQueue>& queues) {
 void place_on_devices(World& world, const StrategyOptions& options,
                       const std::vector<DeviceSpec>& devices) {
   const auto use = [&](const std::vector<DeviceSpec>& placed) {
-    use_devices(fmt::format("strategy {}", options.kind), placed, options.memory_limit_mib);
+    use_devices(fmt::format("strategy {}", options.kind), placed, options.memory_limit_mib,
+                options.deterministic);
   };
   if (devices == std::vector{kCpu}) return use(devices);
   if (world.in_turn()) {

@@ -30,8 +30,10 @@ bool on_or_off(std::string_view flag, std::string_view text) {
   return text == "on";
 }
 
-// The one flag without a value.
 constexpr std::string_view kScaleByStaleness = "--scale-by-staleness";
+constexpr std::string_view kDeterministic = "--deterministic";
+// Those without a value.
+constexpr std::string_view kSwitches[] = {kScaleByStaleness, kDeterministic};
 
 void apply(StrategyOptions& options, std::string_view flag, std::string_view value) {
   if (flag == "--strategy") options.kind = value;
@@ -51,6 +53,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--delay-compensation")
     options.served.delay_compensation = number_of<double>(flag, value, 0.0);
   if (flag == kScaleByStaleness) options.served.scale_by_staleness = true;
+  if (flag == kDeterministic) options.deterministic = true;
   if (flag == "--placement")
     options.served.placement.how = ps::PlacementOptions::how_from(value, flag);
   if (flag == "--partition")
@@ -121,7 +124,7 @@ StrategyOptions take_strategy_flags(int& argc, char** argv) {
       while (i < argc) argv[kept++] = argv[i++];
       break;
     }
-    if (word == kScaleByStaleness) {
+    if (std::ranges::find(kSwitches, word) != std::end(kSwitches)) {
       apply(options, word, "");
       continue;
     }
@@ -129,7 +132,7 @@ StrategyOptions take_strategy_flags(int& argc, char** argv) {
     for (std::string_view flag : kFlags) ours |= name == flag;
     if (!ours) {
       for (const std::string_view flag : kFlags) require_not_near(name, flag);
-      require_not_near(name, kScaleByStaleness);
+      for (const std::string_view flag : kSwitches) require_not_near(name, flag);
       argv[kept++] = argv[i];
       continue;
     }

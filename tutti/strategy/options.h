@@ -28,8 +28,11 @@ struct StrategyOptions {
   /// Where replicas compute, as device/devices.h reads it: "cpu", "cuda", "cuda:0x2,1", "auto".
   std::string device = "cpu";
   int64_t memory_limit_mib = 0;  ///< of each GPU, for this process; 0: all that it has
-  bool pin = true;               ///< pin replicas to cores of their own when there are enough
-  uint64_t seed = 0;             ///< of factories and generators
+  /// On GPUs: the same bits in every run, at some cost of speed; an operator that cannot is an
+  /// error that names it. CPUs give them anyway. Of the whole process, once it is on.
+  bool deterministic = false;
+  bool pin = true;    ///< pin replicas to cores of their own when there are enough
+  uint64_t seed = 0;  ///< of factories and generators
   /// How gradients of replicas are added: fused (with tutti's rules the fused step, which adds and
   /// updates at once; all_reduce for torch optimizers), all_reduce, to_one_device,
   /// hierarchical_copy. With any but fused, every replica updates its own parameters.

@@ -165,11 +165,11 @@ class Strategy {
 };
 
 /// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
-/// --device WHERE, --memory-limit MIB, --threads, --time-limit (seconds), --seed, --shares 2,1,
-/// --reduction NAME, --compression topk:0.01, --compression-start STEP, --algorithm-table FILE,
-/// --staleness 0|s|inf, --drop-slowest K, --on-lost-worker end|continue|wait, --scale-by-staleness,
-/// --delay-compensation LAMBDA, --placement NAME, --partition HOW, --host-sums on|off. UsageError.
-/// What nobody catches ends the program in order from here on (exit_code.h).
+/// --device, --memory-limit MIB, --deterministic, --threads, --time-limit (seconds), --seed,
+/// --shares 2,1 (by replica), --reduction, --compression topk:0.01, --compression-start STEP,
+/// --algorithm-table FILE, --staleness 0|s|inf, --drop-slowest K, --scale-by-staleness, --placement
+/// NAME, --on-lost-worker end|continue|wait, --delay-compensation LAMBDA, --partition HOW,
+/// --host-sums on|off. UsageError. What nobody catches ends the program in order (exit_code.h).
 Strategy strategy_from_flags(int& argc, char** argv);
 
 namespace detail {

@@ -55,6 +55,11 @@ TEST(StrategyFlags, SayWhereReplicasCompute) {
   EXPECT_THAT(why_not({"--memory-limit", "0"}),
               HasSubstr("--memory-limit 0: expected a number, 1"));
   EXPECT_THAT(why_not({"--devices", "cuda"}), HasSubstr("did you mean --device?"));
+  EXPECT_FALSE(options.deterministic);
+  const Taken taken = take({"--deterministic", "mine"});
+  EXPECT_TRUE(taken.options.deterministic);
+  EXPECT_THAT(taken.rest, ElementsAre("mine"));
+  EXPECT_THAT(why_not({"--determinstic"}), HasSubstr("did you mean --deterministic?"));
 }
 
 TEST(StrategyFlags, SayWhatServersDo) {

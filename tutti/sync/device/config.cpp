@@ -43,6 +43,7 @@ std::vector<PhysicalDevice> look() {
 struct OfProcess {
   DeviceConfig config{look()};
   bool in_use = false;
+  bool deterministic = false;
   std::optional<double> fraction;
   std::set<int> used;  // visible indices
 };
@@ -76,6 +77,18 @@ void require_limit_of_before(std::string_view by, std::optional<double> fraction
         fmt::format("{}: memory limit: {}, but devices are in use already, with {}; LibTorch knows "
                     "one for all of a process",
                     by, words(fraction), words(process.fraction)));
+}
+
+void be_deterministic(std::string_view by) {
+  OfProcess& process = of_process();
+  if (process.deterministic) return;
+  if (process.in_use)
+    throw UsageError(
+        fmt::format("{}: deterministic, but devices are in use already, without it; LibTorch and "
+                    "cuBLAS know one choice for all of a process",
+                    by));
+  DeviceRuntime::be_deterministic();
+  process.deterministic = true;
 }
 
 }  // namespace
@@ -121,8 +134,8 @@ std::vector<DeviceSpec> devices_from(std::string_view text) {
   return config.divided(parse_devices(text, config.visible_gpus()));
 }
 
-void use_devices(std::string_view by, std::span<const DeviceSpec> devices,
-                 int64_t memory_limit_mib) {
+void use_devices(std::string_view by, std::span<const DeviceSpec> devices, int64_t memory_limit_mib,
+                 bool deterministic) {
   std::set<int> gpus;
   for (const DeviceSpec& device : devices)
     if (device.kind == DeviceKind::cuda) gpus.insert(device.index);
@@ -142,6 +155,7 @@ void use_devices(std::string_view by, std::span<const DeviceSpec> devices,
                       .limit_bytes = lower(process.config.limit_of(gpu), memory_limit_mib)});
   const auto fraction = one_fraction(shares);
   require_limit_of_before(by, fraction);
+  if (deterministic) be_deterministic(by);
   process.config.freeze(by);
   if (fraction && !process.in_use) runtime.limit_memory(*fraction);
   process.in_use = true;

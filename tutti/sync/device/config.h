@@ -58,10 +58,12 @@ std::vector<DeviceSpec> devices_from(std::string_view text);
 ///
 /// by                in words: "strategy mirrored"
 /// memory_limit_mib  of each GPU, beside what was set: the lower counts; 0: none
+/// deterministic     as DeviceRuntime::be_deterministic(); where it is on already, it stays on
 /// Throws UsageError where that contradicts itself or a GPU's memory, where a limit is given and no
-/// GPU, and for limits other than those of an earlier call. Without a GPU, nothing else happens.
+/// GPU, for limits other than those of an earlier call, and for `deterministic` after one without.
+/// Without a GPU, nothing else happens.
 void use_devices(std::string_view by, std::span<const DeviceSpec> devices,
-                 int64_t memory_limit_mib = 0);
+                 int64_t memory_limit_mib = 0, bool deterministic = false);
 
 /// LibTorch's number of a visible GPU.
 int torch_index(int visible_index);

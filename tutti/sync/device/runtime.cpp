@@ -9,8 +9,10 @@
 #include <torch/types.h>
 #include <torch/version.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <mutex>
+#include <string_view>
 #include <typeinfo>
 
 #include "tutti/base/error.h"
@@ -119,6 +121,25 @@ void DeviceRuntime::require_any() const {
       visible == nullptr
           ? ""
           : fmt::format(", and CUDA_VISIBLE_DEVICES is \"{}\", which may hide all", visible)));
+}
+
+// cuBLAS splits a product over streams unless each has a workspace of its own, of a fixed size.
+void DeviceRuntime::be_deterministic() {
+  constexpr const char* kBig = ":4096:8";
+  constexpr const char* kSmall = ":16:8";
+  const char* const chosen = std::getenv("CUBLAS_WORKSPACE_CONFIG");
+  if (chosen == nullptr)
+    ::setenv("CUBLAS_WORKSPACE_CONFIG", kBig, 0);
+  else if (const std::string_view value = chosen; value != kBig && value != kSmall)
+    throw UsageError(fmt::format(
+        "deterministic: CUBLAS_WORKSPACE_CONFIG is \"{}\", with which cuBLAS is not; unset it, or "
+        "set it to {} or {}",
+        value, kBig, kSmall));
+  at::Context& context = at::globalContext();
+  context.setDeterministicCuDNN(true);
+  context.setBenchmarkCuDNN(false);
+  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  context.setDeterministicFillUninitializedMemory(false);  // ours is all written before it is read
 }
 
 #if TUTTI_TORCH_KNOWS_ALLOCATORS

@@ -41,6 +41,11 @@ class DeviceRuntime {
   /// (0, 1]. LibTorch has one number for all devices. Before the first tensor on a device.
   void limit_memory(double fraction);
 
+  /// From now on devices give the same bits in every run: cuDNN and cuBLAS by choosing so, and an
+  /// operator that cannot is an error of LibTorch's that names it. Of the whole process, for good.
+  /// Before the first tensor on a device. UsageError where CUBLAS_WORKSPACE_CONFIG says otherwise.
+  static void be_deterministic();
+
   /// Takes so many bytes of a device now, for later use by tensors.
   void take_memory(int device, int64_t bytes);
 
