@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "tutti/strategy/replicated.h"
-#include "tutti/sync/device/queue.h"
 
 #include "tests/support/device_job.h"
 #include "tests/support/fake_cuda/fake_cuda_test.h"
@@ -104,16 +103,8 @@ TEST_F(FusedStepOnDevices, EveryWaitIsNeeded) {
     if (wait == "norms of gradients")
       job.recipe = {optim::adam({.learning_rate = 0.01}), {.global_norm = 0.1}};
     const at::Tensor expected = oracle(job);
-    fake_cuda::leave_out_blocks([&] {
-      const char* const queued = detail::wait_being_queued();
-      return queued != nullptr && wait == queued;
-    });
-    int wrong = 0;
-    for (int seed = 0; seed < kSeeds; ++seed) {
-      fake_cuda::set_order(fake_cuda::Order::random, static_cast<uint64_t>(seed));
-      wrong += all_equal(weights_of(job), expected) ? 0 : 1;
-    }
-    fake_cuda::leave_out_blocks(nullptr);
+    const int wrong =
+        seeds_that_miss(wait, kSeeds, [&] { return all_equal(weights_of(job), expected); });
     EXPECT_GT(wrong, 0) << "nobody misses the wait for " << wait;
     RecordProperty(wait, wrong);
   }

@@ -90,8 +90,8 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 }
 
 at::Scalar local_scalar(const at::Tensor& t) {
-  const Lock lock(lock_of_all());
   wait_for(mark_of(current_queue(t.device().index())), "item()");
+  const Lock lock(lock_of_all());
   const KernelScope kernels;
   return cpu_alias(t).item();
 }

@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/fake_cuda/fake_cuda.h"
+#include "tests/support/fake_cuda/orders.h"
 
 namespace tutti::test {
 
@@ -21,21 +21,5 @@ class FakeCudaTest : public testing::Test {
     if (fake_cuda::available()) fake_cuda::reset();
   }
 };
-
-/// Calls `run` in order eager, in order lazy, and with seeds 0 to `seeds` - 1.
-template <class Run>
-void in_all_orders(int seeds, Run run) {
-  using fake_cuda::Order;
-  for (const Order order : {Order::eager, Order::lazy}) {
-    SCOPED_TRACE(order == Order::eager ? "eager" : "lazy");
-    fake_cuda::set_order(order);
-    run();
-  }
-  for (int seed = 0; seed < seeds; ++seed) {
-    SCOPED_TRACE("seed " + std::to_string(seed));
-    fake_cuda::set_order(Order::random, seed);
-    run();
-  }
-}
 
 }  // namespace tutti::test

@@ -17,28 +17,6 @@ std::atomic<int> device_count{2};
 thread_local int current_device_here = 0;
 thread_local std::array<int, kMostDevices> current_streams_here{};
 
-// A predicate that a test may replace while other threads ask it.
-class Asked {
- public:
-  void replace(std::function<bool()> asked) {
-    const Lock lock(lock_of_all());
-    asked_ = std::make_shared<const std::function<bool()>>(std::move(asked));
-  }
-
-  bool operator()() const {
-    const auto asked = [&] {
-      const Lock lock(lock_of_all());
-      return asked_;
-    }();
-    return asked && *asked && (*asked)();
-  }
-
- private:
-  std::shared_ptr<const std::function<bool()>> asked_;
-};
-Asked block_left_out;
-Asked record_left_out;
-
 int index_of(c10::Device device) {
   return device.index() < 0 ? current_device_here : static_cast<int>(device.index());
 }
@@ -112,7 +90,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     *static_cast<Mark*>(*event) = mark_of(queue_of_stream(stream));
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event == nullptr || block_left_out()) return;
+    if (event == nullptr || block_is_left_out()) return;
     const Lock lock(lock_of_all());
     enqueue_wait(queue_of_stream(stream), mark_of_event(event));
   }
@@ -121,8 +99,12 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return event == nullptr || query(mark_of_event(event));
   }
   void synchronizeEvent(void* event) const override {
-    const Lock lock(lock_of_all());
-    if (event != nullptr) wait_for(mark_of_event(event), "synchronizeEvent");
+    if (event == nullptr) return;
+    const auto mark = [&] {
+      const Lock lock(lock_of_all());
+      return mark_of_event(event);
+    }();
+    wait_for(mark, "synchronizeEvent");
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     const std::unique_ptr<Mark> ends(static_cast<Mark*>(event));
@@ -143,16 +125,11 @@ Queue& queue_of_stream(const c10::Stream& stream) {
   return queue_of(stream.device_index(), static_cast<int>(stream.id()));
 }
 
-bool record_is_left_out() { return record_left_out(); }
-
 void set_devices(int devices) {
   TORCH_CHECK(devices >= 0 && devices <= kMostDevices, "set_devices(", devices, "): 0 to ",
               kMostDevices);
   device_count = devices;
 }
 int devices() { return device_count; }
-
-void leave_out_blocks(std::function<bool()> asked) { block_left_out.replace(std::move(asked)); }
-void leave_out_records(std::function<bool()> asked) { record_left_out.replace(std::move(asked)); }
 
 }  // namespace tutti::test::fake_cuda

@@ -16,7 +16,4 @@ int current_stream(int device) noexcept;
 Queue& current_queue(int device);
 Queue& queue_of_stream(const c10::Stream& stream);
 
-/// Whether the test leaves this record_stream out; asked once a call.
-bool record_is_left_out();
-
 }  // namespace tutti::test::fake_cuda

@@ -163,9 +163,9 @@ at::Tensor on_device(const at::Tensor& result, int device) {
 }
 
 Stack run_now(const c10::OperatorHandle& op, const Facts& facts, Args args, int device) {
-  const Lock lock(lock_of_all());  // as a task
   count_synchronous(facts.name);
   wait_for(mark_of(current_queue(device)), facts.name);
+  const Lock lock(lock_of_all());  // as a task
   Stack kernels_args = kernel_args(facts, args, device);
   for (size_t i = 0; i < args.size(); ++i) {  // an output without elements gets its size there
     if (facts.is_written[i] && args[i].isTensor() && args[i].toTensor().numel() == 0) {

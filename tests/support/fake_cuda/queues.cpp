@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <deque>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <thread>
+#include <vector>
 
 #include "tests/support/fake_cuda/fake_cuda.h"
 
@@ -15,7 +18,7 @@ namespace tutti::test::fake_cuda {
 
 struct Task {
   std::string_view name;
-  std::function<void()> run;  // empty: a wait for `after`
+  std::function<bool()> run;  // returns whether it is done; empty: a wait for `after`
   Mark after;
 };
 
@@ -49,6 +52,7 @@ struct State {
   uint64_t seed = 0;
   std::mt19937_64 random;
   Counts counts;
+  bool stands = false;  // a task was tried and is not done: another thread has to queue something
   std::map<std::string, uint64_t, std::less<>> synchronous;
 };
 
@@ -66,19 +70,20 @@ Order pace_of(int device, int stream) {
   return kPaces.at(draw() % kPaces.size());
 }
 
-void run_task(Queue& queue, Task task) {
+bool run_task(Queue& queue, const Task& task) {
   try {
-    task.run();
+    return task.run();
   } catch (const std::exception& failed) {
     auto& error = state().devices.at(queue.device).error;
     if (error.empty()) {
       error = "cuda:" + std::to_string(queue.device) + ", stream " + std::to_string(queue.stream) +
               ": " + std::string(task.name) + " failed when it ran: " + failed.what();
     }
+    return true;
   }
 }
 
-// Runs what is before `upto`; false where a stuck device is in the way.
+// Runs what is before `upto`; false where a stuck device is in the way, or a task that is not done.
 bool run_until(Queue& queue, uint64_t upto) {
   if (queue.running) return queue.done >= upto;
   queue.running = true;
@@ -90,10 +95,13 @@ bool run_until(Queue& queue, uint64_t upto) {
     } else {
       auto& left = state().devices.at(queue.device).tasks_until_stuck;
       if (left == 0) break;
-      if (left != kNever) --left;
-      Task task = std::move(front);
+      if (!run_task(queue, front)) {
+        state().stands = true;
+        break;
+      }
+      if (left != kNever && left > 0) --left;
+      const Task ended = std::move(front);  // what it holds goes when nothing of it is in the queue
       queue.tasks.pop_front();
-      run_task(queue, std::move(task));
     }
     ++queue.done;
   }
@@ -142,6 +150,27 @@ void throw_error_of(int device) {
                   " (a wait with a deadline asks Event::query until it ends)");
 }
 
+void count_host_wait() {
+  const Lock lock(lock_of_all());
+  ++state().counts.host_waits;
+}
+
+// What only another thread can bring about is waited for with patience, and without the lock.
+void run_with_patience(const Mark& mark, std::string_view what) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::seconds kPatience{20};
+  const auto end = Clock::now() + kPatience;
+  for (;;) {
+    {
+      const Lock lock(lock_of_all());
+      state().stands = false;
+      if (run_until(*mark.queue, mark.upto)) return throw_error_of(mark.queue->device);
+      if (!state().stands || Clock::now() > end) throw_would_hang(*mark.queue, what);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 }  // namespace
 
 std::recursive_mutex& lock_of_all() { return state().mutex; }
@@ -158,8 +187,15 @@ Queue& queue_of(int device, int stream) {
 }
 
 void enqueue(Queue& queue, std::string_view name, std::function<void()> task) {
+  enqueue_attempt(queue, name, [task = std::move(task)] {
+    task();
+    return true;
+  });
+}
+
+void enqueue_attempt(Queue& queue, std::string_view name, std::function<bool()> done) {
   const Lock lock(lock_of_all());
-  add(queue, {.name = name, .run = std::move(task), .after = {}});
+  add(queue, {.name = name, .run = std::move(done), .after = {}});
 }
 
 void enqueue_wait(Queue& queue, const Mark& mark) {
@@ -191,21 +227,26 @@ bool is_empty(Queue& queue) {
   return queue.tasks.empty();
 }
 
-void wait_for(const Mark& mark, std::string_view what) {
+bool try_to_reach(const Mark& mark) {
   const Lock lock(lock_of_all());
-  ++state().counts.host_waits;
-  if (mark.queue == nullptr) return;
-  if (!run_until(*mark.queue, mark.upto)) throw_would_hang(*mark.queue, what);
-  throw_error_of(mark.queue->device);
+  return mark.queue == nullptr || run_until(*mark.queue, mark.upto);
+}
+
+void wait_for(const Mark& mark, std::string_view what) {
+  count_host_wait();
+  if (mark.queue != nullptr) run_with_patience(mark, what);
 }
 
 void wait_for_device(int device, std::string_view what) {
-  const Lock lock(lock_of_all());
-  ++state().counts.host_waits;
-  for (auto& [_, queue] : state().queues) {
-    if (queue.device == device && !run_until(queue, queue.queued)) throw_would_hang(queue, what);
+  count_host_wait();
+  std::vector<Mark> marks;
+  {
+    const Lock lock(lock_of_all());
+    for (auto& [_, queue] : state().queues) {
+      if (queue.device == device) marks.push_back(mark_of(queue));
+    }
   }
-  throw_error_of(device);
+  for (const Mark& mark : marks) run_with_patience(mark, what);
 }
 
 bool all_are_empty() {

@@ -1,8 +1,9 @@
 /// Queues of tasks, and when each runs: streams are queues, events are marks in them.
 ///
 /// Each host wait runs, on the thread that waits, what it waits for; so no thread waits for
-/// another. A wait of one queue for another is recorded after what it waits for was queued: there
-/// are no rings.
+/// another, but for what that one has yet to queue (enqueue_attempt). A wait of one queue for
+/// another is recorded after what it waits for was queued: there are no rings. Knows nothing of
+/// LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@ namespace tutti::test::fake_cuda {
 
 constexpr int kMostDevices = 16;
 /// Streams of a device: the default one is 0, the others are handed out in turn, as CUDA's pool.
+/// Streams made by CUDA's runtime interface have the numbers behind.
 constexpr int kStreams = 33;
 
 /// The one lock. Held while tasks run, so a thread may take it again.
@@ -23,7 +25,7 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 struct Queue;  ///< lives until the process ends
 
-/// The queue of a stream. `stream` is below kStreams.
+/// The queue of a stream. `stream` >= 0.
 Queue& queue_of(int device, int stream);
 
 /// All that was in a queue at some time: the first `upto` of its tasks.
@@ -34,6 +36,9 @@ struct Mark {
 
 /// Adds a task. `name` is of static duration, or lives as long as the process: errors carry it.
 void enqueue(Queue& queue, std::string_view name, std::function<void()> task);
+/// Adds a task that may have to be tried several times: the queue stands until `done` returns true,
+/// as at a kernel that waits for other devices. It may run other queues.
+void enqueue_attempt(Queue& queue, std::string_view name, std::function<bool()> done);
 /// What comes later in `queue` runs after `mark`.
 void enqueue_wait(Queue& queue, const Mark& mark);
 Mark mark_of(Queue& queue);
@@ -43,10 +48,17 @@ bool reached(const Mark& mark);
 /// The same as a poll does it: time passes, one task may run. Throws TaskError.
 bool query(const Mark& mark);
 bool is_empty(Queue& queue);
+/// Runs what it can of what is before the mark; returns whether that was all.
+bool try_to_reach(const Mark& mark);
 
-/// A wait of the host. `what`: for the error. Throws WouldHang, TaskError.
+/// A wait of the host. `what`: for the error. Throws WouldHang, TaskError. The calling thread does
+/// not hold the lock: another thread may have to queue something before this ends.
 void wait_for(const Mark& mark, std::string_view what);
 void wait_for_device(int device, std::string_view what);
+
+/// Whether the test leaves this wait of a queue, or this record_stream, out; asked once a call.
+bool block_is_left_out();
+bool record_is_left_out();
 
 /// Whether nothing is queued on any device.
 bool all_are_empty();

@@ -2,6 +2,7 @@
 // comes out, and how it ends. What runs on a real device is in tests/ranks/nccl.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <thread>
 
 #include "tutti/comm/group/group.h"
@@ -9,8 +10,10 @@
 
 #include "tests/support/collective_oracle.h"
 #include "tests/support/comm.h"
+#include "tests/support/fake_cuda/orders.h"
+#include "tests/support/fake_cuda/queues.h"
+#include "tests/support/fake_nccl/fake_nccl.h"
 #include "tests/support/meeting.h"
-#include "tests/unit/nccl/fake/fake.h"
 
 namespace tutti::test {
 namespace {
@@ -27,16 +30,21 @@ MemorySpan on_device(MemorySpan span) {
 
 class Nccl : public testing::Test {
  protected:
-  void SetUp() override { reset_fakes(); }
+  void SetUp() override {
+    fake_cuda::set_order(fake_cuda::Order::lazy);
+    reset_fakes();
+  }
   // By now every group is gone: nothing may be left over, and no rule broken.
   void TearDown() override { EXPECT_THAT(fake_complaints(), IsEmpty()); }
 
-  static std::vector<std::shared_ptr<Engine>> make(int size) {
+  /// Of ranks that are all on device 0, or each on the device of its number.
+  static std::vector<std::shared_ptr<Engine>> make(int size, bool apart = false) {
     InProcessMeeting meeting(size);
     std::vector<std::shared_ptr<Engine>> engines(static_cast<size_t>(size));
     std::vector<std::thread> threads;
     for (int r = 0; r < size; ++r)
-      threads.emplace_back([&, r] { engines[r] = make_nccl(*meeting.place(r)); });
+      threads.emplace_back(
+          [&, r] { engines[r] = make_nccl(*meeting.place(r), {.device = apart ? r : 0}); });
     for (auto& thread : threads) thread.join();
     return engines;
   }
@@ -108,6 +116,62 @@ TEST_F(Nccl, OrdersItselfAfterTheCallersStreamAndBeforeTheOneThatWaits) {
   EXPECT_THAT(std::vector(all.begin() + static_cast<std::ptrdiff_t>(before), all.end()),
               ElementsAre("record event", "wait event", "ncclGroupStart", "ncclAllReduce",
                           "ncclGroupEnd", "record event", "wait event"));
+}
+
+constexpr int kSteps = 4, kElements = 50;
+
+// Each rank, on a queue of its own: numbers are written, added up over all ranks, and read, several
+// times in the same memory, and no thread waits for a queue before the end. What was read.
+std::vector<std::vector<float>> sums_by_queues(
+    const std::vector<std::shared_ptr<Engine>>& engines) {
+  std::vector<std::vector<float>> read(engines.size());
+  std::vector<std::vector<float>> written(engines.size(), std::vector(size_t{kElements}, NAN));
+  run_all_members(engines, [&](Group group) {
+    const int rank = group.rank();
+    auto& queue = fake_cuda::queue_of(rank, 5);
+    std::vector<float>& data = written[static_cast<size_t>(rank)];
+    std::vector<float>& mine = read[static_cast<size_t>(rank)];
+    const Stream stream{reinterpret_cast<uintptr_t>(&queue)};
+    MemorySpan span = span_of(std::span(data));
+    span.place = {Place::Kind::cuda, static_cast<int16_t>(rank), stream};
+    for (int step = 0; step < kSteps; ++step) {
+      fake_cuda::enqueue(queue, "write", [&data, rank, step] {
+        for (int i = 0; i < kElements; ++i)
+          data[static_cast<size_t>(i)] = static_cast<float>((rank + 1) * (step + 1) + i);
+      });
+      group.all_reduce(span, ReduceOp::sum).wait_on(stream);
+      fake_cuda::enqueue(queue, "read", [&] { mine.insert(mine.end(), data.begin(), data.end()); });
+    }
+    fake_cuda::wait_for(fake_cuda::mark_of(queue), "the end of the test");
+  });
+  fake_cuda::run_all();  // where a wait was left out there is more
+  return read;
+}
+
+std::vector<std::vector<float>> expected_of_queues(int ranks) {
+  std::vector<float> sums;
+  for (int step = 0; step < kSteps; ++step)
+    for (int i = 0; i < kElements; ++i) {
+      int sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) sum += (rank + 1) * (step + 1) + i;
+      sums.push_back(static_cast<float>(sum));
+    }
+  return std::vector(static_cast<size_t>(ranks), sums);
+}
+
+TEST_F(Nccl, QueuesAreInOrderWhateverTheirPace) {
+  for (int ranks : {1, 2, 3})
+    in_all_orders(20,
+                  [&] { EXPECT_EQ(sums_by_queues(make(ranks, true)), expected_of_queues(ranks)); });
+}
+
+TEST_F(Nccl, EveryWaitBetweenQueuesIsNeeded) {
+  for (const std::string wait : {"what the caller has queued", "the operation of NCCL"}) {
+    const int missed = seeds_that_miss(
+        wait, 20, [] { return sums_by_queues(make(2, true)) == expected_of_queues(2); });
+    EXPECT_GT(missed, 0) << "nobody misses the wait for " << wait;
+    RecordProperty(wait, missed);
+  }
 }
 
 TEST_F(Nccl, PutsABatchIntoOneGroup) {

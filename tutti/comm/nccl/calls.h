@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "tutti/base/detail/queued_wait.h"
 #include "tutti/base/error.h"
 
 namespace tutti::detail::nccl {
@@ -57,8 +58,9 @@ class Event {
   void record(cudaStream_t stream) {
     check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord");
   }
-  /// What is queued on `stream` from now on waits for it.
-  void hold(cudaStream_t stream) const {
+  /// What is queued on `stream` from now on waits for it. `wait` names this wait.
+  void hold(cudaStream_t stream, const char* wait) const {
+    const QueuedWait named(wait);
     check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
   }
   bool reached() const {

@@ -132,7 +132,7 @@ void NcclEngine::move_batches() {
 }
 
 bool NcclEngine::launch(Batch& batch) {
-  for (const Event& ready : batch.ready) ready.hold(stream_);
+  for (const Event& ready : batch.ready) ready.hold(stream_, "what the caller has queued");
   const std::scoped_lock lock(mutex_);
   if (comm_ == nullptr) return false;
   check(ncclGroupStart(), "ncclGroupStart");
@@ -193,7 +193,7 @@ void NcclEngine::wait_on(Ticket ticket, Stream stream) {
   wait([&] { return completed_ >= ticket || is_recorded(ticket); }, Deadline(kLongestLimit));
   if (const Batch* batch = batch_of(ticket)) {
     const OnDevice here(device_);
-    batch->done.hold(cuda_stream(stream));
+    batch->done.hold(cuda_stream(stream), "the operation of NCCL");
   }
 }
 

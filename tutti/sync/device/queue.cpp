@@ -6,12 +6,11 @@
 
 #include <thread>
 
+#include "tutti/base/detail/queued_wait.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
 namespace {
-
-thread_local const char* wait_of_this_thread = nullptr;
 
 c10::impl::VirtualGuardImpl guard_of(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
@@ -27,8 +26,6 @@ uintptr_t handle_of(const Guard& guard, const c10::Stream& stream) {
 }
 
 }  // namespace
-
-const char* detail::wait_being_queued() noexcept { return wait_of_this_thread; }
 
 DeviceQueue::DeviceQueue(at::Device device, std::string owner)
     : device_(device), owner_(std::move(owner)) {
@@ -59,9 +56,8 @@ void DeviceQueue::mark(DeviceMark& mark) const {
 
 void DeviceQueue::after(const DeviceMark& mark, const char* wait) const {
   if (!mark.event_ || !on_device()) return;
-  wait_of_this_thread = wait;
+  const detail::QueuedWait named(wait);
   mark.event_->block(stream());
-  wait_of_this_thread = nullptr;
 }
 
 void DeviceQueue::uses(const at::Tensor& tensor) const {

@@ -99,10 +99,4 @@ class OnQueue {
 /// what hangs, and is to say so before their patience ends.
 inline Millis patience_with_device(Millis limit) { return std::max(limit / 2, Millis{1}); }
 
-namespace detail {
-
-/// What wait this thread is queueing, or null: a test's device leaves one out by it.
-const char* wait_being_queued() noexcept;
-
-}  // namespace detail
 }  // namespace tutti

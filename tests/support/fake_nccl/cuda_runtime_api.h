@@ -1,5 +1,5 @@
-/// A CUDA runtime of the tests' own: what engine nccl uses of it, on memory of the host.
-/// fake.h says what it checks.
+/// A CUDA runtime of the tests' own: what engine nccl uses of it, on the queues of the fake CUDA.
+/// fake_nccl.h says what it checks. Names and values are those of CUDA's interface.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +9,8 @@ enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3 };
 constexpr unsigned cudaEventDisableTiming = 2;
 constexpr unsigned cudaStreamNonBlocking = 1;
 
+/// A queue of tests/support/fake_cuda/queues.h: what LibTorch's guard gives as a stream's handle
+/// there. Null: the default stream of the current device.
 struct FakeStream;
 struct FakeEvent;
 using cudaStream_t = FakeStream*;
@@ -16,8 +18,10 @@ using cudaEvent_t = FakeEvent*;
 
 const char* cudaGetErrorString(cudaError_t error);
 const char* cudaGetErrorName(cudaError_t error);
+cudaError_t cudaRuntimeGetVersion(int* version);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device);
 cudaError_t cudaMalloc(void** memory, size_t bytes);
 cudaError_t cudaFree(void* memory);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);

@@ -1,17 +1,20 @@
-#include "tests/unit/nccl/fake/fake.h"
-
+// An NCCL between the threads of a test. What ranks call in one group is one kernel a rank: a task
+// that is done once all ranks' queues have come to theirs.
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <set>
 #include <type_traits>
 
-#include "tutti/base/error.h"
+#include "tests/support/fake_cuda/fake_cuda.h"
+#include "tests/support/fake_nccl/machine.h"
 
 using tutti::test::FakeRules;
+using tutti::test::fake_cuda::Lock;
+using tutti::test::fake_cuda::lock_of_all;
+using tutti::test::fake_cuda::Mark;
+using tutti::test::fake_nccl::complain;
+using tutti::test::fake_nccl::machine;
+using tutti::test::fake_nccl::World;
 
 namespace {
 
@@ -28,10 +31,11 @@ struct Call {
 };
 using Pending = std::shared_ptr<Call>;
 
-// The members of one communicator.
-struct World {
+}  // namespace
+
+struct tutti::test::fake_nccl::World {
   int size = 0;
-  std::map<int, FakeComm*> members;
+  std::map<int, std::shared_ptr<FakeComm>> members;
   std::map<uint64_t, std::vector<Pending>> collectives;
   std::map<std::pair<int, int>, std::deque<Pending>> sends, receives;
   std::vector<std::pair<int, int>> split_keys;  // (color, key), by rank
@@ -39,15 +43,6 @@ struct World {
   std::map<int, std::shared_ptr<World>> parts;
 };
 
-}  // namespace
-
-struct FakeStream {
-  std::vector<Pending> queued;
-};
-struct FakeEvent {
-  std::vector<Pending> before;
-  bool recorded = false;
-};
 struct FakeComm {
   std::shared_ptr<World> world;
   int rank = 0;
@@ -55,6 +50,7 @@ struct FakeComm {
   ncclResult_t state = ncclSuccess;
   uint64_t collectives = 0;
   std::vector<std::pair<Pending, cudaStream_t>> launching;  // on no stream before it is ready
+  std::deque<Mark> kernels;                                 // behind each that has not run
   std::vector<Pending> all;                                 // that it was ever given
   FakeComm** part = nullptr;                                // of a split that is under way
   bool finalized = false;
@@ -63,29 +59,8 @@ struct FakeComm {
 
 namespace {
 
-struct Machine {
-  std::mutex mutex;
-  FakeRules rules;
-  std::vector<std::string> calls;
-  std::vector<std::string> complaints;
-  std::set<void*> live;  // streams, events, memory
-  std::vector<std::unique_ptr<FakeComm>> comms;
-  std::map<std::string, std::shared_ptr<World>> worlds;
-  int ids = 0;
-};
-
-Machine& machine() {
-  static Machine all;
-  return all;
-}
-
 thread_local int group_depth = 0;
 thread_local std::vector<std::tuple<FakeComm*, Pending, cudaStream_t>> group_calls;
-thread_local int device = 0;
-
-void complain(bool holds, const std::string& rule) {
-  if (!holds) machine().complaints.push_back(rule);
-}
 
 size_t bytes_of(ncclDataType_t type) {
   constexpr size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
@@ -198,15 +173,52 @@ void post(FakeComm& comm, const Pending& call) {
   carry_out(calls);
 }
 
+bool all_done(const std::vector<Pending>& calls) {
+  return std::ranges::all_of(calls, [](const Pending& call) { return call->done; });
+}
+
+// False where its queue cannot come to a kernel, or has none. It may run this one's peers in turn.
+bool run_next_kernel(FakeComm& comm) {
+  auto& kernels = comm.kernels;
+  while (!kernels.empty() && reached(kernels.front())) kernels.pop_front();
+  if (kernels.empty()) return false;
+  const Mark next = kernels.front();
+  return try_to_reach(next);
+}
+
+// The task of one rank's kernel; true when it has run. Its peers' queues run as far as they can.
+bool run_kernel(FakeComm& comm, const std::vector<Pending>& calls, bool& posted) {
+  if (!posted)
+    for (const Pending& call : calls) post(comm, call);
+  posted = true;
+  for (const auto& [rank, peer] : comm.world->members)
+    while (peer.get() != &comm && !all_done(calls) && run_next_kernel(*peer)) {
+    }
+  return all_done(calls);
+}
+
+// The calls of a group are on the stream now.
+void put_on_stream(const std::shared_ptr<FakeComm>& comm) {
+  const auto launching = std::exchange(comm->launching, {});
+  if (launching.empty()) return;
+  std::vector<Pending> calls;
+  for (const auto& [call, stream] : launching) calls.push_back(call);
+  auto& queue = tutti::test::fake_nccl::queue_of(launching.front().second);
+  enqueue_attempt(queue, "a kernel of NCCL",
+                  [comm, calls = std::move(calls), posted = false]() mutable {
+                    return run_kernel(*comm, calls, posted);
+                  });
+  comm->kernels.push_back(mark_of(queue));
+}
+
 FakeComm* add_member(const std::shared_ptr<World>& world, int rank) {
   auto& comms = machine().comms;
-  comms.push_back(std::make_unique<FakeComm>());
-  FakeComm* const comm = comms.back().get();
+  FakeComm* const comm = comms.emplace_back(std::make_shared<FakeComm>()).get();
   comm->world = world;
   comm->rank = rank;
   comm->state = ncclInProgress;
   comm->polls_left = machine().rules.polls_until_ready;
-  world->members[rank] = comm;
+  world->members[rank] = comms.back();
   return comm;
 }
 
@@ -239,8 +251,13 @@ bool is_ready(FakeComm& comm) {
   return all_here && all_split && !machine().rules.never_ready && --comm.polls_left < 0;
 }
 
+std::shared_ptr<FakeComm> owner_of(FakeComm* comm) {
+  const auto& comms = machine().comms;
+  return *std::ranges::find(comms, comm, [](const auto& one) { return one.get(); });
+}
+
 ncclResult_t add_call(FakeComm* comm, cudaStream_t stream, Call call, const char* name) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   machine().calls.emplace_back(name);
   complain(group_depth == 1, std::string(name) + " outside a group");
   complain(!comm->gone, std::string(name) + " after the end of the communicator");
@@ -254,35 +271,38 @@ ncclResult_t add_call(FakeComm* comm, cudaStream_t stream, Call call, const char
 
 namespace tutti::test {
 
+bool fake_nccl::is_launching_on(cudaStream_t stream) {
+  for (const auto& comm : machine().comms)
+    for (const auto& [call, on] : comm->launching)
+      if (on == stream) return true;
+  return false;
+}
+
 void reset_fakes(const FakeRules& rules) {
-  const std::scoped_lock lock(machine().mutex);
-  Machine& all = machine();
-  all.rules = rules;
-  all.calls.clear();
-  all.complaints.clear();
-  all.live.clear();
-  all.comms.clear();
-  all.worlds.clear();
+  const Lock lock(lock_of_all());
+  fake_cuda::run_all();
+  for (const auto& comm : machine().comms) comm->world->members.clear();
+  machine() = {.rules = rules, .streams = machine().streams};
 }
 
 void set_fake_rules(const FakeRules& rules) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   machine().rules = rules;
 }
 
 void set_fake_state(ncclResult_t state) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   for (const auto& comm : machine().comms)
     if (!comm->gone) comm->state = state;
 }
 
 std::vector<std::string> fake_calls() {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   return machine().calls;
 }
 
 std::vector<std::string> fake_complaints() {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   std::vector<std::string> all = machine().complaints;
   if (!machine().live.empty())
     all.push_back(std::to_string(machine().live.size()) + " objects of CUDA were not given back");
@@ -293,118 +313,19 @@ std::vector<std::string> fake_complaints() {
 
 }  // namespace tutti::test
 
-const char* cudaGetErrorString(cudaError_t /*error*/) { return "an error of CUDA"; }
-const char* cudaGetErrorName(cudaError_t /*error*/) { return "cudaErrorOfTheTest"; }
-
-cudaError_t cudaGetDevice(int* current) {
-  *current = device;
-  return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int wanted) {
-  device = wanted;
-  return cudaSuccess;
-}
-
-cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  const std::scoped_lock lock(machine().mutex);
-  *memory = std::calloc(1, bytes);
-  machine().live.insert(*memory);
-  return cudaSuccess;
-}
-
-cudaError_t cudaFree(void* memory) {
-  const std::scoped_lock lock(machine().mutex);
-  machine().live.erase(memory);
-  std::free(memory);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t /*stream*/) {
-  std::memset(memory, value, bytes);
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
-                            cudaStream_t /*stream*/) {
-  copy(to, from, bytes);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
-  const std::scoped_lock lock(machine().mutex);
-  complain(flags == cudaStreamNonBlocking, "a stream that waits for the default stream");
-  *stream = std::make_unique<FakeStream>().release();
-  machine().live.insert(*stream);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  const std::scoped_lock lock(machine().mutex);
-  machine().live.erase(stream);
-  const std::unique_ptr<FakeStream> owned(stream);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  const std::scoped_lock lock(machine().mutex);
-  const bool idle = std::all_of(stream->queued.begin(), stream->queued.end(),
-                                [](const Pending& call) { return call->done; });
-  return idle ? cudaSuccess : cudaErrorNotReady;
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t /*stream*/, cudaEvent_t event, unsigned /*flags*/) {
-  const std::scoped_lock lock(machine().mutex);
-  machine().calls.emplace_back("wait event");
-  complain(event->recorded, "a wait for an event that was not recorded");
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
-  const std::scoped_lock lock(machine().mutex);
-  complain(flags == cudaEventDisableTiming, "an event that takes the time");
-  *event = std::make_unique<FakeEvent>().release();
-  machine().live.insert(*event);
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  const std::scoped_lock lock(machine().mutex);
-  machine().live.erase(event);
-  const std::unique_ptr<FakeEvent> owned(event);
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  const std::scoped_lock lock(machine().mutex);
-  machine().calls.emplace_back("record event");
-  for (const auto& comm : machine().comms)
-    for (const auto& [call, on] : comm->launching)
-      complain(on != stream, "an event recorded before the kernels are on the stream");
-  event->recorded = true;
-  if (stream != nullptr) event->before = stream->queued;
-  return cudaSuccess;
-}
-
-cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const std::scoped_lock lock(machine().mutex);
-  const bool reached = std::all_of(event->before.begin(), event->before.end(),
-                                   [](const Pending& call) { return call->done; });
-  return reached ? cudaSuccess : cudaErrorNotReady;
-}
-
 const char* ncclGetErrorString(ncclResult_t result) {
   return result == ncclRemoteError ? "remote process exited" : "an error of NCCL";
 }
 const char* ncclGetLastError(ncclComm_t /*comm*/) { return "the last words"; }
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = 22800;
+  const Lock lock(lock_of_all());
+  *version = machine().rules.version;
   return ncclSuccess;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   const std::string text = "world " + std::to_string(++machine().ids);
   *id = {};
   std::memcpy(id->internal, text.data(), text.size());
@@ -413,7 +334,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   complain(config->size == sizeof *config && config->magic == kFakeMagic,
            "a config without a start");
   complain(config->blocking == 0, "a communicator that blocks");
@@ -426,7 +347,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
 
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part,
                            ncclConfig_t* config) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   complain(config->blocking == 0, "a part that blocks");
   complain(comm->state == ncclSuccess, "a split while in progress");
   World& world = *comm->world;
@@ -439,23 +360,19 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   complain(!comm->gone, "asked after the end of the communicator");
   if (comm->state == ncclInProgress && is_ready(*comm)) {
     comm->state = ncclSuccess;
     if (comm->part != nullptr) make_part(*comm);
-    for (const auto& [call, stream] : comm->launching) {
-      stream->queued.push_back(call);
-      post(*comm, call);
-    }
-    comm->launching.clear();
+    put_on_stream(owner_of(comm));
   }
   *state = comm->state;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   machine().calls.emplace_back("ncclCommFinalize");
   complain(!comm->gone, "finalized after its end");
   comm->finalized = true;
@@ -464,7 +381,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   machine().calls.emplace_back("ncclCommDestroy");
   complain(comm->finalized && comm->state == ncclSuccess, "destroyed before it was finalized");
   comm->gone = true;
@@ -473,12 +390,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 // Kernels give up; the others learn of it as of a remote process that is gone.
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   machine().calls.emplace_back("ncclCommAbort");
   complain(!comm->gone, "aborted after its end");
   comm->gone = true;
   for (const auto& [rank, member] : comm->world->members) {
-    if (member != comm && !member->gone) member->state = ncclRemoteError;
+    if (member.get() != comm && !member->gone) member->state = ncclRemoteError;
   }
   for (const Pending& call : comm->all) call->done = true;
   comm->launching.clear();
@@ -496,14 +413,14 @@ ncclResult_t ncclCommCount(ncclComm_t comm, int* size) {
 }
 
 ncclResult_t ncclGroupStart() {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   machine().calls.emplace_back("ncclGroupStart");
   complain(++group_depth == 1, "a group inside a group");
   return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd() {
-  const std::scoped_lock lock(machine().mutex);
+  const Lock lock(lock_of_all());
   machine().calls.emplace_back("ncclGroupEnd");
   complain(group_depth-- == 1, "the end of no group");
   for (auto& [comm, call, stream] : group_calls) {

@@ -1,8 +1,8 @@
-/// An NCCL of the tests' own: what engine nccl uses of it, between threads. fake.h says what it
-/// checks. Names and values are those of NCCL's interface.
+/// An NCCL of the tests' own: what engine nccl uses of it, between threads. fake_nccl.h says what
+/// it checks. Names and values are those of NCCL's interface.
 #pragma once
 
-#include "tests/unit/nccl/fake/cuda_runtime_api.h"
+#include "tests/support/fake_nccl/cuda_runtime_api.h"
 
 enum ncclResult_t {
   ncclSuccess = 0,
