@@ -4,8 +4,8 @@
 /// Linking the library (target tutti_fake_cuda, file libtorch_cuda.so) makes "cuda" a device of
 /// this process; a program that opens libtorch_cuda.so itself, before its first call of torch, gets
 /// it with LD_LIBRARY_PATH. Tensors, modules, autograd, optimizers, autocast, streams, events,
-/// pinned memory, peer copies, generators and allocator settings work; results have the bits of the
-/// CPU's kernels, which do the work. No cuDNN, cuBLAS workspaces, graphs, NCCL, sparse tensors.
+/// pinned memory, peer copies, generators, graphs and allocator settings work; results have the
+/// bits of the CPU's kernels, which do the work. No cuDNN, cuBLAS workspaces, NCCL, sparse tensors.
 ///
 /// What a queue holds runs when something forces it, or earlier: that is the Order. Memory that
 /// nobody has written holds NaN (whole numbers: -1), and freed memory becomes NaN where its own
@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -102,6 +103,26 @@ class WouldHang : public std::runtime_error {
 /// that reaches it, once. Names the operator.
 class TaskError : public std::runtime_error {
   using std::runtime_error::runtime_error;
+};
+
+/// A graph: what a stream is given while it is captured, which does not run then, and runs with
+/// each replay. Memory freed meanwhile is NaN from there on, in each replay too, and serves nobody
+/// else until the graph is gone. A host wait for a stream that is being captured throws TaskError.
+class Graph {
+ public:
+  Graph();
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  /// Once. `stream`: the number of the stream, c10::Stream::id().
+  void capture(int device, int stream, const std::function<void()>& work);
+  void replay();
+
+  struct Kept;
+
+ private:
+  std::unique_ptr<Kept> kept_;
 };
 
 /// Memory of a device in bytes, of which allocations of CUDA tensors take multiples of 512; 1 GiB

@@ -124,6 +124,10 @@ void release(void* data) {
   stats.active_bytes[0].decrease(block.bytes);
   memory().released_bytes += block.bytes;
   auto& queue = queue_of(block.device, block.stream);
+  if (frees_with_graph(queue, [data, bytes = block.bytes] { serve_again(data, bytes); })) {
+    enqueue(queue, "free", [data, bytes = block.bytes] { std::memset(data, 0xff, bytes); });
+    return;
+  }
   if (block.used_by.empty()) {
     enqueue(queue, "free", [data, bytes = block.bytes] { serve_again(data, bytes); });
     return;

@@ -95,17 +95,18 @@ struct Call {
   // Outputs among the arguments, as the kernel gets them, and their memory.
   std::vector<std::pair<at::Tensor, at::Tensor>> outputs;
 
-  void run() {
+  void run() const {
     const KernelScope kernels;
+    Stack stack = args;  // a graph runs it again
     try {
-      op.callBoxed(&args);  // leaves the results there
+      op.callBoxed(&stack);  // leaves the results there
     } catch (const c10::Error& failed) {
       throw std::runtime_error(failed.what_without_backtrace());
     }
     size_t next = 0;
-    for (size_t i = 0; i < args.size(); ++i) {
+    for (size_t i = 0; i < stack.size(); ++i) {
       if (!is_new[i]) continue;
-      for_each_tensor(args[i], [&](const at::Tensor& result) {
+      for_each_tensor(stack[i], [&](const at::Tensor& result) {
         const auto& target = targets[next++];
         if (target.defined() && target.numel() > 0) target.copy_(result);
       });

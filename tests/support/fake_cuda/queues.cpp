@@ -22,7 +22,14 @@ struct Task {
   Mark after;
 };
 
+struct Graph::Kept {
+  Queue* queue = nullptr;
+  std::vector<Task> tasks;
+  std::vector<std::function<void()>> frees;
+};
+
 struct Queue {
+  Graph::Kept* captured_by = nullptr;
   int device = 0;
   int stream = 0;
   Order pace = Order::lazy;  // in this order of work
@@ -126,6 +133,7 @@ void pass_time(Queue& grown) {
 }
 
 void add(Queue& queue, Task task) {
+  if (queue.captured_by != nullptr) return queue.captured_by->tasks.push_back(std::move(task));
   queue.tasks.push_back(std::move(task));
   ++queue.queued;
   ++state().counts.tasks;
@@ -234,7 +242,10 @@ bool try_to_reach(const Mark& mark) {
 
 void wait_for(const Mark& mark, std::string_view what) {
   count_host_wait();
-  if (mark.queue != nullptr) run_with_patience(mark, what);
+  if (mark.queue == nullptr) return;
+  if (mark.queue->captured_by != nullptr)
+    throw TaskError(std::string(what) + ": operation not permitted when stream is capturing");
+  run_with_patience(mark, what);
 }
 
 void wait_for_device(int device, std::string_view what) {
@@ -274,6 +285,37 @@ void count_synchronous(std::string_view operator_name) {
 void count_copy() {
   const Lock lock(lock_of_all());
   ++state().counts.copies;
+}
+
+bool frees_with_graph(Queue& queue, std::function<void()> free) {
+  const Lock lock(lock_of_all());
+  if (queue.captured_by == nullptr) return false;
+  queue.captured_by->frees.push_back(std::move(free));
+  return true;
+}
+
+Graph::Graph() : kept_(std::make_unique<Kept>()) {}
+
+Graph::~Graph() {
+  const Lock lock(lock_of_all());
+  for (auto& free : kept_->frees) enqueue(*kept_->queue, "free", std::move(free));
+}
+
+void Graph::capture(int device, int stream, const std::function<void()>& work) {
+  kept_->queue = &queue_of(device, stream);
+  kept_->queue->captured_by = kept_.get();
+  try {
+    work();
+  } catch (...) {
+    kept_->queue->captured_by = nullptr;
+    throw;
+  }
+  kept_->queue->captured_by = nullptr;
+}
+
+void Graph::replay() {
+  const Lock lock(lock_of_all());
+  for (const Task& task : kept_->tasks) add(*kept_->queue, task);
 }
 
 void run_all() {

@@ -43,6 +43,10 @@ void enqueue_attempt(Queue& queue, std::string_view name, std::function<bool()> 
 void enqueue_wait(Queue& queue, const Mark& mark);
 Mark mark_of(Queue& queue);
 
+/// Where the queue is being captured (fake_cuda::Graph): keeps `free` until the graph is gone, and
+/// returns true.
+bool frees_with_graph(Queue& queue, std::function<void()> free);
+
 /// Whether all before the mark has run; nothing runs here.
 bool reached(const Mark& mark);
 /// The same as a poll does it: time passes, one task may run. Throws TaskError.

@@ -24,6 +24,11 @@ void leave_out_blocks(std::function<bool()>) { refuse(); }
 void leave_out_records(std::function<bool()>) { refuse(); }
 void stick(int, uint64_t) { refuse(); }
 void unstick(int) { refuse(); }
+struct Graph::Kept {};
+Graph::Graph() { refuse(); }
+Graph::~Graph() = default;
+void Graph::capture(int, int, const std::function<void()>&) { refuse(); }
+void Graph::replay() { refuse(); }
 void set_memory(int, size_t) { refuse(); }
 void fail_allocation(int, uint64_t) { refuse(); }
 
