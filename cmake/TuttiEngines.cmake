@@ -10,6 +10,12 @@ if(TARGET tutti::nccl AND TUTTI_NCCL_INCLUDE)
   set(TUTTI_WITH_NCCL ON)
 endif()
 
+# Step graphs: the headers of LibTorch's CUDA and of CUDA's run-time library, which comes with NCCL.
+set(TUTTI_WITH_STEP_GRAPH OFF)
+if(TUTTI_WITH_NCCL AND TARGET torch_cuda)
+  set(TUTTI_WITH_STEP_GRAPH ON)
+endif()
+
 # tutti_engine(MODULE NAME FOUND LIBRARIES...): adds the folder MODULE/NAME to a module.
 function(tutti_engine module name found)
   set(folder "${CMAKE_CURRENT_SOURCE_DIR}/${module}/${name}")

@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/random.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/sync/detail/captured_steps.h"
 
 namespace tutti::nn {
 
@@ -46,6 +47,10 @@ at::Tensor DropoutImpl::forward(const at::Tensor& x) {
         "nn::Dropout: training without a sample context; in a loop of your own, make a "
         "tutti::nn::SampleContext of seed, step and first row before the forward pass");
   }
+  if (tutti::detail::captures_step())
+    throw UsageError(
+        "nn::Dropout in a step graph: the host makes its mask, which would be the same in every "
+        "step");
   if (x.dim() < 1) throw UsageError("nn::Dropout: got a scalar, expected [batch, ...]");
   const auto& place = context->place();
   const int64_t layer = options_.layer >= 0 ? options_.layer : context->next_call();

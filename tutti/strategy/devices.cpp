@@ -6,6 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/strategy/detail/worlds.h"
 #include "tutti/sync/device/config.h"
+#include "tutti/sync/step_graph/step_graph.h"
 
 namespace tutti::detail {
 namespace {
@@ -26,10 +27,8 @@ void know_each_other(std::vector<DeviceQueue>& queues) {
   for (DeviceQueue& queue : queues) queue.belongs_to(all);
 }
 
-}  // namespace
-
 // Devices without a replica here are other workers': a context there would take memory of them.
-void place_on_devices(World& world, const StrategyOptions& options,
+void queue_on_devices(World& world, const StrategyOptions& options,
                       const std::vector<DeviceSpec>& devices) {
   const auto use = [&](const std::vector<DeviceSpec>& placed) {
     use_devices(fmt::format("strategy {}", options.kind), placed, options.memory_limit_mib,
@@ -53,6 +52,24 @@ void place_on_devices(World& world, const StrategyOptions& options,
     world.queues.push_back(queue_for(world.first_rank + local, placed[static_cast<size_t>(local)]));
   if (std::ranges::none_of(world.queues, &DeviceQueue::on_device)) world.queues.clear();
   know_each_other(world.queues);
+}
+
+// A graph holds what one thread queues on one device.
+void require_step_graph(const World& world, const StrategyOptions& options) {
+  if (world.size > 1 || !world.on_devices())
+    throw UsageError(
+        fmt::format("strategy {}: step_graph is of one replica with one GPU for itself; got {} "
+                    "replica{} on --device {}\n  leave out --step-graph",
+                    options.kind, world.size, world.size > 1 ? "s" : "", options.device));
+  if (!step_graph_available()) make_step_graph(world.queues[0]);  // throws, saying why
+}
+
+}  // namespace
+
+void place_on_devices(World& world, const StrategyOptions& options,
+                      const std::vector<DeviceSpec>& devices) {
+  queue_on_devices(world, options, devices);
+  if (options.step_graph) require_step_graph(world, options);
 }
 
 }  // namespace tutti::detail

@@ -32,8 +32,9 @@ bool on_or_off(std::string_view flag, std::string_view text) {
 
 constexpr std::string_view kScaleByStaleness = "--scale-by-staleness";
 constexpr std::string_view kDeterministic = "--deterministic";
+constexpr std::string_view kStepGraph = "--step-graph";
 // Those without a value.
-constexpr std::string_view kSwitches[] = {kScaleByStaleness, kDeterministic};
+constexpr std::string_view kSwitches[] = {kScaleByStaleness, kDeterministic, kStepGraph};
 
 void apply(StrategyOptions& options, std::string_view flag, std::string_view value) {
   if (flag == "--strategy") options.kind = value;
@@ -54,6 +55,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.served.delay_compensation = number_of<double>(flag, value, 0.0);
   if (flag == kScaleByStaleness) options.served.scale_by_staleness = true;
   if (flag == kDeterministic) options.deterministic = true;
+  if (flag == kStepGraph) options.step_graph = true;
   if (flag == "--placement")
     options.served.placement.how = ps::PlacementOptions::how_from(value, flag);
   if (flag == "--partition")

@@ -66,6 +66,20 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& per_sample,
   minimize(replica, average_loss(per_sample, global_batch_size));
 }
 
+std::vector<at::Tensor> Optimizer::minimize(ReplicaContext& replica,
+                                            const std::vector<at::Tensor>& inputs,
+                                            const StepFunction& step) {
+  state_->local_rank(replica, "minimize");
+  const auto whole = [&](at::TensorList given) {
+    StepLoss made = step(given);
+    minimize(replica, made.loss);
+    for (at::Tensor& output : made.outputs)
+      if (output.defined()) output = output.detach();
+    return std::move(made.outputs);
+  };
+  return state_->captured ? state_->captured->run(inputs, whole) : whole(inputs);
+}
+
 void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
   require_loss("accumulate", loss);
   const int local = state_->local_rank(replica, "accumulate");
@@ -160,6 +174,7 @@ void Optimizer::scale_losses(const optim::LossScale& scale) {
         "mirrored, multi_worker or central_storage");
   for (State::Lane& lane : state_->lanes) lane.scale = scale;
   state_->updater->scale_losses(scale);
+  if (state_->captured) state_->captured->forget();
 }
 
 std::optional<optim::LossScale> Optimizer::loss_scale() const {
@@ -200,7 +215,7 @@ void Optimizer::hand_in_settled(int local, bool finite) {
 // The devices find out in the update.
 void Optimizer::settle_on_device(int local, bool leaves_out) {
   detail::DeviceLossScale& scale = *state_->updater->scale_of(local);
-  scale.begin_step(Deadline(patience_with_device(state_->strategy.world().time_limit)));
+  scale.begin_step();
   state_->lanes[local].waiting.scale(scale.reciprocal(), scale.overflowed());
   if (leaves_out) scale.overflowed().fill_(1);
   hand_in_waiting(local);

@@ -31,6 +31,9 @@ struct StrategyOptions {
   /// On GPUs: the same bits in every run, at some cost of speed; an operator that cannot is an
   /// error that names it. CPUs give them anyway. Of the whole process, once it is on.
   bool deterministic = false;
+  /// Steps of Optimizer::minimize(replica, inputs, step) become one graph of the device, where one
+  /// replica has one GPU for itself: for networks so small that the host is slower than the device.
+  bool step_graph = false;
   bool pin = true;    ///< pin replicas to cores of their own when there are enough
   uint64_t seed = 0;  ///< of factories and generators
   /// How gradients of replicas are added: fused (with tutti's rules the fused step, which adds and

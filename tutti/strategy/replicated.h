@@ -99,6 +99,15 @@ class Replicated {
   ReplicatedModules modules_;
 };
 
+/// What a step makes of a batch: the loss that is minimised, and what the caller wants to read.
+struct StepLoss {
+  at::Tensor loss;  ///< one element
+  std::vector<at::Tensor> outputs{};
+};
+/// From tensors on the replica's device alone: a step that its device makes again by itself sees
+/// nothing else of a later batch.
+using StepFunction = std::function<StepLoss(at::TensorList inputs)>;
+
 /// Trains replicated modules. Bound once: owns the optimizer's state, follows the world. Cheap to
 /// copy; copies share the state.
 class Optimizer {
@@ -128,6 +137,15 @@ class Optimizer {
   /// The same from the losses of this replica's samples, [part, ...], which may be none: of
   /// average_loss(per_sample, global_batch_size).
   void minimize(ReplicaContext& replica, const at::Tensor& per_sample, int64_t global_batch_size);
+
+  /// The same of `step(inputs).loss`; gives its outputs, without their graphs. With
+  /// StrategyOptions::step_graph `step` is called in the first steps alone: then what it has queued
+  /// is one graph, which the device does again with the inputs of later steps. Inputs of other
+  /// shapes go on as without it; outputs are to be read or copied before the next step. In it
+  /// nothing may make the host wait or draw random numbers, and what is trained must not change:
+  /// Error. UsageError for inputs elsewhere.
+  std::vector<at::Tensor> minimize(ReplicaContext& replica, const std::vector<at::Tensor>& inputs,
+                                   const StepFunction& step);
 
   /// As minimize, from gradients that are there already (tutti::gradients, clipped or changed as
   /// one likes): SUM over replicas, one update. One a parameter, in the order of parameters(), of

@@ -20,9 +20,12 @@ DeviceLossScale::DeviceLossScale(const optim::LossScale& from, const DeviceQueue
   skipped_ = at::full({}, from.skipped(), there.dtype(at::kLong));
 }
 
-void DeviceLossScale::begin_step(const Deadline& deadline) {
+void DeviceLossScale::look(const Deadline& deadline) {
   if (!late_.empty()) late_.poll(deadline);
-  overflowed_.zero_();
+  if (++steps_ % kStepsBetweenLooks != 0) return;
+  late_.add({value_}, [this](const std::vector<at::Tensor>& values) {
+    optim::LossScale::require_useful(values[0].item<float>(), from_.options());
+  });
 }
 
 // LibTorch's operator is the formula of LossScale::update().
@@ -35,10 +38,6 @@ void DeviceLossScale::update(const at::Tensor& overflowed, const at::Tensor& lef
   at::where_out(value_, counts, value, value_);
   at::where_out(good_steps_, counts, good_steps, good_steps_);
   skipped_.add_(counts.logical_and(overflowed != 0));
-  if (++steps_ % kStepsBetweenLooks != 0) return;
-  late_.add({value_}, [this](const std::vector<at::Tensor>& values) {
-    optim::LossScale::require_useful(values[0].item<float>(), from_.options());
-  });
 }
 
 optim::LossScale DeviceLossScale::read(const Deadline& deadline) const {

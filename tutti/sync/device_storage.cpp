@@ -85,6 +85,19 @@ void DeviceUpdater::bind(std::vector<NamedTensors> replicas) {
   for (int replica = 0; replica < world_.local; ++replica)
     make_owned(replica, std::move(stretches[static_cast<size_t>(replica)]));
   if (plan_.clips_norms()) find_squares();
+  if (captures_) make_rates();
+}
+
+// No number, which is no rate: the first step sends them.
+void DeviceUpdater::make_rates() {
+  for (int replica = 0; replica < world_.local; ++replica) {
+    Owned& owned = owned_[static_cast<size_t>(replica)];
+    owned.rates.clear();
+    for (size_t group = 0; group < owned.places.size(); ++group)
+      owned.rates.push_back(
+          at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device(replica))));
+    owned.rates_there.assign(owned.places.size(), std::nan(""));
+  }
 }
 
 void DeviceUpdater::take_values(const NamedTensors& values) {
@@ -189,14 +202,15 @@ void DeviceUpdater::find_squares() {
       places[static_cast<size_t>(stretch.parameter)].push_back(all++);
   size_t most = 1;
   for (const auto& own : places) most = std::max(most, own.size());
-  squares_of_.clear();
+  std::vector<int64_t> squares_of;
   for (size_t row = 0; row < most; ++row)
-    for (const auto& own : places) squares_of_.push_back(row < own.size() ? own[row] : all);
+    for (const auto& own : places) squares_of.push_back(row < own.size() ? own[row] : all);
   for (int replica = 0; replica < world_.local; ++replica) {
     const auto wide = at::TensorOptions().dtype(at::kDouble).device(device(replica));
     Owned& owned = owned_[static_cast<size_t>(replica)];
     owned.squares = at::zeros({std::ssize(owned.stretches)}, wide);
     owned.all_squares = at::zeros({all + 1}, wide);
+    owned.squares_of = at::tensor(squares_of, at::kLong).to(device(replica));
   }
 }
 

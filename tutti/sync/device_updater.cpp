@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "tutti/base/detail/check.h"
 #include "tutti/sync/tensors.h"
@@ -42,7 +43,45 @@ void DeviceUpdater::begin(int replica, Overlap) {
   require_whole();
   const Lane& lane = lanes_.at(static_cast<size_t>(replica));
   require_cleared(layout_, lane.parameters);
+  if (captures_) return;
   if (replica == 0) step_rate_ = next_learning_rate_.load();
+  if (lane.scale) lane.scale->look(Deadline(patience_with_device(world_.time_limit)));
+}
+
+// ---- steps that are captured ----
+
+bool DeviceUpdater::capture_steps() {
+  if (world_.size > 1) return false;
+  captures_ = true;
+  make_rates();
+  return true;
+}
+
+void DeviceUpdater::before_step(int replica) {
+  const at::NoGradGuard no_grad;
+  require_whole();
+  step_rate_ = next_learning_rate_.load();
+  Owned& owned = owned_[static_cast<size_t>(replica)];
+  for (size_t group = 0; group < owned.rates.size(); ++group) {
+    if (owned.places[group].empty()) continue;
+    const double rate = plan_.rate(first_of(owned, group), step_rate_);
+    if (rate != std::exchange(owned.rates_there[group], rate)) owned.rates[group].fill_(rate);
+  }
+  const Lane& lane = lanes_[static_cast<size_t>(replica)];
+  if (lane.scale) lane.scale->look(Deadline(patience_with_device(world_.time_limit)));
+}
+
+void DeviceUpdater::captured(int replica) {
+  Lane& lane = lanes_[static_cast<size_t>(replica)];
+  lane.captured = lane.used;
+}
+
+void DeviceUpdater::replayed(int replica) {
+  Lane& lane = lanes_[static_cast<size_t>(replica)];
+  lane.used = lane.captured;
+  agree(lane);
+  bump_versions(lane.parameters);
+  begun_ = ended_ = version() + 1;
 }
 
 void DeviceUpdater::leave_out_if(int replica, const at::Tensor& bad) {
@@ -259,11 +298,8 @@ void DeviceUpdater::scale(int owner) {
     return;
   }
   const auto parameters = std::ssize(layout_.slots);
-  const at::Tensor places =
-      at::tensor(squares_of_, at::TensorOptions().dtype(at::kLong).pinned_memory(true))
-          .to(device(owner), /*non_blocking=*/true);
   const at::Tensor factors =
-      factor_of(owned.all_squares.index_select(0, places).view({-1, parameters}).sum(0));
+      factor_of(owned.all_squares.index_select(0, owned.squares_of).view({-1, parameters}).sum(0));
   for (size_t i = 0; i < owned.sums.size(); ++i)
     owned.sums[i].mul_(factors[owned.stretches[i].parameter]);
 }
@@ -302,8 +338,11 @@ void DeviceUpdater::update(int owner, const Lane& lane) {
       for (size_t k = 0; k < used.states.size(); ++k)
         if (!all.states[k].empty()) used.states[k].push_back(all.states[k][i]);
     }
-    const int first = owned.stretches[static_cast<size_t>(places[0])].parameter;
-    update_on_device(plan_.rule(first), used, plan_.rate(first, step_rate_), left_out);
+    const int first = first_of(owned, group);
+    if (captures_)
+      update_on_device(plan_.rule(first), used, owned.rates[group], left_out);
+    else
+      update_on_device(plan_.rule(first), used, plan_.rate(first, step_rate_), left_out);
   }
 }
 

@@ -130,6 +130,15 @@ class Updater {
     return nullptr;
   }
 
+  /// Steps that a device makes again by itself (CapturedSteps): from now on such may come. False
+  /// where they cannot; then nothing changes.
+  virtual bool capture_steps() { return false; }
+  /// Before each step then, however it is made: what the host decides of it goes to the device.
+  virtual void before_step(int replica) { (void)replica; }
+  /// The last step was captured; replayed() counts others like it.
+  virtual void captured(int replica) { (void)replica; }
+  virtual void replayed(int replica) { (void)replica; }
+
   virtual int64_t version() const = 0;  ///< updates applied so far
 
   /// Takes effect with the next update; rank 0's value counts. Throws UsageError unless it is a

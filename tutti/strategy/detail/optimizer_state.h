@@ -15,6 +15,7 @@
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/detail/stale_reads.h"
 #include "tutti/strategy/replicated.h"
+#include "tutti/sync/detail/captured_steps.h"
 #include "tutti/sync/detail/device_loss_scale.h"
 #include "tutti/sync/detail/gradient_sum.h"
 #include "tutti/sync/sparse_tables.h"
@@ -76,6 +77,15 @@ struct Optimizer::State final : WorldMember {
     }
     join_workers();
     lanes.resize(modules.size());
+    if (strategy.options().step_graph) capture_steps();
+  }
+
+  void capture_steps() {
+    if (tables || !updater->capture_steps())
+      throw UsageError(
+          "step_graph: it is of parameters that one device updates by itself: with sgd, adam or "
+          "adamw, no reduction, no embedding tables; leave out --step-graph");
+    captured = std::make_unique<detail::CapturedSteps>(updater, strategy.world().queues.at(0));
   }
 
   // `why` they are not updated where they are, on devices.
@@ -229,6 +239,7 @@ struct Optimizer::State final : WorldMember {
     if (tables) tables->bind(world, layers());
     for (size_t gone = modules.size(); gone < lanes.size(); ++gone)
       lanes[0].waiting.add(lanes[gone].waiting);
+    if (captured) capture_steps();
     const Lane fresh{.scale = lanes[0].scale};
     lanes.resize(modules.size(), fresh);
   }
@@ -251,7 +262,8 @@ struct Optimizer::State final : WorldMember {
   ReplicatedModules modules;
   Strategy strategy;
   std::shared_ptr<Updater> updater;
-  std::shared_ptr<SparseTables> tables;  // null when the model has none
+  std::shared_ptr<SparseTables> tables;             // null when the model has none
+  std::unique_ptr<detail::CapturedSteps> captured;  // null: every step is the host's
   std::vector<Lane> lanes;
 };
 

@@ -23,9 +23,11 @@ class DeviceLossScale {
     return value_.to(loss.dtype()).expand_as(loss);
   }
 
-  /// Before gradients of a step are divided by the scale: nothing has overflowed yet. Throws what
-  /// LossScale::update() throws, some steps late: the host looks at the scale now and then.
-  void begin_step(const Deadline& deadline);
+  /// Before gradients of a step are divided by the scale: nothing has overflowed yet.
+  void begin_step() { overflowed_.zero_(); }
+  /// Once a step, where nothing is captured: now and then the host looks at the scale, and sees it
+  /// later. Throws what LossScale::update() throws, some steps late.
+  void look(const Deadline& deadline);
   at::Tensor reciprocal() const { return value_.reciprocal(); }
   at::Tensor& overflowed() noexcept { return overflowed_; }  ///< not 0: of no use
 

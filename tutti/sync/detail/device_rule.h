@@ -26,5 +26,8 @@ bool updates_on_devices(const optim::Rule& rule);
 /// The formulas are those of options.h; between a GPU and the CPU results differ by rounding.
 void update_on_device(const optim::Rule& rule, DeviceSlices& slices, double learning_rate,
                       const std::optional<at::Tensor>& left_out);
+/// The same by a rate that is a float32 scalar on the device: of a step that is captured.
+void update_on_device(const optim::Rule& rule, DeviceSlices& slices,
+                      const at::Tensor& learning_rate, const std::optional<at::Tensor>& left_out);
 
 }  // namespace tutti::detail

@@ -35,6 +35,11 @@ class DeviceUpdater final : public Updater {
   void scale_losses(const optim::LossScale& scale) override;
   DeviceLossScale* scale_of(int replica) const override { return lanes_.at(replica).scale.get(); }
 
+  bool capture_steps() override;
+  void before_step(int replica) override;
+  void captured(int replica) override;
+  void replayed(int replica) override;
+
   int64_t version() const override { return ended_.load(std::memory_order_acquire); }
   void set_learning_rate(double learning_rate) override {
     rule_.next({}, learning_rate);  // throws what the step would, before anything is queued
@@ -81,6 +86,9 @@ class DeviceUpdater final : public Updater {
     at::Tensor missed;                ///< float32: updates that were queued and left out
     std::vector<DeviceSlices> parts;  ///< by group of the recipe
     std::vector<std::vector<int>> places;  ///< of those in `stretches`, by group
+    std::vector<at::Tensor> rates;         ///< by group, where steps are captured: float32
+    std::vector<double> rates_there;       ///< what the host has sent
+    at::Tensor squares_of;                 ///< [most, parameters]: places in `all_squares`
     DeviceMark measured, updated;
   };
 
@@ -93,6 +101,7 @@ class DeviceUpdater final : public Updater {
     std::vector<at::Tensor> keep;   ///< gradients where autograd left them, of this step
     std::vector<uint8_t> used;      ///< by parameter; then: left out, and flagged
     std::vector<uint8_t> any;       ///< the same, of all replicas
+    std::vector<uint8_t> captured;  ///< `used` of the step that was captured
     std::vector<uint8_t> blank;     ///< by parameter: `gradients` has -0.0 there
     std::vector<optim::StepScalars> scalars;
     at::Tensor flags;  ///< float32, not 0: leave this step and all later ones out; this alone
@@ -105,6 +114,10 @@ class DeviceUpdater final : public Updater {
   const DeviceQueue& queue(int replica) const {
     return world_.queues[static_cast<size_t>(replica)];
   }
+  /// The parameter whose rule and rate are those of the group; there is one.
+  static int first_of(const Owned& owned, size_t group) {
+    return owned.stretches[static_cast<size_t>(owned.places[group][0])].parameter;
+  }
   at::Device device(int replica) const { return queue(replica).device(); }
 
   // ---- device_storage.cpp ----
@@ -112,6 +125,7 @@ class DeviceUpdater final : public Updater {
   void make_lane(int replica, NamedTensors parameters);
   void make_owned(int replica, std::vector<Stretch> stretches);
   void make_parts(int replica);
+  void make_rates();
   void find_squares();
   at::Tensor& values_of(int replica) { return lanes_[static_cast<size_t>(replica)].values; }
   at::Tensor state_at(const Owned& owned, int state, const Stretch& stretch) const;
@@ -145,9 +159,9 @@ class DeviceUpdater final : public Updater {
   bool clips_;
   World world_;
   bool shares_values_ = false;  // all replicas are on one device
+  bool captures_ = false;       // steps may be captured: the host's part comes in before_step()
   std::vector<Lane> lanes_;
-  std::vector<Owned> owned_;         // by replica
-  std::vector<int64_t> squares_of_;  // [most, parameters]: places in Owned::all_squares
+  std::vector<Owned> owned_;  // by replica
   std::atomic<int64_t> begun_{0}, ended_{0};
   double step_rate_ = 0;  // of this step; rank 0's
   std::atomic<double> next_learning_rate_;
