@@ -173,6 +173,7 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
         const auto words =
             fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error));
         world.groups[local].abort(words);
+        if (!world.device_groups.empty()) world.device_groups[local].abort(words);
         meeting->fail(words);
       }
       return false;

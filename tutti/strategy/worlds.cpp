@@ -179,6 +179,9 @@ World make_world(StrategyOptions& options) {
   if (world.one_process()) world.here = std::max(world.here, world.size);
   options.threads_per_replica = common_threads(options, world);
   place_on_devices(world, options, devices);
+  // The text is the same on all workers; what devices "auto" finds is not.
+  if (options.kind == "multi_worker" && !world.one_process() && options.device != "cpu")
+    make_device_groups(world);
   return world;
 }
 

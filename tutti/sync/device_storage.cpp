@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tutti/net/arena.h"
 #include "tutti/sync/detail/device_updater.h"
 #include "tutti/sync/tensors.h"
 
@@ -17,12 +18,8 @@ at::Tensor zero_bytes(at::IntArrayRef sizes, at::Device device) {
   return at::zeros(sizes, at::TensorOptions().dtype(at::kByte).device(device));
 }
 
-at::Tensor part_of(const at::Tensor& bytes, DType dtype, int64_t begin, int64_t end) {
-  return bytes.narrow(0, begin, end - begin).view(scalar_type_of(dtype));
-}
-
-int64_t byte_of(const ParameterSlot& slot, int64_t element) {
-  return slot.offset_bytes + element * size_of(slot.dtype);
+Run run_of(const ParameterSlot& slot, int64_t begin, int64_t end) {
+  return {slot.dtype, byte_of(slot, begin), byte_of(slot, end)};
 }
 
 at::MemoryFormat format_of(const at::Tensor& parameter) {
@@ -34,13 +31,14 @@ at::MemoryFormat format_of(const at::Tensor& parameter) {
 }  // namespace
 
 DeviceUpdater::DeviceUpdater(const World& world, const optim::Recipe& recipe,
-                             std::vector<NamedTensors> replicas)
+                             std::vector<NamedTensors> replicas, const DeviceSums& sums)
     : recipe_(recipe),
       rule_(recipe.rule()),
       layout_(Layout::of(slots_of(replicas.at(0)))),
       plan_(recipe, layout_),
       clips_(plan_.clips_norms() || plan_.clips_values()),
       world_(world),
+      sums_(sums),
       next_learning_rate_(rule_.learning_rate()) {
   bind(std::move(replicas));
 }
@@ -50,7 +48,7 @@ DeviceUpdater::DeviceUpdater(const World& world, const optim::Recipe& recipe,
 at::Tensor DeviceUpdater::slot_of(const at::Tensor& bytes, size_t parameter) const {
   const ParameterSlot& slot = layout_.slots[parameter];
   const at::Tensor elements =
-      part_of(bytes, slot.dtype, slot.offset_bytes, byte_of(slot, slot.num_elements));
+      elements_of(bytes, run_of(slot, 0, slot.num_elements));
   const auto& shape = slot.shape;
   if (formats_[parameter] == at::MemoryFormat::Contiguous) return elements.view(shape);
   return elements.view({shape[0], shape[2], shape[3], shape[1]}).permute({0, 3, 1, 2});
@@ -81,11 +79,16 @@ void DeviceUpdater::bind(std::vector<NamedTensors> replicas) {
     make_lane(replica, std::move(replicas[static_cast<size_t>(replica)]));
   std::vector<double> shares = world_.shares;
   if (shares.empty()) shares.assign(static_cast<size_t>(world_.size), 1.0);
-  auto stretches = layout_.cut(shares);
+  // One piece a replica of the job, wherever they are, so that norms are made of the same parts; a
+  // local replica owns as many as there are processes.
+  const auto stretches = layout_.cut(shares);
+  const auto processes = static_cast<size_t>(world_.processes());
   for (int replica = 0; replica < world_.local; ++replica)
-    make_owned(replica, std::move(stretches[static_cast<size_t>(replica)]));
+    make_owned(replica,
+               std::span(stretches).subspan(static_cast<size_t>(replica) * processes, processes));
   if (plan_.clips_norms()) find_squares();
   if (captures_) make_rates();
+  if (across()) bind_to_processes();
 }
 
 // No number, which is no rate: the first step sends them.
@@ -97,7 +100,6 @@ void DeviceUpdater::make_rates() {
       owned.rates.push_back(
           at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device(replica))));
     owned.rates_there.assign(owned.places.size(), std::nan(""));
-  }
 }
 
 void DeviceUpdater::take_values(const NamedTensors& values) {
@@ -127,45 +129,39 @@ void DeviceUpdater::make_lane(int replica, NamedTensors parameters) {
   lane.flags = at::zeros({2}, at::TensorOptions().dtype(at::kFloat).device(device(replica)));
 }
 
-// Stretches of an owner follow each other in the layout, with less than a line of padding between
-// those of two parameters, unless a frozen one lies there.
-void DeviceUpdater::make_owned(int replica, std::vector<Stretch> stretches) {
+void DeviceUpdater::make_owned(int replica, std::span<const std::vector<Stretch>> pieces) {
   Owned& owned = owned_[static_cast<size_t>(replica)];
-  owned.stretches = std::move(stretches);
-  for (const Stretch& stretch : owned.stretches) {
-    const ParameterSlot& slot = layout_.slots[static_cast<size_t>(stretch.parameter)];
-    const int64_t begin = byte_of(slot, stretch.begin), end = byte_of(slot, stretch.end);
-    if (!owned.runs.empty() && owned.runs.back().dtype == slot.dtype &&
-        begin - owned.runs.back().end < kLineBytes)
-      owned.runs.back().end = end;
-    else
-      owned.runs.push_back({slot.dtype, begin, end});
-  }
+  for (const auto& piece : pieces)
+    owned.stretches.insert(owned.stretches.end(), piece.begin(), piece.end());
+  for (const Stretch& stretch : owned.stretches) add_to(owned.runs, layout_, stretch);
   const auto scalar = at::TensorOptions().dtype(at::kFloat).device(device(replica));
   owned.begin = owned.runs.empty() ? 0 : owned.runs.front().begin;
-  const int64_t bytes = owned.runs.empty() ? 0 : owned.runs.back().end - owned.begin;
-  owned.states = zero_bytes({rule_.num_states(), bytes}, device(replica));
-  if (world_.size > 1) owned.scratch = zero_bytes({world_.size, bytes}, device(replica));
+  owned.bytes = owned.runs.empty() ? 0 : round_up(owned.runs.back().end, kLineBytes) - owned.begin;
+  owned.states = zero_bytes({rule_.num_states(), owned.bytes}, device(replica));
+  if (!adds_in_place())
+    owned.scratch = zero_bytes({exact() ? 1 : world_.local, owned.bytes}, device(replica));
   for (const Stretch& stretch : owned.stretches) {
     const ParameterSlot& slot = layout_.slots[static_cast<size_t>(stretch.parameter)];
-    const int64_t begin = byte_of(slot, stretch.begin), end = byte_of(slot, stretch.end);
-    if (world_.size > 1)
-      owned.sums.push_back(
-          part_of(owned.scratch[0], slot.dtype, begin - owned.begin, end - owned.begin));
-    else
-      owned.sums.push_back(alone() ? at::Tensor()
-                                   : part_of(lanes_[0].gradients, slot.dtype, begin, end));
+    owned.sums.push_back(alone() ? at::Tensor()
+                                 : sum_of(replica, run_of(slot, stretch.begin, stretch.end)));
   }
-  owned.flags = at::zeros({world_.size, 2}, scalar);
+  if (exact()) owned.exact = exact_sums(replica, pieces);
+  owned.flags = at::zeros({world_.local, 2}, scalar);
   owned.left_out = world_.size > 1 ? at::zeros({2}, scalar) : lanes_[0].flags;
   owned.missed = at::zeros({}, scalar);
   make_parts(replica);
 }
 
+// Where sums of an owner's run come to lie.
+at::Tensor DeviceUpdater::sum_of(int owner, const Run& run) {
+  if (adds_in_place()) return elements_of(lanes_[0].gradients, run);
+  const Owned& owned = owned_[static_cast<size_t>(owner)];
+  return elements_of(owned.scratch[0], run, owned.begin);
+}
+
 at::Tensor DeviceUpdater::state_at(const Owned& owned, int state, const Stretch& stretch) const {
   const ParameterSlot& slot = layout_.slots[static_cast<size_t>(stretch.parameter)];
-  return part_of(owned.states[state], slot.dtype, byte_of(slot, stretch.begin) - owned.begin,
-                 byte_of(slot, stretch.end) - owned.begin);
+  return elements_of(owned.states[state], run_of(slot, stretch.begin, stretch.end), owned.begin);
 }
 
 void DeviceUpdater::make_parts(int replica) {
@@ -183,8 +179,8 @@ void DeviceUpdater::make_parts(int replica) {
         group == nullptr ? groups.size() : static_cast<size_t>(group - groups.data());
     DeviceSlices& part = owned.parts[number];
     owned.places[number].push_back(i);
-    part.values.push_back(part_of(values_of(replica), slot.dtype, byte_of(slot, stretch.begin),
-                                  byte_of(slot, stretch.end)));
+    part.values.push_back(
+        elements_of(values_of(replica), run_of(slot, stretch.begin, stretch.end)));
     part.sums.push_back(owned.sums[static_cast<size_t>(i)]);
     part.steps.push_back(owned.steps[i]);
     for (int state = 0; state < rule_.num_states(); ++state)
@@ -308,7 +304,9 @@ bool can_update_on_devices(const World& world, const optim::Recipe& recipe, std:
     if (why != nullptr) *why = std::move(words);
     return false;
   };
-  if (!world.one_process()) return because("replicas are in several processes");
+  if (!world.one_process() && world.device_groups.empty())
+    return because(world.no_device_groups.empty() ? "replicas are in several processes"
+                                                  : world.no_device_groups);
   if (!world.on_devices() || !std::ranges::all_of(world.queues, &DeviceQueue::on_device))
     return because("some replicas compute on the CPU");
   if (!detail::updates_on_devices(recipe.rule()))
@@ -317,8 +315,9 @@ bool can_update_on_devices(const World& world, const optim::Recipe& recipe, std:
 }
 
 std::shared_ptr<Updater> make_device_updater(const World& world, const optim::Recipe& recipe,
-                                             std::vector<NamedTensors> replicas) {
-  return std::make_shared<detail::DeviceUpdater>(world, recipe, std::move(replicas));
+                                             std::vector<NamedTensors> replicas,
+                                             const DeviceSums& sums) {
+  return std::make_shared<detail::DeviceUpdater>(world, recipe, std::move(replicas), sums);
 }
 
 }  // namespace tutti

@@ -9,6 +9,10 @@
 // overwrites its slice after all gradients of the next step, and so after all have copied it. Where
 // all replicas share one device, they share the values too, and nothing is copied.
 //
+// Where replicas are in several processes, each process does that for itself, and between adding
+// and updating the owners of equal slices add up theirs (device_world.cpp): the hosts of all
+// processes then meet in the first of the two meetings.
+//
 // n replicas, S bytes of parameters: each device receives 2 (n - 1) S / n bytes a step and keeps
 // 1/n of the states: ZeRO's stage 1 (Rajbhandari et al. 2020, arXiv:1910.02054).
 // docs/design/devices.md.
@@ -39,12 +43,13 @@ void DeviceUpdater::require_whole() const {
                     begun_.load()));
 }
 
-void DeviceUpdater::begin(int replica, Overlap) {
+void DeviceUpdater::begin(int replica, Overlap overlap) {
   require_whole();
   const Lane& lane = lanes_.at(static_cast<size_t>(replica));
   require_cleared(layout_, lane.parameters);
   if (captures_) return;
   if (replica == 0) step_rate_ = next_learning_rate_.load();
+  listens_ = buckets_ && overlap == Overlap::on;
   if (lane.scale) lane.scale->look(Deadline(patience_with_device(world_.time_limit)));
 }
 
@@ -105,7 +110,7 @@ void DeviceUpdater::leave_blank(Lane& lane, size_t parameter) {
   lane.blank[parameter] = 1;
 }
 
-int64_t DeviceUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
+int64_t DeviceUpdater::push_all(int replica, std::span<const at::Tensor> gradients, double weight) {
   const at::NoGradGuard no_grad;
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
   if (lane.pushed)
@@ -118,6 +123,7 @@ int64_t DeviceUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   lane.used[count] = left_out;
   std::vector<at::Tensor> to, from;
   for (size_t i = 0; i < count; ++i) {
+    if (buckets_ && buckets_->has(static_cast<int>(i))) continue;
     const bool used = weight != 0 && !left_out && i < gradients.size() && gradients[i].defined();
     lane.used[i] = used;
     if (!used) {
@@ -130,21 +136,24 @@ int64_t DeviceUpdater::push(int replica, std::span<const at::Tensor> gradients, 
     from.push_back(lane.keep[i]);
   }
   if (!to.empty()) at::_foreach_copy_(to, from, /*non_blocking=*/true);
+  if (buckets_) put_the_rest();
   queue(replica).mark(lane.ready);
   lane.pushed = true;
   const int64_t next = version() + 1;
-  if (!world_.in_turn())
+  if (across())
+    tell(replica);
+  else if (!world_.in_turn())
     meet(replica);
   else if (++pushed_in_turn_ == world_.local)
     update_in_turn();
   return next;
 }
 
-void DeviceUpdater::acquire(int replica, int64_t at_least, const Deadline&) {
+void DeviceUpdater::update_all(int replica, int64_t at_least) {
   const at::NoGradGuard no_grad;
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  if (!lane.pushed || world_.in_turn()) return;
   const bool updates = agree(lane);
+  if (buckets_) buckets_->join(queue(replica));
   if (updates) {
     begun_.store(at_least, std::memory_order_release);
     for (const Lane& other : lanes_)
@@ -168,6 +177,7 @@ void DeviceUpdater::acquire(int replica, int64_t at_least, const Deadline&) {
     ended_.store(at_least, std::memory_order_release);
   }
   finish_lane(lane);
+  if (buckets_) buckets_->agree_on_order(world_.groups[0]);
 }
 
 // One queue for all, in whose order everything happens.
@@ -199,11 +209,14 @@ void DeviceUpdater::forget_step() {
 void DeviceUpdater::finish_lane(Lane& lane) {
   bump_versions(lane.parameters);
   for (at::Tensor& gradient : lane.keep) gradient.reset();
+  // Sums lie there now.
+  if (across() && adds_in_place()) std::ranges::fill(lane.blank, 0);
   lane.pushed = false;
 }
 
+// That marks of the replicas of this process have been recorded.
 void DeviceUpdater::meet(int replica) {
-  if (world_.size > 1) world_.groups[static_cast<size_t>(replica)].barrier(world_.time_limit);
+  if (world_.local > 1) world_.groups[static_cast<size_t>(replica)].barrier(world_.time_limit);
 }
 
 // Whether the step is made: all come to the same answer, from what all have published.
@@ -211,51 +224,48 @@ bool DeviceUpdater::agree(Lane& lane) {
   const size_t count = layout_.slots.size();
   const uint8_t guarded = lane.any[count + 1];  // from the first flag on
   for (size_t i = 0; i < lane.any.size(); ++i) {
-    lane.any[i] = 0;
+    lane.any[i] = across() ? lane.told[i] : 0;
     for (const Lane& other : lanes_) lane.any[i] |= other.used[i];
   }
   lane.any[count + 1] |= guarded;
+  if (!across()) lane.rate = step_rate_;
   if (lane.any[count] != 0) return false;
   for (size_t i = 0; i < count; ++i)
     if (const auto parameter = static_cast<int>(i); lane.any[i] != 0)
       lane.scalars[i] =
-          plan_.rule(parameter).next(lane.scalars[i], plan_.rate(parameter, step_rate_));
+          plan_.rule(parameter).next(lane.scalars[i], plan_.rate(parameter, lane.rate));
   return true;
 }
 
 void DeviceUpdater::add_up(int owner) {
   if (alone()) return;
-  const Owned& owned = owned_[static_cast<size_t>(owner)];
-  for (const Run& run : owned.runs) {
-    if (world_.size > 1) add_up(owner, run);
-    if (!plan_.clips_values()) continue;
-    at::Tensor sum = world_.size > 1
-                         ? owned.scratch[0].narrow(0, run.begin - owned.begin, run.end - run.begin)
-                         : lanes_[0].gradients.narrow(0, run.begin, run.end - run.begin);
-    const double most = recipe_.clip().value;
-    sum.view(scalar_type_of(run.dtype)).clamp_(-most, most);
-  }
+  const auto& runs = owned_[static_cast<size_t>(owner)].runs;
+  if (!adds_in_place() && !exact())
+    for (const Run& run : runs) add_up(owner, run);
+  if (across()) add_over_processes(owner);
+  const double most = recipe_.clip().value;
+  if (plan_.clips_values())
+    for (const Run& run : runs) sum_of(owner, run).clamp_(-most, most);
 }
 
-// The tree of the reduction shape; what comes from another device is copied first, partial sums lie
-// in the owner's scratch, the result in that of replica 0.
+// The tree of the reduction shape (of as many replicas on one host, where NCCL adds the rest); what
+// comes from another device is copied first, partial sums lie in the owner's scratch, the result in
+// that of replica 0.
 void DeviceUpdater::add_up(int owner, const Run& run) {
   const Owned& owned = owned_[static_cast<size_t>(owner)];
-  const auto dtype = scalar_type_of(run.dtype);
-  const int64_t bytes = run.end - run.begin;
   const auto scratch = [&](int replica) {
-    return owned.scratch[replica].narrow(0, run.begin - owned.begin, bytes).view(dtype);
+    return elements_of(owned.scratch[replica], run, owned.begin);
   };
   std::vector<at::Tensor> partial;
   std::vector<bool> own;
-  for (int replica = 0; replica < world_.size; ++replica) {
-    const at::Tensor there =
-        lanes_[static_cast<size_t>(replica)].gradients.narrow(0, run.begin, bytes).view(dtype);
+  for (int replica = 0; replica < world_.local; ++replica) {
+    const at::Tensor there = elements_of(lanes_[static_cast<size_t>(replica)].gradients, run);
     const bool elsewhere = there.device() != device(owner);
     partial.push_back(elsewhere ? scratch(replica).copy_(there, /*non_blocking=*/true) : there);
     own.push_back(elsewhere);
   }
-  for (const auto& [into, from] : world_.shape.steps()) {
+  const ReductionShape shape = across() ? ReductionShape::flat(world_.local) : world_.shape;
+  for (const auto& [into, from] : shape.steps()) {
     at::Tensor& sum = partial[static_cast<size_t>(into)];
     const at::Tensor& other = partial[static_cast<size_t>(from)];
     if (own[static_cast<size_t>(into)]) {
@@ -309,9 +319,10 @@ std::optional<at::Tensor> DeviceUpdater::gather_flags(int owner, const Lane& lan
   if (lane.any[layout_.slots.size() + 1] == 0 && !lane.scale) return std::nullopt;
   Owned& owned = owned_[static_cast<size_t>(owner)];
   if (world_.size > 1) {
-    for (int replica = 0; replica < world_.size; ++replica)
+    for (int replica = 0; replica < world_.local; ++replica)
       owned.flags[replica].copy_(lanes_[static_cast<size_t>(replica)].flags, /*non_blocking=*/true);
     at::amax_out(owned.left_out, owned.flags, 0);
+    if (across()) flag_over_processes(owner);
   }
   const at::Tensor for_good = owned.left_out[0];
   owned.missed.add_(for_good);
@@ -342,13 +353,13 @@ void DeviceUpdater::update(int owner, const Lane& lane) {
     if (captures_)
       update_on_device(plan_.rule(first), used, owned.rates[group], left_out);
     else
-      update_on_device(plan_.rule(first), used, plan_.rate(first, step_rate_), left_out);
+      update_on_device(plan_.rule(first), used, plan_.rate(first, lane.rate), left_out);
   }
 }
 
 void DeviceUpdater::take_others(int replica) {
   if (shares_values_) return;
-  for (int other = 0; other < world_.size; ++other) {
+  for (int other = 0; other < world_.local; ++other) {
     if (other == replica) continue;
     for (const Run& run : owned_[static_cast<size_t>(other)].runs)
       values_of(replica)

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tutti/base/deadline.h"
+#include "tutti/comm/schedule/schedule_choice.h"
 #include "tutti/optim/loss_scale.h"
 #include "tutti/optim/recipe.h"
 #include "tutti/ps/spec/sparse_spec.h"
@@ -185,11 +186,23 @@ using TorchOptimizerFactory =
 std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Recipe& recipe,
                                              std::vector<NamedTensors> replicas);
 
-/// The fused step where all replicas are threads of this process and compute on devices: parameters
-/// lie on each device (once, where all share one), each replica adds its slice of all gradients
-/// there and updates it, the others copy it; nobody waits for a device. sgd, adam, adamw.
+/// How gradients on devices are added up over processes.
+struct DeviceSums {
+  /// any: as the groups' engine adds (NCCL), while backward goes on where a process has one
+  /// replica. fixed: in the reduction shape, with the bits of one process; each gradient then
+  /// travels as often, and a sum once more, after backward.
+  Order order = Order::any;
+  int64_t bucket_bytes = 25 << 20;       ///< gradients of this size are added at once
+  int64_t first_bucket_bytes = 1 << 20;  ///< small, so that adding starts early
+};
+
+/// The fused step where all replicas compute on devices: parameters lie on each device (once, where
+/// all of a process share one), each replica adds its slice of the gradients of its process there,
+/// then of all processes (World::device_groups), and updates it; the others of the process copy it.
+/// Nobody waits for a device; hosts meet once a step. sgd, adam, adamw.
 std::shared_ptr<Updater> make_device_updater(const World& world, const optim::Recipe& recipe,
-                                             std::vector<NamedTensors> replicas);
+                                             std::vector<NamedTensors> replicas,
+                                             const DeviceSums& sums = {});
 /// Whether it can: what else there is updates on the CPU (make_staged_updater). `why` in words.
 bool can_update_on_devices(const World& world, const optim::Recipe& recipe, std::string* why);
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "tutti/comm/group/group.h"
@@ -23,6 +24,11 @@ struct World {
   /// then nobody can wait for anybody.
   std::vector<Group> groups;
   ReductionShape shape = ReductionShape::flat(1);
+  /// Of several processes whose replicas are all on GPUs: by local replica, the group of those with
+  /// its number in all processes, for the devices' memory (engine nccl). Empty: there is none, and
+  /// `no_device_groups` says why.
+  std::vector<Group> device_groups{};
+  std::string no_device_groups{};
   /// Where the local replicas compute, one queue each (those that take turns share one); empty: all
   /// on the CPU.
   std::vector<DeviceQueue> queues{};
@@ -36,6 +42,8 @@ struct World {
 
   bool in_turn() const noexcept { return groups.empty(); }
   bool on_devices() const noexcept { return !queues.empty(); }
+  int processes() const noexcept { return size / local; }
+  int process() const noexcept { return first_rank / local; }  ///< this one's number
   /// True when every replica is a thread of this process: memory needs no sharing.
   bool one_process() const noexcept { return local == size; }
 };

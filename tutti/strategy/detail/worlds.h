@@ -1,6 +1,9 @@
 /// Worlds: where the replicas of each kind of strategy are.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "tutti/device/devices.h"
 #include "tutti/strategy/options.h"
 #include "tutti/sync/served_options.h"
@@ -16,6 +19,25 @@ World make_world(StrategyOptions& options);
 /// CPU. Throws UsageError where there are too few devices.
 void place_on_devices(World& world, const StrategyOptions& options,
                       const std::vector<DeviceSpec>& devices);
+
+/// What the ranks of a world tell each other of the GPUs that they compute on.
+struct RankOnGpu {
+  bool on_gpu = false;
+  bool has_nccl = false;
+  std::string nccl;     ///< version
+  int cuda = 0;         ///< version of the run-time library: 13000
+  std::string machine;  ///< boot_id()
+  std::string gpu;      ///< address on that machine's bus
+  std::string process;  ///< in words, for errors
+};
+
+/// Why ranks, `local` in each process, cannot add up on their devices by NCCL; "": they can. Throws
+/// Mismatch where their NCCL or CUDA differ.
+std::string objection_to_nccl(const std::vector<RankOnGpu>& ranks, int local);
+
+/// Collective over a world of several processes: makes its device_groups, or says in
+/// no_device_groups why it has none. Throws Mismatch, Timeout, Error in NCCL's words.
+void make_device_groups(World& world);
 
 /// Where the servers of this worker are; of parameter_server alone.
 ServedPlace served_place();

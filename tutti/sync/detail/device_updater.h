@@ -1,18 +1,24 @@
 /// The fused step on devices: its parts and state. Shared by device_storage.cpp (where everything
-/// lies, and whose it is) and device_updater.cpp (a step); not for users.
+/// lies, and whose it is), device_updater.cpp (a step) and device_world.cpp (what of it goes to
+/// other processes); not for users.
 #pragma once
 
 #include <torch/types.h>
 
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tutti/sync/detail/device_buckets.h"
 #include "tutti/sync/detail/device_loss_scale.h"
+#include "tutti/sync/detail/device_progress.h"
 #include "tutti/sync/detail/device_rule.h"
+#include "tutti/sync/detail/exact_sums.h"
 #include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/detail/runs.h"
 #include "tutti/sync/detail/step_plan.h"
 #include "tutti/sync/detail/updater_state.h"
 #include "tutti/sync/updater.h"
@@ -21,8 +27,8 @@ namespace tutti::detail {
 
 class DeviceUpdater final : public Updater {
  public:
-  DeviceUpdater(const World& world, const optim::Recipe& recipe,
-                std::vector<NamedTensors> replicas);
+  DeviceUpdater(const World& world, const optim::Recipe& recipe, std::vector<NamedTensors> replicas,
+                const DeviceSums& sums);
 
   void begin(int replica, Overlap overlap) override;
   void forget_step() override;
@@ -48,10 +54,7 @@ class DeviceUpdater final : public Updater {
   double learning_rate() const override { return next_learning_rate_; }
   void require_whole() const override;
 
-  // Every replica reads the part that it owns of all others' gradients.
-  int64_t wire_bytes_per_step() const override {
-    return (world_.size - 1) * layout_.trained_bytes() / world_.size;
-  }
+  int64_t wire_bytes_per_step() const override;
 
   const std::vector<at::Tensor>& parameters(int replica) const override {
     return lanes_.at(replica).parameters;
@@ -63,25 +66,20 @@ class DeviceUpdater final : public Updater {
   void rebind(const World& world, std::vector<NamedTensors> replicas) override;
 
  private:
-  /// Neighbours in the layout, of one dtype and one owner: what one operator can add up.
-  struct Run {
-    DType dtype = DType::float32;
-    int64_t begin = 0;  ///< byte of the layout
-    int64_t end = 0;
-  };
-
   /// What one replica updates, on its device.
   struct Owned {
     std::vector<Stretch> stretches;
     std::vector<Run> runs;
-    int64_t begin = 0;                ///< byte of the layout at which the first run begins
-    at::Tensor states;                ///< [states, bytes]
-    at::Tensor scratch;               ///< [replicas, bytes]: peers' gradients and partial sums
+    int64_t begin = 0;                 ///< byte of the layout at which the first run begins
+    int64_t bytes = 0;                 ///< from there on, whole lines
+    at::Tensor states;                 ///< [states, bytes]
+    at::Tensor scratch;                ///< [local, bytes]: peers' gradients and partial sums
+    std::unique_ptr<ExactSums> exact;  ///< over processes, where sums follow the shape
     std::vector<at::Tensor> sums;     ///< by stretch; views of scratch[0], or of the only gradients
     at::Tensor squares;               ///< float64, by stretch, where norms are clipped
     at::Tensor all_squares;           ///< of the stretches of all owners, and a zero
     at::Tensor steps;                 ///< float32, by stretch: updates that were made
-    at::Tensor flags;                 ///< [replicas, 2]: Lane::flags
+    at::Tensor flags;                 ///< [local replicas, 2]: Lane::flags
     at::Tensor left_out;              ///< the largest of each
     at::Tensor missed;                ///< float32: updates that were queued and left out
     std::vector<DeviceSlices> parts;  ///< by group of the recipe
@@ -101,6 +99,10 @@ class DeviceUpdater final : public Updater {
     std::vector<at::Tensor> keep;   ///< gradients where autograd left them, of this step
     std::vector<uint8_t> used;      ///< by parameter; then: left out, and flagged
     std::vector<uint8_t> any;       ///< the same, of all replicas
+    /// What all processes have told: the same; rank 0's learning rate; passes done, by rank.
+    std::vector<uint8_t> told;
+    double rate = 0;                ///< of this step; rank 0's
+    PassesDone passes;              ///< where there are other processes
     std::vector<uint8_t> captured;  ///< `used` of the step that was captured
     std::vector<uint8_t> blank;     ///< by parameter: `gradients` has -0.0 there
     std::vector<optim::StepScalars> scalars;
@@ -111,6 +113,10 @@ class DeviceUpdater final : public Updater {
   };
 
   bool alone() const noexcept { return world_.size == 1 && !clips_; }
+  /// Gradients are added where they lie: no other replica of this process has any.
+  bool adds_in_place() const noexcept { return world_.local == 1; }
+  bool across() const noexcept { return world_.processes() > 1; }
+  bool exact() const noexcept { return across() && sums_.order == Order::fixed; }
   const DeviceQueue& queue(int replica) const {
     return world_.queues[static_cast<size_t>(replica)];
   }
@@ -123,11 +129,12 @@ class DeviceUpdater final : public Updater {
   // ---- device_storage.cpp ----
   void bind(std::vector<NamedTensors> replicas);
   void make_lane(int replica, NamedTensors parameters);
-  void make_owned(int replica, std::vector<Stretch> stretches);
+  void make_owned(int replica, std::span<const std::vector<Stretch>> pieces);
   void make_parts(int replica);
   void make_rates();
   void find_squares();
   at::Tensor& values_of(int replica) { return lanes_[static_cast<size_t>(replica)].values; }
+  at::Tensor sum_of(int owner, const Run& run);
   at::Tensor state_at(const Owned& owned, int state, const Stretch& stretch) const;
   at::Tensor slot_of(const at::Tensor& bytes, size_t parameter) const;
   at::Tensor flat(const at::Tensor& tensor, size_t parameter) const;
@@ -136,7 +143,22 @@ class DeviceUpdater final : public Updater {
   std::vector<optim::StepScalars> scalars_of_steps() const;
   void drain(const std::string& what) const;
 
+  // ---- device_world.cpp ----
+  void bind_to_processes();
+  std::unique_ptr<ExactSums> exact_sums(int replica, std::span<const std::vector<Stretch>> pieces);
+  void gradient_ready(int parameter);
+  void put_the_rest();
+  void tell(int replica);
+  void add_over_processes(int owner);
+  void flag_over_processes(int owner);
+  void ask_hosts_who(int replica);
+  template <class Body>
+  auto guarded(int replica, Body body);
+  Group& device_group(int replica) { return world_.device_groups[static_cast<size_t>(replica)]; }
+
   // ---- device_updater.cpp ----
+  int64_t push_all(int replica, std::span<const at::Tensor> gradients, double weight);
+  void update_all(int replica, int64_t at_least);
   void take_gradient(Lane& lane, size_t parameter, const at::Tensor& gradient);
   void leave_blank(Lane& lane, size_t parameter);
   void meet(int replica);
@@ -158,14 +180,21 @@ class DeviceUpdater final : public Updater {
   StepPlan plan_;
   bool clips_;
   World world_;
+  DeviceSums sums_;
   bool shares_values_ = false;  // all replicas are on one device
   bool captures_ = false;       // steps may be captured: the host's part comes in before_step()
   std::vector<Lane> lanes_;
-  std::vector<Owned> owned_;  // by replica
+  std::vector<Owned> owned_;                  // by replica
+  std::shared_ptr<DeviceProgress> progress_;  // of the ranks of all processes
+  std::unique_ptr<DeviceBuckets> buckets_;    // where this process has one replica; null: none
+  bool listens_ = false;                      // to gradients as they become ready
+  std::exception_ptr lost_in_backward_;       // a peer; the world has failed
+  uint8_t nobody_sends_ = 0;
   std::atomic<int64_t> begun_{0}, ended_{0};
-  double step_rate_ = 0;  // of this step; rank 0's
+  double step_rate_ = 0;  // of this step; this process's
   std::atomic<double> next_learning_rate_;
   int pushed_in_turn_ = 0;
+  ReadyHooks hooks_;  // ends before what it calls
 };
 
 }  // namespace tutti::detail

@@ -106,9 +106,11 @@ void DeviceQueue::give_up(const Deadline& deadline, const std::string& what) con
   const std::vector<DeviceQueue> alone{*this};
   for (const DeviceQueue& queue : all_ ? *all_ : alone)
     if (!queue.answers(for_an_answer)) hanging += (hanging.empty() ? "" : ", ") + queue.owner();
+  const std::string others = hanging.empty() && *others_ ? (*others_)() : "";
   if (hanging.empty())
-    throw Timeout(fmt::format("{} has not finished {} within {} ms, but its device answers; {}",
-                              owner_, what, deadline.limit().count(), kCure));
+    throw Timeout(fmt::format("{} has not finished {} within {} ms, but its device answers{}; {}",
+                              owner_, what, deadline.limit().count(),
+                              others.empty() ? "" : ": " + others, kCure));
   throw Timeout(
       fmt::format("{} hangs: its device does nothing any more; {} waited {} ms for {}; {}", hanging,
                   owner_, deadline.limit().count(), what, kCure));

@@ -13,6 +13,7 @@
 #include <c10/core/Stream.h>
 #include <c10/core/StreamGuard.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,6 +67,10 @@ class DeviceQueue {
   /// world.
   void belongs_to(std::shared_ptr<const std::vector<DeviceQueue>> all) { all_ = std::move(all); }
 
+  /// Has a wait that ends without success ask, where the devices here answer, who else is behind:
+  /// in words, or "". All copies of this queue do. Before the first wait; `who` from any thread.
+  void ask_of_others(std::function<std::string()> who) const { *others_ = std::move(who); }
+
   /// Until `mark` has been passed. Throws Timeout that names the replica whose device does nothing
   /// any more: "replica 1 (cuda:1) hangs: ...".
   void wait(const DeviceMark& mark, const Deadline& deadline, const std::string& what) const;
@@ -82,6 +87,8 @@ class DeviceQueue {
   std::string owner_;
   at::Tensor probe_;  // one element there
   std::shared_ptr<const std::vector<DeviceQueue>> all_;
+  std::shared_ptr<std::function<std::string()>> others_ =
+      std::make_shared<std::function<std::string()>>();
 };
 
 /// Makes the queue the one of this thread until it goes out of scope. Nothing for a CPU's.
