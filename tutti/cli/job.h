@@ -29,6 +29,7 @@ struct JobFlags {
   bool uses_servers() const noexcept { return strategy == "parameter_server"; }
   std::optional<int64_t> replicas;  ///< of the whole world
   std::string reduction_shape;
+  std::string sum_order = "any";  ///< or shape
   DeviceFlags devices;
   std::optional<int64_t> threads;  ///< of LibTorch in each replica
   std::string dense_kernel;        ///< "": that of the rule

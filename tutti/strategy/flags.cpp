@@ -30,6 +30,12 @@ bool on_or_off(std::string_view flag, std::string_view text) {
   return text == "on";
 }
 
+Order order_of(std::string_view flag, std::string_view text) {
+  if (text != "any" && text != "shape")
+    throw UsageError(fmt::format("{} {}: expected any or shape", flag, text));
+  return text == "any" ? Order::any : Order::fixed;
+}
+
 constexpr std::string_view kScaleByStaleness = "--scale-by-staleness";
 constexpr std::string_view kDeterministic = "--deterministic";
 constexpr std::string_view kStepGraph = "--step-graph";
@@ -62,6 +68,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.served.placement.partitioner = ps::Partitioner::parse(value, flag);
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
   if (flag == "--reduction") options.reduction = value;
+  if (flag == "--sum-order") options.sum_order = order_of(flag, value);
   if (flag == "--compression") {
     const int64_t start_step = options.compression.start_step;
     options.compression = compression_from(value);
@@ -82,6 +89,7 @@ constexpr std::string_view kFlags[] = {"--strategy",
                                        "--seed",
                                        "--shares",
                                        "--reduction",
+                                       "--sum-order",
                                        "--compression",
                                        "--compression-start",
                                        "--algorithm-table",

@@ -40,6 +40,13 @@ std::string why_on_cpu(const Strategy& strategy, const optim::Recipe& recipe) {
   return why;
 }
 
+void log_sums(const World& world, Order order) {
+  if (world.device_groups.empty() || !world.chief) return;
+  log(LogLevel::info, "optimizer: NCCL adds gradients over {} processes, {}", world.processes(),
+      order == Order::any ? "in its own order (--sum-order shape: with the bits of one process)"
+                          : "by pieces, each in the reduction shape");
+}
+
 }  // namespace
 
 Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& recipe)
@@ -56,10 +63,13 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
       return make_shared_updater(world, recipe, std::move(replicas));
     return make_replicated_updater(world, recipe, std::move(replicas), completed(strategy, {}));
   };
-  if (const std::string why = why_on_cpu(strategy, recipe); world.on_devices() && why.empty())
-    state_->bound(make_device_updater(world, recipe, state_->named()), tables, recipe.rule());
-  else
+  if (const std::string why = why_on_cpu(strategy, recipe); world.on_devices() && why.empty()) {
+    log_sums(world, options.sum_order);
+    state_->bound(make_device_updater(world, recipe, state_->named(), {.order = options.sum_order}),
+                  tables, recipe.rule());
+  } else {
     state_->bound(state_->updated_on_cpu(on_cpu, why), tables, recipe.rule());
+  }
   state_->strategy.follow(state_);
 }
 

@@ -40,6 +40,9 @@ struct StrategyOptions {
   /// updates at once; all_reduce for torch optimizers), all_reduce, to_one_device,
   /// hierarchical_copy. With any but fused, every replica updates its own parameters.
   std::string reduction = "fused";
+  /// On GPUs of several processes, where NCCL adds: any, in its own order; fixed, in the reduction
+  /// shape, with the bits of one process, and later than backward. Elsewhere it is always fixed.
+  Order sum_order = Order::any;
   CrossDeviceFactory make_reduction{};  ///< one of the user's own; `reduction` becomes its name
   Compression compression{};            ///< of what replicas exchange; never with the fused step
   AlgorithmTable table = built_in_table();  ///< multi_worker: of what goes between hosts

@@ -62,6 +62,13 @@ TEST(StrategyFlags, SayWhereReplicasCompute) {
   EXPECT_THAT(why_not({"--determinstic"}), HasSubstr("did you mean --deterministic?"));
 }
 
+TEST(StrategyFlags, SayInWhichOrderNcclAdds) {
+  EXPECT_EQ(take({}).options.sum_order, Order::any);
+  EXPECT_EQ(take({"--sum-order", "any"}).options.sum_order, Order::any);
+  EXPECT_EQ(take({"--sum-order=shape"}).options.sum_order, Order::fixed);
+  EXPECT_THAT(why_not({"--sum-order", "ring"}), HasSubstr("expected any or shape"));
+}
+
 TEST(StrategyFlags, SayWhatServersDo) {
   const ServedOptions served =
       take({"--staleness", "4", "--delay-compensation", "0.5", "--placement", "round_robin",
