@@ -10,14 +10,14 @@
 #include "tutti/net/descriptor_giver.h"
 
 namespace tutti {
-namespace {
 
-/// Differs between machines; spares tries that must fail. "" when the kernel does not tell.
 std::string boot_id() {
   std::string id;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
   return id;
 }
+
+namespace {
 
 /// The name of a rank's socket, and its machine.
 std::pair<std::string, std::string> parse_told(const std::string& text, int rank) {
@@ -70,7 +70,7 @@ HostMeeting sort_out(const std::vector<std::string>& leaders, int rank) {
 HostMeeting meet_on_host(MeetingPlace& place, const std::string& key, const Token& token,
                          const Deadline& deadline) {
   const int rank = place.rank();
-  const std::string machine = boot_id();
+  const std::string machine = boot_id();  // spares tries that must fail
   SharedFile own = SharedFile::create("tutti host");
   std::optional<SharedFile> given;
   HostMeeting meeting;

@@ -22,6 +22,9 @@ struct HostMeeting {
   bool leads = false;             ///< the lowest rank here: it alone sizes `shared`
 };
 
+/// Differs between machines, and from start to start; "" when the kernel does not tell.
+std::string boot_id();
+
 /// Collective over the ranks of `place`, which swap texts under "host/KEY/..." (each key is used
 /// once; at most 200 printable letters). Uses Unix sockets without a name in the file system and
 /// the handshake of the token on each. Ranks of different network namespaces are of different

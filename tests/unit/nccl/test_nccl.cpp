@@ -116,6 +116,7 @@ TEST_F(Nccl, OrdersItselfAfterTheCallersStreamAndBeforeTheOneThatWaits) {
   EXPECT_THAT(std::vector(all.begin() + static_cast<std::ptrdiff_t>(before), all.end()),
               ElementsAre("record event", "wait event", "ncclGroupStart", "ncclAllReduce",
                           "ncclGroupEnd", "record event", "wait event"));
+  engines[0]->abort(FailureKind::aborted, "the end of the test");
 }
 
 constexpr int kSteps = 4, kElements = 50;

@@ -36,6 +36,17 @@ std::string nccl_version() {
   return fmt::format("{}.{}.{}", version / 10'000, version / 100 % 100, version % 100);
 }
 
+NcclFacts nccl_facts(int device) {
+  constexpr int kMostChars = 32;
+  NcclFacts facts{.version = nccl_version()};
+  char address[kMostChars] = {};
+  detail::nccl::check_cuda(cudaRuntimeGetVersion(&facts.cuda), "cudaRuntimeGetVersion");
+  detail::nccl::check_cuda(cudaDeviceGetPCIBusId(address, kMostChars, device),
+                           "cudaDeviceGetPCIBusId");
+  facts.gpu = address;
+  return facts;
+}
+
 std::shared_ptr<Engine> make_nccl(MeetingPlace& place, const NcclOptions& options) {
   const Deadline deadline(options.limit);
   const std::string where = fmt::format("make_nccl, rank {} of {}", place.rank(), place.size());

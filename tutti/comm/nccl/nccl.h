@@ -26,6 +26,16 @@ bool nccl_available() noexcept;
 /// Of the NCCL that this build runs with: "2.28.9"; empty where it has none.
 std::string nccl_version();
 
+/// What ranks have to know of each other before they make a group.
+struct NcclFacts {
+  std::string version;  ///< nccl_version()
+  int cuda = 0;         ///< CUDA's run-time library: 13000 is 13.0
+  std::string gpu;      ///< the device's address on its host's PCI bus: "0000:1b:00.0"
+};
+/// Of this process with that device. Throws UsageError where there is no NCCL, Error in CUDA's
+/// words.
+NcclFacts nccl_facts(int device);
+
 /// Collective: the engine of `place`'s rank. The place is needed only here. Throws Timeout when not
 /// all ranks come, Error in NCCL's or CUDA's words.
 std::shared_ptr<Engine> make_nccl(MeetingPlace& place, const NcclOptions& options = {});

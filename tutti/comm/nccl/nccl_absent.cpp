@@ -8,10 +8,20 @@ bool nccl_available() noexcept { return false; }
 
 std::string nccl_version() { return ""; }
 
-std::shared_ptr<Engine> make_nccl(MeetingPlace& /*place*/, const NcclOptions& /*options*/) {
+namespace {
+
+[[noreturn]] void refuse() {
   throw UsageError(
       "engine \"nccl\": this build has no NCCL; install NCCL and the CUDA toolkit and configure "
       "again, or copy to the host and use engine \"tcp\"");
+}
+
+}  // namespace
+
+NcclFacts nccl_facts(int /*device*/) { refuse(); }
+
+std::shared_ptr<Engine> make_nccl(MeetingPlace& /*place*/, const NcclOptions& /*options*/) {
+  refuse();
 }
 
 }  // namespace tutti

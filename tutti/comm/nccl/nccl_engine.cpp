@@ -51,6 +51,7 @@ NcclEngine::NcclEngine(ncclComm_t comm, int rank, int size, int device)
 NcclEngine::~NcclEngine() {
   try {
     const OnDevice here(device_);
+    finish_batches();
     if (!batches_.empty())
       store_failure(
           FailureKind::peer_lost, true,
@@ -70,6 +71,16 @@ NcclEngine::~NcclEngine() {
     (void)cudaStreamDestroy(stream_);
   } catch (const std::exception& error) {
     log(LogLevel::warning, "leaving a group of engine nccl: {}", error.what());
+  }
+}
+
+// Whoever had a stream wait for them has not asked whether they are done.
+void NcclEngine::finish_batches() {
+  const Deadline deadline(kEndLimit);
+  for (int polls = 0; !failed_.load(std::memory_order_acquire); ++polls) {
+    move_batches();
+    if (batches_.empty() || deadline.passed()) return;
+    if (polls > kPolls) std::this_thread::sleep_for(kNap);
   }
 }
 

@@ -58,6 +58,7 @@ class NcclEngine final : public Engine {
   // Stages (nccl_engine.cpp).
   void advance();
   void move_batches();
+  void finish_batches();
   bool launch(Batch& batch);
   bool is_recorded(Ticket ticket) const { return recorded_ >= ticket; }
   void wait(const std::function<bool()>& reached, const Deadline& deadline);
