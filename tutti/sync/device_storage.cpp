@@ -47,8 +47,7 @@ DeviceUpdater::DeviceUpdater(const World& world, const optim::Recipe& recipe,
 // element sees: it stays so, and its gradient and states lie as it does.
 at::Tensor DeviceUpdater::slot_of(const at::Tensor& bytes, size_t parameter) const {
   const ParameterSlot& slot = layout_.slots[parameter];
-  const at::Tensor elements =
-      elements_of(bytes, run_of(slot, 0, slot.num_elements));
+  const at::Tensor elements = elements_of(bytes, run_of(slot, 0, slot.num_elements));
   const auto& shape = slot.shape;
   if (formats_[parameter] == at::MemoryFormat::Contiguous) return elements.view(shape);
   return elements.view({shape[0], shape[2], shape[3], shape[1]}).permute({0, 3, 1, 2});
@@ -100,6 +99,7 @@ void DeviceUpdater::make_rates() {
       owned.rates.push_back(
           at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device(replica))));
     owned.rates_there.assign(owned.places.size(), std::nan(""));
+  }
 }
 
 void DeviceUpdater::take_values(const NamedTensors& values) {
