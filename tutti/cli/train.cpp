@@ -206,6 +206,7 @@ FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
 
 Plan make_plan(const TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
+  strategy.step_graph = flags.step_graph;
   check_steps(flags, strategy);
   check_decisions(flags, strategy);
   auto all = training_data(flags);

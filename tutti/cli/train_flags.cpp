@@ -34,6 +34,8 @@ Flags training_flags() {
       {"CompileOptions::loss_scaling", "--loss-scaling", "FIELD=VALUE,...", &T::loss_scaling,
        "Scales losses before backward, as initial=65536,growth_interval=2000 (default: not)",
        some_name()},
+      {"", "--step-graph", "", &T::step_graph,
+       "On one GPU with one replica: each step is one graph of the device's"},
       {"", "--take", "SAMPLES", &T::take,
        "Train on so many samples alone, drawn by --seed (default: all)",
        whole_number(1, kMostSteps)},

@@ -25,6 +25,7 @@ struct TrainFlags {
   int64_t accumulate = 1;
   std::string precision = "float32";
   std::string loss_scaling;
+  bool step_graph = false;
   std::string class_weight;
   std::string metrics;
   int64_t validation_freq = 1;

@@ -129,6 +129,10 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
   require_something_to_train(*modules.module(0));
   for (int local = 0; local < modules.size(); ++local)
     detail::require_one_device(*modules.module(local));
+  if (strategy.options().step_graph && options.accumulate > 1)
+    throw UsageError(fmt::format(
+        "fit: accumulate is {}, but a step graph is of steps of one batch; leave one of them out",
+        options.accumulate));
   check_data("fit", train, true);
   warn_of_idle_replicas(train, strategy.world());
   check_against_data(options, train);

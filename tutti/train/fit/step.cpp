@@ -76,6 +76,12 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
       {.seed = seed_,
        .step = epoch.first_update + step,
        .first_row = batch.group_row(options_.accumulate) + batch.first_row(replica)});
+  if (model_.strategy.options().step_graph && !leaves_out(totals)) {
+    at_place(replica, epoch, batch, [&] {
+      step_as_graph(replica, forward, epoch, batch, batch.host_columns(replica), tally);
+    });
+    return;
+  }
   at::Tensor loss;
   at_place(replica, epoch, batch, [&] {
     auto columns = batch.host_columns(replica);
@@ -127,12 +133,53 @@ at::Tensor Fit::loss_on_device(ReplicaContext& replica, const Forward& forward, 
   at::Tensor loss = scaled_loss(goals, losses, there->parts.weights, scale_of(batch));
   if (batch.local_size(replica) > 0 && !loss.requires_grad()) throw_without_graph();
   if (leaves_bad_steps_out()) compiled_.optimizer.leave_out_if(replica, any_not_finite(losses));
+  expect_figures(replica, epoch, batch, host, losses, outputs, tally);
+  return loss;
+}
+
+// What the host does of a step comes before it, since the device makes most steps by itself: the
+// targets are looked at by the shapes of outputs that were there before.
+void Fit::step_as_graph(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                        const DistributedBatch& batch, Tensors columns, Tally& tally) {
+  const Goals& goals = compiled_.goals;
+  const auto host = host_batch(std::move(columns), model_.num_inputs, goals, options_.class_weight);
+  const auto there = device_batch(replica, host->parts);
+  const bool weighted = there->parts.weights.defined();
+  Tensors inputs = there->columns;
+  if (!weighted) inputs.pop_back();
+  Tensors& shapes = shapes_[batch.local_size(replica)];
+  for (size_t i = 0; i < goals.size() && !shapes.empty(); ++i)
+    goals[i].loss.kernel().check_targets(goals[i].output(shapes), host->parts.targets[i]);
+  const TimedEvent timed("train.step", {"replica", int64_t{replica.rank()}});
+  const Tensors made =
+      compiled_.optimizer.minimize(replica, inputs, [&](at::TensorList in) -> StepLoss {
+        const size_t first = host->parts.inputs.size();
+        const BatchParts parts{.inputs = in.slice(0, first),
+                               .targets = in.slice(first, goals.size()),
+                               .weights = weighted ? in.back() : at::Tensor()};
+        const Tensors outputs = compiled_.outputs(forward, parts.inputs);
+        shapes.clear();
+        for (const at::Tensor& output : outputs)
+          shapes.push_back(at::empty(output.sizes(), output.options().device(at::kMeta)));
+        Tensors all = losses_on_device(goals, outputs, host->parts, parts);
+        const at::Tensor loss = scaled_loss(goals, all, parts.weights, scale_of(batch));
+        if (!loss.requires_grad()) throw_without_graph();
+        if (leaves_bad_steps_out()) compiled_.optimizer.leave_out_if(replica, any_not_finite(all));
+        all.insert(all.end(), outputs.begin(), outputs.end());
+        return {.loss = loss, .outputs = std::move(all)};
+      });
+  const auto split = made.begin() + std::ssize(goals);
+  expect_figures(replica, epoch, batch, host, {made.begin(), split}, {split, made.end()}, tally);
+}
+
+void Fit::expect_figures(const ReplicaContext& replica, const Epoch& epoch,
+                         const DistributedBatch& batch, std::shared_ptr<const OwnBatch> host,
+                         const Tensors& losses, const Tensors& outputs, Tally& tally) {
   tally.expect(batch.step() / options_.accumulate);
-  read_later(tally.late, goals, host, losses, outputs,
+  read_later(tally.late, compiled_.goals, std::move(host), losses, outputs,
              [this, replica, &epoch, batch, &tally](Figures figures) {
                read_figures(replica, epoch, batch, std::move(figures), tally);
              });
-  return loss;
 }
 
 void Fit::read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,

@@ -4,6 +4,7 @@
 /// rule: one thread, that of its strategy, but where a function takes a replica: that one's.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -102,6 +103,13 @@ class Fit {
                      const DistributedBatch& batch, at::TensorList columns, Totals& totals);
   at::Tensor loss_on_device(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
                             const DistributedBatch& batch, Tensors columns, Tally& tally);
+  /// Forward, backward and update, of which the device makes one graph
+  /// (StrategyOptions::step_graph).
+  void step_as_graph(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
+                     const DistributedBatch& batch, Tensors columns, Tally& tally);
+  void expect_figures(const ReplicaContext& replica, const Epoch& epoch,
+                      const DistributedBatch& batch, std::shared_ptr<const OwnBatch> host,
+                      const Tensors& losses, const Tensors& outputs, Tally& tally);
   void read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,
                     Figures figures, Tally& tally);
   double scale_of(const DistributedBatch& batch) const {
@@ -178,6 +186,7 @@ class Fit {
   TimePoint epoch_begin_{};
   int64_t epoch_images_ = 0;
   bool ended_ = false;                   // by a loss that was not finite (OnNan::end)
+  std::map<int64_t, Tensors> shapes_;    // of a step's outputs, by samples; where it is a graph
   std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor
 };
 
