@@ -25,6 +25,7 @@
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/loss_scaling.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/device/runtime.h"
 
@@ -80,12 +81,14 @@ class Ours final : public Trainer {
     strategy_.run([&](ReplicaContext& replica) {
       const auto& [x, y] = samples_.local(replica);
       const auto net = net_.local(replica);
-      at::Tensor each;
-      for (int64_t step = 0; step < steps; ++step) {
-        each = torch::cross_entropy_loss(net->forward(x), y, {}, at::Reduction::None);
-        optimizer_.minimize(replica, each, batch_);
-      }
-      if (steps > 0) losses_[static_cast<size_t>(replica.local_rank())] = each.detach();
+      std::vector<at::Tensor> each;
+      for (int64_t step = 0; step < steps; ++step)
+        each = optimizer_.minimize(replica, {x, y}, [&](at::TensorList in) -> StepLoss {
+          const auto losses =
+              torch::cross_entropy_loss(net->forward(in[0]), in[1], {}, at::Reduction::None);
+          return {.loss = average_loss(losses, batch_), .outputs = {losses}};
+        });
+      if (steps > 0) losses_[static_cast<size_t>(replica.local_rank())] = each[0];
       replica.queue().drain(Deadline(replica.time_limit()), "the timed steps");
     });
   }
