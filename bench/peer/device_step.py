@@ -26,10 +26,12 @@ def random_samples(model, batch, device):
 class Trainer:
     def __init__(self, name, batch):
         device = torch.device(arguments.device)
-        self.model = models.make_model(name).to(device)
+        # Channels innermost, as ours lie on a GPU: cuDNN's favourite; nothing else has any.
+        self.model = models.make_model(name).to(device, memory_format=torch.channels_last)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True,
                                           capturable=arguments.graph)
         self.x, self.y = random_samples(name, batch, device)
+        self.x = self.x.contiguous(memory_format=torch.channels_last)
         self.last_loss = None
         self.step = self.captured() if arguments.graph else self.step_as_written
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from place import ROOT, Deadline, Failed, Skipped, last_lines, run
+from place import ROOT, Answering, Deadline, Failed, Skipped, last_lines, run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,26 +30,24 @@ class Check:
         self.deadline = Deadline(limit_s)
         self.figures, self.bounds = outcome["figures"], outcome["bounds"]
 
-    def program(self, name, *arguments, **variables):
-        """A command and the variables that it needs beside the place's."""
-        return [self.place.program(name), *map(str, arguments)], variables
+    def program(self, name, *arguments):
+        return [self.place.program(name), *map(str, arguments)]
 
     def peer(self, *arguments):
         """PyTorch; on the CPU in a dry check, since the fake CUDA is none that Python loads."""
         script = ROOT / "bench/peer/device_step.py"
-        return [self.place.python, str(script), "--device", "cpu" if self.dry else "cuda", *arguments], {}
+        return [self.place.python, str(script), "--device", "cpu" if self.dry else "cuda", *arguments]
 
-    def with_environment(self, words):
-        command, variables = words
-        return command, {**self.place.environment, **variables}
+    def finish(self, command):
+        return run(command, self.place.environment, self.deadline)
 
-    def finish(self, words):
-        """The Finished of what program() gave."""
-        return run(*self.with_environment(words), self.deadline)
+    def start(self, command):
+        """A program that answers, for a with statement."""
+        return Answering(command, self.place.environment, self.deadline)
 
-    def output_of(self, words):
+    def output_of(self, command):
         """Its stdout. Failed when it fails."""
-        finished = self.finish(words)
+        finished = self.finish(command)
         if finished.code != 0:
             said = last_lines(finished.output + finished.errors)
             raise Failed(f"{finished.name} ended with code {finished.code}:\n  {said}")
@@ -57,7 +55,7 @@ class Check:
 
     def needs_python_with(self, module):
         find = f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)"
-        if self.finish(([self.place.python, "-c", find], {})).code != 0:
+        if self.finish([self.place.python, "-c", find]).code != 0:
             raise Skipped(f"{self.place.python} has no module {module}")
 
     def require(self, holds, words):

@@ -2,8 +2,6 @@
 
 import statistics
 
-from place import Answering
-
 FIRST_STEPS = 10  # of which it is read how many a round takes
 
 
@@ -14,8 +12,8 @@ def contest(check, ours, theirs, model, seconds, batches=1):
     batches       times the model's usual batch
     """
     sizes, batch = check.sizes, batches * check.sizes.batches[model]
-    with Answering(*check.with_environment(ours), check.deadline) as one:
-        with Answering(*check.with_environment(theirs), check.deadline) as other:
+    with check.start(ours) as one:
+        with check.start(theirs) as other:
             both = (one, other)
             ask = {"model": model, "batch": batch, "warmup": sizes.warmup}
             first = [program.ask(steps=min(FIRST_STEPS, sizes.most_steps), **ask) for program in both]

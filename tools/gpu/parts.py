@@ -8,7 +8,7 @@ import shutil
 import tempfile
 
 from contest import contest
-from place import Answering, Failed, Skipped, json_in
+from place import Failed, Skipped, json_in
 
 KEPT_OF_TRAINING = ("train_loss", "val_loss", "val_accuracy", "images_per_second", "train_seconds", "weights_sha256")
 ONE = ("--device", "cuda:0")
@@ -32,9 +32,8 @@ def same_bits(check):
     several = len(doctors_words(check)["cuda"]["devices"]) > 1
     devices = ["cuda:0x2", "cuda:0x3"] + (["cuda:0,1"] if several else [])
     for device in devices:
-        # Without the variable cuBLAS may sum in another order where several streams use it.
         done = check.finish(check.program("bench_device_step", check.sizes.repeats, "--device", device,
-                                          CUBLAS_WORKSPACE_CONFIG=":4096:8"))
+                                          "--deterministic"))
         figures = check.figures[device] = json_in(done)
         check.require(figures["wrong"] == 0, f"{device}: in {figures['wrong_by_rule']} of {figures['repeats']} "
                       "repeats weights were not those of the parts in turn: a wait between queues is missing")
@@ -119,7 +118,7 @@ def memory_limits(check):
     """Tensors stay below the limit; what does not fit is an error that says so."""
     limit_mib = 256
     limit = (*ONE, "--memory-limit", limit_mib)
-    with Answering(*check.with_environment(ours(check, *limit)), check.deadline) as program:
+    with check.start(ours(check, *limit)) as program:
         peak = program.ask(model="mlp", batch=64, warmup=1, steps=2)["peak_bytes"]
     check.figures.update(limit_bytes=limit_mib << 20, peak_bytes=peak)
     check.require(0 < peak <= limit_mib << 20, f"{peak} bytes were in use, at most {limit_mib << 20}")
@@ -138,9 +137,8 @@ def memcheck(check):
     sanitizer = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
     if not sanitizer:
         raise Skipped("no compute-sanitizer in PATH")
-    step, variables = check.program("bench_device_step", 1, 1, "--device", "cuda:0x2")
-    done = check.finish(([sanitizer, "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "97",
-                          *step], variables))
+    step = check.program("bench_device_step", 1, 1, "--device", "cuda:0x2")
+    done = check.finish([sanitizer, "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "97", *step])
     summary = re.search(r"ERROR SUMMARY: (\d+) error", done.output + done.errors)
     if not summary:
         raise Skipped(f"compute-sanitizer does not run here:\n  {done.last()}")
