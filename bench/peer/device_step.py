@@ -2,7 +2,7 @@
 
   device_step.py [--device cuda|cpu] [--graph]
 
---graph  forward, backward and update are one captured graph, replayed
+--graph  forward, backward and update are one captured graph, replayed with the samples of each step
 
 Adam is the fused one. Commands and answers are those of talk.py; samples are random and stay on the
 device, and a measurement ends when the device has done all steps.
@@ -33,7 +33,7 @@ class Trainer:
         self.x, self.y = random_samples(name, batch, device)
         self.x = self.x.contiguous(memory_format=torch.channels_last)
         self.last_loss = None
-        self.step = self.captured() if arguments.graph else self.step_as_written
+        self.step = self.captured(self.x.clone(), self.y.clone()) if arguments.graph else self.step_as_written
 
     def step_as_written(self):
         self.optimizer.zero_grad(set_to_none=True)
@@ -41,7 +41,8 @@ class Trainer:
         self.last_loss.backward()
         self.optimizer.step()
 
-    def captured(self):
+    def captured(self, x, y):
+        """A step of x and y, which are copied to where the graph reads."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -52,7 +53,13 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         with torch.cuda.graph(graph):
             self.step_as_written()
-        return graph.replay
+
+        def step():
+            self.x.copy_(x)
+            self.y.copy_(y)
+            graph.replay()
+
+        return step
 
     def train(self, steps):
         for _ in range(steps):

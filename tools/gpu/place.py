@@ -24,6 +24,7 @@ class Skipped(Exception):
 
 class Deadline:
     def __init__(self, seconds):
+        self.seconds = seconds
         self.end = time.monotonic() + seconds
 
     def left(self):
@@ -97,10 +98,9 @@ def run(command, environment, deadline):
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
             start_new_session=True) as process:
         try:
-            limit_s = deadline.left()
-            output, _ = process.communicate(timeout=limit_s)
+            output, _ = process.communicate(timeout=deadline.left())
         except subprocess.TimeoutExpired:
-            raise Failed(f"{name} was not done after {limit_s:.0f} s") from None
+            raise Failed(f"{name} was not done in time: {deadline.seconds:.0f} s for all of this part") from None
         finally:
             kill(process)
         errors.seek(0)
@@ -151,7 +151,7 @@ class Answering:
     def hear(self):
         while b"\n" not in self.heard:
             if not self.selector.select(self.deadline.left()):
-                raise Failed(f"{self.name} has not answered in time")
+                raise Failed(f"{self.name} has not answered in time: {self.deadline.seconds:.0f} s for all of this part")
             more = os.read(self.process.stdout.fileno(), 1 << 16)
             if not more:
                 code = self.process.wait()

@@ -17,11 +17,8 @@ from place import Answering, Deadline, Failed, run  # noqa: E402
 
 DOCTOR = """
 import json, sys
-if "--help" in sys.argv:
-    print("  --epochs E")
-else:
-    print(json.dumps({"torch": {"version": "2.13.0"}, "cuda": {
-        "driver": "580", "nccl": "2.29.7", "cure": "look at nvidia-smi", "devices": DEVICES}}))
+print(json.dumps({"torch": {"version": "2.13.0"}, "cuda": {
+    "driver": "580", "nccl": "2.29.7", "cure": "look at nvidia-smi", "devices": DEVICES}}))
 """
 STEP = """
 import json, sys
@@ -32,6 +29,8 @@ sys.exit(1 if wrong else 0)
 """
 SPEED = """
 import json, sys
+if "--step-graph" in sys.argv:
+    sys.exit("step_graph: this build has none: it was configured without CUDA")
 step_ms = 2.0 if sys.argv[1] == "plain" else OURS_MS
 print(json.dumps({"torch": "2.13.0"}), flush=True)
 for line in sys.stdin:
@@ -113,7 +112,7 @@ class GpuCheckTest(unittest.TestCase):
         code, printed, parts = self.check("same_bits,step_graph,nccl")
         self.assertEqual(code, 0, printed)
         self.assertEqual(parts["same_bits"]["why"], "bench_device_step was not built")
-        self.assertEqual(parts["step_graph"]["why"], "this build has no --step-graph")
+        self.assertEqual(parts["step_graph"]["why"], "step_graph: this build has none: it was configured without CUDA")
         self.assertEqual(parts["nccl"]["why"], "test_nccl_device was not built")
 
     def test_a_program_that_ends_is_quoted(self):
@@ -134,13 +133,13 @@ class GpuCheckTest(unittest.TestCase):
     def test_a_program_that_hangs_ends_with_what_it_has_started(self):
         pids = self.root / "pids"
 
-        class OnceItHasStarted:
+        class OnceItHasStarted(Deadline):
             def left(self):
                 wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
                 return 0.1
 
-        with self.assertRaisesRegex(Failed, "sh was not done after"):
-            run(["sh", "-c", f"sleep 600 & echo $! $$ >{pids}; wait"], dict(os.environ), OnceItHasStarted())
+        with self.assertRaisesRegex(Failed, "sh was not done in time"):
+            run(["sh", "-c", f"sleep 600 & echo $! $$ >{pids}; wait"], dict(os.environ), OnceItHasStarted(0))
         for pid in pids.read_text().split():
             wait_until(lambda: not runs(pid))
 
