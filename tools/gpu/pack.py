@@ -28,8 +28,8 @@ def call(*command, **options):
 
 
 def configure_and_build(build, *settings):
-    call("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON",
-         "-DTUTTI_BUILD_EXAMPLES=OFF", *settings)
+    call("cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+         "-DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON", "-DTUTTI_BUILD_EXAMPLES=OFF", *settings)
     listed = subprocess.run(["ninja", "-C", build, "-t", "targets", "all"], capture_output=True, text=True, check=True)
     nccl = ("test_nccl_device",) if "\ntest_nccl_device:" in listed.stdout else ()
     call("cmake", "--build", build, "--target", *TARGETS, *nccl)
@@ -63,8 +63,9 @@ def pack(folder):
     program = build / "bin/tutti"
     for library in libraries_of(program, CARRIED):
         shutil.copy(library, there / "lib")
-    for library in libraries_of(program, LINKED):
-        shutil.copy(library, there / "packages")
+    for library in map(pathlib.Path, libraries_of(program, LINKED)):
+        for name in {library.name, library.resolve().name}:  # programs know one, CMake's files the other
+            shutil.copy(library, there / "packages" / name)
     if subprocess.run(["apt-get", "download", *PACKAGES], cwd=there / "packages", check=False).returncode != 0:
         print("gpu_check: no packages: --rebuild will need those of tools/packages.txt", file=sys.stderr)
     described = call("git", "-C", ROOT, "describe", "--always", "--dirty", capture_output=True, text=True)
@@ -88,9 +89,9 @@ def rebuild(build, python):
     prefix = build / "prefix"
     for package in sorted((build / "packages").glob("*.deb")):
         call("dpkg", "-x", package, prefix)
-    for development in prefix.glob("usr/lib/*/libssl.so"):  # where links to the others are, too
+    for folder in prefix.glob("usr/lib/*/pkgconfig"):  # beside it are the packages' links to them
         for library in (build / "packages").glob("*.so*"):
-            shutil.copy(library, development.parent)
+            shutil.copy(library, folder.parent)
     configure_and_build(build, f"-DCMAKE_PREFIX_PATH={prefix / 'usr'}",
                         f"-DTorch_DIR={libraries[0].parent / 'share/cmake/Torch'}")
     return 0

@@ -100,7 +100,7 @@ def run(command, environment, deadline):
         try:
             output, _ = process.communicate(timeout=deadline.left())
         except subprocess.TimeoutExpired:
-            raise Failed(f"{name} was not done in time: {deadline.seconds:.0f} s for all of this part") from None
+            raise Failed(f"{name} was not done in time: {deadline.seconds:.0f} s for this part") from None
         finally:
             kill(process)
         errors.seek(0)
@@ -151,7 +151,7 @@ class Answering:
     def hear(self):
         while b"\n" not in self.heard:
             if not self.selector.select(self.deadline.left()):
-                raise Failed(f"{self.name} has not answered in time: {self.deadline.seconds:.0f} s for all of this part")
+                raise Failed(f"{self.name} has not answered in time: {self.deadline.seconds:.0f} s for this part")
             more = os.read(self.process.stdout.fileno(), 1 << 16)
             if not more:
                 code = self.process.wait()
