@@ -164,14 +164,9 @@ class Strategy {
   std::shared_ptr<struct StrategyState> state_;
 };
 
-/// Reads and removes the strategy's own flags from argv: --strategy, --replicas, --reduction-shape,
-/// --device, --memory-limit MIB, --deterministic, --step-graph, --sum-order, --threads,
-/// --time-limit SECONDS, --seed, --shares 2,1, --reduction, --compression, --compression-start
-/// STEP, --placement,
-/// --algorithm-table FILE, --staleness 0|s|inf, --drop-slowest K, --scale-by-staleness,
-/// --partition,
-/// --on-lost-worker end|continue|wait, --delay-compensation LAMBDA, --host-sums on|off. UsageError.
-/// What nobody catches ends the program in order (exit_code.h).
+/// Reads and removes the strategy's own flags from argv, those of docs/guide/command_line.md from
+/// --strategy to --host-sums. Throws UsageError. What nobody catches ends the program in order from
+/// here on (exit_code.h).
 Strategy strategy_from_flags(int& argc, char** argv);
 
 namespace detail {
