@@ -28,9 +28,11 @@ class CommandLineOnDevices : public testing::Test {
 
   static CommandResult tutti(Words words, int devices) {
     words.insert(words.begin(), TUTTI_PROGRAM);
-    return run_command(words,
-                       {"LD_LIBRARY_PATH=" + fake().parent_path().string(),
-                        "FAKE_CUDA_DEVICES=" + std::to_string(devices), "FAKE_CUDA_MEMORY_MB=512"});
+    return run_command(
+        words,
+        // One thread: sums of the fake's kernels depend on the thread that runs them.
+        {"LD_LIBRARY_PATH=" + fake().parent_path().string(), "OMP_NUM_THREADS=1",
+         "FAKE_CUDA_DEVICES=" + std::to_string(devices), "FAKE_CUDA_MEMORY_MB=512"});
   }
 };
 
@@ -87,8 +89,8 @@ std::string weights_in(const TempFolder& folder) {
 // Two logical devices of one, as two that take turns; several devices are mirrored by themselves.
 TEST_F(CommandLineOnDevices, TrainsOnPartsOfADeviceAsInTurn) {
   const auto train = [](const Words& more, const TempFolder& folder) {
-    Words words = {"train", "mlp",      "--data", kDoodles, "--max-steps",
-                   "6",     "--epochs", "1",      "--out",  folder.path().string()};
+    Words words = {"train",    "mlp", "--data",    kDoodles, "--max-steps", "6",
+                   "--epochs", "1",   "--threads", "1",      "--out",       folder.path().string()};
     words.insert(words.end(), more.begin(), more.end());
     const auto result = tutti(words, 2);
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
@@ -97,8 +99,8 @@ TEST_F(CommandLineOnDevices, TrainsOnPartsOfADeviceAsInTurn) {
   const TempFolder in_turn, parts, devices;
   const std::string expected = train({"--device", "cuda:0", "--replicas", "2"}, in_turn);
   EXPECT_FALSE(expected.empty());
-  EXPECT_EQ(train({"--device", "cuda:0x2", "--memory-limit", "256"}, parts), expected);
-  EXPECT_EQ(train({"--device", "cuda"}, devices), expected);
+  EXPECT_TRUE(train({"--device", "cuda:0x2", "--memory-limit", "256"}, parts) == expected);
+  EXPECT_TRUE(train({"--device", "cuda"}, devices) == expected);
 }
 
 }  // namespace
