@@ -81,6 +81,13 @@ TEST_F(CommandLineOnDevices, WhatIsNotThereIsAnsweredBeforeTraining) {
   }
 }
 
+TEST_F(CommandLineOnDevices, StepsAreNotTimedByTheHostsClock) {
+  const auto result =
+      tutti({"bench", "step", "--model", "mlp", "--data", kDoodles, "--device", "cuda:0"}, 1);
+  EXPECT_EQ(result.exit_code, 2) << result.out;
+  EXPECT_THAT(result.err, HasSubstr("it times steps on CPUs alone"));
+}
+
 std::string weights_in(const TempFolder& folder) {
   std::ifstream file(folder.path() / "model.safetensors", std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -284,6 +284,10 @@ StepFigures measure_steps(const StepFlags& flags, Strategy strategy, const nn::G
 int bench_step(const StepFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   const StrategyOptions options = strategy_options(flags.job);
+  if (options.device != "cpu")  // a step is queued there: the host's clock sees none of it
+    throw UsageError(fmt::format(
+        "bench step --device {}: it times steps on CPUs alone; tools/gpu_check times them on GPUs",
+        options.device));
   check_shares(flags.job);
   if (flags.unfused && (options.uses_servers() || options.kind == "central_storage"))
     throw UsageError(
