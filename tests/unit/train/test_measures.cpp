@@ -191,10 +191,11 @@ class Terminal {
     close(master_);
   }
   std::FILE* out() const { return out_; }
-  /// What was written since the last call.
+  /// What was written since the last call: it comes in pieces, up to the mark behind it.
   std::string text() const {
-    std::string all(1 << 12, '\0');
-    all.resize(static_cast<size_t>(std::max<ssize_t>(0, read(master_, all.data(), all.size()))));
+    if (write(fileno(out_), "\x1e", 1) != 1) throw Error("no terminal");
+    std::string all;
+    for (char got = 0; read(master_, &got, 1) == 1 && got != '\x1e';) all += got;
     return all;
   }
 

@@ -182,9 +182,18 @@ void Fit::expect_figures(const ReplicaContext& replica, const Epoch& epoch,
              });
 }
 
+// Of the first bad step each replica says what it has seen, also where it has heard of the step from
+// another before its own figures came.
+bool Fit::says_what_is_bad(const ReplicaContext& replica, const DistributedBatch& batch,
+                           const Totals& totals) const {
+  const int64_t step = batch.step() / options_.accumulate;
+  if (totals.bad_step < 0 || step < totals.bad_step) return true;
+  return step == totals.bad_step && not_finite_[static_cast<size_t>(replica.local_rank())].empty();
+}
+
 void Fit::read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,
                        Figures figures, Tally& tally) {
-  if (tally.totals.bad_step < 0 && !figures.finite(compiled_.goals))
+  if (says_what_is_bad(replica, batch, tally.totals) && !figures.finite(compiled_.goals))
     found_not_finite(replica, epoch, batch, {figures.batch->parts, figures.outputs, figures.losses},
                      tally.totals);
   tally.come([this, replica, &epoch, batch, figures = std::move(figures), &tally] {

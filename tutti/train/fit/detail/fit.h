@@ -110,6 +110,8 @@ class Fit {
   void expect_figures(const ReplicaContext& replica, const Epoch& epoch,
                       const DistributedBatch& batch, std::shared_ptr<const OwnBatch> host,
                       const Tensors& losses, const Tensors& outputs, Tally& tally);
+  bool says_what_is_bad(const ReplicaContext& replica, const DistributedBatch& batch,
+                        const Totals& totals) const;
   void read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,
                     Figures figures, Tally& tally);
   double scale_of(const DistributedBatch& batch) const {
