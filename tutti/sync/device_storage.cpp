@@ -47,8 +47,11 @@ DeviceUpdater::DeviceUpdater(const World& world, const optim::Recipe& recipe,
 // element sees: it stays so, and its gradient and states lie as it does.
 at::Tensor DeviceUpdater::slot_of(const at::Tensor& bytes, size_t parameter) const {
   const ParameterSlot& slot = layout_.slots[parameter];
-  const at::Tensor elements = elements_of(bytes, run_of(slot, 0, slot.num_elements));
-  const auto& shape = slot.shape;
+  return shaped(elements_of(bytes, run_of(slot, 0, slot.num_elements)), parameter);
+}
+
+at::Tensor DeviceUpdater::shaped(const at::Tensor& elements, size_t parameter) const {
+  const auto& shape = layout_.slots[parameter].shape;
   if (formats_[parameter] == at::MemoryFormat::Contiguous) return elements.view(shape);
   return elements.view({shape[0], shape[2], shape[3], shape[1]}).permute({0, 3, 1, 2});
 }
@@ -217,24 +220,37 @@ void DeviceUpdater::drain(const std::string& what) const {
   for (const DeviceQueue& queue : world_.queues) queue.drain(deadline, what);
 }
 
+// Where one owner has all of it, its memory; else put together on the first replica's device. Both
+// on the current queues, with which those of the replicas have been joined.
+at::Tensor DeviceUpdater::whole_state(int state, size_t parameter) const {
+  const ParameterSlot& slot = layout_.slots[parameter];
+  const auto options = at::TensorOptions().dtype(scalar_type_of(slot.dtype)).device(device(0));
+  at::Tensor whole = slot.num_elements == 0 ? at::empty({0}, options) : at::Tensor();
+  for (const Owned& owned : owned_)
+    for (const Stretch& stretch : owned.stretches) {
+      if (static_cast<size_t>(stretch.parameter) != parameter) continue;
+      const at::Tensor part = state_at(owned, state, stretch);
+      if (part.numel() == slot.num_elements) return shaped(part, parameter);
+      if (!whole.defined()) whole = at::empty({slot.num_elements}, options);
+      whole.narrow(0, stretch.begin, part.numel()).copy_(part, /*non_blocking=*/true);
+    }
+  return shaped(whole, parameter);
+}
+
 NamedTensors DeviceUpdater::whole_states() const {
+  const at::NoGradGuard no_grad;
   NamedTensors states;
-  for (int k = 0; k < rule_.num_states(); ++k) {
-    const at::Tensor whole = zero_bytes({layout_.total_bytes}, at::kCPU);
-    for (const Owned& owned : owned_)
-      for (const Run& run : owned.runs)
-        whole.narrow(0, run.begin, run.end - run.begin)
-            .copy_(owned.states[k].narrow(0, run.begin - owned.begin, run.end - run.begin));
+  for (int k = 0; k < rule_.num_states(); ++k)
     for (size_t i = 0; i < layout_.slots.size(); ++i)
       states.emplace_back(state_tensor_name(rule_.state_name(k), layout_.slots[i].name),
-                          slot_of(whole, i).contiguous());
-  }
+                          whole_state(k, i));
   return states;
 }
 
 // Where steps may be left out, only the devices know how many were made; the host's scalars are
-// counted up to them again. After drain().
+// counted up to them again.
 std::vector<optim::StepScalars> DeviceUpdater::scalars_of_steps() const {
+  drain("the update whose state is saved");
   std::vector<optim::StepScalars> scalars(layout_.slots.size());
   for (const Owned& owned : owned_) {
     const at::Tensor made = owned.steps.cpu();
@@ -250,7 +266,6 @@ std::vector<optim::StepScalars> DeviceUpdater::scalars_of_steps() const {
 
 UpdaterState DeviceUpdater::state() const {
   require_whole();
-  drain("the update whose state is saved");
   UpdaterState state{std::string(rule_.name()), version(), learning_rate(), whole_states()};
   state.tensors.emplace_back(
       kScalarsName, tensor_of_scalars(lanes_[0].scale ? scalars_of_steps() : lanes_[0].scalars));
@@ -285,6 +300,7 @@ void DeviceUpdater::restore(const UpdaterState& state, const NamedTensors& param
 void DeviceUpdater::rebind(const World& world, std::vector<NamedTensors> replicas) {
   if (!world.one_process() || !world.on_devices())
     throw UsageError("a world on devices cannot go on elsewhere, nor in several workers");
+  drain("the update before replicas come or go");
   const UpdaterState before = state();
   std::optional<optim::LossScale> scale;
   if (lanes_[0].scale) scale = lanes_[0].scale->read(Deadline(world_.time_limit));

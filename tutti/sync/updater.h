@@ -49,8 +49,8 @@ struct UpdaterState {
   std::string kind;  ///< the rule's name; "torch" for a torch optimizer
   int64_t version = 0;
   double learning_rate = 0;
-  /// By names of its own; equal on all workers. May be the updater's memory: read it before the
-  /// next step.
+  /// By names of its own; equal on all workers. May be the updater's memory, on a device too: read
+  /// it before the next step, or have it copied behind what is queued (HostCopies).
   NamedTensors tensors{};
   /// What each replica keeps for itself (gradients that compression has held back): of the local
   /// replicas from state(); of all that there were, in rank order, for restore().

@@ -201,7 +201,8 @@ TEST_F(StrategyOnDevices, AStuckDeviceIsNamedByWhoeverWaitsForIt) {
       optimizer.minimize(replica, net.local(replica)->forward(part).square().sum());
     }
   });
-  EXPECT_THAT(message_of<Timeout>([&] { optimizer.updater().state(); }),
+  const UpdaterState state = optimizer.updater().state();
+  EXPECT_THAT(message_of<Timeout>([&] { optimizer.updater().restore(state, {}); }),
               AllOf(HasSubstr("replica 1 (cuda:1) hangs"), HasSubstr("waited 150 ms")));
   fake_cuda::unstick(1);
 }

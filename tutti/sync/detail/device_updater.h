@@ -139,6 +139,8 @@ class DeviceUpdater final : public Updater {
   at::Tensor slot_of(const at::Tensor& bytes, size_t parameter) const;
   at::Tensor flat(const at::Tensor& tensor, size_t parameter) const;
   void take_values(const NamedTensors& values);
+  at::Tensor shaped(const at::Tensor& elements, size_t parameter) const;
+  at::Tensor whole_state(int state, size_t parameter) const;
   NamedTensors whole_states() const;
   std::vector<optim::StepScalars> scalars_of_steps() const;
   void drain(const std::string& what) const;

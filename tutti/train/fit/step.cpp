@@ -182,8 +182,8 @@ void Fit::expect_figures(const ReplicaContext& replica, const Epoch& epoch,
              });
 }
 
-// Of the first bad step each replica says what it has seen, also where it has heard of the step from
-// another before its own figures came.
+// Of the first bad step each replica says what it has seen, also where it has heard of the step
+// from another before its own figures came.
 bool Fit::says_what_is_bad(const ReplicaContext& replica, const DistributedBatch& batch,
                            const Totals& totals) const {
   const int64_t step = batch.step() / options_.accumulate;
