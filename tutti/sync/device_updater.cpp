@@ -113,11 +113,7 @@ void DeviceUpdater::leave_blank(Lane& lane, size_t parameter) {
 int64_t DeviceUpdater::push_all(int replica, std::span<const at::Tensor> gradients, double weight) {
   const at::NoGradGuard no_grad;
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  if (lane.pushed)
-    throw UsageError(
-        fmt::format("replica {} took part twice in one step; call minimize() or abstain() once a "
-                    "step on each replica",
-                    world_.first_rank + replica));
+  if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
   const bool left_out = std::isnan(weight);
   const size_t count = layout_.slots.size();
   lane.used[count] = left_out;
@@ -230,10 +226,7 @@ bool DeviceUpdater::agree(Lane& lane) {
   lane.any[count + 1] |= guarded;
   if (!across()) lane.rate = step_rate_;
   if (lane.any[count] != 0) return false;
-  for (size_t i = 0; i < count; ++i)
-    if (const auto parameter = static_cast<int>(i); lane.any[i] != 0)
-      lane.scalars[i] =
-          plan_.rule(parameter).next(lane.scalars[i], plan_.rate(parameter, lane.rate));
+  plan_.advance(lane.scalars, lane.any, lane.rate);
   return true;
 }
 

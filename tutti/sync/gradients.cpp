@@ -102,6 +102,13 @@ void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient, at::D
     fail(fmt::format("it is on {}, the parameter on {}", gradient.device().str(), device.str()));
 }
 
+void throw_took_part_twice(int rank) {
+  throw UsageError(
+      fmt::format("replica {} took part twice in one step; call minimize() or abstain() once a "
+                  "step on each replica",
+                  rank));
+}
+
 void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i)
     if (parameters[i].grad().defined())

@@ -290,11 +290,7 @@ void ServedUpdater::require_was_read(int parameter) const {
 
 int64_t ServedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
   Lane& lane = lanes_.at(replica);
-  if (lane.pushed)
-    throw UsageError(
-        fmt::format("replica {} took part twice in one step; call minimize() or abstain() once a "
-                    "step on each replica",
-                    world_.first_rank + replica));
+  if (lane.pushed) detail::throw_took_part_twice(world_.first_rank + replica);
   // What was not used is still on its way, and is not needed any more; the next is.
   complete();
   lane.armed = false;

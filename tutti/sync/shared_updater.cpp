@@ -58,11 +58,7 @@ void SharedUpdater::begin(int replica, Overlap) {
 int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
   Lane& lane = lanes_.at(replica);
   Gradients& mine = gradients_[lane.rank];
-  if (lane.pushed)
-    throw UsageError(
-        fmt::format("replica {} took part twice in one step; call minimize() or "
-                    "abstain() once a step on each replica",
-                    world_.first_rank + replica));
+  if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
   lane.armed = false;
   const bool left_out = std::isnan(weight);
   mine.used[lane.parameters.size()] = left_out;
@@ -154,12 +150,7 @@ std::optional<double> SharedUpdater::agree(Lane& lane) {
 // all have published, so that nobody needs another barrier for them.
 void SharedUpdater::update(Lane& lane, double learning_rate) {
   const std::span<const Stretch> stretches = lane.stretches;
-  for (size_t i = 0; i < lane.parameters.size(); ++i) {
-    if (lane.used[i] == 0) continue;
-    const auto parameter = static_cast<int>(i);
-    lane.scalars[i] =
-        plan_.rule(parameter).next(lane.scalars[i], plan_.rate(parameter, learning_rate));
-  }
+  plan_.advance(lane.scalars, lane.used, learning_rate);
   if (plan_.needs_sums()) make_sums(lane, stretches);
   if (plan_.measures()) measure(lane, stretches);
   for (size_t i = 0; i < stretches.size(); ++i)

@@ -10,6 +10,7 @@
 #include "tutti/ps/client/client.h"
 #include "tutti/ps/values/sparse_batch.h"
 #include "tutti/ps/values/sparse_table.h"
+#include "tutti/sync/detail/gradients.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti {
@@ -149,11 +150,7 @@ void SparseTables::forget_step() {
 
 void SparseTables::hand_in(int replica, double weight, int64_t version, double learning_rate) {
   Lane& lane = lanes_.at(replica);
-  if (lane.handed_in == version)
-    throw UsageError(
-        fmt::format("replica {} took part twice in one step; call minimize() or abstain() once a "
-                    "step on each replica",
-                    world_.first_rank + replica));
+  if (lane.handed_in == version) detail::throw_took_part_twice(world_.first_rank + replica);
   lane.handed_in = version;
   for (auto& gradients : lane.gradients) gradients.clear();
   for (const auto& layer : lane.layers) {

@@ -62,6 +62,13 @@ StepPlan::StepPlan(const optim::Recipe& recipe, const Layout& layout)
   }
 }
 
+void StepPlan::advance(std::span<optim::StepScalars> scalars, std::span<const uint8_t> used,
+                       double learning_rate) const {
+  for (size_t i = 0; i < scalars.size(); ++i)
+    if (const auto parameter = static_cast<int>(i); used[i] != 0)
+      scalars[i] = rule(parameter).next(scalars[i], rate(parameter, learning_rate));
+}
+
 void StepPlan::clip_values(DType dtype, void* gradient, int64_t num_elements) const {
   if (dtype == DType::float64)
     clip_values_as<double>(gradient, num_elements, clip_.value);

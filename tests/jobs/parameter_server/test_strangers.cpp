@@ -14,7 +14,7 @@ constexpr const char* kOtherToken =
 TEST(Strangers, DoNotDisturb) {
   const TempFolder folder;
   const std::string file = folder / "figures.json";
-  const Words common = {"--replicas", "2", "--epochs", "1000", "--max-steps", "600"};
+  const Words common = {"--replicas", "2", "--epochs", "1000", "--max-steps", "2000"};
   Job job(train_served(joined(common, {"--servers", "2", "--json", file})), {kToken});
   const std::string service = job.word_after("view service at ");
   std::vector<FileDescriptor> open;
@@ -36,7 +36,7 @@ TEST(Strangers, DoNotDisturb) {
   ASSERT_EQ(job.end(), 0) << last_part(job.log());
   const auto all = figures_in(file);
   ASSERT_TRUE(all.is_object());
-  EXPECT_EQ(all.at("updates"), 600);
+  EXPECT_EQ(all.at("updates"), 2000);
   EXPECT_EQ(sha_of(all), sha_of(figures_of(joined(train_mlp({"--strategy", "mirrored"}), common))));
 }
 

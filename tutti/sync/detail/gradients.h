@@ -22,6 +22,9 @@ std::vector<ParameterSlot> slots_of(const NamedTensors& parameters);
 void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient,
                     at::Device device = at::Device(at::kCPU));
 
+/// Throws the UsageError of a replica, by rank, whose gradients of a step came twice.
+[[noreturn]] void throw_took_part_twice(int rank);
+
 /// Throws UsageError naming the first parameter that already has a gradient.
 void require_cleared(const Layout& layout, const std::vector<at::Tensor>& parameters);
 

@@ -25,6 +25,11 @@ class StepPlan {
     return factors_[static_cast<size_t>(parameter)] * learning_rate;
   }
 
+  /// Counts a step with that learning rate: the scalars of the parameters that are used in it. Both
+  /// by parameter; more of `used` is not looked at.
+  void advance(std::span<optim::StepScalars> scalars, std::span<const uint8_t> used,
+               double learning_rate) const;
+
   bool clips_values() const noexcept { return clip_.value > 0; }
   bool clips_norms() const noexcept { return clip_.norm > 0 || clip_.global_norm > 0; }
   bool measures() const noexcept { return measures_; }
