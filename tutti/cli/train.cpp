@@ -305,6 +305,9 @@ nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy
                                  {"accumulate", flags.accumulate},
                                  {"compression", flags.job.compression},
                                  {"wire_bytes_per_step", wire_bytes}};
+  if (strategy.world().on_devices())
+    for (const DeviceQueue& queue : strategy.world().queues)
+      json["devices"].push_back(queue.device().str());
   if (served) add_served(json, flags, *served);
   if (strategy.world().apart) {
     json["workers"] = there.workers;

@@ -96,8 +96,9 @@ std::string weights_in(const TempFolder& folder) {
 // Two logical devices of one, as two that take turns; several devices are mirrored by themselves.
 TEST_F(CommandLineOnDevices, TrainsOnPartsOfADeviceAsInTurn) {
   const auto train = [](const Words& more, const TempFolder& folder) {
-    Words words = {"train",    "mlp", "--data",    kDoodles, "--max-steps", "6",
-                   "--epochs", "1",   "--threads", "1",      "--out",       folder.path().string()};
+    Words words = {"train",  "mlp",          "--data", kDoodles, "--max-steps",
+                   "6",      "--threads",    "1",      "--out",  folder.path().string(),
+                   "--json", folder / "json"};
     words.insert(words.end(), more.begin(), more.end());
     const auto result = tutti(words, 2);
     EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
@@ -108,6 +109,11 @@ TEST_F(CommandLineOnDevices, TrainsOnPartsOfADeviceAsInTurn) {
   EXPECT_FALSE(expected.empty());
   EXPECT_TRUE(train({"--device", "cuda:0x2", "--memory-limit", "256"}, parts) == expected);
   EXPECT_TRUE(train({"--device", "cuda"}, devices) == expected);
+  const auto named = [](const TempFolder& folder) {
+    return nlohmann::json::parse(std::ifstream(folder / "json")).at("devices");
+  };
+  EXPECT_EQ(named(parts), nlohmann::json({"cuda:0", "cuda:0"}));
+  EXPECT_EQ(named(devices), nlohmann::json({"cuda:0", "cuda:1"}));
 }
 
 }  // namespace
