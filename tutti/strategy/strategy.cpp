@@ -328,10 +328,11 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
       throw;
     }
   };
-  if (world().in_turn()) {
-    state_->run_in_turn(prepared);
-  } else {
-    state_->run_at_once(prepared);
+  try {
+    world().in_turn() ? state_->run_in_turn(prepared) : state_->run_at_once(prepared);
+  } catch (...) {
+    queues.join();  // who saves what is there after an error reads it behind what was queued
+    throw;
   }
   queues.join();
 }

@@ -127,6 +127,22 @@ TEST_F(StrategyOnDevices, MergeSeesWhatAllHaveQueued) {
   });
 }
 
+// As who catches an error and saves the weights.
+TEST_F(StrategyOnDevices, AfterAnErrorTheCallerSeesWhatWasQueued) {
+  for (const char* kind : {"one_device", "mirrored"})
+    in_all_orders(20, [&] {
+      Strategy strategy(device_options({.kind = kind, .replicas = 1, .device = "cuda:0"}));
+      at::Tensor value;
+      const auto fail = [&](ReplicaContext& replica) {
+        value = torch::ones({64}).to(replica.device());
+        for (int i = 0; i < 5; ++i) value = value * 2;
+        throw Error("on purpose");
+      };
+      EXPECT_EQ(message_of<Error>([&] { strategy.run(fail); }), "on purpose");
+      EXPECT_EQ((value + 1).sum().item<double>(), 64 * (32 + 1));
+    });
+}
+
 TEST_F(StrategyOnDevices, EachReplicaDrawsItsOwnNumbers) {
   const auto draw = [] {
     Strategy strategy(device_options({.device = "cuda:0x2"}));
