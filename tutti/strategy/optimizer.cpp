@@ -161,7 +161,12 @@ void Optimizer::leave_out_if(ReplicaContext& replica, const at::Tensor& bad) {
 int64_t Optimizer::forget_left_out() { return state_->updater->forget_left_out(); }
 
 void Optimizer::forget_accumulated() {
-  for (State::Lane& lane : state_->lanes) lane.forget();
+  for (size_t local = 0; local < state_->lanes.size(); ++local) {
+    state_->lanes[local].forget();
+    // What a backward() that failed has left.
+    for (const auto& parameter : state_->updater->parameters(static_cast<int>(local)))
+      parameter.mutable_grad().reset();
+  }
   if (state_->tables) state_->tables->forget();
 }
 

@@ -187,7 +187,8 @@ class Optimizer {
   /// How many steps were left out for that, which no longer count in version(). Between runs.
   int64_t forget_left_out();
 
-  /// Forgets what was accumulated, for a loop that begins anew after an error. Between runs.
+  /// Forgets what was accumulated, and gradients that a backward() left which did not come to its
+  /// end, for a loop that begins anew after an error. Between runs.
   void forget_accumulated();
 
   /// From now on losses are multiplied before backward() and gradients divided after it; a step in

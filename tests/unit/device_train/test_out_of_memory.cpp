@@ -72,6 +72,23 @@ TEST_F(OutOfMemory, IsOneErrorThatNamesReplicaDeviceAndStep) {
   }
 }
 
+// Replicas that take turns may go on after an error; in backward it leaves gradients.
+TEST_F(OutOfMemory, AFitWithASmallerBatchMayFollow) {
+  for (uint64_t after = 1; after < 130; after += 8) {
+    SCOPED_TRACE(after);
+    test::in_all_orders(1, [&] {
+      Model model = model_at({"one_device", 2, "cuda:1"});
+      const FitOptions options{.max_steps = 3, .verbose = 0};
+      model.fit(pictures(200).batch(4), options);
+      test::fake_cuda::fail_allocation(1, after);
+      EXPECT_THAT(test::message_of<Error>([&] { model.fit(pictures(200).batch(8), options); }),
+                  HasSubstr("out of memory"));
+      EXPECT_NO_THROW(model.fit(pictures(200).batch(4), options));
+    });
+    test::fake_cuda::reset();
+  }
+}
+
 TEST_F(OutOfMemory, InEvaluateItNamesTheBatch) {
   Model model = model_at({"mirrored", 2, "cuda:0,1"});
   test::fake_cuda::fail_allocation(1, 20);
