@@ -98,6 +98,9 @@ class StateCheck {
     } else if (const auto generator = ranked(name, detail::kReplicaGenerators)) {
       require_of(name, *generator, manifest_.replicas, true);
       require_bytes(name, array);
+    } else if (const auto on_device = ranked(name, detail::kDeviceGenerators)) {
+      require_of(name, *on_device, manifest_.replicas, true);
+      require_bytes(name, array);
     } else if (const auto worker = ranked(name, detail::kGenerators)) {
       require_of(name, *worker, manifest_.workers, true);
       require_bytes(name, array);

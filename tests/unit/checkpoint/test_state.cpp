@@ -71,6 +71,8 @@ TEST(CheckpointState, WhatIsNotAsItMustBeIsNamed) {
       {"generator/2", Array::zeros(DType::uint8, {5}), "one of 2 replicas or workers"},
       {"generator/replica/1", Array::zeros(DType::uint8, {5, 2}), "uint8 [bytes]"},
       {"generator/replica/2", Array::zeros(DType::uint8, {5}), "one of 2 replicas"},
+      {"generator/device/1", Array::zeros(DType::uint8, {5, 2}), "uint8 [bytes]"},
+      {"generator/device/2", Array::zeros(DType::uint8, {5}), "one of 2 replicas"},
       {"compression/0/steps", array_with<int64_t>({-1}, {}), "a number of steps"},
       {"compression/1/steps", array_with<int64_t>({INT64_MAX}, {}), "a number of steps"},
       {"compression/1/steps", Array::zeros(DType::int64, {2}), "int64 []"},

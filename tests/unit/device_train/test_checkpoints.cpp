@@ -36,6 +36,36 @@ TEST_F(CheckpointsOnDevices, ATrainingThatWasCutOffHasTheBitsOfOneThatWasNot) {
   }
 }
 
+// Dropout of LibTorch draws from generators of the devices.
+TEST_F(CheckpointsOnDevices, GoOnWithTheSameRandomNumbers) {
+  for (const DevicePlace& place : device_places()) {
+    SCOPED_TRACE(words_of(place));
+    const auto dropped = [&] {
+      torch::manual_seed(3);
+      Model model(strategy_at(place), [] {
+        return torch::nn::Sequential(torch::nn::Linear(4, 16), torch::nn::Dropout(0.5),
+                                     torch::nn::Linear(16, 3));
+      });
+      model.compile({.optimizer = optim::adam({.learning_rate = 0.01}),
+                     .loss = losses::sparse_categorical_crossentropy()});
+      return model;
+    };
+    const auto samples = three_classes(90).batch(9);
+    Model straight = dropped();
+    straight.fit(samples, {.verbose = 0});
+    Model cut = dropped();
+    const test::TempFolder folder;
+    FitOptions options{.verbose = 0, .checkpoints = {.folder = folder / "all", .every_steps = 3}};
+    options.callbacks = cut_after(7);
+    EXPECT_THROW(cut.fit(samples, options), Cut);
+    Model resumed = dropped();
+    options.callbacks.clear();
+    options.checkpoints.resume = true;
+    resumed.fit(samples, options);
+    EXPECT_EQ(resumed.weights_sha256(), straight.weights_sha256());
+  }
+}
+
 /// Names, dtypes and shapes of all tensors in the newest checkpoint.
 std::vector<std::string> described(const std::filesystem::path& folder) {
   std::vector<std::string> lines;

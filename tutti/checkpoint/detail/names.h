@@ -43,6 +43,11 @@ inline constexpr const char* kReplicaGenerators = "generator/replica";
 inline std::string replica_generator_name(int rank) {
   return fmt::format("{}/{}", kReplicaGenerators, rank);
 }
+/// What operators on the device of replica `rank` draw from, where they have drawn.
+inline constexpr const char* kDeviceGenerators = "generator/device";
+inline std::string device_generator_name(int rank) {
+  return fmt::format("{}/{}", kDeviceGenerators, rank);
+}
 /// The default generator of a worker's process.
 inline constexpr const char* kGenerators = "generator";
 inline std::string generator_name(int worker) { return fmt::format("{}/{}", kGenerators, worker); }

@@ -20,6 +20,7 @@
 #include "tutti/strategy/detail/worlds.h"
 #include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/checkpointing/detail/device_generators.h"
 #include "tutti/train/checkpointing/detail/writer.h"
 #include "tutti/train/model/weights.h"
 
@@ -208,9 +209,11 @@ NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
   for (const auto& [name, tensor] : common) bytes.push_back(static_cast<int64_t>(tensor.nbytes()));
   const std::vector<int> writers = writers_of(bytes, num_workers());
 
-  std::vector<at::Tensor> generators(static_cast<size_t>(world.local));
+  std::vector<at::Tensor> generators(static_cast<size_t>(world.local)), on_devices(generators);
   model_.strategy.run([&](ReplicaContext& replica) {
-    generators[static_cast<size_t>(replica.local_rank())] = replica.generator().get_state();
+    const auto local = static_cast<size_t>(replica.local_rank());
+    generators[local] = replica.generator().get_state();
+    on_devices[local] = device_generator_state(replica);
   });
 
   NamedTensors own;
@@ -225,6 +228,8 @@ NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
       for (const auto& [name, buffer] : state.kept.buffers.at(static_cast<size_t>(local)))
         own.emplace_back(buffer_name(rank, name, kKeptBuffers), buffer);
     own.push_back({replica_generator_name(rank), generators[static_cast<size_t>(local)]});
+    if (const at::Tensor& state = on_devices[static_cast<size_t>(local)]; state.defined())
+      own.push_back({device_generator_name(rank), state});
     if (!optimizer.replicas.empty())
       for (const auto& [name, tensor] : optimizer.replicas.at(static_cast<size_t>(local)))
         own.emplace_back(kept_back_name(rank, name), tensor);

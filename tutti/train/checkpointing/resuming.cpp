@@ -17,6 +17,7 @@
 #include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/checkpointing/detail/checkpointing.h"
+#include "tutti/train/checkpointing/detail/device_generators.h"
 #include "tutti/train/model/weights.h"
 
 namespace tutti::detail {
@@ -230,7 +231,7 @@ void Checkpointing::put_back(const Checked& checked) {
       throw DataError(fmt::format("{}: {}", checked.what, error.what()));
     }
   put_back_buffers(checked.tensors, checked.state.manifest);
-  put_back_generators(checked.tensors, checked.state.manifest);
+  put_back_generators(checked.what, checked.tensors, checked.state.manifest);
 }
 
 std::vector<Totals> Checkpointing::totals_in(const std::string& what,
@@ -254,7 +255,7 @@ std::vector<Totals> Checkpointing::totals_in(const std::string& what,
 // What is one only LibTorch knows.
 void Checkpointing::require_generators(const std::string& what, const CheckpointTensors& tensors) {
   for (const auto& [name, array] : tensors) {
-    if (!name.starts_with(kGenerators)) continue;
+    if (!name.starts_with(kGenerators) || name.starts_with(kDeviceGenerators)) continue;
     try {
       at::detail::createCPUGenerator().set_state(tensor_of(array).clone());
     } catch (const c10::Error& error) {
@@ -297,12 +298,20 @@ KeptWeights Checkpointing::kept_in(const CheckpointTensors& tensors,
 }
 
 // Each replica gets its own where there are as many, and each process where there are as many.
-void Checkpointing::put_back_generators(const CheckpointTensors& tensors,
+void Checkpointing::put_back_generators(const std::string& what, const CheckpointTensors& tensors,
                                         const CheckpointManifest& then) {
   if (then.replicas == model_.strategy.world().size)
     model_.strategy.run([&](ReplicaContext& replica) {
       const Array& state = tensors.at(replica_generator_name(replica.rank()));
       replica.generator().set_state(tensor_of(state).clone());
+      const std::string name = device_generator_name(replica.rank());
+      if (const auto there = tensors.find(name); there != tensors.end()) try {
+          restore_device_generator(replica, tensor_of(there->second).clone());
+        } catch (const c10::Error& error) {
+          throw DataError(fmt::format("{}: tensor \"{}\" is no state of a generator of {}: {}",
+                                      what, name, replica.device().str(),
+                                      plain_words(error.what())));
+        }
     });
   if (then.workers != num_workers()) return;
   auto generator = at::detail::getDefaultCPUGenerator();

@@ -133,7 +133,8 @@ class Checkpointing {
                                 const CheckpointManifest& manifest) const;
   static void require_generators(const std::string& what, const CheckpointTensors& tensors);
   void put_back_buffers(const CheckpointTensors& tensors, const CheckpointManifest& manifest);
-  void put_back_generators(const CheckpointTensors& tensors, const CheckpointManifest& manifest);
+  void put_back_generators(const std::string& what, const CheckpointTensors& tensors,
+                           const CheckpointManifest& manifest);
   Array buffer_of(int local, const std::string& name, const CheckpointTensors& tensors,
                   const CheckpointManifest& manifest, const char* which) const;
   KeptWeights kept_in(const CheckpointTensors& tensors, const CheckpointManifest& manifest) const;
