@@ -89,11 +89,10 @@ CLI::Validator compression_word() {
 }
 
 CLI::Validator device_words() {
-  constexpr int kAnyNumber = 1024;
   CLI::Validator validator(
       [](std::string& text) {
         try {
-          parse_devices(text, kAnyNumber);
+          check_device_words(text);
           return std::string();
         } catch (const UsageError& error) {  // CLI11 says the flag
           return std::string(error.what()).substr(fmt::format("--device {}: ", text).size());

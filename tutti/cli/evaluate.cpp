@@ -44,6 +44,7 @@ struct EvaluateFlags {
 StrategyOptions strategy_options(const EvaluateFlags& flags) {
   StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads)};
   take_devices(flags.devices, options);
+  if (several_devices(flags.devices)) options.kind = "mirrored";
   return options;
 }
 

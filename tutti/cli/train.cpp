@@ -225,6 +225,13 @@ Plan make_plan(const TrainFlags& flags) {
           OutputFolder(flags.out)};
 }
 
+// Those of this worker's replicas: "cuda:0, cuda:1".
+std::string places_words(const World& world) {
+  std::vector<std::string> names;
+  for (const DeviceQueue& queue : world.queues) names.push_back(queue.device().str());
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strategy) {
   const int replicas = strategy.num_replicas_in_sync();
   fmt::print("{}: {} parameters, {} classes; {} samples to train on, {} to test\n", flags.job.model,
@@ -237,6 +244,7 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
       strategy.options().threads_per_replica == 1 ? "" : "s",
       strategy.reduction_shape().to_string(), nn::name_of(nn::dense_kernel()),
       flags.job.global_batch);
+  if (strategy.world().on_devices()) fmt::print("on {}\n", places_words(strategy.world()));
   if (flags.accumulate > 1)
     fmt::print("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")
@@ -348,7 +356,7 @@ void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const 
   else if (!saved.empty())
     fmt::print("saved {}\n", listed(saved));
   if (has_figures) fmt::print("figures are in {}\n", flags.json);
-  if (strategy.kind() == "mirrored")
+  if (strategy.kind() == "mirrored" && !strategy.world().on_devices())
     fmt::print(
         "try next: --strategy multi_worker, which trains the same weights, bit for bit, in {} "
         "processes\n",

@@ -19,6 +19,9 @@ bool begins_with_digit(std::string_view word) {
   return !word.empty() && std::isdigit(static_cast<unsigned char>(word.front())) != 0;
 }
 
+// How many GPUs there are.
+constexpr int kUnknown = -1;
+
 /// One reading of a --device text.
 class DeviceReader {
  public:
@@ -70,7 +73,7 @@ class DeviceReader {
 
   void add_all_gpus() {
     if (gpus_ == 0) refuse(what_is_visible());
-    for (int i = 0; i < gpus_; ++i) add({DeviceKind::cuda, i});
+    for (int i = 0; i < std::max(gpus_, 1); ++i) add({DeviceKind::cuda, i});
   }
 
   // "0" or "0x2"
@@ -82,7 +85,7 @@ class DeviceReader {
           fmt::format("\"{}\" is no number of a device; expected cuda:0, or cuda:0x2 for two "
                       "replicas on it",
                       word));
-    if (*index >= gpus_)
+    if (*index >= gpus_ && gpus_ != kUnknown)
       refuse(fmt::format("there is no device {}; {}", *index, what_is_visible()));
     const auto parts = cross < word.size() ? number_in<int>(word.substr(cross + 1)) : 1;
     if (!parts || *parts < 1 || *parts > kMostParts)
@@ -196,6 +199,8 @@ std::string to_string(std::span<const DeviceSpec> devices) {
 std::vector<DeviceSpec> parse_devices(std::string_view text, int visible_gpus) {
   return DeviceReader(text, visible_gpus).read();
 }
+
+void check_device_words(std::string_view text) { DeviceReader(text, kUnknown).read(); }
 
 bool needs_gpus(std::string_view text) {
   return std::ranges::any_of(parts_of(text, ','), [](std::string_view word) {

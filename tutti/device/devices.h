@@ -51,6 +51,9 @@ std::string to_string(std::span<const DeviceSpec> devices);
 /// that is not there or is named twice, parts out of 1 to 64, "mps" and "rocm" by name.
 std::vector<DeviceSpec> parse_devices(std::string_view text, int visible_gpus);
 
+/// Throws what parse_devices() would whatever GPUs there are.
+void check_device_words(std::string_view text);
+
 /// Whether parse_devices() has to know the GPUs of this machine: "cuda" in any form needs some,
 /// "auto" only asks how many there are.
 bool needs_gpus(std::string_view text);

@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/sync/device/out_of_memory.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -79,7 +80,8 @@ struct ReplicatedModules::State final : WorldMember {
       auto module = factory();
       if (!module) throw UsageError("the model factory returned null");
       if (const World& world = strategy.world(); world.on_devices())
-        module->to(world.queues[modules.size()].device());
+        with_memory(world.queues[modules.size()], "while the model is made",
+                    [&] { module->to(world.queues[modules.size()].device()); });
       modules.push_back(std::move(module));
       norms.emplace_back();
       train(modules.size() - 1);

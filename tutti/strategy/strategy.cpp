@@ -20,6 +20,7 @@
 #include "tutti/strategy/detail/worlds.h"
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/strategy/strategy_state.h"
+#include "tutti/sync/device/out_of_memory.h"
 
 namespace tutti {
 namespace {
@@ -319,7 +320,7 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
     if (world().size > 1) own_numbers.emplace();
     try {
       for_followers([&](WorldMember& member) { member.prepare(local); });
-      body(replica, local);
+      with_memory(replica.queue(), "in run()", [&] { body(replica, local); });
       for_followers([&](WorldMember& member) { member.complete(local); });
       queues.end(local);
     } catch (...) {

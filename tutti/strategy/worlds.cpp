@@ -110,6 +110,18 @@ int common_threads(const StrategyOptions& options, World& world) {
   return threads;
 }
 
+// Whether so on one worker at least.
+bool anybody(World& world, bool here) {
+  bool found = here;
+  detail::for_each_local(world, [&](int local) {
+    int32_t most = here ? 1 : 0;
+    world.groups[local].all_reduce_now(span_of(std::span(&most, 1)), ReduceOp::max,
+                                       world.time_limit);
+    if (local == 0) found = most != 0;
+  });
+  return found;
+}
+
 // As they would be in a group over all workers: launchers start as many workers on each host.
 ReductionShape shape_over_hosts(const std::optional<ClusterSpec>& job, int replicas) {
   const int here = job ? replicas_here(*job, replicas) : replicas;
@@ -179,8 +191,7 @@ World make_world(StrategyOptions& options) {
   if (world.one_process()) world.here = std::max(world.here, world.size);
   options.threads_per_replica = common_threads(options, world);
   place_on_devices(world, options, devices);
-  // The text is the same on all workers; what devices "auto" finds is not.
-  if (options.kind == "multi_worker" && !world.one_process() && options.device != "cpu")
+  if (options.kind == "multi_worker" && !world.one_process() && anybody(world, world.on_devices()))
     make_device_groups(world);
   return world;
 }

@@ -8,6 +8,7 @@
 
 #include "tutti/net/arena.h"
 #include "tutti/sync/detail/device_updater.h"
+#include "tutti/sync/device/out_of_memory.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -70,24 +71,28 @@ void DeviceUpdater::bind(std::vector<NamedTensors> replicas) {
       world_.queues, [&](const DeviceQueue& queue) { return queue.device() == device(0); });
   lanes_ = std::vector<Lane>(static_cast<size_t>(world_.local));
   owned_ = std::vector<Owned>(static_cast<size_t>(world_.local));
-  for (int replica = 0; replica < world_.local; ++replica) {
-    Lane& lane = lanes_[static_cast<size_t>(replica)];
-    lane.values = shares_values_ && replica > 0
-                      ? values_of(0)
-                      : zero_bytes({layout_.total_bytes}, device(replica));
-  }
+  const auto for_each_replica = [&](auto make) {
+    for (int replica = 0; replica < world_.local; ++replica)
+      with_memory(queue(replica), "while the optimizer is made", [&] { make(replica); });
+  };
+  for_each_replica([&](int replica) {
+    values_of(replica) = shares_values_ && replica > 0
+                             ? values_of(0)
+                             : zero_bytes({layout_.total_bytes}, device(replica));
+  });
   take_values(replicas[0]);
-  for (int replica = 0; replica < world_.local; ++replica)
-    make_lane(replica, std::move(replicas[static_cast<size_t>(replica)]));
+  for_each_replica(
+      [&](int replica) { make_lane(replica, std::move(replicas[static_cast<size_t>(replica)])); });
   std::vector<double> shares = world_.shares;
   if (shares.empty()) shares.assign(static_cast<size_t>(world_.size), 1.0);
   // One piece a replica of the job, wherever they are, so that norms are made of the same parts; a
   // local replica owns as many as there are processes.
   const auto stretches = layout_.cut(shares);
   const auto processes = static_cast<size_t>(world_.processes());
-  for (int replica = 0; replica < world_.local; ++replica)
+  for_each_replica([&](int replica) {
     make_owned(replica,
                std::span(stretches).subspan(static_cast<size_t>(replica) * processes, processes));
+  });
   if (plan_.clips_norms()) find_squares();
   if (captures_) make_rates();
   if (across()) bind_to_processes();

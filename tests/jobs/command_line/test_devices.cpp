@@ -1,4 +1,5 @@
 // What `tutti` says of GPUs, on the fake CUDA: it finds that as a user's finds LibTorch's.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -15,6 +16,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using Words = std::vector<std::string>;
 
 class CommandLineOnDevices : public testing::Test {
@@ -86,6 +88,35 @@ TEST_F(CommandLineOnDevices, StepsAreNotTimedByTheHostsClock) {
       tutti({"bench", "step", "--model", "mlp", "--data", kDoodles, "--device", "cuda:0"}, 1);
   EXPECT_EQ(result.exit_code, 2) << result.out;
   EXPECT_THAT(result.err, HasSubstr("it times steps on CPUs alone"));
+}
+
+TEST_F(CommandLineOnDevices, EvaluatesOnAll) {
+  const TempFolder folder;
+  const auto on_all = [&](const char* command, const Words& more) {
+    Words words = {command, "mlp", "--data", kDoodles, "--device", "cuda"};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = tutti(words, 2);
+    EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(
+      on_all("train", {"--max-steps", "4", "--epochs", "1", "--out", folder.path().string()}),
+      AllOf(HasSubstr("on cuda:0, cuda:1"), Not(HasSubstr("bit for bit"))));
+  EXPECT_THAT(on_all("evaluate", {"--checkpoints", folder / "model.safetensors"}),
+              HasSubstr("(5000 samples"));
+}
+
+// One on the CPU, the other on a device: by way of the CPU, as where both are in one text.
+TEST_F(CommandLineOnDevices, WorkersNeedNotHaveAlikeDevices) {
+  const std::string train =
+      fmt::format("exec {} train mlp --data {} --strategy multi_worker --max-steps 3 --threads 1",
+                  TUTTI_PROGRAM, kDoodles);
+  const auto result = tutti({"run", "-n", "2", "sh", "-c",
+                             fmt::format("if [ $TUTTI_WORKER = 0 ]; then {0} --device cpu; else "
+                                         "{0} --device cuda; fi",
+                                         train)},
+                            2);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
 }
 
 std::string weights_in(const TempFolder& folder) {

@@ -265,7 +265,8 @@ ncclResult_t add_call(FakeComm* comm, cudaStream_t stream, Call call, const char
   machine().calls.emplace_back(name);
   complain(group_depth == 1, std::string(name) + " outside a group");
   complain(!comm->gone, std::string(name) + " after the end of the communicator");
-  complain(comm->state == ncclSuccess, std::string(name) + " while in progress");
+  complain(comm->state != ncclInProgress, std::string(name) + " while in progress");
+  if (comm->state != ncclSuccess) return comm->state;
   call.rank = comm->rank;
   group_calls.emplace_back(comm, std::make_shared<Call>(call), stream);
   return ncclSuccess;

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/train/model/detail/out_of_memory.h"
+#include "tutti/sync/device/out_of_memory.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/device_train/device_model.h"
@@ -28,26 +28,25 @@ TEST(OutOfMemoryWords, AskedForIsReadFromLibTorchsWords) {
 }
 
 TEST(OutOfMemoryWords, SayWhatIsUsedAndWhatWouldFit) {
-  const DeviceMemory memory{
-      .total = 80'000'000'000, .free = 0, .used = 400'000'000, .peak = 1'900'000'000};
-  const auto words = [&](int64_t limit, int64_t asked, int64_t samples) {
-    return detail::memory_words({.where = "step 12",
-                                 .samples = samples / 2,
-                                 .global_samples = samples,
-                                 .limit_bytes = limit},
-                                memory, asked);
+  DeviceMemory memory{.total = 80LL << 30, .free = 0, .used = 400 * kMiB, .peak = 1900 * kMiB};
+  const auto words = [&](int64_t limit, int64_t asked, int64_t samples, bool trains = true) {
+    memory.limit = limit;
+    return detail::memory_words(
+        {.where = "in step 12", .global_samples = samples, .trains = trains}, memory, asked);
   };
-  // 1.6 GB are for the batch, which takes 1.8 GB and more.
-  EXPECT_THAT(words(2'000'000'000, 300'000'000, 90),
-              AllOf(HasSubstr("1.9 of 2.0 GB in use, 300 MB more asked for (limit from "
-                              "--memory-limit)"),
-                    HasSubstr("of the 90 samples of the batch at most 80 fit")));
-  EXPECT_THAT(words(0, 90'000'000'000, 90),
-              AllOf(HasSubstr("1.9 of 80.0 GB in use, 90.0 GB more asked for"),
-                    Not(HasSubstr("--memory-limit"))));
-  EXPECT_THAT(words(2'000'000'000, 300'000'000, 1), Not(HasSubstr("at most")));
-  EXPECT_THAT(words(2'000'000'000, 0, 90),
-              AllOf(Not(HasSubstr("asked")), Not(HasSubstr("at most"))));
+  // 1,600 MiB are for the batch, which takes 1,800 MiB and more.
+  EXPECT_THAT(
+      words(2000 * kMiB, 300 * kMiB, 90),
+      AllOf(HasSubstr("1.9 GiB of 2.0 GiB in use, 300.0 MiB more asked for (limit from "
+                      "--memory-limit"),
+            HasSubstr("of the 90 samples of the batch at most 80 fit"), HasSubstr("accumulate")));
+  EXPECT_THAT(words(0, 90LL << 30, 90, false),
+              AllOf(HasSubstr("1.9 GiB of 80.0 GiB in use, 90.0 GiB more asked for"),
+                    HasSubstr("try a smaller batch"), Not(HasSubstr("--memory-limit")),
+                    Not(HasSubstr("accumulate"))));
+  EXPECT_THAT(words(2000 * kMiB, 300 * kMiB, 1), Not(HasSubstr("at most")));
+  EXPECT_THAT(words(2000 * kMiB, 0, 90), AllOf(Not(HasSubstr("asked")), Not(HasSubstr("at most"))));
+  EXPECT_THAT(words(2 * kMiB, 0, 0, false), HasSubstr("2.0 MiB of 2.0 MiB in use"));
 }
 
 class OutOfMemory : public test::FakeCudaTest {};
@@ -66,7 +65,7 @@ TEST_F(OutOfMemory, IsOneErrorThatNamesReplicaDeviceAndStep) {
                                              }})};
       EXPECT_THAT(test::message_of<Error>([&] { model.fit(pictures(200).batch(8), options); }),
                   AllOf(HasSubstr("(cuda:"), HasSubstr("): out of memory in step "),
-                        HasSubstr(" GB in use"), HasSubstr("try a smaller batch")));
+                        HasSubstr(" in use"), HasSubstr("try a smaller batch")));
       test::fake_cuda::reset();
     }
   }
@@ -94,6 +93,33 @@ TEST_F(OutOfMemory, InEvaluateItNamesTheBatch) {
   test::fake_cuda::fail_allocation(1, 20);
   EXPECT_THAT(test::message_of<Error>([&] { model.evaluate(pictures(40).batch(8)); }),
               AllOf(HasSubstr("replica 1 (cuda:1): out of memory in evaluate, batch ")));
+}
+
+// While modules and the optimizer are made, in a loop of a user's and in predict() of a tensor.
+TEST_F(OutOfMemory, OutsideOfAStepItIsTheSameError) {
+  Strategy strategy = strategy_at({"mirrored", 2, "cuda:0,1"});
+  const auto failure = [](uint64_t after, auto work) {
+    test::fake_cuda::fail_allocation(1, after);
+    const std::string said = test::message_of<Error>(work);
+    test::fake_cuda::reset();
+    return said;
+  };
+  const auto factory = [] { return torch::nn::Sequential(torch::nn::Linear(4, 3)); };
+  EXPECT_THAT(failure(1, [&] { Replicated<torch::nn::Sequential>(strategy, factory); }),
+              HasSubstr("replica 1 (cuda:1): out of memory while the model is made: "));
+  Replicated<torch::nn::Sequential> net(strategy, factory);
+  EXPECT_THAT(failure(1, [&] { Optimizer(net, optim::adam()); }),
+              HasSubstr("replica 1 (cuda:1): out of memory while the optimizer is made: "));
+  EXPECT_THAT(failure(1,
+                      [&] {
+                        strategy.run([](ReplicaContext& replica) {
+                          torch::ones({5}, at::TensorOptions(replica.device()));
+                        });
+                      }),
+              HasSubstr("replica 1 (cuda:1): out of memory in run(): "));
+  Model model = small_model(strategy_at({"one_device", 1, "cuda:1"}));
+  EXPECT_THAT(failure(1, [&] { model.predict(torch::ones({5, 4})); }),
+              HasSubstr("replica 0 (cuda:1): out of memory in predict(): "));
 }
 
 }  // namespace

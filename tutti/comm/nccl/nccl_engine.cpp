@@ -113,6 +113,7 @@ void NcclEngine::advance() {
   try {
     move_batches();
   } catch (const CallError& error) {
+    look_at_state();  // a peer that was lost in between is one
     fail(FailureKind::aborted, error.what());
   }
 }

@@ -9,6 +9,7 @@
 #include <torch/types.h>
 #include <torch/version.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
@@ -161,6 +162,7 @@ DeviceMemory DeviceRuntime::memory(int device) const {
     }
   };
   ask(allocator());
+  if (fraction_ < 1) memory.limit = std::llround(fraction_ * static_cast<double>(memory.total));
   if (allocator().initialized()) {
     const auto bytes = allocator().getDeviceStats(index).allocated_bytes[0];
     memory.used = bytes.current;
@@ -175,6 +177,7 @@ void DeviceRuntime::limit_memory(double fraction) {
         fmt::format("a part of a device's memory is {}; expected more than 0, up to 1", fraction));
   c10::CachingAllocator::setAllocatorSettings(
       fmt::format("per_process_memory_fraction:{:.6f}", fraction));
+  fraction_ = fraction;
 }
 
 #else

@@ -13,6 +13,7 @@ namespace tutti {
 /// Of one device, in bytes.
 struct DeviceMemory {
   int64_t total = 0;  ///< of the device
+  int64_t limit = 0;  ///< the most that tensors of this process may take; 0: all
   int64_t free = 0;   ///< of the device, for all processes
   int64_t used = 0;   ///< by tensors of this process
   int64_t peak = 0;   ///< the most that `used` has been
@@ -55,6 +56,7 @@ class DeviceRuntime {
  private:
   DeviceRuntime() = default;
   std::string library_;
+  double fraction_ = 1;  ///< of limit_memory()
 };
 
 }  // namespace tutti

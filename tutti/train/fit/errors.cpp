@@ -10,12 +10,12 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/sync/device/out_of_memory.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/finite.h"
-#include "tutti/train/model/detail/out_of_memory.h"
 #include "tutti/train/model/weights.h"
 
 namespace tutti::detail {
@@ -102,13 +102,12 @@ void Fit::found_not_finite(const ReplicaContext& replica, const Epoch& epoch,
 void Fit::raise_out_of_memory(const ReplicaContext& replica, const Epoch& epoch,
                               const DistributedBatch& batch,
                               const c10::OutOfMemoryError& error) const {
-  throw_out_of_memory(
-      replica, error,
-      {.where = fmt::format("step {} of {}, epoch {} of {}", batch.step() / options_.accumulate + 1,
-                            epoch.steps, epoch.number + 1, options_.epochs),
-       .samples = batch.local_size(replica),
-       .global_samples = batch.global_size(),
-       .limit_bytes = model_.strategy.options().memory_limit_mib << 20});
+  throw_out_of_memory(replica.queue(), error,
+                      {.where = fmt::format("in step {} of {}, epoch {} of {}",
+                                            batch.step() / options_.accumulate + 1, epoch.steps,
+                                            epoch.number + 1, options_.epochs),
+                       .global_samples = batch.global_size(),
+                       .trains = true});
 }
 
 void Fit::raise(const Epoch& epoch, const Totals& totals) {

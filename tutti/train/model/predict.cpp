@@ -9,6 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/device/late_reads.h"
+#include "tutti/sync/device/out_of_memory.h"
 #include "tutti/train/losses/detail/loss_parts.h"
 #include "tutti/train/model/detail/evaluation.h"
 #include "tutti/train/model/detail/placement.h"
@@ -141,9 +142,11 @@ std::vector<at::Tensor> Model::predict_all(const std::vector<at::Tensor>& inputs
   state_->require_whole();
   const detail::EvaluationMode mode(state_->modules);
   const at::NoGradGuard no_grad;
-  const auto there = detail::inputs_on(detail::device_of(*state_->modules.module(0)), inputs);
-  return on_host(state_->outputs(0, there), Deadline(state_->strategy.world().time_limit),
-                 "predict()");
+  const World& world = state_->strategy.world();
+  return with_memory(world.on_devices() ? world.queues[0] : DeviceQueue(), "in predict()", [&] {
+    const auto there = detail::inputs_on(detail::device_of(*state_->modules.module(0)), inputs);
+    return on_host(state_->outputs(0, there), Deadline(world.time_limit), "predict()");
+  });
 }
 
 at::Tensor Model::predict(const at::Tensor& inputs) {

@@ -13,7 +13,6 @@
 #include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/located.h"
 #include "tutti/train/model/detail/model_state.h"
-#include "tutti/train/model/detail/out_of_memory.h"
 
 namespace tutti::detail {
 
@@ -71,10 +70,8 @@ void at_batch(const BatchPlace& at, Work work) {
   } catch (const RowError& error) {
     throw error.at(words(), rows_of(at.epoch, at.batch, at.replica));
   } catch (const c10::OutOfMemoryError& error) {
-    throw_out_of_memory(at.replica, error,
-                        {.where = words(),
-                         .samples = at.batch.local_size(at.replica),
-                         .global_samples = at.batch.global_size()});
+    throw_out_of_memory(at.replica.queue(), error,
+                        {.where = "in " + words(), .global_samples = at.batch.global_size()});
   } catch (const std::exception&) {
     std::rethrow_exception(located(words()));
   }
