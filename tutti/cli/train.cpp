@@ -146,7 +146,7 @@ void check_outputs(const TrainFlags& flags) {
 
 // The same few samples in every epoch and under every strategy, of all classes.
 data::Dataset training_data(const TrainFlags& flags) {
-  const auto all = data::quickdraw(flags.job.data, {.split = "train"});
+  auto all = data::quickdraw(flags.job.data, {.split = "train"});
   if (flags.take == 0) return all;
   if (flags.take > all.num_samples())
     throw UsageError(fmt::format("--take {}: there are {} training samples in {}", flags.take,

@@ -317,7 +317,7 @@ std::optional<at::Tensor> DeviceUpdater::gather_flags(int owner, const Lane& lan
     at::amax_out(owned.left_out, owned.flags, 0);
     if (across()) flag_over_processes(owner);
   }
-  const at::Tensor for_good = owned.left_out[0];
+  at::Tensor for_good = owned.left_out[0];
   owned.missed.add_(for_good);
   if (!lane.scale) return for_good;
   lane.scale->update(owned.left_out[1], for_good);

@@ -83,7 +83,7 @@ void DeviceUpdater::put_the_rest() {
 // What one rank alone tells is zeros on all others: the largest bytes are those of that one.
 void DeviceUpdater::tell(int replica) {
   Lane& lane = lanes_[static_cast<size_t>(replica)];
-  const auto rank = static_cast<size_t>(world_.first_rank + replica);
+  const auto rank = static_cast<size_t>(world_.first_rank) + static_cast<size_t>(replica);
   std::vector<uint32_t> passes(static_cast<size_t>(world_.size));
   passes[rank] = lane.passes.count();
   lane.passes.queued(queue(replica));

@@ -45,7 +45,7 @@ std::string beside_libtorch() {
 
 std::string path_of(void* library) {
   link_map* map = nullptr;
-  return dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : kLibrary;
+  return dlinfo(library, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 ? map->l_name : kLibrary;
 }
 
 // Hooks are looked up once in a process; without CUDA's library it keeps those that have nothing.
