@@ -117,6 +117,15 @@ TEST_P(HierHosts, FailureOnOneHostEndsAll) {
         << test::words_of(thrown[r]);
 }
 
+TEST_P(HierHosts, FailureIsHeardByWhoHasNothingInFlight) {
+  const auto thrown = test::run_members(engines_, [&](Group group) {
+    if (group.rank() == 0) return group.abort("enough");
+    for (const Deadline deadline(Millis{20'000}); !deadline.passed();) group.engine().nudge();
+  });
+  for (size_t r = 1; r < thrown.size(); ++r)
+    EXPECT_THAT(test::words_of(thrown[r]), HasSubstr("enough"));
+}
+
 // Sums are divided only once they are whole: between the levels both calls are sums.
 TEST(HierMismatch, MeanIsNoSumWhateverTheLengthAndWhoever) {
   const std::vector<std::vector<int>> odd_ones = {{1}, {0, 1}};  // of hosts {0, 1} and {2, 3}

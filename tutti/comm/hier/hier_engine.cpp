@@ -105,6 +105,16 @@ bool HierEngine::poll(Ticket ticket) {
   return message_done(ticket);
 }
 
+void HierEngine::nudge() {
+  throw_if_failed();
+  advance(submitted_);
+  try {
+    parts_.across->nudge();  // all ranks are in it, so that it hears of every failure
+  } catch (const Error& error) {
+    fail(error);
+  }
+}
+
 bool HierEngine::message_done(Ticket ticket) {
   throw_if_failed();
   const auto found = messages_.find(ticket);

@@ -31,6 +31,7 @@ class HierEngine final : public Engine {
   Ticket submit(std::span<const Operation> batch) override;
   void progress(Ticket ticket, const Deadline& deadline) override;
   bool poll(Ticket ticket) override;
+  void nudge() override;
   void run(const Operation& operation) override;
   void abort(FailureKind kind, const std::string& text) noexcept override;
   std::shared_ptr<Engine> split(int color, int key, Millis limit) override;

@@ -34,6 +34,8 @@ class SoloEngine final : public Engine {
     return true;
   }
 
+  void nudge() override { check(); }
+
   void run(const Operation& operation) override {
     check();
     ++done_;
