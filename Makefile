@@ -50,6 +50,9 @@ python: setup  ## install backend "tutti" for PyTorch into .venv (tools/setup --
 
 python-test: python  ## the backend's tests, then PyTorch's own on gloo and on tutti (about 10 minutes)
 	.venv/bin/python -m pip install --quiet --requirement python/tests/requirements.txt
+	cmake --preset release -B build/python-test -DTUTTI_BUILD_PYTHON=ON
+	cmake --build build/python-test --target test_c10d
+	ctest --test-dir build/python-test --output-on-failure -R '^test_c10d'
 	cd python/tests && $(CURDIR)/.venv/bin/python -m unittest test_backend test_training test_hosts
 	.venv/bin/python python/tests/run_torch_tests.py
 

@@ -19,7 +19,9 @@ constexpr Millis kDrainLimit{10'000};
 // Lets other threads have the interpreter while this one waits, if this one holds it.
 class WithoutInterpreter {
  public:
-  WithoutInterpreter() : state_(PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {}
+  WithoutInterpreter()
+      : state_(Py_IsInitialized() != 0 && PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr) {
+  }
   ~WithoutInterpreter() {
     if (state_ != nullptr) PyEval_RestoreThread(state_);
   }
@@ -38,7 +40,8 @@ TuttiBackend::TuttiBackend(Group group, BackendFacts facts)
       name_(std::move(facts.name)),
       job_(std::move(facts.job)),
       pid_(getpid()),
-      options_(c10::make_intrusive<Options>("tutti", facts.timeout)) {}
+      options_(c10::make_intrusive<Options>("tutti", facts.timeout)),
+      devices_(fmt::format("rank {}", facts.rank)) {}
 
 TuttiBackend::~TuttiBackend() {
   if (getpid() == pid_)
@@ -56,14 +59,28 @@ Millis TuttiBackend::limit_of(std::chrono::milliseconds timeout) const {
 
 TuttiBackend::Started TuttiBackend::start(c10d::OpType type, const char* title, Tensors inputs,
                                           TensorLists outputs, std::chrono::milliseconds timeout) {
-  WorkFacts facts{type, title, std::move(inputs), std::move(outputs), ++sequence_};
+  const at::Device device = device_of(title, inputs, outputs);
+  const Millis limit = limit_of(timeout);
+  Tensors held;  // until they are copied; of the CPU's tensors each call keeps what it uses
+  if (!device.is_cpu()) held = inputs;
+  WorkFacts facts{type, title, std::move(inputs), std::move(outputs), ++sequence_, device};
   auto work = c10::make_intrusive<TuttiWork>(rank_, std::move(facts), lane_);
   auto call = std::make_shared<TensorCall>(work);
   call->called_at = place_of_caller(title);
-  return {std::move(work), std::move(call), limit_of(timeout)};
+  Started started{std::move(work), std::move(call), limit, nullptr};
+  if (device.is_cpu()) return started;
+  for (auto& input : held) started.call->keep(std::move(input));
+  started.call->way = std::make_unique<DeviceWay>(
+      devices_.queues_on(device), limit,
+      fmt::format("the tensors of {}, call {} of group \"{}\" (half of its timeout)", title,
+                  started.work->getSequencenumber(), name_));
+  started.on_queue = std::make_unique<OnQueue>(started.call->way->to_host());
+  return started;
 }
 
 TuttiBackend::WorkPointer TuttiBackend::launch(Started started, bool somebody_waits) {
+  if (started.call->way != nullptr) started.call->way->mark_copies();
+  started.on_queue.reset();
   lane_->submit(std::move(started.call));
   lane_->finish_ended();
   // A caller that will wait moves the operation itself, and wakes the progress thread if it must.

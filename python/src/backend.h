@@ -1,4 +1,4 @@
-/// TuttiBackend: a tutti group as a c10d backend for tensors on the CPU.
+/// TuttiBackend: a tutti group as a c10d backend, for tensors on the CPU, and on GPUs by way of it.
 ///
 /// Results are those of backend gloo, but summed in the order that
 /// docs/design/order_of_summation.md fixes: the same bits on every rank and in every run. Refused
@@ -108,6 +108,8 @@ class TuttiBackend final : public c10d::Backend {
     c10::intrusive_ptr<TuttiWork> work;
     std::shared_ptr<TensorCall> call;
     Millis limit;
+    /// While tensors of a device are copied to the host: on the queue for that.
+    std::unique_ptr<OnQueue> on_queue;
   };
 
   Started start(c10d::OpType type, const char* title, Tensors inputs, TensorLists outputs,
@@ -128,6 +130,7 @@ class TuttiBackend final : public c10d::Backend {
   const std::shared_ptr<Job> job_;
   const pid_t pid_;
   const c10::intrusive_ptr<Options> options_;
+  DevicesOfGroup devices_;
   std::atomic<uint64_t> sequence_{0};
 };
 

@@ -21,6 +21,10 @@ class Call {
   Call& operator=(const Call&) = delete;
   virtual ~Call() = default;
 
+  /// Whether the engine may begin. Asked again and again, under the lane's lock, so it waits for
+  /// nothing; what it throws fails the group.
+  virtual bool ready() { return true; }
+
   /// What the engine does next: collectives alone, or messages alone.
   std::vector<Operation> operations;
   bool is_message = false;

@@ -73,7 +73,7 @@ void scale_to_bytes(std::vector<int64_t>& counts, const at::Tensor& tensor) {
 
 WorkPointer TuttiBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   constexpr auto kCall = "tutti::broadcast";
-  check_dense_cpu(kCall, tensors);
+  check_dense(kCall, tensors);
   check_root(kCall, options.rootRank, size_);
   const auto count = static_cast<int64_t>(tensors.size());
   TORCH_CHECK(options.rootTensor >= 0 && options.rootTensor < count, kCall,
@@ -106,7 +106,7 @@ WorkPointer TuttiBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
   constexpr auto kCall = "tutti::allreduce";
   TORCH_CHECK(!tensors.empty(), kCall, ": requires non-empty tensor list");
   if (tensors.front().is_sparse()) return allreduce_sparse(tensors, options);
-  check_dense_cpu(kCall, tensors);
+  check_dense(kCall, tensors);
   check_same(kCall, tensors, tensors.front());
   const ReduceOp op = reduce_op(options.reduceOp, tensors.front().scalar_type());
   auto started =
@@ -114,7 +114,7 @@ WorkPointer TuttiBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
   if (tensors.size() > 1) {
     TORCH_CHECK(options.reduceOp == c10d::ReduceOp::SUM, kCall,
                 ": several tensors are added, only SUM is possible");
-    at::Tensor total = contiguous(tensors.front()).clone();
+    at::Tensor total = tensors.front().detach().clone(at::MemoryFormat::Contiguous);
     for (size_t i = 1; i < tensors.size(); ++i) total.add_(tensors[i].detach());
     add_all_reduce(started, total, op);
     for (const auto& tensor : tensors) started.call->copy_back(tensor.detach(), total);
@@ -129,8 +129,11 @@ WorkPointer TuttiBackend::allreduce_sparse(Tensors& tensors,
   constexpr auto kCall = "tutti::allreduce";
   check_one(kCall, tensors, "sparse");
   const at::Tensor& tensor = tensors.front();
-  TORCH_CHECK(tensor.is_sparse() && tensor.device().is_cpu(), kCall,
-              ": unsupported layout; expected a dense or sparse (COO) tensor on the CPU");
+  TORCH_CHECK(tensor.is_sparse(), kCall,
+              ": unsupported layout; expected a dense or sparse (COO) tensor");
+  TORCH_CHECK(tensor.is_cpu(), kCall, ": sparse tensor on ", tensor.device(),
+              "; backend tutti adds sparse tensors on the CPU alone: move it there, or add "
+              "to_dense() of it");
   TORCH_CHECK(options.reduceOp == c10d::ReduceOp::SUM, kCall,
               ": unsupported reduction operation for sparse tensors, only SUM is possible");
   auto started = start(c10d::OpType::_ALLREDUCE_SPARSE, "tutti:sparse_all_reduce", tensors,
@@ -144,7 +147,7 @@ WorkPointer TuttiBackend::allreduce_sparse(Tensors& tensors,
 WorkPointer TuttiBackend::allreduce_coalesced(Tensors& tensors,
                                               const c10d::AllreduceCoalescedOptions& options) {
   constexpr auto kCall = "tutti::allreduce_coalesced";
-  check_dense_cpu(kCall, tensors);
+  check_dense(kCall, tensors);
   auto started = start(c10d::OpType::ALLREDUCE_COALESCED, "tutti:all_reduce", tensors, {tensors},
                        options.timeout);
   for (const auto& tensor : tensors) {
@@ -158,7 +161,7 @@ WorkPointer TuttiBackend::allreduce_coalesced(Tensors& tensors,
 WorkPointer TuttiBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   constexpr auto kCall = "tutti::reduce";
   check_one(kCall, tensors, "input");
-  check_dense_cpu(kCall, tensors);
+  check_dense(kCall, tensors);
   check_root(kCall, options.rootRank, size_);
   const at::Tensor& tensor = tensors.front();
   const ReduceOp op = reduce_op(options.reduceOp, tensor.scalar_type());
@@ -200,13 +203,13 @@ WorkPointer TuttiBackend::allgather(TensorLists& outputs, Tensors& inputs,
                                     const c10d::AllgatherOptions& options) {
   constexpr auto kCall = "tutti::allgather";
   check_one(kCall, inputs, "input");
-  check_dense_cpu(kCall, inputs);
+  check_dense(kCall, inputs);
   TORCH_CHECK(outputs.size() == 1, kCall, ": requires a single-element output list, got ",
               outputs.size());
   TORCH_CHECK(static_cast<int>(outputs.front().size()) == size_, kCall,
               ": invalid output tensor list: ", outputs.front().size(), " tensors for ", size_,
               " ranks");
-  check_dense_cpu(kCall, outputs.front());
+  check_dense(kCall, outputs.front());
   check_same(kCall, outputs.front(), inputs.front());
   auto started =
       start(c10d::OpType::ALLGATHER, "tutti:all_gather", inputs, outputs, options.timeout);
@@ -223,8 +226,8 @@ WorkPointer TuttiBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
 WorkPointer TuttiBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::AllgatherOptions& options) {
   constexpr auto kCall = "tutti::allgather_into_tensor";
-  check_dense_cpu(kCall, inputs);
-  check_dense_cpu(kCall, outputs);
+  check_dense(kCall, inputs);
+  check_dense(kCall, outputs);
   TORCH_CHECK(inputs.size() == outputs.size(), kCall, ": ", inputs.size(), " inputs for ",
               outputs.size(), " outputs");
   auto started =
@@ -242,7 +245,7 @@ WorkPointer TuttiBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tens
 WorkPointer TuttiBackend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                               const c10d::AllgatherOptions& options) {
   constexpr auto kCall = "tutti::allgather_coalesced";
-  check_dense_cpu(kCall, inputs);
+  check_dense(kCall, inputs);
   TORCH_CHECK(static_cast<int>(outputs.size()) == size_, kCall,
               ": output lists should be equal to world size, got ", outputs.size());
   auto started = start(c10d::OpType::ALLGATHER_COALESCED, "tutti:all_gather", inputs, outputs,
@@ -254,7 +257,7 @@ WorkPointer TuttiBackend::allgather_coalesced(TensorLists& outputs, Tensors& inp
                   inputs.size(), ", got ", list.size(), ")");
       parts.push_back(list[i]);
     }
-    check_dense_cpu(kCall, parts);
+    check_dense(kCall, parts);
     check_same(kCall, parts, inputs[i]);
     add_all_gather(started, parts, inputs[i]);
   }
@@ -266,7 +269,7 @@ WorkPointer TuttiBackend::gather(TensorLists& outputs, Tensors& inputs,
   constexpr auto kCall = "tutti::gather";
   check_root(kCall, options.rootRank, size_);
   check_one(kCall, inputs, "input");
-  check_dense_cpu(kCall, inputs);
+  check_dense(kCall, inputs);
   auto started = start(c10d::OpType::GATHER, "tutti:gather", inputs, outputs, options.timeout);
   Operation operation{.collective = Collective::gather,
                       .root = static_cast<int>(options.rootRank),
@@ -275,7 +278,7 @@ WorkPointer TuttiBackend::gather(TensorLists& outputs, Tensors& inputs,
   if (rank_ == options.rootRank) {
     TORCH_CHECK(outputs.size() == 1 && static_cast<int>(outputs.front().size()) == size_, kCall,
                 ": requires one list of ", size_, " output tensors on the root");
-    check_dense_cpu(kCall, outputs.front());
+    check_dense(kCall, outputs.front());
     check_same(kCall, outputs.front(), inputs.front());
     const at::Tensor whole = started.call->keep(whole_of(outputs.front()));
     copy_parts_back(*started.call, outputs.front(), whole);
@@ -293,7 +296,7 @@ WorkPointer TuttiBackend::scatter(Tensors& outputs, TensorLists& inputs,
   constexpr auto kCall = "tutti::scatter";
   check_root(kCall, options.rootRank, size_);
   check_one(kCall, outputs, "output");
-  check_dense_cpu(kCall, outputs);
+  check_dense(kCall, outputs);
   const at::Tensor& output = outputs.front();
   Tensors parts = inputs.empty() ? Tensors{} : inputs.front();
   auto started = start(c10d::OpType::SCATTER, "tutti:scatter", parts, {outputs}, options.timeout);
@@ -307,7 +310,7 @@ WorkPointer TuttiBackend::scatter(Tensors& outputs, TensorLists& inputs,
   if (rank_ == options.rootRank) {
     TORCH_CHECK(inputs.size() == 1 && static_cast<int>(parts.size()) == size_, kCall,
                 ": requires one list of ", size_, " input tensors on the root");
-    check_dense_cpu(kCall, parts);
+    check_dense(kCall, parts);
     check_same(kCall, parts, output);
     operation.input = span_of(started.call->keep(adjoin(parts) ? whole_of(parts) : joined(parts)));
     for (const auto& part : parts) started.call->keep(part);
@@ -334,10 +337,10 @@ WorkPointer TuttiBackend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                          const c10d::ReduceScatterOptions& options) {
   constexpr auto kCall = "tutti::reduce_scatter";
   check_one(kCall, outputs, "output");
-  check_dense_cpu(kCall, outputs);
+  check_dense(kCall, outputs);
   TORCH_CHECK(inputs.size() == 1 && static_cast<int>(inputs.front().size()) == size_, kCall,
               ": requires one list of ", size_, " input tensors");
-  check_dense_cpu(kCall, inputs.front());
+  check_dense(kCall, inputs.front());
   check_same(kCall, inputs.front(), outputs.front());
   const ReduceOp op = reduce_op(options.reduceOp, outputs.front().scalar_type());
   auto started = start(c10d::OpType::REDUCE_SCATTER, "tutti:reduce_scatter", inputs.front(),
@@ -355,8 +358,8 @@ WorkPointer TuttiBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& i
 WorkPointer TuttiBackend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   constexpr auto kCall = "tutti::reduce_scatter_tensor";
-  check_dense_cpu(kCall, outputs);
-  check_dense_cpu(kCall, inputs);
+  check_dense(kCall, outputs);
+  check_dense(kCall, inputs);
   TORCH_CHECK(inputs.size() == outputs.size(), kCall, ": ", inputs.size(), " inputs for ",
               outputs.size(), " outputs");
   auto started = start(c10d::OpType::_REDUCE_SCATTER_BASE, "tutti:reduce_scatter", inputs,
@@ -377,7 +380,7 @@ WorkPointer TuttiBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                         std::vector<int64_t>& input_splits,
                                         const c10d::AllToAllOptions& options) {
   constexpr auto kCall = "tutti::alltoall_base";
-  check_dense_cpu(kCall, {output, input});
+  check_dense(kCall, {output, input});
   TORCH_CHECK(output.scalar_type() == input.scalar_type(), kCall,
               ": output and input must have the same type");
   auto send_counts = counts_of(input_splits, input, size_);
@@ -404,8 +407,8 @@ WorkPointer TuttiBackend::alltoall(Tensors& outputs, Tensors& inputs,
   TORCH_CHECK(static_cast<int>(inputs.size()) == size_ && inputs.size() == outputs.size(), kCall,
               ": ", inputs.size(), " inputs and ", outputs.size(), " outputs; expected ", size_,
               " of each");
-  check_dense_cpu(kCall, inputs);
-  check_dense_cpu(kCall, outputs);
+  check_dense(kCall, inputs);
+  check_dense(kCall, outputs);
   for (const auto* list : {&inputs, &outputs})
     for (const auto& tensor : *list)
       TORCH_CHECK(tensor.scalar_type() == inputs.front().scalar_type(), kCall,

@@ -22,20 +22,7 @@ void Lane::submit(CallPointer call) {
   const std::lock_guard lock(mutex_);
   open_calls_.fetch_add(1, std::memory_order_acq_rel);
   if (failure_ != nullptr) return end(std::move(call), failure_);
-  try {
-    if (call->is_message) {
-      const FlightMark mark = note(*call, call->operations);
-      const Ticket ticket = group_.engine().submit(call->operations);
-      messages_.push_back({.call = std::move(call), .ticket = ticket, .mark = mark});
-    } else {
-      waiting_.push_back(std::move(call));
-    }
-  } catch (const UsageError&) {
-    return end(std::move(call), std::current_exception());  // the group goes on
-  } catch (const std::exception& error) {
-    waiting_.push_back(std::move(call));
-    return fail(error);
-  }
+  (call->is_message ? waiting_messages_ : waiting_).push_back(std::move(call));
   move_all();
 }
 
@@ -96,6 +83,7 @@ bool Lane::move_all() {
   if (!busy()) return false;
   try {
     start_waiting();
+    start_messages();
     bool moved = move_collectives();
     moved |= move_messages();
     return moved;
@@ -112,11 +100,36 @@ bool Lane::may_start() const {
          last.next == last.call->operations.size();
 }
 
+// While a call waits for its device the engine may have nothing to do, and then nobody would hear
+// from it that the group has failed.
+bool Lane::is_ready(Call& call) {
+  if (call.ready()) return true;
+  group_.engine().nudge();
+  return false;
+}
+
+// In the order of the calls, the same on every rank: one that is not ready holds up those behind
+// it.
 void Lane::start_waiting() {
-  while (!waiting_.empty() && may_start()) {
+  while (!waiting_.empty() && may_start() && is_ready(*waiting_.front())) {
     collectives_.push_back({std::move(waiting_.front())});
     waiting_.pop_front();
     give_some(collectives_.back());
+  }
+}
+
+// In the order of the calls too: that is the order of a pair's messages.
+void Lane::start_messages() {
+  while (!waiting_messages_.empty() && is_ready(*waiting_messages_.front())) {
+    const CallPointer& call = waiting_messages_.front();
+    try {
+      const FlightMark mark = note(*call, call->operations);
+      const Ticket ticket = group_.engine().submit(call->operations);
+      messages_.push_back({.call = call, .ticket = ticket, .mark = mark});
+    } catch (const UsageError&) {
+      end(call, std::current_exception());  // the group goes on
+    }
+    waiting_messages_.pop_front();
   }
 }
 
@@ -207,10 +220,12 @@ void Lane::fail_all() {
     if (flying.call != nullptr) end(std::move(flying.call), failure_);
   for (auto& flying : messages_)
     if (flying.call != nullptr) end(std::move(flying.call), failure_);
-  for (auto& call : waiting_) end(std::move(call), failure_);
+  for (auto* waiting : {&waiting_, &waiting_messages_}) {
+    for (auto& call : *waiting) end(std::move(call), failure_);
+    waiting->clear();
+  }
   collectives_.clear();
   messages_.clear();
-  waiting_.clear();
 }
 
 }  // namespace tutti::python

@@ -81,7 +81,9 @@ class Lane {
   bool move_collectives();
   bool move_messages();
   void start_waiting();
+  void start_messages();
   bool may_start() const;
+  bool is_ready(Call& call);
   void give_some(InFlight& flying);
   bool goes_on(InFlight& flying);
   FlightMark note(const Call& call, std::span<const Operation> operations);
@@ -93,9 +95,10 @@ class Lane {
 
   const Group group_;  // its engine: all but abort() under mutex_
   std::mutex mutex_;
-  std::deque<CallPointer> waiting_;   // collectives that the engine has not seen yet
-  std::deque<InFlight> collectives_;  // in the engine, oldest first
-  std::list<InFlight> messages_;      // in the engine
+  std::deque<CallPointer> waiting_;           // collectives that the engine has not seen yet
+  std::deque<CallPointer> waiting_messages_;  // the same
+  std::deque<InFlight> collectives_;          // in the engine, oldest first
+  std::list<InFlight> messages_;              // in the engine
   std::deque<Ended> ended_;           // that nobody has taken
   size_t in_engine_ = 0;              // collectives that the engine has not finished
   std::exception_ptr failure_;        // of the group; set once

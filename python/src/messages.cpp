@@ -127,7 +127,7 @@ WorkPointer TuttiBackend::message(Tensors& tensors, Collective kind, int other, 
   const bool sends = kind == Collective::send;
   const char* const name = sends ? "tutti::send" : "tutti::recv";
   check_one(name, tensors, "message");
-  check_dense_cpu(name, tensors);
+  check_dense(name, tensors);
   const at::Tensor& tensor = tensors.front();
   TORCH_CHECK(tensor.is_contiguous(), name, ": input tensor has to be contiguous");
   TORCH_CHECK(tag >= 0, name, ": Tag must be nonnegative");
@@ -139,8 +139,13 @@ WorkPointer TuttiBackend::message(Tensors& tensors, Collective kind, int other, 
   auto started = start(type, title, tensors, {tensors}, c10d::kUnsetTimeout);
   started.call->is_message = true;
   Operation operation{.collective = kind, .root = other, .tag = tag, .limit = started.limit};
-  (sends ? operation.input : operation.output) = bytes_of(started.call->keep(tensor.detach()));
-  if (!sends) operation.source = &started.call->source;
+  const at::Tensor data =
+      started.call->keep(sends ? contiguous(tensor) : contiguous_room(tensor));
+  (sends ? operation.input : operation.output) = bytes_of(data);
+  if (!sends) {
+    operation.source = &started.call->source;
+    if (data.data_ptr() != tensor.data_ptr()) started.call->copy_back(tensor.detach(), data);
+  }
   started.call->operations.push_back(operation);
   return launch(std::move(started), false);
 }

@@ -49,7 +49,7 @@ CallPlace place_of(PyFrameObject* frame) {
 }  // namespace
 
 CallPlace place_of_caller(const char* title) {
-  if (!debug_mode()) return {"", 0, title};
+  if (!debug_mode() || Py_IsInitialized() == 0) return {"", 0, title};
   const Interpreter interpreter;
   PyFrameObject* frame = PyEval_GetFrame();
   Py_XINCREF(frame);

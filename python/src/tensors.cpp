@@ -28,6 +28,13 @@ ReduceOp reduce_bools(c10d::ReduceOp::RedOpType op) {
   }
 }
 
+// Contiguous memory for tensors like this one.
+at::Tensor host_room(at::IntArrayRef sizes, const at::Tensor& like) {
+  auto options = like.options().memory_format(at::MemoryFormat::Contiguous);
+  if (!like.is_cpu()) options = options.device(at::kCPU).pinned_memory(true);
+  return at::empty(sizes, options);
+}
+
 ReduceOp bitwise(ReduceOp op, const char* name, bool integral) {
   TORCH_CHECK(integral, "Cannot use ReduceOp.", name, " with non-integral dtype");
   return op;
@@ -51,24 +58,29 @@ MemorySpan bytes_of(const at::Tensor& tensor) {
   return {tensor.data_ptr(), static_cast<int64_t>(tensor.nbytes()), DType::uint8};
 }
 
-at::Tensor contiguous(const at::Tensor& tensor) { return tensor.detach().contiguous(); }
+at::Tensor contiguous(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor.detach().contiguous();
+  return host_room(tensor.sizes(), tensor).copy_(tensor.detach(), /*non_blocking=*/true);
+}
 
 at::Tensor contiguous_room(const at::Tensor& tensor) {
-  if (tensor.is_contiguous()) return tensor.detach();
-  return at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
+  if (tensor.is_cpu() && tensor.is_contiguous()) return tensor.detach();
+  return host_room(tensor.sizes(), tensor);
 }
 
 at::Tensor room_for(const std::vector<at::Tensor>& tensors) {
   int64_t num_elements = 0;
   for (const auto& tensor : tensors) num_elements += tensor.numel();
-  return at::empty({num_elements}, tensors.at(0).options());
+  return host_room({num_elements}, tensors.at(0));
 }
 
 at::Tensor joined(const std::vector<at::Tensor>& tensors) {
   at::Tensor all = room_for(tensors);
   int64_t begin = 0;
   for (const auto& tensor : tensors) {
-    all.narrow(0, begin, tensor.numel()).view(tensor.sizes()).copy_(tensor.detach());
+    all.narrow(0, begin, tensor.numel())
+        .view(tensor.sizes())
+        .copy_(tensor.detach(), /*non_blocking=*/!tensor.is_cpu());
     begin += tensor.numel();
   }
   return all;
@@ -77,7 +89,7 @@ at::Tensor joined(const std::vector<at::Tensor>& tensors) {
 bool adjoin(const std::vector<at::Tensor>& tensors) {
   const void* expected = nullptr;
   for (const auto& tensor : tensors) {
-    if (!tensor.is_contiguous()) return false;
+    if (!tensor.is_cpu() || !tensor.is_contiguous()) return false;
     if (expected != nullptr && tensor.data_ptr() != expected) return false;
     expected = static_cast<const char*>(tensor.data_ptr()) + tensor.nbytes();
   }
@@ -103,13 +115,28 @@ ReduceOp reduce_op(const c10d::ReduceOp& op, c10::ScalarType type) {
   }
 }
 
-void check_dense_cpu(const char* call, const std::vector<at::Tensor>& tensors) {
+void check_dense(const char* call, const std::vector<at::Tensor>& tensors) {
   TORCH_CHECK(!tensors.empty(), call, ": requires non-empty tensor list");
   for (const auto& tensor : tensors) {
     TORCH_CHECK(tensor.layout() == at::kStrided, call, ": only supports dense tensors");
-    TORCH_CHECK(tensor.device().is_cpu(), call, ": tensor on ", tensor.device(),
-                "; backend tutti takes tensors on the CPU");
+    TORCH_CHECK(tensor.is_cpu() || tensor.is_cuda(), call, ": tensor on ", tensor.device(),
+                "; backend tutti takes tensors on the CPU and on CUDA devices");
   }
+}
+
+at::Device device_of(const char* call, const std::vector<at::Tensor>& inputs,
+                     const std::vector<std::vector<at::Tensor>>& outputs) {
+  std::optional<at::Device> device;
+  const auto look_at = [&](const std::vector<at::Tensor>& tensors) {
+    for (const auto& tensor : tensors) {
+      if (!device) device = tensor.device();
+      TORCH_CHECK(tensor.device() == *device, call, ": one tensor on ", *device, " and another on ",
+                  tensor.device(), "; those of one call must be on one device: move them before it");
+    }
+  };
+  look_at(inputs);
+  for (const auto& list : outputs) look_at(list);
+  return device.value_or(at::kCPU);
 }
 
 void check_one(const char* call, const std::vector<at::Tensor>& tensors, const char* what) {

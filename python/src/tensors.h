@@ -21,6 +21,8 @@ MemorySpan span_of(const at::Tensor& tensor);
 /// The same, always as bytes.
 MemorySpan bytes_of(const at::Tensor& tensor);
 
+// All on the host: where tensors are on a device, in pinned memory that copies are queued to on the
+// current queue.
 /// `tensor`, or a contiguous copy of it.
 at::Tensor contiguous(const at::Tensor& tensor);
 /// `tensor`, or contiguous memory of its shape when it is not; contents undefined then.
@@ -37,7 +39,10 @@ bool adjoin(const std::vector<at::Tensor>& tensors);
 ReduceOp reduce_op(const c10d::ReduceOp& op, c10::ScalarType type);
 
 // Checks of arguments; `call` begins the message. All throw c10::Error.
-void check_dense_cpu(const char* call, const std::vector<at::Tensor>& tensors);
+void check_dense(const char* call, const std::vector<at::Tensor>& tensors);
+/// Where all of a call's tensors are; the CPU where it has none.
+at::Device device_of(const char* call, const std::vector<at::Tensor>& inputs,
+                     const std::vector<std::vector<at::Tensor>>& outputs);
 void check_one(const char* call, const std::vector<at::Tensor>& tensors, const char* what);
 void check_same(const char* call, const std::vector<at::Tensor>& tensors, const at::Tensor& like);
 void check_root(const char* call, int64_t root, int size);

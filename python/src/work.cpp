@@ -12,11 +12,15 @@
 namespace tutti::python {
 namespace {
 
-c10::intrusive_ptr<c10::ivalue::Future> future_of(const std::vector<Tensors>& outputs) {
+// A future of a device marks its current queue when it is completed, for who waits for it.
+c10::intrusive_ptr<c10::ivalue::Future> future_of(const std::vector<Tensors>& outputs,
+                                                  c10::Device device) {
   const auto list = c10::ListType::create(c10::TensorType::get());
+  std::vector<c10::Device> devices;
+  if (!device.is_cpu()) devices.push_back(device);
   if (outputs.size() > 1)
-    return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(list));
-  return c10::make_intrusive<c10::ivalue::Future>(list);
+    return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(list), devices);
+  return c10::make_intrusive<c10::ivalue::Future>(list, devices);
 }
 
 c10::IValue value_of(const std::vector<Tensors>& outputs) {
@@ -32,14 +36,16 @@ TuttiWork::TuttiWork(int rank, WorkFacts facts, std::shared_ptr<Lane> lane)
     : c10d::Work(rank, facts.type, facts.title, facts.inputs),
       lane_(std::move(lane)),
       outputs_(std::move(facts.outputs)),
-      future_(future_of(outputs_)),
-      sequence_(facts.sequence) {}
+      future_(future_of(outputs_, facts.device)),
+      sequence_(facts.sequence),
+      device_(facts.device) {}
 
 bool TuttiWork::isCompleted() {
-  if (future_->completed()) return true;
-  lane_->try_advance();
-  lane_->finish_ended();
-  return future_->completed();
+  if (!future_->completed()) {
+    lane_->try_advance();
+    lane_->finish_ended();
+  }
+  return future_->completed() && landed_.passed();
 }
 
 std::exception_ptr TuttiWork::exception() const {
@@ -53,7 +59,13 @@ bool TuttiWork::wait(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
   cv_.wait(lock, [&] { return completed_; });  // another thread may be in the middle of it
   if (exception_ != nullptr) std::rethrow_exception(exception_);
+  synchronize();
   return true;
+}
+
+void TuttiWork::synchronize() {
+  if (device_.is_cpu() || !future_->completed()) return;
+  DeviceQueue::current(device_, "").after(landed_, DeviceWay::kWaitForResults);
 }
 
 // Moves the lane in this thread: nothing has to be handed over to another one and back.
@@ -88,15 +100,17 @@ void TuttiWork::finish_ended() {
 int TuttiWork::sourceRank() const { return future_->completed() ? source_ : -1; }
 
 Tensors TuttiWork::result() {
-  TORCH_CHECK(isCompleted(),
+  isCompleted();  // a push
+  TORCH_CHECK(future_->completed(),
               "Work needs to be completed before calling result(). Should call wait() before.");
   TORCH_CHECK(outputs_.size() <= 1,
               "work result does not support list of lists, use .getFuture() and value()");
   return outputs_.empty() ? Tensors() : outputs_.front();
 }
 
-void TuttiWork::complete(std::exception_ptr failure, int source) noexcept {
+void TuttiWork::complete(std::exception_ptr failure, int source, DeviceMark landed) noexcept {
   source_ = source;
+  landed_ = std::move(landed);
   if (failure != nullptr)
     future_->setErrorIfNeeded(failure);
   else
@@ -112,12 +126,25 @@ void TensorCall::copy_back(at::Tensor to, at::Tensor from) {
   copies_.emplace_back(std::move(to), std::move(from));
 }
 
+// What is copied to a device is kept for its queue: the program may drop it at any time. What was
+// copied from there was kept until the host had seen that copied.
+void TensorCall::give_results() {
+  const at::AutoDispatchBelowADInplaceOrView raw;
+  if (at_end) at_end();
+  for (auto& [to, from] : copies_) {
+    to.copy_(from, /*non_blocking=*/way != nullptr);
+    if (way != nullptr) way->from_host().uses(to);
+  }
+}
+
 void TensorCall::finish(std::exception_ptr failure) noexcept {
+  std::optional<OnQueue> on;  // until the future is completed, which marks this queue
+  DeviceMark landed;
   if (failure == nullptr) {
     try {
-      const at::AutoDispatchBelowADInplaceOrView raw;
-      if (at_end) at_end();
-      for (auto& [to, from] : copies_) to.copy_(from);
+      if (way != nullptr) on.emplace(way->from_host());
+      give_results();
+      if (way != nullptr) way->from_host().mark(landed);
     } catch (...) {
       failure = std::current_exception();
     }
@@ -125,7 +152,7 @@ void TensorCall::finish(std::exception_ptr failure) noexcept {
   if (failure != nullptr) failure = as_c10d_error(failure);
   kept_.clear();
   copies_.clear();
-  work_->complete(std::move(failure), source);
+  work_->complete(std::move(failure), source, std::move(landed));
   work_.reset();
 }
 

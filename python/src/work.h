@@ -11,6 +11,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "device_way.h"
 #include "lane.h"
 
 namespace tutti::python {
@@ -24,6 +25,7 @@ struct WorkFacts {
   Tensors inputs;                ///< for profiles
   std::vector<Tensors> outputs;  ///< value of the future: the list, or the list of lists
   uint64_t sequence = 0;
+  c10::Device device{c10::kCPU};  ///< of all its tensors
 };
 
 /// Thread rule: as c10d::Work, any thread.
@@ -31,19 +33,23 @@ class TuttiWork final : public c10d::Work {
  public:
   TuttiWork(int rank, WorkFacts facts, std::shared_ptr<Lane> lane);
 
-  bool isCompleted() override;  ///< also gives the operation a push
+  /// Results are there, on a device too. Also gives the operation a push.
+  bool isCompleted() override;
   bool isSuccess() const override { return future_->completed() && !future_->hasError(); }
   std::exception_ptr exception() const override;
-  /// Moves the operation in this thread. Throws the failure of the group, or c10::Error when
-  /// `timeout` passes first (the operation goes on).
+  /// Moves the operation in this thread. Of tensors on a device: results may still be on their way
+  /// there then; the current queue of this thread waits for them, the host does not. Throws the
+  /// failure of the group, or c10::Error when `timeout` passes first (the operation goes on).
   bool wait(std::chrono::milliseconds timeout) override;
+  /// Has the current queue wait for the results of an operation that is completed, as wait() does.
+  void synchronize() override;
   int sourceRank() const override;
   Tensors result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return sequence_; }
 
-  /// Called once by the TensorCall.
-  void complete(std::exception_ptr failure, int source) noexcept;
+  /// Called once by the TensorCall, on the queue of `landed`, which is behind the results.
+  void complete(std::exception_ptr failure, int source, DeviceMark landed) noexcept;
 
  private:
   bool drive_until(Millis limit);
@@ -53,12 +59,18 @@ class TuttiWork final : public c10d::Work {
   const std::vector<Tensors> outputs_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   const uint64_t sequence_;
-  int source_ = -1;  // written before the future is completed
+  const c10::Device device_;
+  int source_ = -1;    // written before the future is completed
+  DeviceMark landed_;  // the same
 };
 
 class TensorCall : public Call {
  public:
   explicit TensorCall(c10::intrusive_ptr<TuttiWork> work) : work_(std::move(work)) {}
+
+  /// Where the tensors are on a device; none on the CPU.
+  std::unique_ptr<DeviceWay> way;
+  bool ready() override { return way == nullptr || way->arrived(); }
 
   /// Keeps memory alive that operations use.
   const at::Tensor& keep(at::Tensor tensor);
@@ -71,6 +83,8 @@ class TensorCall : public Call {
   void finish(std::exception_ptr failure) noexcept override;
 
  private:
+  void give_results();
+
   c10::intrusive_ptr<TuttiWork> work_;
   Tensors kept_;
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;

@@ -560,6 +560,19 @@ class Failures(RanksTest):
 
         self.run_ranks(body, 2)
 
+    # What it does with tensors of GPUs is tested in C++, on a CUDA of the tests' own: tests/devices.
+    def test_one_backend_serves_both_kinds_of_devices(self):
+        def body(rank, ranks):
+            world = dist.group.WORLD
+            self.assertEqual({device.type for device in world._device_types}, {"cpu", "cuda"})
+            self.assertEqual(world._get_backend(torch.device("cuda")).engine, "shm")
+            beside = dist.new_group([0, 1], backend="cpu:gloo,cuda:tutti")
+            self.assertEqual(tutti.torch.engine(beside), "shm")
+            with self.assertRaisesRegex(ValueError, "does not serve this group"):
+                tutti.torch.engine(dist.new_group([0, 1], backend="gloo"))
+
+        self.run_ranks(body)
+
     def test_groups_come_and_go(self):
         def body(rank, ranks):
             for _ in range(5):

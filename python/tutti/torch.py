@@ -6,7 +6,7 @@
     dist.init_process_group("tutti")
 
 Groups are those of the C++ library: shared memory between processes of one host, TCP between hosts,
-both where a host has several ranks. Tensors are on the CPU. See docs/guide/pytorch.md.
+both where a host has several ranks. Tensors of GPUs go by way of the host. See docs/guide/pytorch.md.
 """
 
 import atexit
@@ -20,6 +20,7 @@ import torch.distributed as dist
 from tutti import _C
 
 BACKEND = "tutti"
+DEVICES = ["cpu", "cuda"]
 
 
 def _create(options, _backend_options):
@@ -30,26 +31,31 @@ def _create(options, _backend_options):
         options.timeout,
         options.group_id or "default",
         list(options.global_ranks_in_group),  # none: this is the world
-        _world() if options.global_ranks_in_group else None,
+        _ours(dist.group.WORLD) if options.global_ranks_in_group else None,
         # Other hosts reach this one at the address by which it reaches the store.
         os.environ.get("MASTER_ADDR", ""),
         os.environ.get("TUTTI_INTERFACE", ""),
     )
 
 
-def _world():
-    """The world's backend where it is ours."""
-    try:
-        backend = dist.group.WORLD._get_backend(torch.device("cpu"))
-    except RuntimeError:  # none for tensors on the CPU
-        return None
-    return backend if isinstance(backend, _C.TuttiBackend) else None
+def _ours(group):
+    """The group's backend of ours, for tensors of whatever device; None where it has none."""
+    for device in DEVICES:
+        try:
+            backend = group._get_backend(torch.device(device))
+        except RuntimeError:  # none for tensors of that device
+            continue
+        if isinstance(backend, _C.TuttiBackend):
+            return backend
+    return None
 
 
 def engine(group=None):
     """What moves the data of `group`: "shm", "tcp", "hier" or "solo"."""
-    group = group or dist.group.WORLD
-    return group._get_backend(torch.device("cpu")).engine
+    backend = _ours(group or dist.group.WORLD)
+    if backend is None:
+        raise ValueError("tutti.torch.engine: backend tutti does not serve this group")
+    return backend.engine
 
 
 def _wrap_monitored_barrier(original):
@@ -71,7 +77,7 @@ def _wrap_monitored_barrier(original):
 
 
 def _register():
-    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=DEVICES)
     wrapped = _wrap_monitored_barrier(dist.distributed_c10d.monitored_barrier)
     dist.distributed_c10d.monitored_barrier = wrapped
     dist.monitored_barrier = wrapped

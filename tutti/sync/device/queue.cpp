@@ -100,7 +100,7 @@ bool DeviceQueue::answers(Millis limit) const {
 void DeviceQueue::give_up(const Deadline& deadline, const std::string& what) const {
   constexpr const char* kCure =
       "see nvidia-smi and the kernel's log; a device that only has much to do wants a longer "
-      "--time-limit";
+      "time limit (--time-limit)";
   const Millis for_an_answer = std::clamp(deadline.limit() / 4, Millis{1}, Millis{1000});
   std::string hanging;
   const std::vector<DeviceQueue> alone{*this};
