@@ -57,7 +57,7 @@ class DeviceWay {
   /// only then it waits: for a sign of life, a second at most.
   bool arrived() const;
 
-  /// The same for results.
+  /// Under which results are copied back.
   const DeviceQueue& from_host() const noexcept { return queues_.from_host; }
 
   /// Waits of queues, by name.
