@@ -81,7 +81,7 @@ at::Tensor any_not_finite(const Tensors& losses) {
     const at::Tensor one = loss.detach().sum(at::kDouble);
     sum = sum.defined() ? sum + one : one;
   }
-  return sum.isfinite().logical_not();
+  return (sum - sum).ne(0);  // NOLINT(misc-redundant-expression)
 }
 
 bool Figures::finite(const Goals& goals) const {
