@@ -37,9 +37,11 @@ struct Process {
   std::shared_ptr<Updater> updater;
 };
 
-/// Replica r is on cuda:r. Collective: each process calls it in a thread of its own.
+/// Replica r is on cuda:r, or where `queues` are. Collective: each process calls it in a thread of
+/// its own.
 inline World world_of(const ProcessesJob& job, int process,
-                      const std::vector<std::shared_ptr<Engine>>& hosts) {
+                      const std::vector<std::shared_ptr<Engine>>& hosts,
+                      std::vector<DeviceQueue> queues = {}) {
   World world;
   world.size = job.replicas();
   world.local = job.local;
@@ -48,11 +50,13 @@ inline World world_of(const ProcessesJob& job, int process,
   world.time_limit = job.limit;
   for (int rank = world.first_rank; rank < world.first_rank + job.local; ++rank) {
     world.groups.emplace_back(hosts[static_cast<size_t>(rank)]);
-    world.queues.emplace_back(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(rank)),
-                              fmt::format("replica {0} (cuda:{0})", rank));
+    if (queues.empty())
+      world.queues.emplace_back(at::Device(at::kCUDA, static_cast<at::DeviceIndex>(rank)),
+                                fmt::format("replica {0} (cuda:{0})", rank));
   }
+  if (!queues.empty()) world.queues = std::move(queues);
   world.shape = world.groups[0].reduction_shape();
-  detail::make_device_groups(world);
+  if (!world.one_process()) detail::make_device_groups(world);
   return world;
 }
 

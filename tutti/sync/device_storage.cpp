@@ -65,6 +65,7 @@ at::Tensor DeviceUpdater::flat(const at::Tensor& tensor, size_t parameter) const
 
 void DeviceUpdater::bind(std::vector<NamedTensors> replicas) {
   const at::NoGradGuard no_grad;
+  leave_processes();
   formats_.clear();
   for (const auto& [name, parameter] : replicas[0]) formats_.push_back(format_of(parameter));
   shares_values_ = std::ranges::all_of(
@@ -298,24 +299,9 @@ void DeviceUpdater::restore(const UpdaterState& state, const NamedTensors& param
         }
       }
   for (Lane& lane : lanes_) lane.scalars = scalars;
+  cut_off_ = false;
   begun_ = ended_ = state.version;
   next_learning_rate_ = state.learning_rate;
-}
-
-void DeviceUpdater::rebind(const World& world, std::vector<NamedTensors> replicas) {
-  if (!world.one_process() || !world.on_devices())
-    throw UsageError("a world on devices cannot go on elsewhere, nor in several workers");
-  drain("the update before replicas come or go");
-  const UpdaterState before = state();
-  std::optional<optim::LossScale> scale;
-  if (lanes_[0].scale) scale = lanes_[0].scale->read(Deadline(world_.time_limit));
-  NamedTensors values;
-  for (size_t i = 0; i < layout_.slots.size(); ++i)
-    values.emplace_back(layout_.slots[i].name, lanes_[0].parameters[i].detach().cpu());
-  world_ = world;
-  bind(std::move(replicas));
-  restore(before, values);
-  if (scale) scale_losses(*scale);
 }
 
 }  // namespace detail

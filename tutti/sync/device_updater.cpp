@@ -36,7 +36,7 @@ constexpr double kNothing = -0.0;
 }  // namespace
 
 void DeviceUpdater::require_whole() const {
-  if (begun_.load() != ended_.load())
+  if (begun_.load() != ended_.load() || cut_off_.load())
     throw Error(
         fmt::format("the parameters are torn: update {} was cut off by a failed replica and left "
                     "old and new values mixed; go on from the last checkpoint",
@@ -45,7 +45,8 @@ void DeviceUpdater::require_whole() const {
 
 void DeviceUpdater::begin(int replica, Overlap overlap) {
   require_whole();
-  const Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  if (!lane.has_run) lane.has_run = owned_[static_cast<size_t>(replica)].updated.passed();
   require_cleared(layout_, lane.parameters);
   if (captures_) return;
   if (replica == 0) step_rate_ = next_learning_rate_.load();
@@ -152,6 +153,7 @@ void DeviceUpdater::update_all(int replica, int64_t at_least) {
   if (buckets_) buckets_->join(queue(replica));
   if (updates) {
     begun_.store(at_least, std::memory_order_release);
+    lane.has_run = !across();
     for (const Lane& other : lanes_)
       if (&other != &lane) queue(replica).after(other.ready, "gradients of the other replicas");
     add_up(replica);

@@ -16,8 +16,6 @@ namespace tutti::detail {
 
 // Where a process has one replica its sums can begin before backward is over.
 void DeviceUpdater::bind_to_processes() {
-  hooks_ = {};
-  buckets_.reset();
   progress_ = std::make_shared<DeviceProgress>(world_.size);
   for (const DeviceQueue& queue : world_.queues)
     queue.ask_of_others([progress = progress_] { return progress->behind(); });
@@ -145,10 +143,12 @@ auto DeviceUpdater::guarded(int replica, Body body) {
   try {
     return body();
   } catch (const PeerLost& lost) {
+    look_at_last_update(replica);
     engine.abort(FailureKind::peer_lost, lost.what());
     ask_hosts_who(replica);
     throw;
   } catch (const std::exception& error) {
+    look_at_last_update(replica);
     engine.abort(FailureKind::aborted, error.what());
     throw;
   }

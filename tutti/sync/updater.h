@@ -172,7 +172,12 @@ class Updater {
   /// Goes on in another world of thread replicas, with version, parameters and state kept.
   /// `replicas` are the local replicas of the new world; the first ones are those of the old.
   /// What compression has kept back on a replica that leaves is added to replica 0's, so that no
-  /// gradient is lost. Between steps.
+  /// gradient is lost. Between steps. UsageError where this updater cannot go on there.
+  ///
+  /// On devices the new world may be one of several processes, with groups of its own, and the old
+  /// one may have failed; then collective over the new one's workers, each of which comes from the
+  /// old. Where a failure may have cut the last update off, or has come between two updates, every
+  /// step throws as require_whole() does until restore() of a checkpoint.
   virtual void rebind(const World& world, std::vector<NamedTensors> replicas) = 0;
 };
 

@@ -197,6 +197,11 @@ bool NcclEngine::poll(Ticket ticket) {
   return false;
 }
 
+void NcclEngine::nudge() {
+  const OnDevice here(device_);
+  advance();
+}
+
 void NcclEngine::run(const Operation& operation) {
   progress(submit({&operation, 1}), Deadline(kLongestLimit));
 }

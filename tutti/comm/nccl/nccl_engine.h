@@ -39,6 +39,7 @@ class NcclEngine final : public Engine {
   Ticket submit(std::span<const Operation> batch) override;
   void progress(Ticket ticket, const Deadline& deadline) override;
   bool poll(Ticket ticket) override;
+  void nudge() override;
   void run(const Operation& operation) override;
   void wait_on(Ticket ticket, Stream stream) override;
   void abort(FailureKind kind, const std::string& text) noexcept override;

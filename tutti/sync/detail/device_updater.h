@@ -1,6 +1,6 @@
 /// The fused step on devices: its parts and state. Shared by device_storage.cpp (where everything
-/// lies, and whose it is), device_updater.cpp (a step) and device_world.cpp (what of it goes to
-/// other processes); not for users.
+/// lies, and whose it is), device_updater.cpp (a step), device_world.cpp (what of it goes to other
+/// processes) and device_rebind.cpp (how it goes on in another world); not for users.
 #pragma once
 
 #include <torch/types.h>
@@ -109,6 +109,7 @@ class DeviceUpdater final : public Updater {
     at::Tensor flags;  ///< float32, not 0: leave this step and all later ones out; this alone
     std::unique_ptr<DeviceLossScale> scale;  ///< null: losses are not scaled
     bool pushed = false;
+    bool has_run = true;  ///< the last update on the device, or it is known that it may not
     DeviceMark ready;
   };
 
@@ -158,6 +159,11 @@ class DeviceUpdater final : public Updater {
   auto guarded(int replica, Body body);
   Group& device_group(int replica) { return world_.device_groups[static_cast<size_t>(replica)]; }
 
+  // ---- device_rebind.cpp ----
+  void leave_processes();
+  void look_at_last_update(int replica);
+  void agree_on_version();
+
   // ---- device_updater.cpp ----
   int64_t push_all(int replica, std::span<const at::Tensor> gradients, double weight);
   void update_all(int replica, int64_t at_least);
@@ -193,7 +199,8 @@ class DeviceUpdater final : public Updater {
   std::exception_ptr lost_in_backward_;       // a peer; the world has failed
   uint8_t nobody_sends_ = 0;
   std::atomic<int64_t> begun_{0}, ended_{0};
-  double step_rate_ = 0;  // of this step; this process's
+  std::atomic<bool> cut_off_{false};  // the last update may have used sums that were not whole
+  double step_rate_ = 0;              // of this step; this process's
   std::atomic<double> next_learning_rate_;
   int pushed_in_turn_ = 0;
   ReadyHooks hooks_;  // ends before what it calls

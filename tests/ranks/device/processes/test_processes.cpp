@@ -11,9 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/device_processes.h"
-#include "tests/support/fake_cuda/fake_cuda_test.h"
-#include "tests/support/fake_nccl/fake_nccl.h"
+#include "tests/support/devices_of_processes.h"
 #include "tests/support/message_of.h"
 
 namespace tutti::test {
@@ -22,7 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // autograd starts its threads by the devices of its first pass: for all tests of this binary.
 class FourDevices : public ::testing::Environment {
@@ -36,32 +33,6 @@ class FourDevices : public ::testing::Environment {
 };
 const auto* const four_devices =
     ::testing::AddGlobalTestEnvironment(std::make_unique<FourDevices>().release());
-
-class DevicesOfProcesses : public FakeCudaTest {
- protected:
-  void SetUp() override {
-    FakeCudaTest::SetUp();
-    if (IsSkipped()) return;
-    fake_cuda::set_devices(4);
-    reset_fakes();
-  }
-  void TearDown() override {
-    if (fake_cuda::available()) {
-      EXPECT_THAT(fake_complaints(), IsEmpty());
-    }
-    FakeCudaTest::TearDown();
-  }
-
-  static at::Tensor oracle(const ProcessesJob& job) {
-    fake_cuda::set_order(fake_cuda::Order::eager);
-    return weights_of(DeviceJob{.kind = "one_device",
-                                .replicas = job.replicas(),
-                                .device = "cuda:0",
-                                .recipe = job.recipe,
-                                .steps = job.steps,
-                                .unused = job.unused})[0];
-  }
-};
 
 const optim::Recipe kAdam = optim::adam({.learning_rate = 0.01});
 
@@ -204,7 +175,7 @@ TEST_F(DevicesOfProcesses, ALostProcessEndsWhatIsOnTheDevices) {
     if (rank == 1) return process.world.groups[0].abort("the disk is full");
     words[static_cast<size_t>(rank)] =
         message_of<PeerLost>([&] { process_step(process, local, x[1]); });
-    EXPECT_THROW(process.updater->begin(local, Overlap::on), UsageError) << "gradients are there";
+    EXPECT_THROW(process.updater->begin(local, Overlap::on), Error) << "gradients are there";
     EXPECT_THROW(process.world.device_groups[0].barrier(), PeerLost);
   });
   for (int rank : {0, 2})
