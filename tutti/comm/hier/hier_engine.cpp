@@ -6,6 +6,7 @@
 #include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/comm/engine/detail/failures.h"
 
 namespace tutti {
 namespace detail {
@@ -22,23 +23,6 @@ constexpr Millis kAskingLimit{500};
 
 bool is_message(const Operation& operation) {
   return operation.collective == Collective::send || operation.collective == Collective::recv;
-}
-
-[[noreturn]] void throw_as(FailureKind kind, const std::string& text) {
-  switch (kind) {
-    case FailureKind::peer_lost: throw PeerLost(text);
-    case FailureKind::timeout: throw Timeout(text);
-    case FailureKind::mismatch: throw Mismatch(text);
-    case FailureKind::aborted: break;
-  }
-  throw Error(text);
-}
-
-FailureKind kind_of(const std::exception& error) {
-  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return FailureKind::peer_lost;
-  if (dynamic_cast<const Timeout*>(&error) != nullptr) return FailureKind::timeout;
-  if (dynamic_cast<const Mismatch*>(&error) != nullptr) return FailureKind::mismatch;
-  return FailureKind::aborted;
 }
 
 }  // namespace
@@ -105,14 +89,15 @@ bool HierEngine::poll(Ticket ticket) {
   return message_done(ticket);
 }
 
+// What one rank learns reaches all of them over the flat group.
 void HierEngine::nudge() {
   throw_if_failed();
-  advance(submitted_);
   try {
-    parts_.across->nudge();  // all ranks are in it, so that it hears of every failure
+    parts_.across->nudge();
   } catch (const Error& error) {
     fail(error);
   }
+  advance(submitted_);
 }
 
 bool HierEngine::message_done(Ticket ticket) {
