@@ -1,5 +1,6 @@
 // Engine nccl on a real device: a group of one, and of two on one device, which NCCL allows when
-// NCCL_MULTI_RANK_GPU_ENABLE is set. Built where NCCL is, skipped where no device is.
+// NCCL_MULTI_RANK_GPU_ENABLE is set; and hier, as many hosts that share the device. Built where
+// NCCL is, skipped where no device is.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +8,7 @@
 #include <numeric>
 
 #include "tutti/comm/group/group.h"
-#include "tutti/comm/nccl/nccl.h"
+#include "tutti/comm/nccl/nccl_hier.h"
 
 #include "tests/support/comm.h"
 #include "tests/support/meeting.h"
@@ -76,6 +77,32 @@ TEST_P(NcclDevice, AllReduceAddsAndAverages) {
       group.all_reduce(data.span(), ReduceOp::mean).wait();
       EXPECT_EQ(data.values().front(), static_cast<float>(n * (n - 1)) / 2);
     }
+  });
+}
+
+// As many hosts, which share the device: each has an NCCL of its own, and shared memory in between.
+TEST_P(NcclDevice, AddsUpOverHostsByPinnedMemory) {
+  const int n = GetParam();
+  const auto rails = make_engines("shm", n);
+  std::vector<std::shared_ptr<Engine>> engines;
+  for (int r = 0; r < n; ++r) {
+    InProcessMeeting alone(1);
+    const auto place = alone.place(0);
+    engines.push_back(make_nccl_hier({.rank = r,
+                                      .size = n,
+                                      .inside = place.get(),
+                                      .rail = rails[static_cast<size_t>(r)],
+                                      .chunk_bytes = 1 << 16}));
+  }
+  run_all_members(engines, [n](Group group) {
+    std::vector<float> values(1'000'003);
+    std::iota(values.begin(), values.end(), static_cast<float>(group.rank()));
+    const DeviceFloats data(values);
+    group.all_reduce(data.span(), ReduceOp::sum).wait();
+    const auto sums = data.values();
+    const auto apart = static_cast<float>(n * (n - 1)) / 2;
+    for (size_t i = 0; i < sums.size(); i += 1000)
+      ASSERT_EQ(sums[i], static_cast<float>(n) * static_cast<float>(i) + apart) << i;
   });
 }
 

@@ -81,6 +81,13 @@ cudaError_t cudaFree(void* memory) {
   return cudaSuccess;
 }
 
+// The host's memory is read and written when a copy runs, as pinned memory is.
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
+  return cudaMalloc(memory, bytes);
+}
+
+cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
+
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
   enqueue(queue_of(stream), "cudaMemsetAsync", [=] { std::memset(memory, value, bytes); });
   return cudaSuccess;

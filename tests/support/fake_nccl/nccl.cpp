@@ -227,6 +227,7 @@ FakeComm* add_member(const std::shared_ptr<World>& world, int rank) {
 }
 
 void begin_progress(FakeComm& comm) {
+  if (comm.state == ncclRemoteError) return;  // stays
   comm.state = ncclInProgress;
   comm.polls_left = machine().rules.polls_until_ready;
 }
@@ -266,7 +267,6 @@ ncclResult_t add_call(FakeComm* comm, cudaStream_t stream, Call call, const char
   complain(group_depth == 1, std::string(name) + " outside a group");
   complain(!comm->gone, std::string(name) + " after the end of the communicator");
   complain(comm->state != ncclInProgress, std::string(name) + " while in progress");
-  if (comm->state != ncclSuccess) return comm->state;
   call.rank = comm->rank;
   group_calls.emplace_back(comm, std::make_shared<Call>(call), stream);
   return ncclSuccess;

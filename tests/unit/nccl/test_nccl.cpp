@@ -2,7 +2,6 @@
 // comes out, and how it ends. What runs on a real device is in tests/ranks/nccl.
 #include <gmock/gmock.h>
 
-#include <cmath>
 #include <thread>
 
 #include "tutti/comm/group/group.h"
@@ -11,9 +10,9 @@
 #include "tests/support/collective_oracle.h"
 #include "tests/support/comm.h"
 #include "tests/support/fake_cuda/orders.h"
-#include "tests/support/fake_cuda/queues.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 #include "tests/support/meeting.h"
+#include "tests/unit/nccl/queue_sums.h"
 
 namespace tutti::test {
 namespace {
@@ -22,11 +21,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-MemorySpan on_device(MemorySpan span) {
-  span.place = {Place::Kind::cuda, 0, {}};
-  return span;
-}
 
 class Nccl : public testing::Test {
  protected:
@@ -117,47 +111,6 @@ TEST_F(Nccl, OrdersItselfAfterTheCallersStreamAndBeforeTheOneThatWaits) {
               ElementsAre("record event", "wait event", "ncclGroupStart", "ncclAllReduce",
                           "ncclGroupEnd", "record event", "wait event"));
   engines[0]->abort(FailureKind::aborted, "the end of the test");
-}
-
-constexpr int kSteps = 4, kElements = 50;
-
-// Each rank, on a queue of its own: numbers are written, added up over all ranks, and read, several
-// times in the same memory, and no thread waits for a queue before the end. What was read.
-std::vector<std::vector<float>> sums_by_queues(
-    const std::vector<std::shared_ptr<Engine>>& engines) {
-  std::vector<std::vector<float>> read(engines.size());
-  std::vector<std::vector<float>> written(engines.size(), std::vector(size_t{kElements}, NAN));
-  run_all_members(engines, [&](Group group) {
-    const int rank = group.rank();
-    auto& queue = fake_cuda::queue_of(rank, 5);
-    std::vector<float>& data = written[static_cast<size_t>(rank)];
-    std::vector<float>& mine = read[static_cast<size_t>(rank)];
-    const Stream stream{reinterpret_cast<uintptr_t>(&queue)};
-    MemorySpan span = span_of(std::span(data));
-    span.place = {Place::Kind::cuda, static_cast<int16_t>(rank), stream};
-    for (int step = 0; step < kSteps; ++step) {
-      fake_cuda::enqueue(queue, "write", [&data, rank, step] {
-        for (int i = 0; i < kElements; ++i)
-          data[static_cast<size_t>(i)] = static_cast<float>((rank + 1) * (step + 1) + i);
-      });
-      group.all_reduce(span, ReduceOp::sum).wait_on(stream);
-      fake_cuda::enqueue(queue, "read", [&] { mine.insert(mine.end(), data.begin(), data.end()); });
-    }
-    fake_cuda::wait_for(fake_cuda::mark_of(queue), "the end of the test");
-  });
-  fake_cuda::run_all();  // where a wait was left out there is more
-  return read;
-}
-
-std::vector<std::vector<float>> expected_of_queues(int ranks) {
-  std::vector<float> sums;
-  for (int step = 0; step < kSteps; ++step)
-    for (int i = 0; i < kElements; ++i) {
-      int sum = 0;
-      for (int rank = 0; rank < ranks; ++rank) sum += (rank + 1) * (step + 1) + i;
-      sums.push_back(static_cast<float>(sum));
-    }
-  return std::vector(static_cast<size_t>(ranks), sums);
 }
 
 TEST_F(Nccl, QueuesAreInOrderWhateverTheirPace) {

@@ -208,7 +208,7 @@ void NcclEngine::receive_bytes(const MemorySpan& data, int from) {
 void NcclEngine::copy_here(const MemorySpan& to, const MemorySpan& from) {
   if (to.num_elements == 0 || to.data == from.data) return;
   check_cuda(cudaMemcpyAsync(to.data, from.data, static_cast<size_t>(to.num_bytes()),
-                             cudaMemcpyDeviceToDevice, stream_),
+                             cudaMemcpyDefault, stream_),
              "cudaMemcpyAsync");
 }
 

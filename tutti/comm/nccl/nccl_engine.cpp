@@ -86,22 +86,42 @@ void NcclEngine::finish_batches() {
 
 Ticket NcclEngine::submit(std::span<const Operation> batch) {
   throw_if_failed();
-  for (const Operation& operation : batch) refuse_what_nccl_has_not(operation);
   if (batch.empty()) return submitted_;
-  const OnDevice here(device_);
-  Batch& added = batches_.emplace_back();
-  added.operations.assign(batch.begin(), batch.end());
-  added.limit = batch[0].limit;
+  std::vector<Event> ready;
   for (const Operation& operation : batch) {
-    added.limit = std::min(added.limit, operation.limit);
-    // What the caller has queued so far on its own streams comes first.
-    for (const MemorySpan* span : {&operation.input, &operation.output})
-      if (span->data != nullptr) {
-        added.ready.emplace_back();
-        added.ready.back().record(cuda_stream(span->place.stream));
-      }
+    refuse_what_nccl_has_not(operation);
+    for (Event& one : mark_of(operation)) ready.push_back(std::move(one));
   }
-  added.deadline = time_after(added.limit);
+  return submit_after(batch, std::move(ready));
+}
+
+std::vector<Event> NcclEngine::mark_of(const Operation& operation) const {
+  const OnDevice here(device_);
+  std::vector<Event> marks;
+  for (const MemorySpan* span : {&operation.input, &operation.output}) {
+    if (span->data == nullptr) continue;
+    marks.emplace_back();
+    marks.back().record(cuda_stream(span->place.stream));
+  }
+  return marks;
+}
+
+Ticket NcclEngine::submit_after(std::span<const Operation> batch, std::vector<Event> ready) {
+  Batch added{.operations = {batch.begin(), batch.end()}, .ready = std::move(ready)};
+  added.limit = batch[0].limit;
+  for (const Operation& operation : batch) added.limit = std::min(added.limit, operation.limit);
+  return enqueue(std::move(added));
+}
+
+Ticket NcclEngine::copy(const MemorySpan& to, const MemorySpan& from, Millis limit) {
+  return enqueue({.to = to, .from = from, .limit = limit});
+}
+
+Ticket NcclEngine::enqueue(Batch batch) {
+  throw_if_failed();
+  const OnDevice here(device_);
+  batch.deadline = time_after(batch.limit);
+  batches_.push_back(std::move(batch));
   ++submitted_;
   advance();
   return submitted_;
@@ -129,8 +149,9 @@ void NcclEngine::move_batches() {
         if (comm_ == nullptr) break;
         check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
       }
-      // Until NCCL is done the kernels are not on the stream, and an event would come before them.
-      if (state == ncclInProgress) break;
+      // Until NCCL is done the kernels are not on the stream, and an event would come before them;
+      // of an error, which the next look finds, none may ever come.
+      if (state != ncclSuccess) break;
       batch.done.record(stream_);
       batch.stage = Batch::recorded;
       ++recorded_;
@@ -147,6 +168,11 @@ bool NcclEngine::launch(Batch& batch) {
   for (const Event& ready : batch.ready) ready.hold(stream_, "what the caller has queued");
   const std::scoped_lock lock(mutex_);
   if (comm_ == nullptr) return false;
+  if (batch.operations.empty()) {
+    copy_here(batch.to, batch.from);
+    batch.stage = Batch::launched;
+    return true;
+  }
   check(ncclGroupStart(), "ncclGroupStart");
   try {
     for (const Operation& operation : batch.operations) call(operation);
@@ -293,13 +319,11 @@ void NcclEngine::fail(FailureKind kind, const std::string& text) {
   throw_failure();
 }
 
-std::string NcclEngine::words_of(const Operation& operation) const {
-  return fmt::format("{} #{}", name_of(operation.collective), completed_ + 1);
-}
-
 std::string NcclEngine::oldest_words() const {
   if (batches_.empty()) return fmt::format("after operation #{}", submitted_);
-  return words_of(batches_.front().operations.front());
+  const auto& operations = batches_.front().operations;
+  return fmt::format("{} #{}", operations.empty() ? "copy" : name_of(operations[0].collective),
+                     completed_ + 1);
 }
 
 // As settle(), for a call of this engine; abort() may come between.

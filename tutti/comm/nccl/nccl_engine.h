@@ -46,10 +46,22 @@ class NcclEngine final : public Engine {
   std::shared_ptr<Engine> split(int color, int key, Millis limit) override;
   SharedParts allocate(int64_t bytes, Millis limit) override;
 
+  // For an engine that is made of this one. What it submits stands in one order with the rest.
+
+  /// What is queued now on the streams of the operation's memory.
+  std::vector<Event> mark_of(const Operation& operation) const;
+  /// As submit(), behind `ready` alone.
+  Ticket submit_after(std::span<const Operation> batch, std::vector<Event> ready);
+  /// From or to host memory, which is pinned; as many bytes. `limit`: as an operation's.
+  Ticket copy(const MemorySpan& to, const MemorySpan& from, Millis limit);
+  /// Throws UsageError.
+  void refuse_what_nccl_has_not(const Operation& operation) const;
+
  private:
   struct Batch {
-    std::vector<Operation> operations;
-    std::vector<Event> ready;  ///< on the caller's streams, when the batch was submitted
+    std::vector<Operation> operations;  ///< none: a copy
+    MemorySpan to{}, from{};            ///< of the copy
+    std::vector<Event> ready;           ///< on the caller's streams, when the batch was submitted
     Event done;
     TimePoint deadline;
     Millis limit{};
@@ -57,6 +69,7 @@ class NcclEngine final : public Engine {
   };
 
   // Stages (nccl_engine.cpp).
+  Ticket enqueue(Batch batch);
   void advance();
   void move_batches();
   void finish_batches();
@@ -65,7 +78,6 @@ class NcclEngine final : public Engine {
   void wait(const std::function<bool()>& reached, const Deadline& deadline);
   void look(const Deadline& deadline);
   std::string oldest_words() const;
-  std::string words_of(const Operation& operation) const;
   Batch* batch_of(Ticket ticket);
 
   // Failing (nccl_engine.cpp). `mutex_` is held by who calls NCCL.
@@ -79,7 +91,6 @@ class NcclEngine final : public Engine {
   [[noreturn]] void fail(FailureKind kind, const std::string& text);
 
   // Operations as NCCL's calls (launches.cpp).
-  void refuse_what_nccl_has_not(const Operation& operation) const;
   void call(const Operation& operation);
   void reduce_parts(const Operation& operation);
   void gather_parts(const Operation& operation);
