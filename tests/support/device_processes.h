@@ -1,5 +1,5 @@
 /// Replicas on devices in several processes, which are threads here, each with a World of its own:
-/// hosts meet in shared memory, devices over the fake NCCL.
+/// hosts meet in shared memory or over engine hier, devices over the fake NCCL.
 #pragma once
 
 #include <torch/torch.h>
@@ -15,6 +15,7 @@
 
 #include "tests/support/device_job.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
+#include "tests/support/hier.h"
 #include "tests/support/meeting.h"
 
 namespace tutti::test {
@@ -27,6 +28,7 @@ struct ProcessesJob {
   int steps = 6;
   bool unused = false;  ///< as DeviceJob
   Millis limit{20'000};
+  int hosts = 1;  ///< more: consecutive processes share one, and engine hier adds
   int replicas() const { return processes * local; }
 };
 
@@ -36,6 +38,13 @@ struct Process {
   std::vector<NamedTensors> parameters;
   std::shared_ptr<Updater> updater;
 };
+
+/// The hosts' group: shared memory, or engine hier over several.
+inline std::vector<std::shared_ptr<Engine>> hosts_of(const ProcessesJob& job) {
+  if (job.hosts == 1) return make_shm_threads(job.replicas(), {});
+  const std::vector<int> per_host(static_cast<size_t>(job.hosts), job.replicas() / job.hosts);
+  return make_hier_threads(per_host, 4 << 10);
+}
 
 /// Replica r is on cuda:r, or where `queues` are. Collective: each process calls it in a thread of
 /// its own.
@@ -56,13 +65,17 @@ inline World world_of(const ProcessesJob& job, int process,
   }
   if (!queues.empty()) world.queues = std::move(queues);
   world.shape = world.groups[0].reduction_shape();
-  if (!world.one_process()) detail::make_device_groups(world);
+  if (world.one_process()) return world;
+  detail::make_device_groups(
+      world, {.engine = job.hosts > 1 ? "hier" : "nccl",
+              .order = job.sums.order,
+              .machine = fmt::format("host {}", process * job.hosts / job.processes)});
   return world;
 }
 
 /// All processes of a job, ready to train.
 inline std::vector<std::unique_ptr<Process>> start(const ProcessesJob& job) {
-  const auto hosts = make_shm_threads(job.replicas(), {});
+  const auto hosts = hosts_of(job);
   std::vector<std::unique_ptr<Process>> all;
   for (int process = 0; process < job.processes; ++process) {
     auto& made = all.emplace_back(std::make_unique<Process>());

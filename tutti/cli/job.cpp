@@ -101,6 +101,12 @@ void add_reduction_flags(CLI::App& app, JobFlags& flags) {
       ->check(one_of("order of summation", {"any", "shape"}))
       ->type_name("ORDER")
       ->capture_default_str();
+  app.add_option("--engine", flags.engine,
+                 "multi_worker on GPUs: nccl over all hosts; hier, NCCL inside each, and between "
+                 "them what their processes use")
+      ->check(one_of("engine", {"nccl", "hier"}))
+      ->type_name("NAME")
+      ->capture_default_str();
   app.add_option("--compression", flags.compression,
                  "Makes gradients smaller on their way: none, bf16, fp16, topk:RATIO, onebit or "
                  "powersgd:RANK (docs/guide/reductions.md)")
@@ -285,6 +291,7 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   options.time_limit = millis_of(flags.time_limit_s);
   options.seed = flags.seed;
   options.reduction = flags.reduction;
+  options.engine = flags.engine;
   options.sum_order = flags.sum_order == "any" ? Order::any : Order::fixed;
   options.compression = compression_from(flags.compression);
   options.compression.start_step = flags.compression_start;

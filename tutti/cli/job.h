@@ -30,6 +30,7 @@ struct JobFlags {
   std::optional<int64_t> replicas;  ///< of the whole world
   std::string reduction_shape;
   std::string sum_order = "any";  ///< or shape
+  std::string engine = "nccl";    ///< or hier
   DeviceFlags devices;
   std::optional<int64_t> threads;  ///< of LibTorch in each replica
   std::string dense_kernel;        ///< "": that of the rule

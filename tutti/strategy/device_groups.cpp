@@ -1,6 +1,8 @@
 // Groups for the memory of devices in several processes: whether there can be any, and they.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include <nlohmann/json.hpp>
@@ -9,17 +11,17 @@
 #include "tutti/base/host.h"
 #include "tutti/base/typed.h"
 #include "tutti/comm/engine/engine_meeting.h"
-#include "tutti/comm/nccl/nccl.h"
+#include "tutti/comm/nccl/nccl_hier.h"
 #include "tutti/net/host_meeting.h"
 #include "tutti/strategy/detail/worlds.h"
 
 namespace tutti::detail {
 namespace {
 
-RankOnGpu facts_of(const DeviceQueue& queue) {
+RankOnGpu facts_of(const DeviceQueue& queue, const std::string& machine) {
   RankOnGpu facts{.on_gpu = queue.on_device(),
                   .has_nccl = nccl_available(),
-                  .machine = boot_id(),
+                  .machine = machine.empty() ? boot_id() : machine,
                   .process = process_words()};
   if (!facts.on_gpu || !facts.has_nccl) return facts;
   const NcclFacts known = nccl_facts(queue.device().index());
@@ -67,7 +69,7 @@ std::shared_ptr<Engine> engine_of(const Group& group) {
   return {kept, &kept->engine()};
 }
 
-std::vector<RankOnGpu> tell_each_other(World& world) {
+std::vector<RankOnGpu> tell_each_other(World& world, const std::string& machine) {
   std::vector<RankOnGpu> all;
   for_each_local(world, [&](int local) {
     const auto place = static_cast<size_t>(local);
@@ -77,14 +79,73 @@ std::vector<RankOnGpu> tell_each_other(World& world) {
     const DeviceQueue nowhere;
     const DeviceQueue& queue = world.on_devices() ? world.queues[place] : nowhere;
     const auto texts =
-        meeting.exchange("gpus", text_of(facts_of(queue)), Deadline(world.time_limit));
+        meeting.exchange("gpus", text_of(facts_of(queue, machine)), Deadline(world.time_limit));
     if (local == 0)
       for (const std::string& text : texts) all.push_back(facts_from(text));
   });
   return all;
 }
 
+Group nccl_group(World& world, int local) {
+  const auto place = static_cast<size_t>(local);
+  std::vector<int> owners;  // of equal slices: the replicas of that number
+  for (int rank = local; rank < world.size; rank += world.local) owners.push_back(rank);
+  EngineMeeting meeting(engine_of(world.groups[place]), owners);
+  return Group(make_nccl(meeting, {.device = world.queues[place].device().index(),
+                                   .limit = world.time_limit}),
+               fmt::format("devices{}", local));
+}
+
+// Rails are groups that the hosts' group splits off, so of whatever engine fits between hosts.
+Group hier_group(World& world, int local, const std::vector<RankOnGpu>& ranks) {
+  const auto place = static_cast<size_t>(local);
+  const auto hosts = owners_by_host(ranks, world.local, local);
+  const int rank = world.first_rank + local;
+  const auto here = std::ranges::find_if(
+      hosts, [&](const auto& owners) { return std::ranges::find(owners, rank) != owners.end(); });
+  const auto inside = std::ranges::find(*here, rank) - here->begin();
+  const int slices = static_cast<int>(here->size());
+  const auto rail =
+      world.groups[place].split(local * slices + static_cast<int>(inside), rank, world.time_limit);
+  const auto hosts_engine = engine_of(world.groups[place]);
+  EngineMeeting meeting(hosts_engine, *here);
+  NcclHierParts parts{.rank = world.process(),
+                      .size = world.processes(),
+                      .inside = &meeting,
+                      .rail = engine_of(*rail),
+                      .look = [hosts_engine] { hosts_engine->nudge(); }};
+  return Group(make_nccl_hier(std::move(parts), {.device = world.queues[place].device().index(),
+                                                 .limit = world.time_limit}),
+               fmt::format("devices{}", local));
+}
+
 }  // namespace
+
+std::vector<std::vector<int>> owners_by_host(const std::vector<RankOnGpu>& ranks, int local,
+                                             int number) {
+  std::vector<std::vector<int>> hosts;
+  for (int rank = number; rank < static_cast<int>(ranks.size()); rank += local) {
+    const auto& machine = ranks[static_cast<size_t>(rank)].machine;
+    const auto known = std::ranges::find_if(hosts, [&](const auto& owners) {
+      return ranks[static_cast<size_t>(owners[0])].machine == machine;
+    });
+    if (known == hosts.end())
+      hosts.push_back({rank});
+    else
+      known->push_back(rank);
+  }
+  if (hosts.size() == 1)
+    throw UsageError(
+        "engine hier: all processes are on one host, where NCCL adds up alone; leave --engine out");
+  std::vector<size_t> counts;
+  for (const auto& owners : hosts) counts.push_back(owners.size());
+  if (std::ranges::count(counts, counts[0]) != std::ssize(counts))
+    throw UsageError(
+        fmt::format("engine hier: the hosts have {} processes; expected as many on each, since "
+                    "each has a partner on every host; leave --engine out",
+                    fmt::join(counts, "+")));
+  return hosts;
+}
 
 std::string objection_to_nccl(const std::vector<RankOnGpu>& ranks, int local) {
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -112,18 +173,22 @@ std::string objection_to_nccl(const std::vector<RankOnGpu>& ranks, int local) {
   return "";
 }
 
-void make_device_groups(World& world) {
-  world.no_device_groups = objection_to_nccl(tell_each_other(world), world.local);
+void make_device_groups(World& world, const DeviceGroupsChoice& choice) {
+  const bool hier = choice.engine == "hier";
+  const auto ranks = tell_each_other(world, choice.machine);
+  world.no_device_groups = objection_to_nccl(ranks, world.local);
+  if (hier && !world.no_device_groups.empty())
+    throw UsageError(fmt::format(
+        "engine hier adds up on GPUs, by NCCL inside each host: {}; leave --engine out, "
+        "and gradients go by way of the CPU",
+        world.no_device_groups));
   if (!world.no_device_groups.empty()) return;
+  if (hier) owners_by_host(ranks, world.local, 0);
   std::vector<Group> groups(static_cast<size_t>(world.local));
   for_each_local(world, [&](int local) {
-    const auto place = static_cast<size_t>(local);
-    std::vector<int> owners;  // of equal slices: the replicas of that number
-    for (int rank = local; rank < world.size; rank += world.local) owners.push_back(rank);
-    EngineMeeting meeting(engine_of(world.groups[place]), owners);
-    groups[place] = Group(make_nccl(meeting, {.device = world.queues[place].device().index(),
-                                              .limit = world.time_limit}),
-                          fmt::format("devices{}", local));
+    groups[static_cast<size_t>(local)] = hier && choice.order == Order::any
+                                             ? hier_group(world, local, ranks)
+                                             : nccl_group(world, local);
   });
   world.device_groups = std::move(groups);
 }

@@ -30,6 +30,12 @@ bool on_or_off(std::string_view flag, std::string_view text) {
   return text == "on";
 }
 
+std::string engine_of(std::string_view flag, std::string_view text) {
+  if (text != "nccl" && text != "hier")
+    throw UsageError(fmt::format("{} {}: expected nccl or hier", flag, text));
+  return std::string(text);
+}
+
 Order order_of(std::string_view flag, std::string_view text) {
   if (text != "any" && text != "shape")
     throw UsageError(fmt::format("{} {}: expected any or shape", flag, text));
@@ -69,6 +75,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--seed") options.seed = number_of<uint64_t>(flag, value, 0);
   if (flag == "--reduction") options.reduction = value;
   if (flag == "--sum-order") options.sum_order = order_of(flag, value);
+  if (flag == "--engine") options.engine = engine_of(flag, value);
   if (flag == "--compression") {
     const int64_t start_step = options.compression.start_step;
     options.compression = compression_from(value);
@@ -79,27 +86,13 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.compression.start_step = number_of<int64_t>(flag, value, 0);
 }
 
-constexpr std::string_view kFlags[] = {"--strategy",
-                                       "--replicas",
-                                       "--reduction-shape",
-                                       "--threads",
-                                       "--device",
-                                       "--memory-limit",
-                                       "--time-limit",
-                                       "--seed",
-                                       "--shares",
-                                       "--reduction",
-                                       "--sum-order",
-                                       "--compression",
-                                       "--compression-start",
-                                       "--algorithm-table",
-                                       "--staleness",
-                                       "--drop-slowest",
-                                       "--on-lost-worker",
-                                       "--delay-compensation",
-                                       "--placement",
-                                       "--partition",
-                                       "--host-sums"};
+constexpr std::string_view kFlags[] = {
+    "--strategy",     "--replicas",          "--reduction-shape",    "--threads",
+    "--device",       "--memory-limit",      "--time-limit",         "--seed",
+    "--shares",       "--reduction",         "--sum-order",          "--engine",
+    "--compression",  "--compression-start", "--algorithm-table",    "--staleness",
+    "--drop-slowest", "--on-lost-worker",    "--delay-compensation", "--placement",
+    "--partition",    "--host-sums"};
 
 // "--shared" is not "--shares".
 bool have_other_endings(std::string_view one, std::string_view other) {

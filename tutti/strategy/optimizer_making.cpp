@@ -42,7 +42,9 @@ std::string why_on_cpu(const Strategy& strategy, const optim::Recipe& recipe) {
 
 void log_sums(const World& world, Order order) {
   if (world.device_groups.empty() || !world.chief) return;
-  log(LogLevel::info, "optimizer: NCCL adds gradients over {} processes, {}", world.processes(),
+  const bool hier = world.device_groups[0].engine().name() == "hier";
+  log(LogLevel::info, "optimizer: {} adds gradients over {} processes, {}",
+      hier ? "NCCL inside each host, and another engine between them," : "NCCL", world.processes(),
       order == Order::any ? "in its own order (--sum-order shape: with the bits of one process)"
                           : "by pieces, each in the reduction shape");
 }

@@ -58,6 +58,8 @@ void check_options(const StrategyOptions& options, int num_workers) {
         "strategy central_storage keeps one copy of the parameters, which the fused step updates; "
         "reduction {} with compression {} keeps one a replica: use mirrored",
         options.reduction, describe(options.compression)));
+  if (options.engine != "nccl" && options.engine != "hier")
+    throw UsageError(fmt::format("engine {}: expected nccl or hier", options.engine));
   if (options.uses_servers()) check_served(options, num_workers);
   if (!options.reduction_shape.empty() && options.kind != "one_device")
     throw UsageError(

@@ -43,6 +43,10 @@ struct StrategyOptions {
   /// On GPUs of several processes, where NCCL adds: any, in its own order; fixed, in the reduction
   /// shape, with the bits of one process, and later than backward. Elsewhere it is always fixed.
   Order sum_order = Order::any;
+  /// On GPUs of several processes: nccl, over all hosts; hier, NCCL inside each host, and between
+  /// them the engine of their group (tcp, mpi), for networks that NCCL does not know. With
+  /// sum_order fixed it is always nccl.
+  std::string engine = "nccl";
   CrossDeviceFactory make_reduction{};  ///< one of the user's own; `reduction` becomes its name
   Compression compression{};            ///< of what replicas exchange; never with the fused step
   AlgorithmTable table = built_in_table();  ///< multi_worker: of what goes between hosts

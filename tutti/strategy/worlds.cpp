@@ -192,7 +192,12 @@ World make_world(StrategyOptions& options) {
   options.threads_per_replica = common_threads(options, world);
   place_on_devices(world, options, devices);
   if (options.kind == "multi_worker" && !world.one_process() && anybody(world, world.on_devices()))
-    make_device_groups(world);
+    make_device_groups(world, {.engine = options.engine, .order = options.sum_order});
+  else if (options.engine != "nccl")
+    throw UsageError(
+        fmt::format("--engine {}: it adds up the gradients of several processes on GPUs, and here "
+                    "all replicas are in one, or on the CPU; leave --engine out",
+                    options.engine));
   return world;
 }
 

@@ -25,8 +25,8 @@ struct World {
   std::vector<Group> groups;
   ReductionShape shape = ReductionShape::flat(1);
   /// Of several processes whose replicas are all on GPUs: by local replica, the group of those with
-  /// its number in all processes, for the devices' memory (engine nccl). Empty: there is none, and
-  /// `no_device_groups` says why.
+  /// its number in all processes, for the devices' memory (engine nccl, or hier with it inside each
+  /// host). Empty: there is none, and `no_device_groups` says why.
   std::vector<Group> device_groups{};
   std::string no_device_groups{};
   /// Where the local replicas compute, one queue each (those that take turns share one); empty: all

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/options.h"
+#include "tutti/strategy/strategy.h"
 
 #include "tests/support/message_of.h"
 
@@ -67,6 +67,18 @@ TEST(StrategyFlags, SayInWhichOrderNcclAdds) {
   EXPECT_EQ(take({"--sum-order", "any"}).options.sum_order, Order::any);
   EXPECT_EQ(take({"--sum-order=shape"}).options.sum_order, Order::fixed);
   EXPECT_THAT(why_not({"--sum-order", "ring"}), HasSubstr("expected any or shape"));
+}
+
+TEST(StrategyFlags, SayWhatAddsBetweenHosts) {
+  EXPECT_EQ(take({}).options.engine, "nccl");
+  EXPECT_EQ(take({"--engine", "hier"}).options.engine, "hier");
+  EXPECT_THAT(why_not({"--engine", "tcp"}), HasSubstr("expected nccl or hier"));
+  const auto words = [](const StrategyOptions& options) {
+    return test::message_of<UsageError>([&] { const Strategy strategy(options); });
+  };
+  EXPECT_THAT(words({.kind = "mirrored", .replicas = 2, .engine = "hier"}),
+              HasSubstr("all replicas are in one, or on the CPU; leave --engine out"));
+  EXPECT_THAT(words({.engine = "ring"}), HasSubstr("engine ring: expected nccl or hier"));
 }
 
 TEST(StrategyFlags, SayWhatServersDo) {

@@ -35,9 +35,22 @@ struct RankOnGpu {
 /// Mismatch where their NCCL or CUDA differ.
 std::string objection_to_nccl(const std::vector<RankOnGpu>& ranks, int local);
 
+/// How device groups add up.
+struct DeviceGroupsChoice {
+  std::string engine = "nccl";  ///< or "hier": between hosts by the engine of the hosts' group
+  Order order = Order::any;     ///< fixed: pieces travel, by NCCL whatever the engine
+  std::string machine{};        ///< where the GPUs of this process are; "": boot_id()
+};
+
+/// The owners of equal slices (ranks `number`, number + local, ...) by host, for engine hier.
+/// Throws UsageError where it has no use: one host, or unlike numbers of them on the hosts.
+std::vector<std::vector<int>> owners_by_host(const std::vector<RankOnGpu>& ranks, int local,
+                                             int number);
+
 /// Collective over a world of several processes: makes its device_groups, or says in
-/// no_device_groups why it has none. Throws Mismatch, Timeout, Error in NCCL's words.
-void make_device_groups(World& world);
+/// no_device_groups why it has none. Throws Mismatch, Timeout, Error in NCCL's words, UsageError
+/// where hier was asked for and cannot be.
+void make_device_groups(World& world, const DeviceGroupsChoice& choice = {});
 
 /// Where the servers of this worker are; of parameter_server alone.
 ServedPlace served_place();

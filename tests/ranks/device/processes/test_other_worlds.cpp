@@ -30,7 +30,7 @@ class OtherWorlds : public DevicesOfProcesses {
 
   /// The same processes in a world of their own, over hosts' groups and NCCL's that are new.
   static void go_on(Jobs& all, const ProcessesJob& job) {
-    const auto hosts = make_shm_threads(job.replicas(), {});
+    const auto hosts = hosts_of(job);
     run_threads(job.processes, [&](int process) {
       Process& own = *all[static_cast<size_t>(process)];
       own.world = world_of(job, process, hosts, own.world.queues);
@@ -92,6 +92,18 @@ TEST_F(OtherWorlds, TwoOfThreeGoOnWithTheBitsOfTwo) {
         const auto weights = train(all, x, 2, 5);
         EXPECT_TRUE(all_equal(weights, trained_from(state, values, fewer, x, 2)[0])) << left;
       });
+}
+
+TEST_F(OtherWorlds, HostsGoOnWithThoseThatAreLeft) {
+  const ProcessesJob four{.processes = 4, .hosts = 2}, three{.processes = 3, .hosts = 3};
+  const auto x = device_data(4);
+  auto all = start(four);
+  train(all, x, 0, 2);
+  const UpdaterState state = copy_of(all[0]->updater->state());
+  const NamedTensors values = copy_of(all[0]->parameters[0]);
+  lose_rank_1(all, x[2]);
+  go_on(all, three);
+  EXPECT_TRUE(all_equal(train(all, x, 2, 4), trained_from(state, values, three, x, 2)[0]));
 }
 
 TEST_F(OtherWorlds, WhatAFailureCutOffIsNotGoneOnWith) {
