@@ -51,15 +51,19 @@ std::string words_of(const MemoryShare& share) {
 
 }  // namespace
 
-std::optional<double> one_fraction(const std::vector<MemoryShare>& shares) {
+bool are_alike(std::optional<double> one, std::optional<double> other) {
   constexpr double kAlike = 0.01;  // GPUs of one kind differ by memory that is broken
+  return one.has_value() == other.has_value() &&
+         std::abs(one.value_or(0) - other.value_or(0)) <= kAlike * one.value_or(0);
+}
+
+std::optional<double> one_fraction(const std::vector<MemoryShare>& shares) {
   std::optional<double> least;
   for (const MemoryShare& share : shares) {
     if (share.limit_bytes && *share.limit_bytes > share.total_bytes)
       throw UsageError(fmt::format("memory limit: {}: more than it has", words_of(share)));
     const auto one = fraction_of(shares.front()), other = fraction_of(share);
-    if (one.has_value() != other.has_value() ||
-        std::abs(one.value_or(0) - other.value_or(0)) > kAlike * one.value_or(0))
+    if (!are_alike(one, other))
       throw UsageError(fmt::format(
           "memory limit: {}, but {}; LibTorch knows one part for all GPUs of a process: "
           "give all the same, use alike GPUs, or one process a GPU",
@@ -179,6 +183,11 @@ void DeviceConfig::set_logical(const PhysicalDevice& device,
 
 void DeviceConfig::freeze(std::string_view by) {
   if (!frozen_by_.empty()) return;
+  grows();
+  frozen_by_ = by;
+}
+
+bool DeviceConfig::grows() const {
   const auto gpus = visible(DeviceKind::cuda);
   for (const Entry* const gpu : gpus)
     if (gpu->grows != gpus.front()->grows)
@@ -187,8 +196,7 @@ void DeviceConfig::freeze(std::string_view by) {
           "hide some ({})",
           kSetGrowth, gpus.front()->grows ? "on" : "off", gpus.front()->device.index,
           gpu->grows ? "on" : "off", gpu->device.index, kSetVisible));
-  grows_ = gpus.empty() || gpus.front()->grows;
-  frozen_by_ = by;
+  return gpus.empty() || gpus.front()->grows;
 }
 
 int DeviceConfig::visible_gpus() const {

@@ -39,6 +39,9 @@ struct MemoryShare {
 /// number for all GPUs of a process: UsageError where they would have unlike ones.
 std::optional<double> one_fraction(const std::vector<MemoryShare>& shares);
 
+/// Whether two such parts count as one: both none, or as near as those of GPUs of one kind.
+bool are_alike(std::optional<double> one, std::optional<double> other);
+
 /// Errors name the functions of sync/device/config.h, by which a program comes here.
 /// Thread rule: one thread at a time.
 class DeviceConfig {
@@ -57,7 +60,7 @@ class DeviceConfig {
 
   /// On (as LibTorch does by itself): memory is taken as it is needed. Off: the limit of each
   /// device, or what is free of its memory, is taken at its first use. UsageError for the CPU, a
-  /// device that is not there, and unlike values on the visible GPUs (checked in freeze()).
+  /// device that is not there, and unlike values on the visible GPUs (found by grows()).
   void set_memory_growth(const PhysicalDevice& device, bool on);
 
   /// The most that this process takes of that device, in bytes. UsageError for more than it has,
@@ -84,7 +87,8 @@ class DeviceConfig {
 
   /// The most that may be taken of a visible GPU in all; none: all that it has.
   std::optional<int64_t> limit_of(int visible_index) const;
-  bool grows() const noexcept { return grows_; }
+  /// What set_memory_growth() says of the visible GPUs. UsageError where it is not the same of all.
+  bool grows() const;
 
  private:
   struct Entry {
@@ -102,7 +106,6 @@ class DeviceConfig {
   void require_open(std::string_view operation) const;
 
   std::vector<Entry> entries_;
-  bool grows_ = true;
   std::string frozen_by_;
 };
 

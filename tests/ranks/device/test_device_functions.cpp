@@ -123,11 +123,38 @@ RANK_PROGRAM(logical_ones) {
   require(refused, "17 of 16 MiB are refused");
 }
 
+RANK_PROGRAM(unlike_by_broken_memory) {
+  fake_cuda::set_memory(1, 64 * kMiB - kMiB / 4);
+  use_devices("a test", devices_from("cuda:0"), 16);
+  use_devices("another", devices_from("cuda:1"), 16);
+  const std::string other =
+      message_of<UsageError>([] { use_devices("a third", devices_from("cuda:1"), 17); });
+  require(other.find("a third: memory limit: 0.26") == 0, other);
+}
+
+RANK_PROGRAM(tried_again) {
+  for (const auto& gpu : gpus()) set_memory_growth(gpu, false);
+  fake_cuda::fail_allocation(1, 1);
+  bool failed = false;
+  try {
+    use_devices("a test", devices_from("cuda:0,1"), 16);
+  } catch (const c10::OutOfMemoryError&) {
+    failed = true;
+  }
+  require(failed, "no memory at the first use");
+  for (const auto& gpu : gpus()) set_memory_growth(gpu, true);
+  use_devices("another", devices_from("cuda:0,1"));
+  const auto most = take(48 * kMiB, 1);  // the limit of before is gone
+  const std::string late = message_of<UsageError>([] { set_visible_devices({}); });
+  require(late.find("in use already, by another") != std::string::npos, late);
+}
+
 using DevicesOfAProcess = FakeCudaTest;
 
 TEST_F(DevicesOfAProcess, AreThoseThatTheFunctionsSet) {
-  for (const char* program : {"visible_ones", "hidden_ones", "limited", "limited_by_flag",
-                              "without_growth", "logical_ones"}) {
+  for (const char* program :
+       {"visible_ones", "hidden_ones", "limited", "limited_by_flag", "without_growth",
+        "logical_ones", "unlike_by_broken_memory", "tried_again"}) {
     const auto outcome =
         run_ranks(1, program, {.environment = {"FAKE_CUDA_DEVICES=3", "FAKE_CUDA_MEMORY_MB=64"}});
     EXPECT_EQ(outcome[0].exit_code, 0) << program << ": " << outcome[0].error << outcome[0].log;

@@ -115,6 +115,7 @@ TEST(DeviceConfig, GrowthIsOneForAllVisibleGpus) {
   config.set_memory_growth(gpu(0), false);
   EXPECT_THAT(message_of<UsageError>([&] { config.freeze("a test"); }),
               HasSubstr("set_memory_growth: off on cuda:0, on on cuda:1; LibTorch knows one"));
+  EXPECT_THROW(static_cast<void>(config.grows()), UsageError);
   config.set_memory_growth(gpu(1), false);  // not frozen yet
   config.freeze("a test");
   EXPECT_FALSE(config.grows());
@@ -207,6 +208,16 @@ TEST(OneFraction, IsThatOfAllGpusOrAnError) {
   EXPECT_THROW(of({{8 * kGiB, kGiB}, {16 * kGiB, kGiB}}), UsageError);
   EXPECT_THAT(message_of<UsageError>([&] { of({{8 * kGiB, 9 * kGiB}}); }),
               HasSubstr("9.0 GiB of 8.0 GiB on cuda:0: more than it has"));
+}
+
+TEST(OneFraction, OfGpusOfOneKindIsAlike) {
+  EXPECT_TRUE(are_alike({}, {}));
+  EXPECT_TRUE(are_alike(0.5, 0.5));
+  EXPECT_TRUE(are_alike(0.5, 0.504));
+  EXPECT_TRUE(are_alike(0.5, 0.496));
+  EXPECT_FALSE(are_alike(0.5, 0.51));
+  EXPECT_FALSE(are_alike(0.5, {}));
+  EXPECT_FALSE(are_alike({}, 0.5));
 }
 
 TEST(DeviceConfig, MemoryThatNobodyKnowsLimitsNothing) {

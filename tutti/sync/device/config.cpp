@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <string>
@@ -45,7 +46,7 @@ struct OfProcess {
   bool in_use = false;
   bool deterministic = false;
   std::optional<double> fraction;
-  std::set<int> used;  // visible indices
+  std::set<int> taken;  // visible indices of GPUs whose memory does not grow
 };
 
 OfProcess& of_process() {
@@ -59,12 +60,22 @@ std::optional<int64_t> lower(std::optional<int64_t> one, int64_t memory_limit_mi
 }
 
 // LibTorch takes memory in blocks, and rounds a limit; what it needs beside them is left.
-void take_all(DeviceRuntime& runtime, const MemoryShare& share, int index) {
+void take_all(DeviceRuntime& runtime, int index, std::optional<double> fraction) {
   constexpr int64_t kBlock = 2 * kMiB;
-  const int64_t free = runtime.memory(index).free;
-  const int64_t most = share.limit_bytes.value_or(free - free / 16);
+  const DeviceMemory memory = runtime.memory(index);
+  const int64_t most = fraction ? std::llround(*fraction * static_cast<double>(memory.total))
+                                : memory.free - memory.free / 16;
   const int64_t bytes = (most / kBlock - 1) * kBlock;
   if (bytes > 0) runtime.take_memory(index, bytes);
+}
+
+// The limit of the first use is that of all later ones. After a first use that failed, too, in
+// which LibTorch had been told another one.
+void limit(DeviceRuntime& runtime, std::optional<double> fraction) {
+  OfProcess& process = of_process();
+  if (process.in_use) return;
+  if (fraction || process.fraction) runtime.limit_memory(fraction.value_or(1));
+  process.fraction = fraction;
 }
 
 void require_limit_of_before(std::string_view by, std::optional<double> fraction) {
@@ -72,7 +83,7 @@ void require_limit_of_before(std::string_view by, std::optional<double> fraction
     return part ? fmt::format("{:.4f} of each GPU's memory", *part) : "no limit";
   };
   const OfProcess& process = of_process();
-  if (process.in_use && process.fraction != fraction)
+  if (process.in_use && !are_alike(process.fraction, fraction))
     throw UsageError(
         fmt::format("{}: memory limit: {}, but devices are in use already, with {}; LibTorch knows "
                     "one for all of a process",
@@ -156,13 +167,16 @@ void use_devices(std::string_view by, std::span<const DeviceSpec> devices, int64
   const auto fraction = one_fraction(shares);
   require_limit_of_before(by, fraction);
   if (deterministic) be_deterministic(by);
+  const bool grows = process.config.grows();
+  limit(runtime, fraction);
+  for (const int gpu : gpus) {
+    if (grows || process.taken.contains(gpu)) continue;
+    take_all(runtime, torch_index(gpu), process.fraction);
+    process.taken.insert(gpu);
+  }
+  // Not before: what has thrown may be set otherwise and tried again.
   process.config.freeze(by);
-  if (fraction && !process.in_use) runtime.limit_memory(*fraction);
   process.in_use = true;
-  process.fraction = fraction;
-  for (const MemoryShare& share : shares)
-    if (process.used.insert(share.device.index).second && !process.config.grows())
-      take_all(runtime, share, torch_index(share.device.index));
 }
 
 int torch_index(int visible_index) { return device_config().physical_index(visible_index); }
