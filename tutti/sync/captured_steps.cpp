@@ -56,7 +56,7 @@ std::vector<at::Tensor> CapturedSteps::run(at::TensorList inputs, const Step& st
   }
   const int before = seen_[kind]++;
   if (!graph_ && before >= kWarmUp) return capture(inputs, step);
-  if (graph_ && before == 0)
+  if (graph_ && go_without_.insert(kind).second)
     log(LogLevel::info, "step_graph: inputs {} go on without it; it is of {}", shapes_of(inputs),
         shapes_of(inputs_));
   return step(inputs);
@@ -94,6 +94,7 @@ void CapturedSteps::forget() {
   inputs_.clear();
   outputs_.clear();
   seen_.clear();
+  go_without_.clear();
 }
 
 }  // namespace tutti::detail

@@ -1,5 +1,6 @@
 // A step that its device does again by itself: the bits of steps that the host makes, counted as
 // they are, for one shape of inputs.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/log.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/precision.h"
 #include "tutti/nn/sample_context.h"
@@ -135,6 +137,22 @@ TEST_F(StepGraphs, OtherShapesGoOnWithout) {
     // The batches of 6 are the first that came often enough: four calls, then none.
     EXPECT_EQ(found.calls, CapturedSteps::kWarmUp + 1 + 6);
   });
+}
+
+// Batches of 4 have come before the capture, those of 2 come after it; both go on, twice.
+TEST_F(StepGraphs, EachShapeThatGoesOnWithoutIsSaidOnce) {
+  const LogLevel before = log_level();
+  set_log_level(LogLevel::info);
+  ::testing::internal::CaptureStderr();
+  repeat({.rows = {4, 6, 6, 6, 6, 4, 2, 6, 2, 4, 6}});
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  set_log_level(before);
+  for (const char* const shape : {"[4, 64], [4]", "[2, 64], [2]"}) {
+    const std::string line = fmt::format("step_graph: inputs {} go on without it", shape);
+    const size_t first = log.find(line);
+    EXPECT_NE(first, std::string::npos) << line << " is not in:\n" << log;
+    EXPECT_EQ(log.find(line, first + 1), std::string::npos) << log;
+  }
 }
 
 TEST_F(StepGraphs, WithScaledLossesAndStepsThatOverflow) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "tutti/sync/device/queue.h"
@@ -29,9 +30,10 @@ class CapturedSteps {
   CapturedSteps(std::shared_ptr<Updater> updater, DeviceQueue queue);
 
   /// One step. The first inputs that have been there kWarmUp times, by shapes and dtypes, are those
-  /// that it is captured for; others go on as ever, which the log says. `step` is called unless it
-  /// is a replay; what is returned lies in the graph's memory until the next step. Inputs are on
-  /// the queue's device: UsageError. Error, naming the cause, where a step cannot be captured.
+  /// that it is captured for; others go on as ever, which the log says once for each. `step` is
+  /// called unless it is a replay; what is returned lies in the graph's memory until the next step.
+  /// Inputs are on the queue's device: UsageError. Error, naming the cause, where a step cannot be
+  /// captured.
   std::vector<at::Tensor> run(at::TensorList inputs, const Step& step);
 
   /// Begins anew: what was captured writes to memory that is used no more.
@@ -49,6 +51,7 @@ class CapturedSteps {
   std::shared_ptr<Updater> updater_;
   DeviceQueue queue_;
   std::map<Kind, int> seen_;
+  std::set<Kind> go_without_;  // as the log has said
   Kind captured_;
   std::unique_ptr<StepGraph> graph_;
   std::vector<at::Tensor> inputs_, outputs_;  // the graph's own
