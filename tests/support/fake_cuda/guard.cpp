@@ -60,10 +60,12 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
     return getNewStream(device, 0);
   }
-  c10::Stream getNewStream(c10::Device device, int) const override {
-    static std::array<std::atomic<unsigned>, kMostDevices> next{};
-    const int index = index_of(device);
-    return stream_of(index, 1 + static_cast<int>(next.at(index)++ % (kStreams - 1)));
+  // As CUDA's: two pools, of which each gives its streams in turn.
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    static std::array<std::array<std::atomic<unsigned>, kMostDevices>, 2> next{};
+    const int index = index_of(device), pool = priority < 0 ? 1 : 0;
+    const unsigned in_pool = next.at(pool).at(index)++ % kPoolStreams;
+    return stream_of(index, 1 + pool * kPoolStreams + static_cast<int>(in_pool));
   }
   c10::Stream exchangeStream(c10::Stream to) const noexcept override {
     const auto before = getStream(to.device());

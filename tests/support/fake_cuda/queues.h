@@ -15,9 +15,10 @@
 namespace tutti::test::fake_cuda {
 
 constexpr int kMostDevices = 16;
-/// Streams of a device: the default one is 0, the others are handed out in turn, as CUDA's pool.
-/// Streams made by CUDA's runtime interface have the numbers behind.
-constexpr int kStreams = 33;
+/// Streams of a device: the default one is 0, the others are those of two pools, of the usual and
+/// of a higher priority. Streams made by CUDA's runtime interface have the numbers behind.
+constexpr int kPoolStreams = 32;
+constexpr int kStreams = 1 + 2 * kPoolStreams;
 
 /// The one lock. Held while tasks run, so a thread may take it again.
 std::recursive_mutex& lock_of_all();

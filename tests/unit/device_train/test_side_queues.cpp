@@ -177,6 +177,54 @@ TEST_F(SideQueues, ADeviceThatHangsIsNamedByWhoWaitsForItsCopies) {
               HasSubstr("device cuda:1 hangs"));
 }
 
+// As after run(): what is copied waits for a replica on another device.
+TEST_F(SideQueues, AReplicaThatHangsIsNamedByWhoWaitsForCopiesOfAnotherDevice) {
+  const DeviceQueue behind({at::kCUDA, 1}, "replica 1 (cuda:1)");
+  const auto all = std::make_shared<const std::vector<DeviceQueue>>(std::vector{queue(), behind});
+  queue().belongs_to(all);
+  const at::Tensor values = torch::zeros({4}, gpu());
+  test::fake_cuda::stick(1);
+  DeviceMark mark;
+  {
+    const OnQueue on(behind);
+    torch::zeros({4}, at::Device(at::kCUDA, 1));
+  }
+  behind.mark(mark);
+  DeviceQueue::current(gpu(), "the caller").after(mark, "a test's");
+  EXPECT_THAT(test::message_of<Timeout>(
+                  [&] { on_host(values, Deadline(Millis{20}), "copies for a test"); }),
+              AllOf(testing::StartsWith("replica 1 (cuda:1) hangs"),
+                    HasSubstr("device cuda:0 waited 20 ms for copies for a test")));
+}
+
+TEST_F(SideQueues, CopiesForTheHostShareOneQueueADevice) {
+  const auto stream = [](at::DeviceIndex device) {
+    return DeviceQueue::beside({at::kCUDA, device}, "a test").stream();
+  };
+  EXPECT_EQ(stream(0), stream(0));
+  EXPECT_NE(stream(0), stream(1));
+}
+
+// More queues than LibTorch has streams, all behind a device that hangs: the others answer.
+TEST_F(SideQueues, ADeviceWhoseQueuesAllWaitForAnotherAnswers) {
+  const DeviceQueue behind({at::kCUDA, 1}, "replica 1 (cuda:1)");
+  DeviceQueue first = queue();
+  const auto all = std::make_shared<const std::vector<DeviceQueue>>(std::vector{first, behind});
+  first.belongs_to(all);
+  test::fake_cuda::stick(1);
+  DeviceMark mark, ours;
+  {
+    const OnQueue on(behind);
+    torch::zeros({4}, at::Device(at::kCUDA, 1));
+  }
+  behind.mark(mark);
+  for (int i = 0; i < 40; ++i) queue().after(mark, "a test's");
+  first.after(mark, "a test's");
+  first.mark(ours);
+  EXPECT_THAT(test::message_of<Timeout>([&] { first.wait(ours, Deadline(Millis{20}), "a test"); }),
+              testing::StartsWith("replica 1 (cuda:1) hangs"));
+}
+
 TEST_F(SideQueues, ValuesAreReadInTheirOrderWithoutAWaitOfTheHost) {
   test::in_all_orders(kSeeds, [] {
     const DeviceQueue queue({at::kCUDA, 0}, "replica 0 (cuda:0)");

@@ -28,7 +28,7 @@ const DeviceQueue& HostCopies::side_of(at::Device device) {
       std::ranges::find(sides_, device, [](const Side& side) { return side.queue.device(); });
   if (known != sides_.end()) return known->queue;
   const std::string owner = "device " + device.str();
-  Side& side = sides_.emplace_back(Side{DeviceQueue(device, owner), {}});
+  Side& side = sides_.emplace_back(Side{DeviceQueue::beside(device, owner), {}});
   DeviceMark made;
   DeviceQueue::current(device, owner).mark(made);
   side.queue.after(made, kWaitForTensors);

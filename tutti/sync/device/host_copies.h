@@ -11,7 +11,7 @@
 
 namespace tutti {
 
-/// Copies in pinned memory, made on queues of their own while the host goes on.
+/// Copies in pinned memory, made on queues beside the replicas' while the host goes on.
 ///
 /// Behind all that is queued on the current queues of this thread when they are asked for; what is
 /// queued there afterwards waits for them on the device, so that it may change what they are of.

@@ -4,6 +4,9 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "tutti/base/detail/queued_wait.h"
@@ -12,8 +15,33 @@
 namespace tutti {
 namespace {
 
+constexpr int kPriorityOfProbes =
+    -1;  // the usual one is 0; LibTorch has a pool of streams for each
+
 c10::impl::VirtualGuardImpl guard_of(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
+}
+
+at::Tensor probe_on(at::Device device) {
+  return at::zeros({1}, at::TensorOptions().dtype(at::kByte).device(device));
+}
+
+/// One of them that is on that device; null: none is.
+const DeviceQueue* on(at::Device device, const std::vector<DeviceQueue>& queues) {
+  const auto found = std::ranges::find(queues, device, &DeviceQueue::device);
+  return found == queues.end() ? nullptr : &*found;
+}
+
+/// Of this process.
+struct Beside {
+  std::mutex mutex;
+  std::map<at::DeviceIndex, c10::Stream> streams;
+  std::weak_ptr<const std::vector<DeviceQueue>> replicas;  // of the world that was made last
+};
+
+Beside& beside_replicas() {
+  static Beside one;
+  return one;
 }
 
 // LibTorch that is older than this call has no use for it either: engine nccl needs a newer one.
@@ -31,7 +59,31 @@ DeviceQueue::DeviceQueue(at::Device device, std::string owner)
     : device_(device), owner_(std::move(owner)) {
   if (device.is_cpu()) return;
   stream_ = guard_of(device).getNewStream(device);
-  probe_ = at::zeros({1}, at::TensorOptions().dtype(at::kByte).device(device));
+  probe_ = probe_on(device);
+}
+
+// Where a replica is on the device, its probe serves: copies for the host take no memory there.
+DeviceQueue DeviceQueue::beside(at::Device device, std::string owner) {
+  Beside& process = beside_replicas();
+  DeviceQueue queue = current(device, std::move(owner));
+  {
+    const std::lock_guard lock(process.mutex);
+    auto known = process.streams.find(device.index());
+    if (known == process.streams.end())
+      known = process.streams.emplace(device.index(), guard_of(device).getNewStream(device)).first;
+    queue.stream_ = known->second;
+    queue.all_ = process.replicas.lock();
+  }
+  const DeviceQueue* const replica = queue.all_ ? on(device, *queue.all_) : nullptr;
+  queue.probe_ = replica != nullptr ? replica->probe_ : probe_on(device);
+  return queue;
+}
+
+void DeviceQueue::belongs_to(std::shared_ptr<const std::vector<DeviceQueue>> all) {
+  Beside& process = beside_replicas();
+  const std::lock_guard lock(process.mutex);
+  process.replicas = all;
+  all_ = std::move(all);
 }
 
 DeviceQueue DeviceQueue::current(at::Device device, std::string owner) {
@@ -79,12 +131,13 @@ void DeviceQueue::wait(const DeviceMark& mark, const Deadline& deadline,
   }
 }
 
-// On a queue of its own: a device that works does next to nothing in `limit`.
+// On a queue where there are only probes, from LibTorch's streams of a higher priority: those of
+// the usual one may be busy replicas'. A device that works does next to nothing in `limit`.
 bool DeviceQueue::answers(Millis limit) const {
   if (!probe_.defined()) return true;
   DeviceQueue aside;
   aside.device_ = device_;
-  aside.stream_ = guard_of(device_).getNewStream(device_);
+  aside.stream_ = guard_of(device_).getNewStream(device_, kPriorityOfProbes);
   DeviceMark mark;
   {
     const OnQueue on(aside);
@@ -103,9 +156,11 @@ void DeviceQueue::give_up(const Deadline& deadline, const std::string& what) con
       "time limit (--time-limit)";
   const Millis for_an_answer = std::clamp(deadline.limit() / 4, Millis{1}, Millis{1000});
   std::string hanging;
-  const std::vector<DeviceQueue> alone{*this};
-  for (const DeviceQueue& queue : all_ ? *all_ : alone)
+  const auto ask = [&](const DeviceQueue& queue) {
     if (!queue.answers(for_an_answer)) hanging += (hanging.empty() ? "" : ", ") + queue.owner();
+  };
+  if (all_) std::ranges::for_each(*all_, ask);
+  if (!all_ || on(device_, *all_) == nullptr) ask(*this);
   const std::string others = hanging.empty() && *others_ ? (*others_)() : "";
   if (hanging.empty())
     throw Timeout(fmt::format("{} has not finished {} within {} ms, but its device answers{}; {}",

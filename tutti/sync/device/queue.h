@@ -43,8 +43,13 @@ class DeviceQueue {
  public:
   /// On the CPU: nothing is ever queued.
   DeviceQueue() = default;
-  /// A queue of its own on that device. `owner` is who waits, in words: "replica 1 (cuda:0)".
+  /// A queue on that device. `owner` is who waits, in words: "replica 1 (cuda:0)". LibTorch has 32
+  /// streams a device, which it gives in turn: the 33rd queue is the first one again.
   DeviceQueue(at::Device device, std::string owner);
+  /// The queue for what goes on beside the replicas' work: one a device for the whole process.
+  /// Several threads may use it at once, each by a copy that it has asked for here. It may have to
+  /// wait for the replicas of the world that was made last.
+  static DeviceQueue beside(at::Device device, std::string owner);
   /// The queue that is current on this thread.
   static DeviceQueue current(at::Device device, std::string owner);
 
@@ -65,11 +70,11 @@ class DeviceQueue {
 
   /// Tells the queue whose work it may have to wait for, itself among them: the replicas of a
   /// world.
-  void belongs_to(std::shared_ptr<const std::vector<DeviceQueue>> all) { all_ = std::move(all); }
+  void belongs_to(std::shared_ptr<const std::vector<DeviceQueue>> all);
 
   /// Has a wait that ends without success ask, where the devices here answer, who else is behind:
   /// in words, or "". All copies of this queue do. Before the first wait; `who` from any thread.
-  void ask_of_others(std::function<std::string()> who) const { *others_ = std::move(who); }
+  void ask_of_others(const std::function<std::string()>& who) const { *others_ = who; }
 
   /// Until `mark` has been passed. Throws Timeout that names the replica whose device does nothing
   /// any more: "replica 1 (cuda:1) hangs: ...".
