@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/detail/by_host.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::nn {
@@ -257,8 +258,13 @@ at::Tensor reduce(ReplicaContext replica, const at::Tensor& x, int root) {
 /// Replicas exchange on the CPU. The way there and back is autograd's, so that backward exchanges
 /// on the replica's own thread: that of its device may be another replica's too, which would wait.
 template <class Exchange>
-at::Tensor by_cpu(const at::Tensor& x, Exchange exchange) {
-  return exchange(x.cpu()).to(x.device());
+at::Tensor by_cpu(const ReplicaContext& replica, Kind kind, const at::Tensor& x,
+                  Exchange exchange) {
+  const Millis limit = replica.time_limit();
+  const std::string what =
+      fmt::format("{} on replica {}", kKindNames[static_cast<size_t>(kind)], replica.rank());
+  const at::Tensor y = exchange(detail::from_device(x, limit, "the input of " + what));
+  return detail::to_device(y, x.device(), limit, "the output of " + what);
 }
 
 bool elsewhere(const at::Tensor& x) { return x.defined() && !x.is_cpu(); }
@@ -267,7 +273,8 @@ bool elsewhere(const at::Tensor& x) { return x.defined() && !x.is_cpu(); }
 
 at::Tensor all_reduce(ReplicaContext& replica, const at::Tensor& x, ReduceOp op) {
   if (elsewhere(x))
-    return by_cpu(x, [&](const at::Tensor& y) { return all_reduce(replica, y, op); });
+    return by_cpu(replica, Kind::all_reduce, x,
+                  [&](const at::Tensor& y) { return all_reduce(replica, y, op); });
   require_sum_or_mean(Kind::all_reduce, op);
   Agreed agreed = agree(replica, x, {.kind = Kind::all_reduce, .op = op});
   const Map map = [&](const at::Tensor& input) {
@@ -282,7 +289,8 @@ at::Tensor all_reduce(ReplicaContext& replica, const at::Tensor& x, ReduceOp op)
 
 at::Tensor all_gather(ReplicaContext& replica, const at::Tensor& x, int64_t axis) {
   if (elsewhere(x))
-    return by_cpu(x, [&](const at::Tensor& y) { return all_gather(replica, y, axis); });
+    return by_cpu(replica, Kind::all_gather, x,
+                  [&](const at::Tensor& y) { return all_gather(replica, y, axis); });
   axis = checked_axis(Kind::all_gather, x, axis);
   Agreed agreed = agree(replica, x, {.kind = Kind::all_gather, .place = axis});
   std::vector<int64_t> sizes;
@@ -303,7 +311,7 @@ at::Tensor all_gather(ReplicaContext& replica, const at::Tensor& x, int64_t axis
 at::Tensor reduce_scatter(ReplicaContext& replica, const at::Tensor& x, ReduceOp op, int64_t axis,
                           const std::vector<int64_t>& sizes) {
   if (elsewhere(x))
-    return by_cpu(x,
+    return by_cpu(replica, Kind::reduce_scatter, x,
                   [&](const at::Tensor& y) { return reduce_scatter(replica, y, op, axis, sizes); });
   require_sum_or_mean(Kind::reduce_scatter, op);
   axis = checked_axis(Kind::reduce_scatter, x, axis);
@@ -326,7 +334,8 @@ at::Tensor reduce_scatter(ReplicaContext& replica, const at::Tensor& x, ReduceOp
 
 at::Tensor broadcast(ReplicaContext& replica, const at::Tensor& x, int root) {
   if (elsewhere(x))
-    return by_cpu(x, [&](const at::Tensor& y) { return broadcast(replica, y, root); });
+    return by_cpu(replica, Kind::broadcast, x,
+                  [&](const at::Tensor& y) { return broadcast(replica, y, root); });
   if (root < 0 || root >= replica.num_replicas_in_sync())
     throw UsageError(fmt::format("broadcast: root is {}, expected 0 to {}", root,
                                  replica.num_replicas_in_sync() - 1));
@@ -343,7 +352,8 @@ at::Tensor broadcast(ReplicaContext& replica, const at::Tensor& x, int root) {
 at::Tensor all_to_all(ReplicaContext& replica, const at::Tensor& x, int64_t axis,
                       const std::vector<int64_t>& sizes) {
   if (elsewhere(x))
-    return by_cpu(x, [&](const at::Tensor& y) { return all_to_all(replica, y, axis, sizes); });
+    return by_cpu(replica, Kind::all_to_all, x,
+                  [&](const at::Tensor& y) { return all_to_all(replica, y, axis, sizes); });
   axis = checked_axis(Kind::all_to_all, x, axis);
   const auto sent = checked_sizes(Kind::all_to_all, replica, x.size(axis), sizes);
   Agreed agreed = agree(replica, x, {.kind = Kind::all_to_all, .place = axis, .sizes = sent});

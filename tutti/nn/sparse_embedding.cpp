@@ -6,6 +6,9 @@
 #include <ostream>
 
 #include "tutti/base/error.h"
+#include "tutti/nn/detail/by_host.h"
+#include "tutti/strategy/replica_context.h"
+#include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::nn {
@@ -14,6 +17,12 @@ namespace {
 std::span<const uint64_t> keys_in(const at::Tensor& keys) {
   return {reinterpret_cast<const uint64_t*>(keys.data_ptr<int64_t>()),
           static_cast<size_t>(keys.numel())};
+}
+
+// A forward pass outside of run() is of nobody who could be waited for otherwise.
+Millis limit_here() {
+  const ReplicaContext* const replica = ReplicaContext::current();
+  return replica != nullptr ? replica->time_limit() : kDefaultTimeLimit;
 }
 
 }  // namespace
@@ -33,9 +42,12 @@ at::Tensor SparseEmbeddingImpl::forward(const at::Tensor& keys) {
         fmt::format("embedding table \"{}\": no optimizer holds its rows; make one (or compile() "
                     "the model) before the first forward, and keep it",
                     spec_.name));
+  const Millis limit = limit_here();
   // A copy: the caller may change its own.
-  const at::Tensor flat =
-      keys.is_cpu() ? keys.detach().reshape(-1).clone() : keys.detach().reshape(-1).cpu();
+  const at::Tensor own = keys.detach().reshape(-1);
+  const at::Tensor flat = keys.is_cpu() ? own.clone()
+                                        : on_host(own, Deadline(patience_with_device(limit)),
+                                                  "keys of embedding table " + spec_.name);
   const at::Tensor rows = tensor_of(tables->rows(number_, keys_in(flat)));
   std::vector<int64_t> shape = keys.sizes().vec();
   shape.push_back(spec_.width);
@@ -44,7 +56,8 @@ at::Tensor SparseEmbeddingImpl::forward(const at::Tensor& keys) {
     look_ups_.push_back({flat, rows});
     has_rows_ = true;
   }
-  return rows.view(shape).to(keys.device());
+  return detail::to_device(rows.view(shape), keys.device(), limit,
+                           "rows of embedding table " + spec_.name);
 }
 
 void SparseEmbeddingImpl::connect(const std::shared_ptr<SparseTables>& tables, int number) {

@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tutti/base/error.h"
+#include "tutti/sync/device/host_copies.h"
+#include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::nn {
@@ -25,7 +27,8 @@ struct Statistics {
  private:
   static at::Tensor vector_like(const std::vector<double>& values, double divisor,
                                 const at::Tensor& one) {
-    return (at::tensor(values, at::kDouble) / divisor).to(one.options());
+    return on_device((at::tensor(values, at::kDouble) / divisor).to(one.scalar_type()),
+                     one.device());
   }
 };
 
@@ -46,14 +49,23 @@ at::Tensor wide(const at::Tensor& x) {
   return half ? x.to(at::kFloat) : x;
 }
 
+Deadline patience(const ReplicaContext& replica) {
+  return Deadline(patience_with_device(replica.time_limit()));
+}
+
+std::string words(const char* what, const ReplicaContext& replica) {
+  return fmt::format("{} of SyncBatchNorm on replica {}", what, replica.rank());
+}
+
 Statistics statistics_of_all(ReplicaContext& replica, const at::Tensor& x) {
   const auto channels = static_cast<size_t>(x.size(1));
   std::vector<double> own(1 + 2 * channels);
   if (x.numel() > 0) {
     const auto [mean, variance] = at::batch_norm_update_stats(wide(x), {}, {}, 0.0);
     own[0] = static_cast<double>(x.numel()) / static_cast<double>(channels);
-    const at::Tensor means = mean.to(at::kCPU, at::kDouble).contiguous();
-    const at::Tensor squares = (variance.to(at::kCPU, at::kDouble) * own[0]).contiguous();
+    const auto here = on_host({mean, variance}, patience(replica), words("statistics", replica));
+    const at::Tensor means = here[0].to(at::kDouble).contiguous();
+    const at::Tensor squares = (here[1].to(at::kDouble) * own[0]).contiguous();
     std::copy_n(means.data_ptr<double>(), channels, own.begin() + 1);
     std::copy_n(squares.data_ptr<double>(), channels,
                 own.begin() + 1 + static_cast<int64_t>(channels));
@@ -106,15 +118,18 @@ struct Normalise : torch::autograd::Function<Normalise> {
     const auto kept =
         c10::static_intrusive_pointer_cast<Kept>(context->saved_data["kept"].toCapsule());
 
-    const at::Tensor g = above[0];
+    const at::Tensor& g = above[0];
     auto [dx, dweight, dbias] =
         x.numel() == 0 ? std::tuple(at::zeros_like(x), at::zeros_like(mean), at::zeros_like(mean))
                        : at::native_batch_norm_backward(g, x, weight, mean, variance, {}, {}, false,
                                                         kept->epsilon, {true, true, true});
-    at::Tensor sums = at::stack({dbias, dweight}).to(at::kCPU, at::kDouble).contiguous();
+    at::Tensor sums = on_host(at::stack({dbias, dweight}), patience(kept->replica),
+                              words("sums of gradients", kept->replica))
+                          .to(at::kDouble)
+                          .contiguous();
     const Millis limit = kept->replica.time_limit();
     kept->replica.group().all_reduce(span_of(sums), ReduceOp::sum, limit).wait(limit);
-    sums = sums.to(x.device());
+    sums = on_device(sums, x.device());
 
     const at::Tensor scale =
         weight.to(at::kDouble) / kept->count * at::rsqrt(variance.to(at::kDouble) + kept->epsilon);
@@ -168,18 +183,22 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& x) {
         all.count));
   const at::Tensor like = weight.defined() ? weight.detach() : wide(x.detach());
   const at::Tensor mean = all.mean_like(like);
-  update_running(mean, all.variance_like(like, all.count - 1));
+  update_running(*replica, mean, all.variance_like(like, all.count - 1));
   return Normalise::apply(x, weight.defined() ? weight : at::ones_like(mean),
                           bias.defined() ? bias : at::zeros_like(mean), mean,
                           all.variance_like(like, all.count),
                           c10::make_intrusive<Kept>(*replica, all.count, options.eps()));
 }
 
-void SyncBatchNormImpl::update_running(const at::Tensor& mean, const at::Tensor& variance) {
+void SyncBatchNormImpl::update_running(const ReplicaContext& replica, const at::Tensor& mean,
+                                       const at::Tensor& variance) {
   if (!options.track_running_stats()) return;
   const at::NoGradGuard no_grad;
   num_batches_tracked += 1;
-  const double share = options.momentum().value_or(1.0 / num_batches_tracked.item<double>());
+  const double share = options.momentum() ? *options.momentum()
+                                          : 1.0 / on_host(num_batches_tracked, patience(replica),
+                                                          words("batches so far", replica))
+                                                      .item<double>();
   running_mean.mul_(1 - share).add_(mean, share);
   running_var.mul_(1 - share).add_(variance, share);
 }

@@ -57,7 +57,8 @@ class SyncBatchNormImpl : public torch::nn::BatchNormImplBase<0, SyncBatchNormIm
   void _check_input_dim(const at::Tensor& x) override;
 
  private:
-  void update_running(const at::Tensor& mean, const at::Tensor& variance);
+  void update_running(const ReplicaContext& replica, const at::Tensor& mean,
+                      const at::Tensor& variance);
 };
 
 /// Holder, as torch::nn's modules have one: nn::SyncBatchNorm norm(64); norm(x).

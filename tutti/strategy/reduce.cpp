@@ -162,8 +162,8 @@ namespace {
 constexpr int64_t kHead = 2;  // dtype and dimensions come before the sizes
 
 // A tensor as bytes, so that tensors of unlike sizes travel together.
-std::vector<std::byte> packed(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.detach().cpu().contiguous();
+std::vector<std::byte> packed(const at::Tensor& tensor, const World& world) {
+  const at::Tensor values = from_device(tensor, world, "what gather() sends").contiguous();
   std::vector<int64_t> head{static_cast<int64_t>(values.scalar_type()), values.dim()};
   head.insert(head.end(), values.sizes().begin(), values.sizes().end());
   const auto head_bytes = std::as_bytes(std::span(head));
@@ -258,12 +258,12 @@ at::Tensor Strategy::gather(const PerReplica<at::Tensor>& values, int64_t axis) 
       all.push_back(from_device(value, now, "what gather() brings together"));
   } else if (now.apart) {
     std::vector<std::byte> own;
-    for (const at::Tensor& value : values.values()) append_framed(packed(value), own);
+    for (const at::Tensor& value : values.values()) append_framed(packed(value, now), own);
     for (const auto& [worker, bytes] : meet(own))
       for (const auto& part : framed_parts(bytes)) all.push_back(unpacked(part));
   } else {
     on_groups([&](ReplicaContext& replica, int local) {
-      auto own = packed(values.local(local));
+      auto own = packed(values.local(local), now);
       const auto parts = bytes_of_all(replica.group(), own, now.time_limit);
       if (local != 0) return;
       for (const auto& part : parts) all.push_back(unpacked(part));

@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/device/out_of_memory.h"
 #include "tutti/sync/tensors.h"
 
@@ -212,8 +213,9 @@ NamedTensors ReplicatedModules::merged_buffers() const {
       merged.emplace_back(each[0][i].first, strategy.reduce(ReduceOp::mean, all));
       continue;
     }
-    std::vector<at::Tensor> copies;
-    for (const auto& value : values) copies.push_back(value.detach().cpu().contiguous().clone());
+    std::vector<at::Tensor> copies = on_host(
+        values, Deadline(patience_with_device(world.time_limit)), "buffers of the replicas");
+    for (at::Tensor& copy : copies) copy = copy.detach().contiguous().clone();
     if (world.apart)
       take_first(strategy, copies[0]);
     else if (!world.one_process())

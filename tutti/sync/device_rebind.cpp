@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/sync/detail/device_updater.h"
+#include "tutti/sync/device/host_copies.h"
 
 namespace tutti::detail {
 
@@ -65,9 +66,12 @@ void DeviceUpdater::rebind(const World& world, std::vector<NamedTensors> replica
   if (!cut_off_ && begun_ == ended_) before = state();
   std::optional<optim::LossScale> scale;
   if (lanes_[0].scale) scale = lanes_[0].scale->read(Deadline(world_.time_limit));
+  const auto there =
+      on_host(lanes_[0].parameters, Deadline(patience_with_device(world_.time_limit)),
+              "parameters before a change of members");
   NamedTensors values;
   for (size_t i = 0; i < layout_.slots.size(); ++i)
-    values.emplace_back(layout_.slots[i].name, lanes_[0].parameters[i].detach().cpu());
+    values.emplace_back(layout_.slots[i].name, there[i]);
   world_ = world;
   bind(std::move(replicas));
   if (before) restore(*before, values);

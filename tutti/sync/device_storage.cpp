@@ -8,7 +8,9 @@
 
 #include "tutti/net/arena.h"
 #include "tutti/sync/detail/device_updater.h"
+#include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/device/out_of_memory.h"
+#include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
@@ -116,7 +118,7 @@ void DeviceUpdater::take_values(const NamedTensors& values) {
   for (Lane& lane : lanes_) {
     if (shares_values_ && &lane != &lanes_[0]) break;
     for (size_t i = 0; i < layout_.slots.size(); ++i)
-      slot_of(lane.values, i).copy_(values[i].second.detach());
+      copy_queued(slot_of(lane.values, i), values[i].second);
   }
 }
 
@@ -215,7 +217,7 @@ void DeviceUpdater::find_squares() {
     Owned& owned = owned_[static_cast<size_t>(replica)];
     owned.squares = at::zeros({std::ssize(owned.stretches)}, wide);
     owned.all_squares = at::zeros({all + 1}, wide);
-    owned.squares_of = at::tensor(squares_of, at::kLong).to(device(replica));
+    owned.squares_of = on_device(at::tensor(squares_of, at::kLong), device(replica));
   }
 }
 
@@ -259,7 +261,8 @@ std::vector<optim::StepScalars> DeviceUpdater::scalars_of_steps() const {
   drain("the update whose state is saved");
   std::vector<optim::StepScalars> scalars(layout_.slots.size());
   for (const Owned& owned : owned_) {
-    const at::Tensor made = owned.steps.cpu();
+    const at::Tensor made = on_host(owned.steps, Deadline(patience_with_device(world_.time_limit)),
+                                    "steps made, which are saved");
     for (size_t i = 0; i < owned.stretches.size(); ++i) {
       const int parameter = owned.stretches[i].parameter;
       optim::StepScalars& own = scalars[static_cast<size_t>(parameter)];

@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "tutti/base/detail/check.h"
+#include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {
@@ -375,7 +376,10 @@ void DeviceUpdater::scale_losses(const optim::LossScale& scale) {
 int64_t DeviceUpdater::forget_left_out() {
   const at::NoGradGuard no_grad;
   drain("the updates of which some may have been left out");
-  const auto missed = std::llround(owned_[0].missed.item<double>());
+  const auto missed =
+      std::llround(on_host(owned_[0].missed, Deadline(patience_with_device(world_.time_limit)),
+                           "updates that were left out")
+                       .item<double>());
   if (missed == 0) return 0;
   begun_ = ended_ = ended_.load() - missed;
   for (Lane& lane : lanes_) lane.flags.zero_();

@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/device/host_copies.h"
+#include "tutti/sync/device/upload.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti {
@@ -12,26 +14,30 @@ namespace detail {
 namespace {
 
 // The values of a module's parameters, as parameters on the CPU; those that are there, themselves.
-NamedTensors on_cpu(const NamedTensors& parameters) {
+NamedTensors on_cpu(const NamedTensors& parameters, Millis limit) {
+  std::vector<at::Tensor> values;
+  for (const auto& [name, parameter] : parameters) values.push_back(parameter);
+  values = on_host(values, Deadline(patience_with_device(limit)), "parameters for the CPU");
   NamedTensors copies;
-  for (const auto& [name, parameter] : parameters)
-    copies.emplace_back(name, parameter.is_cpu()
-                                  ? parameter
-                                  : parameter.detach().cpu().contiguous().requires_grad_(
-                                        parameter.requires_grad()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto& [name, parameter] = parameters[i];
+    copies.emplace_back(name, parameter.is_cpu() ? parameter
+                                                 : values[i].contiguous().requires_grad_(
+                                                       parameter.requires_grad()));
+  }
   return copies;
 }
 
-std::vector<NamedTensors> on_cpu(const std::vector<NamedTensors>& replicas) {
+std::vector<NamedTensors> on_cpu(const std::vector<NamedTensors>& replicas, Millis limit) {
   std::vector<NamedTensors> all;
-  for (const NamedTensors& one : replicas) all.push_back(on_cpu(one));
+  for (const NamedTensors& one : replicas) all.push_back(on_cpu(one, limit));
   return all;
 }
 
 class StagedUpdater final : public Updater {
  public:
   StagedUpdater(const World& world, std::vector<NamedTensors> replicas, const UpdaterFactory& make)
-      : world_(world), inner_(make(on_cpu(replicas))) {
+      : world_(world), inner_(make(on_cpu(replicas, world.time_limit))) {
     bind(replicas);
   }
 
@@ -51,9 +57,7 @@ class StagedUpdater final : public Updater {
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override {
     Lane& lane = lanes_.at(static_cast<size_t>(replica));
     if (!lane.queue.on_device()) return inner_->push(replica, gradients, weight);
-    fetch(lane, gradients);
-    if (lane.bad.defined() && lane.bad.item<float>() != 0) weight = std::nan("");
-    lane.bad.reset();
+    if (fetch(lane, gradients)) weight = std::nan("");
     return inner_->push(replica, lane.gradients, weight);
   }
 
@@ -95,14 +99,12 @@ class StagedUpdater final : public Updater {
 
   UpdaterState state() const override { return inner_->state(); }
   void restore(const UpdaterState& state, const NamedTensors& parameters) override {
-    NamedTensors values;
-    for (const auto& [name, tensor] : parameters) values.emplace_back(name, tensor.cpu());
-    inner_->restore(state, values);
+    inner_->restore(state, on_cpu(parameters, world_.time_limit));
     take_all_values();
   }
 
   void rebind(const World& world, std::vector<NamedTensors> replicas) override {
-    inner_->rebind(world, on_cpu(replicas));
+    inner_->rebind(world, on_cpu(replicas, world.time_limit));
     world_ = world;
     bind(replicas);
   }
@@ -131,22 +133,29 @@ class StagedUpdater final : public Updater {
       take_values(replica);
   }
 
-  void fetch(Lane& lane, std::span<const at::Tensor> gradients) {
+  // Into pinned memory; true where somebody has asked to leave the step out.
+  bool fetch(Lane& lane, std::span<const at::Tensor> gradients) {
     const at::NoGradGuard no_grad;
+    const auto fetched = [](const at::Tensor& there) {
+      const at::Tensor copy =
+          at::empty(there.sizes(), there.options().device(at::kCPU).pinned_memory(true));
+      return copy.copy_(there, /*non_blocking=*/true);
+    };
     lane.gradients.assign(lane.parameters.size(), {});
     for (size_t i = 0; i < std::min(gradients.size(), lane.gradients.size()); ++i) {
       if (!gradients[i].defined()) continue;
       check_gradient(layout().slots[i], gradients[i], lane.queue.device());
-      lane.gradients[i] = at::empty(gradients[i].sizes(),
-                                    gradients[i].options().device(at::kCPU).pinned_memory(true));
-      lane.gradients[i].copy_(gradients[i], /*non_blocking=*/true);
+      lane.gradients[i] = fetched(gradients[i]);
     }
+    const at::Tensor bad = lane.bad.defined() ? fetched(lane.bad) : at::Tensor();
+    lane.bad.reset();
     lane.queue.mark(lane.fetched);
     lane.queue.wait(lane.fetched, Deadline(patience_with_device(world_.time_limit)),
                     "the backward pass whose gradients are added on the CPU");
+    return bad.defined() && bad.item<float>() != 0;
   }
 
-  // From memory that is not pinned: it has been read when this returns.
+  // By way of pinned memory, so that the host waits for no device, and may write the values next.
   void take_values(int replica) {
     const at::NoGradGuard no_grad;
     Lane& lane = lanes_[static_cast<size_t>(replica)];
@@ -154,7 +163,7 @@ class StagedUpdater final : public Updater {
     inner_->complete();
     const auto& values = inner_->parameters(replica);
     for (size_t i = 0; i < values.size(); ++i) {
-      lane.parameters[i].detach().copy_(values[i].detach(), /*non_blocking=*/true);
+      copy_queued(lane.parameters[i], values[i]);
       values[i].mutable_grad().reset();
     }
     bump_versions(lane.parameters);

@@ -8,7 +8,8 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/sync/before_use.h"
-#include "tutti/sync/device/queue.h"
+#include "tutti/sync/device/host_copies.h"
+#include "tutti/sync/device/upload.h"
 
 namespace tutti {
 namespace {
@@ -153,9 +154,11 @@ void copy_values(const torch::nn::Module& from, const torch::nn::Module& to) {
 void broadcast_values(Group group, const torch::nn::Module& module, int root, Millis limit) {
   at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : parameters_and_buffers(module)) {
-    at::Tensor values = tensor.detach().cpu().contiguous();
+    const at::Tensor values = on_host(tensor.detach(), Deadline(patience_with_device(limit)),
+                                      "the value of " + name + " for all ranks")
+                                  .contiguous();
     group.broadcast(span_of(values), root, limit).wait(limit);
-    tensor.detach().copy_(values);
+    copy_queued(tensor, values);
   }
 }
 

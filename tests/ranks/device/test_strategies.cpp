@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -238,6 +239,65 @@ TEST_F(StrategyOnDevices, AStuckDeviceEndsAStepThatGoesByTheCpu) {
   };
   EXPECT_THAT(message_of<Error>(step), HasSubstr("replica 1 (cuda:1) hangs"));
   fake_cuda::unstick(1);
+}
+
+// One error, in half of the time limit, wherever a replica brings values to the host.
+TEST_F(StrategyOnDevices, AStuckDeviceEndsAnExchangeByTheCpu) {
+  using Use = std::function<void(Strategy&, ReplicaContext&, const at::Tensor&)>;
+  const auto words = [](const Use& use) {
+    StrategyOptions options = device_options({.device = "cuda:0,1"});
+    options.time_limit = Millis(2000);
+    Strategy strategy(options);
+    fake_cuda::stick(1);
+    const std::string message = message_of<Timeout>([&] {
+      strategy.run([&](ReplicaContext& replica) {
+        use(strategy, replica, torch::ones({3, 6}, at::TensorOptions(replica.device())));
+      });
+    });
+    fake_cuda::unstick(1);
+    return message;
+  };
+  const auto says = [](const char* what) {
+    return AllOf(HasSubstr("replica 1 (cuda:1) hangs"), HasSubstr(what),
+                 HasSubstr("waited 1000 ms"));
+  };
+  EXPECT_THAT(words([](Strategy&, ReplicaContext& replica, const at::Tensor& x) {
+                nn::all_reduce(replica, x);
+              }),
+              says("the input of all_reduce on replica 1"));
+  EXPECT_THAT(words([](Strategy&, ReplicaContext& replica, const at::Tensor& x) {
+                nn::SyncBatchNormImpl norm(torch::nn::BatchNormOptions(6));
+                norm.to(replica.device(), /*non_blocking=*/true);
+                norm.forward(x);
+              }),
+              says("statistics of SyncBatchNorm on replica 1"));
+  EXPECT_THAT(words([](Strategy& strategy, ReplicaContext& replica, const at::Tensor& x) {
+                strategy.merge(
+                    replica,
+                    [](Strategy& all, const PerReplica<at::Tensor>& values) {
+                      return all.gather(values, 0);
+                    },
+                    x);
+              }),
+              says("what gather() brings together"));
+}
+
+// In backward the host waits on autograd's thread of the device.
+TEST_F(StrategyOnDevices, AStuckDeviceEndsTheBackwardPassOfAnExchange) {
+  StrategyOptions options = device_options({.device = "cuda:0,1"});
+  options.time_limit = Millis(2000);
+  Strategy strategy(options);
+  const auto words = message_of<Timeout>([&] {
+    strategy.run([&](ReplicaContext& replica) {
+      const auto x = torch::ones({3}, at::TensorOptions(replica.device())).set_requires_grad(true);
+      const auto y = nn::all_reduce(replica, x);
+      if (replica.rank() == 1) fake_cuda::stick(1);
+      (y * y).sum().backward();
+    });
+  });
+  fake_cuda::unstick(1);
+  EXPECT_THAT(words, AllOf(HasSubstr("replica 1 (cuda:1) hangs"),
+                           HasSubstr("the gradient of the output of all_reduce on replica 1")));
 }
 
 // What a step with `bad` leaves behind on devices: nothing of it, nor of those after it.
