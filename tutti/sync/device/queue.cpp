@@ -15,8 +15,8 @@
 namespace tutti {
 namespace {
 
-constexpr int kPriorityOfProbes =
-    -1;  // the usual one is 0; LibTorch has a pool of streams for each
+// The usual one is 0; LibTorch has a pool of streams for each.
+constexpr int kPriorityOfProbes = -1;
 
 c10::impl::VirtualGuardImpl guard_of(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
