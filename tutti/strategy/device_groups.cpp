@@ -18,11 +18,17 @@
 namespace tutti::detail {
 namespace {
 
-RankOnGpu facts_of(const DeviceQueue& queue, const std::string& machine) {
+std::string words_of(const DeviceGroupsChoice& choice) {
+  return fmt::format("--engine {} --sum-order {}", choice.engine,
+                     choice.order == Order::any ? "any" : "shape");
+}
+
+RankOnGpu facts_of(const DeviceQueue& queue, const DeviceGroupsChoice& choice) {
   RankOnGpu facts{.on_gpu = queue.on_device(),
                   .has_nccl = nccl_available(),
-                  .machine = machine.empty() ? boot_id() : machine,
-                  .process = process_words()};
+                  .machine = choice.machine.empty() ? boot_id() : choice.machine,
+                  .process = process_words(),
+                  .sums = words_of(choice)};
   if (!facts.on_gpu || !facts.has_nccl) return facts;
   const NcclFacts known = nccl_facts(queue.device().index());
   facts.nccl = known.version;
@@ -33,7 +39,7 @@ RankOnGpu facts_of(const DeviceQueue& queue, const std::string& machine) {
 
 std::string text_of(const RankOnGpu& facts) {
   return nlohmann::json::array({facts.on_gpu, facts.has_nccl, facts.nccl, facts.cuda, facts.machine,
-                                facts.gpu, facts.process})
+                                facts.gpu, facts.process, facts.sums})
       .dump();
 }
 
@@ -45,7 +51,8 @@ RankOnGpu facts_from(const std::string& text) {
           .cuda = read[3],
           .machine = read[4],
           .gpu = read[5],
-          .process = read[6]};
+          .process = read[6],
+          .sums = read[7]};
 }
 
 std::string versions_of(const RankOnGpu& rank) {
@@ -69,7 +76,7 @@ std::shared_ptr<Engine> engine_of(const Group& group) {
   return {kept, &kept->engine()};
 }
 
-std::vector<RankOnGpu> tell_each_other(World& world, const std::string& machine) {
+std::vector<RankOnGpu> tell_each_other(World& world, const DeviceGroupsChoice& choice) {
   std::vector<RankOnGpu> all;
   for_each_local(world, [&](int local) {
     const auto place = static_cast<size_t>(local);
@@ -79,7 +86,7 @@ std::vector<RankOnGpu> tell_each_other(World& world, const std::string& machine)
     const DeviceQueue nowhere;
     const DeviceQueue& queue = world.on_devices() ? world.queues[place] : nowhere;
     const auto texts =
-        meeting.exchange("gpus", text_of(facts_of(queue, machine)), Deadline(world.time_limit));
+        meeting.exchange("gpus", text_of(facts_of(queue, choice)), Deadline(world.time_limit));
     if (local == 0)
       for (const std::string& text : texts) all.push_back(facts_from(text));
   });
@@ -154,6 +161,10 @@ std::string objection_to_nccl(const std::vector<RankOnGpu>& ranks, int local) {
       return fmt::format("replicas are in several processes, and tutti was built without NCCL{}",
                          ranks[0].has_nccl ? " in " + ranks[r].process : "");
   }
+  for (const RankOnGpu& rank : ranks)
+    if (rank.sums != ranks[0].sums)
+      throw Mismatch(fmt::format("{} was started with {}, {} with {}; start all alike",
+                                 ranks[0].process, ranks[0].sums, rank.process, rank.sums));
   for (size_t r = 1; r < ranks.size(); ++r)
     if (ranks[r].nccl != ranks[0].nccl || ranks[r].cuda != ranks[0].cuda)
       throw Mismatch(
@@ -175,7 +186,7 @@ std::string objection_to_nccl(const std::vector<RankOnGpu>& ranks, int local) {
 
 void make_device_groups(World& world, const DeviceGroupsChoice& choice) {
   const bool hier = choice.engine == "hier";
-  const auto ranks = tell_each_other(world, choice.machine);
+  const auto ranks = tell_each_other(world, choice);
   world.no_device_groups = objection_to_nccl(ranks, world.local);
   if (hier && !world.no_device_groups.empty())
     throw UsageError(fmt::format(

@@ -29,10 +29,11 @@ struct RankOnGpu {
   std::string machine;  ///< boot_id()
   std::string gpu;      ///< address on that machine's bus
   std::string process;  ///< in words, for errors
+  std::string sums;     ///< how it wants gradients added up, in words
 };
 
 /// Why ranks, `local` in each process, cannot add up on their devices by NCCL; "": they can. Throws
-/// Mismatch where their NCCL or CUDA differ.
+/// Mismatch where their NCCL or CUDA differ, or how they want to add up.
 std::string objection_to_nccl(const std::vector<RankOnGpu>& ranks, int local);
 
 /// How device groups add up.

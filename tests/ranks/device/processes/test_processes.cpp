@@ -245,6 +245,10 @@ TEST_F(DevicesOfProcesses, WhoCannotUseNcclSaysWhy) {
               AllOf(HasSubstr("replicas 0 and 1"), HasSubstr("NCCL 2.27.0"), HasSubstr("same")));
   EXPECT_THAT(message_of<Mismatch>([&] { why({gpu("a"), gpu("b", "2.28.9", 12080)}); }),
               HasSubstr("CUDA 12.8"));
+  auto otherwise = gpu("b");
+  otherwise.sums = "--engine hier --sum-order any";
+  EXPECT_THAT(message_of<Mismatch>([&] { why({gpu("a"), otherwise}); }),
+              HasSubstr("with --engine hier --sum-order any; start all alike"));
 }
 
 }  // namespace
