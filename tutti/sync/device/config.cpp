@@ -26,12 +26,13 @@ std::vector<PhysicalDevice> look() {
   std::string why;
   const DeviceRuntime* const runtime = DeviceRuntime::try_load(&why);
   const int count = runtime != nullptr ? runtime->count() : 0;
+  const auto driver = driver_facts().devices;
   if (count == 0) {
-    log(LogLevel::info, "devices: the CPU alone: {}",
+    log(driver.empty() ? LogLevel::info : LogLevel::warning, "devices: the CPU alone{}: {}",
+        driver.empty() ? "" : ", although the driver knows GPUs",
         runtime == nullptr ? why : "LibTorch's CUDA sees no device");
     return all;
   }
-  const auto driver = driver_facts().devices;
   const bool same = driver.size() == static_cast<size_t>(count);
   for (int i = 0; i < count; ++i)
     all.push_back({.kind = DeviceKind::cuda,
