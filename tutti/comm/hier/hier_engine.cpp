@@ -6,7 +6,6 @@
 #include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/comm/engine/detail/failures.h"
 
 namespace tutti {
 namespace detail {
@@ -198,23 +197,16 @@ void HierEngine::fail(const std::exception& error) {
   const auto [kind, text] = cause_of(error);
   abort(kind, text);
   throw_if_failed();
-  check_failed(__FILE__, __LINE__, "failed_", error.what());
+  check_failed(__FILE__, __LINE__, "failure_", error.what());
 }
 
 void HierEngine::throw_if_failed() const {
-  if (!failed_.load(std::memory_order_acquire)) return;
-  throw_as(failure_kind_, words() + failure_text_);
+  failure_.rethrow([this] { return words(); });
 }
 
 void HierEngine::abort(FailureKind kind, const std::string& text) noexcept {
   try {
-    {
-      const std::scoped_lock lock(mutex_);
-      if (failed_.load(std::memory_order_relaxed)) return;
-      failure_kind_ = kind;
-      failure_text_ = text;
-      failed_.store(true, std::memory_order_release);
-    }
+    if (!failure_.keep(kind, text)) return;
     parts_.across->abort(kind, text);
     for (const auto& rail : parts_.rails)
       if (rail != nullptr) rail->abort(kind, text);

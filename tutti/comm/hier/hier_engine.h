@@ -3,15 +3,14 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <deque>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/base/array.h"
+#include "tutti/comm/engine/detail/failures.h"
 #include "tutti/comm/hier/hier.h"
 #include "tutti/comm/hier/program.h"
 
@@ -104,10 +103,7 @@ class HierEngine final : public Engine {
   int splits_ = 0;
   std::array<Array, 2> scratch_;
 
-  std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;  // guards the first failure
-  FailureKind failure_kind_ = FailureKind::aborted;
-  std::string failure_text_;
+  FirstFailure failure_;
 };
 
 }  // namespace tutti::detail

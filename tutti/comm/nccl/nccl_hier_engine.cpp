@@ -15,7 +15,6 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/base/log.h"
-#include "tutti/comm/engine/detail/failures.h"
 
 namespace tutti {
 namespace detail::nccl {
@@ -247,23 +246,16 @@ std::string NcclHierEngine::words() const {
 void NcclHierEngine::fail(const std::exception& error) {
   abort(kind_of(error), error.what());
   throw_if_failed();
-  check_failed(__FILE__, __LINE__, "failed_", error.what());
+  check_failed(__FILE__, __LINE__, "failure_", error.what());
 }
 
 void NcclHierEngine::throw_if_failed() const {
-  if (!failed_.load(std::memory_order_acquire)) return;
-  throw_as(failure_kind_, words() + failure_text_);
+  failure_.rethrow([this] { return words(); });
 }
 
 void NcclHierEngine::abort(FailureKind kind, const std::string& text) noexcept {
   try {
-    {
-      const std::scoped_lock lock(mutex_);
-      if (failed_.load(std::memory_order_relaxed)) return;
-      failure_kind_ = kind;
-      failure_text_ = text;
-      failed_.store(true, std::memory_order_release);
-    }
+    if (!failure_.keep(kind, text)) return;
     parts_.rail->abort(kind, text);
     inside_->abort(kind, text);
   } catch (const std::exception& error) {

@@ -4,13 +4,12 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tutti/comm/engine/detail/failures.h"
 #include "tutti/comm/hier/program.h"
 #include "tutti/comm/nccl/nccl_engine.h"
 #include "tutti/comm/nccl/nccl_hier.h"
@@ -105,10 +104,7 @@ class NcclHierEngine final : public Engine {
   Ticket completed_ = 0;     ///< on the device too
   Ticket last_inside_ = 0;
 
-  std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;  // guards the first failure
-  FailureKind failure_kind_ = FailureKind::aborted;
-  std::string failure_text_;
+  FirstFailure failure_;
 };
 
 }  // namespace tutti::detail::nccl

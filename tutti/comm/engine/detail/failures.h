@@ -1,6 +1,8 @@
 /// From an error to why a group failed, and back: for engines that are made of others.
 #pragma once
 
+#include <atomic>
+#include <mutex>
 #include <string>
 
 #include "tutti/base/error.h"
@@ -24,5 +26,31 @@ inline FailureKind kind_of(const std::exception& error) {
   }
   throw Error(text);
 }
+
+/// The first failure of an engine, which every later call meets. Thread rule: from any thread.
+class FirstFailure {
+ public:
+  /// False where there is one already.
+  bool keep(FailureKind kind, const std::string& text) {
+    const std::scoped_lock lock(mutex_);
+    if (happened_.load(std::memory_order_relaxed)) return false;
+    kind_ = kind;
+    text_ = text;
+    happened_.store(true, std::memory_order_release);
+    return true;
+  }
+
+  /// Throws it, where there is one, with what `words` says in front.
+  template <class Words>
+  void rethrow(Words words) const {
+    if (happened_.load(std::memory_order_acquire)) throw_as(kind_, words() + text_);
+  }
+
+ private:
+  std::atomic<bool> happened_{false};
+  std::mutex mutex_;  // of keep(); what is kept does not change
+  FailureKind kind_ = FailureKind::aborted;
+  std::string text_;
+};
 
 }  // namespace tutti::detail
