@@ -29,7 +29,10 @@ class Nccl : public testing::Test {
     reset_fakes();
   }
   // By now every group is gone: nothing may be left over, and no rule broken.
-  void TearDown() override { EXPECT_THAT(fake_complaints(), IsEmpty()); }
+  void TearDown() override {
+    EXPECT_THAT(fake_complaints(), IsEmpty());
+    reset_fakes();
+  }
 
   /// Of ranks that are all on device 0, or each on the device of its number.
   static std::vector<std::shared_ptr<Engine>> make(int size, bool apart = false) {

@@ -25,7 +25,10 @@ class NcclHier : public testing::Test {
     fake_cuda::set_order(fake_cuda::Order::lazy);
     reset_fakes();
   }
-  void TearDown() override { EXPECT_THAT(fake_complaints(), IsEmpty()); }
+  void TearDown() override {
+    EXPECT_THAT(fake_complaints(), IsEmpty());
+    reset_fakes();
+  }
 
   struct Hosts {
     int hosts = 2;

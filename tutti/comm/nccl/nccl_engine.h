@@ -56,6 +56,9 @@ class NcclEngine final : public Engine {
   Ticket copy(const MemorySpan& to, const MemorySpan& from, Millis limit);
   /// Throws UsageError.
   void refuse_what_nccl_has_not(const Operation& operation) const;
+  /// Once it has failed: returns when nothing of it is on the device any more, where it could use
+  /// buffers that the program takes back; or after a second.
+  void give_up_buffers();
 
  private:
   struct Batch {
@@ -86,7 +89,6 @@ class NcclEngine final : public Engine {
   void store_failure(FailureKind kind, bool own, const std::string& text) noexcept;
   void throw_if_failed();
   [[noreturn]] void throw_failure();
-  void give_up_buffers();
   void wait_until_settled(const ncclComm_t& comm, const Deadline& deadline);
   [[noreturn]] void fail(FailureKind kind, const std::string& text);
 

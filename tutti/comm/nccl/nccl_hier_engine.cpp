@@ -250,7 +250,10 @@ void NcclHierEngine::fail(const std::exception& error) {
 }
 
 void NcclHierEngine::throw_if_failed() const {
-  failure_.rethrow([this] { return words(); });
+  failure_.rethrow([this] {
+    inside_->give_up_buffers();  // copies of this engine's stand there behind NCCL's kernels
+    return words();
+  });
 }
 
 void NcclHierEngine::abort(FailureKind kind, const std::string& text) noexcept {
