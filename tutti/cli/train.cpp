@@ -26,6 +26,7 @@
 #include "tutti/cli/job.h"
 #include "tutti/cli/output_folder.h"
 #include "tutti/cli/outputs.h"
+#include "tutti/cli/train_figures.h"
 #include "tutti/cli/train_flags.h"
 #include "tutti/cli/train_options.h"
 #include "tutti/cluster/join/join.h"
@@ -34,7 +35,6 @@
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/observe/trace.h"
 #include "tutti/ps/client/client.h"
-#include "tutti/strategy/detail/worlds.h"
 #include "tutti/sync/device/config.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/model.h"
@@ -257,73 +257,6 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
   std::fflush(stdout);
 }
 
-std::optional<ps::ServerCounts> counts_of(Model& model, const Strategy& strategy) {
-  ps::Client* const client = model.optimizer().updater().client();
-  if (client == nullptr) return std::nullopt;
-  return client->server_counts(Deadline(strategy.world().time_limit));
-}
-
-// How it was for workers that may be lost.
-struct Attendance {
-  int workers = 1;
-  int finished = 1;
-};
-
-Attendance attendance_of(Strategy& strategy) {
-  const int local = strategy.world().local;
-  return {strategy.world().size / local, strategy.those_here().size / local};
-}
-
-void add_served(nlohmann::ordered_json& json, const TrainFlags& flags,
-                const ps::ServerCounts& served) {
-  const ps::StalenessHistogram& staleness = served.counts.staleness;
-  nlohmann::ordered_json bins = nlohmann::ordered_json::object();
-  for (const auto& [steps, updates] : staleness.bins()) bins[std::to_string(steps)] = updates;
-  json["servers"] = detail::served_place().num_servers;
-  json["staleness"] = flags.job.served.staleness;
-  json["updates"] = served.counts.updates;
-  json["dropped"] = served.counts.dropped;
-  json["staleness_histogram"] = bins;
-  json["staleness_mean"] = staleness.mean();
-  json["staleness_max"] = staleness.most();
-  json["bytes_pushed"] = served.bytes_pushed;
-  json["bytes_pulled"] = served.bytes_pulled;
-}
-
-nlohmann::ordered_json json_of(const TrainFlags& flags, const Strategy& strategy,
-                               const History& history, int64_t wire_bytes,
-                               const std::string& sha256, const Attendance& there,
-                               const std::optional<ps::ServerCounts>& served) {
-  nlohmann::ordered_json json = {{"model", flags.job.model},
-                                 {"strategy", strategy.kind()},
-                                 {"replicas", strategy.num_replicas_in_sync()},
-                                 {"reduction_shape", strategy.reduction_shape().to_string()},
-                                 {"dense_kernel", nn::name_of(nn::dense_kernel())},
-                                 {"epochs", history.rows.size()},
-                                 {"global_batch", flags.job.global_batch},
-                                 {"train_seconds", history.train_seconds},
-                                 {"images_per_second", history.images_per_second()},
-                                 {"step_ms_p50", history.step_ms_percentile(0.5)},
-                                 {"step_ms_p99", history.step_ms_percentile(0.99)},
-                                 {"train_loss", history.column("train_loss")},
-                                 {"val_loss", history.last("val_loss")},
-                                 {"val_accuracy", history.last("val_accuracy")},
-                                 {"weights_sha256", sha256},
-                                 {"precision", flags.precision},
-                                 {"accumulate", flags.accumulate},
-                                 {"compression", flags.job.compression},
-                                 {"wire_bytes_per_step", wire_bytes}};
-  if (strategy.world().on_devices())
-    for (const DeviceQueue& queue : strategy.world().queues)
-      json["devices"].push_back(queue.device().str());
-  if (served) add_served(json, flags, *served);
-  if (strategy.world().apart) {
-    json["workers"] = there.workers;
-    json["workers_finished"] = there.finished;
-  }
-  return json;
-}
-
 // "a, b and c"
 std::string listed(const std::vector<std::string>& words) {
   if (words.size() < 2) return fmt::format("{}", fmt::join(words, ""));
@@ -389,8 +322,7 @@ int train_here(const TrainFlags& flags, Plan& plan) {
       outputs.attempt(picture_file(flags), [&] { history.plot(picture_file(flags)); });
     }
     const bool has_figures = !flags.json.empty() && outputs.attempt("", [&] {
-      const auto json =
-          json_of(flags, strategy, history, wire_bytes, sha256, there, counts_of(model, strategy));
+      const auto json = figures_of(flags, strategy, model, history, sha256, there, wire_bytes);
       write_file_atomically(flags.json, json.dump(2) + "\n");
     });
     say_what_came_out(flags, strategy, history, outputs.saved(), has_figures);

@@ -132,7 +132,8 @@ struct ReplicatedModules::State final : WorldMember {
     for (size_t i = 1; i < modules.size(); ++i)
       detail::require_same(first, detail::describe(*modules[i]),
                            strategy.world().first_rank + static_cast<int>(i));
-    for (size_t i = fresh; i < modules.size(); ++i) detail::copy_values(*modules[0], *modules[i]);
+    for (size_t i = fresh; i < modules.size(); ++i)
+      detail::copy_values(*modules[0], *modules[i], strategy.world().time_limit);
   }
 
   void rebind(const World& world) override {

@@ -21,6 +21,8 @@ at::Tensor zero_bytes(at::IntArrayRef sizes, at::Device device) {
   return at::zeros(sizes, at::TensorOptions().dtype(at::kByte).device(device));
 }
 
+constexpr const char* kMaking = "while the optimizer is made";
+
 Run run_of(const ParameterSlot& slot, int64_t begin, int64_t end) {
   return {slot.dtype, byte_of(slot, begin), byte_of(slot, end)};
 }
@@ -76,7 +78,7 @@ void DeviceUpdater::bind(std::vector<NamedTensors> replicas) {
   owned_ = std::vector<Owned>(static_cast<size_t>(world_.local));
   const auto for_each_replica = [&](auto make) {
     for (int replica = 0; replica < world_.local; ++replica)
-      with_memory(queue(replica), "while the optimizer is made", [&] { make(replica); });
+      with_memory(queue(replica), kMaking, [&] { make(replica); });
   };
   for_each_replica([&](int replica) {
     values_of(replica) = shares_values_ && replica > 0
@@ -214,10 +216,12 @@ void DeviceUpdater::find_squares() {
     for (const auto& own : places) squares_of.push_back(row < own.size() ? own[row] : all);
   for (int replica = 0; replica < world_.local; ++replica) {
     const auto wide = at::TensorOptions().dtype(at::kDouble).device(device(replica));
-    Owned& owned = owned_[static_cast<size_t>(replica)];
-    owned.squares = at::zeros({std::ssize(owned.stretches)}, wide);
-    owned.all_squares = at::zeros({all + 1}, wide);
-    owned.squares_of = on_device(at::tensor(squares_of, at::kLong), device(replica));
+    with_memory(queue(replica), kMaking, [&] {
+      Owned& owned = owned_[static_cast<size_t>(replica)];
+      owned.squares = at::zeros({std::ssize(owned.stretches)}, wide);
+      owned.all_squares = at::zeros({all + 1}, wide);
+      owned.squares_of = on_device(at::tensor(squares_of, at::kLong), device(replica));
+    });
   }
 }
 

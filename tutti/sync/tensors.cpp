@@ -145,10 +145,19 @@ void compare_over_group(Group group, const std::string& mine, Millis limit) {
   for (int rank = 1; rank < size; ++rank) require_same(text_of(0), text_of(rank), rank);
 }
 
-void copy_values(const torch::nn::Module& from, const torch::nn::Module& to) {
+void copy_values(const torch::nn::Module& from, const torch::nn::Module& to, Millis limit) {
   at::NoGradGuard no_grad;
   const auto source = parameters_and_buffers(from), target = parameters_and_buffers(to);
-  for (size_t i = 0; i < source.size(); ++i) target[i].second.detach().copy_(source[i].second);
+  const Deadline deadline(patience_with_device(limit));
+  for (size_t i = 0; i < source.size(); ++i) {
+    const at::Tensor value = source[i].second.detach(), place = target[i].second.detach();
+    if (place.is_cpu())
+      place.copy_(on_host(value, deadline, "the value of " + source[i].first));
+    else if (value.is_cpu())
+      copy_queued(place, value);
+    else
+      place.copy_(value, /*non_blocking=*/true);
+  }
 }
 
 void broadcast_values(Group group, const torch::nn::Module& module, int root, Millis limit) {

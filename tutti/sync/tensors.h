@@ -56,7 +56,8 @@ void require_same(const std::string& first, const std::string& other, int other_
 void compare_over_group(Group group, const std::string& mine, Millis limit);
 
 /// Copies parameters and buffers between two models of this process that have the same description.
-void copy_values(const torch::nn::Module& from, const torch::nn::Module& to);
+/// From a device to the CPU it waits half of `limit` at most: Timeout that names the device.
+void copy_values(const torch::nn::Module& from, const torch::nn::Module& to, Millis limit);
 
 /// Collective: rank `root`'s parameters and buffers become everybody's.
 void broadcast_values(Group group, const torch::nn::Module& module, int root, Millis limit);

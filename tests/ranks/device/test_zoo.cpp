@@ -87,8 +87,7 @@ TEST_P(ZooOnDevices, TrainsWithTheBitsOfOneDeviceInTurn) {
          {replicas == 2 ? "cuda:0,1" : "cuda:0,1,2", replicas == 2 ? "cuda:0x2" : "cuda:0x3"}) {
       SCOPED_TRACE(device);
       const auto there = at_place("mirrored", replicas, device);
-      // 3 replicas on a part of the seeds: each takes half as long again.
-      in_all_orders(replicas == 2 ? seeds : seeds / 4, [&] {
+      in_all_orders(seeds, [&] {
         EXPECT_EQ(by_fit(network, there), fitted);
         const at::Tensor weights = by_loop(network, there);
         EXPECT_TRUE(weights.defined()) << "replicas differ";

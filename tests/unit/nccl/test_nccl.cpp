@@ -12,6 +12,7 @@
 #include "tests/support/fake_cuda/orders.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 #include "tests/support/meeting.h"
+#include "tests/unit/nccl/fakes_test.h"
 #include "tests/unit/nccl/queue_sums.h"
 
 namespace tutti::test {
@@ -22,18 +23,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-class Nccl : public testing::Test {
+class Nccl : public FakesTest {
  protected:
-  void SetUp() override {
-    fake_cuda::set_order(fake_cuda::Order::lazy);
-    reset_fakes();
-  }
-  // By now every group is gone: nothing may be left over, and no rule broken.
-  void TearDown() override {
-    EXPECT_THAT(fake_complaints(), IsEmpty());
-    reset_fakes();
-  }
-
   /// Of ranks that are all on device 0, or each on the device of its number.
   static std::vector<std::shared_ptr<Engine>> make(int size, bool apart = false) {
     InProcessMeeting meeting(size);

@@ -10,6 +10,7 @@
 
 #include "tests/support/collective_oracle.h"
 #include "tests/support/meeting.h"
+#include "tests/unit/nccl/fakes_test.h"
 #include "tests/unit/nccl/queue_sums.h"
 
 namespace tutti::test {
@@ -17,19 +18,9 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::IsEmpty;
 
-class NcclHier : public testing::Test {
+class NcclHier : public FakesTest {
  protected:
-  void SetUp() override {
-    fake_cuda::set_order(fake_cuda::Order::lazy);
-    reset_fakes();
-  }
-  void TearDown() override {
-    EXPECT_THAT(fake_complaints(), IsEmpty());
-    reset_fakes();
-  }
-
   struct Hosts {
     int hosts = 2;
     int local = 1;

@@ -57,7 +57,7 @@ TEST(Outputs, StepsAreThoseOfAPlainLoop) {
     const auto weights = weighted ? columns[4] : torch::ones({12});
     Model model = test::two_output_model(strategy_of("mirrored", 2));
     TwoOutputs plain;
-    detail::copy_values(*model.modules().module(0), plain);
+    detail::copy_values(*model.modules().module(0), plain, kDefaultTimeLimit);
     torch::optim::SGD sgd(plain.parameters(), 0.05);
     for (int step = 0; step < 3; ++step) {
       const History history = model.fit(data.batch(12), {.verbose = 0});

@@ -289,7 +289,7 @@ void Model::load(const std::filesystem::path& path) {
   try {
     load_weights(state_of(first), path, all_names(first));
     for (int local = 1; local < state.modules.size(); ++local) {
-      detail::copy_values(first, *state.modules.module(local));
+      detail::copy_values(first, *state.modules.module(local), state.strategy.world().time_limit);
     }
     state.load_tables(path);
   } catch (const std::exception&) {
