@@ -108,8 +108,10 @@ TEST_F(OutOfMemory, OutsideOfAStepItIsTheSameError) {
   EXPECT_THAT(failure(1, [&] { Replicated<torch::nn::Sequential>(strategy, factory); }),
               HasSubstr("replica 1 (cuda:1): out of memory while the model is made: "));
   Replicated<torch::nn::Sequential> net(strategy, factory);
-  EXPECT_THAT(failure(1, [&] { Optimizer(net, optim::adam()); }),
-              HasSubstr("replica 1 (cuda:1): out of memory while the optimizer is made: "));
+  for (const uint64_t after : {1, 4, 8, 11, 12})  // the last are of norms
+    EXPECT_THAT(failure(after, [&] { Optimizer(net, {optim::adam(), {.norm = 1}}); }),
+                HasSubstr("replica 1 (cuda:1): out of memory while the optimizer is made: "))
+        << after;
   EXPECT_THAT(failure(1,
                       [&] {
                         strategy.run([](ReplicaContext& replica) {
