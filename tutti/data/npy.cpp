@@ -10,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/data/detail/gzip.h"
-#include "tutti/data/detail/memory.h"
+#include "tutti/data/sample.h"
 
 namespace tutti::data {
 namespace {
@@ -232,7 +232,7 @@ Array read_plain(const std::filesystem::path& path) {
   const auto alignment = static_cast<uintptr_t>(size_of(header.dtype));
   if (!header.swapped && reinterpret_cast<uintptr_t>(first) % alignment == 0)
     return Array::view(const_cast<std::byte*>(first), header.dtype, header.shape, file.owner);
-  Array copy = detail::uninitialized(header.dtype, header.shape);
+  Array copy = make_array(header.dtype, header.shape);
   if (header.num_bytes() > 0)
     std::memcpy(copy.data(), first, static_cast<size_t>(header.num_bytes()));
   if (header.swapped) swap_elements(copy.data(), header.num_elements, size_of(header.dtype));
@@ -270,7 +270,7 @@ Array read_gzipped(const std::filesystem::path& path) {
         "{}: truncated or damaged: got {} compressed bytes, expected data for {} [{}] ({} bytes)",
         where, file.bytes.size(), name_of(header.dtype), fmt::join(header.shape, ", "),
         header.num_bytes()));
-  Array array = detail::uninitialized(header.dtype, header.shape);
+  Array array = make_array(header.dtype, header.shape);
   const auto expected = static_cast<size_t>(header.num_bytes());
   const size_t got = reader.read({static_cast<std::byte*>(array.data()), expected});
   std::byte one_more{};

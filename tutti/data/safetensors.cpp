@@ -12,7 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/data/detail/memory.h"
+#include "tutti/data/sample.h"
 
 namespace tutti::data {
 namespace {
@@ -245,7 +245,7 @@ class Reader {
     const auto alignment = static_cast<uintptr_t>(size_of(entry.dtype));
     if (reinterpret_cast<uintptr_t>(first) % alignment == 0)
       return Array::view(const_cast<std::byte*>(first), entry.dtype, entry.shape, file_.owner);
-    Array copy = detail::uninitialized(entry.dtype, entry.shape);
+    Array copy = make_array(entry.dtype, entry.shape);
     std::memcpy(copy.data(), first, static_cast<size_t>(copy.num_bytes()));
     return copy;
   }

@@ -1,27 +1,17 @@
 #include "tutti/data/source.h"
 
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/data/dataset.h"
-#include "tutti/data/detail/memory.h"
 
 namespace tutti::data {
 
 namespace detail {
-
-Array uninitialized(DType dtype, std::vector<int64_t> shape) {
-  constexpr size_t kLineBytes = 64;
-  int64_t bytes = size_of(dtype);
-  for (int64_t dimension : shape) bytes *= dimension;
-  const size_t rounded = (static_cast<size_t>(bytes) / kLineBytes + 1) * kLineBytes;
-  std::shared_ptr<void> memory(std::aligned_alloc(kLineBytes, rounded), std::free);
-  if (!memory) throw Error(fmt::format("no memory for {} bytes of data", bytes));
-  return Array::view(memory.get(), dtype, std::move(shape), memory);
-}
 
 void require_elements(const Array& array, int64_t num_elements) {
   if (array.num_elements() != num_elements)
@@ -32,6 +22,20 @@ void require_elements(const Array& array, int64_t num_elements) {
 }  // namespace detail
 
 namespace {
+
+Array value_of(const Array& column, int64_t row) {
+  const Array one = column.rows(row, row + 1);
+  return Array::view(one.data(), one.dtype(), {one.shape().begin() + 1, one.shape().end()},
+                     one.owner());
+}
+
+void copy_column(const Array& from, const Array& to, const Column& column) {
+  if (from.num_bytes() != to.num_bytes())
+    throw DataError(fmt::format("column \"{}\" is {}, expected {}", column.name, from.to_string(),
+                                to.to_string()));
+  if (from.num_bytes() > 0)
+    std::memcpy(to.data(), from.data(), static_cast<size_t>(from.num_bytes()));
+}
 
 // Rows of arrays in memory, copied as they are.
 class ArraySource final : public Source {
@@ -55,21 +59,29 @@ class ArraySource final : public Source {
   const std::vector<Column>& columns() const override { return columns_; }
 
   Batch gather(std::span<const int64_t> rows) const override {
-    Batch batch;
-    batch.size = static_cast<int64_t>(rows.size());
+    Batch batch{.columns = {}, .size = static_cast<int64_t>(rows.size())};
+    for (const Column& column : columns_) batch.columns.push_back(make_column(column, batch.size));
+    gather_into(rows, batch.columns);
+    return batch;
+  }
+
+  void gather_into(std::span<const int64_t> rows, std::span<const Array> places) const override {
     for (size_t c = 0; c < arrays_.size(); ++c) {
-      Array column = make_column(columns_[c], batch.size);
-      const auto row_bytes =
-          rows.empty() ? size_t{0} : static_cast<size_t>(column.num_bytes() / batch.size);
+      const auto row_bytes = static_cast<size_t>(
+          rows.empty() ? 0 : places[c].num_bytes() / static_cast<int64_t>(rows.size()));
       const char* from = static_cast<const char*>(arrays_[c].data());
-      char* to = static_cast<char*>(column.data());
+      char* to = static_cast<char*>(places[c].data());
       for (int64_t row : rows) {
         if (row_bytes != 0) std::memcpy(to, from + static_cast<size_t>(row) * row_bytes, row_bytes);
         to += row_bytes;
       }
-      batch.columns.push_back(std::move(column));
     }
-    return batch;
+  }
+
+  Sample read(int64_t row) const override {
+    Sample sample;
+    for (const Array& array : arrays_) sample.columns.push_back(value_of(array, row));
+    return sample;
   }
 
  private:
@@ -79,15 +91,47 @@ class ArraySource final : public Source {
 
 }  // namespace
 
+void Source::gather_into(std::span<const int64_t> rows, std::span<const Array> places) const {
+  const Batch batch = gather(rows);
+  for (size_t c = 0; c < places.size(); ++c)
+    copy_column(batch.columns.at(c), places[c], columns()[c]);
+}
+
+Sample Source::read(int64_t row) const {
+  const Batch batch = gather(std::span(&row, 1));
+  Sample sample;
+  for (const Array& column : batch.columns) sample.columns.push_back(value_of(column, 0));
+  return sample;
+}
+
 const std::vector<std::string>& Source::classes() const {
   static const std::vector<std::string> kNone;
   return kNone;
 }
 
-Array make_column(const Column& column, int64_t size) {
-  std::vector<int64_t> shape{size};
-  shape.insert(shape.end(), column.shape.begin(), column.shape.end());
-  return detail::uninitialized(column.dtype, std::move(shape));
+std::string Source::where(int64_t row) const { return fmt::format("row {}", row); }
+
+std::string Source::fingerprint() const { return {}; }
+
+std::vector<int64_t> Source::first_rows_of_files() const { return {}; }
+
+Batch SampleSource::gather(std::span<const int64_t> rows) const {
+  Batch batch{.columns = {}, .size = static_cast<int64_t>(rows.size())};
+  for (const Column& column : columns()) {
+    Column shaped = column;
+    if (rows.empty()) std::ranges::replace(shaped.shape, kAnySize, int64_t{0});
+    if (shaped.fixed()) batch.columns.push_back(make_column(shaped, batch.size));
+  }
+  if (rows.empty()) return batch;
+  if (batch.columns.size() != columns().size())
+    throw DataError("gather: rows of this source differ in shape; read() them");
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Sample sample = read(rows[i]);
+    for (size_t c = 0; c < batch.columns.size(); ++c)
+      copy_column(sample.columns.at(c), value_of(batch.columns[c], static_cast<int64_t>(i)),
+                  columns()[c]);
+  }
+  return batch;
 }
 
 Dataset from_arrays(std::vector<Array> columns) {

@@ -9,23 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/array.h"
+#include "tutti/data/sample.h"
 
 namespace tutti::data {
-
-/// What one column holds: the dtype and shape of one row, as gather() delivers it.
-struct Column {
-  std::string name;            ///< "x" (features), "y" (label), ...
-  DType dtype = DType::uint8;  ///< as delivered: doodles arrive as float32, whatever the file holds
-  std::vector<int64_t>
-      shape;  ///< of one row, without the batch dimension: {1, 28, 28}; a label: {}
-};
-
-/// Some rows of every column. Column c has shape [size, columns()[c].shape...].
-struct Batch {
-  std::vector<Array> columns;  ///< memory of its own, each column from a 64-byte line on
-  int64_t size = 0;            ///< rows; may be 0 (the shapes are right then too)
-};
 
 class Source {
  public:
@@ -42,11 +28,35 @@ class Source {
   /// rows  each in [0, num_rows()); the caller (Epoch) has checked that
   virtual Batch gather(std::span<const int64_t> rows) const = 0;
 
+  /// The same into memory for rows.size() rows of each column; rows have fixed shapes. For sources
+  /// that can spare a copy: what is here copies what gather() gives.
+  virtual void gather_into(std::span<const int64_t> rows, std::span<const Array> places) const;
+
+  /// One row. Throws DataError for one that is damaged, IoError for one that cannot be read just
+  /// now (it is tried again).
+  virtual Sample read(int64_t row) const;
+
   /// Names of the classes by label; empty when the label is no class.
   virtual const std::vector<std::string>& classes() const;
+
+  /// Where a row stands, for messages: "ants/1.jpg", "housing.csv, line 12".
+  virtual std::string where(int64_t row) const;  // "row 12"
+
+  /// What the rows are and are made of: names, sizes and times of files. Equal ones have the same
+  /// rows. Empty: unknown, so that nothing read from it is kept in files.
+  virtual std::string fingerprint() const;
+
+  /// Row numbers from which on the rows of a file stand, ascending from 0, one a file; empty: the
+  /// rows do not lie in files one after another (auto_shard "file").
+  virtual std::vector<int64_t> first_rows_of_files() const;
 };
 
-/// Memory for `size` rows of `column`, from a 64-byte line on. The contents are not initialised.
-Array make_column(const Column& column, int64_t size);
+/// A source whose rows are read one by one, and may differ in shape: files, records.
+class SampleSource : public Source {
+ public:
+  Sample read(int64_t row) const override = 0;
+  /// Rows read and stacked; DataError where their shapes differ.
+  Batch gather(std::span<const int64_t> rows) const override;
+};
 
 }  // namespace tutti::data
