@@ -37,6 +37,7 @@ ROOMS = {
     ],
     "cluster": ["spec", "rendezvous", "join", "launch"],
     "ps": ["wire", "spec", "values", "partition", "view", "client", "snapshot", "server"],
+    "data": [".", "transforms", "sources", "loader"],
     "sync": ["device", "."],
     "train": [
         "losses",
