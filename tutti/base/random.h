@@ -35,7 +35,15 @@ constexpr RandomBlock philox(uint64_t key, RandomBlock counter) noexcept {
 
 /// What a stream is for, so that equal seeds never give two uses the same numbers. Values are part
 /// of what a seed means: they never change, new ones are added at the end.
-enum class RandomPurpose : uint64_t { init = 1, shuffle = 2, dropout = 3, augment = 4, test = 5 };
+enum class RandomPurpose : uint64_t {
+  init = 1,
+  shuffle = 2,
+  dropout = 3,
+  augment = 4,
+  test = 5,
+  mix = 6,      // of datasets, and of samples in a batch
+  replace = 7,  // damaged samples by others
+};
 
 /// A key for one use: random_key(seed, RandomPurpose::dropout, {step, layer, row}). Any difference
 /// in any part, or in their number, gives an unrelated key.

@@ -6,31 +6,11 @@
 #include <tuple>
 
 #include "tutti/base/error.h"
+#include "tutti/data/detail/content.h"
+#include "tutti/data/detail/epoch_state.h"
 #include "tutti/data/detail/order.h"
 
 namespace tutti::data {
-
-namespace {
-
-// Rounded up, without a sum that could overflow.
-int64_t batches_of(int64_t samples, int64_t batch) {
-  return samples / batch + (samples % batch != 0 ? 1 : 0);
-}
-
-}  // namespace
-
-namespace detail {
-
-struct EpochState {
-  std::shared_ptr<const Source> source;
-  std::vector<int64_t> order;
-  int64_t batch = 0;
-
-  int64_t num_samples() const { return static_cast<int64_t>(order.size()); }
-  int64_t num_batches() const { return batches_of(num_samples(), batch); }
-};
-
-}  // namespace detail
 
 namespace {
 
@@ -90,69 +70,164 @@ Share share(int64_t global_size, int replicas, int rank, std::span<const double>
   return {begin, begin + sizes[static_cast<size_t>(rank)]};
 }
 
-int64_t Epoch::num_samples() const noexcept { return state_->num_samples(); }
-
-int64_t Epoch::num_batches() const noexcept { return state_->num_batches(); }
-
-int64_t Epoch::batch_size(int64_t step) const { return static_cast<int64_t>(rows(step).size()); }
-
-std::span<const int64_t> Epoch::rows(int64_t step) const {
-  if (step < 0 || step >= num_batches())
-    throw UsageError(fmt::format("batch {} of an epoch of {} batches", step, num_batches()));
-  const int64_t begin = step * state_->batch;
-  const int64_t size = std::min(state_->batch, num_samples() - begin);
-  return std::span(state_->order).subspan(static_cast<size_t>(begin), static_cast<size_t>(size));
-}
-
 namespace {
 
-// A source of a user's own may end before it said.
-void require_all_rows(const Source& source, const Batch& batch, int64_t rows, int64_t step) {
-  const auto require = [&](int64_t got, const std::string& where) {
-    if (got != rows)
-      throw DataError(fmt::format(
-          "batch {}: gather() of the source gave {} rows{}, expected {}, of a source that says it "
-          "has {} rows",
-          step, got, where, rows, source.num_rows()));
+class FunctionMap final : public Transform {
+ public:
+  FunctionMap(std::function<Sample(Sample, Draw&)> function, MapOptions options, bool draws)
+      : function_(std::move(function)), options_(std::move(options)), draws_(draws) {}
+  std::string name() const override { return options_.name; }
+  std::vector<Column> columns(const std::vector<Column>&) const override {
+    return options_.columns;
+  }
+  Sample apply(Sample in, Draw& draw) const override { return function_(std::move(in), draw); }
+  bool draws() const override { return draws_; }
+  bool named() const override { return false; }
+
+ private:
+  std::function<Sample(Sample, Draw&)> function_;
+  MapOptions options_;
+  bool draws_;
+};
+
+// The first sample that a function is tried on.
+Sample first_sample(const detail::Content& content, const std::string& who) {
+  if (content.size() == 0 || content.sequential())
+    throw UsageError(fmt::format(
+        "{}: what comes out cannot be looked up, since {}; say it in MapOptions::columns", who,
+        content.size() == 0 ? "there is no sample" : "samples come from a generator"));
+  detail::Session session(0);
+  detail::Reading reading(session);
+  return content.read({}, reading);
+}
+
+std::vector<Column> columns_like(const Sample& sample, const std::vector<Column>& before) {
+  std::vector<Column> columns;
+  for (size_t c = 0; c < sample.columns.size(); ++c) {
+    const Array& value = sample.columns[c];
+    columns.push_back({.name = c < before.size() ? before[c].name : fmt::format("column{}", c),
+                       .dtype = value.dtype(),
+                       .shape = value.shape()});
+  }
+  return columns;
+}
+
+// By the number of samples in each, the first of each, and the end.
+std::shared_ptr<const std::vector<int64_t>> firsts_of(const std::vector<int64_t>& counts) {
+  auto first = std::make_shared<std::vector<int64_t>>(1, 0);
+  for (int64_t count : counts) first->push_back(first->back() + count);
+  return first;
+}
+
+Array row_of(const Array& whole, int64_t row) {
+  const Array one = whole.rows(row, row + 1);
+  return Array::view(one.data(), one.dtype(), {one.shape().begin() + 1, one.shape().end()},
+                     one.owner());
+}
+
+int64_t rows_in(const Sample& sample) {
+  const auto first_size = [](const Array& value) {
+    return value.shape().empty() ? -1 : value.shape()[0];
   };
-  require(batch.size, "");
-  if (batch.columns.size() != source.columns().size())
-    throw DataError(fmt::format("batch {}: gather() of the source gave {} columns, expected {}",
-                                step, batch.columns.size(), source.columns().size()));
-  for (size_t i = 0; i < batch.columns.size(); ++i)
-    require(batch.columns[i].shape().empty() ? 0 : batch.columns[i].shape()[0],
-            fmt::format(" in column \"{}\"", source.columns()[i].name));
+  for (const Array& value : sample.columns)
+    if (first_size(value) < 0 || first_size(value) != first_size(sample.columns[0]))
+      throw DataError(fmt::format("columns are {} and {}, expected the same first size",
+                                  sample.columns[0].to_string(), value.to_string()));
+  return first_size(sample.columns.at(0));
+}
+
+std::vector<Sample> rows_of(const Sample& sample) {
+  std::vector<Sample> rows(static_cast<size_t>(rows_in(sample)));
+  for (size_t i = 0; i < rows.size(); ++i)
+    for (const Array& value : sample.columns)
+      rows[i].columns.push_back(row_of(value, static_cast<int64_t>(i)));
+  return rows;
+}
+
+void require_fixed_shapes(const std::vector<Column>& columns, const char* who) {
+  for (const Column& column : columns)
+    if (!column.fixed())
+      throw UsageError(fmt::format(
+          "{}: rows of column \"{}\" differ in shape, {}; give them one (resize, a map) or use "
+          "padded_batch",
+          who, column.name, shape_words(column.shape)));
+}
+
+detail::Batching batching_of(int64_t global_size, std::vector<Column> columns) {
+  if (global_size < 1)
+    throw UsageError(fmt::format("batch({}): expected a global batch of 1 or more", global_size));
+  return {.size = global_size, .columns = std::move(columns)};
+}
+
+int sizes_that_vary(const std::vector<Column>& columns) {
+  int64_t count = 0;
+  for (const Column& column : columns) count += std::ranges::count(column.shape, kAnySize);
+  return static_cast<int>(count);
+}
+
+// Looks at all samples, unless sizes are given.
+void pad(detail::Batching& batching, const detail::Content& content, PadOptions options) {
+  const std::vector<Column>& columns = content.columns();
+  const int width = sizes_that_vary(columns);
+  if (options.value != 0)
+    for (const Column& column : columns)
+      if (!column.fixed() &&
+          (column.dtype == DType::float16 || column.dtype == DType::bfloat16))
+        throw UsageError(fmt::format("padding of column \"{}\", {}: expected a value of 0",
+                                     column.name, name_of(column.dtype)));
+  batching.drop_remainder = options.drop_remainder;
+  batching.pad = options;
+  if (!options.sizes.empty()) {
+    if (std::ssize(options.sizes) != width)
+      throw UsageError(fmt::format("PadOptions::sizes: got {}, expected one for each of the {} sizes "
+                                   "that vary",
+                                   options.sizes.size(), width));
+    auto next = options.sizes.begin();
+    for (Column& column : batching.columns)
+      for (int64_t& size : column.shape)
+        if (size == kAnySize) size = *next++;
+    return;
+  }
+  if (width == 0) return;
+  batching.num_sizes = width;
+  batching.sizes = std::make_shared<const std::vector<int64_t>>(detail::keys_of(
+      content, width, "padded_batch()", [&columns](const Sample& sample, int64_t* sizes) {
+        for (size_t c = 0; c < columns.size(); ++c)
+          for (size_t d = 0; d < columns[c].shape.size(); ++d)
+            if (columns[c].shape[d] == kAnySize) *sizes++ = sample.columns[c].shape()[d];
+      }));
 }
 
 }  // namespace
 
-Batch Epoch::part(int64_t step, Share share) const {
-  const auto whole = rows(step);
-  if (share.begin < 0 || share.begin > share.end || share.end > static_cast<int64_t>(whole.size()))
-    throw UsageError(fmt::format("samples [{}, {}) of batch {}, which has {}", share.begin,
-                                 share.end, step, whole.size()));
-  Batch batch = state_->source->gather(
-      whole.subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size())));
-  require_all_rows(*state_->source, batch, share.size(), step);
-  return batch;
+Dataset::Dataset(std::shared_ptr<const Source> source) {
+  if (!source) throw UsageError("a dataset needs a source, got a null pointer");
+  view_ = detail::all_rows(source->num_rows());
+  content_ = detail::content_of(std::move(source));
 }
 
-Batch Epoch::batch(int64_t step) const { return part(step, {0, batch_size(step)}); }
-
-Dataset::Dataset(std::shared_ptr<const Source> source) : source_(std::move(source)) {
-  if (!source_) throw UsageError("a dataset needs a source, got a null pointer");
-  view_ = detail::all_rows(source_->num_rows());
+void Dataset::require_no_batch() const {
+  if (batching_)
+    throw UsageError(
+        "an operator of a dataset comes before its batch(), which is the last one; unbatch() takes "
+        "it back");
 }
 
 Dataset Dataset::then(std::shared_ptr<const detail::View> view) const {
-  if (batch_ != 0)
-    throw UsageError("a view of a dataset comes before its batch(), which is the last one");
-  Dataset next = *this;
-  next.view_ = std::move(view);
-  return next;
+  require_no_batch();
+  return {content_, std::move(view)};
+}
+
+Dataset Dataset::of(std::shared_ptr<const detail::Content> content) const {
+  require_no_batch();
+  return {std::move(content), view_};
 }
 
 Dataset Dataset::shuffle(ShuffleOptions options) const {
+  if (content_->sequential() && options.window == 0)
+    throw UsageError(
+        "shuffle() of what comes from a generator: only the next few samples can be mixed; say how "
+        "many, as shuffle({.window = 10000})");
   return then(detail::shuffled(view_, options));
 }
 
@@ -164,11 +239,104 @@ Dataset Dataset::shard(int64_t index, int64_t count) const {
 
 Dataset Dataset::take(int64_t count) const { return then(detail::taken(view_, count)); }
 
+Dataset Dataset::skip(int64_t count) const { return then(detail::skipped(view_, count)); }
+
+Dataset Dataset::map(TransformHandle transform) const {
+  return of(detail::mapped(content_, std::move(transform)));
+}
+
+Dataset Dataset::map(std::function<Sample(Sample, Draw&)> function, MapOptions options) const {
+  if (options.columns.empty()) {
+    Draw draw(0);
+    const Sample sample = function(first_sample(*content_, options.name), draw);
+    options.columns = columns_like(sample, content_->columns());
+  }
+  return map(std::make_shared<FunctionMap>(std::move(function), std::move(options), true));
+}
+
+Dataset Dataset::map(std::function<Sample(Sample)> function, MapOptions options) const {
+  if (options.columns.empty()) {
+    const Sample sample = function(first_sample(*content_, options.name));
+    options.columns = columns_like(sample, content_->columns());
+  }
+  return map(std::make_shared<FunctionMap>(
+      [function = std::move(function)](Sample in, Draw&) { return function(std::move(in)); },
+      std::move(options), false));
+}
+
+Dataset Dataset::filter(std::function<bool(const Sample&)> keeps, const std::string& name) const {
+  require_no_batch();
+  const auto keys = detail::keys_of(*content_, 1, name, [&](const Sample& sample, int64_t* key) {
+    *key = keeps(sample) ? 1 : 0;
+  });
+  return then(detail::kept(
+      view_, std::make_shared<const std::vector<uint8_t>>(keys.begin(), keys.end())));
+}
+
+Dataset Dataset::flat_map(std::function<std::vector<Sample>(Sample)> parts,
+                          MapOptions options) const {
+  require_no_batch();
+  if (options.name == "map") options.name = "flat_map";
+  if (options.columns.empty()) {
+    const auto first = parts(first_sample(*content_, options.name));
+    if (first.empty())
+      throw UsageError(
+          "flat_map: the first sample gives none, so that what comes out is not known; say it in "
+          "MapOptions::columns");
+    options.columns = columns_like(first[0], content_->columns());
+  }
+  const auto counts = detail::keys_of(
+      *content_, 1, options.name, [&](const Sample& sample, int64_t* key) {
+        *key = std::ssize(parts(sample));
+      });
+  const auto first = firsts_of(counts);
+  return {detail::unfolded(content_, options.name, options.columns, std::move(parts), first),
+          detail::unfolded(view_, first)};
+}
+
+Dataset Dataset::unbatch() const {
+  if (batching_) {
+    if (!batching_->batches.empty() || batching_->sizes || !batching_->transforms.empty())
+      throw UsageError(
+          "unbatch() behind padded_batch(), bucket_by_length() or a map of whole batches, which make "
+          "more than groups of the samples; leave both out");
+    const Dataset plain(content_, view_);
+    return batching_->drop_remainder ? plain.take(batching_->num_samples) : plain;
+  }
+  std::vector<Column> columns = content_->columns();
+  int64_t rows = -2;
+  for (Column& column : columns) {
+    if (column.shape.empty())
+      throw UsageError(fmt::format("unbatch(): column {} has no rows to part", column.to_string()));
+    rows = rows == -2 || rows == column.shape[0] ? column.shape[0] : kAnySize;
+    column.shape.erase(column.shape.begin());
+  }
+  const auto counts =
+      rows >= 0 ? std::vector<int64_t>(static_cast<size_t>(content_->size()), rows)
+                : detail::keys_of(*content_, 1, "unbatch()",
+                                  [](const Sample& sample, int64_t* key) { *key = rows_in(sample); });
+  const auto first = firsts_of(counts);
+  return {detail::unfolded(content_, "unbatch", columns, rows_of, first),
+          detail::unfolded(view_, first)};
+}
+
+Dataset Dataset::cache(int64_t most_bytes) const {
+  return of(detail::cached(content_, most_bytes));
+}
+
+Dataset Dataset::cache(const std::filesystem::path& folder) const {
+  return of(detail::cached(content_, folder));
+}
+
 std::pair<Dataset, Dataset> Dataset::split_last(double last_share) const {
   if (!(last_share > 0 && last_share < 1))
     throw UsageError(fmt::format("split of {}: expected a share above 0 and below 1", last_share));
   std::pair both(*this, *this);
   std::tie(both.first.view_, both.second.view_) = detail::split(view_, last_share);
+  if (batching_) {
+    both.first = both.first.batched(*batching_);
+    both.second = both.second.batched(*batching_);
+  }
   for (const Dataset& part : {both.first, both.second})
     if (part.num_samples() == 0)
       throw UsageError(fmt::format(
@@ -178,37 +346,106 @@ std::pair<Dataset, Dataset> Dataset::split_last(double last_share) const {
   return both;
 }
 
-Dataset Dataset::batch(int64_t global_size) const {
-  if (global_size < 1)
-    throw UsageError(fmt::format("batch({}): expected a global batch of 1 or more", global_size));
+Dataset Dataset::batch(int64_t global_size, bool drop_remainder) const {
+  detail::Batching batching = batching_of(global_size, content_->columns());
+  require_fixed_shapes(content_->columns(), "batch()");
+  batching.drop_remainder = drop_remainder;
+  return batched(std::move(batching));
+}
+
+Dataset Dataset::padded_batch(int64_t global_size, PadOptions options) const {
+  detail::Batching batching = batching_of(global_size, content_->columns());
+  pad(batching, *content_, std::move(options));
+  return batched(std::move(batching));
+}
+
+Dataset Dataset::bucket_by_length(BucketOptions options) const {
+  const auto& columns = content_->columns();
+  if (options.column < 0 || options.column >= std::ssize(columns) ||
+      columns[static_cast<size_t>(options.column)].shape.empty())
+    throw UsageError(fmt::format("bucket_by_length: column {} has no length, or is not there",
+                                 options.column));
+  const bool ascending = std::ranges::adjacent_find(options.boundaries, std::greater_equal<>()) ==
+                         options.boundaries.end();
+  if (!ascending || options.batches.size() != options.boundaries.size() + 1 ||
+      std::ranges::min(options.batches) < 1)
+    throw UsageError(fmt::format(
+        "bucket_by_length: boundaries [{}], batches [{}]: expected ascending lengths, and one batch "
+        "size of 1 or more for each of the {} buckets",
+        fmt::join(options.boundaries, ", "), fmt::join(options.batches, ", "),
+        options.boundaries.size() + 1));
+  detail::Batching batching = batching_of(std::ranges::max(options.batches), columns);
+  pad(batching, *content_, options.pad);
+  const auto column = static_cast<size_t>(options.column);
+  batching.lengths = std::make_shared<const std::vector<int64_t>>(detail::keys_of(
+      *content_, 1, "bucket_by_length()", [column](const Sample& sample, int64_t* length) {
+        *length = sample.columns[column].shape()[0];
+      }));
+  batching.boundaries = std::move(options.boundaries);
+  batching.batches = std::move(options.batches);
+  return batched(std::move(batching));
+}
+
+Dataset Dataset::map(BatchTransformHandle transform) const {
+  if (!transform) throw UsageError("map: expected a transform, got a null pointer");
+  if (!batching_)
+    throw UsageError(fmt::format("{} is for whole batches: put it behind batch()",
+                                 transform->name()));
+  if (batching_->sizes)
+    throw UsageError(fmt::format("{} behind padding: samples of a batch have to be equally long "
+                                 "before it",
+                                 transform->name()));
+  detail::Batching batching = *batching_;
+  batching.columns = transform->columns(batching.columns);
+  batching.transforms.push_back(std::move(transform));
+  return batched(std::move(batching));
+}
+
+Dataset Dataset::batched(detail::Batching batching) const {
+  detail::count(batching, *view_);
   Dataset next = *this;
-  next.batch_ = global_size;
+  next.batching_ = std::make_shared<const detail::Batching>(std::move(batching));
   return next;
 }
 
-int64_t Dataset::num_samples() const { return view_->num_samples; }
-
-int64_t Dataset::num_batches() const {
-  if (batch_ == 0) throw UsageError("the dataset has no batches: end it with .batch(n)");
-  return batches_of(num_samples(), batch_);
+int64_t Dataset::num_samples() const {
+  return batching_ ? batching_->num_samples : view_->num_samples;
 }
 
-int64_t Dataset::global_batch_size() const { return batch_; }
+const detail::Batching& Dataset::batching() const {
+  if (!batching_) throw UsageError("the dataset has no batches: end it with .batch(n)");
+  return *batching_;
+}
 
-const std::vector<Column>& Dataset::columns() const { return source_->columns(); }
+int64_t Dataset::num_batches() const { return batching().num_batches; }
 
-const std::vector<std::string>& Dataset::classes() const { return source_->classes(); }
+int64_t Dataset::global_batch_size() const { return batching_ ? batching_->size : 0; }
+
+const std::vector<Column>& Dataset::columns() const {
+  return batching_ ? batching_->columns : content_->columns();
+}
+
+const std::vector<std::string>& Dataset::classes() const { return content_->classes(); }
 
 int64_t Dataset::num_classes() const { return static_cast<int64_t>(classes().size()); }
 
+bool Dataset::sequential() const { return content_->sequential(); }
+
 Epoch Dataset::epoch(EpochOptions options) const {
-  if (batch_ == 0) throw UsageError("the dataset has no batches: end it with .batch(n)");
+  const detail::Batching& how = batching();
   if (options.epoch < 0)
     throw UsageError(fmt::format("epoch {}: expected 0 or more", options.epoch));
   auto state = std::make_shared<detail::EpochState>();
-  state->source = source_;
-  state->order = view_->order({.epoch = options.epoch, .seed = options.seed});
-  state->batch = batch_;
+  state->content = content_;
+  state->batching = batching_;
+  state->pass = {.epoch = options.epoch, .seed = options.seed};
+  state->order = view_->order(state->pass);
+  state->begins = detail::lay_out(how, state->order);
+  // Replicas and workers are a few batches apart.
+  constexpr int64_t kBatchesAtOnce = 8;
+  const int64_t reach =
+      content_->sequential() ? detail::reach_of(state->order, kBatchesAtOnce * how.size) : 1;
+  state->session = std::make_unique<detail::Session>(options.seed, reach);
   return Epoch(std::move(state));
 }
 

@@ -1,16 +1,28 @@
-/// Dataset: rows of a source, in an order that depends on the seed and the epoch alone.
+/// Dataset: an input pipeline, a pure function of (seed, epoch, batch, row).
 ///
-///   auto train = quickdraw("doodles", {.split = "train"}).shuffle().batch(128);
+///   auto train = image_folder("photos/train")
+///                    .shuffle()
+///                    .map(transforms::decode())
+///                    .map(transforms::random_resized_crop(224))
+///                    .batch(64);
 ///   Epoch epoch = train.epoch({.epoch = 0, .seed = 7});
 ///   for (int64_t step = 0; step < epoch.num_batches(); ++step)
 ///     Batch mine = epoch.part(step, share(epoch.batch_size(step), replicas, rank));
 ///
-/// Views are cheap: each call returns a new handle and copies no data. They apply from left to
-/// right, `batch` last. The number of replicas never changes which samples make up a global batch.
+/// Operators apply from left to right, `batch` last; each returns a new handle and copies no data.
+/// Neither replicas nor workers nor threads change which samples make up a global batch, nor what
+/// is in them. Each operator is one of three kinds:
+///   addressable  sample i is computed from numbers alone: map, shuffle, take, zip, ...
+///   keyed        it looks at every sample once, by all cores, when it is called: filter, flat_map,
+///                padded_batch, bucket_by_length; addressable from then on
+///   sequential   samples come one after another: from_generator. A worker that needs sample i has
+///                all before it made; going back begins anew.
 /// Thread rule: Dataset and Epoch are immutable; any thread may use any handle at any time.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,13 +31,18 @@
 #include <vector>
 
 #include "tutti/base/array.h"
+#include "tutti/data/batch_transform.h"
 #include "tutti/data/source.h"
+#include "tutti/data/transform.h"
 
 namespace tutti::data {
 
 namespace detail {
-struct View;
+struct Batching;
+struct Combining;
+class Content;
 struct EpochState;
+struct View;
 void require_elements(const Array& array, int64_t num_elements);
 }  // namespace detail
 
@@ -49,6 +66,39 @@ Share share(int64_t global_size, int replicas, int rank, std::span<const double>
 struct ShuffleOptions {
   std::optional<uint64_t> seed;  ///< unset: the seed that epoch() is given (that of the training)
   bool each_epoch = true;        ///< false: the same order in every epoch
+  /// Samples that are mixed at a time, as tf.data's shuffle(buffer_size) does: what comes from a
+  /// generator can be mixed no other way. 0: all of them, evenly. >= 0.
+  int64_t window = 0;
+};
+
+/// A map() in words: what a lambda does is not known from its looks.
+struct MapOptions {
+  std::string name = "map";  ///< in errors, and in the report of a loader
+  /// What comes out. Empty: what the lambda makes of the first sample, which is read to see it;
+  /// every other has to be like it.
+  std::vector<Column> columns{};
+};
+
+/// What is added to make rows equally long.
+struct PadOptions {
+  double value = 0;  ///< everywhere in the padding; of the column's dtype
+  /// Sizes in place of those that vary, one for each kAnySize, column by column: all batches have
+  /// the same shape. A row that is longer is a DataError. Empty: that of the longest row of the
+  /// global batch.
+  std::vector<int64_t> sizes{};
+  bool drop_remainder = false;  ///< of bucket_by_length: of each bucket
+};
+
+struct BucketOptions {
+  std::vector<int64_t> boundaries{};  ///< lengths, ascending: of the first of each next bucket
+  std::vector<int64_t> batches{};     ///< global batch by bucket, boundaries.size() + 1 of them
+  int64_t column = 0;                 ///< whose first size is the length
+  PadOptions pad{};
+};
+
+struct WindowOptions {
+  int64_t shift = 0;   ///< samples from one window to the next; 0: the window's size
+  int64_t stride = 1;  ///< samples from one in a window to the next
 };
 
 struct EpochOptions {
@@ -56,7 +106,8 @@ struct EpochOptions {
   uint64_t seed = 0;  ///< of the training; used by every shuffle() without a seed of its own
 };
 
-/// One pass over a dataset: its global batches by step. Cheap to copy.
+/// One pass over a dataset: its global batches by step. Cheap to copy; copies share what runs
+/// (generators) and is remembered.
 class Epoch {
  public:
   int64_t num_samples() const noexcept;
@@ -65,11 +116,19 @@ class Epoch {
   /// Samples in global batch `step`: that of batch(n), less in the last one when it is partial.
   int64_t batch_size(int64_t step) const;
 
-  /// The source rows of global batch `step`, in order. Valid while the Epoch lives.
+  /// The samples of global batch `step`, in order, by their numbers in the source; where sources
+  /// are combined, in the combination. Valid while the Epoch lives.
   std::span<const int64_t> rows(int64_t step) const;
 
-  /// Reads samples [share.begin, share.end) of global batch `step` into fresh memory.
-  /// Throws UsageError when step or share are out of range.
+  /// What a row of global batch `step` is: the dataset's columns, with the sizes that padding gives.
+  /// Sizes that differ without padding stay kAnySize.
+  std::vector<Column> columns(int64_t step) const;
+
+  /// Computes samples [share.begin, share.end) of global batch `step` into fresh memory. Throws
+  ///   UsageError  step or share are out of range
+  ///   DataError   a sample is damaged, or of another shape than the rest: with its place in the
+  ///               source, row, batch, epoch and stage
+  ///   IoError     a file cannot be read, after several tries
   Batch part(int64_t step, Share share) const;
 
   /// The whole global batch.
@@ -77,50 +136,109 @@ class Epoch {
 
  private:
   friend class Dataset;
+  friend struct detail::EpochState;
   explicit Epoch(std::shared_ptr<const detail::EpochState> state) : state_(std::move(state)) {}
   std::shared_ptr<const detail::EpochState> state_;
 };
 
-/// A cheap, copyable handle that owns its source (shared by all views of it).
+/// A cheap, copyable handle that owns what it reads from (shared by all datasets made of it).
 class Dataset {
  public:
   explicit Dataset(std::shared_ptr<const Source> source);
 
+  // Which samples, in which order. Addressable.
+
   /// Permutes all samples seen so far, anew in every epoch.
   Dataset shuffle(ShuffleOptions options = {}) const;
   /// The samples so far, `count` (>= 1) times over. A shuffle before it permutes each time anew:
-  /// pass k of epoch e is pass e * count + k of what stands before.
+  /// pass k of epoch e is pass e * count + k of what stands before; maps draw anew too.
   Dataset repeat(int64_t count) const;
   /// Samples index, index + count, ... of the order so far: `count` shards hold each sample once.
   Dataset shard(int64_t index, int64_t count) const;
   /// The first `count` (>= 0) samples of the order so far; all when there are fewer.
   Dataset take(int64_t count) const;
+  /// All but the first `count` (>= 0) of them.
+  Dataset skip(int64_t count) const;
   /// The samples in two datasets: the last share of them, and the rest, as Keras's
   /// validation_split cuts: floor(n * (1 - last_share)) samples are the rest. What is cut is the
   /// order before the first shuffle or repeat, so that no sample is in both; the views from there
   /// on apply to the rest, and both have this dataset's batch. Throws UsageError unless 0 <
   /// last_share < 1 and both have samples.
   std::pair<Dataset, Dataset> split_last(double last_share) const;
-  /// Global batches of `global_size` (>= 1) samples; what is left over is one smaller batch. Comes
-  /// last: a view after it is a UsageError; batch() again replaces the size.
-  Dataset batch(int64_t global_size) const;
 
-  int64_t num_samples() const;                      ///< in one epoch, after all views
-  int64_t num_batches() const;                      ///< in one epoch; UsageError without batch()
-  int64_t global_batch_size() const;                ///< that of batch(); 0 when there was none
-  const std::vector<Column>& columns() const;       ///< dtype and shape of a row, column by column
+  // What a sample is. Maps are addressable: their draws are keyed by (seed, epoch, sample, stage),
+  // wherever in the order it stands.
+
+  /// Each sample through a transform. Before batch().
+  Dataset map(TransformHandle transform) const;
+  /// Through a function that many threads may call at once; an exception from it is a DataError
+  /// with the sample's place.
+  Dataset map(std::function<Sample(Sample, Draw&)> function, MapOptions options = {}) const;
+  /// Through one that does not draw: what comes out can be kept.
+  Dataset map(std::function<Sample(Sample)> function, MapOptions options = {}) const;
+  /// Keyed. The samples that `keeps` is true for. A sample that is damaged is a DataError here.
+  /// UsageError behind a map that draws, and behind a take(), skip() or shard() of shuffled
+  /// samples, where the number would differ by the epoch.
+  Dataset filter(std::function<bool(const Sample&)> keeps, const std::string& name = "filter") const;
+  /// Keyed. The samples that `parts` makes of each, one after another, as many in every epoch.
+  Dataset flat_map(std::function<std::vector<Sample>(Sample)> parts, MapOptions options = {}) const;
+  /// After batch(): takes it back; what drop_remainder left out stays out. Else the rows of each
+  /// sample's columns, which all have the same first size, as samples: keyed where it varies.
+  Dataset unbatch() const;
+  /// `size` (>= 1) samples of the order so far as one: [size, ...]. What is left over is dropped.
+  Dataset window(int64_t size, WindowOptions options = {}) const;
+
+  /// What the stages so far make of a sample is kept in memory, once for all epochs, as one copy
+  /// for all workers of a host, up to `most_bytes`; what does not fit is computed each time, since
+  /// throwing out would help nobody where each comes once an epoch. UsageError behind a map that
+  /// draws: its draws would be frozen.
+  Dataset cache(int64_t most_bytes = int64_t{4} << 30) const;
+  /// The same in files of a folder, which is made: several jobs may share it, and one that ended
+  /// early goes on with it. Samples are found by the names of stages and a fingerprint of the
+  /// source; UsageError behind a lambda or a source without them.
+  Dataset cache(const std::filesystem::path& folder) const;
+
+  // Batches. Last: after them only map() of a BatchTransform, unbatch(), and another batch, which
+  // replaces the size.
+
+  /// Global batches of `global_size` (>= 1) samples; what is left over is one smaller batch, or
+  /// with drop_remainder none.
+  Dataset batch(int64_t global_size, bool drop_remainder = false) const;
+  /// Keyed. The same where sizes of columns vary: shorter rows are padded to the longest of the
+  /// *global* batch, so that shapes do not depend on the number of replicas.
+  Dataset padded_batch(int64_t global_size, PadOptions options = {}) const;
+  /// Keyed. Batches of samples that are about equally long: in the order so far each goes into the
+  /// bucket of its length, and a full bucket is a batch; what is left over comes last, as smaller
+  /// batches, short ones first.
+  Dataset bucket_by_length(BucketOptions options) const;
+  /// Of whole batches: mixup, cutmix.
+  Dataset map(BatchTransformHandle transform) const;
+
+  int64_t num_samples() const;             ///< in one epoch, after all views
+  int64_t num_batches() const;             ///< in one epoch; UsageError without batch()
+  int64_t global_batch_size() const;       ///< the largest; 0 when there was no batch()
+  const std::vector<Column>& columns() const;  ///< dtype and shape of a row, column by column
   const std::vector<std::string>& classes() const;  ///< names by label; empty when there are none
   int64_t num_classes() const;                      ///< classes().size()
+  /// Samples come from a generator, one after another.
+  bool sequential() const;
 
   /// The order of one epoch. Costs 8 bytes a sample. UsageError without batch() or with epoch < 0.
   Epoch epoch(EpochOptions options) const;
 
  private:
+  friend struct detail::Combining;
+  Dataset(std::shared_ptr<const detail::Content> content, std::shared_ptr<const detail::View> view)
+      : content_(std::move(content)), view_(std::move(view)) {}
   Dataset then(std::shared_ptr<const detail::View> view) const;
+  Dataset of(std::shared_ptr<const detail::Content> content) const;
+  Dataset batched(detail::Batching batching) const;
+  const detail::Batching& batching() const;
+  void require_no_batch() const;
 
-  std::shared_ptr<const Source> source_;
+  std::shared_ptr<const detail::Content> content_;
   std::shared_ptr<const detail::View> view_;  ///< the last view; each knows the one before
-  int64_t batch_ = 0;
+  std::shared_ptr<const detail::Batching> batching_;
 };
 
 /// A dataset of arrays in memory: column c of sample i is row i of columns[c], dtype kept.

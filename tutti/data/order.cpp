@@ -11,62 +11,86 @@
 namespace tutti::data::detail {
 namespace {
 
-// An order is kept as a list: 16 GiB of it, at 8 bytes a sample, is a slip of the keyboard.
+// 16 GiB, at 8 bytes a sample.
 constexpr int64_t kMostSamples = int64_t{1} << 31;
 
 struct AllRows final : View {
   explicit AllRows(int64_t num_rows) : View(num_rows) {}
-  std::vector<int64_t> order(Pass) const override {
-    std::vector<int64_t> rows(static_cast<size_t>(num_samples));
-    std::iota(rows.begin(), rows.end(), 0);
-    return rows;
+  Order order(Pass pass) const override {
+    Order all{.ids = std::vector<int64_t>(static_cast<size_t>(num_samples)),
+              .epochs = {},
+              .epoch = pass.epoch};
+    std::iota(all.ids.begin(), all.ids.end(), 0);
+    return all;
   }
   int num_shuffles() const override { return 0; }
   ViewHandle below() const override { return nullptr; }
   ViewHandle over(const ViewHandle&) const override { return all_rows(num_samples); }
   bool keeps_order() const override { return true; }
+  bool same_order() const override { return true; }
+  bool same_samples() const override { return true; }
 };
 
 struct Derived : View {
   Derived(ViewHandle from, int64_t samples) : View(samples), before(std::move(from)) {}
   int num_shuffles() const override { return before->num_shuffles(); }
   ViewHandle below() const override { return before; }
+  bool keeps_order() const override { return true; }
+  bool same_order() const override { return before->same_order(); }
+  bool same_samples() const override { return before->same_order(); }
   const ViewHandle before;
 };
+
+// Place by place what tf.data's shuffle gives with a buffer of `window`.
+std::vector<int64_t> windowed_permutation(int64_t n, int64_t window, uint64_t key) {
+  RandomStream random(key);
+  std::vector<int64_t> buffer(static_cast<size_t>(std::min(n, window)));
+  std::iota(buffer.begin(), buffer.end(), int64_t{0});
+  std::vector<int64_t> places;
+  places.reserve(static_cast<size_t>(n));
+  for (int64_t next = std::ssize(buffer); !buffer.empty(); ++next) {
+    int64_t& drawn = buffer[random.below(buffer.size())];
+    places.push_back(drawn);
+    drawn = next < n ? next : buffer.back();
+    if (next >= n) buffer.pop_back();
+  }
+  return places;
+}
 
 struct Shuffled final : Derived {
   Shuffled(const ViewHandle& from, ShuffleOptions shuffle)
       : Derived(from, from->num_samples), options(shuffle) {}
-  std::vector<int64_t> order(Pass pass) const override {
-    const std::vector<int64_t> rows = before->order(pass);
+  Order order(Pass pass) const override {
     const auto epoch = static_cast<uint64_t>(options.each_epoch ? pass.epoch : 0);
     const auto which = static_cast<uint64_t>(before->num_shuffles());
-    std::vector<int64_t> places = random_permutation(
-        num_samples,
-        random_key(options.seed.value_or(pass.seed), RandomPurpose::shuffle, {epoch, which}));
-    for (int64_t& place : places) place = rows[static_cast<size_t>(place)];
-    return places;
+    const uint64_t key =
+        random_key(options.seed.value_or(pass.seed), RandomPurpose::shuffle, {epoch, which});
+    const bool whole = options.window == 0 || options.window >= num_samples;
+    return before->order(pass).picked(
+        whole ? random_permutation(num_samples, key)
+              : windowed_permutation(num_samples, options.window, key));
   }
   int num_shuffles() const override { return before->num_shuffles() + 1; }
   ViewHandle over(const ViewHandle& other) const override { return shuffled(other, options); }
   bool keeps_order() const override { return false; }
+  bool same_order() const override { return false; }
+  bool same_samples() const override { return before->same_samples(); }
   const ShuffleOptions options;
 };
 
 struct Repeated final : Derived {
   Repeated(const ViewHandle& from, int64_t times)
       : Derived(from, from->num_samples * times), count(times) {}
-  std::vector<int64_t> order(Pass pass) const override {
-    std::vector<int64_t> rows;
-    rows.reserve(static_cast<size_t>(num_samples));
-    for (int64_t k = 0; k < count; ++k) {
-      const auto again = before->order({pass.epoch * count + k, pass.seed});
-      rows.insert(rows.end(), again.begin(), again.end());
-    }
-    return rows;
+  Order order(Pass pass) const override {
+    Order all{.ids = {}, .epochs = {}, .epoch = pass.epoch * count};
+    all.ids.reserve(static_cast<size_t>(num_samples));
+    for (int64_t k = 0; k < count; ++k)
+      all.append(before->order({pass.epoch * count + k, pass.seed}));
+    return all;
   }
   ViewHandle over(const ViewHandle& other) const override { return repeated(other, count); }
   bool keeps_order() const override { return false; }
+  bool same_samples() const override { return before->same_samples(); }
   const int64_t count;
 };
 
@@ -75,15 +99,12 @@ struct Sharded final : Derived {
       : Derived(from, (from->num_samples - shard_index + shards - 1) / shards),
         index(shard_index),
         count(shards) {}
-  std::vector<int64_t> order(Pass pass) const override {
-    std::vector<int64_t> rows = before->order(pass);
-    for (int64_t i = 0; i < num_samples; ++i)
-      rows[static_cast<size_t>(i)] = rows[static_cast<size_t>(index + i * count)];
-    rows.resize(static_cast<size_t>(num_samples));
-    return rows;
+  Order order(Pass pass) const override {
+    std::vector<int64_t> places(static_cast<size_t>(num_samples));
+    for (size_t i = 0; i < places.size(); ++i) places[i] = index + static_cast<int64_t>(i) * count;
+    return before->order(pass).picked(places);
   }
   ViewHandle over(const ViewHandle& other) const override { return sharded(other, index, count); }
-  bool keeps_order() const override { return true; }
   const int64_t index;
   const int64_t count;
 };
@@ -92,23 +113,125 @@ struct Sharded final : Derived {
 struct Range final : Derived {
   Range(const ViewHandle& from, int64_t range_begin, int64_t range_end)
       : Derived(from, range_end - range_begin), begin(range_begin) {}
-  std::vector<int64_t> order(Pass pass) const override {
-    const std::vector<int64_t> rows = before->order(pass);
-    return {rows.begin() + begin, rows.begin() + begin + num_samples};
+  Order order(Pass pass) const override {
+    const auto cut = [&](const std::vector<int64_t>& all) {
+      return all.empty() ? all
+                         : std::vector<int64_t>{all.begin() + begin,
+                                                all.begin() + begin + num_samples};
+    };
+    const Order all = before->order(pass);
+    return {.ids = cut(all.ids), .epochs = cut(all.epochs), .epoch = all.epoch};
   }
   ViewHandle over(const ViewHandle& other) const override {
     const int64_t end = std::min(begin + num_samples, other->num_samples);
     return std::make_shared<Range>(other, std::min(begin, end), end);
   }
-  bool keeps_order() const override { return true; }
+  bool same_samples() const override {
+    return before->same_order() || (num_samples == before->num_samples && before->same_samples());
+  }
   const int64_t begin;
+};
+
+using Flags = std::shared_ptr<const std::vector<uint8_t>>;
+
+int64_t count_kept(const ViewHandle& view, const std::vector<uint8_t>& flags) {
+  if (!view->same_samples())
+    throw UsageError(
+        "filter() behind a take(), skip() or shard() of shuffled samples: how many remain would "
+        "differ from epoch to epoch; put filter() before the shuffle()");
+  return std::ranges::count_if(view->order({}).ids, [&](int64_t id) {
+    return flags[static_cast<size_t>(id)] != 0;
+  });
+}
+
+struct Kept final : Derived {
+  Kept(const ViewHandle& from, Flags kept_flags)
+      : Derived(from, count_kept(from, *kept_flags)), flags(std::move(kept_flags)) {}
+  Order order(Pass pass) const override {
+    const Order all = before->order(pass);
+    std::vector<int64_t> places;
+    places.reserve(static_cast<size_t>(num_samples));
+    for (size_t i = 0; i < all.ids.size(); ++i)
+      if ((*flags)[static_cast<size_t>(all.ids[i])] != 0) places.push_back(static_cast<int64_t>(i));
+    return all.picked(places);
+  }
+  ViewHandle over(const ViewHandle& other) const override { return kept(other, flags); }
+  bool same_samples() const override { return before->same_samples(); }
+  const Flags flags;
+};
+
+using Firsts = std::shared_ptr<const std::vector<int64_t>>;
+
+int64_t count_of(const std::vector<int64_t>& first, int64_t id) {
+  return first[static_cast<size_t>(id) + 1] - first[static_cast<size_t>(id)];
+}
+
+int64_t count_unfolded(const ViewHandle& view, const std::vector<int64_t>& first) {
+  if (!view->same_samples())
+    throw UsageError(
+        "flat_map() behind a take(), skip() or shard() of shuffled samples: how many come out "
+        "would differ from epoch to epoch; put flat_map() before the shuffle()");
+  int64_t samples = 0;
+  for (int64_t id : view->order({}).ids) samples += count_of(first, id);
+  return samples;
+}
+
+struct Unfolded final : Derived {
+  Unfolded(const ViewHandle& from, Firsts firsts)
+      : Derived(from, count_unfolded(from, *firsts)), first(std::move(firsts)) {}
+  Order order(Pass pass) const override {
+    const Order all = before->order(pass);
+    Order out{.ids = {}, .epochs = {}, .epoch = all.epoch};
+    out.ids.reserve(static_cast<size_t>(num_samples));
+    for (size_t i = 0; i < all.ids.size(); ++i) {
+      const int64_t begin = (*first)[static_cast<size_t>(all.ids[i])];
+      const int64_t count = count_of(*first, all.ids[i]);
+      for (int64_t k = 0; k < count; ++k) {
+        out.ids.push_back(begin + k);
+        if (!all.epochs.empty()) out.epochs.push_back(all.epochs[i]);
+      }
+    }
+    return out;
+  }
+  ViewHandle over(const ViewHandle& other) const override { return unfolded(other, first); }
+  bool same_samples() const override { return before->same_samples(); }
+  const Firsts first;
 };
 
 }  // namespace
 
+Order Order::picked(const std::vector<int64_t>& places) const {
+  const auto pick = [&](const std::vector<int64_t>& all) {
+    std::vector<int64_t> some;
+    if (all.empty()) return some;
+    some.reserve(places.size());
+    for (int64_t place : places) some.push_back(all[static_cast<size_t>(place)]);
+    return some;
+  };
+  return {.ids = pick(ids), .epochs = pick(epochs), .epoch = epoch};
+}
+
+void Order::append(const Order& other, int64_t offset) {
+  const bool alike = epochs.empty() && other.epochs.empty() &&
+                     (ids.empty() || other.ids.empty() || other.epoch == epoch);
+  if (alike && ids.empty()) epoch = other.epoch;
+  if (!alike && epochs.empty()) epochs.assign(ids.size(), epoch);
+  for (size_t i = 0; i < other.ids.size(); ++i) {
+    ids.push_back(other.ids[i] + offset);
+    if (!alike) epochs.push_back(other.epoch_at(i));
+  }
+}
+
+void require_list(int64_t samples, const std::string& words) {
+  if (samples < 0 || samples > kMostSamples)
+    throw UsageError(fmt::format("{}: an epoch may hold at most {} samples", words, kMostSamples));
+}
+
 ViewHandle all_rows(int64_t num_rows) { return std::make_shared<AllRows>(num_rows); }
 
 ViewHandle shuffled(const ViewHandle& before, ShuffleOptions options) {
+  if (options.window < 0)
+    throw UsageError(fmt::format("shuffle(window {}): expected 0 (all) or more", options.window));
   return std::make_shared<Shuffled>(before, options);
 }
 
@@ -135,11 +258,30 @@ ViewHandle taken(const ViewHandle& before, int64_t count) {
   return std::make_shared<Range>(before, 0, std::min(count, before->num_samples));
 }
 
+ViewHandle skipped(const ViewHandle& before, int64_t count) {
+  if (count < 0) throw UsageError(fmt::format("skip({}): expected 0 or more", count));
+  return std::make_shared<Range>(before, std::min(count, before->num_samples),
+                                 before->num_samples);
+}
+
+ViewHandle kept(const ViewHandle& before, Flags flags) {
+  return std::make_shared<Kept>(before, std::move(flags));
+}
+
+ViewHandle unfolded(const ViewHandle& before, Firsts first) {
+  require_list(first->back(), "flat_map()");
+  return std::make_shared<Unfolded>(before, std::move(first));
+}
+
 std::pair<ViewHandle, ViewHandle> split(const ViewHandle& view, double last_share) {
   std::vector<ViewHandle> chain;  // from the source up
   for (ViewHandle next = view; next; next = next->below()) chain.insert(chain.begin(), next);
   const auto first_mix = std::find_if(chain.begin(), chain.end(),
                                       [](const ViewHandle& each) { return !each->keeps_order(); });
+  if (first_mix == chain.begin())
+    throw UsageError(
+        "split of datasets that were put together after a shuffle: a sample could be in both "
+        "parts; split each before");
   const ViewHandle& whole = *(first_mix - 1);
   const auto cut = static_cast<int64_t>(
       std::floor(static_cast<double>(whole->num_samples) * (1.0 - last_share)));

@@ -40,6 +40,8 @@ Array make_column(const Column& column, int64_t size) {
   return make_array(column.dtype, std::move(shape));
 }
 
+bool owned(const Array& array) noexcept { return array.owner().use_count() == 1; }
+
 Array bytes_of(std::string_view text) {
   Array array = make_array(DType::uint8, {static_cast<int64_t>(text.size())});
   std::memcpy(array.data(), text.data(), text.size());

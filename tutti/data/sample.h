@@ -48,6 +48,9 @@ Array make_column(const Column& column, int64_t size);
 /// Memory for one value, from a 64-byte line on, not initialised.
 Array make_array(DType dtype, std::vector<int64_t> shape);
 
+/// Whether nobody else has this memory, so that it may be changed in place.
+bool owned(const Array& array) noexcept;
+
 /// A value of one element: scalar(int64_t{3}) is a label.
 template <class T>
 Array scalar(T value) {

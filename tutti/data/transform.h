@@ -34,6 +34,9 @@ class Transform {
 
   /// Whether it draws. What draws differs from epoch to epoch: it cannot be cached or filtered by.
   virtual bool draws() const = 0;
+
+  /// Whether the name says all that it does, so that results may be kept in files under it.
+  virtual bool named() const { return true; }
 };
 
 using TransformHandle = std::shared_ptr<const Transform>;
