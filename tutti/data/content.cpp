@@ -70,7 +70,7 @@ class Mapped final : public OverOne {
   Sample read(Ref ref, Reading& reading) const override {
     return in_stage(reading, name_, [&] {
       Sample in = below_->read(ref, reading);
-      reading.stage = &name_;
+      reading.is_in(name_);
       Draw draw(random_key(reading.seed, RandomPurpose::augment,
                            {static_cast<uint64_t>(ref.epoch), static_cast<uint64_t>(ref.id),
                             static_cast<uint64_t>(below_->num_maps())}));
@@ -116,7 +116,7 @@ class Unfolded final : public OverOne {
                          reading.unfolded_ref.epoch == from.epoch;
       if (!known) {
         Sample sample = below_->read(from, reading);
-        reading.stage = &name_;
+        reading.is_in(name_);
         reading.unfolded = nullptr;
         reading.parts = parts_(std::move(sample));
         reading.unfolded = this;

@@ -187,6 +187,7 @@ std::exception_ptr EpochState::located(int64_t step, int64_t row, Ref ref,
 Sample EpochState::sample_at(int64_t step, int64_t row, Reading& reading, BadSamples* bad) const {
   const auto place = static_cast<size_t>(places(step).begin + row);
   Ref ref = order.at(place);
+  if (reading.seen != nullptr) reading.seen->row.store(row, std::memory_order_relaxed);
   for (uint64_t tries = 0;; ++tries) {
     try {
       return content->read(ref, reading);
@@ -228,6 +229,7 @@ void EpochState::write(int64_t step, Share share, std::span<const Array> into, R
     const auto rows = std::span(order.ids).subspan(static_cast<size_t>(all.begin + share.begin),
                                                    static_cast<size_t>(share.size()));
     try {
+      const LeftTurn left(reading.turn);
       content->plain()->gather_into(rows, into);
       return;
     } catch (const DataError&) {

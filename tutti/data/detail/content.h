@@ -6,6 +6,7 @@
 /// (caches, key tables), which locks itself; a Reading belongs to one thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -82,6 +83,12 @@ class LeftTurn {
   Turn* turn_;
 };
 
+/// Where a thread is at, for those that wait for it.
+struct Seen {
+  std::atomic<const std::string*> stage = nullptr;
+  std::atomic<int64_t> row = -1;  ///< of the batch
+};
+
 /// One thread's view of the epoch that it computes samples of.
 struct Reading {
   Session& session;
@@ -89,18 +96,23 @@ struct Reading {
   StageTimes* times = nullptr;            ///< null: nobody asks
   Turn* turn = nullptr;                   ///< null: nobody else computes
   const std::string* stage = nullptr;     ///< the one at work: where an error comes from
+  Seen* seen = nullptr;                   ///< the same, for another thread; null: none looks
   std::chrono::nanoseconds inner{};       ///< spent in stages below, since the caller looked
   const void* unfolded = nullptr;         ///< whose samples `parts` are
   Ref unfolded_ref{};
   std::vector<Sample> parts{};
 
   explicit Reading(Session& of) : session(of), seed(of.seed()) {}
+  void is_in(const std::string& now) {
+    stage = &now;
+    if (seen != nullptr) seen->stage.store(stage, std::memory_order_relaxed);
+  }
 };
 
 /// Runs `work` as a stage: what fails in it names it, and its time is counted as its own.
 template <class Work>
 Sample in_stage(Reading& reading, const std::string& stage, Work work) {
-  reading.stage = &stage;
+  reading.is_in(stage);
   if (reading.times == nullptr) return work();
   const auto begin = std::chrono::steady_clock::now();
   const auto outer = std::exchange(reading.inner, {});

@@ -1,0 +1,417 @@
+// Who computes what: parts are opened in the order of their taking, as far as memory goes, and
+// workers claim rows of the first that has unclaimed ones.
+
+#include "tutti/data/loader/detail/work.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/base/log.h"
+
+namespace tutti::data {
+namespace {
+
+constexpr int kMostWorkers = 256;
+constexpr int64_t kMostAhead = 1'000'000;
+constexpr int64_t kAheadUnlessTold = 16;
+// Rows of a claim take about so long: long beside a lock, short beside a step.
+constexpr double kClaimSeconds = 200e-6;
+// A stage that hangs in a user's code cannot be ended; it is left behind, and said so.
+constexpr Millis kLeaveAfter{2'000};
+
+double seconds_between(TimePoint begin, TimePoint end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+struct ThreadUse {
+  double cpu = 0;
+  long slept = 0;
+};
+
+ThreadUse use_of_thread() {
+  struct rusage use {};
+  ::getrusage(RUSAGE_THREAD, &use);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return {.cpu = seconds(use.ru_utime) + seconds(use.ru_stime), .slept = use.ru_nvcsw};
+}
+
+// A worker begins as whoever made it left that thread: pinned to a core, say.
+void be_a_loader_thread() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (int core : host_facts().cores) CPU_SET(core, &cores);
+  pthread_setaffinity_np(pthread_self(), sizeof cores, &cores);
+  pthread_setname_np(pthread_self(), "tutti loader");
+}
+
+class HereFiller final : public detail::Filler {
+ public:
+  void fill(const detail::Part& part, Share rows, detail::Reading& reading,
+            detail::BadSamples* bad) override {
+    std::vector<Array> into;
+    for (const Array& column : part.batch.columns) into.push_back(column.rows(rows.begin, rows.end));
+    const int64_t first = part.of.share.begin;
+    part.epoch->write(part.of.batch, {first + rows.begin, first + rows.end}, into, reading, bad);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<detail::Filler> detail::make_filler() { return std::make_unique<HereFiller>(); }
+
+void detail::Cost::add(const Cost& other) {
+  rows += other.rows;
+  compute += other.compute;
+  blocked += other.blocked;
+  reading += other.reading;
+}
+
+void check_options(const LoaderOptions& options) {
+  const auto& [workers, memory, ahead, on_bad, kind] = options;
+  if (workers != kAuto && (workers < 0 || workers > kMostWorkers))
+    throw UsageError(fmt::format("loader: workers {}: expected 0 to {}, or kAuto", workers,
+                                 kMostWorkers));
+  if (memory < 1) throw UsageError(fmt::format("loader: memory {}: expected bytes", memory));
+  if (ahead != kAuto && (ahead < 1 || ahead > kMostAhead))
+    throw UsageError(
+        fmt::format("loader: ahead {}: expected 1 to {} batches, or kAuto", ahead, kMostAhead));
+  if (on_bad.replace && !(on_bad.replace->at_most >= 0 && on_bad.replace->at_most <= 1))
+    throw UsageError(fmt::format("loader: replace at most {}: expected a share, 0 to 1",
+                                 on_bad.replace->at_most));
+  if (kind == WorkerKind::processes && workers == 0)
+    throw UsageError("loader: no workers, of kind processes: expected 1 or more, or kAuto");
+}
+
+// Reads of sources leave the number that compute at once; `left` is how long they took.
+class Loader::Work::Turns final : public detail::Turn {
+ public:
+  Turns(Work& work, bool counted) : work_(work), counted_(counted) {}
+  void leave() override {
+    begin_ = Clock::now();
+    if (!counted_) return;
+    const std::scoped_lock lock(work_.mutex_);
+    --work_.computing_;
+    work_.work_.notify_one();
+    work_.turn_.notify_one();
+  }
+  void enter() override {
+    left_ += seconds_between(begin_, Clock::now());
+    if (!counted_) return;
+    Lock lock(work_.mutex_);
+    work_.turn_.wait(lock, [&] {
+      return work_.computing_ < std::max(1, work_.choice_.at_once) || work_.stopping_;
+    });
+    ++work_.computing_;
+  }
+  double left() const noexcept { return left_; }
+
+ private:
+  Work& work_;
+  const bool counted_;
+  TimePoint begin_{};
+  double left_ = 0;
+};
+
+class Loader::Work::Bad final : public detail::BadSamples {
+ public:
+  explicit Bad(Work& work) : work_(work) {}
+  void replaced(const std::string& what) override {
+    const std::scoped_lock lock(work_.mutex_);
+    if (!work_.replaced_.insert(what).second) return;
+    ++work_.replaced_in_epoch_;
+    const double at_most = work_.options_.on_bad.replace->at_most;
+    const auto samples = work_.epoch_ ? work_.epoch_->order.size() : 0;
+    const auto most =
+        std::max<int64_t>(1, static_cast<int64_t>(at_most * static_cast<double>(samples)));
+    if (work_.replaced_in_epoch_ > most)
+      throw DataError(fmt::format(
+          "{}\n  {} of {} samples of this epoch are damaged by now, more than the {:g} of them that "
+          "may be replaced",
+          what, work_.replaced_in_epoch_, samples, at_most));
+  }
+
+ private:
+  Work& work_;
+};
+
+Loader::Work::Work(LoaderOptions options, LoaderPlace place)
+    : options_(options),
+      place_(std::move(place)),
+      free_cores_(host_facts().usable_cores - place_.busy_cores) {
+  check_options(options_);
+  choice_ = detail::with_workers(std::max(0, options_.workers), {});
+}
+
+void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
+  if (plan.replicas < 1 || !plan.part)
+    throw UsageError("loader: a plan needs a function of parts, and 1 replica or more");
+  const Lock lock(mutex_);
+  if (!pool_) {
+    const auto plain = [](int64_t bytes) {
+      const Array memory = make_array(DType::uint8, {bytes});
+      return std::shared_ptr<std::byte>(std::const_pointer_cast<void>(memory.owner()),
+                                        static_cast<std::byte*>(memory.data()));
+    };
+    pool_ = std::make_shared<detail::SlotPool>(
+        options_.memory, place_.allocate ? place_.allocate : plain, [weak = weak_from_this()] {
+          // Without the lock, which whoever lets go of a part may hold.
+          if (const auto self = weak.lock()) {
+            self->work_.notify_one();
+            self->ready_.notify_all();
+          }
+        });
+  }
+  epoch_ = detail::EpochState::of(epoch);
+  plan_ = std::move(plan);
+  parts_.clear();
+  expected_.clear();
+  next_step_ = plan_.first_step;
+  next_replica_ = 0;
+  taken_.assign(static_cast<size_t>(plan_.replicas), plan_.first_step - 1);
+  replaced_in_epoch_ = 0;
+  window_ = {};
+  if (plan_.first_step < plan_.end_step) make_part(plan_.first_step, 0);  // whether memory will do
+  start_threads();
+  open_parts();
+}
+
+void Loader::Work::expect(int64_t step) {
+  const Lock lock(mutex_);
+  expected_.push_back(step);
+  open_parts();
+}
+
+// Throws nothing for want of memory: null.
+Loader::Work::PartHandle Loader::Work::make_part(int64_t step, int replica) {
+  auto part = std::make_shared<detail::Part>();
+  part->step = step;
+  part->replica = replica;
+  part->of = plan_.part(step, replica);
+  part->epoch = epoch_;
+  const std::vector<Column> columns = epoch_->columns(part->of.batch);
+  const int64_t rows = part->rows();
+  const auto bytes_of = [&](const Column& column) {
+    int64_t bytes = size_of(column.dtype) * rows;
+    for (int64_t size : column.shape) bytes *= size;
+    return (bytes + 63) / 64 * 64;
+  };
+  int64_t bytes = 0;
+  for (const Column& column : columns) bytes += bytes_of(column);
+  std::shared_ptr<std::byte> memory;
+  if (bytes > 0) {
+    if (2 * bytes * plan_.replicas > options_.memory)
+      throw UsageError(fmt::format(
+          "loader: memory {}: two parts of {} for each of {} replicas are the least that works: {}",
+          size_words(options_.memory), size_words(bytes), plan_.replicas,
+          size_words(2 * bytes * plan_.replicas)));
+    memory = pool_->take(bytes, step);
+    if (!memory) return nullptr;
+  }
+  int64_t offset = 0;
+  part->batch.size = rows;
+  for (const Column& column : columns) {
+    std::vector<int64_t> shape{rows};
+    shape.insert(shape.end(), column.shape.begin(), column.shape.end());
+    part->batch.columns.push_back(
+        memory ? Array::view(memory.get() + offset, column.dtype, std::move(shape), memory)
+               : make_array(column.dtype, std::move(shape)));
+    offset += bytes_of(column);
+  }
+  return part;
+}
+
+bool Loader::Work::steps_ahead_allow(int64_t step) const {
+  const int64_t ahead = options_.ahead == kAuto ? kAheadUnlessTold : options_.ahead;
+  return step <= *std::ranges::min_element(taken_) + 1 + ahead;
+}
+
+// Called with mutex_ held. True when there is more to compute.
+bool Loader::Work::open_parts() {
+  if (choice_.threads() == 0 || !epoch_ || stopping_) return false;
+  bool opened = false;
+  for (;;) {
+    const bool leased = !expected_.empty();
+    const int64_t step = leased ? expected_.front() : next_step_;
+    if (!leased && (step >= plan_.end_step || !steps_ahead_allow(step))) break;
+    if (leased || step > taken_[static_cast<size_t>(next_replica_)]) {
+      try {
+        PartHandle part = make_part(step, next_replica_);
+        if (!part) break;
+        parts_.push_back(std::move(part));
+      } catch (const UsageError&) {
+        break;  // who takes it is told
+      }
+      opened = true;
+    }
+    if (++next_replica_ < plan_.replicas) continue;
+    next_replica_ = 0;
+    if (leased)
+      expected_.pop_front();
+    else
+      ++next_step_;
+  }
+  if (opened) work_.notify_all();
+  return opened;
+}
+
+Loader::Work::PartHandle Loader::Work::next_open() const {
+  const auto open = std::ranges::find_if(
+      parts_, [](const PartHandle& part) { return part->issued < part->rows(); });
+  return open == parts_.end() ? nullptr : *open;
+}
+
+Share Loader::Work::claim(detail::Part& part) const {
+  int64_t rows = part.rows() - part.issued;
+  if (!part.epoch->plain()) {
+    const double fit = seconds_a_row_ > 0 ? kClaimSeconds / seconds_a_row_ : 1;
+    rows = std::clamp<int64_t>(static_cast<int64_t>(std::min(fit, 1e6)), 1, rows);
+  }
+  const Share claimed{part.issued, part.issued + rows};
+  part.issued += rows;
+  return claimed;
+}
+
+// Rows that this thread has claimed; `worker` null: a replica that helps.
+void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* worker) {
+  Turns turns(*this, worker != nullptr);
+  Bad bad(*this);
+  detail::StageTimes times;
+  detail::Reading reading(*part->epoch->session);
+  reading.times = &times;
+  reading.turn = &turns;
+  if (worker != nullptr) {
+    worker->part = part;
+    worker->rows = rows;
+    worker->since = Clock::now();
+    worker->seen.row = part->of.share.begin + rows.begin;
+    reading.seen = &worker->seen;
+  }
+  lock.unlock();
+
+  std::exception_ptr failure;
+  const auto plain = detail::make_filler();
+  detail::Filler& filler = worker != nullptr ? *worker->filler : *plain;
+  const TimePoint begin = Clock::now();
+  const ThreadUse before = use_of_thread();
+  try {
+    filler.fill(*part, rows, reading, options_.on_bad.replace ? &bad : nullptr);
+  } catch (const std::exception&) {
+    failure = std::current_exception();
+  }
+  const ThreadUse after = use_of_thread();
+  const double wall = seconds_between(begin, Clock::now());
+  const double cpu = after.cpu - before.cpu;
+  const double asleep = after.slept == before.slept ? 0 : std::max(0.0, wall - cpu);
+  const double reading_seconds = std::min(asleep, turns.left());
+  if (times.entries.empty() && part->epoch->plain()) {
+    static const std::string kRead = "read";
+    times.add(kRead, std::chrono::nanoseconds(static_cast<int64_t>(1e9 * wall)), rows.size());
+  }
+
+  lock.lock();
+  if (worker != nullptr) {
+    worker->part = nullptr;
+    worker->seen.stage = nullptr;
+  }
+  part->done += rows.size();
+  // Of several failures that of the first row is told, whoever came first.
+  if (failure && (part->failed_row < 0 || rows.begin < part->failed_row)) {
+    part->failed_row = rows.begin;
+    part->failure = failure;
+  }
+  const double a_row = wall / static_cast<double>(rows.size());
+  seconds_a_row_ = seconds_a_row_ == 0 ? a_row : 0.9 * seconds_a_row_ + 0.1 * a_row;
+  window_.cost.add({.rows = rows.size(),
+                    .compute = cpu,
+                    .blocked = asleep - reading_seconds,
+                    .reading = reading_seconds});
+  for (const detail::StageTimes::Entry& entry : times.entries) {
+    StageReport& stage = stages_[*entry.stage];
+    stage.samples += entry.samples;
+    stage.seconds += std::chrono::duration<double>(entry.time).count();
+  }
+  if (part->complete()) ready_.notify_all();
+}
+
+void Loader::Work::run(Worker& worker, size_t number) {
+  be_a_loader_thread();
+  Lock lock(mutex_);
+  while (!stopping_) {
+    const bool wanted = std::cmp_less(number, choice_.threads());
+    PartHandle part;
+    if (wanted && computing_ < std::max(1, choice_.at_once)) {
+      part = next_open();
+      if (!part && open_parts()) continue;
+    }
+    if (!part) {
+      work_.wait(lock);
+      continue;
+    }
+    const Share rows = claim(*part);
+    ++computing_;
+    fill(lock, part, rows, &worker);
+    --computing_;
+    turn_.notify_one();
+    // Another may have found as many computing as may.
+    if (next_open()) work_.notify_one();
+  }
+  worker.running = false;
+  ready_.notify_all();
+}
+
+// Called with mutex_ held. Threads are never fewer: those not wanted sleep.
+void Loader::Work::start_threads() {
+  while (std::cmp_less(workers_.size(), choice_.threads())) {
+    const size_t number = workers_.size();
+    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+    worker.filler = detail::make_filler();
+    worker.running = true;
+    worker.thread = std::thread([self = shared_from_this(), &worker, number] {
+      self->run(worker, number);
+    });
+  }
+}
+
+void Loader::Work::end() {
+  const Lock lock(mutex_);
+  parts_.clear();
+  expected_.clear();
+  next_step_ = plan_.end_step = 0;
+  epoch_ = nullptr;
+}
+
+void Loader::Work::stop() {
+  end();
+  Lock lock(mutex_);
+  stopping_ = true;
+  work_.notify_all();
+  turn_.notify_all();
+  const TimePoint until = time_after(kLeaveAfter);
+  ready_.wait_until(lock, until, [&] {
+    return std::ranges::none_of(workers_, [](const auto& worker) { return worker->running; });
+  });
+  std::vector<std::thread> ended;
+  for (const auto& worker : workers_) {
+    if (!worker->running) {
+      ended.push_back(std::move(worker->thread));
+      continue;
+    }
+    const std::string* const stage = worker->seen.stage;
+    log(LogLevel::error, "a loader thread is still in {} after {} ms and is left behind",
+        stage == nullptr ? "a read" : *stage, kLeaveAfter.count());
+    worker->thread.detach();
+  }
+  const auto pool = pool_;
+  lock.unlock();
+  for (std::thread& thread : ended) thread.join();
+  if (pool) pool->close();
+}
+
+}  // namespace tutti::data
