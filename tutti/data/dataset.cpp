@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <tuple>
 
 #include "tutti/base/error.h"
 #include "tutti/data/detail/content.h"
@@ -234,7 +233,47 @@ Dataset Dataset::shuffle(ShuffleOptions options) const {
 Dataset Dataset::repeat(int64_t count) const { return then(detail::repeated(view_, count)); }
 
 Dataset Dataset::shard(int64_t index, int64_t count) const {
+  if (index == kShardHint && count == kShardHint) return then(detail::hinted(view_));
   return then(detail::sharded(view_, index, count));
+}
+
+// The same batching of other views.
+Dataset Dataset::viewed(std::shared_ptr<const detail::View> view) const {
+  const Dataset next(content_, std::move(view));
+  return batching_ ? next.batched(*batching_) : next;
+}
+
+Dataset Dataset::shard_files(int64_t index, int64_t count) const {
+  if (count < 1 || index < 0 || index >= count)
+    throw UsageError(fmt::format("shard_files(index {}, count {}): expected an index below the count",
+                                 index, count));
+  const auto source = content_->source();
+  const auto first = source && content_->size() == source->num_rows()
+                         ? source->first_rows_of_files()
+                         : std::vector<int64_t>();
+  if (std::ssize(first) < count)
+    throw UsageError(fmt::format(
+        "shards of files: {} shards of {}; share out samples instead (auto_shard data)", count,
+        first.empty() ? "samples that do not lie in files one after another"
+                      : fmt::format("{} files", first.size())));
+  auto flags = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(content_->size()));
+  for (size_t file = 0; file < first.size(); ++file) {
+    const auto begin = static_cast<size_t>(first[file]);
+    const size_t end = file + 1 < first.size() ? static_cast<size_t>(first[file + 1]) : flags->size();
+    const bool own = static_cast<int64_t>(file) % count == index;
+    std::fill(flags->begin() + static_cast<int64_t>(begin), flags->begin() + static_cast<int64_t>(end),
+              own ? 1 : 0);
+  }
+  return viewed(detail::restricted(view_, std::move(flags)));
+}
+
+Dataset Dataset::shard_where_hinted(int64_t index, int64_t count) const {
+  auto view = detail::with_hints(view_, index, count);
+  if (!view)
+    throw UsageError(
+        "auto_shard hint: there is no shard(kShardHint, kShardHint) in the dataset; put it where the "
+        "workers' parts are to be taken");
+  return viewed(std::move(view));
 }
 
 Dataset Dataset::take(int64_t count) const { return then(detail::taken(view_, count)); }
@@ -331,12 +370,8 @@ Dataset Dataset::cache(const std::filesystem::path& folder) const {
 std::pair<Dataset, Dataset> Dataset::split_last(double last_share) const {
   if (!(last_share > 0 && last_share < 1))
     throw UsageError(fmt::format("split of {}: expected a share above 0 and below 1", last_share));
-  std::pair both(*this, *this);
-  std::tie(both.first.view_, both.second.view_) = detail::split(view_, last_share);
-  if (batching_) {
-    both.first = both.first.batched(*batching_);
-    both.second = both.second.batched(*batching_);
-  }
+  auto [rest, last] = detail::split(view_, last_share);
+  const std::pair both(viewed(std::move(rest)), viewed(std::move(last)));
   for (const Dataset& part : {both.first, both.second})
     if (part.num_samples() == 0)
       throw UsageError(fmt::format(

@@ -106,6 +106,9 @@ struct EpochOptions {
   uint64_t seed = 0;  ///< of the training; used by every shuffle() without a seed of its own
 };
 
+/// In place of numbers in Dataset::shard(): those of the worker that reads.
+inline constexpr int64_t kShardHint = -1;
+
 /// One pass over a dataset: its global batches by step. Cheap to copy; copies share what runs
 /// (generators) and is remembered.
 class Epoch {
@@ -115,6 +118,9 @@ class Epoch {
 
   /// Samples in global batch `step`: that of batch(n), less in the last one when it is partial.
   int64_t batch_size(int64_t step) const;
+
+  /// Samples in the batches before it.
+  int64_t first_sample(int64_t step) const;
 
   /// The samples of global batch `step`, in order, by their numbers in the source; where sources
   /// are combined, in the combination. Valid while the Epoch lives.
@@ -154,7 +160,16 @@ class Dataset {
   /// pass k of epoch e is pass e * count + k of what stands before; maps draw anew too.
   Dataset repeat(int64_t count) const;
   /// Samples index, index + count, ... of the order so far: `count` shards hold each sample once.
+  /// shard(kShardHint, kShardHint): all of them here, and of each worker its own where
+  /// Strategy::distribute is told so.
   Dataset shard(int64_t index, int64_t count) const;
+  /// Those of files index, index + count, ..., in their order; whatever was shuffled is shuffled
+  /// anew among them. Throws UsageError for sources that are not made of files one after another,
+  /// and with fewer files than shards.
+  Dataset shard_files(int64_t index, int64_t count) const;
+  /// shard(index, count) in the place of each shard(kShardHint, kShardHint). UsageError where there
+  /// is none.
+  Dataset shard_where_hinted(int64_t index, int64_t count) const;
   /// The first `count` (>= 0) samples of the order so far; all when there are fewer.
   Dataset take(int64_t count) const;
   /// All but the first `count` (>= 0) of them.
@@ -231,6 +246,7 @@ class Dataset {
   Dataset(std::shared_ptr<const detail::Content> content, std::shared_ptr<const detail::View> view)
       : content_(std::move(content)), view_(std::move(view)) {}
   Dataset then(std::shared_ptr<const detail::View> view) const;
+  Dataset viewed(std::shared_ptr<const detail::View> view) const;
   Dataset of(std::shared_ptr<const detail::Content> content) const;
   Dataset batched(detail::Batching batching) const;
   const detail::Batching& batching() const;

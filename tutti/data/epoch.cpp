@@ -190,7 +190,8 @@ Sample EpochState::sample_at(int64_t step, int64_t row, Reading& reading, BadSam
   if (reading.seen != nullptr) reading.seen->row.store(row, std::memory_order_relaxed);
   for (uint64_t tries = 0;; ++tries) {
     try {
-      return content->read(ref, reading);
+      return reading.remote != nullptr ? reading.remote->read(*content, ref, reading)
+                                       : content->read(ref, reading);
     } catch (const std::exception&) {
       const std::exception_ptr failure = located(step, row, ref, reading.stage);
       try {
@@ -225,7 +226,7 @@ void EpochState::write(int64_t step, Share share, std::span<const Array> into, R
                        BadSamples* bad) const {
   const Share all = places(step);
   if (share.size() == 0) return;
-  if (plain()) {
+  if (plain() && reading.remote == nullptr) {
     const auto rows = std::span(order.ids).subspan(static_cast<size_t>(all.begin + share.begin),
                                                    static_cast<size_t>(share.size()));
     try {
@@ -263,6 +264,8 @@ int64_t Epoch::num_samples() const noexcept { return state_->order.size(); }
 int64_t Epoch::num_batches() const noexcept { return state_->batching->num_batches; }
 
 int64_t Epoch::batch_size(int64_t step) const { return state_->places(step).size(); }
+
+int64_t Epoch::first_sample(int64_t step) const { return state_->places(step).begin; }
 
 std::span<const int64_t> Epoch::rows(int64_t step) const {
   const Share places = state_->places(step);

@@ -132,6 +132,20 @@ struct Range final : Derived {
   const int64_t begin;
 };
 
+struct Hinted final : Derived {
+  explicit Hinted(const ViewHandle& from) : Derived(from, from->num_samples) {}
+  Order order(Pass pass) const override { return before->order(pass); }
+  ViewHandle over(const ViewHandle& other) const override { return hinted(other); }
+  bool same_samples() const override { return before->same_samples(); }
+};
+
+// From the source up.
+std::vector<ViewHandle> chain_of(const ViewHandle& view) {
+  std::vector<ViewHandle> chain;
+  for (ViewHandle next = view; next; next = next->below()) chain.insert(chain.begin(), next);
+  return chain;
+}
+
 using Flags = std::shared_ptr<const std::vector<uint8_t>>;
 
 int64_t count_kept(const ViewHandle& view, const std::vector<uint8_t>& flags) {
@@ -273,9 +287,29 @@ ViewHandle unfolded(const ViewHandle& before, Firsts first) {
   return std::make_shared<Unfolded>(before, std::move(first));
 }
 
+ViewHandle hinted(const ViewHandle& before) { return std::make_shared<Hinted>(before); }
+
+ViewHandle with_hints(const ViewHandle& view, int64_t index, int64_t count) {
+  const std::vector<ViewHandle> chain = chain_of(view);
+  ViewHandle made = chain[0];
+  bool found = false;
+  for (size_t i = 1; i < chain.size(); ++i) {
+    const bool is_hint = dynamic_cast<const Hinted*>(chain[i].get()) != nullptr;
+    found = found || is_hint;
+    made = is_hint ? sharded(made, index, count) : chain[i]->over(made);
+  }
+  return found ? made : nullptr;
+}
+
+ViewHandle restricted(const ViewHandle& view, Flags flags) {
+  const std::vector<ViewHandle> chain = chain_of(view);
+  ViewHandle made = kept(chain[0], std::move(flags));
+  for (size_t i = 1; i < chain.size(); ++i) made = chain[i]->over(made);
+  return made;
+}
+
 std::pair<ViewHandle, ViewHandle> split(const ViewHandle& view, double last_share) {
-  std::vector<ViewHandle> chain;  // from the source up
-  for (ViewHandle next = view; next; next = next->below()) chain.insert(chain.begin(), next);
+  const std::vector<ViewHandle> chain = chain_of(view);
   const auto first_mix = std::find_if(chain.begin(), chain.end(),
                                       [](const ViewHandle& each) { return !each->keeps_order(); });
   if (first_mix == chain.begin())

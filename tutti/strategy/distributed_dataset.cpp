@@ -5,12 +5,13 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/random.h"
+#include "tutti/strategy/detail/input.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
 namespace {
 
-// Nothing for a worker that this world has lost (Strategy::those_here).
 data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world,
                      const ReplicaContext& replica) {
   if (replica.local_rank() >= world.local)
@@ -18,9 +19,7 @@ data::Share share_of(const data::Epoch& epoch, int64_t step, const World& world,
         "batch: replica {} of {} is of another strategy than this batch, of which a worker has {} "
         "parts",
         replica.rank(), replica.num_replicas_in_sync(), world.local));
-  const int rank = world.first_rank + replica.local_rank();
-  if (rank >= world.size) return {};
-  return data::share(epoch.batch_size(step), world.size, rank, world.shares);
+  return detail::part_of(epoch, world, nullptr, step, replica.local_rank()).share;
 }
 
 }  // namespace
@@ -95,13 +94,18 @@ std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica)
 }
 
 std::vector<at::Tensor> DistributedBatch::host_columns(const ReplicaContext& replica) const {
-  const int64_t own = local_size(replica);
-  const int64_t number = step_ * world_->local + replica.local_rank();
-  const auto part = !pipelines_ ? epoch_->part(step_, share_of(*epoch_, step_, *world_, replica))
-                                : epoch_->part(own == 0 ? 0 : number, {0, own});
+  data::Batch batch;
+  if (loader_ && loader_->has(*epoch_)) {
+    local_size(replica);  // a replica of this strategy
+    batch = loader_->take(step_, replica.local_rank(), Deadline(replica.time_limit()));
+  } else {
+    const auto part =
+        detail::part_of(*epoch_, *world_, pipelines_, step_, replica.local_rank());
+    batch = epoch_->part(part.batch, part.share);
+  }
   std::vector<at::Tensor> tensors;
-  tensors.reserve(part.columns.size());
-  for (const Array& column : part.columns) tensors.push_back(tensor_of(column));
+  tensors.reserve(batch.columns.size());
+  for (const Array& column : batch.columns) tensors.push_back(tensor_of(column));
   return tensors;
 }
 
@@ -113,34 +117,51 @@ std::pair<at::Tensor, at::Tensor> DistributedBatch::local(const ReplicaContext& 
   return {std::move(all[0]), std::move(all[1])};
 }
 
+DistributedDataset::DistributedDataset(Strategy strategy, data::Dataset dataset, int number,
+                                       const data::LoaderOptions& loader, bool own_order)
+    : strategy_(std::move(strategy)),
+      dataset_(std::move(dataset)),
+      number_(number),
+      seed_(strategy_.options().seed),
+      loader_(detail::make_loader(loader, strategy_.world(),
+                                  strategy_.options().threads_per_replica)) {
+  if (number_ == 0) generation_ = strategy_.world().generation;
+  if (own_order)
+    seed_ = random_key(seed_, RandomPurpose::shuffle,
+                       {static_cast<uint64_t>(strategy_.world().process())});
+}
+
 DistributedDataset::Batches DistributedDataset::epoch(int64_t number) const {
-  const data::EpochOptions options{.epoch = number, .seed = strategy_.options().seed};
+  const data::EpochOptions options{.epoch = number, .seed = seed_};
   const auto epoch = std::make_shared<const data::Epoch>(dataset_.epoch(options));
-  if (generation_ >= 0) return epoch_of_pipelines(epoch);
-  const int64_t count = epoch->num_batches();
-  if (!strategy_.next_batch())
-    return {epoch, strategy_.world(), [](int64_t done) { return done + 1; }, count};
-  return {epoch, strategy_.world(),
-          [=, *this](int64_t done) {
-            const int64_t next = strategy_.next_batch()(number_, number, count, done);
-            return next < 0 ? count : next;
-          },
-          count};
+  const auto world = std::make_shared<const World>(strategy_.world());
+  const InputPipelines pipelines = generation_ >= 0 ? meet(*epoch) : nullptr;
+  const int64_t count = pipelines ? steps_of(*pipelines, world->local) : epoch->num_batches();
+  const bool leased = !pipelines && strategy_.next_batch();
+  detail::begin_epoch(*loader_, *epoch, world, pipelines, 0, leased ? 0 : count);
+  Batches::Next next = [](int64_t done) { return done + 1; };
+  if (leased)
+    next = [=, *this](int64_t done) {
+      const int64_t leased_step = strategy_.next_batch()(number_, number, count, done);
+      if (leased_step < 0) return count;
+      if (loader_->has(*epoch)) loader_->expect(leased_step);
+      return leased_step;
+    };
+  return {epoch, world, std::move(next), count, pipelines, loader_};
 }
 
 // Each worker tells the others how many batches it has, and how large they are.
-DistributedDataset::Batches DistributedDataset::epoch_of_pipelines(
-    std::shared_ptr<const data::Epoch> epoch) const {
+InputPipelines DistributedDataset::meet(const data::Epoch& epoch) const {
   Strategy strategy = strategy_;
   const World& world = strategy.world();
   if (world.generation != generation_)
     throw UsageError(
-        "the world was resized since distribute_from_function() made this dataset; call it again");
-  if (epoch->num_batches() == 0)
-    throw UsageError("distribute_from_function: the function made a dataset without samples");
-  const int64_t count = epoch->num_batches();
+        "the world was resized since this dataset of the worker's own was made; make it again");
+  const int64_t count = epoch.num_batches();
+  if (count == 0)
+    throw UsageError("distribute: the worker's own dataset has no samples");
   const at::Tensor own =
-      torch::tensor({{count, epoch->batch_size(0), epoch->batch_size(count - 1)}}, at::kLong);
+      torch::tensor({{count, epoch.batch_size(0), epoch.batch_size(count - 1)}}, at::kLong);
   const at::Tensor all = strategy.gather(PerReplica<at::Tensor>(
       std::vector<at::Tensor>(static_cast<size_t>(world.local), own), world.first_rank));
   auto pipelines = std::make_shared<std::vector<InputPipeline>>();
@@ -148,9 +169,7 @@ DistributedDataset::Batches DistributedDataset::epoch_of_pipelines(
     const auto row = all.accessor<int64_t, 2>()[rank];
     pipelines->push_back({row[0], row[1], row[2]});
   }
-  const int64_t steps = steps_of(*pipelines, world.local);
-  return {std::move(epoch), world, [](int64_t done) { return done + 1; }, steps,
-          std::move(pipelines)};
+  return pipelines;
 }
 
 }  // namespace tutti

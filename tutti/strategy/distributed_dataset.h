@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "tutti/data/dataset.h"
+#include "tutti/data/loader/loader.h"
 #include "tutti/strategy/strategy.h"
 
 namespace tutti {
@@ -36,12 +37,15 @@ int64_t steps_of(const std::vector<InputPipeline>& pipelines, int local);
 /// One global batch. local() reads this replica's part, in the replica's own thread.
 class DistributedBatch {
  public:
+  /// `loader` has begun with this epoch; null: each replica computes its part when it asks for it.
   DistributedBatch(std::shared_ptr<const data::Epoch> epoch, int64_t step,
-                   std::shared_ptr<const World> world, InputPipelines pipelines = nullptr)
+                   std::shared_ptr<const World> world, InputPipelines pipelines = nullptr,
+                   std::shared_ptr<data::Loader> loader = nullptr)
       : epoch_(std::move(epoch)),
         step_(step),
         world_(std::move(world)),
-        pipelines_(std::move(pipelines)) {}
+        pipelines_(std::move(pipelines)),
+        loader_(std::move(loader)) {}
 
   /// Its number in the epoch, from 0.
   int64_t step() const noexcept { return step_; }
@@ -56,8 +60,8 @@ class DistributedBatch {
   int64_t group_row(int64_t count) const;   ///< of the batch's first row, in its group
   bool ends_group(int64_t count) const;     ///< whether the update comes now
 
-  /// The part's columns as tensors, freshly read, on the replica's device
-  /// (ReplicaContext::on_device).
+  /// The part's columns as tensors, on the replica's device (ReplicaContext::on_device). Once: where
+  /// a loader computes ahead, a part that was taken is computed anew for who asks again.
   std::vector<at::Tensor> columns(const ReplicaContext& replica) const;
   /// The same where they were read: on the host.
   std::vector<at::Tensor> host_columns(const ReplicaContext& replica) const;
@@ -75,20 +79,38 @@ class DistributedBatch {
   int64_t step_;
   std::shared_ptr<const World> world_;  // of the whole epoch: a batch copies no groups
   InputPipelines pipelines_;
+  std::shared_ptr<data::Loader> loader_;
+};
+
+/// What of the data each worker reads (tf.data's AutoShardPolicy).
+enum class AutoShard : uint8_t {
+  /// Global batches, of which each worker computes its replicas' parts: any number of workers
+  /// trains the same batches. What auto_select chooses, whatever the source.
+  data,
+  auto_select,
+  /// Each worker has files of its own, every n-th, and batches of its own of them: with many
+  /// workers fewer files are opened by each, but batches depend on their number. UsageError with
+  /// fewer files than workers, and for sources that are not made of files one after another.
+  file,
+  /// Each worker has all of it, in an order of its own.
+  off,
+  /// The shard() that was made with data::kShardHint gets the worker's number: the rest is as off.
+  hint,
+};
+
+struct DistributeOptions {
+  AutoShard auto_shard = AutoShard::auto_select;
+  data::LoaderOptions loader{};
 };
 
 /// Cheap to copy. Follows the strategy's world: an epoch begun after a resize uses the new one.
 class DistributedDataset {
  public:
-  /// `number`: among the strategy's datasets, from 1 on; the same on all workers.
-  DistributedDataset(Strategy strategy, data::Dataset dataset, int number)
-      : strategy_(std::move(strategy)), dataset_(std::move(dataset)), number_(number) {}
-
-  /// This worker's own dataset, batched by the batch of a replica.
-  DistributedDataset(Strategy strategy, data::Dataset dataset)
-      : DistributedDataset(std::move(strategy), std::move(dataset), 0) {
-    generation_ = strategy_.world().generation;
-  }
+  /// `number`: among the strategy's datasets, from 1 on; the same on all workers. 0: this worker's
+  /// own dataset, batched by the batch of a replica; its order has a seed of its own with
+  /// `own_order`.
+  DistributedDataset(Strategy strategy, data::Dataset dataset, int number,
+                     const data::LoaderOptions& loader, bool own_order = false);
 
   /// The batches of epoch `number`, in an order that (seed, number) alone decide: a range for
   /// `for`. Of datasets of the workers' own: collective over workers, and UsageError once the world
@@ -96,36 +118,43 @@ class DistributedDataset {
   class Batches;
   Batches epoch(int64_t number) const;
 
+  /// What loading has cost so far: who waited for what.
+  data::LoaderReport input_report() const { return loader_->report(); }
+
  private:
   Strategy strategy_;
-  Batches epoch_of_pipelines(std::shared_ptr<const data::Epoch> epoch) const;
+  InputPipelines meet(const data::Epoch& epoch) const;
 
   data::Dataset dataset_;
   int number_;
+  uint64_t seed_;
   int64_t generation_ = -1;  ///< of the world that a dataset of the worker's own was made for
+  std::shared_ptr<data::Loader> loader_;
 };
 
 /// The global batches of one epoch, in order. Keeps the world it was made for. Where workers are
 /// not in step (parameter servers with a staleness) these are the batches that no other worker
-/// takes: each is read once, as it is leased.
+/// takes: each is computed as it is leased. Of two epochs that are walked through at once the one
+/// that began last is computed ahead.
 class DistributedDataset::Batches {
  public:
   /// Gives the next batch after `done` (-1: the first), or size() when there is none.
   using Next = std::function<int64_t(int64_t done)>;
-  Batches(std::shared_ptr<const data::Epoch> epoch, World world, Next next, int64_t size,
-          InputPipelines pipelines = nullptr)
+  Batches(std::shared_ptr<const data::Epoch> epoch, std::shared_ptr<const World> world, Next next,
+          int64_t size, InputPipelines pipelines, std::shared_ptr<data::Loader> loader)
       : epoch_(std::move(epoch)),
-        world_(std::make_shared<const World>(std::move(world))),
+        world_(std::move(world)),
         next_(std::move(next)),
         size_(size),
-        pipelines_(std::move(pipelines)) {}
+        pipelines_(std::move(pipelines)),
+        loader_(std::move(loader)) {}
   class iterator {
    public:
     using value_type = DistributedBatch;
     using difference_type = std::ptrdiff_t;
     iterator(const Batches* range, int64_t step) : range_(range), step_(step) {}
     DistributedBatch operator*() const {
-      return {range_->epoch_, step_, range_->world_, range_->pipelines_};
+      return {range_->epoch_, step_, range_->world_, range_->pipelines_, range_->loader_};
     }
     iterator& operator++() {
       step_ = range_->next_(step_);
@@ -148,6 +177,7 @@ class DistributedDataset::Batches {
   Next next_;
   int64_t size_;
   InputPipelines pipelines_;
+  std::shared_ptr<data::Loader> loader_;
 };
 
 }  // namespace tutti

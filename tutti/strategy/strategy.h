@@ -32,6 +32,7 @@
 namespace tutti {
 
 class DistributedDataset;
+struct DistributeOptions;
 
 /// For which replica a value is made (Strategy::values_from_function).
 struct ValueContext {
@@ -44,6 +45,9 @@ struct InputContext {
   int num_input_pipelines = 1;  ///< workers in step, each with one
   int input_pipeline_id = 0;    ///< this worker's number among them
   int num_replicas_in_sync = 1;
+  /// For sources that come one after another: what they may draw from, and who reads the same.
+  uint64_t seed = 0;       ///< of the training
+  int local_replicas = 1;  ///< of this worker, which take its batches in turn
 
   /// The batch of a replica; UsageError when the global one does not divide.
   int64_t per_replica_batch_size(int64_t global_batch_size) const;
@@ -108,8 +112,12 @@ class Strategy {
   /// (ReplicaContext::group_of_all).
   void require_meeting(std::string_view operation) const;
 
-  /// The dataset, cut by global batch: replica r takes its share of each.
+  /// The dataset, cut by global batch: replica r takes its share of each. With AutoShard::file, off
+  /// and hint each worker has batches of its own, as distribute_from_function() gives them, of
+  /// global_batch_size / num_replicas_in_sync samples each. The log says in a sentence what was
+  /// chosen.
   DistributedDataset distribute(const data::Dataset& dataset);
+  DistributedDataset distribute(const data::Dataset& dataset, const DistributeOptions& options);
 
   /// A dataset of this worker's own, which `fn` makes, once and now: batched by the batch of a
   /// *replica*, and neither cut nor sharded further. Each replica takes the next of its batches.

@@ -68,6 +68,12 @@ at::Tensor tensor_of(const Array& array) {
       at::TensorOptions().dtype(scalar_type_of(array.dtype())));
 }
 
+Array array_of(const at::Tensor& tensor) {
+  const auto owner = std::make_shared<at::Tensor>(tensor.detach().contiguous());
+  return Array::view(owner->data_ptr(), dtype_of(owner->scalar_type()), owner->sizes().vec(),
+                     owner);
+}
+
 std::vector<std::pair<std::string, at::Tensor>> unique_parameters(const torch::nn::Module& module) {
   return each_once(module.named_parameters());
 }

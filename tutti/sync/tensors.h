@@ -32,6 +32,10 @@ MemorySpan span_of(const at::Tensor& tensor);
 /// A tensor over an Array's memory, not copied; the tensor keeps the Array's owner alive.
 at::Tensor tensor_of(const Array& array);
 
+/// An Array over a tensor's memory, or over a copy where its elements are not side by side. Of the
+/// CPU.
+Array array_of(const at::Tensor& tensor);
+
 /// A module's parameters by name, each once: tied ones (the same TensorImpl) keep their first name.
 std::vector<std::pair<std::string, at::Tensor>> unique_parameters(const torch::nn::Module& module);
 

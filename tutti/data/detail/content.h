@@ -89,11 +89,22 @@ struct Seen {
   std::atomic<int64_t> row = -1;  ///< of the batch
 };
 
+class Content;
+struct Reading;
+
+/// Somebody else who reads samples.
+class RemoteSamples {
+ public:
+  virtual ~RemoteSamples() = default;
+  virtual Sample read(const Content& content, Ref ref, Reading& reading) = 0;
+};
+
 /// One thread's view of the epoch that it computes samples of.
 struct Reading {
   Session& session;
   uint64_t seed;  ///< of the content that is read; those of a combination have one each
   StageTimes* times = nullptr;            ///< null: nobody asks
+  RemoteSamples* remote = nullptr;        ///< null: this thread does
   Turn* turn = nullptr;                   ///< null: nobody else computes
   const std::string* stage = nullptr;     ///< the one at work: where an error comes from
   Seen* seen = nullptr;                   ///< the same, for another thread; null: none looks

@@ -22,6 +22,10 @@ struct Combining {
   static Dataset dataset(ContentHandle content, ViewHandle view) {
     return {std::move(content), std::move(view)};
   }
+  static Dataset with_content(Dataset dataset, ContentHandle content) {
+    dataset.content_ = std::move(content);
+    return dataset;
+  }
 };
 
 /// How samples become batches.

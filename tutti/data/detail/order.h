@@ -86,6 +86,13 @@ ViewHandle kept(const ViewHandle& before, std::shared_ptr<const std::vector<uint
 /// Each sample `counts[id]` times: ids are numbered through, first[id] is that of its first.
 ViewHandle unfolded(const ViewHandle& before, std::shared_ptr<const std::vector<int64_t>> first);
 
+/// All here; another view once it is told whose they are.
+ViewHandle hinted(const ViewHandle& before);
+/// The same views with `index` of `count` shards in the place of each hint; null without one.
+ViewHandle with_hints(const ViewHandle& view, int64_t index, int64_t count);
+/// The same views of the flagged ids alone.
+ViewHandle restricted(const ViewHandle& view, std::shared_ptr<const std::vector<uint8_t>> flags);
+
 /// The rest and the last share: Dataset::split_last().
 std::pair<ViewHandle, ViewHandle> split(const ViewHandle& view, double last_share);
 

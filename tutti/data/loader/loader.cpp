@@ -3,6 +3,7 @@
 #include "tutti/data/loader/loader.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
@@ -30,6 +31,7 @@ Batch Loader::Work::take(int64_t step, int replica, const Deadline& deadline) {
         fmt::format("loader: replica {} of {} that take parts", replica, plan_.replicas));
   if (steps_ == 0 && window_.steps == 0 && first_take_ == TimePoint{}) first_take_ = begin;
   if (window_.begin == TimePoint{}) window_.begin = begin;
+  if (is_direct()) return take_directly(lock, step, replica, begin);
   const PartHandle part = wait_for_part(lock, step, replica, deadline);
   while (!part->complete()) {
     if (part->issued < part->rows() && options_.kind == WorkerKind::threads) {
@@ -50,24 +52,49 @@ Batch Loader::Work::take(int64_t step, int replica, const Deadline& deadline) {
   return batch;
 }
 
+// What is copied out of memory by the replica itself needs no slot, and hardly a look at the clock.
+bool Loader::Work::is_direct() const {
+  return choice_.threads() == 0 && epoch_->plain() && !options_.on_bad.replace;
+}
+
+Batch Loader::Work::take_directly(Lock& lock, int64_t step, int replica, TimePoint begin) {
+  constexpr int64_t kMeasured = 16;  // one of so many steps
+  const BatchPart part = plan_.part(step, replica);
+  const Epoch epoch = *whole_;
+  const bool measured = window_.steps < kFirstSteps || window_.steps % kMeasured == 0;
+  taken_[static_cast<size_t>(replica)] = step;
+  lock.unlock();
+  std::optional<detail::Stopwatch> watch;
+  if (measured) watch.emplace();
+  Batch batch = epoch.part(part.batch, part.share);
+  const auto rows = part.share.size();
+  detail::Cost cost;
+  if (measured && rows > 0) cost = watch->cost_of(rows, INFINITY);
+  lock.lock();
+  if (cost.rows > 0) count_cost(cost);
+  StageReport& stage = stages_["read"];
+  stage.samples += rows;
+  stage.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  count_step(replica, rows, begin);
+  return batch;
+}
+
 Loader::Work::PartHandle Loader::Work::wait_for_part(Lock& lock, int64_t step, int replica,
                                                      const Deadline& deadline) {
-  int64_t& taken = taken_[static_cast<size_t>(replica)];
-  if (step > taken)
-    parts_.remove_if([&](const PartHandle& part) {
-      return part->replica == replica && part->step < step && part->step > taken;
-    });
+  // Parts stand in the order of their taking: what this replica has before the one was left out.
+  const auto known = std::ranges::find_if(parts_, [&](const PartHandle& part) {
+    return part->step == step && part->replica == replica;
+  });
+  const bool is_known = known != parts_.end();
+  PartHandle part = is_known ? *known : nullptr;
+  for (auto one = parts_.begin(); one != parts_.end() && *one != part;)
+    one = (*one)->replica == replica && (is_known || (*one)->step < step) ? parts_.erase(one)
+                                                                         : std::next(one);
+  taken_[static_cast<size_t>(replica)] = step;
   for (;;) {
-    const auto known = std::ranges::find_if(parts_, [&](const PartHandle& part) {
-      return part->step == step && part->replica == replica;
-    });
-    if (known != parts_.end()) {
-      taken = step;
-      return *known;
-    }
-    if (PartHandle part = make_part(step, replica)) {
+    if (part) return part;
+    if ((part = make_part(step, replica))) {
       parts_.push_front(part);
-      taken = step;
       return part;
     }
     // Memory comes back without the lock, so that its word may be missed.
@@ -84,8 +111,10 @@ void Loader::Work::raise_late(const detail::Part& part, const Deadline& deadline
     if (worker.part.get() != &part) continue;
     const std::string* const stage = worker.seen.stage;
     const int64_t row = worker.seen.row;
+    const std::string process =
+        worker.remote ? fmt::format(" (pid {})", pid_t{worker.remote->process()}) : "";
     who += fmt::format(
-        "; worker {} is {} for {:.1f} s, with sample {} ({})", i,
+        "; worker {}{} is {} for {:.1f} s, with sample {} ({})", i, process,
         stage == nullptr ? "reading" : "in " + *stage,
         std::chrono::duration<double>(Clock::now() - worker.since).count(), row + 1,
         part.epoch->content->where(
@@ -189,6 +218,8 @@ void Loader::expect(int64_t step) { work_->expect(step); }
 Batch Loader::take(int64_t step, int replica, const Deadline& deadline) {
   return work_->take(step, replica, deadline);
 }
+
+bool Loader::has(const Epoch& epoch) const { return work_->has(epoch); }
 
 void Loader::end() { work_->end(); }
 

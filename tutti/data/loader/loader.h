@@ -125,6 +125,9 @@ class Loader {
   /// steps whose tensors hold all memory.
   Batch take(int64_t step, int replica, const Deadline& deadline);
 
+  /// Whether it has begun with this epoch (or a copy), and with none since.
+  bool has(const Epoch& epoch) const;
+
   /// No more of this epoch: workers rest.
   void end();
 

@@ -4,7 +4,6 @@
 #include "tutti/data/loader/detail/work.h"
 
 #include <pthread.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +11,9 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
+#include "tutti/base/printable.h"
+#include "tutti/data/loader/detail/loader_process.h"
+#include "tutti/data/loader/detail/stopwatch.h"
 
 namespace tutti::data {
 namespace {
@@ -28,19 +30,7 @@ double seconds_between(TimePoint begin, TimePoint end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-struct ThreadUse {
-  double cpu = 0;
-  long slept = 0;
-};
-
-ThreadUse use_of_thread() {
-  struct rusage use {};
-  ::getrusage(RUSAGE_THREAD, &use);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return {.cpu = seconds(use.ru_utime) + seconds(use.ru_stime), .slept = use.ru_nvcsw};
-}
+const std::string kRead = "read";
 
 // A worker begins as whoever made it left that thread: pinned to a core, say.
 void be_a_loader_thread() {
@@ -51,27 +41,7 @@ void be_a_loader_thread() {
   pthread_setname_np(pthread_self(), "tutti loader");
 }
 
-class HereFiller final : public detail::Filler {
- public:
-  void fill(const detail::Part& part, Share rows, detail::Reading& reading,
-            detail::BadSamples* bad) override {
-    std::vector<Array> into;
-    for (const Array& column : part.batch.columns) into.push_back(column.rows(rows.begin, rows.end));
-    const int64_t first = part.of.share.begin;
-    part.epoch->write(part.of.batch, {first + rows.begin, first + rows.end}, into, reading, bad);
-  }
-};
-
 }  // namespace
-
-std::unique_ptr<detail::Filler> detail::make_filler() { return std::make_unique<HereFiller>(); }
-
-void detail::Cost::add(const Cost& other) {
-  rows += other.rows;
-  compute += other.compute;
-  blocked += other.blocked;
-  reading += other.reading;
-}
 
 void check_options(const LoaderOptions& options) {
   const auto& [workers, memory, ahead, on_bad, kind] = options;
@@ -147,6 +117,7 @@ Loader::Work::Work(LoaderOptions options, LoaderPlace place)
       free_cores_(host_facts().usable_cores - place_.busy_cores) {
   check_options(options_);
   choice_ = detail::with_workers(std::max(0, options_.workers), {});
+  if (options_.kind == WorkerKind::processes) choice_.at_once = std::max(1, choice_.at_once);
 }
 
 void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
@@ -169,6 +140,8 @@ void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
         });
   }
   epoch_ = detail::EpochState::of(epoch);
+  whole_ = epoch;
+  if (options_.kind == WorkerKind::processes) require_origin();
   plan_ = std::move(plan);
   parts_.clear();
   expected_.clear();
@@ -180,6 +153,20 @@ void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
   if (plan_.first_step < plan_.end_step) make_part(plan_.first_step, 0);  // whether memory will do
   start_threads();
   open_parts();
+}
+
+void Loader::Work::require_origin() {
+  const auto origin = detail::origin_of(*epoch_->content);
+  if (!origin || epoch_->content->sequential())
+    throw UsageError(
+        "loader: processes cannot be given this dataset: its samples have to be made, maps and all, "
+        "by a registered function (data/loader/registered.h), and not by a generator; or use threads");
+  const std::string now = origin->name + "\n" + origin->arguments;
+  if (!workers_.empty() && now != origin_)
+    throw UsageError(fmt::format(
+        "loader: its processes make dataset \"{}\", and cannot be given \"{}\"; make another loader",
+        printable(origin_), printable(now)));
+  origin_ = now;
 }
 
 void Loader::Work::expect(int64_t step) {
@@ -240,7 +227,8 @@ bool Loader::Work::open_parts() {
     const bool leased = !expected_.empty();
     const int64_t step = leased ? expected_.front() : next_step_;
     if (!leased && (step >= plan_.end_step || !steps_ahead_allow(step))) break;
-    if (leased || step > taken_[static_cast<size_t>(next_replica_)]) {
+    const int64_t taken = taken_[static_cast<size_t>(next_replica_)];
+    if (leased ? step != taken : step > taken) {
       try {
         PartHandle part = make_part(step, next_replica_);
         if (!part) break;
@@ -292,28 +280,24 @@ void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* 
     worker->since = Clock::now();
     worker->seen.row = part->of.share.begin + rows.begin;
     reading.seen = &worker->seen;
+    reading.remote = worker->remote.get();
   }
   lock.unlock();
 
   std::exception_ptr failure;
-  const auto plain = detail::make_filler();
-  detail::Filler& filler = worker != nullptr ? *worker->filler : *plain;
-  const TimePoint begin = Clock::now();
-  const ThreadUse before = use_of_thread();
+  std::vector<Array> into;
+  for (const Array& column : part->batch.columns) into.push_back(column.rows(rows.begin, rows.end));
+  const int64_t first = part->of.share.begin;
+  const detail::Stopwatch watch;
   try {
-    filler.fill(*part, rows, reading, options_.on_bad.replace ? &bad : nullptr);
+    part->epoch->write(part->of.batch, {first + rows.begin, first + rows.end}, into, reading,
+                       options_.on_bad.replace ? &bad : nullptr);
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
-  const ThreadUse after = use_of_thread();
-  const double wall = seconds_between(begin, Clock::now());
-  const double cpu = after.cpu - before.cpu;
-  const double asleep = after.slept == before.slept ? 0 : std::max(0.0, wall - cpu);
-  const double reading_seconds = std::min(asleep, turns.left());
-  if (times.entries.empty() && part->epoch->plain()) {
-    static const std::string kRead = "read";
-    times.add(kRead, std::chrono::nanoseconds(static_cast<int64_t>(1e9 * wall)), rows.size());
-  }
+  const detail::Cost cost = watch.cost_of(rows.size(), turns.left());
+  if (times.entries.empty() && part->epoch->plain())
+    times.add(kRead, std::chrono::nanoseconds(static_cast<int64_t>(1e9 * cost.wall)), rows.size());
 
   lock.lock();
   if (worker != nullptr) {
@@ -326,18 +310,20 @@ void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* 
     part->failed_row = rows.begin;
     part->failure = failure;
   }
-  const double a_row = wall / static_cast<double>(rows.size());
-  seconds_a_row_ = seconds_a_row_ == 0 ? a_row : 0.9 * seconds_a_row_ + 0.1 * a_row;
-  window_.cost.add({.rows = rows.size(),
-                    .compute = cpu,
-                    .blocked = asleep - reading_seconds,
-                    .reading = reading_seconds});
+  count_cost(cost);
   for (const detail::StageTimes::Entry& entry : times.entries) {
     StageReport& stage = stages_[*entry.stage];
     stage.samples += entry.samples;
     stage.seconds += std::chrono::duration<double>(entry.time).count();
   }
   if (part->complete()) ready_.notify_all();
+}
+
+// Called with mutex_ held.
+void Loader::Work::count_cost(const detail::Cost& cost) {
+  const double a_row = cost.wall / static_cast<double>(cost.rows);
+  seconds_a_row_ = seconds_a_row_ == 0 ? a_row : 0.9 * seconds_a_row_ + 0.1 * a_row;
+  window_.cost.add(cost);
 }
 
 void Loader::Work::run(Worker& worker, size_t number) {
@@ -371,12 +357,19 @@ void Loader::Work::start_threads() {
   while (std::cmp_less(workers_.size(), choice_.threads())) {
     const size_t number = workers_.size();
     Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
-    worker.filler = detail::make_filler();
+    if (options_.kind == WorkerKind::processes)
+      worker.remote = std::make_unique<detail::RemoteReader>(
+          *detail::origin_of(*epoch_->content), static_cast<int>(number));
     worker.running = true;
     worker.thread = std::thread([self = shared_from_this(), &worker, number] {
       self->run(worker, number);
     });
   }
+}
+
+bool Loader::Work::has(const Epoch& epoch) const {
+  const Lock lock(mutex_);
+  return epoch_ && epoch_ == detail::EpochState::of(epoch);
 }
 
 void Loader::Work::end() {
@@ -385,12 +378,15 @@ void Loader::Work::end() {
   expected_.clear();
   next_step_ = plan_.end_step = 0;
   epoch_ = nullptr;
+  whole_.reset();
 }
 
 void Loader::Work::stop() {
   end();
   Lock lock(mutex_);
   stopping_ = true;
+  for (const auto& worker : workers_)
+    if (worker->remote) worker->remote->stop();
   work_.notify_all();
   turn_.notify_all();
   const TimePoint until = time_after(kLeaveAfter);

@@ -211,7 +211,7 @@ TrainingState Fit::state_within(const Epoch& epoch, const std::vector<Totals>& e
 Scores Fit::validate(const Epoch& epoch, const std::vector<Totals>& each) {
   try {
     return model_.evaluate(fmt::format("fit, validation after epoch {}", epoch.number + 1),
-                           *options_.validation);
+                           *options_.validation, options_.loader);
   } catch (const Interrupted&) {
     if (checkpoints_) save_asked(epoch, each);
     throw;

@@ -10,6 +10,8 @@
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/ps/client/client.h"
+#include "tutti/strategy/detail/input.h"
+#include "tutti/strategy/from_tensors.h"
 #include "tutti/train/model/detail/agreement.h"
 
 namespace tutti {
@@ -45,6 +47,12 @@ int64_t number_of_next_fit() {
 // Workers of parameter servers, each of which takes batches as it comes.
 bool not_in_step(const ps::Client* servers) {
   return servers != nullptr && !servers->spec().staleness.synchronous();
+}
+
+// Of input that was waited for, or mended.
+std::string words_worth_saying(const data::LoaderReport& input) {
+  constexpr double kWorthSaying = 0.05;
+  return input.wait_share() > kWorthSaying || !input.replaced.empty() ? input.to_string() : "";
 }
 
 bool computes_alone(const World& world) { return world.size == 1 || world.in_turn(); }
@@ -97,6 +105,8 @@ void Fit::speak(bool shows) {
 
 History Fit::run() {
   number_ = number_of_next_fit();
+  loader_ = make_loader(options_.loader, model_.strategy.world(),
+                        model_.strategy.options().threads_per_replica);
   if (callbacks_->together() && !model_.strategy.world().one_process())
     require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
   say_what_is_not_planned();
@@ -119,6 +129,9 @@ History Fit::run() {
         options_.epochs, history_.steps));
   callbacks_->train_end(last_values_);
   history_.lost = callbacks_->lost();
+  history_.input = loader_->report();
+  if (const std::string words = words_worth_saying(history_.input); !words.empty())
+    progress_->say(words);
   return std::move(history_);
 }
 
@@ -161,7 +174,7 @@ void Fit::run_epoch(const EpochPlan& plan) {
   const Epoch epoch{
       plan,
       std::make_shared<const data::Epoch>(train_.epoch({.epoch = plan.number, .seed = seed_})),
-      std::make_shared<const World>(model_.strategy.world())};
+      std::make_shared<const World>(model_.strategy.world()), loader_};
   if (epoch.world->generation != generation_) take_pace();
   if (epoch.first_step > 0 && resumed_)
     callbacks_->epoch_goes_on(epoch.number, epoch.steps, epoch.first_step);
@@ -188,7 +201,16 @@ void Fit::run_epoch(const EpochPlan& plan) {
 std::optional<Totals> Fit::train_epoch(const Epoch& epoch, std::vector<Totals>& each) {
   not_finite_.assign(static_cast<size_t>(epoch.world->local), "");
   each = first_totals(epoch);
-  return pace_->run(epoch, each);
+  if (epoch.loader) {
+    const int64_t batches = epoch.data->num_batches();
+    const int64_t first = std::min(epoch.first_step * options_.accumulate, batches);
+    const int64_t end = std::min(epoch.steps * options_.accumulate, batches);
+    begin_epoch(*epoch.loader, *epoch.data, epoch.world, nullptr, first,
+                course_.by_lease ? first : end);
+  }
+  auto all = pace_->run(epoch, each);
+  if (epoch.loader) epoch.loader->end();
+  return all;
 }
 
 void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Totals>& each,
@@ -232,6 +254,13 @@ Totals train_on_batch(Model::State& model, const data::Dataset& data, FitOptions
 }
 
 }  // namespace detail
+
+History Model::fit(const at::Tensor& inputs, const at::Tensor& targets, FitOptions options) {
+  if (options.batch < 1)
+    throw UsageError(fmt::format("fit: batch {}: expected 1 or more", options.batch));
+  const int64_t batch = options.batch;
+  return fit(data::from_tensors({inputs, targets}).shuffle().batch(batch), std::move(options));
+}
 
 History Model::fit(const data::Dataset& train, FitOptions options) {
   const data::Dataset trained = state_->split_off_validation(train, options);

@@ -46,7 +46,8 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
   const int64_t first = step * options_.accumulate;
   const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
   for (int64_t number = first; number < end; ++number) {
-    const DistributedBatch batch(epoch.data, number, epoch.world);
+    const DistributedBatch batch = epoch.batch(number);
+    if (epoch.loader && course_.by_lease && replica.local_rank() == 0) epoch.loader->expect(number);
     try {
       train_on(replica, forward, epoch, batch, tally);
     } catch (const c10::OutOfMemoryError& error) {
@@ -235,8 +236,7 @@ void Fit::after_step_of_all(const Epoch& epoch, int64_t step, Totals& totals) {
 }
 
 int64_t Fit::samples_of(const Epoch& epoch, int64_t step) const {
-  const DistributedBatch first(epoch.data, step * options_.accumulate, epoch.world);
-  return first.group_size(options_.accumulate);
+  return epoch.batch(step * options_.accumulate).group_size(options_.accumulate);
 }
 
 int64_t Fit::images_after(const Epoch& epoch, int64_t step) const {

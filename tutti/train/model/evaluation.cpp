@@ -19,10 +19,12 @@ namespace {
 class Evaluation {
  public:
   Evaluation(Model::State& model, std::string_view operation,
-             std::shared_ptr<const data::Epoch> epoch, ReplicaContext& replica)
+             std::shared_ptr<const data::Epoch> epoch, std::shared_ptr<data::Loader> loader,
+             ReplicaContext& replica)
       : model_(model),
         operation_(operation),
         epoch_(std::move(epoch)),
+        loader_(std::move(loader)),
         replica_(replica),
         late_(replica.queue()) {
     detail::require_here(*model.modules.module(replica.local_rank()), replica);
@@ -33,7 +35,7 @@ class Evaluation {
     for (int64_t step = 0; step < epoch_->num_batches(); ++step) {
       totals_.signal = stop_requested();
       if (totals_.signal != 0) break;
-      const DistributedBatch batch(epoch_, step, world);
+      const DistributedBatch batch(epoch_, step, world, nullptr, loader_);
       if (batch.local_size(replica_) == 0) continue;
       detail::at_batch({operation_, *epoch_, batch, replica_}, [&] { add(batch); });
       late_.poll(patience());
@@ -74,6 +76,7 @@ class Evaluation {
   Model::State& model_;
   std::string_view operation_;
   std::shared_ptr<const data::Epoch> epoch_;
+  std::shared_ptr<data::Loader> loader_;
   ReplicaContext& replica_;
   Totals totals_;
   LateReads late_;
@@ -81,16 +84,20 @@ class Evaluation {
 
 }  // namespace
 
-Scores Model::State::evaluate(std::string_view operation, const data::Dataset& dataset) {
+Scores Model::State::evaluate(std::string_view operation, const data::Dataset& dataset,
+                              const data::LoaderOptions& loader_options) {
   const auto epoch = detail::first_epoch(strategy, dataset);
+  const auto loader =
+      detail::make_loader(loader_options, strategy.world(), strategy.options().threads_per_replica);
   const detail::EvaluationMode mode(modules);
   std::shared_ptr<const World> world;
   const auto own = [&](ReplicaContext& replica) {
-    return Evaluation(*this, operation, epoch, replica).over(world);
+    return Evaluation(*this, operation, epoch, loader, replica).over(world);
   };
   Totals all;
   do {  // again without those who were lost on the way
     world = std::make_shared<const World>(strategy.those_here());
+    detail::begin_epoch(*loader, *epoch, world, nullptr, 0, epoch->num_batches());
     all = detail::sum_over_world(strategy, compiled->goals, strategy.run(own));
     throw_if_stop_requested("evaluate");
     if (all.signal != 0)

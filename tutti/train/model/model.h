@@ -23,6 +23,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/data/dataset.h"
+#include "tutti/data/loader/loader.h"
 #include "tutti/nn/precision.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/train/callbacks/callbacks.h"
@@ -105,6 +106,10 @@ struct FitOptions {
   /// The last samples, in place of `validation`: a share above 0 and below 1 of those before the
   /// first shuffle, which are not trained on (data::Dataset::split_last). 0: none.
   double validation_split = 0;
+  /// Who computes batches ahead, of training and validation: workers, bytes, batches ahead, what
+  /// becomes of damaged samples (data/loader/loader.h). History::input says who waited for what.
+  data::LoaderOptions loader{};
+  int64_t batch = 32;  ///< of fit(inputs, targets), >= 1: the global batch
 };
 
 /// What weighs the samples of one batch; one of the two.
@@ -152,6 +157,10 @@ class Model {
   /// where all workers meet in every step. Error when the loss is not finite, unless told to go on;
   /// what the strategy throws.
   History fit(const data::Dataset& train, FitOptions options = {});
+
+  /// The same on tensors of the CPU, inputs [samples, ...] and targets [samples, ...]: shuffled anew
+  /// in each epoch, in batches of `options.batch`.
+  History fit(const at::Tensor& inputs, const at::Tensor& targets, FitOptions options = {});
 
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().
   Scores evaluate(const data::Dataset& dataset);

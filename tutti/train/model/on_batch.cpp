@@ -19,9 +19,7 @@ Array column_of(std::string_view operation, const char* what, const at::Tensor& 
                             : fmt::format("one on {}: every replica gets its part of it on its "
                                           "own device",
                                           tensor.device().str())));
-  auto owner = std::make_shared<at::Tensor>(tensor.detach().contiguous());
-  return Array::view(owner->data_ptr(), dtype_of(owner->scalar_type()), owner->sizes().vec(),
-                     owner);
+  return array_of(tensor);
 }
 
 data::Dataset one_batch(std::string_view operation, const std::vector<at::Tensor>& inputs,

@@ -164,7 +164,7 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   state.check_data("predict", dataset, false);
   const auto epoch = detail::first_epoch(state.strategy, dataset);
   auto world = std::make_shared<const World>(state.strategy.those_here());
-  const int64_t batch_rows = dataset.global_batch_size();
+  const auto loader = detail::make_loader({}, *world, state.strategy.options().threads_per_replica);
   const auto inputs = static_cast<size_t>(state.num_inputs);
   const detail::EvaluationMode mode(state.modules);
   const auto own = [&](ReplicaContext& replica) {
@@ -173,14 +173,14 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     detail::RowParts parts;
     LateReads late(replica.queue());
     for (int64_t step = 0; step < epoch->num_batches(); ++step) {
-      const DistributedBatch batch(epoch, step, world);
+      const DistributedBatch batch(epoch, step, world, nullptr, loader);
       if (batch.local_size(replica) == 0) continue;
       detail::at_batch({"predict", *epoch, batch, replica}, [&] {
         const auto columns =
             replica.on_device(at::TensorList(batch.host_columns(replica)).slice(0, inputs));
         const auto outputs =
             detail::whole(state.outputs(replica.local_rank(), columns), batch.local_size(replica));
-        late.add(outputs, [&, row = step * batch_rows +
+        late.add(outputs, [&, row = epoch->first_sample(step) +
                                     batch.first_row(replica)](const detail::Tensors& read) {
           parts.emplace_back(row, replica.queue().on_device() ? detail::unpinned(read) : read);
         });
@@ -191,6 +191,7 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     return parts;
   };
   while (true) {
+    detail::begin_epoch(*loader, *epoch, world, nullptr, 0, epoch->num_batches());
     const auto each = state.strategy.run(own).values();
     const size_t outputs = detail::count_of_outputs(state.strategy, each);
     detail::Tensors all;

@@ -16,7 +16,9 @@
 
 #include "tutti/data/detail/epoch_state.h"
 #include "tutti/data/loader/detail/choice.h"
+#include "tutti/data/loader/detail/remote_reader.h"
 #include "tutti/data/loader/detail/slots.h"
+#include "tutti/data/loader/detail/stopwatch.h"
 #include "tutti/data/loader/loader.h"
 
 namespace tutti::data {
@@ -39,22 +41,6 @@ struct Part {
   bool complete() const noexcept { return done == rows(); }
 };
 
-/// Seconds that some rows took.
-struct Cost {
-  int64_t rows = 0;
-  double compute = 0, blocked = 0, reading = 0;
-  void add(const Cost& other);
-};
-
-/// Writes rows of parts: here, or in another process. One a worker.
-class Filler {
- public:
-  virtual ~Filler() = default;
-  virtual void fill(const Part& part, Share rows, Reading& reading, BadSamples* bad) = 0;
-};
-
-std::unique_ptr<Filler> make_filler();
-
 }  // namespace detail
 
 // Lock order: mutex_ before the pool's own. Workers hold mutex_ but for the filling itself.
@@ -65,6 +51,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   void begin(const Epoch& epoch, LoaderPlan plan);
   void expect(int64_t step);
   Batch take(int64_t step, int replica, const Deadline& deadline);
+  bool has(const Epoch& epoch) const;
   void end();
   void stop();
   LoaderReport report() const;
@@ -77,7 +64,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
 
   struct Worker {
     std::thread thread;
-    std::unique_ptr<detail::Filler> filler;
+    std::unique_ptr<detail::RemoteReader> remote;  // null: the thread computes itself
     bool running = false;
     // What it is at, for who waits too long.
     PartHandle part;
@@ -86,6 +73,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
     detail::Seen seen;
   };
 
+  void require_origin();
   PartHandle make_part(int64_t step, int replica);
   bool open_parts();
   bool steps_ahead_allow(int64_t step) const;
@@ -93,7 +81,10 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   Share claim(detail::Part& part) const;
   void fill(Lock& lock, const PartHandle& part, Share rows, Worker* worker);
   void run(Worker& worker, size_t number);
+  void count_cost(const detail::Cost& cost);
   void start_threads();
+  bool is_direct() const;
+  Batch take_directly(Lock& lock, int64_t step, int replica, TimePoint begin);
   PartHandle wait_for_part(Lock& lock, int64_t step, int replica, const Deadline& deadline);
   [[noreturn]] void raise_late(const detail::Part& part, const Deadline& deadline) const;
   [[noreturn]] void raise_held(int64_t step, int64_t bytes, const Deadline& deadline) const;
@@ -109,6 +100,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   mutable std::mutex mutex_;  // of all that follows
   std::condition_variable work_, turn_, ready_;
   std::shared_ptr<const detail::EpochState> epoch_;
+  std::optional<Epoch> whole_;  // the same
   LoaderPlan plan_;
   std::deque<int64_t> expected_;      // steps that are still to be opened
   int next_replica_ = 0;              // of expected_.front(), or of next_step_
@@ -136,6 +128,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   double waiting_ = 0;
   std::set<std::string> replaced_;
   int64_t replaced_in_epoch_ = 0;
+  std::string origin_;  // of what its processes make
 };
 
 }  // namespace tutti::data

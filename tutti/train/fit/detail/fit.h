@@ -25,6 +25,9 @@ namespace tutti::detail {
 struct Epoch : EpochPlan {
   std::shared_ptr<const data::Epoch> data;
   std::shared_ptr<const World> world;
+  std::shared_ptr<data::Loader> loader{};  ///< null: each replica computes its part itself
+
+  DistributedBatch batch(int64_t number) const { return {data, number, world, nullptr, loader}; }
 };
 
 /// One call of fit(): the state of its loop.
@@ -166,6 +169,7 @@ class Fit {
   Model::State& model_;
   Compiled& compiled_;
   data::Dataset train_;
+  std::shared_ptr<data::Loader> loader_;
   FitOptions options_;
   uint64_t seed_;
   int64_t number_ = 0;  ///< of this fit() among those of the process, from 1; 0: one batch

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/strategy/detail/input.h"
 #include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/losses/detail/samples.h"

@@ -174,7 +174,8 @@ struct Model::State {
   void check_fit(const data::Dataset& train, const FitOptions& options);
 
   /// `operation` begins what is said of a sample.
-  Scores evaluate(std::string_view operation, const data::Dataset& dataset);
+  Scores evaluate(std::string_view operation, const data::Dataset& dataset,
+                  const data::LoaderOptions& loader = {});
   void save(const std::filesystem::path& path);
   /// Rows of embedding tables, of Model::load().
   void load_tables(const std::filesystem::path& path);

@@ -1,0 +1,25 @@
+/// How replicas get their parts of batches: which those are, and the loader that computes them
+/// ahead. Not for users. Thread rule: as Loader's.
+#pragma once
+
+#include <memory>
+
+#include "tutti/data/loader/loader.h"
+#include "tutti/strategy/distributed_dataset.h"
+
+namespace tutti::detail {
+
+/// Batch `step` as replica `local` of this worker takes it. Nothing for a worker that this world
+/// has lost (Strategy::those_here).
+data::BatchPart part_of(const data::Epoch& epoch, const World& world,
+                        const InputPipelines& pipelines, int64_t step, int local);
+
+std::shared_ptr<data::Loader> make_loader(const data::LoaderOptions& options, const World& world,
+                                          int threads_per_replica);
+
+/// Steps [first, end) of the epoch, in order; first == end: those that expect() will name.
+void begin_epoch(data::Loader& loader, const data::Epoch& epoch,
+                 std::shared_ptr<const World> world, InputPipelines pipelines, int64_t first,
+                 int64_t end);
+
+}  // namespace tutti::detail
