@@ -1,0 +1,388 @@
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "tutti/base/error.h"
+#include "tutti/data/sources/csv.h"
+
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
+#include "tests/unit/data_sources/rows.h"
+
+namespace tutti::data {
+namespace {
+
+namespace fs = std::filesystem;
+using test::values_of;
+using test::words_of;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::FloatNear;
+using testing::HasSubstr;
+using testing::Not;
+using tutti::test::message_of;
+using tutti::test::put_bytes;
+using tutti::test::TempFolder;
+
+class Csv : public testing::Test {
+ protected:
+  fs::path put(const std::string& bytes, const std::string& name = "t.csv") {
+    put_bytes(folder_ / name, bytes);
+    return folder_ / name;
+  }
+  Dataset open(const std::string& bytes, const CsvOptions& options = {}) {
+    return csv(put(bytes), options);
+  }
+  std::string refusal(const std::string& bytes, const CsvOptions& options = {}) {
+    return message_of<DataError>([&] { open(bytes, options); });
+  }
+  std::string misuse(const std::string& bytes, const CsvOptions& options) {
+    return message_of<UsageError>([&] { open(bytes, options); });
+  }
+  TempFolder folder_;
+};
+
+TEST_F(Csv, NumbersAreXAndTheTargetIsY) {
+  const Dataset data = open("a,price,b\n1,10,-2.5\n3e2,20,+.5\n", {.target = "price"});
+  EXPECT_THAT(words_of(data.columns()), ElementsAre("x float32 [2]", "y float32 [1]"));
+  EXPECT_THAT(values_of<float>(data, 0), ElementsAre(1, -2.5f, 300, .5f));
+  EXPECT_THAT(values_of<float>(data, 1), ElementsAre(10, 20));
+  EXPECT_TRUE(data.classes().empty());
+}
+
+TEST_F(Csv, WordsAreOneHotAndAWordAsTargetIsAClass) {
+  const Dataset data =
+      open("size,colour,kind\n1,red,b\n2,blue,a\n3,red,b\n", {.target = "kind"});
+  EXPECT_THAT(words_of(data.columns()), ElementsAre("x float32 [3]", "y int64 []"));
+  EXPECT_THAT(values_of<float>(data, 0), ElementsAre(1, 0, 1,  //
+                                                     2, 1, 0,  //
+                                                     3, 0, 1));
+  EXPECT_THAT(values_of<int64_t>(data, 1), ElementsAre(1, 0, 1));
+  EXPECT_THAT(data.classes(), ElementsAre("a", "b"));
+}
+
+TEST_F(Csv, WordsAreColumnsOfTheirOwnForEmbeddings) {
+  const std::string bytes = "user,stars,film\n7,1,x\n10,2,y\n7,3,x\n";
+  const CsvOptions options{.target = "stars", .categorical = {"user"}, .one_hot = false};
+  const Dataset data = open(bytes, options);
+  EXPECT_THAT(words_of(data.columns()),
+              ElementsAre("user int64 []", "film int64 []", "y float32 [1]"));
+  EXPECT_THAT(values_of<int64_t>(data, 0), ElementsAre(1, 0, 1));  // "10" before "7": by bytes
+  EXPECT_THAT(values_of<int64_t>(data, 1), ElementsAre(0, 1, 0));
+  EXPECT_THAT(values_of<float>(data, 2), ElementsAre(1, 2, 3));
+}
+
+TEST_F(Csv, TakesTheColumnsThatItIsTold) {
+  const std::string bytes = "a,b,c,d\n1,2,3,4\n";
+  EXPECT_THAT(values_of<float>(open(bytes), 0), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(values_of<float>(open(bytes, {.columns = {"d", "a"}}), 0), ElementsAre(4, 1));
+  EXPECT_THAT(values_of<float>(open(bytes, {.target = "a", .without = {"c"}}), 0),
+              ElementsAre(2, 4));
+  EXPECT_THAT(misuse(bytes, {.target = "e"}), HasSubstr("unknown column \"e\""));
+  EXPECT_THAT(misuse("price\n1\n", {.without = {"prize"}}), HasSubstr("did you mean \"price\""));
+  EXPECT_THAT(misuse("price\n1\n", {.target = "price"}), HasSubstr("no column is left"));
+  EXPECT_THAT(misuse("a\n1\n", {.names = {"a"}}), HasSubstr("files without header"));
+}
+
+// Ways to write the same two rows.
+TEST_F(Csv, ReadsTheSameFromEveryWayOfWriting) {
+  struct Way {
+    std::string bytes;
+    CsvOptions options;
+  };
+  const Way ways[] = {
+      {"a,b\n1,x y\n2,\"\"\"z\"\"\"\n", {}},
+      {"\xEF\xBB\xBF" "a,b\r\n1,x y\r\n2,\"\"\"z\"\"\"\r\n\r\n  \r\n", {}},
+      {"\n\"a\" , \"b\"\n\n 1 ,  x y \n2, \"\"\"z\"\"\"", {}},
+      {"a;b\n1;x y\n2;\"\"\"z\"\"\"\n", {.delimiter = ';'}},
+      {"a\tb\n1\tx y\n2\t\"\"\"z\"\"\"", {.delimiter = '\t'}},
+      {"  a   b \n1\t \"x y\"  \r\n  2 \"\"\"z\"\"\" ", {.delimiter = ' '}},
+      {"# made by hand\na,b\n1,x y\n # 3,4\n2,\"\"\"z\"\"\"\n#", {.comment = '#'}},
+      {"1,x y\n2,\"\"\"z\"\"\"\n", {.header = false, .names = {"a", "b"}}},
+  };
+  for (const Way& way : ways) {
+    SCOPED_TRACE(way.bytes);
+    const TableSpec spec = table_spec(put(way.bytes), way.options);
+    ASSERT_EQ(spec.features.size(), 2u);
+    EXPECT_EQ(spec.features[0].name, "a");
+    EXPECT_EQ(spec.features[1].name, "b");
+    EXPECT_THAT(spec.features[1].vocabulary, ElementsAre("\"z\"", "x y"));
+    EXPECT_THAT(values_of<float>(open(way.bytes, way.options), 0), ElementsAre(1, 0, 1, 2, 1, 0));
+  }
+}
+
+TEST_F(Csv, QuotesHoldDelimitersAndLines) {
+  const TableSpec spec = table_spec(
+      put("a,b\n\"x,\ny\",1\n\"\",2\n5\" pipe,3\n"), {.columns = {"a"}, .missing = {}});
+  EXPECT_THAT(spec.features[0].vocabulary, ElementsAre("", "5\" pipe", "x,\ny"));
+  EXPECT_THAT(refusal("a,b\n\"x,\n\ny\",1\n2\n"), HasSubstr("line 5: got 1 fields"));
+}
+
+TEST_F(Csv, NamesColumnsThatHaveNoName) {
+  const TableSpec spec = table_spec(put("1,2\n"), {.header = false});
+  EXPECT_THAT(spec.names, ElementsAre("column0", "column1"));
+  EXPECT_EQ(table_spec(put(",b\n1,2\n")).features[0].name, "column0");
+}
+
+TEST_F(Csv, Standardises) {
+  const Dataset data = open("a,b,y\n1,5,10\n3,5,20\n", {.target = "y", .standardise = true});
+  EXPECT_THAT(values_of<float>(data, 0), ElementsAre(-1, 0, 1, 0));
+  EXPECT_THAT(values_of<float>(data, 1), ElementsAre(10, 20));
+  const CsvOptions options{.target = "y", .standardise = true, .standardise_target = true};
+  const TableSpec spec = table_spec(put("a,b,y\n1,5,10\n3,5,20\n"), options);
+  EXPECT_THAT(values_of<float>(csv(folder_ / "t.csv", spec), 1), ElementsAre(-1, 1));
+  EXPECT_EQ(spec.target->original(-1), 10);
+  EXPECT_EQ(spec.features[1].deviation, 1);
+}
+
+TEST_F(Csv, MeansAreThoseOfALongSum) {
+  std::string bytes = "a\n";
+  long double sum = 0, squares = 0;
+  constexpr int kRows = 1000;
+  const auto value = [](int i) { return 1e6 + std::sin(i); };
+  for (int i = 0; i < kRows; ++i) bytes += fmt::format("{}\n", value(i));
+  for (int i = 0; i < kRows; ++i) sum += value(i);
+  for (int i = 0; i < kRows; ++i) squares += std::pow(value(i) - sum / kRows, 2);
+  const TableSpec spec = table_spec(put(bytes), {.standardise = true});
+  EXPECT_NEAR(spec.features[0].mean, static_cast<double>(sum / kRows), 1e-8);
+  EXPECT_NEAR(spec.features[0].deviation, static_cast<double>(std::sqrt(squares / kRows)), 1e-9);
+}
+
+TEST_F(Csv, MissingNumbers) {
+  const std::string bytes = "a,b,c\n1,2,u\n?,4,v\n5,,w\n7,6,?\n";
+  EXPECT_THAT(refusal(bytes), AllOf(HasSubstr("t.csv, line 3, column \"a\""), HasSubstr("missing")));
+  const CsvOptions numbers{.columns = {"a", "b"}};
+  const auto with = [&](MissingNumbers policy) {
+    CsvOptions options = numbers;
+    options.missing_numbers = policy;
+    options.fill = -9;
+    testing::internal::CaptureStderr();
+    const auto x = values_of<float>(open(bytes, options), 0);
+    return std::pair(x, testing::internal::GetCapturedStderr());
+  };
+  const float mean_a = 13.f / 3;
+  EXPECT_EQ(with(MissingNumbers::mean).first, (std::vector<float>{1, 2, mean_a, 4, 5, 4, 7, 6}));
+  EXPECT_EQ(with(MissingNumbers::value).first, (std::vector<float>{1, 2, -9, 4, 5, -9, 7, 6}));
+  EXPECT_EQ(with(MissingNumbers::drop).first, (std::vector<float>{1, 2, 7, 6}));
+  EXPECT_EQ(with(MissingNumbers::drop).second, "");  // said once
+  // A word that lacks is a word; drop leaves out its row.
+  EXPECT_EQ(table_spec(folder_ / "t.csv", {.columns = {"c"}}).features[0].vocabulary[0], "?");
+  const CsvOptions drop{.columns = {"c"}, .missing_numbers = MissingNumbers::drop};
+  EXPECT_THAT(table_spec(folder_ / "t.csv", drop).features[0].vocabulary,
+              ElementsAre("u", "v", "w"));
+  EXPECT_EQ(open(bytes, drop).num_samples(), 3);
+}
+
+TEST_F(Csv, SaysWhatItFillsAndDrops) {
+  const auto said = [&](const CsvOptions& options) {
+    testing::internal::CaptureStderr();
+    open("a,b\n1,2\n,3\n", options);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_THAT(said({.missing_numbers = MissingNumbers::mean}),
+              AllOf(HasSubstr("t.csv: 1 of 2 rows lack \"a\": taken as 1")));
+  EXPECT_THAT(said({.missing_numbers = MissingNumbers::drop}),
+              HasSubstr("t.csv: 1 of 2 rows lack a value: left out"));
+}
+
+TEST_F(Csv, ATargetIsNeverMadeUp) {
+  for (const auto policy : {MissingNumbers::error, MissingNumbers::mean, MissingNumbers::value})
+    EXPECT_THAT(refusal("a,y\n1,2\n2,\n", {.target = "y", .missing_numbers = policy}),
+                HasSubstr("line 3, column \"y\""));
+}
+
+TEST_F(Csv, NamesLineAndColumnOfWhatIsWrong) {
+  const std::string good = "age,b\n1,2\n3,4\n";
+  EXPECT_THAT(refusal(good + "5\n"),
+              AllOf(HasSubstr("t.csv, line 4: got 1 fields, expected 2"), HasSubstr("\"b\"")));
+  EXPECT_THAT(refusal(good + "5,6,7\n"),
+              AllOf(HasSubstr("line 4: got 3 fields, expected 2"), HasSubstr("\"7\" follows")));
+  EXPECT_THAT(refusal(good + "old,6\n"),
+              AllOf(HasSubstr("t.csv, line 4, column \"age\": got \"old\", expected a number"),
+                    HasSubstr("2 of 3 values"), HasSubstr("categorical")));
+  EXPECT_THAT(refusal(good + "nan,6\n"), HasSubstr("got \"nan\", expected a number"));
+  EXPECT_THAT(refusal(good + "1e999,6\n"), HasSubstr("got \"1e999\", expected a number"));
+  EXPECT_THAT(refusal(good + "1e39,6\n"), HasSubstr("that float32 can hold"));
+  EXPECT_THAT(refusal(good + "0x1,6\n"), HasSubstr("got \"0x1\""));
+  EXPECT_THAT(refusal(good + "5, \"6\n7\n"),
+              HasSubstr("line 4, character 4: got a quote that is never closed"));
+  EXPECT_THAT(refusal(good + "\"5\"x,6\n"),
+              HasSubstr("line 4, character 4: got 'x' behind a closing quote"));
+  EXPECT_THAT(refusal("a b\n\"1\"2 3\n", {.delimiter = ' '}), HasSubstr("line 2, character 4"));
+  EXPECT_THAT(refusal("a,a\n1,2\n"), HasSubstr("column \"a\" is there twice"));
+  EXPECT_THAT(refusal("a,b\n1,\n2,\n"), HasSubstr("column \"b\" has no value"));
+}
+
+TEST_F(Csv, RefusesWhatIsNoTable) {
+  EXPECT_THAT(refusal(""), HasSubstr("got no row"));
+  EXPECT_THAT(refusal("\n\n"), HasSubstr("got no row"));
+  EXPECT_THAT(refusal("a,b\n"), HasSubstr("got no row"));
+  EXPECT_THAT(refusal("a\n?\n", {.missing_numbers = MissingNumbers::drop}),
+              HasSubstr("got no row without a missing value"));
+  EXPECT_THAT(refusal(std::string("\xFF\xFE" "a\0", 4)), HasSubstr("UTF-16"));
+  EXPECT_THAT(refusal("a\n\xE4\n"), HasSubstr("no UTF-8"));
+  EXPECT_THAT(message_of<DataError>([&] { csv(folder_ / "none.csv"); }), HasSubstr("none.csv"));
+  for (const char delimiter : {'"', '\n', '\r', '\0'})
+    EXPECT_THAT(misuse("a\n1\n", {.delimiter = delimiter}), HasSubstr("delimiter"));
+  EXPECT_THAT(misuse("a\n1\n", {.comment = ','}), HasSubstr("comment"));
+}
+
+TEST_F(Csv, RefusesMoreWordsThanOneHotCanHold) {
+  std::string bytes = "a\n";
+  for (int i = 0; i <= 1000; ++i) bytes += fmt::format("word{}\n", i);
+  EXPECT_THAT(misuse(bytes, {}), AllOf(HasSubstr("1001 different words"), HasSubstr("one_hot")));
+  EXPECT_EQ(open(bytes, {.one_hot = false}).num_samples(), 1001);
+}
+
+// Validation, and predictions, through what training has learnt.
+TEST_F(Csv, ReadsOtherFilesAsTheFirst) {
+  const CsvOptions options{.target = "kind",
+                           .missing_numbers = MissingNumbers::mean,
+                           .standardise = true};
+  const TableSpec spec = table_spec(put("size,colour,kind\n1,red,b\n3,blue,a\n"), options);
+  const TableSpec again = TableSpec::from_json(spec.to_json(), "saved");
+  EXPECT_EQ(again, spec);
+  // Other order, another column besides, a value that is missing.
+  const fs::path other = put("kind,more,colour,size\na,7,red,5\na,7,red,\n", "other.csv");
+  const Dataset data = csv(other, again);
+  EXPECT_THAT(data.classes(), ElementsAre("a", "b"));
+  EXPECT_THAT(values_of<float>(data, 0), ElementsAre(3, 0, 1, 0, 0, 1));
+  EXPECT_THAT(values_of<int64_t>(data, 1), ElementsAre(0, 0));
+
+  const Dataset unlabelled = csv(put("size,colour\n5,red\n", "new.csv"), spec, {.labelled = false});
+  EXPECT_THAT(words_of(unlabelled.columns()), ElementsAre("x float32 [3]"));
+  EXPECT_THAT(values_of<float>(unlabelled, 0), ElementsAre(3, 0, 1));
+  EXPECT_THAT(values_of<float>(csv(other, spec, {.labelled = false}), 0),
+              ElementsAre(3, 0, 1, 0, 0, 1));
+
+  const auto refuse = [&](const std::string& bytes) {
+    put(bytes, "bad.csv");
+    return message_of<DataError>([&] { csv(folder_ / "bad.csv", spec); });
+  };
+  EXPECT_THAT(refuse("size,colour,kind\n1,red,a\n1,rod,a\n"),
+              AllOf(HasSubstr("bad.csv, line 3, column \"colour\": got \"rod\""),
+                    HasSubstr("one of the 2 words"), HasSubstr("the nearest is \"red\"")));
+  EXPECT_THAT(refuse("size,color,kind\n1,red,a\n"),
+              HasSubstr("unknown column \"colour\"; did you mean \"color\""));
+  EXPECT_THAT(refuse("size,colour\n1,red\n"), HasSubstr("unknown column \"kind\""));
+  EXPECT_THAT(refuse("size,colour,kind\nx,red,a\n"),
+              HasSubstr("line 2, column \"size\": got \"x\", expected a number"));
+}
+
+TEST_F(Csv, FilesWithoutHeaderMayLackTheTarget) {
+  const TableSpec spec =
+      table_spec(put("1,9,2\n3,9,4\n"), {.target = "column1", .header = false});
+  EXPECT_THAT(values_of<float>(csv(put("5,6\n", "new.csv"), spec, {.labelled = false}), 0),
+              ElementsAre(5, 6));
+  EXPECT_THAT(values_of<float>(csv(put("5,9,6\n", "new.csv"), spec, {.labelled = false}), 0),
+              ElementsAre(5, 6));
+  EXPECT_THAT(message_of<DataError>([&] { csv(put("5,6\n", "new.csv"), spec); }),
+              HasSubstr("got 2 fields, expected 3"));
+}
+
+TEST_F(Csv, ShuffledRowsAreTheRows) {
+  std::string bytes = "a,w,y\n";
+  for (int i = 0; i < 100; ++i) bytes += fmt::format("{},w{},{}\n", i, i % 7, 2 * i);
+  const Batch batch =
+      open(bytes, {.target = "y"}).shuffle().batch(100).epoch({.seed = 5}).batch(0);
+  const auto x = values_of<float>(batch.columns[0]);
+  const auto y = values_of<float>(batch.columns[1]);
+  EXPECT_NE(y[1], 2);
+  for (size_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(y[i], 2 * x[i * 8]);
+    for (int word = 0; word < 7; ++word)
+      EXPECT_EQ(x[i * 8 + 1 + static_cast<size_t>(word)],
+                static_cast<int>(x[i * 8]) % 7 == word ? 1 : 0);
+  }
+}
+
+TEST(TableSpec, SaysWhatItMakes) {
+  TableSpec spec;
+  spec.features = {{.name = "a"},
+                   {.name = "c", .kind = ColumnKind::category, .vocabulary = {"u", "v"}}};
+  spec.target = TableColumn{.name = "y"};
+  EXPECT_EQ(spec.to_string(),
+            "1 number and 1 category (c: 2 words) and the target y make x float32 [3], "
+            "y float32 [1]");
+}
+
+TEST(TableSpec, RefusesOtherJson) {
+  TableSpec spec;
+  spec.missing = {"", "?"};
+  spec.features = {{.name = "a", .mean = 0.1, .deviation = 3, .fill = 1e-300},
+                   {.name = "c", .kind = ColumnKind::category, .vocabulary = {"u", "v"}}};
+  spec.target = TableColumn{.name = "y"};
+  const std::string json = spec.to_json();
+  EXPECT_EQ(TableSpec::from_json(json, "saved"), spec);
+  const auto refuse = [&](const std::string& from, const std::string& to) {
+    std::string changed = json;
+    const size_t at = changed.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    changed.replace(at, from.size(), to);
+    return message_of<DataError>([&] { TableSpec::from_json(changed, "saved.json"); });
+  };
+  EXPECT_THAT(refuse("{", "["), HasSubstr("saved.json: no JSON"));
+  EXPECT_THAT(refuse("tutti table 1", "tutti table 9"), HasSubstr("tutti table 1"));
+  EXPECT_THAT(refuse("\"one_hot\"", "\"one_hit\""), HasSubstr("did you mean \"one_hot\""));
+  EXPECT_THAT(refuse("\"header\": true,", ""), HasSubstr("header is missing"));
+  EXPECT_THAT(refuse("\"header\": true", "\"header\": 1"), HasSubstr("header: got 1, expected true"));
+  EXPECT_THAT(refuse("\"category\"", "\"words\""), HasSubstr("features[1].kind: got \"words\""));
+  EXPECT_THAT(refuse("\"deviation\": 3.0", "\"deviation\": 0"),
+              HasSubstr("features[0].deviation: got 0, expected a number above 0"));
+  EXPECT_THAT(refuse("\"v\"", "\"u\""), HasSubstr("features[1].vocabulary"));
+  EXPECT_THAT(refuse("\",\"", "\",,\""), HasSubstr("delimiter: got \",,\", expected a character"));
+}
+
+TEST(RealTables, Adult) {
+  const fs::path path = test::shared_data() / "adult/adult.data";
+  if (!fs::exists(path)) GTEST_SKIP() << "there is no " << path;
+  const Dataset data = csv(path, {.target = "column14", .header = false});
+  EXPECT_EQ(data.num_samples(), 32'561);
+  EXPECT_THAT(data.classes(), ElementsAre("<=50K", ">50K"));
+  EXPECT_EQ(data.columns()[0].to_string(), "x float32 [108]");  // 6 numbers, 102 words
+  const auto y = values_of<int64_t>(data, 1);
+  EXPECT_EQ(std::accumulate(y.begin(), y.end(), int64_t{0}), 7'841);
+}
+
+TEST(RealTables, AutoMpg) {
+  const fs::path path = test::shared_data() / "auto-mpg/auto-mpg.data";
+  if (!fs::exists(path)) GTEST_SKIP() << "there is no " << path;
+  const Dataset data = csv(path, {.target = "mpg",
+                                  .without = {"name"},
+                                  .categorical = {"origin"},
+                                  .delimiter = ' ',
+                                  .header = false,
+                                  .names = {"mpg", "cylinders", "displacement", "horsepower",
+                                            "weight", "acceleration", "year", "origin", "name"},
+                                  .missing_numbers = MissingNumbers::drop});
+  EXPECT_EQ(data.num_samples(), 392);
+  EXPECT_THAT(values_of<float>(data.take(1), 0),
+              ElementsAre(8, 307, 130, 3504, 12, 70, 1, 0, 0));
+  EXPECT_THAT(values_of<float>(data.take(1), 1), ElementsAre(18));
+}
+
+TEST(RealTables, CaliforniaHousing) {
+  const fs::path path = test::shared_data() / "california-housing/housing_every4th.csv";
+  if (!fs::exists(path)) GTEST_SKIP() << "there is no " << path;
+  CsvOptions options{.target = "median_house_value"};
+  EXPECT_THAT(message_of<DataError>([&] { csv(path, options); }),
+              AllOf(HasSubstr("column \"total_bedrooms\""), HasSubstr("as 48 of this column are")));
+  options.missing_numbers = MissingNumbers::mean;
+  options.standardise = true;
+  const Dataset data = csv(path, options);
+  EXPECT_EQ(data.num_samples(), 5'160);
+  EXPECT_EQ(data.columns()[0].to_string(), "x float32 [13]");
+  const auto y = values_of<float>(data, 1);
+  EXPECT_NEAR(std::accumulate(y.begin(), y.end(), 0.0) / 5160, 206'931, 1);
+  const auto x = values_of<float>(data, 0);
+  for (size_t column = 0; column < 8; ++column) {
+    double sum = 0;
+    for (size_t i = column; i < x.size(); i += 13) sum += static_cast<double>(x[i]);
+    EXPECT_NEAR(sum / 5160, 0, 1e-6);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::data

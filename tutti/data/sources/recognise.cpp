@@ -1,0 +1,217 @@
+#include "tutti/data/sources/recognise.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/error.h"
+#include "tutti/data/detail/gzip.h"
+#include "tutti/data/sample.h"
+#include "tutti/data/sources/detail/csv_records.h"
+#include "tutti/data/sources/detail/source_file.h"
+#include "tutti/data/sources/image_folder.h"
+
+namespace tutti::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kLookBytes = 64 << 10;
+constexpr size_t kLookRows = 50;
+// So many folders are looked into for photos: enough to know, and soon done.
+constexpr size_t kLookFolders = 5;
+
+std::string some_names(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 5;
+  if (names.size() <= kMost) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{}, ...", fmt::join(names.begin(), names.begin() + kMost, ", "));
+}
+
+std::vector<std::string> names_where(const std::vector<FileInfo>& listed, auto&& wanted) {
+  std::vector<std::string> names;
+  for (const FileInfo& entry : listed)
+    if (wanted(entry)) names.push_back(entry.name);
+  return names;
+}
+
+bool has_photos(const std::vector<FileInfo>& listed) {
+  static const std::vector<std::string> kEndings = ImageFolderOptions{}.extensions;
+  return std::ranges::any_of(listed, [](const FileInfo& entry) {
+    return !entry.folder && detail::has_ending(entry.name, kEndings);
+  });
+}
+
+Recognised recognise_folder(const fs::path& folder, const Files& files) {
+  const std::vector<FileInfo> listed = files.list(folder);
+  const auto folders = names_where(listed, [](const FileInfo& entry) { return entry.folder; });
+  const auto doodles = names_where(listed, [](const FileInfo& entry) {
+    return !entry.folder && (entry.name.ends_with(".npy") || entry.name.ends_with(".npy.gz"));
+  });
+  if (!doodles.empty())
+    return {.kind = DataKind::quickdraw,
+            .sentence = fmt::format("doodles: {} files of classes ({})", doodles.size(),
+                                    some_names(doodles))};
+  std::string nested;  // a folder whose folders hold photos
+  for (size_t i = 0; i < std::min(folders.size(), kLookFolders); ++i) {
+    const std::vector<FileInfo> within = files.list(folder / folders[i]);
+    if (has_photos(within))
+      return {.kind = DataKind::image_folder,
+              .sentence = fmt::format("photos: a folder of {} classes ({})", folders.size(),
+                                      some_names(folders))};
+    for (const FileInfo& entry : within)
+      if (nested.empty() && entry.folder && has_photos(files.list(folder / folders[i] / entry.name)))
+        nested = folders[i];
+  }
+  const auto plain = names_where(listed, [](const FileInfo& entry) { return !entry.folder; });
+  return {.kind = DataKind::unknown,
+          .sentence = fmt::format(
+              "unknown: a folder of {} folders ({}) and {} files ({}); {}", folders.size(),
+              some_names(folders), plain.size(), some_names(plain),
+              !nested.empty() ? fmt::format("the classes are a level below: give {}",
+                                            (folder / nested).string())
+              : plain.empty() ? "expected a folder of photos a class, or doodles as .npy"
+                              : "give one of the files, or a folder of photos a class")};
+}
+
+// The bytes at the front of a file, unpacked if they are packed.
+std::string first_bytes(const Array& packed, const std::string& where) {
+  if (!text_of(packed).starts_with("\x1f\x8b")) return std::string(text_of(packed));
+  std::string text(static_cast<size_t>(kLookBytes), '\0');
+  detail::GzipReader reader(std::as_bytes(packed.as<uint8_t>()), where);
+  size_t got = 0;
+  try {  // byte by byte: the front of a longer file ends in the middle of a member
+    for (; got < 1024 && reader.read(std::as_writable_bytes(std::span(&text[got], 1))) == 1; ++got) {
+    }
+  } catch (const DataError&) {
+    if (got == 0) throw;
+  }
+  text.resize(got);
+  return text;
+}
+
+bool looks_like_idx(std::string_view bytes) {
+  constexpr std::string_view kTypes = "\x08\x09\x0B\x0C\x0D\x0E";
+  return bytes.size() > 4 && bytes[0] == '\0' && bytes[1] == '\0' &&
+         kTypes.find(bytes[2]) != std::string_view::npos && bytes[3] >= 1 && bytes[3] <= 8;
+}
+
+bool looks_like_jsonl(std::string_view text, bool whole) {
+  const size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string_view::npos || text[begin] != '{') return false;
+  const size_t end = text.find('\n', begin);
+  if (end == std::string_view::npos && !whole) return true;  // a line of more than was read
+  return nlohmann::json::accept(text.substr(begin, end == std::string_view::npos ? end : end - begin));
+}
+
+struct Table {
+  size_t fields = 0;
+  bool header = false;
+};
+
+using Rows = std::vector<std::vector<std::string>>;
+
+bool is_number(const std::string& field) { return detail::finite_number(field).has_value(); }
+
+// Below the first row, which may name the fields.
+bool has_column_of_numbers(const Rows& rows) {
+  for (size_t field = 0; field < rows[0].size(); ++field)
+    if (std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) {
+          return row[field].empty() || row[field] == "?" || is_number(row[field]);
+        }))
+      return true;
+  return false;
+}
+
+// The table that `text` is when that character delimits: two rows or more of as many fields, two
+// or more.
+std::optional<Table> table_in(std::string_view text, char delimiter) {
+  Rows rows;
+  try {
+    detail::CsvRecords records(text, {.delimiter = delimiter}, "table");
+    while (rows.size() < kLookRows && records.next()) {
+      rows.emplace_back(records.fields().begin(), records.fields().end());
+      if (rows.back().size() < 2 || rows.back().size() != rows[0].size()) return std::nullopt;
+    }
+  } catch (const DataError&) {
+    return std::nullopt;
+  }
+  if (rows.size() < 2) return std::nullopt;
+  const bool numbers = has_column_of_numbers(rows);
+  if (delimiter == ' ' && !numbers) return std::nullopt;  // lines of as many words
+  return Table{.fields = rows[0].size(),
+               .header = numbers && std::ranges::none_of(rows[0], is_number)};
+}
+
+std::optional<Recognised> recognise_table(std::string_view text) {
+  constexpr std::pair<char, const char*> kDelimiters[] = {
+      {',', "commas"}, {';', "semicolons"}, {'\t', "tabs"}, {' ', "blanks"}};
+  std::optional<Recognised> found;
+  size_t most = 0;
+  for (const auto& [delimiter, words] : kDelimiters) {
+    // Blanks are within fields, too: they count where there is nothing else, or a lone tab.
+    if (most > 2 && delimiter == ' ') break;
+    const auto table = table_in(text, delimiter);
+    if (!table || table->fields <= most) continue;
+    most = table->fields;
+    found = {.kind = DataKind::csv,
+             .sentence = fmt::format(
+                 "a table: {} columns, delimited by {}, {}", table->fields, words,
+                 table->header ? "named by its first line" : "without a line of names"),
+             .delimiter = delimiter,
+             .header = table->header};
+  }
+  return found;
+}
+
+Recognised unknown(std::string_view seen) {
+  return {.kind = DataKind::unknown,
+          .sentence = fmt::format("unknown: {}; expected photos in folders, doodles (.npy), IDX, a "
+                                  "table, JSON lines or text",
+                                  seen)};
+}
+
+// Without its last line, which may be cut off where more follows.
+std::string_view whole_lines(std::string_view text, bool whole) {
+  const size_t end = text.rfind('\n');
+  return whole || end == std::string_view::npos ? text : text.substr(0, end + 1);
+}
+
+Recognised recognise_file(const fs::path& path, int64_t bytes, const Files& files) {
+  const std::string where = path.string();
+  if (bytes == 0) return unknown("an empty file");
+  const Array front = files.read(path, 0, std::min(bytes, kLookBytes));
+  const bool packed = text_of(front).starts_with("\x1f\x8b");
+  const std::string look = first_bytes(front, where);
+  const bool whole = bytes <= kLookBytes && !packed;
+  if (looks_like_idx(look))
+    return {.kind = DataKind::idx,
+            .sentence = fmt::format("IDX: an array of {} dimensions{}", static_cast<int>(look[3]),
+                                    packed ? ", gzipped" : "")};
+  if (packed) return unknown("a gzipped file that is no IDX; unpack it first (gunzip)");
+  if (look.find('\0') != std::string::npos)
+    return unknown(fmt::format("a binary file that begins with {:02x}",
+                               fmt::join(std::span(front.as<uint8_t>()).first(
+                                             std::min<size_t>(8, look.size())),
+                                         " ")));
+  if (looks_like_jsonl(look, whole))
+    return {.kind = DataKind::jsonl, .sentence = "JSON lines: one object a line"};
+  if (const auto table = recognise_table(whole_lines(look, whole))) return *table;
+  return {.kind = DataKind::text, .sentence = fmt::format("text: {} bytes", bytes)};
+}
+
+}  // namespace
+
+std::string_view name_of(DataKind kind) noexcept {
+  constexpr std::string_view kNames[] = {"image_folder", "quickdraw", "idx",    "csv",
+                                         "jsonl",        "text",      "unknown"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+Recognised recognise(const fs::path& path, const FilesHandle& files) {
+  const FileInfo info = files->info(path);
+  return info.folder ? recognise_folder(path, *files) : recognise_file(path, info.bytes, *files);
+}
+
+}  // namespace tutti::data

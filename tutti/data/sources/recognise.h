@@ -1,0 +1,42 @@
+/// What lies at a path, told by content and names: for programs that are given nothing but a path.
+///
+///   const Recognised found = recognise("housing.csv");
+///   if (found.kind == DataKind::csv)
+///     csv("housing.csv", {.delimiter = found.delimiter, .header = found.header});
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "tutti/data/files.h"
+
+namespace tutti::data {
+
+enum class DataKind {
+  image_folder,  ///< image_folder()
+  quickdraw,     ///< quickdraw()
+  idx,           ///< idx()
+  csv,           ///< csv()
+  jsonl,         ///< jsonl()
+  text,          ///< text()
+  unknown
+};
+
+/// "image_folder", "quickdraw", "idx", "csv", "jsonl", "text", "unknown".
+std::string_view name_of(DataKind kind) noexcept;
+
+struct Recognised {
+  DataKind kind = DataKind::unknown;
+  /// To be said aloud: "photos: a folder of 2 classes (ants, bees) in files .jpg, .jpeg, ...". Of
+  /// what is unknown: what was seen, and what may be meant.
+  std::string sentence;
+  char delimiter = ',';  ///< of a csv
+  bool header = true;    ///< of a csv: the first line names the fields
+};
+
+/// Looks at a folder's names or a file's first 64 KiB. That it opens is not promised. Throws
+/// DataError when there is nothing at the path, and those of Files.
+Recognised recognise(const std::filesystem::path& path, const FilesHandle& files = local_files());
+
+}  // namespace tutti::data

@@ -1,0 +1,221 @@
+#include "tutti/data/sources/text.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/base/sha256.h"
+
+namespace tutti::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+struct CodePoint {
+  char32_t value = 0;
+  size_t bytes = 0;
+};
+
+// The character at the front of `text`, which is not empty; none where that is no UTF-8: cut off,
+// longer than need be, half of a surrogate pair, or beyond U+10FFFF (RFC 3629).
+std::optional<CodePoint> first_character(std::string_view text) {
+  const auto octet = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t lead = octet(0);
+  if (lead < 0x80) return CodePoint{lead, 1};
+  const size_t bytes = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < bytes) return std::nullopt;
+  char32_t value = lead & (0xFFu >> (bytes + 1));
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((octet(i) & 0xC0) != 0x80) return std::nullopt;
+    value = value << 6 | (octet(i) & 0x3F);
+  }
+  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = value >= 0xD800 && value < 0xE000;
+  if (value < kLeast[bytes] || surrogate || value > 0x10FFFF) return std::nullopt;
+  return CodePoint{value, bytes};
+}
+
+std::string place_in(const std::string& where, std::string_view text, size_t offset) {
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<int64_t>(offset), '\n');
+  return fmt::format("{}, byte {} (line {})", where, offset, line);
+}
+
+std::string character_words(std::string_view bytes, char32_t value) {
+  return value < 0x20 || value == 0x7F
+             ? fmt::format("U+{:04X}", static_cast<uint32_t>(value))
+             : fmt::format("\"{}\" (U+{:04X})", bytes, static_cast<uint32_t>(value));
+}
+
+// Calls with (code point, byte offset) for each character.
+template <class Action>
+void each_character(std::string_view text, const std::string& where, Action&& action) {
+  size_t at = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+  while (at < text.size()) {
+    const auto character = first_character(text.substr(at));
+    if (!character)
+      throw DataError(
+          fmt::format("{}: got byte {:02x}, which is no UTF-8 there\n"
+                      "  convert the file to UTF-8, or read it as bytes (unit = TextUnit::bytes)",
+                      place_in(where, text, at), static_cast<uint8_t>(text[at])));
+    action(*character, at);
+    at += character->bytes;
+  }
+}
+
+using Vocabulary = std::map<char32_t, int32_t>;  // label by code point
+
+Vocabulary given_vocabulary(const std::vector<std::string>& classes) {
+  Vocabulary labels;
+  for (const std::string& name : classes) {
+    const auto character = name.empty() ? std::nullopt : first_character(name);
+    if (!character || character->bytes != name.size())
+      throw UsageError(
+          fmt::format("text: class \"{}\": expected one character in UTF-8 each", name));
+    if (!labels.emplace(character->value, static_cast<int32_t>(labels.size())).second)
+      throw UsageError(fmt::format("text: class \"{}\" is there twice", name));
+  }
+  return labels;
+}
+
+// The characters that are there, numbered by code point, and as UTF-8.
+std::pair<Vocabulary, std::vector<std::string>> vocabulary_of(std::string_view text,
+                                                              const std::string& where) {
+  std::map<char32_t, std::string> seen;
+  each_character(text, where, [&](CodePoint character, size_t at) {
+    if (!seen.contains(character.value))
+      seen.emplace(character.value, text.substr(at, character.bytes));
+  });
+  Vocabulary labels;
+  std::vector<std::string> classes;
+  for (const auto& [value, bytes] : seen) {
+    labels.emplace(value, static_cast<int32_t>(labels.size()));
+    classes.push_back(bytes);
+  }
+  return {std::move(labels), std::move(classes)};
+}
+
+class TextSource final : public Source {
+ public:
+  TextSource(std::vector<int32_t> units, std::vector<std::string> classes, TextOptions options,
+             std::string where, std::string fingerprint)
+      : units_(std::move(units)),
+        classes_(std::move(classes)),
+        options_(std::move(options)),
+        where_(std::move(where)),
+        fingerprint_(std::move(fingerprint)),
+        columns_{{.name = "x", .dtype = DType::int64, .shape = {options_.length}},
+                 {.name = "y", .dtype = DType::int64, .shape = {options_.length}}} {}
+
+  int64_t num_rows() const override {
+    return (std::ssize(units_) - options_.length - 1) / options_.stride + 1;
+  }
+  const std::vector<Column>& columns() const override { return columns_; }
+  const std::vector<std::string>& classes() const override { return classes_; }
+  std::string fingerprint() const override { return fingerprint_; }
+  std::vector<int64_t> first_rows_of_files() const override { return {0}; }
+  std::string where(int64_t row) const override {
+    const int64_t begin = row * options_.stride;
+    return fmt::format("{}, {} {} to {}", where_,
+                       options_.unit == TextUnit::bytes ? "bytes" : "characters", begin,
+                       begin + options_.length + 1);
+  }
+
+  Batch gather(std::span<const int64_t> rows) const override {
+    Batch batch{.columns = {}, .size = std::ssize(rows)};
+    for (const Column& column : columns_) batch.columns.push_back(make_column(column, batch.size));
+    gather_into(rows, batch.columns);
+    return batch;
+  }
+
+  void gather_into(std::span<const int64_t> rows, std::span<const Array> places) const override {
+    auto* x = static_cast<int64_t*>(places[0].data());
+    auto* y = static_cast<int64_t*>(places[1].data());
+    for (int64_t row : rows) {
+      const int32_t* window = units_.data() + row * options_.stride;
+      x = std::copy_n(window, options_.length, x);
+      y = std::copy_n(window + 1, options_.length, y);
+    }
+  }
+
+ private:
+  std::vector<int32_t> units_;
+  std::vector<std::string> classes_;
+  TextOptions options_;
+  std::string where_;
+  std::string fingerprint_;
+  std::vector<Column> columns_;
+};
+
+void require_text_options(TextOptions& options) {
+  if (options.length < 1 || options.stride < 0)
+    throw UsageError(
+        fmt::format("text: length {}, stride {}: expected length >= 1, stride >= 1 (or 0: length)",
+                    options.length, options.stride));
+  if (options.unit == TextUnit::bytes && !options.classes.empty())
+    throw UsageError("text: classes were given for bytes, which are always the same 256");
+  if (options.stride == 0) options.stride = options.length;
+}
+
+std::vector<int32_t> bytes_as_units(std::string_view text, std::vector<std::string>& classes) {
+  for (int byte = 0; byte < 256; ++byte) classes.emplace_back(1, static_cast<char>(byte));
+  std::vector<int32_t> units;
+  units.reserve(text.size());
+  for (char byte : text) units.push_back(static_cast<uint8_t>(byte));
+  return units;
+}
+
+std::vector<int32_t> characters_as_units(std::string_view text, const std::string& where,
+                                         std::vector<std::string>& classes) {
+  Vocabulary labels;
+  if (classes.empty())
+    std::tie(labels, classes) = vocabulary_of(text, where);
+  else
+    labels = given_vocabulary(classes);
+  std::vector<int32_t> units;
+  units.reserve(text.size());
+  each_character(text, where, [&](CodePoint character, size_t at) {
+    const auto label = labels.find(character.value);
+    if (label == labels.end())
+      throw DataError(
+          fmt::format("{}: got the character {}, expected one of the {} classes given",
+                      place_in(where, text, at),
+                      character_words(text.substr(at, character.bytes), character.value),
+                      labels.size()));
+    units.push_back(label->second);
+  });
+  return units;
+}
+
+}  // namespace
+
+Dataset text(const fs::path& path, TextOptions options) {
+  require_text_options(options);
+  const Array file = options.files->read(path);
+  const std::string_view bytes = text_of(file);
+  std::vector<std::string> classes = options.classes;
+  std::vector<int32_t> units = options.unit == TextUnit::bytes
+                                   ? bytes_as_units(bytes, classes)
+                                   : characters_as_units(bytes, path.string(), classes);
+  if (std::ssize(units) - 1 < options.length)
+    throw DataError(
+        fmt::format("{}: got {} {}, expected {} or more: a window of {} and the one after it\n"
+                    "  choose a smaller length",
+                    path.string(), units.size(),
+                    options.unit == TextUnit::bytes ? "bytes" : "characters", options.length + 1,
+                    options.length));
+  std::string key = fmt::format("text {} {} {} {}", options.length, options.stride,
+                                static_cast<int>(options.unit),
+                                fingerprint_of({options.files->info(path)}));
+  for (const std::string& name : options.classes) key += name;
+  return Dataset(std::make_shared<TextSource>(std::move(units), std::move(classes),
+                                              std::move(options), path.filename().string(),
+                                              sha256_hex(key)));
+}
+
+}  // namespace tutti::data
