@@ -39,7 +39,8 @@ inline std::vector<uint8_t> colourful(int height, int width, int components) {
   return pixels;
 }
 
-inline std::string make_jpeg(int height, int width, const JpegKind& kind = {}) {
+inline std::string make_jpeg(int height, int width, const JpegKind& kind,
+                             std::vector<uint8_t> pixels) {
   jpeg_compress_struct info;
   jpeg_error_mgr errors;
   info.err = jpeg_std_error(&errors);
@@ -61,7 +62,6 @@ inline std::string make_jpeg(int height, int width, const JpegKind& kind = {}) {
   info.restart_in_rows = kind.restart_rows;
   if (kind.progressive) jpeg_simple_progression(&info);
   jpeg_start_compress(&info, TRUE);
-  std::vector<uint8_t> pixels = colourful(height, width, info.input_components);
   while (info.next_scanline < info.image_height) {
     JSAMPROW row = pixels.data() + info.next_scanline * pixels.size() / info.image_height;
     jpeg_write_scanlines(&info, &row, 1);
@@ -71,6 +71,10 @@ inline std::string make_jpeg(int height, int width, const JpegKind& kind = {}) {
   jpeg_destroy_compress(&info);
   std::free(bytes);
   return result;
+}
+
+inline std::string make_jpeg(int height, int width, const JpegKind& kind = {}) {
+  return make_jpeg(height, width, kind, colourful(height, width, components_of(kind.space)));
 }
 
 inline std::vector<JpegKind> jpeg_kinds() {

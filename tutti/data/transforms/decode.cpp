@@ -107,17 +107,14 @@ class DecodeCrop final : public PhotoTransform {
 
   Array image(PhotoDecoder& photo, Draw& draw) const override {
     const Box box = data::detail::draw_crop(photo.height(), photo.width(), crop_, draw);
-    const double full_height = static_cast<double>(photo.height());
-    const double full_width = static_cast<double>(photo.width());
-    if (shrink_) photo.scale_to(eighths_for(box));
-    const double down = static_cast<double>(photo.height()) / full_height;
-    const double across = static_cast<double>(photo.width()) / full_width;
-    const auto axis = [](int64_t begin, int64_t length, double factor, int64_t size) {
+    const int eighths = shrink_ ? eighths_for(box) : 8;
+    const double factor = eighths < 8 && photo.scale_to(eighths) ? eighths / 8.0 : 1.0;
+    const auto axis = [factor](int64_t begin, int64_t length, int64_t size) {
       return data::detail::whole_axis(static_cast<double>(begin) * factor,
                                       static_cast<double>(length) * factor, size);
     };
-    return read_and_resample(photo, axis(box.top, box.height, down, size_.height),
-                             axis(box.left, box.width, across, size_.width), channels_);
+    return read_and_resample(photo, axis(box.top, box.height, size_.height),
+                             axis(box.left, box.width, size_.width), channels_);
   }
 
   // The fewest that leave the crop as large as the output.

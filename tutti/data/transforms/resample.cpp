@@ -69,12 +69,12 @@ Axis::Axis(const Request& request) {
   const double sharpness = 1 / support;
   taps_ = (2 * static_cast<int32_t>(std::ceil(support)) + 2) / 2 * 2;
 
-  const auto outputs = static_cast<size_t>(request.outputs);
-  std::vector<double> exact(outputs * static_cast<size_t>(taps_));
+  // Weights of all outputs, whichever are asked for: the largest decides how they are rounded.
+  std::vector<double> exact(static_cast<size_t>(request.out_size * taps_));
   double largest = 0;
   in_begin_ = limit;
-  for (int64_t i = 0; i < request.outputs; ++i) {
-    const double center = offset + scale * (static_cast<double>(request.out_begin + i) + 0.5);
+  for (int64_t i = 0; i < request.out_size; ++i) {
+    const double center = offset + scale * (static_cast<double>(i) + 0.5);
     const auto first = std::max<int64_t>(static_cast<int64_t>(center - support + 0.5), 0);
     const auto end = std::min<int64_t>(static_cast<int64_t>(center + support + 0.5), limit);
     double* weights = &exact[static_cast<size_t>(i * taps_)];
@@ -86,6 +86,7 @@ Axis::Axis(const Request& request) {
     }
     for (int64_t k = 0; k < end - first; ++k)
       largest = std::max(largest, total != 0 ? weights[k] /= total : weights[k]);
+    if (i < request.out_begin || i >= request.out_begin + request.outputs) continue;
     first_.push_back(static_cast<int32_t>(first));
     count_.push_back(static_cast<int32_t>(end - first));
     in_begin_ = std::min(in_begin_, first);
@@ -93,9 +94,12 @@ Axis::Axis(const Request& request) {
   }
 
   precision_ = precision_for(largest);
-  weights_.reserve(exact.size());
-  for (double weight : exact)
-    weights_.push_back(static_cast<int16_t>(0.5 + weight * (1 << precision_)));
+  const double one = 1 << precision_;
+  const auto begin = exact.begin() + request.out_begin * taps_;
+  weights_.reserve(static_cast<size_t>(request.outputs * taps_));
+  std::for_each(begin, begin + request.outputs * taps_, [&](double weight) {
+    weights_.push_back(static_cast<int16_t>(0.5 + weight * one));
+  });
   for (int32_t& first : first_) first -= static_cast<int32_t>(in_begin_);
   in_begin_ += static_cast<int64_t>(origin);
   in_end_ += static_cast<int64_t>(origin);
