@@ -14,6 +14,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
 #include "tutti/data/detail/cache.h"
+#include "tutti/data/detail/epoch_state.h"
 
 namespace tutti::data::detail {
 namespace {
@@ -73,18 +74,23 @@ struct SharedCache::Header {
 SharedCache::SharedCache(int64_t num_samples, int64_t most_bytes)
     : num_samples_(num_samples),
       first_(round_up(table_bytes(), kChunkBytes)),
-      most_bytes_(most_bytes),
-      file_(SharedFile::create("tutti cache")) {
+      most_bytes_(most_bytes) {
   if (most_bytes < 1)
     throw UsageError(fmt::format("cache({}): expected 1 byte or more", most_bytes));
-  if (!file_.reserve(0, table_bytes()))
-    throw Error(fmt::format("cache: no memory for a table of {} samples", num_samples));
-  begin();
+  lead(SharedFile::create("tutti cache"));
+  shared_ = false;
+}
+
+void SharedCache::lead(SharedFile file) {
+  if (!file.reserve(0, table_bytes()))
+    throw Error(fmt::format("cache: no memory for a table of {} samples", num_samples_));
+  follow(std::move(file));
   header().used = static_cast<uint64_t>(first_);
 }
 
-void SharedCache::adopt(SharedFile file) {
+void SharedCache::follow(SharedFile file) {
   file_ = std::move(file);
+  shared_ = true;
   begin();
 }
 
@@ -231,6 +237,14 @@ class InFiles final : public OverOne {
 };
 
 }  // namespace
+
+std::vector<SharedCache*> caches_of(const Dataset& dataset) {
+  std::vector<SharedCache*> caches;
+  Combining::content(dataset)->visit([&](const Content& content) {
+    if (content.cache() != nullptr) caches.push_back(content.cache());
+  });
+  return caches;
+}
 
 ContentHandle cached(ContentHandle below, int64_t most_bytes) {
   require_fixed(*below, "cache()");

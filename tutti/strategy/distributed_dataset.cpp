@@ -125,6 +125,7 @@ DistributedDataset::DistributedDataset(Strategy strategy, data::Dataset dataset,
       seed_(strategy_.options().seed),
       loader_(detail::make_loader(loader, strategy_.world(),
                                   strategy_.options().threads_per_replica)) {
+  if (number_ > 0) detail::share_caches(strategy_.world(), dataset_);
   if (number_ == 0) generation_ = strategy_.world().generation;
   if (own_order)
     seed_ = random_key(seed_, RandomPurpose::shuffle,

@@ -1,5 +1,8 @@
 #include <torch/types.h>
 
+#include "tutti/comm/engine/engine_meeting.h"
+#include "tutti/data/detail/cache.h"
+#include "tutti/net/host_meeting.h"
 #include "tutti/strategy/detail/input.h"
 
 namespace tutti::detail {
@@ -32,6 +35,30 @@ std::shared_ptr<data::Loader> make_loader(const data::LoaderOptions& options, co
   if (world.in_turn()) place.busy_cores = threads_per_replica;
   if (world.on_devices()) place.allocate = page_locked;
   return std::make_shared<data::Loader>(options, std::move(place));
+}
+
+void share_caches(const World& world, const data::Dataset& dataset) {
+  const bool meets = !world.apart && !world.in_turn() && !world.one_process() &&
+                     world.groups[0].size() == world.size;
+  if (!meets) return;
+  const auto engine = std::make_shared<Group>(world.groups[0]);
+  std::vector<int> first_of_workers;
+  for (int rank = 0; rank < world.size; rank += world.local) first_of_workers.push_back(rank);
+  EngineMeeting meeting({engine, &engine->engine()}, first_of_workers);
+  int number = 0;
+  for (data::detail::SharedCache* const cache : data::detail::caches_of(dataset)) {
+    if (cache->is_shared()) continue;
+    const Deadline deadline(world.time_limit);
+    const std::string key = fmt::format("cache{}", number++);
+    const bool first = world.process() == 0;
+    const auto tokens =
+        meeting.exchange(key, first ? Token::random().secret_hex() : std::string(), deadline);
+    HostMeeting here =
+        meet_on_host(meeting, key + "/host", Token::parse(tokens.at(0), key), deadline);
+    if (here.leads) cache->lead(std::move(here.shared));
+    meeting.exchange(key + "/led", "", deadline);
+    if (!here.leads) cache->follow(std::move(here.shared));
+  }
 }
 
 void begin_epoch(data::Loader& loader, const data::Epoch& epoch,

@@ -32,10 +32,11 @@ class SharedCache {
  public:
   SharedCache(int64_t num_samples, int64_t most_bytes);
 
-  /// The same memory as in another process: what was kept here is let go of. Not while samples are
-  /// read.
-  void adopt(SharedFile file);
-  const SharedFile& file() const noexcept { return file_; }
+  /// The same memory for the processes of a host: one of them leads, and the others follow once it
+  /// has. What was kept is let go of. Not while samples are read.
+  void lead(SharedFile file);
+  void follow(SharedFile file);
+  bool is_shared() const noexcept { return shared_; }
 
   /// What is kept, or what `make` gives, kept where there is room.
   Sample get(int64_t id, const std::vector<Column>& columns, Turn* turn,
@@ -58,10 +59,14 @@ class SharedCache {
   const int64_t first_;  // offset of the first sample
   const int64_t most_bytes_;
   SharedFile file_;
+  bool shared_ = false;
   Mapping table_;
   std::mutex mutex_;
   std::vector<Mapping> chunks_;  // GUARDED_BY(mutex_)
 };
+
+/// All that a dataset keeps in memory, in the same order in every process that has made it.
+std::vector<SharedCache*> caches_of(const Dataset& dataset);
 
 /// Samples by id in files of one folder: each process appends to one of its own, and reads all.
 class FileCache {

@@ -9,12 +9,13 @@ namespace tutti::data::detail {
 namespace {
 
 constexpr double kToSpare = 1.1;
-// Of a step: what is less is not worth a thread that wakes up for it.
+// Of a step, and in seconds: what is less is not worth a thread that wakes up for it.
 constexpr double kWorthIt = 0.03;
+constexpr double kWorthASwitch = 100e-6;
 constexpr int kMostThreads = 256;
 
 int keeping_up(double seconds, double period) {
-  if (seconds <= kWorthIt * period) return 0;
+  if (seconds <= std::max(kWorthIt * period, kWorthASwitch)) return 0;
   return static_cast<int>(
       std::min<double>(kMostThreads, std::ceil(kToSpare * seconds / std::max(period, 1e-6))));
 }

@@ -31,6 +31,7 @@ Batch Loader::Work::take(int64_t step, int replica, const Deadline& deadline) {
         fmt::format("loader: replica {} of {} that take parts", replica, plan_.replicas));
   if (steps_ == 0 && window_.steps == 0 && first_take_ == TimePoint{}) first_take_ = begin;
   if (window_.begin == TimePoint{}) window_.begin = begin;
+  if (std::erase(expected_, step) > 0) next_replica_ = 0;
   if (is_direct()) return take_directly(lock, step, replica, begin);
   const PartHandle part = wait_for_part(lock, step, replica, deadline);
   while (!part->complete()) {
@@ -100,7 +101,7 @@ Loader::Work::PartHandle Loader::Work::wait_for_part(Lock& lock, int64_t step, i
     // Memory comes back without the lock, so that its word may be missed.
     constexpr Millis kLook{10};
     ready_.wait_until(lock, std::min(deadline.at(), time_after(kLook)));
-    if (deadline.passed()) raise_held(step, options_.memory, deadline);
+    if (deadline.passed()) raise_held(step, deadline);
   }
 }
 
@@ -127,11 +128,11 @@ void Loader::Work::raise_late(const detail::Part& part, const Deadline& deadline
       part.rows(), part.replica, who));
 }
 
-void Loader::Work::raise_held(int64_t step, int64_t bytes, const Deadline& deadline) const {
+void Loader::Work::raise_held(int64_t step, const Deadline& deadline) const {
   throw Timeout(fmt::format(
-      "input: no memory for step {} within {} ms: all {} are held by tensors (or arrays) of steps "
-      "{}, counted from 0\n  let go of batches once used, or raise the loader's memory",
-      step, deadline.limit().count(), size_words(bytes),
+      "input: no memory for step {} within {} ms: the {} of the loader are held by tensors (or "
+      "arrays) of steps {}, counted from 0\n  let go of batches once used, or raise its memory",
+      step, deadline.limit().count(), size_words(pool_->peak_bytes()),
       fmt::join(pool_->steps_in_use(), ", ")));
 }
 

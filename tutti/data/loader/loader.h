@@ -52,8 +52,10 @@ struct LoaderOptions {
   /// That compute at once, 0 to 256. 0: each replica reads its part when it needs it. kAuto: the
   /// fewest that keep up.
   int workers = kAuto;
-  int64_t memory = int64_t{1} << 30;  ///< bytes of batches made, in the making, and in use
-  int64_t ahead = kAuto;              ///< batches, 1 to 1,000,000; kAuto: what memory holds, at most 16
+  /// Bytes of batches made, in the making, and in use. kAuto: 1 GiB, or four parts for each replica
+  /// where that is more.
+  int64_t memory = kAuto;
+  int64_t ahead = kAuto;  ///< batches, 1 to 1,000,000; kAuto: what memory holds, at most 16
   OnBad on_bad{};
   WorkerKind kind = WorkerKind::threads;
 };

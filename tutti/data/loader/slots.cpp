@@ -12,8 +12,8 @@ struct SlotPool::Slot {
 };
 
 SlotPool::SlotPool(int64_t most_bytes, Allocate allocate, std::function<void()> given_back)
-    : most_bytes_(most_bytes),
-      allocate_(std::move(allocate)),
+    : allocate_(std::move(allocate)),
+      most_bytes_(most_bytes),
       given_back_(std::move(given_back)) {}
 
 std::shared_ptr<std::byte> SlotPool::take(int64_t bytes, int64_t step) {
@@ -45,6 +45,11 @@ std::shared_ptr<std::byte> SlotPool::take(int64_t bytes, int64_t step) {
             self->give_back(slot);
             delete slot;
           }};
+}
+
+void SlotPool::grow(int64_t most_bytes) {
+  const std::scoped_lock lock(mutex_);
+  most_bytes_ = std::max(most_bytes_, most_bytes);
 }
 
 void SlotPool::give_back(Slot* slot) {

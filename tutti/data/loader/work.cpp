@@ -21,6 +21,7 @@ namespace {
 constexpr int kMostWorkers = 256;
 constexpr int64_t kMostAhead = 1'000'000;
 constexpr int64_t kAheadUnlessTold = 16;
+constexpr int64_t kMemoryUnlessTold = int64_t{1} << 30;
 // Rows of a claim take about so long: long beside a lock, short beside a step.
 constexpr double kClaimSeconds = 200e-6;
 // A stage that hangs in a user's code cannot be ended; it is left behind, and said so.
@@ -48,7 +49,8 @@ void check_options(const LoaderOptions& options) {
   if (workers != kAuto && (workers < 0 || workers > kMostWorkers))
     throw UsageError(fmt::format("loader: workers {}: expected 0 to {}, or kAuto", workers,
                                  kMostWorkers));
-  if (memory < 1) throw UsageError(fmt::format("loader: memory {}: expected bytes", memory));
+  if (memory != kAuto && memory < 1)
+    throw UsageError(fmt::format("loader: memory {}: expected bytes, or kAuto", memory));
   if (ahead != kAuto && (ahead < 1 || ahead > kMostAhead))
     throw UsageError(
         fmt::format("loader: ahead {}: expected 1 to {} batches, or kAuto", ahead, kMostAhead));
@@ -131,7 +133,7 @@ void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
                                         static_cast<std::byte*>(memory.data()));
     };
     pool_ = std::make_shared<detail::SlotPool>(
-        options_.memory, place_.allocate ? place_.allocate : plain, [weak = weak_from_this()] {
+        options_.memory == kAuto ? kMemoryUnlessTold : options_.memory, place_.allocate ? place_.allocate : plain, [weak = weak_from_this()] {
           // Without the lock, which whoever lets go of a part may hold.
           if (const auto self = weak.lock()) {
             self->work_.notify_one();
@@ -193,11 +195,13 @@ Loader::Work::PartHandle Loader::Work::make_part(int64_t step, int replica) {
   for (const Column& column : columns) bytes += bytes_of(column);
   std::shared_ptr<std::byte> memory;
   if (bytes > 0) {
-    if (2 * bytes * plan_.replicas > options_.memory)
+    const int64_t least = 2 * bytes * plan_.replicas;
+    if (options_.memory == kAuto)
+      pool_->grow(2 * least);
+    else if (least > options_.memory)
       throw UsageError(fmt::format(
           "loader: memory {}: two parts of {} for each of {} replicas are the least that works: {}",
-          size_words(options_.memory), size_words(bytes), plan_.replicas,
-          size_words(2 * bytes * plan_.replicas)));
+          size_words(options_.memory), size_words(bytes), plan_.replicas, size_words(least)));
     memory = pool_->take(bytes, step);
     if (!memory) return nullptr;
   }

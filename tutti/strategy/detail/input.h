@@ -17,6 +17,10 @@ data::BatchPart part_of(const data::Epoch& epoch, const World& world,
 std::shared_ptr<data::Loader> make_loader(const data::LoaderOptions& options, const World& world,
                                           int threads_per_replica);
 
+/// What the dataset keeps in memory is from now on kept once for the workers of a host. Collective
+/// over workers, where they are in step; elsewhere each keeps its own.
+void share_caches(const World& world, const data::Dataset& dataset);
+
 /// Steps [first, end) of the epoch, in order; first == end: those that expect() will name.
 void begin_epoch(data::Loader& loader, const data::Epoch& epoch,
                  std::shared_ptr<const World> world, InputPipelines pipelines, int64_t first,

@@ -110,6 +110,8 @@ History Fit::run() {
   if (callbacks_->together() && !model_.strategy.world().one_process())
     require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
   say_what_is_not_planned();
+  share_caches(model_.strategy.world(), train_);
+  if (options_.validation) share_caches(model_.strategy.world(), *options_.validation);
   callbacks_->train_begin();
   Position at = begin();
   while (!callbacks_->ends() && !ended_) {

@@ -23,7 +23,8 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   /// within the bound now.
   std::shared_ptr<std::byte> take(int64_t bytes, int64_t step);
 
-  int64_t most_bytes() const noexcept { return most_bytes_; }
+  /// A bound that is higher, perhaps.
+  void grow(int64_t most_bytes);
   int64_t peak_bytes() const;
   /// Steps whose memory is in use, ascending.
   std::vector<int64_t> steps_in_use() const;
@@ -34,9 +35,9 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   struct Slot;
   void give_back(Slot* slot);
 
-  const int64_t most_bytes_;
   const Allocate allocate_;
   mutable std::mutex mutex_;  // of what follows
+  int64_t most_bytes_;
   std::function<void()> given_back_;
   std::multimap<int64_t, std::shared_ptr<std::byte>> idle_;  // by bytes
   std::multimap<int64_t, int64_t> in_use_;                   // bytes by step

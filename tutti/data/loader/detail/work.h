@@ -87,7 +87,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   Batch take_directly(Lock& lock, int64_t step, int replica, TimePoint begin);
   PartHandle wait_for_part(Lock& lock, int64_t step, int replica, const Deadline& deadline);
   [[noreturn]] void raise_late(const detail::Part& part, const Deadline& deadline) const;
-  [[noreturn]] void raise_held(int64_t step, int64_t bytes, const Deadline& deadline) const;
+  [[noreturn]] void raise_held(int64_t step, const Deadline& deadline) const;
   void count_step(int replica, int64_t rows, TimePoint begin);
   void decide();
   void follow(const detail::WorkerChoice& choice, const detail::LoadFigures& figures);
