@@ -42,7 +42,7 @@ class SourceContent final : public Content {
   Sample read(Ref ref, Reading& reading) const override {
     return in_stage(reading, stage_, [&] {
       const LeftTurn left(reading.turn);
-      return tried_again([&] { return source_->read(ref.id); });
+      return tried_again([&] { return source_->read_row(ref.id); });
     });
   }
   const Source* plain() const override { return source_.get(); }

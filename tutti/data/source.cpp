@@ -78,7 +78,7 @@ class ArraySource final : public Source {
     }
   }
 
-  Sample read(int64_t row) const override {
+  Sample read_row(int64_t row) const override {
     Sample sample;
     for (const Array& array : arrays_) sample.columns.push_back(value_of(array, row));
     return sample;
@@ -97,7 +97,7 @@ void Source::gather_into(std::span<const int64_t> rows, std::span<const Array> p
     copy_column(batch.columns.at(c), places[c], columns()[c]);
 }
 
-Sample Source::read(int64_t row) const {
+Sample Source::read_row(int64_t row) const {
   const Batch batch = gather(std::span(&row, 1));
   Sample sample;
   for (const Array& column : batch.columns) sample.columns.push_back(value_of(column, 0));
@@ -126,7 +126,7 @@ Batch SampleSource::gather(std::span<const int64_t> rows) const {
   if (batch.columns.size() != columns().size())
     throw DataError("gather: rows of this source differ in shape; read() them");
   for (size_t i = 0; i < rows.size(); ++i) {
-    const Sample sample = read(rows[i]);
+    const Sample sample = read_row(rows[i]);
     for (size_t c = 0; c < batch.columns.size(); ++c)
       copy_column(sample.columns.at(c), value_of(batch.columns[c], static_cast<int64_t>(i)),
                   columns()[c]);

@@ -34,7 +34,7 @@ class Source {
 
   /// One row. Throws DataError for one that is damaged, IoError for one that cannot be read just
   /// now (it is tried again).
-  virtual Sample read(int64_t row) const;
+  virtual Sample read_row(int64_t row) const;
 
   /// Names of the classes by label; empty when the label is no class.
   virtual const std::vector<std::string>& classes() const;
@@ -54,7 +54,7 @@ class Source {
 /// A source whose rows are read one by one, and may differ in shape: files, records.
 class SampleSource : public Source {
  public:
-  Sample read(int64_t row) const override = 0;
+  Sample read_row(int64_t row) const override = 0;
   /// Rows read and stacked; DataError where their shapes differ.
   Batch gather(std::span<const int64_t> rows) const override;
 };

@@ -252,7 +252,7 @@ TEST(Loader, ReadsFailingDisksAgain) {
       static const std::vector<Column> kColumns{{.name = "y", .dtype = DType::int64, .shape = {}}};
       return kColumns;
     }
-    Sample read(int64_t row) const override {
+    Sample read_row(int64_t row) const override {
       if (row == 3 && tries++ < 2) throw IoError("the mount is away");
       return {.columns = {scalar(row)}};
     }

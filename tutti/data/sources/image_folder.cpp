@@ -36,7 +36,7 @@ class ImageFolderSource final : public SampleSource {
     return kColumns;
   }
 
-  Sample read(int64_t row) const override {
+  Sample read_row(int64_t row) const override {
     const Photo& photo = photos_[static_cast<size_t>(row)];
     const fs::path path = folder_ / where(row);
     detail::require_unchanged(*files_, path, photo.file);

@@ -202,7 +202,7 @@ class JsonlSource final : public SampleSource {
     return sha256_hex(key);
   }
 
-  Sample read(int64_t row) const override {
+  Sample read_row(int64_t row) const override {
     detail::require_unchanged(*files_, path_, file_);
     const std::string place = place_of(row);
     const Json object = object_at(row);
