@@ -85,6 +85,17 @@ TEST(Recognise, HowTablesAreWritten) {
   }
 }
 
+TEST(Recognise, ADamagedTableThatIsCalledOne) {
+  const TempFolder folder;
+  const std::string damaged = "a,b\n1,2\n3,4\n5\n6,7,8\n9,10\n";
+  put_bytes(folder / "rows.csv", damaged);
+  put_bytes(folder / "rows.txt", damaged);
+  put_bytes(folder / "words.csv", "One, two, three.\nA line.\nAnother,\nand one, more, of them\n");
+  EXPECT_EQ(name_of(recognise(folder / "rows.csv").kind), "csv");
+  EXPECT_EQ(name_of(recognise(folder / "rows.txt").kind), "text");
+  EXPECT_EQ(name_of(recognise(folder / "words.csv").kind), "text");
+}
+
 TEST(Recognise, FoldersByWhatIsInThem) {
   const TempFolder folder;
   const auto add = [&](const std::string& path) {

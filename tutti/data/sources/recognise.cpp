@@ -125,26 +125,30 @@ bool has_column_of_numbers(const Rows& rows) {
 }
 
 // The table that `text` is when that character delimits: two rows or more of as many fields, two
-// or more.
-std::optional<Table> table_in(std::string_view text, char delimiter) {
+// or more; of what is called one, most rows, so that the others are found damaged when it is read.
+std::optional<Table> table_in(std::string_view text, char delimiter, bool called_table) {
   Rows rows;
+  size_t others = 0;
   try {
     detail::CsvRecords records(text, {.delimiter = delimiter}, "table");
-    while (rows.size() < kLookRows && records.next()) {
-      rows.emplace_back(records.fields().begin(), records.fields().end());
-      if (rows.back().size() < 2 || rows.back().size() != rows[0].size()) return std::nullopt;
+    while (rows.size() + others < kLookRows && records.next()) {
+      if (!rows.empty() && records.fields().size() != rows[0].size())
+        ++others;
+      else
+        rows.emplace_back(records.fields().begin(), records.fields().end());
     }
   } catch (const DataError&) {
-    return std::nullopt;
+    if (!called_table) return std::nullopt;
   }
-  if (rows.size() < 2) return std::nullopt;
+  if (rows.size() < 2 || rows[0].size() < 2) return std::nullopt;
+  if (others >= rows.size() || (others > 0 && !called_table)) return std::nullopt;
   const bool numbers = has_column_of_numbers(rows);
   if (delimiter == ' ' && !numbers) return std::nullopt;  // lines of as many words
   return Table{.fields = rows[0].size(),
                .header = numbers && std::ranges::none_of(rows[0], is_number)};
 }
 
-std::optional<Recognised> recognise_table(std::string_view text) {
+std::optional<Recognised> recognise_table(std::string_view text, bool called_table) {
   constexpr std::pair<char, const char*> kDelimiters[] = {
       {',', "commas"}, {';', "semicolons"}, {'\t', "tabs"}, {' ', "blanks"}};
   std::optional<Recognised> found;
@@ -152,7 +156,7 @@ std::optional<Recognised> recognise_table(std::string_view text) {
   for (const auto& [delimiter, words] : kDelimiters) {
     // Blanks are within fields, too: they count where there is nothing else, or a lone tab.
     if (most > 2 && delimiter == ' ') break;
-    const auto table = table_in(text, delimiter);
+    const auto table = table_in(text, delimiter, called_table);
     if (!table || table->fields <= most) continue;
     most = table->fields;
     found = {.kind = DataKind::csv,
@@ -197,7 +201,9 @@ Recognised recognise_file(const fs::path& path, int64_t bytes, const Files& file
                                          " ")));
   if (looks_like_jsonl(look, whole))
     return {.kind = DataKind::jsonl, .sentence = "JSON lines: one object a line"};
-  if (const auto table = recognise_table(whole_lines(look, whole))) return *table;
+  static const std::vector<std::string> kTables = {".csv", ".tsv"};
+  const bool called_table = detail::has_ending(path.filename().string(), kTables);
+  if (const auto table = recognise_table(whole_lines(look, whole), called_table)) return *table;
   return {.kind = DataKind::text, .sentence = fmt::format("text: {} bytes", bytes)};
 }
 

@@ -35,7 +35,8 @@ struct Recognised {
   bool header = true;    ///< of a csv: the first line names the fields
 };
 
-/// Looks at a folder's names or a file's first 64 KiB. That it opens is not promised. Throws
+/// Looks at a folder's names or a file's first 64 KiB. That it opens is not promised: some rows of
+/// a .csv may be too short or too long. Throws
 /// DataError when there is nothing at the path, and those of Files.
 Recognised recognise(const std::filesystem::path& path, const FilesHandle& files = local_files());
 
