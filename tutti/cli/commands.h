@@ -26,6 +26,7 @@ void add_doctor(CLI::App& app, int& exit_code);
 void add_doctor_record(CLI::App& doctor, int& exit_code);  ///< a subcommand of doctor
 void add_train(CLI::App& app, int& exit_code);
 void add_evaluate(CLI::App& app, int& exit_code);
+void add_predict(CLI::App& app, int& exit_code);
 void add_checkpoint(CLI::App& app, int& exit_code);
 void add_ps(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);

@@ -19,8 +19,11 @@
 #include "tutti/cli/checkpoints.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/data_spec.h"
 #include "tutti/cli/device_flags.h"
+#include "tutti/cli/job.h"
 #include "tutti/data/quickdraw.h"
+#include "tutti/data/sources/recognise.h"
 #include "tutti/models/models.h"
 #include "tutti/train/model/model.h"
 #include "tutti/train/model/weights.h"
@@ -48,18 +51,43 @@ StrategyOptions strategy_options(const EvaluateFlags& flags) {
   return options;
 }
 
+// What is tested on, and how its samples were made for the training.
+struct TestData {
+  DataSpec spec;
+  data::Dataset dataset;
+};
+
+bool is_doodles(const std::string& path) {
+  return data::recognise(path).kind == data::DataKind::quickdraw;
+}
+
+// Of doodles their test split, which was not trained on; of other data all. Without a word of the
+// training they are doodles.
+TestData test_data(const EvaluateFlags& flags) {
+  auto spec = spec_beside(flags.checkpoints);
+  if (!spec && !is_doodles(flags.data))
+    throw UsageError(
+        fmt::format("--checkpoints {}: there is no {} beside it, which says what becomes of {}; "
+                    "tutti train --out DIR writes it",
+                    flags.checkpoints, kDataSpecFile, flags.data));
+  if (spec && spec->kind != data::DataKind::quickdraw)
+    return {*spec, open_as(*spec, flags.data).batch(kTestBatch)};
+  const auto doodles = data::quickdraw(flags.data, {.split = "test"});
+  if (!spec) spec = DataSpec{.kind = data::DataKind::quickdraw, .classes = doodles.classes()};
+  require_same_classes(*spec, doodles, flags.data);
+  return {*spec, doodles.batch(kTestBatch)};
+}
+
 class Evaluation {
  public:
   explicit Evaluation(const EvaluateFlags& flags)
-      : flags_(flags),
-        test_(data::quickdraw(flags.data, {.split = "test"}).batch(kTestBatch)),
-        model_(Strategy(strategy_options(flags)), [&] {
-          return models::model_by_name(
-              flags.model, {.classes = test_.num_classes(), .input = test_.columns().at(0).shape});
+      : flags_(flags), test_(test_data(flags)), model_(Strategy(strategy_options(flags)), [&] {
+          const data::Dataset& dataset = test_.dataset;
+          return model_of(flags.model, dataset.columns().at(0).shape, dataset.num_classes());
         }) {
     model_.compile({.optimizer = optim::sgd(),
-                    .loss = losses::sparse_categorical_crossentropy(),
-                    .metrics = {metrics::accuracy()}});
+                    .loss = loss_for(test_.spec),
+                    .metrics = {metric_for(test_.spec)}});
   }
 
   void load(const Checkpoint& checkpoint) {
@@ -70,15 +98,17 @@ class Evaluation {
   /// Of the one that was loaded: prints a line, and writes all figures so far. Throws Error after
   /// that where the loss is not finite.
   void add(const Checkpoint& checkpoint) {
-    const Scores scores = model_.evaluate(test_);
+    const Scores scores = model_.evaluate(test_.dataset);
+    const std::string metric = metric_for(test_.spec).name();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-    fmt::print("{}: test loss {:.4f}, accuracy {:.4f} ({} samples, {:.1f} s)\n", checkpoint.name(),
-               scores.loss, scores.at("accuracy"), scores.samples, seconds);
+    fmt::print("{}: test loss {:.4f}, {} {} ({} samples, {:.1f} s)\n", checkpoint.name(),
+               scores.loss, metric, figure_words(test_.spec, scores.at(metric)), scores.samples,
+               seconds);
     std::fflush(stdout);
     lines_ += nlohmann::ordered_json{{"checkpoint", checkpoint.path.string()},
                                      {"model", flags_.model},
                                      {"loss", scores.loss},
-                                     {"accuracy", scores.at("accuracy")},
+                                     {metric, scores.at(metric)},
                                      {"samples", scores.samples},
                                      {"weights_sha256", model_.weights_sha256()}}
                   .dump() +
@@ -98,7 +128,7 @@ class Evaluation {
   }
 
   const EvaluateFlags& flags_;
-  const data::Dataset test_;
+  const TestData test_;
   Model model_;
   TimePoint begin_{};
   std::string lines_;
@@ -137,7 +167,7 @@ std::vector<Checkpoint> fresh_in(CheckpointFollower& follower, std::string& trou
 
 // Until the job has written what it writes at its end, or writes nothing for too long.
 int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
-  const Millis idle_limit(static_cast<int64_t>(std::ceil(flags.idle_limit_s * 1000)));
+  const Millis idle_limit = millis_of(flags.idle_limit_s);
   CheckpointFollower follower(flags.checkpoints);
   std::string trouble;
   int64_t count = 0;
@@ -160,6 +190,20 @@ int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
                   flags.checkpoints, flags.idle_limit_s, count));
 }
 
+// What a training says of its data before its first step; doodles need no word of it.
+void wait_for_spec(const EvaluateFlags& flags) {
+  const Deadline idle(millis_of(flags.idle_limit_s));
+  while (!is_doodles(flags.data) && !spec_beside(flags.checkpoints)) {
+    throw_if_stop_requested("evaluate");
+    if (idle.passed())
+      throw Timeout(
+          fmt::format("no {} in {} for {} s; has its job failed?\n"
+                      "  --idle-limit SECONDS waits longer",
+                      kDataSpecFile, flags.checkpoints, flags.idle_limit_s));
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 int evaluate(const EvaluateFlags& flags) {
   if (!flags.follow && checkpoints_in(flags.checkpoints).empty())
     throw UsageError(
@@ -168,6 +212,7 @@ int evaluate(const EvaluateFlags& flags) {
                     flags.checkpoints));
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   install_stop_handler();
+  if (flags.follow) wait_for_spec(flags);
   Evaluation evaluation(flags);
   return flags.follow ? follow(flags, evaluation) : evaluate_newest(flags, evaluation);
 }
@@ -178,13 +223,15 @@ void add_evaluate(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<EvaluateFlags>();
   CLI::App* command = app.add_subcommand(
       "evaluate", "Test the checkpoints of a training, also while it goes on (--follow)");
-  command->add_option("MODEL", flags->model, models::doodle_model_words())
+  command->add_option("MODEL", flags->model, models::model_words())
       ->required()
       ->check(one_of("model", models::model_names()))
       ->type_name("");
-  command->add_option("--data", flags->data, "Folder of doodles; its test samples count")
+  command
+      ->add_option("--data", flags->data,
+                   "Of the kind that was trained on: all of it counts, of doodles the test samples")
       ->required()
-      ->type_name("DIR");
+      ->type_name("PATH");
   command
       ->add_option("--checkpoints", flags->checkpoints,
                    "A safetensors file, or a folder that --out or --snapshots was given")
@@ -209,6 +256,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp\n"
+      "  tutti evaluate resnet18 --data photos/val --checkpoints runs/photos\n"
       "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp --follow --json "
       "mlp.json");
   command->callback([flags, &exit_code] { exit_code = evaluate(*flags); });

@@ -33,6 +33,7 @@ namespace {
 
 constexpr int64_t kMostReplicas = 4096;  // in turn
 constexpr int64_t kMostAtOnce = 1024;    // of a shared segment
+constexpr const char* kRegression = "linear_regression";
 
 // Half of what replicas wait: whoever waits for a silent server outlasts its loss.
 Millis silence_for(double time_limit_s) {
@@ -342,9 +343,24 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   return options;
 }
 
+nn::Graph model_of(const std::string& name, const std::vector<int64_t>& sample, int64_t classes) {
+  const models::ImageOptions options{.classes = std::max<int64_t>(1, classes), .input = sample};
+  std::string why;
+  try {
+    if (name != kRegression || classes == 0) return models::model_by_name(name, options);
+    why = fmt::format("{}: predicts a number; the data has {} classes", name, classes);
+  } catch (const UsageError& error) {
+    why = error.what();
+  }
+  std::vector<std::string> others = models::models_for(options);
+  if (classes > 0) std::erase(others, kRegression);
+  throw UsageError(
+      fmt::format("{}\n  for samples of {} there {}", why, data::shape_words(sample),
+                  others.empty() ? "is no model" : fmt::format("are {}", fmt::join(others, ", "))));
+}
+
 nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset) {
-  nn::Graph graph = models::model_by_name(
-      flags.model, {.classes = dataset.num_classes(), .input = dataset.columns().at(0).shape});
+  nn::Graph graph = model_of(flags.model, dataset.columns().at(0).shape, dataset.num_classes());
   check_groups(flags, graph);
   return graph;
 }

@@ -74,8 +74,12 @@ int num_replicas_of(const JobFlags& flags);
 /// than replicas, or fewer devices than replicas here.
 StrategyOptions strategy_options(const JobFlags& flags);
 
-/// The model that was named, for the samples and classes of `dataset`. UsageError when it cannot
-/// take them.
+/// The model of that name for such samples and so many classes; 0: it predicts a number. UsageError
+/// when it cannot take them, with the names of those that can.
+nn::Graph model_of(const std::string& name, const std::vector<int64_t>& sample, int64_t classes);
+
+/// The same for the samples and classes of `dataset`; and UsageError when --parameter-group is for
+/// none of its parameters.
 nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset);
 
 /// UsageError when servers cannot hold the model's parameters as the flags say.

@@ -26,11 +26,11 @@
 #include "tutti/cli/job.h"
 #include "tutti/cli/output_folder.h"
 #include "tutti/cli/outputs.h"
+#include "tutti/cli/train_data.h"
 #include "tutti/cli/train_figures.h"
 #include "tutti/cli/train_flags.h"
 #include "tutti/cli/train_options.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/observe/trace.h"
@@ -46,6 +46,8 @@ namespace {
 struct Plan {
   StrategyOptions strategy;
   data::Dataset train, test;
+  DataSpec spec;
+  std::vector<std::string> sentences;
   nn::Graph graph;
   CompileOptions compile;
   FitOptions fit;
@@ -105,16 +107,23 @@ std::filesystem::path weights_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "model.safetensors";
 }
 
+bool keeps_checkpoints(const TrainFlags& flags) {
+  return !checkpoint_options(flags).folder.empty();
+}
+
+// Where weights of this training are to lie.
+std::vector<std::filesystem::path> spec_files(const TrainFlags& flags) {
+  std::vector<std::filesystem::path> files = {std::filesystem::path(flags.out) / kDataSpecFile};
+  if (keeps_checkpoints(flags)) files.push_back(checkpoint_options(flags).folder / kDataSpecFile);
+  return files;
+}
+
 std::filesystem::path history_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "history.csv";
 }
 
 std::filesystem::path picture_file(const TrainFlags& flags) {
   return std::filesystem::path(flags.out) / "history.svg";
-}
-
-bool keeps_checkpoints(const TrainFlags& flags) {
-  return !checkpoint_options(flags).folder.empty();
 }
 
 void check_checkpoints(const TrainFlags& flags) {
@@ -140,13 +149,13 @@ void check_outputs(const TrainFlags& flags) {
     throw UsageError(
         fmt::format("--out {}: the folder cannot be made: {}", flags.out, failure.message()));
   require_writable(weights_file(flags), "--out");
+  require_writable(std::filesystem::path(flags.out) / kDataSpecFile, "--out");
   require_writable(history_file(flags), "--out");
   require_writable(picture_file(flags), "--out");
 }
 
 // The same few samples in every epoch and under every strategy, of all classes.
-data::Dataset training_data(const TrainFlags& flags) {
-  auto all = data::quickdraw(flags.job.data, {.split = "train"});
+data::Dataset taken(const TrainFlags& flags, const data::Dataset& all) {
   if (flags.take == 0) return all;
   if (flags.take > all.num_samples())
     throw UsageError(fmt::format("--take {}: there are {} training samples in {}", flags.take,
@@ -170,7 +179,8 @@ void check_steps(const TrainFlags& flags, const StrategyOptions& strategy) {
         flags.accumulate, flags.job.served.staleness));
 }
 
-CompileOptions compile_options(const TrainFlags& flags, const data::Dataset& train) {
+CompileOptions compile_options(const TrainFlags& flags, const DataSpec& spec,
+                               const data::Dataset& train) {
   const int64_t all = detail::updates_of(train.num_batches(), flags.accumulate);
   if (flags.steps_per_epoch > all)
     throw UsageError(fmt::format("--steps-per-epoch {}: an epoch has {} step{}",
@@ -178,7 +188,7 @@ CompileOptions compile_options(const TrainFlags& flags, const data::Dataset& tra
   int64_t steps = flags.epochs * (flags.steps_per_epoch > 0 ? flags.steps_per_epoch : all);
   if (flags.max_steps > 0) steps = std::min(steps, flags.max_steps);
   return {.optimizer = recipe_from(flags.job.optimizer),
-          .loss = losses::sparse_categorical_crossentropy(),
+          .loss = loss_for(spec),
           .metrics = metrics_from(flags),
           .learning_rate = schedule_from(flags, steps),
           .precision = precision_by_name(flags.precision),
@@ -201,27 +211,38 @@ FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
           .class_weight = class_weight_from(flags, train.classes()),
           .accumulate = flags.accumulate,
           .checkpoints = checkpoint_options(flags),
-          .stop_after = millis_of(flags.stop_after_s)};
+          .stop_after = millis_of(flags.stop_after_s),
+          .loader = loader_options(flags.loader)};
 }
 
-Plan make_plan(const TrainFlags& flags) {
+Plan make_plan(TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
   strategy.step_graph = flags.step_graph;
   check_steps(flags, strategy);
   check_decisions(flags, strategy);
-  auto all = training_data(flags);
-  const auto test = data::quickdraw(flags.job.data, {.split = "test"}).batch(kTestBatch);
-  check_batch(flags.job, all);
+  loader_options(flags.loader);  // what it refuses is refused here
+  TrainData data = open_train_data(flags.job.data, flags.data);
+  if (data.spec.predicts_number()) flags.number_scale = data.spec.target().deviation;
+  const auto all = taken(flags, data.train);
+  const auto test = data.validation.batch(kTestBatch);
   nn::Graph graph = model_for(flags.job, all);
+  check_batch(flags.job, all);
   check_placement(flags.job, graph);
   const int64_t steps =
       flags.max_steps > 0 ? flags.max_steps * flags.accumulate : all.num_samples();
   check_batch_norm(flags.job, graph, all, steps);
   const auto train = all.shuffle().batch(batch_of_worker(flags));
-  CompileOptions compile = compile_options(flags, train);
+  CompileOptions compile = compile_options(flags, data.spec, train);
   FitOptions fit = fit_options(flags, train, test);
   check_outputs(flags);
-  return {std::move(strategy),    train, test, std::move(graph), std::move(compile), std::move(fit),
+  return {std::move(strategy),
+          train,
+          test,
+          std::move(data.spec),
+          std::move(data.sentences),
+          std::move(graph),
+          std::move(compile),
+          std::move(fit),
           OutputFolder(flags.out)};
 }
 
@@ -234,9 +255,12 @@ std::string places_words(const World& world) {
 
 void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strategy) {
   const int replicas = strategy.num_replicas_in_sync();
-  fmt::print("{}: {} parameters, {} classes; {} samples to train on, {} to test\n", flags.job.model,
+  for (const std::string& sentence : plan.sentences) fmt::print("{}\n", sentence);
+  fmt::print("{}: {} parameters, {}; {} samples to train on, {} to test\n", flags.job.model,
              with_commas(static_cast<double>(plan.graph.num_parameters())),
-             plan.train.num_classes(), with_commas(static_cast<double>(plan.train.num_samples())),
+             plan.spec.predicts_number() ? "predicts " + plan.spec.target().name
+                                         : fmt::format("{} classes", plan.spec.classes.size()),
+             with_commas(static_cast<double>(plan.train.num_samples())),
              with_commas(static_cast<double>(plan.test.num_samples())));
   fmt::print(
       "{}: {} replica{} of {} thread{}, reduction shape {}, dense kernel {}; global batch {}\n",
@@ -276,14 +300,28 @@ void keep_folder(OutputFolder& out, Strategy& strategy, const TrainFlags& flags)
   detail::agree_on_failure(strategy, failure, "--out " + flags.out);
 }
 
-void say_what_came_out(const TrainFlags& flags, const Strategy& strategy, const History& history,
-                       const std::vector<std::string>& saved, bool has_figures) {
+// Before the first checkpoint, which others may read at once, and after the last: somebody may have
+// removed the folder meanwhile.
+void write_spec(const TrainFlags& flags, const DataSpec& spec) {
+  for (const auto& file : spec_files(flags)) {
+    std::filesystem::create_directories(file.parent_path());
+    write_file_atomically(file, spec.to_json());
+  }
+}
+
+void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Strategy& strategy,
+                       const History& history, const std::vector<std::string>& saved,
+                       bool has_figures) {
   fmt::print("{}\n", history.to_string());
-  const double accuracy = history.last("val_accuracy");
-  fmt::print("test accuracy {} after {} steps: {:.1f} s of training, {} images/s\n",
-             std::isnan(accuracy) ? "unknown (--validation-freq)" : fmt::format("{:.4f}", accuracy),
+  const std::string metric = metric_for(spec).name();
+  const double value = history.last("val_" + metric);
+  fmt::print("test {} {} after {} steps: {:.1f} s of training, {} {}/s\n",
+             spec.predicts_number() ? fmt::format("{} of {}", metric, spec.target().name) : metric,
+             std::isnan(value) ? "unknown (--validation-freq)" : figure_words(spec, value),
              with_commas(static_cast<double>(history.steps)), history.train_seconds,
-             with_commas(history.images_per_second()));
+             with_commas(history.images_per_second()),
+             spec.shape.size() > 1 ? "images" : "samples");
+  if (history.input.steps > 0) fmt::print("{}\n", history.input.to_string());
   if (flags.out.empty())
     fmt::print("weights were not kept: --out DIR saves them\n");
   else if (!saved.empty())
@@ -306,6 +344,7 @@ int train_here(const TrainFlags& flags, Plan& plan) {
   plan.out.know();
   if (speaks) announce(flags, plan, strategy);
 
+  if (!flags.out.empty() && speaks) write_spec(flags, plan.spec);
   if (!speaks && !strategy.world().apart) plan.fit.verbose = 0;
   const History history = model.fit(plan.train, plan.fit);
   Outputs outputs;
@@ -318,14 +357,16 @@ int train_here(const TrainFlags& flags, Plan& plan) {
   const Attendance there = attendance_of(strategy);
   strategy.by_chief([&] {
     if (has_folder) {
+      outputs.attempt(spec_files(flags).front(), [&] { write_spec(flags, plan.spec); });
       outputs.attempt(history_file(flags), [&] { history.save_csv(history_file(flags)); });
       outputs.attempt(picture_file(flags), [&] { history.plot(picture_file(flags)); });
     }
     const bool has_figures = !flags.json.empty() && outputs.attempt("", [&] {
-      const auto json = figures_of(flags, strategy, model, history, sha256, there, wire_bytes);
+      const auto json =
+          figures_of(flags, plan.spec, strategy, model, history, sha256, there, wire_bytes);
       write_file_atomically(flags.json, json.dump(2) + "\n");
     });
-    say_what_came_out(flags, strategy, history, outputs.saved(), has_figures);
+    say_what_came_out(flags, plan.spec, strategy, history, outputs.saved(), has_figures);
     if (there.finished < there.workers)
       fmt::print("{} of {} workers came to the end\n", there.finished, there.workers);
     std::fflush(stdout);
@@ -345,7 +386,7 @@ int train_traced(const TrainFlags& flags, Plan& plan) {
   return exit_code;
 }
 
-int train(const TrainFlags& flags) {
+int train(TrainFlags& flags) {
   Plan plan = make_plan(flags);
   if (!starts_workers(flags.job)) return train_traced(flags, plan);
   return run_as_workers("train", flags.job, num_workers_of(flags.job), plan.out.environment());
@@ -356,8 +397,8 @@ int train(const TrainFlags& flags) {
 void add_train(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<TrainFlags>();
   CLI::App* command =
-      app.add_subcommand("train", "Train a model of the zoo on a folder of doodles");
-  command->add_option("MODEL", flags->job.model, models::doodle_model_words())
+      app.add_subcommand("train", "Train a model of the zoo on photos, tables, IDX or doodles");
+  command->add_option("MODEL", flags->job.model, models::model_words())
       ->required()
       ->check(one_of("model", models::model_names()))
       ->type_name("");
@@ -365,6 +406,9 @@ void add_train(CLI::App& app, int& exit_code) {
   command->footer(
       "Examples:\n"
       "  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored --replicas 2\n"
+      "  tutti train resnet18 --data photos/train --validation photos/val --image-size 64 "
+      "--augment --out runs/photos\n"
+      "  tutti train linear_regression --data housing.csv --target median_house_value\n"
       "  tutti train mlp --data examples/data/quickdraw --epochs 3 --batch-size 256 --out "
       "runs/mlp\n"
       "  tutti train cnn --data examples/data/quickdraw --strategy multi_worker --replicas 2 "

@@ -38,9 +38,11 @@ Attendance attendance_of(Strategy& strategy) {
   return {strategy.world().size / local, strategy.those_here().size / local};
 }
 
-nlohmann::ordered_json figures_of(const TrainFlags& flags, const Strategy& strategy, Model& model,
-                                  const History& history, const std::string& sha256,
-                                  const Attendance& there, int64_t wire_bytes) {
+nlohmann::ordered_json figures_of(const TrainFlags& flags, const DataSpec& spec,
+                                  const Strategy& strategy, Model& model, const History& history,
+                                  const std::string& sha256, const Attendance& there,
+                                  int64_t wire_bytes) {
+  const std::string metric = "val_" + metric_for(spec).name();
   nlohmann::ordered_json json = {{"model", flags.job.model},
                                  {"strategy", strategy.kind()},
                                  {"replicas", strategy.num_replicas_in_sync()},
@@ -52,9 +54,11 @@ nlohmann::ordered_json figures_of(const TrainFlags& flags, const Strategy& strat
                                  {"images_per_second", history.images_per_second()},
                                  {"step_ms_p50", history.step_ms_percentile(0.5)},
                                  {"step_ms_p99", history.step_ms_percentile(0.99)},
+                                 {"input_wait_share", history.input.wait_share()},
+                                 {"data", data::name_of(spec.kind)},
                                  {"train_loss", history.column("train_loss")},
                                  {"val_loss", history.last("val_loss")},
-                                 {"val_accuracy", history.last("val_accuracy")},
+                                 {metric, history.last(metric)},
                                  {"weights_sha256", sha256},
                                  {"precision", flags.precision},
                                  {"accumulate", flags.accumulate},

@@ -91,7 +91,8 @@ Flags callback_flags() {
 Flags output_flags() {
   return {
       {"CheckpointOptions::folder", "--out", "DIR", &T::out,
-       "Folder for model.safetensors, history.csv, history.svg and checkpoints/", some_name()},
+       "Folder for model.safetensors, data.json, history.csv, history.svg and checkpoints/",
+       some_name()},
       {"CheckpointOptions::every_steps", "--checkpoint-every", "STEPS", &T::checkpoint_every,
        "Steps from one checkpoint in DIR/checkpoints to the next (default: an epoch)",
        whole_number(1, kMostSteps)},
@@ -133,17 +134,17 @@ CLI::Option* add(CLI::App& app, const TrainFlag& flag, Value& target) {
 
 // Those that the job's own flags set, that lie in one field with others, or that have no flag.
 std::vector<OptionField> other_fields() {
-  const std::string classes = "the zoo has classes: sparse_categorical_crossentropy";
   const std::string resumed = "--resume knows where it was";
-  const std::string tested = "the test samples of --data validate";
   const std::string function = "is a function of one's own";
   return {
       {"CompileOptions::optimizer", "--optimizer", ""},
-      {"CompileOptions::loss", "", classes},
+      {"CompileOptions::loss", "", "the data says it: of classes, or of a number"},
       {"CompileOptions::outputs", "", "networks of the zoo have one output here"},
       {"CompileOptions::num_inputs", "", "a graph knows its own"},
-      {"FitOptions::validation", "", tested},
-      {"FitOptions::validation_split", "", tested},
+      {"FitOptions::validation", "--validation", ""},
+      {"FitOptions::validation_split", "--validation-split", ""},
+      {"FitOptions::loader", "--workers", ""},
+      {"FitOptions::batch", "", "of tensors; --batch-size is that of data"},
       {"FitOptions::callbacks", "", "each has a flag: callbacks::"},
       {"FitOptions::seed", "--seed", ""},
       {"FitOptions::initial_epoch", "", resumed},
@@ -167,6 +168,11 @@ std::vector<OptionField> other_fields() {
 
 void add_train_flags(CLI::App& app, TrainFlags& flags) {
   add_job_flags(app, flags.job);
+  app.get_option("--data")->description(
+      "What to train on: a folder of doodles (.npy), a folder of photos with a folder a class, a "
+      "table (csv and its kin) or a file of IDX images");
+  add_data_flags(app, flags.data);
+  add_loader_flags(app, flags.loader);
   for (const auto& [group, rows] : flags_by_group())
     for (const TrainFlag& row : rows)
       std::visit([&](auto target) { add(app, row, flags.*target)->group(group); }, row.target);

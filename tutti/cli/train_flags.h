@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -12,12 +13,18 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/cli/job.h"
+#include "tutti/cli/train_data.h"
 
 namespace tutti::cli {
 
 /// What was typed; unset is empty.
 struct TrainFlags {
   JobFlags job;
+  DataFlags data;
+  LoaderFlags loader;
+  /// Not typed: once the data is open, what undoes the scaling of a number that is predicted.
+  /// Unset: classes are.
+  std::optional<double> number_scale;
   int64_t epochs = 5;
   int64_t max_steps = 0;
   int64_t steps_per_epoch = 0;

@@ -256,6 +256,12 @@ const std::vector<std::string>& metric_words() {
 }
 
 std::vector<Metric> metrics_from(const TrainFlags& flags) {
+  if (flags.number_scale) {
+    if (!flags.metrics.empty())
+      throw UsageError(fmt::format("--metrics {}: are for classes; --target {} is a number",
+                                   flags.metrics, flags.data.target));
+    return {scaled_absolute_error(*flags.number_scale)};
+  }
   std::vector<Metric> all = {metrics::accuracy()};
   if (flags.metrics.empty()) return all;
   for (const std::string_view name : parts_of(flags.metrics, ',')) {
@@ -284,6 +290,9 @@ std::optional<optim::LossScaling> loss_scaling_from(const TrainFlags& flags) {
 std::map<int64_t, double> class_weight_from(const TrainFlags& flags,
                                             const std::vector<std::string>& classes) {
   if (flags.class_weight.empty()) return {};
+  if (flags.number_scale)
+    throw UsageError(fmt::format("--class-weight {}: is for classes; --target {} is a number",
+                                 flags.class_weight, flags.data.target));
   std::vector<std::optional<double>> weights(classes.size());
   return said_of("--class-weight", [&] {
     std::vector<Field> fields;

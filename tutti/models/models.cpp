@@ -116,9 +116,21 @@ const std::vector<std::string>& model_names() {
   return names;
 }
 
-std::string doodle_model_words() {
+std::string model_words() {
   return "mlp, wide, cnn (doodle_cnn), lenet, resnet18, resnet50, alexnet, vgg11, vgg11_bn, "
-         "inception_v3 or vit";
+         "inception_v3 or vit; for tables linear_regression, mlp or wide";
+}
+
+std::vector<std::string> models_for(const ImageOptions& options) {
+  std::vector<std::string> names;
+  for (const auto& [name, maker] : makers()) {
+    try {
+      maker(options);
+      names.push_back(name);
+    } catch (const UsageError&) {  // the shape is not for it
+    }
+  }
+  return names;
 }
 
 nn::Graph model_by_name(std::string_view name, const ImageOptions& options) {

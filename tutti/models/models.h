@@ -94,12 +94,16 @@ nn::Graph vit(VitOptions options = {});
 /// Names that model_by_name() knows, sorted.
 const std::vector<std::string>& model_names();
 
-/// Those that classify doodles, in words: "mlp, wide, cnn (doodle_cnn), ... or vit".
-std::string doodle_model_words();
+/// All of them, in words: "mlp, wide, ... or vit; linear_regression for tables".
+std::string model_words();
 
-/// linear_regression takes its features from the input shape, and no classes. `width` scales the
-/// hidden layers of all others; of vit, whole multiples of its heads. Unknown names throw
-/// UsageError with the nearest known one.
+/// Those that can be made so: what else takes samples of that shape.
+std::vector<std::string> models_for(const ImageOptions& options);
+
+/// mlp and wide take samples of any shape, a table's rows too ({features}); of one class they
+/// predict a number. linear_regression takes its features from the input shape, and no classes.
+/// `width` scales the hidden layers of all others; of vit, whole multiples of its heads. Unknown
+/// names throw UsageError with the nearest known one.
 nn::Graph model_by_name(std::string_view name, const ImageOptions& options = {});
 
 }  // namespace tutti::models

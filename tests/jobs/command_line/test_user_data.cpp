@@ -1,0 +1,316 @@
+// `tutti train`, `evaluate` and `predict` on data of a user's own: photos, tables, IDX.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/jobs/command_line/user_data.h"
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+using Words = std::vector<std::string>;
+
+CommandResult tutti(const std::string& command, Words words, const Words& more = {}) {
+  words.insert(words.begin(), {TUTTI_PROGRAM, command});
+  words.insert(words.end(), more.begin(), more.end());
+  return run_command(words, {}, Millis{240'000});
+}
+
+json first_line(const fs::path& file) { return json::parse(get_bytes(file)); }
+
+std::vector<json> lines_of(const fs::path& file) {
+  std::vector<json> lines;
+  std::istringstream text(get_bytes(file));
+  for (std::string line; std::getline(text, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+class UserData : public testing::Test {
+ protected:
+  UserData() {
+    put_photos(folder_ / "photos", 20);
+    put_photos(folder_ / "more_photos", 6, 2);
+    put_flats(folder_ / "flats.csv", 300);
+    put_flats(folder_ / "more_flats.csv", 40, 2);
+    put_idx(folder_.path(), 100);
+    photos_ = folder_ / "photos";
+    more_photos_ = folder_ / "more_photos";
+    flats_ = folder_ / "flats.csv";
+    more_flats_ = folder_ / "more_flats.csv";
+    idx_ = folder_ / "train-images-idx3-ubyte";
+  }
+
+  // Figures of a training that must succeed; what it says goes to `said_`.
+  json figures(const Words& words, const Words& more = {}) {
+    Words all = words;
+    all.insert(all.end(), {"--threads", "1", "--json", folder_ / "figures.json"});
+    const auto result = tutti("train", all, more);
+    said_ = result.out;
+    EXPECT_EQ(result.exit_code, 0) << testing::PrintToString(all) << result.err << result.out;
+    return result.exit_code == 0 ? first_line(folder_ / "figures.json") : json{};
+  }
+
+  const TempFolder folder_;
+  std::string photos_, more_photos_, flats_, more_flats_, idx_;
+  std::string said_;
+};
+
+TEST_F(UserData, TrainsTheSameHoweverReplicasArePlaced) {
+  const Words trainings[] = {
+      {"doodle_cnn", "--data", photos_, "--image-size", "16", "--augment", "--batch-size", "8",
+       "--max-steps", "6", "--workers", "2"},
+      {"mlp", "--data", flats_, "--target", "dear", "--batch-size", "30", "--max-steps", "6"},
+      {"linear_regression", "--data", flats_, "--target", "price", "--batch-size", "30",
+       "--max-steps", "6"},
+      {"lenet", "--data", idx_, "--batch-size", "10", "--max-steps", "6"}};
+  for (const Words& words : trainings) {
+    const Words two = {"--replicas", "2"};
+    const std::string expected = figures(words, two).at("weights_sha256");
+    for (const Words& more : {Words{"--replicas", "2", "--strategy", "mirrored"},
+                              Words{"--replicas", "2", "--strategy", "multi_worker"},
+                              Words{"--replicas", "2", "--workers", "0"}}) {
+      if (more[2] == "--workers" && words.back() == "2") continue;  // given already
+      EXPECT_EQ(figures(words, more).at("weights_sha256"), expected)
+          << words[0] << testing::PrintToString(more);
+    }
+  }
+}
+
+TEST_F(UserData, PhotosAreLearntTestedAndPredicted) {
+  const std::string out = folder_ / "run";
+  const json trained =
+      figures({"mlp", "--data", photos_, "--validation", more_photos_, "--image-size", "8",
+               "--augment", "--batch-size", "10", "--epochs", "8", "--out", out});
+  EXPECT_EQ(trained.at("data"), "image_folder");
+  EXPECT_EQ(trained.at("val_accuracy"), 1);
+  EXPECT_GE(trained.at("input_wait_share").get<double>(), 0);
+  EXPECT_THAT(said_, AllOf(HasSubstr("photos: a folder of 2 classes (dark, light)"),
+                           HasSubstr("validation: " + more_photos_),
+                           HasSubstr("2 classes; 40 samples to train on, 12 to test"),
+                           HasSubstr("of step time waiting for input")));
+  const json spec = first_line(fs::path(out) / "data.json");
+  EXPECT_EQ(spec.at("classes"), (json{"dark", "light"}));
+  EXPECT_EQ(spec.at("shape"), (json{3, 8, 8}));
+  EXPECT_EQ(spec, first_line(fs::path(out) / "checkpoints/data.json"));
+
+  for (const std::string& weights : {out, out + "/checkpoints"}) {
+    const auto tested = tutti("evaluate", {"mlp", "--data", more_photos_, "--checkpoints", weights,
+                                           "--json", folder_ / "test.json"});
+    ASSERT_EQ(tested.exit_code, 0) << tested.err;
+    EXPECT_EQ(first_line(folder_ / "test.json").at("accuracy"), 1);
+    EXPECT_NEAR(first_line(folder_ / "test.json").at("loss").get<double>(),
+                trained.at("val_loss").get<double>(), 1e-6);
+  }
+
+  const std::string dark = more_photos_ + "/dark/0.jpg", light = more_photos_ + "/light/0.jpg";
+  const auto predicted = tutti("predict", {"mlp", "--weights", out, dark, light, "--top", "2",
+                                           "--json", folder_ / "said.json"});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  EXPECT_THAT(predicted.out,
+              testing::MatchesRegex(".*dark/0.jpg: dark [01]\\.[0-9]+, light 0\\..*\n"
+                                    ".*light/0.jpg: light [01]\\.[0-9]+, dark 0\\..*\n"));
+  const auto lines = lines_of(folder_ / "said.json");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1].at("file"), light);
+  EXPECT_EQ(lines[1].at("class"), "light");
+  EXPECT_NEAR(lines[1].at("top")[0].at("probability").get<double>() +
+                  lines[1].at("top")[1].at("probability").get<double>(),
+              1, 1e-6);
+}
+
+TEST_F(UserData, ADamagedPhotoIsNamedAndTheOthersArePredicted) {
+  const std::string out = folder_ / "run";
+  figures({"mlp", "--data", photos_, "--image-size", "8", "--batch-size", "10", "--epochs", "1",
+           "--out", out});
+  const std::string sound = photos_ + "/dark/1.jpg", damaged = folder_ / "damaged.jpg",
+                    missing = folder_ / "missing.jpg";
+  put_bytes(damaged, "this is no photo");
+  const auto result = tutti("predict", {"mlp", "--weights", out, damaged, sound, missing});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, AllOf(HasSubstr(sound + ": "), Not(HasSubstr(damaged))));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("tutti predict: " + damaged), HasSubstr(missing)));
+
+  // In a training it is an error before the step that would use it, or another photo's place.
+  put_bytes(photos_ + "/dark/1.jpg", "this is no photo");
+  const Words words = {"mlp", "--data",   photos_, "--image-size", "8",         "--batch-size",
+                       "10",  "--epochs", "1",     "--validation", more_photos_};
+  const auto ended = tutti("train", words);
+  EXPECT_EQ(ended.exit_code, 2) << ended.out;
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("dark/1.jpg"), HasSubstr("epoch")));
+  figures(words, {"--on-bad", "replace:0.1"});
+  EXPECT_THAT(said_, AllOf(HasSubstr("1 damaged sample was replaced"), HasSubstr("dark/1.jpg")));
+}
+
+TEST_F(UserData, ATablesNumberIsLearntTestedAndPredicted) {
+  const std::string out = folder_ / "run";
+  const json trained =
+      figures({"linear_regression", "--data", flats_, "--target", "price", "--batch-size", "30",
+               "--epochs", "40", "--learning-rate", "0.05", "--out", out});
+  EXPECT_LT(trained.at("val_mean_absolute_error").get<double>(), 1000) << "of 20,000 to 170,000";
+  EXPECT_FALSE(trained.contains("val_accuracy"));
+  EXPECT_THAT(said_,
+              AllOf(HasSubstr("a table: 5 columns, delimited by commas"),
+                    HasSubstr("predicts price; 270 samples to train on, 30 to test"),
+                    HasSubstr("validation: 30 of 300 samples"), HasSubstr("mean_absolute_error")));
+
+  const auto tested = tutti("evaluate", {"linear_regression", "--data", more_flats_,
+                                         "--checkpoints", out, "--json", folder_ / "test.json"});
+  ASSERT_EQ(tested.exit_code, 0) << tested.err;
+  EXPECT_LT(first_line(folder_ / "test.json").at("mean_absolute_error").get<double>(), 1000);
+
+  put_bytes(folder_ / "new.csv", "view,area,rooms,dear\nsea,50,2,no\nyard,100,,yes\n");
+  const auto predicted = tutti("predict", {"linear_regression", "--weights", out,
+                                           folder_ / "new.csv", "--json", folder_ / "said.json"});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  EXPECT_THAT(predicted.out, AllOf(HasSubstr("new.csv, row 1: price "), HasSubstr("row 2: price")));
+  const auto lines = lines_of(folder_ / "said.json");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NEAR(lines[0].at("value").get<double>(), 100'000, 5'000);
+  EXPECT_NEAR(lines[1].at("value").get<double>(), 100'000, 5'000);
+}
+
+TEST_F(UserData, ClassesOfATableAndOfIdx) {
+  const std::string out = folder_ / "run";
+  const json rows = figures({"mlp", "--data", flats_, "--target", "view", "--batch-size", "30",
+                             "--epochs", "40", "--learning-rate", "0.01", "--out", out});
+  EXPECT_GT(rows.at("val_accuracy").get<double>(), 0.8);
+  const auto predicted = tutti("predict", {"mlp", "--weights", out, more_flats_});
+  ASSERT_EQ(predicted.exit_code, 0) << predicted.err;
+  EXPECT_THAT(predicted.out, testing::ContainsRegex("row 40: (sea|yard) [01]\\."));
+
+  const json images = figures(
+      {"mlp", "--data", idx_, "--batch-size", "10", "--epochs", "5", "--out", folder_ / "idx"});
+  EXPECT_EQ(images.at("val_accuracy"), 1);
+  EXPECT_THAT(said_,
+              AllOf(HasSubstr("IDX: an array of 3 dimensions"),
+                    HasSubstr("validation: " + (folder_ / "t10k-images-idx3-ubyte").string()),
+                    HasSubstr("100 samples to train on, 100 to test")));
+  const auto said =
+      tutti("predict", {"mlp", "--weights", folder_ / "idx", folder_ / "t10k-images-idx3-ubyte"});
+  EXPECT_THAT(said.out, AllOf(HasSubstr(", row 1: 0 "), HasSubstr(", row 100: 1 ")));
+}
+
+TEST_F(UserData, DoodlesArePredictedToo) {
+  const std::string out = folder_ / "run";
+  figures({"mlp", "--data", kDoodles, "--epochs", "1", "--max-steps", "50", "--out", out});
+  // Of the project's doodles, unpacked.
+  const std::string file = folder_ / "banana.npy";
+  ASSERT_EQ(
+      run_command({"bash", "-c", "zcat -f " + std::string(kDoodles) + "/banana.npy* > " + file})
+          .exit_code,
+      0);
+  const auto result = tutti("predict", {"mlp", "--weights", out, file, file + ".gone"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("banana.npy.gone"));
+  std::istringstream lines(result.out);
+  int right = 0, all = 0;
+  for (std::string line; std::getline(lines, line); ++all)
+    right += line.find(": banana ") != std::string::npos ? 1 : 0;
+  EXPECT_GT(all, 1000);
+  EXPECT_GT(2 * right, all);
+}
+
+TEST_F(UserData, WhatDoesNotFitIsSaidBeforeTraining) {
+  const std::string text = folder_ / "words.txt", one = folder_ / "one.csv",
+                    nothing = folder_ / "nothing";
+  put_bytes(text, "Once upon a time,\nthere was a text.\n");
+  put_bytes(one, "a,b\n1,x\n2,x\n3,x\n");
+  fs::create_directory(nothing);
+  const std::string other = folder_ / "other_classes";
+  put_photos(other, 2);
+  fs::rename(other + "/dark", other + "/dusky");
+  const struct {
+    Words words;
+    std::vector<const char*> answer;
+  } cases[] = {
+      {{"linear_regression", "--data", photos_}, {"[3, 64, 64]", "there are", "resnet18"}},
+      {{"resnet18", "--data", flats_, "--target", "price"},
+       {"[6]", "there are linear_regression, mlp, wide"}},
+      {{"linear_regression", "--data", flats_, "--target", "view"},
+       {"predicts a number", "2 classes", "there are mlp, wide"}},
+      {{"lenet", "--data", photos_, "--image-size", "8"}, {"there are", "resnet18"}},
+      {{"vit", "--data", photos_, "--image-size", "64"}, {"7", "there are"}},
+      {{"mlp", "--data", flats_}, {"--target COLUMN", "rooms, area, view, price, dear"}},
+      {{"mlp", "--data", flats_, "--target", "prize"}, {"prize", "price"}},
+      {{"mlp", "--data", one, "--target", "b"}, {"--target b", "\"x\" in all rows"}},
+      {{"mlp", "--data", photos_, "--target", "price"}, {"--target price", "tables"}},
+      {{"mlp", "--data", idx_, "--image-size", "32"}, {"--image-size 32", "photos"}},
+      {{"mlp", "--data", flats_, "--target", "price", "--augment"}, {"--augment", "photos"}},
+      {{"mlp", "--data", photos_, "--image-size", "0"}, {"--image-size", "got \"0\""}},
+      {{"mlp", "--data", text}, {"--data", "text", "program of your own"}},
+      {{"mlp", "--data", nothing}, {"nothing", "expected"}},
+      {{"mlp", "--data", photos_, "--validation", flats_}, {"flats.csv", "image_folder"}},
+      {{"mlp", "--data", photos_, "--validation", other}, {"dusky"}},
+      {{"mlp", "--data", photos_, "--validation", "not/there"}, {"not/there"}},
+      {{"mlp", "--data", photos_, "--validation", more_photos_, "--validation-split", "0.2"},
+       {"--validation-split with --validation"}},
+      {{"mlp", "--data", photos_, "--validation-split", "0.99"},
+       {"0.99", "none is left to train on"}},
+      {{"mlp", "--data", photos_, "--validation-split", "1.5"}, {"--validation-split"}},
+      {{"mlp", "--data", photos_}, {"--batch-size 128", "36"}},
+      {{"mlp", "--data", flats_, "--target", "price", "--metrics", "f1"},
+       {"--metrics f1", "price is a number"}},
+      {{"mlp", "--data", flats_, "--target", "price", "--class-weight", "yes=2"},
+       {"--class-weight", "price is a number"}},
+      {{"mlp", "--data", flats_, "--target", "price", "--early-stopping", "monitor=val_accuracy"},
+       {"--early-stopping", "val_mean_absolute_error"}},
+      {{"mlp", "--data", photos_, "--workers", "many"}, {"--workers", "auto"}},
+      {{"mlp", "--data", photos_, "--workers", "257"}, {"--workers", "256"}},
+      {{"mlp", "--data", photos_, "--loader-memory", "0"}, {"--loader-memory"}},
+      {{"mlp", "--data", photos_, "--ahead", "0"}, {"--ahead"}},
+      {{"mlp", "--data", photos_, "--on-bad", "replce"}, {"did you mean \"replace\"?"}},
+      {{"mlp", "--data", photos_, "--on-bad", "replace:2"}, {"--on-bad", "0 to 1"}},
+  };
+  for (const auto& c : cases) {
+    const std::string line = testing::PrintToString(c.words);
+    const auto result = tutti("train", c.words);
+    EXPECT_EQ(result.exit_code, 2) << line << result.err;
+    EXPECT_THAT(result.err, HasSubstr("tutti train: ")) << line;
+    for (const char* part : c.answer) EXPECT_THAT(result.err, HasSubstr(part)) << line;
+    EXPECT_EQ(result.out, "") << line;
+  }
+}
+
+TEST_F(UserData, PredictAndEvaluateNeedWhatTheTrainingSaid) {
+  const std::string out = folder_ / "run";
+  figures({"mlp", "--data", flats_, "--target", "price", "--batch-size", "30", "--epochs", "1",
+           "--out", out});
+  const auto bare = folder_ / "bare";
+  fs::create_directory(bare);
+  fs::copy_file(fs::path(out) / "model.safetensors", bare / "model.safetensors");
+  const struct {
+    std::string command;
+    Words words;
+    const char* answer;
+  } cases[] = {
+      {"predict", {"mlp", "--weights", out}, "FILES"},
+      {"predict", {"mlp", more_flats_}, "--weights"},
+      {"predict", {"mlp", "--weights", folder_ / "none", more_flats_}, "no weights are there"},
+      {"predict", {"mlp", "--weights", bare, more_flats_}, "no data.json"},
+      {"predict", {"mlp", "--weights", out, more_flats_, "--top", "2"}, "a number is predicted"},
+      {"predict", {"linear_regression", "--weights", out, more_flats_}, "model.safetensors"},
+      {"predict", {"resnet18", "--weights", out, more_flats_}, "there are"},
+      {"evaluate", {"mlp", "--checkpoints", bare, "--data", more_flats_}, "no data.json"},
+      {"evaluate", {"mlp", "--checkpoints", out, "--data", photos_}, "trained on csv"},
+  };
+  for (const auto& c : cases) {
+    const auto result = tutti(c.command, c.words);
+    EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(c.words) << result.err;
+    EXPECT_THAT(result.err, AllOf(StartsWith("tutti " + c.command + ": "), HasSubstr(c.answer)));
+  }
+}
+
+}  // namespace
+}  // namespace tutti::test

@@ -1,0 +1,148 @@
+#include "tutti/cli/data_spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/suggest.h"
+#include "tutti/data/quickdraw.h"
+#include "tutti/data/sources/csv.h"
+#include "tutti/data/sources/idx.h"
+#include "tutti/data/sources/image_folder.h"
+#include "tutti/data/transforms/transforms.h"
+
+namespace tutti::cli {
+namespace {
+
+using data::DataKind;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "tutti data 1";
+constexpr DataKind kKinds[] = {DataKind::image_folder, DataKind::quickdraw, DataKind::idx,
+                               DataKind::csv};
+
+DataKind kind_of(const std::string& name) {
+  std::vector<std::string> known;
+  for (const DataKind kind : kKinds) {
+    if (data::name_of(kind) == name) return kind;
+    known.emplace_back(data::name_of(kind));
+  }
+  throw DataError(unknown_message("kind of data", name, known));
+}
+
+data::Dataset opened(const DataSpec& spec, const std::filesystem::path& path) {
+  switch (spec.kind) {
+    case DataKind::image_folder: return data::image_folder(path, {.classes = spec.classes});
+    case DataKind::idx: return data::idx(path, {.classes = spec.classes});
+    case DataKind::csv: return data::csv(path, *spec.table);
+    default: return data::quickdraw(path, {.split = "all"});
+  }
+}
+
+}  // namespace
+
+std::string DataSpec::to_json() const {
+  Json json{{"format", kFormat},
+            {"kind", data::name_of(kind)},
+            {"classes", classes},
+            {"shape", shape},
+            {"transforms", transforms}};
+  if (table) json["table"] = Json::parse(table->to_json());
+  return json.dump(1) + "\n";
+}
+
+DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {
+  try {
+    const Json json = Json::parse(text);
+    if (json.value("format", "") != kFormat)
+      throw DataError(fmt::format("expected {{\"format\": \"{}\", ...}}", kFormat));
+    DataSpec spec{.kind = kind_of(json.at("kind")),
+                  .classes = json.at("classes"),
+                  .shape = json.at("shape"),
+                  .transforms = json.at("transforms"),
+                  .table = std::nullopt};
+    for (const std::string& name : spec.transforms) data::transforms::by_name(name);
+    if (json.contains("table"))
+      spec.table = data::TableSpec::from_json(json["table"].dump(), "table");
+    const bool needs_table = spec.kind == DataKind::csv || spec.classes.empty();
+    if (needs_table && !(spec.table && spec.table->target))
+      throw DataError("table, with its target, is missing");
+    return spec;
+  } catch (const Json::exception& error) {
+    throw DataError(fmt::format("{}: {}", where, error.what()));
+  } catch (const Error& error) {
+    throw DataError(fmt::format("{}: {}", where, error.what()));
+  }
+}
+
+std::optional<DataSpec> spec_beside(const std::filesystem::path& weights) {
+  const auto place = std::filesystem::absolute(weights).lexically_normal();
+  for (const auto& folder : {place, place.parent_path()}) {
+    const auto file = folder / kDataSpecFile;
+    std::error_code failure;
+    if (std::filesystem::is_regular_file(file, failure))
+      return DataSpec::from_json(read_file(file), file.string());
+  }
+  return std::nullopt;
+}
+
+data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path) {
+  const data::Recognised found = data::recognise(path);
+  if (found.kind != spec.kind)
+    throw UsageError(fmt::format("{}: {}; the model was trained on {}", path.string(),
+                                 found.sentence, data::name_of(spec.kind)));
+  data::Dataset dataset = mapped(opened(spec, path), spec.transforms);
+  require_same_classes(spec, dataset, path);
+  if (dataset.columns().at(0).shape != spec.shape)
+    throw UsageError(fmt::format("{}: samples are {}, the model was trained on {}", path.string(),
+                                 data::shape_words(dataset.columns().at(0).shape),
+                                 data::shape_words(spec.shape)));
+  return dataset;
+}
+
+void require_same_classes(const DataSpec& spec, const data::Dataset& dataset,
+                          const std::filesystem::path& path) {
+  if (dataset.classes() != spec.classes)
+    throw UsageError(fmt::format(
+        "{}: its classes ({}) are not those that the model was trained on ({})", path.string(),
+        fmt::join(dataset.classes(), ", "), fmt::join(spec.classes, ", ")));
+}
+
+data::Dataset mapped(data::Dataset dataset, const std::vector<std::string>& transforms) {
+  for (const std::string& name : transforms) dataset = dataset.map(data::transforms::by_name(name));
+  return dataset;
+}
+
+Loss loss_for(const DataSpec& spec) {
+  return spec.predicts_number() ? losses::mean_squared_error()
+                                : losses::sparse_categorical_crossentropy();
+}
+
+Metric metric_for(const DataSpec& spec) {
+  return spec.predicts_number() ? scaled_absolute_error(spec.target().deviation)
+                                : metrics::accuracy();
+}
+
+std::string figure_words(const DataSpec& spec, double value) {
+  return spec.predicts_number() ? fmt::format("{:.6g}", value) : fmt::format("{:.4f}", value);
+}
+
+Metric scaled_absolute_error(double scale) {
+  return Metric("mean_absolute_error", [scale](const SampleRows& rows, MetricSum& into) {
+    if (rows.width != 1 || rows.target_width != 1 || rows.targets == nullptr)
+      throw UsageError("mean_absolute_error: expected one number a sample");
+    for (int64_t row = 0; row < rows.rows; ++row) {
+      const double weight = rows.weights == nullptr ? 1 : rows.weights[row];
+      into.sum += weight * scale * std::abs(double{rows.outputs[row]} - double{rows.targets[row]});
+      into.count += weight;
+    }
+  });
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,65 @@
+/// DataSpec: what a trained model takes and says, saved beside its weights as data.json, so that
+/// `tutti evaluate` and `tutti predict` prepare samples as the training did. Without LibTorch.
+/// docs/formats/data_spec.md has the fields.
+/// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/data/dataset.h"
+#include "tutti/data/sources/recognise.h"
+#include "tutti/data/sources/table_spec.h"
+#include "tutti/train/losses/losses.h"
+#include "tutti/train/metrics/metrics.h"
+
+namespace tutti::cli {
+
+struct DataSpec {
+  data::DataKind kind = data::DataKind::unknown;
+  std::vector<std::string> classes{};     ///< by label; empty: a number is predicted
+  std::vector<int64_t> shape{};           ///< of a sample, as the network takes it
+  std::vector<std::string> transforms{};  ///< names, in order: what makes a sample of a photo
+  std::optional<data::TableSpec> table{};
+
+  bool predicts_number() const noexcept { return classes.empty(); }
+  /// Where a number is predicted: its column, with the scaling.
+  const data::TableColumn& target() const { return *table->target; }
+
+  std::string to_json() const;
+  /// Throws DataError, with `where`, for what is no such JSON.
+  static DataSpec from_json(std::string_view text, const std::string& where);
+};
+
+inline constexpr const char* kDataSpecFile = "data.json";
+
+/// The one beside weights: in their folder, or the one above where these are a checkpoint's. None:
+/// it was not saved. Throws what from_json() does.
+std::optional<DataSpec> spec_beside(const std::filesystem::path& weights);
+
+/// Opens other data of the same kind, labelled as the first. Photos are decoded when a batch is
+/// read. Throws UsageError for data of another kind, and what the source does.
+data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path);
+
+/// Throws UsageError where `dataset`, of `path`, has other classes.
+void require_same_classes(const DataSpec& spec, const data::Dataset& dataset,
+                          const std::filesystem::path& path);
+
+/// `dataset`, each sample through all of them.
+data::Dataset mapped(data::Dataset dataset, const std::vector<std::string>& transforms);
+
+/// What such a network is trained and tested with. mean_absolute_error is in the target's own unit.
+Loss loss_for(const DataSpec& spec);
+Metric metric_for(const DataSpec& spec);
+
+/// A value of that metric: "0.9125", "48213.2".
+std::string figure_words(const DataSpec& spec, double value);
+
+/// |output - target| on the mean, times `scale`. Named "mean_absolute_error".
+Metric scaled_absolute_error(double scale);
+
+}  // namespace tutti::cli
