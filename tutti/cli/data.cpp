@@ -1,0 +1,272 @@
+// tutti data: looks after data before a training does: what is damaged, how fast it is read.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/stop.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/on_all_cores.h"
+#include "tutti/cli/train_data.h"
+#include "tutti/data/loader/loader.h"
+#include "tutti/data/quickdraw.h"
+#include "tutti/data/sources/csv.h"
+#include "tutti/data/sources/idx.h"
+#include "tutti/data/sources/image_folder.h"
+#include "tutti/data/sources/jsonl.h"
+#include "tutti/data/sources/recognise.h"
+#include "tutti/data/sources/text.h"
+#include "tutti/data/transforms/transforms.h"
+#include "tutti/train/report/progress.h"
+
+namespace tutti::cli {
+namespace {
+
+using data::DataKind;
+
+// ---- verify
+
+// Samples between two looks at the clock, at progress and at signals: some 100 ms of photos.
+constexpr int64_t kSamplesAtOnce = 256;
+
+// Opens what was recognised; whatever can be damaged in a sample shows when that is read.
+data::Dataset opened_whole(const std::string& path, const data::Recognised& found) {
+  switch (found.kind) {
+    case DataKind::image_folder:
+      return data::image_folder(path, {.allow_one_class = true}).map(data::transforms::decode());
+    case DataKind::quickdraw: return data::quickdraw(path, {.split = "all"});
+    case DataKind::idx:
+      return data::idx(path, {.labelled = path.find("images") != std::string::npos});
+    case DataKind::csv:
+      return data::csv(path, {.delimiter = found.delimiter,
+                              .header = found.header,
+                              .missing_numbers = data::MissingNumbers::mean,
+                              .one_hot = false});
+    case DataKind::jsonl: return data::jsonl(path);
+    case DataKind::text: return data::text(path, {.length = 1});
+    default: throw UsageError(fmt::format("{}: {}", path, found.sentence));
+  }
+}
+
+// Those that are no file of samples: all is checked when it is opened.
+bool read_whole_when_opened(DataKind kind) {
+  return kind != DataKind::image_folder && kind != DataKind::jsonl;
+}
+
+void show_progress(int64_t done, int64_t all, size_t damaged) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  fmt::print(stderr, "\r{} of {} samples, {} damaged{}", with_commas(static_cast<double>(done)),
+             with_commas(static_cast<double>(all)), damaged, done == all ? "\n" : "");
+}
+
+// What is wrong with each damaged sample, in their order.
+std::vector<std::string> damages_in(const data::Dataset& samples) {
+  // Shapes may differ: what is read is let go.
+  const auto read =
+      samples.map([](data::Sample) { return data::Sample{{data::scalar(uint8_t{1})}}; },
+                  {.name = "verify", .columns = {{"read", DType::uint8, {}}}});
+  const data::Epoch epoch = read.batch(1).epoch({});
+  const int64_t all = epoch.num_batches();
+  std::map<int64_t, std::string> damages;
+  std::mutex mutex;
+  for (int64_t begin = 0; begin < all; begin += kSamplesAtOnce) {
+    throw_if_stop_requested("data verify");
+    const int64_t end = std::min(begin + kSamplesAtOnce, all);
+    on_all_cores(begin, end, [&](int64_t i) {
+      try {
+        epoch.part(i, {0, 1});
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        damages.emplace(i, error.what());
+      }
+    });
+    show_progress(end, all, damages.size());
+  }
+  std::vector<std::string> words;
+  for (auto& [place, what] : damages) words.push_back(std::move(what));
+  return words;
+}
+
+int verify(const std::string& path) {
+  const data::Recognised found = data::recognise(path);
+  if (found.kind == DataKind::unknown)
+    throw UsageError(fmt::format("{}: {}", path, found.sentence));
+  install_stop_handler();
+  fmt::print("{}: {}\n", path, found.sentence);
+  std::vector<std::string> damages;
+  std::string count = "nothing";
+  try {
+    const data::Dataset samples = opened_whole(path, found);
+    count = with_commas(static_cast<double>(samples.num_samples())) + " samples";
+    if (!read_whole_when_opened(found.kind)) damages = damages_in(samples);
+  } catch (const DataError& error) {
+    damages.emplace_back(error.what());
+  }
+  for (const std::string& damage : damages) fmt::print("damaged: {}\n", damage);
+  if (damages.empty())
+    fmt::print("{} read, all sound\n", count);
+  else
+    fmt::print("{} read, {} damaged\n", count, damages.size());
+  return damages.empty() ? 0 : 1;
+}
+
+// ---- bench
+
+struct BenchFlags {
+  std::string path;
+  DataFlags data;
+  LoaderFlags loader;
+  int64_t batch = 128;
+  int64_t epochs = 2;
+  uint64_t seed = 0;
+  std::string json;
+};
+
+struct BenchFigures {
+  int64_t samples = 0;
+  int64_t bytes = 0;
+  double seconds = 0;
+  data::LoaderReport report;
+};
+
+BenchFigures load_all(const data::Dataset& samples, const BenchFlags& flags) {
+  const auto batches = samples.shuffle().batch(flags.batch);
+  // Nobody computes beside it: all cores are the loader's.
+  data::Loader loader(loader_options(flags.loader), {.busy_cores = 0});
+  BenchFigures figures;
+  const auto begin = Clock::now();
+  for (int64_t number = 0; number < flags.epochs; ++number) {
+    const data::Epoch epoch = batches.epoch({.epoch = number, .seed = flags.seed});
+    const auto whole = [epoch](int64_t step, int) {
+      return data::BatchPart{step, {0, epoch.batch_size(step)}};
+    };
+    loader.begin(epoch, {.end_step = epoch.num_batches(), .part = whole});
+    for (int64_t step = 0; step < epoch.num_batches(); ++step) {
+      throw_if_stop_requested("data bench");
+      const data::Batch batch = loader.take(step, 0, Deadline(kDefaultTimeLimit));
+      figures.samples += batch.size;
+      for (const Array& column : batch.columns) figures.bytes += column.num_bytes();
+    }
+    loader.end();
+  }
+  figures.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  figures.report = loader.report();
+  return figures;
+}
+
+nlohmann::ordered_json json_of(const BenchFlags& flags, const DataSpec& spec,
+                               const BenchFigures& figures) {
+  nlohmann::ordered_json json{
+      {"bench", "data"},
+      {"data", data::name_of(spec.kind)},
+      {"batch", flags.batch},
+      {"epochs", flags.epochs},
+      {"samples", figures.samples},
+      {"seconds", figures.seconds},
+      {"samples_per_second", static_cast<double>(figures.samples) / figures.seconds},
+      {"mb_per_second", static_cast<double>(figures.bytes) / 1e6 / figures.seconds},
+      {"workers", figures.report.workers},
+      {"peak_bytes", figures.report.peak_bytes},
+      {"replaced", figures.report.replaced.size()},
+      {"stages", nlohmann::ordered_json::array()}};
+  for (const data::StageReport& stage : figures.report.stages)
+    json["stages"].push_back(
+        {{"name", stage.name}, {"samples", stage.samples}, {"seconds", stage.seconds}});
+  return json;
+}
+
+int bench(const BenchFlags& flags) {
+  loader_options(flags.loader);  // what it refuses is refused here
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
+  const TrainData data = open_to_read(flags.path, flags.data);
+  if (flags.batch > data.train.num_samples())
+    throw UsageError(fmt::format("--batch-size {}: there are {} samples in {}", flags.batch,
+                                 data.train.num_samples(), flags.path));
+  install_stop_handler();
+  for (const std::string& sentence : data.sentences) fmt::print("{}\n", sentence);
+  std::fflush(stdout);
+  const BenchFigures figures = load_all(data.train, flags);
+  const auto json = json_of(flags, data.spec, figures);
+  fmt::print("{} samples/s, {} MB/s of batches; {} worker{}, {:.1f} s\n",
+             with_commas(json["samples_per_second"]), with_commas(json["mb_per_second"]),
+             figures.report.workers, figures.report.workers == 1 ? "" : "s", figures.seconds);
+  fmt::print("{}{}\n{}\n", figures.report.table(), figures.report.to_string(), json.dump());
+  if (!flags.json.empty()) write_file_atomically(flags.json, json.dump() + "\n");
+  return 0;
+}
+
+// ---- the commands
+
+void add_verify(CLI::App& app, int& exit_code) {
+  auto path = std::make_shared<std::string>();
+  CLI::App* command =
+      app.add_subcommand("verify", "Read all of it on all cores, and name what is damaged");
+  command->add_option("PATH", *path, "Photos, doodles, IDX, a table, JSON lines or text")
+      ->required()
+      ->check(some_name())
+      ->type_name("");
+  command->footer(
+      "Example:\n"
+      "  tutti data verify photos/train\n\n"
+      "A line a damaged sample, with its file and byte or line; exit code 1 when there is one.");
+  command->callback([path, &exit_code] { exit_code = verify(*path); });
+}
+
+void add_bench_of_data(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<BenchFlags>();
+  CLI::App* command = app.add_subcommand(
+      "bench", "Load it as a training would, without one: samples a second, time by stage");
+  command->add_option("PATH", flags->path, "Photos, doodles, IDX or a table")
+      ->required()
+      ->check(some_name())
+      ->type_name("");
+  add_pipeline_flags(*command, flags->data);
+  command->add_option("--batch-size", flags->batch, "Samples of a batch")
+      ->check(whole_number(1, int64_t{1} << 31))
+      ->type_name("B")
+      ->capture_default_str();
+  command->add_option("--epochs", flags->epochs, "Passes over the data")
+      ->check(whole_number(1, 1'000'000))
+      ->type_name("E")
+      ->capture_default_str();
+  command->add_option("--seed", flags->seed, "Of order and augmentation")
+      ->check(whole_number(0, int64_t{1} << 62))
+      ->type_name("S")
+      ->capture_default_str();
+  command->add_option("--json", flags->json, "File for the figures")
+      ->check(some_name())
+      ->type_name("FILE");
+  add_loader_flags(*command, flags->loader);
+  command->footer(
+      "Example:\n"
+      "  tutti data bench photos/train --image-size 224 --augment --workers 4");
+  command->callback([flags, &exit_code] { exit_code = bench(*flags); });
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, int& exit_code) {
+  CLI::App* command =
+      app.add_subcommand("data", "Look after data: what is damaged, how fast it is");
+  command->require_subcommand(1);
+  add_verify(*command, exit_code);
+  add_bench_of_data(*command, exit_code);
+}
+
+}  // namespace tutti::cli
