@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -75,6 +75,14 @@ void show_progress(int64_t done, int64_t all, size_t damaged) {
              with_commas(static_cast<double>(all)), damaged, done == all ? "\n" : "");
 }
 
+// "ants/1.jpg: decode(): truncated": without the batch in which it was read.
+std::string damage_words(std::string words) {
+  const size_t batch = words.find(", sample 1 of batch ");
+  const size_t end = batch == std::string::npos ? batch : words.find(": ", batch);
+  if (end != std::string::npos) words.erase(batch, end - batch);
+  return words;
+}
+
 // What is wrong with each damaged sample, in their order.
 std::vector<std::string> damages_in(const data::Dataset& samples) {
   // Shapes may differ: what is read is let go.
@@ -93,7 +101,7 @@ std::vector<std::string> damages_in(const data::Dataset& samples) {
         epoch.part(i, {0, 1});
       } catch (const std::exception& error) {
         const std::lock_guard lock(mutex);
-        damages.emplace(i, error.what());
+        damages.emplace(i, damage_words(error.what()));
       }
     });
     show_progress(end, all, damages.size());
@@ -206,7 +214,11 @@ int bench(const BenchFlags& flags) {
   fmt::print("{} samples/s, {} MB/s of batches; {} worker{}, {:.1f} s\n",
              with_commas(json["samples_per_second"]), with_commas(json["mb_per_second"]),
              figures.report.workers, figures.report.workers == 1 ? "" : "s", figures.seconds);
-  fmt::print("{}{}\n{}\n", figures.report.table(), figures.report.to_string(), json.dump());
+  fmt::print("{}", figures.report.table());
+  const auto& [stages, replaced] = std::tie(figures.report.stages, figures.report.replaced);
+  if (!stages.empty()) fmt::print("{} takes longest\n", stages.front().name);
+  for (const std::string& sample : replaced) fmt::print("replaced: {}\n", sample);
+  fmt::print("{}\n", json.dump());
   if (!flags.json.empty()) write_file_atomically(flags.json, json.dump() + "\n");
   return 0;
 }

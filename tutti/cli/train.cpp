@@ -321,7 +321,6 @@ void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Stra
              with_commas(static_cast<double>(history.steps)), history.train_seconds,
              with_commas(history.images_per_second()),
              spec.shape.size() > 1 ? "images" : "samples");
-  if (history.input.steps > 0) fmt::print("{}\n", history.input.to_string());
   if (flags.out.empty())
     fmt::print("weights were not kept: --out DIR saves them\n");
   else if (!saved.empty())

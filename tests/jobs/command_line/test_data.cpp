@@ -41,7 +41,8 @@ TEST(DataVerify, NamesEachDamagedPhoto) {
   EXPECT_EQ(result.exit_code, 1) << result.err;
   EXPECT_THAT(result.out,
               AllOf(HasSubstr("damaged: dark/0.jpg"), HasSubstr("damaged: dark/299.jpg"),
-                    HasSubstr("damaged: light/7.jpg"), HasSubstr("600 samples read, 3 damaged")));
+                    HasSubstr("damaged: light/7.jpg"), Not(HasSubstr("of batch")),
+                    HasSubstr("600 samples read, 3 damaged")));
 }
 
 TEST(DataVerify, NamesLinesAndBytesOfOtherData) {
@@ -97,7 +98,8 @@ TEST(DataBench, PrintsStagesAndOneObject) {
             "--epochs", "3", "--workers", "2", "--json", folder / "figures.json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("samples/s"), HasSubstr("MB/s"), HasSubstr("ms a sample"),
-                                HasSubstr("decode_crop"), HasSubstr("random_horizontal_flip")));
+                                HasSubstr("decode_crop"), HasSubstr("random_horizontal_flip"),
+                                HasSubstr("takes longest")));
   const json figures = json::parse(get_bytes(folder / "figures.json"));
   EXPECT_EQ(figures.at("data"), "image_folder");
   EXPECT_EQ(figures.at("samples"), 240);
@@ -132,7 +134,7 @@ TEST(DataBench, ADamagedPhotoEndsItOrIsReplaced) {
   replacing.insert(replacing.end(), {"--on-bad", "replace"});
   const auto replaced = data(replacing);
   EXPECT_EQ(replaced.exit_code, 0) << replaced.err;
-  EXPECT_THAT(replaced.out, HasSubstr("dark/3.jpg"));
+  EXPECT_THAT(replaced.out, HasSubstr("replaced: dark/3.jpg"));
 }
 
 TEST(Help, OfNewCommandsHasExamples) {
