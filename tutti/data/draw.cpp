@@ -23,7 +23,8 @@ double Draw::gamma(double shape) noexcept {
   for (;;) {
     const double x = normal();
     const double v = (1 + c * x) * (1 + c * x) * (1 + c * x);
-    if (v > 0 && std::log(1 - uniform(0, 1)) < 0.5 * x * x + d * (1 - v + std::log(v))) return d * v;
+    if (v > 0 && std::log(1 - uniform(0, 1)) < 0.5 * x * x + d * (1 - v + std::log(v)))
+      return d * v;
   }
 }
 

@@ -103,7 +103,7 @@ void FileCache::look() {
 }
 
 void FileCache::read_new(Part& part, int number) {
-  struct stat facts {};
+  struct stat facts{};
   if (::fstat(part.file.get(), &facts) != 0) return;
   std::vector<std::byte> sample;
   while (part.known + static_cast<int64_t>(sizeof(Head)) <= facts.st_size) {
@@ -149,15 +149,18 @@ void FileCache::keep(int64_t id, const Sample& sample) {
   const std::scoped_lock lock(mutex_);
   if (own_ == -2) return;
   const auto give_up = [&](int error) {
-    log(LogLevel::warning, "cache folder {}: {}; nothing more is kept there, each sample is computed "
-        "anew", folder_.string(), errno_words(error));
+    log(LogLevel::warning,
+        "cache folder {}: {}; nothing more is kept there, each sample is computed "
+        "anew",
+        folder_.string(), errno_words(error));
     own_ = -2;
   };
   if (own_ == -1) {
     std::random_device random;
     const std::string name = fmt::format("{:08x}{:08x}{}", random(), random(), kEnding);
     const std::string path = (folder_ / name).string();
-    FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
+    FileDescriptor file(
+        ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
     if (!file) return give_up(errno);
     own_ = static_cast<int>(parts_.size());
     parts_.push_back(std::make_unique<Part>(Part{.name = name, .file = std::move(file)}));
@@ -169,9 +172,8 @@ void FileCache::keep(int64_t id, const Sample& sample) {
       log(LogLevel::warning, "{}: cannot be cut back", (folder_ / part.name).string());
     return give_up(error);
   }
-  places_[static_cast<size_t>(id)] = {.file = own_,
-                                      .offset = part.known + static_cast<int64_t>(sizeof head),
-                                      .bytes = bytes};
+  places_[static_cast<size_t>(id)] = {
+      .file = own_, .offset = part.known + static_cast<int64_t>(sizeof head), .bytes = bytes};
   part.known += static_cast<int64_t>(record.size());
 }
 

@@ -48,7 +48,7 @@ class LocalFiles final : public Files {
   }
 
   FileInfo info(const fs::path& path) const override {
-    struct stat facts {};
+    struct stat facts{};
     if (::stat(path.c_str(), &facts) != 0) fail(path, "cannot be found", errno);
     return info_of(path.filename().string(), facts);
   }
@@ -56,7 +56,7 @@ class LocalFiles final : public Files {
   Array read(const fs::path& path, int64_t offset, int64_t bytes) const override {
     const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (file.get() < 0) fail(path, "cannot be opened", errno);
-    struct stat facts {};
+    struct stat facts{};
     if (::fstat(file.get(), &facts) != 0) fail(path, "cannot be read", errno);
     if (S_ISDIR(facts.st_mode)) fail(path, "cannot be read", EISDIR);
     const int64_t wanted = bytes < 0 ? std::max<int64_t>(0, facts.st_size - offset) : bytes;
@@ -76,9 +76,10 @@ class LocalFiles final : public Files {
  private:
   [[noreturn]] static void ends_before(const fs::path& path, int64_t there, int64_t offset,
                                        int64_t wanted) {
-    throw DataError(fmt::format("{}: has {} bytes, expected {} or more (bytes {} to {})\n"
-                                "  fetch the file again",
-                                path.string(), there, offset + wanted, offset, offset + wanted));
+    throw DataError(
+        fmt::format("{}: has {} bytes, expected {} or more (bytes {} to {})\n"
+                    "  fetch the file again",
+                    path.string(), there, offset + wanted, offset, offset + wanted));
   }
 };
 

@@ -5,14 +5,14 @@
 ///         auto simulator = std::make_shared<Simulator>(context.seed + context.epoch);
 ///         return [simulator]() -> std::optional<Sample> { return simulator->next(); };
 ///       },
-///       {.columns = {{.name = "x", .dtype = DType::float32, .shape = {4}}}, .num_samples = 10000});
+///       {.columns = {{.name = "x", .dtype = DType::float32, .shape = {4}}}, .num_samples =
+///       10000});
 ///
-/// Sequential. Every worker runs the generator from the epoch's beginning and keeps its part of each
-/// batch, so that any number of workers trains the same samples; a generator that is slow is worth
-/// data of each worker's own (Strategy::distribute_from_function). To go on in the middle of an
-/// epoch it is run up to there, which the log says.
-/// Thread rule: a generator is called by one thread at a time, in its order; those of two epochs may
-/// run at once.
+/// Sequential. Every worker runs the generator from the epoch's beginning and keeps its part of
+/// each batch, so that any number of workers trains the same samples; a generator that is slow is
+/// worth data of each worker's own (Strategy::distribute_from_function). To go on in the middle of
+/// an epoch it is run up to there, which the log says. Thread rule: a generator is called by one
+/// thread at a time, in its order; those of two epochs may run at once.
 #pragma once
 
 #include <cstdint>

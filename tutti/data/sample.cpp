@@ -9,9 +9,7 @@
 
 namespace tutti::data {
 
-bool Column::fixed() const noexcept {
-  return std::ranges::find(shape, kAnySize) == shape.end();
-}
+bool Column::fixed() const noexcept { return std::ranges::find(shape, kAnySize) == shape.end(); }
 
 std::string Column::to_string() const {
   return fmt::format("{} {} {}", name, name_of(dtype), shape_words(shape));

@@ -1,8 +1,9 @@
-/// What is kept of samples once computed: in memory that the processes of a host share, or in files.
+/// What is kept of samples once computed: in memory that the processes of a host share, or in
+/// files.
 ///
-/// A cache never throws out: rows come once an epoch, so that a full one of x % of the samples saves
-/// x % of the work, and one that throws out the oldest saves nothing.
-/// Thread rule: any thread may use any of it at any time, but for adopt().
+/// A cache never throws out: rows come once an epoch, so that a full one of x % of the samples
+/// saves x % of the work, and one that throws out the oldest saves nothing. Thread rule: any thread
+/// may use any of it at any time, but for adopt().
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ Sample unpacked(const std::vector<Column>& columns, std::byte* from,
 
 /// Samples by id in a SharedFile: a table of places, then the samples in the order of their coming.
 ///
-/// Invariant: a place is 0, or a claim of the process that computes the sample, or final. So each is
-/// computed by one; who needs it meanwhile waits, and takes over when the one is dead.
+/// Invariant: a place is 0, or a claim of the process that computes the sample, or final. So each
+/// is computed by one; who needs it meanwhile waits, and takes over when the one is dead.
 class SharedCache {
  public:
   SharedCache(int64_t num_samples, int64_t most_bytes);
