@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -15,6 +16,7 @@ namespace {
 
 // A replacement that is damaged too is replaced again; so many times in a row is no accident.
 constexpr uint64_t kMostReplacements = 16;
+const std::string kPadding = "padding";
 
 template <class T>
 void fill(void* data, int64_t count, double value) {
@@ -62,11 +64,12 @@ void put(const Array& value, const Array& column, int64_t place, const PadOption
   const auto sizes = std::span(column.shape()).subspan(1);
   const int64_t rows = column.shape()[0];
   const int64_t elements = column.num_elements() / rows;
-  auto* const to = static_cast<std::byte*>(column.data()) + place * elements * size_of(column.dtype());
+  auto* const to =
+      static_cast<std::byte*>(column.data()) + place * elements * size_of(column.dtype());
   for (size_t d = 0; d < sizes.size(); ++d)
     if (value.shape()[d] > sizes[d])
-      throw DataError(fmt::format("column \"{}\" is {}, longer than {}, to which it is padded", name,
-                                  value.to_string(), shape_words(sizes)));
+      throw DataError(fmt::format("column \"{}\" is {}, longer than {}, to which it is padded",
+                                  name, value.to_string(), shape_words(sizes)));
   if (value.num_elements() < elements) fill_with(column.dtype(), to, elements, pad.value);
   copy_corner(static_cast<const std::byte*>(value.data()), value.shape(), to, sizes,
               size_of(column.dtype()));
@@ -165,7 +168,8 @@ std::vector<Column> EpochState::columns(int64_t step) const {
     for (size_t i = 0; i < width; ++i)
       longest[i] = std::max(
           longest[i],
-          (*batching->sizes)[static_cast<size_t>(order.ids[static_cast<size_t>(place)]) * width + i]);
+          (*batching
+                ->sizes)[static_cast<size_t>(order.ids[static_cast<size_t>(place)]) * width + i]);
   size_t next = 0;
   for (Column& column : columns)
     for (int64_t& size : column.shape)
@@ -174,14 +178,16 @@ std::vector<Column> EpochState::columns(int64_t step) const {
 }
 
 bool EpochState::plain() const {
-  return content->plain() != nullptr && !batching->sizes && batching->transforms.empty();
+  // With sizes given to padded_batch() nothing is looked up, but rows differ.
+  return content->plain() != nullptr && batching->transforms.empty() &&
+         std::ranges::all_of(content->columns(), &Column::fixed);
 }
 
 std::exception_ptr EpochState::located(int64_t step, int64_t row, Ref ref,
                                        const std::string* stage) const {
-  return at_sample(*content, ref.id, stage,
-                   fmt::format("sample {} of batch {} of epoch {}", row + 1, step + 1,
-                               pass.epoch + 1));
+  return at_sample(
+      *content, ref.id, stage,
+      fmt::format("sample {} of batch {} of epoch {}", row + 1, step + 1, pass.epoch + 1));
 }
 
 Sample EpochState::sample_at(int64_t step, int64_t row, Reading& reading, BadSamples* bad) const {
@@ -200,24 +206,32 @@ Sample EpochState::sample_at(int64_t step, int64_t row, Reading& reading, BadSam
         if (bad == nullptr || tries == kMostReplacements) throw;
         bad->replaced(error.what());
       }
-      const uint64_t key = random_key(
-          pass.seed, RandomPurpose::replace,
-          {static_cast<uint64_t>(order.epoch_at(place)), static_cast<uint64_t>(order.ids[place]), tries});
+      const uint64_t key = random_key(pass.seed, RandomPurpose::replace,
+                                      {static_cast<uint64_t>(order.epoch_at(place)),
+                                       static_cast<uint64_t>(order.ids[place]), tries});
       ref = order.at(RandomStream(key).below(order.ids.size()));
     }
   }
 }
 
-Sample EpochState::mixed(int64_t step, Sample own, Sample partner, bool alone) const {
+Sample EpochState::mixed(int64_t step, int64_t row, Sample own, Sample partner, bool alone) const {
   uint64_t number = 0;
   for (const BatchTransformHandle& transform : batching->transforms) {
-    const uint64_t key = random_key(
-        pass.seed, RandomPurpose::mix,
-        {static_cast<uint64_t>(pass.epoch), static_cast<uint64_t>(step), number++});
+    const uint64_t key =
+        random_key(pass.seed, RandomPurpose::mix,
+                   {static_cast<uint64_t>(pass.epoch), static_cast<uint64_t>(step), number++});
     Draw draw(key), same(key);
-    Sample next = transform->apply(own, partner, alone, draw);
-    partner = alone ? next : transform->apply(partner, own, alone, same);
-    own = std::move(next);
+    try {
+      Sample next = transform->apply(own, partner, alone, draw);
+      partner = alone ? next : transform->apply(partner, own, alone, same);
+      own = std::move(next);
+      if (number == batching->transforms.size())
+        require_shape(own, batching->columns, transform->name());
+    } catch (const std::exception&) {
+      const std::string name = transform->name();
+      const auto place = static_cast<size_t>(places(step).begin + row);
+      std::rethrow_exception(located(step, row, order.at(place), &name));
+    }
   }
   return own;
 }
@@ -233,13 +247,19 @@ void EpochState::write(int64_t step, Share share, std::span<const Array> into, R
       const LeftTurn left(reading.turn);
       content->plain()->gather_into(rows, into);
       return;
-    } catch (const DataError&) {
-      if (bad == nullptr) throw;  // else one by one, to see which
+    } catch (const DataError&) {  // one by one, to see which
+    } catch (const IoError&) {    // one by one, each tried again
     }
   }
   const auto put_row = [&](int64_t row, const Sample& sample) {
-    for (size_t c = 0; c < into.size(); ++c)
-      put(sample.columns[c], into[c], row - share.begin, batching->pad, batching->columns[c].name);
+    try {
+      for (size_t c = 0; c < into.size(); ++c)
+        put(sample.columns[c], into[c], row - share.begin, batching->pad,
+            batching->columns[c].name);
+    } catch (const DataError&) {
+      std::rethrow_exception(
+          located(step, row, order.at(static_cast<size_t>(all.begin + row)), &kPadding));
+    }
   };
   for (int64_t row = share.begin; row < share.end; ++row) {
     Sample own = sample_at(step, row, reading, bad);
@@ -250,9 +270,9 @@ void EpochState::write(int64_t step, Share share, std::span<const Array> into, R
     const int64_t other = row ^ 1;
     const bool alone = other >= all.size();
     const Sample partner = alone ? own : sample_at(step, other, reading, bad);
-    put_row(row, mixed(step, own, partner, alone));
+    put_row(row, mixed(step, row, own, partner, alone));
     if (alone || other < row || other >= share.end) continue;
-    put_row(other, mixed(step, partner, own, alone));
+    put_row(other, mixed(step, other, partner, own, alone));
     ++row;
   }
 }
@@ -295,6 +315,16 @@ void require_all_rows(const Source& source, const Batch& batch, int64_t rows, in
             fmt::format(" in column \"{}\"", source.columns()[i].name));
 }
 
+// None where a row is damaged, or cannot be read just now: one by one it shows which.
+std::optional<Batch> gathered(const Source& source, std::span<const int64_t> rows) {
+  try {
+    return source.gather(rows);
+  } catch (const DataError&) {
+  } catch (const IoError&) {
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Batch Epoch::part(int64_t step, Share share) const {
@@ -304,13 +334,16 @@ Batch Epoch::part(int64_t step, Share share) const {
                                  share.end, step, whole.size()));
   if (state_->plain()) {
     const Source& source = *state_->content->plain();
-    Batch batch = source.gather(
-        whole.subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size())));
-    require_all_rows(source, batch, share.size(), step);
-    return batch;
+    auto batch = gathered(
+        source, whole.subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size())));
+    if (batch) {
+      require_all_rows(source, *batch, share.size(), step);
+      return std::move(*batch);
+    }
   }
   Batch batch{.columns = {}, .size = share.size()};
-  for (const Column& column : columns(step)) batch.columns.push_back(make_column(column, batch.size));
+  for (const Column& column : columns(step))
+    batch.columns.push_back(make_column(column, batch.size));
   detail::Reading reading(*state_->session);
   state_->write(step, share, batch.columns, reading, nullptr);
   return batch;

@@ -1,4 +1,5 @@
-/// One epoch of a dataset: which samples make up each batch, and how they are computed and laid out.
+/// One epoch of a dataset: which samples make up each batch, and how they are computed and laid
+/// out.
 ///
 /// Thread rule: immutable but for the Session, which locks itself.
 #pragma once
@@ -62,8 +63,8 @@ struct EpochState {
   std::shared_ptr<const Content> content;
   std::shared_ptr<const Batching> batching;
   Pass pass;
-  Order order;                   ///< of all batches, one after another
-  std::vector<int64_t> begins;   ///< of batches that differ in size, and the end; else empty
+  Order order;                  ///< of all batches, one after another
+  std::vector<int64_t> begins;  ///< of batches that differ in size, and the end; else empty
   std::unique_ptr<Session> session;
 
   static std::shared_ptr<const EpochState> of(const Epoch& epoch) { return epoch.state_; }
@@ -82,7 +83,7 @@ struct EpochState {
 
  private:
   Sample sample_at(int64_t step, int64_t row, Reading& reading, BadSamples* bad) const;
-  Sample mixed(int64_t step, Sample own, Sample partner, bool alone) const;
+  Sample mixed(int64_t step, int64_t row, Sample own, Sample partner, bool alone) const;
   std::exception_ptr located(int64_t step, int64_t row, Ref ref, const std::string* stage) const;
 };
 
