@@ -72,9 +72,10 @@ class Union final : public Content {
       begins_.push_back(begins_.back() + input.content->size());
       merge(input.content->columns(), who);
       if (input.content->classes() != inputs_[0].content->classes())
-        throw UsageError(fmt::format("{}: the classes of dataset {} are others than those of the "
-                                     "first: labels would mean different things",
-                                     who, begins_.size() - 1));
+        throw UsageError(
+            fmt::format("{}: the classes of dataset {} are others than those of the "
+                        "first: labels would mean different things",
+                        who, begins_.size() - 1));
     }
   }
 
@@ -114,8 +115,8 @@ class Union final : public Content {
   void merge(const std::vector<Column>& other, const char* who) {
     bool fits = other.size() == columns_.size();
     for (size_t c = 0; fits && c < other.size(); ++c) {
-      fits = other[c].dtype == columns_[c].dtype &&
-             other[c].shape.size() == columns_[c].shape.size();
+      fits =
+          other[c].dtype == columns_[c].dtype && other[c].shape.size() == columns_[c].shape.size();
       for (size_t d = 0; fits && d < other[c].shape.size(); ++d)
         if (other[c].shape[d] != columns_[c].shape[d]) columns_[c].shape[d] = kAnySize;
     }
@@ -146,7 +147,10 @@ struct Over : View {
   int num_shuffles() const override { return 0; }  // inputs have seeds of their own
   ViewHandle below() const override { return nullptr; }
   ViewHandle over(const ViewHandle& other) const override { return other; }
-  bool keeps_order() const override { return same_order(); }
+  bool keeps_order() const override {
+    return std::ranges::all_of(inputs,
+                               [](const Input& each) { return keeps_each_once(*each.view); });
+  }
   bool same_order() const override {
     return std::ranges::all_of(inputs, [](const Input& each) { return each.view->same_order(); });
   }
@@ -169,8 +173,7 @@ int64_t samples_in(const std::vector<Input>& inputs) {
 
 /// Blocks of the inputs in turn; one whole input at a time is what concatenate() wants.
 struct InTurns final : Over {
-  InTurns(std::vector<Input> of, InterleaveOptions how)
-      : Over(of, samples_in(of)), options(how) {}
+  InTurns(std::vector<Input> of, InterleaveOptions how) : Over(of, samples_in(of)), options(how) {}
   Order order(Pass pass) const override {
     Order joined;
     std::vector<int64_t> begin;  // of the inputs' places in `joined`
@@ -206,15 +209,18 @@ struct InTurns final : Over {
   const InterleaveOptions options;
 };
 
-/// Largest remainder, the first of equals.
-std::vector<int64_t> counts_by_weight(const std::vector<double>& weights, int64_t samples) {
-  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+/// Largest remainder, the first of equals: exact where the weights are whole numbers.
+std::vector<int64_t> counts_by_weight(std::vector<double> weights, int64_t samples) {
+  double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const int scale = -std::ilogb(total);  // a power of two changes no digit, and spares overflow
+  total = std::ldexp(total, scale);
   std::vector<int64_t> counts;
   std::vector<std::pair<double, size_t>> rest;
   for (size_t i = 0; i < weights.size(); ++i) {
-    const double exact = static_cast<double>(samples) * (weights[i] / total);
-    counts.push_back(static_cast<int64_t>(exact));
-    rest.emplace_back(static_cast<double>(counts.back()) - exact, i);
+    const double times_total = static_cast<double>(samples) * std::ldexp(weights[i], scale);
+    const double remainder = std::fmod(times_total, total);
+    counts.push_back(std::llround((times_total - remainder) / total));
+    rest.emplace_back(-remainder, i);
   }
   std::ranges::stable_sort(rest, {}, &std::pair<double, size_t>::first);
   int64_t left = samples - std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -224,16 +230,16 @@ std::vector<int64_t> counts_by_weight(const std::vector<double>& weights, int64_
 
 struct Mixed final : Over {
   Mixed(std::vector<Input> of, std::vector<int64_t> counts_of_inputs)
-      : Over(std::move(of), std::accumulate(counts_of_inputs.begin(), counts_of_inputs.end(),
-                                            int64_t{0})),
+      : Over(std::move(of),
+             std::accumulate(counts_of_inputs.begin(), counts_of_inputs.end(), int64_t{0})),
         counts(std::move(counts_of_inputs)) {}
 
   Order order(Pass pass) const override {
     Order joined;
     for (size_t input = 0; input < inputs.size(); ++input)
       joined.append(part(input, pass), begins[input]);
-    const uint64_t key =
-        random_key(pass.seed, RandomPurpose::mix, {static_cast<uint64_t>(pass.epoch), inputs.size()});
+    const uint64_t key = random_key(pass.seed, RandomPurpose::mix,
+                                    {static_cast<uint64_t>(pass.epoch), inputs.size()});
     // Samples of one input stay in order: the permutation says whose turn it is.
     std::vector<size_t> turns;
     for (size_t input = 0; input < inputs.size(); ++input)
@@ -245,6 +251,7 @@ struct Mixed final : Over {
       places.push_back(next[turns[static_cast<size_t>(turn)]]++);
     return joined.picked(places);
   }
+  bool keeps_order() const override { return false; }
   bool same_order() const override { return false; }
   bool same_samples() const override { return false; }
 
@@ -330,9 +337,10 @@ class Windows final : public Content {
  public:
   Windows(Input input, int64_t size, WindowOptions options)
       : input_(std::move(input)), length_(size), options_(options) {
-    const int64_t reach = (size - 1) * options_.stride + 1;
     const int64_t samples = input_.view->num_samples;
-    size_ = samples < reach ? 0 : (samples - reach) / options_.shift + 1;
+    int64_t last = 0;  // of a window, counted from its first
+    const bool fits = !__builtin_mul_overflow(size - 1, options_.stride, &last) && last < samples;
+    size_ = fits ? (samples - last - 1) / options_.shift + 1 : 0;
     for (Column column : input_.content->columns()) {
       column.shape.insert(column.shape.begin(), size);
       columns_.push_back(std::move(column));
@@ -352,9 +360,9 @@ class Windows final : public Content {
       for (size_t c = 0; c < columns_.size(); ++c) {
         const auto bytes = static_cast<size_t>(one.columns[c].num_bytes());
         if (bytes != 0)
-          std::memcpy(static_cast<std::byte*>(window.columns[c].data()) +
-                          static_cast<size_t>(i) * bytes,
-                      one.columns[c].data(), bytes);
+          std::memcpy(
+              static_cast<std::byte*>(window.columns[c].data()) + static_cast<size_t>(i) * bytes,
+              one.columns[c].data(), bytes);
       }
     }
     return window;
@@ -408,13 +416,16 @@ Dataset weighted(const std::vector<WeightedDataset>& datasets, WeightedOptions o
     plain.push_back(each.dataset);
     weights.push_back(each.weight);
     if (!(each.weight > 0) || !std::isfinite(each.weight))
-      throw UsageError(fmt::format("weighted: weight {}: expected a finite number above 0",
-                                   each.weight));
+      throw UsageError(
+          fmt::format("weighted: weight {}: expected a finite number above 0", each.weight));
     if (each.dataset.num_samples() == 0)
       throw UsageError(fmt::format("weighted: dataset {} has no samples", plain.size()));
   }
   std::vector<detail::Input> inputs = detail::inputs_of(plain, "weighted");
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  if (!std::isfinite(total))
+    throw UsageError(
+        fmt::format("weighted: weights [{}]: expected a finite sum", fmt::join(weights, ", ")));
   int64_t samples = options.num_samples;
   if (samples == 0) {
     double most = INFINITY;
@@ -422,7 +433,8 @@ Dataset weighted(const std::vector<WeightedDataset>& datasets, WeightedOptions o
       most = std::min(most, static_cast<double>(inputs[i].view->num_samples) * total / weights[i]);
     samples = std::max<int64_t>(1, static_cast<int64_t>(most));
   }
-  if (samples < 0) throw UsageError(fmt::format("weighted: {} samples, expected 1 or more", samples));
+  if (samples < 0)
+    throw UsageError(fmt::format("weighted: {} samples, expected 1 or more", samples));
   detail::require_list(samples, "weighted()");
   auto content = std::make_shared<detail::Union>(inputs, "weighted");
   return detail::Combining::dataset(
@@ -431,9 +443,12 @@ Dataset weighted(const std::vector<WeightedDataset>& datasets, WeightedOptions o
 }
 
 Dataset zip(const std::vector<Dataset>& datasets) {
-  auto content = std::make_shared<detail::Zipped>(detail::inputs_of(datasets, "zip"));
+  const std::vector<detail::Input> inputs = detail::inputs_of(datasets, "zip");
+  auto content = std::make_shared<detail::Zipped>(inputs);
   const int64_t size = content->size();
-  return detail::Combining::dataset(std::move(content), detail::all_rows(size));
+  const bool each_once = std::ranges::all_of(
+      inputs, [](const detail::Input& each) { return detail::keeps_each_once(*each.view); });
+  return detail::Combining::dataset(std::move(content), detail::all_rows(size, 0, each_once));
 }
 
 Dataset Dataset::window(int64_t size, WindowOptions options) const {
@@ -446,9 +461,12 @@ Dataset Dataset::window(int64_t size, WindowOptions options) const {
     if (!column.fixed())
       throw UsageError(fmt::format("window: column {} differs in shape; give it one before",
                                    column.to_string()));
+  // Shuffles from here on go on counting: none is drawn as one inside.
+  const int shuffles = input.view->num_shuffles();
+  const bool each_once = detail::keeps_each_once(*input.view);
   auto content = std::make_shared<detail::Windows>(std::move(input), size, options);
   const int64_t windows = content->size();
-  return {std::move(content), detail::all_rows(windows)};
+  return {std::move(content), detail::all_rows(windows, shuffles, each_once)};
 }
 
 }  // namespace tutti::data

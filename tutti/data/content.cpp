@@ -42,7 +42,9 @@ class SourceContent final : public Content {
   Sample read(Ref ref, Reading& reading) const override {
     return in_stage(reading, stage_, [&] {
       const LeftTurn left(reading.turn);
-      return tried_again([&] { return source_->read_row(ref.id); });
+      Sample sample = tried_again([&] { return source_->read_row(ref.id); });
+      require_shape(sample, source_->columns(), stage_);
+      return sample;
     });
   }
   const Source* plain() const override { return source_.get(); }
@@ -113,7 +115,8 @@ class Unfolded final : public OverOne {
     const auto part = static_cast<size_t>(ref.id - (*first_)[static_cast<size_t>(whole)]);
     return in_stage(reading, name_, [&] {
       const bool known = reading.unfolded == this && reading.unfolded_ref.id == from.id &&
-                         reading.unfolded_ref.epoch == from.epoch;
+                         reading.unfolded_ref.epoch == from.epoch &&
+                         reading.unfolded_seed == reading.seed;
       if (!known) {
         Sample sample = below_->read(from, reading);
         reading.is_in(name_);
@@ -121,8 +124,10 @@ class Unfolded final : public OverOne {
         reading.parts = parts_(std::move(sample));
         reading.unfolded = this;
         reading.unfolded_ref = from;
+        reading.unfolded_seed = reading.seed;
       }
-      const auto expected = (*first_)[static_cast<size_t>(whole) + 1] - (*first_)[static_cast<size_t>(whole)];
+      const auto expected =
+          (*first_)[static_cast<size_t>(whole) + 1] - (*first_)[static_cast<size_t>(whole)];
       if (std::ssize(reading.parts) != expected)
         throw DataError(fmt::format("gave {} samples, and {} when it was looked at first",
                                     reading.parts.size(), expected));
@@ -229,10 +234,26 @@ void require_shape(const Sample& sample, const std::vector<Column>& columns,
   }
 }
 
-std::vector<int64_t> keys_of(const Content& content, int width, const std::string& name,
+namespace {
+
+// By id: those of the view, where it has the same in every epoch; else all. What a filter() left
+// out is nobody's business.
+std::vector<uint8_t> looked_at(const Content& content, const View& view) {
+  const bool same = view.same_samples();
+  std::vector<uint8_t> flags(static_cast<size_t>(content.size()), same ? 0 : 1);
+  if (same)
+    for (int64_t id : view.order({}).ids) flags[static_cast<size_t>(id)] = 1;
+  return flags;
+}
+
+}  // namespace
+
+std::vector<int64_t> keys_of(const Content& content, const View& view, int width,
+                             const std::string& name,
                              const std::function<void(const Sample&, int64_t*)>& key) {
   require_fixed(content, name);
   const int64_t size = content.size();
+  const std::vector<uint8_t> wanted = looked_at(content, view);
   std::vector<int64_t> keys(static_cast<size_t>(size * width));
   std::atomic<int64_t> next = 0;
   std::mutex mutex;
@@ -242,8 +263,11 @@ std::vector<int64_t> keys_of(const Content& content, int width, const std::strin
     Session session(0);
     Reading reading(session);
     for (int64_t id = next++; id < size; id = next++) {
+      if (wanted[static_cast<size_t>(id)] == 0) continue;
       try {
-        key(content.read({.id = id}, reading), keys.data() + id * width);
+        const Sample sample = content.read({.id = id}, reading);
+        reading.stage = &name;
+        key(sample, keys.data() + id * width);
       } catch (const std::exception& error) {
         const std::scoped_lock lock(mutex);
         if (id > failed) continue;
@@ -253,7 +277,8 @@ std::vector<int64_t> keys_of(const Content& content, int width, const std::strin
       }
     }
   };
-  const int threads = static_cast<int>(std::clamp<int64_t>(size / 64, 1, host_facts().usable_cores));
+  const int threads =
+      static_cast<int>(std::clamp<int64_t>(size / 64, 1, host_facts().usable_cores));
   std::vector<std::jthread> others;
   for (int i = 1; i < threads; ++i) others.emplace_back(work);
   work();

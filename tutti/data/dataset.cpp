@@ -89,15 +89,25 @@ class FunctionMap final : public Transform {
   bool draws_;
 };
 
-// The first sample that a function is tried on.
-Sample first_sample(const detail::Content& content, const std::string& who) {
-  if (content.size() == 0 || content.sequential())
+// What a function makes of the first sample.
+template <class Function>
+auto tried(const detail::Content& content, const detail::View& view, const std::string& who,
+           Function function) {
+  if (view.num_samples == 0 || content.sequential())
     throw UsageError(fmt::format(
         "{}: what comes out cannot be looked up, since {}; say it in MapOptions::columns", who,
-        content.size() == 0 ? "there is no sample" : "samples come from a generator"));
+        view.num_samples == 0 ? "there is no sample" : "samples come from a generator"));
   detail::Session session(0);
   detail::Reading reading(session);
-  return content.read({}, reading);
+  const detail::Ref first = view.order({}).at(0);
+  try {
+    Sample sample = content.read(first, reading);
+    reading.stage = &who;
+    return function(std::move(sample));
+  } catch (const std::exception&) {
+    std::rethrow_exception(
+        detail::at_sample(content, first.id, reading.stage, "looked at for its columns"));
+  }
 }
 
 std::vector<Column> columns_like(const Sample& sample, const std::vector<Column>& before) {
@@ -164,23 +174,33 @@ int sizes_that_vary(const std::vector<Column>& columns) {
   return static_cast<int>(count);
 }
 
+bool holds(DType dtype, double value) {
+  if (dtype == DType::float16 || dtype == DType::bfloat16) return value == 0;
+  if (is_floating(dtype)) return true;
+  if (dtype == DType::boolean) return value == 0 || value == 1;
+  const bool has_sign = dtype == DType::int8 || dtype == DType::int16 || dtype == DType::int32 ||
+                        dtype == DType::int64;
+  const double end = std::ldexp(1.0, static_cast<int>(8 * size_of(dtype)) - (has_sign ? 1 : 0));
+  return value == std::trunc(value) && value >= (has_sign ? -end : 0) && value < end;
+}
+
 // Looks at all samples, unless sizes are given.
-void pad(detail::Batching& batching, const detail::Content& content, PadOptions options) {
+void pad(detail::Batching& batching, const detail::Content& content, const detail::View& view,
+         PadOptions options) {
   const std::vector<Column>& columns = content.columns();
   const int width = sizes_that_vary(columns);
-  if (options.value != 0)
-    for (const Column& column : columns)
-      if (!column.fixed() &&
-          (column.dtype == DType::float16 || column.dtype == DType::bfloat16))
-        throw UsageError(fmt::format("padding of column \"{}\", {}: expected a value of 0",
-                                     column.name, name_of(column.dtype)));
+  for (const Column& column : columns)
+    if (!column.fixed() && !holds(column.dtype, options.value))
+      throw UsageError(fmt::format("padding of column \"{}\": {} is no value of {}", column.name,
+                                   options.value, name_of(column.dtype)));
   batching.drop_remainder = options.drop_remainder;
   batching.pad = options;
   if (!options.sizes.empty()) {
     if (std::ssize(options.sizes) != width)
-      throw UsageError(fmt::format("PadOptions::sizes: got {}, expected one for each of the {} sizes "
-                                   "that vary",
-                                   options.sizes.size(), width));
+      throw UsageError(
+          fmt::format("PadOptions::sizes: got {}, expected one for each of the {} sizes "
+                      "that vary",
+                      options.sizes.size(), width));
     auto next = options.sizes.begin();
     for (Column& column : batching.columns)
       for (int64_t& size : column.shape)
@@ -190,7 +210,7 @@ void pad(detail::Batching& batching, const detail::Content& content, PadOptions 
   if (width == 0) return;
   batching.num_sizes = width;
   batching.sizes = std::make_shared<const std::vector<int64_t>>(detail::keys_of(
-      content, width, "padded_batch()", [&columns](const Sample& sample, int64_t* sizes) {
+      content, view, width, "padded_batch()", [&columns](const Sample& sample, int64_t* sizes) {
         for (size_t c = 0; c < columns.size(); ++c)
           for (size_t d = 0; d < columns[c].shape.size(); ++d)
             if (columns[c].shape[d] == kAnySize) *sizes++ = sample.columns[c].shape()[d];
@@ -285,17 +305,20 @@ Dataset Dataset::map(TransformHandle transform) const {
 }
 
 Dataset Dataset::map(std::function<Sample(Sample, Draw&)> function, MapOptions options) const {
+  require_no_batch();
   if (options.columns.empty()) {
     Draw draw(0);
-    const Sample sample = function(first_sample(*content_, options.name), draw);
+    const Sample sample = tried(*content_, *view_, options.name,
+                                [&](Sample in) { return function(std::move(in), draw); });
     options.columns = columns_like(sample, content_->columns());
   }
   return map(std::make_shared<FunctionMap>(std::move(function), std::move(options), true));
 }
 
 Dataset Dataset::map(std::function<Sample(Sample)> function, MapOptions options) const {
+  require_no_batch();
   if (options.columns.empty()) {
-    const Sample sample = function(first_sample(*content_, options.name));
+    const Sample sample = tried(*content_, *view_, options.name, function);
     options.columns = columns_like(sample, content_->columns());
   }
   return map(std::make_shared<FunctionMap>(
@@ -305,19 +328,21 @@ Dataset Dataset::map(std::function<Sample(Sample)> function, MapOptions options)
 
 Dataset Dataset::filter(std::function<bool(const Sample&)> keeps, const std::string& name) const {
   require_no_batch();
-  const auto keys = detail::keys_of(*content_, 1, name, [&](const Sample& sample, int64_t* key) {
-    *key = keeps(sample) ? 1 : 0;
-  });
-  return then(detail::kept(
-      view_, std::make_shared<const std::vector<uint8_t>>(keys.begin(), keys.end())));
+  detail::require_same_samples(*view_, name + "()");
+  const auto keys =
+      detail::keys_of(*content_, *view_, 1, name,
+                      [&](const Sample& sample, int64_t* key) { *key = keeps(sample) ? 1 : 0; });
+  return then(
+      detail::kept(view_, std::make_shared<const std::vector<uint8_t>>(keys.begin(), keys.end())));
 }
 
 Dataset Dataset::flat_map(std::function<std::vector<Sample>(Sample)> parts,
                           MapOptions options) const {
   require_no_batch();
   if (options.name == "map") options.name = "flat_map";
+  detail::require_same_samples(*view_, options.name + "()");
   if (options.columns.empty()) {
-    const auto first = parts(first_sample(*content_, options.name));
+    const auto first = tried(*content_, *view_, options.name, parts);
     if (first.empty())
       throw UsageError(
           "flat_map: the first sample gives none, so that what comes out is not known; say it in "
@@ -325,9 +350,8 @@ Dataset Dataset::flat_map(std::function<std::vector<Sample>(Sample)> parts,
     options.columns = columns_like(first[0], content_->columns());
   }
   const auto counts = detail::keys_of(
-      *content_, 1, options.name, [&](const Sample& sample, int64_t* key) {
-        *key = std::ssize(parts(sample));
-      });
+      *content_, *view_, 1, options.name,
+      [&](const Sample& sample, int64_t* key) { *key = std::ssize(parts(sample)); });
   const auto first = firsts_of(counts);
   return {detail::unfolded(content_, options.name, options.columns, std::move(parts), first),
           detail::unfolded(view_, first)};
@@ -337,7 +361,8 @@ Dataset Dataset::unbatch() const {
   if (batching_) {
     if (!batching_->batches.empty() || batching_->sizes || !batching_->transforms.empty())
       throw UsageError(
-          "unbatch() behind padded_batch(), bucket_by_length() or a map of whole batches, which make "
+          "unbatch() behind padded_batch(), bucket_by_length() or a map of whole batches, which "
+          "make "
           "more than groups of the samples; leave both out");
     const Dataset plain(content_, view_);
     return batching_->drop_remainder ? plain.take(batching_->num_samples) : plain;
@@ -350,10 +375,12 @@ Dataset Dataset::unbatch() const {
     rows = rows == -2 || rows == column.shape[0] ? column.shape[0] : kAnySize;
     column.shape.erase(column.shape.begin());
   }
+  if (rows < 0) detail::require_same_samples(*view_, "unbatch() where sizes vary");
   const auto counts =
-      rows >= 0 ? std::vector<int64_t>(static_cast<size_t>(content_->size()), rows)
-                : detail::keys_of(*content_, 1, "unbatch()",
-                                  [](const Sample& sample, int64_t* key) { *key = rows_in(sample); });
+      rows >= 0
+          ? std::vector<int64_t>(static_cast<size_t>(content_->size()), rows)
+          : detail::keys_of(*content_, *view_, 1, "unbatch()",
+                            [](const Sample& sample, int64_t* key) { *key = rows_in(sample); });
   const auto first = firsts_of(counts);
   return {detail::unfolded(content_, "unbatch", columns, rows_of, first),
           detail::unfolded(view_, first)};
@@ -390,7 +417,7 @@ Dataset Dataset::batch(int64_t global_size, bool drop_remainder) const {
 
 Dataset Dataset::padded_batch(int64_t global_size, PadOptions options) const {
   detail::Batching batching = batching_of(global_size, content_->columns());
-  pad(batching, *content_, std::move(options));
+  pad(batching, *content_, *view_, std::move(options));
   return batched(std::move(batching));
 }
 
@@ -398,22 +425,23 @@ Dataset Dataset::bucket_by_length(BucketOptions options) const {
   const auto& columns = content_->columns();
   if (options.column < 0 || options.column >= std::ssize(columns) ||
       columns[static_cast<size_t>(options.column)].shape.empty())
-    throw UsageError(fmt::format("bucket_by_length: column {} has no length, or is not there",
-                                 options.column));
+    throw UsageError(
+        fmt::format("bucket_by_length: column {} has no length, or is not there", options.column));
   const bool ascending = std::ranges::adjacent_find(options.boundaries, std::greater_equal<>()) ==
                          options.boundaries.end();
   if (!ascending || options.batches.size() != options.boundaries.size() + 1 ||
       std::ranges::min(options.batches) < 1)
-    throw UsageError(fmt::format(
-        "bucket_by_length: boundaries [{}], batches [{}]: expected ascending lengths, and one batch "
-        "size of 1 or more for each of the {} buckets",
-        fmt::join(options.boundaries, ", "), fmt::join(options.batches, ", "),
-        options.boundaries.size() + 1));
+    throw UsageError(
+        fmt::format("bucket_by_length: boundaries [{}], batches [{}]: expected ascending lengths, "
+                    "and one batch "
+                    "size of 1 or more for each of the {} buckets",
+                    fmt::join(options.boundaries, ", "), fmt::join(options.batches, ", "),
+                    options.boundaries.size() + 1));
   detail::Batching batching = batching_of(std::ranges::max(options.batches), columns);
-  pad(batching, *content_, options.pad);
+  pad(batching, *content_, *view_, options.pad);
   const auto column = static_cast<size_t>(options.column);
   batching.lengths = std::make_shared<const std::vector<int64_t>>(detail::keys_of(
-      *content_, 1, "bucket_by_length()", [column](const Sample& sample, int64_t* length) {
+      *content_, *view_, 1, "bucket_by_length()", [column](const Sample& sample, int64_t* length) {
         *length = sample.columns[column].shape()[0];
       }));
   batching.boundaries = std::move(options.boundaries);
@@ -424,12 +452,13 @@ Dataset Dataset::bucket_by_length(BucketOptions options) const {
 Dataset Dataset::map(BatchTransformHandle transform) const {
   if (!transform) throw UsageError("map: expected a transform, got a null pointer");
   if (!batching_)
-    throw UsageError(fmt::format("{} is for whole batches: put it behind batch()",
-                                 transform->name()));
-  if (batching_->sizes)
-    throw UsageError(fmt::format("{} behind padding: samples of a batch have to be equally long "
-                                 "before it",
-                                 transform->name()));
+    throw UsageError(
+        fmt::format("{} is for whole batches: put it behind batch()", transform->name()));
+  if (sizes_that_vary(content_->columns()) > 0)
+    throw UsageError(
+        fmt::format("{} behind padding: samples of a batch have to be equally long "
+                    "before it",
+                    transform->name()));
   detail::Batching batching = *batching_;
   batching.columns = transform->columns(batching.columns);
   batching.transforms.push_back(std::move(transform));

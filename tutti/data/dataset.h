@@ -67,26 +67,26 @@ struct ShuffleOptions {
   std::optional<uint64_t> seed;  ///< unset: the seed that epoch() is given (that of the training)
   bool each_epoch = true;        ///< false: the same order in every epoch
   /// Samples that are mixed at a time, as tf.data's shuffle(buffer_size) does: what comes from a
-  /// generator can be mixed no other way. 0: all of them, evenly. >= 0.
+  /// generator can be mixed no other way. 0, or as many as there are: all of them, evenly. >= 0.
   int64_t window = 0;
 };
 
 /// A map() in words: what a lambda does is not known from its looks.
 struct MapOptions {
   std::string name = "map";  ///< in errors, and in the report of a loader
-  /// What comes out. Empty: what the lambda makes of the first sample, which is read to see it;
-  /// every other has to be like it.
+  /// What comes out. Empty: what the lambda makes of the first sample so far, which is read to see
+  /// it (UsageError where there is none, and of a generator); every other has to be like it.
   std::vector<Column> columns{};
 };
 
 /// What is added to make rows equally long.
 struct PadOptions {
-  double value = 0;  ///< everywhere in the padding; of the column's dtype
+  double value = 0;  ///< everywhere in the padding; what the columns' dtypes hold, else UsageError
   /// Sizes in place of those that vary, one for each kAnySize, column by column: all batches have
   /// the same shape. A row that is longer is a DataError. Empty: that of the longest row of the
   /// global batch.
   std::vector<int64_t> sizes{};
-  bool drop_remainder = false;  ///< of bucket_by_length: of each bucket
+  bool drop_remainder = false;  ///< as batch()'s; of bucket_by_length: of each bucket
 };
 
 struct BucketOptions {
@@ -126,8 +126,8 @@ class Epoch {
   /// are combined, in the combination. Valid while the Epoch lives.
   std::span<const int64_t> rows(int64_t step) const;
 
-  /// What a row of global batch `step` is: the dataset's columns, with the sizes that padding gives.
-  /// Sizes that differ without padding stay kAnySize.
+  /// What a row of global batch `step` is: the dataset's columns, with the sizes that padding
+  /// gives. Sizes that differ without padding stay kAnySize.
   std::vector<Column> columns(int64_t step) const;
 
   /// Computes samples [share.begin, share.end) of global batch `step` into fresh memory. Throws
@@ -177,8 +177,9 @@ class Dataset {
   /// The samples in two datasets: the last share of them, and the rest, as Keras's
   /// validation_split cuts: floor(n * (1 - last_share)) samples are the rest. What is cut is the
   /// order before the first shuffle or repeat, so that no sample is in both; the views from there
-  /// on apply to the rest, and both have this dataset's batch. Throws UsageError unless 0 <
-  /// last_share < 1 and both have samples.
+  /// on apply to the rest, filter() and flat_map() to both, and both have this dataset's batch.
+  /// Throws UsageError unless 0 < last_share < 1 and both have samples, and where samples were put
+  /// together (concatenate, zip, window, ...) behind a shuffle or repeat.
   std::pair<Dataset, Dataset> split_last(double last_share) const;
 
   // What a sample is. Maps are addressable: their draws are keyed by (seed, epoch, sample, stage),
@@ -191,16 +192,21 @@ class Dataset {
   Dataset map(std::function<Sample(Sample, Draw&)> function, MapOptions options = {}) const;
   /// Through one that does not draw: what comes out can be kept.
   Dataset map(std::function<Sample(Sample)> function, MapOptions options = {}) const;
-  /// Keyed. The samples that `keeps` is true for. A sample that is damaged is a DataError here.
-  /// UsageError behind a map that draws, and behind a take(), skip() or shard() of shuffled
-  /// samples, where the number would differ by the epoch.
-  Dataset filter(std::function<bool(const Sample&)> keeps, const std::string& name = "filter") const;
+  /// Keyed. The samples that `keeps` is true for; it sees those that there are so far. A sample
+  /// that is damaged is a DataError here. UsageError behind a map that draws or a generator, and
+  /// behind a take(), skip() or shard() of shuffled samples or weighted(), where the number would
+  /// differ by the epoch.
+  Dataset filter(std::function<bool(const Sample&)> keeps,
+                 const std::string& name = "filter") const;
   /// Keyed. The samples that `parts` makes of each, one after another, as many in every epoch.
+  /// UsageError as of filter().
   Dataset flat_map(std::function<std::vector<Sample>(Sample)> parts, MapOptions options = {}) const;
   /// After batch(): takes it back; what drop_remainder left out stays out. Else the rows of each
-  /// sample's columns, which all have the same first size, as samples: keyed where it varies.
+  /// sample's columns, which all have the same first size, as samples: keyed where it varies, with
+  /// the UsageErrors of filter() there.
   Dataset unbatch() const;
   /// `size` (>= 1) samples of the order so far as one: [size, ...]. What is left over is dropped.
+  /// UsageError where shapes differ, and of a generator.
   Dataset window(int64_t size, WindowOptions options = {}) const;
 
   /// What the stages so far make of a sample is kept in memory, once for all epochs, as one copy
@@ -210,7 +216,8 @@ class Dataset {
   Dataset cache(int64_t most_bytes = int64_t{4} << 30) const;
   /// The same in files of a folder, which is made: several jobs may share it, and one that ended
   /// early goes on with it. Samples are found by the names of stages and a fingerprint of the
-  /// source; UsageError behind a lambda or a source without them.
+  /// source; UsageError behind what has none: a lambda, flat_map(), unbatch(), window(), zip(), and
+  /// arrays.
   Dataset cache(const std::filesystem::path& folder) const;
 
   // Batches. Last: after them only map() of a BatchTransform, unbatch(), and another batch, which
@@ -224,15 +231,15 @@ class Dataset {
   Dataset padded_batch(int64_t global_size, PadOptions options = {}) const;
   /// Keyed. Batches of samples that are about equally long: in the order so far each goes into the
   /// bucket of its length, and a full bucket is a batch; what is left over comes last, as smaller
-  /// batches, short ones first.
+  /// batches, short ones first. UsageError as of filter().
   Dataset bucket_by_length(BucketOptions options) const;
-  /// Of whole batches: mixup, cutmix.
+  /// Of whole batches: mixup, cutmix. UsageError behind padding.
   Dataset map(BatchTransformHandle transform) const;
 
-  int64_t num_samples() const;             ///< in one epoch, after all views
-  int64_t num_batches() const;             ///< in one epoch; UsageError without batch()
-  int64_t global_batch_size() const;       ///< the largest; 0 when there was no batch()
-  const std::vector<Column>& columns() const;  ///< dtype and shape of a row, column by column
+  int64_t num_samples() const;                      ///< in one epoch, after all views
+  int64_t num_batches() const;                      ///< in one epoch; UsageError without batch()
+  int64_t global_batch_size() const;                ///< the largest; 0 when there was no batch()
+  const std::vector<Column>& columns() const;       ///< dtype and shape of a row, column by column
   const std::vector<std::string>& classes() const;  ///< names by label; empty when there are none
   int64_t num_classes() const;                      ///< classes().size()
   /// Samples come from a generator, one after another.

@@ -15,7 +15,8 @@ namespace {
 constexpr int64_t kMostSamples = int64_t{1} << 31;
 
 struct AllRows final : View {
-  explicit AllRows(int64_t num_rows) : View(num_rows) {}
+  AllRows(int64_t num_rows, int shuffles_inside, bool each_once)
+      : View(num_rows), shuffles(shuffles_inside), once(each_once) {}
   Order order(Pass pass) const override {
     Order all{.ids = std::vector<int64_t>(static_cast<size_t>(num_samples)),
               .epochs = {},
@@ -23,12 +24,14 @@ struct AllRows final : View {
     std::iota(all.ids.begin(), all.ids.end(), 0);
     return all;
   }
-  int num_shuffles() const override { return 0; }
+  int num_shuffles() const override { return shuffles; }
   ViewHandle below() const override { return nullptr; }
-  ViewHandle over(const ViewHandle&) const override { return all_rows(num_samples); }
-  bool keeps_order() const override { return true; }
+  ViewHandle over(const ViewHandle& other) const override { return other; }
+  bool keeps_order() const override { return once; }
   bool same_order() const override { return true; }
   bool same_samples() const override { return true; }
+  const int shuffles;
+  const bool once;
 };
 
 struct Derived : View {
@@ -66,9 +69,9 @@ struct Shuffled final : Derived {
     const uint64_t key =
         random_key(options.seed.value_or(pass.seed), RandomPurpose::shuffle, {epoch, which});
     const bool whole = options.window == 0 || options.window >= num_samples;
-    return before->order(pass).picked(
-        whole ? random_permutation(num_samples, key)
-              : windowed_permutation(num_samples, options.window, key));
+    return before->order(pass).picked(whole
+                                          ? random_permutation(num_samples, key)
+                                          : windowed_permutation(num_samples, options.window, key));
   }
   int num_shuffles() const override { return before->num_shuffles() + 1; }
   ViewHandle over(const ViewHandle& other) const override { return shuffled(other, options); }
@@ -105,6 +108,9 @@ struct Sharded final : Derived {
     return before->order(pass).picked(places);
   }
   ViewHandle over(const ViewHandle& other) const override { return sharded(other, index, count); }
+  bool same_samples() const override {
+    return before->same_order() || (count == 1 && before->same_samples());
+  }
   const int64_t index;
   const int64_t count;
 };
@@ -115,9 +121,9 @@ struct Range final : Derived {
       : Derived(from, range_end - range_begin), begin(range_begin) {}
   Order order(Pass pass) const override {
     const auto cut = [&](const std::vector<int64_t>& all) {
-      return all.empty() ? all
-                         : std::vector<int64_t>{all.begin() + begin,
-                                                all.begin() + begin + num_samples};
+      return all.empty()
+                 ? all
+                 : std::vector<int64_t>{all.begin() + begin, all.begin() + begin + num_samples};
     };
     const Order all = before->order(pass);
     return {.ids = cut(all.ids), .epochs = cut(all.epochs), .epoch = all.epoch};
@@ -149,13 +155,8 @@ std::vector<ViewHandle> chain_of(const ViewHandle& view) {
 using Flags = std::shared_ptr<const std::vector<uint8_t>>;
 
 int64_t count_kept(const ViewHandle& view, const std::vector<uint8_t>& flags) {
-  if (!view->same_samples())
-    throw UsageError(
-        "filter() behind a take(), skip() or shard() of shuffled samples: how many remain would "
-        "differ from epoch to epoch; put filter() before the shuffle()");
-  return std::ranges::count_if(view->order({}).ids, [&](int64_t id) {
-    return flags[static_cast<size_t>(id)] != 0;
-  });
+  return std::ranges::count_if(view->order({}).ids,
+                               [&](int64_t id) { return flags[static_cast<size_t>(id)] != 0; });
 }
 
 struct Kept final : Derived {
@@ -171,6 +172,7 @@ struct Kept final : Derived {
   }
   ViewHandle over(const ViewHandle& other) const override { return kept(other, flags); }
   bool same_samples() const override { return before->same_samples(); }
+  bool by_sample() const override { return true; }
   const Flags flags;
 };
 
@@ -180,13 +182,11 @@ int64_t count_of(const std::vector<int64_t>& first, int64_t id) {
   return first[static_cast<size_t>(id) + 1] - first[static_cast<size_t>(id)];
 }
 
+// Where all have as many parts it does not matter which samples an epoch has.
 int64_t count_unfolded(const ViewHandle& view, const std::vector<int64_t>& first) {
-  if (!view->same_samples())
-    throw UsageError(
-        "flat_map() behind a take(), skip() or shard() of shuffled samples: how many come out "
-        "would differ from epoch to epoch; put flat_map() before the shuffle()");
   int64_t samples = 0;
   for (int64_t id : view->order({}).ids) samples += count_of(first, id);
+  require_list(samples, "flat_map() or unbatch()");
   return samples;
 }
 
@@ -209,6 +209,7 @@ struct Unfolded final : Derived {
   }
   ViewHandle over(const ViewHandle& other) const override { return unfolded(other, first); }
   bool same_samples() const override { return before->same_samples(); }
+  bool by_sample() const override { return true; }
   const Firsts first;
 };
 
@@ -241,7 +242,22 @@ void require_list(int64_t samples, const std::string& words) {
     throw UsageError(fmt::format("{}: an epoch may hold at most {} samples", words, kMostSamples));
 }
 
-ViewHandle all_rows(int64_t num_rows) { return std::make_shared<AllRows>(num_rows); }
+void require_same_samples(const View& view, const std::string& who) {
+  if (!view.same_samples())
+    throw UsageError(fmt::format(
+        "{} behind a take(), skip() or shard() of shuffled samples, or behind weighted(): how many "
+        "come out would differ from epoch to epoch; put it before",
+        who));
+}
+
+bool keeps_each_once(const View& view) {
+  const ViewHandle below = view.below();
+  return view.keeps_order() && (!below || keeps_each_once(*below));
+}
+
+ViewHandle all_rows(int64_t num_rows, int shuffles, bool each_once) {
+  return std::make_shared<AllRows>(num_rows, shuffles, each_once);
+}
 
 ViewHandle shuffled(const ViewHandle& before, ShuffleOptions options) {
   if (options.window < 0)
@@ -274,8 +290,7 @@ ViewHandle taken(const ViewHandle& before, int64_t count) {
 
 ViewHandle skipped(const ViewHandle& before, int64_t count) {
   if (count < 0) throw UsageError(fmt::format("skip({}): expected 0 or more", count));
-  return std::make_shared<Range>(before, std::min(count, before->num_samples),
-                                 before->num_samples);
+  return std::make_shared<Range>(before, std::min(count, before->num_samples), before->num_samples);
 }
 
 ViewHandle kept(const ViewHandle& before, Flags flags) {
@@ -314,14 +329,18 @@ std::pair<ViewHandle, ViewHandle> split(const ViewHandle& view, double last_shar
                                       [](const ViewHandle& each) { return !each->keeps_order(); });
   if (first_mix == chain.begin())
     throw UsageError(
-        "split of datasets that were put together after a shuffle: a sample could be in both "
-        "parts; split each before");
+        "split of samples that were put together (concatenate, zip, window, ...) after a shuffle "
+        "or repeat: one could be in both parts; split before");
   const ViewHandle& whole = *(first_mix - 1);
   const auto cut = static_cast<int64_t>(
       std::floor(static_cast<double>(whole->num_samples) * (1.0 - last_share)));
   ViewHandle rest = std::make_shared<Range>(whole, 0, cut);
-  for (auto each = first_mix; each != chain.end(); ++each) rest = (*each)->over(rest);
-  return {rest, std::make_shared<Range>(whole, cut, whole->num_samples)};
+  ViewHandle last = std::make_shared<Range>(whole, cut, whole->num_samples);
+  for (auto each = first_mix; each != chain.end(); ++each) {
+    rest = (*each)->over(rest);
+    if ((*each)->by_sample()) last = (*each)->over(last);
+  }
+  return {rest, last};
 }
 
 }  // namespace tutti::data::detail

@@ -111,6 +111,7 @@ struct Reading {
   std::chrono::nanoseconds inner{};       ///< spent in stages below, since the caller looked
   const void* unfolded = nullptr;         ///< whose samples `parts` are
   Ref unfolded_ref{};
+  uint64_t unfolded_seed = 0;
   std::vector<Sample> parts{};
 
   explicit Reading(Session& of) : session(of), seed(of.seed()) {}
@@ -216,9 +217,10 @@ void require_fixed(const Content& content, const std::string& who);
 void require_shape(const Sample& sample, const std::vector<Column>& columns,
                    const std::string& stage);
 
-/// One number, or `width` of them, for every sample of a content that does not draw: looked at once,
-/// by all cores. `name` is what progress and errors call it.
-std::vector<int64_t> keys_of(const Content& content, int width, const std::string& name,
+/// One number, or `width` of them, by id, for the samples of a view of a content that does not
+/// draw; 0 for others. Looked at once, by all cores. `name` is what progress and errors call it.
+std::vector<int64_t> keys_of(const Content& content, const View& view, int width,
+                             const std::string& name,
                              const std::function<void(const Sample&, int64_t*)>& key);
 
 }  // namespace tutti::data::detail

@@ -67,6 +67,8 @@ struct View {
   virtual bool same_order() const = 0;
   /// True when every pass has the same samples, as often, in an order of its own perhaps.
   virtual bool same_samples() const = 0;
+  /// It says which samples there are, by looking at each: so of both parts of a split.
+  virtual bool by_sample() const { return false; }
 
   const int64_t num_samples;
 };
@@ -75,15 +77,22 @@ struct View {
 /// UsageError that says what `words` is.
 void require_list(int64_t samples, const std::string& words);
 
-ViewHandle all_rows(int64_t num_rows);
+/// Throws UsageError where passes have different samples; `who`: "filter()".
+void require_same_samples(const View& view, const std::string& who);
+
+/// True when each sample comes at most once, in the same order in every pass.
+bool keeps_each_once(const View& view);
+
+/// `shuffles`, `each_once`: of the orders inside, where the samples are made of others' orders.
+ViewHandle all_rows(int64_t num_rows, int shuffles = 0, bool each_once = true);
 ViewHandle shuffled(const ViewHandle& before, ShuffleOptions options);
 ViewHandle repeated(const ViewHandle& before, int64_t count);
 ViewHandle sharded(const ViewHandle& before, int64_t index, int64_t count);
 ViewHandle taken(const ViewHandle& before, int64_t count);
 ViewHandle skipped(const ViewHandle& before, int64_t count);
-/// Those whose flag is set, by id. Throws UsageError where the number would differ by the pass.
+/// Those whose flag is set, by id; of a view that has the same samples in every pass.
 ViewHandle kept(const ViewHandle& before, std::shared_ptr<const std::vector<uint8_t>> flags);
-/// Each sample `counts[id]` times: ids are numbered through, first[id] is that of its first.
+/// The parts of each sample: they are numbered through, first[id] is the first of `id`.
 ViewHandle unfolded(const ViewHandle& before, std::shared_ptr<const std::vector<int64_t>> first);
 
 /// All here; another view once it is told whose they are.
