@@ -1,5 +1,7 @@
 // Kept samples: as bytes, and in memory that processes share.
 
+#include "tutti/data/detail/cache.h"
+
 #include <signal.h>
 #include <unistd.h>
 
@@ -13,7 +15,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
-#include "tutti/data/detail/cache.h"
 #include "tutti/data/detail/epoch_state.h"
 
 namespace tutti::data::detail {
@@ -74,7 +75,7 @@ struct SharedCache::Header {
 SharedCache::SharedCache(int64_t num_samples, int64_t most_bytes)
     : num_samples_(num_samples),
       first_(round_up(table_bytes(), kChunkBytes)),
-      most_bytes_(most_bytes) {
+      most_bytes_(std::min(most_bytes, int64_t{1} << 62)) {
   if (most_bytes < 1)
     throw UsageError(fmt::format("cache({}): expected 1 byte or more", most_bytes));
   lead(SharedFile::create("tutti cache"));
@@ -128,8 +129,9 @@ Mapping SharedCache::chunk_at(uint64_t offset) {
   const auto begin = static_cast<int64_t>(number) * kChunkBytes;
   if (chunk.data() == nullptr) {
     // Before it is touched, by whoever comes first: a page that cannot be had would be a SIGBUS.
-    if (file_.size_bytes() < begin + kChunkBytes && !file_.reserve(begin, kChunkBytes)) return {};
-    chunk = Mapping(file_, begin, kChunkBytes);
+    const int64_t bytes = std::min(kChunkBytes, first_ + most_bytes_ - begin);
+    if (!file_.reserve(begin, bytes)) return {};
+    chunk = Mapping(file_, begin, bytes);
   }
   return chunk;
 }
@@ -187,8 +189,7 @@ Sample SharedCache::get(int64_t id, const std::vector<Column>& columns, Turn* tu
       wait_for(id, now, turn);
       continue;
     }
-    const bool claimed =
-        now == 0 && at_id.compare_exchange_strong(now, claim_of(::getpid()));
+    const bool claimed = now == 0 && at_id.compare_exchange_strong(now, claim_of(::getpid()));
     if (now != kNoRoom && !claimed) continue;
     std::atomic_ref(header().computed).fetch_add(1);
     try {

@@ -23,8 +23,10 @@ class StreamReader {
     const std::scoped_lock lock(mutex_);
     if (!generator_ || id < next_ - std::ssize(kept_)) begin_anew(id, name);
     while (next_ <= id) {
+      if (ended_) return std::nullopt;
       std::optional<Sample> sample = generator_();
-      if (!sample) return std::nullopt;
+      ended_ = !sample;
+      if (ended_) return std::nullopt;
       kept_.push_back(std::move(*sample));
       ++next_;
       if (std::ssize(kept_) > reach_) kept_.pop_front();
@@ -42,6 +44,7 @@ class StreamReader {
     generator_ = open_();
     kept_.clear();
     next_ = 0;
+    ended_ = false;
   }
 
   const Open open_;
@@ -50,6 +53,7 @@ class StreamReader {
   Generator generator_;
   std::deque<Sample> kept_;  // samples [next_ - kept_.size(), next_)
   int64_t next_ = 0;
+  bool ended_ = false;
 };
 
 namespace {
