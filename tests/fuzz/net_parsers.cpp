@@ -17,6 +17,7 @@
 #include "tutti/ps/wire/message.h"
 
 #include "tests/fuzz/checkpoint_manifest.h"
+#include "tests/fuzz/table_files.h"
 
 namespace tutti::test {
 namespace {
@@ -202,6 +203,9 @@ constexpr std::array kParsers = {
     Parser{"checkpoint-state", checkpoint_state},
     Parser{"snapshot-manifest", snapshot_manifest},
     Parser{"snapshot-content", snapshot_content},
+    Parser{"csv", csv_file},
+    Parser{"idx", idx_file},
+    Parser{"jsonl", jsonl_file},
 };
 
 }  // namespace

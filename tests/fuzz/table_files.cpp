@@ -1,0 +1,96 @@
+#include "tests/fuzz/table_files.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <string>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/data/sources/csv.h"
+#include "tutti/data/sources/idx.h"
+#include "tutti/data/sources/jsonl.h"
+
+namespace tutti::test {
+namespace {
+
+/// What is relied on without another look.
+void relied_on(bool kept) {
+  if (!kept) std::abort();
+}
+
+/// Bytes that lie at every path.
+class OneFile final : public data::Files {
+ public:
+  explicit OneFile(std::string_view bytes) : bytes_(bytes) {}
+  std::vector<data::FileInfo> list(const std::filesystem::path&) const override { return {}; }
+  data::FileInfo info(const std::filesystem::path& path) const override {
+    return {.name = path.string(), .bytes = std::ssize(bytes_)};
+  }
+  Array read(const std::filesystem::path&, int64_t offset, int64_t bytes) const override {
+    const auto count = bytes < 0 ? std::string_view::npos : static_cast<size_t>(bytes);
+    return data::bytes_of(bytes_.substr(static_cast<size_t>(offset), count));
+  }
+
+ private:
+  std::string_view bytes_;
+};
+
+data::Batch all_rows(const data::Dataset& dataset) {
+  return dataset.batch(dataset.num_samples()).epoch({}).batch(0);
+}
+
+void read_table(std::string_view bytes, data::CsvOptions options) {
+  options.files = std::make_shared<OneFile>(bytes);
+  const data::TableSpec spec = data::table_spec("fuzzer", options);
+  relied_on(data::TableSpec::from_json(spec.to_json(), "fuzzer") == spec);
+  const data::Dataset learnt = data::csv("fuzzer", options);
+  const data::Dataset again = data::csv("fuzzer", spec, {.files = options.files});
+  relied_on(learnt.columns() == again.columns());
+  const data::Batch batch = all_rows(again);
+  relied_on(batch.size == learnt.num_samples() && batch.size > 0);
+  for (const Array& column : batch.columns)
+    if (column.dtype() == DType::float32)
+      for (float value : column.as<float>()) relied_on(std::isfinite(value));
+}
+
+}  // namespace
+
+void csv_file(std::string_view bytes) {
+  set_log_level(LogLevel::error);  // what is filled and dropped is said aloud
+  const data::CsvOptions ways[] = {
+      {.missing_numbers = data::MissingNumbers::mean, .standardise = true},
+      {.delimiter = ' ',
+       .header = false,
+       .comment = '#',
+       .missing_numbers = data::MissingNumbers::drop,
+       .one_hot = false},
+      {.target = "y",
+       .delimiter = ';',
+       .missing_numbers = data::MissingNumbers::value,
+       .standardise_target = true},
+  };
+  for (const data::CsvOptions& way : ways) {
+    try {
+      read_table(bytes, way);
+    } catch (const Error&) {  // the right answer to most
+    }
+  }
+}
+
+void idx_file(std::string_view bytes) {
+  const auto files = std::make_shared<OneFile>(bytes);
+  const Array array = data::read_idx("fuzzer", files);
+  relied_on(!array.shape().empty());
+  if (array.shape()[0] == 0) return;
+  all_rows(data::idx("fuzzer", {.labelled = false, .files = files}));
+  data::idx("fuzzer", {.labels = "labels", .files = files});
+}
+
+void jsonl_file(std::string_view bytes) {
+  const data::Dataset dataset =
+      data::jsonl("fuzzer", {.columns = {}, .files = std::make_shared<OneFile>(bytes)});
+  relied_on(dataset.num_samples() > 0);
+  dataset.padded_batch(dataset.num_samples()).epoch({}).batch(0);
+}
+
+}  // namespace tutti::test
