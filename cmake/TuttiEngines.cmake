@@ -16,9 +16,19 @@ if(TUTTI_WITH_NCCL AND TARGET torch_cuda)
   set(TUTTI_WITH_STEP_GRAPH ON)
 endif()
 
-# tutti_engine(MODULE NAME FOUND LIBRARIES...): adds the folder MODULE/NAME to a module.
-function(tutti_engine module name found)
-  set(folder "${CMAKE_CURRENT_SOURCE_DIR}/${module}/${name}")
+# Parquet files: Arrow's C++ library, installed or in pip's pyarrow. Asked for, for it is larger than tutti.
+option(TUTTI_WITH_PARQUET "Read Parquet files by Arrow's C++ library" OFF)
+set(TUTTI_PYARROW_PYTHON "" CACHE FILEPATH "A Python with pyarrow, whose libraries TUTTI_WITH_PARQUET takes")
+if(TUTTI_WITH_PARQUET)
+  include(TuttiParquet)
+  tutti_find_parquet()
+endif()
+
+# tutti_engine(MODULE NAME FOUND LIBRARIES...): adds the folder MODULE/NAME to a module; NAME may be
+# ROOM/NAME.
+function(tutti_engine module place found)
+  set(folder "${CMAKE_CURRENT_SOURCE_DIR}/${module}/${place}")
+  cmake_path(GET place FILENAME name)
   file(GLOB sources CONFIGURE_DEPENDS "${folder}/*.cpp")
   set(absent "${folder}/${name}_absent.cpp")
   if(found)

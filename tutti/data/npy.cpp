@@ -282,6 +282,27 @@ Array read_gzipped(const std::filesystem::path& path) {
   return array;
 }
 
+// All before the elements of a version 1.0 file, padded to a multiple of 64.
+std::string npy_header(const Array& array, const std::string& where) {
+  const auto* kind =
+      std::find_if(std::begin(kNpyKinds), std::end(kNpyKinds),
+                   [&](const NpyKind& known) { return known.dtype == array.dtype(); });
+  if (kind == std::end(kNpyKinds))
+    throw UsageError(fmt::format("{}: .npy has no dtype for {}", where, array.to_string()));
+  std::string shape;
+  for (int64_t dimension : array.shape()) shape += fmt::format("{}, ", dimension);
+  std::string header = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}",
+                                   size_of(array.dtype()) == 1 ? '|' : '<', kind->code, shape);
+  constexpr size_t kPrefix = kFixedBytes + 2;
+  const size_t whole = (kPrefix + header.size() + 1 + 63) / 64 * 64;
+  header.append(whole - kPrefix - header.size() - 1, ' ');
+  header += '\n';
+  std::string prefix(kMagic);
+  prefix += {'\x01', '\x00', static_cast<char>(header.size() & 0xff),
+             static_cast<char>(header.size() >> 8)};
+  return prefix + header;
+}
+
 }  // namespace
 
 NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::string& where) {
@@ -306,26 +327,17 @@ Array read_npy(const std::filesystem::path& path) {
 }
 
 void write_npy(const std::filesystem::path& path, const Array& array) {
-  const auto* kind =
-      std::find_if(std::begin(kNpyKinds), std::end(kNpyKinds),
-                   [&](const NpyKind& known) { return known.dtype == array.dtype(); });
-  if (kind == std::end(kNpyKinds))
-    throw UsageError(fmt::format("{}: .npy has no dtype for {}", path.string(), array.to_string()));
-  std::string shape;
-  for (int64_t dimension : array.shape()) shape += fmt::format("{}, ", dimension);
-  std::string header = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': ({}), }}",
-                                   size_of(array.dtype()) == 1 ? '|' : '<', kind->code, shape);
-  constexpr size_t kPrefix = kFixedBytes + 2;
-  const size_t whole = (kPrefix + header.size() + 1 + 63) / 64 * 64;
-  header.append(whole - kPrefix - header.size() - 1, ' ');
-  header += '\n';
-  std::string prefix(kMagic);
-  prefix += {'\x01', '\x00', static_cast<char>(header.size() & 0xff),
-             static_cast<char>(header.size() >> 8)};
-  const std::array pieces{std::as_bytes(std::span(prefix)), std::as_bytes(std::span(header)),
+  const std::string header = npy_header(array, path.string());
+  const std::array pieces{std::as_bytes(std::span(header)),
                           std::span(static_cast<const std::byte*>(array.data()),
                                     static_cast<size_t>(array.num_bytes()))};
   write_file_atomically(path, pieces);
+}
+
+std::string npy_bytes(const Array& array) {
+  std::string bytes = npy_header(array, "npy_bytes");
+  bytes.append(static_cast<const char*>(array.data()), static_cast<size_t>(array.num_bytes()));
+  return bytes;
 }
 
 }  // namespace tutti::data

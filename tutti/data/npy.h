@@ -44,5 +44,6 @@ Array read_npy(const std::filesystem::path& path);
 /// Writes version 1.0, little-endian, elements from a 64-byte boundary on; atomically, see
 /// tutti/base/file.h. bfloat16 is a UsageError: the format has no such type.
 void write_npy(const std::filesystem::path& path, const Array& array);
+std::string npy_bytes(const Array& array);  ///< the bytes of that file
 
 }  // namespace tutti::data

@@ -17,8 +17,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/observe/detail/png.h"
-#include "tutti/observe/detail/record.h"
+
 
 // The numbers of fields are those of TensorBoard's .proto files: event, summary, histogram, tensor
 // and tensor_shape in tensorboard/compat/proto, api and plugin_data in tensorboard/plugins/hparams.
@@ -169,7 +170,7 @@ EventWriter::EventWriter(const fs::path& folder, Clock clock)
   pbf_writer writer(event);
   writer.add_double(1, now);
   add_text(writer, 3, "brain.Event:2");
-  if (const int error_number = append(detail::record_of(event)); error_number != 0) {
+  if (const int error_number = append(data::detail::record_of(event)); error_number != 0) {
     std::error_code ignored;
     fs::remove(file_, ignored);
     throw Error(fmt::format("cannot write TensorBoard's file {}: {}", file_.string(),
@@ -327,7 +328,7 @@ void EventWriter::add(int64_t step, std::string_view value) {
   writer.add_double(1, clock_());
   writer.add_int64(2, step);
   add_message(writer, 5, [&](pbf_writer& summary) { add_text(summary, 1, value); });
-  if (const int error_number = append(detail::record_of(event)); error_number != 0)
+  if (const int error_number = append(data::detail::record_of(event)); error_number != 0)
     give_up(fmt::format("after {} bytes", num_bytes_), error_number);
 }
 

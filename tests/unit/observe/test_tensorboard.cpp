@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
-#include "tutti/observe/detail/record.h"
+#include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/observe/tensorboard.h"
 
 #include "tests/support/command.h"
@@ -51,22 +51,12 @@ Message histogram_of(const std::vector<double>& elements) {
   return values_of(writer).at(0).inner(5);
 }
 
-TEST(Record, ChecksumsAreThoseOfRfc3720) {
-  std::string rising(32, 0);
-  std::iota(rising.begin(), rising.end(), '\0');
-  EXPECT_EQ(detail::crc32c(""), 0u);
-  EXPECT_EQ(detail::crc32c("123456789"), 0xE3069283u);
-  EXPECT_EQ(detail::crc32c(std::string(32, '\0')), 0x8A9136AAu);
-  EXPECT_EQ(detail::crc32c(std::string(32, '\xff')), 0x62A8AB43u);
-  EXPECT_EQ(detail::crc32c(rising), 0x46DD794Eu);
-}
-
 // The first record of TensorFlow's own event files has 24 bytes, and so these before them.
 TEST(Record, IsFramedAsTensorFlowFramesIt) {
-  const std::string record = detail::record_of(std::string(24, 'x'));
+  const std::string record = data::detail::record_of(std::string(24, 'x'));
   EXPECT_EQ(record.substr(0, 12), std::string("\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22", 12));
   EXPECT_EQ(record.size(), 24u + 16);
-  EXPECT_THAT(records_of(record + detail::record_of("")), ElementsAre(std::string(24, 'x'), ""));
+  EXPECT_THAT(records_of(record + data::detail::record_of("")), ElementsAre(std::string(24, 'x'), ""));
 }
 
 TEST(EventWriter, NamesItsFileAndBeginsItWithTheVersion) {

@@ -1,0 +1,19 @@
+/// The sources behind the datasets of records, for whoever reads single rows.
+///
+/// Thread rule: free functions; sources may be read by any thread.
+#pragma once
+
+#include <memory>
+
+#include "tutti/data/source.h"
+#include "tutti/data/sources/mds.h"
+#include "tutti/data/sources/tfrecord.h"
+#include "tutti/data/sources/webdataset.h"
+
+namespace tutti::data::detail {
+
+std::shared_ptr<const Source> tfrecord_source(const Paths& paths, TfrecordOptions options);
+std::shared_ptr<const Source> webdataset_source(const Paths& paths, WebdatasetOptions options);
+std::shared_ptr<const Source> mds_source(const std::filesystem::path& folder, MdsOptions options);
+
+}  // namespace tutti::data::detail

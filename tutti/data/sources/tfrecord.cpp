@@ -1,0 +1,331 @@
+#include "tutti/data/sources/tfrecord.h"
+
+#include <array>
+#include <optional>
+#include <set>
+
+#include "tutti/base/error.h"
+#include "tutti/base/log.h"
+#include "tutti/data/detail/gzip.h"
+#include "tutti/data/detail/tfrecord_frame.h"
+#include "tutti/data/sources/detail/example.h"
+#include "tutti/data/sources/detail/file_rows.h"
+#include "tutti/data/sources/detail/record_index.h"
+#include "tutti/data/sources/detail/record_sources.h"
+#include "tutti/data/sources/detail/shard_writer.h"
+
+namespace tutti::data {
+namespace {
+
+using detail::FileWindow;
+using detail::kFrameHeadBytes;
+using detail::kFrameTailBytes;
+
+constexpr std::array<std::string_view, 6> kTfrecordEndings = {
+    ".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"};
+
+std::string at_record(const std::filesystem::path& path, int64_t record, int64_t byte) {
+  return fmt::format("{}, record {} (byte {})", path.string(), record, byte);
+}
+
+// Where the record that begins at `byte` has its data, and how much. Throws DataError with the
+// reason alone.
+int64_t record_bytes_at(FileWindow& file, int64_t byte) {
+  const int64_t left = file.file_bytes() - byte;
+  if (left < kFrameHeadBytes)
+    throw DataError(fmt::format("the file is cut off: {} bytes are left, expected a head of {}",
+                                left, kFrameHeadBytes));
+  const auto length = detail::frame_length(file.at(byte, kFrameHeadBytes));
+  if (!length)
+    throw DataError(byte == 0 ? "this is no TFRecord file, or damaged: the checksum of the first "
+                                "length is wrong"
+                              : "the checksum of its length is wrong");
+  const int64_t rest = left - kFrameHeadBytes;
+  if (rest < kFrameTailBytes || *length > static_cast<uint64_t>(rest - kFrameTailBytes))
+    throw DataError(fmt::format("the file is cut off: {} bytes are left, expected {} of data and {} "
+                                "of checksum",
+                                rest, *length, kFrameTailBytes));
+  return static_cast<int64_t>(*length);
+}
+
+// Calls visit(offset of its data, its bytes) for each record.
+template <class Visit>
+void for_each_record(FileWindow& file, Visit&& visit) {
+  int64_t byte = 0;
+  for (int64_t record = 0; byte < file.file_bytes(); ++record) {
+    int64_t bytes = 0;
+    try {
+      bytes = record_bytes_at(file, byte);
+    } catch (const DataError& error) {
+      throw DataError(fmt::format("{}: {}\n  fetch the file again",
+                                  at_record(file.path(), record, byte), error.what()));
+    }
+    visit(byte + kFrameHeadBytes, bytes);
+    byte += kFrameHeadBytes + bytes + kFrameTailBytes;
+  }
+}
+
+detail::RecordIndex index_records(FileWindow& file) {
+  detail::RecordIndex index;
+  for_each_record(file, [&](int64_t offset, int64_t bytes) { index.add(offset, bytes); });
+  return index;
+}
+
+// A file of records may begin with gzip's two bytes, its first length: one whose head is sound is
+// not packed.
+bool is_packed(FileWindow& file) {
+  if (!file.holds(0, 2) || !file.at(0, 2).starts_with("\x1f\x8b")) return false;
+  return !file.holds(0, kFrameHeadBytes) ||
+         !detail::frame_length(file.at(0, kFrameHeadBytes)).has_value();
+}
+
+Array unpacked(const Files& files, const std::filesystem::path& path) {
+  const Array packed = files.read(path);
+  detail::GzipReader reader(std::as_bytes(packed.as<uint8_t>()), path.string());
+  auto bytes = std::make_shared<std::vector<std::byte>>();
+  constexpr size_t kPiece = 4 << 20;
+  for (size_t got = kPiece; got == kPiece;) {
+    const size_t before = bytes->size();
+    bytes->resize(before + kPiece);
+    got = reader.read(std::span(*bytes).subspan(before));
+    bytes->resize(before + got);
+  }
+  log(LogLevel::warning,
+      "{}: packed by gzip, and so read as a whole: its {} bytes stay in memory ({} packed)\n"
+      "  gunzip it to read records from the disk",
+      path.string(), bytes->size(), packed.num_bytes());
+  return Array::view(bytes->data(), DType::uint8, {std::ssize(*bytes)}, bytes);
+}
+
+// One file that lies in memory.
+class OneInMemory final : public Files {
+ public:
+  OneInMemory(Array bytes, FileInfo info) : bytes_(std::move(bytes)), info_(std::move(info)) {
+    info_.bytes = bytes_.num_bytes();
+  }
+  std::vector<FileInfo> list(const std::filesystem::path&) const override { return {info_}; }
+  FileInfo info(const std::filesystem::path&) const override { return info_; }
+  Array read(const std::filesystem::path&, int64_t offset, int64_t bytes) const override {
+    return bytes_of(text_of(bytes_.rows(offset, bytes < 0 ? bytes_.num_bytes() : offset + bytes)));
+  }
+
+ private:
+  Array bytes_;
+  FileInfo info_;
+};
+
+class TfrecordSource final : public SampleSource {
+ public:
+  TfrecordSource(const Paths& paths, TfrecordOptions options)
+      : files_(options.files), examples_(std::move(options.features)) {
+    const auto found = detail::record_files(*files_, paths, kTfrecordEndings, true);
+    indexed_.resize(found.size());
+    index_all(found, options);
+    for (const detail::IndexedFile& file : indexed_) rows_.add(file.info, file.index.size());
+    if (num_rows() == 0)
+      throw DataError(fmt::format("{}: there is no record in {} files", found[0].string(),
+                                  found.size()));
+  }
+
+  int64_t num_rows() const override { return rows_.num_rows(); }
+  const std::vector<Column>& columns() const override {
+    static const std::vector<Column> kRaw{{"record", DType::uint8, {kAnySize}}};
+    return examples_.columns().empty() ? kRaw : examples_.columns();
+  }
+
+  Sample read(int64_t row) const override {
+    const Array frame = read_frame(row);
+    const auto bytes = frame.num_bytes() - kFrameHeadBytes - kFrameTailBytes;
+    const Array record = frame.rows(kFrameHeadBytes, kFrameHeadBytes + bytes);
+    if (examples_.columns().empty()) return {{record}};
+    try {
+      return examples_.read(text_of(record));
+    } catch (const DataError& error) {
+      throw DataError(fmt::format("{}: {}", where(row), error.what()));
+    }
+  }
+
+  std::string where(int64_t row) const override {
+    const auto [file, record] = rows_.find(row);
+    const detail::IndexedFile& in = indexed_[file];
+    return at_record(in.path, record,
+                     in.index.offsets[static_cast<size_t>(record)] - kFrameHeadBytes);
+  }
+  std::string fingerprint() const override { return rows_.fingerprint(columns()); }
+  std::vector<int64_t> first_rows_of_files() const override { return rows_.first_rows(); }
+
+ private:
+  void index_all(const std::vector<std::filesystem::path>& found, const TfrecordOptions& options) {
+    std::vector<std::filesystem::path> plain;
+    std::vector<size_t> plain_places;
+    in_memory_.resize(found.size());
+    for (size_t i = 0; i < found.size(); ++i) {
+      FileWindow window(*files_, found[i]);
+      if (!is_packed(window)) {
+        plain.push_back(found[i]);
+        plain_places.push_back(i);
+        continue;
+      }
+      const FileInfo info = files_->info(found[i]);
+      in_memory_[i] = std::make_shared<OneInMemory>(unpacked(*files_, found[i]), info);
+      FileWindow whole(*in_memory_[i], found[i]);
+      indexed_[i] = {found[i], info, index_records(whole)};
+    }
+    auto indexed = detail::indexed_files(plain, {.format = "tfrecord 1",
+                                                 .scan = index_records,
+                                                 .files = files_,
+                                                 .folder = options.index_folder});
+    for (size_t i = 0; i < plain.size(); ++i) indexed_[plain_places[i]] = std::move(indexed[i]);
+  }
+
+  // Head, data and checksum of a record, which are right.
+  Array read_frame(int64_t row) const {
+    const auto [file, record] = rows_.find(row);
+    const detail::IndexedFile& in = indexed_[file];
+    const int64_t data = in.index.offsets[static_cast<size_t>(record)];
+    const int64_t bytes = in.index.bytes[static_cast<size_t>(record)];
+    const Files& from = in_memory_[file] ? *in_memory_[file] : *files_;
+    Array frame = from.read(in.path, data - kFrameHeadBytes,
+                            kFrameHeadBytes + bytes + kFrameTailBytes);
+    const std::string_view text = text_of(frame);
+    if (detail::frame_length(text.substr(0, kFrameHeadBytes)) != static_cast<uint64_t>(bytes))
+      throw DataError(fmt::format("{}: its length is not what the index says: the file was changed "
+                                  "while it was in use, or is damaged",
+                                  where(row)));
+    if (!detail::frame_is_sound(text.substr(kFrameHeadBytes)))
+      throw DataError(fmt::format("{}: the checksum of its {} bytes is wrong\n  fetch the file again",
+                                  where(row), bytes));
+    return frame;
+  }
+
+  FilesHandle files_;
+  detail::ExampleReader examples_;
+  std::vector<detail::IndexedFile> indexed_;
+  std::vector<FilesHandle> in_memory_;  // of packed files; null for the others
+  detail::FileRows rows_;
+};
+
+// Checks one file; what was found so far stays when its lengths cannot be followed.
+void verify_file(FileWindow& file, const detail::ExampleReader& examples,
+                 std::vector<Finding>& found, const std::function<void(int64_t)>& progress) {
+  int64_t record = 0;
+  int64_t byte = 0;
+  const auto add = [&](const Error& error) {
+    found.push_back({.file = file.path(), .byte = byte, .record = record, .what = error.what()});
+  };
+  for (; byte < file.file_bytes(); ++record) {
+    int64_t bytes = 0;
+    try {
+      bytes = record_bytes_at(file, byte);
+    } catch (const DataError& error) {
+      return add(error);
+    }
+    const std::string_view data = file.at(byte + kFrameHeadBytes, bytes + kFrameTailBytes);
+    try {
+      if (!detail::frame_is_sound(data))
+        throw DataError(fmt::format("the checksum of its {} bytes is wrong", bytes));
+      if (!examples.columns().empty())
+        static_cast<void>(examples.read(data.substr(0, static_cast<size_t>(bytes))));
+    } catch (const DataError& error) {
+      add(error);
+    }
+    byte += kFrameHeadBytes + bytes + kFrameTailBytes;
+    progress(byte);
+  }
+}
+
+}  // namespace
+
+namespace detail {
+
+std::shared_ptr<const Source> tfrecord_source(const Paths& paths, TfrecordOptions options) {
+  return std::make_shared<TfrecordSource>(paths, std::move(options));
+}
+
+}  // namespace detail
+
+Dataset tfrecord(const Paths& paths, TfrecordOptions options) {
+  return Dataset(detail::tfrecord_source(paths, std::move(options)));
+}
+
+std::vector<Feature> tfrecord_features(const std::filesystem::path& path,
+                                       const FilesHandle& files) {
+  FileWindow window(*files, path);
+  FilesHandle memory;
+  std::optional<FileWindow> opened;
+  if (is_packed(window)) memory = std::make_shared<OneInMemory>(unpacked(*files, path), FileInfo{});
+  FileWindow& file = memory ? opened.emplace(*memory, path) : window;
+  try {
+    const int64_t bytes = record_bytes_at(file, 0);
+    return detail::features_in(file.at(kFrameHeadBytes, bytes));
+  } catch (const DataError& error) {
+    throw DataError(fmt::format("{}: {}", at_record(path, 0, 0), error.what()));
+  }
+}
+
+std::vector<Feature> features_of(const std::vector<Column>& columns) {
+  std::vector<Feature> features;
+  for (const Column& column : columns) {
+    if (column.dtype == DType::float64 || column.dtype == DType::uint64 ||
+        (is_floating(column.dtype) && size_of(column.dtype) == 2))
+      throw UsageError(fmt::format("column \"{}\": a tf.train.Example holds no {}, but float32 and "
+                                   "int64\n  map() makes them of it",
+                                   column.name, name_of(column.dtype)));
+    // One number of 8 bits is a number; a row of them is a string.
+    const bool number = column.dtype == DType::uint8 && column.shape.empty();
+    const bool kept = !number && (column.dtype == DType::uint8 || column.dtype == DType::float32);
+    features.push_back({.name = column.name,
+                        .dtype = kept ? column.dtype : DType::int64,
+                        .shape = column.shape});
+  }
+  return features;
+}
+
+Written write_tfrecord(const std::filesystem::path& folder, const std::vector<Column>& columns,
+                       const NextSample& next, const WriteOptions& options) {
+  features_of(columns);
+  detail::ShardWriter writer(folder, "shard-{:05d}.tfrecord", options);
+  int64_t number = 0;
+  for (auto sample = next(); sample; sample = next()) {
+    detail::require_sample(*sample, columns, number++);
+    const std::string record = detail::record_of(detail::encode_example(columns, *sample));
+    if (writer.is_full(std::ssize(record))) writer.finish_shard();
+    writer.shard() += record;
+    writer.sample_done();
+  }
+  if (writer.samples_in_shard() > 0) writer.finish_shard();
+  return writer.done();
+}
+
+std::vector<Finding> verify_tfrecord(const Paths& paths, const std::vector<Feature>& features,
+                                     const VerifyOptions& options) {
+  const auto files = detail::record_files(*options.files, paths, kTfrecordEndings, true);
+  const detail::ExampleReader examples(features);
+  int64_t all_bytes = 0, done_bytes = 0;
+  for (const auto& path : files) all_bytes += options.files->info(path).bytes;
+  std::vector<Finding> found;
+  for (const auto& path : files) {
+    int64_t told = done_bytes;
+    try {
+      FileWindow window(*options.files, path);
+      std::optional<FileWindow> opened;
+      FilesHandle memory;
+      const bool packed = is_packed(window);
+      if (packed)
+        memory = std::make_shared<OneInMemory>(unpacked(*options.files, path), FileInfo{});
+      verify_file(packed ? opened.emplace(*memory, path) : window, examples, found,
+                  [&](int64_t byte) {
+                    constexpr int64_t kTellEvery = 8 << 20;
+                    if (packed || !options.progress || done_bytes + byte < told + kTellEvery) return;
+                    options.progress(told = done_bytes + byte, all_bytes);
+                  });
+      done_bytes += window.file_bytes();
+    } catch (const Error& error) {
+      found.push_back({.file = path, .what = error.what()});
+    }
+    if (options.progress) options.progress(done_bytes, all_bytes);
+  }
+  return found;
+}
+
+}  // namespace tutti::data
