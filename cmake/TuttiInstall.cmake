@@ -82,7 +82,8 @@ configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/tuttiConfig.cmake.in"
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/tuttiConfig.cmake" "${PROJECT_BINARY_DIR}/tuttiConfigVersion.cmake"
-  "${CMAKE_CURRENT_LIST_DIR}/TuttiCuda.cmake" "${CMAKE_CURRENT_LIST_DIR}/TuttiWebP.cmake"
+  "${CMAKE_CURRENT_LIST_DIR}/TuttiCuda.cmake" "${CMAKE_CURRENT_LIST_DIR}/TuttiParquet.cmake"
+  "${CMAKE_CURRENT_LIST_DIR}/TuttiWebP.cmake"
   DESTINATION "${tutti_package_dir}")
 
 # tutti.pc: the modules, highest first, then what they were built with.

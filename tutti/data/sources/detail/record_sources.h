@@ -7,6 +7,7 @@
 
 #include "tutti/data/source.h"
 #include "tutti/data/sources/mds.h"
+#include "tutti/data/sources/parquet.h"
 #include "tutti/data/sources/tfrecord.h"
 #include "tutti/data/sources/webdataset.h"
 
@@ -15,5 +16,6 @@ namespace tutti::data::detail {
 std::shared_ptr<const Source> tfrecord_source(const Paths& paths, TfrecordOptions options);
 std::shared_ptr<const Source> webdataset_source(const Paths& paths, WebdatasetOptions options);
 std::shared_ptr<const Source> mds_source(const std::filesystem::path& folder, MdsOptions options);
+std::shared_ptr<const Source> parquet_source(const Paths& paths, ParquetOptions options);
 
 }  // namespace tutti::data::detail
