@@ -17,6 +17,7 @@
 #include "tutti/ps/wire/message.h"
 
 #include "tests/fuzz/checkpoint_manifest.h"
+#include "tests/fuzz/record_formats.h"
 #include "tests/fuzz/table_files.h"
 
 namespace tutti::test {
@@ -203,6 +204,12 @@ constexpr std::array kParsers = {
     Parser{"checkpoint-state", checkpoint_state},
     Parser{"snapshot-manifest", snapshot_manifest},
     Parser{"snapshot-content", snapshot_content},
+    Parser{"example", record_example},
+    Parser{"tfrecord", record_tfrecord},
+    Parser{"record-index", record_index_file},
+    Parser{"tar", record_tar},
+    Parser{"mds-index", record_mds_index},
+    Parser{"mds-shard", record_mds_shard},
     Parser{"csv", csv_file},
     Parser{"idx", idx_file},
     Parser{"jsonl", jsonl_file},

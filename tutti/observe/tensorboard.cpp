@@ -20,7 +20,6 @@
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/observe/detail/png.h"
 
-
 // The numbers of fields are those of TensorBoard's .proto files: event, summary, histogram, tensor
 // and tensor_shape in tensorboard/compat/proto, api and plugin_data in tensorboard/plugins/hparams.
 

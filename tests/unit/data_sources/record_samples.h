@@ -60,9 +60,8 @@ inline std::vector<data::Column> written_columns() {
           {"y", DType::int64, {}}};
 }
 inline data::Sample written_sample(int64_t i) {
-  return {{data::array_of(x_at(i), {2, 3}),
-           data::array_of(ids_at(i, 1), {i % 4 + 1}), data::bytes_of(image_at(i)),
-           data::scalar(label_of(i))}};
+  return {{data::array_of(x_at(i), {2, 3}), data::array_of(ids_at(i, 1), {i % 4 + 1}),
+           data::bytes_of(image_at(i)), data::scalar(label_of(i))}};
 }
 inline data::NextSample written_samples(int64_t count) {
   return [count, i = int64_t{0}]() mutable -> std::optional<data::Sample> {

@@ -27,8 +27,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-const std::vector<std::string> kAllColumns = {"label", "small", "x",     "ids",   "text",  "image",
-                                              "facts", "score", "half",  "digits"};
+const std::vector<std::string> kAllColumns = {"label", "small", "x",     "ids",  "text",
+                                              "image", "facts", "score", "half", "digits"};
 
 void expect_sample(const Sample& sample, int64_t i) {
   EXPECT_THAT(elements<int64_t>(sample.columns[0]), ElementsAre(label_of(i)));
@@ -90,9 +90,8 @@ TEST(Mds, AllColumnsInTheOrderOfTheFile) {
   const Dataset dataset = mds(copied(folder, "mds"));
   EXPECT_EQ(dataset.columns().size(), 11u);
   EXPECT_EQ(dataset.columns()[0].name, "any");
-  EXPECT_THAT(
-      message_of<UsageError>([&] { mds(folder / "mds", {.columns = {"lable"}}); }),
-      AllOf(HasSubstr("unknown column \"lable\""), HasSubstr("did you mean \"label\"")));
+  EXPECT_THAT(message_of<UsageError>([&] { mds(folder / "mds", {.columns = {"lable"}}); }),
+              AllOf(HasSubstr("unknown column \"lable\""), HasSubstr("did you mean \"label\"")));
 }
 
 TEST(Mds, AShardThatIsMissingOrCutIsNamedAtOnce) {
@@ -182,9 +181,9 @@ TEST(MdsFormat, EncodingsByName) {
   EXPECT_EQ(words("ndarray"), "? ? -1");
   EXPECT_EQ(words("ndarray:int8"), "int8 ? -1");
   EXPECT_EQ(words("ndarray:float64:3,1"), "float64 [3, 1] 24");
-  for (const std::string bad : {"pkl", "pil", "float8", "", "ndarray:float8", "ndarray:int8:",
-                                "ndarray:int8:0", "ndarray:int8:3,", "ndarray:int8:3;4",
-                                "ndarray:int64:4000000000,4000000000"})
+  for (const std::string bad :
+       {"pkl", "pil", "float8", "", "ndarray:float8", "ndarray:int8:", "ndarray:int8:0",
+        "ndarray:int8:3,", "ndarray:int8:3;4", "ndarray:int64:4000000000,4000000000"})
     EXPECT_THROW(words(bad), Error) << bad;
 }
 
@@ -216,13 +215,12 @@ TEST(WriteMds, ReadsBackAndVerifies) {
     return all;
   };
   int64_t next = 0;
-  const Written written = write_mds(
-      folder / "out", columns,
-      [&]() -> std::optional<Sample> {
-        if (next == 40) return std::nullopt;
-        return sample(next++);
-      },
-      {.shard_bytes = 2000});
+  const Written written = write_mds(folder / "out", columns,
+                                    [&]() -> std::optional<Sample> {
+                                      if (next == 40) return std::nullopt;
+                                      return sample(next++);
+                                    },
+                                    {.shard_bytes = 2000});
   EXPECT_EQ(written.samples, 40);
   EXPECT_GT(written.files.size(), 2u);
   for (const fs::path& file : written.files) EXPECT_LE(fs::file_size(file), 2000u);

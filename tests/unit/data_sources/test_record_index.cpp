@@ -153,8 +153,11 @@ TEST(RecordIndex, RecordsOutsideOfTheFileAreRefused) {
   index.add(90, 10);
   EXPECT_EQ(decode_index(encode_index(index, info, "f"), "f", made_of), index);
   EXPECT_EQ(made_of.modified_ns, 5);
-  for (const auto& [offset, bytes] : {std::pair(int64_t{90}, int64_t{11}), {101, 0}, {-1, 5},
-                                      {5, -1}, {5, std::numeric_limits<int64_t>::max()}}) {
+  for (const auto& [offset, bytes] : {std::pair(int64_t{90}, int64_t{11}),
+                                      {101, 0},
+                                      {-1, 5},
+                                      {5, -1},
+                                      {5, std::numeric_limits<int64_t>::max()}}) {
     RecordIndex bad;
     bad.add(offset, bytes);
     EXPECT_THROW(decode_index(encode_index(bad, info, "f"), "f", made_of), DataError);

@@ -53,8 +53,7 @@ void expect_all_samples(const Source& source) {
 
 TEST(Tfrecord, ReadsWhatTensorflowWrote) {
   const TempFolder folder;
-  const auto source =
-      tfrecord_source(copied(folder, "tf.tfrecord"), {.features = all_features()});
+  const auto source = tfrecord_source(copied(folder, "tf.tfrecord"), {.features = all_features()});
   expect_all_samples(*source);
   EXPECT_EQ(source->columns()[1].to_string(), "ids int64 [?]");
   // By the index that lies there now.
@@ -71,10 +70,11 @@ TEST(Tfrecord, ReadsPackedFilesFromMemory) {
 
 TEST(Tfrecord, BatchesColumnsOfFixedShape) {
   const TempFolder folder;
-  const Dataset dataset = tfrecord(copied(folder, "tf.tfrecord"),
-                                   {.features = {{.name = "x", .shape = {2, 3}},
-                                                 {.name = "label", .dtype = DType::int64}}})
-                              .batch(10);
+  const Dataset dataset =
+      tfrecord(
+          copied(folder, "tf.tfrecord"),
+          {.features = {{.name = "x", .shape = {2, 3}}, {.name = "label", .dtype = DType::int64}}})
+          .batch(10);
   const Batch batch = dataset.epoch({}).batch(1);
   EXPECT_EQ(batch.columns[0].to_string(), "float32 [10, 2, 3]");
   EXPECT_EQ(elements<int64_t>(batch.columns[1])[3], label_of(13));
@@ -201,11 +201,11 @@ TEST(Example, ReadsListsPackedAndNot) {
                                       {.name = "b", .dtype = DType::int64, .shape = {kAnySize}},
                                       {.name = "c", .dtype = DType::float32, .shape = {2, 1}}});
   const std::string unknown = field(9, 0, "\x01");
-  const Sample sample = reader.read(
-      unknown + example_of({{"a", field(3, 2, "")},  // replaced by the one that follows
-                            {"c", unpacked_floats},
-                            {"b", unknown + mixed},
-                            {"a", unpacked_ints}}));
+  const Sample sample =
+      reader.read(unknown + example_of({{"a", field(3, 2, "")},  // replaced by the one that follows
+                                        {"c", unpacked_floats},
+                                        {"b", unknown + mixed},
+                                        {"a", unpacked_ints}}));
   EXPECT_THAT(elements<int64_t>(sample.columns[0]), ElementsAre(5, 7));
   EXPECT_THAT(elements<int64_t>(sample.columns[1]), ElementsAre(5, 6, 7));
   EXPECT_THAT(elements<float>(sample.columns[2]), ElementsAre(0.5f, 0.5f));
@@ -217,9 +217,9 @@ TEST(Example, SaysWhichFeatureIsWrong) {
   const auto failure = [&](const Feature& feature) {
     return message_of<DataError>([&] { tfrecord_source(file, {.features = {feature}})->read(5); });
   };
-  EXPECT_THAT(failure({.name = "lable", .dtype = DType::int64}),
-              AllOf(HasSubstr("record 5 (byte "), HasSubstr("no feature \"lable\""),
-                    HasSubstr("label")));
+  EXPECT_THAT(
+      failure({.name = "lable", .dtype = DType::int64}),
+      AllOf(HasSubstr("record 5 (byte "), HasSubstr("no feature \"lable\""), HasSubstr("label")));
   EXPECT_THAT(failure({.name = "label"}), HasSubstr("a list of int64, expected float32"));
   EXPECT_THAT(failure({.name = "label", .dtype = DType::uint8, .shape = {kAnySize}}),
               HasSubstr("a list of int64, expected bytes"));
@@ -308,12 +308,13 @@ TEST(WriteTfrecord, WidensIntegersAndRefusesWhatDoesNotFit) {
       return sample;
     };
   };
-  const std::vector<Column> columns{{"b", DType::boolean, {}}, {"i", DType::int16, {2}},
-                                    {"u", DType::uint8, {}}};
+  const std::vector<Column> columns{
+      {"b", DType::boolean, {}}, {"i", DType::int16, {2}}, {"u", DType::uint8, {}}};
   Array boolean = make_array(DType::boolean, {});
   *static_cast<bool*>(boolean.data()) = true;
-  write_tfrecord(folder / "a", columns,
-                 once({{boolean, array_of(std::vector<int16_t>{-5, 300}, {2}), scalar(uint8_t{200})}}));
+  write_tfrecord(
+      folder / "a", columns,
+      once({{boolean, array_of(std::vector<int16_t>{-5, 300}, {2}), scalar(uint8_t{200})}}));
   const auto source = tfrecord_source(folder / "a", {.features = features_of(columns)});
   const Sample sample = source->read(0);
   EXPECT_THAT(elements<int64_t>(sample.columns[0]), ElementsAre(1));
@@ -322,9 +323,9 @@ TEST(WriteTfrecord, WidensIntegersAndRefusesWhatDoesNotFit) {
 
   EXPECT_THROW(features_of({{"d", DType::float64, {}}}), UsageError);
   EXPECT_THROW(write_tfrecord(folder / "a", columns, once({})), UsageError) << "shards are there";
-  EXPECT_THAT(message_of<DataError>(
-                  [&] { write_tfrecord(folder / "b", columns, once({{boolean}})); }),
-              HasSubstr("sample 0: got 1 columns, expected 3"));
+  EXPECT_THAT(
+      message_of<DataError>([&] { write_tfrecord(folder / "b", columns, once({{boolean}})); }),
+      HasSubstr("sample 0: got 1 columns, expected 3"));
   EXPECT_THAT(message_of<DataError>([&] {
                 write_tfrecord(folder / "c", {{"i", DType::int64, {}}}, once({{scalar(0.5)}}));
               }),

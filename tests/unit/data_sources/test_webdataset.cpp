@@ -56,7 +56,8 @@ TEST(Webdataset, ReadsWhatWebdatasetWrote) {
   }
   EXPECT_THAT(folder.names(), ElementsAre("wds.tar", "wds.tar.tutti-index"));
   EXPECT_THAT(verify_webdataset(tar, {"jpg;png", "cls"}), IsEmpty());
-  EXPECT_EQ(webdataset_endings(tar), (std::vector<std::string>{"cls", "json", "x.npy", "png", "jpg"}));
+  EXPECT_EQ(webdataset_endings(tar),
+            (std::vector<std::string>{"cls", "json", "x.npy", "png", "jpg"}));
 }
 
 TEST(Webdataset, GroupsByTheNameUpToTheFirstDot) {
@@ -87,16 +88,15 @@ TEST(Tar, ReadsEveryFormatOfTheTarProgram) {
   fs::create_symlink("short.txt", folder / "in/link.txt");
   for (const std::string format : {"gnu", "pax", "ustar", "oldgnu"}) {
     const fs::path tar = folder / (format + ".tar");
-    const std::string command =
-        fmt::format("tar --format={} --sort=name -C {} -cf {} .", format, (folder / "in").string(),
-                    tar.string());
+    const std::string command = fmt::format("tar --format={} --sort=name -C {} -cf {} .", format,
+                                            (folder / "in").string(), tar.string());
     ASSERT_EQ(std::system(command.c_str()), 0);
     detail::FileWindow window(*local_files(), tar);
     std::vector<std::string> seen;
     detail::for_each_member(window, [&](const std::string& name, int64_t offset, int64_t bytes) {
       seen.push_back(name);
-      const std::string data = get_bytes(tar).substr(static_cast<size_t>(offset),
-                                                     static_cast<size_t>(bytes));
+      const std::string data =
+          get_bytes(tar).substr(static_cast<size_t>(offset), static_cast<size_t>(bytes));
       EXPECT_EQ(data, name.ends_with("short.txt") ? std::string(1000, 's') : "long");
     });
     EXPECT_THAT(seen, ElementsAre("./" + long_name, "./short.txt")) << format;
@@ -181,8 +181,12 @@ TEST(Webdataset, OtherBadTarsSayWhy) {
 
 TEST(Webdataset, ASampleThatLacksAMemberIsNamedWhenItIsRead) {
   const TempFolder folder;
-  put_bytes(folder / "a.tar", tar_of({{"a.jpg", "A"}, {"a.cls", "1"}, {"b.jpg", "B"},
-                                      {"c.jpg", "C"}, {"c.cls", "3\n"}, {"d.jpg", "D"},
+  put_bytes(folder / "a.tar", tar_of({{"a.jpg", "A"},
+                                      {"a.cls", "1"},
+                                      {"b.jpg", "B"},
+                                      {"c.jpg", "C"},
+                                      {"c.cls", "3\n"},
+                                      {"d.jpg", "D"},
                                       {"d.cls", "cat"}}));
   testing::internal::CaptureStderr();
   const auto source = webdataset_source(folder / "a.tar", {.columns = {"jpg", "cls"}});
@@ -196,7 +200,8 @@ TEST(Webdataset, ASampleThatLacksAMemberIsNamedWhenItIsRead) {
               AllOf(HasSubstr("sample \"d\""), HasSubstr("got \"cat\"")));
   const auto found = verify_webdataset(folder / "a.tar", {"jpg", "cls"});
   ASSERT_THAT(found, SizeIs(1));
-  EXPECT_THAT(found[0].to_string(), HasSubstr("a.tar, record 1 (byte 2048): sample \"b\": there is"));
+  EXPECT_THAT(found[0].to_string(),
+              HasSubstr("a.tar, record 1 (byte 2048): sample \"b\": there is"));
 
   EXPECT_THAT(
       message_of<UsageError>([&] { webdataset(folder / "a.tar", {.columns = {"jpgg", "cls"}}); }),
@@ -212,8 +217,8 @@ TEST(Webdataset, ArraysAreAsInTheFirstSample) {
   const auto npy = [](int64_t rows) {
     return npy_bytes(array_of(std::vector<float>(static_cast<size_t>(rows)), {rows}));
   };
-  put_bytes(folder / "a.tar", tar_of({{"a.npy", npy(3)}, {"b.npy", npy(4)},
-                                      {"c.npy", npy(3).substr(0, 100)}}));
+  put_bytes(folder / "a.tar",
+            tar_of({{"a.npy", npy(3)}, {"b.npy", npy(4)}, {"c.npy", npy(3).substr(0, 100)}}));
   const auto source = webdataset_source(folder / "a.tar", {.columns = {"npy"}});
   EXPECT_EQ(source->columns()[0].to_string(), "npy float32 [3]");
   EXPECT_THAT(message_of<DataError>([&] { source->read(1); }),
@@ -234,13 +239,12 @@ TEST(WriteWebdataset, ReadsBackAndVerifies) {
                    scalar(static_cast<int16_t>(-i)), scalar(label_of(i))}};
   };
   int64_t next = 0;
-  const Written written = write_webdataset(
-      folder / "out", columns,
-      [&]() -> std::optional<Sample> {
-        if (next == 20) return std::nullopt;
-        return sample(next++);
-      },
-      {.shard_bytes = 30'000});
+  const Written written = write_webdataset(folder / "out", columns,
+                                           [&]() -> std::optional<Sample> {
+                                             if (next == 20) return std::nullopt;
+                                             return sample(next++);
+                                           },
+                                           {.shard_bytes = 30'000});
   EXPECT_EQ(written.samples, 20);
   EXPECT_GT(written.files.size(), 2u);
   for (const fs::path& file : written.files) EXPECT_LE(fs::file_size(file), 30'000u);

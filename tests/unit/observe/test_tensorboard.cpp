@@ -56,7 +56,8 @@ TEST(Record, IsFramedAsTensorFlowFramesIt) {
   const std::string record = data::detail::record_of(std::string(24, 'x'));
   EXPECT_EQ(record.substr(0, 12), std::string("\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22", 12));
   EXPECT_EQ(record.size(), 24u + 16);
-  EXPECT_THAT(records_of(record + data::detail::record_of("")), ElementsAre(std::string(24, 'x'), ""));
+  EXPECT_THAT(records_of(record + data::detail::record_of("")),
+              ElementsAre(std::string(24, 'x'), ""));
 }
 
 TEST(EventWriter, NamesItsFileAndBeginsItWithTheVersion) {

@@ -134,11 +134,11 @@ std::vector<int64_t> shape_for(const Column& column, int64_t count) {
   for (const int64_t size : shape) fixed *= size == kAnySize ? 1 : size;
   const bool fits = column.fixed() ? count == fixed : fixed > 0 && count % fixed == 0;
   if (!fits)
-    throw DataError(fmt::format("feature \"{}\" has {} {}, expected {} of {}", column.name, count,
-                                column.dtype == DType::uint8 ? "bytes" : "values",
-                                column.fixed() ? std::to_string(fixed)
-                                               : fmt::format("a multiple of {}", fixed),
-                                shape_words(shape)));
+    throw DataError(
+        fmt::format("feature \"{}\" has {} {}, expected {} of {}", column.name, count,
+                    column.dtype == DType::uint8 ? "bytes" : "values",
+                    column.fixed() ? std::to_string(fixed) : fmt::format("a multiple of {}", fixed),
+                    shape_words(shape)));
   if (!column.fixed()) shape[0] = count / fixed;
   return shape;
 }
@@ -154,8 +154,8 @@ Array numbers_of(const Column& column, const List& list) {
 Array string_of(const Column& column, const List& list) {
   const std::vector<std::string_view> strings = strings_of(list.message);
   if (strings.size() != 1)
-    throw DataError(fmt::format("feature \"{}\" has {} strings, expected one", column.name,
-                                strings.size()));
+    throw DataError(
+        fmt::format("feature \"{}\" has {} strings, expected one", column.name, strings.size()));
   Array array = make_array(DType::uint8, shape_for(column, std::ssize(strings[0])));
   if (!strings[0].empty()) std::memcpy(array.data(), strings[0].data(), strings[0].size());
   return array;
@@ -194,26 +194,28 @@ void require_sound_missing(const Feature& feature) {
                          ? text
                          : whole != nullptr && *whole >= 0 && *whole <= 255;
   if (!sound)
-    throw UsageError(fmt::format(
-        "feature \"{}\": what stands for a missing one is of another kind than {} {}", feature.name,
-        name_of(feature.dtype), shape_words(feature.shape)));
+    throw UsageError(
+        fmt::format("feature \"{}\": what stands for a missing one is of another kind than {} {}",
+                    feature.name, name_of(feature.dtype), shape_words(feature.shape)));
 }
 
 void require_sound(const Feature& feature) {
   if (feature.dtype != DType::int64 && feature.dtype != DType::float32 &&
       feature.dtype != DType::uint8)
-    throw UsageError(fmt::format(
-        "feature \"{}\": got dtype {}, expected int64, float32, or uint8 for the bytes of a string\n"
-        "  map() makes others of it",
-        feature.name, name_of(feature.dtype)));
+    throw UsageError(
+        fmt::format("feature \"{}\": got dtype {}, expected int64, float32, or uint8 for the bytes "
+                    "of a string\n"
+                    "  map() makes others of it",
+                    feature.name, name_of(feature.dtype)));
   for (size_t i = 0; i < feature.shape.size(); ++i)
     if (feature.shape[i] < 0 && (i > 0 || feature.shape[i] != kAnySize))
-      throw UsageError(fmt::format("feature \"{}\": got shape {}, expected sizes >= 0; only the first "
-                                   "may be kAnySize",
-                                   feature.name, shape_words(feature.shape)));
+      throw UsageError(
+          fmt::format("feature \"{}\": got shape {}, expected sizes >= 0; only the first "
+                      "may be kAnySize",
+                      feature.name, shape_words(feature.shape)));
   if (feature.dtype == DType::uint8 && feature.shape.empty())
-    throw UsageError(fmt::format("feature \"{}\": a string has shape {{kAnySize}}, got {{}}",
-                                 feature.name));
+    throw UsageError(
+        fmt::format("feature \"{}\": a string has shape {{kAnySize}}, got {{}}", feature.name));
   require_sound_missing(feature);
 }
 
@@ -223,9 +225,10 @@ void require_sound(const Feature& feature) {
   for_each_feature(record, [&](std::string_view other, const List& list) {
     if (list.kind != kNone) there.emplace_back(other);
   });
-  throw DataError(fmt::format("there is no feature \"{}\"; there are: {}\n  Feature::missing says "
-                              "what then stands for it",
-                              name, there.empty() ? "none" : fmt::format("{}", fmt::join(there, ", "))));
+  throw DataError(
+      fmt::format("there is no feature \"{}\"; there are: {}\n  Feature::missing says "
+                  "what then stands for it",
+                  name, there.empty() ? "none" : fmt::format("{}", fmt::join(there, ", "))));
 }
 
 }  // namespace
@@ -272,9 +275,8 @@ Sample ExampleReader::read(std::string_view record) const try {
 
 std::vector<Feature> features_in(std::string_view record) try {
   std::map<std::string, List> lists;
-  for_each_feature(record, [&](std::string_view name, const List& list) {
-    lists[std::string(name)] = list;
-  });
+  for_each_feature(
+      record, [&](std::string_view name, const List& list) { lists[std::string(name)] = list; });
   std::vector<Feature> features;
   for (const auto& [name, list] : lists) {
     if (list.kind == kNone) continue;

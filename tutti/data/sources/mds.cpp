@@ -49,9 +49,10 @@ MdsIndex read_mds_index(const fs::path& folder, const Files& files) {
 }
 
 [[noreturn]] void fail_size_of(const fs::path& path, int64_t got, int64_t expected) {
-  throw DataError(fmt::format("{}: has {} bytes, expected {} as index.json says\n"
-                              "  fetch the file again",
-                              path.string(), got, expected));
+  throw DataError(
+      fmt::format("{}: has {} bytes, expected {} as index.json says\n"
+                  "  fetch the file again",
+                  path.string(), got, expected));
 }
 
 Array unpack_zstd(const Array& packed, int64_t bytes, const std::string& where) {
@@ -86,9 +87,10 @@ Array unpacked_shard(const Files& files, const fs::path& folder, const MdsShard&
 void require_known_packing(const MdsShard& shard) {
   const std::string name = shard.compression.substr(0, shard.compression.find(':'));
   if (name != "zstd" && name != "gz")
-    throw UsageError(fmt::format("shard {} is packed by \"{}\"; read are zstd and gz\n  write the "
-                                 "dataset again with compression=\"zstd\"",
-                                 shard.packed->name, shard.compression));
+    throw UsageError(
+        fmt::format("shard {} is packed by \"{}\"; read are zstd and gz\n  write the "
+                    "dataset again with compression=\"zstd\"",
+                    shard.packed->name, shard.compression));
 }
 
 // A shard as it lies there, with the table of its samples.
@@ -133,7 +135,8 @@ class MdsSource final : public SampleSource {
         shards_(index_.shards.size()),
         unpacked_(options.cache_bytes) {
     detail::in_parallel(std::ssize(shards_), [&](int64_t i) { open(static_cast<size_t>(i)); });
-    for (size_t i = 0; i < shards_.size(); ++i) rows_.add(shards_[i].info, index_.shards[i].samples);
+    for (size_t i = 0; i < shards_.size(); ++i)
+      rows_.add(shards_[i].info, index_.shards[i].samples);
     if (num_rows() == 0) throw DataError(fmt::format("{}: there is no sample", folder_.string()));
     choose(options.columns);
     say_packed(options.cache_bytes);
@@ -151,8 +154,7 @@ class MdsSource final : public SampleSource {
       for (size_t i = 0; i < chosen_.size(); ++i) {
         const MdsColumn& column = index_.columns[chosen_[i]];
         Array array = detail::decode_mds(column, values[chosen_[i]]);
-        if (array.dtype() != columns_[i].dtype ||
-            array.shape().size() != columns_[i].shape.size())
+        if (array.dtype() != columns_[i].dtype || array.shape().size() != columns_[i].shape.size())
           throw DataError(fmt::format("column \"{}\" is {}, expected {} as in the first sample",
                                       column.name, array.to_string(), columns_[i].to_string()));
         sample.columns.push_back(std::move(array));
@@ -189,8 +191,8 @@ class MdsSource final : public SampleSource {
     for (const std::string& name : names.empty() ? known : names) {
       const auto found = std::ranges::find(known, name);
       if (found == known.end())
-        throw UsageError(fmt::format("{}: {}", folder_.string(),
-                                     unknown_message("column", name, known)));
+        throw UsageError(
+            fmt::format("{}: {}", folder_.string(), unknown_message("column", name, known)));
       chosen_.push_back(static_cast<size_t>(found - known.begin()));
     }
   }
@@ -201,7 +203,8 @@ class MdsSource final : public SampleSource {
       if (shards_[i].packed) ++count, bytes += index_.shards[i].raw.bytes;
     if (bytes > cache_bytes)
       log(LogLevel::warning,
-          "{}: {} of {} shards are packed and take {} bytes unpacked, of which {} are kept: rows in "
+          "{}: {} of {} shards are packed and take {} bytes unpacked, of which {} are kept: rows "
+          "in "
           "shuffled order unpack shards again and again\n  unpack them once (unzstd), or raise "
           "cache_bytes",
           folder_.string(), count, shards_.size(), bytes, cache_bytes);
@@ -274,7 +277,8 @@ std::optional<std::string> digest_by(const std::string& algorithm, std::string_v
 // Checks one file of a folder; the reasons alone.
 void verify_hashes(const detail::MdsFile& file, std::string_view bytes, const auto& add) {
   if (std::ssize(bytes) != file.bytes)
-    add(-1, -1, fmt::format("has {} bytes, expected {} as index.json says", bytes.size(), file.bytes));
+    add(-1, -1,
+        fmt::format("has {} bytes, expected {} as index.json says", bytes.size(), file.bytes));
   for (const auto& [algorithm, expected] : file.hashes) {
     const auto digest = digest_by(algorithm, bytes);
     if (!digest)
@@ -326,8 +330,10 @@ void verify_shard(const fs::path& folder, const MdsIndex& index, const MdsShard&
 }
 
 nlohmann::json mds_settings(const std::vector<MdsColumn>& columns, int64_t shard_bytes) {
-  nlohmann::json said{{"version", 2},          {"format", "mds"},
-                      {"compression", nullptr}, {"hashes", {"sha256"}},
+  nlohmann::json said{{"version", 2},
+                      {"format", "mds"},
+                      {"compression", nullptr},
+                      {"hashes", {"sha256"}},
                       {"size_limit", shard_bytes}};
   for (const MdsColumn& column : columns) {
     said["column_names"].push_back(column.name);
@@ -367,8 +373,8 @@ class MdsWriter {
     const int64_t bytes = std::ssize(lengths) + std::ssize(values);
     if (writer_.is_full(bytes, head_bytes(1))) finish_shard();
     if (head_bytes(1) + bytes > kMostShardBytes)
-      throw DataError(fmt::format("a sample of {} bytes: a shard holds up to {}", bytes,
-                                  kMostShardBytes));
+      throw DataError(
+          fmt::format("a sample of {} bytes: a shard holds up to {}", bytes, kMostShardBytes));
     writer_.shard() += lengths + values;
     ends_.push_back(std::ssize(writer_.shard()));
     writer_.sample_done();

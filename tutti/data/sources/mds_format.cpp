@@ -22,10 +22,10 @@ struct MdsNumber {
   uint8_t code;
 };
 constexpr MdsNumber kMdsNumbers[] = {
-    {"uint8", DType::uint8, 8},      {"int8", DType::int8, 9},        {"uint16", DType::uint16, 16},
-    {"int16", DType::int16, 17},     {"float16", DType::float16, 18}, {"uint32", DType::uint32, 32},
-    {"int32", DType::int32, 33},     {"float32", DType::float32, 34}, {"uint64", DType::uint64, 64},
-    {"int64", DType::int64, 65},     {"float64", DType::float64, 66},
+    {"uint8", DType::uint8, 8},  {"int8", DType::int8, 9},        {"uint16", DType::uint16, 16},
+    {"int16", DType::int16, 17}, {"float16", DType::float16, 18}, {"uint32", DType::uint32, 32},
+    {"int32", DType::int32, 33}, {"float32", DType::float32, 34}, {"uint64", DType::uint64, 64},
+    {"int64", DType::int64, 65}, {"float64", DType::float64, 66},
 };
 constexpr std::string_view kMdsBytes[] = {"bytes", "str", "str_decimal", "json", "jpeg", "png"};
 constexpr int64_t kMostSizes = 63;  // six bits say how many
@@ -51,8 +51,8 @@ std::vector<int64_t> parse_sizes(std::string_view text, const std::string& encod
     const auto digits = static_cast<size_t>(end - text.data());
     const bool more = digits < text.size() && text[digits] == ',';
     if (error != std::errc() || size < 1 || (digits < text.size() && !more))
-      throw DataError(fmt::format("encoding \"{}\": expected sizes >= 1 as in ndarray:float32:3,4",
-                                  encoding));
+      throw DataError(
+          fmt::format("encoding \"{}\": expected sizes >= 1 as in ndarray:float32:3,4", encoding));
     sizes.push_back(size);
     if (!more) return sizes;
     text.remove_prefix(digits + 1);
@@ -65,8 +65,8 @@ MdsColumn ndarray_column(MdsColumn column, std::string_view settings) {
   const size_t colon = settings.find(':');
   const MdsNumber* number = mds_number(settings.substr(0, colon));
   if (number == nullptr)
-    throw DataError(fmt::format("column \"{}\": encoding \"{}\" names no dtype", column.name,
-                                column.encoding));
+    throw DataError(
+        fmt::format("column \"{}\": encoding \"{}\" names no dtype", column.name, column.encoding));
   column.dtype = number->dtype;
   if (colon == std::string_view::npos) return column;
   column.shape = parse_sizes(settings.substr(colon + 1), column.encoding);
@@ -100,10 +100,9 @@ std::vector<MdsColumn> columns_of(const json& said) {
     columns.push_back(mds_column(names[c], encodings[c]));
     const int64_t size = sizes[c].is_null() ? -1 : sizes[c].get<int64_t>();
     if (size != columns.back().bytes)
-      throw DataError(fmt::format("column \"{}\" has values of {} bytes, expected {} of \"{}\"",
-                                  names[c], sizes[c].dump(),
-                                  columns[c].bytes < 0 ? "null" : std::to_string(columns[c].bytes),
-                                  encodings[c]));
+      throw DataError(fmt::format(
+          "column \"{}\" has values of {} bytes, expected {} of \"{}\"", names[c], sizes[c].dump(),
+          columns[c].bytes < 0 ? "null" : std::to_string(columns[c].bytes), encodings[c]));
   }
   return columns;
 }
@@ -111,11 +110,14 @@ std::vector<MdsColumn> columns_of(const json& said) {
 MdsShard shard_of(const json& said, MdsIndex& index) {
   const auto format = said.at("format").get<std::string>();
   if (format != "mds" || said.at("version") != 2)
-    throw UsageError(fmt::format("a shard of format \"{}\", version {}; expected \"mds\", version 2",
-                                 format, said.at("version").dump()));
+    throw UsageError(
+        fmt::format("a shard of format \"{}\", version {}; expected \"mds\", version 2", format,
+                    said.at("version").dump()));
   std::vector<MdsColumn> columns = columns_of(said);
-  if (index.columns.empty()) index.columns = std::move(columns);
-  else if (index.columns != columns) throw DataError("its shards have different columns");
+  if (index.columns.empty())
+    index.columns = std::move(columns);
+  else if (index.columns != columns)
+    throw DataError("its shards have different columns");
   MdsShard shard{.samples = said.at("samples"), .raw = file_of(said.at("raw_data"))};
   if (shard.samples < 0 || shard.samples > std::numeric_limits<uint32_t>::max())
     throw DataError(fmt::format("shard \"{}\" has {} samples", shard.raw.name, shard.samples));
@@ -158,8 +160,8 @@ Array ndarray_of(const MdsColumn& column, std::string_view value) {
     const uint8_t code = take_byte(column, value);
     const auto* number = std::ranges::find(kMdsNumbers, code, &MdsNumber::code);
     if (number == std::end(kMdsNumbers))
-      throw DataError(fmt::format("column \"{}\": an ndarray of unknown dtype {}", column.name,
-                                  code));
+      throw DataError(
+          fmt::format("column \"{}\": an ndarray of unknown dtype {}", column.name, code));
     dtype = number->dtype;
   }
   std::vector<int64_t> shape = column.shape.value_or(std::vector<int64_t>{});
@@ -179,8 +181,9 @@ Array ndarray_of(const MdsColumn& column, std::string_view value) {
   }
   const int64_t bytes = bytes_of_shape(dtype, shape);
   if (bytes != std::ssize(value))
-    throw DataError(fmt::format("column \"{}\": an ndarray has {} bytes of elements, expected {} {}",
-                                column.name, value.size(), name_of(dtype), shape_words(shape)));
+    throw DataError(
+        fmt::format("column \"{}\": an ndarray has {} bytes of elements, expected {} {}",
+                    column.name, value.size(), name_of(dtype), shape_words(shape)));
   Array array = make_array(dtype, std::move(shape));
   if (bytes > 0) std::memcpy(array.data(), value.data(), value.size());
   return array;
@@ -206,10 +209,11 @@ MdsColumn mds_column(std::string name, std::string encoding) {
   } else if (std::ranges::find(kMdsBytes, kind) != std::end(kMdsBytes)) {
     column.dtype = DType::uint8;
   } else {
-    throw UsageError(fmt::format("column \"{}\" has encoding \"{}\", which is not read (pkl holds "
-                                 "Python, pil its library's memory)\n  write it as bytes, jpeg, png, "
-                                 "json or ndarray",
-                                 column.name, column.encoding));
+    throw UsageError(
+        fmt::format("column \"{}\" has encoding \"{}\", which is not read (pkl holds "
+                    "Python, pil its library's memory)\n  write it as bytes, jpeg, png, "
+                    "json or ndarray",
+                    column.name, column.encoding));
   }
   return column;
 }
@@ -233,16 +237,17 @@ std::vector<uint32_t> parse_mds_table(std::string_view begin, int64_t samples,
     throw DataError(fmt::format("the shard has {} bytes, expected {} for a table of {} samples",
                                 shard_bytes, table_bytes, samples));
   if (const uint32_t said = mds_uint32(begin, 0); said != samples)
-    throw DataError(fmt::format("the shard says that it has {} samples, index.json says {}", said,
-                                samples));
+    throw DataError(
+        fmt::format("the shard says that it has {} samples, index.json says {}", said, samples));
   std::vector<uint32_t> offsets(static_cast<size_t>(samples) + 1);
   std::memcpy(offsets.data(), begin.data() + sizeof(uint32_t), offsets.size() * sizeof(uint32_t));
   for (size_t i = 0; i < offsets.size(); ++i)
-    if (offsets[i] < table_bytes || offsets[i] > shard_bytes || (i > 0 && offsets[i] < offsets[i - 1]))
-      throw DataError(fmt::format("offset {} of the table (byte {}) is {}, expected one that rises, "
-                                  "from {} to {}",
-                                  i, (i + 1) * sizeof(uint32_t), offsets[i], table_bytes,
-                                  shard_bytes));
+    if (offsets[i] < table_bytes || offsets[i] > shard_bytes ||
+        (i > 0 && offsets[i] < offsets[i - 1]))
+      throw DataError(
+          fmt::format("offset {} of the table (byte {}) is {}, expected one that rises, "
+                      "from {} to {}",
+                      i, (i + 1) * sizeof(uint32_t), offsets[i], table_bytes, shard_bytes));
   return offsets;
 }
 
@@ -303,7 +308,10 @@ std::string encode_mds(const MdsColumn& column, const Array& array) {
     throw DataError(fmt::format("column \"{}\": MDS holds no empty array", column.name));
   if (column.kind == MdsKind::ndarray && !column.shape) {
     const int64_t largest = std::ranges::max(array.shape());
-    const int log2_bytes = largest < 1 << 8 ? 0 : largest < 1 << 16 ? 1 : largest >> 32 == 0 ? 2 : 3;
+    const int log2_bytes = largest < 1 << 8     ? 0
+                           : largest < 1 << 16  ? 1
+                           : largest >> 32 == 0 ? 2
+                                                : 3;
     if (std::ssize(array.shape()) > kMostSizes)
       throw DataError(fmt::format("column \"{}\": more than {} sizes", column.name, kMostSizes));
     bytes.push_back(static_cast<char>(array.shape().size() << 2 | static_cast<size_t>(log2_bytes)));

@@ -148,8 +148,8 @@ std::filesystem::path index_path(const std::filesystem::path& file,
                                  const std::filesystem::path& folder) {
   if (folder.empty()) return file.string() + ".tutti-index";
   const std::string whole = std::filesystem::absolute(file).lexically_normal().string();
-  return folder / fmt::format("{}-{}.tutti-index", file.filename().string(),
-                              sha256_hex(whole).substr(0, 8));
+  return folder /
+         fmt::format("{}-{}.tutti-index", file.filename().string(), sha256_hex(whole).substr(0, 8));
 }
 
 std::vector<IndexedFile> indexed_files(const std::vector<std::filesystem::path>& paths,
@@ -171,8 +171,8 @@ std::vector<IndexedFile> indexed_files(const std::vector<std::filesystem::path>&
     records += file.index.size();
   });
   if (made > 0)
-    log(LogLevel::info, "{}: {} of {} files indexed, {} records, in {:.1f} s", plan.format, made.load(),
-        paths.size(), records.load(),
+    log(LogLevel::info, "{}: {} of {} files indexed, {} records, in {:.1f} s", plan.format,
+        made.load(), paths.size(), records.load(),
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   return files;
 }

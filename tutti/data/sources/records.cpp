@@ -22,8 +22,8 @@ std::vector<std::string> counted_out(const std::string& path) {
            text.find_first_not_of("0123456789") == std::string::npos;
   };
   if (!digits(first) || !digits(last) || std::stol(first) > std::stol(last))
-    throw UsageError(fmt::format("{}: expected {{first..last}} with two rising numbers, as {{000..146}}",
-                                 path));
+    throw UsageError(
+        fmt::format("{}: expected {{first..last}} with two rising numbers, as {{000..146}}", path));
   std::vector<std::string> all;
   for (long i = std::stol(first); i <= std::stol(last); ++i)
     for (const std::string& rest : counted_out(path.substr(close + 1)))
@@ -41,7 +41,8 @@ bool is_numbered(std::string_view name) {
 std::string Finding::to_string() const {
   std::string words = file.string();
   if (record >= 0) words += fmt::format(", record {}", record);
-  if (byte >= 0) words += record >= 0 ? fmt::format(" (byte {})", byte) : fmt::format(", byte {}", byte);
+  if (byte >= 0)
+    words += record >= 0 ? fmt::format(" (byte {})", byte) : fmt::format(", byte {}", byte);
   return words + ": " + what;
 }
 
@@ -64,7 +65,8 @@ std::vector<std::filesystem::path> record_files(const Files& files, const Paths&
       const std::string pattern = path.filename().string();
       if (pattern.find_first_of("*?[") != std::string::npos) {
         const auto matches = [&](const std::string& name) {
-          return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0 && !name.ends_with(".tutti-index");
+          return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0 &&
+                 !name.ends_with(".tutti-index");
         };
         add_matching(path.has_parent_path() ? path.parent_path() : ".", matches, pattern);
       } else if (files.info(path).folder) {

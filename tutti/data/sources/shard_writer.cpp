@@ -38,9 +38,10 @@ ShardWriter::ShardWriter(std::filesystem::path folder, std::string name,
   if (error)
     throw UsageError(fmt::format("{}: cannot be made: {}", folder_.string(), error.message()));
   if (is_there(next_path()))
-    throw UsageError(fmt::format("{}: is there already: shards of two datasets would mix\n"
-                                 "  name a folder without, or remove them",
-                                 next_path().string()));
+    throw UsageError(
+        fmt::format("{}: is there already: shards of two datasets would mix\n"
+                    "  name a folder without, or remove them",
+                    next_path().string()));
 }
 
 std::filesystem::path ShardWriter::next_path() const {

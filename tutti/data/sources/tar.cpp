@@ -30,7 +30,8 @@ std::string_view field_of(std::string_view block, TarField field) {
 
 std::string_view until_zero(std::string_view text) { return text.substr(0, text.find('\0')); }
 
-// A number: octal digits, or, where the first bit is set, 95 bits after it (GNU, for 8 GiB and more).
+// A number: octal digits, or, where the first bit is set, 95 bits after it (GNU, for 8 GiB and
+// more).
 int64_t tar_number(std::string_view field, const char* what) {
   uint64_t value = 0;
   if ((static_cast<unsigned char>(field[0]) & 0x80) != 0) {
@@ -101,9 +102,12 @@ void read_pax(std::string_view text, Said& said) {
 }
 
 void refuse_packed(FileWindow& file) {
-  constexpr std::pair<std::string_view, const char*> kPacked[] = {
-      {"\x1f\x8b", "gunzip"}, {"\x28\xb5\x2f\xfd", "unzstd"}, {"BZh", "bunzip2"},
-      {"\xfd" "7zXZ", "unxz"}};
+  constexpr std::pair<std::string_view, const char*> kPacked[] = {{"\x1f\x8b", "gunzip"},
+                                                                  {"\x28\xb5\x2f\xfd", "unzstd"},
+                                                                  {"BZh", "bunzip2"},
+                                                                  {"\xfd"
+                                                                   "7zXZ",
+                                                                   "unxz"}};
   const std::string_view first = file.at(0, std::min<int64_t>(8, file.file_bytes()));
   for (const auto& [magic, unpack] : kPacked)
     if (first.starts_with(magic))
@@ -148,9 +152,10 @@ class TarWalk {
  private:
   std::string_view block_at(int64_t byte) {
     if (!file_.holds(byte, kTarBlock))
-      throw DataError(fmt::format("the file is cut off: {} bytes are left, expected a header or the "
-                                  "two empty blocks that end a tar",
-                                  std::max<int64_t>(0, file_.file_bytes() - byte)));
+      throw DataError(
+          fmt::format("the file is cut off: {} bytes are left, expected a header or the "
+                      "two empty blocks that end a tar",
+                      std::max<int64_t>(0, file_.file_bytes() - byte)));
     return file_.at(byte, kTarBlock);
   }
 
@@ -173,8 +178,9 @@ class TarWalk {
   void require_nothing_after() {
     const int64_t rest = std::min<int64_t>(file_.file_bytes() - byte_, 64 << 10);
     if (all_zeros(file_.at(byte_, rest))) return;
-    throw DataError("bytes follow the end of the tar\n  tars are joined by tar --concatenate, not "
-                    "by cat");
+    throw DataError(
+        "bytes follow the end of the tar\n  tars are joined by tar --concatenate, not "
+        "by cat");
   }
 
   FileWindow& file_;

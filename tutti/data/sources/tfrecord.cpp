@@ -42,9 +42,10 @@ int64_t record_bytes_at(FileWindow& file, int64_t byte) {
                               : "the checksum of its length is wrong");
   const int64_t rest = left - kFrameHeadBytes;
   if (rest < kFrameTailBytes || *length > static_cast<uint64_t>(rest - kFrameTailBytes))
-    throw DataError(fmt::format("the file is cut off: {} bytes are left, expected {} of data and {} "
-                                "of checksum",
-                                rest, *length, kFrameTailBytes));
+    throw DataError(
+        fmt::format("the file is cut off: {} bytes are left, expected {} of data and {} "
+                    "of checksum",
+                    rest, *length, kFrameTailBytes));
   return static_cast<int64_t>(*length);
 }
 
@@ -123,8 +124,8 @@ class TfrecordSource final : public SampleSource {
     index_all(found, options);
     for (const detail::IndexedFile& file : indexed_) rows_.add(file.info, file.index.size());
     if (num_rows() == 0)
-      throw DataError(fmt::format("{}: there is no record in {} files", found[0].string(),
-                                  found.size()));
+      throw DataError(
+          fmt::format("{}: there is no record in {} files", found[0].string(), found.size()));
   }
 
   int64_t num_rows() const override { return rows_.num_rows(); }
@@ -185,16 +186,17 @@ class TfrecordSource final : public SampleSource {
     const int64_t data = in.index.offsets[static_cast<size_t>(record)];
     const int64_t bytes = in.index.bytes[static_cast<size_t>(record)];
     const Files& from = in_memory_[file] ? *in_memory_[file] : *files_;
-    Array frame = from.read(in.path, data - kFrameHeadBytes,
-                            kFrameHeadBytes + bytes + kFrameTailBytes);
+    Array frame =
+        from.read(in.path, data - kFrameHeadBytes, kFrameHeadBytes + bytes + kFrameTailBytes);
     const std::string_view text = text_of(frame);
     if (detail::frame_length(text.substr(0, kFrameHeadBytes)) != static_cast<uint64_t>(bytes))
-      throw DataError(fmt::format("{}: its length is not what the index says: the file was changed "
-                                  "while it was in use, or is damaged",
-                                  where(row)));
+      throw DataError(
+          fmt::format("{}: its length is not what the index says: the file was changed "
+                      "while it was in use, or is damaged",
+                      where(row)));
     if (!detail::frame_is_sound(text.substr(kFrameHeadBytes)))
-      throw DataError(fmt::format("{}: the checksum of its {} bytes is wrong\n  fetch the file again",
-                                  where(row), bytes));
+      throw DataError(fmt::format(
+          "{}: the checksum of its {} bytes is wrong\n  fetch the file again", where(row), bytes));
     return frame;
   }
 
@@ -268,15 +270,15 @@ std::vector<Feature> features_of(const std::vector<Column>& columns) {
   for (const Column& column : columns) {
     if (column.dtype == DType::float64 || column.dtype == DType::uint64 ||
         (is_floating(column.dtype) && size_of(column.dtype) == 2))
-      throw UsageError(fmt::format("column \"{}\": a tf.train.Example holds no {}, but float32 and "
-                                   "int64\n  map() makes them of it",
-                                   column.name, name_of(column.dtype)));
+      throw UsageError(
+          fmt::format("column \"{}\": a tf.train.Example holds no {}, but float32 and "
+                      "int64\n  map() makes them of it",
+                      column.name, name_of(column.dtype)));
     // One number of 8 bits is a number; a row of them is a string.
     const bool number = column.dtype == DType::uint8 && column.shape.empty();
     const bool kept = !number && (column.dtype == DType::uint8 || column.dtype == DType::float32);
-    features.push_back({.name = column.name,
-                        .dtype = kept ? column.dtype : DType::int64,
-                        .shape = column.shape});
+    features.push_back(
+        {.name = column.name, .dtype = kept ? column.dtype : DType::int64, .shape = column.shape});
   }
   return features;
 }
@@ -316,7 +318,8 @@ std::vector<Finding> verify_tfrecord(const Paths& paths, const std::vector<Featu
       verify_file(packed ? opened.emplace(*memory, path) : window, examples, found,
                   [&](int64_t byte) {
                     constexpr int64_t kTellEvery = 8 << 20;
-                    if (packed || !options.progress || done_bytes + byte < told + kTellEvery) return;
+                    if (packed || !options.progress || done_bytes + byte < told + kTellEvery)
+                      return;
                     options.progress(told = done_bytes + byte, all_bytes);
                   });
       done_bytes += window.file_bytes();

@@ -76,13 +76,15 @@ std::vector<Wanted> wanted_of(const std::vector<std::string>& columns) {
     wanted.kind = kind_of_ending(wanted.endings[0]);
     for (const std::string& ending : wanted.endings) {
       if (ending.empty() || !seen.insert(ending).second)
-        throw UsageError(fmt::format("webdataset: column \"{}\" has an ending that is empty or there "
-                                     "twice; expected as in {{\"jpg;png\", \"cls\"}}",
-                                     words));
+        throw UsageError(
+            fmt::format("webdataset: column \"{}\" has an ending that is empty or there "
+                        "twice; expected as in {{\"jpg;png\", \"cls\"}}",
+                        words));
       if (kind_of_ending(ending) != wanted.kind)
-        throw UsageError(fmt::format("webdataset: column \"{}\": a number, an array and bytes are "
-                                     "different columns",
-                                     words));
+        throw UsageError(
+            fmt::format("webdataset: column \"{}\": a number, an array and bytes are "
+                        "different columns",
+                        words));
     }
     all.push_back(std::move(wanted));
   }
@@ -169,9 +171,10 @@ Array array_of_npy(const Array& bytes, const Wanted& column) {
   const std::string where = fmt::format("member \"{}\"", column.words);
   const NpyHeader header = parse_npy_header(std::as_bytes(bytes.as<uint8_t>()), where);
   if (header.swapped || header.data_offset + header.num_bytes() != bytes.num_bytes())
-    throw DataError(fmt::format("{}: got {} bytes, expected {} of header and {} of data, "
-                                "little-endian",
-                                where, bytes.num_bytes(), header.data_offset, header.num_bytes()));
+    throw DataError(
+        fmt::format("{}: got {} bytes, expected {} of header and {} of data, "
+                    "little-endian",
+                    where, bytes.num_bytes(), header.data_offset, header.num_bytes()));
   Array array = make_array(header.dtype, header.shape);
   if (array.num_bytes() > 0)
     std::memcpy(array.data(), static_cast<const char*>(bytes.data()) + header.data_offset,
@@ -255,14 +258,13 @@ class WebdatasetSource final : public SampleSource {
 
   void report_lacking() const {
     if (num_rows() == 0)
-      throw DataError(fmt::format("{}: there is no sample in {} tars", tars_[0].path.string(),
-                                  tars_.size()));
+      throw DataError(
+          fmt::format("{}: there is no sample in {} tars", tars_[0].path.string(), tars_.size()));
     for (size_t c = 0; c < wanted_.size(); ++c) {
       if (first_with(c) == num_rows())
         throw UsageError(fmt::format(
             "webdataset: no sample has a member \"{}\"; those of {} are: {}", wanted_[c].words,
-            tars_[0].path.string(),
-            fmt::join(webdataset_endings(tars_[0].path, files_), ", ")));
+            tars_[0].path.string(), fmt::join(webdataset_endings(tars_[0].path, files_), ", ")));
       int64_t lacking = 0, first = -1;
       for (int64_t row = num_rows() - 1; row >= 0; --row)
         if (member_of(row, c) < 0) ++lacking, first = row;
@@ -304,8 +306,8 @@ class WebdatasetSource final : public SampleSource {
   std::vector<Wanted> wanted_;
   std::vector<detail::IndexedFile> tars_;
   detail::FileRows rows_;
-  std::vector<Group> groups_;      // of each row
-  std::vector<int64_t> members_;   // of each row, one a column; -1: it has none
+  std::vector<Group> groups_;     // of each row
+  std::vector<int64_t> members_;  // of each row, one a column; -1: it has none
   std::vector<Column> columns_;
 };
 
@@ -326,8 +328,7 @@ std::pair<std::string, std::string> member_for(const Column& column, const Array
   if (array.dtype() == DType::uint8 && array.shape().size() == 1 && !column.fixed()) {
     const std::string_view bytes = text_of(array);
     constexpr std::string_view kKnown[] = {"jpg", "jpeg", "png", "webp", "txt", "json", "bin"};
-    const std::string_view last =
-        std::string_view(column.name).substr(column.name.rfind('.') + 1);
+    const std::string_view last = std::string_view(column.name).substr(column.name.rfind('.') + 1);
     if (std::ranges::find(kKnown, last) != std::end(kKnown))
       return {column.name, std::string(bytes)};
     const bool webp = bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP");
@@ -381,8 +382,7 @@ Written write_webdataset(const std::filesystem::path& folder, const std::vector<
       bytes += detail::tar_member_bytes(members.back().first, std::ssize(members.back().second));
     }
     if (writer.is_full(bytes, 2 * detail::kTarBlock)) writer.finish_shard({}, detail::tar_end());
-    for (const auto& [name, data] : members)
-      detail::append_tar_member(writer.shard(), name, data);
+    for (const auto& [name, data] : members) detail::append_tar_member(writer.shard(), name, data);
     writer.sample_done();
   }
   if (writer.samples_in_shard() > 0) writer.finish_shard({}, detail::tar_end());
@@ -418,11 +418,11 @@ std::vector<Finding> verify_webdataset(const Paths& paths, const std::vector<std
         for (size_t c = 0; c < wanted.size(); ++c)
           if (members[c] < 0) fail_lacking(index, group, wanted[c]);
       } catch (const DataError& error) {
-        found.push_back({.file = tar,
-                         .byte = index.offsets[static_cast<size_t>(group.begin)] - detail::kTarBlock,
-                         .record = record,
-                         .what = fmt::format("sample \"{}\": {}", key_of(index, group),
-                                             error.what())});
+        found.push_back(
+            {.file = tar,
+             .byte = index.offsets[static_cast<size_t>(group.begin)] - detail::kTarBlock,
+             .record = record,
+             .what = fmt::format("sample \"{}\": {}", key_of(index, group), error.what())});
       }
       ++record;
     }

@@ -19,7 +19,8 @@ inline constexpr int64_t kTarBlock = 512;
 struct TarHeader {
   std::string name;
   int64_t bytes = 0;
-  char type = '0';  ///< '0', '\0', '7': a file; '5' a folder; 'x', 'g', 'L', ...: about what follows
+  char type =
+      '0';  ///< '0', '\0', '7': a file; '5' a folder; 'x', 'g', 'L', ...: about what follows
 };
 
 /// A header of 512 bytes, with its checksum. Throws DataError with the reason alone.

@@ -77,9 +77,10 @@ Column column_for(const arrow::Field& field, const fs::path& path) {
     if (type.id() != arrow::Type::FIXED_SIZE_LIST) return {field.name(), *dtype, {kAnySize}};
     return {field.name(), *dtype, {static_cast<const arrow::FixedSizeListType&>(type).list_size()}};
   }
-  throw UsageError(fmt::format("{}: column \"{}\" is {}, which is not read: expected numbers, bool, "
-                               "strings or lists of numbers\n  leave it out by naming the columns",
-                               path.string(), field.name(), type.ToString()));
+  throw UsageError(
+      fmt::format("{}: column \"{}\" is {}, which is not read: expected numbers, bool, "
+                  "strings or lists of numbers\n  leave it out by naming the columns",
+                  path.string(), field.name(), type.ToString()));
 }
 
 // Elements [begin, begin + count) of numbers.
@@ -120,7 +121,8 @@ Array value_at(const arrow::Array& values, int64_t row, const Column& column) {
       return text(static_cast<const arrow::FixedSizeBinaryArray&>(values));
     case arrow::Type::LIST: return list_at<arrow::ListArray>(values, row, column);
     case arrow::Type::LARGE_LIST: return list_at<arrow::LargeListArray>(values, row, column);
-    case arrow::Type::FIXED_SIZE_LIST: return list_at<arrow::FixedSizeListArray>(values, row, column);
+    case arrow::Type::FIXED_SIZE_LIST:
+      return list_at<arrow::FixedSizeListArray>(values, row, column);
     default: return numbers_at(values, row, 1, column.dtype, {});
   }
 }
@@ -163,8 +165,8 @@ class ParquetSource final : public SampleSource {
       choose(files_.back(), options.columns);
     }
     if (num_rows() == 0)
-      throw DataError(fmt::format("{}: there is no row in {} files", files_[0].path.string(),
-                                  files_.size()));
+      throw DataError(
+          fmt::format("{}: there is no row in {} files", files_[0].path.string(), files_.size()));
   }
 
   int64_t num_rows() const override { return rows_.num_rows(); }
