@@ -78,7 +78,8 @@ TEST(RecordPeers, StreamingReadsOurMds) {
   python.run(compare_with(R"(
 from streaming import StreamingDataset
 dataset = StreamingDataset(local=str(folder), shuffle=False, batch_size=1, validate_hash="sha256")
-samples = [(s["x"], s["ids"], s["image"], s["y"]) for s in (dataset[i] for i in range(len(dataset)))]
+each = (dataset[i] for i in range(len(dataset)))
+samples = [(s["x"], s["ids"], s["image"], s["y"]) for s in each]
 )",
                           folder));
 }
