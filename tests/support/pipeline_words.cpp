@@ -62,7 +62,7 @@ class Rows final : public data::SampleSource {
       : name_(std::move(name)), row_of_(row_of), columns_(std::move(columns)), n_(n), salt_(salt) {}
   int64_t num_rows() const override { return n_; }
   const std::vector<Column>& columns() const override { return columns_; }
-  Sample read(int64_t row) const override { return sample_of(row_of_(row, salt_)); }
+  Sample read_row(int64_t row) const override { return sample_of(row_of_(row, salt_)); }
   std::string fingerprint() const override { return fmt::format("{}({}, {})", name_, n_, salt_); }
 
  private:

@@ -29,7 +29,7 @@ class ListSource final : public SampleSource {
       : lists_(std::move(lists)), name_(std::move(name)) {}
   int64_t num_rows() const override { return std::ssize(lists_); }
   const std::vector<Column>& columns() const override { return columns_; }
-  Sample read(int64_t row) const override {
+  Sample read_row(int64_t row) const override {
     {
       const std::scoped_lock lock(mutex_);
       ++reads_[row];

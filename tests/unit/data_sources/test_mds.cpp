@@ -52,7 +52,7 @@ TEST_P(MdsOf, ReadsWhatStreamingWrote) {
   ASSERT_EQ(source->num_rows(), kRecords);
   EXPECT_EQ(source->columns()[2].to_string(), "x float32 [2, 3]");
   EXPECT_EQ(source->columns()[3].to_string(), "ids int64 [?]");
-  for (int64_t i = kRecords - 1; i >= 0; --i) expect_sample(source->read(i), i);
+  for (int64_t i = kRecords - 1; i >= 0; --i) expect_sample(source->read_row(i), i);
   EXPECT_EQ(source->first_rows_of_files().size(), 5u);
   EXPECT_THAT(verify_mds(folder / GetParam()), IsEmpty());
 }
@@ -67,7 +67,7 @@ TEST_P(MdsOf, ManyThreadsReadWithTheSmallestCache) {
     threads.emplace_back([&, first] {
       for (int64_t k = 0; k < 200; ++k) {
         const int64_t i = (first * 6 + k * 7) % kRecords;
-        expect_sample(source->read(i), i);
+        expect_sample(source->read_row(i), i);
       }
     });
 }
@@ -79,7 +79,7 @@ TEST(Mds, ArraysWithoutDtypeAreAsTheFirst) {
   const auto source = mds_source(copied(folder, "mds"), {.columns = {"any"}});
   EXPECT_EQ(source->columns()[0].to_string(), "any uint16 [?, ?]");
   for (int64_t i = 0; i < kRecords; ++i) {
-    const Array any = source->read(i).columns[0];
+    const Array any = source->read_row(i).columns[0];
     EXPECT_EQ(any.shape(), (std::vector<int64_t>{i % 3 + 1, i == 5 ? 300 : 2}));
     for (const uint16_t value : any.as<uint16_t>()) EXPECT_EQ(value, i);
   }
@@ -107,7 +107,7 @@ TEST(Mds, AShardThatIsMissingOrCutIsNamedAtOnce) {
   copied(folder, "mds-zstd");
   flip_byte(folder / "mds-zstd/shard.00000.mds.zstd", 60);
   const auto source = mds_source(folder / "mds-zstd", {.columns = {"label"}});
-  EXPECT_THAT(message_of<DataError>([&] { source->read(0); }), HasSubstr("shard.00000.mds.zstd"));
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(0); }), HasSubstr("shard.00000.mds.zstd"));
   EXPECT_GE(verify_mds(folder / "mds-zstd").size(), 1u);
 }
 
@@ -228,7 +228,7 @@ TEST(WriteMds, ReadsBackAndVerifies) {
   const auto source = mds_source(folder / "out", {});
   ASSERT_EQ(source->num_rows(), 40);
   for (int64_t i = 0; i < 40; ++i) {
-    const Sample back = source->read(i);
+    const Sample back = source->read_row(i);
     for (size_t c = 0; c < 4; ++c) EXPECT_TRUE(same(back.columns[c], sample(i).columns[c]));
     EXPECT_THAT(elements<uint8_t>(back.columns[4]), ElementsAre(i % 3 == 0));
   }

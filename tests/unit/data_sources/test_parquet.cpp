@@ -50,7 +50,7 @@ TEST(Parquet, ReadsWhatPyarrowWroteOrSaysWhyNot) {
     threads.emplace_back([&, first] {
       for (int64_t k = 0; k < 2 * kRecords; ++k) {
         const int64_t row = (first * 11 + k * 7) % (2 * kRecords);
-        expect_row(source->read(row), row % kRecords);
+        expect_row(source->read_row(row), row % kRecords);
       }
     });
 }
@@ -62,8 +62,8 @@ TEST(Parquet, BadFilesAndColumnsAreNamed) {
   EXPECT_THAT(message_of<UsageError>([&] { parquet(path, {.columns = {"lable"}}); }),
               AllOf(HasSubstr("table.parquet"), HasSubstr("did you mean \"label\"")));
   const auto gaps = parquet_source(path, {.columns = {"gap"}});
-  EXPECT_THAT(elements<int32_t>(gaps->read(6).columns[0]), ElementsAre(6));
-  EXPECT_THAT(message_of<DataError>([&] { gaps->read(7); }),
+  EXPECT_THAT(elements<int32_t>(gaps->read_row(6).columns[0]), ElementsAre(6));
+  EXPECT_THAT(message_of<DataError>([&] { gaps->read_row(7); }),
               HasSubstr("table.parquet, row 7: column \"gap\" is null"));
   cut(path, 3000);
   EXPECT_THAT(message_of<DataError>([&] { parquet(path); }), HasSubstr("table.parquet"));

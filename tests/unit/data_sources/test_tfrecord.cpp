@@ -39,7 +39,7 @@ std::vector<Feature> all_features() {
 void expect_all_samples(const Source& source) {
   ASSERT_EQ(source.num_rows(), kRecords);
   for (int64_t i = 0; i < kRecords; ++i) {
-    const Sample sample = source.read(i);
+    const Sample sample = source.read_row(i);
     EXPECT_EQ(sample.columns[0].shape(), (std::vector<int64_t>{2, 3}));
     EXPECT_EQ(elements<float>(sample.columns[0]), x_at(i));
     EXPECT_EQ(elements<int64_t>(sample.columns[1]), ids_at(i));
@@ -90,7 +90,7 @@ TEST(Tfrecord, RecordsWithoutFeaturesAreBytes) {
   ASSERT_EQ(source->num_rows(), 4);
   EXPECT_EQ(source->columns()[0].to_string(), "record uint8 [?]");
   std::vector<std::string> all;
-  for (int64_t i = 0; i < 4; ++i) all.emplace_back(text_of(source->read(i).columns[0]));
+  for (int64_t i = 0; i < 4; ++i) all.emplace_back(text_of(source->read_row(i).columns[0]));
   EXPECT_THAT(all, ElementsAre("one", "", "three", "four"));
   EXPECT_THAT(source->first_rows_of_files(), ElementsAre(0, 3, 3));
   EXPECT_THAT(source->where(2), HasSubstr("a.tfrecord, record 2 (byte 35)"));
@@ -136,7 +136,7 @@ TEST(Tfrecord, EveryChangedByteIsFound) {
     flip_byte(folder / "a.tfrecord", at);
     const auto read_all = [&] {
       const auto source = tfrecord_source(folder / "a.tfrecord", {});
-      for (int64_t i = 0; i < source->num_rows(); ++i) source->read(i);
+      for (int64_t i = 0; i < source->num_rows(); ++i) source->read_row(i);
     };
     const std::string record = at < 25 ? "record 0 (byte 0)" : "record 1 (byte 25)";
     EXPECT_THAT(message_of<DataError>(read_all), HasSubstr(record)) << at;
@@ -172,11 +172,11 @@ TEST(Tfrecord, AFileThatVanishesOrChangesIsNamed) {
   put_bytes(folder / "a.tfrecord", record_of("one") + record_of("two"));
   const auto source = tfrecord_source(folder / "a.tfrecord", {});
   put_bytes(folder / "a.tfrecord", record_of("three") + record_of("four"));
-  EXPECT_THAT(message_of<DataError>([&] { source->read(1); }), HasSubstr("a.tfrecord, record 1"));
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(1); }), HasSubstr("a.tfrecord, record 1"));
   cut(folder / "a.tfrecord", 20);
-  EXPECT_THAT(message_of<DataError>([&] { source->read(1); }), HasSubstr("has 20 bytes"));
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(1); }), HasSubstr("has 20 bytes"));
   fs::remove(folder / "a.tfrecord");
-  EXPECT_THAT(message_of<DataError>([&] { source->read(0); }), HasSubstr("a.tfrecord"));
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(0); }), HasSubstr("a.tfrecord"));
 }
 
 // The fields of a message, by hand: unpacked lists, fields that nobody knows, a name twice.
@@ -215,7 +215,7 @@ TEST(Example, SaysWhichFeatureIsWrong) {
   const TempFolder folder;
   const fs::path file = copied(folder, "tf.tfrecord");
   const auto failure = [&](const Feature& feature) {
-    return message_of<DataError>([&] { tfrecord_source(file, {.features = {feature}})->read(5); });
+    return message_of<DataError>([&] { tfrecord_source(file, {.features = {feature}})->read_row(5); });
   };
   EXPECT_THAT(
       failure({.name = "lable", .dtype = DType::int64}),
@@ -296,7 +296,7 @@ TEST(WriteTfrecord, ReadsBackAndVerifies) {
   ASSERT_EQ(source->num_rows(), 50);
   for (int64_t i = 0; i < 50; ++i)
     for (size_t c = 0; c < 4; ++c)
-      EXPECT_TRUE(same(source->read(i).columns[c], written_sample(i).columns[c]));
+      EXPECT_TRUE(same(source->read_row(i).columns[c], written_sample(i).columns[c]));
 }
 
 TEST(WriteTfrecord, WidensIntegersAndRefusesWhatDoesNotFit) {
@@ -316,7 +316,7 @@ TEST(WriteTfrecord, WidensIntegersAndRefusesWhatDoesNotFit) {
       folder / "a", columns,
       once({{boolean, array_of(std::vector<int16_t>{-5, 300}, {2}), scalar(uint8_t{200})}}));
   const auto source = tfrecord_source(folder / "a", {.features = features_of(columns)});
-  const Sample sample = source->read(0);
+  const Sample sample = source->read_row(0);
   EXPECT_THAT(elements<int64_t>(sample.columns[0]), ElementsAre(1));
   EXPECT_THAT(elements<int64_t>(sample.columns[1]), ElementsAre(-5, 300));
   EXPECT_THAT(elements<int64_t>(sample.columns[2]), ElementsAre(200));

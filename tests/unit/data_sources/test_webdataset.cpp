@@ -46,7 +46,7 @@ TEST(Webdataset, ReadsWhatWebdatasetWrote) {
     EXPECT_EQ(source->columns()[1].to_string(), "x.npy float32 [2, 3]");
     EXPECT_EQ(source->columns()[3].to_string(), "cls int64 []");
     for (int64_t i = 0; i < kInTar; ++i) {
-      const Sample sample = source->read(i);
+      const Sample sample = source->read_row(i);
       EXPECT_EQ(text_of(sample.columns[0]), image_at(i));
       EXPECT_EQ(elements<float>(sample.columns[1]), x_at(i));
       EXPECT_THAT(std::string(text_of(sample.columns[2])), HasSubstr("\"text\""));
@@ -73,7 +73,7 @@ TEST(Webdataset, GroupsByTheNameUpToTheFirstDot) {
   ASSERT_EQ(source->num_rows(), 3);
   std::vector<std::string> all;
   for (int64_t row = 0; row < 3; ++row)
-    for (const Array& array : source->read(row).columns) all.emplace_back(text_of(array));
+    for (const Array& array : source->read_row(row).columns) all.emplace_back(text_of(array));
   EXPECT_THAT(all, ElementsAre("1", "1s", "2", "2s", "3", "3s"));
   EXPECT_THAT(source->first_rows_of_files(), ElementsAre(0, 2));
 }
@@ -192,11 +192,11 @@ TEST(Webdataset, ASampleThatLacksAMemberIsNamedWhenItIsRead) {
   const auto source = webdataset_source(folder / "a.tar", {.columns = {"jpg", "cls"}});
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("1 of 4 samples have no member \"cls\""), HasSubstr("sample \"b\"")));
-  EXPECT_THAT(elements<int64_t>(source->read(2).columns[1]), ElementsAre(3));
-  EXPECT_THAT(message_of<DataError>([&] { source->read(1); }),
+  EXPECT_THAT(elements<int64_t>(source->read_row(2).columns[1]), ElementsAre(3));
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(1); }),
               AllOf(HasSubstr("a.tar, sample \"b\" (byte 2048)"), HasSubstr("no member \"cls\""),
                     HasSubstr("b.jpg")));
-  EXPECT_THAT(message_of<DataError>([&] { source->read(3); }),
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(3); }),
               AllOf(HasSubstr("sample \"d\""), HasSubstr("got \"cat\"")));
   const auto found = verify_webdataset(folder / "a.tar", {"jpg", "cls"});
   ASSERT_THAT(found, SizeIs(1));
@@ -221,9 +221,9 @@ TEST(Webdataset, ArraysAreAsInTheFirstSample) {
             tar_of({{"a.npy", npy(3)}, {"b.npy", npy(4)}, {"c.npy", npy(3).substr(0, 100)}}));
   const auto source = webdataset_source(folder / "a.tar", {.columns = {"npy"}});
   EXPECT_EQ(source->columns()[0].to_string(), "npy float32 [3]");
-  EXPECT_THAT(message_of<DataError>([&] { source->read(1); }),
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(1); }),
               AllOf(HasSubstr("sample \"b\""), HasSubstr("float32 [4], expected")));
-  EXPECT_THAT(message_of<DataError>([&] { source->read(2); }), HasSubstr("sample \"c\""));
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(2); }), HasSubstr("sample \"c\""));
 }
 
 TEST(WriteWebdataset, ReadsBackAndVerifies) {
@@ -253,7 +253,7 @@ TEST(WriteWebdataset, ReadsBackAndVerifies) {
   const auto source = webdataset_source(folder / "out", {.columns = read});
   ASSERT_EQ(source->num_rows(), 20);
   for (int64_t i = 0; i < 20; ++i) {
-    const Sample back = source->read(i);
+    const Sample back = source->read_row(i);
     for (const size_t c : {0, 1, 2, 4}) EXPECT_TRUE(same(back.columns[c], sample(i).columns[c]));
     EXPECT_THAT(elements<int64_t>(back.columns[3]), ElementsAre(-i));
   }

@@ -146,7 +146,7 @@ class MdsSource final : public SampleSource {
   int64_t num_rows() const override { return rows_.num_rows(); }
   const std::vector<Column>& columns() const override { return columns_; }
 
-  Sample read(int64_t row) const override {
+  Sample read_row(int64_t row) const override {
     const Array bytes = read_sample(row);
     try {
       const auto values = detail::split_mds_sample(index_.columns, text_of(bytes));

@@ -134,7 +134,7 @@ class TfrecordSource final : public SampleSource {
     return examples_.columns().empty() ? kRaw : examples_.columns();
   }
 
-  Sample read(int64_t row) const override {
+  Sample read_row(int64_t row) const override {
     const Array frame = read_frame(row);
     const auto bytes = frame.num_bytes() - kFrameHeadBytes - kFrameTailBytes;
     const Array record = frame.rows(kFrameHeadBytes, kFrameHeadBytes + bytes);

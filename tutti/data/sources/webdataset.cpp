@@ -201,7 +201,7 @@ class WebdatasetSource final : public SampleSource {
   int64_t num_rows() const override { return rows_.num_rows(); }
   const std::vector<Column>& columns() const override { return columns_; }
 
-  Sample read(int64_t row) const override {
+  Sample read_row(int64_t row) const override {
     try {
       Sample sample;
       for (size_t c = 0; c < wanted_.size(); ++c) {

@@ -172,7 +172,7 @@ class ParquetSource final : public SampleSource {
   int64_t num_rows() const override { return rows_.num_rows(); }
   const std::vector<Column>& columns() const override { return columns_; }
 
-  Sample read(int64_t row) const override {
+  Sample read_row(int64_t row) const override {
     const auto [f, in_file] = rows_.find(row);
     const ParquetFile& file = files_[f];
     const auto end = std::ranges::upper_bound(file.group_ends, in_file);
