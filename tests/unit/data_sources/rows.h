@@ -9,7 +9,11 @@
 
 #include "tutti/data/dataset.h"
 
-namespace tutti::data::test {
+namespace tutti::test {
+
+using data::Batch;
+using data::Column;
+using data::Dataset;
 
 /// All rows as one batch.
 inline Batch all_rows(const Dataset& data) {
@@ -50,4 +54,4 @@ inline std::filesystem::path shared_data() {
   return std::filesystem::path(TUTTI_SOURCE_DIR).parent_path() / "shared/data";
 }
 
-}  // namespace tutti::data::test
+}  // namespace tutti::test
