@@ -265,8 +265,8 @@ Dataset Dataset::viewed(std::shared_ptr<const detail::View> view) const {
 
 Dataset Dataset::shard_files(int64_t index, int64_t count) const {
   if (count < 1 || index < 0 || index >= count)
-    throw UsageError(fmt::format("shard_files(index {}, count {}): expected an index below the count",
-                                 index, count));
+    throw UsageError(fmt::format(
+        "shard_files(index {}, count {}): expected an index below the count", index, count));
   const auto source = content_->source();
   const auto first = source && content_->size() == source->num_rows()
                          ? source->first_rows_of_files()
@@ -279,10 +279,11 @@ Dataset Dataset::shard_files(int64_t index, int64_t count) const {
   auto flags = std::make_shared<std::vector<uint8_t>>(static_cast<size_t>(content_->size()));
   for (size_t file = 0; file < first.size(); ++file) {
     const auto begin = static_cast<size_t>(first[file]);
-    const size_t end = file + 1 < first.size() ? static_cast<size_t>(first[file + 1]) : flags->size();
+    const size_t end =
+        file + 1 < first.size() ? static_cast<size_t>(first[file + 1]) : flags->size();
     const bool own = static_cast<int64_t>(file) % count == index;
-    std::fill(flags->begin() + static_cast<int64_t>(begin), flags->begin() + static_cast<int64_t>(end),
-              own ? 1 : 0);
+    std::fill(flags->begin() + static_cast<int64_t>(begin),
+              flags->begin() + static_cast<int64_t>(end), own ? 1 : 0);
   }
   return viewed(detail::restricted(view_, std::move(flags)));
 }
@@ -291,7 +292,8 @@ Dataset Dataset::shard_where_hinted(int64_t index, int64_t count) const {
   auto view = detail::with_hints(view_, index, count);
   if (!view)
     throw UsageError(
-        "auto_shard hint: there is no shard(kShardHint, kShardHint) in the dataset; put it where the "
+        "auto_shard hint: there is no shard(kShardHint, kShardHint) in the dataset; put it where "
+        "the "
         "workers' parts are to be taken");
   return viewed(std::move(view));
 }

@@ -32,6 +32,8 @@
 
 #include "tutti/base/array.h"
 #include "tutti/data/batch_transform.h"
+#include "tutti/data/operators.h"
+#include "tutti/data/share.h"
 #include "tutti/data/source.h"
 #include "tutti/data/transform.h"
 
@@ -45,61 +47,6 @@ struct EpochState;
 struct View;
 void require_elements(const Array& array, int64_t num_elements);
 }  // namespace detail
-
-/// Samples [begin, end) of a global batch: what one replica trains on.
-struct Share {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t size() const noexcept { return end - begin; }
-  bool operator==(const Share&) const = default;
-};
-
-/// The share of replica `rank` in a global batch of `global_size` samples.
-///
-/// weights  relative speeds, one a replica, each finite, >= 0, not all 0; empty: all equal
-///
-/// Shares follow each other in rank order and cover the batch. What does not divide goes to the
-/// largest remainders, lower ranks first: 13 over 5 gives 3, 3, 3, 2, 2. A share may be empty.
-/// Throws UsageError for a rank or weights out of range.
-Share share(int64_t global_size, int replicas, int rank, std::span<const double> weights = {});
-
-struct ShuffleOptions {
-  std::optional<uint64_t> seed;  ///< unset: the seed that epoch() is given (that of the training)
-  bool each_epoch = true;        ///< false: the same order in every epoch
-  /// Samples that are mixed at a time, as tf.data's shuffle(buffer_size) does: what comes from a
-  /// generator can be mixed no other way. 0, or as many as there are: all of them, evenly. >= 0.
-  int64_t window = 0;
-};
-
-/// A map() in words: what a lambda does is not known from its looks.
-struct MapOptions {
-  std::string name = "map";  ///< in errors, and in the report of a loader
-  /// What comes out. Empty: what the lambda makes of the first sample so far, which is read to see
-  /// it (UsageError where there is none, and of a generator); every other has to be like it.
-  std::vector<Column> columns{};
-};
-
-/// What is added to make rows equally long.
-struct PadOptions {
-  double value = 0;  ///< everywhere in the padding; what the columns' dtypes hold, else UsageError
-  /// Sizes in place of those that vary, one for each kAnySize, column by column: all batches have
-  /// the same shape. A row that is longer is a DataError. Empty: that of the longest row of the
-  /// global batch.
-  std::vector<int64_t> sizes{};
-  bool drop_remainder = false;  ///< as batch()'s; of bucket_by_length: of each bucket
-};
-
-struct BucketOptions {
-  std::vector<int64_t> boundaries{};  ///< lengths, ascending: of the first of each next bucket
-  std::vector<int64_t> batches{};     ///< global batch by bucket, boundaries.size() + 1 of them
-  int64_t column = 0;                 ///< whose first size is the length
-  PadOptions pad{};
-};
-
-struct WindowOptions {
-  int64_t shift = 0;   ///< samples from one window to the next; 0: the window's size
-  int64_t stride = 1;  ///< samples from one in a window to the next
-};
 
 struct EpochOptions {
   int64_t epoch = 0;  ///< 0-based, >= 0

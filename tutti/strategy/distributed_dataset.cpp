@@ -99,8 +99,7 @@ std::vector<at::Tensor> DistributedBatch::host_columns(const ReplicaContext& rep
     local_size(replica);  // a replica of this strategy
     batch = loader_->take(step_, replica.local_rank(), Deadline(replica.time_limit()));
   } else {
-    const auto part =
-        detail::part_of(*epoch_, *world_, pipelines_, step_, replica.local_rank());
+    const auto part = detail::part_of(*epoch_, *world_, pipelines_, step_, replica.local_rank());
     batch = epoch_->part(part.batch, part.share);
   }
   std::vector<at::Tensor> tensors;
@@ -123,8 +122,8 @@ DistributedDataset::DistributedDataset(Strategy strategy, data::Dataset dataset,
       dataset_(std::move(dataset)),
       number_(number),
       seed_(strategy_.options().seed),
-      loader_(detail::make_loader(loader, strategy_.world(),
-                                  strategy_.options().threads_per_replica)) {
+      loader_(
+          detail::make_loader(loader, strategy_.world(), strategy_.options().threads_per_replica)) {
   if (number_ > 0) detail::share_caches(strategy_.world(), dataset_);
   if (number_ == 0) generation_ = strategy_.world().generation;
   if (own_order)
@@ -159,8 +158,7 @@ InputPipelines DistributedDataset::meet(const data::Epoch& epoch) const {
     throw UsageError(
         "the world was resized since this dataset of the worker's own was made; make it again");
   const int64_t count = epoch.num_batches();
-  if (count == 0)
-    throw UsageError("distribute: the worker's own dataset has no samples");
+  if (count == 0) throw UsageError("distribute: the worker's own dataset has no samples");
   const at::Tensor own =
       torch::tensor({{count, epoch.batch_size(0), epoch.batch_size(count - 1)}}, at::kLong);
   const at::Tensor all = strategy.gather(PerReplica<at::Tensor>(

@@ -60,8 +60,8 @@ class DistributedBatch {
   int64_t group_row(int64_t count) const;   ///< of the batch's first row, in its group
   bool ends_group(int64_t count) const;     ///< whether the update comes now
 
-  /// The part's columns as tensors, on the replica's device (ReplicaContext::on_device). Once: where
-  /// a loader computes ahead, a part that was taken is computed anew for who asks again.
+  /// The part's columns as tensors, on the replica's device (ReplicaContext::on_device). Once:
+  /// where a loader computes ahead, a part that was taken is computed anew for who asks again.
   std::vector<at::Tensor> columns(const ReplicaContext& replica) const;
   /// The same where they were read: on the host.
   std::vector<at::Tensor> host_columns(const ReplicaContext& replica) const;

@@ -1,9 +1,10 @@
+#include "tutti/strategy/detail/input.h"
+
 #include <torch/types.h>
 
 #include "tutti/comm/engine/engine_meeting.h"
 #include "tutti/data/detail/cache.h"
 #include "tutti/net/host_meeting.h"
-#include "tutti/strategy/detail/input.h"
 
 namespace tutti::detail {
 namespace {
@@ -31,7 +32,8 @@ data::BatchPart part_of(const data::Epoch& epoch, const World& world,
 
 std::shared_ptr<data::Loader> make_loader(const data::LoaderOptions& options, const World& world,
                                           int threads_per_replica) {
-  data::LoaderPlace place{.busy_cores = world.here * (world.on_devices() ? 1 : threads_per_replica)};
+  data::LoaderPlace place{.busy_cores =
+                              world.here * (world.on_devices() ? 1 : threads_per_replica)};
   if (world.in_turn()) place.busy_cores = threads_per_replica;
   if (world.on_devices()) place.allocate = page_locked;
   return std::make_shared<data::Loader>(options, std::move(place));
@@ -61,9 +63,8 @@ void share_caches(const World& world, const data::Dataset& dataset) {
   }
 }
 
-void begin_epoch(data::Loader& loader, const data::Epoch& epoch,
-                 std::shared_ptr<const World> world, InputPipelines pipelines, int64_t first,
-                 int64_t end) {
+void begin_epoch(data::Loader& loader, const data::Epoch& epoch, std::shared_ptr<const World> world,
+                 InputPipelines pipelines, int64_t first, int64_t end) {
   const int replicas = world->local;
   loader.begin(epoch, {.replicas = replicas,
                        .first_step = first,

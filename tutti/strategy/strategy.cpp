@@ -395,7 +395,8 @@ const char* words_of(AutoShard how) {
   switch (how) {
     case AutoShard::file: return "file: each worker reads files of its own, every n-th of them";
     case AutoShard::off: return "off: each worker reads all of the data";
-    case AutoShard::hint: return "hint: each worker reads what shard(kShardHint) leaves of the data";
+    case AutoShard::hint:
+      return "hint: each worker reads what shard(kShardHint) leaves of the data";
     default: return "data: each worker computes its replicas' parts of the same global batches";
   }
 }
@@ -429,10 +430,11 @@ DistributedDataset Strategy::distribute(const data::Dataset& dataset,
   require_workers_stay(world(), "distribute");
   const int64_t global = dataset.global_batch_size();
   if (global == 0 || global % world().size != 0)
-    throw UsageError(fmt::format(
-        "distribute: a global batch of {} does not divide by {} replicas, which each have batches of "
-        "their own",
-        global, world().size));
+    throw UsageError(
+        fmt::format("distribute: a global batch of {} does not divide by {} replicas, which each "
+                    "have batches of "
+                    "their own",
+                    global, world().size));
   const data::Dataset own = part_of_worker(dataset, how, world().process(), workers);
   return DistributedDataset(*this, own.batch(global / world().size), 0, options.loader,
                             /*own_order=*/true);

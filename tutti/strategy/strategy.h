@@ -33,7 +33,6 @@ namespace tutti {
 
 class DistributedDataset;
 struct DistributeOptions;
-
 /// For which replica a value is made (Strategy::values_from_function).
 struct ValueContext {
   int rank = 0;  ///< in the world: tf.distribute's replica_id_in_sync_group
@@ -45,7 +44,6 @@ struct InputContext {
   int num_input_pipelines = 1;  ///< workers in step, each with one
   int input_pipeline_id = 0;    ///< this worker's number among them
   int num_replicas_in_sync = 1;
-  /// For sources that come one after another: what they may draw from, and who reads the same.
   uint64_t seed = 0;       ///< of the training
   int local_replicas = 1;  ///< of this worker, which take its batches in turn
 
@@ -113,12 +111,9 @@ class Strategy {
   void require_meeting(std::string_view operation) const;
 
   /// The dataset, cut by global batch: replica r takes its share of each. With AutoShard::file, off
-  /// and hint each worker has batches of its own, as distribute_from_function() gives them, of
-  /// global_batch_size / num_replicas_in_sync samples each. The log says in a sentence what was
-  /// chosen.
+  /// and hint each worker has batches of its own, of global_batch_size / num_replicas_in_sync.
   DistributedDataset distribute(const data::Dataset& dataset);
   DistributedDataset distribute(const data::Dataset& dataset, const DistributeOptions& options);
-
   /// A dataset of this worker's own, which `fn` makes, once and now: batched by the batch of a
   /// *replica*, and neither cut nor sharded further. Each replica takes the next of its batches.
   /// Workers may have different numbers of them: replicas without get empty parts. Collective over

@@ -46,8 +46,7 @@ Dataset made(const std::string& arguments) {
         sample.columns[0] = scalar(row * 1000 + draw.below(1000));
         return sample;
       },
-      {.name = "drawn",
-       .columns = {{.name = "y", .dtype = DType::int64, .shape = {}}}});
+      {.name = "drawn", .columns = {{.name = "y", .dtype = DType::int64, .shape = {}}}});
 }
 
 const Registered kMade("made", made);
@@ -142,8 +141,7 @@ TEST_F(LoaderProcesses, NeedARegisteredFunction) {
   Loader loader(kTwo);
   EXPECT_THAT(message_of<UsageError>([&] { loader.begin(epoch, plan_of(epoch, 1)); }),
               HasSubstr("by a registered function"));
-  const Epoch mapped =
-      kMade("works").map([](Sample sample) { return sample; }).batch(4).epoch({});
+  const Epoch mapped = kMade("works").map([](Sample sample) { return sample; }).batch(4).epoch({});
   EXPECT_THAT(message_of<UsageError>([&] { loader.begin(mapped, plan_of(mapped, 1)); }),
               HasSubstr("by a registered function"));
 }

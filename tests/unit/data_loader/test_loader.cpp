@@ -66,8 +66,8 @@ LoaderPlan plan_of(const Epoch& epoch, int replicas, int64_t first = 0) {
 // All steps, by a thread for each replica; parts of a step one behind another.
 std::string taken(Loader& loader, const Epoch& epoch, int replicas) {
   const auto steps = static_cast<size_t>(epoch.num_batches());
-  std::vector<std::vector<std::string>> parts(steps,
-                                              std::vector<std::string>(static_cast<size_t>(replicas)));
+  std::vector<std::vector<std::string>> parts(
+      steps, std::vector<std::string>(static_cast<size_t>(replicas)));
   std::vector<std::jthread> threads;
   for (int replica = 0; replica < replicas; ++replica)
     threads.emplace_back([&, replica] {
@@ -203,10 +203,10 @@ TEST(Loader, NamesWhoIsStuckAndWhere) {
   Loader loader({.workers = 2});
   loader.begin(epoch, plan_of(epoch, 1));
   loader.take(0, 0, in_time());
-  // The workers were a step ahead: the stuck sample is theirs, the replica has nothing to help with.
+  // The workers were a step ahead: the stuck sample is theirs, the replica has nothing to help
+  // with.
   std::this_thread::sleep_for(Millis{100});
-  const std::string said =
-      message_of<Timeout>([&] { loader.take(1, 0, Deadline(Millis{200})); });
+  const std::string said = message_of<Timeout>([&] { loader.take(1, 0, Deadline(Millis{200})); });
   EXPECT_THAT(said, AllOf(HasSubstr("batch 2 of epoch 1 was not ready within 200 ms"),
                           HasSubstr("is in sleepy for"), HasSubstr("with sample 2 (row 9)")));
   go = true;

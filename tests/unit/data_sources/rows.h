@@ -35,8 +35,7 @@ std::vector<T> values_of(const Dataset& data, size_t column) {
 /// One row, whose shapes may be any.
 inline std::vector<Array> row_of(const Dataset& data, int64_t row) {
   std::vector<Array> columns;
-  for (const Array& column :
-       data.skip(row).take(1).padded_batch(1).epoch({}).batch(0).columns)
+  for (const Array& column : data.skip(row).take(1).padded_batch(1).epoch({}).batch(0).columns)
     columns.push_back(Array::view(column.data(), column.dtype(),
                                   {column.shape().begin() + 1, column.shape().end()},
                                   column.owner()));

@@ -53,8 +53,7 @@ TEST_F(Csv, NumbersAreXAndTheTargetIsY) {
 }
 
 TEST_F(Csv, WordsAreOneHotAndAWordAsTargetIsAClass) {
-  const Dataset data =
-      open("size,colour,kind\n1,red,b\n2,blue,a\n3,red,b\n", {.target = "kind"});
+  const Dataset data = open("size,colour,kind\n1,red,b\n2,blue,a\n3,red,b\n", {.target = "kind"});
   EXPECT_THAT(words_of(data.columns()), ElementsAre("x float32 [3]", "y int64 []"));
   EXPECT_THAT(values_of<float>(data, 0), ElementsAre(1, 0, 1,  //
                                                      2, 1, 0,  //
@@ -94,7 +93,9 @@ TEST_F(Csv, ReadsTheSameFromEveryWayOfWriting) {
   };
   const Way ways[] = {
       {"a,b\n1,x y\n2,\"\"\"z\"\"\"\n", {}},
-      {"\xEF\xBB\xBF" "a,b\r\n1,x y\r\n2,\"\"\"z\"\"\"\r\n\r\n  \r\n", {}},
+      {"\xEF\xBB\xBF"
+       "a,b\r\n1,x y\r\n2,\"\"\"z\"\"\"\r\n\r\n  \r\n",
+       {}},
       {"\n\"a\" , \"b\"\n\n 1 ,  x y \n2, \"\"\"z\"\"\"", {}},
       {"a;b\n1;x y\n2;\"\"\"z\"\"\"\n", {.delimiter = ';'}},
       {"a\tb\n1\tx y\n2\t\"\"\"z\"\"\"", {.delimiter = '\t'}},
@@ -114,8 +115,8 @@ TEST_F(Csv, ReadsTheSameFromEveryWayOfWriting) {
 }
 
 TEST_F(Csv, QuotesHoldDelimitersAndLines) {
-  const TableSpec spec = table_spec(
-      put("a,b\n\"x,\ny\",1\n\"\",2\n5\" pipe,3\n"), {.columns = {"a"}, .missing = {}});
+  const TableSpec spec =
+      table_spec(put("a,b\n\"x,\ny\",1\n\"\",2\n5\" pipe,3\n"), {.columns = {"a"}, .missing = {}});
   EXPECT_THAT(spec.features[0].vocabulary, ElementsAre("", "5\" pipe", "x,\ny"));
   EXPECT_THAT(refusal("a,b\n\"x,\n\ny\",1\n2\n"), HasSubstr("line 5: got 1 fields"));
 }
@@ -152,7 +153,8 @@ TEST_F(Csv, MeansAreThoseOfALongSum) {
 
 TEST_F(Csv, MissingNumbers) {
   const std::string bytes = "a,b,c\n1,2,u\n?,4,v\n5,,w\n7,6,?\n";
-  EXPECT_THAT(refusal(bytes), AllOf(HasSubstr("t.csv, line 3, column \"a\""), HasSubstr("missing")));
+  EXPECT_THAT(refusal(bytes),
+              AllOf(HasSubstr("t.csv, line 3, column \"a\""), HasSubstr("missing")));
   const CsvOptions numbers{.columns = {"a", "b"}};
   const auto with = [&](MissingNumbers policy) {
     CsvOptions options = numbers;
@@ -221,7 +223,10 @@ TEST_F(Csv, RefusesWhatIsNoTable) {
   EXPECT_THAT(refusal("a,b\n"), HasSubstr("got no row"));
   EXPECT_THAT(refusal("a\n?\n", {.missing_numbers = MissingNumbers::drop}),
               HasSubstr("got no row without a missing value"));
-  EXPECT_THAT(refusal(std::string("\xFF\xFE" "a\0", 4)), HasSubstr("UTF-16"));
+  EXPECT_THAT(refusal(std::string("\xFF\xFE"
+                                  "a\0",
+                                  4)),
+              HasSubstr("UTF-16"));
   EXPECT_THAT(refusal("a\n\xE4\n"), HasSubstr("no UTF-8"));
   EXPECT_THAT(message_of<DataError>([&] { csv(folder_ / "none.csv"); }), HasSubstr("none.csv"));
   for (const char delimiter : {'"', '\n', '\r', '\0'})
@@ -238,9 +243,8 @@ TEST_F(Csv, RefusesMoreWordsThanOneHotCanHold) {
 
 // Validation, and predictions, through what training has learnt.
 TEST_F(Csv, ReadsOtherFilesAsTheFirst) {
-  const CsvOptions options{.target = "kind",
-                           .missing_numbers = MissingNumbers::mean,
-                           .standardise = true};
+  const CsvOptions options{
+      .target = "kind", .missing_numbers = MissingNumbers::mean, .standardise = true};
   const TableSpec spec = table_spec(put("size,colour,kind\n1,red,b\n3,blue,a\n"), options);
   const TableSpec again = TableSpec::from_json(spec.to_json(), "saved");
   EXPECT_EQ(again, spec);
@@ -272,8 +276,7 @@ TEST_F(Csv, ReadsOtherFilesAsTheFirst) {
 }
 
 TEST_F(Csv, FilesWithoutHeaderMayLackTheTarget) {
-  const TableSpec spec =
-      table_spec(put("1,9,2\n3,9,4\n"), {.target = "column1", .header = false});
+  const TableSpec spec = table_spec(put("1,9,2\n3,9,4\n"), {.target = "column1", .header = false});
   EXPECT_THAT(values_of<float>(csv(put("5,6\n", "new.csv"), spec, {.labelled = false}), 0),
               ElementsAre(5, 6));
   EXPECT_THAT(values_of<float>(csv(put("5,9,6\n", "new.csv"), spec, {.labelled = false}), 0),
@@ -285,8 +288,7 @@ TEST_F(Csv, FilesWithoutHeaderMayLackTheTarget) {
 TEST_F(Csv, ShuffledRowsAreTheRows) {
   std::string bytes = "a,w,y\n";
   for (int i = 0; i < 100; ++i) bytes += fmt::format("{},w{},{}\n", i, i % 7, 2 * i);
-  const Batch batch =
-      open(bytes, {.target = "y"}).shuffle().batch(100).epoch({.seed = 5}).batch(0);
+  const Batch batch = open(bytes, {.target = "y"}).shuffle().batch(100).epoch({.seed = 5}).batch(0);
   const auto x = values_of<float>(batch.columns[0]);
   const auto y = values_of<float>(batch.columns[1]);
   EXPECT_NE(y[1], 2);
@@ -327,7 +329,8 @@ TEST(TableSpec, RefusesOtherJson) {
   EXPECT_THAT(refuse("tutti table 1", "tutti table 9"), HasSubstr("tutti table 1"));
   EXPECT_THAT(refuse("\"one_hot\"", "\"one_hit\""), HasSubstr("did you mean \"one_hot\""));
   EXPECT_THAT(refuse("\"header\": true,", ""), HasSubstr("header is missing"));
-  EXPECT_THAT(refuse("\"header\": true", "\"header\": 1"), HasSubstr("header: got 1, expected true"));
+  EXPECT_THAT(refuse("\"header\": true", "\"header\": 1"),
+              HasSubstr("header: got 1, expected true"));
   EXPECT_THAT(refuse("\"category\"", "\"words\""), HasSubstr("features[1].kind: got \"words\""));
   EXPECT_THAT(refuse("\"deviation\": 3.0", "\"deviation\": 0"),
               HasSubstr("features[0].deviation: got 0, expected a number above 0"));
@@ -358,8 +361,7 @@ TEST(RealTables, AutoMpg) {
                                             "weight", "acceleration", "year", "origin", "name"},
                                   .missing_numbers = MissingNumbers::drop});
   EXPECT_EQ(data.num_samples(), 392);
-  EXPECT_THAT(values_of<float>(data.take(1), 0),
-              ElementsAre(8, 307, 130, 3504, 12, 70, 1, 0, 0));
+  EXPECT_THAT(values_of<float>(data.take(1), 0), ElementsAre(8, 307, 130, 3504, 12, 70, 1, 0, 0));
   EXPECT_THAT(values_of<float>(data.take(1), 1), ElementsAre(18));
 }
 

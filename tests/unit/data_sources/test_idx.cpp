@@ -88,9 +88,8 @@ TEST(Idx, KeepsWhatItIsToldToKeep) {
   const TempFolder folder;
   put_bytes(folder / "a", images(2));
   put_bytes(folder / "b", labels({'\1', '\0'}));
-  const Dataset raw = idx(folder / "a", {.labels = folder / "b",
-                                         .scale = false,
-                                         .classes = {"zero", "one"}});
+  const Dataset raw =
+      idx(folder / "a", {.labels = folder / "b", .scale = false, .classes = {"zero", "one"}});
   EXPECT_THAT(words_of(raw.columns()), ElementsAre("x uint8 [2, 3]", "y int64 []"));
   EXPECT_THAT(values_of<uint8_t>(raw, 0), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
   EXPECT_THAT(raw.classes(), ElementsAre("zero", "one"));

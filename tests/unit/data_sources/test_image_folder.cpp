@@ -43,8 +43,9 @@ std::string refusal(const fs::path& folder, ImageFolderOptions options = {}) {
 
 TEST(ImageFolder, NumbersClassesAndPhotosByTheBytesOfTheirNames) {
   const TempFolder folder;
-  add(folder, {"bees/2.JPG", "bees/10.jpeg", "ants/z.png", "Wasps/1.webp", "ants/a.jpg",
-               "ants/.hidden.jpg", "ants/notes.txt", "ants/deeper/3.jpg", ".git/1.jpg", "list.csv"});
+  add(folder,
+      {"bees/2.JPG", "bees/10.jpeg", "ants/z.png", "Wasps/1.webp", "ants/a.jpg", "ants/.hidden.jpg",
+       "ants/notes.txt", "ants/deeper/3.jpg", ".git/1.jpg", "list.csv"});
   const Dataset data = image_folder(folder.path());
   EXPECT_THAT(data.classes(), ElementsAre("Wasps", "ants", "bees"));
   EXPECT_THAT(words_of(data.columns()), ElementsAre("x uint8 [?]", "y int64 []"));
@@ -83,8 +84,8 @@ TEST(ImageFolder, RefusesFoldersThatTeachNothing) {
   EXPECT_THAT(refusal(folder / "nowhere"), HasSubstr("nowhere"));
   EXPECT_THAT(refusal(folder.path()), HasSubstr("got no class"));
   add(folder, {"ants/1.jpg"});
-  EXPECT_THAT(refusal(folder.path()), AllOf(HasSubstr("one class (\"ants\")"),
-                                            HasSubstr("allow_one_class")));
+  EXPECT_THAT(refusal(folder.path()),
+              AllOf(HasSubstr("one class (\"ants\")"), HasSubstr("allow_one_class")));
   EXPECT_EQ(image_folder(folder.path(), {.allow_one_class = true}).num_samples(), 1);
   add(folder, {"bees/notes.txt"});
   EXPECT_THAT(refusal(folder.path()),

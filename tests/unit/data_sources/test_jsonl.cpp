@@ -31,8 +31,7 @@ class Jsonl : public testing::Test {
     put_bytes(folder_ / "rows.jsonl", bytes);
     return jsonl(folder_ / "rows.jsonl", {.columns = std::move(columns)});
   }
-  std::string refusal(const std::string& bytes, std::vector<Column> columns = {},
-                      int64_t row = 0) {
+  std::string refusal(const std::string& bytes, std::vector<Column> columns = {}, int64_t row = 0) {
     return message_of<DataError>([&] { row_of(open(bytes, std::move(columns)), row); });
   }
   TempFolder folder_;
@@ -60,8 +59,10 @@ TEST_F(Jsonl, RecognisesColumnsFromTheFirstLine) {
 }
 
 TEST_F(Jsonl, TakesTheColumnsThatItIsTold) {
-  const Dataset data = open(R"({"id": 1, "image": [[1, 2], [3, 4], [5, 6]], "y": 3})" "\n"
-                            R"({"y": 2, "image": [[7, 8]], "id": "x"})" "\n",
+  const Dataset data = open(R"({"id": 1, "image": [[1, 2], [3, 4], [5, 6]], "y": 3})"
+                            "\n"
+                            R"({"y": 2, "image": [[7, 8]], "id": "x"})"
+                            "\n",
                             {{"image", DType::float64, {kAnySize, 2}}, {"y", DType::int8, {}}});
   EXPECT_EQ(row_of(data, 0)[0].to_string(), "float64 [3, 2]");
   EXPECT_THAT(values_of<double>(row_of(data, 1)[0]), ElementsAre(7, 8));
@@ -91,15 +92,18 @@ TEST_F(Jsonl, NamesLineAndKeyOfWhatIsWrong) {
   const auto wrong = [&](const std::string& line, const std::vector<Column>& columns) {
     return refusal(good + line + "\n" + good, columns, 1);
   };
-  EXPECT_THAT(wrong("{\"a\": 1", whole), AllOf(HasSubstr("rows.jsonl, line 3"), HasSubstr("no JSON")));
+  EXPECT_THAT(wrong("{\"a\": 1", whole),
+              AllOf(HasSubstr("rows.jsonl, line 3"), HasSubstr("no JSON")));
   EXPECT_THAT(wrong("[1]", whole), HasSubstr("line 3: got array, expected an object"));
-  EXPECT_THAT(wrong("{\"A\": 1}", whole), HasSubstr("line 3: unknown key \"a\"; did you mean \"A\""));
+  EXPECT_THAT(wrong("{\"A\": 1}", whole),
+              HasSubstr("line 3: unknown key \"a\"; did you mean \"A\""));
   EXPECT_THAT(wrong("{\"a\": 1.5}", whole), HasSubstr("\"a\": got \"1.5\", expected int8 []"));
   EXPECT_THAT(wrong("{\"a\": 128}", whole), HasSubstr("expected int8 []"));
   EXPECT_THAT(wrong("{\"a\": \"1\"}", whole), HasSubstr("expected int8 []"));
   EXPECT_THAT(wrong("{\"a\": null}", whole), HasSubstr("expected int8 []"));
   EXPECT_THAT(wrong("{\"a\": [1]}", whole), HasSubstr("expected int8 []"));
-  EXPECT_THAT(wrong("{\"a\": 1}", {{"a", DType::int8, {kAnySize}}}), HasSubstr("expected int8 [?]"));
+  EXPECT_THAT(wrong("{\"a\": 1}", {{"a", DType::int8, {kAnySize}}}),
+              HasSubstr("expected int8 [?]"));
   EXPECT_THAT(wrong("{\"a\": \"\xFF\"}", whole), HasSubstr("no JSON"));
   EXPECT_THAT(wrong("{\"a\": -1}", {{"a", DType::uint64, {}}}), HasSubstr("expected uint64 []"));
   EXPECT_THAT(wrong("{\"a\": 1e39}", {{"a", DType::float32, {}}}), HasSubstr("expected float32"));
@@ -135,8 +139,8 @@ TEST_F(Jsonl, NamesAFileThatChanged) {
 TEST_F(Jsonl, ReadsRealLines) {
   const fs::path path = test::shared_data() / "quickdraw/simplified/cat.ndjson";
   if (!fs::exists(path)) GTEST_SKIP() << "there is no " << path;
-  const Dataset data = jsonl(path, {.columns = {{"word", DType::uint8, {kAnySize}},
-                                                {"recognized", DType::boolean, {}}}});
+  const Dataset data = jsonl(
+      path, {.columns = {{"word", DType::uint8, {kAnySize}}, {"recognized", DType::boolean, {}}}});
   EXPECT_EQ(data.num_samples(), 25);
   EXPECT_EQ(text_of(row_of(data, 24)[0]), "cat");
 }

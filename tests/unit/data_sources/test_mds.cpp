@@ -107,7 +107,8 @@ TEST(Mds, AShardThatIsMissingOrCutIsNamedAtOnce) {
   copied(folder, "mds-zstd");
   flip_byte(folder / "mds-zstd/shard.00000.mds.zstd", 60);
   const auto source = mds_source(folder / "mds-zstd", {.columns = {"label"}});
-  EXPECT_THAT(message_of<DataError>([&] { source->read_row(0); }), HasSubstr("shard.00000.mds.zstd"));
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(0); }),
+              HasSubstr("shard.00000.mds.zstd"));
   EXPECT_GE(verify_mds(folder / "mds-zstd").size(), 1u);
 }
 

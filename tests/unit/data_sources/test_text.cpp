@@ -47,8 +47,7 @@ class Text : public testing::Test {
 TEST_F(Text, CutsWindowsOfCharacters) {
   const Dataset data = open("zebra, Ä€😀b\n", {.length = 4});
   EXPECT_THAT(words_of(data.columns()), ElementsAre("x int64 [4]", "y int64 [4]"));
-  EXPECT_THAT(data.classes(),
-              ElementsAre("\n", " ", ",", "a", "b", "e", "r", "z", "Ä", "€", "😀"));
+  EXPECT_THAT(data.classes(), ElementsAre("\n", " ", ",", "a", "b", "e", "r", "z", "Ä", "€", "😀"));
   EXPECT_THAT(spelled(data, 0), ElementsAre("zebr", "a, Ä"));
   EXPECT_THAT(spelled(data, 1), ElementsAre("ebra", ", Ä€"));
 }
@@ -95,7 +94,10 @@ TEST_F(Text, RefusesWhatIsNoUtf8) {
 TEST_F(Text, RefusesTooLittle) {
   EXPECT_THAT(refusal("€€€", {.length = 3}), HasSubstr("got 3 characters, expected 4"));
   EXPECT_THAT(refusal("", {.length = 1}), HasSubstr("got 0 characters, expected 2"));
-  EXPECT_THAT(refusal("\xEF\xBB\xBF" "ab", {.length = 2}), HasSubstr("got 2 characters"));
+  EXPECT_THAT(refusal("\xEF\xBB\xBF"
+                      "ab",
+                      {.length = 2}),
+              HasSubstr("got 2 characters"));
   EXPECT_THROW(open("abc", {.length = 0}), UsageError);
   EXPECT_THROW(open("abc", {.length = 1, .stride = -1}), UsageError);
 }

@@ -172,7 +172,8 @@ TEST(Tfrecord, AFileThatVanishesOrChangesIsNamed) {
   put_bytes(folder / "a.tfrecord", record_of("one") + record_of("two"));
   const auto source = tfrecord_source(folder / "a.tfrecord", {});
   put_bytes(folder / "a.tfrecord", record_of("three") + record_of("four"));
-  EXPECT_THAT(message_of<DataError>([&] { source->read_row(1); }), HasSubstr("a.tfrecord, record 1"));
+  EXPECT_THAT(message_of<DataError>([&] { source->read_row(1); }),
+              HasSubstr("a.tfrecord, record 1"));
   cut(folder / "a.tfrecord", 20);
   EXPECT_THAT(message_of<DataError>([&] { source->read_row(1); }), HasSubstr("has 20 bytes"));
   fs::remove(folder / "a.tfrecord");
@@ -215,7 +216,8 @@ TEST(Example, SaysWhichFeatureIsWrong) {
   const TempFolder folder;
   const fs::path file = copied(folder, "tf.tfrecord");
   const auto failure = [&](const Feature& feature) {
-    return message_of<DataError>([&] { tfrecord_source(file, {.features = {feature}})->read_row(5); });
+    return message_of<DataError>(
+        [&] { tfrecord_source(file, {.features = {feature}})->read_row(5); });
   };
   EXPECT_THAT(
       failure({.name = "lable", .dtype = DType::int64}),

@@ -1,11 +1,10 @@
 // Photos made by the tests: encoded here, so that every kind of sampling and damage can be had.
 #pragma once
 
-#include <cstdio>
-#include <cstring>
-
 #include <jpeglib.h>
 
+#include <cstdio>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>

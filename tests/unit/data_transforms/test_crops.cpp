@@ -4,10 +4,11 @@
 #include <cmath>
 #include <map>
 
-#include "photos.h"
 #include "tutti/data/transforms/detail/codec.h"
 #include "tutti/data/transforms/detail/image.h"
 #include "tutti/data/transforms/transforms.h"
+
+#include "photos.h"
 
 namespace tutti::data {
 namespace {
@@ -50,10 +51,12 @@ TEST(DecodeCrop, EveryRegionHasThePixelsOfTheWholePhoto) {
         detail::Region region;
         region.top = static_cast<int64_t>(random.below(static_cast<uint64_t>(size.height)));
         region.left = static_cast<int64_t>(random.below(static_cast<uint64_t>(size.width)));
-        region.bottom = region.top + 1 + static_cast<int64_t>(random.below(
-                                             static_cast<uint64_t>(size.height - region.top)));
-        region.right = region.left + 1 + static_cast<int64_t>(random.below(
-                                             static_cast<uint64_t>(size.width - region.left)));
+        region.bottom =
+            region.top + 1 +
+            static_cast<int64_t>(random.below(static_cast<uint64_t>(size.height - region.top)));
+        region.right =
+            region.left + 1 +
+            static_cast<int64_t>(random.below(static_cast<uint64_t>(size.width - region.left)));
         ASSERT_TRUE(region_of(photo, region) == cut_out(whole, size.width, region))
             << kind.name << " " << size.height << " x " << size.width << ": rows " << region.top
             << " to " << region.bottom << ", columns " << region.left << " to " << region.right;

@@ -3,13 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
-#include "photos.h"
+#include <nlohmann/json.hpp>
+
 #include "tutti/base/error.h"
 #include "tutti/data/transforms/detail/codec.h"
 #include "tutti/data/transforms/transforms.h"
+
+#include "photos.h"
 
 namespace tutti::data {
 namespace {
@@ -55,7 +57,8 @@ TEST(Decode, EveryCutOffPhotoIsAnError) {
   for (const char* name : {"jpeg 4:2:0", "jpeg progressive", "jpeg gray", "jpeg cmyk", "png rgb",
                            "png palette", "png 16 bit rgb", "webp", "webp lossless with alpha"}) {
     const std::string whole = photo_named(name);
-    // Of a PNG the mark of the end, 12 bytes with their sum, and the sum of the data may be missing.
+    // Of a PNG the mark of the end, 12 bytes with their sum, and the sum of the data may be
+    // missing.
     const size_t needed = whole.size() - (std::string(name).starts_with("png") ? 16 : 0);
     for (size_t size = 0; size < needed; size += 1 + size / 40) {
       const std::string bytes = whole.substr(0, size);
@@ -102,9 +105,9 @@ TEST(Decode, NoDamageEndsTheProgram) {
 TEST(Decode, AHugePhotoIsRefusedBeforeItsPixelsAreRead) {
   for (const char* name : {"jpeg 4:2:0", "png rgb", "webp"}) {
     const std::string bytes = photo_named(name);
-    EXPECT_THAT(error_for(bytes, transforms::decode({.max_pixels = 246})),
-                AllOf(HasSubstr("19 x 13 pixels"), HasSubstr("at most 246"),
-                      HasSubstr("max_pixels")));
+    EXPECT_THAT(
+        error_for(bytes, transforms::decode({.max_pixels = 246})),
+        AllOf(HasSubstr("19 x 13 pixels"), HasSubstr("at most 246"), HasSubstr("max_pixels")));
     EXPECT_NO_THROW(applied(transforms::decode({.max_pixels = 247}), bytes_of(bytes)));
   }
   std::string claims = photo_named("jpeg 4:2:0");

@@ -3,14 +3,16 @@
 
 #include <cmath>
 #include <fstream>
+
 #include <nlohmann/json.hpp>
 
-#include "photos.h"
 #include "tutti/data/transforms/detail/codec.h"
 #include "tutti/data/transforms/detail/color.h"
 #include "tutti/data/transforms/detail/mix.h"
 #include "tutti/data/transforms/detail/resample.h"
 #include "tutti/data/transforms/transforms.h"
+
+#include "photos.h"
 
 namespace tutti::data {
 namespace {
@@ -63,9 +65,9 @@ Array crop_resized(const Array& image, const std::vector<double>& args) {
 Array result_of(const std::string& op, const std::vector<double>& args, const Array& image) {
   const auto whole = [&](size_t i) { return static_cast<int64_t>(args[i]); };
   if (op == "resize")
-    return applied(args.size() == 1 ? transforms::resize(whole(0))
-                                    : transforms::resize({whole(0), whole(1)}),
-                   image);
+    return applied(
+        args.size() == 1 ? transforms::resize(whole(0)) : transforms::resize({whole(0), whole(1)}),
+        image);
   if (op == "resized_crop") return crop_resized(image, args);
   if (op == "center_crop") return applied(transforms::center_crop({whole(0), whole(1)}), image);
   if (op == "hue") return detail::adjust_hue(image, args[0]);
@@ -112,8 +114,8 @@ TEST(TransformTable, NormalizedBytesAndFloatsAreTheSame) {
   const auto& cases = table().at("cases");
   const auto one = std::ranges::find(cases, "normalize", [](const auto& c) { return c.at("op"); });
   const std::vector<double> args = one->at("args");
-  const auto normalize = transforms::normalize({args.begin(), args.begin() + 3},
-                                               {args.begin() + 3, args.end()});
+  const auto normalize =
+      transforms::normalize({args.begin(), args.begin() + 3}, {args.begin() + 3, args.end()});
   const Array image = image_in(table().at("pictures").at("tiny"));
   const Array in_one = applied(normalize, image);
   expect_values(in_one, one->at("values"));

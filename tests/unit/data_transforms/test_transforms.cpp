@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <set>
 
-#include "photos.h"
 #include "tutti/base/cpu_variant.h"
 #include "tutti/base/error.h"
 #include "tutti/data/transforms/detail/color.h"
 #include "tutti/data/transforms/detail/mix.h"
 #include "tutti/data/transforms/mix.h"
 #include "tutti/data/transforms/transforms.h"
+
+#include "photos.h"
 
 namespace tutti::data {
 namespace {
@@ -180,9 +181,9 @@ TEST(Transforms, DrawTheSameForEqualKeysAndSpareWhatOthersHave) {
   const Array image = image_of(3, 20, 30);
   const std::string before = bytes_in(image);
   for (const auto& transform :
-       {random_resized_crop(9), random_horizontal_flip(), random_vertical_flip(), rand_augment(3, 20),
-        random_erasing(), color_jitter({.brightness = 0.5, .contrast = 0.5, .saturation = 0.5,
-                                        .hue = 0.2})}) {
+       {random_resized_crop(9), random_horizontal_flip(), random_vertical_flip(),
+        rand_augment(3, 20), random_erasing(),
+        color_jitter({.brightness = 0.5, .contrast = 0.5, .saturation = 0.5, .hue = 0.2})}) {
     std::set<std::string> seen;
     for (uint64_t key = 0; key < 40; ++key) {
       const std::string once = bytes_in(applied(transform, image, key));
@@ -241,8 +242,8 @@ TEST(RandomErasing, FillsOneRectangle) {
                         .columns[0];
   for (int64_t i = 0; i < image.num_elements(); ++i) {
     const int64_t x = i % 30, y = i / 30 % 20, c = i / 600;
-    const bool inside = y >= box.top && y < box.top + box.height && x >= box.left &&
-                        x < box.left + box.width;
+    const bool inside =
+        y >= box.top && y < box.top + box.height && x >= box.left && x < box.left + box.width;
     ASSERT_EQ(out.as<uint8_t>()[static_cast<size_t>(i)],
               inside ? c + 1 : image.as<uint8_t>()[static_cast<size_t>(i)]);
   }

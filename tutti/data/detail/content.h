@@ -103,13 +103,13 @@ class RemoteSamples {
 struct Reading {
   Session& session;
   uint64_t seed;  ///< of the content that is read; those of a combination have one each
-  StageTimes* times = nullptr;            ///< null: nobody asks
-  RemoteSamples* remote = nullptr;        ///< null: this thread does
-  Turn* turn = nullptr;                   ///< null: nobody else computes
-  const std::string* stage = nullptr;     ///< the one at work: where an error comes from
-  Seen* seen = nullptr;                   ///< the same, for another thread; null: none looks
-  std::chrono::nanoseconds inner{};       ///< spent in stages below, since the caller looked
-  const void* unfolded = nullptr;         ///< whose samples `parts` are
+  StageTimes* times = nullptr;         ///< null: nobody asks
+  RemoteSamples* remote = nullptr;     ///< null: this thread does
+  Turn* turn = nullptr;                ///< null: nobody else computes
+  const std::string* stage = nullptr;  ///< the one at work: where an error comes from
+  Seen* seen = nullptr;                ///< the same, for another thread; null: none looks
+  std::chrono::nanoseconds inner{};    ///< spent in stages below, since the caller looked
+  const void* unfolded = nullptr;      ///< whose samples `parts` are
   Ref unfolded_ref{};
   uint64_t unfolded_seed = 0;
   std::vector<Sample> parts{};

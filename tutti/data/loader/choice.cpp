@@ -1,9 +1,9 @@
+#include "tutti/data/loader/detail/choice.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-
-#include "tutti/data/loader/detail/choice.h"
 
 namespace tutti::data::detail {
 namespace {
@@ -40,11 +40,10 @@ WorkerChoice with_workers(int asked, const LoadFigures& figures) {
 }
 
 std::string words_of(const WorkerChoice& choice, const LoadFigures& figures) {
-  const auto share = [&](double seconds) {
-    return 100 * seconds / std::max(figures.period, 1e-9);
-  };
+  const auto share = [&](double seconds) { return 100 * seconds / std::max(figures.period, 1e-9); };
   return fmt::format(
-      "loader: {} worker{} and {} reader{}; a step of {:.2f} ms wants {:.0f} % of a core, and waits "
+      "loader: {} worker{} and {} reader{}; a step of {:.2f} ms wants {:.0f} % of a core, and "
+      "waits "
       "{:.0f} % of its time in reads and {:.0f} % in other stages; {} core{} free",
       choice.at_once, choice.at_once == 1 ? "" : "s", choice.readers,
       choice.readers == 1 ? "" : "s", 1e3 * figures.period, share(figures.compute),

@@ -90,7 +90,7 @@ Loader::Work::PartHandle Loader::Work::wait_for_part(Lock& lock, int64_t step, i
   PartHandle part = is_known ? *known : nullptr;
   for (auto one = parts_.begin(); one != parts_.end() && *one != part;)
     one = (*one)->replica == replica && (is_known || (*one)->step < step) ? parts_.erase(one)
-                                                                         : std::next(one);
+                                                                          : std::next(one);
   taken_[static_cast<size_t>(replica)] = step;
   for (;;) {
     if (part) return part;
@@ -114,18 +114,17 @@ void Loader::Work::raise_late(const detail::Part& part, const Deadline& deadline
     const int64_t row = worker.seen.row;
     const std::string process =
         worker.remote ? fmt::format(" (pid {})", pid_t{worker.remote->process()}) : "";
-    who += fmt::format(
-        "; worker {}{} is {} for {:.1f} s, with sample {} ({})", i, process,
-        stage == nullptr ? "reading" : "in " + *stage,
-        std::chrono::duration<double>(Clock::now() - worker.since).count(), row + 1,
-        part.epoch->content->where(
-            part.epoch->order.ids[static_cast<size_t>(part.epoch->places(part.of.batch).begin +
-                                                      row)]));
+    who += fmt::format("; worker {}{} is {} for {:.1f} s, with sample {} ({})", i, process,
+                       stage == nullptr ? "reading" : "in " + *stage,
+                       std::chrono::duration<double>(Clock::now() - worker.since).count(), row + 1,
+                       part.epoch->content->where(part.epoch->order.ids[static_cast<size_t>(
+                           part.epoch->places(part.of.batch).begin + row)]));
   }
-  throw Timeout(fmt::format(
-      "input: batch {} of epoch {} was not ready within {} ms, {} of {} samples of replica {} are{}",
-      part.of.batch + 1, part.epoch->pass.epoch + 1, deadline.limit().count(), part.done,
-      part.rows(), part.replica, who));
+  throw Timeout(
+      fmt::format("input: batch {} of epoch {} was not ready within {} ms, {} of {} samples of "
+                  "replica {} are{}",
+                  part.of.batch + 1, part.epoch->pass.epoch + 1, deadline.limit().count(),
+                  part.done, part.rows(), part.replica, who));
 }
 
 void Loader::Work::raise_held(int64_t step, const Deadline& deadline) const {
@@ -192,13 +191,12 @@ void Loader::Work::follow(const detail::WorkerChoice& choice, const detail::Load
 
 LoaderReport Loader::Work::report() const {
   const Lock lock(mutex_);
-  LoaderReport report{
-      .steps = steps_,
-      .seconds = std::chrono::duration<double>(last_take_ - first_take_).count(),
-      .waiting_seconds = waiting_,
-      .workers = choice_.threads(),
-      .replaced = {replaced_.begin(), replaced_.end()},
-      .peak_bytes = pool_ ? pool_->peak_bytes() : 0};
+  LoaderReport report{.steps = steps_,
+                      .seconds = std::chrono::duration<double>(last_take_ - first_take_).count(),
+                      .waiting_seconds = waiting_,
+                      .workers = choice_.threads(),
+                      .replaced = {replaced_.begin(), replaced_.end()},
+                      .peak_bytes = pool_ ? pool_->peak_bytes() : 0};
   for (const auto& [name, stage] : stages_) {
     report.stages.push_back(stage);
     report.stages.back().name = name;

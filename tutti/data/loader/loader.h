@@ -29,7 +29,8 @@ namespace tutti::data {
 inline constexpr int kAuto = -1;
 
 struct ReplaceOptions {
-  double at_most = 1e-3;  ///< of an epoch's samples, in [0, 1]; more are an error. One always may be
+  double at_most =
+      1e-3;  ///< of an epoch's samples, in [0, 1]; more are an error. One always may be
 };
 
 /// What becomes of a sample that is damaged (a DataError; a disk that does not answer is none).
@@ -92,10 +93,10 @@ struct StageReport {
 
 struct LoaderReport {
   int64_t steps = 0;
-  double seconds = 0;          ///< from the first take() to the last
-  double waiting_seconds = 0;  ///< of the replicas' time, on the mean
-  int workers = 0;             ///< threads or processes, at the end
-  std::vector<StageReport> stages{};  ///< most time first
+  double seconds = 0;                   ///< from the first take() to the last
+  double waiting_seconds = 0;           ///< of the replicas' time, on the mean
+  int workers = 0;                      ///< threads or processes, at the end
+  std::vector<StageReport> stages{};    ///< most time first
   std::vector<std::string> replaced{};  ///< damaged samples: where, and what was wrong
   int64_t peak_bytes = 0;               ///< of batches
 

@@ -129,8 +129,8 @@ Dataset Registered::operator()(const std::string& arguments) const {
   serve_if_loader();
   const Dataset made = make(name_, arguments);
   return detail::Combining::with_content(
-      made, std::make_shared<Named>(detail::Combining::content(made),
-                                    detail::Origin{name_, arguments}));
+      made,
+      std::make_shared<Named>(detail::Combining::content(made), detail::Origin{name_, arguments}));
 }
 
 void serve_if_loader() {

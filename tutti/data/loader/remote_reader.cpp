@@ -66,8 +66,8 @@ RemoteReader::~RemoteReader() {
 }
 
 void RemoteReader::start() {
-  auto [here, there] = DescriptorChannel::make_pair(fmt::format("loader process {}", number_),
-                                                    "the loader");
+  auto [here, there] =
+      DescriptorChannel::make_pair(fmt::format("loader process {}", number_), "the loader");
   std::vector<std::string> words = own_words();
   std::vector<std::string> environment;
   for (char** one = environ; *one != nullptr; ++one)
@@ -141,10 +141,11 @@ Sample RemoteReader::read(const Content& content, Ref ref, Reading& reading) {
       const pid_t process = process_ == 0 ? before : pid_t{process_};
       const std::string how = how_it_ended();
       if (deaths == kMostDeaths)
-        throw DataError(fmt::format("loader process {} (pid {}) {}, as {} before it did of this sample",
-                                    number_, process, how, kMostDeaths - 1));
-      log(LogLevel::warning, "loader process {} (pid {}) {}, with {}; another does its work", number_,
-          process, how, content.where(ref.id));
+        throw DataError(
+            fmt::format("loader process {} (pid {}) {}, as {} before it did of this sample",
+                        number_, process, how, kMostDeaths - 1));
+      log(LogLevel::warning, "loader process {} (pid {}) {}, with {}; another does its work",
+          number_, process, how, content.where(ref.id));
     }
   }
 }

@@ -1,7 +1,7 @@
+#include "tutti/data/loader/detail/slots.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "tutti/data/loader/detail/slots.h"
 
 namespace tutti::data::detail {
 
@@ -12,9 +12,7 @@ struct SlotPool::Slot {
 };
 
 SlotPool::SlotPool(int64_t most_bytes, Allocate allocate, std::function<void()> given_back)
-    : allocate_(std::move(allocate)),
-      most_bytes_(most_bytes),
-      given_back_(std::move(given_back)) {}
+    : allocate_(std::move(allocate)), most_bytes_(most_bytes), given_back_(std::move(given_back)) {}
 
 std::shared_ptr<std::byte> SlotPool::take(int64_t bytes, int64_t step) {
   auto slot = std::make_unique<Slot>(Slot{.memory = {}, .bytes = bytes, .step = step});

@@ -47,8 +47,8 @@ void be_a_loader_thread() {
 void check_options(const LoaderOptions& options) {
   const auto& [workers, memory, ahead, on_bad, kind] = options;
   if (workers != kAuto && (workers < 0 || workers > kMostWorkers))
-    throw UsageError(fmt::format("loader: workers {}: expected 0 to {}, or kAuto", workers,
-                                 kMostWorkers));
+    throw UsageError(
+        fmt::format("loader: workers {}: expected 0 to {}, or kAuto", workers, kMostWorkers));
   if (memory != kAuto && memory < 1)
     throw UsageError(fmt::format("loader: memory {}: expected bytes, or kAuto", memory));
   if (ahead != kAuto && (ahead < 1 || ahead > kMostAhead))
@@ -103,10 +103,11 @@ class Loader::Work::Bad final : public detail::BadSamples {
     const auto most =
         std::max<int64_t>(1, static_cast<int64_t>(at_most * static_cast<double>(samples)));
     if (work_.replaced_in_epoch_ > most)
-      throw DataError(fmt::format(
-          "{}\n  {} of {} samples of this epoch are damaged by now, more than the {:g} of them that "
-          "may be replaced",
-          what, work_.replaced_in_epoch_, samples, at_most));
+      throw DataError(
+          fmt::format("{}\n  {} of {} samples of this epoch are damaged by now, more than the {:g} "
+                      "of them that "
+                      "may be replaced",
+                      what, work_.replaced_in_epoch_, samples, at_most));
   }
 
  private:
@@ -133,7 +134,8 @@ void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
                                         static_cast<std::byte*>(memory.data()));
     };
     pool_ = std::make_shared<detail::SlotPool>(
-        options_.memory == kAuto ? kMemoryUnlessTold : options_.memory, place_.allocate ? place_.allocate : plain, [weak = weak_from_this()] {
+        options_.memory == kAuto ? kMemoryUnlessTold : options_.memory,
+        place_.allocate ? place_.allocate : plain, [weak = weak_from_this()] {
           // Without the lock, which whoever lets go of a part may hold.
           if (const auto self = weak.lock()) {
             self->work_.notify_one();
@@ -161,13 +163,16 @@ void Loader::Work::require_origin() {
   const auto origin = detail::origin_of(*epoch_->content);
   if (!origin || epoch_->content->sequential())
     throw UsageError(
-        "loader: processes cannot be given this dataset: its samples have to be made, maps and all, "
-        "by a registered function (data/loader/registered.h), and not by a generator; or use threads");
+        "loader: processes cannot be given this dataset: its samples have to be made, maps and "
+        "all, "
+        "by a registered function (data/loader/registered.h), and not by a generator; or use "
+        "threads");
   const std::string now = origin->name + "\n" + origin->arguments;
   if (!workers_.empty() && now != origin_)
-    throw UsageError(fmt::format(
-        "loader: its processes make dataset \"{}\", and cannot be given \"{}\"; make another loader",
-        printable(origin_), printable(now)));
+    throw UsageError(
+        fmt::format("loader: its processes make dataset \"{}\", and cannot be given \"{}\"; make "
+                    "another loader",
+                    printable(origin_), printable(now)));
   origin_ = now;
 }
 
@@ -362,12 +367,11 @@ void Loader::Work::start_threads() {
     const size_t number = workers_.size();
     Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
     if (options_.kind == WorkerKind::processes)
-      worker.remote = std::make_unique<detail::RemoteReader>(
-          *detail::origin_of(*epoch_->content), static_cast<int>(number));
+      worker.remote = std::make_unique<detail::RemoteReader>(*detail::origin_of(*epoch_->content),
+                                                             static_cast<int>(number));
     worker.running = true;
-    worker.thread = std::thread([self = shared_from_this(), &worker, number] {
-      self->run(worker, number);
-    });
+    worker.thread =
+        std::thread([self = shared_from_this(), &worker, number] { self->run(worker, number); });
   }
 }
 

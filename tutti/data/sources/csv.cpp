@@ -151,8 +151,8 @@ class TableReader {
   void add(const TableColumn& column, bool target) {
     const size_t place = rows_.index_of(column.name);
     if (place == rows_.names().size())
-      throw DataError(fmt::format("{}: {}", where_,
-                                  unknown_message("column", column.name, rows_.names())));
+      throw DataError(
+          fmt::format("{}: {}", where_, unknown_message("column", column.name, rows_.names())));
     Field field{.column = &column, .place = place, .target = target, .indices = {}, .filled = 0};
     for (const std::string& word : column.vocabulary)
       field.indices.emplace(word, static_cast<float>(field.indices.size()));
@@ -191,9 +191,9 @@ class TableReader {
   [[noreturn]] void fail_word(const Field& field, std::string_view word) const {
     const std::vector<std::string>& known = field.column->vocabulary;
     const std::string near = nearest(word, known);
-    rows_.fail(field.place, fmt::format("one of the {} words of this column{}", known.size(),
-                                        near.empty() ? "" : fmt::format("; the nearest is \"{}\"",
-                                                                        near)));
+    rows_.fail(field.place,
+               fmt::format("one of the {} words of this column{}", known.size(),
+                           near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near)));
   }
 
   void say_what_was_missing() const {

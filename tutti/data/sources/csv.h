@@ -30,13 +30,13 @@ struct CsvOptions {
   /// class then. Others are recognised: numbers where at least half of the values are.
   std::vector<std::string> categorical = {};
 
-  char delimiter = ',';                            ///< ' ': runs of blanks and tabs
-  bool header = true;                              ///< the first line names the fields
-  std::vector<std::string> names = {};             ///< without header; empty: column0, column1, ...
-  std::vector<std::string> missing = {"", "?"};    ///< how a missing value is written
-  char comment = '\0';                             ///< '#': such lines are left out
+  char delimiter = ',';                          ///< ' ': runs of blanks and tabs
+  bool header = true;                            ///< the first line names the fields
+  std::vector<std::string> names = {};           ///< without header; empty: column0, column1, ...
+  std::vector<std::string> missing = {"", "?"};  ///< how a missing value is written
+  char comment = '\0';                           ///< '#': such lines are left out
   MissingNumbers missing_numbers = MissingNumbers::error;  ///< of features
-  double fill = 0;                                 ///< for MissingNumbers::value
+  double fill = 0;                                         ///< for MissingNumbers::value
 
   bool one_hot = true;              ///< else an int64 [] column a category, for embeddings
   bool standardise = false;         ///< features that are numbers: mean 0, deviation 1
@@ -64,9 +64,9 @@ struct CsvReading {
 /// Opens a table as another one was read.
 ///
 /// Samples are TableSpec::columns(). The values are parsed here, once, into 4 bytes each: float32,
-/// categories as indices; they are made one-hot when a batch is read. Rows keep their order. What is
-/// filled or dropped is counted and logged once. Throws DataError as table_spec(), and for columns
-/// that are missing and words outside the vocabulary (the nearest is named).
+/// categories as indices; they are made one-hot when a batch is read. Rows keep their order. What
+/// is filled or dropped is counted and logged once. Throws DataError as table_spec(), and for
+/// columns that are missing and words outside the vocabulary (the nearest is named).
 Dataset csv(const std::filesystem::path& path, const TableSpec& spec, CsvReading reading = {});
 
 }  // namespace tutti::data

@@ -1,10 +1,11 @@
+#include "tutti/data/sources/detail/csv_records.h"
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/typed.h"
-#include "tutti/data/sources/detail/csv_records.h"
 
 namespace tutti::data::detail {
 
@@ -99,8 +100,7 @@ std::string_view CsvRecords::read_quoted() {
   const char* begin = ++at_;
   while (true) {
     const char* const quote = std::find(at_, end_, '"');
-    if (quote == end_)
-      fail(opened_in, opening_line, opening, "got a quote that is never closed");
+    if (quote == end_) fail(opened_in, opening_line, opening, "got a quote that is never closed");
     for (const char* ends = at_; (ends = std::find(ends, quote, '\n')) != quote;) {
       line_begin_ = ++ends;
       ++line_;
@@ -114,7 +114,8 @@ std::string_view CsvRecords::read_quoted() {
           joined != nullptr ? std::string_view(*joined) : std::string_view(begin, quote);
       skip_blanks();
       // Where runs of blanks delimit, skip_blanks() has gone over one.
-      const bool delimited = at_ == end_ || *at_ == '\n' || (runs_ ? at_ != quote + 1 : delimits(*at_));
+      const bool delimited =
+          at_ == end_ || *at_ == '\n' || (runs_ ? at_ != quote + 1 : delimits(*at_));
       if (!delimited)
         fail(line_, line_begin_, at_,
              fmt::format("got '{}' behind a closing quote, expected the delimiter or the end of "

@@ -184,9 +184,10 @@ std::vector<int64_t> read_labels(const fs::path& path, int64_t images, const Idx
     throw DataError(fmt::format("{}: got {}, expected labels: whole numbers of one dimension",
                                 path.string(), array.to_string()));
   if (array.shape()[0] != images)
-    throw DataError(fmt::format("{}: got {} labels, expected {}: one an image\n"
-                                "  do both files belong to the same data?",
-                                path.string(), array.shape()[0], images));
+    throw DataError(
+        fmt::format("{}: got {} labels, expected {}: one an image\n"
+                    "  do both files belong to the same data?",
+                    path.string(), array.shape()[0], images));
   std::vector<int64_t> labels = array.dtype() == DType::uint8   ? widened<uint8_t>(array)
                                 : array.dtype() == DType::int8  ? widened<int8_t>(array)
                                 : array.dtype() == DType::int16 ? widened<int16_t>(array)

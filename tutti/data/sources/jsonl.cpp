@@ -4,8 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
@@ -77,8 +78,8 @@ Column column_of(const std::string& key, const Json& value, const std::string& p
   if (value.is_number()) return {key, value.is_number_float() ? DType::float32 : DType::int64, {}};
   const auto number = [](const Json& element) { return element.is_number(); };
   if (value.is_array() && !value.empty() && std::ranges::all_of(value, number)) {
-    const bool whole = std::ranges::none_of(
-        value, [](const Json& element) { return element.is_number_float(); });
+    const bool whole =
+        std::ranges::none_of(value, [](const Json& element) { return element.is_number_float(); });
     return {key, whole ? DType::int64 : DType::float32, {kAnySize}};
   }
   throw DataError(fmt::format(
@@ -160,8 +161,9 @@ class ValueReader {
 
   template <class T>
   void put_whole(const Json& whole, const Json& part, Array& array) {
-    const bool fits = part.is_number_unsigned() ? std::in_range<T>(part.get<uint64_t>())
-                      : part.is_number_integer() && std::in_range<T>(part.get<int64_t>());
+    const bool fits = part.is_number_unsigned()
+                          ? std::in_range<T>(part.get<uint64_t>())
+                          : part.is_number_integer() && std::in_range<T>(part.get<int64_t>());
     if (!fits) fail(whole);
     array.as<T>()[at_++] = part.get<T>();
   }
@@ -210,8 +212,8 @@ class JsonlSource final : public SampleSource {
     for (const Column& column : columns_) {
       const auto value = object.find(column.name);
       if (value == object.end())
-        throw DataError(fmt::format("{}: {}", place,
-                                    unknown_message("key", column.name, keys_of(object))));
+        throw DataError(
+            fmt::format("{}: {}", place, unknown_message("key", column.name, keys_of(object))));
       sample.columns.push_back(ValueReader(column, place).read(*value));
     }
     return sample;
@@ -250,15 +252,15 @@ class JsonlSource final : public SampleSource {
 Dataset jsonl(const fs::path& path, JsonlOptions options) {
   for (const Column& column : options.columns)
     if (column.dtype == DType::float16 || column.dtype == DType::bfloat16)
-      throw UsageError(fmt::format("jsonl: column {}: expected float32 or float64, or whole numbers",
-                                   column.to_string()));
+      throw UsageError(fmt::format(
+          "jsonl: column {}: expected float32 or float64, or whole numbers", column.to_string()));
   FileInfo file = options.files->info(path);
   std::vector<Line> lines = index_lines(*options.files, path, file.bytes);
   if (lines.empty())
     throw DataError(fmt::format("{}: got no line ({} bytes), expected one JSON object a line",
                                 path.string(), file.bytes));
-  return Dataset(std::make_shared<JsonlSource>(path, std::move(file), std::move(lines),
-                                               std::move(options)));
+  return Dataset(
+      std::make_shared<JsonlSource>(path, std::move(file), std::move(lines), std::move(options)));
 }
 
 }  // namespace tutti::data

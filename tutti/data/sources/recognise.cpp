@@ -1,10 +1,11 @@
 #include "tutti/data/sources/recognise.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/data/detail/gzip.h"
@@ -61,7 +62,8 @@ Recognised recognise_folder(const fs::path& folder, const Files& files) {
               .sentence = fmt::format("photos: a folder of {} classes ({})", folders.size(),
                                       some_names(folders))};
     for (const FileInfo& entry : within)
-      if (nested.empty() && entry.folder && has_photos(files.list(folder / folders[i] / entry.name)))
+      if (nested.empty() && entry.folder &&
+          has_photos(files.list(folder / folders[i] / entry.name)))
         nested = folders[i];
   }
   const auto plain = names_where(listed, [](const FileInfo& entry) { return !entry.folder; });
@@ -82,7 +84,8 @@ std::string first_bytes(const Array& packed, const std::string& where) {
   detail::GzipReader reader(std::as_bytes(packed.as<uint8_t>()), where);
   size_t got = 0;
   try {  // byte by byte: the front of a longer file ends in the middle of a member
-    for (; got < 1024 && reader.read(std::as_writable_bytes(std::span(&text[got], 1))) == 1; ++got) {
+    for (; got < 1024 && reader.read(std::as_writable_bytes(std::span(&text[got], 1))) == 1;
+         ++got) {
     }
   } catch (const DataError&) {
     if (got == 0) throw;
@@ -102,7 +105,8 @@ bool looks_like_jsonl(std::string_view text, bool whole) {
   if (begin == std::string_view::npos || text[begin] != '{') return false;
   const size_t end = text.find('\n', begin);
   if (end == std::string_view::npos && !whole) return true;  // a line of more than was read
-  return nlohmann::json::accept(text.substr(begin, end == std::string_view::npos ? end : end - begin));
+  return nlohmann::json::accept(
+      text.substr(begin, end == std::string_view::npos ? end : end - begin));
 }
 
 struct Table {
@@ -160,9 +164,9 @@ std::optional<Recognised> recognise_table(std::string_view text, bool called_tab
     if (!table || table->fields <= most) continue;
     most = table->fields;
     found = {.kind = DataKind::csv,
-             .sentence = fmt::format(
-                 "a table: {} columns, delimited by {}, {}", table->fields, words,
-                 table->header ? "named by its first line" : "without a line of names"),
+             .sentence =
+                 fmt::format("a table: {} columns, delimited by {}, {}", table->fields, words,
+                             table->header ? "named by its first line" : "without a line of names"),
              .delimiter = delimiter,
              .header = table->header};
   }
@@ -195,10 +199,9 @@ Recognised recognise_file(const fs::path& path, int64_t bytes, const Files& file
                                     packed ? ", gzipped" : "")};
   if (packed) return unknown("a gzipped file that is no IDX; unpack it first (gunzip)");
   if (look.find('\0') != std::string::npos)
-    return unknown(fmt::format("a binary file that begins with {:02x}",
-                               fmt::join(std::span(front.as<uint8_t>()).first(
-                                             std::min<size_t>(8, look.size())),
-                                         " ")));
+    return unknown(fmt::format(
+        "a binary file that begins with {:02x}",
+        fmt::join(std::span(front.as<uint8_t>()).first(std::min<size_t>(8, look.size())), " ")));
   if (looks_like_jsonl(look, whole))
     return {.kind = DataKind::jsonl, .sentence = "JSON lines: one object a line"};
   static const std::vector<std::string> kTables = {".csv", ".tsv"};

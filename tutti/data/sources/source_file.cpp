@@ -1,7 +1,8 @@
+#include "tutti/data/sources/detail/source_file.h"
+
 #include <algorithm>
 
 #include "tutti/base/error.h"
-#include "tutti/data/sources/detail/source_file.h"
 
 namespace tutti::data::detail {
 
@@ -17,10 +18,10 @@ void require_unchanged(const Files& files, const std::filesystem::path& path,
                     error.what()));
   }
   if (now.bytes == known.bytes && now.modified_ns == known.modified_ns) return;
-  throw DataError(
-      fmt::format("{}: changed since the data was opened: got {} bytes, modified at {} ns, "
-                  "expected {} bytes, {} ns\n  leave data alone while it is in use, and start again",
-                  path.string(), now.bytes, now.modified_ns, known.bytes, known.modified_ns));
+  throw DataError(fmt::format(
+      "{}: changed since the data was opened: got {} bytes, modified at {} ns, "
+      "expected {} bytes, {} ns\n  leave data alone while it is in use, and start again",
+      path.string(), now.bytes, now.modified_ns, known.bytes, known.modified_ns));
 }
 
 bool has_ending(std::string_view name, std::span<const std::string> endings) {

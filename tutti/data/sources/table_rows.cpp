@@ -1,16 +1,16 @@
+#include "tutti/data/sources/detail/table_rows.h"
+
 #include <algorithm>
 #include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/data/sources/detail/source_file.h"
-#include "tutti/data/sources/detail/table_rows.h"
 
 namespace tutti::data::detail {
 
 TableRows::TableRows(std::string_view text, const TableSpec& spec, const std::string& where,
                      std::string_view may_lack)
-    : spec_(spec),
-      records_(text, {.delimiter = spec.delimiter, .comment = spec.comment}, where) {
+    : spec_(spec), records_(text, {.delimiter = spec.delimiter, .comment = spec.comment}, where) {
   name_fields(text, may_lack);
   std::set<std::string_view> seen;
   for (const std::string& name : names_)
@@ -50,10 +50,10 @@ bool TableRows::next() {
         "{}: got {} fields, expected {}: {}\n  is '{}' what delimits them? One within a field "
         "needs quotes around it",
         records_.place(), got, names_.size(),
-        got < names_.size() ? fmt::format("the first missing is \"{}\"", names_[got])
-                            : fmt::format("{} follows \"{}\"",
-                                          quoted_words(records_.fields()[names_.size()]),
-                                          names_.back()),
+        got < names_.size()
+            ? fmt::format("the first missing is \"{}\"", names_[got])
+            : fmt::format("{} follows \"{}\"", quoted_words(records_.fields()[names_.size()]),
+                          names_.back()),
         spec_.delimiter == '\t' ? std::string("\\t") : std::string(1, spec_.delimiter)));
   return true;
 }
@@ -73,9 +73,10 @@ void require_vocabularies(const TableSpec& spec, const std::string& where) {
   constexpr int64_t kMostWords = 1 << 24;
   const auto require = [&](const TableColumn& column, int64_t most, const char* way_out) {
     if (std::ssize(column.vocabulary) > most)
-      throw UsageError(fmt::format("{}: column \"{}\" has {} different words, expected at most {}\n"
-                                   "  {}",
-                                   where, column.name, column.vocabulary.size(), most, way_out));
+      throw UsageError(
+          fmt::format("{}: column \"{}\" has {} different words, expected at most {}\n"
+                      "  {}",
+                      where, column.name, column.vocabulary.size(), most, way_out));
   };
   for (const TableColumn& column : spec.features)
     require(column, spec.one_hot ? kMostOneHot : kMostWords,

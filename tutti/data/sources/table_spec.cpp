@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
+
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
@@ -17,7 +18,8 @@ constexpr std::string_view kTableFormat = "tutti table 1";
 
 // Every member of a value with its name in JSON: what is written is what is read.
 template <class Spec, class Action>
-void each_member(Spec& spec, Action&& action) requires requires { spec.features; }
+void each_member(Spec& spec, Action&& action)
+  requires requires { spec.features; }
 {
   action("delimiter", spec.delimiter);
   action("header", spec.header);
@@ -31,7 +33,8 @@ void each_member(Spec& spec, Action&& action) requires requires { spec.features;
 }
 
 template <class Spec, class Action>
-void each_member(Spec& column, Action&& action) requires requires { column.vocabulary; }
+void each_member(Spec& column, Action&& action)
+  requires requires { column.vocabulary; }
 {
   action("name", column.name);
   action("kind", column.kind);
@@ -87,8 +90,8 @@ class SpecReader {
 
   [[noreturn]] void fail(const std::string& place, const Json& got,
                          std::string_view expected) const {
-    throw DataError(fmt::format("{}: {}: got {:.60}, expected {}", where_, place, got.dump(),
-                                expected));
+    throw DataError(
+        fmt::format("{}: {}: got {:.60}, expected {}", where_, place, got.dump(), expected));
   }
 
  private:
@@ -190,9 +193,8 @@ std::string TableSpec::to_json() const {
   try {
     return json.dump(1) + "\n";
   } catch (const Json::type_error& error) {
-    throw DataError(
-        fmt::format("table: a name or a word is no UTF-8: {}\n  convert the table to UTF-8",
-                    error.what()));
+    throw DataError(fmt::format(
+        "table: a name or a word is no UTF-8: {}\n  convert the table to UTF-8", error.what()));
   }
 }
 

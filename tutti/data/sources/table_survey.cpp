@@ -15,8 +15,8 @@ namespace {
 
 // What one column of a file holds.
 struct Survey {
-  size_t field = 0;     // its place in a row
-  bool told = false;    // that it is a category
+  size_t field = 0;   // its place in a row
+  bool told = false;  // that it is a category
   bool target = false;
   int64_t numbers = 0;
   int64_t words = 0;
@@ -156,8 +156,8 @@ class Surveyor {
       return fmt::format("{}, line {}, column \"{}\"", where_, line, name);
     };
     if (survey.numbers == 0)
-      throw DataError(fmt::format("{}: column \"{}\" has no value\n  leave it out (without)",
-                                  where_, name));
+      throw DataError(
+          fmt::format("{}: column \"{}\" has no value\n  leave it out (without)", where_, name));
     if (survey.words > 0)
       throw DataError(fmt::format(
           "{}: got {}, expected a number, as {} of {} values of this column are\n"
@@ -168,11 +168,11 @@ class Surveyor {
     const bool filled = !survey.target && (options_.missing_numbers == MissingNumbers::mean ||
                                            options_.missing_numbers == MissingNumbers::value);
     if (survey.missing > 0 && !filled)
-      throw DataError(fmt::format(
-          "{}: the value is missing, as {} of this column are; expected a number\n"
-          "  missing_numbers says what to do: {}drop the row",
-          place(survey.first_missing_line), survey.missing,
-          survey.target ? "" : "take the mean, or a value of yours, or "));
+      throw DataError(
+          fmt::format("{}: the value is missing, as {} of this column are; expected a number\n"
+                      "  missing_numbers says what to do: {}drop the row",
+                      place(survey.first_missing_line), survey.missing,
+                      survey.target ? "" : "take the mean, or a value of yours, or "));
   }
 
   void collect_vocabularies() {

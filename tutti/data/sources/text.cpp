@@ -182,11 +182,10 @@ std::vector<int32_t> characters_as_units(std::string_view text, const std::strin
   each_character(text, where, [&](CodePoint character, size_t at) {
     const auto label = labels.find(character.value);
     if (label == labels.end())
-      throw DataError(
-          fmt::format("{}: got the character {}, expected one of the {} classes given",
-                      place_in(where, text, at),
-                      character_words(text.substr(at, character.bytes), character.value),
-                      labels.size()));
+      throw DataError(fmt::format(
+          "{}: got the character {}, expected one of the {} classes given",
+          place_in(where, text, at),
+          character_words(text.substr(at, character.bytes), character.value), labels.size()));
     units.push_back(label->second);
   });
   return units;
@@ -203,15 +202,14 @@ Dataset text(const fs::path& path, TextOptions options) {
                                    ? bytes_as_units(bytes, classes)
                                    : characters_as_units(bytes, path.string(), classes);
   if (std::ssize(units) - 1 < options.length)
-    throw DataError(
-        fmt::format("{}: got {} {}, expected {} or more: a window of {} and the one after it\n"
-                    "  choose a smaller length",
-                    path.string(), units.size(),
-                    options.unit == TextUnit::bytes ? "bytes" : "characters", options.length + 1,
-                    options.length));
-  std::string key = fmt::format("text {} {} {} {}", options.length, options.stride,
-                                static_cast<int>(options.unit),
-                                fingerprint_of({options.files->info(path)}));
+    throw DataError(fmt::format(
+        "{}: got {} {}, expected {} or more: a window of {} and the one after it\n"
+        "  choose a smaller length",
+        path.string(), units.size(), options.unit == TextUnit::bytes ? "bytes" : "characters",
+        options.length + 1, options.length));
+  std::string key =
+      fmt::format("text {} {} {} {}", options.length, options.stride,
+                  static_cast<int>(options.unit), fingerprint_of({options.files->info(path)}));
   for (const std::string& name : options.classes) key += name;
   return Dataset(std::make_shared<TextSource>(std::move(units), std::move(classes),
                                               std::move(options), path.filename().string(),

@@ -129,8 +129,10 @@ constexpr Entry kEntries[] = {
     {"random_erasing", make_random_erasing, 0, 0},
     {"to_tensor", [](SpecReader&) { return to_tensor(); }, 0, 0},
     {"normalize",
-     [](SpecReader& spec) { return normalize(spec.option("mean", kNone), spec.option("std", kNone)); }, 0,
-     0},
+     [](SpecReader& spec) {
+       return normalize(spec.option("mean", kNone), spec.option("std", kNone));
+     },
+     0, 0},
 };
 
 // "on_column(2, resize(64))": a number, and a name that has commas of its own.

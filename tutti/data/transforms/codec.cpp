@@ -43,8 +43,8 @@ class Tiff {
 void PhotoDecoder::set_size(std::string_view kind, int64_t height, int64_t width,
                             const CodecOptions& options) {
   if (height < 1 || width < 1)
-    throw DataError(fmt::format("{} photo of {} x {} pixels: expected at least one", kind, width,
-                                height));
+    throw DataError(
+        fmt::format("{} photo of {} x {} pixels: expected at least one", kind, width, height));
   if (height > options.max_pixels / width)
     throw DataError(
         fmt::format("{} photo of {} x {} pixels: expected at most {} in all (max_pixels)\n  a few "
@@ -89,8 +89,8 @@ Array upright(const Array& image, int orientation) {
   // Of the source, after a transposition if there is one.
   const bool mirror = orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
   const bool upend = orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
-  Array out = make_array(DType::uint8, {channels, transposed ? width : height,
-                                        transposed ? height : width});
+  Array out = make_array(DType::uint8,
+                         {channels, transposed ? width : height, transposed ? height : width});
   const int64_t rows = out.shape()[1], columns = out.shape()[2];
   const auto* from = static_cast<const uint8_t*>(image.data());
   auto* to = static_cast<uint8_t*>(out.data());

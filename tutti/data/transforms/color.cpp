@@ -122,7 +122,8 @@ Array adjust_sharpness(Array image, double factor) {
         for (int64_t dy = -in.width; dy <= in.width; dy += in.width)
           sum += row[x + dy - 1] + row[x + dy] + row[x + dy + 1];
         const int blurred = (2 * sum + 13) / 26;  // rounded; thirteenths have no halves
-        const float value = static_cast<float>(row[x]) + static_cast<float>(blurred - row[x]) * rest;
+        const float value =
+            static_cast<float>(row[x]) + static_cast<float>(blurred - row[x]) * rest;
         to.plane(c)[y * in.width + x] = static_cast<uint8_t>(std::clamp(value, 0.0f, 255.0f));
       }
     }
@@ -135,9 +136,8 @@ Array posterize(Array image, int bits) {
 }
 
 Array solarize(Array image, double threshold) {
-  return through_table(std::move(image), [&](int v) {
-    return static_cast<uint8_t>(v >= threshold ? 255 - v : v);
-  });
+  return through_table(std::move(image),
+                       [&](int v) { return static_cast<uint8_t>(v >= threshold ? 255 - v : v); });
 }
 
 Array autocontrast(Array image) {
@@ -151,8 +151,8 @@ Array autocontrast(Array image) {
     const float scale = (static_cast<float>(*high) - least) * (1.0f / 255);
     Table table;
     for (size_t v = 0; v < table.size(); ++v)
-      table[v] = static_cast<uint8_t>(
-          std::clamp((static_cast<float>(v) - least) / scale, 0.0f, 255.0f));
+      table[v] =
+          static_cast<uint8_t>(std::clamp((static_cast<float>(v) - least) / scale, 0.0f, 255.0f));
     look_up(values, planes.pixels, table);
   }
   return out;

@@ -25,8 +25,8 @@ class PhotoTransform : public data::detail::ColumnTransform {
 
   Column column_of(const Column& in, int64_t height, int64_t width) const {
     if (in.dtype != DType::uint8 || in.shape.size() != 1)
-      throw UsageError(fmt::format("{}: got column {}, expected an encoded photo, uint8 [?]", name(),
-                                   in.to_string()));
+      throw UsageError(fmt::format("{}: got column {}, expected an encoded photo, uint8 [?]",
+                                   name(), in.to_string()));
     return {.name = in.name, .dtype = DType::uint8, .shape = {channels_, height, width}};
   }
 

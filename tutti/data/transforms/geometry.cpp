@@ -18,8 +18,7 @@ using data::detail::whole_axis;
 
 Array resized(const Array& image, const Box& box, const Size& size) {
   return data::detail::resample(
-      image,
-      whole_axis(static_cast<double>(box.top), static_cast<double>(box.height), size.height),
+      image, whole_axis(static_cast<double>(box.top), static_cast<double>(box.height), size.height),
       whole_axis(static_cast<double>(box.left), static_cast<double>(box.width), size.width));
 }
 
@@ -42,8 +41,8 @@ class Resize final : public ColumnTransform {
     require_image(*this, in, Pixel::bytes);
     Column out = in;
     const bool known = in.shape[1] != kAnySize && in.shape[2] != kAnySize;
-    const Size size = shorter_edge_ == 0 || known ? size_for(in.shape[1], in.shape[2])
-                                                  : Size(kAnySize);
+    const Size size =
+        shorter_edge_ == 0 || known ? size_for(in.shape[1], in.shape[2]) : Size(kAnySize);
     out.shape = {in.shape[0], size.height, size.width};
     return out;
   }
@@ -72,8 +71,10 @@ class RandomResizedCrop final : public ColumnTransform {
   std::string name() const override {
     const RandomResizedCropOptions defaults;
     return data::detail::spec_of_size("random_resized_crop", size_)
-        .option("scale", data::detail::pair_of(options_.scale), data::detail::pair_of(defaults.scale))
-        .option("ratio", data::detail::pair_of(options_.ratio), data::detail::pair_of(defaults.ratio))
+        .option("scale", data::detail::pair_of(options_.scale),
+                data::detail::pair_of(defaults.scale))
+        .option("ratio", data::detail::pair_of(options_.ratio),
+                data::detail::pair_of(defaults.ratio))
         .text();
   }
   bool draws() const override { return true; }

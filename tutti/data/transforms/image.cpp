@@ -42,18 +42,18 @@ void require_image(const Transform& transform, const Column& column, Pixel pixel
   if (is_image(column.dtype, shape, pixel)) return;
   const bool encoded = column.dtype == DType::uint8 && column.shape.size() == 1;
   const bool scaled = column.dtype == DType::float32 && column.shape.size() == 3;
-  throw UsageError(fmt::format(
-      "{}: got column {}, expected {} [C, H, W] with C = 3 or 1{}", transform.name(),
-      column.to_string(), words_of(pixel),
-      encoded  ? "\n  put decode() before it"
-      : scaled ? "\n  put it before to_tensor() or normalize()"
-               : ""));
+  throw UsageError(fmt::format("{}: got column {}, expected {} [C, H, W] with C = 3 or 1{}",
+                               transform.name(), column.to_string(), words_of(pixel),
+                               encoded  ? "\n  put decode() before it"
+                               : scaled ? "\n  put it before to_tensor() or normalize()"
+                                        : ""));
 }
 
 void require_image(const Transform& transform, const Array& image, Pixel pixel) {
   if (is_image(image.dtype(), image.shape(), pixel) && image.num_elements() > 0) return;
-  throw DataError(fmt::format("{}: got {}, expected {} [C, H, W] with C = 3 or 1, of a pixel or more",
-                              transform.name(), image.to_string(), words_of(pixel)));
+  throw DataError(
+      fmt::format("{}: got {}, expected {} [C, H, W] with C = 3 or 1, of a pixel or more",
+                  transform.name(), image.to_string(), words_of(pixel)));
 }
 
 void require_option(bool holds, const std::string& transform, const std::string& expected) {
@@ -150,10 +150,9 @@ Array crop_center(const Array& image, int64_t height, int64_t width) {
 void require_crop_options(const std::string& transform, const Size& size,
                           const transforms::RandomResizedCropOptions& options) {
   require_option(size.height >= 1 && size.width >= 1, transform, "sides of 1 pixel or more");
-  require_option(options.scale.low > 0 && options.scale.low <= options.scale.high &&
-                     options.scale.high <= 1,
-                 transform,
-                 "scale: 0 < low <= high <= 1, got " + to_string(options.scale));
+  require_option(
+      options.scale.low > 0 && options.scale.low <= options.scale.high && options.scale.high <= 1,
+      transform, "scale: 0 < low <= high <= 1, got " + to_string(options.scale));
   require_option(options.ratio.low > 0 && options.ratio.low <= options.ratio.high &&
                      std::isfinite(options.ratio.high),
                  transform, "ratio: 0 < low <= high, got " + to_string(options.ratio));

@@ -1,14 +1,12 @@
-// JPEG by libjpeg-turbo. Its errors jump out of it: the functions that call it, those named guarded_,
-// have only trivial locals, so that nothing with a destructor is jumped over.
+// JPEG by libjpeg-turbo. Its errors jump out of it: the functions that call it, those named
+// guarded_, have only trivial locals, so that nothing with a destructor is jumped over.
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include <algorithm>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
-
-#include <jpeglib.h>
-
-#include <jerror.h>
-
-#include <algorithm>
 #include <string>
 
 #include "tutti/base/error.h"
@@ -85,18 +83,18 @@ bool guarded_size(JpegState* state, int eighths) {
 bool guarded_start(JpegState* state, const Region* region) {
   if (setjmp(state->jump) != 0) return false;
   jpeg_start_decompress(&state->info);
-  const auto block_width = static_cast<int64_t>(state->info.max_h_samp_factor) *
-                           state->info.min_DCT_scaled_size;
-  const auto block_height = static_cast<int64_t>(state->info.max_v_samp_factor) *
-                            state->info.min_DCT_scaled_size;
+  const auto block_width =
+      static_cast<int64_t>(state->info.max_h_samp_factor) * state->info.min_DCT_scaled_size;
+  const auto block_height =
+      static_cast<int64_t>(state->info.max_v_samp_factor) * state->info.min_DCT_scaled_size;
   const int64_t left = std::max<int64_t>(0, region->left - block_width);
   const int64_t right = std::min<int64_t>(state->info.output_width, region->right + block_width);
   state->left = static_cast<JDIMENSION>(left);
   state->width = static_cast<JDIMENSION>(right - left);
   if (state->width < state->info.output_width)
     jpeg_crop_scanline(&state->info, &state->left, &state->width);
-  state->top = static_cast<JDIMENSION>(
-      std::max<int64_t>(0, region->top / block_height - 1) * block_height);
+  state->top =
+      static_cast<JDIMENSION>(std::max<int64_t>(0, region->top / block_height - 1) * block_height);
   if (state->top > 0) jpeg_skip_scanlines(&state->info, state->top);
   return true;
 }
@@ -148,8 +146,7 @@ class JpegDecoder final : public PhotoDecoder {
   int orientation() const override {
     constexpr std::string_view kExif("Exif\0\0", 6);
     for (const auto* marker = state_.info.marker_list; marker != nullptr; marker = marker->next) {
-      const std::string_view text(reinterpret_cast<const char*>(marker->data),
-                                  marker->data_length);
+      const std::string_view text(reinterpret_cast<const char*>(marker->data), marker->data_length);
       if (text.starts_with(kExif)) return exif_orientation(text.substr(kExif.size()));
     }
     return 1;

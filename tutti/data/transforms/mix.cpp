@@ -13,7 +13,8 @@ Box cut_box(int64_t height, int64_t width, double lambda, int64_t y, int64_t x) 
   const double half = 0.5 * std::sqrt(1 - lambda);
   const auto half_height = static_cast<int64_t>(half * static_cast<double>(height));
   const auto half_width = static_cast<int64_t>(half * static_cast<double>(width));
-  Box box{.top = std::max<int64_t>(y - half_height, 0), .left = std::max<int64_t>(x - half_width, 0)};
+  Box box{.top = std::max<int64_t>(y - half_height, 0),
+          .left = std::max<int64_t>(x - half_width, 0)};
   box.height = std::min(y + half_height, height) - box.top;
   box.width = std::min(x + half_width, width) - box.left;
   return box;
@@ -72,8 +73,7 @@ class Mix : public BatchTransform {
     const Column label{.dtype = DType::int64};
     if (in.size() < 2 || in.back().dtype != label.dtype || in.back().shape != label.shape)
       throw UsageError(fmt::format("{}: expected labels, int64 [], as the last of two columns{}",
-                                   name(),
-                                   in.empty() ? "" : ", got " + in.back().to_string()));
+                                   name(), in.empty() ? "" : ", got " + in.back().to_string()));
     require_mixable(in[0]);
     std::vector<Column> out = in;
     out.back().dtype = DType::float32;

@@ -1,10 +1,10 @@
-// PNG by libpng, whose errors jump out of it: as in jpeg.cpp, guarded_ functions hold trivial locals.
+// PNG by libpng, whose errors jump out of it: as in jpeg.cpp, guarded_ functions hold trivial
+// locals.
+#include <png.h>
+
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
-
-#include <png.h>
-
 #include <string>
 #include <vector>
 
@@ -37,8 +37,8 @@ void feed_png(png_structp png, png_bytep to, size_t wanted) {
   state->at += wanted;
 }
 
-// Everything to RGBX: palettes looked up, few bits widened, of 16 the upper 8 kept (as Pillow does),
-// alpha left in X.
+// Everything to RGBX: palettes looked up, few bits widened, of 16 the upper 8 kept (as Pillow
+// does), alpha left in X.
 bool guarded_png_open(PngState* state) {
   if (setjmp(png_jmpbuf(state->png)) != 0) return false;
   png_set_read_fn(state->png, state, feed_png);
@@ -107,8 +107,8 @@ class PngDecoder final : public PhotoDecoder {
  private:
   void require(bool done) {
     if (!done)
-      throw DataError(fmt::format("damaged PNG of {} bytes, at byte {}: {}", state_.size,
-                                  state_.at, state_.message));
+      throw DataError(fmt::format("damaged PNG of {} bytes, at byte {}: {}", state_.size, state_.at,
+                                  state_.message));
   }
 
   bool gray_;

@@ -113,8 +113,7 @@ std::vector<double> SpecReader::option(std::string_view key, std::vector<double>
 
 double SpecReader::option(std::string_view key, double by_default) {
   const std::vector<double> values = option(key, std::vector{by_default});
-  if (values.size() != 1)
-    fail(fmt::format("{}: got {} numbers, expected one", key, values.size()));
+  if (values.size() != 1) fail(fmt::format("{}: got {} numbers, expected one", key, values.size()));
   return values[0];
 }
 
@@ -137,9 +136,9 @@ void SpecReader::finish(int64_t least, int64_t most) const {
     if (!part.key.empty() && std::ranges::find(known_, part.key) == known_.end())
       fail(unknown_message("option", part.key, known_));
   if (numbers() < least || numbers() > most)
-    fail(fmt::format("got {} numbers in front, expected {}", numbers(),
-                     least == most ? fmt::format("{}", least)
-                                   : fmt::format("{} to {}", least, most)));
+    fail(fmt::format(
+        "got {} numbers in front, expected {}", numbers(),
+        least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most)));
 }
 
 }  // namespace tutti::data::detail

@@ -51,7 +51,7 @@ struct DecodeOptions {
 TransformHandle decode(DecodeOptions options = {});
 
 struct RandomResizedCropOptions {
-  Range scale{0.08, 1};          ///< share of the photo's area
+  Range scale{0.08, 1};           ///< share of the photo's area
   Range ratio{3.0 / 4, 4.0 / 3};  ///< width over height
 };
 
@@ -114,8 +114,8 @@ TransformHandle rand_augment(int64_t num_ops = 2, int64_t magnitude = 9);
 
 struct RandomErasingOptions {
   double probability = 0.5;
-  Range scale{0.02, 0.33};  ///< share of the area
-  Range ratio{0.3, 3.3};    ///< height over width
+  Range scale{0.02, 0.33};       ///< share of the area
+  Range ratio{0.3, 3.3};         ///< height over width
   std::vector<double> value{0};  ///< one, or one a channel
   bool noise = false;            ///< float32 alone: normal noise in place of `value`
 };

@@ -64,8 +64,8 @@ class Normalize final : public ColumnTransform {
   Array value(Array in, Draw&) const override {
     require_image(*this, in, Pixel::any);
     if (in.shape()[0] != static_cast<int64_t>(mean_.size()))
-      throw DataError(fmt::format("{}: got {}, expected {} channels", name(), in.to_string(),
-                                  mean_.size()));
+      throw DataError(
+          fmt::format("{}: got {}, expected {} channels", name(), in.to_string(), mean_.size()));
     const auto& kernels = data::detail::pixel_kernels();
     const bool bytes = in.dtype() == DType::uint8;
     Array out = !bytes && owned(in) ? in : make_array(DType::float32, in.shape());
@@ -117,8 +117,10 @@ class RandomErasing final : public ColumnTransform {
     const RandomErasingOptions defaults;
     return SpecWriter("random_erasing")
         .option("probability", {options_.probability}, {defaults.probability})
-        .option("scale", data::detail::pair_of(options_.scale), data::detail::pair_of(defaults.scale))
-        .option("ratio", data::detail::pair_of(options_.ratio), data::detail::pair_of(defaults.ratio))
+        .option("scale", data::detail::pair_of(options_.scale),
+                data::detail::pair_of(defaults.scale))
+        .option("ratio", data::detail::pair_of(options_.ratio),
+                data::detail::pair_of(defaults.ratio))
         .option("value", options_.value, defaults.value)
         .flag("noise", options_.noise)
         .text();
@@ -129,8 +131,8 @@ class RandomErasing final : public ColumnTransform {
   Column column(const Column& in) const override {
     require_image(*this, in, Pixel::any);
     if (options_.noise && in.dtype != DType::float32)
-      throw UsageError(fmt::format("{}: got column {}, expected float32 for noise", name(),
-                                   in.to_string()));
+      throw UsageError(
+          fmt::format("{}: got column {}, expected float32 for noise", name(), in.to_string()));
     if (in.dtype == DType::uint8)
       for (double value : options_.value)
         require_option(value >= 0 && value <= 255, name(), "values of 0 to 255 for uint8");

@@ -22,8 +22,7 @@ std::shared_ptr<data::Loader> make_loader(const data::LoaderOptions& options, co
 void share_caches(const World& world, const data::Dataset& dataset);
 
 /// Steps [first, end) of the epoch, in order; first == end: those that expect() will name.
-void begin_epoch(data::Loader& loader, const data::Epoch& epoch,
-                 std::shared_ptr<const World> world, InputPipelines pipelines, int64_t first,
-                 int64_t end);
+void begin_epoch(data::Loader& loader, const data::Epoch& epoch, std::shared_ptr<const World> world,
+                 InputPipelines pipelines, int64_t first, int64_t end);
 
 }  // namespace tutti::detail

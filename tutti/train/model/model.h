@@ -158,8 +158,8 @@ class Model {
   /// what the strategy throws.
   History fit(const data::Dataset& train, FitOptions options = {});
 
-  /// The same on tensors of the CPU, inputs [samples, ...] and targets [samples, ...]: shuffled anew
-  /// in each epoch, in batches of `options.batch`.
+  /// The same on tensors of the CPU, inputs [samples, ...] and targets [samples, ...]: shuffled
+  /// anew in each epoch, in batches of `options.batch`.
   History fit(const at::Tensor& inputs, const at::Tensor& targets, FitOptions options = {});
 
   /// Loss and metrics over a dataset, with the replicas' buffers averaged. Needs compile().

@@ -26,7 +26,8 @@ struct History {
   double train_seconds = 0;  ///< wall time of the training parts, without set-up and validation
   double validation_seconds = 0;
   std::vector<float> step_ms;  ///< wall time of each step, reading its data included
-  data::LoaderReport input{};  ///< of this worker: who waited for batches, and which stage took long
+  data::LoaderReport
+      input{};  ///< of this worker: who waited for batches, and which stage took long
   /// Files that callbacks could not write (a full disk), in words; on the chief's worker.
   std::vector<std::string> lost;
 

@@ -51,7 +51,7 @@ class Stopwatch {
     int64_t slept = 0;  // times
   };
   static Use use() {
-    struct rusage all {};
+    struct rusage all{};
     ::getrusage(RUSAGE_THREAD, &all);
     const auto seconds = [](const timeval& time) {
       return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);

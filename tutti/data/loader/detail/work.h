@@ -31,9 +31,9 @@ struct Part {
   int replica = 0;
   BatchPart of{};
   std::shared_ptr<const EpochState> epoch;
-  Batch batch;          // its memory: rows of it are written by whoever has claimed them
-  int64_t issued = 0;   // rows [0, issued) are claimed
-  int64_t done = 0;     // so many are written
+  Batch batch;         // its memory: rows of it are written by whoever has claimed them
+  int64_t issued = 0;  // rows [0, issued) are claimed
+  int64_t done = 0;    // so many are written
   int64_t failed_row = -1;
   std::exception_ptr failure;
 
@@ -102,14 +102,14 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   std::shared_ptr<const detail::EpochState> epoch_;
   std::optional<Epoch> whole_;  // the same
   LoaderPlan plan_;
-  std::deque<int64_t> expected_;      // steps that are still to be opened
-  int next_replica_ = 0;              // of expected_.front(), or of next_step_
+  std::deque<int64_t> expected_;  // steps that are still to be opened
+  int next_replica_ = 0;          // of expected_.front(), or of next_step_
   int64_t next_step_ = 0;
-  std::list<PartHandle> parts_;       // in the order of their taking
-  std::vector<int64_t> taken_;        // by replica: the last step
+  std::list<PartHandle> parts_;  // in the order of their taking
+  std::vector<int64_t> taken_;   // by replica: the last step
   std::vector<std::unique_ptr<Worker>> workers_;
   detail::WorkerChoice choice_{};
-  int computing_ = 0;                 // workers in stages other than reads; <= choice_.at_once
+  int computing_ = 0;  // workers in stages other than reads; <= choice_.at_once
   bool stopping_ = false;
   double seconds_a_row_ = 0;
 

@@ -18,7 +18,7 @@ Array adjust_saturation(Array image, double factor);  ///< of gray: nothing
 Array adjust_hue(Array image, double turn);           ///< -0.5 to 0.5; of gray: nothing
 Array adjust_sharpness(Array image, double factor);
 
-Array posterize(Array image, int bits);  ///< the upper `bits` of 8 stay
+Array posterize(Array image, int bits);         ///< the upper `bits` of 8 stay
 Array solarize(Array image, double threshold);  ///< inverts what is as bright or brighter
 Array autocontrast(Array image);
 Array equalize(Array image);
@@ -30,7 +30,7 @@ Array affine(const Array& image, const Inverse& inverse);
 
 /// What color_jitter() does to one image.
 struct Jitter {
-  std::array<int, 4> order{0, 1, 2, 3};  ///< of brightness, contrast, saturation, hue
+  std::array<int, 4> order{0, 1, 2, 3};          ///< of brightness, contrast, saturation, hue
   std::array<std::optional<double>, 4> amounts;  ///< factors, and the turn; none: left out
 };
 Jitter draw_jitter(const transforms::ColorJitterOptions& options, Draw& draw);

@@ -21,7 +21,9 @@ struct Pixels {
   int64_t top = 0, left = 0;
   int64_t height = 0, width = 0;
 
-  const uint8_t* at(int64_t y, int64_t x) const { return data + (y - top) * stride + 4 * (x - left); }
+  const uint8_t* at(int64_t y, int64_t x) const {
+    return data + (y - top) * stride + 4 * (x - left);
+  }
 };
 
 /// Memory of a thread, kept for its next photo unless it is large; not initialised.

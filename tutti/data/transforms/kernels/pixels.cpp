@@ -49,9 +49,9 @@ inline __attribute__((always_inline)) Ints4 resample_pixel(const uint8_t* in,
                                                            Ints4 half) {
   Ints4 sum = half;
   for (int32_t k = 0; k < count; k += 2) {
-    const Bytes16 pair = __builtin_shufflevector(
-        load4<Bytes16>(in + 4 * k), load4<Bytes16>(in + 4 * k + 4), 0, 16, 1, 17, 2, 18, 3, 19, 4,
-        20, 5, 21, 6, 22, 7, 23);
+    const Bytes16 pair =
+        __builtin_shufflevector(load4<Bytes16>(in + 4 * k), load4<Bytes16>(in + 4 * k + 4), 0, 16,
+                                1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const Bytes16 wide = __builtin_shufflevector(pair, Bytes16{}, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20,
                                                  5, 21, 6, 22, 7, 23);
     const Ints4 both = __builtin_shufflevector(load4<Ints4>(weights + k), Ints4{}, 0, 0, 0, 0);
@@ -182,7 +182,7 @@ void hue(uint8_t* __restrict r, uint8_t* __restrict g, uint8_t* __restrict b, in
     const float from_green = 2 + (blue - red) / divisor;
     const float from_blue = 4 + (red - green) / divisor;
     float h = (v == red ? from_red : v == green ? from_green : from_blue) * (1.0f / 6) + turn;
-    h = h < 0 ? h + 1 : h;  // from -1/6 - 1/2 ...
+    h = h < 0 ? h + 1 : h;   // from -1/6 - 1/2 ...
     h = h >= 1 ? h - 1 : h;  // ... to 5/6 + 1/2
     r[i] = channel(5, h, s, v);
     g[i] = channel(3, h, s, v);
