@@ -80,6 +80,8 @@ Traits traits_of(const Stage& stage) {
     case Op::weighted: traits.same_order = traits.same_samples = false; break;
     case Op::shuffle: traits.same_order = false; break;
     case Op::shard:
+      if (stage.n != 1) traits.same_samples = traits.same_order;
+      break;
     case Op::take:
     case Op::skip:
     case Op::regroup:
@@ -164,7 +166,7 @@ class Drawing {
       do {
         pipeline.batches = batches(of);
         pipeline.refused = refusal(pipeline.batches, of);
-      } while (!pipeline.refused.empty() && !chance(20));
+      } while (!pipeline.refused.empty() && !chance(4));
     }
     pipeline.stages = std::move(stages);
     return pipeline;

@@ -86,7 +86,7 @@ struct Pipeline {
   std::string refused{};  ///< why dataset_of() has to throw a UsageError; empty: it has not to
 };
 
-/// Of up to some hundred samples. One of twenty or so is refused.
+/// Of up to some hundred samples. One of twelve or so is refused.
 Pipeline random_pipeline(uint64_t seed);
 
 std::string to_string(const Pipeline& pipeline);

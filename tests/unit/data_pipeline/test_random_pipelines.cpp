@@ -17,7 +17,7 @@
 namespace tutti::test {
 namespace {
 
-constexpr uint64_t kPipelines = 500;
+constexpr int64_t kPipelines = 500;
 constexpr int64_t kEpochs[] = {0, 1, 4};
 
 std::string expected_bytes(const Pipeline& pipeline, uint64_t seed) {
@@ -53,36 +53,38 @@ std::string bytes_of_two(const data::Dataset& first, const data::Dataset& second
   return bytes;
 }
 
-void expect_as_interpreted(uint64_t number, const Reader& read) {
+/// Whether there was anything to read: some are refused, as they have to be, or have no samples.
+bool gives_what_is_interpreted(uint64_t number, const Reader& read) {
   const Pipeline pipeline = random_pipeline(number);
   SCOPED_TRACE(fmt::format("pipeline {}: {}", number, to_string(pipeline)));
   const TempFolder folder;
   try {
     const data::Dataset dataset = dataset_of(pipeline, folder.path());
-    if (!pipeline.refused.empty()) {
-      ADD_FAILURE() << "not refused";
-      return;
-    }
+    EXPECT_TRUE(pipeline.refused.empty()) << "not refused";
+    if (!pipeline.refused.empty()) return false;
     const uint64_t seed = number * 77;
-    const std::string expected = sha256_hex(expected_bytes(pipeline, seed));
+    const std::string bytes = expected_bytes(pipeline, seed);
+    const std::string expected = sha256_hex(bytes);
     for (int world = 1; world <= 4; ++world)
       EXPECT_EQ(sha256_hex(bytes_read(dataset, read, world, seed)), expected) << world;
-    if (number % 2 == 1) return;
+    if (number % 2 == 1) return !bytes.empty();
     std::mt19937_64 random(number);
     const data::Dataset anew = dataset_of(pipeline, folder.path());
     EXPECT_EQ(sha256_hex(bytes_of_two(dataset, anew, read, seed, random)), expected) << "cut";
+    return !bytes.empty();
   } catch (const UsageError& error) {
     EXPECT_FALSE(pipeline.refused.empty()) << error.what();
   } catch (const std::exception& error) {
     ADD_FAILURE() << error.what();
   }
+  return false;
 }
 
 TEST(RandomPipelines, GiveWhatTheInterpreterGives) {
-  // One alone: TUTTI_TEST_PIPELINE=17
-  for (uint64_t number = 0; number < kPipelines; ++number) {
-    expect_as_interpreted(number, read_inline);
-  }
+  uint64_t number = 0;
+  for (int64_t read = 0; read < kPipelines && !HasFailure(); ++number)
+    if (gives_what_is_interpreted(number, read_inline)) ++read;
+  EXPECT_LT(number, uint64_t{2 * kPipelines});  // most are worth drawing
 }
 
 }  // namespace
