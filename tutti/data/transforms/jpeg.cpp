@@ -164,7 +164,7 @@ class JpegDecoder final : public PhotoDecoder {
     const auto top = static_cast<JDIMENSION>(region.top);
     const int64_t height = region.bottom - region.top;
     const int64_t stride = int64_t{4} * state_.width;
-    uint8_t* rows = decoded_scratch().at_least(height * stride + 4);
+    uint8_t* rows = decoded_scratch().at_least(height * stride + 4 * kPixelsBeyond);
     require(guarded_rows(&state_, top, static_cast<JDIMENSION>(region.bottom), rows,
                          static_cast<size_t>(stride)));
     for (int64_t y = 0; y < height && gray_here_; ++y) spread(rows + y * stride, state_.width);

@@ -96,7 +96,7 @@ class PngDecoder final : public PhotoDecoder {
 
   Pixels read(const Region&) override {
     const int64_t stride = 4 * width_;
-    uint8_t* pixels = decoded_scratch().at_least(height_ * stride + 4);
+    uint8_t* pixels = decoded_scratch().at_least(height_ * stride + 4 * kPixelsBeyond);
     std::vector<png_bytep> rows;
     for (int64_t y = 0; y < height_; ++y) rows.push_back(pixels + y * stride);
     require(guarded_png_rows(&state_, rows.data()));

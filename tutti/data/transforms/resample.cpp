@@ -67,17 +67,17 @@ Axis::Axis(const Request& request) {
   const double scale = request.length / static_cast<double>(request.out_size);
   const double support = std::max(scale, 1.0);
   const double sharpness = 1 / support;
-  taps_ = (2 * static_cast<int32_t>(std::ceil(support)) + 2) / 2 * 2;
+  const int64_t most = 2 * static_cast<int64_t>(std::ceil(support)) + 1;  // inputs of an output
 
   // Weights of all outputs, whichever are asked for: the largest decides how they are rounded.
-  std::vector<double> exact(static_cast<size_t>(request.out_size * taps_));
+  std::vector<double> exact(static_cast<size_t>(request.out_size * most));
   double largest = 0;
   in_begin_ = limit;
   for (int64_t i = 0; i < request.out_size; ++i) {
     const double center = offset + scale * (static_cast<double>(i) + 0.5);
     const auto first = std::max<int64_t>(static_cast<int64_t>(center - support + 0.5), 0);
     const auto end = std::min<int64_t>(static_cast<int64_t>(center + support + 0.5), limit);
-    double* weights = &exact[static_cast<size_t>(i * taps_)];
+    double* weights = &exact[static_cast<size_t>(i * most)];
     double total = 0;
     for (int64_t k = 0; k < end - first; ++k) {
       const double distance = (static_cast<double>(k + first) - center + 0.5) * sharpness;
@@ -95,11 +95,12 @@ Axis::Axis(const Request& request) {
 
   precision_ = precision_for(largest);
   const double one = 1 << precision_;
-  const auto begin = exact.begin() + request.out_begin * taps_;
-  weights_.reserve(static_cast<size_t>(request.outputs * taps_));
-  std::for_each(begin, begin + request.outputs * taps_, [&](double weight) {
-    weights_.push_back(static_cast<int16_t>(0.5 + weight * one));
-  });
+  taps_ = (*std::ranges::max_element(count_) + 1) / 2 * 2;
+  weights_.resize(static_cast<size_t>(request.outputs * taps_));
+  for (int64_t i = 0; i < request.outputs; ++i)
+    for (int64_t k = 0; k < count_[static_cast<size_t>(i)]; ++k)
+      weights_[static_cast<size_t>(i * taps_ + k)] = static_cast<int16_t>(
+          0.5 + exact[static_cast<size_t>((request.out_begin + i) * most + k)] * one);
   for (int32_t& first : first_) first -= static_cast<int32_t>(in_begin_);
   in_begin_ += static_cast<int64_t>(origin);
   in_end_ += static_cast<int64_t>(origin);
@@ -144,7 +145,7 @@ Array resample(const Array& image, const Axis& rows, const Axis& columns) {
                .left = columns.in_begin(),
                .height = rows.in_end() - rows.in_begin(),
                .width = used};
-  uint8_t* joined = resample_scratch().joined.at_least((photo.height * used + 1) * 4);
+  uint8_t* joined = resample_scratch().joined.at_least((photo.height * used + kPixelsBeyond) * 4);
   photo.data = joined;
   const auto* from = static_cast<const uint8_t*>(image.data());
   for (int64_t y = 0; y < photo.height; ++y) {

@@ -59,7 +59,7 @@ class WebpDecoder final : public PhotoDecoder {
 
   Pixels read(const Region&) override {
     const int64_t stride = 4 * width_;
-    uint8_t* pixels = decoded_scratch().at_least(height_ * stride + 4);
+    uint8_t* pixels = decoded_scratch().at_least(height_ * stride + 4 * kPixelsBeyond);
     WebPDecoderConfig config;
     if (WebPInitDecoderConfig(&config) == 0)
       throw Error("libwebp is of another version than this was compiled for");

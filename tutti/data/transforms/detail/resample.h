@@ -14,7 +14,8 @@
 namespace tutti::data::detail {
 
 /// Some rows and columns of a photo as RGBX, rows `stride` bytes apart. Pixel (0, 0) of `data` is
-/// pixel (top, left) of the photo. One pixel beyond the last may be read.
+/// pixel (top, left) of the photo. There is memory for kPixelsBeyond
+/// pixels after the last.
 struct Pixels {
   const uint8_t* data = nullptr;
   int64_t stride = 0;

@@ -45,10 +45,10 @@ inline __attribute__((always_inline)) Ints4 dot_pairs(Shorts8 a, Shorts8 b) {
 
 // One pixel: two of the input's at a time, their channels side by side.
 inline __attribute__((always_inline)) Ints4 resample_pixel(const uint8_t* in,
-                                                           const int16_t* weights, int32_t count,
+                                                           const int16_t* weights, int32_t pairs,
                                                            Ints4 half) {
   Ints4 sum = half;
-  for (int32_t k = 0; k < count; k += 2) {
+  for (int32_t k = 0; k < 2 * pairs; k += 2) {
     const Bytes16 pair =
         __builtin_shufflevector(load4<Bytes16>(in + 4 * k), load4<Bytes16>(in + 4 * k + 4), 0, 16,
                                 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
@@ -60,7 +60,11 @@ inline __attribute__((always_inline)) Ints4 resample_pixel(const uint8_t* in,
   return sum;
 }
 
-void resample_row(const uint8_t* in, const AxisWeights& axis, uint8_t* out) {
+// kPairs > 0: so many for each output, weights of 0 among them: a loop whose length changes from
+// output to output is guessed wrong. 0: as many as there are.
+template <int kPairs>
+void resample_row_of(const uint8_t* in, const AxisWeights& axis, uint8_t* out) {
+  static_assert(2 * kPairs <= detail::kPixelsBeyond);
   const Ints4 half = Ints4{} + half_of(axis.precision);
   constexpr int kPixels = kBlock / 4;
   int32_t sums[kBlock] = {};
@@ -68,11 +72,22 @@ void resample_row(const uint8_t* in, const AxisWeights& axis, uint8_t* out) {
     const int pixels = static_cast<int>(axis.size - begin < kPixels ? axis.size - begin : kPixels);
     for (int i = 0; i < pixels; ++i) {
       const int64_t to = begin + i;
+      const int32_t pairs = kPairs > 0 ? kPairs : (axis.count[to] + 1) / 2;
       const Ints4 sum = resample_pixel(in + int64_t{4} * axis.first[to],
-                                       axis.weights + to * axis.taps, axis.count[to], half);
+                                       axis.weights + to * axis.taps, pairs, half);
       __builtin_memcpy(sums + 4 * i, &sum, sizeof(sum));
     }
     for (int i = 0; i < 4 * pixels; ++i) out[4 * begin + i] = byte_of(sums[i] >> axis.precision);
+  }
+}
+
+void resample_row(const uint8_t* in, const AxisWeights& axis, uint8_t* out) {
+  switch (axis.taps) {
+    case 2: return resample_row_of<1>(in, axis, out);
+    case 4: return resample_row_of<2>(in, axis, out);
+    case 6: return resample_row_of<3>(in, axis, out);
+    case 8: return resample_row_of<4>(in, axis, out);
+    default: return resample_row_of<0>(in, axis, out);
   }
 }
 
@@ -106,13 +121,13 @@ void split(const uint8_t* __restrict rgbx, int64_t n, uint8_t* __restrict r, uin
   }
 }
 
+// A pixel as one number, so that the bytes of many are put in place at once.
 void join(const uint8_t* r, const uint8_t* g, const uint8_t* b, int64_t n,
           uint8_t* __restrict rgbx) {
   for (int64_t i = 0; i < n; ++i) {
-    rgbx[4 * i] = r[i];
-    rgbx[4 * i + 1] = g[i];
-    rgbx[4 * i + 2] = b[i];
-    rgbx[4 * i + 3] = 0;
+    const uint32_t pixel =
+        r[i] | static_cast<uint32_t>(g[i]) << 8 | static_cast<uint32_t>(b[i]) << 16;
+    __builtin_memcpy(rgbx + 4 * i, &pixel, 4);
   }
 }
 

@@ -22,8 +22,11 @@ struct AxisWeights {
   int64_t size;  ///< outputs
 };
 
+/// So many pixels after those that are needed may be read, and count for nothing.
+constexpr int kPixelsBeyond = 8;
+
 struct PixelKernels {
-  /// RGBX, along the row; `first` counts from `in`, of which one pixel more than needed is read.
+  /// RGBX, along the row; `first` counts from `in`. Reads up to kPixelsBeyond more.
   void (*resample_row)(const uint8_t* in, const AxisWeights& axis, uint8_t* out);
   /// n bytes, each of `count` rows, `stride` bytes apart.
   void (*resample_column)(const uint8_t* in, int64_t stride, const int16_t* weights, int32_t count,
