@@ -14,7 +14,7 @@ namespace tutti::test {
 namespace {
 
 /// What is relied on without another look.
-void must_hold(bool kept) {
+void table_keeps(bool kept) {
   if (!kept) std::abort();
 }
 
@@ -42,15 +42,15 @@ data::Batch all_rows(const data::Dataset& dataset) {
 void read_table(std::string_view bytes, data::CsvOptions options) {
   options.files = std::make_shared<OneFile>(bytes);
   const data::TableSpec spec = data::table_spec("fuzzer", options);
-  must_hold(data::TableSpec::from_json(spec.to_json(), "fuzzer") == spec);
+  table_keeps(data::TableSpec::from_json(spec.to_json(), "fuzzer") == spec);
   const data::Dataset learnt = data::csv("fuzzer", options);
   const data::Dataset again = data::csv("fuzzer", spec, {.files = options.files});
-  must_hold(learnt.columns() == again.columns());
+  table_keeps(learnt.columns() == again.columns());
   const data::Batch batch = all_rows(again);
-  must_hold(batch.size == learnt.num_samples() && batch.size > 0);
+  table_keeps(batch.size == learnt.num_samples() && batch.size > 0);
   for (const Array& column : batch.columns)
     if (column.dtype() == DType::float32)
-      for (float value : column.as<float>()) must_hold(std::isfinite(value));
+      for (float value : column.as<float>()) table_keeps(std::isfinite(value));
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ void csv_file(std::string_view bytes) {
 void idx_file(std::string_view bytes) {
   const auto files = std::make_shared<OneFile>(bytes);
   const Array array = data::read_idx("fuzzer", files);
-  must_hold(!array.shape().empty());
+  table_keeps(!array.shape().empty());
   if (array.shape()[0] == 0) return;
   all_rows(data::idx("fuzzer", {.labelled = false, .files = files}));
   data::idx("fuzzer", {.labels = "labels", .files = files});
@@ -89,7 +89,7 @@ void idx_file(std::string_view bytes) {
 void jsonl_file(std::string_view bytes) {
   const data::Dataset dataset =
       data::jsonl("fuzzer", {.columns = {}, .files = std::make_shared<OneFile>(bytes)});
-  must_hold(dataset.num_samples() > 0);
+  table_keeps(dataset.num_samples() > 0);
   dataset.padded_batch(dataset.num_samples()).epoch({}).batch(0);
 }
 
