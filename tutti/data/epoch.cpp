@@ -247,8 +247,9 @@ void EpochState::write(int64_t step, Share share, std::span<const Array> into, R
       const LeftTurn left(reading.turn);
       content->plain()->gather_into(rows, into);
       return;
-    } catch (const DataError&) {  // one by one, to see which
-    } catch (const IoError&) {    // one by one, each tried again
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const std::exception&) {  // one by one, to see which; each is tried again
     }
   }
   const auto put_row = [&](int64_t row, const Sample& sample) {
@@ -315,14 +316,15 @@ void require_all_rows(const Source& source, const Batch& batch, int64_t rows, in
             fmt::format(" in column \"{}\"", source.columns()[i].name));
 }
 
-// None where a row is damaged, or cannot be read just now: one by one it shows which.
+// None where a row cannot be read: one by one it shows which.
 std::optional<Batch> gathered(const Source& source, std::span<const int64_t> rows) {
   try {
     return source.gather(rows);
-  } catch (const DataError&) {
-  } catch (const IoError&) {
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception&) {
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "tutti/cluster/join/environment_check.h"
 #include "tutti/cluster/join/exit_code.h"
 #include "tutti/cluster/join/join.h"
+#include "tutti/data/loader/registered.h"
 #include "tutti/observe/trace.h"
 #include "tutti/strategy/detail/own_random_numbers.h"
 #include "tutti/strategy/detail/worlds.h"
@@ -198,6 +199,7 @@ ReplicatedOptions detail::replicated_options(const StrategyOptions& options) {
 }
 
 Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<StrategyState>()) {
+  data::serve_if_loader();
   check_environment();
   const auto job = options.uses_servers() ? job_of_this_process() : std::nullopt;
   check_options(options, job ? job->num_workers : 1);
@@ -442,6 +444,7 @@ DistributedDataset Strategy::distribute(const data::Dataset& dataset,
 
 Strategy strategy_from_flags(int& argc, char** argv) {
   install_terminate_handler();
+  data::serve_if_loader();  // which takes part in no job
   return Strategy(take_strategy_flags(argc, argv));
 }
 

@@ -327,7 +327,7 @@ TEST(DistributeFromFunction, WrongUse) {
   auto none = strategy.distribute_from_function([](const InputContext&) {
     return data::from_arrays({data::array_of(std::vector<float>{}, {0})}).batch(1);
   });
-  EXPECT_THAT(message_of<UsageError>([&] { none.epoch(0); }), HasSubstr("without samples"));
+  EXPECT_THAT(message_of<UsageError>([&] { none.epoch(0); }), HasSubstr("has no samples"));
 }
 
 }  // namespace
