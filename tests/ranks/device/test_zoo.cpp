@@ -22,10 +22,12 @@ struct Training {
   int seeds;  ///< orders, beside eager and lazy
 };
 
+// Channels of resnet18 are multiples of 8: where a CPU has AVX2 and no more, oneDNN writes beyond the
+// gradient of a 1x1 convolution with others.
 const std::vector<Training>& trainings() {
   static const std::vector<Training> all{
       {{"mlp", {1, 28, 28}, 0.25}, 20},        {{"cnn", {1, 8, 8}, 0.25}, 20},
-      {{"doodle_cnn", {1, 28, 28}, 0.25}, 20}, {{"resnet18", {3, 32, 32}, 1.0 / 16}, 20},
+      {{"doodle_cnn", {1, 28, 28}, 0.25}, 20}, {{"resnet18", {3, 32, 32}, 1.0 / 8}, 6},
       {{"vit", {1, 28, 28}, 0.5}, 4},          {{"inception_v3", {3, 75, 75}, 1.0 / 16}, 1}};
   return all;
 }

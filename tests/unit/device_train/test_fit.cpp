@@ -124,12 +124,12 @@ TEST_F(FitOnDevices, WeightsOfTheCpuGoOnThereAndBack) {
 }
 
 TEST_F(FitOnDevices, OneBatchAtATime) {
-  const auto flat = pictures(12).batch(12).epoch({}).batch(0);
+  const auto flat = three_classes(12).batch(12).epoch({}).batch(0);
   const at::Tensor x = tensor_of(flat.columns[0]), y = tensor_of(flat.columns[1]);
-  Model model = model_at({"mirrored", 2, "cuda:0,1"});
-  Model on_cpu = model_at({"mirrored", 2, "cpu"});
+  Model model = small_model(strategy_at({"mirrored", 2, "cuda:0,1"}));
+  Model on_cpu = small_model(strategy_at({"mirrored", 2, "cpu"}));
   EXPECT_NEAR(model.train_on_batch(x, y).loss, on_cpu.train_on_batch(x, y).loss, 1e-5);
-  EXPECT_NEAR(model.test_on_batch(x, y).loss, on_cpu.test_on_batch(x, y).loss, 1e-4);
+  EXPECT_NEAR(model.test_on_batch(x, y).loss, on_cpu.test_on_batch(x, y).loss, 1e-5);
   EXPECT_EQ(model.optimizer().version(), 1);
 }
 
