@@ -22,8 +22,8 @@ struct Training {
   int seeds;  ///< orders, beside eager and lazy
 };
 
-// Channels of resnet18 are multiples of 8: where a CPU has AVX2 and no more, oneDNN writes beyond the
-// gradient of a 1x1 convolution with others.
+// Channels of resnet18 are multiples of 8: where a CPU has AVX2 and no more, oneDNN writes beyond
+// the gradient of a 1x1 convolution with others.
 const std::vector<Training>& trainings() {
   static const std::vector<Training> all{
       {{"mlp", {1, 28, 28}, 0.25}, 20},        {{"cnn", {1, 8, 8}, 0.25}, 20},

@@ -35,8 +35,7 @@ struct Missing final : data::Source {
 };
 
 // Row 40 is in the third of four batches of 15, replica 1's part of 7.
-constexpr const char* kSample =
-    "row 40, sample 11 of batch 3 of epoch 1, in read: no JPEG: 40.jpg";
+constexpr const char* kSample = "row 40, sample 11 of batch 3 of epoch 1, in read: no JPEG: 40.jpg";
 
 TEST(Thrown, BySourcesNamesEpochStepAndReplica) {
   for (const auto* kind : {"one_device", "mirrored"}) {
@@ -45,9 +44,9 @@ TEST(Thrown, BySourcesNamesEpochStepAndReplica) {
     };
     const auto model = [&] { return small_model(strategy_of(kind, 2)); };
     Model of_users = model();
-    EXPECT_EQ(
-        test::message_of<DataError>([&] { of_users.fit(data(false), {.epochs = 2, .verbose = 0}); }),
-        "fit, epoch 1 of 2, step 3 of 4, replica 1: " + std::string(kSample));
+    EXPECT_EQ(test::message_of<DataError>(
+                  [&] { of_users.fit(data(false), {.epochs = 2, .verbose = 0}); }),
+              "fit, epoch 1 of 2, step 3 of 4, replica 1: " + std::string(kSample));
     Model ours = model();
     EXPECT_EQ(
         test::message_of<DataError>([&] { ours.fit(data(true), {.epochs = 2, .verbose = 0}); }),
