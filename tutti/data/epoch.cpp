@@ -133,7 +133,9 @@ std::exception_ptr at_sample(const Content& content, int64_t id, const std::stri
   if (!context.empty()) place += ", " + context;
   if (stage != nullptr) place += ", in " + *stage;
   const auto said = [&](const std::exception& error) {
-    return fmt::format("{}: {}", place, plain_words(error.what()));
+    std::string words = plain_words(error.what());
+    if (stage != nullptr && words.starts_with(*stage + ": ")) words.erase(0, stage->size() + 2);
+    return fmt::format("{}: {}", place, words);
   };
   try {
     throw;

@@ -1,22 +1,10 @@
 #include "tutti/strategy/detail/input.h"
 
-#include <torch/types.h>
-
 #include "tutti/comm/engine/engine_meeting.h"
 #include "tutti/data/detail/cache.h"
 #include "tutti/net/host_meeting.h"
 
 namespace tutti::detail {
-namespace {
-
-// Copies out of it to a device need not wait for the host.
-std::shared_ptr<std::byte> page_locked(int64_t bytes) {
-  const auto memory = std::make_shared<at::Tensor>(
-      at::empty({bytes}, at::TensorOptions().dtype(at::kByte).pinned_memory(true)));
-  return {memory, static_cast<std::byte*>(memory->data_ptr())};
-}
-
-}  // namespace
 
 data::BatchPart part_of(const data::Epoch& epoch, const World& world,
                         const InputPipelines& pipelines, int64_t step, int local) {
@@ -32,11 +20,9 @@ data::BatchPart part_of(const data::Epoch& epoch, const World& world,
 
 std::shared_ptr<data::Loader> make_loader(const data::LoaderOptions& options, const World& world,
                                           int threads_per_replica) {
-  data::LoaderPlace place{.busy_cores =
-                              world.here * (world.on_devices() ? 1 : threads_per_replica)};
-  if (world.in_turn()) place.busy_cores = threads_per_replica;
-  if (world.on_devices()) place.allocate = page_locked;
-  return std::make_shared<data::Loader>(options, std::move(place));
+  int busy_cores = world.here * (world.on_devices() ? 1 : threads_per_replica);
+  if (world.in_turn()) busy_cores = threads_per_replica;
+  return std::make_shared<data::Loader>(options, data::LoaderPlace{.busy_cores = busy_cores});
 }
 
 void share_caches(const World& world, const data::Dataset& dataset) {

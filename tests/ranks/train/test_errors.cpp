@@ -104,6 +104,7 @@ struct Asked {
   CompileOptions compile;
   int64_t samples = 24;
   int64_t batch = 6;
+  bool cached = false;
 };
 
 // Serves eight steps and no more.
@@ -122,6 +123,8 @@ void ask_otherwise(const std::string& what, Asked& asked) {
   if (what == "validation") asked.fit.validation = Samples().batched();
   if (what == "callbacks") asked.fit.callbacks = {callbacks::terminate_on_nan()};
   if (what == "samples") asked.samples = 18;
+  if (what == "on_bad") asked.fit.loader.on_bad = data::replace({.at_most = 0.5});
+  if (what == "cache") asked.cached = true;
   if (what == "batch") asked.batch = 8;
   if (what == "precision") asked.compile.precision = Precision::bfloat16;
   if (what == "rate") asked.compile.optimizer = optim::adam({.learning_rate = 0.25});
@@ -142,7 +145,8 @@ RANK_PROGRAM(one_asks_otherwise) {
     if (strategy.world().first_rank == 1) ask_otherwise(what, asked);
     Model model(strategy, [] { return torch::nn::Linear(4, 3); });
     model.compile(asked.compile);
-    const auto data = Samples().whole().take(asked.samples).shuffle().batch(asked.batch);
+    const data::Dataset all = Samples().whole().take(asked.samples);
+    const auto data = (asked.cached ? all.cache() : all).shuffle().batch(asked.batch);
     try {
       model.fit(data, asked.fit);
       rank.mark(what + ": trained");
@@ -163,6 +167,8 @@ TEST(WorkersErrors, AWorkerThatAsksForAnotherTrainingIsToldBeforeTheFirstStep) {
       {"validation", "worker 0 has validation data: none   worker 1 has validation data: 24 "},
       {"callbacks", "worker 1 has callbacks: [terminate_on_nan]"},
       {"samples", "worker 1 has training data: 18 samples of float32 [4], int64 []"},
+      {"on_bad", "worker 1 has a damaged sample: replaced, at most 0.5 of an epoch"},
+      {"cache", "in batches of 6 behind 1 cache() in memory"},
       {"batch", "in batches of 8 "},
       {"precision", "worker 1 has precision: bfloat16"},
       {"rate", "worker 1 has optimizer: adam learning_rate 0.25 "},

@@ -206,7 +206,7 @@ LoaderReport Loader::Work::report() const {
 }
 
 Loader::Loader(LoaderOptions options, LoaderPlace place)
-    : work_(std::make_shared<Work>(options, std::move(place))) {}
+    : work_(std::make_shared<Work>(options, place)) {}
 
 Loader::~Loader() { work_->stop(); }
 

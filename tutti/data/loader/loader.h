@@ -67,8 +67,6 @@ void check_options(const LoaderOptions& options);
 /// What a loader's host has besides.
 struct LoaderPlace {
   int busy_cores = 1;  ///< that the replicas of this host keep busy
-  /// Memory for batches, from a 64-byte line on: page-locked, say. Unset: plain.
-  std::function<std::shared_ptr<std::byte>(int64_t bytes)> allocate{};
 };
 
 /// A part of a batch: samples [share.begin, share.end) of global batch `batch`.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/data/sample.h"
+
 namespace tutti::data::detail {
 
 struct SlotPool::Slot {
@@ -11,8 +13,17 @@ struct SlotPool::Slot {
   int64_t step = 0;
 };
 
-SlotPool::SlotPool(int64_t most_bytes, Allocate allocate, std::function<void()> given_back)
-    : allocate_(std::move(allocate)), most_bytes_(most_bytes), given_back_(std::move(given_back)) {}
+namespace {
+
+std::shared_ptr<std::byte> allocated(int64_t bytes) {
+  const Array memory = make_array(DType::uint8, {bytes});
+  return {std::const_pointer_cast<void>(memory.owner()), static_cast<std::byte*>(memory.data())};
+}
+
+}  // namespace
+
+SlotPool::SlotPool(int64_t most_bytes, std::function<void()> given_back)
+    : most_bytes_(most_bytes), given_back_(std::move(given_back)) {}
 
 std::shared_ptr<std::byte> SlotPool::take(int64_t bytes, int64_t step) {
   auto slot = std::make_unique<Slot>(Slot{.memory = {}, .bytes = bytes, .step = step});
@@ -33,7 +44,7 @@ std::shared_ptr<std::byte> SlotPool::take(int64_t bytes, int64_t step) {
     peak_bytes_ = std::max(peak_bytes_, used_bytes_ + idle_bytes_);
   }
   try {
-    if (!slot->memory) slot->memory = allocate_(bytes);
+    if (!slot->memory) slot->memory = allocated(bytes);
   } catch (...) {
     give_back(slot.get());
     throw;

@@ -116,8 +116,7 @@ class Loader::Work::Bad final : public detail::BadSamples {
 
 Loader::Work::Work(LoaderOptions options, LoaderPlace place)
     : options_(options),
-      place_(std::move(place)),
-      free_cores_(host_facts().usable_cores - place_.busy_cores) {
+      free_cores_(host_facts().usable_cores - place.busy_cores) {
   check_options(options_);
   choice_ = detail::with_workers(std::max(0, options_.workers), {});
   if (options_.kind == WorkerKind::processes) choice_.at_once = std::max(1, choice_.at_once);
@@ -128,14 +127,9 @@ void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
     throw UsageError("loader: a plan needs a function of parts, and 1 replica or more");
   const Lock lock(mutex_);
   if (!pool_) {
-    const auto plain = [](int64_t bytes) {
-      const Array memory = make_array(DType::uint8, {bytes});
-      return std::shared_ptr<std::byte>(std::const_pointer_cast<void>(memory.owner()),
-                                        static_cast<std::byte*>(memory.data()));
-    };
     pool_ = std::make_shared<detail::SlotPool>(
         options_.memory == kAuto ? kMemoryUnlessTold : options_.memory,
-        place_.allocate ? place_.allocate : plain, [weak = weak_from_this()] {
+        [weak = weak_from_this()] {
           // Without the lock, which whoever lets go of a part may hold.
           if (const auto self = weak.lock()) {
             self->work_.notify_one();

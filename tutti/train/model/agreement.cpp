@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/data/detail/cache.h"
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/train/model/detail/settings.h"
 
@@ -26,8 +27,15 @@ std::string data_words(const data::Dataset& data) {
   std::vector<std::string> columns;
   for (const data::Column& column : data.columns())
     columns.push_back(fmt::format("{} [{}]", name_of(column.dtype), fmt::join(column.shape, ", ")));
-  return fmt::format("{} samples of {} in batches of {}", data.num_samples(),
-                     fmt::join(columns, ", "), data.global_batch_size());
+  const size_t caches = data::detail::caches_of(data).size();
+  return fmt::format("{} samples of {} in batches of {}{}", data.num_samples(),
+                     fmt::join(columns, ", "), data.global_batch_size(),
+                     caches == 0 ? "" : fmt::format(" behind {} cache() in memory", caches));
+}
+
+std::string bad_words(const data::OnBad& on_bad) {
+  if (!on_bad.replace) return "an error";
+  return fmt::format("replaced, at most {} of an epoch", on_bad.replace->at_most);
 }
 
 std::string checkpoint_words(const CheckpointOptions& options) {
@@ -63,6 +71,7 @@ std::string fit_words(const Compiled& compiled, const data::Dataset& train,
   add("seed", seed);
   add("training data", data_words(train));
   add("validation data", options.validation ? data_words(*options.validation) : "none");
+  add("a damaged sample", bad_words(options.loader.on_bad));
   add("epochs", options.epochs);
   add("initial_epoch", options.initial_epoch);
   add("steps_per_epoch", options.steps_per_epoch);

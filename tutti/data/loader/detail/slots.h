@@ -15,9 +15,8 @@ namespace tutti::data::detail {
 
 class SlotPool : public std::enable_shared_from_this<SlotPool> {
  public:
-  using Allocate = std::function<std::shared_ptr<std::byte>(int64_t bytes)>;
   /// `given_back` is called, unlocked, after memory has come back.
-  SlotPool(int64_t most_bytes, Allocate allocate, std::function<void()> given_back);
+  SlotPool(int64_t most_bytes, std::function<void()> given_back);
 
   /// Memory for a part of `step`, given back when its last owner lets go; null when there is none
   /// within the bound now.
@@ -35,7 +34,6 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   struct Slot;
   void give_back(Slot* slot);
 
-  const Allocate allocate_;
   mutable std::mutex mutex_;  // of what follows
   int64_t most_bytes_;
   std::function<void()> given_back_;

@@ -93,7 +93,6 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   void follow(const detail::WorkerChoice& choice, const detail::LoadFigures& figures);
 
   const LoaderOptions options_;
-  const LoaderPlace place_;
   const int free_cores_;
   std::shared_ptr<detail::SlotPool> pool_;
 
