@@ -95,7 +95,8 @@ TEST(WorkersErrors, ASourceThatThrowsIsNamedWithStepAndReplica) {
   const auto out = test::run_workers(2, "one_has_a_source_that_throws");
   EXPECT_THAT(test::lines_after(out.log, "error: "),
               testing::AllOf(SizeIs(2), Each(HasSubstr("fit, epoch 1 of 1, step 3 of 4, replica 2: "
-                                                       "no JPEG: 16.jpg"))))
+                                                       "row 16, sample 5 of batch 3 of epoch 1, "
+                                                       "in read: no JPEG: 16.jpg"))))
       << out.log;
 }
 
