@@ -4,7 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
+
+#include "tutti/data/loader/loader.h"
 
 #include "tests/support/random_pipeline.h"
 
@@ -43,18 +47,45 @@ inline PlainBatch joined(const std::vector<data::Batch>& parts) {
   return whole;
 }
 
-/// Where no loader runs: each replica computes its part of a batch when it needs it.
-inline std::string read_inline(const data::Dataset& dataset, int world, data::EpochOptions options,
-                               int64_t begin, int64_t end) {
+/// Steps [begin, end) with each replica's part by `part(step, rank)`.
+template <class Part>
+std::string joined_steps(int64_t begin, int64_t end, int world, Part part) {
   std::string bytes;
-  const data::Epoch epoch = dataset.epoch(options);
-  for (int64_t step = begin; step < (end < 0 ? epoch.num_batches() : end); ++step) {
+  for (int64_t step = begin; step < end; ++step) {
     std::vector<data::Batch> parts;
-    for (int rank = 0; rank < world; ++rank)
-      parts.push_back(epoch.part(step, data::share(epoch.batch_size(step), world, rank)));
+    for (int rank = 0; rank < world; ++rank) parts.push_back(part(step, rank));
     append(bytes, joined(parts));
   }
   return bytes;
+}
+
+/// Where no loader runs: each replica computes its part of a batch when it needs it.
+inline std::string read_inline(const data::Dataset& dataset, int world, data::EpochOptions options,
+                               int64_t begin, int64_t end) {
+  const data::Epoch epoch = dataset.epoch(options);
+  return joined_steps(begin, end < 0 ? epoch.num_batches() : end, world,
+                      [&](int64_t step, int rank) {
+                        return epoch.part(step, data::share(epoch.batch_size(step), world, rank));
+                      });
+}
+
+/// By one loader for all that the Reader reads; steps behind `end` are computed in vain.
+inline Reader read_by_loader(const data::LoaderOptions& how) {
+  return [loader = std::make_shared<data::Loader>(how)](const data::Dataset& dataset, int world,
+                                                        data::EpochOptions options, int64_t begin,
+                                                        int64_t end) {
+    const data::Epoch epoch = dataset.epoch(options);
+    loader->begin(epoch, {.replicas = world,
+                          .first_step = begin,
+                          .end_step = epoch.num_batches(),
+                          .part = [epoch, world](int64_t step, int rank) {
+                            return data::BatchPart{
+                                step, data::share(epoch.batch_size(step), world, rank)};
+                          }});
+    return joined_steps(
+        begin, end < 0 ? epoch.num_batches() : end, world,
+        [&](int64_t step, int rank) { return loader->take(step, rank, Deadline(Millis{60'000})); });
+  };
 }
 
 }  // namespace tutti::test

@@ -50,8 +50,6 @@ Dataset made(const std::string& arguments) {
 }
 
 const Registered kMade("made", made);
-// Behind all registrations: in a loader's process this is as far as it comes.
-const bool kServed = (serve_if_loader(), true);
 
 LoaderPlan plan_of(const Epoch& epoch, int replicas) {
   return {.replicas = replicas,
