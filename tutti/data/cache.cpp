@@ -240,9 +240,13 @@ class InFiles final : public OverOne {
 }  // namespace
 
 std::vector<SharedCache*> caches_of(const Dataset& dataset) {
+  return caches_of(*Combining::content(dataset));
+}
+
+std::vector<SharedCache*> caches_of(const Content& content) {
   std::vector<SharedCache*> caches;
-  Combining::content(dataset)->visit([&](const Content& content) {
-    if (content.cache() != nullptr) caches.push_back(content.cache());
+  content.visit([&](const Content& each) {
+    if (each.cache() != nullptr) caches.push_back(each.cache());
   });
   return caches;
 }

@@ -3,8 +3,9 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
+#include <set>
 #include <stdexcept>
-#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/data/combine.h"
@@ -42,7 +43,10 @@ Dataset made(const std::string& arguments) {
           std::ofstream(file) << "once";
           raise(SIGKILL);
         }
-        if (row == 13 && what == "stops") raise(SIGSTOP);
+        if (row == 13 && what == "stops-once" && !std::ifstream(file).good()) {
+          std::ofstream(file) << "once";
+          raise(SIGSTOP);
+        }
         sample.columns[0] = scalar(row * 1000 + draw.below(1000));
         return sample;
       },
@@ -50,6 +54,18 @@ Dataset made(const std::string& arguments) {
 }
 
 const Registered kMade("made", made);
+
+// Arguments: a file that gets the number of each sample that is computed.
+const Registered kKept("kept", [](const std::string& file) {
+  return numbers(64)
+      .map(
+          [file](Sample sample) {
+            std::ofstream(file, std::ios::app) << sample.columns[0].as<int64_t>()[0] << '\n';
+            return sample;
+          },
+          {.columns = {{.name = "y", .dtype = DType::int64, .shape = {}}}})
+      .cache();
+});
 
 LoaderPlan plan_of(const Epoch& epoch, int replicas) {
   return {.replicas = replicas,
@@ -68,13 +84,15 @@ class LoaderProcesses : public testing::Test {
  protected:
   static constexpr LoaderOptions kTwo{.workers = 2, .kind = WorkerKind::processes};
 
-  void expect_whole(Loader& loader, const Epoch& epoch) {
-    for (int64_t step = 0; step < epoch.num_batches(); ++step)
-      for (int replica : {0, 1})
+  // From a step on, for as many replicas as it has begun with.
+  void expect_rest(Loader& loader, const Epoch& epoch, int64_t first, int replicas) {
+    for (int64_t step = first; step < epoch.num_batches(); ++step)
+      for (int replica = 0; replica < replicas; ++replica)
         EXPECT_EQ(labels_of(loader.take(step, replica, in_time())),
-                  labels_of(epoch.part(step, share(epoch.batch_size(step), 2, replica))))
+                  labels_of(epoch.part(step, share(epoch.batch_size(step), replicas, replica))))
             << "step " << step;
   }
+  void expect_whole(Loader& loader, const Epoch& epoch) { expect_rest(loader, epoch, 0, 2); }
 };
 
 TEST_F(LoaderProcesses, GiveTheSameBytes) {
@@ -90,18 +108,14 @@ TEST_F(LoaderProcesses, GiveTheSameBytes) {
 
 TEST_F(LoaderProcesses, OneThatIsKilledIsReplacedAndItsWorkDoneAgain) {
   const test::TempFolder folder;
-  const std::string once = (folder.path() / "once").string();
-  const Epoch epoch = kMade("dies-once " + once).shuffle().batch(10).epoch({});
+  const std::string once = (folder / "once").string();
+  const Epoch epoch = kMade("dies-once " + once).shuffle().batch(10).epoch({.seed = 3});
   Loader loader(kTwo);
   loader.begin(epoch, plan_of(epoch, 2));
-  std::vector<int64_t> rows;
-  for (int64_t step = 0; step < epoch.num_batches(); ++step)
-    for (int replica : {0, 1})
-      for (int64_t label : labels_of(loader.take(step, replica, in_time())))
-        rows.push_back(label / 1000);
-  const auto order = numbers(64).shuffle().batch(64).epoch({});
-  const auto expected = order.rows(0);
-  EXPECT_EQ(rows, std::vector<int64_t>(expected.begin(), expected.end()));
+  testing::internal::CaptureStderr();
+  expect_whole(loader, kMade("works").shuffle().batch(10).epoch({.seed = 3}));
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("(pid "), HasSubstr("was killed by signal 9, with row 13; another")));
   EXPECT_TRUE(std::ifstream(once).good());
 }
 
@@ -124,14 +138,38 @@ TEST_F(LoaderProcesses, WhatTheyThrowIsNamed) {
               HasSubstr("row 13, sample 6 of batch 2 of epoch 1: drawn: unlucky"));
 }
 
-TEST_F(LoaderProcesses, OneThatStandsStillIsNamed) {
-  const Epoch epoch = kMade("stops").batch(8).epoch({});
-  Loader loader(kTwo);
-  loader.begin(epoch, plan_of(epoch, 1));
-  loader.take(0, 0, in_time());
-  EXPECT_THAT(message_of<Timeout>([&] { loader.take(1, 0, Deadline(Millis{1'000})); }),
-              AllOf(HasSubstr("batch 2 of epoch 1 was not ready within 1000 ms"),
-                    HasSubstr("(pid "), HasSubstr("row 13")));
+TEST_F(LoaderProcesses, OneThatStandsStillIsNamedAndGoesOnOrIsReplaced) {
+  for (const int signal : {SIGCONT, SIGKILL}) {
+    const test::TempFolder folder;
+    const std::string once = (folder / "once").string();
+    const Epoch epoch = kMade("stops-once " + once).batch(8).epoch({});
+    Loader loader(kTwo);
+    loader.begin(epoch, plan_of(epoch, 1));
+    loader.take(0, 0, in_time());
+    const std::string said =
+        message_of<Timeout>([&] { loader.take(1, 0, Deadline(Millis{1'000})); });
+    EXPECT_THAT(said, AllOf(HasSubstr("batch 2 of epoch 1 was not ready within 1000 ms"),
+                            HasSubstr("(pid "), HasSubstr("row 13")));
+    ASSERT_EQ(::kill(std::stoi(said.substr(said.find("(pid ") + 5)), signal), 0) << said;
+    expect_rest(loader, kMade("works").batch(8).epoch({}), 1, 1);
+  }
+}
+
+TEST_F(LoaderProcesses, KeepWhatIsCachedInOneMemory) {
+  const test::TempFolder folder;
+  const Dataset data = kKept((folder / "computed").string()).shuffle().batch(10);
+  for (int loaders = 0; loaders < 2; ++loaders) {
+    Loader loader({.workers = 3, .kind = WorkerKind::processes});
+    for (int64_t number : {0, 1, 2}) {
+      const Epoch epoch = data.epoch({.epoch = number});
+      loader.begin(epoch, plan_of(epoch, 2));
+      expect_whole(loader, epoch);
+    }
+  }
+  std::ifstream file(folder / "computed");
+  const std::multiset<int64_t> computed{std::istream_iterator<int64_t>(file), {}};
+  EXPECT_EQ(computed.size(), 64u);
+  EXPECT_EQ(std::set(computed.begin(), computed.end()).size(), 64u);
 }
 
 TEST_F(LoaderProcesses, NeedARegisteredFunction) {

@@ -37,6 +37,8 @@ class SharedCache {
   /// has. What was kept is let go of. Not while samples are read.
   void lead(SharedFile file);
   void follow(SharedFile file);
+  /// What another process follows with.
+  const SharedFile& file() const noexcept { return file_; }
   bool is_shared() const noexcept { return shared_; }
 
   /// What is kept, or what `make` gives, kept where there is room.
@@ -68,6 +70,7 @@ class SharedCache {
 
 /// All that a dataset keeps in memory, in the same order in every process that has made it.
 std::vector<SharedCache*> caches_of(const Dataset& dataset);
+std::vector<SharedCache*> caches_of(const Content& content);
 
 /// Samples by id in files of one folder: each process appends to one of its own, and reads all.
 class FileCache {

@@ -102,6 +102,10 @@ void serve(DescriptorChannel channel) {
   Mapping memory[2];
   const Dataset dataset = make(origin.at("name"), origin.at("arguments"));
   const detail::ContentHandle content = detail::Combining::content(dataset);
+  for (detail::SharedCache* cache : detail::caches_of(*content)) {
+    hello = channel.receive(Deadline(kForever));
+    cache->follow(SharedFile::duplicate(hello.descriptors.at(0).get()));
+  }
   std::unique_ptr<detail::Session> session;
   for (;;) {
     const Json question = Json::parse(channel.receive(Deadline(kForever)).text);

@@ -65,7 +65,7 @@ RemoteReader::~RemoteReader() {
   ::waitpid(process_, nullptr, 0);
 }
 
-void RemoteReader::start() {
+void RemoteReader::start(const Content& content) {
   auto [here, there] =
       DescriptorChannel::make_pair(fmt::format("loader process {}", number_), "the loader");
   std::vector<std::string> words = own_words();
@@ -94,6 +94,10 @@ void RemoteReader::start() {
   const int descriptors[] = {files_[0].descriptor(), files_[1].descriptor()};
   const Json hello{{"name", origin_.name}, {"arguments", origin_.arguments}};
   channel_.send(hello.dump(), descriptors, Deadline(kStart));
+  for (const SharedCache* cache : caches_of(content)) {
+    const int memory[] = {cache->file().descriptor()};
+    channel_.send("cache", memory, Deadline(kStart));
+  }
   log(LogLevel::info, "loader process {} is pid {}", number_, process);
 }
 
@@ -108,8 +112,8 @@ std::string RemoteReader::how_it_ended() {
 }
 
 // Waits without a limit of its own: who takes the batch has one, and names this process.
-std::string RemoteReader::ask(const std::string& question) {
-  if (process_ == 0) start();
+std::string RemoteReader::ask(const Content& content, const std::string& question) {
+  if (process_ == 0) start(content);
   channel_.send(question, {}, Deadline(kStart));
   for (;;) {
     try {
@@ -127,7 +131,7 @@ Sample RemoteReader::read(const Content& content, Ref ref, Reading& reading) {
   for (int deaths = 1;; ++deaths) {
     const pid_t before = process_;
     try {
-      const Json answer = Json::parse(ask(question.dump()));
+      const Json answer = Json::parse(ask(content, question.dump()));
       if (answer.contains("error")) raise(answer);
       for (const auto& stage : answer.at("stages"))
         if (reading.times != nullptr)

@@ -37,8 +37,8 @@ class RemoteReader final : public RemoteSamples {
   void stop() noexcept { stopping_ = true; }
 
  private:
-  void start();
-  std::string ask(const std::string& question);
+  void start(const Content& content);
+  std::string ask(const Content& content, const std::string& question);
   std::string how_it_ended();
 
   const Origin origin_;
