@@ -232,6 +232,9 @@ TEST(Loader, SaysTheLeastMemoryThatWorks) {
   Loader loader({.memory = 500});
   EXPECT_THAT(message_of<UsageError>([&] { loader.begin(epoch, plan_of(epoch, 2)); }),
               AllOf(HasSubstr("memory 500 B"), HasSubstr("512 B")));
+  Loader least({.memory = 512});
+  least.begin(epoch, plan_of(epoch, 2));
+  EXPECT_EQ(taken(least, epoch, 2), inline_bytes(epoch, 2));
 }
 
 TEST(Loader, BatchesOutliveIt) {
