@@ -1,5 +1,5 @@
-// main() of these tests: their loaders start this program again, which has to know all registered
-// datasets, and all else that stands before main(), when it serves.
+// main() of tests whose loaders start processes: this program again, which has to know all
+// registered datasets, and all else that stands before main(), when it serves.
 #include <gmock/gmock.h>
 
 #include "tutti/data/loader/registered.h"
