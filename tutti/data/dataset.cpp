@@ -507,8 +507,8 @@ Epoch Dataset::epoch(EpochOptions options) const {
   state->pass = {.epoch = options.epoch, .seed = options.seed};
   state->order = view_->order(state->pass);
   state->begins = detail::lay_out(how, state->order);
-  // Replicas and workers are a few batches apart.
-  constexpr int64_t kBatchesAtOnce = 8;
+  // A step that is taken, the next one, and 16 that a loader computes ahead unless told.
+  constexpr int64_t kBatchesAtOnce = 18;
   const int64_t reach =
       content_->sequential() ? detail::reach_of(state->order, kBatchesAtOnce * how.size) : 1;
   state->session = std::make_unique<detail::Session>(options.seed, reach);

@@ -94,6 +94,15 @@ TEST(FromGenerator, RunsUpToWhereTrainingGoesOn) {
   EXPECT_THAT(said, HasSubstr("numbers begins anew, for sample 0, which is 804 behind"));
 }
 
+// A loader's worker that was held up asks for its rows when all others are done.
+TEST(FromGenerator, RemembersAsFarBackAsALoaderComputesAhead) {
+  Numbers numbers;
+  const Epoch epoch = numbers.dataset(100).batch(4).epoch({});
+  for (int64_t step = 17; step >= 0; --step)
+    EXPECT_EQ(numbers_in(epoch.batch(step)).at(0), 4 * step);
+  EXPECT_EQ(numbers.begun, 1);
+}
+
 TEST(FromGenerator, ThatEndsEarlyIsAnError) {
   Numbers numbers;
   numbers.there = 5;
