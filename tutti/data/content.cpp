@@ -268,7 +268,7 @@ std::vector<int64_t> keys_of(const Content& content, const View& view, int width
         const Sample sample = content.read({.id = id}, reading);
         reading.stage = &name;
         key(sample, keys.data() + id * width);
-      } catch (const std::exception& error) {
+      } catch (...) {
         const std::scoped_lock lock(mutex);
         if (id > failed) continue;
         failed = id;

@@ -201,6 +201,11 @@ void pad(detail::Batching& batching, const detail::Content& content, const detai
           fmt::format("PadOptions::sizes: got {}, expected one for each of the {} sizes "
                       "that vary",
                       options.sizes.size(), width));
+    constexpr int64_t kMost = int64_t{1} << 40;
+    for (int64_t size : options.sizes)
+      if (size < 0 || size > kMost)
+        throw UsageError(
+            fmt::format("PadOptions::sizes: [{}]: expected 0 to {}", fmt::join(options.sizes, ", "), kMost));
     auto next = options.sizes.begin();
     for (Column& column : batching.columns)
       for (int64_t& size : column.shape)
@@ -472,6 +477,14 @@ Dataset Dataset::batched(detail::Batching batching) const {
   Dataset next = *this;
   next.batching_ = std::make_shared<const detail::Batching>(std::move(batching));
   return next;
+}
+
+Dataset detail::Combining::rebatched(const Dataset& dataset, int64_t global_size) {
+  Batching batching = dataset.batching();
+  if (!batching.batches.empty())
+    throw UsageError("bucket_by_length() has batch sizes of its own, which are not cut again");
+  batching.size = global_size;
+  return dataset.batched(std::move(batching));
 }
 
 int64_t Dataset::num_samples() const {

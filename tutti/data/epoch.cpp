@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -145,8 +147,17 @@ std::exception_ptr at_sample(const Content& content, int64_t id, const std::stri
     return std::make_exception_ptr(IoError(said(error)));
   } catch (const Interrupted&) {
     return std::current_exception();
+  } catch (const std::bad_alloc&) {
+    return std::current_exception();
+  } catch (const DataError& error) {
+    return std::make_exception_ptr(DataError(said(error)));
+  } catch (const Error& error) {
+    return std::make_exception_ptr(Error(said(error)));
   } catch (const std::exception& error) {
     return std::make_exception_ptr(DataError(said(error)));
+  } catch (...) {
+    return std::make_exception_ptr(
+        DataError(said(std::runtime_error("threw what is no std::exception"))));
   }
 }
 
@@ -198,9 +209,11 @@ Sample EpochState::sample_at(int64_t step, int64_t row, Reading& reading, BadSam
   if (reading.seen != nullptr) reading.seen->row.store(row, std::memory_order_relaxed);
   for (uint64_t tries = 0;; ++tries) {
     try {
-      return reading.remote != nullptr ? reading.remote->read(*content, ref, reading)
-                                       : content->read(ref, reading);
-    } catch (const std::exception&) {
+      Sample sample = reading.remote != nullptr ? reading.remote->read(*content, ref, reading)
+                                                : content->read(ref, reading);
+      // Padding was planned for the one that is replaced.
+      if (tries == 0 || tries == kMostReplacements || fits(step, sample)) return sample;
+    } catch (...) {
       const std::exception_ptr failure = located(step, row, ref, reading.stage);
       try {
         std::rethrow_exception(failure);
@@ -208,12 +221,23 @@ Sample EpochState::sample_at(int64_t step, int64_t row, Reading& reading, BadSam
         if (bad == nullptr || tries == kMostReplacements) throw;
         bad->replaced(error.what());
       }
-      const uint64_t key = random_key(pass.seed, RandomPurpose::replace,
-                                      {static_cast<uint64_t>(order.epoch_at(place)),
-                                       static_cast<uint64_t>(order.ids[place]), tries});
-      ref = order.at(RandomStream(key).below(order.ids.size()));
     }
+    const uint64_t key = random_key(pass.seed, RandomPurpose::replace,
+                                    {static_cast<uint64_t>(order.epoch_at(place)),
+                                     static_cast<uint64_t>(order.ids[place]), tries});
+    ref = order.at(RandomStream(key).below(order.ids.size()));
   }
+}
+
+bool EpochState::fits(int64_t step, const Sample& sample) const {
+  if (!batching->sizes) return true;
+  const std::vector<Column> planned = columns(step);
+  for (size_t c = 0; c < planned.size() && c < sample.columns.size(); ++c) {
+    const auto& shape = sample.columns[c].shape();
+    for (size_t d = 0; d < shape.size() && d < planned[c].shape.size(); ++d)
+      if (planned[c].shape[d] != kAnySize && shape[d] > planned[c].shape[d]) return false;
+  }
+  return true;
 }
 
 Sample EpochState::mixed(int64_t step, int64_t row, Sample own, Sample partner, bool alone) const {
@@ -229,7 +253,7 @@ Sample EpochState::mixed(int64_t step, int64_t row, Sample own, Sample partner, 
       own = std::move(next);
       if (number == batching->transforms.size())
         require_shape(own, batching->columns, transform->name());
-    } catch (const std::exception&) {
+    } catch (...) {
       const std::string name = transform->name();
       const auto place = static_cast<size_t>(places(step).begin + row);
       std::rethrow_exception(located(step, row, order.at(place), &name));

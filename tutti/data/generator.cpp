@@ -3,6 +3,7 @@
 #include "tutti/data/generator.h"
 
 #include <deque>
+#include <exception>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
@@ -24,7 +25,8 @@ class StreamReader {
     if (!generator_ || id < next_ - std::ssize(kept_)) begin_anew(id, name);
     while (next_ <= id) {
       if (ended_) return std::nullopt;
-      std::optional<Sample> sample = generator_();
+      if (failure_) std::rethrow_exception(failure_);
+      std::optional<Sample> sample = next_sample();
       ended_ = !sample;
       if (ended_) return std::nullopt;
       kept_.push_back(std::move(*sample));
@@ -45,6 +47,16 @@ class StreamReader {
     kept_.clear();
     next_ = 0;
     ended_ = false;
+    failure_ = nullptr;
+  }
+  // One that has thrown is not called again: what it gave then would stand a place too early.
+  std::optional<Sample> next_sample() {
+    try {
+      return generator_();
+    } catch (...) {
+      failure_ = std::current_exception();
+      throw;
+    }
   }
 
   const Open open_;
@@ -54,6 +66,7 @@ class StreamReader {
   std::deque<Sample> kept_;  // samples [next_ - kept_.size(), next_)
   int64_t next_ = 0;
   bool ended_ = false;
+  std::exception_ptr failure_;
 };
 
 namespace {

@@ -142,7 +142,8 @@ struct Hinted final : Derived {
   explicit Hinted(const ViewHandle& from) : Derived(from, from->num_samples) {}
   Order order(Pass pass) const override { return before->order(pass); }
   ViewHandle over(const ViewHandle& other) const override { return hinted(other); }
-  bool same_samples() const override { return before->same_samples(); }
+  // As the shard() that takes its place.
+  bool same_samples() const override { return before->same_order(); }
 };
 
 // From the source up.

@@ -159,6 +159,12 @@ InputPipelines DistributedDataset::meet(const data::Epoch& epoch) const {
         "the world was resized since this dataset of the worker's own was made; make it again");
   const int64_t count = epoch.num_batches();
   if (count == 0) throw UsageError("distribute: the worker's own dataset has no samples");
+  for (int64_t step = 1; step + 1 < count; ++step)
+    if (epoch.batch_size(step) != epoch.batch_size(0))
+      throw UsageError(fmt::format(
+          "distribute: the worker's own dataset has batches of {} and of {} samples; all but the "
+          "last have to be equal, so leave bucket_by_length() out",
+          epoch.batch_size(0), epoch.batch_size(step)));
   const at::Tensor own =
       torch::tensor({{count, epoch.batch_size(0), epoch.batch_size(count - 1)}}, at::kLong);
   const at::Tensor all = strategy.gather(PerReplica<at::Tensor>(

@@ -1,10 +1,32 @@
 #include "tutti/strategy/detail/input.h"
 
+#include <fmt/ranges.h>
+
+#include "tutti/base/error.h"
 #include "tutti/comm/engine/engine_meeting.h"
 #include "tutti/data/detail/cache.h"
 #include "tutti/net/host_meeting.h"
 
 namespace tutti::detail {
+namespace {
+
+// One that follows another's would map memory that is not there.
+void require_same_caches(EngineMeeting& meeting,
+                         const std::vector<data::detail::SharedCache*>& caches,
+                         const World& world) {
+  std::vector<int64_t> sizes;
+  for (const data::detail::SharedCache* cache : caches) sizes.push_back(cache->num_samples());
+  const auto words = meeting.exchange("caches", fmt::format("{}", fmt::join(sizes, ", ")),
+                                      Deadline(world.time_limit));
+  for (size_t worker = 1; worker < words.size(); ++worker)
+    if (words[worker] != words[0])
+      throw Mismatch(fmt::format(
+          "cache(): worker 0 keeps [{}] samples, worker {} keeps [{}]; expected the same datasets "
+          "on all workers",
+          words[0], worker, words[worker]));
+}
+
+}  // namespace
 
 data::BatchPart part_of(const data::Epoch& epoch, const World& world,
                         const InputPipelines& pipelines, int64_t step, int local) {
@@ -33,8 +55,10 @@ void share_caches(const World& world, const data::Dataset& dataset) {
   std::vector<int> first_of_workers;
   for (int rank = 0; rank < world.size; rank += world.local) first_of_workers.push_back(rank);
   EngineMeeting meeting({engine, &engine->engine()}, first_of_workers);
+  const auto caches = data::detail::caches_of(dataset);
+  require_same_caches(meeting, caches, world);
   int number = 0;
-  for (data::detail::SharedCache* const cache : data::detail::caches_of(dataset)) {
+  for (data::detail::SharedCache* const cache : caches) {
     if (cache->is_shared()) continue;
     const Deadline deadline(world.time_limit);
     const std::string key = fmt::format("cache{}", number++);

@@ -15,6 +15,7 @@
 #include "tutti/cluster/join/environment_check.h"
 #include "tutti/cluster/join/exit_code.h"
 #include "tutti/cluster/join/join.h"
+#include "tutti/data/detail/epoch_state.h"
 #include "tutti/data/loader/registered.h"
 #include "tutti/observe/trace.h"
 #include "tutti/strategy/detail/own_random_numbers.h"
@@ -438,7 +439,8 @@ DistributedDataset Strategy::distribute(const data::Dataset& dataset,
                     "their own",
                     global, world().size));
   const data::Dataset own = part_of_worker(dataset, how, world().process(), workers);
-  return DistributedDataset(*this, own.batch(global / world().size), 0, options.loader,
+  return DistributedDataset(*this, data::detail::Combining::rebatched(own, global / world().size),
+                            0, options.loader,
                             /*own_order=*/true);
 }
 

@@ -106,6 +106,14 @@ TEST_F(LoaderProcesses, GiveTheSameBytes) {
   EXPECT_EQ(loader.report().stages.at(0).name, "drawn");
 }
 
+// So little work that no thread beside the replica would be worth it.
+TEST_F(LoaderProcesses, AreNeverTooFewToGoOn) {
+  const Epoch epoch = kMade("works").repeat(40).batch(10).epoch({.epoch = 0, .seed = 3});
+  Loader loader({.kind = WorkerKind::processes});
+  loader.begin(epoch, plan_of(epoch, 2));
+  expect_whole(loader, epoch);
+}
+
 TEST_F(LoaderProcesses, OneThatIsKilledIsReplacedAndItsWorkDoneAgain) {
   const test::TempFolder folder;
   const std::string once = (folder / "once").string();
@@ -124,7 +132,7 @@ TEST_F(LoaderProcesses, ASampleThatKillsThemIsNamed) {
   Loader loader(kTwo);
   loader.begin(epoch, plan_of(epoch, 1));
   loader.take(0, 0, in_time());
-  EXPECT_THAT(message_of<DataError>([&] { loader.take(1, 0, in_time()); }),
+  EXPECT_THAT(message_of<Error>([&] { loader.take(1, 0, in_time()); }),
               AllOf(HasSubstr("row 13, sample 6 of batch 2 of epoch 1"),
                     HasSubstr("was killed by signal 9"), HasSubstr("pid ")));
 }

@@ -40,6 +40,7 @@ class SharedCache {
   /// What another process follows with.
   const SharedFile& file() const noexcept { return file_; }
   bool is_shared() const noexcept { return shared_; }
+  int64_t num_samples() const noexcept { return num_samples_; }
 
   /// What is kept, or what `make` gives, kept where there is room.
   Sample get(int64_t id, const std::vector<Column>& columns, Turn* turn,

@@ -27,6 +27,9 @@ struct Combining {
     dataset.content_ = std::move(content);
     return dataset;
   }
+  /// Batches of another size, else made as they were. UsageError for buckets, which have sizes of
+  /// their own.
+  static Dataset rebatched(const Dataset& dataset, int64_t global_size);
 };
 
 /// How samples become batches.
@@ -83,12 +86,14 @@ struct EpochState {
 
  private:
   Sample sample_at(int64_t step, int64_t row, Reading& reading, BadSamples* bad) const;
+  bool fits(int64_t step, const Sample& sample) const;
   Sample mixed(int64_t step, int64_t row, Sample own, Sample partner, bool alone) const;
   std::exception_ptr located(int64_t step, int64_t row, Ref ref, const std::string* stage) const;
 };
 
 /// The running exception as one that names the sample, and the stage it was in; `context` may be
-/// empty. What is neither wrong use nor a disk's failure is a DataError.
+/// empty. What a stage throws is a DataError, unless it is one of tutti's own other classes (wrong
+/// use, a disk, a process that is lost) or of memory: those are not the sample's fault.
 std::exception_ptr at_sample(const Content& content, int64_t id, const std::string* stage,
                              const std::string& context);
 

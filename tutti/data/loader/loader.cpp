@@ -47,6 +47,7 @@ Batch Loader::Work::take(int64_t step, int replica, const Deadline& deadline) {
   count_step(replica, part->rows(), begin);
   open_parts();
   const std::exception_ptr failure = part->failure;
+  if (!failure) count_replaced(*part);
   Batch batch = std::move(part->batch);
   lock.unlock();
   if (failure) std::rethrow_exception(failure);
@@ -93,11 +94,15 @@ Loader::Work::PartHandle Loader::Work::wait_for_part(Lock& lock, int64_t step, i
                                                                           : std::next(one);
   taken_[static_cast<size_t>(replica)] = step;
   for (;;) {
-    if (part) return part;
-    if ((part = make_part(step, replica))) {
+    if (!part && (part = make_part(step, replica))) {
       parts_.push_front(part);
+      work_.notify_all();
+    }
+    if (part) {
+      part->awaited = true;
       return part;
     }
+    if (drop_last()) continue;
     // Memory comes back without the lock, so that its word may be missed.
     constexpr Millis kLook{10};
     ready_.wait_until(lock, std::min(deadline.at(), time_after(kLook)));
@@ -166,9 +171,10 @@ void Loader::Work::decide() {
                                     .blocked = window_.cost.blocked * a_step,
                                     .reading = window_.cost.reading * a_step,
                                     .free_cores = free_cores_};
-  const detail::WorkerChoice choice = options_.workers == kAuto
-                                          ? detail::choose_workers(figures)
-                                          : detail::with_workers(options_.workers, figures);
+  detail::WorkerChoice choice = options_.workers == kAuto
+                                    ? detail::choose_workers(figures)
+                                    : detail::with_workers(options_.workers, figures);
+  if (options_.kind == WorkerKind::processes) choice.at_once = std::max(1, choice.at_once);
   follow(choice, figures);
   decided_ = true;
   window_ = {.begin = last_take_};

@@ -2,6 +2,7 @@
 
 #include "tutti/data/loader/detail/loader_process.h"
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 
 #include <csignal>
@@ -141,7 +142,8 @@ void serve_if_loader() {
   const char* const channel = std::getenv(detail::kLoaderVariable);
   if (channel == nullptr) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  ::unsetenv(detail::kLoaderVariable);  // what it starts itself is none
+  ::unsetenv(detail::kLoaderVariable);  // what it starts itself is none, and does not hold it
+  ::fcntl(std::atoi(channel), F_SETFD, FD_CLOEXEC);
   std::signal(SIGINT, SIG_IGN);         // the loader ends it
   try {
     serve(DescriptorChannel(std::atoi(channel), "the loader"));

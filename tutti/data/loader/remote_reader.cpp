@@ -125,9 +125,10 @@ std::string RemoteReader::ask(const Content& content, const std::string& questio
 }
 
 Sample RemoteReader::read(const Content& content, Ref ref, Reading& reading) {
-  turn_ = 1 - turn_;
+  // What was read last lies in the other memory, and may still be needed if this read fails.
+  const int turn = 1 - turn_;
   const Json question{
-      {"id", ref.id}, {"epoch", ref.epoch}, {"seed", reading.seed}, {"turn", turn_}};
+      {"id", ref.id}, {"epoch", ref.epoch}, {"seed", reading.seed}, {"turn", turn}};
   for (int deaths = 1;; ++deaths) {
     const pid_t before = process_;
     try {
@@ -137,15 +138,16 @@ Sample RemoteReader::read(const Content& content, Ref ref, Reading& reading) {
         if (reading.times != nullptr)
           reading.times->add(*stages_.insert(stage.at(0)).first,
                              std::chrono::nanoseconds(stage.at(1)), stage.at(2));
-      Mapping& memory = memory_[turn_];
+      Mapping& memory = memory_[turn];
       if (const int64_t bytes = answer.at("bytes"); memory.num_bytes() < bytes)
-        memory = Mapping(files_[turn_], 0, files_[turn_].size_bytes());
+        memory = Mapping(files_[turn], 0, files_[turn].size_bytes());
+      turn_ = turn;
       return unpacked(content.columns(), memory.data(), memory.owner());
     } catch (const PeerLost&) {
       const pid_t process = process_ == 0 ? before : pid_t{process_};
       const std::string how = how_it_ended();
       if (deaths == kMostDeaths)
-        throw DataError(
+        throw Error(
             fmt::format("loader process {} (pid {}) {}, as {} before it did of this sample",
                         number_, process, how, kMostDeaths - 1));
       log(LogLevel::warning, "loader process {} (pid {}) {}, with {}; another does its work",

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
@@ -32,6 +33,18 @@ double seconds_between(TimePoint begin, TimePoint end) {
 }
 
 const std::string kRead = "read";
+
+// Rounded up to a line; at most what can be added up for all replicas.
+int64_t bytes_of(const Column& column, int64_t rows) {
+  constexpr int64_t kMost = int64_t{1} << 48;
+  int64_t bytes = 0;
+  bool fits = !__builtin_mul_overflow(size_of(column.dtype), rows, &bytes);
+  for (int64_t size : column.shape) fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
+  if (!fits || bytes > kMost)
+    throw UsageError(fmt::format("loader: {} rows of column {} are too many bytes", rows,
+                                 column.to_string()));
+  return (bytes + 63) / 64 * 64;
+}
 
 // A worker begins as whoever made it left that thread: pinned to a core, say.
 void be_a_loader_thread() {
@@ -91,28 +104,34 @@ class Loader::Work::Turns final : public detail::Turn {
   double left_ = 0;
 };
 
+// Kept with the part until that is taken: what was computed ahead counts for nothing yet.
 class Loader::Work::Bad final : public detail::BadSamples {
  public:
-  explicit Bad(Work& work) : work_(work) {}
+  Bad(Work& work, detail::Part& part) : work_(work), part_(part) {}
   void replaced(const std::string& what) override {
     const std::scoped_lock lock(work_.mutex_);
-    if (!work_.replaced_.insert(what).second) return;
-    ++work_.replaced_in_epoch_;
-    const double at_most = work_.options_.on_bad.replace->at_most;
-    const auto samples = work_.epoch_ ? work_.epoch_->order.size() : 0;
-    const auto most =
-        std::max<int64_t>(1, static_cast<int64_t>(at_most * static_cast<double>(samples)));
-    if (work_.replaced_in_epoch_ > most)
-      throw DataError(
-          fmt::format("{}\n  {} of {} samples of this epoch are damaged by now, more than the {:g} "
-                      "of them that "
-                      "may be replaced",
-                      what, work_.replaced_in_epoch_, samples, at_most));
+    part_.replaced.insert(what);
   }
 
  private:
   Work& work_;
+  detail::Part& part_;
 };
+
+// Called with mutex_ held, in the order in which parts are taken.
+void Loader::Work::count_replaced(const detail::Part& part) {
+  if (!options_.on_bad.replace || part.replaced.empty()) return;
+  const double at_most = options_.on_bad.replace->at_most;
+  const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(at_most * samples_here_));
+  for (const std::string& what : part.replaced) {
+    if (replaced_.insert(what).second) ++replaced_in_epoch_;
+    if (replaced_in_epoch_ > most)
+      throw DataError(fmt::format(
+          "{}\n  {} of {:.0f} samples of this epoch are damaged by now, more than the {:g} of them "
+          "that may be replaced",
+          what, replaced_in_epoch_, samples_here_, at_most));
+  }
+}
 
 Loader::Work::Work(LoaderOptions options, LoaderPlace place)
     : options_(options),
@@ -147,10 +166,28 @@ void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
   next_replica_ = 0;
   taken_.assign(static_cast<size_t>(plan_.replicas), plan_.first_step - 1);
   replaced_in_epoch_ = 0;
+  measure_shares();
   window_ = {};
   if (plan_.first_step < plan_.end_step) make_part(plan_.first_step, 0);  // whether memory will do
   start_threads();
   open_parts();
+}
+
+// As the first step deals samples out, so do the others.
+void Loader::Work::measure_shares() {
+  takes_.assign(taken_.size(), true);
+  samples_here_ = static_cast<double>(epoch_->order.size());
+  if (plan_.first_step >= epoch_->batching->num_batches) return;
+  int64_t here = 0;
+  int64_t all = 0;
+  for (int replica = 0; replica < plan_.replicas; ++replica) {
+    const BatchPart part = plan_.part(plan_.first_step, replica);
+    takes_[static_cast<size_t>(replica)] = part.share.size() > 0;
+    here += part.share.size();
+    all = std::max(all, epoch_->places(part.batch).size());
+  }
+  if (here > 0 && here < all) samples_here_ *= static_cast<double>(here) / static_cast<double>(all);
+  if (here == 0) takes_.assign(taken_.size(), true);
 }
 
 void Loader::Work::require_origin() {
@@ -185,13 +222,8 @@ Loader::Work::PartHandle Loader::Work::make_part(int64_t step, int replica) {
   part->epoch = epoch_;
   const std::vector<Column> columns = epoch_->columns(part->of.batch);
   const int64_t rows = part->rows();
-  const auto bytes_of = [&](const Column& column) {
-    int64_t bytes = size_of(column.dtype) * rows;
-    for (int64_t size : column.shape) bytes *= size;
-    return (bytes + 63) / 64 * 64;
-  };
   int64_t bytes = 0;
-  for (const Column& column : columns) bytes += bytes_of(column);
+  for (const Column& column : columns) bytes += bytes_of(column, rows);
   std::shared_ptr<std::byte> memory;
   if (bytes > 0) {
     const int64_t least = 2 * bytes * plan_.replicas;
@@ -212,14 +244,28 @@ Loader::Work::PartHandle Loader::Work::make_part(int64_t step, int replica) {
     part->batch.columns.push_back(
         memory ? Array::view(memory.get() + offset, column.dtype, std::move(shape), memory)
                : make_array(column.dtype, std::move(shape)));
-    offset += bytes_of(column);
+    offset += bytes_of(column, rows);
   }
   return part;
 }
 
+// Called with mutex_ held. Gives back the memory of what would be taken last and nobody computes
+// now; whoever takes it makes it again.
+bool Loader::Work::drop_last() {
+  const auto idle = std::find_if(parts_.rbegin(), parts_.rend(), [](const PartHandle& part) {
+    return part->done == part->issued && part->rows() > 0 && !part->awaited;
+  });
+  if (idle == parts_.rend()) return false;
+  parts_.erase(std::next(idle).base());
+  return true;
+}
+
 bool Loader::Work::steps_ahead_allow(int64_t step) const {
   const int64_t ahead = options_.ahead == kAuto ? kAheadUnlessTold : options_.ahead;
-  return step <= *std::ranges::min_element(taken_) + 1 + ahead;
+  int64_t slowest = std::numeric_limits<int64_t>::max();
+  for (size_t replica = 0; replica < taken_.size(); ++replica)
+    if (takes_[replica]) slowest = std::min(slowest, taken_[replica]);
+  return step <= slowest + 1 + ahead;
 }
 
 // Called with mutex_ held. True when there is more to compute.
@@ -236,7 +282,7 @@ bool Loader::Work::open_parts() {
         PartHandle part = make_part(step, next_replica_);
         if (!part) break;
         parts_.push_back(std::move(part));
-      } catch (const UsageError&) {
+      } catch (const std::exception&) {
         break;  // who takes it is told
       }
       opened = true;
@@ -262,7 +308,12 @@ Share Loader::Work::claim(detail::Part& part) const {
   int64_t rows = part.rows() - part.issued;
   if (!part.epoch->plain()) {
     const double fit = seconds_a_row_ > 0 ? kClaimSeconds / seconds_a_row_ : 1;
-    rows = std::clamp<int64_t>(static_cast<int64_t>(std::min(fit, 1e6)), 1, rows);
+    const int64_t wanted =
+        std::clamp<int64_t>(static_cast<int64_t>(std::min(fit, 1e6)), 1, rows);
+    // Rows of a pair are mixed by one, who has both.
+    const bool pairs = !part.epoch->batching->transforms.empty();
+    const bool cuts = (part.of.share.begin + part.issued + wanted) % 2 == 1;
+    rows = std::min(rows, wanted + (pairs && cuts ? 1 : 0));
   }
   const Share claimed{part.issued, part.issued + rows};
   part.issued += rows;
@@ -272,7 +323,7 @@ Share Loader::Work::claim(detail::Part& part) const {
 // Rows that this thread has claimed; `worker` null: a replica that helps.
 void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* worker) {
   Turns turns(*this, worker != nullptr);
-  Bad bad(*this);
+  Bad bad(*this, *part);
   detail::StageTimes times;
   detail::Reading reading(*part->epoch->session);
   reading.times = &times;
@@ -295,7 +346,7 @@ void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* 
   try {
     part->epoch->write(part->of.batch, {first + rows.begin, first + rows.end}, into, reading,
                        options_.on_bad.replace ? &bad : nullptr);
-  } catch (const std::exception&) {
+  } catch (...) {
     failure = std::current_exception();
   }
   const detail::Cost cost = watch.cost_of(rows.size(), turns.left());

@@ -36,6 +36,8 @@ struct Part {
   int64_t done = 0;    // so many are written
   int64_t failed_row = -1;
   std::exception_ptr failure;
+  std::set<std::string> replaced;  // damaged samples
+  bool awaited = false;            // by the replica that takes it
 
   int64_t rows() const noexcept { return of.share.size(); }
   bool complete() const noexcept { return done == rows(); }
@@ -74,7 +76,10 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   };
 
   void require_origin();
+  void measure_shares();
   PartHandle make_part(int64_t step, int replica);
+  bool drop_last();
+  void count_replaced(const detail::Part& part);
   bool open_parts();
   bool steps_ahead_allow(int64_t step) const;
   PartHandle next_open() const;
@@ -106,6 +111,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   int64_t next_step_ = 0;
   std::list<PartHandle> parts_;  // in the order of their taking
   std::vector<int64_t> taken_;   // by replica: the last step
+  std::vector<bool> takes_;      // by replica: not where its parts are empty
   std::vector<std::unique_ptr<Worker>> workers_;
   detail::WorkerChoice choice_{};
   int computing_ = 0;  // workers in stages other than reads; <= choice_.at_once
@@ -127,6 +133,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   double waiting_ = 0;
   std::set<std::string> replaced_;
   int64_t replaced_in_epoch_ = 0;
+  double samples_here_ = 0;  // of an epoch, in the parts of this loader
   std::string origin_;  // of what its processes make
 };
 
