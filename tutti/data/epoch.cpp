@@ -209,10 +209,8 @@ Sample EpochState::sample_at(int64_t step, int64_t row, Reading& reading, BadSam
   if (reading.seen != nullptr) reading.seen->row.store(row, std::memory_order_relaxed);
   for (uint64_t tries = 0;; ++tries) {
     try {
-      Sample sample = reading.remote != nullptr ? reading.remote->read(*content, ref, reading)
-                                                : content->read(ref, reading);
-      // Padding was planned for the one that is replaced.
-      if (tries == 0 || tries == kMostReplacements || fits(step, sample)) return sample;
+      return reading.remote != nullptr ? reading.remote->read(*content, ref, reading)
+                                       : content->read(ref, reading);
     } catch (...) {
       const std::exception_ptr failure = located(step, row, ref, reading.stage);
       try {
@@ -225,19 +223,13 @@ Sample EpochState::sample_at(int64_t step, int64_t row, Reading& reading, BadSam
     const uint64_t key = random_key(pass.seed, RandomPurpose::replace,
                                     {static_cast<uint64_t>(order.epoch_at(place)),
                                      static_cast<uint64_t>(order.ids[place]), tries});
-    ref = order.at(RandomStream(key).below(order.ids.size()));
+    // Padding was planned for this batch.
+    const Share own = places(step);
+    const Share among =
+        batching->sizes && own.size() > 1 ? own : Share{0, static_cast<int64_t>(order.size())};
+    ref = order.at(static_cast<size_t>(among.begin) +
+                   RandomStream(key).below(static_cast<uint64_t>(among.size())));
   }
-}
-
-bool EpochState::fits(int64_t step, const Sample& sample) const {
-  if (!batching->sizes) return true;
-  const std::vector<Column> planned = columns(step);
-  for (size_t c = 0; c < planned.size() && c < sample.columns.size(); ++c) {
-    const auto& shape = sample.columns[c].shape();
-    for (size_t d = 0; d < shape.size() && d < planned[c].shape.size(); ++d)
-      if (planned[c].shape[d] != kAnySize && shape[d] > planned[c].shape[d]) return false;
-  }
-  return true;
 }
 
 Sample EpochState::mixed(int64_t step, int64_t row, Sample own, Sample partner, bool alone) const {

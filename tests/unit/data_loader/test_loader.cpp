@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 
@@ -9,6 +11,7 @@
 #include "tutti/base/file.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/generator.h"
+#include "tutti/data/loader/detail/choice.h"
 #include "tutti/data/loader/loader.h"
 
 #include "tests/support/message_of.h"
@@ -246,6 +249,52 @@ TEST(Loader, BatchesOutliveIt) {
     kept = loader.take(0, 0, in_time());
   }
   EXPECT_EQ(bytes_of_batch(kept), bytes_of_batch(epoch.batch(0)));
+}
+
+// A row of it is read when another one is being read.
+class ReadTogether final : public SampleSource {
+ public:
+  int64_t num_rows() const override { return 8; }
+  const std::vector<Column>& columns() const override { return columns_; }
+  Sample read_row(int64_t row) const override {
+    std::unique_lock lock(mutex_);
+    most_ = std::max(most_, ++reading_);
+    more_.notify_all();
+    waits_ = waits_ && more_.wait_for(lock, Millis{10'000}, [&] { return most_ > 1; });
+    --reading_;
+    return {{scalar(row)}};
+  }
+  int most() const { return most_; }
+
+ private:
+  std::vector<Column> columns_{{"x", DType::int64, {}}};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable more_;
+  mutable int reading_ = 0, most_ = 0;
+  mutable bool waits_ = true;  // until it was in vain
+};
+
+TEST(Loader, RowsOfOneBatchAreReadByManyAtOnce) {
+  const auto source = std::make_shared<ReadTogether>();
+  const Epoch epoch = Dataset(source).batch(8).epoch({});
+  Loader loader({.workers = 2});
+  loader.begin(epoch, plan_of(epoch, 1));
+  const Batch batch = loader.take(0, 0, in_time());
+  EXPECT_GT(source->most(), 1);
+  EXPECT_EQ(bytes_of_batch(batch), bytes_of_batch(epoch.batch(0)));
+}
+
+TEST(WorkerChoice, FewFollowWhoSleepsWhereCoresAreTheLimit) {
+  // Nobody computes beside the loader: a step is as long as it takes two cores to make it.
+  const detail::LoadFigures figures{
+      .period = 1e-5, .compute = 0.16, .blocked = 0.01, .reading = 0.09, .free_cores = 2};
+  EXPECT_EQ(detail::choose_workers(figures), (detail::WorkerChoice{.at_once = 3, .readers = 2}));
+  EXPECT_EQ(detail::with_workers(2, figures), (detail::WorkerChoice{.at_once = 2, .readers = 2}));
+}
+
+TEST(WorkerChoice, ReadsAreFollowedByAsManyAsASlowDiskWants) {
+  const detail::LoadFigures figures{.period = 0.02, .reading = 32 * 0.02, .free_cores = 1};
+  EXPECT_EQ(detail::choose_workers(figures), (detail::WorkerChoice{.at_once = 1, .readers = 36}));
 }
 
 TEST(Loader, ReadsFailingDisksAgain) {

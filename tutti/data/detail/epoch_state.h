@@ -86,7 +86,6 @@ struct EpochState {
 
  private:
   Sample sample_at(int64_t step, int64_t row, Reading& reading, BadSamples* bad) const;
-  bool fits(int64_t step, const Sample& sample) const;
   Sample mixed(int64_t step, int64_t row, Sample own, Sample partner, bool alone) const;
   std::exception_ptr located(int64_t step, int64_t row, Ref ref, const std::string* stage) const;
 };

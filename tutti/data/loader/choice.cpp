@@ -20,13 +20,19 @@ int keeping_up(double seconds, double period) {
       std::min<double>(kMostThreads, std::ceil(kToSpare * seconds / std::max(period, 1e-6))));
 }
 
+// No step is shorter than so many cores compute for it: where nobody computes beside the loader,
+// whoever sleeps would else be followed by as many threads as there may be.
+double period_with(int cores, const LoadFigures& figures) {
+  return cores > 0 ? std::max(figures.period, figures.compute / cores) : figures.period;
+}
+
 }  // namespace
 
 WorkerChoice choose_workers(const LoadFigures& figures) {
-  const int cores =
-      std::min(keeping_up(figures.compute, figures.period), std::max(0, figures.free_cores));
-  WorkerChoice choice{.at_once = cores + keeping_up(figures.blocked, figures.period),
-                      .readers = keeping_up(figures.reading, figures.period)};
+  const double period = period_with(figures.free_cores, figures);
+  const int cores = std::min(keeping_up(figures.compute, period), std::max(0, figures.free_cores));
+  WorkerChoice choice{.at_once = cores + keeping_up(figures.blocked, period),
+                      .readers = keeping_up(figures.reading, period)};
   if (choice.readers > 0) choice.at_once = std::max(choice.at_once, 1);
   choice.at_once = std::min(choice.at_once, kMostThreads);
   choice.readers = std::min(choice.readers, kMostThreads - choice.at_once);
@@ -36,7 +42,8 @@ WorkerChoice choose_workers(const LoadFigures& figures) {
 WorkerChoice with_workers(int asked, const LoadFigures& figures) {
   if (asked == 0) return {};
   return {.at_once = asked,
-          .readers = std::min(keeping_up(figures.reading, figures.period), kMostThreads)};
+          .readers =
+              std::min(keeping_up(figures.reading, period_with(asked, figures)), kMostThreads)};
 }
 
 std::string words_of(const WorkerChoice& choice, const LoadFigures& figures) {

@@ -74,34 +74,40 @@ void check_options(const LoaderOptions& options) {
     throw UsageError("loader: no workers, of kind processes: expected 1 or more, or kAuto");
 }
 
-// Reads of sources leave the number that compute at once; `left` is how long they took.
+// Reads of sources leave the number that compute at once; left() is how long they took.
 class Loader::Work::Turns final : public detail::Turn {
  public:
   Turns(Work& work, bool counted) : work_(work), counted_(counted) {}
   void leave() override {
-    begin_ = Clock::now();
+    const TimePoint begin = begin_ = Clock::now();
     if (!counted_) return;
     const std::scoped_lock lock(work_.mutex_);
+    begin_ = Clock::now();
+    waited_ += seconds_between(begin, begin_);
     --work_.computing_;
     work_.work_.notify_one();
     work_.turn_.notify_one();
   }
   void enter() override {
-    left_ += seconds_between(begin_, Clock::now());
+    const TimePoint back = Clock::now();
+    left_ += seconds_between(begin_, back);
     if (!counted_) return;
     Lock lock(work_.mutex_);
     work_.turn_.wait(lock, [&] {
       return work_.computing_ < std::max(1, work_.choice_.at_once) || work_.stopping_;
     });
     ++work_.computing_;
+    waited_ += seconds_between(back, Clock::now());
   }
   double left() const noexcept { return left_; }
+  double waited() const noexcept { return waited_; }
 
  private:
   Work& work_;
   const bool counted_;
   TimePoint begin_{};
   double left_ = 0;
+  double waited_ = 0;  // for the others
 };
 
 // Kept with the part until that is taken: what was computed ahead counts for nothing yet.
@@ -305,16 +311,12 @@ Loader::Work::PartHandle Loader::Work::next_open() const {
 }
 
 Share Loader::Work::claim(detail::Part& part) const {
-  int64_t rows = part.rows() - part.issued;
-  if (!part.epoch->plain()) {
-    const double fit = seconds_a_row_ > 0 ? kClaimSeconds / seconds_a_row_ : 1;
-    const int64_t wanted =
-        std::clamp<int64_t>(static_cast<int64_t>(std::min(fit, 1e6)), 1, rows);
-    // Rows of a pair are mixed by one, who has both.
-    const bool pairs = !part.epoch->batching->transforms.empty();
-    const bool cuts = (part.of.share.begin + part.issued + wanted) % 2 == 1;
-    rows = std::min(rows, wanted + (pairs && cuts ? 1 : 0));
-  }
+  const double fit = seconds_a_row_ > 0 ? kClaimSeconds / seconds_a_row_ : 1;
+  const int64_t left = part.rows() - part.issued;
+  auto rows = std::clamp<int64_t>(static_cast<int64_t>(std::min(fit, 1e6)), 1, left);
+  // Rows of a pair are mixed by one, who has both.
+  const bool pairs = !part.epoch->batching->transforms.empty();
+  if (pairs && (part.of.share.begin + part.issued + rows) % 2 == 1) rows = std::min(left, rows + 1);
   const Share claimed{part.issued, part.issued + rows};
   part.issued += rows;
   return claimed;
@@ -349,7 +351,7 @@ void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* 
   } catch (...) {
     failure = std::current_exception();
   }
-  const detail::Cost cost = watch.cost_of(rows.size(), turns.left());
+  const detail::Cost cost = watch.cost_of(rows.size(), turns.left(), turns.waited());
   if (times.entries.empty() && part->epoch->plain())
     times.add(kRead, std::chrono::nanoseconds(static_cast<int64_t>(1e9 * cost.wall)), rows.size());
 
