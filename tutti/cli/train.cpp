@@ -423,7 +423,7 @@ void add_train(CLI::App& app, int& exit_code) {
       "N replicas give the same weights, bit for bit, as threads (mirrored), as processes\n"
       "(multi_worker) and in turn (one_device --replicas N). Exit codes: 0 done; 1 training "
       "failed;\n"
-      "2 wrong usage or bad input, found before training; 128+signal.");
+      "2 wrong usage or bad input, of samples too; 128+signal.");
   command->callback([flags, &exit_code] { exit_code = train(*flags); });
 }
 
