@@ -127,6 +127,11 @@ void spread(uint8_t* row, int64_t n) {
   for (int64_t i = n - 1; i >= 0; --i) row[4 * i] = row[i];
 }
 
+// Given back too where the constructor of a decoder throws.
+struct OwnedJpegState : JpegState {
+  ~OwnedJpegState() { jpeg_destroy_decompress(&info); }
+};
+
 class JpegDecoder final : public PhotoDecoder {
  public:
   JpegDecoder(std::string_view bytes, const CodecOptions& options) : bytes_(bytes) {
@@ -141,7 +146,6 @@ class JpegDecoder final : public PhotoDecoder {
   }
   JpegDecoder(const JpegDecoder&) = delete;
   JpegDecoder& operator=(const JpegDecoder&) = delete;
-  ~JpegDecoder() override { jpeg_destroy_decompress(&state_.info); }
 
   int orientation() const override {
     constexpr std::string_view kExif("Exif\0\0", 6);
@@ -197,7 +201,7 @@ class JpegDecoder final : public PhotoDecoder {
   }
 
   std::string_view bytes_;
-  JpegState state_{};
+  OwnedJpegState state_{};
   bool cmyk_ = false, gray_here_ = false, gray_later_ = false;
 };
 
