@@ -19,8 +19,8 @@
 namespace tutti::test {
 namespace {
 
-constexpr int kGroups = 20;
-constexpr int64_t kPipelines = 500 / kGroups;  // of a group
+constexpr int64_t kPipelines = 25;  // of a group
+constexpr int kGroups = TUTTI_TEST_PIPELINES / kPipelines;
 constexpr int kMostWorkers = 4;
 constexpr int kMostReplicas = 4;
 constexpr int64_t kEpochs[] = {0, 1, 4};
