@@ -1,0 +1,52 @@
+// What distribute() leaves of a dataset whose batches each replica has for itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+#include "tutti/data/transforms/mix.h"
+#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/strategy.h"
+
+#include "tests/support/message_of.h"
+
+namespace tutti {
+namespace {
+
+data::Dataset labelled(int64_t n) {
+  std::vector<float> x(static_cast<size_t>(n) * 4, 1.0F);
+  std::vector<int64_t> y(static_cast<size_t>(n), 1);
+  return data::from_arrays(
+      {data::array_of(std::move(x), {n, 1, 2, 2}), data::array_of(std::move(y), {n})});
+}
+
+TEST(AutoShardOff, KeepsWhatBatchesAreMadeWith) {
+  const Strategy strategy({.kind = "mirrored", .replicas = 2, .threads_per_replica = 1});
+  const auto batches = [&](const data::Dataset& dataset) {
+    return Strategy(strategy).distribute(dataset, {.auto_shard = AutoShard::off});
+  };
+  const auto mixed = labelled(10).batch(4, true).map(data::transforms::mixup(3));
+  int64_t samples = 0;
+  for (const auto& batch : batches(mixed).epoch(0)) {
+    samples += batch.global_size();
+    Strategy(strategy).run([&](ReplicaContext& replica) {
+      const auto columns = batch.columns(replica);
+      EXPECT_EQ(columns[1].sizes().vec(), (std::vector<int64_t>{2, 3}));  // shares of classes
+    });
+  }
+  EXPECT_EQ(samples, 8);  // of each replica's 10 in batches of 2, in turn: whole batches alone
+}
+
+TEST(AutoShardOff, RefusesBucketsWhichHaveSizesOfTheirOwn) {
+  Strategy strategy({.kind = "mirrored", .replicas = 2, .threads_per_replica = 1});
+  const auto buckets =
+      labelled(10)
+          .map([](data::Sample sample) { return data::Sample{{sample.columns[0]}}; },
+               {.columns = {{"x", data::DType::float32, {1, 2, 2}}}})
+          .bucket_by_length({.column = 0, .boundaries = {4}, .batches = {4, 2}});
+  EXPECT_THAT(test::message_of<UsageError>(
+                  [&] { strategy.distribute(buckets, {.auto_shard = AutoShard::off}); }),
+              testing::HasSubstr("bucket_by_length()"));
+}
+
+}  // namespace
+}  // namespace tutti
