@@ -9,8 +9,11 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/detail/gzip.h"
+#include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/sample.h"
 #include "tutti/data/sources/detail/csv_records.h"
+#include "tutti/data/sources/detail/file_rows.h"
+#include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/image_folder.h"
 
@@ -44,37 +47,98 @@ bool has_photos(const std::vector<FileInfo>& listed) {
   });
 }
 
-Recognised recognise_folder(const fs::path& folder, const Files& files) {
-  const std::vector<FileInfo> listed = files.list(folder);
-  const auto folders = names_where(listed, [](const FileInfo& entry) { return entry.folder; });
+bool is_tar(const FileInfo& entry) { return !entry.folder && entry.name.ends_with(".tar"); }
+
+bool is_tfrecord(const FileInfo& entry) {
+  return !entry.folder && (detail::is_numbered(entry.name) ||
+                           std::ranges::any_of(detail::kTfrecordEndings, [&](auto ending) {
+                             return entry.name.ends_with(ending);
+                           }));
+}
+
+bool has_mds_index(const fs::path& folder, const std::vector<FileInfo>& listed,
+                   const Files& files) {
+  const auto index = std::ranges::find(listed, "index.json", &FileInfo::name);
+  if (index == listed.end() || index->folder) return false;
+  const Array front = files.read(folder / index->name, 0, std::min(index->bytes, kLookBytes));
+  return text_of(front).find("\"shards\"") != std::string_view::npos;
+}
+
+// Each kind of records that lies in a folder.
+std::vector<Recognised> records_among(const fs::path& folder, const std::vector<FileInfo>& listed,
+                                      const Files& files) {
+  std::vector<Recognised> found;
+  const auto add = [&](DataKind kind, const char* what, auto&& wanted) {
+    const auto names = names_where(listed, wanted);
+    if (!names.empty())
+      found.push_back({.kind = kind,
+                       .sentence = fmt::format("records: {} in {} file{} ({})", what, names.size(),
+                                               names.size() == 1 ? "" : "s", some_names(names))});
+  };
+  add(DataKind::tfrecord, "TFRecord", is_tfrecord);
+  add(DataKind::webdataset, "tars of WebDataset", is_tar);
+  if (has_mds_index(folder, listed, files))
+    found.push_back({.kind = DataKind::mds, .sentence = "records: MDS, a folder with index.json"});
+  return found;
+}
+
+std::vector<Recognised> doodles_among(const std::vector<FileInfo>& listed) {
   const auto doodles = names_where(listed, [](const FileInfo& entry) {
     return !entry.folder && (entry.name.ends_with(".npy") || entry.name.ends_with(".npy.gz"));
   });
-  if (!doodles.empty())
-    return {.kind = DataKind::quickdraw,
-            .sentence = fmt::format("doodles: {} files of classes ({})", doodles.size(),
-                                    some_names(doodles))};
-  std::string nested;  // a folder whose folders hold photos
-  for (size_t i = 0; i < std::min(folders.size(), kLookFolders); ++i) {
-    const std::vector<FileInfo> within = files.list(folder / folders[i]);
-    if (has_photos(within))
-      return {.kind = DataKind::image_folder,
-              .sentence = fmt::format("photos: a folder of {} classes ({})", folders.size(),
-                                      some_names(folders))};
-    for (const FileInfo& entry : within)
-      if (nested.empty() && entry.folder &&
-          has_photos(files.list(folder / folders[i] / entry.name)))
-        nested = folders[i];
-  }
+  if (doodles.empty()) return {};
+  return {{.kind = DataKind::quickdraw,
+           .sentence = fmt::format("doodles: {} files of classes ({})", doodles.size(),
+                                   some_names(doodles))}};
+}
+
+// Nothing that is known lies in a folder; `nested` is what is, a level below.
+Recognised unknown_folder(const std::vector<FileInfo>& listed, const std::string& nested) {
+  const auto folders = names_where(listed, [](const FileInfo& entry) { return entry.folder; });
   const auto plain = names_where(listed, [](const FileInfo& entry) { return !entry.folder; });
   return {.kind = DataKind::unknown,
           .sentence = fmt::format(
               "unknown: a folder of {} folders ({}) and {} files ({}); {}", folders.size(),
               some_names(folders), plain.size(), some_names(plain),
-              !nested.empty() ? fmt::format("the classes are a level below: give {}",
-                                            (folder / nested).string())
-              : plain.empty() ? "expected a folder of photos a class, or doodles as .npy"
+              !nested.empty() ? nested
+              : plain.empty() ? "expected a folder of photos a class, doodles as .npy, or shards"
                               : "give one of the files, or a folder of photos a class")};
+}
+
+Recognised several_kinds(const std::vector<Recognised>& kinds) {
+  std::vector<std::string> sentences;
+  for (const Recognised& kind : kinds) sentences.push_back(kind.sentence);
+  return {.kind = DataKind::unknown,
+          .sentence = fmt::format("unknown: a folder that may be {} things: {}\n  give a folder "
+                                  "with one of them, or a single file",
+                                  kinds.size(), fmt::join(sentences, "; "))};
+}
+
+Recognised recognise_folder(const fs::path& folder, const Files& files) {
+  const std::vector<FileInfo> listed = files.list(folder);
+  const auto folders = names_where(listed, [](const FileInfo& entry) { return entry.folder; });
+  std::vector<Recognised> kinds = doodles_among(listed);
+  for (Recognised& records : records_among(folder, listed, files))
+    kinds.push_back(std::move(records));
+  std::string nested;
+  for (size_t i = 0; i < std::min(folders.size(), kLookFolders); ++i) {
+    const std::vector<FileInfo> within = files.list(folder / folders[i]);
+    if (has_photos(within)) {
+      kinds.push_back({.kind = DataKind::image_folder,
+                       .sentence = fmt::format("photos: a folder of {} classes ({})",
+                                               folders.size(), some_names(folders))});
+      break;
+    }
+    if (nested.empty() && !records_among(folder / folders[i], within, files).empty())
+      nested = fmt::format("shards are a level below: give {}", (folder / folders[i]).string());
+    for (const FileInfo& entry : within)
+      if (nested.empty() && entry.folder &&
+          has_photos(files.list(folder / folders[i] / entry.name)))
+        nested =
+            fmt::format("the classes are a level below: give {}", (folder / folders[i]).string());
+  }
+  if (kinds.size() > 1) return several_kinds(kinds);
+  return kinds.empty() ? unknown_folder(listed, nested) : kinds[0];
 }
 
 // The bytes at the front of a file, unpacked if they are packed.
@@ -176,7 +240,7 @@ std::optional<Recognised> recognise_table(std::string_view text, bool called_tab
 Recognised unknown(std::string_view seen) {
   return {.kind = DataKind::unknown,
           .sentence = fmt::format("unknown: {}; expected photos in folders, doodles (.npy), IDX, a "
-                                  "table, JSON lines or text",
+                                  "table, JSON lines, text, or records: .tfrecord, .tar, MDS",
                                   seen)};
 }
 
@@ -186,13 +250,34 @@ std::string_view whole_lines(std::string_view text, bool whole) {
   return whole || end == std::string_view::npos ? text : text.substr(0, end + 1);
 }
 
-Recognised recognise_file(const fs::path& path, int64_t bytes, const Files& files) {
+// Records in one file; nothing where it holds something else.
+std::optional<Recognised> recognise_records(const FileInfo& info, std::string_view look,
+                                            bool packed) {
+  const auto head = look.substr(0, static_cast<size_t>(detail::kFrameHeadBytes));
+  const bool framed = std::ssize(head) == detail::kFrameHeadBytes && detail::frame_length(head);
+  const bool tar = look.size() > 262 && look.substr(257, 5) == "ustar";
+  if (framed || (is_tfrecord(info) && !detail::is_numbered(info.name)))
+    return Recognised{.kind = DataKind::tfrecord,
+                      .sentence = fmt::format("records: TFRecord{}", packed ? ", gzipped" : "")};
+  if (tar && packed)
+    return unknown("a gzipped tar, in which no sample can be found; unpack it first (gunzip)");
+  if (tar || is_tar(info))
+    return Recognised{.kind = DataKind::webdataset, .sentence = "records: a tar of WebDataset"};
+  if (info.name.ends_with(".mds") ||
+      (info.name == "index.json" && look.find("\"shards\"") != std::string_view::npos))
+    return unknown("a part of an MDS dataset; give the folder of its index.json");
+  return std::nullopt;
+}
+
+Recognised recognise_file(const fs::path& path, const FileInfo& info, const Files& files) {
   const std::string where = path.string();
+  const int64_t bytes = info.bytes;
   if (bytes == 0) return unknown("an empty file");
   const Array front = files.read(path, 0, std::min(bytes, kLookBytes));
   const bool packed = text_of(front).starts_with("\x1f\x8b");
   const std::string look = first_bytes(front, where);
   const bool whole = bytes <= kLookBytes && !packed;
+  if (const auto records = recognise_records(info, look, packed)) return *records;
   if (looks_like_idx(look))
     return {.kind = DataKind::idx,
             .sentence = fmt::format("IDX: an array of {} dimensions{}", static_cast<int>(look[3]),
@@ -213,14 +298,19 @@ Recognised recognise_file(const fs::path& path, int64_t bytes, const Files& file
 }  // namespace
 
 std::string_view name_of(DataKind kind) noexcept {
-  constexpr std::string_view kNames[] = {"image_folder", "quickdraw", "idx",    "csv",
-                                         "jsonl",        "text",      "unknown"};
+  constexpr std::string_view kNames[] = {"image_folder", "quickdraw", "idx",      "csv",
+                                         "jsonl",        "text",      "tfrecord", "webdataset",
+                                         "mds",          "unknown"};
   return kNames[static_cast<size_t>(kind)];
+}
+
+bool is_records(DataKind kind) noexcept {
+  return kind == DataKind::tfrecord || kind == DataKind::webdataset || kind == DataKind::mds;
 }
 
 Recognised recognise(const fs::path& path, const FilesHandle& files) {
   const FileInfo info = files->info(path);
-  return info.folder ? recognise_folder(path, *files) : recognise_file(path, info.bytes, *files);
+  return info.folder ? recognise_folder(path, *files) : recognise_file(path, info, *files);
 }
 
 }  // namespace tutti::data

@@ -20,11 +20,18 @@ enum class DataKind {
   csv,           ///< csv()
   jsonl,         ///< jsonl()
   text,          ///< text()
+  tfrecord,      ///< tfrecord()
+  webdataset,    ///< webdataset()
+  mds,           ///< mds()
   unknown
 };
 
-/// "image_folder", "quickdraw", "idx", "csv", "jsonl", "text", "unknown".
+/// "image_folder", "quickdraw", "idx", "csv", "jsonl", "text", "tfrecord", "webdataset", "mds",
+/// "unknown".
 std::string_view name_of(DataKind kind) noexcept;
+
+/// Whether open_records() reads it.
+bool is_records(DataKind kind) noexcept;
 
 struct Recognised {
   DataKind kind = DataKind::unknown;
@@ -36,8 +43,8 @@ struct Recognised {
 };
 
 /// Looks at a folder's names or a file's first 64 KiB. That it opens is not promised: some rows of
-/// a .csv may be too short or too long. Throws
-/// DataError when there is nothing at the path, and those of Files.
+/// a .csv may be too short or too long. A folder that may be two kinds is unknown. Throws DataError
+/// when there is nothing at the path, and those of Files.
 Recognised recognise(const std::filesystem::path& path, const FilesHandle& files = local_files());
 
 }  // namespace tutti::data

@@ -4,6 +4,8 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <mutex>
+#include <utility>
 
 #include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
@@ -65,26 +67,6 @@ void keep(const std::filesystem::path& path, const std::string& bytes) {
              "indexes of records in {} stay in memory and are made again by the next run: {}\n"
              "  index_folder names a folder that can be written",
              path.parent_path().string(), error.what());
-  }
-}
-
-// The index as it lies there; nothing where there is none that counts.
-bool load(const std::filesystem::path& path, const std::string& format, IndexedFile& file) {
-  try {
-    if (!is_there(path)) return false;
-    FileInfo made_of;
-    RecordIndex index = decode_index(read_file(path), format, made_of);
-    if (made_of.bytes != file.info.bytes || made_of.modified_ns != file.info.modified_ns) {
-      log(LogLevel::warning,
-          "{}: was made of {} bytes of {}, which has {} now and another time: it is made again",
-          path.string(), made_of.bytes, file.path.string(), file.info.bytes);
-      return false;
-    }
-    file.index = std::move(index);
-    return true;
-  } catch (const Error& error) {
-    log(LogLevel::warning, "{}: cannot be used: {}; it is made again", path.string(), error.what());
-    return false;
   }
 }
 
@@ -152,6 +134,26 @@ std::filesystem::path index_path(const std::filesystem::path& file,
          fmt::format("{}-{}.tutti-index", file.filename().string(), sha256_hex(whole).substr(0, 8));
 }
 
+KeptIndex kept_index(const std::filesystem::path& file, const FileInfo& info,
+                     const IndexPlan& plan) {
+  const std::filesystem::path path = index_path(file, plan.folder);
+  try {
+    if (!is_there(path)) return {};
+    FileInfo made_of;
+    RecordIndex index = decode_index(read_file(path), plan.format, made_of);
+    if (made_of.bytes == info.bytes && made_of.modified_ns == info.modified_ns)
+      return {.state = IndexState::up_to_date, .why = "", .index = std::move(index)};
+    return {.state = IndexState::older,
+            .why = fmt::format("was made of {} bytes of {}, which has {} now and another time",
+                               made_of.bytes, file.string(), info.bytes),
+            .index = {}};
+  } catch (const Error& error) {
+    return {.state = IndexState::damaged,
+            .why = fmt::format("cannot be used: {}", error.what()),
+            .index = {}};
+  }
+}
+
 std::vector<IndexedFile> indexed_files(const std::vector<std::filesystem::path>& paths,
                                        const IndexPlan& plan) {
   const auto start = std::chrono::steady_clock::now();
@@ -162,11 +164,17 @@ std::vector<IndexedFile> indexed_files(const std::vector<std::filesystem::path>&
     IndexedFile& file = files[static_cast<size_t>(i)];
     file.path = paths[static_cast<size_t>(i)];
     file.info = plan.files->info(file.path);
-    const std::filesystem::path kept = index_path(file.path, plan.folder);
-    if (load(kept, plan.format, file)) return;
+    const std::filesystem::path place = index_path(file.path, plan.folder);
+    KeptIndex kept = kept_index(file.path, file.info, plan);
+    if (kept.state == IndexState::up_to_date) {
+      file.index = std::move(kept.index);
+      return;
+    }
+    if (kept.state != IndexState::missing)
+      log(LogLevel::warning, "{}: {}; it is made again", place.string(), kept.why);
     FileWindow window(*plan.files, file.path);
     file.index = plan.scan(window);
-    keep(kept, encode_index(file.index, file.info, plan.format));
+    keep(place, encode_index(file.index, file.info, plan.format));
     ++made;
     records += file.index.size();
   });
@@ -175,6 +183,48 @@ std::vector<IndexedFile> indexed_files(const std::vector<std::filesystem::path>&
         made.load(), paths.size(), records.load(),
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   return files;
+}
+
+namespace {
+
+IndexReport make_index(const std::filesystem::path& path, const IndexPlan& plan, bool check) {
+  const FileInfo info = plan.files->info(path);
+  KeptIndex kept = kept_index(path, info, plan);
+  IndexReport report{.file = path,
+                     .index = index_path(path, plan.folder),
+                     .before = kept.state,
+                     .why = std::move(kept.why),
+                     .records = kept.index.size()};
+  if (check || kept.state == IndexState::up_to_date) return report;
+  try {
+    FileWindow window(*plan.files, path);
+    const RecordIndex index = plan.scan(window);
+    write_file_atomically(report.index, encode_index(index, info, plan.format));
+    report.records = index.size();
+    report.made = true;
+  } catch (const DataError& error) {
+    report.error = error.what();
+  }
+  return report;
+}
+
+}  // namespace
+
+std::vector<IndexReport> make_indexes(const std::vector<std::filesystem::path>& paths,
+                                      const IndexPlan& plan, const IndexOptions& options) {
+  std::vector<int64_t> bytes;
+  int64_t all_bytes = 0, done_bytes = 0;
+  for (const auto& path : paths) all_bytes += bytes.emplace_back(plan.files->info(path).bytes);
+  std::vector<IndexReport> reports(paths.size());
+  std::mutex mutex;
+  in_parallel(std::ssize(paths), [&](int64_t i) {
+    const auto at = static_cast<size_t>(i);
+    reports[at] = make_index(paths[at], plan, options.check);
+    const std::lock_guard lock(mutex);
+    done_bytes += bytes[at];
+    if (options.progress) options.progress(done_bytes, all_bytes);
+  });
+  return reports;
 }
 
 }  // namespace tutti::data::detail

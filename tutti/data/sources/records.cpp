@@ -31,11 +31,6 @@ std::vector<std::string> counted_out(const std::string& path) {
   return all;
 }
 
-bool is_numbered(std::string_view name) {
-  return ::fnmatch("*-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]",
-                   std::string(name).c_str(), 0) == 0;
-}
-
 }  // namespace
 
 std::string Finding::to_string() const {
@@ -46,7 +41,18 @@ std::string Finding::to_string() const {
   return words + ": " + what;
 }
 
+std::string_view photo_format(std::string_view bytes) noexcept {
+  if (bytes.starts_with("\xff\xd8\xff")) return "jpg";
+  if (bytes.starts_with("\x89PNG")) return "png";
+  return bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP") ? "webp" : "";
+}
+
 namespace detail {
+
+bool is_numbered(std::string_view name) {
+  return ::fnmatch("*-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]",
+                   std::string(name).c_str(), 0) == 0;
+}
 
 std::vector<std::filesystem::path> record_files(const Files& files, const Paths& paths,
                                                 std::span<const std::string_view> endings,

@@ -1,7 +1,8 @@
 /// What the formats of records have in common: what their writers and checkers are told and say.
 ///
 /// Formats: tfrecord.h, webdataset.h, mds.h, parquet.h. Each has a function that reads files as a
-/// Dataset, and, parquet apart, write_NAME() and verify_NAME().
+/// Dataset, and, parquet apart, write_NAME() and verify_NAME(); those without a table of their
+/// records have index_NAME().
 /// Thread rule: plain values; callbacks are called in the thread of the call, one at a time.
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -72,5 +74,29 @@ struct VerifyOptions {
   /// Called now and then with the bytes checked so far, and all there are.
   std::function<void(int64_t done_bytes, int64_t all_bytes)> progress;
 };
+
+struct IndexOptions {
+  bool check = false;                  ///< only looks: nothing is written
+  std::filesystem::path index_folder;  ///< where indexes are kept; empty: beside their files
+  FilesHandle files = local_files();
+  /// Called now and then, in any thread, one at a time.
+  std::function<void(int64_t done_bytes, int64_t all_bytes)> progress;
+};
+
+enum class IndexState { up_to_date, missing, older, damaged, not_needed };
+
+/// The index of one file.
+struct IndexReport {
+  std::filesystem::path file;
+  std::filesystem::path index;
+  IndexState before = IndexState::missing;  ///< how it was found
+  std::string why;                          ///< of one that is older or damaged, or not needed
+  bool made = false;                        ///< now
+  int64_t records = 0;  ///< of one that counts, or was made; of a tar its members
+  std::string error;    ///< why none could be made: the file is damaged; empty: it was
+};
+
+/// The format of an encoded photo by its first bytes: "jpg", "png", "webp"; empty: none of these.
+std::string_view photo_format(std::string_view bytes) noexcept;
 
 }  // namespace tutti::data

@@ -1,6 +1,5 @@
 #include "tutti/data/sources/tfrecord.h"
 
-#include <array>
 #include <optional>
 #include <set>
 
@@ -20,9 +19,6 @@ namespace {
 using detail::FileWindow;
 using detail::kFrameHeadBytes;
 using detail::kFrameTailBytes;
-
-constexpr std::array<std::string_view, 6> kTfrecordEndings = {
-    ".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"};
 
 std::string at_record(const std::filesystem::path& path, int64_t record, int64_t byte) {
   return fmt::format("{}, record {} (byte {})", path.string(), record, byte);
@@ -72,6 +68,10 @@ detail::RecordIndex index_records(FileWindow& file) {
   return index;
 }
 
+detail::IndexPlan index_plan(const FilesHandle& files, const std::filesystem::path& folder) {
+  return {.format = "tfrecord 1", .scan = index_records, .files = files, .folder = folder};
+}
+
 // A file of records may begin with gzip's two bytes, its first length: one whose head is sound is
 // not packed.
 bool is_packed(FileWindow& file) {
@@ -119,7 +119,7 @@ class TfrecordSource final : public SampleSource {
  public:
   TfrecordSource(const Paths& paths, TfrecordOptions options)
       : files_(options.files), examples_(std::move(options.features)) {
-    const auto found = detail::record_files(*files_, paths, kTfrecordEndings, true);
+    const auto found = detail::record_files(*files_, paths, detail::kTfrecordEndings, true);
     indexed_.resize(found.size());
     index_all(found, options);
     for (const detail::IndexedFile& file : indexed_) rows_.add(file.info, file.index.size());
@@ -172,10 +172,7 @@ class TfrecordSource final : public SampleSource {
       FileWindow whole(*in_memory_[i], found[i]);
       indexed_[i] = {found[i], info, index_records(whole)};
     }
-    auto indexed = detail::indexed_files(plain, {.format = "tfrecord 1",
-                                                 .scan = index_records,
-                                                 .files = files_,
-                                                 .folder = options.index_folder});
+    auto indexed = detail::indexed_files(plain, index_plan(files_, options.index_folder));
     for (size_t i = 0; i < plain.size(); ++i) indexed_[plain_places[i]] = std::move(indexed[i]);
   }
 
@@ -250,8 +247,8 @@ Dataset tfrecord(const Paths& paths, TfrecordOptions options) {
   return Dataset(detail::tfrecord_source(paths, std::move(options)));
 }
 
-std::vector<Feature> tfrecord_features(const std::filesystem::path& path,
-                                       const FilesHandle& files) {
+std::vector<Feature> tfrecord_features(const Paths& paths, const FilesHandle& files) {
+  const auto path = detail::record_files(*files, paths, detail::kTfrecordEndings, true)[0];
   FileWindow window(*files, path);
   FilesHandle memory;
   std::optional<FileWindow> opened;
@@ -263,6 +260,26 @@ std::vector<Feature> tfrecord_features(const std::filesystem::path& path,
   } catch (const DataError& error) {
     throw DataError(fmt::format("{}: {}", at_record(path, 0, 0), error.what()));
   }
+}
+
+std::vector<IndexReport> index_tfrecord(const Paths& paths, const IndexOptions& options) {
+  std::vector<std::filesystem::path> plain;
+  std::vector<IndexReport> packed;
+  for (const auto& path :
+       detail::record_files(*options.files, paths, detail::kTfrecordEndings, true)) {
+    FileWindow window(*options.files, path);
+    if (is_packed(window))
+      packed.push_back({.file = path,
+                        .index = {},
+                        .before = IndexState::not_needed,
+                        .why = "packed by gzip, and so unpacked into memory by who reads it"});
+    else
+      plain.push_back(path);
+  }
+  auto reports =
+      detail::make_indexes(plain, index_plan(options.files, options.index_folder), options);
+  reports.insert(reports.end(), packed.begin(), packed.end());
+  return reports;
 }
 
 std::vector<Feature> features_of(const std::vector<Column>& columns) {
@@ -301,7 +318,7 @@ Written write_tfrecord(const std::filesystem::path& folder, const std::vector<Co
 
 std::vector<Finding> verify_tfrecord(const Paths& paths, const std::vector<Feature>& features,
                                      const VerifyOptions& options) {
-  const auto files = detail::record_files(*options.files, paths, kTfrecordEndings, true);
+  const auto files = detail::record_files(*options.files, paths, detail::kTfrecordEndings, true);
   const detail::ExampleReader examples(features);
   int64_t all_bytes = 0, done_bytes = 0;
   for (const auto& path : files) all_bytes += options.files->info(path).bytes;

@@ -50,10 +50,14 @@ struct TfrecordOptions {
 /// no Example, a feature that is missing, of another kind or of another number of values.
 Dataset tfrecord(const Paths& paths, TfrecordOptions options = {});
 
-/// The features of the first record of `path`: kinds as they are, one value as {}, several as
-/// {n}, a string as {kAnySize}; sorted by name. DataError when it is no Example.
-std::vector<Feature> tfrecord_features(const std::filesystem::path& path,
+/// The features of the first record of the first file: kinds as they are, one value as {}, several
+/// as {n}, a string as {kAnySize}; sorted by name. DataError when it is no Example.
+std::vector<Feature> tfrecord_features(const Paths& paths,
                                        const FilesHandle& files = local_files());
+
+/// Makes the indexes that are not there, or older than their files, several at once. One packed by
+/// gzip has none.
+std::vector<IndexReport> index_tfrecord(const Paths& paths, const IndexOptions& options = {});
 
 /// The features that write_tfrecord() makes of columns. UsageError for float64, uint64 and 16-bit
 /// floats, which an Example cannot hold.

@@ -17,44 +17,18 @@
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/shard_writer.h"
 #include "tutti/data/sources/detail/tar.h"
+#include "tutti/data/sources/detail/tar_members.h"
 
 namespace tutti::data {
 namespace {
 
 using detail::FileWindow;
+using detail::groups_of;
+using detail::kind_of_ending;
+using detail::member_name;
+using detail::MemberKind;
 using detail::RecordIndex;
-
-constexpr std::array<std::string_view, 1> kTarEndings = {".tar"};
-constexpr std::string_view kIntegerEndings[] = {"cls",   "cls2", "class", "count",
-                                                "index", "inx",  "id"};
-
-// A member's name: what groups it, and what it is.
-struct MemberName {
-  std::string_view key;
-  std::string ending;  // in lower case; empty: no part of any sample
-};
-
-MemberName member_name(std::string_view name) {
-  const size_t slash = name.rfind('/');
-  const size_t base = slash == std::string_view::npos ? 0 : slash + 1;
-  const size_t dot = name.find('.', base);
-  if (dot == std::string_view::npos || dot == base) return {};
-  MemberName parts{name.substr(0, dot), std::string(name.substr(dot + 1))};
-  std::ranges::transform(parts.ending, parts.ending.begin(), [](unsigned char c) {
-    return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  });
-  return parts;
-}
-
-enum class MemberKind { bytes, integer, npy };
-
-MemberKind kind_of_ending(std::string_view ending) {
-  const size_t dot = ending.rfind('.');
-  const std::string_view last = dot == std::string_view::npos ? ending : ending.substr(dot + 1);
-  if (std::ranges::find(kIntegerEndings, last) != std::end(kIntegerEndings))
-    return MemberKind::integer;
-  return last == "npy" ? MemberKind::npy : MemberKind::bytes;
-}
+using Group = detail::MemberGroup;
 
 // A column as asked for: "jpg;png;jpeg".
 struct Wanted {
@@ -89,25 +63,6 @@ std::vector<Wanted> wanted_of(const std::vector<std::string>& columns) {
     all.push_back(std::move(wanted));
   }
   return all;
-}
-
-// One sample of a tar: members [begin, end) of its index, those without an ending among them.
-struct Group {
-  int64_t begin = 0;
-  int64_t end = 0;
-};
-
-std::vector<Group> groups_of(const RecordIndex& index) {
-  std::vector<Group> groups;
-  std::string_view key;
-  for (int64_t member = 0; member < index.size(); ++member) {
-    const MemberName name = member_name(index.name(member));
-    if (name.ending.empty()) continue;
-    if (groups.empty() || name.key != key) groups.push_back({.begin = member});
-    key = name.key;
-    groups.back().end = member + 1;
-  }
-  return groups;
 }
 
 std::string key_of(const RecordIndex& index, const Group& group) {
@@ -148,14 +103,6 @@ std::vector<int64_t> members_for(const RecordIndex& index, const Group& group,
                               fmt::join(there, ", ")));
 }
 
-RecordIndex index_members(FileWindow& file) {
-  RecordIndex index;
-  detail::for_each_member(file, [&](const std::string& name, int64_t offset, int64_t bytes) {
-    index.add(offset, bytes, name);
-  });
-  return index;
-}
-
 Array integer_of(std::string_view text, const Wanted& column) {
   while (!text.empty() && std::string_view(" \t\r\n").find(text.back()) != std::string_view::npos)
     text.remove_suffix(1);
@@ -188,11 +135,8 @@ class WebdatasetSource final : public SampleSource {
       : files_(options.files), wanted_(wanted_of(options.columns)) {
     if (wanted_.empty())
       throw UsageError("webdataset: no columns are named; expected as in {\"jpg;png\", \"cls\"}");
-    tars_ = detail::indexed_files(detail::record_files(*files_, paths, kTarEndings),
-                                  {.format = "webdataset 1",
-                                   .scan = index_members,
-                                   .files = files_,
-                                   .folder = options.index_folder});
+    tars_ = detail::indexed_files(detail::record_files(*files_, paths, detail::kTarEndings),
+                                  detail::tar_index_plan(files_, options.index_folder));
     for (const detail::IndexedFile& tar : tars_) add_groups(tar);
     report_lacking();
     for (size_t c = 0; c < wanted_.size(); ++c) columns_.push_back(column_of(c));
@@ -311,6 +255,18 @@ class WebdatasetSource final : public SampleSource {
   std::vector<Column> columns_;
 };
 
+// What a member of bytes is called: of a photo, its content decides.
+std::string bytes_ending(const std::string& name, std::string_view photo) {
+  const std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
+  if (detail::is_photo_ending(name)) {
+    const bool other = !photo.empty() && photo != (last == "jpeg" ? "jpg" : last);
+    return other ? fmt::format("{}{}", name.substr(0, name.size() - last.size()), photo) : name;
+  }
+  constexpr std::string_view kKnown[] = {"txt", "json", "bin"};
+  if (std::ranges::find(kKnown, last) != std::end(kKnown)) return name;
+  return fmt::format("{}.{}", name, photo.empty() ? "bin" : photo);
+}
+
 // The bytes of an array as a member, and what its name ends with.
 std::pair<std::string, std::string> member_for(const Column& column, const Array& array) {
   const MemberKind named = kind_of_ending(column.name);
@@ -327,16 +283,7 @@ std::pair<std::string, std::string> member_for(const Column& column, const Array
   }
   if (array.dtype() == DType::uint8 && array.shape().size() == 1 && !column.fixed()) {
     const std::string_view bytes = text_of(array);
-    constexpr std::string_view kKnown[] = {"jpg", "jpeg", "png", "webp", "txt", "json", "bin"};
-    const std::string_view last = std::string_view(column.name).substr(column.name.rfind('.') + 1);
-    if (std::ranges::find(kKnown, last) != std::end(kKnown))
-      return {column.name, std::string(bytes)};
-    const bool webp = bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP");
-    const char* const ending = bytes.starts_with("\xff\xd8\xff") ? "jpg"
-                               : bytes.starts_with("\x89PNG")    ? "png"
-                               : webp                            ? "webp"
-                                                                 : "bin";
-    return {fmt::format("{}.{}", column.name, ending), std::string(bytes)};
+    return {bytes_ending(column.name, photo_format(bytes)), std::string(bytes)};
   }
   return {named == MemberKind::npy ? column.name : column.name + ".npy", npy_bytes(array)};
 }
@@ -353,19 +300,6 @@ std::shared_ptr<const Source> webdataset_source(const Paths& paths, WebdatasetOp
 
 Dataset webdataset(const Paths& paths, WebdatasetOptions options) {
   return Dataset(detail::webdataset_source(paths, std::move(options)));
-}
-
-std::vector<std::string> webdataset_endings(const std::filesystem::path& tar,
-                                            const FilesHandle& files) {
-  FileWindow window(*files, tar);
-  std::map<std::string, int64_t> counts;
-  detail::for_each_member(window, [&](const std::string& name, int64_t, int64_t) {
-    if (const MemberName parts = member_name(name); !parts.ending.empty()) ++counts[parts.ending];
-  });
-  std::vector<std::string> endings;
-  for (const auto& [ending, count] : counts) endings.push_back(ending);
-  std::ranges::stable_sort(endings, std::greater<>(), [&](auto& e) { return counts[e]; });
-  return endings;
 }
 
 Written write_webdataset(const std::filesystem::path& folder, const std::vector<Column>& columns,
@@ -391,7 +325,7 @@ Written write_webdataset(const std::filesystem::path& folder, const std::vector<
 
 std::vector<Finding> verify_webdataset(const Paths& paths, const std::vector<std::string>& columns,
                                        const VerifyOptions& options) {
-  const auto tars = detail::record_files(*options.files, paths, kTarEndings);
+  const auto tars = detail::record_files(*options.files, paths, detail::kTarEndings);
   const std::vector<Wanted> wanted = wanted_of(columns);
   int64_t all_bytes = 0, done_bytes = 0;
   for (const auto& tar : tars) all_bytes += options.files->info(tar).bytes;

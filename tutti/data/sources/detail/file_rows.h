@@ -17,6 +17,9 @@
 
 namespace tutti::data::detail {
 
+/// Whether a name ends as "train-00001-of-00008" does.
+bool is_numbered(std::string_view name);
+
 /// The files that `paths` stand for, in order. A folder stands for its files with a name that ends
 /// in one of `endings`, or, with `numbered`, looks like "train-00001-of-00008". Throws UsageError,
 /// with what was looked for, where they stand for none; DataError for a folder that is not there.

@@ -15,6 +15,7 @@
 
 #include "tutti/data/files.h"
 #include "tutti/data/sources/detail/file_window.h"
+#include "tutti/data/sources/records.h"
 
 namespace tutti::data::detail {
 
@@ -53,6 +54,19 @@ struct IndexedFile {
 /// `scan` and Files throw, that of the first file for which it does.
 std::vector<IndexedFile> indexed_files(const std::vector<std::filesystem::path>& paths,
                                        const IndexPlan& plan);
+
+/// What is kept for a file.
+struct KeptIndex {
+  IndexState state = IndexState::missing;
+  std::string why;    ///< where it is there and does not count
+  RecordIndex index;  ///< where it is up to date
+};
+KeptIndex kept_index(const std::filesystem::path& file, const FileInfo& info,
+                     const IndexPlan& plan);
+
+/// index_NAME() of files.
+std::vector<IndexReport> make_indexes(const std::vector<std::filesystem::path>& paths,
+                                      const IndexPlan& plan, const IndexOptions& options);
 
 /// Where the index of a file is kept. In a folder for several, a name says its file's whole path.
 std::filesystem::path index_path(const std::filesystem::path& file,

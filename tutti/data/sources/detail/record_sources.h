@@ -3,7 +3,9 @@
 /// Thread rule: free functions; sources may be read by any thread.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <string_view>
 
 #include "tutti/data/source.h"
 #include "tutti/data/sources/mds.h"
@@ -12,6 +14,10 @@
 #include "tutti/data/sources/webdataset.h"
 
 namespace tutti::data::detail {
+
+/// How files of TensorFlow's records end, where they are not numbered.
+inline constexpr std::array<std::string_view, 6> kTfrecordEndings = {
+    ".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"};
 
 std::shared_ptr<const Source> tfrecord_source(const Paths& paths, TfrecordOptions options);
 std::shared_ptr<const Source> webdataset_source(const Paths& paths, WebdatasetOptions options);
