@@ -15,6 +15,7 @@
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/idx.h"
 #include "tutti/data/sources/image_folder.h"
+#include "tutti/data/sources/open_records.h"
 #include "tutti/data/transforms/transforms.h"
 
 namespace tutti::cli {
@@ -24,8 +25,9 @@ using data::DataKind;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "tutti data 1";
-constexpr DataKind kKinds[] = {DataKind::image_folder, DataKind::quickdraw, DataKind::idx,
-                               DataKind::csv};
+constexpr DataKind kKinds[] = {DataKind::image_folder, DataKind::quickdraw,  DataKind::idx,
+                               DataKind::csv,          DataKind::webdataset, DataKind::tfrecord,
+                               DataKind::mds};
 
 DataKind kind_of(const std::string& name) {
   std::vector<std::string> known;
@@ -36,9 +38,9 @@ DataKind kind_of(const std::string& name) {
   throw DataError(unknown_message("kind of data", name, known));
 }
 
-data::Dataset opened(const DataSpec& spec, const std::filesystem::path& path) {
-  switch (spec.kind) {
-    case DataKind::image_folder: return data::image_folder(path, {.classes = spec.classes});
+data::Dataset opened(const DataSpec& spec, DataKind kind, const std::filesystem::path& path) {
+  if (is_photos(kind)) return open_photos(kind, path, spec.label, spec.classes);
+  switch (kind) {
     case DataKind::idx: return data::idx(path, {.classes = spec.classes});
     case DataKind::csv: return data::csv(path, *spec.table);
     default: return data::quickdraw(path, {.split = "all"});
@@ -47,12 +49,23 @@ data::Dataset opened(const DataSpec& spec, const std::filesystem::path& path) {
 
 }  // namespace
 
+bool is_photos(DataKind kind) noexcept {
+  return kind == DataKind::image_folder || data::is_records(kind);
+}
+
+data::Dataset open_photos(DataKind kind, const std::filesystem::path& path,
+                          const std::string& label, const std::vector<std::string>& classes) {
+  if (kind == DataKind::image_folder) return data::image_folder(path, {.classes = classes});
+  return data::photo_records(path, {.label = label, .classes = classes});
+}
+
 std::string DataSpec::to_json() const {
   Json json{{"format", kFormat},
             {"kind", data::name_of(kind)},
             {"classes", classes},
             {"shape", shape},
             {"transforms", transforms}};
+  if (!label.empty()) json["label"] = label;
   if (table) json["table"] = Json::parse(table->to_json());
   return json.dump(1) + "\n";
 }
@@ -66,7 +79,8 @@ DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {
                   .classes = json.at("classes"),
                   .shape = json.at("shape"),
                   .transforms = json.at("transforms"),
-                  .table = std::nullopt};
+                  .table = std::nullopt,
+                  .label = json.value("label", "")};
     for (const std::string& name : spec.transforms) data::transforms::by_name(name);
     if (json.contains("table"))
       spec.table = data::TableSpec::from_json(json["table"].dump(), "table");
@@ -94,10 +108,10 @@ std::optional<DataSpec> spec_beside(const std::filesystem::path& weights) {
 
 data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path) {
   const data::Recognised found = data::recognise(path);
-  if (found.kind != spec.kind)
+  if (found.kind != spec.kind && !(spec.of_photos() && is_photos(found.kind)))
     throw UsageError(fmt::format("{}: {}; the model was trained on {}", path.string(),
                                  found.sentence, data::name_of(spec.kind)));
-  data::Dataset dataset = mapped(opened(spec, path), spec.transforms);
+  data::Dataset dataset = mapped(opened(spec, found.kind, path), spec.transforms);
   require_same_classes(spec, dataset, path);
   if (dataset.columns().at(0).shape != spec.shape)
     throw UsageError(fmt::format("{}: samples are {}, the model was trained on {}", path.string(),

@@ -19,12 +19,23 @@
 
 namespace tutti::cli {
 
+/// Whether it is photos with classes: in folders, or in records.
+bool is_photos(data::DataKind kind) noexcept;
+
+/// Photos, still encoded, with classes: these, or, where empty, those that are there.
+data::Dataset open_photos(data::DataKind kind, const std::filesystem::path& path,
+                          const std::string& label = {},
+                          const std::vector<std::string>& classes = {});
+
 struct DataSpec {
   data::DataKind kind = data::DataKind::unknown;
   std::vector<std::string> classes{};     ///< by label; empty: a number is predicted
   std::vector<int64_t> shape{};           ///< of a sample, as the network takes it
   std::vector<std::string> transforms{};  ///< names, in order: what makes a sample of a photo
   std::optional<data::TableSpec> table{};
+  std::string label{};  ///< of records: the column; empty: the only one that could be
+
+  bool of_photos() const noexcept { return is_photos(kind); }
 
   bool predicts_number() const noexcept { return classes.empty(); }
   /// Where a number is predicted: its column, with the scaling.
@@ -41,8 +52,9 @@ inline constexpr const char* kDataSpecFile = "data.json";
 /// it was not saved. Throws what from_json() does.
 std::optional<DataSpec> spec_beside(const std::filesystem::path& weights);
 
-/// Opens other data of the same kind, labelled as the first. Photos are decoded when a batch is
-/// read. Throws UsageError for data of another kind, and what the source does.
+/// Opens other data of the same kind, labelled as the first; photos in folders or in records are
+/// one kind. Photos are decoded when a batch is read. Throws UsageError for data of another kind,
+/// and what the source does.
 data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path);
 
 /// Throws UsageError where `dataset`, of `path`, has other classes.

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -32,6 +33,8 @@
 #include "tutti/data/npy.h"
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/idx.h"
+#include "tutti/data/sources/open_records.h"
+#include "tutti/data/sources/recognise.h"
 #include "tutti/data/transforms/transforms.h"
 #include "tutti/models/models.h"
 #include "tutti/sync/tensors.h"
@@ -101,7 +104,7 @@ class Prediction {
 
   /// Returns the exit code: 1 where a file could not be read.
   int run() {
-    if (spec_.kind == DataKind::image_folder)
+    if (spec_.of_photos())
       predict_photos();
     else
       for (const std::string& file : flags_.files) attempt([&] { predict_rows(file); });
@@ -139,13 +142,41 @@ class Prediction {
       say(file, model_.predict(doodles_in(file)));
   }
 
+  // Files of one photo are decoded many at once; of records, a row is a photo.
   void predict_photos() {
-    for (size_t begin = 0; begin < flags_.files.size(); begin += kPhotosAtOnce) {
+    std::vector<std::string> photos;
+    const auto predict_so_far = [&] {
       throw_if_stop_requested("predict");
-      const size_t end = std::min(begin + kPhotosAtOnce, flags_.files.size());
-      predict_photos({flags_.files.begin() + static_cast<std::ptrdiff_t>(begin),
-                      flags_.files.begin() + static_cast<std::ptrdiff_t>(end)});
+      if (!photos.empty()) predict_photos(std::exchange(photos, {}));
+    };
+    for (const std::string& file : flags_.files) {
+      if (!holds_records(file)) {
+        photos.push_back(file);
+        if (photos.size() == kPhotosAtOnce) predict_so_far();
+        continue;
+      }
+      predict_so_far();
+      attempt([&] { predict_records(file); });
     }
+    predict_so_far();
+  }
+
+  // What is not there, and what cannot be read, is said of it as of a photo.
+  static bool holds_records(const std::string& file) {
+    try {
+      return data::is_records(data::recognise(file).kind);
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  void predict_records(const std::string& path) {
+    const data::PhotoColumns columns = data::photo_columns(path);
+    if (columns.images.size() != 1)
+      throw DataError(fmt::format("{}: expected one column of photos; its columns are: {}", path,
+                                  columns.to_string()));
+    const auto photos = mapped(data::open_records(path, columns.images), spec_.transforms);
+    say(path, model_.predict(photos.batch(kTestBatch)));
   }
 
   void predict_photos(const std::vector<std::string>& files) {
@@ -240,8 +271,10 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->check(one_of("model", models::model_names()))
       ->type_name("");
   command
-      ->add_option("FILES", flags->files,
-                   "Of the kind that was trained on: photos, tables, IDX images, doodles (.npy)")
+      ->add_option(
+          "FILES", flags->files,
+          "Of the kind that was trained on: photos or records of them, tables, IDX images, "
+          "doodles (.npy)")
       ->required()
       ->check(some_name())
       ->type_name("");

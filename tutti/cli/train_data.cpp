@@ -18,7 +18,7 @@
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/idx.h"
-#include "tutti/data/sources/image_folder.h"
+#include "tutti/data/sources/open_records.h"
 #include "tutti/data/sources/recognise.h"
 #include "tutti/data/transforms/transforms.h"
 #include "tutti/train/report/progress.h"
@@ -57,20 +57,21 @@ void check_flags(const std::string& path, const DataFlags& flags, const Recognis
   const auto refuse = [&](const std::string& flag, const char* what) {
     throw UsageError(fmt::format("{}: is for {}; {} has {}", flag, what, path, found.sentence));
   };
-  if (found.kind != DataKind::image_folder) {
+  if (!is_photos(found.kind)) {
     if (flags.image_size > 0) refuse(fmt::format("--image-size {}", flags.image_size), "photos");
     if (flags.augment) refuse("--augment", "photos");
   }
-  if (found.kind != DataKind::csv && !flags.target.empty())
-    refuse("--target " + flags.target, "tables");
+  if (found.kind != DataKind::csv && !data::is_records(found.kind) && !flags.target.empty())
+    refuse("--target " + flags.target, "tables and records");
   if (!flags.validation.empty() && flags.validation_split > 0)
     throw UsageError("--validation-split with --validation: give one of them");
 }
 
 [[noreturn]] void refuse_kind(const std::string& path, const Recognised& found) {
   throw UsageError(fmt::format(
-      "--data {}: {}\n  expected doodles (.npy), photos (a folder a class), a table or IDX{}", path,
-      found.sentence,
+      "--data {}: {}\n  expected doodles (.npy), photos (a folder a class, or records of them), a "
+      "table or IDX{}",
+      path, found.sentence,
       found.kind == DataKind::text || found.kind == DataKind::jsonl
           ? "; text and JSON lines want a program of your own (docs/guide/data.md)"
           : ""));
@@ -132,14 +133,32 @@ Opened open_table(const std::string& path, const DataFlags& flags, const Recogni
   return {data::csv(path, *spec.table), {}, ""};
 }
 
+// Photos in records: the columns that are taken are said aloud.
+Opened open_photo_records(const std::string& path, const DataFlags& flags, Recognised& found,
+                          DataSpec& spec) {
+  const data::PhotoColumns columns = data::photo_columns(path);
+  if (columns.images.size() == 1 && columns.labels.size() > 1 && flags.target.empty())
+    throw UsageError(fmt::format("--data {}: {}; --target COLUMN says which is the label: {}", path,
+                                 found.sentence, fmt::join(columns.labels, ", ")));
+  spec.label = flags.target;
+  Opened opened{open_photos(found.kind, path, flags.target), {}, ""};
+  found.sentence += fmt::format("; photos of {}, labels of {}, {} classes", columns.images[0],
+                                flags.target.empty() ? columns.labels[0] : flags.target,
+                                opened.all.num_classes());
+  return opened;
+}
+
 // `whole`: with what the data itself calls its test samples.
-Opened open_data(const std::string& path, const DataFlags& flags, const Recognised& found,
-                 bool whole, DataSpec& spec) {
+Opened open_data(const std::string& path, const DataFlags& flags, Recognised& found, bool whole,
+                 DataSpec& spec) {
   switch (found.kind) {
     case DataKind::quickdraw: return open_doodles(path, whole);
     case DataKind::idx: return open_idx(path, whole);
     case DataKind::csv: return open_table(path, flags, found, spec);
-    case DataKind::image_folder: return {data::image_folder(path), {}, ""};
+    case DataKind::image_folder: return {open_photos(found.kind, path), {}, ""};
+    case DataKind::tfrecord:
+    case DataKind::webdataset:
+    case DataKind::mds: return open_photo_records(path, flags, found, spec);
     default: refuse_kind(path, found);
   }
 }
@@ -188,8 +207,10 @@ void add_pipeline_flags(CLI::App& app, DataFlags& flags) {
       ->type_name("PIXELS");
   app.add_flag("--augment", flags.augment,
                "Photos: another crop in every epoch, mirrored at random, to train on");
-  app.add_option("--target", flags.target,
-                 "Tables: the column to predict, a number or a class; all others are features")
+  app.add_option(
+         "--target", flags.target,
+         "Tables: the column to predict, a number or a class; all others are features. Photos "
+         "in records: the column of the class, where more than one may be it")
       ->check(some_name())
       ->type_name("COLUMN");
 }
@@ -281,7 +302,7 @@ struct Pipeline {
 };
 
 Pipeline open_pipeline(const std::string& path, const DataFlags& flags, bool whole) {
-  const Recognised found = data::recognise(path);
+  Recognised found = data::recognise(path);
   if (found.kind == DataKind::unknown) refuse_kind(path, found);
   check_flags(path, flags, found);
   DataSpec spec{.kind = found.kind};
@@ -289,7 +310,7 @@ Pipeline open_pipeline(const std::string& path, const DataFlags& flags, bool who
   Pipeline pipeline{
       std::move(opened), std::move(spec), {}, fmt::format("data: {}: {}", path, found.sentence)};
   pipeline.spec.classes = pipeline.opened.all.classes();
-  if (found.kind == DataKind::image_folder) {
+  if (is_photos(found.kind)) {
     const int64_t size = flags.image_size > 0 ? flags.image_size : kImageSize;
     pipeline.spec.transforms = plain_transforms(size);
     pipeline.training_transforms =

@@ -47,7 +47,8 @@ struct TrainData {
   std::vector<std::string> sentences;  ///< to be said aloud: what was found, what is held out
 };
 
-/// What is at `path` is recognised: doodles, photos, IDX or a table. Validation is, in this order,
+/// What is at `path` is recognised: doodles, photos (in folders or records),
+/// IDX or a table. Validation is, in this order,
 /// --validation, --validation-split, what the data has itself (of doodles the test split, of IDX
 /// t10k-*), or a tenth. Samples that are held out are drawn once and for all, whatever the seed of
 /// the training. Throws UsageError for flags that do not fit the data, and what the sources do.

@@ -169,8 +169,10 @@ std::vector<OptionField> other_fields() {
 void add_train_flags(CLI::App& app, TrainFlags& flags) {
   add_job_flags(app, flags.job);
   app.get_option("--data")->description(
-      "What to train on: a folder of doodles (.npy), a folder of photos with a folder a class, a "
-      "table (csv and its kin) or a file of IDX images");
+      "What to train on: a folder of doodles (.npy), a folder of photos with a folder a class, "
+      "records of photos (tars of WebDataset, TFRecord, MDS), a table (csv and its kin) or a file "
+      "of "
+      "IDX images");
   add_data_flags(app, flags.data);
   add_loader_flags(app, flags.loader);
   for (const auto& [group, rows] : flags_by_group())
