@@ -29,6 +29,7 @@ void add_evaluate(CLI::App& app, int& exit_code);
 void add_predict(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_checkpoint(CLI::App& app, int& exit_code);
+void add_plan(CLI::App& app, int& exit_code);
 void add_ps(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 

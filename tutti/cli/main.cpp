@@ -21,6 +21,7 @@ void register_commands(CLI::App& app, int& exit_code) {
   tutti::cli::add_data(app, exit_code);
   tutti::cli::add_checkpoint(app, exit_code);
   tutti::cli::add_run(app, exit_code);
+  tutti::cli::add_plan(app, exit_code);
   tutti::cli::add_ps(app, exit_code);
   tutti::cli::add_bench(app, exit_code);
   tutti::cli::add_doctor(app, exit_code);
