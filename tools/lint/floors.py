@@ -10,7 +10,7 @@ from common import finding
 # floor -> rows of modules, lowest first; rows of one floor do not know each other.
 FLOORS = [
     [["base", "net"]],
-    [["optim"], ["pipeline"], ["comm", "cluster"]],
+    [["optim"], ["layout"], ["comm", "cluster"]],
     [["device", "data", "checkpoint", "ps", "steps", "observe"]],
     [["sync"]],
     [["strategy"]],

@@ -17,16 +17,16 @@
 #include "tutti/base/file.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
-#include "tutti/pipeline/check.h"
-#include "tutti/pipeline/picture.h"
-#include "tutti/pipeline/schedule.h"
-#include "tutti/pipeline/simulate.h"
+#include "tutti/layout/check.h"
+#include "tutti/layout/picture.h"
+#include "tutti/layout/schedule.h"
+#include "tutti/layout/simulate.h"
 
 namespace tutti::cli {
 namespace {
 
 struct PipelineFlags {
-  pipeline::Plan plan{.ranks = 4, .microbatches = 8};
+  layout::Plan plan{.ranks = 4, .microbatches = 8};
   std::string schedule = "all";
   std::vector<double> forward{1}, backward{1}, weight{1};
   double send = 0;
@@ -34,26 +34,26 @@ struct PipelineFlags {
 };
 
 // A name, a file, or "all" that can be had.
-std::vector<pipeline::Schedule> schedules_of(const PipelineFlags& flags) {
+std::vector<layout::Schedule> schedules_of(const PipelineFlags& flags) {
   if (std::filesystem::path(flags.schedule).extension() == ".csv") {
-    auto own = pipeline::from_csv(read_file(flags.schedule), flags.schedule);
-    pipeline::check(own);
+    auto own = layout::from_csv(read_file(flags.schedule), flags.schedule);
+    layout::check(own);
     return {own};
   }
   if (flags.schedule != "all")
-    return {pipeline::schedule_by_name(flags.schedule, flags.plan)};
-  std::vector<pipeline::Schedule> all;
-  for (const std::string& name : pipeline::schedule_names()) {
+    return {layout::schedule_by_name(flags.schedule, flags.plan)};
+  std::vector<layout::Schedule> all;
+  for (const std::string& name : layout::schedule_names()) {
     if (name == "interleaved" && flags.plan.microbatches % flags.plan.ranks != 0) continue;
-    pipeline::Plan plan = flags.plan;
+    layout::Plan plan = flags.plan;
     if (name != "interleaved") plan.chunks = 1;
-    all.push_back(pipeline::schedule_by_name(name, plan));
+    all.push_back(layout::schedule_by_name(name, plan));
   }
   return all;
 }
 
 // One number is of all layers of a rank, whatever they are cut into.
-pipeline::Costs costs_of(const PipelineFlags& flags, const pipeline::Schedule& schedule) {
+layout::Costs costs_of(const PipelineFlags& flags, const layout::Schedule& schedule) {
   const size_t count = std::max({flags.forward.size(), flags.backward.size(), flags.weight.size()});
   const auto cost = [&](const char* name, const std::vector<double>& given, size_t stage) {
     if (given.size() != 1 && given.size() != count)
@@ -61,7 +61,7 @@ pipeline::Costs costs_of(const PipelineFlags& flags, const pipeline::Schedule& s
                                    given.size(), count));
     return count == 1 ? given[0] / schedule.chunks : given[given.size() == 1 ? 0 : stage];
   };
-  pipeline::Costs costs{.send = flags.send};
+  layout::Costs costs{.send = flags.send};
   for (size_t stage = 0; stage < count; ++stage)
     costs.stages.push_back({.forward = cost("forward", flags.forward, stage),
                             .backward = cost("backward", flags.backward, stage),
@@ -70,15 +70,15 @@ pipeline::Costs costs_of(const PipelineFlags& flags, const pipeline::Schedule& s
 }
 
 struct Row {
-  pipeline::Schedule schedule;
-  pipeline::Simulation simulation;
+  layout::Schedule schedule;
+  layout::Simulation simulation;
   double kept = 0;  // microbatches of a whole rank, on the rank that keeps most
 };
 
-Row row_of(pipeline::Schedule schedule, const PipelineFlags& flags) {
-  pipeline::Simulation simulation = pipeline::simulate(schedule, costs_of(flags, schedule));
+Row row_of(layout::Schedule schedule, const PipelineFlags& flags) {
+  layout::Simulation simulation = layout::simulate(schedule, costs_of(flags, schedule));
   const double kept =
-      static_cast<double>(std::ranges::max(pipeline::peak_activations(schedule))) / schedule.chunks;
+      static_cast<double>(std::ranges::max(layout::peak_activations(schedule))) / schedule.chunks;
   return {std::move(schedule), std::move(simulation), kept};
 }
 
@@ -99,7 +99,7 @@ nlohmann::json json_of(const std::vector<Row>& rows) {
                    {"microbatches", row.schedule.microbatches},
                    {"time", row.simulation.seconds},
                    {"bubble", row.simulation.bubble()},
-                   {"peak_activations", pipeline::peak_activations(row.schedule)}});
+                   {"peak_activations", layout::peak_activations(row.schedule)}});
   return all;
 }
 
@@ -111,8 +111,8 @@ void plan_pipeline(const PipelineFlags& flags) {
   print_table(rows);
   const Row& first = rows.front();
   if (!flags.svg.empty())
-    write_file_atomically(flags.svg, pipeline::to_svg(first.schedule, first.simulation));
-  if (!flags.csv.empty()) write_file_atomically(flags.csv, pipeline::to_csv(first.schedule));
+    write_file_atomically(flags.svg, layout::to_svg(first.schedule, first.simulation));
+  if (!flags.csv.empty()) write_file_atomically(flags.csv, layout::to_csv(first.schedule));
   if (!flags.json.empty()) write_file_atomically(flags.json, json_of(rows).dump(2) + "\n");
 }
 
@@ -133,7 +133,7 @@ void add_plan(CLI::App& app, int& exit_code) {
   command
       ->add_option("--schedule", flags->schedule,
                    fmt::format("One of {}; all of them; or a file of your own, NAME.csv",
-                               fmt::join(pipeline::schedule_names(), ", ")))
+                               fmt::join(layout::schedule_names(), ", ")))
       ->capture_default_str();
   const auto add_cost = [&](const char* name, std::vector<double>& to, const char* help) {
     command->add_option(name, to, help)->delimiter(',')->check(CLI::NonNegativeNumber);

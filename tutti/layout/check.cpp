@@ -1,4 +1,4 @@
-#include "tutti/pipeline/check.h"
+#include "tutti/layout/check.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 namespace {
 
 std::string place(int rank, size_t index, const Action& action) {
@@ -155,4 +155,4 @@ std::vector<int> peak_activations(const Schedule& schedule) {
   return peaks;
 }
 
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout

@@ -4,12 +4,12 @@
 
 #include <string>
 
-#include "tutti/pipeline/simulate.h"
+#include "tutti/layout/simulate.h"
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 
 /// F blue, B orange, W green (Okabe and Ito's colours), paler in odd chunks; numbers are
 /// microbatches, where there is room for them. White is waiting.
 std::string to_svg(const Schedule& schedule, const Simulation& simulation);
 
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout

@@ -7,9 +7,9 @@
 
 #include <vector>
 
-#include "tutti/pipeline/schedule.h"
+#include "tutti/layout/schedule.h"
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 
 /// Of one microbatch, in any unit of time, each >= 0.
 struct StageCost {
@@ -43,4 +43,4 @@ struct Simulation {
 /// is neither 0, 1 nor that of the stages.
 Simulation simulate(const Schedule& schedule, const Costs& costs);
 
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout

@@ -1,4 +1,4 @@
-#include "tutti/pipeline/simulate.h"
+#include "tutti/layout/simulate.h"
 
 #include <fmt/format.h>
 
@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
-#include "tutti/pipeline/check.h"
+#include "tutti/layout/check.h"
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 namespace {
 
 class Clock {
@@ -99,4 +99,4 @@ Simulation simulate(const Schedule& schedule, const Costs& costs) {
   return result;
 }
 
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout

@@ -1,10 +1,10 @@
-#include "tutti/pipeline/picture.h"
+#include "tutti/layout/picture.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 namespace {
 
 // Pixels.
@@ -92,4 +92,4 @@ std::string to_svg(const Schedule& schedule, const Simulation& simulation) {
   return svg + "</svg>\n";
 }
 
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout

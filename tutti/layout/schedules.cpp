@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/pipeline/schedule.h"
+#include "tutti/layout/schedule.h"
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 namespace {
 
 // Of one rank, counting: the n-th F of a chunk is of microbatch n, and so are B and W. Microbatches
@@ -217,4 +217,4 @@ Schedule dualpipe_v(const Plan& plan) {
   });
 }
 
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout

@@ -7,13 +7,13 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
-#include "tutti/pipeline/check.h"
-#include "tutti/pipeline/schedule.h"
-#include "tutti/pipeline/simulate.h"
+#include "tutti/layout/check.h"
+#include "tutti/layout/schedule.h"
+#include "tutti/layout/simulate.h"
 
 #include "tests/support/message_of.h"
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 namespace {
 
 using testing::Each;
@@ -166,4 +166,4 @@ TEST(Schedules, CsvThereAndBack) {
 }
 
 }  // namespace
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout

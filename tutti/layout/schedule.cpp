@@ -1,11 +1,11 @@
-#include "tutti/pipeline/schedule.h"
+#include "tutti/layout/schedule.h"
 
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 char letter_of(Kind kind) noexcept { return "FBW"[static_cast<size_t>(kind)]; }
 
 std::string to_string(const Action& action) {
@@ -41,4 +41,4 @@ Schedule schedule_by_name(const std::string& name, const Plan& plan) {
   return interleaved(with_chunks);
 }
 
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout

@@ -9,12 +9,12 @@
 #include <tuple>
 
 #include "tutti/base/error.h"
-#include "tutti/pipeline/check.h"
-#include "tutti/pipeline/schedule.h"
+#include "tutti/layout/check.h"
+#include "tutti/layout/schedule.h"
 
 #include "tests/support/message_of.h"
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 namespace {
 
 using testing::HasSubstr;
@@ -121,4 +121,4 @@ TEST(ScheduleCheck, WrongSchedulesAreRefusedAndHarmlessOnesAreNot) {
 }
 
 }  // namespace
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout

@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "tutti/base/error.h"
-#include "tutti/pipeline/schedule.h"
+#include "tutti/layout/schedule.h"
 
-namespace tutti::pipeline {
+namespace tutti::layout {
 namespace {
 
 std::string_view trimmed(std::string_view text) {
@@ -100,4 +100,4 @@ Schedule from_csv(std::string_view text, const std::string& name) {
   return schedule;
 }
 
-}  // namespace tutti::pipeline
+}  // namespace tutti::layout
