@@ -40,8 +40,7 @@ std::vector<layout::Schedule> schedules_of(const PipelineFlags& flags) {
     layout::check(own);
     return {own};
   }
-  if (flags.schedule != "all")
-    return {layout::schedule_by_name(flags.schedule, flags.plan)};
+  if (flags.schedule != "all") return {layout::schedule_by_name(flags.schedule, flags.plan)};
   std::vector<layout::Schedule> all;
   for (const std::string& name : layout::schedule_names()) {
     if (name == "interleaved" && flags.plan.microbatches % flags.plan.ranks != 0) continue;
@@ -125,11 +124,14 @@ void add_plan(CLI::App& app, int& exit_code) {
       "pipeline", "Compare the schedules of a pipeline: idle time, microbatches kept");
   const auto flags = std::make_shared<PipelineFlags>();
   command->add_option("--ranks", flags->plan.ranks, "That the model is cut over")
-      ->check(CLI::Range(1, 4096))->capture_default_str();
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   command->add_option("--microbatches", flags->plan.microbatches, "Of a step")
-      ->check(CLI::Range(1, 1 << 16))->capture_default_str();
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
   command->add_option("--chunks", flags->plan.chunks, "Of layers a rank: for \"interleaved\"")
-      ->check(CLI::Range(1, 64))->capture_default_str();
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   command
       ->add_option("--schedule", flags->schedule,
                    fmt::format("One of {}; all of them; or a file of your own, NAME.csv",
@@ -138,7 +140,8 @@ void add_plan(CLI::App& app, int& exit_code) {
   const auto add_cost = [&](const char* name, std::vector<double>& to, const char* help) {
     command->add_option(name, to, help)->delimiter(',')->check(CLI::NonNegativeNumber);
   };
-  add_cost("--forward", flags->forward, "Time of a microbatch through a rank's layers; or one number a stage, with commas");
+  add_cost("--forward", flags->forward,
+           "Time of a microbatch through a rank's layers; or one number a stage, with commas");
   add_cost("--backward", flags->backward, "The same of the gradient of a stage's input");
   add_cost("--weight", flags->weight, "The same of the gradients of its parameters");
   command->add_option("--send", flags->send, "Time from one rank to another")

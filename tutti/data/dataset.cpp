@@ -204,8 +204,8 @@ void pad(detail::Batching& batching, const detail::Content& content, const detai
     constexpr int64_t kMost = int64_t{1} << 40;
     for (int64_t size : options.sizes)
       if (size < 0 || size > kMost)
-        throw UsageError(
-            fmt::format("PadOptions::sizes: [{}]: expected 0 to {}", fmt::join(options.sizes, ", "), kMost));
+        throw UsageError(fmt::format("PadOptions::sizes: [{}]: expected 0 to {}",
+                                     fmt::join(options.sizes, ", "), kMost));
     auto next = options.sizes.begin();
     for (Column& column : batching.columns)
       for (int64_t& size : column.shape)

@@ -82,9 +82,9 @@ class Run {
       seen[static_cast<size_t>(rank)] = true;
       const Needed needed = *waits_for(rank);
       const int other = schedule_.rank_of(needed.stage);
-      words += fmt::format(" rank {} at {} for {} {}.{} of rank {};", rank,
-                           to_string(next(rank)), letter_of(needed.kind),
-                           schedule_.chunk_of(needed.stage), next(rank).microbatch, other);
+      words += fmt::format(" rank {} at {} for {} {}.{} of rank {};", rank, to_string(next(rank)),
+                           letter_of(needed.kind), schedule_.chunk_of(needed.stage),
+                           next(rank).microbatch, other);
       rank = other;
     }
     words.pop_back();
@@ -108,7 +108,7 @@ class Run {
   }
 
   const Schedule& schedule_;
-  std::vector<size_t> at_;                 // by rank
+  std::vector<size_t> at_;                // by rank
   std::vector<std::array<int, 3>> done_;  // microbatches, by stage and kind
 };
 

@@ -31,15 +31,14 @@ Given given_by(std::string_view field, std::string_view text) {
   const auto& names = axis_names();
   const auto axis = std::ranges::find(names, name);
   if (axis == names.end())
-    throw UsageError(
-        fmt::format("--mesh {}: {}", text, unknown_message("axis", name, names)));
+    throw UsageError(fmt::format("--mesh {}: {}", text, unknown_message("axis", name, names)));
   int size = 0;
-  const std::string_view digits =
-      equals == std::string_view::npos ? "" : field.substr(equals + 1);
+  const std::string_view digits = equals == std::string_view::npos ? "" : field.substr(equals + 1);
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
-  if (error != std::errc() || end != digits.data() + digits.size() || size < 1 || size > kMostOfAxis)
-    throw UsageError(fmt::format("--mesh {}: \"{}\"; expected {}=N, N 1 to {}", text, field, name,
-                                 kMostOfAxis));
+  if (error != std::errc() || end != digits.data() + digits.size() || size < 1 ||
+      size > kMostOfAxis)
+    throw UsageError(
+        fmt::format("--mesh {}: \"{}\"; expected {}=N, N 1 to {}", text, field, name, kMostOfAxis));
   return {static_cast<size_t>(axis - names.begin()), size};
 }
 

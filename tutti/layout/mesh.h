@@ -37,9 +37,9 @@ class Mesh {
   /// All on the data axis.
   explicit Mesh(int replicas = 1);
 
-  /// Of "data=2,stage=2": axes in any order, each once, those not named are 1; data may be left out,
-  /// and is then what the others leave of `replicas`. "": all on the data axis. Throws UsageError
-  /// for text that is none, and where the product is not `replicas`.
+  /// Of "data=2,stage=2": axes in any order, each once, those not named are 1; data may be left
+  /// out, and is then what the others leave of `replicas`. "": all on the data axis. Throws
+  /// UsageError for text that is none, and where the product is not `replicas`.
   static Mesh parse(std::string_view text, int replicas);
 
   int size(Axis axis) const noexcept { return sizes_[static_cast<size_t>(axis)]; }

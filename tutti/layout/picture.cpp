@@ -20,9 +20,12 @@ constexpr double kLeastForNumber = 14;
 std::string escaped(const std::string& text) {
   std::string safe;
   for (const char c : text) {
-    if (c == '<') safe += "&lt;";
-    else if (c == '&') safe += "&amp;";
-    else safe += c;
+    if (c == '<')
+      safe += "&lt;";
+    else if (c == '&')
+      safe += "&amp;";
+    else
+      safe += c;
   }
   return safe;
 }

@@ -24,7 +24,7 @@ int Schedule::rank_of(int stage) const noexcept {
 }
 
 const std::vector<std::string>& schedule_names() {
-  static const std::vector<std::string> names{"gpipe", "1f1b",  "interleaved",
+  static const std::vector<std::string> names{"gpipe", "1f1b", "interleaved",
                                               "zb-h1", "zb-v", "dualpipe-v"};
   return names;
 }

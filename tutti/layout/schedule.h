@@ -1,5 +1,5 @@
-/// Pipeline schedules: what each rank computes, in which order, when a model's stages lie on several
-/// ranks and a batch comes in microbatches.
+/// Pipeline schedules: what each rank computes, in which order, when a model's stages lie on
+/// several ranks and a batch comes in microbatches.
 ///
 /// Data, not code: a list of actions a rank, which an executor carries out, check.h proves possible
 /// and simulate.h times. A rank has one or more *chunks* of layers; a *stage* is a chunk's place in

@@ -14,7 +14,8 @@ namespace tutti::layout {
 namespace {
 
 // Of one rank, counting: the n-th F of a chunk is of microbatch n, and so are B and W. Microbatches
-// beyond the plan's are counted and left out: schedules whose steady state needs more than there are.
+// beyond the plan's are counted and left out: schedules whose steady state needs more than there
+// are.
 class Writer {
  public:
   Writer(int chunks, int microbatches)
@@ -51,9 +52,9 @@ using WriteRank = std::function<void(Writer& writer, int rank)>;
 
 Schedule written(Schedule schedule, const Plan& plan, const WriteRank& write) {
   if (plan.ranks < 1 || plan.microbatches < 1 || plan.chunks < 1)
-    throw UsageError(fmt::format(
-        "schedule {}: {} ranks, {} microbatches, {} chunks; expected 1 or more of each",
-        schedule.name, plan.ranks, plan.microbatches, plan.chunks));
+    throw UsageError(
+        fmt::format("schedule {}: {} ranks, {} microbatches, {} chunks; expected 1 or more of each",
+                    schedule.name, plan.ranks, plan.microbatches, plan.chunks));
   schedule.microbatches = plan.microbatches;
   for (int rank = 0; rank < plan.ranks; ++rank) {
     Writer writer(schedule.chunks, plan.microbatches);
@@ -65,9 +66,10 @@ Schedule written(Schedule schedule, const Plan& plan, const WriteRank& write) {
 
 void require_chunks(const std::string& name, const Plan& plan, int chunks) {
   if (plan.chunks != 1 && plan.chunks != chunks)
-    throw UsageError(fmt::format("schedule {}: has {} {} a rank, not {}; \"interleaved\" has any "
-                                 "number",
-                                 name, chunks, chunks == 1 ? "chunk" : "chunks", plan.chunks));
+    throw UsageError(
+        fmt::format("schedule {}: has {} {} a rank, not {}; \"interleaved\" has any "
+                    "number",
+                    name, chunks, chunks == 1 ? "chunk" : "chunks", plan.chunks));
 }
 
 }  // namespace
@@ -97,21 +99,21 @@ Schedule interleaved(const Plan& plan) {
         "schedule interleaved: {} microbatches do not divide by {} ranks; use {} or {}",
         plan.microbatches, plan.ranks, std::max(1, plan.microbatches / plan.ranks) * plan.ranks,
         (plan.microbatches / plan.ranks + 1) * plan.ranks));
-  return written({.name = "interleaved", .chunks = plan.chunks}, plan, [&](Writer& writer,
-                                                                           int rank) {
-    // Microbatches in groups of p go through chunk after chunk.
-    const int all = plan.microbatches * plan.chunks;
-    const auto chunk_of = [&](int number) { return number / plan.ranks % plan.chunks; };
-    const int ahead =
-        plan.chunks == 1
-            ? plan.ranks - rank - 1
-            : std::min(all, 2 * (plan.ranks - rank - 1) + (plan.chunks - 1) * plan.ranks);
-    for (int i = 0; i < std::min(all, ahead); ++i) writer.forward(chunk_of(i));
-    for (int i = 0; i < all; ++i) {
-      if (i + ahead < all) writer.forward(chunk_of(i + ahead));
-      writer.backward(plan.chunks - 1 - chunk_of(i));
-    }
-  });
+  return written(
+      {.name = "interleaved", .chunks = plan.chunks}, plan, [&](Writer& writer, int rank) {
+        // Microbatches in groups of p go through chunk after chunk.
+        const int all = plan.microbatches * plan.chunks;
+        const auto chunk_of = [&](int number) { return number / plan.ranks % plan.chunks; };
+        const int ahead =
+            plan.chunks == 1
+                ? plan.ranks - rank - 1
+                : std::min(all, 2 * (plan.ranks - rank - 1) + (plan.chunks - 1) * plan.ranks);
+        for (int i = 0; i < std::min(all, ahead); ++i) writer.forward(chunk_of(i));
+        for (int i = 0; i < all; ++i) {
+          if (i + ahead < all) writer.forward(chunk_of(i + ahead));
+          writer.backward(plan.chunks - 1 - chunk_of(i));
+        }
+      });
 }
 
 Schedule zb_h1(const Plan& plan) {

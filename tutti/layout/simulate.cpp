@@ -16,9 +16,9 @@ class Clock {
   Clock(const Schedule& schedule, const Costs& costs)
       : schedule_(schedule),
         costs_(costs),
-        ends_(static_cast<size_t>(schedule.stages()) * 3 *
-                  static_cast<size_t>(schedule.microbatches),
-              kUnknown),
+        ends_(
+            static_cast<size_t>(schedule.stages()) * 3 * static_cast<size_t>(schedule.microbatches),
+            kUnknown),
         free_(schedule.actions.size()) {}
 
   // Whether all that it needs has an end.
@@ -47,8 +47,7 @@ class Clock {
   }
   double cost_of(Kind kind, int stage) const {
     if (costs_.stages.empty()) return cost_of(kind, StageCost{});
-    return cost_of(kind,
-                   costs_.stages[costs_.stages.size() == 1 ? 0 : static_cast<size_t>(stage)]);
+    return cost_of(kind, costs_.stages[costs_.stages.size() == 1 ? 0 : static_cast<size_t>(stage)]);
   }
   double cost_of(Kind kind, const StageCost& stage) const {
     if (kind == Kind::forward) return stage.forward;
@@ -71,10 +70,10 @@ double Simulation::bubble() const {
 }
 
 Simulation simulate(const Schedule& schedule, const Costs& costs) {
-  if (const auto given = std::ssize(costs.stages);
-      given > 1 && given != schedule.stages())
-    throw UsageError(fmt::format("simulate: costs of {} stages, expected one, or one for each of {}",
-                                 given, schedule.stages()));
+  if (const auto given = std::ssize(costs.stages); given > 1 && given != schedule.stages())
+    throw UsageError(
+        fmt::format("simulate: costs of {} stages, expected one, or one for each of {}", given,
+                    schedule.stages()));
   Clock clock(schedule, costs);
   Simulation result;
   result.timeline.resize(schedule.actions.size());

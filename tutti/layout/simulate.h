@@ -1,6 +1,6 @@
-/// How long a schedule takes, from what each stage takes: every rank does its actions in order, each
-/// as soon as what it needs is there. Nothing else is modelled: sends overlap with work, and ranks
-/// share no core.
+/// How long a schedule takes, from what each stage takes: every rank does its actions in order,
+/// each as soon as what it needs is there. Nothing else is modelled: sends overlap with work, and
+/// ranks share no core.
 ///
 /// Thread rule: pure functions.
 #pragma once

@@ -84,7 +84,8 @@ TEST(LoaderErrors, AGeneratorThatThrewIsNotCalledAgain) {
   loader.begin(epoch, plan_for(epoch, 1));
   loader.take(0, 0, before_long());
   for (int tries = 0; tries < 2; ++tries)
-    EXPECT_THAT(message_of<DataError>([&] { loader.take(1, 0, before_long()); }), HasSubstr("fell over"));
+    EXPECT_THAT(message_of<DataError>([&] { loader.take(1, 0, before_long()); }),
+                HasSubstr("fell over"));
 }
 
 // What is not the sample's fault is not replaced.
@@ -119,16 +120,15 @@ TEST(LoaderErrors, AThrownNumberIsNamedToo) {
 // Sample i has i + 1 elements, and 1 is damaged: batches of two short ones have no room for others.
 TEST(LoaderErrors, ReplacementsFitTheBatchThatWasPlanned) {
   bool damaged = false;
-  const Dataset data =
-      from_arrays({array_of(std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}, {8})})
-          .map(
-              [&damaged](Sample sample) {
-                const int64_t i = sample.columns[0].as<int64_t>()[0];
-                if (damaged && i == 1) throw std::runtime_error("unlucky");
-                return Sample{{make_array(DType::int64, {i + 1})}};
-              },
-              {.name = "grown", .columns = {{"x", DType::int64, {kAnySize}}}})
-          .padded_batch(2);
+  const Dataset data = from_arrays({array_of(std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7}, {8})})
+                           .map(
+                               [&damaged](Sample sample) {
+                                 const int64_t i = sample.columns[0].as<int64_t>()[0];
+                                 if (damaged && i == 1) throw std::runtime_error("unlucky");
+                                 return Sample{{make_array(DType::int64, {i + 1})}};
+                               },
+                               {.name = "grown", .columns = {{"x", DType::int64, {kAnySize}}}})
+                           .padded_batch(2);
   damaged = true;
   for (uint64_t seed = 0; seed < 8; ++seed) {
     const Epoch epoch = data.epoch({.epoch = 0, .seed = seed});
@@ -140,8 +140,9 @@ TEST(LoaderErrors, ReplacementsFitTheBatchThatWasPlanned) {
 }
 
 TEST(LoaderErrors, SizesOfPaddingAreLookedAt) {
-  const Dataset data = rows_of(4).map(
-      [](Sample sample) { return sample; }, {.name = "any", .columns = {{"x", DType::int64, {kAnySize}}}});
+  const Dataset data =
+      rows_of(4).map([](Sample sample) { return sample; },
+                     {.name = "any", .columns = {{"x", DType::int64, {kAnySize}}}});
   for (const int64_t size : {int64_t{-1}, int64_t{1} << 58})
     EXPECT_THAT(message_of<UsageError>([&] { data.padded_batch(2, {.sizes = {size}}); }),
                 HasSubstr("PadOptions::sizes"));

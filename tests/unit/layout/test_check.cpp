@@ -85,7 +85,9 @@ bool can_be_carried_out(const Schedule& schedule) {
 }
 
 std::string mutate(Schedule& schedule, std::mt19937& random) {
-  const auto below = [&](size_t n) { return std::uniform_int_distribution<size_t>(0, n - 1)(random); };
+  const auto below = [&](size_t n) {
+    return std::uniform_int_distribution<size_t>(0, n - 1)(random);
+  };
   auto& actions = schedule.actions[below(schedule.actions.size())];
   const size_t i = below(actions.size());
   const size_t j = below(actions.size());
@@ -106,14 +108,15 @@ TEST(ScheduleCheck, WrongSchedulesAreRefusedAndHarmlessOnesAreNot) {
   for (int i = 0; i < 2000; ++i) {
     const auto& names = schedule_names();
     const int ranks = 1 + static_cast<int>(random() % 4);
-    Schedule schedule =
-        schedule_by_name(names[random() % names.size()],
-                         {.ranks = ranks, .microbatches = ranks * (1 + static_cast<int>(random() % 3))});
+    Schedule schedule = schedule_by_name(
+        names[random() % names.size()],
+        {.ranks = ranks, .microbatches = ranks * (1 + static_cast<int>(random() % 3))});
     ASSERT_TRUE(can_be_carried_out(schedule));
     const std::string how = mutate(schedule, random);
     const auto fault = fault_of(schedule);
     EXPECT_EQ(!fault, can_be_carried_out(schedule))
-        << how << ": " << fault.value_or("let through") << "\n" << to_csv(schedule);
+        << how << ": " << fault.value_or("let through") << "\n"
+        << to_csv(schedule);
     EXPECT_TRUE(fault || how == "swapped") << how << "\n" << to_csv(schedule);
     refused += fault ? 1 : 0;
   }

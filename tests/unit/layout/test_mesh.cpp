@@ -38,7 +38,8 @@ TEST(Mesh, WrongTextIsAnswered) {
   EXPECT_EQ(told("stage=4", 6), "--mesh stage=4: needs a multiple of 4 replicas, got 6");
   EXPECT_THAT(told("stages=2", 2), HasSubstr("did you mean \"stage\"?"));
   EXPECT_EQ(told("stage=2,stage=2", 4), "--mesh stage=2,stage=2: stage is there twice");
-  for (const char* text : {"stage", "stage=", "stage=0", "stage=-1", "stage=2x", "stage=99999999999"})
+  for (const char* text :
+       {"stage", "stage=", "stage=0", "stage=-1", "stage=2x", "stage=99999999999"})
     EXPECT_THAT(told(text, 2), HasSubstr("expected stage=N, N 1 to 32768")) << text;
   EXPECT_THAT(told("stage=2,", 2), HasSubstr("unknown axis \"\""));
   EXPECT_THAT(told(",", 2), HasSubstr("unknown axis \"\""));
@@ -52,8 +53,8 @@ TEST(Mesh, RanksAndPlaces) {
     for (int rank = 0; rank < 24; ++rank) {
       EXPECT_EQ(mesh.rank_at(mesh.place_of(rank)), rank);
       EXPECT_THAT(mesh.members(rank, {}), ElementsAre(rank));
-      EXPECT_EQ(std::ssize(mesh.members(rank, {Axis::data, Axis::shard, Axis::stage, Axis::tensor})),
-                24);
+      EXPECT_EQ(
+          std::ssize(mesh.members(rank, {Axis::data, Axis::shard, Axis::stage, Axis::tensor})), 24);
     }
   }
   const Mesh mesh = Mesh::parse("data=2,stage=2,tensor=2", 8);

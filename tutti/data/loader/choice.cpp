@@ -41,9 +41,9 @@ WorkerChoice choose_workers(const LoadFigures& figures) {
 
 WorkerChoice with_workers(int asked, const LoadFigures& figures) {
   if (asked == 0) return {};
-  return {.at_once = asked,
-          .readers =
-              std::min(keeping_up(figures.reading, period_with(asked, figures)), kMostThreads)};
+  return {
+      .at_once = asked,
+      .readers = std::min(keeping_up(figures.reading, period_with(asked, figures)), kMostThreads)};
 }
 
 std::string words_of(const WorkerChoice& choice, const LoadFigures& figures) {

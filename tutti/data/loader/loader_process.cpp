@@ -144,7 +144,7 @@ void serve_if_loader() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::unsetenv(detail::kLoaderVariable);  // what it starts itself is none, and does not hold it
   ::fcntl(std::atoi(channel), F_SETFD, FD_CLOEXEC);
-  std::signal(SIGINT, SIG_IGN);         // the loader ends it
+  std::signal(SIGINT, SIG_IGN);  // the loader ends it
   try {
     serve(DescriptorChannel(std::atoi(channel), "the loader"));
   } catch (const PeerLost&) {

@@ -127,8 +127,7 @@ std::string RemoteReader::ask(const Content& content, const std::string& questio
 Sample RemoteReader::read(const Content& content, Ref ref, Reading& reading) {
   // What was read last lies in the other memory, and may still be needed if this read fails.
   const int turn = 1 - turn_;
-  const Json question{
-      {"id", ref.id}, {"epoch", ref.epoch}, {"seed", reading.seed}, {"turn", turn}};
+  const Json question{{"id", ref.id}, {"epoch", ref.epoch}, {"seed", reading.seed}, {"turn", turn}};
   for (int deaths = 1;; ++deaths) {
     const pid_t before = process_;
     try {
@@ -147,9 +146,8 @@ Sample RemoteReader::read(const Content& content, Ref ref, Reading& reading) {
       const pid_t process = process_ == 0 ? before : pid_t{process_};
       const std::string how = how_it_ended();
       if (deaths == kMostDeaths)
-        throw Error(
-            fmt::format("loader process {} (pid {}) {}, as {} before it did of this sample",
-                        number_, process, how, kMostDeaths - 1));
+        throw Error(fmt::format("loader process {} (pid {}) {}, as {} before it did of this sample",
+                                number_, process, how, kMostDeaths - 1));
       log(LogLevel::warning, "loader process {} (pid {}) {}, with {}; another does its work",
           number_, process, how, content.where(ref.id));
     }

@@ -41,8 +41,8 @@ int64_t bytes_of(const Column& column, int64_t rows) {
   bool fits = !__builtin_mul_overflow(size_of(column.dtype), rows, &bytes);
   for (int64_t size : column.shape) fits = fits && !__builtin_mul_overflow(bytes, size, &bytes);
   if (!fits || bytes > kMost)
-    throw UsageError(fmt::format("loader: {} rows of column {} are too many bytes", rows,
-                                 column.to_string()));
+    throw UsageError(
+        fmt::format("loader: {} rows of column {} are too many bytes", rows, column.to_string()));
   return (bytes + 63) / 64 * 64;
 }
 
@@ -140,8 +140,7 @@ void Loader::Work::count_replaced(const detail::Part& part) {
 }
 
 Loader::Work::Work(LoaderOptions options, LoaderPlace place)
-    : options_(options),
-      free_cores_(host_facts().usable_cores - place.busy_cores) {
+    : options_(options), free_cores_(host_facts().usable_cores - place.busy_cores) {
   check_options(options_);
   choice_ = detail::with_workers(std::max(0, options_.workers), {});
   if (options_.kind == WorkerKind::processes) choice_.at_once = std::max(1, choice_.at_once);
@@ -153,8 +152,7 @@ void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
   const Lock lock(mutex_);
   if (!pool_) {
     pool_ = std::make_shared<detail::SlotPool>(
-        options_.memory == kAuto ? kMemoryUnlessTold : options_.memory,
-        [weak = weak_from_this()] {
+        options_.memory == kAuto ? kMemoryUnlessTold : options_.memory, [weak = weak_from_this()] {
           // Without the lock, which whoever lets go of a part may hold.
           if (const auto self = weak.lock()) {
             self->work_.notify_one();

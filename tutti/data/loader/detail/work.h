@@ -134,7 +134,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   std::set<std::string> replaced_;
   int64_t replaced_in_epoch_ = 0;
   double samples_here_ = 0;  // of an epoch, in the parts of this loader
-  std::string origin_;  // of what its processes make
+  std::string origin_;       // of what its processes make
 };
 
 }  // namespace tutti::data

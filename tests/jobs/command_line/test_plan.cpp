@@ -1,0 +1,56 @@
+// tutti plan: the table of schedules, a picture, and schedules of one's own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+CommandResult planned(std::vector<std::string> words) {
+  words.insert(words.begin(), {TUTTI_PROGRAM, "plan", "pipeline"});
+  return run_command(words, {}, Millis{60'000});
+}
+
+TEST(PlanPipeline, ComparesAllSchedules) {
+  const TempFolder folder;
+  const auto result = planned({"--ranks", "4", "--microbatches", "8", "--json", folder / "f.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("1f1b"), HasSubstr("27.3 %"), HasSubstr("dualpipe-v")));
+  const auto rows = nlohmann::json::parse(std::ifstream(folder / "f.json"));
+  ASSERT_EQ(rows.size(), 6U);
+  EXPECT_EQ(rows[3]["schedule"], "zb-h1");
+  EXPECT_EQ(rows[3]["time"], 27);
+}
+
+TEST(PlanPipeline, DrawsOneAndReadsWhatItWrote) {
+  const TempFolder folder;
+  const auto drawn = planned({"--ranks", "2", "--microbatches", "2", "--schedule", "1f1b", "--svg",
+                              folder / "a.svg", "--csv", folder / "own.csv"});
+  ASSERT_EQ(drawn.exit_code, 0) << drawn.err;
+  EXPECT_THAT(get_bytes(folder / "a.svg"), AllOf(HasSubstr("<svg"), HasSubstr("rank 1")));
+  EXPECT_EQ(planned({"--schedule", folder / "own.csv", "--forward", "1,2"}).exit_code, 0);
+  std::ofstream(folder / "own.csv") << "F0,B0,F1,B1\nF0,F1,B0,B1\n";
+  const auto refused = planned({"--schedule", folder / "own.csv"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("ranks wait for each other: rank 0 at B 0.0"));
+}
+
+TEST(PlanPipeline, WrongUseIsAnswered) {
+  EXPECT_THAT(planned({"--schedule", "zb-h2"}).err, HasSubstr("did you mean \"zb-h1\"?"));
+  EXPECT_THAT(planned({"--svg", "a.svg"}).err, HasSubstr("name it with --schedule"));
+  EXPECT_THAT(planned({"--schedule", "1f1b", "--forward", "1,2"}).err,
+              HasSubstr("costs of 2 stages, expected one, or one for each of 4"));
+  EXPECT_EQ(planned({"--schedule", "none.csv"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace tutti::test
