@@ -11,8 +11,8 @@ The parts:
             DataLoader, tf.data, Grain and SPDL (bench/peer/input_pipelines.py)
   doodles   batches out of memory, beside DataLoader, tf.data and Grain
 
-Each peer's settings are tried once; its best goes into the rounds. Peers need `tools/setup --bench`, and are left out
-with --peer-python none. About 25 minutes on two cores.
+Each peer's settings are tried once; its best goes into the rounds, or what --settings names. Peers need
+`tools/setup --bench-input`, and are left out with --peer-python none. About 25 minutes on two cores.
 """
 
 import argparse
@@ -63,29 +63,33 @@ def folder(args, case):
     return args.photos if case == "photos" else args.doodles
 
 
-def peer(args, case, setting, photos=2000):
+def peer(args, case, setting, photos):
     """Samples a second, and microseconds of a core a sample."""
     figures = figures_of(args.peer_python, ROOT / "bench/peer/input_pipelines.py", case, setting,
                          "--data", folder(args, case), "--samples", photos)
     return figures["per_second"], figures["core_us"]
 
 
-def tried(args, case):
-    """Of each peer its settings with the samples a second that they reach, the best first."""
+def best_settings(args, case):
+    """Of each peer, of those that it has; all are printed."""
     settings = figures_of(args.peer_python, ROOT / "bench/peer/input_pipelines.py", "--list")[case]
     rates = {}
     for setting in settings:
-        rates.setdefault(setting.split(":")[0], []).append((peer(args, case, setting, TRIED_PHOTOS)[0], setting))
-    return [sorted(all_of_it, reverse=True) for all_of_it in rates.values()]
+        rate, _ = peer(args, case, setting, TRIED_PHOTOS)
+        rates.setdefault(setting.split(":")[0], []).append((rate, setting))
+    print(f"Tried once, {case}/s: "
+          + "; ".join(f"{setting} {rate:,.0f}" for one in rates.values() for rate, setting in sorted(one)[::-1]) + "\n",
+          flush=True)
+    return [max(one)[1] for one in rates.values()]
 
 
 def in_turn(args, case, settings):
     """A line of figures a round: ours, and each setting's."""
     rounds = []
     for _ in range(args.rounds):
-        figures = ours(args, case, "--data", folder(args, case), "--rounds", 1)
+        figures = ours(args, case, "--data", folder(args, case), "--rounds", 1, "--samples", args.samples)
         rounds.append({"ours": (figures["per_second"], figures["core_us"]),
-                       **{one: peer(args, case, one) for one in settings}})
+                       **{one: peer(args, case, one, args.samples) for one in settings}})
     return rounds
 
 
@@ -111,14 +115,11 @@ def show_bare(args):
     print("| photos/s | bare threads | ours | ratio (least, most) | of core time |\n|---|---:|---:|---:|---:|")
     print(f"| decode, crop, flip, normalise | {figures['bare_per_second']:,.0f} | "
           f"{figures['per_second']:,.0f} | {figures['ratio']:.2f} "
-          f"({figures['least']:.2f}, {figures['most']:.2f}) | {figures['core_ratio']:.2f} |\n")
+          f"({figures['least']:.2f}, {figures['most']:.2f}) | {figures['core_ratio']:.2f} |\n", flush=True)
 
 
 def show_peers(args, case):
-    rates = tried(args, case)
-    print(f"Tried once, {case}/s: "
-          + "; ".join(f"{setting} {rate:,.0f}" for settings in rates for rate, setting in settings) + "\n")
-    best = [settings[0][1] for settings in rates]
+    best = args.settings.split(",") if args.settings else best_settings(args, case)
     rounds = in_turn(args, case, best)
     print(f"| {case}/s | theirs | ours | ratio (least, most) | us of a core a sample, theirs | ours | ratio |\n"
           "|---|---:|---:|---:|---:|---:|---:|")
@@ -139,6 +140,8 @@ def main():
     parser.add_argument("--photos", required=True, help="a folder of classes of photos")
     parser.add_argument("--doodles", default=ROOT / "examples/data/quickdraw")
     parser.add_argument("--peer-python", default=ROOT / ".venv/peers/input/bin/python", help="or none")
+    parser.add_argument("--settings", help="of the peers, of one part: not tried but taken")
+    parser.add_argument("--samples", type=int, default=2000, help="photos of a round beside peers")
     parser.add_argument("--parts", default=",".join(PARTS), help="of: " + ", ".join(PARTS))
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()

@@ -99,8 +99,7 @@ class TorchPhotos:
 
 def dataloader_photos(files, way, workers):
     import torch
-    if workers:
-        torch.set_num_threads(1)  # of the process that only takes batches; a worker has one in any case
+    torch.set_num_threads(1)  # as a worker has: two are slower beside neighbours
     loader = torch.utils.data.DataLoader(
         TorchPhotos(files, way), batch_size=PHOTO_BATCH, shuffle=True, num_workers=workers,
         persistent_workers=workers > 0)
@@ -187,6 +186,7 @@ def doodles_in(folder):
 def dataloader_doodles(folder, way, workers):
     import torch
     from torch.utils import data
+    torch.set_num_threads(1)  # as above
     samples = data.TensorDataset(*map(torch.from_numpy, doodles_in(folder)))
     if way == "samples":
         loader = data.DataLoader(samples, batch_size=DOODLE_BATCH, shuffle=True, num_workers=workers,
@@ -241,7 +241,7 @@ def core_seconds():
     import psutil
     own = psutil.Process()
     times = [process.cpu_times() for process in [own, *own.children(recursive=True)]]
-    return sum(one.user + one.system for one in times)
+    return sum(one.user + one.system + one.children_user + one.children_system for one in times)
 
 
 def measured(batches, times):
