@@ -181,7 +181,7 @@ TEST_F(FitOnDevices, ADeviceThatHangsIsNamedInTime) {
     Strategy strategy({.kind = "mirrored",
                        .replicas = 2,
                        .threads_per_replica = 1,
-                       .time_limit = Millis{600},
+                       .time_limit = Millis{1500},
                        .device = "cuda:0,1",
                        .seed = 7});
     Model model = small_model(strategy);
