@@ -15,7 +15,6 @@
 #include "tutti/cluster/join/environment_check.h"
 #include "tutti/cluster/join/exit_code.h"
 #include "tutti/cluster/join/join.h"
-#include "tutti/data/detail/epoch_state.h"
 #include "tutti/data/loader/registered.h"
 #include "tutti/observe/trace.h"
 #include "tutti/strategy/detail/own_random_numbers.h"
@@ -367,81 +366,6 @@ void Strategy::resize(int replicas, std::vector<double> shares) {
 
 void Strategy::require_meeting(std::string_view operation) const {
   state_->contexts.front().group_of_all(operation);
-}
-
-int64_t InputContext::per_replica_batch_size(int64_t global_batch_size) const {
-  if (global_batch_size < 1 || global_batch_size % num_replicas_in_sync != 0)
-    throw UsageError(
-        fmt::format("per_replica_batch_size: a global batch of {} does not divide by {} replicas",
-                    global_batch_size, num_replicas_in_sync));
-  return global_batch_size / num_replicas_in_sync;
-}
-
-namespace {
-
-void require_workers_stay(const World& world, std::string_view operation) {
-  if (world.apart)
-    throw UsageError(fmt::format(
-        "{}: workers may be lost, and nobody else has their data; let all share one dataset, or "
-        "--on-lost-worker end",
-        operation));
-}
-
-// What worker `number` of `count` reads of it.
-data::Dataset part_of_worker(const data::Dataset& dataset, AutoShard how, int number, int count) {
-  if (how == AutoShard::file) return dataset.shard_files(number, count);
-  if (how == AutoShard::hint) return dataset.shard_where_hinted(number, count);
-  return dataset;
-}
-
-const char* words_of(AutoShard how) {
-  switch (how) {
-    case AutoShard::file: return "file: each worker reads files of its own, every n-th of them";
-    case AutoShard::off: return "off: each worker reads all of the data";
-    case AutoShard::hint:
-      return "hint: each worker reads what shard(kShardHint) leaves of the data";
-    default: return "data: each worker computes its replicas' parts of the same global batches";
-  }
-}
-
-}  // namespace
-
-DistributedDataset Strategy::distribute_from_function(
-    const std::function<data::Dataset(const InputContext&)>& fn) {
-  require_cross_replica("distribute_from_function");
-  require_workers_stay(world(), "distribute_from_function");
-  const InputContext context{.num_input_pipelines = world().size / world().local,
-                             .input_pipeline_id = worker(),
-                             .num_replicas_in_sync = world().size,
-                             .seed = options().seed,
-                             .local_replicas = world().local};
-  return DistributedDataset(*this, fn(context), 0, {});
-}
-
-DistributedDataset Strategy::distribute(const data::Dataset& dataset) {
-  return distribute(dataset, {});
-}
-
-DistributedDataset Strategy::distribute(const data::Dataset& dataset,
-                                        const DistributeOptions& options) {
-  require_cross_replica("distribute");
-  const AutoShard how = options.auto_shard;
-  const int workers = world().processes();
-  if (workers > 1) log(LogLevel::info, "distribute: auto_shard {}", words_of(how));
-  if (how == AutoShard::data || how == AutoShard::auto_select)
-    return DistributedDataset(*this, dataset, ++state_->num_datasets, options.loader);
-  require_workers_stay(world(), "distribute");
-  const int64_t global = dataset.global_batch_size();
-  if (global == 0 || global % world().size != 0)
-    throw UsageError(
-        fmt::format("distribute: a global batch of {} does not divide by {} replicas, which each "
-                    "have batches of "
-                    "their own",
-                    global, world().size));
-  const data::Dataset own = part_of_worker(dataset, how, world().process(), workers);
-  return DistributedDataset(*this, data::detail::Combining::rebatched(own, global / world().size),
-                            0, options.loader,
-                            /*own_order=*/true);
 }
 
 Strategy strategy_from_flags(int& argc, char** argv) {

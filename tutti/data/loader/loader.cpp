@@ -20,7 +20,27 @@ constexpr double kSeconds = 0.25;
 // Fewer workers only after so many decisions for it in a row.
 constexpr int kCalm = 4;
 
+constexpr int kMostWorkers = 256;
+constexpr int64_t kMostAhead = 1'000'000;
+
 }  // namespace
+
+void check_options(const LoaderOptions& options) {
+  const auto& [workers, memory, ahead, on_bad, kind] = options;
+  if (workers != kAuto && (workers < 0 || workers > kMostWorkers))
+    throw UsageError(
+        fmt::format("loader: workers {}: expected 0 to {}, or kAuto", workers, kMostWorkers));
+  if (memory != kAuto && memory < 1)
+    throw UsageError(fmt::format("loader: memory {}: expected bytes, or kAuto", memory));
+  if (ahead != kAuto && (ahead < 1 || ahead > kMostAhead))
+    throw UsageError(
+        fmt::format("loader: ahead {}: expected 1 to {} batches, or kAuto", ahead, kMostAhead));
+  if (on_bad.replace && !(on_bad.replace->at_most >= 0 && on_bad.replace->at_most <= 1))
+    throw UsageError(fmt::format("loader: replace at most {}: expected a share, 0 to 1",
+                                 on_bad.replace->at_most));
+  if (kind == WorkerKind::processes && workers == 0)
+    throw UsageError("loader: no workers, of kind processes: expected 1 or more, or kAuto");
+}
 
 Batch Loader::Work::take(int64_t step, int replica, const Deadline& deadline) {
   const TimePoint begin = Clock::now();

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <cstdlib>
 #include <map>
+#include <new>
+#include <stdexcept>
 
 #include <nlohmann/json.hpp>
 
@@ -88,8 +90,16 @@ Json answer_to(const Json& question, const detail::Content& content, detail::Ses
     return error_answer("usage", error, reading);
   } catch (const IoError& error) {
     return error_answer("io", error, reading);
+  } catch (const DataError& error) {
+    return error_answer("data", error, reading);
+  } catch (const Error& error) {
+    return error_answer("other", error, reading);
+  } catch (const std::bad_alloc& error) {
+    return error_answer("other", error, reading);
   } catch (const std::exception& error) {
     return error_answer("data", error, reading);
+  } catch (...) {
+    return error_answer("data", std::runtime_error("threw what is no std::exception"), reading);
   }
 }
 

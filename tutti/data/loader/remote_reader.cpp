@@ -53,7 +53,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   const auto kind = answer.at("error").get<std::string>();
   if (kind == "usage") throw UsageError(what);
   if (kind == "io") throw IoError(what);
-  throw DataError(what);
+  if (kind == "data") throw DataError(what);
+  throw Error(what);
 }
 
 }  // namespace

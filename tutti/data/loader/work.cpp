@@ -19,8 +19,6 @@
 namespace tutti::data {
 namespace {
 
-constexpr int kMostWorkers = 256;
-constexpr int64_t kMostAhead = 1'000'000;
 constexpr int64_t kAheadUnlessTold = 16;
 constexpr int64_t kMemoryUnlessTold = int64_t{1} << 30;
 // Rows of a claim take about so long: long beside a lock, short beside a step.
@@ -56,23 +54,6 @@ void be_a_loader_thread() {
 }
 
 }  // namespace
-
-void check_options(const LoaderOptions& options) {
-  const auto& [workers, memory, ahead, on_bad, kind] = options;
-  if (workers != kAuto && (workers < 0 || workers > kMostWorkers))
-    throw UsageError(
-        fmt::format("loader: workers {}: expected 0 to {}, or kAuto", workers, kMostWorkers));
-  if (memory != kAuto && memory < 1)
-    throw UsageError(fmt::format("loader: memory {}: expected bytes, or kAuto", memory));
-  if (ahead != kAuto && (ahead < 1 || ahead > kMostAhead))
-    throw UsageError(
-        fmt::format("loader: ahead {}: expected 1 to {} batches, or kAuto", ahead, kMostAhead));
-  if (on_bad.replace && !(on_bad.replace->at_most >= 0 && on_bad.replace->at_most <= 1))
-    throw UsageError(fmt::format("loader: replace at most {}: expected a share, 0 to 1",
-                                 on_bad.replace->at_most));
-  if (kind == WorkerKind::processes && workers == 0)
-    throw UsageError("loader: no workers, of kind processes: expected 1 or more, or kAuto");
-}
 
 // Reads of sources leave the number that compute at once; left() is how long they took.
 class Loader::Work::Turns final : public detail::Turn {
