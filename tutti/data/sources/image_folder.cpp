@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/data/sources/detail/photo_columns.h"
 #include "tutti/data/sources/detail/source_file.h"
 
 namespace tutti::data {
@@ -29,12 +30,7 @@ class ImageFolderSource final : public SampleSource {
 
   int64_t num_rows() const override { return std::ssize(photos_); }
   const std::vector<std::string>& classes() const override { return classes_; }
-  const std::vector<Column>& columns() const override {
-    static const std::vector<Column> kColumns{
-        {.name = "x", .dtype = DType::uint8, .shape = {kAnySize}},
-        {.name = "y", .dtype = DType::int64, .shape = {}}};
-    return kColumns;
-  }
+  const std::vector<Column>& columns() const override { return detail::encoded_photo_columns(); }
 
   Sample read_row(int64_t row) const override {
     const Photo& photo = photos_[static_cast<size_t>(row)];

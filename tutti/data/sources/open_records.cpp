@@ -12,6 +12,7 @@
 #include "tutti/base/suggest.h"
 #include "tutti/data/sources/detail/file_rows.h"
 #include "tutti/data/sources/detail/in_parallel.h"
+#include "tutti/data/sources/detail/photo_columns.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/tar_members.h"
 #include "tutti/data/sources/recognise.h"
@@ -169,12 +170,7 @@ class PhotoRecordsSource final : public SampleSource {
 
   int64_t num_rows() const override { return records_->num_rows(); }
   const std::vector<std::string>& classes() const override { return classes_; }
-  const std::vector<Column>& columns() const override {
-    static const std::vector<Column> kColumns{
-        {.name = "x", .dtype = DType::uint8, .shape = {kAnySize}},
-        {.name = "y", .dtype = DType::int64, .shape = {}}};
-    return kColumns;
-  }
+  const std::vector<Column>& columns() const override { return detail::encoded_photo_columns(); }
 
   Sample read_row(int64_t row) const override {
     Sample sample = records_->read_row(row);
