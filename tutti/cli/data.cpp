@@ -49,6 +49,13 @@ using data::DataKind;
 // Samples between two looks at the clock, at progress and at signals: some 100 ms of photos.
 constexpr int64_t kSamplesAtOnce = 256;
 
+data::CsvOptions table_options(const data::Recognised& found) {
+  return {.delimiter = found.delimiter,
+          .header = found.header,
+          .missing_numbers = data::MissingNumbers::mean,
+          .one_hot = false};
+}
+
 // Opens what was recognised; whatever can be damaged in a sample shows when that is read.
 data::Dataset opened_whole(const std::string& path, const data::Recognised& found) {
   switch (found.kind) {
@@ -57,11 +64,7 @@ data::Dataset opened_whole(const std::string& path, const data::Recognised& foun
     case DataKind::quickdraw: return data::quickdraw(path, {.split = "all"});
     case DataKind::idx:
       return data::idx(path, {.labelled = path.find("images") != std::string::npos});
-    case DataKind::csv:
-      return data::csv(path, {.delimiter = found.delimiter,
-                              .header = found.header,
-                              .missing_numbers = data::MissingNumbers::mean,
-                              .one_hot = false});
+    case DataKind::csv: return data::csv(path, table_options(found));
     case DataKind::jsonl: return data::jsonl(path);
     case DataKind::text: return data::text(path, {.length = 1});
     default: throw UsageError(fmt::format("{}: {}", path, found.sentence));
@@ -105,6 +108,11 @@ std::vector<std::string> damages_in(const data::Dataset& samples) {
 
 std::vector<std::string> damages_in_samples(const std::string& path, const data::Recognised& found,
                                             std::string& count) {
+  if (found.kind == DataKind::csv) {
+    auto damages = data::verify_csv(path, table_options(found));
+    count = "all rows";
+    if (!damages.empty()) return damages;
+  }
   const data::Dataset samples = opened_whole(path, found);
   count = with_commas(static_cast<double>(samples.num_samples())) + " samples";
   return read_whole_when_opened(found.kind) ? std::vector<std::string>{} : damages_in(samples);

@@ -22,6 +22,7 @@
 #include "tutti/cli/data_spec.h"
 #include "tutti/cli/device_flags.h"
 #include "tutti/cli/job.h"
+#include "tutti/cli/train_data.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/recognise.h"
 #include "tutti/models/models.h"
@@ -41,6 +42,7 @@ struct EvaluateFlags {
   double idle_limit_s = 600;
   int64_t threads = 0;
   DeviceFlags devices;
+  LoaderFlags loader;
   std::string json;
 };
 
@@ -98,7 +100,7 @@ class Evaluation {
   /// Of the one that was loaded: prints a line, and writes all figures so far. Throws Error after
   /// that where the loss is not finite.
   void add(const Checkpoint& checkpoint) {
-    const Scores scores = model_.evaluate(test_.dataset);
+    const Scores scores = model_.evaluate(test_.dataset, loader_options(flags_.loader));
     const std::string metric = metric_for(test_.spec).name();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     fmt::print("{}: test loss {:.4f}, {} {} ({} samples, {:.1f} s)\n", checkpoint.name(),
@@ -247,6 +249,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
       ->type_name("SECONDS")
       ->capture_default_str();
   add_device_flags(*command, flags->devices);
+  add_loader_flags(*command, flags->loader);
   command->add_option("--threads", flags->threads, "Of LibTorch (default: usable cores)")
       ->check(whole_number(1, 1024))
       ->type_name("T");

@@ -334,6 +334,21 @@ void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Stra
   std::fflush(stdout);
 }
 
+// What helps against a sample that is damaged is said with it.
+History fit(const TrainFlags& flags, Model& model, const Plan& plan) {
+  try {
+    return model.fit(plan.train, plan.fit);
+  } catch (const DataError& error) {
+    const std::string what = error.what();
+    const bool replaces = plan.fit.loader.on_bad.replace.has_value();
+    if (replaces || what.find(" of batch ") == std::string::npos) throw;
+    throw DataError(
+        fmt::format("{}\n  tutti data verify {} names all that is damaged; --on-bad replace takes "
+                    "other samples instead",
+                    what, flags.job.data));
+  }
+}
+
 // Collective over workers; worker 0 writes and prints, or the lowest that is left.
 int train_here(const TrainFlags& flags, Plan& plan) {
   Strategy strategy(plan.strategy);
@@ -345,7 +360,7 @@ int train_here(const TrainFlags& flags, Plan& plan) {
 
   if (!flags.out.empty() && speaks) write_spec(flags, plan.spec);
   if (!speaks && !strategy.world().apart) plan.fit.verbose = 0;
-  const History history = model.fit(plan.train, plan.fit);
+  const History history = fit(flags, model, plan);
   Outputs outputs;
   for (const std::string& why : history.lost) outputs.attempt("", [&] { throw Error(why); });
   const bool has_folder =

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -61,8 +62,13 @@ void check_flags(const std::string& path, const DataFlags& flags, const Recognis
     if (flags.image_size > 0) refuse(fmt::format("--image-size {}", flags.image_size), "photos");
     if (flags.augment) refuse("--augment", "photos");
   }
-  if (found.kind != DataKind::csv && !data::is_records(found.kind) && !flags.target.empty())
-    refuse("--target " + flags.target, "tables and records");
+  if (found.kind != DataKind::csv) {
+    if (!data::is_records(found.kind) && !flags.target.empty())
+      refuse("--target " + flags.target, "tables and records");
+    if (!flags.without.empty()) refuse("--without " + flags.without[0], "tables");
+    if (!flags.categorical.empty()) refuse("--categorical " + flags.categorical[0], "tables");
+    if (!flags.missing.empty()) refuse("--missing " + flags.missing[0], "tables");
+  }
   if (!flags.validation.empty() && flags.validation_split > 0)
     throw UsageError("--validation-split with --validation: give one of them");
 }
@@ -108,13 +114,33 @@ Opened open_idx(const std::string& path, bool whole) {
   return opened;
 }
 
-Opened open_table(const std::string& path, const DataFlags& flags, const Recognised& found,
-                  DataSpec& spec) {
-  data::CsvOptions options{.delimiter = found.delimiter,
+data::CsvOptions table_options(const DataFlags& flags, const Recognised& found) {
+  data::CsvOptions options{.without = flags.without,
+                           .categorical = flags.categorical,
+                           .delimiter = found.delimiter,
                            .header = found.header,
                            .missing_numbers = data::MissingNumbers::mean,
                            .standardise = true,
                            .standardise_target = true};
+  std::ranges::copy(flags.missing, std::back_inserter(options.missing));
+  return options;
+}
+
+// "; "name" has 150 words in 150 rows, ..."; empty: no column is like that.
+std::string words_that_repeat_not(const data::TableSpec& table, int64_t rows) {
+  constexpr int64_t kFewRows = 20;  // in which each may well be the first of its kind
+  for (const data::TableColumn& column : table.features)
+    if (rows > kFewRows && 2 * std::ssize(column.vocabulary) > rows)
+      return fmt::format(
+          "; column \"{0}\" has {1} words in {2} rows: other rows will have others, which are an "
+          "error; --without \"{0}\" leaves it out",
+          column.name, column.vocabulary.size(), rows);
+  return "";
+}
+
+Opened open_table(const std::string& path, const DataFlags& flags, Recognised& found,
+                  DataSpec& spec) {
+  data::CsvOptions options = table_options(flags, found);
   if (flags.target.empty()) {
     std::vector<std::string> names;
     for (const auto& column : data::table_spec(path, options).features)
@@ -130,7 +156,9 @@ Opened open_table(const std::string& path, const DataFlags& flags, const Recogni
   if (spec.table->target->vocabulary.size() == 1)
     throw UsageError(fmt::format("--target {}: is \"{}\" in all rows of {}: nothing to learn",
                                  flags.target, spec.table->target->vocabulary[0], path));
-  return {data::csv(path, *spec.table), {}, ""};
+  Opened opened{data::csv(path, *spec.table), {}, ""};
+  found.sentence += words_that_repeat_not(*spec.table, opened.all.num_samples());
+  return opened;
 }
 
 // Photos in records: the columns that are taken are said aloud.
@@ -213,6 +241,23 @@ void add_pipeline_flags(CLI::App& app, DataFlags& flags) {
          "in records: the column of the class, where more than one may be it")
       ->check(some_name())
       ->type_name("COLUMN");
+  app.add_option("--without", flags.without, "Tables: columns that are no features")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(some_name())
+      ->type_name("COLUMNS");
+  app.add_option("--categorical", flags.categorical,
+                 "Tables: columns whose numbers are words; a target is a class then")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(some_name())
+      ->type_name("COLUMNS");
+  app.add_option("--missing", flags.missing,
+                 "Tables: how a missing value is written, besides ?, NA and the like")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(some_name())
+      ->type_name("WORDS");
 }
 
 void add_data_flags(CLI::App& app, DataFlags& flags) {

@@ -24,6 +24,7 @@ struct DataFlags {
   int64_t image_size = 0;
   bool augment = false;
   std::string target;
+  std::vector<std::string> without, categorical, missing;
 };
 
 struct LoaderFlags {

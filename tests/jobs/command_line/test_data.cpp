@@ -59,14 +59,14 @@ TEST(DataVerify, NamesLinesAndBytesOfOtherData) {
   }
   EXPECT_EQ(data({"verify", kDoodles}).exit_code, 0);
 
-  put_bytes(folder / "flats.csv", get_bytes(folder / "flats.csv") + "1,2\n");
+  put_bytes(folder / "flats.csv", get_bytes(folder / "flats.csv") + "1,2\n1,sea,2\n7\n");
   put_bytes(folder / "rows.jsonl", "{\"a\": 1}\n{\"b\": 2}\n{\"a\": 3}\n{\"a\": x}\n");
   const auto images = folder / "train-images-idx3-ubyte";
   put_bytes(images, get_bytes(images).substr(0, 1000));
   const struct {
     const char* name;
     std::vector<const char*> answer;
-  } cases[] = {{"flats.csv", {"line 32", "1 damaged"}},
+  } cases[] = {{"flats.csv", {"line 32", "line 33", "line 34", "3 damaged"}},
                {"rows.jsonl", {"line 2", "line 4", "4 samples read, 2 damaged"}},
                {"train-images-idx3-ubyte", {"1000", "1 damaged"}}};
   for (const auto& c : cases) {

@@ -1,4 +1,5 @@
 // `tutti train`, `evaluate` and `predict` on data of a user's own: photos, tables, IDX.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <sstream>
@@ -146,9 +147,45 @@ TEST_F(UserData, ADamagedPhotoIsNamedAndTheOthersArePredicted) {
                        "10",  "--epochs", "1",     "--validation", more_photos_};
   const auto ended = tutti("train", words);
   EXPECT_EQ(ended.exit_code, 2) << ended.out;
-  EXPECT_THAT(ended.err, AllOf(HasSubstr("dark/1.jpg"), HasSubstr("epoch")));
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("dark/1.jpg"), HasSubstr("epoch"),
+                               HasSubstr("tutti data verify " + photos_), HasSubstr("--on-bad")));
   figures(words, {"--on-bad", "replace:0.1"});
   EXPECT_THAT(said_, AllOf(HasSubstr("1 damaged sample was replaced"), HasSubstr("dark/1.jpg")));
+
+  // What is tested on, too, and by another command.
+  put_bytes(more_photos_ + "/light/2.jpg", "nor is this");
+  const auto told = HasSubstr("another sample in place of light/2.jpg");
+  EXPECT_THAT(tutti("train", words, {"--on-bad", "replace:0.1"}).err, told);
+  const Words test = {"mlp", "--data", more_photos_, "--checkpoints", out};
+  const auto refused = tutti("evaluate", test);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("light/2.jpg"));
+  const auto tested = tutti("evaluate", test, {"--on-bad", "replace"});
+  EXPECT_EQ(tested.exit_code, 0) << tested.err;
+  EXPECT_THAT(tested.err, told);
+}
+
+// Numbers that are names, columns that are none of a model's business, what marks a missing value.
+TEST_F(UserData, ColumnsOfATableAreWhatTheFlagsSay) {
+  std::string text = "name,area,kind\n";
+  for (int row = 0; row < 60; ++row)
+    text += fmt::format("flat {},{},{}\n", row, row % 7 == 3 ? "-" : fmt::format("{}", row),
+                        3 + row / 20);
+  const std::string table = folder_ / "named.csv", out = folder_ / "run";
+  put_bytes(table, text);
+  const Words words = {"mlp",    "--data",    table, "--target", "kind", "--batch-size", "10",
+                       "--epochs", "2", "--missing", "-"};
+  const auto plain = tutti("train", words);
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_THAT(plain.out, AllOf(HasSubstr("column \"name\" has 60 words in 60 rows"),
+                               HasSubstr("--without \"name\""), HasSubstr("predicts kind")));
+  figures(words, {"--without", "name", "--categorical", "kind", "--out", out});
+  EXPECT_THAT(said_, AllOf(HasSubstr("3 classes"), Not(HasSubstr("60 words"))));
+  const json spec = first_line(fs::path(out) / "data.json");
+  EXPECT_EQ(spec.at("classes"), (json{"3", "4", "5"}));
+  EXPECT_EQ(spec.at("shape"), (json{1}));
+  EXPECT_THAT(tutti("train", {"mlp", "--data", table, "--target", "kind"}).err,
+              AllOf(HasSubstr("column \"area\": got \"-\""), HasSubstr("--missing")));
 }
 
 TEST_F(UserData, ATablesNumberIsLearntTestedAndPredicted) {
@@ -307,6 +344,11 @@ TEST_F(UserData, WhatDoesNotFitIsSaidBeforeTraining) {
       {{"mlp", "--data", flats_, "--target", "prize"}, {"prize", "price"}},
       {{"mlp", "--data", one, "--target", "b"}, {"--target b", "\"x\" in all rows"}},
       {{"mlp", "--data", photos_, "--target", "price"}, {"--target price", "tables"}},
+      {{"mlp", "--data", photos_, "--without", "a,b"}, {"--without a", "tables"}},
+      {{"mlp", "--data", idx_, "--categorical", "price"}, {"--categorical price", "tables"}},
+      {{"mlp", "--data", idx_, "--missing", "-"}, {"--missing -", "tables"}},
+      {{"mlp", "--data", flats_, "--target", "price", "--without", "romms"},
+       {"romms", "\"rooms\""}},
       {{"mlp", "--data", idx_, "--image-size", "32"}, {"--image-size 32", "photos"}},
       {{"mlp", "--data", flats_, "--target", "price", "--augment"}, {"--augment", "photos"}},
       {{"mlp", "--data", photos_, "--image-size", "0"}, {"--image-size", "got \"0\""}},

@@ -54,6 +54,28 @@ TEST(LoaderMemory, AStepTakenAgainMakesRoom) {
   }
 }
 
+// The third batch alone is padded to 3 * kLong.
+TEST(LoaderMemory, TheLargestPaddedBatchIsToldBeforeTheFirst) {
+  const auto longer = [](Sample sample) {
+    const int64_t times = sample.columns[0].as<int64_t>()[0] == 4 ? 3 : 1;
+    return Sample{{array_of(std::vector<int64_t>(static_cast<size_t>(times * kLong)),
+                            {times * kLong})}};
+  };
+  const Epoch epoch =
+      rows_of(8)
+          .map(longer, {.name = "longer", .columns = {{"x", DType::int64, {kAnySize}}}})
+          .padded_batch(2)
+          .epoch({});
+  const int64_t least = 2 * 2 * 3 * kLong * 8;
+  Loader small({.workers = 2, .memory = least - 1}), enough({.workers = 2, .memory = least});
+  EXPECT_THAT(message_of<UsageError>([&] { small.begin(epoch, plan_for(epoch, 1)); }),
+              AllOf(HasSubstr("the least that works"), HasSubstr("96")));
+  enough.begin(epoch, plan_for(epoch, 1));
+  for (int64_t step = 0; step < 4; ++step)
+    EXPECT_EQ(enough.take(step, 0, before_long()).columns[0].shape()[1],
+              step == 2 ? 3 * kLong : kLong);
+}
+
 // As under one_device: replica 0 takes all of its parts before replica 1 does.
 TEST(LoaderMemory, ReplicasInTurnDoNotWaitForEachOther) {
   const Epoch epoch = slowly_mapped(rows_of(160)).batch(4).epoch({});

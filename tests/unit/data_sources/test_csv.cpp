@@ -177,6 +177,32 @@ TEST_F(Csv, MissingNumbers) {
   EXPECT_EQ(open(bytes, drop).num_samples(), 3);
 }
 
+TEST_F(Csv, KnowsHowOthersWriteMissingValues) {
+  const std::string bytes = "a\n1\nNA\nN/A\nNaN\nnan\nnull\nNULL\n?\n\"\"\n4\n";
+  const auto x = values_of<float>(open(bytes, {.missing_numbers = MissingNumbers::drop}), 0);
+  EXPECT_EQ(x, (std::vector<float>{1, 4}));
+  EXPECT_THAT(refusal(bytes, {.missing = {"", "?"}}), HasSubstr("got \"NA\", expected a number"));
+  EXPECT_THAT(refusal("y,a\n1,2\nNA,3\n", {.target = "y"}),
+              AllOf(HasSubstr("line 3, column \"y\""), HasSubstr("take such rows out")));
+}
+
+TEST_F(Csv, VerifyNamesAllThatIsWrong) {
+  const auto found = [&](const std::string& bytes, const CsvOptions& options = {}) {
+    return verify_csv(put(bytes), options);
+  };
+  EXPECT_THAT(found("age,word\n1,a\nNA,b\n3,\"c\nd\"\n"), ElementsAre());
+  EXPECT_THAT(found("age,word\n1,a\n2\nold,b\n3,c,d\n\"4\"x,e\n5,6\nyoung,7\n8,\"g\n9,h\n"),
+              ElementsAre(HasSubstr("line 3: got 1 fields, expected 2"),
+                          AllOf(HasSubstr("line 4, column \"age\": got \"old\""),
+                                HasSubstr("as 3 of 5 values are")),
+                          HasSubstr("line 5: got 3 fields"),
+                          HasSubstr("line 6, character 4: got 'x' behind a closing quote"),
+                          HasSubstr("line 8, column \"age\": got \"young\""),
+                          HasSubstr("line 9, character 3: got a quote that is never closed")));
+  EXPECT_THAT(found("n\n1\n2\nx\n", {.categorical = {"n"}}), ElementsAre());
+  EXPECT_THAT(message_of<DataError>([&] { found("a,b\n"); }), HasSubstr("got no row"));
+}
+
 TEST_F(Csv, SaysWhatItFillsAndDrops) {
   const auto said = [&](const CsvOptions& options) {
     testing::internal::CaptureStderr();
@@ -204,7 +230,7 @@ TEST_F(Csv, NamesLineAndColumnOfWhatIsWrong) {
   EXPECT_THAT(refusal(good + "old,6\n"),
               AllOf(HasSubstr("t.csv, line 4, column \"age\": got \"old\", expected a number"),
                     HasSubstr("2 of 3 values"), HasSubstr("categorical")));
-  EXPECT_THAT(refusal(good + "nan,6\n"), HasSubstr("got \"nan\", expected a number"));
+  EXPECT_THAT(refusal(good + "inf,6\n"), HasSubstr("got \"inf\", expected a number"));
   EXPECT_THAT(refusal(good + "1e999,6\n"), HasSubstr("got \"1e999\", expected a number"));
   EXPECT_THAT(refusal(good + "1e39,6\n"), HasSubstr("that float32 can hold"));
   EXPECT_THAT(refusal(good + "0x1,6\n"), HasSubstr("got \"0x1\""));

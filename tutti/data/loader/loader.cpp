@@ -246,6 +246,8 @@ Batch Loader::take(int64_t step, int replica, const Deadline& deadline) {
 
 bool Loader::has(const Epoch& epoch) const { return work_->has(epoch); }
 
+bool Loader::replaces() const { return work_->replaces(); }
+
 void Loader::end() { work_->end(); }
 
 LoaderReport Loader::report() const { return work_->report(); }

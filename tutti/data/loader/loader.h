@@ -129,6 +129,9 @@ class Loader {
   /// Whether it has begun with this epoch (or a copy), and with none since.
   bool has(const Epoch& epoch) const;
 
+  /// Whether damaged samples are replaced.
+  bool replaces() const;
+
   /// No more of this epoch: workers rest.
   void end();
 

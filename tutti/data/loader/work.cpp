@@ -153,7 +153,10 @@ void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
   replaced_in_epoch_ = 0;
   measure_shares();
   window_ = {};
-  if (plan_.first_step < plan_.end_step) make_part(plan_.first_step, 0);  // whether memory will do
+  // Of padded batches each may be the largest.
+  const int64_t last = epoch_->batching->sizes ? plan_.end_step : plan_.first_step + 1;
+  for (int64_t step = plan_.first_step; step < std::min(last, plan_.end_step); ++step)
+    require_memory(bytes_of_part(plan_.part(step, 0)));
   start_threads();
   open_parts();
 }
@@ -198,7 +201,23 @@ void Loader::Work::expect(int64_t step) {
   open_parts();
 }
 
-// Throws nothing for want of memory: null.
+int64_t Loader::Work::bytes_of_part(const BatchPart& part) const {
+  int64_t bytes = 0;
+  for (const Column& column : epoch_->columns(part.batch))
+    bytes += bytes_of(column, part.share.size());
+  return bytes;
+}
+
+void Loader::Work::require_memory(int64_t bytes) const {
+  const int64_t least = 2 * bytes * plan_.replicas;
+  if (options_.memory == kAuto) return pool_->grow(2 * least);
+  if (least > options_.memory)
+    throw UsageError(fmt::format(
+        "loader: memory {}: two parts of {} for each of {} replicas are the least that works: {}",
+        size_words(options_.memory), size_words(bytes), plan_.replicas, size_words(least)));
+}
+
+// Throws nothing for want of memory that others hold: null.
 Loader::Work::PartHandle Loader::Work::make_part(int64_t step, int replica) {
   auto part = std::make_shared<detail::Part>();
   part->step = step;
@@ -207,17 +226,10 @@ Loader::Work::PartHandle Loader::Work::make_part(int64_t step, int replica) {
   part->epoch = epoch_;
   const std::vector<Column> columns = epoch_->columns(part->of.batch);
   const int64_t rows = part->rows();
-  int64_t bytes = 0;
-  for (const Column& column : columns) bytes += bytes_of(column, rows);
+  const int64_t bytes = bytes_of_part(part->of);
   std::shared_ptr<std::byte> memory;
   if (bytes > 0) {
-    const int64_t least = 2 * bytes * plan_.replicas;
-    if (options_.memory == kAuto)
-      pool_->grow(2 * least);
-    else if (least > options_.memory)
-      throw UsageError(fmt::format(
-          "loader: memory {}: two parts of {} for each of {} replicas are the least that works: {}",
-          size_words(options_.memory), size_words(bytes), plan_.replicas, size_words(least)));
+    require_memory(bytes);
     memory = pool_->take(bytes, step);
     if (!memory) return nullptr;
   }

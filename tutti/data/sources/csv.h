@@ -33,8 +33,8 @@ struct CsvOptions {
   char delimiter = ',';                          ///< ' ': runs of blanks and tabs
   bool header = true;                            ///< the first line names the fields
   std::vector<std::string> names = {};           ///< without header; empty: column0, column1, ...
-  std::vector<std::string> missing = {"", "?"};  ///< how a missing value is written
-  char comment = '\0';                           ///< '#': such lines are left out
+  std::vector<std::string> missing = usual_missing();  ///< how a missing value is written
+  char comment = '\0';                                 ///< '#': such lines are left out
   MissingNumbers missing_numbers = MissingNumbers::error;  ///< of features
   double fill = 0;                                         ///< for MissingNumbers::value
 
@@ -68,5 +68,11 @@ struct CsvReading {
 /// is filled or dropped is counted and logged once. Throws DataError as table_spec(), and for
 /// columns that are missing and words outside the vocabulary (the nearest is named).
 Dataset csv(const std::filesystem::path& path, const TableSpec& spec, CsvReading reading = {});
+
+/// What csv() would stop at, all of it: rows with too few or too many fields, quotes that do not
+/// end, words in columns of numbers; each with line and column, in the order of the lines. Missing
+/// values are none of it. Throws as csv() for what is no table at all.
+std::vector<std::string> verify_csv(const std::filesystem::path& path,
+                                    const CsvOptions& options = {});
 
 }  // namespace tutti::data

@@ -12,13 +12,14 @@
 
 #include "tutti/data/dataset.h"
 #include "tutti/data/files.h"
+#include "tutti/data/sources/table_spec.h"
 
 namespace tutti::data {
 
 struct CsvColumnsOptions {
   char delimiter = ',';  ///< ' ': runs of blanks and tabs
   bool header = true;    ///< the first line names the fields; else column0, column1, ...
-  std::vector<std::string> missing = {"", "?"};  ///< how a missing number is written
+  std::vector<std::string> missing = usual_missing();  ///< how a missing number is written
   FilesHandle files = local_files();
 };
 

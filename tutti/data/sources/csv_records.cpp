@@ -37,7 +37,13 @@ bool CsvRecords::next() {
   }
   if (at_ == end_) return false;
   record_line_ = line_;
-  read_record();
+  try {
+    read_record();
+  } catch (const DataError&) {  // the next call goes on with the next line
+    at_ = std::find(at_, end_, '\n');
+    end_line();
+    throw;
+  }
   return true;
 }
 

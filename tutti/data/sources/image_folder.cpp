@@ -96,8 +96,8 @@ std::vector<std::string> classes_in(const fs::path& folder, const std::vector<Fi
   if (there.size() == 1 && !options.allow_one_class)
     throw DataError(
         fmt::format("photos in {}: got one class (\"{}\"), expected two or more: with one there "
-                    "is nothing to learn\n  is the folder within, or above, the right one? "
-                    "Otherwise set allow_one_class",
+                    "is nothing to learn\n  is the folder within, or above, the right one? In a "
+                    "program allow_one_class takes it",
                     folder.string(), there[0]));
   return there;
 }

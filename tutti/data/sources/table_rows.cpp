@@ -80,9 +80,9 @@ void require_vocabularies(const TableSpec& spec, const std::string& where) {
   };
   for (const TableColumn& column : spec.features)
     require(column, spec.one_hot ? kMostOneHot : kMostWords,
-            spec.one_hot ? "leave it out (without), or make it a column for an embedding "
-                           "(one_hot = false)"
-                         : "leave it out (without)");
+            spec.one_hot ? "leave it out: `without` (--without); or, in a program, make it a "
+                           "column for an embedding: one_hot = false"
+                         : "leave it out: `without` (--without)");
   if (spec.target) require(*spec.target, kMostWords, "is it the right target?");
 }
 

@@ -146,6 +146,12 @@ class SpecReader {
 
 }  // namespace
 
+const std::vector<std::string>& usual_missing() {
+  static const std::vector<std::string> words{"",    "?",   "NA",   "N/A",
+                                              "NaN", "nan", "null", "NULL"};
+  return words;
+}
+
 int64_t TableSpec::width() const {
   int64_t numbers = 0;
   for (const TableColumn& column : features)

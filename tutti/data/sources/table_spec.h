@@ -17,6 +17,10 @@
 
 namespace tutti::data {
 
+/// How a missing value is written, unless told: not at all, "?", "NA", "N/A", "NaN", "nan", "null"
+/// or "NULL".
+const std::vector<std::string>& usual_missing();
+
 enum class ColumnKind {
   number,   ///< becomes (value - mean) / deviation
   category  ///< words of a vocabulary; what lacks is a word, too, as it is written

@@ -157,22 +157,23 @@ class Surveyor {
     };
     if (survey.numbers == 0)
       throw DataError(
-          fmt::format("{}: column \"{}\" has no value\n  leave it out (without)", where_, name));
+          fmt::format("{}: column \"{}\" has no value\n  leave it out: `without` (--without)", where_, name));
     if (survey.words > 0)
       throw DataError(fmt::format(
           "{}: got {}, expected a number, as {} of {} values of this column are\n"
-          "  mend the line, or list it in `missing` if it marks a missing value, or the column in "
-          "`categorical` if its values are words",
+          "  mend the line; or list it in `missing` (--missing) if it marks a missing value, or the "
+          "column in `categorical` (--categorical) if its values are words",
           place(survey.first_word_line), detail::quoted_words(survey.first_word), survey.numbers,
           survey.numbers + survey.words));
     const bool filled = !survey.target && (options_.missing_numbers == MissingNumbers::mean ||
                                            options_.missing_numbers == MissingNumbers::value);
     if (survey.missing > 0 && !filled)
       throw DataError(
-          fmt::format("{}: the value is missing, as {} of this column are; expected a number\n"
-                      "  missing_numbers says what to do: {}drop the row",
+          fmt::format("{}: the value is missing, as {} of this column are; expected a number\n  {}",
                       place(survey.first_missing_line), survey.missing,
-                      survey.target ? "" : "take the mean, or a value of yours, or "));
+                      survey.target ? "take such rows out, or have missing_numbers drop them"
+                                    : "missing_numbers says what to do: take the mean, or a value "
+                                      "of yours, or drop the row"));
   }
 
   void collect_vocabularies() {

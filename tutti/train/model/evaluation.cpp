@@ -4,6 +4,7 @@
 
 #include <csignal>
 
+#include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
 #include "tutti/train/model/detail/late_totals.h"
@@ -104,14 +105,18 @@ Scores Model::State::evaluate(std::string_view operation, const data::Dataset& d
       throw Interrupted(SIGTERM,
                         "evaluate: another worker was asked to end and did not see all samples");
   } while (world->apart && all.samples < epoch->num_samples());
+  for (const std::string& sample : loader->report().replaced)
+    log_once(fmt::format("{} {}", operation, sample), LogLevel::warning,
+             "{}: another sample in place of {}", operation, sample);
   return detail::scores_of(all, compiled->goals);
 }
 
-Scores Model::evaluate(const data::Dataset& dataset) {
+Scores Model::evaluate(const data::Dataset& dataset, const data::LoaderOptions& loader) {
   state_->require_compiled("evaluate");
+  data::check_options(loader);
   state_->check_data("evaluate", dataset, true);
   state_->compiled->optimizer.updater().refresh();
-  return state_->evaluate("evaluate", dataset);
+  return state_->evaluate("evaluate", dataset, loader);
 }
 
 // ---- scores ----

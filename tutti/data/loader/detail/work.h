@@ -54,6 +54,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   void expect(int64_t step);
   Batch take(int64_t step, int replica, const Deadline& deadline);
   bool has(const Epoch& epoch) const;
+  bool replaces() const noexcept { return options_.on_bad.replace.has_value(); }
   void end();
   void stop();
   LoaderReport report() const;
@@ -77,6 +78,8 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
 
   void require_origin();
   void measure_shares();
+  int64_t bytes_of_part(const BatchPart& part) const;
+  void require_memory(int64_t bytes) const;
   PartHandle make_part(int64_t step, int replica);
   bool drop_last();
   void count_replaced(const detail::Part& part);

@@ -27,7 +27,8 @@ class CsvRecords {
   CsvRecords(std::string_view text, CsvFormat format, std::string where);
 
   /// Goes on to the next record; false when there is none. Throws DataError, with line and
-  /// character: a quote that is not closed, text between a closing quote and the delimiter.
+  /// character: a quote that is not closed, text between a closing quote and the delimiter; may be
+  /// called again, to go on with the next line.
   bool next();
 
   /// Of this record; valid until next().

@@ -24,7 +24,8 @@ class TableRows {
   /// Where a column stands among the fields; `names` has names().size() when there is none.
   size_t index_of(std::string_view name) const;
 
-  /// Goes on to the next row; DataError, with its line, when it has more or fewer fields.
+  /// Goes on to the next row; DataError, with its line, when it has more or fewer fields, after
+  /// which it may be called again.
   bool next();
   std::string_view field(size_t index) const { return records_.fields()[index]; }
   bool is_missing(std::string_view field) const;

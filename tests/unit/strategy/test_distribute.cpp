@@ -1,4 +1,4 @@
-// What distribute() leaves of a dataset whose batches each replica has for itself.
+// What distribute() leaves of a dataset: batches that each replica has for itself, epochs at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,6 +46,20 @@ TEST(AutoShardOff, RefusesBucketsWhichHaveSizesOfTheirOwn) {
   EXPECT_THAT(test::message_of<UsageError>(
                   [&] { strategy.distribute(buckets, {.auto_shard = AutoShard::off}); }),
               testing::HasSubstr("bucket_by_length()"));
+}
+
+TEST(Distribute, DamagedSamplesAreReplacedInOneEpochAtATime) {
+  Strategy strategy({.kind = "mirrored", .replicas = 2, .threads_per_replica = 1});
+  const auto walk = [&](const data::OnBad& on_bad) {
+    const auto data = strategy.distribute(labelled(8).batch(4), {.loader = {.on_bad = on_bad}});
+    const auto first = data.epoch(0), second = data.epoch(1);
+    for (const auto& batches : {second, first})
+      for (const auto& batch : batches)
+        strategy.run([&](ReplicaContext& replica) { batch.columns(replica); });
+  };
+  walk({});
+  EXPECT_THAT(test::message_of<UsageError>([&] { walk(data::replace()); }),
+              testing::HasSubstr("gone on to another epoch"));
 }
 
 }  // namespace
