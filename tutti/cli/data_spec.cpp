@@ -61,6 +61,7 @@ data::Dataset open_photos(DataKind kind, const std::filesystem::path& path,
 
 std::string DataSpec::to_json() const {
   Json json{{"format", kFormat},
+            {"model", model},
             {"kind", data::name_of(kind)},
             {"classes", classes},
             {"shape", shape},
@@ -80,7 +81,8 @@ DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {
                   .shape = json.at("shape"),
                   .transforms = json.at("transforms"),
                   .table = std::nullopt,
-                  .label = json.value("label", "")};
+                  .label = json.value("label", ""),
+                  .model = json.value("model", "")};
     for (const std::string& name : spec.transforms) data::transforms::by_name(name);
     if (json.contains("table"))
       spec.table = data::TableSpec::from_json(json["table"].dump(), "table");
@@ -126,6 +128,14 @@ void require_same_classes(const DataSpec& spec, const data::Dataset& dataset,
     throw UsageError(fmt::format(
         "{}: its classes ({}) are not those that the model was trained on ({})", path.string(),
         fmt::join(dataset.classes(), ", "), fmt::join(spec.classes, ", ")));
+}
+
+void require_same_model(const DataSpec& spec, const std::string& model,
+                        const std::string& weights) {
+  const auto name = [](const std::string& typed) { return typed == "cnn" ? "doodle_cnn" : typed; };
+  if (!spec.model.empty() && name(spec.model) != name(model))
+    throw UsageError(
+        fmt::format("MODEL {}: the weights in {} are of {}", model, weights, spec.model));
 }
 
 data::Dataset mapped(data::Dataset dataset, const std::vector<std::string>& transforms) {

@@ -34,6 +34,7 @@ struct DataSpec {
   std::vector<std::string> transforms{};  ///< names, in order: what makes a sample of a photo
   std::optional<data::TableSpec> table{};
   std::string label{};  ///< of records: the column; empty: the only one that could be
+  std::string model{};  ///< that was trained; empty: not known
 
   bool of_photos() const noexcept { return is_photos(kind); }
 
@@ -60,6 +61,9 @@ data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path);
 /// Throws UsageError where `dataset`, of `path`, has other classes.
 void require_same_classes(const DataSpec& spec, const data::Dataset& dataset,
                           const std::filesystem::path& path);
+
+/// Throws UsageError where `weights` are another model's.
+void require_same_model(const DataSpec& spec, const std::string& model, const std::string& weights);
 
 /// `dataset`, each sample through all of them.
 data::Dataset mapped(data::Dataset dataset, const std::vector<std::string>& transforms);

@@ -72,6 +72,7 @@ TestData test_data(const EvaluateFlags& flags) {
         fmt::format("--checkpoints {}: there is no {} beside it, which says what becomes of {}; "
                     "tutti train --out DIR writes it",
                     flags.checkpoints, kDataSpecFile, flags.data));
+  if (spec) require_same_model(*spec, flags.model, flags.checkpoints);
   if (spec && spec->kind != data::DataKind::quickdraw)
     return {*spec, open_as(*spec, flags.data).batch(kTestBatch)};
   const auto doodles = data::quickdraw(flags.data, {.split = "test"});
@@ -212,6 +213,7 @@ int evaluate(const EvaluateFlags& flags) {
         fmt::format("--checkpoints {}: no checkpoint is there; expected a safetensors file, a "
                     "snapshot, or a folder of such\n  --follow waits for one",
                     flags.checkpoints));
+  loader_options(flags.loader);  // what it refuses is refused here
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   install_stop_handler();
   if (flags.follow) wait_for_spec(flags);

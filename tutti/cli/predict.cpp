@@ -71,7 +71,10 @@ DataSpec spec_of(const PredictFlags& flags) {
         "--weights {}: no weights are there; expected a safetensors file, or the folder "
         "that --out of tutti train was given",
         flags.weights));
-  if (auto spec = spec_beside(flags.weights)) return *std::move(spec);
+  if (auto spec = spec_beside(flags.weights)) {
+    require_same_model(*spec, flags.model, flags.weights);
+    return *std::move(spec);
+  }
   throw UsageError(fmt::format(
       "--weights {}: there is no {} beside it, which says what becomes of files; tutti train --out "
       "DIR writes it",

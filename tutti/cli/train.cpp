@@ -222,6 +222,7 @@ Plan make_plan(TrainFlags& flags) {
   check_decisions(flags, strategy);
   loader_options(flags.loader);  // what it refuses is refused here
   TrainData data = open_train_data(flags.job.data, flags.data);
+  data.spec.model = flags.job.model;
   if (data.spec.predicts_number()) flags.number_scale = data.spec.target().deviation;
   const auto all = taken(flags, data.train);
   const auto test = data.validation.batch(kTestBatch);

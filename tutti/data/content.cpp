@@ -171,7 +171,7 @@ void StageTimes::add(const StageTimes& other) {
 }
 
 std::shared_ptr<const Order> Session::order(const ViewHandle& view, Pass pass) {
-  constexpr size_t kMostOrders = 8;
+  constexpr size_t kMostOrders = 32;
   const std::pair key(view.get(), pass);
   const std::scoped_lock lock(mutex_);
   const auto known = std::ranges::find(orders_, key, [](const auto& entry) { return entry.first; });

@@ -1,7 +1,8 @@
 // Kept samples in files: a folder of parts, each written by one process and read by all.
 //
 // A part is records one behind another: a head, then the sample as pack() has it. A process that
-// dies in mid-record leaves a tail that its checksum gives away; the rest counts.
+// dies in mid-record leaves a tail that is too short; the rest counts. A sample is held against its
+// checksum when it is found, so that a large cache is opened by its heads alone.
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -105,7 +106,6 @@ void FileCache::look() {
 void FileCache::read_new(Part& part, int number) {
   struct stat facts{};
   if (::fstat(part.file.get(), &facts) != 0) return;
-  std::vector<std::byte> sample;
   while (part.known + static_cast<int64_t>(sizeof(Head)) <= facts.st_size) {
     Head head;
     if (!read_all(part.file.get(), &head, sizeof head, part.known)) return;
@@ -113,29 +113,51 @@ void FileCache::read_new(Part& part, int number) {
     const bool sound = head.magic == kMagic && head.id >= 0 && head.id < std::ssize(places_) &&
                        head.bytes >= 0 && head.bytes <= facts.st_size - begin;
     if (!sound) return;  // cut off, or still being written
-    sample.resize(static_cast<size_t>(head.bytes));
-    if (!read_all(part.file.get(), sample.data(), head.bytes, begin)) return;
-    if (checksum_of(head, sample.data()) != head.checksum) return;
-    places_[static_cast<size_t>(head.id)] = {.file = number, .offset = begin, .bytes = head.bytes};
+    const Place place{.file = number, .offset = begin, .bytes = head.bytes};
+    Place& first = places_[static_cast<size_t>(head.id)];
+    if (first.file < 0)
+      first = place;
+    else
+      others_.emplace(head.id, place);
     part.known = begin + head.bytes;
   }
 }
 
 std::optional<Sample> FileCache::find(int64_t id, const std::vector<Column>& columns) {
-  Place place;
-  int file = -1;
-  {
-    const std::scoped_lock lock(mutex_);
-    if (places_[static_cast<size_t>(id)].file < 0 &&
-        std::chrono::steady_clock::now() - looked_ > kLook)
-      look();
-    place = places_[static_cast<size_t>(id)];
-    if (place.file < 0) return std::nullopt;
-    file = parts_[static_cast<size_t>(place.file)]->file.get();
+  for (;;) {
+    Place place;
+    int file = -1;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (places_[static_cast<size_t>(id)].file < 0 &&
+          std::chrono::steady_clock::now() - looked_ > kLook)
+        look();
+      place = places_[static_cast<size_t>(id)];
+      if (place.file < 0) return std::nullopt;
+      file = parts_[static_cast<size_t>(place.file)]->file.get();
+    }
+    const Array memory = make_array(DType::uint8, {place.bytes});
+    auto* const bytes = static_cast<std::byte*>(memory.data());
+    Head head;
+    if (read_all(file, &head, sizeof head, place.offset - static_cast<int64_t>(sizeof head)) &&
+        head.id == id && head.bytes == place.bytes &&
+        read_all(file, bytes, place.bytes, place.offset) &&
+        checksum_of(head, bytes) == head.checksum)
+      return unpacked(columns, bytes, memory.owner());
+    drop(id, place);
   }
-  const Array memory = make_array(DType::uint8, {place.bytes});
-  if (!read_all(file, memory.data(), place.bytes, place.offset)) return std::nullopt;
-  return unpacked(columns, static_cast<std::byte*>(memory.data()), memory.owner());
+}
+
+// It is damaged: another process may have kept the same sample.
+void FileCache::drop(int64_t id, const Place& damaged) {
+  const std::scoped_lock lock(mutex_);
+  Place& first = places_[static_cast<size_t>(id)];
+  if (first.file != damaged.file || first.offset != damaged.offset) return;  // another thread did
+  first = {};
+  if (const auto other = others_.find(id); other != others_.end()) {
+    first = other->second;
+    others_.erase(other);
+  }
 }
 
 void FileCache::keep(int64_t id, const Sample& sample) {
@@ -148,6 +170,7 @@ void FileCache::keep(int64_t id, const Sample& sample) {
 
   const std::scoped_lock lock(mutex_);
   if (own_ == -2) return;
+  if (own_ >= 0 && owner_ != ::getpid()) own_ = -1;  // since a fork() it is the parent's
   const auto give_up = [&](int error) {
     log(LogLevel::warning,
         "cache folder {}: {}; nothing more is kept there, each sample is computed "
@@ -163,6 +186,7 @@ void FileCache::keep(int64_t id, const Sample& sample) {
         ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644));
     if (!file) return give_up(errno);
     own_ = static_cast<int>(parts_.size());
+    owner_ = ::getpid();
     parts_.push_back(std::make_unique<Part>(Part{.name = name, .file = std::move(file)}));
   }
   Part& part = *parts_[static_cast<size_t>(own_)];

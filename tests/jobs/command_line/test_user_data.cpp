@@ -205,6 +205,10 @@ TEST_F(UserData, ATablesNumberIsLearntTestedAndPredicted) {
   ASSERT_EQ(tested.exit_code, 0) << tested.err;
   EXPECT_LT(first_line(folder_ / "test.json").at("mean_absolute_error").get<double>(), 1000);
 
+  const auto other = tutti("predict", {"mlp", "--weights", out, more_flats_});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("MODEL mlp: the weights in " + out + " are of linear_regr"));
+
   put_bytes(folder_ / "new.csv", "view,area,rooms,dear\nsea,50,2,no\nyard,100,,yes\n");
   const auto predicted = tutti("predict", {"linear_regression", "--weights", out,
                                            folder_ / "new.csv", "--json", folder_ / "said.json"});

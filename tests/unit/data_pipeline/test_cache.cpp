@@ -169,8 +169,9 @@ TEST(CacheInFiles, IgnoresDamagedBytes) {
     put_bytes(part, damaged);
     for (const auto& entry : fs::directory_iterator(part.parent_path()))
       if (entry.path() != part) fs::remove(entry.path());
-    // What follows the damage in that file is not trusted either.
-    EXPECT_EQ(computed_with(folder.path()), 5) << place;
+    // Where the head is damaged, what follows in that file is not trusted either.
+    constexpr size_t kHead = 24;  // and its checksum
+    EXPECT_EQ(computed_with(folder.path()), place < kHead ? 5 : 1) << place;
     EXPECT_EQ(computed_with(folder.path()), 0) << place;
   }
   put_bytes(part.parent_path() / "junk.samples", std::string(1000, 'x'));

@@ -66,6 +66,7 @@ TEST(Recognise, HowTablesAreWritten) {
   std::string long_table = "a,b\n";
   for (int i = 0; i < 20'000; ++i) long_table += "1234,5678\n";
   const Case cases[] = {
+      {"a|b\n1|2\n", '|', true, "2 columns, delimited by bars, named by its first line"},
       {"a,b\n1,2\n", ',', true, "2 columns, delimited by commas, named by its first line"},
       {"1,2\n3,4\n", ',', false, "without a line of names"},
       {"39, State-gov, x\n50, Private, y\n", ',', false, "3 columns"},

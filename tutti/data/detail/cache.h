@@ -6,8 +6,11 @@
 /// may use any of it at any time, but for adopt().
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -92,12 +95,15 @@ class FileCache {
   struct Part;
   void look();
   void read_new(Part& part, int number);
+  void drop(int64_t id, const Place& damaged);
 
   const std::filesystem::path folder_;
   std::mutex mutex_;  // of all that follows
   std::vector<Place> places_;
+  std::multimap<int64_t, Place> others_;  // of samples that several processes have kept
   std::vector<std::unique_ptr<Part>> parts_;
-  int own_ = -1;  // the part that is written here; -2: no more
+  int own_ = -1;     // the part that is written here; -2: no more
+  pid_t owner_ = 0;  // the process that made it
   std::chrono::steady_clock::time_point looked_{};
 };
 

@@ -218,7 +218,7 @@ std::optional<Table> table_in(std::string_view text, char delimiter, bool called
 
 std::optional<Recognised> recognise_table(std::string_view text, bool called_table) {
   constexpr std::pair<char, const char*> kDelimiters[] = {
-      {',', "commas"}, {';', "semicolons"}, {'\t', "tabs"}, {' ', "blanks"}};
+      {',', "commas"}, {';', "semicolons"}, {'\t', "tabs"}, {'|', "bars"}, {' ', "blanks"}};
   std::optional<Recognised> found;
   size_t most = 0;
   for (const auto& [delimiter, words] : kDelimiters) {
