@@ -47,8 +47,13 @@ class QuickdrawSource final : public Source {
   Batch gather(std::span<const int64_t> rows) const override {
     const auto size = static_cast<int64_t>(rows.size());
     Batch batch{{make_column(columns()[0], size), make_column(columns()[1], size)}, size};
-    auto* x = static_cast<float*>(batch.columns[0].data());
-    auto* y = static_cast<int64_t*>(batch.columns[1].data());
+    gather_into(rows, batch.columns);
+    return batch;
+  }
+
+  void gather_into(std::span<const int64_t> rows, std::span<const Array> places) const override {
+    auto* x = static_cast<float*>(places[0].data());
+    auto* y = static_cast<int64_t*>(places[1].data());
     for (size_t i = 0; i < rows.size(); ++i) {
       if (i + kAhead < rows.size()) prefetch(find(rows[i + kAhead]).ink);
       const Doodle doodle = find(rows[i]);
@@ -56,7 +61,6 @@ class QuickdrawSource final : public Source {
       x += kPixels;
       *y++ = doodle.label;
     }
-    return batch;
   }
 
  private:
