@@ -217,7 +217,7 @@ Sample EpochState::sample_at(int64_t step, int64_t row, Reading& reading, BadSam
         std::rethrow_exception(failure);
       } catch (const DataError& error) {
         if (bad == nullptr || tries == kMostReplacements) throw;
-        bad->replaced(error.what());
+        bad->replaced(content->where(ref.id), error.what());
       }
     }
     const uint64_t key = random_key(pass.seed, RandomPurpose::replace,

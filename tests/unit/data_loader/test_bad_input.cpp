@@ -205,6 +205,18 @@ TEST(BadInput, AReplacementIsDrawnBySeedEpochAndSample) {
   EXPECT_GT(drawn.size(), 1u);
 }
 
+TEST(BadInput, IsListedOnceHoweverOftenItIsMet) {
+  const Dataset data = damaged_in(64, {13}).batch(10);
+  Loader loader({.workers = 0, .on_bad = replace()});
+  for (int64_t number = 0; number < 3; ++number) {
+    const Epoch epoch = data.epoch({.epoch = number});
+    begin_alone(loader, epoch);
+    for (int64_t step = 0; step < epoch.num_batches(); ++step) loader.take(step, 0, soon());
+  }
+  EXPECT_THAT(loader.report().replaced,
+              testing::ElementsAre(AllOf(HasSubstr("row 13"), HasSubstr("of epoch 1"))));
+}
+
 TEST(BadInput, MayBeReplacedUpToItsShareOfAnEpoch) {
   const auto take_all = [](const std::set<int64_t>& bad) {
     const Epoch epoch = damaged_in(2000, bad).batch(100).epoch({});

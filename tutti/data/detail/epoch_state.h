@@ -59,7 +59,9 @@ struct Batching {
 class BadSamples {
  public:
   virtual ~BadSamples() = default;
-  virtual void replaced(const std::string& what) = 0;
+  /// where  the sample's place, the same in every epoch
+  /// what   what is wrong with it, and where in the epoch
+  virtual void replaced(const std::string& where, const std::string& what) = 0;
 };
 
 struct EpochState {

@@ -221,8 +221,8 @@ LoaderReport Loader::Work::report() const {
                       .seconds = std::chrono::duration<double>(last_take_ - first_take_).count(),
                       .waiting_seconds = waiting_,
                       .workers = choice_.threads(),
-                      .replaced = {replaced_.begin(), replaced_.end()},
                       .peak_bytes = pool_ ? pool_->peak_bytes() : 0};
+  for (const auto& [where, what] : replaced_) report.replaced.push_back(what);
   for (const auto& [name, stage] : stages_) {
     report.stages.push_back(stage);
     report.stages.back().name = name;

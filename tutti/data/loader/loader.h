@@ -95,7 +95,7 @@ struct LoaderReport {
   double waiting_seconds = 0;           ///< of the replicas' time, on the mean
   int workers = 0;                      ///< threads or processes, at the end
   std::vector<StageReport> stages{};    ///< most time first
-  std::vector<std::string> replaced{};  ///< damaged samples: where, and what was wrong
+  std::vector<std::string> replaced{};  ///< damaged samples, once each: where, what was wrong
   int64_t peak_bytes = 0;               ///< of batches
 
   double wait_share() const;  ///< waiting_seconds / seconds, 0 without a step

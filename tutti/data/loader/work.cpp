@@ -95,9 +95,9 @@ class Loader::Work::Turns final : public detail::Turn {
 class Loader::Work::Bad final : public detail::BadSamples {
  public:
   Bad(Work& work, detail::Part& part) : work_(work), part_(part) {}
-  void replaced(const std::string& what) override {
+  void replaced(const std::string& where, const std::string& what) override {
     const std::scoped_lock lock(work_.mutex_);
-    part_.replaced.insert(what);
+    part_.replaced.emplace(where, what);
   }
 
  private:
@@ -110,13 +110,14 @@ void Loader::Work::count_replaced(const detail::Part& part) {
   if (!options_.on_bad.replace || part.replaced.empty()) return;
   const double at_most = options_.on_bad.replace->at_most;
   const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(at_most * samples_here_));
-  for (const std::string& what : part.replaced) {
-    if (replaced_.insert(what).second) ++replaced_in_epoch_;
-    if (replaced_in_epoch_ > most)
+  for (const auto& [where, what] : part.replaced) {
+    replaced_.emplace(where, what);
+    replaced_in_epoch_.insert(where);
+    if (std::ssize(replaced_in_epoch_) > most)
       throw DataError(fmt::format(
           "{}\n  {} of {:.0f} samples of this epoch are damaged by now, more than the {:g} of them "
           "that may be replaced",
-          what, replaced_in_epoch_, samples_here_, at_most));
+          what, replaced_in_epoch_.size(), samples_here_, at_most));
   }
 }
 
@@ -150,7 +151,7 @@ void Loader::Work::begin(const Epoch& epoch, LoaderPlan plan) {
   next_step_ = plan_.first_step;
   next_replica_ = 0;
   taken_.assign(static_cast<size_t>(plan_.replicas), plan_.first_step - 1);
-  replaced_in_epoch_ = 0;
+  replaced_in_epoch_.clear();
   measure_shares();
   window_ = {};
   // Of padded batches each may be the largest.

@@ -36,7 +36,7 @@ struct Part {
   int64_t done = 0;    // so many are written
   int64_t failed_row = -1;
   std::exception_ptr failure;
-  std::set<std::string> replaced;  // damaged samples
+  std::map<std::string, std::string> replaced;  // damaged samples: where, what
   bool awaited = false;            // by the replica that takes it
 
   int64_t rows() const noexcept { return of.share.size(); }
@@ -134,8 +134,8 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   TimePoint first_take_{}, last_take_{};
   int64_t steps_ = 0;
   double waiting_ = 0;
-  std::set<std::string> replaced_;
-  int64_t replaced_in_epoch_ = 0;
+  std::map<std::string, std::string> replaced_;  // each as it was first met
+  std::set<std::string> replaced_in_epoch_;
   double samples_here_ = 0;  // of an epoch, in the parts of this loader
   std::string origin_;       // of what its processes make
 };
