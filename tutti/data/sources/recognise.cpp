@@ -211,7 +211,8 @@ std::optional<Table> table_in(std::string_view text, char delimiter, bool called
   if (rows.size() < 2 || rows[0].size() < 2) return std::nullopt;
   if (others >= rows.size() || (others > 0 && !called_table)) return std::nullopt;
   const bool numbers = has_column_of_numbers(rows);
-  if (delimiter == ' ' && !numbers) return std::nullopt;  // lines of as many words
+  const bool framed = rows[0][0].empty();  // as text is, and its tables, by bars
+  if ((delimiter == ' ' && !numbers) || (delimiter == '|' && framed)) return std::nullopt;
   return Table{.fields = rows[0].size(),
                .header = numbers && std::ranges::none_of(rows[0], is_number)};
 }
