@@ -216,6 +216,12 @@ void require_fixed(const Content& content, const std::string& who) {
                     who, content.who_draws(), who));
 }
 
+bool fits(const Array& value, const Column& column) {
+  return value.dtype() == column.dtype &&
+         std::ranges::equal(value.shape(), column.shape,
+                            [](auto got, auto said) { return said == kAnySize || got == said; });
+}
+
 void require_shape(const Sample& sample, const std::vector<Column>& columns,
                    const std::string& stage) {
   if (sample.columns.size() != columns.size())
@@ -224,10 +230,7 @@ void require_shape(const Sample& sample, const std::vector<Column>& columns,
   for (size_t c = 0; c < columns.size(); ++c) {
     const Array& got = sample.columns[c];
     const Column& expected = columns[c];
-    bool fits = got.dtype() == expected.dtype && got.shape().size() == expected.shape.size();
-    for (size_t d = 0; fits && d < expected.shape.size(); ++d)
-      fits = expected.shape[d] == kAnySize || expected.shape[d] == got.shape()[d];
-    if (!fits)
+    if (!fits(got, expected))
       throw DataError(fmt::format("{} gave column \"{}\" as {}, expected {} {}", stage,
                                   expected.name, got.to_string(), name_of(expected.dtype),
                                   shape_words(expected.shape)));

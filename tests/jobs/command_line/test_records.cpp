@@ -102,7 +102,7 @@ TEST_F(Records, PhotosGoThroughEveryFormatAndComeBackTheSame) {
 TEST_F(Records, TablesAndJsonLinesKeepTheirColumns) {
   put_bytes(folder_ / "rows.csv", "n,size,View\n1,0.5,sea\n-2,,yard\n");
   put_bytes(folder_ / "rows.jsonl",
-            "{\"n\": 1, \"ids\": [1, 2], \"text\": \"a\"}\n{\"n\": 2, \"ids\": [3, 4], \"text\": "
+            "{\"n\": 1, \"ids\": [1, 2], \"text\": \"a\"}\n{\"n\": 2, \"ids\": [3, 4, 5], \"text\": "
             "\"\xc3\xa9\"}\n");
   for (const char* from : {"rows.csv", "rows.jsonl"}) {
     const std::string tfrecord = folder_ / (std::string(from) + ".tfrecord"),
@@ -119,6 +119,7 @@ TEST_F(Records, TablesAndJsonLinesKeepTheirColumns) {
         EXPECT_EQ(row_of(data::open_records(back), row).at(lower), value) << from << name;
       }
     converted({folder_ / from, tfrecord});
+    converted({tfrecord, folder_ / (std::string(from) + ".again.tar")});
   }
   const auto row = row_of(data::open_records(folder_ / "rows.csv.tfrecord"), 1);
   EXPECT_EQ(row.at("View"), "yard");

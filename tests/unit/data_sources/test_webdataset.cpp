@@ -224,6 +224,10 @@ TEST(Webdataset, ArraysAreAsInTheFirstSample) {
   EXPECT_THAT(message_of<DataError>([&] { source->read_row(1); }),
               AllOf(HasSubstr("sample \"b\""), HasSubstr("float32 [4], expected")));
   EXPECT_THAT(message_of<DataError>([&] { source->read_row(2); }), HasSubstr("sample \"c\""));
+  const auto any = webdataset_source(folder / "a.tar", {.columns = {"npy"}, .any_sizes = true});
+  EXPECT_EQ(any->columns()[0].to_string(), "npy float32 [?]");
+  EXPECT_EQ(any->read_row(1).columns[0].to_string(), "float32 [4]");
+  EXPECT_THROW(any->read_row(2), DataError);
 }
 
 TEST(WriteWebdataset, ReadsBackAndVerifies) {

@@ -213,6 +213,8 @@ int64_t reach_of(const Order& order, int64_t at_once);
 
 /// Throws UsageError where samples cannot be looked at once for all epochs; `who`: "filter()".
 void require_fixed(const Content& content, const std::string& who);
+/// Whether that is a value of the column.
+bool fits(const Array& value, const Column& column);
 /// Throws DataError when a sample is not as its columns say; `stage` made it.
 void require_shape(const Sample& sample, const std::vector<Column>& columns,
                    const std::string& stage);

@@ -63,6 +63,7 @@ SourceHandle record_source(const fs::path& path, const std::vector<std::string>&
     case DataKind::webdataset:
       return detail::webdataset_source(
           path, {.columns = columns.empty() ? webdataset_columns(path, files) : columns,
+                 .any_sizes = true,
                  .index_folder = {},
                  .files = files});
     case DataKind::tfrecord: {

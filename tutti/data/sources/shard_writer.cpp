@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
+#include "tutti/data/detail/content.h"
 
 namespace tutti::data::detail {
 
@@ -17,11 +18,7 @@ void require_sample(const Sample& sample, const std::vector<Column>& columns, in
                                 sample.columns.size(), columns.size()));
   for (size_t c = 0; c < columns.size(); ++c) {
     const Array& array = sample.columns[c];
-    const bool fits = array.dtype() == columns[c].dtype &&
-                      std::ranges::equal(array.shape(), columns[c].shape, [](auto got, auto said) {
-                        return said == kAnySize || got == said;
-                      });
-    if (!fits)
+    if (!fits(array, columns[c]))
       throw DataError(fmt::format("sample {}: column \"{}\" is {}, expected {}", number,
                                   columns[c].name, array.to_string(), columns[c].to_string()));
   }

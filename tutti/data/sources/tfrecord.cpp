@@ -247,19 +247,42 @@ Dataset tfrecord(const Paths& paths, TfrecordOptions options) {
   return Dataset(detail::tfrecord_source(paths, std::move(options)));
 }
 
+namespace {
+
+// What has other numbers of values in another record has any number.
+void widen(std::vector<Feature>& features, const std::vector<Feature>& others) {
+  for (Feature& feature : features) {
+    const auto other = std::ranges::find(others, feature.name, &Feature::name);
+    if (other != others.end() && other->dtype == feature.dtype && other->shape != feature.shape)
+      feature.shape = {kAnySize};
+  }
+}
+
+}  // namespace
+
 std::vector<Feature> tfrecord_features(const Paths& paths, const FilesHandle& files) {
+  constexpr int kLookRecords = 100;
   const auto path = detail::record_files(*files, paths, detail::kTfrecordEndings, true)[0];
   FileWindow window(*files, path);
   FilesHandle memory;
   std::optional<FileWindow> opened;
   if (is_packed(window)) memory = std::make_shared<OneInMemory>(unpacked(*files, path), FileInfo{});
   FileWindow& file = memory ? opened.emplace(*memory, path) : window;
-  try {
-    const int64_t bytes = record_bytes_at(file, 0);
-    return detail::features_in(file.at(kFrameHeadBytes, bytes));
-  } catch (const DataError& error) {
-    throw DataError(fmt::format("{}: {}", at_record(path, 0, 0), error.what()));
+  std::vector<Feature> features;
+  int64_t byte = 0;
+  for (int record = 0; record < kLookRecords && byte < file.file_bytes(); ++record) {
+    try {
+      const int64_t bytes = record_bytes_at(file, byte);
+      const auto own = detail::features_in(file.at(byte + kFrameHeadBytes, bytes));
+      if (record == 0) features = own;
+      widen(features, own);
+      byte += kFrameHeadBytes + bytes + kFrameTailBytes;
+    } catch (const DataError& error) {
+      if (record > 0) break;  // who reads it is told
+      throw DataError(fmt::format("{}: {}", at_record(path, 0, 0), error.what()));
+    }
   }
+  return features;
 }
 
 std::vector<IndexReport> index_tfrecord(const Paths& paths, const IndexOptions& options) {

@@ -51,7 +51,8 @@ struct TfrecordOptions {
 Dataset tfrecord(const Paths& paths, TfrecordOptions options = {});
 
 /// The features of the first record of the first file: kinds as they are, one value as {}, several
-/// as {n}, a string as {kAnySize}; sorted by name. DataError when it is no Example.
+/// as {n}, a string as {kAnySize}, and so what has another number of values in one of the 99
+/// records behind it; sorted by name. DataError when it is no Example.
 std::vector<Feature> tfrecord_features(const Paths& paths,
                                        const FilesHandle& files = local_files());
 

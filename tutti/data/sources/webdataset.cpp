@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/data/detail/content.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/sources/detail/file_rows.h"
 #include "tutti/data/sources/detail/record_index.h"
@@ -132,7 +133,9 @@ Array array_of_npy(const Array& bytes, const Wanted& column) {
 class WebdatasetSource final : public SampleSource {
  public:
   WebdatasetSource(const Paths& paths, const WebdatasetOptions& options)
-      : files_(options.files), wanted_(wanted_of(options.columns)) {
+      : files_(options.files),
+        wanted_(wanted_of(options.columns)),
+        any_sizes_(options.any_sizes) {
     if (wanted_.empty())
       throw UsageError("webdataset: no columns are named; expected as in {\"jpg;png\", \"cls\"}");
     tars_ = detail::indexed_files(detail::record_files(*files_, paths, detail::kTarEndings),
@@ -151,8 +154,7 @@ class WebdatasetSource final : public SampleSource {
       for (size_t c = 0; c < wanted_.size(); ++c) {
         sample.columns.push_back(read_member(row, c));
         const Array& array = sample.columns.back();
-        if (wanted_[c].kind == MemberKind::npy &&
-            (array.dtype() != columns_[c].dtype || array.shape() != columns_[c].shape))
+        if (wanted_[c].kind == MemberKind::npy && !detail::fits(array, columns_[c]))
           throw DataError(fmt::format("member \"{}\" is {}, expected {} as in the first sample",
                                       wanted_[c].words, array.to_string(),
                                       columns_[c].to_string()));
@@ -226,10 +228,32 @@ class WebdatasetSource final : public SampleSource {
     const int64_t row = first_with(c);
     try {
       const Array array = read_member(row, c);
-      return {name, array.dtype(), array.shape()};
+      return {name, array.dtype(), any_sizes_ ? shape_of_all(c, row) : array.shape()};
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}: {}", where(row), error.what()));
     }
+  }
+
+  // Members of other bytes have other shapes: a look at one of each tells where they differ. One
+  // that is damaged is told to who reads it.
+  std::vector<int64_t> shape_of_all(size_t c, int64_t first) const {
+    std::vector<int64_t> shape = read_member(first, c).shape();
+    std::set<int64_t> seen{bytes_of_member(first, c)};
+    for (int64_t row = first + 1; row < num_rows(); ++row) {
+      if (std::ranges::count(shape, kAnySize) == std::ssize(shape)) break;
+      if (member_of(row, c) < 0 || !seen.insert(bytes_of_member(row, c)).second) continue;
+      try {
+        const std::vector<int64_t> other = read_member(row, c).shape();
+        for (size_t d = 0; d < shape.size() && other.size() == shape.size(); ++d)
+          if (other[d] != shape[d]) shape[d] = kAnySize;
+      } catch (const DataError&) {
+      }
+    }
+    return shape;
+  }
+
+  int64_t bytes_of_member(int64_t row, size_t c) const {
+    return tars_[rows_.find(row).file].index.bytes[static_cast<size_t>(member_of(row, c))];
   }
 
   Array read_member(int64_t row, size_t c) const {
@@ -248,6 +272,7 @@ class WebdatasetSource final : public SampleSource {
 
   FilesHandle files_;
   std::vector<Wanted> wanted_;
+  bool any_sizes_;
   std::vector<detail::IndexedFile> tars_;
   detail::FileRows rows_;
   std::vector<Group> groups_;     // of each row

@@ -25,6 +25,7 @@ struct WebdatasetOptions {
   ///   npy   an array of the dtype and shape that the first sample has,
   ///   else  the bytes of the member, uint8 [?].
   std::vector<std::string> columns;
+  bool any_sizes = false;  ///< of npy: sizes that are not the same in all samples are kAnySize
   std::filesystem::path index_folder;  ///< where indexes are kept; empty: beside their files
   FilesHandle files = local_files();
 };
