@@ -249,7 +249,20 @@ std::vector<uint8_t> looked_at(const Content& content, const View& view) {
   return flags;
 }
 
+thread_local int alone_at_work = 0;
+
+int threads_for(const Content& content) {
+  bool alone = alone_at_work > 0;
+  content.visit([&](const Content& each) { alone = alone || each.for_one_thread(); });
+  if (alone) return 1;
+  return static_cast<int>(
+      std::clamp<int64_t>(content.size() / 64, 1, host_facts().usable_cores));
+}
+
 }  // namespace
+
+AloneAtWork::AloneAtWork() { ++alone_at_work; }
+AloneAtWork::~AloneAtWork() { --alone_at_work; }
 
 std::vector<int64_t> keys_of(const Content& content, const View& view, int width,
                              const std::string& name,
@@ -280,8 +293,7 @@ std::vector<int64_t> keys_of(const Content& content, const View& view, int width
       }
     }
   };
-  const int threads =
-      static_cast<int>(std::clamp<int64_t>(size / 64, 1, host_facts().usable_cores));
+  const int threads = threads_for(content);
   std::vector<std::jthread> others;
   for (int i = 1; i < threads; ++i) others.emplace_back(work);
   work();

@@ -3,12 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <new>
 #include <stdexcept>
+#include <thread>
 
 #include "tutti/base/error.h"
 #include "tutti/data/generator.h"
 #include "tutti/data/loader/loader.h"
+#include "tutti/data/loader/registered.h"
 
 #include "tests/support/message_of.h"
 
@@ -174,6 +179,32 @@ TEST(LoaderErrors, AFilterBehindAHintedShardOfAnyOrderIsRefused) {
   const auto all = [](const Sample&) { return true; };
   EXPECT_THROW(rows_of(8).shuffle().shard(kShardHint, kShardHint).filter(all), UsageError);
   EXPECT_EQ(rows_of(8).shard(kShardHint, kShardHint).filter(all).num_samples(), 8);
+}
+
+// Code that several threads must not run at once: whoever looks at samples is alone, too.
+std::atomic<int> inside = 0;
+std::atomic<int> most_inside = 0;
+
+Sample lonely(Sample sample) {
+  const int now = ++inside;
+  most_inside = std::max(most_inside.load(), now);
+  std::this_thread::sleep_for(std::chrono::microseconds(100));
+  --inside;
+  return sample;
+}
+
+bool odd_one(const Sample& sample) { return sample.columns[0].as<int64_t>()[0] % 2 == 1; }
+
+const Registered kLonely("lonely", [](const std::string& filtered) {
+  const Dataset all = rows_of(400).map(lonely, {.name = "lonely"});
+  return filtered.empty() ? all : all.filter(odd_one);
+});
+
+TEST(LoaderProcesses, WhatTheyAreGivenIsLookedAtByOneThread) {
+  EXPECT_EQ(kLonely().filter(odd_one).num_samples(), 200);
+  EXPECT_EQ(kLonely("filtered").num_samples(), 200);
+  EXPECT_EQ(most_inside, 1);
+  EXPECT_EQ(rows_of(400).map(lonely, {.name = "lonely"}).filter(odd_one).num_samples(), 200);
 }
 
 }  // namespace

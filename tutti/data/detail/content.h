@@ -171,6 +171,17 @@ class Content {
   virtual void visit(const std::function<void(const Content&)>& visitor) const { visitor(*this); }
   /// What it keeps in memory, which all processes of a host can share; null: nothing.
   virtual SharedCache* cache() const { return nullptr; }
+  /// It may hold code that several threads must not run at once.
+  virtual bool for_one_thread() const { return false; }
+};
+
+/// As long as it lives, what its thread looks at (keys_of) is read by that thread alone.
+class AloneAtWork {
+ public:
+  AloneAtWork();
+  ~AloneAtWork();
+  AloneAtWork(const AloneAtWork&) = delete;
+  AloneAtWork& operator=(const AloneAtWork&) = delete;
 };
 
 /// What most contents over another one answer.

@@ -38,6 +38,7 @@ Dataset make(const std::string& name, const std::string& arguments) {
     for (const auto& [each, function] : functions()) names.push_back(each);
     throw UsageError(unknown_message("registered dataset", name, names));
   }
+  const detail::AloneAtWork alone;
   return known->second(arguments);
 }
 
@@ -51,6 +52,7 @@ class Named final : public detail::OverOne {
   }
   const Source* plain() const override { return below_->plain(); }
   detail::SharedCache* cache() const override { return nullptr; }
+  bool for_one_thread() const override { return true; }
   const detail::Origin& origin() const noexcept { return origin_; }
 
  private:

@@ -7,11 +7,12 @@
 ///     return tutti::data::image_folder(folder).map(slow_and_not_thread_safe);
 ///   });
 ///   int main(int argc, char** argv) {
-///     auto strategy = tutti::strategy_from_flags(argc, argv);   // a loader process goes no
-///     further auto train = photos("photos/train").shuffle().batch(64);
+///     auto strategy = tutti::strategy_from_flags(argc, argv);   // a loader process ends here
+///     auto train = photos("photos/train").shuffle().batch(64);
 ///
 /// What reads and maps samples has to be inside of the function; views, batches and maps of batches
-/// may follow. Thread rule: objects at namespace scope; calls from any thread.
+/// may follow. filter() and its kin look at samples when they are called, in the process that calls
+/// them: here one after another, not on all cores. Thread rule: objects at namespace scope; calls from any thread.
 #pragma once
 
 #include <functional>
