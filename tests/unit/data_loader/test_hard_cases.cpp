@@ -115,6 +115,31 @@ TEST(LoaderErrors, AGeneratorThatThrewIsNotCalledAgain) {
                 HasSubstr("fell over"));
 }
 
+// Nobody waits for a replica that makes its samples itself: the process ends, and says why.
+TEST(LoaderErrorsDeathTest, AReplicaThatIsStuckInAMapIsNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto take_all = [](const Dataset& data, int64_t batch, Millis limit) {
+    const Epoch epoch = data.batch(batch).epoch({});
+    Loader loader({.workers = 0});
+    loader.begin(epoch, plan_for(epoch, 1));
+    for (int64_t step = 0; step < epoch.num_batches(); ++step)
+      loader.take(step, 0, Deadline(limit));
+  };
+  const auto sleepy = [](Sample sample) {
+    while (sample.columns[0].as<int64_t>()[0] == 9) std::this_thread::sleep_for(Millis{50});
+    return sample;
+  };
+  EXPECT_EXIT(take_all(rows_of(16).map(sleepy, {.name = "sleepy"}), 4, Millis{100}),
+              testing::ExitedWithCode(1),
+              "row 9, sample 2 of batch 3 of epoch 1, in sleepy: it has not returned for 200 ms");
+  // As long as each sample comes in time, nothing is said.
+  const auto slow = [](Sample sample) {
+    std::this_thread::sleep_for(Millis{300});
+    return sample;
+  };
+  take_all(rows_of(8).map(slow, {.name = "slow"}), 8, Millis{1000});
+}
+
 // What is not the sample's fault is not replaced.
 TEST(LoaderErrors, OnlyDamagedSamplesAreReplaced) {
   for (int workers : {0, 2}) {

@@ -52,12 +52,12 @@ Batch Loader::Work::take(int64_t step, int replica, const Deadline& deadline) {
   if (steps_ == 0 && window_.steps == 0 && first_take_ == TimePoint{}) first_take_ = begin;
   if (window_.begin == TimePoint{}) window_.begin = begin;
   if (std::erase(expected_, step) > 0) next_replica_ = 0;
-  if (is_direct()) return take_directly(lock, step, replica, begin);
+  if (is_direct()) return take_directly(lock, step, replica, begin, deadline);
   const PartHandle part = wait_for_part(lock, step, replica, deadline);
   while (!part->complete()) {
     if (part->issued < part->rows() && options_.kind == WorkerKind::threads) {
       const Share rows = claim(*part);
-      fill(lock, part, rows, nullptr);
+      fill(lock, part, rows, nullptr, deadline.limit());
       continue;
     }
     if (ready_.wait_until(lock, deadline.at()) == std::cv_status::timeout && !part->complete())
@@ -79,10 +79,13 @@ bool Loader::Work::is_direct() const {
   return choice_.threads() == 0 && epoch_->plain() && !options_.on_bad.replace;
 }
 
-Batch Loader::Work::take_directly(Lock& lock, int64_t step, int replica, TimePoint begin) {
+Batch Loader::Work::take_directly(Lock& lock, int64_t step, int replica, TimePoint begin,
+                                  const Deadline& deadline) {
   constexpr int64_t kMeasured = 16;  // one of so many steps
   const BatchPart part = plan_.part(step, replica);
   const Epoch epoch = *whole_;
+  std::optional<detail::StuckWatch::Visit> visit(std::in_place, stuck_watch_, epoch_, part.batch,
+                                                 2 * deadline.limit());
   const bool measured = window_.steps < kFirstSteps || window_.steps % kMeasured == 0;
   taken_[static_cast<size_t>(replica)] = step;
   lock.unlock();
@@ -90,6 +93,7 @@ Batch Loader::Work::take_directly(Lock& lock, int64_t step, int replica, TimePoi
   if (measured) watch.emplace();
   Batch batch = epoch.part(part.batch, part.share);
   const auto rows = part.share.size();
+  visit.reset();
   detail::Cost cost;
   if (measured && rows > 0) cost = watch->cost_of(rows, INFINITY);
   lock.lock();

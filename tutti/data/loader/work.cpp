@@ -314,8 +314,9 @@ Share Loader::Work::claim(detail::Part& part) const {
   return claimed;
 }
 
-// Rows that this thread has claimed; `worker` null: a replica that helps.
-void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* worker) {
+// Rows that this thread has claimed; `worker` null: a replica that helps, and has that time limit.
+void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* worker,
+                        Millis limit) {
   Turns turns(*this, worker != nullptr);
   Bad bad(*this, *part);
   detail::StageTimes times;
@@ -331,6 +332,11 @@ void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* 
     reading.remote = worker->remote.get();
   }
   lock.unlock();
+  std::optional<detail::StuckWatch::Visit> visit;
+  if (worker == nullptr) {
+    visit.emplace(stuck_watch_, part->epoch, part->of.batch, 2 * limit);  // as run() has patience
+    reading.seen = &visit->seen();
+  }
 
   std::exception_ptr failure;
   std::vector<Array> into;
@@ -343,6 +349,7 @@ void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* 
   } catch (...) {
     failure = std::current_exception();
   }
+  visit.reset();
   const detail::Cost cost = watch.cost_of(rows.size(), turns.left(), turns.waited());
   if (times.entries.empty() && part->epoch->plain())
     times.add(kRead, std::chrono::nanoseconds(static_cast<int64_t>(1e9 * cost.wall)), rows.size());

@@ -19,6 +19,7 @@
 #include "tutti/data/loader/detail/remote_reader.h"
 #include "tutti/data/loader/detail/slots.h"
 #include "tutti/data/loader/detail/stopwatch.h"
+#include "tutti/data/loader/detail/stuck_watch.h"
 #include "tutti/data/loader/loader.h"
 
 namespace tutti::data {
@@ -87,12 +88,13 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   bool steps_ahead_allow(int64_t step) const;
   PartHandle next_open() const;
   Share claim(detail::Part& part) const;
-  void fill(Lock& lock, const PartHandle& part, Share rows, Worker* worker);
+  void fill(Lock& lock, const PartHandle& part, Share rows, Worker* worker, Millis limit = {});
   void run(Worker& worker, size_t number);
   void count_cost(const detail::Cost& cost);
   void start_threads();
   bool is_direct() const;
-  Batch take_directly(Lock& lock, int64_t step, int replica, TimePoint begin);
+  Batch take_directly(Lock& lock, int64_t step, int replica, TimePoint begin,
+                      const Deadline& deadline);
   PartHandle wait_for_part(Lock& lock, int64_t step, int replica, const Deadline& deadline);
   [[noreturn]] void raise_late(const detail::Part& part, const Deadline& deadline) const;
   [[noreturn]] void raise_held(int64_t step, const Deadline& deadline) const;
@@ -103,6 +105,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   const LoaderOptions options_;
   const int free_cores_;
   std::shared_ptr<detail::SlotPool> pool_;
+  detail::StuckWatch stuck_watch_;
 
   mutable std::mutex mutex_;  // of all that follows
   std::condition_variable work_, turn_, ready_;
