@@ -1,26 +1,22 @@
 #include "tutti/parallel/detail/block_tree.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "tutti/base/detail/check.h"
 
 namespace tutti::parallel::detail {
 namespace {
 
-using Steps = std::vector<ReductionShape::Step>;
-
-// Steps into different partials may be carried out in any order: what is added to one says it all.
-Steps by_target(Steps steps) {
-  std::ranges::stable_sort(steps, {}, &ReductionShape::Step::into);
-  return steps;
-}
-
-Steps of_ranks(Steps steps, const std::vector<int>& owners) {
-  for (auto& [into, from] : steps) {
-    into = owners[static_cast<size_t>(into)];
-    from = owners[static_cast<size_t>(from)];
-  }
-  return steps;
+// What is added to each partial, in order; steps into different ones may be carried out in any
+// order. Partials are counted by their owners.
+std::vector<std::vector<int>> added_to(const std::vector<ReductionShape::Step>& steps,
+                                       const std::vector<int>& owners) {
+  std::vector<std::vector<int>> added(owners.size());
+  for (const auto& [into, from] : steps)
+    added[static_cast<size_t>(owners[static_cast<size_t>(into)])].push_back(
+        owners[static_cast<size_t>(from)]);
+  return added;
 }
 
 }  // namespace
@@ -32,7 +28,8 @@ BlockTree block_tree(int blocks, int rank, const ReductionShape& ranks) {
   std::vector<int> owners;
   for (int r = 0; r < size; ++r) {
     tree.first_blocks.push_back(static_cast<int>(owners.size()));
-    owners.insert(owners.end(), static_cast<size_t>(blocks / size + (r < blocks % size)), r);
+    const int count = blocks / size + (r < blocks % size ? 1 : 0);
+    owners.insert(owners.end(), static_cast<size_t>(count), r);
   }
   tree.first_blocks.push_back(blocks);
 
@@ -55,7 +52,9 @@ BlockTree block_tree(int blocks, int rank, const ReductionShape& ranks) {
       tree.nodes[static_cast<size_t>(owners[block])].push_back(static_cast<int>(block));
   const bool one_each =
       std::ranges::all_of(tree.nodes, [](const auto& nodes) { return nodes.size() == 1; });
-  tree.by_group = one_each && by_target(of_ranks(tree.rest, owners)) == by_target(ranks.steps());
+  std::vector<int> themselves(owners.size());
+  std::iota(themselves.begin(), themselves.end(), 0);
+  tree.by_group = one_each && added_to(tree.rest, owners) == added_to(ranks.steps(), themselves);
   return tree;
 }
 
