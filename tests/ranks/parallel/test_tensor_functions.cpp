@@ -315,12 +315,13 @@ TEST(TensorErrors, GroupsOfUnlikeOrTooFewBlocks) {
 
 // A rank that does not come to forward, or to backward.
 TEST(TensorErrors, WhoDoesNotComeIsNamedWithinTheLimit) {
+  constexpr Millis kLimit{1500};  // of the calls to which all come, too
   const auto without_forward = errors_of_tensor_ranks(
       3, 3,
       [](const TensorGroup& group) {
         if (group.rank() != 1) sum_of(group, {at::ones({2})});
       },
-      Millis{300});
+      kLimit);
   const auto without_backward = errors_of_tensor_ranks(
       3, 3,
       [](const TensorGroup& group) {
@@ -328,11 +329,21 @@ TEST(TensorErrors, WhoDoesNotComeIsNamedWithinTheLimit) {
         const at::Tensor y = copy_to(group, x)[0].sum();
         if (group.rank() != 1) y.backward();
       },
-      Millis{300});
+      kLimit);
   for (const int rank : {0, 2})
     for (const auto& errors : {without_forward, without_backward})
       EXPECT_THAT(errors[static_cast<size_t>(rank)],
                   AllOf(HasSubstr("rank 1"), ::testing::ContainsRegex("PeerLost|Timeout")));
+}
+
+TEST(TensorErrors, WhoGivesUpIsNamedAtOnce) {
+  const auto words = errors(3, [](const TensorGroup& group) {
+    if (group.rank() == 1) group.group().abort("its samples ran out");
+    sum_of(group, {at::ones({2})});
+  });
+  for (const int rank : {0, 2})
+    EXPECT_THAT(words[static_cast<size_t>(rank)], AllOf(HasSubstr("PeerLost"), HasSubstr("rank 1"),
+                                                        HasSubstr("its samples ran out")));
 }
 
 }  // namespace
