@@ -76,6 +76,7 @@ class Writing : public testing::Test {
           return models::gpt(
               {.vocabulary = 7, .context = 4, .layers = 1, .heads = 1, .features = 8});
         }) {
+    at::set_num_threads(1);  // two have nothing to share here, and wait for each other
     const torch::NoGradGuard no_grad;
     torch::manual_seed(1);
     for (auto& parameter : model_.modules().module(0)->parameters())
@@ -85,6 +86,9 @@ class Writing : public testing::Test {
     options.context = 4;
     return models::generate(model_, prompt, options);
   }
+  ~Writing() override { at::set_num_threads(threads_before_); }
+
+  const int threads_before_ = at::get_num_threads();
   Model model_;
 };
 
