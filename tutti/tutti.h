@@ -29,6 +29,8 @@
 #include "tutti/data/sources/text.h"
 #include "tutti/data/transforms/mix.h"
 #include "tutti/data/transforms/transforms.h"
+#include "tutti/models/generate.h"
+#include "tutti/models/gpt.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/dropout.h"

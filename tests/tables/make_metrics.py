@@ -86,6 +86,18 @@ def expect_places(name, own):
     expect(name, f"map_at_{one_hot.shape[1]}", ranking, SKLEARN)
 
 
+def expect_perplexity(name, own):
+    """Of logits, and of the probabilities that they stand for, as samples of their own."""
+    logits = own["outputs"].astype(float)
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    chances = chances.astype(np.float32)
+    classes, weights = range(logits.shape[1]), own.get("weights")
+    loss = sk.log_loss(own["labels"], chances, sample_weight=weights, labels=classes)
+    expect(name, "perplexity of logits", np.exp(loss), 1e-5)
+    add_samples(f"chances of {name}", chances, own["labels"], weights=weights)
+    expect(f"chances of {name}", "perplexity", np.exp(loss), 1e-5)
+
+
 def expect_binary(name, own):
     right = own["labels"] if "labels" in own else own["targets"].astype(int)
     weights = own.get("weights")
@@ -154,6 +166,7 @@ def main():
         own = add_samples(name, outputs, labels, weights=weights)
         expect_classes(name, own)
         expect_places(name, own)
+        expect_perplexity(name, own)
     ties = random.integers(0, 3, (40, 4))
     ties[:, 3] = -1  # a class that does not occur
     expect_classes("ties", add_samples("ties", ties, random.integers(0, 3, 40)))

@@ -41,8 +41,9 @@ enum class RandomPurpose : uint64_t {
   dropout = 3,
   augment = 4,
   test = 5,
-  mix = 6,      // of datasets, and of samples in a batch
-  replace = 7,  // damaged samples by others
+  mix = 6,       // of datasets, and of samples in a batch
+  replace = 7,   // damaged samples by others
+  generate = 8,  // tokens of a text
 };
 
 /// A key for one use: random_key(seed, RandomPurpose::dropout, {step, layer, row}). Any difference

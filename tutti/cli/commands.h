@@ -27,6 +27,7 @@ void add_doctor_record(CLI::App& doctor, int& exit_code);  ///< a subcommand of 
 void add_train(CLI::App& app, int& exit_code);
 void add_evaluate(CLI::App& app, int& exit_code);
 void add_predict(CLI::App& app, int& exit_code);
+void add_generate(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_checkpoint(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);

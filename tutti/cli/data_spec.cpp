@@ -16,6 +16,7 @@
 #include "tutti/data/sources/idx.h"
 #include "tutti/data/sources/image_folder.h"
 #include "tutti/data/sources/open_records.h"
+#include "tutti/data/sources/text.h"
 #include "tutti/data/transforms/transforms.h"
 
 namespace tutti::cli {
@@ -27,7 +28,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "tutti data 1";
 constexpr DataKind kKinds[] = {DataKind::image_folder, DataKind::quickdraw,  DataKind::idx,
                                DataKind::csv,          DataKind::webdataset, DataKind::tfrecord,
-                               DataKind::mds};
+                               DataKind::mds,          DataKind::text};
 
 DataKind kind_of(const std::string& name) {
   std::vector<std::string> known;
@@ -43,8 +44,28 @@ data::Dataset opened(const DataSpec& spec, DataKind kind, const std::filesystem:
   switch (kind) {
     case DataKind::idx: return data::idx(path, {.classes = spec.classes});
     case DataKind::csv: return data::csv(path, *spec.table);
+    case DataKind::text:
+      return data::text(path, {.length = spec.shape.at(0), .classes = spec.classes});
     default: return data::quickdraw(path, {.split = "all"});
   }
+}
+
+Json json_of(const models::GptOptions& gpt) {
+  return {{"layers", gpt.layers},
+          {"heads", gpt.heads},
+          {"features", gpt.features},
+          {"tied", gpt.tied},
+          {"dropout", gpt.dropout}};
+}
+
+models::GptOptions gpt_of(const Json& json, const DataSpec& spec) {
+  return {.vocabulary = std::ssize(spec.classes),
+          .context = spec.shape.at(0),
+          .layers = json.at("layers"),
+          .heads = json.at("heads"),
+          .features = json.at("features"),
+          .tied = json.at("tied"),
+          .dropout = json.at("dropout")};
 }
 
 }  // namespace
@@ -60,13 +81,10 @@ data::Dataset open_photos(DataKind kind, const std::filesystem::path& path,
 }
 
 std::string DataSpec::to_json() const {
-  Json json{{"format", kFormat},
-            {"model", model},
-            {"kind", data::name_of(kind)},
-            {"classes", classes},
-            {"shape", shape},
-            {"transforms", transforms}};
+  Json json{{"format", kFormat},  {"model", model}, {"kind", data::name_of(kind)},
+            {"classes", classes}, {"shape", shape}, {"transforms", transforms}};
   if (!label.empty()) json["label"] = label;
+  if (gpt) json["gpt"] = json_of(*gpt);
   if (table) json["table"] = Json::parse(table->to_json());
   return json.dump(1) + "\n";
 }
@@ -86,6 +104,12 @@ DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {
     for (const std::string& name : spec.transforms) data::transforms::by_name(name);
     if (json.contains("table"))
       spec.table = data::TableSpec::from_json(json["table"].dump(), "table");
+    if (spec.of_text()) {
+      if (spec.shape.size() != 1 || spec.classes.empty())
+        throw DataError("text has a shape of one length, and classes");
+      spec.gpt = gpt_of(json.at("gpt"), spec);
+      models::gpt(*spec.gpt);
+    }
     const bool needs_table = spec.kind == DataKind::csv || spec.classes.empty();
     if (needs_table && !(spec.table && spec.table->target))
       throw DataError("table, with its target, is missing");
@@ -109,7 +133,9 @@ std::optional<DataSpec> spec_beside(const std::filesystem::path& weights) {
 }
 
 data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path) {
-  const data::Recognised found = data::recognise(path);
+  // Any file may be read as text.
+  const data::Recognised found =
+      spec.of_text() ? data::Recognised{.kind = spec.kind} : data::recognise(path);
   if (found.kind != spec.kind && !(spec.of_photos() && is_photos(found.kind)))
     throw UsageError(fmt::format("{}: {}; the model was trained on {}", path.string(),
                                  found.sentence, data::name_of(spec.kind)));
@@ -149,8 +175,8 @@ Loss loss_for(const DataSpec& spec) {
 }
 
 Metric metric_for(const DataSpec& spec) {
-  return spec.predicts_number() ? scaled_absolute_error(spec.target().deviation)
-                                : metrics::accuracy();
+  if (spec.predicts_number()) return scaled_absolute_error(spec.target().deviation);
+  return spec.of_text() ? metrics::perplexity() : metrics::accuracy();
 }
 
 std::string figure_words(const DataSpec& spec, double value) {

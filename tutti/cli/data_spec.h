@@ -14,6 +14,7 @@
 #include "tutti/data/dataset.h"
 #include "tutti/data/sources/recognise.h"
 #include "tutti/data/sources/table_spec.h"
+#include "tutti/models/gpt.h"
 #include "tutti/train/losses/losses.h"
 #include "tutti/train/metrics/metrics.h"
 
@@ -29,14 +30,17 @@ data::Dataset open_photos(data::DataKind kind, const std::filesystem::path& path
 
 struct DataSpec {
   data::DataKind kind = data::DataKind::unknown;
-  std::vector<std::string> classes{};     ///< by label; empty: a number is predicted
+  std::vector<std::string> classes{};     ///< by label; empty: a number is predicted; of text the
+                                          ///< characters
   std::vector<int64_t> shape{};           ///< of a sample, as the network takes it
   std::vector<std::string> transforms{};  ///< names, in order: what makes a sample of a photo
   std::optional<data::TableSpec> table{};
   std::string label{};  ///< of records: the column; empty: the only one that could be
   std::string model{};  ///< that was trained; empty: not known
+  std::optional<models::GptOptions> gpt{};  ///< of text: the model that reads it
 
   bool of_photos() const noexcept { return is_photos(kind); }
+  bool of_text() const noexcept { return kind == data::DataKind::text; }
 
   bool predicts_number() const noexcept { return classes.empty(); }
   /// Where a number is predicted: its column, with the scaling.
@@ -68,7 +72,8 @@ void require_same_model(const DataSpec& spec, const std::string& model, const st
 /// `dataset`, each sample through all of them.
 data::Dataset mapped(data::Dataset dataset, const std::vector<std::string>& transforms);
 
-/// What such a network is trained and tested with. mean_absolute_error is in the target's own unit.
+/// What such a network is trained and tested with: accuracy; of text perplexity; of a number
+/// mean_absolute_error, in the target's own unit.
 Loss loss_for(const DataSpec& spec);
 Metric metric_for(const DataSpec& spec);
 

@@ -22,10 +22,10 @@
 #include "tutti/cli/data_spec.h"
 #include "tutti/cli/device_flags.h"
 #include "tutti/cli/job.h"
+#include "tutti/cli/text_models.h"
 #include "tutti/cli/train_data.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/recognise.h"
-#include "tutti/models/models.h"
 #include "tutti/train/model/model.h"
 #include "tutti/train/model/weights.h"
 
@@ -76,7 +76,10 @@ TestData test_data(const EvaluateFlags& flags) {
   if (spec && spec->kind != data::DataKind::quickdraw)
     return {*spec, open_as(*spec, flags.data).batch(kTestBatch)};
   const auto doodles = data::quickdraw(flags.data, {.split = "test"});
-  if (!spec) spec = DataSpec{.kind = data::DataKind::quickdraw, .classes = doodles.classes()};
+  if (!spec)
+    spec = DataSpec{.kind = data::DataKind::quickdraw,
+                    .classes = doodles.classes(),
+                    .shape = doodles.columns().at(0).shape};
   require_same_classes(*spec, doodles, flags.data);
   return {*spec, doodles.batch(kTestBatch)};
 }
@@ -85,8 +88,7 @@ class Evaluation {
  public:
   explicit Evaluation(const EvaluateFlags& flags)
       : flags_(flags), test_(test_data(flags)), model_(Strategy(strategy_options(flags)), [&] {
-          const data::Dataset& dataset = test_.dataset;
-          return model_of(flags.model, dataset.columns().at(0).shape, dataset.num_classes());
+          return model_for_spec(flags.model, test_.spec);
         }) {
     model_.compile({.optimizer = optim::sgd(),
                     .loss = loss_for(test_.spec),
@@ -227,9 +229,9 @@ void add_evaluate(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<EvaluateFlags>();
   CLI::App* command = app.add_subcommand(
       "evaluate", "Test the checkpoints of a training, also while it goes on (--follow)");
-  command->add_option("MODEL", flags->model, models::model_words())
+  command->add_option("MODEL", flags->model, all_model_words())
       ->required()
-      ->check(one_of("model", models::model_names()))
+      ->check(one_of("model", all_model_names()))
       ->type_name("");
   command
       ->add_option("--data", flags->data,

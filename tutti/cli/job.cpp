@@ -154,21 +154,9 @@ std::vector<ps::Variable> variables_of(const nn::Graph& graph) {
     if (!layers.insert(node.name).second) continue;
     for (const nn::Parameter& parameter : node.parameters)
       if (parameter.trainable)
-        variables.push_back({node.name + "." + parameter.name, parameter.shape});
+        variables.push_back({nn::full_name(node, parameter), parameter.shape});
   }
   return variables;
-}
-
-void check_groups(const JobFlags& flags, const nn::Graph& graph) {
-  const auto variables = variables_of(graph);
-  const optim::Recipe recipe = recipe_from(flags.optimizer);
-  for (const optim::Group& group : recipe.groups())
-    if (std::ranges::none_of(variables, [&](const ps::Variable& variable) {
-          return optim::fits(group.pattern, variable.name);
-        }))
-      throw UsageError(fmt::format(
-          "--parameter-group {}: no parameter of {} has such a name; the first of its {} is {}",
-          group.pattern, flags.model, variables.size(), variables.at(0).name));
 }
 
 void check_servers(const JobFlags& flags) {
@@ -357,6 +345,18 @@ nn::Graph model_of(const std::string& name, const std::vector<int64_t>& sample, 
   throw UsageError(
       fmt::format("{}\n  for samples of {} there {}", why, data::shape_words(sample),
                   others.empty() ? "is no model" : fmt::format("are {}", fmt::join(others, ", "))));
+}
+
+void check_groups(const JobFlags& flags, const nn::Graph& graph) {
+  const auto variables = variables_of(graph);
+  const optim::Recipe recipe = recipe_from(flags.optimizer);
+  for (const optim::Group& group : recipe.groups())
+    if (std::ranges::none_of(variables, [&](const ps::Variable& variable) {
+          return optim::fits(group.pattern, variable.name);
+        }))
+      throw UsageError(fmt::format(
+          "--parameter-group {}: no parameter of {} has such a name; the first of its {} is {}",
+          group.pattern, flags.model, variables.size(), variables.at(0).name));
 }
 
 nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset) {

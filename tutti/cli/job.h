@@ -78,8 +78,10 @@ StrategyOptions strategy_options(const JobFlags& flags);
 /// when it cannot take them, with the names of those that can.
 nn::Graph model_of(const std::string& name, const std::vector<int64_t>& sample, int64_t classes);
 
-/// The same for the samples and classes of `dataset`; and UsageError when --parameter-group is for
-/// none of its parameters.
+/// UsageError when --parameter-group is for none of the model's parameters.
+void check_groups(const JobFlags& flags, const nn::Graph& graph);
+
+/// model_of() for the samples and classes of `dataset`, and check_groups().
 nn::Graph model_for(const JobFlags& flags, const data::Dataset& dataset);
 
 /// UsageError when servers cannot hold the model's parameters as the flags say.

@@ -18,6 +18,7 @@ void register_commands(CLI::App& app, int& exit_code) {
   tutti::cli::add_train(app, exit_code);
   tutti::cli::add_evaluate(app, exit_code);
   tutti::cli::add_predict(app, exit_code);
+  tutti::cli::add_generate(app, exit_code);
   tutti::cli::add_data(app, exit_code);
   tutti::cli::add_checkpoint(app, exit_code);
   tutti::cli::add_run(app, exit_code);

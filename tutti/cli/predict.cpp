@@ -29,6 +29,7 @@
 #include "tutti/cli/device_flags.h"
 #include "tutti/cli/job.h"
 #include "tutti/cli/on_all_cores.h"
+#include "tutti/cli/text_models.h"
 #include "tutti/data/files.h"
 #include "tutti/data/npy.h"
 #include "tutti/data/sources/csv.h"
@@ -72,6 +73,10 @@ DataSpec spec_of(const PredictFlags& flags) {
         "that --out of tutti train was given",
         flags.weights));
   if (auto spec = spec_beside(flags.weights)) {
+    if (spec->of_text())
+      throw UsageError(fmt::format(
+          "--weights {}: is a model of text; tutti generate {} --prompt TEXT lets it write",
+          flags.weights, flags.weights));
     require_same_model(*spec, flags.model, flags.weights);
     return *std::move(spec);
   }
@@ -93,7 +98,7 @@ class Prediction {
  public:
   explicit Prediction(const PredictFlags& flags)
       : flags_(flags), spec_(spec_of(flags)), model_(Strategy(strategy_options(flags)), [&] {
-          return model_of(flags.model, spec_.shape, std::ssize(spec_.classes));
+          return model_for_spec(flags.model, spec_);
         }) {
     for (const std::string& name : spec_.transforms)
       transforms_.push_back(data::transforms::by_name(name));
@@ -271,7 +276,7 @@ void add_predict(CLI::App& app, int& exit_code) {
       app.add_subcommand("predict", "Say what a trained model makes of files: class or value");
   command->add_option("MODEL", flags->model, models::model_words())
       ->required()
-      ->check(one_of("model", models::model_names()))
+      ->check(one_of("model", all_model_names()))
       ->type_name("");
   command
       ->add_option(

@@ -221,12 +221,16 @@ Plan make_plan(TrainFlags& flags) {
   check_steps(flags, strategy);
   check_decisions(flags, strategy);
   loader_options(flags.loader);  // what it refuses is refused here
+  check_gpt_flags(flags.job.model, flags.gpt);
+  flags.data.as_text = flags.job.model == kGpt;
   TrainData data = open_train_data(flags.job.data, flags.data);
   data.spec.model = flags.job.model;
   if (data.spec.predicts_number()) flags.number_scale = data.spec.target().deviation;
+  if (data.spec.of_text()) data.spec.gpt = gpt_options(flags.gpt, data.spec);
   const auto all = taken(flags, data.train);
   const auto test = data.validation.batch(kTestBatch);
-  nn::Graph graph = model_for(flags.job, all);
+  nn::Graph graph = model_for_spec(flags.job.model, data.spec);
+  check_groups(flags.job, graph);
   check_batch(flags.job, all);
   check_placement(flags.job, graph);
   const int64_t steps =
@@ -259,8 +263,10 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
   for (const std::string& sentence : plan.sentences) fmt::print("{}\n", sentence);
   fmt::print("{}: {} parameters, {}; {} samples to train on, {} to test\n", flags.job.model,
              with_commas(static_cast<double>(plan.graph.num_parameters())),
-             plan.spec.predicts_number() ? "predicts " + plan.spec.target().name
-                                         : fmt::format("{} classes", plan.spec.classes.size()),
+             plan.spec.predicts_number()
+                 ? "predicts " + plan.spec.target().name
+                 : fmt::format("{} {}", plan.spec.classes.size(),
+                               plan.spec.of_text() ? "characters" : "classes"),
              with_commas(static_cast<double>(plan.train.num_samples())),
              with_commas(static_cast<double>(plan.test.num_samples())));
   fmt::print(
@@ -320,8 +326,11 @@ void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Stra
              spec.predicts_number() ? fmt::format("{} of {}", metric, spec.target().name) : metric,
              std::isnan(value) ? "unknown (--validation-freq)" : figure_words(spec, value),
              with_commas(static_cast<double>(history.steps)), history.train_seconds,
-             with_commas(history.images_per_second()),
-             spec.shape.size() > 1 ? "images" : "samples");
+             with_commas(history.images_per_second() *
+                         (spec.of_text() ? static_cast<double>(spec.shape[0]) : 1)),
+             spec.of_text()          ? "characters"
+             : spec.shape.size() > 1 ? "images"
+                                     : "samples");
   if (flags.out.empty())
     fmt::print("weights were not kept: --out DIR saves them\n");
   else if (!saved.empty())
@@ -411,11 +420,11 @@ int train(TrainFlags& flags) {
 
 void add_train(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<TrainFlags>();
-  CLI::App* command =
-      app.add_subcommand("train", "Train a model of the zoo on photos, tables, IDX or doodles");
-  command->add_option("MODEL", flags->job.model, models::model_words())
+  CLI::App* command = app.add_subcommand(
+      "train", "Train a model of the zoo on photos, tables, text, IDX or doodles");
+  command->add_option("MODEL", flags->job.model, all_model_words())
       ->required()
-      ->check(one_of("model", models::model_names()))
+      ->check(one_of("model", all_model_names()))
       ->type_name("");
   add_train_flags(*command, *flags);
   command->footer(
@@ -424,6 +433,7 @@ void add_train(CLI::App& app, int& exit_code) {
       "  tutti train resnet18 --data photos/train --validation photos/val --image-size 64 "
       "--augment --out runs/photos\n"
       "  tutti train linear_regression --data housing.csv --target median_house_value\n"
+      "  tutti train gpt --data input.txt --context 64 --out runs/gpt\n"
       "  tutti train mlp --data examples/data/quickdraw --epochs 3 --batch-size 256 --out "
       "runs/mlp\n"
       "  tutti train cnn --data examples/data/quickdraw --strategy multi_worker --replicas 2 "

@@ -21,6 +21,7 @@
 #include "tutti/data/sources/idx.h"
 #include "tutti/data/sources/open_records.h"
 #include "tutti/data/sources/recognise.h"
+#include "tutti/data/sources/text.h"
 #include "tutti/data/transforms/transforms.h"
 #include "tutti/train/report/progress.h"
 
@@ -33,6 +34,8 @@ using data::DataKind;
 using data::Recognised;
 
 constexpr int64_t kImageSize = 64;
+constexpr int64_t kContext = 64;
+constexpr int64_t kMostContext = 1 << 20;
 constexpr int64_t kMostImageSize = 4096;
 constexpr double kHeldOut = 0.1;
 // Of the order whose end is held out: that of no training, so that seeds can be compared.
@@ -62,6 +65,10 @@ void check_flags(const std::string& path, const DataFlags& flags, const Recognis
     if (flags.image_size > 0) refuse(fmt::format("--image-size {}", flags.image_size), "photos");
     if (flags.augment) refuse("--augment", "photos");
   }
+  if (found.kind != DataKind::text) {
+    if (flags.context > 0) refuse(fmt::format("--context {}", flags.context), "text");
+    if (flags.stride > 0) refuse(fmt::format("--stride {}", flags.stride), "text");
+  }
   if (found.kind != DataKind::csv) {
     if (!data::is_records(found.kind) && !flags.target.empty())
       refuse("--target " + flags.target, "tables and records");
@@ -78,9 +85,10 @@ void check_flags(const std::string& path, const DataFlags& flags, const Recognis
       "--data {}: {}\n  expected doodles (.npy), photos (a folder a class, or records of them), a "
       "table or IDX{}",
       path, found.sentence,
-      found.kind == DataKind::text || found.kind == DataKind::jsonl
-          ? "; text and JSON lines want a program of your own (docs/guide/data.md)"
-          : ""));
+      found.kind == DataKind::text    ? "; text is for model gpt"
+      : found.kind == DataKind::jsonl ? "; JSON lines want a program of your own "
+                                        "(docs/guide/data.md)"
+                                      : ""));
 }
 
 Opened open_doodles(const std::string& path, bool whole) {
@@ -176,6 +184,18 @@ Opened open_photo_records(const std::string& path, const DataFlags& flags, Recog
   return opened;
 }
 
+// Windows of the text that are trained on; what is tested on is its end, each character once.
+Opened open_text(const std::string& path, const DataFlags& flags, bool whole) {
+  data::TextOptions options{.length = flags.context > 0 ? flags.context : kContext,
+                            .stride = flags.stride};
+  if (whole && flags.validation_split == 0) return {data::text(path, options), {}, ""};
+  const double share = flags.validation_split > 0 ? flags.validation_split : kHeldOut;
+  options.end = 1 - share;
+  data::TextOptions held_out{.length = options.length, .begin = options.end};
+  return {data::text(path, options), data::text(path, held_out),
+          fmt::format("the last {:.4g} % of {}", share * 100, path)};
+}
+
 // `whole`: with what the data itself calls its test samples.
 Opened open_data(const std::string& path, const DataFlags& flags, Recognised& found, bool whole,
                  DataSpec& spec) {
@@ -183,6 +203,9 @@ Opened open_data(const std::string& path, const DataFlags& flags, Recognised& fo
     case DataKind::quickdraw: return open_doodles(path, whole);
     case DataKind::idx: return open_idx(path, whole);
     case DataKind::csv: return open_table(path, flags, found, spec);
+    case DataKind::text:
+      if (flags.as_text) return open_text(path, flags, whole);
+      refuse_kind(path, found);
     case DataKind::image_folder: return {open_photos(found.kind, path), {}, ""};
     case DataKind::tfrecord:
     case DataKind::webdataset:
@@ -258,6 +281,22 @@ void add_pipeline_flags(CLI::App& app, DataFlags& flags) {
       ->allow_extra_args(false)
       ->check(some_name())
       ->type_name("WORDS");
+}
+
+void add_text_flags(CLI::App& app, DataFlags& flags) {
+  app.option_defaults()->group("Data");
+  app.add_option("--context", flags.context,
+                 fmt::format("Text: characters of a sample, all that the model sees of what stands "
+                             "before the next one (default: {})",
+                             kContext))
+      ->check(whole_number(1, kMostContext))
+      ->type_name("CHARACTERS");
+  app.add_option("--stride", flags.stride,
+                 "Text: characters from one sample to train on to the next (default: the context; "
+                 "1: every one begins a sample)")
+      ->check(whole_number(1, kMostContext))
+      ->type_name("CHARACTERS");
+  app.option_defaults()->group("Options");
 }
 
 void add_data_flags(CLI::App& app, DataFlags& flags) {
@@ -347,7 +386,8 @@ struct Pipeline {
 };
 
 Pipeline open_pipeline(const std::string& path, const DataFlags& flags, bool whole) {
-  Recognised found = data::recognise(path);
+  Recognised found = flags.as_text ? Recognised{.kind = DataKind::text, .sentence = "text"}
+                                   : data::recognise(path);
   if (found.kind == DataKind::unknown) refuse_kind(path, found);
   check_flags(path, flags, found);
   DataSpec spec{.kind = found.kind};

@@ -25,6 +25,9 @@ struct DataFlags {
   bool augment = false;
   std::string target;
   std::vector<std::string> without, categorical, missing;
+  bool as_text = false;  ///< not typed: the model reads any file as text
+  int64_t context = 0;
+  int64_t stride = 0;
 };
 
 struct LoaderFlags {
@@ -34,9 +37,11 @@ struct LoaderFlags {
   std::string on_bad = "error";
 };
 
-/// Describe the flags on `app`; add_pipeline_flags() those that say what a sample is made of.
+/// Describe the flags on `app`; add_pipeline_flags() those that say what a sample is made of,
+/// add_text_flags() those of text.
 void add_data_flags(CLI::App& app, DataFlags& flags);
 void add_pipeline_flags(CLI::App& app, DataFlags& flags);
+void add_text_flags(CLI::App& app, DataFlags& flags);
 void add_loader_flags(CLI::App& app, LoaderFlags& flags);
 
 /// Throws UsageError, which names the flag.
@@ -49,10 +54,11 @@ struct TrainData {
 };
 
 /// What is at `path` is recognised: doodles, photos (in folders or records),
-/// IDX or a table. Validation is, in this order,
+/// IDX or a table, or taken for text. Validation is, in this order,
 /// --validation, --validation-split, what the data has itself (of doodles the test split, of IDX
 /// t10k-*), or a tenth. Samples that are held out are drawn once and for all, whatever the seed of
-/// the training. Throws UsageError for flags that do not fit the data, and what the sources do.
+/// the training; of text they are its end. Throws UsageError for flags that do not fit the data,
+/// and what the sources do.
 TrainData open_train_data(const std::string& path, const DataFlags& flags);
 
 /// The same with nothing held out: `validation` is all of it, too.

@@ -172,8 +172,10 @@ void add_train_flags(CLI::App& app, TrainFlags& flags) {
       "What to train on: a folder of doodles (.npy), a folder of photos with a folder a class, "
       "records of photos (tars of WebDataset, TFRecord, MDS), a table (csv and its kin) or a file "
       "of "
-      "IDX images");
+      "IDX images; for gpt a file of text");
   add_data_flags(app, flags.data);
+  add_text_flags(app, flags.data);
+  add_gpt_flags(app, flags.gpt);
   add_loader_flags(app, flags.loader);
   for (const auto& [group, rows] : flags_by_group())
     for (const TrainFlag& row : rows)

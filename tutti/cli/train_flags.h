@@ -13,6 +13,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/cli/job.h"
+#include "tutti/cli/text_models.h"
 #include "tutti/cli/train_data.h"
 
 namespace tutti::cli {
@@ -22,6 +23,7 @@ struct TrainFlags {
   JobFlags job;
   DataFlags data;
   LoaderFlags loader;
+  GptFlags gpt;
   /// Not typed: once the data is open, what undoes the scaling of a number that is predicted.
   /// Unset: classes are.
   std::optional<double> number_scale;

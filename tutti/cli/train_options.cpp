@@ -251,7 +251,7 @@ const std::vector<std::string>& metric_words() {
   static const std::vector<std::string> words = {
       "top_5_accuracy",  "precision",    "recall",   "f1",
       "micro_precision", "micro_recall", "micro_f1", "weighted_precision",
-      "weighted_recall", "weighted_f1",  "map_at_3"};
+      "weighted_recall", "weighted_f1",  "map_at_3", "perplexity"};
   return words;
 }
 
@@ -263,6 +263,7 @@ std::vector<Metric> metrics_from(const TrainFlags& flags) {
     return {scaled_absolute_error(*flags.number_scale)};
   }
   std::vector<Metric> all = {metrics::accuracy()};
+  if (flags.data.as_text) all.insert(all.begin(), metrics::perplexity());
   if (flags.metrics.empty()) return all;
   for (const std::string_view name : parts_of(flags.metrics, ',')) {
     if (!usual_for_classes(name))

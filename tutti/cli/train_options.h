@@ -27,7 +27,8 @@ std::optional<RateSchedule> schedule_from(const TrainFlags& flags, int64_t steps
 
 /// Names of metrics for classes, as --metrics takes them.
 const std::vector<std::string>& metric_words();
-/// accuracy, and those of --metrics; where a number is predicted, mean_absolute_error alone.
+/// accuracy, of text with perplexity before it, and those of --metrics; where a number is
+/// predicted, mean_absolute_error alone.
 std::vector<Metric> metrics_from(const TrainFlags& flags);
 
 std::optional<optim::LossScaling> loss_scaling_from(const TrainFlags& flags);

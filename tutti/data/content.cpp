@@ -255,8 +255,7 @@ int threads_for(const Content& content) {
   bool alone = alone_at_work > 0;
   content.visit([&](const Content& each) { alone = alone || each.for_one_thread(); });
   if (alone) return 1;
-  return static_cast<int>(
-      std::clamp<int64_t>(content.size() / 64, 1, host_facts().usable_cores));
+  return static_cast<int>(std::clamp<int64_t>(content.size() / 64, 1, host_facts().usable_cores));
 }
 
 }  // namespace

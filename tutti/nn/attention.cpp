@@ -8,6 +8,16 @@
 
 namespace tutti::nn {
 
+at::Tensor attend(const at::Tensor& x, int64_t heads, bool causal) {
+  const int64_t batch = x.size(0), length = x.size(1), features = x.size(2) / 3;
+  // [batch, length, 3, heads, width] to three times [batch, heads, length, width].
+  const auto parts =
+      x.reshape({batch, length, 3, heads, features / heads}).permute({2, 0, 3, 1, 4});
+  const auto of_heads = at::scaled_dot_product_attention(
+      parts[0], parts[1], parts[2], /*attn_mask=*/{}, /*dropout_p=*/0.0, causal);
+  return of_heads.transpose(1, 2).reshape({batch, length, features});
+}
+
 SelfAttentionImpl::SelfAttentionImpl(int64_t features, int64_t heads) : heads_(heads) {
   if (heads < 1 || features < 1 || features % heads != 0) {
     throw UsageError(fmt::format("nn::SelfAttention: heads is {}, must be 1 or more and divide {}",
@@ -21,13 +31,7 @@ SelfAttentionImpl::SelfAttentionImpl(int64_t features, int64_t heads) : heads_(h
 }
 
 at::Tensor SelfAttentionImpl::forward(const at::Tensor& x) {
-  const int64_t features = x.size(2);
-  // [batch, length, 3, heads, width] to three times [batch, heads, length, width].
-  const auto parts = dense(x, in_proj_weight_, in_proj_bias_)
-                         .reshape({x.size(0), x.size(1), 3, heads_, features / heads_})
-                         .permute({2, 0, 3, 1, 4});
-  const auto heads = at::scaled_dot_product_attention(parts[0], parts[1], parts[2]);
-  return out_proj_(heads.transpose(1, 2).reshape(x.sizes()));
+  return out_proj_(attend(dense(x, in_proj_weight_, in_proj_bias_), heads_, /*causal=*/false));
 }
 
 }  // namespace tutti::nn

@@ -1,6 +1,7 @@
-/// nn::SelfAttention: multi-head attention of sequences to themselves.
+/// nn::SelfAttention: multi-head attention of sequences to themselves; and attend(), what it does
+/// between its dense layers.
 ///
-/// Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2, with q = k = v = x and without a mask.
+/// Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2, with q = k = v = x.
 /// Parameters have the names, shapes and initial values of torch::nn::MultiheadAttention, whose
 /// state dict loads. Thread rule: that of a torch module.
 #pragma once
@@ -11,6 +12,14 @@
 #include "tutti/nn/dense.h"
 
 namespace tutti::nn {
+
+/// softmax(q k' / sqrt(features / heads)) v of each head.
+///
+/// x       [batch, length, 3 * features]: queries, keys and values side by side, of each the heads
+/// causal  places see themselves and those before them
+///
+/// Gives [batch, length, features].
+at::Tensor attend(const at::Tensor& x, int64_t heads, bool causal);
 
 class SelfAttentionImpl : public torch::nn::Module {
  public:

@@ -48,11 +48,12 @@ using detail::Record;
 struct Layer::State {
   Op op;
   std::string name;
+  std::shared_ptr<const State> owner{};  ///< of the parameters, where that is another layer
 };
 
 const Shape& Value::shape() const noexcept { return record_->resolved.shape; }
 
-Layer::Layer(Op op) : state_(std::make_shared<State>(State{std::move(op), ""})) {}
+Layer::Layer(Op op) : Layer(std::make_shared<State>(State{std::move(op), ""})) {}
 
 Layer Layer::named(std::string name) const {
   const bool bad = name.empty() || name.front() == '.' || name.back() == '.' ||
@@ -62,17 +63,16 @@ Layer Layer::named(std::string name) const {
         "nn layer {}: \"{}\" is no name; expected words joined by dots, as \"layer1.0.conv1\"",
         kind_of(state_->op), name));
   }
-  Layer copy(state_->op);
-  copy.state_ = std::make_shared<State>(State{state_->op, std::move(name)});
-  return copy;
+  return Layer(std::make_shared<State>(State{state_->op, std::move(name), state_->owner}));
 }
 
 Value Layer::operator()(const Value& x) const {
-  return Value(detail::make_record(state_->op, state_->name, state_, {x.record_}));
+  const auto& owner = state_->owner ? state_->owner : state_;
+  return Value(detail::make_record(state_->op, owner->name, owner, {x.record_}));
 }
 
-Value input(Shape shape) {
-  return Value(detail::make_record(op::Input{std::move(shape)}, "", nullptr, {}));
+Value input(Shape shape, DType dtype) {
+  return Value(detail::make_record(op::Input{std::move(shape), dtype}, "", nullptr, {}));
 }
 
 Value add(const Value& a, const Value& b) {
@@ -94,7 +94,20 @@ Layer conv2d(int64_t out_channels, Size2d kernel, Conv2dOptions options) {
                           .bias = options.bias});
 }
 Layer linear(int64_t units, LinearOptions options) {
-  return Layer(op::Linear{.units = units, .bias = options.bias});
+  return Layer(op::Linear{
+      .units = units, .bias = options.bias, .initial_deviation = options.initial_deviation});
+}
+Layer embedding(int64_t vocabulary, int64_t features, EmbeddingOptions options) {
+  return Layer(op::Embedding{vocabulary, features, options.initial_deviation});
+}
+Layer tied_linear(const Layer& embedding) {
+  const auto* op = std::get_if<op::Embedding>(&embedding.state_->op);
+  if (op == nullptr) {
+    throw UsageError(fmt::format("nn layer tied_linear: got {}, expected an embedding",
+                                 kind_of(embedding.state_->op)));
+  }
+  return Layer(std::make_shared<Layer::State>(Layer::State{
+      op::TiedLinear{op->vocabulary, op->features, op->initial_deviation}, "", embedding.state_}));
 }
 Layer max_pool2d(int64_t kernel, PoolOptions options) {
   const int64_t stride = options.stride == 0 ? kernel : options.stride;
@@ -115,6 +128,9 @@ Layer layer_norm(LayerNormOptions options) {
   return Layer(op::LayerNorm{.epsilon = options.epsilon});
 }
 Layer self_attention(int64_t heads) { return Layer(op::SelfAttention{.heads = heads}); }
+Layer attention(int64_t heads, AttentionOptions options) {
+  return Layer(op::Attention{.heads = heads, .causal = options.causal});
+}
 Layer prepend_token() { return Layer(op::PrependToken{}); }
 Layer add_position() { return Layer(op::AddPosition{}); }
 Layer to_sequence() { return Layer(op::ToSequence{}); }
@@ -122,7 +138,7 @@ Layer first_of_sequence() { return Layer(op::FirstOfSequence{}); }
 Layer dropout(double probability) { return Layer(op::Dropout{probability}); }
 Layer repeat_channels(int64_t times) { return Layer(op::RepeatChannels{times}); }
 Layer global_avg_pool2d() { return Layer(op::GlobalAvgPool2d{}); }
-Layer gelu() { return Layer(op::Gelu{}); }
+Layer gelu(GeluOptions options) { return Layer(op::Gelu{options.by_tanh}); }
 Layer tanh() { return Layer(op::Tanh{}); }
 Layer relu() { return Layer(op::Relu{}); }
 Layer softmax() { return Layer(op::Softmax{}); }

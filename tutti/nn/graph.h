@@ -31,7 +31,7 @@ class Value {
  private:
   friend class Layer;
   friend class Graph;
-  friend Value input(Shape shape);
+  friend Value input(Shape shape, DType dtype);
   friend Value add(const Value& a, const Value& b);
   friend Value concat(const std::vector<Value>& values);
   explicit Value(std::shared_ptr<const detail::Record> record) : record_(std::move(record)) {}
@@ -51,7 +51,9 @@ class Layer {
   Value operator()(const Value& x) const;
 
  private:
+  friend Layer tied_linear(const Layer& embedding);
   struct State;
+  explicit Layer(std::shared_ptr<const State> state) : state_(std::move(state)) {}
   std::shared_ptr<const State> state_;
 };
 
@@ -63,6 +65,10 @@ struct Conv2dOptions {
 };
 struct LinearOptions {
   bool bias = true;
+  double initial_deviation = 0;  ///< as op::Linear has it
+};
+struct EmbeddingOptions {
+  double initial_deviation = 1;
 };
 struct PoolOptions {
   int64_t stride = 0;  ///< 0: the kernel's size
@@ -78,10 +84,21 @@ struct LayerNormOptions {
   double epsilon = 1e-5;
 };
 
-/// Where samples of this shape (without the batch dimension) enter.
-Value input(Shape shape);
+struct AttentionOptions {
+  bool causal = false;  ///< places see none that come after them
+};
+struct GeluOptions {
+  bool by_tanh = false;  ///< by GPT-2's formula
+};
+
+/// Where samples of this shape (without the batch dimension) enter; int64 for an embedding.
+Value input(Shape shape, DType dtype = DType::float32);
 Layer conv2d(int64_t out_channels, Size2d kernel, Conv2dOptions options = {});
 Layer linear(int64_t units, LinearOptions options = {});
+Layer embedding(int64_t vocabulary, int64_t features, EmbeddingOptions options = {});
+/// Logits by the weight of `embedding`, a layer of embedding(): one parameter, trained by both.
+/// UsageError for another layer.
+Layer tied_linear(const Layer& embedding);
 Layer max_pool2d(int64_t kernel, PoolOptions options = {});
 Layer avg_pool2d(int64_t kernel, PoolOptions options = {});
 Layer adaptive_avg_pool2d(Size2d size);
@@ -90,12 +107,13 @@ Layer upsample2d(int64_t times);
 Layer batch_norm2d(BatchNormOptions options = {});
 Layer layer_norm(LayerNormOptions options = {});
 Layer self_attention(int64_t heads);
+Layer attention(int64_t heads, AttentionOptions options = {});
 Layer prepend_token();
 Layer add_position();
 Layer to_sequence();
 Layer first_of_sequence();
 Layer relu();
-Layer gelu();
+Layer gelu(GeluOptions options = {});
 Layer tanh();
 Layer softmax();
 Layer flatten();

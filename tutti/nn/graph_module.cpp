@@ -1,8 +1,10 @@
 #include "tutti/nn/graph_module.h"
 
 #include <fmt/format.h>
+#include <torch/nn/init.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 #include <torch/types.h>
 
@@ -40,9 +42,16 @@ struct Maker {
             .bias(op.bias));
   }
   std::shared_ptr<Module> operator()(const op::Linear& op) const {
-    return std::make_shared<LinearImpl>(
+    auto linear = std::make_shared<LinearImpl>(
         torch::nn::LinearOptions(op.in_features, op.units).bias(op.bias));
+    if (op.initial_deviation > 0) {
+      torch::nn::init::normal_(linear->weight, 0, op.initial_deviation);
+      if (op.bias) torch::nn::init::zeros_(linear->bias);
+    }
+    return linear;
   }
+  std::shared_ptr<Module> operator()(const op::Embedding& op) const { return embedding(op); }
+  std::shared_ptr<Module> operator()(const op::TiedLinear& op) const { return embedding(op); }
   std::shared_ptr<Module> operator()(const op::BatchNorm2d& op) const {
     const auto options =
         torch::nn::BatchNormOptions(op.channels).eps(op.epsilon).momentum(op.momentum);
@@ -62,6 +71,15 @@ struct Maker {
   template <class Stateless>
   std::shared_ptr<Module> operator()(const Stateless&) const {
     return nullptr;
+  }
+
+ private:
+  // Of either, as the first that is applied makes it for both.
+  template <class Op>
+  static std::shared_ptr<Module> embedding(const Op& op) {
+    return std::make_shared<torch::nn::EmbeddingImpl>(
+        torch::nn::EmbeddingOptions(op.vocabulary, op.features)
+            ._weight(torch::randn({op.vocabulary, op.features}) * op.initial_deviation));
   }
 };
 

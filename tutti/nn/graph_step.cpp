@@ -2,6 +2,7 @@
 
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
 #include "tutti/nn/attention.h"
@@ -30,6 +31,10 @@ struct Runner {
     const auto& layer = *static_cast<LinearImpl*>(step.module);
     return dense(x, layer.weight, layer.bias, step.activation);
   }
+  at::Tensor operator()(const op::Embedding&) const { return by<torch::nn::EmbeddingImpl>(); }
+  at::Tensor operator()(const op::TiedLinear&) const {
+    return dense(x, static_cast<torch::nn::EmbeddingImpl*>(step.module)->weight);
+  }
   at::Tensor operator()(const op::MaxPool2d& op) const {
     return torch::max_pool2d(x, op.kernel, op.stride, op.padding);
   }
@@ -47,6 +52,7 @@ struct Runner {
   }
   at::Tensor operator()(const op::LayerNorm&) const { return by<torch::nn::LayerNormImpl>(); }
   at::Tensor operator()(const op::SelfAttention&) const { return by<SelfAttentionImpl>(); }
+  at::Tensor operator()(const op::Attention& op) const { return attend(x, op.heads, op.causal); }
   at::Tensor operator()(const op::PrependToken&) const {
     return torch::cat({step.parameter.expand({x.size(0), 1, x.size(2)}), x}, 1);
   }
@@ -60,7 +66,9 @@ struct Runner {
     at::Tensor over = x;
     return torch::relu_(over);
   }
-  at::Tensor operator()(const op::Gelu&) const { return torch::gelu(x); }
+  at::Tensor operator()(const op::Gelu& op) const {
+    return torch::gelu(x, op.by_tanh ? "tanh" : "none");
+  }
   at::Tensor operator()(const op::Tanh&) const { return torch::tanh(x); }
   at::Tensor operator()(const op::GlobalAvgPool2d&) const {
     return torch::adaptive_avg_pool2d(x, {1, 1}).flatten(1);

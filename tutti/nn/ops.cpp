@@ -28,6 +28,17 @@ struct Site {
     if (value < least) fail(fmt::format("{} is {}, must be {} or more", what, value, least));
   }
 
+  void not_negative(std::string_view what, double value) const {
+    if (!(value >= 0 && value <= std::numeric_limits<float>::max()))
+      fail(fmt::format("{} is {}, must be finite and 0 or more", what, value));
+  }
+
+  void heads_of(int64_t features, int64_t heads) const {
+    at_least("heads", heads, 1);
+    if (features % heads != 0)
+      fail(fmt::format("heads is {}, must divide {} features", heads, features));
+  }
+
   const Shape& only_input() const {
     if (inputs.size() != 1) fail(fmt::format("got {} inputs, expected one", inputs.size()));
     return inputs[0];
@@ -105,12 +116,34 @@ Resolved infer(op::Conv2d op, const Site& site) {
 Resolved infer(op::Linear op, const Site& site) {
   const Shape& in = site.only_input();
   site.at_least("units", op.units, 1);
+  site.not_negative("initial_deviation", op.initial_deviation);
   op.in_features = in.back();
   Shape shape = in;
   shape.back() = op.units;
   Resolved out{op, shape, {{"weight", {op.units, op.in_features}}}};
   if (op.bias) out.parameters.push_back({"bias", {op.units}});
   return out;
+}
+
+Resolved infer(op::Embedding op, const Site& site) {
+  const Shape& in = site.only_input();
+  if (in.size() != 1) {
+    site.fail(fmt::format("got an input of shape {}, expected [length]", to_string(in)));
+  }
+  site.at_least("vocabulary", op.vocabulary, 1);
+  site.at_least("features", op.features, 1);
+  site.not_negative("initial_deviation", op.initial_deviation);
+  return {op, {in[0], op.features}, {{"weight", {op.vocabulary, op.features}}}};
+}
+
+Resolved infer(op::TiedLinear op, const Site& site) {
+  Shape shape = site.only_input();
+  if (shape.back() != op.features) {
+    site.fail(fmt::format("got an input of shape {}, expected the {} features of the embedding",
+                          to_string(shape), op.features));
+  }
+  shape.back() = op.vocabulary;
+  return {op, shape, {{"weight", {op.vocabulary, op.features}}}};
 }
 
 /// Of a max-pool or an average pool.
@@ -168,16 +201,24 @@ Resolved infer(op::LayerNorm op, const Site& site) {
 Resolved infer(op::SelfAttention op, const Site& site) {
   const Shape& in = site.sequence();
   op.features = in[1];
-  site.at_least("heads", op.heads, 1);
-  if (op.features % op.heads != 0) {
-    site.fail(fmt::format("heads is {}, must divide {} features", op.heads, op.features));
-  }
+  site.heads_of(op.features, op.heads);
   return {op,
           in,
           {{"in_proj_weight", {3 * op.features, op.features}},
            {"in_proj_bias", {3 * op.features}},
            {"out_proj.weight", {op.features, op.features}},
            {"out_proj.bias", {op.features}}}};
+}
+
+Resolved infer(op::Attention op, const Site& site) {
+  const Shape& in = site.sequence();
+  if (in[1] % 3 != 0) {
+    site.fail(
+        fmt::format("got an input of shape {}, expected [length, 3 features]", to_string(in)));
+  }
+  op.features = in[1] / 3;
+  site.heads_of(op.features, op.heads);
+  return {op, {in[0], op.features}, {}};
 }
 
 Resolved infer(op::PrependToken op, const Site& site) {
@@ -253,6 +294,8 @@ struct KindName {
   std::string_view operator()(const op::Input&) const { return "input"; }
   std::string_view operator()(const op::Conv2d&) const { return "conv2d"; }
   std::string_view operator()(const op::Linear&) const { return "linear"; }
+  std::string_view operator()(const op::Embedding&) const { return "embedding"; }
+  std::string_view operator()(const op::TiedLinear&) const { return "tied_linear"; }
   std::string_view operator()(const op::MaxPool2d&) const { return "max_pool2d"; }
   std::string_view operator()(const op::AvgPool2d&) const { return "avg_pool2d"; }
   std::string_view operator()(const op::AdaptiveAvgPool2d&) const { return "adaptive_avg_pool2d"; }
@@ -260,6 +303,7 @@ struct KindName {
   std::string_view operator()(const op::BatchNorm2d&) const { return "batch_norm2d"; }
   std::string_view operator()(const op::LayerNorm&) const { return "layer_norm"; }
   std::string_view operator()(const op::SelfAttention&) const { return "self_attention"; }
+  std::string_view operator()(const op::Attention&) const { return "attention"; }
   std::string_view operator()(const op::PrependToken&) const { return "prepend_token"; }
   std::string_view operator()(const op::AddPosition&) const { return "add_position"; }
   std::string_view operator()(const op::Dropout&) const { return "dropout"; }

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "tutti/base/dtype.h"
+
 namespace tutti::nn {
 
 /// Dimensions of one sample, without the batch dimension: {channels, height, width} or {features}.
@@ -32,6 +34,7 @@ namespace op {
 /// Where a batch enters: [batch, shape...].
 struct Input {
   Shape shape;
+  DType dtype = DType::float32;  ///< int64 where an embedding reads it
 };
 
 /// Cross-correlation with zero padding: torch::nn::Conv2d.
@@ -50,6 +53,22 @@ struct Linear {
   int64_t in_features = 0;  ///< from the input
   int64_t units = 0;        ///< >= 1
   bool bias = true;
+  /// > 0: weights begin normal with this deviation, the bias at 0. 0: as torch::nn::Linear begins.
+  double initial_deviation = 0;
+};
+
+/// Numbers of tokens [length] to learned vectors [length, features]: torch::nn::Embedding.
+struct Embedding {
+  int64_t vocabulary = 1;        ///< >= 1: tokens are 0 to vocabulary - 1
+  int64_t features = 1;          ///< >= 1
+  double initial_deviation = 1;  ///< > 0, of the normal distribution that vectors begin with
+};
+
+/// y = x W' with the weight W of an Embedding: how alike x is to the vector of each token.
+struct TiedLinear {
+  int64_t vocabulary = 1;
+  int64_t features = 1;
+  double initial_deviation = 1;  ///< the Embedding's
 };
 
 /// Largest value of each window; padding counts as minus infinity.
@@ -101,6 +120,15 @@ struct SelfAttention {
   int64_t heads = 1;     ///< >= 1, divides the features
 };
 
+/// What self-attention does between its dense layers. [length, 3 features], queries, keys and
+/// values side by side, to [length, features]: of each head softmax(q k' / sqrt(features / heads))
+/// v. Causal: places see themselves and those before them.
+struct Attention {
+  int64_t features = 0;  ///< a third of the input's
+  int64_t heads = 1;     ///< >= 1, divides the features
+  bool causal = false;
+};
+
 /// A learned first element before a sequence: [length, features] to [length + 1, features].
 struct PrependToken {
   int64_t features = 0;  ///< from the input
@@ -122,8 +150,12 @@ struct RepeatChannels {
   int64_t times = 1;
 };
 
+/// x times the normal distribution's integral up to x.
+struct Gelu {
+  bool by_tanh = false;  ///< by GPT-2's formula: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+};
+
 struct Relu {};             ///< max(x, 0)
-struct Gelu {};             ///< x times the normal distribution's integral up to x
 struct Tanh {};             ///< hyperbolic tangent
 struct GlobalAvgPool2d {};  ///< [c, h, w] to [c]
 struct ToSequence {};       ///< [c, h, w] to [h * w, c]: a sequence of pixels, row by row
@@ -135,12 +167,12 @@ struct Concat {};           ///< one input or more, joined along their first dim
 
 }  // namespace op
 
-using Op = std::variant<op::Input, op::Conv2d, op::Linear, op::MaxPool2d, op::AvgPool2d,
-                        op::AdaptiveAvgPool2d, op::Upsample2d, op::BatchNorm2d, op::LayerNorm,
-                        op::SelfAttention, op::PrependToken, op::AddPosition, op::Dropout,
-                        op::RepeatChannels, op::Relu, op::Gelu, op::Tanh, op::GlobalAvgPool2d,
-                        op::ToSequence, op::FirstOfSequence, op::Flatten, op::Softmax, op::Add,
-                        op::Concat>;
+using Op = std::variant<op::Input, op::Conv2d, op::Linear, op::Embedding, op::TiedLinear,
+                        op::MaxPool2d, op::AvgPool2d, op::AdaptiveAvgPool2d, op::Upsample2d,
+                        op::BatchNorm2d, op::LayerNorm, op::SelfAttention, op::Attention,
+                        op::PrependToken, op::AddPosition, op::Dropout, op::RepeatChannels,
+                        op::Relu, op::Gelu, op::Tanh, op::GlobalAvgPool2d, op::ToSequence,
+                        op::FirstOfSequence, op::Flatten, op::Softmax, op::Add, op::Concat>;
 
 /// "conv2d", "linear", ...: the name of the function that makes the layer.
 std::string_view kind_of(const Op& op) noexcept;

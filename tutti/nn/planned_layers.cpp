@@ -135,8 +135,8 @@ struct GraphPlan::Backward {
   Gradients operator()(const op::Tanh&) const {
     return {.input = at::tanh_backward(gradient, kept.y)};
   }
-  Gradients operator()(const op::Gelu&) const {
-    return {.input = at::gelu_backward(gradient, kept.x)};
+  Gradients operator()(const op::Gelu& op) const {
+    return {.input = at::gelu_backward(gradient, kept.x, op.by_tanh ? "tanh" : "none")};
   }
   Gradients operator()(const op::Flatten&) const {
     return {.input = gradient.reshape(kept.x.sizes())};

@@ -104,7 +104,8 @@ std::vector<at::Tensor> DistributedBatch::host_columns(const ReplicaContext& rep
   } else {
     if (loader_ && loader_->replaces())
       throw UsageError(
-          "batch: its dataset has gone on to another epoch, and damaged samples are replaced in the "
+          "batch: its dataset has gone on to another epoch, and damaged samples are replaced in "
+          "the "
           "one that was begun last: walk them one after another, or without on_bad");
     const auto part = detail::part_of(*epoch_, *world_, pipelines_, step_, replica.local_rank());
     batch = epoch_->part(part.batch, part.share);

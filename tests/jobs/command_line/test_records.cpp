@@ -101,9 +101,10 @@ TEST_F(Records, PhotosGoThroughEveryFormatAndComeBackTheSame) {
 
 TEST_F(Records, TablesAndJsonLinesKeepTheirColumns) {
   put_bytes(folder_ / "rows.csv", "n,size,View\n1,0.5,sea\n-2,,yard\n");
-  put_bytes(folder_ / "rows.jsonl",
-            "{\"n\": 1, \"ids\": [1, 2], \"text\": \"a\"}\n{\"n\": 2, \"ids\": [3, 4, 5], \"text\": "
-            "\"\xc3\xa9\"}\n");
+  put_bytes(
+      folder_ / "rows.jsonl",
+      "{\"n\": 1, \"ids\": [1, 2], \"text\": \"a\"}\n{\"n\": 2, \"ids\": [3, 4, 5], \"text\": "
+      "\"\xc3\xa9\"}\n");
   for (const char* from : {"rows.csv", "rows.jsonl"}) {
     const std::string tfrecord = folder_ / (std::string(from) + ".tfrecord"),
                       mds = folder_ / (std::string(from) + ".mds"),

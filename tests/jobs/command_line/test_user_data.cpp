@@ -173,8 +173,8 @@ TEST_F(UserData, ColumnsOfATableAreWhatTheFlagsSay) {
                         3 + row / 20);
   const std::string table = folder_ / "named.csv", out = folder_ / "run";
   put_bytes(table, text);
-  const Words words = {"mlp",    "--data",    table, "--target", "kind", "--batch-size", "10",
-                       "--epochs", "2", "--missing", "-"};
+  const Words words = {"mlp", "--data",   table, "--target",  "kind", "--batch-size",
+                       "10",  "--epochs", "2",   "--missing", "-"};
   const auto plain = tutti("train", words);
   EXPECT_EQ(plain.exit_code, 0) << plain.err;
   EXPECT_THAT(plain.out, AllOf(HasSubstr("column \"name\" has 60 words in 60 rows"),

@@ -37,5 +37,16 @@ TEST(ExamplesOfUserData, ATableIsLearnt) {
   EXPECT_LT(std::stod(out.out.substr(at + 13)), 2000) << "of 20,000 to 170,000";
 }
 
+TEST(ExamplesOfUserData, ATextIsReadAndWrittenOn) {
+  const TempFolder folder;
+  std::string rhyme;
+  for (int i = 0; i < 100; ++i) rhyme += "one, two,\nbuckle my shoe\n";
+  put_bytes(folder / "rhyme.txt", rhyme);
+  const auto out = run_command({example("12_text"), "--strategy", "mirrored", "--replicas", "2",
+                                folder / "rhyme.txt", "60"});
+  ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
+  EXPECT_THAT(out.out, AllOf(HasSubstr("after 60 steps"), HasSubstr("buckle my shoe\none, two,")));
+}
+
 }  // namespace
 }  // namespace tutti::test

@@ -63,8 +63,8 @@ TEST(LoaderMemory, AStepTakenAgainMakesRoom) {
 TEST(LoaderMemory, TheLargestPaddedBatchIsToldBeforeTheFirst) {
   const auto longer = [](Sample sample) {
     const int64_t times = sample.columns[0].as<int64_t>()[0] == 4 ? 3 : 1;
-    return Sample{{array_of(std::vector<int64_t>(static_cast<size_t>(times * kLong)),
-                            {times * kLong})}};
+    return Sample{
+        {array_of(std::vector<int64_t>(static_cast<size_t>(times * kLong)), {times * kLong})}};
   };
   const Epoch epoch =
       rows_of(8)

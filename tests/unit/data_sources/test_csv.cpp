@@ -181,7 +181,8 @@ TEST_F(Csv, KnowsHowOthersWriteMissingValues) {
   const std::string bytes = "a\n1\nNA\nN/A\nNaN\nnan\nnull\nNULL\n?\n\"\"\n4\n";
   const auto x = values_of<float>(open(bytes, {.missing_numbers = MissingNumbers::drop}), 0);
   EXPECT_EQ(x, (std::vector<float>{1, 4}));
-  EXPECT_THAT(refusal("a\n1\n2\nNA\n", {.missing = {"", "?"}}), HasSubstr("got \"NA\", expected a number"));
+  EXPECT_THAT(refusal("a\n1\n2\nNA\n", {.missing = {"", "?"}}),
+              HasSubstr("got \"NA\", expected a number"));
   EXPECT_THAT(refusal("y,a\n1,2\nNA,3\n", {.target = "y"}),
               AllOf(HasSubstr("line 3, column \"y\""), HasSubstr("take such rows out")));
 }

@@ -102,6 +102,32 @@ TEST_F(Text, RefusesTooLittle) {
   EXPECT_THROW(open("abc", {.length = 1, .stride = -1}), UsageError);
 }
 
+TEST_F(Text, CutsWindowsBetweenShares) {
+  const std::string whole = "abcdefghijé";  // 11 characters in 12 bytes
+  const auto head = open(whole, {.length = 3, .end = 0.7});
+  const auto tail = open(whole, {.length = 3, .begin = 0.7});
+  EXPECT_THAT(spelled(head, 0), ElementsAre("abc", "def"));
+  EXPECT_THAT(spelled(head, 1), ElementsAre("bcd", "efg"));
+  EXPECT_THAT(spelled(tail, 0), ElementsAre("hij"));
+  EXPECT_THAT(spelled(tail, 1), ElementsAre("ijé"));
+  EXPECT_EQ(head.classes(), tail.classes());
+  EXPECT_EQ(head.num_classes(), 11);
+  EXPECT_THAT(refusal(whole, {.length = 4, .begin = 0.7}),
+              HasSubstr("got 4 characters from 70 % to 100 %, expected 5 or more"));
+  for (const auto& [begin, end] : {std::pair(-0.1, 1.0), {0.5, 0.5}, {0.0, 1.1}, {0.9, 0.1}})
+    EXPECT_THROW(open(whole, {.length = 1, .begin = begin, .end = end}), UsageError);
+}
+
+TEST(TextLabels, AreThoseOfTheClassesGiven) {
+  const std::vector<std::string> classes{"\n", "a", "é"};
+  EXPECT_THAT(text_labels("éa\n", classes, "here"), ElementsAre(2, 1, 0));
+  EXPECT_THAT(text_labels("", classes, "here"), ElementsAre());
+  EXPECT_THAT(
+      message_of<DataError>([&] { text_labels("aéx", classes, "--prompt"); }),
+      AllOf(HasSubstr("--prompt, byte 3"), HasSubstr("\"x\" (U+0078)"), HasSubstr("3 classes")));
+  EXPECT_THROW(text_labels("\xFF", classes, "here"), DataError);
+}
+
 TEST_F(Text, ReadsARealText) {
   const fs::path path = test::shared_data() / "tinyshakespeare/input.txt";
   if (!fs::exists(path)) GTEST_SKIP() << "there is no " << path;

@@ -12,7 +12,8 @@
 ///
 /// What reads and maps samples has to be inside of the function; views, batches and maps of batches
 /// may follow. filter() and its kin look at samples when they are called, in the process that calls
-/// them: here one after another, not on all cores. Thread rule: objects at namespace scope; calls from any thread.
+/// them: here one after another, not on all cores. Thread rule: objects at namespace scope; calls
+/// from any thread.
 #pragma once
 
 #include <functional>

@@ -30,11 +30,11 @@ struct CsvOptions {
   /// class then. Others are recognised: numbers where at least half of the values are.
   std::vector<std::string> categorical = {};
 
-  char delimiter = ',';                          ///< ' ': runs of blanks and tabs
-  bool header = true;                            ///< the first line names the fields
-  std::vector<std::string> names = {};           ///< without header; empty: column0, column1, ...
-  std::vector<std::string> missing = usual_missing();  ///< how a missing value is written
-  char comment = '\0';                                 ///< '#': such lines are left out
+  char delimiter = ',';                 ///< ' ': runs of blanks and tabs
+  bool header = true;                   ///< the first line names the fields
+  std::vector<std::string> names = {};  ///< without header; empty: column0, column1, ...
+  std::vector<std::string> missing = usual_missing();      ///< how a missing value is written
+  char comment = '\0';                                     ///< '#': such lines are left out
   MissingNumbers missing_numbers = MissingNumbers::error;  ///< of features
   double fill = 0;                                         ///< for MissingNumbers::value
 

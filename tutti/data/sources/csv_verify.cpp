@@ -28,7 +28,8 @@ class Verifier {
   std::vector<std::string> findings() {
     std::vector<Counts> columns;
     for_each_row([&](const detail::TableRows& rows) { count(rows, columns); }, nullptr);
-    if (columns.empty()) throw DataError(fmt::format("{}: got no row, expected one or more", where_));
+    if (columns.empty())
+      throw DataError(fmt::format("{}: got no row, expected one or more", where_));
     std::vector<std::string> found;
     for_each_row([&](const detail::TableRows& rows) { look_at(rows, columns, found); }, &found);
     return found;
@@ -57,14 +58,16 @@ class Verifier {
   void count(const detail::TableRows& rows, std::vector<Counts>& columns) const {
     columns.resize(rows.names().size());
     for (size_t i = 0; i < columns.size(); ++i)
-      if (!rows.is_missing(rows.field(i))) ++(is_number(rows, i) ? columns[i].numbers : columns[i].words);
+      if (!rows.is_missing(rows.field(i)))
+        ++(is_number(rows, i) ? columns[i].numbers : columns[i].words);
   }
 
   void look_at(const detail::TableRows& rows, const std::vector<Counts>& columns,
                std::vector<std::string>& found) const {
     for (size_t i = 0; i < columns.size(); ++i) {
       const std::string& name = rows.names()[i];
-      const bool words = std::ranges::find(options_.categorical, name) != options_.categorical.end();
+      const bool words =
+          std::ranges::find(options_.categorical, name) != options_.categorical.end();
       if (words || !columns[i].of_numbers() || is_number(rows, i)) continue;
       found.push_back(fmt::format(
           "{}, line {}, column \"{}\": got {}, expected a number, as {} of {} values are", where_,

@@ -147,8 +147,7 @@ class SpecReader {
 }  // namespace
 
 const std::vector<std::string>& usual_missing() {
-  static const std::vector<std::string> words{"",    "?",   "NA",   "N/A",
-                                              "NaN", "nan", "null", "NULL"};
+  static const std::vector<std::string> words{"", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"};
   return words;
 }
 

@@ -156,15 +156,16 @@ class Surveyor {
       return fmt::format("{}, line {}, column \"{}\"", where_, line, name);
     };
     if (survey.numbers == 0)
-      throw DataError(
-          fmt::format("{}: column \"{}\" has no value\n  leave it out: `without` (--without)", where_, name));
-    if (survey.words > 0)
       throw DataError(fmt::format(
-          "{}: got {}, expected a number, as {} of {} values of this column are\n"
-          "  mend the line; or list it in `missing` (--missing) if it marks a missing value, or the "
-          "column in `categorical` (--categorical) if its values are words",
-          place(survey.first_word_line), detail::quoted_words(survey.first_word), survey.numbers,
-          survey.numbers + survey.words));
+          "{}: column \"{}\" has no value\n  leave it out: `without` (--without)", where_, name));
+    if (survey.words > 0)
+      throw DataError(
+          fmt::format("{}: got {}, expected a number, as {} of {} values of this column are\n"
+                      "  mend the line; or list it in `missing` (--missing) if it marks a missing "
+                      "value, or the "
+                      "column in `categorical` (--categorical) if its values are words",
+                      place(survey.first_word_line), detail::quoted_words(survey.first_word),
+                      survey.numbers, survey.numbers + survey.words));
     const bool filled = !survey.target && (options_.missing_numbers == MissingNumbers::mean ||
                                            options_.missing_numbers == MissingNumbers::value);
     if (survey.missing > 0 && !filled)

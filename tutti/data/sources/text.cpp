@@ -1,6 +1,7 @@
 #include "tutti/data/sources/text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string_view>
@@ -102,9 +103,10 @@ std::pair<Vocabulary, std::vector<std::string>> vocabulary_of(std::string_view t
 
 class TextSource final : public Source {
  public:
-  TextSource(std::vector<int32_t> units, std::vector<std::string> classes, TextOptions options,
-             std::string where, std::string fingerprint)
+  TextSource(std::vector<int32_t> units, int64_t first_unit, std::vector<std::string> classes,
+             TextOptions options, std::string where, std::string fingerprint)
       : units_(std::move(units)),
+        first_unit_(first_unit),
         classes_(std::move(classes)),
         options_(std::move(options)),
         where_(std::move(where)),
@@ -120,7 +122,7 @@ class TextSource final : public Source {
   std::string fingerprint() const override { return fingerprint_; }
   std::vector<int64_t> first_rows_of_files() const override { return {0}; }
   std::string where(int64_t row) const override {
-    const int64_t begin = row * options_.stride;
+    const int64_t begin = first_unit_ + row * options_.stride;
     return fmt::format("{}, {} {} to {}", where_,
                        options_.unit == TextUnit::bytes ? "bytes" : "characters", begin,
                        begin + options_.length + 1);
@@ -145,6 +147,7 @@ class TextSource final : public Source {
 
  private:
   std::vector<int32_t> units_;
+  int64_t first_unit_;  // of the text
   std::vector<std::string> classes_;
   TextOptions options_;
   std::string where_;
@@ -157,6 +160,9 @@ void require_text_options(TextOptions& options) {
     throw UsageError(
         fmt::format("text: length {}, stride {}: expected length >= 1, stride >= 1 (or 0: length)",
                     options.length, options.stride));
+  if (!(options.begin >= 0 && options.begin < options.end && options.end <= 1))
+    throw UsageError(fmt::format("text: from {} to {}: expected shares, 0 <= begin < end <= 1",
+                                 options.begin, options.end));
   if (options.unit == TextUnit::bytes && !options.classes.empty())
     throw UsageError("text: classes were given for bytes, which are always the same 256");
   if (options.stride == 0) options.stride = options.length;
@@ -191,7 +197,25 @@ std::vector<int32_t> characters_as_units(std::string_view text, const std::strin
   return units;
 }
 
+// Leaves those between the shares; returns how many stood before them.
+int64_t cut(std::vector<int32_t>& units, const TextOptions& options) {
+  const auto place = [all = std::ssize(units)](double share) {
+    return static_cast<int64_t>(std::floor(static_cast<double>(all) * share));
+  };
+  const int64_t begin = place(options.begin);
+  units.resize(static_cast<size_t>(place(options.end)));
+  units.erase(units.begin(), units.begin() + begin);
+  return begin;
+}
+
 }  // namespace
+
+std::vector<int64_t> text_labels(std::string_view text, const std::vector<std::string>& classes,
+                                 const std::string& where) {
+  std::vector<std::string> given = classes;
+  const auto units = characters_as_units(text, where, given);
+  return {units.begin(), units.end()};
+}
 
 Dataset text(const fs::path& path, TextOptions options) {
   require_text_options(options);
@@ -201,17 +225,21 @@ Dataset text(const fs::path& path, TextOptions options) {
   std::vector<int32_t> units = options.unit == TextUnit::bytes
                                    ? bytes_as_units(bytes, classes)
                                    : characters_as_units(bytes, path.string(), classes);
+  const int64_t first_unit = cut(units, options);
   if (std::ssize(units) - 1 < options.length)
     throw DataError(fmt::format(
-        "{}: got {} {}, expected {} or more: a window of {} and the one after it\n"
+        "{}: got {} {}{}, expected {} or more: a window of {} and the one after it\n"
         "  choose a smaller length",
         path.string(), units.size(), options.unit == TextUnit::bytes ? "bytes" : "characters",
+        options.begin > 0 || options.end < 1
+            ? fmt::format(" from {:.4g} % to {:.4g} %", options.begin * 100, options.end * 100)
+            : "",
         options.length + 1, options.length));
-  std::string key =
-      fmt::format("text {} {} {} {}", options.length, options.stride,
-                  static_cast<int>(options.unit), fingerprint_of({options.files->info(path)}));
+  std::string key = fmt::format("text {} {} {} {} {} {}", options.length, options.stride,
+                                static_cast<int>(options.unit), options.begin, options.end,
+                                fingerprint_of({options.files->info(path)}));
   for (const std::string& name : options.classes) key += name;
-  return Dataset(std::make_shared<TextSource>(std::move(units), std::move(classes),
+  return Dataset(std::make_shared<TextSource>(std::move(units), first_unit, std::move(classes),
                                               std::move(options), path.filename().string(),
                                               sha256_hex(key)));
 }

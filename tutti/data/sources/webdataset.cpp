@@ -133,9 +133,7 @@ Array array_of_npy(const Array& bytes, const Wanted& column) {
 class WebdatasetSource final : public SampleSource {
  public:
   WebdatasetSource(const Paths& paths, const WebdatasetOptions& options)
-      : files_(options.files),
-        wanted_(wanted_of(options.columns)),
-        any_sizes_(options.any_sizes) {
+      : files_(options.files), wanted_(wanted_of(options.columns)), any_sizes_(options.any_sizes) {
     if (wanted_.empty())
       throw UsageError("webdataset: no columns are named; expected as in {\"jpg;png\", \"cls\"}");
     tars_ = detail::indexed_files(detail::record_files(*files_, paths, detail::kTarEndings),

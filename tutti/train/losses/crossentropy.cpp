@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/sync/device/upload.h"
+#include "tutti/train/losses/detail/crossentropy_of_row.h"
 #include "tutti/train/losses/detail/loss_parts.h"
 #include "tutti/train/losses/detail/samples.h"
 
@@ -31,29 +32,19 @@ at::Tensor log_probabilities(const at::Tensor& output, bool from_logits) {
   return kept_probabilities(output / output.sum(-1, /*keepdim=*/true)).log();
 }
 
-[[noreturn]] void bad_label(int64_t row, int64_t label, int64_t classes) {
-  throw detail::RowError(kSparse, row,
-                         fmt::format("label {}, but the model gives {} classes (labels 0 to {})",
-                                     label, classes, classes - 1));
+/// Labels one by one: how many a sample has.
+int64_t positions_of(const at::Tensor& output) {
+  int64_t positions = 1;
+  for (int64_t axis = 1; axis + 1 < output.dim(); ++axis) positions *= output.size(axis);
+  return positions;
 }
 
-/// Loss of one row; with `gradient`, (softmax - one hot) * scale goes there.
-double crossentropy_row(const float* logits, int64_t classes, int64_t label, float scale,
-                        float* gradient) {
-  float largest = logits[0];
-  for (int64_t c = 1; c < classes; ++c) largest = std::max(largest, logits[c]);
-  double sum = 0;
-  for (int64_t c = 0; c < classes; ++c) {
-    const float e = std::exp(logits[c] - largest);
-    if (gradient != nullptr) gradient[c] = e;
-    sum += e;
-  }
-  if (gradient != nullptr) {
-    const auto factor = static_cast<float>(static_cast<double>(scale) / sum);
-    for (int64_t c = 0; c < classes; ++c) gradient[c] *= factor;
-    gradient[label] -= scale;
-  }
-  return std::log(sum) + static_cast<double>(largest) - static_cast<double>(logits[label]);
+[[noreturn]] void bad_label(int64_t place, int64_t positions, int64_t label, int64_t classes) {
+  throw detail::RowError(
+      kSparse, place / positions,
+      fmt::format("label {}{}, but the model gives {} classes (labels 0 to {})", label,
+                  positions == 1 ? "" : fmt::format(" at position {}", place % positions), classes,
+                  classes - 1));
 }
 
 class SparseCrossentropy : public LossKernel {
@@ -72,11 +63,13 @@ class SparseCrossentropy : public LossKernel {
 
   at::Tensor per_sample(const at::Tensor& output, const at::Tensor& given) const override {
     const at::Tensor target = labels_of(output, given);
-    at::Tensor losses = unweighted(output, target);
-    if (options_.class_weights.empty()) return losses;
-    const at::Tensor weights =
-        torch::tensor(options_.class_weights, losses.options().device(torch::kCPU));
-    return losses * on_device(weights, losses.device()).index_select(0, target);
+    at::Tensor losses = unweighted(output.dim() == 2 ? output : output.flatten(0, -2), target);
+    if (!options_.class_weights.empty()) {
+      const at::Tensor weights =
+          torch::tensor(options_.class_weights, losses.options().device(torch::kCPU));
+      losses = losses * on_device(weights, losses.device()).index_select(0, target);
+    }
+    return output.dim() == 2 ? losses : losses.view({output.size(0), positions_of(output)}).mean(1);
   }
 
   void check_targets(const at::Tensor& output, const at::Tensor& target) const override {
@@ -87,11 +80,11 @@ class SparseCrossentropy : public LossKernel {
                         double& total, const at::Tensor& weights) const override {
     const at::Tensor target = labels_of(output, given);
     if (!fused(output, target)) {
-      return LossKernel::scaled_sum(output, target, scale, total, weights);
+      return LossKernel::scaled_sum(output, given, scale, total, weights);
     }
     at::Tensor gradient = at::empty(output.sizes(), output.options());
-    const double sum =
-        rows(output, target, scale, gradient.data_ptr<float>(), row_weights(target, weights));
+    const double sum = rows(output, target, scale, gradient.data_ptr<float>(),
+                            row_weights(output, target, weights));
     total += sum;
     return detail::with_gradient(output, gradient, sum * scale);
   }
@@ -99,8 +92,8 @@ class SparseCrossentropy : public LossKernel {
   void add_to(const at::Tensor& output, const at::Tensor& given, double& total,
               const at::Tensor& weights) const override {
     const at::Tensor target = labels_of(output, given);
-    if (!fused(output, target)) return LossKernel::add_to(output, target, total, weights);
-    total += rows(output, target, 1.0, nullptr, row_weights(target, weights));
+    if (!fused(output, target)) return LossKernel::add_to(output, given, total, weights);
+    total += rows(output, target, 1.0, nullptr, row_weights(output, target, weights));
   }
 
  private:
@@ -121,43 +114,53 @@ class SparseCrossentropy : public LossKernel {
     return smoothing == 0 ? own : own * (1 - smoothing) + each.mean(1) * smoothing;
   }
 
-  /// The product of the sample's weight and its class's; empty: all 1.
-  std::vector<double> row_weights(const at::Tensor& target, const at::Tensor& weights) const {
-    std::vector<double> each = detail::sample_weights(weights, target.size(0));
-    if (options_.class_weights.empty()) return each;
+  /// Of each label, the product of its sample's weight, its class's, and its share of the sample;
+  /// empty: all 1.
+  std::vector<double> row_weights(const at::Tensor& output, const at::Tensor& target,
+                                  const at::Tensor& weights) const {
+    std::vector<double> samples = detail::sample_weights(weights, output.size(0));
+    const int64_t positions = positions_of(output);
+    if (options_.class_weights.empty() && positions == 1) return samples;
+    std::vector<double> each(static_cast<size_t>(target.size(0)),
+                             1.0 / static_cast<double>(positions));
     const int64_t* labels = target.data_ptr<int64_t>();
-    each.resize(static_cast<size_t>(target.size(0)), 1.0);
     for (size_t i = 0; i < each.size(); ++i) {
-      each[i] *= options_.class_weights[static_cast<size_t>(labels[i])];
+      if (!samples.empty()) each[i] *= samples[i / static_cast<size_t>(positions)];
+      if (!options_.class_weights.empty())
+        each[i] *= options_.class_weights[static_cast<size_t>(labels[i])];
     }
     return each;
   }
 
   static double rows(const at::Tensor& output, const at::Tensor& target, double scale,
                      float* gradient, const std::vector<double>& weights) {
-    const int64_t classes = output.size(1);
+    const int64_t classes = output.size(-1);
     const float* logits = output.data_ptr<float>();
     const int64_t* labels = target.data_ptr<int64_t>();
     double sum = 0;
-    for (int64_t i = 0; i < output.size(0); ++i) {
+    for (int64_t i = 0; i < target.size(0); ++i) {
       const double weight = weights.empty() ? 1.0 : weights[static_cast<size_t>(i)];
-      sum += weight * crossentropy_row(logits + i * classes, classes, labels[i],
-                                       static_cast<float>(scale * weight),
-                                       gradient == nullptr ? nullptr : gradient + i * classes);
+      sum += weight *
+             detail::crossentropy_of_row(logits + i * classes, classes, labels[i],
+                                         static_cast<float>(scale * weight),
+                                         gradient == nullptr ? nullptr : gradient + i * classes);
     }
     return sum;
   }
 
-  /// `target`, of any integers and maybe of one column, as int64 [batch]: itself where it is so.
+  /// `target`, of any integers and any shape that fits, as int64 in one row: itself where it is so.
   at::Tensor labels_of(const at::Tensor& output, const at::Tensor& target) const {
     const bool integers = at::isIntegralType(target.scalar_type(), /*includeBool=*/false);
-    const bool one_each = target.dim() == 1 || (target.dim() == 2 && target.size(1) == 1);
-    const bool fits = output.dim() == 2 && one_each && output.is_floating_point() && integers &&
-                      output.size(0) == target.size(0);
+    const bool one_column = output.dim() == 2 && target.dim() == 2 && target.size(1) == 1 &&
+                            output.size(0) == target.size(0);
+    const bool fits =
+        output.dim() >= 2 && output.is_floating_point() && integers &&
+        (one_column ||
+         output.sizes().slice(0, static_cast<size_t>(output.dim() - 1)) == target.sizes());
     if (!fits) {
       throw UsageError(fmt::format(
-          "{}: got output {} and target {}, expected floating [batch, classes] and integers [batch]"
-          "{}",
+          "{}: got output {} and target {}, expected floating [batch, classes] and integers "
+          "[batch], or of sequences [batch, length, classes] and [batch, length]{}",
           kSparse, detail::tensor_words(output), detail::tensor_words(target),
           integers ? "" : "; labels are numbers of classes: make them int64"));
     }
@@ -170,17 +173,18 @@ class SparseCrossentropy : public LossKernel {
   void check(const at::Tensor& output, const at::Tensor& target) const {
     if (options_.from_logits) detail::warn_of_probabilities(kSparse, output);
     const auto num_weights = static_cast<int64_t>(options_.class_weights.size());
-    if (num_weights != 0 && num_weights != output.size(1)) {
+    if (num_weights != 0 && num_weights != output.size(-1)) {
       throw UsageError(
           fmt::format("{}: got {} class_weights for output {}, expected {}, one a "
                       "class",
-                      kSparse, num_weights, detail::tensor_words(output), output.size(1)));
+                      kSparse, num_weights, detail::tensor_words(output), output.size(-1)));
     }
     if (!target.is_cpu()) return;
     const at::Tensor labels = target.contiguous();
     const int64_t* label = labels.data_ptr<int64_t>();
     for (int64_t i = 0; i < labels.numel(); ++i) {
-      if (label[i] < 0 || label[i] >= output.size(1)) bad_label(i, label[i], output.size(1));
+      if (label[i] < 0 || label[i] >= output.size(-1))
+        bad_label(i, positions_of(output), label[i], output.size(-1));
     }
   }
 

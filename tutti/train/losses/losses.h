@@ -98,8 +98,8 @@ struct CrossentropyOptions {
 struct SparseCrossentropyOptions {
   bool from_logits = true;     ///< as in CrossentropyOptions
   double label_smoothing = 0;  ///< as in CrossentropyOptions
-  /// One a class, finite and >= 0: multiplies the whole loss of samples with this label, smoothed
-  /// or not. Empty: all 1.
+  /// One a class, finite and >= 0: multiplies the whole loss of samples (of sequences: positions)
+  /// with this label, smoothed or not. Empty: all 1.
   std::vector<double> class_weights{};
 };
 
@@ -108,8 +108,9 @@ struct HuberOptions {
 };
 
 /// -log p[t], p = softmax(y). y: [batch, classes]; t: integers [batch] in 0 .. classes - 1 (else
-/// DataError that names row and label). With smoothing s: (1 - s) * -log p[t] + s * mean(-log p).
-/// From logits and without smoothing it is one fused pass.
+/// DataError that names row and label). Of sequences y: [batch, ..., classes], t: [batch, ...]; the
+/// loss of a sample is the mean over its positions. With smoothing s:
+/// (1 - s) * -log p[t] + s * mean(-log p). From logits and without smoothing it is one fused pass.
 Loss sparse_categorical_crossentropy(const SparseCrossentropyOptions& options = {});
 
 /// -sum(t * log softmax(y)), over classes; t are probabilities or one-hot. With smoothing s,

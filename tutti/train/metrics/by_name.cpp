@@ -12,7 +12,8 @@ namespace {
 std::vector<Metric> usual_metrics() {
   using metrics::Average;
   std::vector<Metric> all{metrics::accuracy(), metrics::top_k_accuracy(),
-                          metrics::binary_accuracy(), metrics::categorical_accuracy()};
+                          metrics::binary_accuracy(), metrics::categorical_accuracy(),
+                          metrics::perplexity()};
   for (const auto average : {Average::macro, Average::micro, Average::weighted})
     for (const auto make : {metrics::precision, metrics::recall, metrics::f1})
       all.push_back(make({.average = average}));

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/train/losses/detail/crossentropy_of_row.h"
 #include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/metrics/detail/rows.h"
 
@@ -119,6 +121,28 @@ Metric map_at_k(int k) {
             add_by_place(name, k, rows, into,
                          [](int64_t place) { return 1.0 / static_cast<double>(place + 1); });
           }};
+}
+
+Metric perplexity(PerplexityOptions options) {
+  MetricDefinition definition = definition_of(
+      "perplexity",
+      [from_logits = options.from_logits.value_or(false)](const SampleRows& rows, MetricSum& into) {
+        const std::string name = "perplexity";
+        detail::require_labels(name, rows);
+        for (int64_t row = 0; row < rows.rows; ++row) {
+          const int64_t label = detail::label_of(name, rows, row, rows.width);
+          const float* outputs = rows.outputs + row * rows.width;
+          const double weight = weight_of(rows, row);
+          into.count += weight;
+          into.sum += weight * (from_logits ? detail::crossentropy_of_row(outputs, rows.width,
+                                                                          label, 1, nullptr)
+                                            : -std::log(std::max(double{outputs[label]}, 1e-7)));
+        }
+      });
+  definition.value = [](std::span<const double> state) {
+    return state[1] == 0 ? 0 : std::exp(state[0] / state[1]);
+  };
+  return Metric(detail::following_loss(std::move(definition), options, perplexity));
 }
 
 Metric categorical_accuracy() {

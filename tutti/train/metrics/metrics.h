@@ -16,7 +16,8 @@
 
 namespace tutti {
 
-/// Outputs of some samples beside what is right, row by row. Targets are labels or floats.
+/// Outputs of some samples beside what is right, row by row. Targets are labels or floats. Of
+/// sequences with a label a position, each position is a row.
 struct SampleRows {
   const float* outputs = nullptr;   ///< rows * width
   const int64_t* labels = nullptr;  ///< one a row; null when the targets are no integers
@@ -107,6 +108,14 @@ Metric categorical_accuracy();
 /// Mean average precision at k (>= 1) with one right label a sample: 1 / its place among the k
 /// largest outputs, 0 when it is not there. Named "map_at_3". Needs labels.
 Metric map_at_k(int k = 3);
+
+struct PerplexityOptions {
+  std::optional<bool> from_logits{};  ///< not: outputs are probabilities
+};
+
+/// exp of the mean cross-entropy: among how many equally likely classes the model hesitates. Named
+/// "perplexity". Needs labels.
+Metric perplexity(PerplexityOptions options = {});
 
 struct BinaryOptions {
   double threshold = 0.5;  ///< above it an output says yes; of logits, of their sigmoid

@@ -151,7 +151,11 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
   if (!graph) return;
   for (size_t i = 0; i < inputs; ++i) {
     const nn::Port& port = graph->inputs()[i];
-    if (!is_floating(columns[i].dtype))
+    const DType wanted = std::get<nn::op::Input>(graph->nodes()[size_t(port.node)].op).dtype;
+    if (!is_floating(wanted) && columns[i].dtype != wanted)
+      throw UsageError(fmt::format("{}: column {} (\"{}\") is {}, the model takes {}", operation, i,
+                                   columns[i].name, name_of(columns[i].dtype), name_of(wanted)));
+    if (is_floating(wanted) && !is_floating(columns[i].dtype))
       throw UsageError(fmt::format(
           "{}: column {} (\"{}\") is {}: convert to float32, which the layers of a graph take",
           operation, i, columns[i].name, name_of(columns[i].dtype)));

@@ -21,6 +21,14 @@ at::Tensor plain(const at::Tensor& tensor, at::ScalarType dtype) {
   return tensor.detach().to(at::kCPU, dtype).contiguous();
 }
 
+/// Labels of a sample: those of [batch, ..., classes] and [batch, ...]; else 1.
+int64_t positions_of(const at::Tensor& output, const at::Tensor& target) {
+  const bool sequences =
+      target.dim() >= 2 && output.dim() == target.dim() + 1 &&
+      output.sizes().slice(0, static_cast<size_t>(target.dim())) == target.sizes();
+  return sequences ? target.numel() / target.size(0) : 1;
+}
+
 int64_t num_states(const std::vector<Metric>& metrics, int64_t width) {
   int64_t count = 0;
   for (const Metric& metric : metrics) count += metric.num_states(std::max<int64_t>(width, 1));
@@ -37,11 +45,13 @@ void OutputTotals::add_metrics(const std::vector<Metric>& all, const at::Tensor&
     throw UsageError(
         fmt::format("metrics: got outputs of {} samples and targets of {}", rows, target.size(0)));
   const at::Tensor values = plain(output, at::kFloat);
-  SampleRows samples{.outputs = values.const_data_ptr<float>(), .rows = rows};
-  samples.width = values.numel() / rows;
+  const bool integers = at::isIntegralType(target.scalar_type(), /*includeBool=*/true);
+  const int64_t positions = integers ? positions_of(output, target) : 1;
+  SampleRows samples{.outputs = values.const_data_ptr<float>(), .rows = rows * positions};
+  samples.width = values.numel() / samples.rows;
   at::Tensor wanted;
   const bool one_each = target.dim() == 1 || (target.dim() == 2 && target.size(1) == 1);
-  if (at::isIntegralType(target.scalar_type(), /*includeBool=*/true) && one_each) {
+  if (integers && (one_each || positions > 1)) {
     wanted = plain(target, at::kLong);
     samples.labels = wanted.const_data_ptr<int64_t>();
   } else if (at::isFloatingType(target.scalar_type())) {
@@ -62,7 +72,11 @@ void OutputTotals::add_metrics(const std::vector<Metric>& all, const at::Tensor&
   std::span<double> rest(states);
   for (const Metric& metric : all) {
     const auto count = static_cast<size_t>(metric.num_states(width));
-    metric.add(samples, rest.first(count));
+    try {
+      metric.add(samples, rest.first(count));
+    } catch (const RowError& error) {
+      throw error.of_samples(positions);
+    }
     rest = rest.subspan(count);
   }
 }

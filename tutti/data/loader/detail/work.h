@@ -38,7 +38,7 @@ struct Part {
   int64_t failed_row = -1;
   std::exception_ptr failure;
   std::map<std::string, std::string> replaced;  // damaged samples: where, what
-  bool awaited = false;            // by the replica that takes it
+  bool awaited = false;                         // by the replica that takes it
 
   int64_t rows() const noexcept { return of.share.size(); }
   bool complete() const noexcept { return done == rows(); }

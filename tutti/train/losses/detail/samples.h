@@ -25,6 +25,9 @@ class RowError : public DataError {
         row_(row),
         has_(has) {}
 
+  /// The same where each sample has so many rows.
+  RowError of_samples(int64_t positions) const { return {who_, row_ / positions, has_}; }
+
   /// `rows` are those of the batch in the dataset.
   DataError at(std::string_view place, std::span<const int64_t> rows) const {
     return DataError(fmt::format("{}: {}: sample {} of the dataset has {}", place, who_,

@@ -1,0 +1,196 @@
+// `tutti train gpt`, `evaluate` and `generate`: a model of a text, from the command line alone.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+using Words = std::vector<std::string>;
+
+CommandResult run_tutti(Words words, const Words& more = {}) {
+  words.insert(words.begin(), TUTTI_PROGRAM);
+  words.insert(words.end(), more.begin(), more.end());
+  return run_command(words, {}, Millis{240'000});
+}
+
+class TextModel : public testing::Test {
+ protected:
+  TextModel() {
+    std::string rhyme;
+    for (int i = 0; i < 60; ++i) rhyme += "one, two,\nbuckle my shoe é\n";
+    put_bytes(text_, rhyme);
+  }
+
+  Words training(const Words& more = {}) const {
+    Words words{"train",       "gpt", "--data",       text_,   "--context",       "12",
+                "--layers",    "1",   "--heads",      "2",     "--features",      "16",
+                "--threads",   "1",   "--batch-size", "10",    "--learning-rate", "0.01",
+                "--max-steps", "12",  "--json",       figures_};
+    for (size_t i = 0; i < more.size(); ++i) {
+      const auto known = std::ranges::find(words, more[i]);
+      if (more[i].starts_with("--") && known != words.end())
+        known[1] = more[++i];  // in the place of what stands there
+      else
+        words.push_back(more[i]);
+    }
+    return words;
+  }
+  json trained(const Words& more = {}) {
+    const auto result = run_tutti(training(more));
+    said_ = result.out;
+    EXPECT_EQ(result.exit_code, 0) << result.err << result.out;
+    return result.exit_code == 0 ? json::parse(get_bytes(figures_)) : json{};
+  }
+  std::string written(const Words& more) {
+    const auto result = run_tutti({"generate", run_, "--threads", "1"}, more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  }
+
+  const TempFolder folder_;
+  const std::string text_ = folder_ / "rhyme.txt", run_ = folder_ / "run",
+                    figures_ = folder_ / "figures.json";
+  std::string said_;
+};
+
+TEST_F(TextModel, TrainsTheSameHoweverReplicasArePlaced) {
+  const Words two = {"--replicas", "2", "--dropout", "0.1", "--stride", "1"};
+  const json expected = trained(two);
+  for (const char* strategy : {"mirrored", "multi_worker"}) {
+    Words more = two;
+    more.insert(more.end(), {"--strategy", strategy});
+    const json got = trained(more);
+    EXPECT_EQ(got.at("weights_sha256"), expected.at("weights_sha256")) << strategy;
+    EXPECT_EQ(got.at("val_perplexity"), expected.at("val_perplexity")) << strategy;
+  }
+}
+
+TEST_F(TextModel, IsLearntTestedAndWrites) {
+  const json figures =
+      trained({"--max-steps", "150", "--stride", "1", "--epochs", "5", "--out", run_});
+  EXPECT_EQ(figures.at("data"), "text");
+  EXPECT_NEAR(figures.at("val_perplexity"), std::exp(figures.at("val_loss").get<double>()), 1e-4);
+  EXPECT_LT(figures.at("val_perplexity").get<double>(), 2);
+  EXPECT_THAT(
+      said_, AllOf(HasSubstr("validation: the last 10 % of " + text_), HasSubstr("18 characters; "),
+                   HasSubstr("test perplexity 1."), HasSubstr("characters/s")));
+  const json spec = json::parse(get_bytes(fs::path(run_) / "data.json"));
+  EXPECT_EQ(spec.at("kind"), "text");
+  EXPECT_EQ(spec.at("classes").size(), 18u);
+  EXPECT_EQ(spec.at("gpt").at("features"), 16);
+
+  const auto tested = run_tutti(
+      {"evaluate", "gpt", "--data", text_, "--checkpoints", run_, "--json", folder_ / "test.json"});
+  ASSERT_EQ(tested.exit_code, 0) << tested.err;
+  EXPECT_THAT(tested.out, HasSubstr("perplexity 1."));
+  EXPECT_LT(json::parse(get_bytes(folder_ / "test.json")).at("perplexity").get<double>(), 2);
+
+  const Words long_one = {"--prompt", "buckle", "--tokens", "30", "--seed", "1"};
+  const std::string text = written(long_one);
+  EXPECT_THAT(text, StartsWith("buckle"));
+  EXPECT_EQ(written(long_one), text);
+  EXPECT_EQ(written({"--prompt", "buckle", "--tokens", "8", "--top-k", "1"}), "buckle my shoe\n");
+  EXPECT_EQ(written({"--tokens", "5", "--temperature", "0.01"}), "\nbuckl\n");
+  const auto other = run_tutti({"generate", run_ + "/checkpoints", "--tokens", "1"});
+  EXPECT_EQ(other.exit_code, 0) << other.err;
+}
+
+TEST_F(TextModel, GoesOnFromACheckpointBitForBit) {
+  const auto straight = trained({"--max-steps", "20"});
+  trained({"--max-steps", "8", "--out", run_});
+  const auto resumed = trained({"--max-steps", "20", "--out", run_, "--resume"});
+  EXPECT_EQ(resumed.at("weights_sha256"), straight.at("weights_sha256"));
+}
+
+TEST_F(TextModel, IsTestedOnAnotherText) {
+  put_bytes(folder_ / "more.csv", "one,two\ntwo,one\nmy shoe,one\n");  // a table, but for gpt
+  const json figures = trained({"--validation", folder_ / "more.csv"});
+  EXPECT_GT(figures.at("val_loss").get<double>(), 0);
+  put_bytes(folder_ / "greek.txt", "one, two, λ, three, four, five");
+  const auto refused = run_tutti(training({"--validation", folder_ / "greek.txt"}));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("got the character \"λ\""));
+}
+
+TEST_F(TextModel, WhatCannotBeTrainedIsRefusedFirst) {
+  put_bytes(folder_ / "short.txt", "one, two");
+  put_bytes(folder_ / "bytes.txt", "one, two \xFF three");
+  const struct {
+    Words more;
+    const char* words;
+  } cases[] = {
+      {{"--heads", "3"}, "3 heads do not divide 16 features; possible: 1, 2, 4, 8, 16"},
+      {{"--data", folder_ / "short.txt"}, "got 7 characters from 0 % to 90 %, expected 13 or more"},
+      {{"--context", "2000"}, "expected 2001 or more"},
+      {{"--data", folder_ / "bytes.txt"}, "got byte ff, which is no UTF-8"},
+      {{"--data", folder_ / "missing.txt"}, "missing.txt"},
+      {{"--class-weight", "o=2"}, "class_weight needs labels, an integer a sample"},
+      {{"--image-size", "8"}, "--image-size 8: is for photos"},
+      {{"--target", "x"}, "--target x: is for tables and records"},
+  };
+  for (const auto& [more, words] : cases) {
+    const auto result = run_tutti(training(more));
+    EXPECT_EQ(result.exit_code, 2) << words << result.out;
+    EXPECT_THAT(result.err, HasSubstr(words));
+  }
+  const auto zoo = run_tutti({"train", "mlp", "--data", text_});
+  EXPECT_EQ(zoo.exit_code, 2);
+  EXPECT_THAT(zoo.err, HasSubstr("text is for model gpt"));
+  const auto flag =
+      run_tutti({"train", "mlp", "--data", "examples/data/quickdraw", "--heads", "2"});
+  EXPECT_EQ(flag.exit_code, 2);
+  EXPECT_THAT(flag.err, HasSubstr("--heads: is for model gpt; the model is mlp"));
+  const auto context =
+      run_tutti({"train", "mlp", "--data", "examples/data/quickdraw", "--context", "2"});
+  EXPECT_EQ(context.exit_code, 2);
+  EXPECT_THAT(context.err, HasSubstr("--context 2: is for text"));
+}
+
+TEST_F(TextModel, WhatCannotBeWrittenIsRefused) {
+  trained({"--out", run_});
+  const struct {
+    Words more;
+    const char* words;
+  } cases[] = {
+      {{"--prompt", "one λ"}, "--prompt, byte 4 (line 1): got the character \"λ\""},
+      {{"--prompt", ""}, "--prompt: is empty"},
+      {{"--temperature", "0"}, "--temperature"},
+      {{"--temperature", "-1"}, "--temperature"},
+      {{"--top-k", "19"}, "--top-k 19: the text has 18 characters"},
+      {{"--top-k", "0"}, "--top-k"},
+      {{"--tokens", "-3"}, "--tokens"},
+  };
+  for (const auto& [more, words] : cases) {
+    const auto result = run_tutti({"generate", run_}, more);
+    EXPECT_EQ(result.exit_code, 2) << words << result.out;
+    EXPECT_THAT(result.err, HasSubstr(words));
+  }
+  const auto missing = run_tutti({"generate", folder_ / "nowhere"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("no weights are there"));
+  const auto predict = run_tutti({"predict", "gpt", "--weights", run_, text_});
+  EXPECT_EQ(predict.exit_code, 2);
+  EXPECT_THAT(predict.err, HasSubstr("tutti generate"));
+  const auto other = run_tutti({"evaluate", "mlp", "--data", text_, "--checkpoints", run_});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("MODEL mlp: the weights in"));
+  fs::remove(fs::path(run_) / "data.json");
+  const auto blind = run_tutti({"generate", run_});
+  EXPECT_EQ(blind.exit_code, 2);
+  EXPECT_THAT(blind.err, HasSubstr("there is no data.json beside it"));
+}
+
+}  // namespace
+}  // namespace tutti::test

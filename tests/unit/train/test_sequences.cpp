@@ -1,0 +1,200 @@
+// Targets with a label a position: losses, metrics, and N replicas as one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+
+#include "tutti/base/error.h"
+#include "tutti/sync/tensors.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/train/small_model.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+struct SequenceLoss {
+  double total = 0;
+  at::Tensor gradient;
+};
+
+SequenceLoss of_kernel(const Loss& loss, const at::Tensor& logits, const at::Tensor& labels,
+                       const at::Tensor& weights = {}) {
+  SequenceLoss result;
+  const auto leaf = logits.detach().clone().requires_grad_();
+  loss.kernel().scaled_sum(leaf, labels, 0.25, result.total, weights).backward();
+  result.gradient = leaf.grad();
+  return result;
+}
+
+/// Position by position, in double.
+SequenceLoss sequence_loss_slowly(const at::Tensor& logits, const at::Tensor& labels,
+                                  const at::Tensor& weights,
+                                  const std::vector<double>& class_weights) {
+  const auto leaf = logits.detach().to(torch::kDouble).requires_grad_();
+  at::Tensor sum = torch::zeros({}, torch::kDouble);
+  for (int64_t row = 0; row < logits.size(0); ++row) {
+    const auto flat = labels[row].flatten();
+    const auto rows = leaf[row].reshape({flat.numel(), logits.size(-1)});
+    for (int64_t place = 0; place < flat.numel(); ++place) {
+      const auto label = flat[place].item<int64_t>();
+      const double weight = (weights.defined() ? weights[row].item<double>() : 1) *
+                            (class_weights.empty() ? 1 : class_weights[static_cast<size_t>(label)]);
+      sum = sum - weight / static_cast<double>(flat.numel()) * rows[place].log_softmax(0)[label];
+    }
+  }
+  (sum * 0.25).backward();
+  return {sum.item<double>(), leaf.grad()};
+}
+
+TEST(Sequences, CrossEntropyIsTheMeanOverPositions) {
+  torch::manual_seed(5);
+  const std::vector<double> uneven{0.5, 2, 1, 0, 3};
+  for (const auto& shape : {std::vector<int64_t>{4, 6}, {4, 1}, {3, 2, 2}}) {
+    std::vector<int64_t> of_logits = shape;
+    of_logits.push_back(5);
+    const auto logits = torch::randn(of_logits) * 3;
+    const auto labels = torch::randint(5, shape, torch::kInt64);
+    for (const at::Tensor& weights : {at::Tensor(), torch::rand({shape[0]})})
+      for (const auto& class_weights : {std::vector<double>{}, uneven}) {
+        const auto loss = losses::sparse_categorical_crossentropy({.class_weights = class_weights});
+        const auto expected = sequence_loss_slowly(logits, labels, weights, class_weights);
+        // The fused pass, and LibTorch's way for another dtype.
+        for (const at::Tensor& given : {logits, logits.to(torch::kDouble)}) {
+          const auto got = of_kernel(loss, given, labels, weights);
+          EXPECT_NEAR(got.total, expected.total, 1e-5);
+          EXPECT_TRUE(
+              torch::allclose(got.gradient.to(torch::kDouble), expected.gradient, 1e-5, 1e-7));
+          double evaluated = 0;
+          loss.kernel().add_to(given, labels, evaluated, weights);
+          EXPECT_NEAR(evaluated, got.total, 1e-9);
+        }
+        EXPECT_EQ(loss.kernel().per_sample(logits, labels).sizes(),
+                  (std::vector<int64_t>{shape[0]}));
+      }
+  }
+}
+
+TEST(Sequences, SmoothedAndOfProbabilitiesTheSame) {
+  torch::manual_seed(6);
+  const auto logits = torch::randn({3, 4, 5});
+  const auto labels = torch::randint(5, {3, 4}, torch::kInt64);
+  const auto flat = [&](const Loss& loss, const at::Tensor& outputs) {
+    return loss.kernel().per_sample(outputs.flatten(0, 1), labels.flatten()).view({3, 4}).mean(1);
+  };
+  const auto smooth = losses::sparse_categorical_crossentropy({.label_smoothing = 0.1});
+  EXPECT_TRUE(torch::allclose(smooth.kernel().per_sample(logits, labels), flat(smooth, logits)));
+  const auto chances = losses::sparse_categorical_crossentropy({.from_logits = false});
+  const auto outputs = logits.softmax(-1);
+  EXPECT_TRUE(
+      torch::allclose(chances.kernel().per_sample(outputs, labels), flat(chances, outputs)));
+}
+
+TEST(Sequences, BadLabelsAndShapesAreNamed) {
+  const auto loss = losses::sparse_categorical_crossentropy();
+  const auto refusal = [&](const at::Tensor& labels) {
+    return test::message_of<Error>([&] { of_kernel(loss, torch::zeros({2, 3, 4}), labels); });
+  };
+  EXPECT_THAT(
+      refusal(torch::tensor({{0, 1, 2}, {0, 4, 0}}, torch::kInt64)),
+      AllOf(HasSubstr("row 1"), HasSubstr("label 4 at position 1"), HasSubstr("labels 0 to 3")));
+  for (const auto& shape : {std::vector<int64_t>{2}, {2, 1}, {2, 4}, {3, 3}, {2, 3, 1}})
+    EXPECT_THAT(refusal(torch::zeros(shape, torch::kInt64)),
+                HasSubstr("of sequences [batch, length, classes] and [batch, length]"));
+}
+
+constexpr int64_t kPositions = 6, kTokens = 5;
+
+/// What comes next is the double of it, but for some.
+data::Dataset doubled(int64_t samples) {
+  std::vector<int64_t> x, y;
+  for (int64_t i = 0; i < samples * kPositions; ++i) {
+    x.push_back((i * i + i / 7) % kTokens);
+    y.push_back(i % 11 == 0 ? 0 : 2 * x.back() % kTokens);
+  }
+  return data::from_arrays(
+      {data::array_of(x, {samples, kPositions}), data::array_of(y, {samples, kPositions})});
+}
+
+Model doubling_model(const Strategy& strategy) {
+  Model model(strategy, [] {
+    const auto tokens = nn::input({kPositions}, DType::int64);
+    const auto embedding = nn::embedding(kTokens, 8).named("tokens_in");
+    auto x = nn::relu()(nn::linear(8)(embedding(tokens)));
+    return nn::Graph(tokens, nn::tied_linear(embedding)(nn::dropout(0.1)(x)));
+  });
+  model.compile(
+      {.optimizer = optim::Recipe(optim::adamw({.learning_rate = 0.02}), {.global_norm = 1.0}),
+       .loss = losses::sparse_categorical_crossentropy(),
+       .metrics = {metrics::perplexity(), metrics::accuracy(), metrics::confusion_matrix()}});
+  return model;
+}
+
+TEST(Sequences, NReplicasTrainTheSameModelAsOneDevice) {
+  const auto train = doubled(23).shuffle().batch(7);  // the last has 2, of 3 replicas one has none
+  const auto trained = [&](const char* kind) {
+    Model model = doubling_model(strategy_of(kind, 3));
+    const History history = model.fit(train, {.epochs = 3, .verbose = 0});
+    return std::tuple(model.weights_sha256(), history.column("train_loss").back(),
+                      history.column("perplexity").back());
+  };
+  const auto expected = trained("one_device");
+  for (const char* kind : {"mirrored", "central_storage"}) EXPECT_EQ(trained(kind), expected);
+}
+
+TEST(Sequences, OneReplicaWithTheWholeBatchTakesTheSameStep) {
+  const auto step = [](int replicas) {
+    const auto tokens = nn::input({kPositions}, DType::int64);
+    const auto embedding = nn::embedding(kTokens, 8).named("tokens_in");
+    Model model(strategy_of("one_device", replicas),
+                [&] { return nn::Graph(tokens, nn::tied_linear(embedding)(embedding(tokens))); });
+    model.compile({.optimizer = optim::sgd({.learning_rate = 0.5}),
+                   .loss = losses::sparse_categorical_crossentropy()});
+    model.fit(doubled(5).batch(5), {.verbose = 0});
+    return model.modules().module(0)->parameters()[0].detach().clone();
+  };
+  EXPECT_TRUE(torch::allclose(step(1), step(2), 1e-5, 1e-6));
+}
+
+TEST(Sequences, MetricsCountPositions) {
+  Model model = doubling_model(strategy_of("mirrored", 2));
+  model.fit(doubled(20).batch(5), {.epochs = 20, .verbose = 0});
+  const auto test = doubled(9);
+  const Scores scores = model.evaluate(test.batch(4));
+  EXPECT_NEAR(scores.at("perplexity"), std::exp(scores.loss), 1e-5);
+  const auto all = test.batch(9).epoch({}).batch(0);
+  const auto said = model.predict(tensor_of(all.columns[0])).argmax(-1);
+  const auto right = said.eq(tensor_of(all.columns[1])).to(torch::kDouble).mean().item<double>();
+  EXPECT_NEAR(scores.at("accuracy"), right, 1e-12);
+  EXPECT_GT(right, 0.8);
+  double counted = 0;
+  for (const auto& row : scores.matrix("confusion_matrix"))
+    for (const double count : row) counted += count;
+  EXPECT_EQ(counted, 9 * kPositions);
+  EXPECT_EQ(scores.samples, 9);
+}
+
+TEST(Sequences, WhatGoesInMustBeWhatTheModelReads) {
+  Model model = doubling_model(strategy_of("one_device", 1));
+  const auto floats =
+      data::from_arrays({data::array_of(std::vector<float>(12), {2, kPositions}),
+                         data::array_of(std::vector<int64_t>(12), {2, kPositions})});
+  EXPECT_THAT(test::message_of<UsageError>([&] { model.fit(floats.batch(2), {.verbose = 0}); }),
+              HasSubstr("is float32, the model takes int64"));
+  EXPECT_THAT(test::message_of<UsageError>([&] {
+                model.fit(doubled(4).batch(2), {.verbose = 0, .class_weight = {{1, 2.0}}});
+              }),
+              HasSubstr("class_weight needs labels, an integer a sample"));
+  const auto wrong = data::from_arrays(
+      {data::array_of(std::vector<int64_t>(12, 1), {2, kPositions}),
+       data::array_of(std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0}, {2, kPositions})});
+  EXPECT_THAT(test::message_of<DataError>([&] { model.fit(wrong.batch(2), {.verbose = 0}); }),
+              AllOf(HasSubstr("sample 1 of the dataset"), HasSubstr("label 9 at position 2")));
+}
+
+}  // namespace
+}  // namespace tutti
