@@ -24,8 +24,9 @@ int main(int argc, char** argv) {
   tutti::Model model(strategy, [&] { return models::gpt(gpt); });
   using namespace tutti::schedules;
   model.compile(
-      {.optimizer = tutti::optim::Recipe(tutti::optim::adamw({.beta2 = 0.99, .weight_decay = 0.1}),
-                                         {.global_norm = 1.0}),
+      {.optimizer = tutti::optim::Recipe(
+           tutti::optim::adamw({.beta2 = 0.99, .weight_decay = 0.1}), {.global_norm = 1.0},
+           {{.pattern = "*.bias", .weight_decay = 0}, {.pattern = "*ln_*", .weight_decay = 0}}),
        .loss = tutti::losses::sparse_categorical_crossentropy(),
        .metrics = {tutti::metrics::perplexity()},
        .learning_rate =

@@ -97,8 +97,9 @@ TEST(CompletionOfZsh, NamesEachFlagWithItsHelpAndWords) {
   EXPECT_THAT(zsh.out,
               HasSubstr("*--seed=[Of initial weights, order of samples and dropout]:S: \n"));
   EXPECT_THAT(zsh.out, HasSubstr(":NAME:(greedy round_robin)\n"));
-  EXPECT_THAT(zsh.out,
-              HasSubstr("train:Train a model of the zoo on photos, tables, IDX or doodles\n"));
+  EXPECT_THAT(
+      zsh.out,
+      HasSubstr("train:Train a model of the zoo on photos, tables, text, IDX or doodles\n"));
 }
 
 TEST(CompletionOfOthers, IsAnsweredWithThoseThatAreKnown) {

@@ -352,7 +352,7 @@ TEST_F(UserData, WhatDoesNotFitIsSaidBeforeTraining) {
       {{"mlp", "--data", idx_, "--image-size", "32"}, {"--image-size 32", "photos"}},
       {{"mlp", "--data", flats_, "--target", "price", "--augment"}, {"--augment", "photos"}},
       {{"mlp", "--data", photos_, "--image-size", "0"}, {"--image-size", "got \"0\""}},
-      {{"mlp", "--data", text}, {"--data", "text is for model gpt"}},
+      {{"mlp", "--data", text}, {"--data", "text", "text is for model gpt"}},
       {{"mlp", "--data", nothing}, {"nothing", "expected"}},
       {{"mlp", "--data", photos_, "--validation", flats_}, {"flats.csv", "image_folder"}},
       {{"mlp", "--data", photos_, "--validation", other}, {"dusky"}},
