@@ -80,7 +80,7 @@ bool read_whole_when_opened(DataKind kind) {
 std::vector<std::string> damages_in(const data::Dataset& samples) {
   // Shapes may differ: what is read is let go.
   const auto read =
-      samples.map([](data::Sample) { return data::Sample{{data::scalar(uint8_t{1})}}; },
+      samples.map([](const data::Sample&) { return data::Sample{{data::scalar(uint8_t{1})}}; },
                   {.name = "verify", .columns = {{"read", DType::uint8, {}}}});
   const data::Epoch epoch = read.batch(1).epoch({});
   const int64_t all = epoch.num_batches();

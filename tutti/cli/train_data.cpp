@@ -105,10 +105,12 @@ std::optional<fs::path> test_file_of(const fs::path& train) {
   std::string other = std::string(kTest) + name.substr(kTrain.size());
   for (int i = 0; i < 2; ++i) {
     std::error_code failure;
-    const fs::path file = train.parent_path() / other;
+    fs::path file = train.parent_path() / other;
     if (fs::is_regular_file(file, failure)) return file;
-    other = other.ends_with(kPacked) ? other.substr(0, other.size() - kPacked.size())
-                                     : other + std::string(kPacked);
+    if (other.ends_with(kPacked))
+      other.resize(other.size() - kPacked.size());
+    else
+      other += kPacked;
   }
   return std::nullopt;
 }

@@ -118,9 +118,12 @@ Loader::Work::PartHandle Loader::Work::wait_for_part(Lock& lock, int64_t step, i
                                                                           : std::next(one);
   taken_[static_cast<size_t>(replica)] = step;
   for (;;) {
-    if (!part && (part = make_part(step, replica))) {
-      parts_.push_front(part);
-      work_.notify_all();
+    if (!part) {
+      part = make_part(step, replica);
+      if (part) {
+        parts_.push_front(part);
+        work_.notify_all();
+      }
     }
     if (part) {
       part->awaited = true;

@@ -28,11 +28,13 @@ namespace tutti::data {
 /// A pattern (*, ?, [a-z] in the last part) and a folder stand for their files sorted by the bytes
 /// of names, of a folder those whose names end as the format's do; {000..146} counts.
 struct Paths {
+  // NOLINTBEGIN(google-explicit-constructor): a path is Paths
   Paths(const char* path) : list{path} {}
   Paths(const std::string& path) : list{path} {}
   Paths(const std::filesystem::path& path) : list{path} {}
   Paths(std::vector<std::filesystem::path> paths) : list(std::move(paths)) {}
   Paths(std::initializer_list<std::filesystem::path> paths) : list(paths) {}
+  // NOLINTEND(google-explicit-constructor)
 
   std::vector<std::filesystem::path> list;
 };

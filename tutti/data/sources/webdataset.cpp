@@ -315,14 +315,15 @@ std::pair<std::string, std::string> member_for(const Column& column, const Array
 
 namespace detail {
 
-std::shared_ptr<const Source> webdataset_source(const Paths& paths, WebdatasetOptions options) {
+std::shared_ptr<const Source> webdataset_source(const Paths& paths,
+                                                const WebdatasetOptions& options) {
   return std::make_shared<WebdatasetSource>(paths, options);
 }
 
 }  // namespace detail
 
-Dataset webdataset(const Paths& paths, WebdatasetOptions options) {
-  return Dataset(detail::webdataset_source(paths, std::move(options)));
+Dataset webdataset(const Paths& paths, const WebdatasetOptions& options) {
+  return Dataset(detail::webdataset_source(paths, options));
 }
 
 Written write_webdataset(const std::filesystem::path& folder, const std::vector<Column>& columns,

@@ -38,7 +38,7 @@ struct WebdatasetOptions {
 /// packed tar, which has no random access; DataError, with tar and byte, for one that is cut off,
 /// damaged, or has a member twice. Samples that lack a member are counted in a warning; reading
 /// one throws DataError with tar, key and what it has.
-Dataset webdataset(const Paths& paths, WebdatasetOptions options);
+Dataset webdataset(const Paths& paths, const WebdatasetOptions& options);
 
 /// The endings in the first tar, the commonest first: what columns may name.
 std::vector<std::string> webdataset_endings(const Paths& paths,

@@ -20,7 +20,8 @@ inline constexpr std::array<std::string_view, 6> kTfrecordEndings = {
     ".tfrecord", ".tfrecords", ".tfrec", ".tfrecord.gz", ".tfrecords.gz", ".tfrec.gz"};
 
 std::shared_ptr<const Source> tfrecord_source(const Paths& paths, TfrecordOptions options);
-std::shared_ptr<const Source> webdataset_source(const Paths& paths, WebdatasetOptions options);
+std::shared_ptr<const Source> webdataset_source(const Paths& paths,
+                                                const WebdatasetOptions& options);
 std::shared_ptr<const Source> mds_source(const std::filesystem::path& folder, MdsOptions options);
 std::shared_ptr<const Source> parquet_source(const Paths& paths, ParquetOptions options);
 
