@@ -79,7 +79,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
 
   void require_origin();
   void measure_shares();
-  int64_t bytes_of_part(const BatchPart& part) const;
+  static int64_t bytes_of_part(const BatchPart& part, const std::vector<Column>& columns);
   void require_memory(int64_t bytes) const;
   PartHandle make_part(int64_t step, int replica);
   bool drop_last();
