@@ -23,8 +23,7 @@ int64_t bytes_of(const Column& column, int64_t rows) {
 
 }  // namespace
 
-int64_t Loader::Work::bytes_of_part(const BatchPart& part,
-                                    const std::vector<Column>& columns) {
+int64_t Loader::Work::bytes_of_part(const BatchPart& part, const std::vector<Column>& columns) {
   int64_t bytes = 0;
   for (const Column& column : columns) bytes += bytes_of(column, part.share.size());
   return bytes;
