@@ -61,14 +61,6 @@ class GraphModule : public torch::nn::Module {
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
  private:
-  /// The module or parameter of the node at `place`, registered under its name.
-  void make_state(int place, detail::GraphStep& step);
-  void check_inputs(at::ArrayRef<at::Tensor> inputs) const;
-  /// Swaps ReLU and the max-pool after it: the same values and gradients, a quarter of the work.
-  void pool_before_relu(const std::vector<int>& readers, const std::vector<int>& last_reader);
-
-  void relu_with_dense(const std::vector<int>& readers);
-
   Graph graph_;
   std::vector<detail::GraphStep> steps_;
   std::shared_ptr<const detail::GraphPlan> plan_;

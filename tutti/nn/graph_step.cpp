@@ -1,10 +1,14 @@
 #include "tutti/nn/detail/graph_step.h"
 
+#include <fmt/format.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <algorithm>
+
+#include "tutti/base/error.h"
 #include "tutti/nn/attention.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/sync_batch_norm.h"
@@ -83,7 +87,103 @@ struct Runner {
   }
 };
 
+/// Who reads what each node gives; the graph's outputs read at its end.
+struct Readers {
+  explicit Readers(const Graph& graph)
+      : last(graph.nodes().size(), -1), count(graph.nodes().size(), 0) {
+    const auto& nodes = graph.nodes();
+    const auto read = [&](int node, size_t by) {
+      last[static_cast<size_t>(node)] = static_cast<int>(by);
+      ++count[static_cast<size_t>(node)];
+    };
+    for (size_t i = 0; i < nodes.size(); ++i)
+      for (const int input : nodes[i].inputs) read(input, i);
+    for (const Port& output : graph.outputs()) read(output.node, nodes.size());
+  }
+  std::vector<int> last;
+  std::vector<int> count;
+};
+
+/// True when nothing of the backward pass reads this layer's output, so that a ReLU may overwrite
+/// it.
+bool output_is_free(const Op& op) {
+  return std::holds_alternative<op::Conv2d>(op) || std::holds_alternative<op::Linear>(op) ||
+         std::holds_alternative<op::BatchNorm2d>(op) || std::holds_alternative<op::Add>(op);
+}
+
+/// Swaps ReLU and the max-pool after it: the same values and gradients, a quarter of the work.
+void pool_before_relu(std::vector<GraphStep>& steps, const Readers& readers, size_t begin,
+                      size_t end) {
+  for (size_t i = begin; i < end; ++i) {
+    if (!std::holds_alternative<op::Relu>(steps[i].op) || readers.count[i] != 1) continue;
+    const auto reader = static_cast<size_t>(readers.last[i]);
+    if (reader >= end || !std::holds_alternative<op::MaxPool2d>(steps[reader].op)) continue;
+    GraphStep& pool = steps[reader];
+    std::swap(steps[i].op, pool.op);
+    steps[i].in_place = false;
+    pool.in_place = true;  // now the ReLU, over the pool's output, which nobody else reads
+  }
+}
+
+/// One kernel adds the bias and cuts off what is below zero.
+void relu_with_dense(std::vector<GraphStep>& steps, const Readers& readers) {
+  for (GraphStep& relu : steps) {
+    if (!std::holds_alternative<op::Relu>(relu.op)) continue;
+    const auto input = static_cast<size_t>(relu.inputs[0].node);
+    if (!std::holds_alternative<op::Linear>(steps[input].op) || readers.count[input] != 1) continue;
+    steps[input].activation = Activation::relu;
+    relu.passes = true;
+  }
+}
+
 }  // namespace
+
+std::vector<GraphStep> steps_of(const Graph& graph, size_t begin, size_t end) {
+  const auto& nodes = graph.nodes();
+  const Readers readers(graph);
+  std::vector<GraphStep> steps;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const nn::Node& node = nodes[i];
+    GraphStep step{.op = node.op};
+    for (auto input = node.inputs.begin(); input != node.inputs.end(); ++input) {
+      // add(x, x) reads one value twice: only the last read may let go of it.
+      const bool again = std::find(input + 1, node.inputs.end(), *input) != node.inputs.end();
+      const bool last = readers.last[static_cast<size_t>(*input)] == static_cast<int>(i);
+      step.inputs.push_back({*input, last && !again});
+    }
+    if (std::holds_alternative<op::Relu>(node.op)) {
+      const auto input = static_cast<size_t>(node.inputs[0]);
+      step.in_place = input >= begin && readers.count[input] == 1 &&
+                      output_is_free(nodes[input].op) &&
+                      // A Linear on more than one dimension returns a view.
+                      nodes[input].shape.size() != 2;
+    }
+    steps.push_back(std::move(step));
+  }
+  pool_before_relu(steps, readers, begin, end);
+  relu_with_dense(steps, readers);
+  return steps;
+}
+
+void check_inputs(const Graph& graph, at::ArrayRef<at::Tensor> inputs) {
+  const auto& ports = graph.inputs();
+  if (inputs.size() != ports.size()) {
+    throw UsageError(
+        fmt::format("nn::Graph: got {} inputs, expected {}", inputs.size(), ports.size()));
+  }
+  for (size_t i = 0; i < ports.size(); ++i) {
+    const Shape& wanted = graph.shape_of(ports[i]);
+    const auto got = inputs[i].sizes();
+    const bool fits = got.size() == wanted.size() + 1 &&
+                      std::equal(wanted.begin(), wanted.end(), got.begin() + 1);
+    if (!fits) {
+      throw UsageError(fmt::format("nn::Graph: got an {} of shape {}, expected [batch, {}",
+                                   ports.size() == 1 ? "input" : "input \"" + ports[i].name + '"',
+                                   to_string(Shape(got.begin(), got.end())),
+                                   to_string(wanted).substr(1)));
+    }
+  }
+}
 
 at::Tensor channels_last(const at::Tensor& x) {
   if (!x.is_cpu()) return x;

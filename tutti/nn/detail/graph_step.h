@@ -31,6 +31,15 @@ struct GraphStep {
   at::Tensor run(const Values& values) const;
 };
 
+/// The steps of a graph that is computed from node `begin` to before node `end`, one for each node of
+/// it, without state. Of a part of the graph: a ReLU that a dense layer has taken the place of passes
+/// wherever the graph is cut, so that bits do not depend on that; memory is not written into, and
+/// layers are not exchanged, across the ends.
+std::vector<GraphStep> steps_of(const Graph& graph, size_t begin, size_t end);
+
+/// UsageError unless there is one tensor for each of the graph's inputs, of its shape.
+void check_inputs(const Graph& graph, at::ArrayRef<at::Tensor> inputs);
+
 /// The same values with channels innermost, where LibTorch's CPU convolutions and pools are fastest
 /// (docs/design/graph.md). What comes after follows its input's layout.
 at::Tensor channels_last(const at::Tensor& x);
