@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/nn/dense.h"
-#include "tutti/parallel/detail/tokens.h"
-#include "tutti/parallel/detail/tree_sum.h"
+#include "tutti/parallel/detail/cut.h"
 
 namespace tutti::parallel {
 namespace {
@@ -30,13 +28,7 @@ Piece CutLayer::all_of(std::vector<int64_t> shape) {
 }
 
 Piece CutLayer::cut(std::vector<int64_t> shape, int64_t axis, int64_t stacked) const {
-  const int64_t length = shape[static_cast<size_t>(axis)] / stacked;
-  if (length < group_.blocks())
-    throw UsageError(fmt::format("layer {}: {} elements on {} blocks; expected one a block or more",
-                                 initial_.name, length, group_.blocks()));
-  const auto [begin, size] = group_.range(length);
-  return {
-      .whole = std::move(shape), .axis = axis, .begin = begin, .size = size, .stacked = stacked};
+  return detail::piece_along(group_, initial_.name, std::move(shape), axis, stacked);
 }
 
 at::Tensor CutLayer::add_piece(const std::string& name, const Piece& piece,
@@ -79,14 +71,7 @@ ColumnLinearImpl::ColumnLinearImpl(TensorGroup group, const torch::nn::LinearOpt
 
 Blocks ColumnLinearImpl::of_copies(const Blocks& copies) {
   require_blocks(copies);
-  const auto sizes = group().sizes_of(group().rank(), units_);
-  const Blocks weights = detail::aligned_parts(weight, sizes, 0);
-  const Blocks biases = bias.defined() ? detail::aligned_parts(bias, sizes, 0) : Blocks();
-  Blocks outputs;
-  for (size_t block = 0; block < copies.size(); ++block)
-    outputs.push_back(
-        nn::dense(copies[block], weights[block], bias.defined() ? biases[block] : at::Tensor()));
-  return outputs;
+  return detail::column_products(group(), copies, {weight, bias, units_});
 }
 
 // ---- RowLinear ----
@@ -101,17 +86,11 @@ RowLinearImpl::RowLinearImpl(TensorGroup group, const torch::nn::LinearOptions& 
 
 Blocks RowLinearImpl::products(const Blocks& blocks) const {
   require_blocks(blocks);
-  const Blocks weights =
-      detail::aligned_parts(weight, group().sizes_of(group().rank(), features_), 1);
-  Blocks products;
-  for (size_t block = 0; block < blocks.size(); ++block)
-    products.push_back(nn::dense(blocks[block], weights[block]));
-  return products;
+  return detail::row_products(group(), blocks, weight, features_);
 }
 
 at::Tensor RowLinearImpl::forward(const Blocks& blocks) {
-  const at::Tensor sum = sum_of(group(), products(blocks));
-  return bias.defined() ? sum + bias : sum;
+  return detail::row_sum(group(), products(blocks), bias);
 }
 
 Blocks RowLinearImpl::forward_sequence(const Blocks& blocks, int64_t axis) {
@@ -131,16 +110,7 @@ EmbeddingImpl::EmbeddingImpl(TensorGroup group, int64_t vocabulary, int64_t feat
 }
 
 at::Tensor EmbeddingImpl::forward(const at::Tensor& tokens) {
-  detail::require_tokens("parallel::Embedding", tokens, vocabulary_);
-  const auto sizes = group().sizes_of(group().rank(), vocabulary_);
-  int64_t begin = group().range(vocabulary_).begin;
-  Blocks rows;
-  for (const at::Tensor& words : detail::aligned_parts(weight, sizes, 0)) {
-    const auto [place, outside] = detail::places_in(tokens, begin, words.size(0));
-    rows.push_back(at::embedding(words, place).masked_fill(outside.unsqueeze(-1), 0));
-    begin += words.size(0);
-  }
-  return sum_of(group(), rows);
+  return detail::looked_up(group(), tokens, weight, vocabulary_);
 }
 
 }  // namespace tutti::parallel
