@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 #include "tutti/nn/detail/layers.h"
+#include "tutti/nn/weight_gradients.h"
 #include "tutti/sync/before_use.h"
 
 namespace tutti::nn {
@@ -94,13 +95,21 @@ struct DenseFunction : torch::autograd::Function<DenseFunction> {
     const auto saved = context->get_saved_variables();
     const auto activation = static_cast<Activation>(context->saved_data["activation"].toInt());
     const at::Tensor &x = saved[0], &weight = saved[1], &y = saved[3];
-    const detail::DenseNeeds needs{.x = context->needs_input_grad(0),
-                                   .weight = context->needs_input_grad(1),
-                                   .bias = saved[2].defined() && context->needs_input_grad(2)};
+    detail::DenseNeeds needs{.x = context->needs_input_grad(0),
+                             .weight = context->needs_input_grad(1),
+                             .bias = saved[2].defined() && context->needs_input_grad(2)};
+    if (at::GradMode::is_enabled()) {
+      const auto of = differentiable(gradients[0], x, weight, y, activation, needs);
+      return {of.x, of.weight, of.bias, {}};
+    }
+    WeightGradients* const later = WeightGradients::current();
+    const bool put_off = needs.weight && later != nullptr && later->takes(weight);
+    needs.weight = needs.weight && !put_off;
     const auto of =
-        at::GradMode::is_enabled()
-            ? differentiable(gradients[0], x, weight, y, activation, needs)
-            : detail::dense_backward(gradients[0].contiguous(), x, weight, y, activation, needs);
+        detail::dense_backward(gradients[0].contiguous(), x, weight, y, activation, needs);
+    if (put_off)
+      later->put_off(weight,
+                     [sum = of.sum, x = x] { return detail::dense_weight_gradient(sum, x); });
     return {of.x, of.weight, of.bias, {}};
   }
 
@@ -112,7 +121,7 @@ struct DenseFunction : torch::autograd::Function<DenseFunction> {
     const at::Tensor dz =
         activation == Activation::relu ? at::threshold_backward(gradient, y, 0) : gradient;
     return {needs.x ? dz.mm(weight) : at::Tensor(), needs.weight ? dz.t().mm(x) : at::Tensor(),
-            needs.bias ? dz.sum(0) : at::Tensor()};
+            needs.bias ? dz.sum(0) : at::Tensor(), dz};
   }
 };
 
@@ -234,8 +243,17 @@ DenseGradients dense_backward(const at::Tensor& gradient, const at::Tensor& x,
     kernels.column_sums(dy, sums, rows, units);
   }
   if (needs.x) of.x = product(dz, weight);
-  if (needs.weight) of.weight = product(dz.t(), x);  // last: an update reads it next
+  if (needs.weight) of.weight = dense_weight_gradient(dz, x);  // last: an update reads it next
+  of.sum = std::move(dz);
   return of;
+}
+
+at::Tensor dense_weight_gradient(const at::Tensor& of_sum, const at::Tensor& x) {
+  return product(of_sum.t(), x);
+}
+
+bool is_dense(const torch::autograd::Node& node) {
+  return dynamic_cast<const torch::autograd::CppNode<DenseFunction>*>(&node) != nullptr;
 }
 
 const LayerKernels& layer_kernels([[maybe_unused]] CpuVariant variant) noexcept {

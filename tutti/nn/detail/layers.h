@@ -11,6 +11,10 @@
 #include "tutti/nn/dense.h"
 #include "tutti/nn/kernels/layers.h"
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace tutti::nn::detail {
 
 /// The table of an instruction set that runnable_variants() names.
@@ -28,6 +32,7 @@ at::Tensor dense_forward(const at::Tensor& x, const at::Tensor& weight, const at
 /// Those not asked for are undefined.
 struct DenseGradients {
   at::Tensor x, weight, bias;
+  at::Tensor sum;  ///< of x weight' + bias, before the activation; always
 };
 struct DenseNeeds {
   bool x = true, weight = true, bias = true;
@@ -37,5 +42,12 @@ struct DenseNeeds {
 DenseGradients dense_backward(const at::Tensor& gradient, const at::Tensor& x,
                               const at::Tensor& weight, const at::Tensor& y, Activation activation,
                               DenseNeeds needs);
+
+/// That of the weight alone; `of_sum` is DenseGradients::sum. The bits of dense_backward().
+at::Tensor dense_weight_gradient(const at::Tensor& of_sum, const at::Tensor& x);
+
+/// Whether a node of autograd is dense()'s; that edge of it leads to the weight.
+bool is_dense(const torch::autograd::Node& node);
+constexpr size_t kWeightOfDense = 1;
 
 }  // namespace tutti::nn::detail

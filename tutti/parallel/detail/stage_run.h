@@ -1,0 +1,78 @@
+/// One stage of a pipeline at work: forward, backward and weight gradients of its microbatches, by
+/// autograd, without messages. Not for users.
+///
+/// Thread rule: one thread.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/nn/sample_context.h"
+#include "tutti/nn/weight_gradients.h"
+#include "tutti/parallel/detail/channel.h"
+#include "tutti/parallel/pipeline.h"
+#include "tutti/parallel/stage.h"
+
+namespace tutti::parallel::detail {
+
+class StageRun {
+ public:
+  struct Place {
+    int number = 0;  ///< of the stage
+    int rank = 0;
+    bool first = false, last = false;
+  };
+  /// `split`: weight() comes after backward().
+  StageRun(Stage stage, Place place, bool split, Recompute recompute);
+
+  const Stage& stage() const noexcept { return stage_; }
+  const Place& place() const noexcept { return place_; }
+  std::string name() const { return name_of_stage(place_.number, place_.rank); }
+
+  /// What of the module is trained, each once, in its order; then tied copies that it does not have.
+  const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
+  size_t num_of_module() const noexcept { return num_of_module_; }
+
+  using Loss = std::function<at::Tensor(int microbatch, at::TensorList outputs)>;
+  /// A batch begins: sizes and first rows of its microbatches, and, of the last stage, the loss.
+  void begin(std::vector<int64_t> sizes, std::optional<nn::SamplePlace> place, Loss loss);
+
+  /// F. Gives what the next stage gets; of the last one nothing.
+  Parcel forward(int microbatch, Parcel inputs);
+  /// B. Gradients of the outputs to those of the inputs; of the floating ones both.
+  Parcel backward(int microbatch, Parcel of_outputs);
+  /// After the last of a microbatch's actions, B or W: by parameter.
+  std::vector<at::Tensor> gradients(int microbatch);
+
+  /// Forward without gradients.
+  Parcel evaluate(int microbatch, Parcel inputs);
+
+ private:
+  struct Kept {
+    std::vector<at::Tensor> inputs;
+    int64_t calls = 0;                 // before this stage
+    std::vector<at::Tensor> outputs;   // empty with recompute; of the last stage the loss
+    std::vector<at::Tensor> gradients; // by parameter, from B
+    std::optional<nn::WeightGradients> later;
+  };
+  Parcel compute(int microbatch, const std::vector<at::Tensor>& inputs, int64_t calls,
+                 bool with_loss);
+  void require_borders(int microbatch, const std::vector<at::Tensor>& outputs) const;
+
+  Stage stage_;
+  Place place_;
+  bool split_;
+  Recompute recompute_;
+  std::vector<at::Tensor> parameters_;
+  size_t num_of_module_ = 0;
+
+  std::vector<int64_t> sizes_;
+  std::optional<nn::SamplePlace> sample_place_;
+  Loss loss_;
+  std::map<int, Kept> kept_;  // by microbatch
+};
+
+}  // namespace tutti::parallel::detail
