@@ -61,7 +61,7 @@ at::Tensor GraphModule::forward(const at::Tensor& x) {
 }
 
 std::vector<at::Tensor> GraphModule::forward_all(at::ArrayRef<at::Tensor> inputs) {
-  detail::check_inputs(graph_, inputs);
+  detail::check_inputs(graph_, graph_.inputs(), inputs);
   if (planned_ && at::GradMode::is_enabled() && plan_->takes(inputs)) return plan_->run(inputs);
   std::vector<at::Tensor> values(steps_.size());
   for (size_t i = 0; i < inputs.size(); ++i) {

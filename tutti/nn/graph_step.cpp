@@ -165,8 +165,8 @@ std::vector<GraphStep> steps_of(const Graph& graph, size_t begin, size_t end) {
   return steps;
 }
 
-void check_inputs(const Graph& graph, at::ArrayRef<at::Tensor> inputs) {
-  const auto& ports = graph.inputs();
+void check_inputs(const Graph& graph, const std::vector<Port>& ports,
+                  at::ArrayRef<at::Tensor> inputs) {
   if (inputs.size() != ports.size()) {
     throw UsageError(
         fmt::format("nn::Graph: got {} inputs, expected {}", inputs.size(), ports.size()));

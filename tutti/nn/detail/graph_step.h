@@ -37,8 +37,9 @@ struct GraphStep {
 /// layers are not exchanged, across the ends.
 std::vector<GraphStep> steps_of(const Graph& graph, size_t begin, size_t end);
 
-/// UsageError unless there is one tensor for each of the graph's inputs, of its shape.
-void check_inputs(const Graph& graph, at::ArrayRef<at::Tensor> inputs);
+/// UsageError unless there is one tensor for each of `ports`, of its node's shape.
+void check_inputs(const Graph& graph, const std::vector<Port>& ports,
+                  at::ArrayRef<at::Tensor> inputs);
 
 /// The same values with channels innermost, where LibTorch's CPU convolutions and pools are fastest
 /// (docs/design/graph.md). What comes after follows its input's layout.
