@@ -54,10 +54,6 @@ at::Tensor in_order(const at::Tensor& memory, const std::vector<int64_t>& dims) 
   return memory.as_strided(memory.sizes(), strides);
 }
 
-bool is_done(std::vector<Work>& works) {
-  return std::ranges::all_of(works, [](Work& work) { return work.test(); });
-}
-
 }  // namespace
 
 at::Tensor packed(const at::Tensor& tensor) {
@@ -98,7 +94,7 @@ std::vector<int64_t> Channel::shape_of(size_t tensor, int microbatch) const {
 void Channel::open(std::span<const int64_t> sizes) {
   sizes_.assign(sizes.begin(), sizes.end());
   next_ = 0;
-  if (local() || group_.rank() != content_.to.rank) return;
+  if (local() || sends()) return;
   for (size_t i = 0; i < kPostedAhead; ++i) post_next();
 }
 
@@ -107,19 +103,18 @@ void Channel::post_next() {
   const int end = static_cast<int>(sizes_.size());
   while (next_ < end && sizes_[static_cast<size_t>(next_)] == 0) ++next_;
   if (next_ == end) return;
-  Transfer transfer{.microbatch = next_};
+  Transfer& transfer = in_air_.emplace_back(Transfer{.microbatch = next_});
   transfer.header.resize(content_.tensors.size() + 1);
-  const auto receive = [&](const MemorySpan& room) {
-    transfer.works.push_back(
-        group_.recv(room, content_.from.rank, content_.tag, kLongestLimit));
-  };
-  receive(span_of(std::span(transfer.header)));
-  for (size_t i = 0; i < content_.tensors.size(); ++i) {
+  for (size_t i = 0; i < content_.tensors.size(); ++i)
     transfer.tensors.push_back(
         at::empty(shape_of(i, next_), scalar_type_of(content_.tensors[i].dtype)));
-    receive(span_of(transfer.tensors.back()));
-  }
-  in_air_.push_back(std::move(transfer));
+  named("prepared for", transfer, [&] {
+    const auto receive = [&](const MemorySpan& room) {
+      transfer.works.push_back(group_.recv(room, content_.from.rank, content_.tag, kLongestLimit));
+    };
+    receive(span_of(std::span(transfer.header)));
+    for (const at::Tensor& tensor : transfer.tensors) receive(span_of(tensor));
+  });
   ++next_;
 }
 
@@ -129,8 +124,7 @@ void Channel::put(int microbatch, Parcel parcel) {
   for (at::Tensor& tensor : parcel.tensors)
     if (tensor.defined()) tensor = packed(tensor);
   if (local()) return here_.push_back(std::move(parcel));
-  while (!in_air_.empty() && is_done(in_air_.front().works))
-    in_air_.pop_front();
+  while (!in_air_.empty() && is_done(in_air_.front())) in_air_.pop_front();
   Transfer& transfer = in_air_.emplace_back(Transfer{.microbatch = microbatch});
   transfer.header.push_back(parcel.calls);
   for (size_t i = 0; i < parcel.tensors.size(); ++i) {
@@ -145,18 +139,13 @@ void Channel::put(int microbatch, Parcel parcel) {
           at::zeros(shape_of(i, microbatch), scalar_type_of(content_.tensors[i].dtype)));
     }
   }
-  const auto send = [&](const MemorySpan& data) {
-    transfer.works.push_back(group_.send(data, content_.to.rank, content_.tag, kLongestLimit));
-  };
-  send(span_of(std::span(transfer.header)));
-  for (const at::Tensor& tensor : transfer.tensors) send(span_of(tensor));
-}
-
-void Channel::wait(Transfer& transfer, const std::string& words) {
-  with_words([&] { return words; },
-             [&] {
-               for (Work& work : transfer.works) work.wait(limit_);
-             });
+  named("sent", transfer, [&] {
+    const auto send = [&](const MemorySpan& data) {
+      transfer.works.push_back(group_.send(data, content_.to.rank, content_.tag, kLongestLimit));
+    };
+    send(span_of(std::span(transfer.header)));
+    for (const at::Tensor& tensor : transfer.tensors) send(span_of(tensor));
+  });
 }
 
 Parcel Channel::take(int microbatch) {
@@ -168,10 +157,7 @@ Parcel Channel::take(int microbatch) {
   }
   TUTTI_CHECK(!in_air_.empty() && in_air_.front().microbatch == microbatch,
               "{} of microbatch {} is not expected", content_.what, microbatch);
-  wait(in_air_.front(),
-       fmt::format("{} waited for {} of microbatch {} from {}",
-                   name_of_stage(content_.to.stage, content_.to.rank), content_.what, microbatch,
-                   name_of_stage(content_.from.stage, content_.from.rank)));
+  wait(in_air_.front());
   Transfer transfer = std::move(in_air_.front());
   in_air_.pop_front();
   post_next();
@@ -187,17 +173,40 @@ Parcel Channel::take(int microbatch) {
 
 bool Channel::arrived() {
   if (local()) return !here_.empty();
-  return !in_air_.empty() && is_done(in_air_.front().works);
+  return !in_air_.empty() && is_done(in_air_.front());
 }
 
 void Channel::finish() {
-  if (local() || group_.rank() != content_.from.rank) return;
-  for (Transfer& transfer : in_air_)
-    wait(transfer, fmt::format("{} waited until {} had taken {} of microbatch {}",
-                               name_of_stage(content_.from.stage, content_.from.rank),
-                               name_of_stage(content_.to.stage, content_.to.rank), content_.what,
-                               transfer.microbatch));
+  if (local() || !sends()) return;
+  for (Transfer& transfer : in_air_) wait(transfer);
   in_air_.clear();
+}
+
+bool Channel::is_done(Transfer& transfer) {
+  bool done = false;
+  named("looked after", transfer, [&] {
+    done = std::ranges::all_of(transfer.works, [](Work& work) { return work.test(); });
+  });
+  return done;
+}
+
+void Channel::wait(Transfer& transfer) {
+  named("waited for", transfer, [&] {
+    const Deadline deadline(limit_);
+    for (Work& work : transfer.works) work.wait(deadline.left());
+  });
+}
+
+void Channel::named(std::string_view verb, const Transfer& transfer,
+                    const std::function<void()>& action) {
+  const auto words = [&] {
+    const End &here = sends() ? content_.from : content_.to,
+              &there = sends() ? content_.to : content_.from;
+    return fmt::format("{} {} {} of microbatch {} {} {}", name_of_stage(here.stage, here.rank),
+                       verb, content_.what, transfer.microbatch, sends() ? "to" : "from",
+                       name_of_stage(there.stage, there.rank));
+  };
+  with_words(words, action);
 }
 
 }  // namespace tutti::parallel::detail

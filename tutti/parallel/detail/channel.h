@@ -74,8 +74,12 @@ class Channel {
   };
   bool local() const noexcept { return content_.from.rank == content_.to.rank; }
   std::vector<int64_t> shape_of(size_t tensor, int microbatch) const;
+  bool sends() const noexcept { return group_.rank() == content_.from.rank; }
   void post_next();
-  void wait(Transfer& transfer, const std::string& words);
+  bool is_done(Transfer& transfer);
+  void wait(Transfer& transfer);
+  /// Carries `action` out; errors say who did what: "stage 2 (rank 2) waited for F of ...".
+  void named(std::string_view verb, const Transfer& transfer, const std::function<void()>& action);
 
   Group group_;
   Content content_;
