@@ -14,6 +14,7 @@
 #include "tutti/base/reduction_shape.h"
 #include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
+#include "tutti/layout/mesh.h"
 
 namespace tutti {
 
@@ -63,11 +64,14 @@ void for_each_fact(Manifest& m, Field field) {
   field("places", m.places);
 }
 
-constexpr const char* kOwnDigest = "sha256";    // of all other fields
-constexpr const char* kTableWords = "tables";   // only of a model that has some
-constexpr const char* kLives = "lives";         // only of a job that may be started again
-constexpr const char* kDense = "dense_kernel";  // not in the first checkpoints
-constexpr int kDeepest = 8;                     // a manifest needs 3; JSON is printed by recursion
+constexpr const char* kOwnDigest = "sha256";           // of all other fields
+constexpr const char* kTableWords = "tables";          // only of a model that has some
+constexpr const char* kLives = "lives";                // only of a job that may be started again
+constexpr const char* kDense = "dense_kernel";         // not in the first checkpoints
+constexpr const char* kMesh = "mesh";                  // only where several ranks compute a replica
+constexpr const char* kMicrobatches = "microbatches";  // only of several
+constexpr const char* kBlocks = "tensor_blocks";       // only of several
+constexpr int kDeepest = 8;  // a manifest needs 3; JSON is printed by recursion
 constexpr size_t kDigestDigits = 64;
 
 bool is_digest(std::string_view text) {
@@ -90,6 +94,9 @@ class ManifestReader {
       if (json.contains(kTableWords)) get(kTableWords, json, manifest.tables);
       if (json.contains(kLives)) get(kLives, json, manifest.lives);
       if (json.contains(kDense)) get(kDense, json, manifest.dense_kernel);
+      if (json.contains(kMesh)) get(kMesh, json, manifest.mesh);
+      if (json.contains(kMicrobatches)) get(kMicrobatches, json, manifest.microbatches);
+      if (json.contains(kBlocks)) get(kBlocks, json, manifest.tensor_blocks);
       const ordered_json& files = json.at("files");
       require(files.is_array(), "files", files.dump(), "a list");
       for (const ordered_json& file : files) {
@@ -203,10 +210,26 @@ class ManifestReader {
     require(is_digest(m.samples_sha256), "samples_sha256", m.samples_sha256, "64 hex digits");
   }
 
+  int ranks_of(const CheckpointManifest& m) const {
+    if (m.mesh.empty()) return m.replicas;
+    try {
+      const auto mesh = layout::Mesh::parse(m.mesh, 0);
+      require(mesh.data_replicas() == m.replicas, "mesh", m.mesh,
+              fmt::format("one of {} replicas", m.replicas));
+      return mesh.replicas();
+    } catch (const UsageError& error) {
+      throw damaged(fmt::format("mesh: {}", error.what()));
+    }
+  }
+
   void check_replicas(const CheckpointManifest& m) const {
     require(m.replicas >= 1, "replicas", m.replicas, "1 or more");
-    require(m.workers >= 1 && m.replicas % m.workers == 0, "workers", m.workers,
-            fmt::format("a number that divides the {} replicas", m.replicas));
+    const int ranks = ranks_of(m);
+    require(m.workers >= 1 && ranks % m.workers == 0, "workers", m.workers,
+            fmt::format("a number that divides the {} {}", ranks,
+                        m.mesh.empty() ? "replicas" : "ranks of the mesh"));
+    require(m.microbatches >= 1, "microbatches", m.microbatches, "1 or more");
+    require(m.tensor_blocks >= 1, "tensor_blocks", m.tensor_blocks, "1 or more");
     int shaped = 0;
     try {
       shaped = ReductionShape::parse(m.reduction_shape).replicas();
@@ -245,6 +268,9 @@ std::string CheckpointManifest::to_json() const {
   if (!tables.empty()) json[kTableWords] = tables;
   if (!lives.empty()) json[kLives] = lives;
   json[kDense] = dense_kernel;
+  if (!mesh.empty()) json[kMesh] = mesh;
+  if (microbatches > 1) json[kMicrobatches] = microbatches;
+  if (tensor_blocks > 1) json[kBlocks] = tensor_blocks;
   json["files"] = ordered_json::array();
   for (const CheckpointFile& file : files)
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});

@@ -41,6 +41,9 @@ struct CheckpointManifest {
   int replicas = 1;
   int workers = 1;
   std::string reduction_shape;
+  std::string mesh;       ///< on which several ranks compute a replica; "": it is not written
+  int microbatches = 1;   ///< of a replica's part of a batch; 1: it is not written
+  int tensor_blocks = 1;  ///< that layers were cut into; 1: it is not written
   int threads_per_replica = 1;
   std::string dense_kernel = "blas";  ///< that multiplied matrices; one that was not written: blas
 

@@ -57,6 +57,18 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
          "workers, one a GPU, or on the CPU the usable cores)")
       ->check(whole_number(1, kMostReplicas))
       ->type_name("N");
+  app.add_option(
+         "--mesh", flags.mesh,
+         "Deals the replicas out over axes data, stage and tensor, \"data=2,stage=2,tensor=2\": "
+         "ranks that differ in stage have other layers of a copy, in tensor other pieces of "
+         "each (docs/guide/model_parallel.md)")
+      ->check(some_name())
+      ->type_name("AXIS=N,...");
+  app.add_option("--tensor-blocks", flags.tensor_blocks,
+                 "Blocks that layers are cut into (default: the size of axis tensor); with as many "
+                 "all sizes of it train the same bits")
+      ->check(whole_number(1, 1024))
+      ->type_name("T");
   app.add_option("--reduction-shape", flags.reduction_shape,
                  "one_device: add gradients as these hosts would, \"2x3\" or \"3+1\"")
       ->type_name("SHAPE");
@@ -214,7 +226,12 @@ bool starts_workers(const JobFlags& flags) {
   return processes && !job_of_this_process();
 }
 
+static layout::Mesh mesh_of(const JobFlags& flags) {
+  return layout::Mesh::parse(flags.mesh, static_cast<int>(flags.replicas.value_or(0)));
+}
+
 int num_workers_of(const JobFlags& flags) {
+  if (!flags.mesh.empty()) return mesh_of(flags).replicas();
   return flags.replicas ? static_cast<int>(*flags.replicas) : replicas_of_host(flags.devices);
 }
 
@@ -255,6 +272,11 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
 }
 
 int num_replicas_of(const JobFlags& flags) {
+  return flags.mesh.empty() ? num_ranks_of(flags) : mesh_of(flags).data_replicas();
+}
+
+int num_ranks_of(const JobFlags& flags) {
+  if (!flags.mesh.empty()) return mesh_of(flags).replicas();
   if (!flags.reduction_shape.empty() && flags.strategy == "one_device")
     return ReductionShape::parse(flags.reduction_shape).replicas();
   if (flags.strategy == "one_device") return static_cast<int>(flags.replicas.value_or(1));
@@ -276,6 +298,8 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   options.kind = flags.strategy;
   options.replicas = static_cast<int>(flags.replicas.value_or(0));
   options.reduction_shape = flags.reduction_shape;
+  options.mesh = flags.mesh;
+  options.tensor_blocks = static_cast<int>(flags.tensor_blocks.value_or(0));
   options.threads_per_replica = static_cast<int>(flags.threads.value_or(0));
   options.time_limit = millis_of(flags.time_limit_s);
   options.seed = flags.seed;
@@ -307,13 +331,15 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   recipe_from(flags.optimizer);  // what it refuses is refused here
   options.served = served_options(flags.served, flags.strategy);
   const int replicas = num_replicas_of(flags);
+  if (!flags.mesh.empty() && flags.strategy == "independent")
+    throw UsageError("--mesh: replicas of strategy independent do not meet");
   if (!flags.reduction_shape.empty()) {
     if (flags.strategy != "one_device")
       throw UsageError(
           fmt::format("--reduction-shape {}: can be chosen under one_device alone; under "
                       "{} it is where the replicas are",
                       flags.reduction_shape, flags.strategy));
-    if (flags.replicas && *flags.replicas != replicas)
+    if (flags.mesh.empty() && flags.replicas && *flags.replicas != replicas)
       throw UsageError(fmt::format("--reduction-shape {} is for {} replicas, but --replicas is {}",
                                    flags.reduction_shape, replicas, *flags.replicas));
   }
@@ -326,7 +352,7 @@ StrategyOptions strategy_options(const JobFlags& flags) {
                     "use --strategy multi_worker, or start it without `tutti run`",
                     flags.strategy, launcher->num_workers));
   if (flags.strategy != "independent") check_options(options, num_workers_in_job(flags));
-  check_devices(flags, replicas);
+  check_devices(flags, num_ranks_of(flags));
   check_servers(flags);
   return options;
 }

@@ -29,8 +29,10 @@ struct JobFlags {
   bool uses_servers() const noexcept { return strategy == "parameter_server"; }
   std::optional<int64_t> replicas;  ///< of the whole world
   std::string reduction_shape;
-  std::string sum_order = "any";  ///< or shape
-  std::string engine = "nccl";    ///< or hier
+  std::string mesh;                      ///< "data=2,stage=2"; "": each replica is a rank
+  std::optional<int64_t> tensor_blocks;  ///< that a layer is cut into
+  std::string sum_order = "any";         ///< or shape
+  std::string engine = "nccl";           ///< or hier
   DeviceFlags devices;
   std::optional<int64_t> threads;  ///< of LibTorch in each replica
   std::string dense_kernel;        ///< "": that of the rule
@@ -66,8 +68,11 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
 /// The arguments this process was started with, the program's name first.
 std::vector<std::string> own_command();
 
-/// Copies of the model that the flags ask for, over all workers. UsageError when a strategy cannot
-/// have as many.
+/// Ranks that the flags ask for, over all workers: copies of the model, but on a mesh. UsageError
+/// when a strategy cannot have as many.
+int num_ranks_of(const JobFlags& flags);
+
+/// Copies of the model, which share a batch.
 int num_replicas_of(const JobFlags& flags);
 
 /// Strategy's options. Throws UsageError when they contradict each other, there are more workers

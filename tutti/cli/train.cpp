@@ -21,6 +21,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/stop.h"
+#include "tutti/base/typed.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/job.h"
@@ -195,6 +196,23 @@ CompileOptions compile_options(const TrainFlags& flags, const DataSpec& spec,
           .loss_scaling = loss_scaling_from(flags)};
 }
 
+parallel::ModelLayout model_layout(const TrainFlags& flags) {
+  const size_t colon = flags.pipeline.find(':');
+  const auto chunks = colon == std::string::npos
+                          ? std::optional(0)
+                          : number_in<int>(std::string_view(flags.pipeline).substr(colon + 1));
+  if (!chunks || (colon != std::string::npos && *chunks < 1))
+    throw UsageError(
+        fmt::format("--pipeline {}: expected NAME or interleaved:CHUNKS", flags.pipeline));
+  parallel::ModelLayout layout{
+      .schedule = parallel::schedule_choice(flags.pipeline.substr(0, colon), *chunks),
+      .recompute =
+          flags.recompute == "full" ? parallel::Recompute::full : parallel::Recompute::none};
+  for (const std::string_view layer : parts_of(flags.cut, ','))
+    if (!layer.empty()) layout.cut.before.emplace_back(layer);
+  return layout;
+}
+
 FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
                        const data::Dataset& test) {
   return {.epochs = flags.epochs,
@@ -210,6 +228,7 @@ FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
           .validation_freq = flags.validation_freq,
           .class_weight = class_weight_from(flags, train.classes()),
           .accumulate = flags.accumulate,
+          .microbatches = static_cast<int>(flags.microbatches),
           .checkpoints = checkpoint_options(flags),
           .stop_after = millis_of(flags.stop_after_s),
           .loader = loader_options(flags.loader)};
@@ -222,6 +241,7 @@ Plan make_plan(TrainFlags& flags) {
   check_decisions(flags, strategy);
   loader_options(flags.loader);  // what it refuses is refused here
   check_gpt_flags(flags.job.model, flags.gpt);
+  model_layout(flags);
   flags.data.as_text = flags.job.model == kGpt;
   TrainData data = open_train_data(flags.job.data, flags.data);
   data.spec.model = flags.job.model;
@@ -276,6 +296,9 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
       strategy.reduction_shape().to_string(), nn::name_of(nn::dense_kernel()),
       flags.job.global_batch);
   if (strategy.world().on_devices()) fmt::print("on {}\n", places_words(strategy.world()));
+  if (strategy.world().mesh.model_ranks() > 1)
+    fmt::print("mesh: {}; pipeline {}, {} microbatches\n", strategy.world().mesh.sentence(),
+               flags.pipeline, flags.microbatches);
   if (flags.accumulate > 1)
     fmt::print("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")
@@ -363,7 +386,7 @@ History fit(const TrainFlags& flags, Model& model, const Plan& plan) {
 int train_here(const TrainFlags& flags, Plan& plan) {
   Strategy strategy(plan.strategy);
   const bool speaks = strategy.world().chief;
-  Model model(strategy, [&plan] { return plan.graph; });
+  Model model(strategy, [&plan] { return plan.graph; }, model_layout(flags));
   model.compile(plan.compile);
   plan.out.know();
   if (speaks) announce(flags, plan, strategy);

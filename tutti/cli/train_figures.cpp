@@ -62,6 +62,8 @@ nlohmann::ordered_json figures_of(const TrainFlags& flags, const DataSpec& spec,
                                  {"weights_sha256", sha256},
                                  {"precision", flags.precision},
                                  {"accumulate", flags.accumulate},
+                                 {"mesh", strategy.world().mesh.to_string()},
+                                 {"microbatches", flags.microbatches},
                                  {"compression", flags.job.compression},
                                  {"wire_bytes_per_step", wire_bytes}};
   if (strategy.world().on_devices())

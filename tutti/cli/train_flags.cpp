@@ -7,6 +7,7 @@
 
 #include "tutti/cli/checks.h"
 #include "tutti/cli/train_options.h"
+#include "tutti/layout/schedule.h"
 #include "tutti/nn/precision.h"
 
 namespace tutti::cli {
@@ -27,6 +28,20 @@ Flags training_flags() {
       {"FitOptions::accumulate", "--accumulate", "BATCHES", &T::accumulate,
        "Batches whose gradients are added, without communication, to one update",
        whole_number(1, 1'000'000), true},
+      {"FitOptions::microbatches", "--microbatches", "M", &T::microbatches,
+       "Parts of a replica's batch, one after another: stages (--mesh) work on several at a time",
+       whole_number(1, 4096), true},
+      {"parallel::ModelLayout::schedule", "--pipeline", "NAME", &T::pipeline,
+       fmt::format(
+           "In what order stages compute: {}, interleaved:CHUNKS, or a file that tutti plan "
+           "pipeline --csv wrote",
+           fmt::join(layout::schedule_names(), ", ")),
+       some_name(), true},
+      {"parallel::ModelLayout::cut", "--cut", "LAYER,...", &T::cut,
+       "Layers that begin a stage (default: so that none takes longer than it must)", some_name()},
+      {"parallel::ModelLayout::recompute", "--recompute", "WHAT", &T::recompute,
+       "Of stages, what is computed again in backward, to keep less: none or full",
+       one_of("answer to --recompute", {"none", "full"}), true},
       {"CompileOptions::precision", "--precision", "NAME", &T::precision,
        "Of forward and backward: float32, bfloat16, or float16 on a CUDA device; parameters are "
        "float32",

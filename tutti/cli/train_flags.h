@@ -32,6 +32,10 @@ struct TrainFlags {
   int64_t steps_per_epoch = 0;
   int64_t take = 0;  ///< samples to train on; 0: all
   int64_t accumulate = 1;
+  int64_t microbatches = 1;
+  std::string pipeline = "1f1b";
+  std::string cut;  ///< layers that begin a stage; "": balanced
+  std::string recompute = "none";
   std::string precision = "float32";
   std::string loss_scaling;
   bool step_graph = false;

@@ -53,7 +53,7 @@ std::string_view name_of(Axis axis) noexcept { return axis_names()[static_cast<s
 Mesh::Mesh(int replicas) { sizes_[static_cast<size_t>(Axis::data)] = replicas; }
 
 Mesh Mesh::parse(std::string_view text, int replicas) {
-  Mesh mesh(replicas);
+  Mesh mesh(std::max(replicas, 1));
   if (text.empty()) return mesh;
   Place sizes{};
   for (std::string_view rest = text;;) {
@@ -68,8 +68,8 @@ Mesh Mesh::parse(std::string_view text, int replicas) {
   const bool open = sizes[0] == 0;
   for (int& size : sizes) size = std::max(size, 1);
   const int64_t others = product_of(sizes);
-  if (open && replicas % others == 0) sizes[0] = static_cast<int>(replicas / others);
-  if (product_of(sizes) != replicas)
+  if (open && replicas > 0 && replicas % others == 0) sizes[0] = static_cast<int>(replicas / others);
+  if (replicas != 0 && product_of(sizes) != replicas)
     throw UsageError(fmt::format("--mesh {}: needs {}{} replicas, got {}", text,
                                  open ? "a multiple of " : "", product_of(sizes), replicas));
   mesh.sizes_ = sizes;

@@ -38,14 +38,17 @@ class Mesh {
   explicit Mesh(int replicas = 1);
 
   /// Of "data=2,stage=2": axes in any order, each once, those not named are 1; data may be left
-  /// out, and is then what the others leave of `replicas`. "": all on the data axis. Throws
-  /// UsageError for text that is none, and where the product is not `replicas`.
+  /// out, and is then what the others leave of `replicas`. "": all on the data axis. replicas 0: as
+  /// many as the axes have. Throws UsageError for text that is none, and where the product is not
+  /// `replicas`.
   static Mesh parse(std::string_view text, int replicas);
 
   int size(Axis axis) const noexcept { return sizes_[static_cast<size_t>(axis)]; }
   int replicas() const noexcept;
   /// Ranks in sync on other samples: data x shard.
   int data_replicas() const noexcept { return size(Axis::data) * size(Axis::shard); }
+  /// Ranks that compute one of them together: stage x tensor.
+  int model_ranks() const noexcept { return size(Axis::stage) * size(Axis::tensor); }
 
   /// rank in [0, replicas()).
   Place place_of(int rank) const noexcept;

@@ -44,7 +44,7 @@ std::vector<int64_t> dims_of(int64_t code, int64_t count) {
 }
 
 // The elements from `memory` on, with that order of dimensions.
-at::Tensor in_order(const at::Tensor& memory, const std::vector<int64_t>& dims) {
+at::Tensor in_memory_order(const at::Tensor& memory, const std::vector<int64_t>& dims) {
   std::vector<int64_t> strides(dims.size());
   int64_t stride = 1;
   for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
@@ -60,7 +60,7 @@ at::Tensor packed(const at::Tensor& tensor) {
   const at::Tensor plain = tensor.detach();
   const at::Tensor dense = plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
   // As it would arrive: a dimension of one element may have any stride.
-  return in_order(dense, dims_by_stride(dense));
+  return in_memory_order(dense, dims_by_stride(dense));
 }
 
 std::string name_of_stage(int stage, int rank) {
@@ -166,7 +166,7 @@ Parcel Channel::take(int microbatch) {
     const at::Tensor& memory = transfer.tensors[i];
     const int64_t code = transfer.header[i + 1];
     parcel.tensors.push_back(
-        code == kUndefined ? at::Tensor() : in_order(memory, dims_of(code, memory.dim())));
+        code == kUndefined ? at::Tensor() : in_memory_order(memory, dims_of(code, memory.dim())));
   }
   return parcel;
 }

@@ -62,23 +62,6 @@ void fill(std::span<double> values, const Piece& piece, const ValueAt& value_at)
 
 }  // namespace
 
-std::vector<int64_t> Piece::shape() const {
-  auto shape = whole;
-  shape[static_cast<size_t>(axis)] = stacked * size;
-  return shape;
-}
-
-at::Tensor piece_of(const at::Tensor& whole, const Piece& piece) {
-  auto parts = whole.sizes().vec();
-  const auto axis = parts.begin() + piece.axis;
-  *axis /= piece.stacked;
-  parts.insert(axis, piece.stacked);
-  return whole.reshape(parts)
-      .narrow(piece.axis + 1, piece.begin, piece.size)
-      .clone(at::MemoryFormat::Contiguous)
-      .view(piece.shape());
-}
-
 uint64_t parameter_key(uint64_t seed, std::string_view name) {
   uint64_t key = random_key(seed, RandomPurpose::init, {kOfParameter, name.size()});
   for (size_t begin = 0; begin < name.size(); begin += 8) {

@@ -1,9 +1,8 @@
-/// Pieces of parameters, and their initial values: what a rank has of a parameter of the whole
-/// model.
+/// Initial values of pieces of parameters (sync/piece.h).
 ///
-/// An initial value is a function of (seed, name of the parameter, place of the element in the
-/// whole parameter). So a rank makes the piece that it has and nothing else, and the model is the
-/// same however it is dealt. Numbers are Philox's (docs/design/random_numbers.md), the same on
+/// One is a function of (seed, name of the parameter, place of the element in the whole parameter).
+/// So a rank makes the piece that it has and nothing else, and the model is the same however it is
+/// dealt. Numbers are Philox's (docs/design/random_numbers.md), the same on
 /// every platform. Thread rule: pure functions.
 #pragma once
 
@@ -11,27 +10,13 @@
 
 #include <cstdint>
 #include <string_view>
-#include <vector>
+
+#include "tutti/sync/piece.h"
 
 namespace tutti::parallel {
 
-/// Elements [begin, begin + size) along `axis` of each of `stacked` equal parts of a parameter; all
-/// of them: begin 0, size that of a part.
-struct Piece {
-  std::vector<int64_t> whole;  ///< shape of the whole parameter
-  int64_t axis = 0;
-  int64_t begin = 0;
-  int64_t size = 0;
-  /// Equal parts along the axis that are cut alike: 3 where queries, keys and values lie one below
-  /// the other.
-  int64_t stacked = 1;
-
-  /// Of the piece as a tensor: `whole` with stacked * size along the axis.
-  std::vector<int64_t> shape() const;
-};
-
-/// The piece of a tensor of shape `piece.whole`; a copy.
-at::Tensor piece_of(const at::Tensor& whole, const Piece& piece);
+using tutti::Piece;
+using tutti::piece_of;
 
 /// What initial values are drawn from.
 struct Distribution {

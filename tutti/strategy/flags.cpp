@@ -58,6 +58,8 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--time-limit")
     options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
   if (flag == "--shares") options.shares = shares_of(value);
+  if (flag == "--mesh") options.mesh = value;
+  if (flag == "--tensor-blocks") options.tensor_blocks = number_of<int>(flag, value, 1);
   if (flag == "--staleness") options.served.staleness = ps::Staleness::parse(value, flag);
   if (flag == "--drop-slowest") options.served.drop_slowest = number_of<int>(flag, value, 0);
   if (flag == "--host-sums") options.served.host_sums = on_or_off(flag, value);
@@ -86,13 +88,30 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.compression.start_step = number_of<int64_t>(flag, value, 0);
 }
 
-constexpr std::string_view kFlags[] = {
-    "--strategy",     "--replicas",          "--reduction-shape",    "--threads",
-    "--device",       "--memory-limit",      "--time-limit",         "--seed",
-    "--shares",       "--reduction",         "--sum-order",          "--engine",
-    "--compression",  "--compression-start", "--algorithm-table",    "--staleness",
-    "--drop-slowest", "--on-lost-worker",    "--delay-compensation", "--placement",
-    "--partition",    "--host-sums"};
+constexpr std::string_view kFlags[] = {"--strategy",
+                                       "--replicas",
+                                       "--reduction-shape",
+                                       "--threads",
+                                       "--device",
+                                       "--memory-limit",
+                                       "--time-limit",
+                                       "--seed",
+                                       "--shares",
+                                       "--reduction",
+                                       "--sum-order",
+                                       "--engine",
+                                       "--compression",
+                                       "--compression-start",
+                                       "--algorithm-table",
+                                       "--staleness",
+                                       "--drop-slowest",
+                                       "--on-lost-worker",
+                                       "--delay-compensation",
+                                       "--placement",
+                                       "--partition",
+                                       "--host-sums",
+                                       "--mesh",
+                                       "--tensor-blocks"};
 
 // "--shared" is not "--shares".
 bool have_other_endings(std::string_view one, std::string_view other) {

@@ -28,13 +28,26 @@ void require_same_caches(EngineMeeting& meeting,
 
 }  // namespace
 
+data::Share share_of(int64_t global_size, const World& world, int rank) {
+  if (world.microbatches == 1)
+    return data::share(global_size, world.num_replicas(), world.replica_of(rank), world.shares);
+  const int first = world.replica_of(rank) * world.microbatches;
+  return {microbatch_of(global_size, world, first).begin,
+          microbatch_of(global_size, world, first + world.microbatches - 1).end};
+}
+
+data::Share microbatch_of(int64_t global_size, const World& world, int number) {
+  std::vector<double> weights;
+  for (const double share : world.shares)
+    weights.insert(weights.end(), static_cast<size_t>(world.microbatches), share);
+  return data::share(global_size, world.num_replicas() * world.microbatches, number, weights);
+}
+
 data::BatchPart part_of(const data::Epoch& epoch, const World& world,
                         const InputPipelines& pipelines, int64_t step, int local) {
   const int rank = world.first_rank + local;
   if (rank >= world.size) return {.batch = step};
-  if (!pipelines)
-    return {.batch = step,
-            .share = data::share(epoch.batch_size(step), world.size, rank, world.shares)};
+  if (!pipelines) return {.batch = step, .share = share_of(epoch.batch_size(step), world, rank)};
   const int64_t number = step * world.local + local;
   if (number >= epoch.num_batches()) return {.batch = 0};
   return {.batch = number, .share = {0, epoch.batch_size(number)}};

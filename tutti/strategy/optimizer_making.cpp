@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tutti/strategy/detail/mesh_updater.h"
 #include "tutti/strategy/detail/optimizer_state.h"
 #include "tutti/strategy/detail/worlds.h"
 
@@ -40,6 +41,19 @@ std::string why_on_cpu(const Strategy& strategy, const optim::Recipe& recipe) {
   return why;
 }
 
+// One updater for each part of the model.
+std::shared_ptr<Updater> on_mesh(const Strategy& strategy, const WholeModel& whole,
+                                 std::vector<NamedTensors> ranks, const optim::Recipe& recipe) {
+  return detail::make_mesh_updater(
+      strategy.world(), whole, std::move(ranks),
+      [&](const World& world, std::vector<NamedTensors> alike) {
+        const optim::Recipe own = detail::recipe_of_part(recipe, whole, alike[0]);
+        if (strategy.options().reduction == "fused")
+          return make_shared_updater(world, own, std::move(alike));
+        return make_replicated_updater(world, own, std::move(alike), completed(strategy, {}));
+      });
+}
+
 void log_sums(const World& world, Order order) {
   if (world.device_groups.empty() || !world.chief) return;
   const bool hier = world.device_groups[0].engine().name() == "hier";
@@ -58,6 +72,8 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
   const StrategyOptions& options = strategy.options();
   const auto tables = state_->table_specs(&recipe);
   const UpdaterFactory on_cpu = [&](std::vector<NamedTensors> replicas) {
+    if (const WholeModel* const whole = modules.whole())
+      return on_mesh(strategy, *whole, std::move(replicas), recipe);
     if (options.uses_servers())
       return make_served_updater(world, recipe, std::move(replicas), detail::served_place(),
                                  options.served, tables);
@@ -81,8 +97,14 @@ Optimizer::Optimizer(const ReplicatedModules& modules, TorchOptimizerFactory fac
   state_->table_specs(nullptr);
   state_->bound(state_->updated_on_cpu(
       [&](std::vector<NamedTensors> replicas) {
-        return make_replicated_updater(modules.strategy().world(), factory, std::move(replicas),
-                                       completed(modules.strategy(), options));
+        const ReplicatedOptions chosen = completed(modules.strategy(), options);
+        const auto make = [&](const World& world, std::vector<NamedTensors> alike) {
+          return make_replicated_updater(world, factory, std::move(alike), chosen);
+        };
+        const World& world = modules.strategy().world();
+        if (const WholeModel* const whole = modules.whole())
+          return detail::make_mesh_updater(world, *whole, std::move(replicas), make);
+        return make(world, std::move(replicas));
       },
       "a torch optimizer was given"));
   state_->strategy.follow(state_);
@@ -94,6 +116,8 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
   const auto tables = state_->table_specs(&recipe);
   state_->bound(state_->updated_on_cpu(
                     [&](std::vector<NamedTensors> replicas) {
+                      if (const WholeModel* const whole = modules.whole())
+                        return on_mesh(modules.strategy(), *whole, std::move(replicas), recipe);
                       return make_replicated_updater(modules.strategy().world(), recipe,
                                                      std::move(replicas),
                                                      completed(modules.strategy(), options));

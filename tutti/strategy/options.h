@@ -21,7 +21,9 @@ struct StrategyOptions {
   /// one_device, mirrored, multi_worker, central_storage, parameter_server
   std::string kind = "one_device";
   bool uses_servers() const noexcept { return kind == "parameter_server"; }
-  int replicas = 0;  ///< of the whole world; 0: one (one_device), cores (mirrored), workers
+  /// Of the whole world; 0: as many as the mesh has, else one (one_device), cores (mirrored),
+  /// workers. one_device computes all parts of the mesh itself.
+  int replicas = 0;
   std::string reduction_shape;           ///< one_device: "4", "2x3", "3+1"; empty: one host
   int threads_per_replica = 0;           ///< 0: usable cores / replicas of this host, at least 1
   Millis time_limit{kDefaultTimeLimit};  ///< of every wait for another replica
@@ -51,6 +53,12 @@ struct StrategyOptions {
   Compression compression{};            ///< of what replicas exchange; never with the fused step
   AlgorithmTable table = built_in_table();  ///< multi_worker: of what goes between hosts
   ServedOptions served{};                   ///< parameter_server: staleness, placement
+  /// How replicas are dealt out, as layout::Mesh reads it: "data=2,stage=2,tensor=2". Ranks that
+  /// differ in stage or tensor compute one replica of the model together. "": each is a replica.
+  std::string mesh;
+  /// Blocks that a layer is cut into (parallel::TensorGroup), at least the size of axis tensor;
+  /// with the same number of them all sizes of it give the same bits. 0: that size.
+  int tensor_blocks = 0;
   std::vector<double> shares;  ///< of a batch and a slice, per replica, each > 0; empty: equal
 };
 

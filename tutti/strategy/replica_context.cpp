@@ -14,7 +14,9 @@ thread_local ReplicaContext* replica_of_this_thread = nullptr;
 
 int ReplicaContext::rank() const noexcept { return state_->rank; }
 int ReplicaContext::local_rank() const noexcept { return state_->local_rank; }
-int ReplicaContext::num_replicas_in_sync() const noexcept { return state_->size; }
+int ReplicaContext::num_replicas_in_sync() const noexcept {
+  return state_->size / state_->mesh.model_ranks();
+}
 Millis ReplicaContext::time_limit() const noexcept { return state_->time_limit; }
 ReplicaContext* ReplicaContext::current() noexcept { return replica_of_this_thread; }
 at::Generator& ReplicaContext::generator() { return state_->generator; }
@@ -36,7 +38,20 @@ at::Generator& ReplicaContext::generator(at::Device device) {
 at::Device ReplicaContext::device() const noexcept { return state_->queue.device(); }
 bool ReplicaContext::shares_device() const noexcept { return state_->shares_device; }
 const DeviceQueue& ReplicaContext::queue() const noexcept { return state_->queue; }
-Group ReplicaContext::model_group() const { return Group(); }
+int ReplicaContext::replica() const noexcept { return state_->rank / state_->mesh.model_ranks(); }
+const layout::Mesh& ReplicaContext::mesh() const noexcept { return state_->mesh; }
+layout::Place ReplicaContext::place() const noexcept { return state_->mesh.place_of(state_->rank); }
+int ReplicaContext::tensor_blocks() const noexcept { return state_->tensor_blocks; }
+
+Group ReplicaContext::group_of(layout::Axis axis) const {
+  switch (axis) {
+    case layout::Axis::data:
+    case layout::Axis::shard: return state_->groups.data;
+    case layout::Axis::stage: return state_->groups.stage;
+    case layout::Axis::tensor: return state_->groups.tensor;
+  }
+  return {};
+}
 
 std::vector<at::Tensor> ReplicaContext::on_device(at::TensorList host) const {
   if (!state_->uploads) state_->uploads.emplace(state_->queue);

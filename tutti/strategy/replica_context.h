@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tutti/comm/group/group.h"
+#include "tutti/layout/mesh.h"
 #include "tutti/sync/device/queue.h"
 
 namespace tutti {
@@ -21,7 +22,10 @@ namespace tutti {
 /// Cheap to copy; copies are the same replica. Used by the replica's thread alone.
 class ReplicaContext {
  public:
-  int rank() const noexcept;        ///< in the world, 0 to num_replicas_in_sync() - 1
+  /// In the world, 0 to its size - 1: the replica's number, but on a mesh, where several ranks
+  /// compute one.
+  int rank() const noexcept;
+  int replica() const noexcept;     ///< 0 to num_replicas_in_sync() - 1
   int local_rank() const noexcept;  ///< among the replicas of this worker
   int num_replicas_in_sync() const noexcept;
   Millis time_limit() const noexcept;  ///< of every wait for another replica
@@ -58,7 +62,14 @@ class ReplicaContext {
   at::Device device() const noexcept;         ///< where this replica computes
   bool shares_device() const noexcept;        ///< with another replica of this worker: a GPU
   const DeviceQueue& queue() const noexcept;  ///< of its work there; inside run() the current one
-  Group model_group() const;                  ///< of size one until model parallel
+
+  /// Where this rank stands on the mesh, and which ranks differ from it on that axis alone (data:
+  /// and on shard). Under one_device, and without a mesh, alone on every axis but data; group_of
+  /// then gives a group of one.
+  const layout::Mesh& mesh() const noexcept;
+  layout::Place place() const noexcept;
+  Group group_of(layout::Axis axis) const;
+  int tensor_blocks() const noexcept;  ///< StrategyOptions::tensor_blocks
 
   /// Copies of tensors of the host on this replica's device, for work that is queued from now on:
   /// the host goes on at once, and may change its own (Uploads). On the CPU: themselves. Throws

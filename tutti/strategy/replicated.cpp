@@ -3,10 +3,12 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/strategy/whole_model.h"
 #include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/device/out_of_memory.h"
 #include "tutti/sync/tensors.h"
@@ -78,7 +80,7 @@ struct ReplicatedModules::State final : WorldMember {
     const KeepDefaultGenerator keep;
     while (static_cast<int>(modules.size()) < count) {
       torch::manual_seed(strategy.options().seed);
-      auto module = factory();
+      auto module = factory(static_cast<int>(modules.size()));
       if (!module) throw UsageError("the model factory returned null");
       if (const World& world = strategy.world(); world.on_devices())
         with_memory(world.queues[modules.size()], "while the model is made",
@@ -149,23 +151,28 @@ struct ReplicatedModules::State final : WorldMember {
   Modules modules;
   std::vector<std::vector<Norm>> norms;  // by local replica
   bool training = true;
+  std::unique_ptr<WholeModel> whole;  // on a mesh of several ranks a replica
 };
 
-ReplicatedModules::ReplicatedModules(Strategy strategy, Factory factory)
+ReplicatedModules::ReplicatedModules(Strategy strategy, Factory factory, const ModelParts& parts)
     : state_(std::make_shared<State>(std::move(strategy), std::move(factory))) {
   State& state = *state_;
   const World& world = state.strategy.world();
   state.make_until(world.local);
-  if (world.one_process() || world.apart) {
+  if (world.model_ranks == 1 && (world.one_process() || world.apart)) {
     state.agree_inside(1);
   } else {
     state.require_own_parameters();
     state.strategy.run([&](ReplicaContext& replica) {
       auto& module = *state.modules[replica.local_rank()];
-      detail::compare_over_group(replica.group(), detail::describe(module), world.time_limit);
-      detail::broadcast_values(replica.group(), module, 0, world.time_limit);
+      const Group alike =
+          world.model_ranks == 1 ? replica.group() : replica.group_of(layout::Axis::data);
+      detail::compare_over_group(alike, detail::describe(module), world.time_limit);
+      detail::broadcast_values(alike, module, 0, world.time_limit);
     });
   }
+  if (world.model_ranks > 1)
+    state.whole = std::make_unique<WholeModel>(state.strategy, state.modules, parts);
   state.strategy.follow(state_);
 }
 
@@ -183,6 +190,8 @@ int ReplicatedModules::size() const noexcept { return static_cast<int>(state_->m
 
 Strategy ReplicatedModules::strategy() const { return state_->strategy; }
 
+const WholeModel* ReplicatedModules::whole() const noexcept { return state_->whole.get(); }
+
 void ReplicatedModules::train(bool on) const {
   state_->training = on;
   for (size_t local = 0; local < state_->modules.size(); ++local) state_->train(local);
@@ -198,9 +207,31 @@ void take_first(Strategy& strategy, const at::Tensor& value) {
   std::ranges::copy(all.begin()->second, bytes);
 }
 
+// Of the replicas that a rank's part is of, then of all parts.
+NamedTensors merged_on_mesh(Strategy& strategy, const Modules& modules, const WholeModel& whole) {
+  const World& world = strategy.world();
+  std::vector<std::map<std::string, at::Tensor>> own(modules.size());
+  strategy.run([&](ReplicaContext& replica) {
+    const auto local = static_cast<size_t>(replica.local_rank());
+    Group alike = replica.group_of(layout::Axis::data);
+    for (const auto& [name, buffer] : unique_buffers(*modules[local])) {
+      const at::Tensor value = buffer.detach().contiguous().clone();
+      if (value.is_floating_point())
+        alike.all_reduce_now(span_of(value), ReduceOp::mean, world.time_limit);
+      else
+        alike.broadcast(span_of(value), 0, world.time_limit).wait(world.time_limit);
+      own[local].emplace(name, value);
+    }
+  });
+  return whole.gather(whole.buffers(), [&](int local, const std::string& name) {
+    return own[static_cast<size_t>(local)].at(name);
+  });
+}
+
 }  // namespace
 
 NamedTensors ReplicatedModules::merged_buffers() const {
+  if (state_->whole) return merged_on_mesh(state_->strategy, state_->modules, *state_->whole);
   NamedTensors merged;
   std::vector<NamedTensors> each;
   for (const auto& module : state_->modules) each.push_back(unique_buffers(*module));

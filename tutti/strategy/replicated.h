@@ -5,13 +5,16 @@
 
 #include <concepts>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tutti/optim/loss_scale.h"
 #include "tutti/strategy/strategy.h"
+#include "tutti/sync/piece.h"
 #include "tutti/sync/updater.h"
 
 namespace torch::nn {
@@ -21,21 +24,34 @@ class Module;
 namespace tutti {
 
 class SparseTables;
+class WholeModel;
+
+/// What is known of modules that are parts of a model.
+struct ModelParts {
+  /// By name, the parameters of a module that are pieces; empty: none are.
+  std::function<std::map<std::string, Piece>(const torch::nn::Module& module)> pieces_of{};
+  /// Parameters and buffers of the whole model, in its order; empty: in that of ranks.
+  std::function<std::vector<std::string>()> order{};
+};
 
 /// The modules of all local replicas, without their type. Made once, under a strategy: the factory
 /// runs once per replica, one after another, each time from the same seed; replica 0's values win.
 /// Ranks whose models differ (number, names, shapes, dtypes) all get a Mismatch that names the
-/// first difference. Cheap to copy; copies share the modules.
+/// first difference. On a mesh each rank has its part of a model, and those of one part are alike.
+/// Cheap to copy; copies share the modules.
 class ReplicatedModules {
  public:
-  using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
-  ReplicatedModules(Strategy strategy, Factory factory);
+  /// Makes what local rank `local` computes.
+  using Factory = std::function<std::shared_ptr<torch::nn::Module>(int local)>;
+  ReplicatedModules(Strategy strategy, Factory factory, const ModelParts& parts = {});
 
   const std::shared_ptr<torch::nn::Module>& module(int local_rank) const;
   /// The same by replica; UsageError for one of another strategy.
   const std::shared_ptr<torch::nn::Module>& module(const ReplicaContext& replica) const;
   int size() const noexcept;  ///< local replicas
   Strategy strategy() const;
+  /// On a mesh where several ranks compute a replica; null elsewhere.
+  const WholeModel* whole() const noexcept;
 
   /// Training mode (dropout, batch statistics) on all modules, or evaluation mode. A frozen batch
   /// norm, none of whose parameters requires gradients, stays in evaluation mode: it normalises by
@@ -43,7 +59,7 @@ class ReplicatedModules {
   void train(bool on = true) const;
 
   /// Buffers as saved and compared: floating ones averaged in rank order, others rank 0's; the same
-  /// on every worker. Collective over workers.
+  /// on every worker, and on a mesh those of the whole model. Collective over workers.
   std::vector<std::pair<std::string, at::Tensor>> merged_buffers() const;
 
  private:
@@ -61,7 +77,7 @@ class Replicated {
   /// `factory()` returns an M (holder), or an M or a shared_ptr<M> (module).
   template <class Factory>
   Replicated(Strategy strategy, Factory factory)  // NOLINT(performance-unnecessary-value-param)
-      : modules_(std::move(strategy), [factory]() mutable { return as_module(factory()); }) {}
+      : modules_(std::move(strategy), [factory](int) mutable { return as_module(factory()); }) {}
 
   /// This replica's model; the holder or pointer shares it.
   auto local(const ReplicaContext& replica) const {

@@ -88,6 +88,11 @@ std::string words_of(const std::exception_ptr& error) {
 std::string why_alone(const World& world, const StrategyOptions& options) {
   if (world.in_turn() && world.size > 1)
     return "under one_device the replicas take turns on one thread and cannot wait for each other";
+  if (world.model_ranks > 1)
+    return fmt::format(
+        "on the mesh of {} a replica is {} ranks, of which each meets those on its own axes: use "
+        "ReplicaContext::group_of(Axis::data)",
+        world.mesh.sentence(), world.model_ranks);
   const ServedOptions& served = options.served;
   if (!options.uses_servers()) return {};
   if (served.staleness.synchronous() && !world.apart && served.drop_slowest == 0) return {};
@@ -115,14 +120,17 @@ void StrategyState::enter(World next) {
     state->alone = why_alone(world, options);
     state->time_limit = options.time_limit;
     if (!world.in_turn()) state->group = world.groups[local];
+    state->mesh = world.mesh;
+    if (world.model_ranks > 1) state->groups = world.mesh_groups[local];
+    state->tensor_blocks = world.tensor_blocks;
     if (world.on_devices()) {
       state->queue = world.queues[local];
       state->shares_device =
           std::ranges::count(world.queues, state->queue.device(), &DeviceQueue::device) > 1 &&
           state->queue.on_device();
     }
-    state->key =
-        random_key(options.seed, RandomPurpose::init, {static_cast<uint64_t>(state->rank)});
+    state->key = random_key(options.seed, RandomPurpose::init,
+                            {static_cast<uint64_t>(world.replica_of(state->rank))});
     state->generator = at::make_generator<at::CPUGeneratorImpl>(state->key);
     contexts.emplace_back();
     contexts.back().state_ = std::move(state);
@@ -173,8 +181,7 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
       if (first.take(error)) {
         const auto words =
             fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error));
-        world.groups[local].abort(words);
-        if (!world.device_groups.empty()) world.device_groups[local].abort(words);
+        world.abort(local, words);
         meeting->fail(words);
       }
       return false;
@@ -215,6 +222,9 @@ Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<Str
   log(LogLevel::info, "strategy {}: {} replicas ({} here), reduction shape {}, {} threads each",
       options.kind, state_->world.size, state_->world.local, state_->options.reduction_shape,
       state_->options.threads_per_replica);
+  if (!options.mesh.empty())
+    log(LogLevel::info, "mesh: {}{}", state_->world.mesh.sentence(),
+        state_->world.in_turn() ? ", all on this device" : "");
 }
 
 std::string_view Strategy::kind() const noexcept { return state_->options.kind; }
@@ -349,6 +359,8 @@ void Strategy::resize(int replicas, std::vector<double> shares) {
   require_cross_replica("resize");
   if (state_->options.kind == "multi_worker")
     throw UsageError("a multi_worker job cannot be resized while it runs");
+  if (!state_->options.mesh.empty())
+    throw UsageError("a strategy with a mesh cannot be resized while it runs");
   const int most = most_replicas(state_->options.kind);
   if (replicas < 1 || replicas > most)
     throw UsageError(fmt::format("resize to {} replicas; expected 1 to {}", replicas, most));

@@ -60,7 +60,7 @@ class Strategy {
   std::string_view kind() const noexcept;
   const StrategyOptions& options() const noexcept;  ///< resolved: nothing is unset
   const World& world() const noexcept;
-  int num_replicas_in_sync() const noexcept { return world().size; }
+  int num_replicas_in_sync() const noexcept { return world().num_replicas(); }
   const ReductionShape& reduction_shape() const noexcept { return world().shape; }
 
   /// Runs `fn(ReplicaContext&)` on each local replica and returns their results, when all are done.

@@ -29,6 +29,9 @@ struct ReplicaContext::State {
   std::string alone;  ///< why replicas cannot count on each other in every step; empty: they can
   Millis time_limit{kDefaultTimeLimit};
   Group group;
+  layout::Mesh mesh;
+  MeshGroups groups;
+  int tensor_blocks = 1;
   at::Generator generator;
   at::Generator device_generator;  ///< on the device of `queue`; undefined until it is used
   uint64_t key = 0;                ///< of both

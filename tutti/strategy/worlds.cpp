@@ -33,16 +33,21 @@ std::string launcher_hint(int replicas) {
   return fmt::format("start it with: tutti run -n {} PROGRAM ARGS...", std::max(replicas, 2));
 }
 
+// The replicas take turns, and this device has all stages and blocks of each.
 World one_device_world(StrategyOptions& options) {
+  int replicas = options.replicas;
+  if (!options.mesh.empty())
+    replicas = layout::Mesh::parse(options.mesh, options.replicas).data_replicas();
   if (options.reduction_shape.empty())
-    options.reduction_shape = ReductionShape::flat(std::max(1, options.replicas)).to_string();
+    options.reduction_shape = ReductionShape::flat(std::max(1, replicas)).to_string();
   World world;
   world.shape = ReductionShape::parse(options.reduction_shape);
-  if (options.replicas != 0 && options.replicas != world.shape.replicas())
+  if (replicas != 0 && replicas != world.shape.replicas())
     throw UsageError(fmt::format("reduction shape {} is for {} replicas, but replicas is {}",
-                                 options.reduction_shape, world.shape.replicas(),
-                                 options.replicas));
-  world.size = world.local = options.replicas = world.shape.replicas();
+                                 options.reduction_shape, world.shape.replicas(), replicas));
+  world.size = world.local = world.shape.replicas();
+  if (options.mesh.empty()) options.replicas = world.size;
+  world.mesh = layout::Mesh(world.size);
   return world;
 }
 
@@ -170,9 +175,82 @@ World parameter_server_world(StrategyOptions& options) {
   return world;
 }
 
+// Ranks of a replica are neighbours, whole replicas or equal parts of one on each worker.
+void require_even(const layout::Mesh& mesh, const World& world) {
+  const int ranks = mesh.model_ranks();
+  if (world.local % ranks != 0 && ranks % world.local != 0)
+    throw UsageError(fmt::format(
+        "--mesh {}: {} ranks a worker, {} a replica; expected that one divides the other",
+        mesh.to_string(), world.local, ranks));
+}
+
+// Collective: each rank gets its groups.
+void join_mesh_groups(World& world) {
+  world.mesh_groups.resize(static_cast<size_t>(world.local));
+  detail::for_each_local(world, [&](int local) {
+    const auto number = static_cast<size_t>(local);
+    const int rank = world.first_rank + local;
+    const layout::Place place = world.mesh.place_of(rank);
+    const auto split = [&](std::initializer_list<layout::Axis> axes) {
+      layout::Place first = place;
+      int members = 1;
+      for (const layout::Axis axis : axes) {
+        first[static_cast<size_t>(axis)] = 0;
+        members *= world.mesh.size(axis);
+      }
+      if (members == 1) return Group();
+      return *world.groups[number].split(world.mesh.rank_at(first), rank, world.time_limit);
+    };
+    using layout::Axis;
+    world.mesh_groups[number] = {.data = split({Axis::data, Axis::shard}),
+                                 .stage = split({Axis::stage}),
+                                 .tensor = split({Axis::tensor})};
+  });
+}
+
+void deal_out(World& world, StrategyOptions& options, const layout::Mesh& mesh) {
+  world.mesh = mesh;
+  if (mesh.model_ranks() == 1) return;
+  require_even(mesh, world);
+  if (world.on_devices())
+    throw UsageError(fmt::format(
+        "--mesh {}: stages and pieces of layers are on the CPU in this version; leave --device out",
+        options.mesh));
+  world.model_ranks = mesh.model_ranks();
+  join_mesh_groups(world);
+}
+
+void require_mesh_possible(const StrategyOptions& options, const layout::Mesh& mesh) {
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("--mesh {}: {}", options.mesh, why));
+  };
+  if (mesh.size(layout::Axis::shard) > 1)
+    refuse("pieces of the state (axis shard) are not in this version; give these ranks to data");
+  if (options.tensor_blocks != 0 && options.tensor_blocks < mesh.size(layout::Axis::tensor))
+    refuse(fmt::format("{} tensor blocks for {} ranks; expected at least one each",
+                       options.tensor_blocks, mesh.size(layout::Axis::tensor)));
+  if (mesh.model_ranks() == 1) return;
+  if (options.uses_servers() || options.kind == "central_storage")
+    refuse(fmt::format("strategy {} has whole replicas; use mirrored, multi_worker or one_device",
+                       options.kind));
+  if (options.compression.on() ||
+      (options.reduction != "fused" && options.reduction != "all_reduce"))
+    refuse(fmt::format("reduction {} with compression {} is of whole replicas; leave it out",
+                       options.reduction, describe(options.compression)));
+}
+
+layout::Mesh mesh_of(StrategyOptions& options) {
+  const layout::Mesh mesh = layout::Mesh::parse(options.mesh, options.replicas);
+  require_mesh_possible(options, mesh);
+  if (!options.mesh.empty()) options.replicas = mesh.replicas();
+  options.tensor_blocks = std::max(options.tensor_blocks, mesh.size(layout::Axis::tensor));
+  return mesh;
+}
+
 }  // namespace
 
 World make_world(StrategyOptions& options) {
+  const layout::Mesh mesh = mesh_of(options);
   const auto devices = devices_from(options.device);
   const bool elsewhere = devices != std::vector<DeviceSpec>(1);
   if (elsewhere) options.pin = false;  // a replica's thread only queues work for its device
@@ -183,14 +261,17 @@ World make_world(StrategyOptions& options) {
   if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
   if (!world.in_turn()) options.reduction_shape = world.shape.to_string();
   world.time_limit = options.time_limit;
+  world.tensor_blocks = options.tensor_blocks;
   world.shares = options.shares;
-  if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.size)
-    throw UsageError(
-        fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
-                    world.shares.size(), world.size));
   if (world.one_process()) world.here = std::max(world.here, world.size);
   options.threads_per_replica = common_threads(options, world);
   place_on_devices(world, options, devices);
+  if (!world.in_turn())
+    deal_out(world, options, options.mesh.empty() ? layout::Mesh(world.size) : mesh);
+  if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.num_replicas())
+    throw UsageError(
+        fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
+                    world.shares.size(), world.num_replicas()));
   if (options.kind == "multi_worker" && !world.one_process() && anybody(world, world.on_devices()))
     make_device_groups(world, {.engine = options.engine, .order = options.sum_order});
   else if (options.engine != "nccl")

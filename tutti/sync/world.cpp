@@ -3,7 +3,18 @@
 #include <exception>
 #include <thread>
 
-namespace tutti::detail {
+namespace tutti {
+
+void World::abort(int local_rank, const std::string& reason) noexcept {
+  const auto number = static_cast<size_t>(local_rank);
+  groups[number].abort(reason);
+  if (!device_groups.empty()) device_groups[number].abort(reason);
+  if (mesh_groups.empty()) return;
+  MeshGroups& own = mesh_groups[number];
+  for (Group* const group : {&own.data, &own.stage, &own.tensor}) group->abort(reason);
+}
+
+namespace detail {
 
 void for_each_local(const World& world, const std::function<void(int)>& fn) {
   std::vector<std::exception_ptr> errors(world.local);
@@ -22,4 +33,5 @@ void for_each_local(const World& world, const std::function<void(int)>& fn) {
     if (error) std::rethrow_exception(error);
 }
 
-}  // namespace tutti::detail
+}  // namespace detail
+}  // namespace tutti

@@ -7,15 +7,24 @@
 #include <vector>
 
 #include "tutti/comm/group/group.h"
+#include "tutti/layout/mesh.h"
 #include "tutti/sync/device/queue.h"
 
 namespace tutti {
+
+/// The groups of one rank on a Mesh: the ranks whose places differ from its own on these axes
+/// alone.
+struct MeshGroups {
+  Group data;    ///< data and shard: who has the same part of the model
+  Group stage;   ///< who has the other stages
+  Group tensor;  ///< who has the other pieces of its layers
+};
 
 /// One *generation* of the replicas of a job. A changed membership makes a new World with a higher
 /// generation; whatever was bound to the old one is bound anew (WorldMember).
 struct World {
   int64_t generation = 0;
-  int size = 1;             ///< replicas in sync, in the whole job
+  int size = 1;             ///< ranks in the whole job: replicas in sync, but on a mesh (below)
   int first_rank = 0;       ///< rank of this worker's first replica
   int local = 1;            ///< replicas of this worker; their ranks are consecutive
   int here = 1;             ///< replicas on this host
@@ -39,7 +48,32 @@ struct World {
   /// Workers are in sync, but meet at parameter servers alone, since any of them may be lost:
   /// `groups` are of the local replicas, `shape` is of all (Strategy::reduce).
   bool apart = false;
+  /// Where the parts of a model are: by stage and tensor, so many ranks side by side compute one
+  /// replica. 1: each rank is a replica.
+  layout::Mesh mesh{};
+  int model_ranks = 1;
+  std::vector<MeshGroups> mesh_groups{};  ///< by local rank; empty where model_ranks is 1
+  int tensor_blocks = 1;                  ///< that a layer is cut into, a constant of the job
+  int microbatches = 1;                   ///< that a replica's part of a batch comes in
 
+  int num_replicas() const noexcept { return size / model_ranks; }  ///< in sync
+  int replica_of(int rank) const noexcept { return rank / model_ranks; }
+  layout::Place place_of_local(int local_rank) const noexcept {
+    return mesh.place_of(first_rank + local_rank);
+  }
+  /// The rank of a replica that has the model's outputs, and speaks for it.
+  bool gives_outputs(int local_rank) const noexcept {
+    const layout::Place place = place_of_local(local_rank);
+    return leads_stage(local_rank) &&
+           place[static_cast<size_t>(layout::Axis::stage)] + 1 == mesh.size(layout::Axis::stage);
+  }
+  /// Of the ranks that have the same stage of a replica, the one that speaks for them.
+  bool leads_stage(int local_rank) const noexcept {
+    return place_of_local(local_rank)[static_cast<size_t>(layout::Axis::tensor)] == 0;
+  }
+
+  /// Fails the groups of a local rank, so that nobody waits for it in any of them.
+  void abort(int local_rank, const std::string& reason) noexcept;
   bool in_turn() const noexcept { return groups.empty(); }
   bool on_devices() const noexcept { return !queues.empty(); }
   int processes() const noexcept { return size / local; }

@@ -9,6 +9,14 @@
 
 namespace tutti::detail {
 
+/// The samples of rank `rank`'s replica in a global batch of so many.
+data::Share share_of(int64_t global_size, const World& world, int rank);
+
+/// Those of microbatch `number`, counted over all replicas: replica r has the World::microbatches
+/// from r * World::microbatches on. So any number of replicas with as many microbatches together
+/// cuts a batch alike.
+data::Share microbatch_of(int64_t global_size, const World& world, int number);
+
 /// Batch `step` as replica `local` of this worker takes it. Nothing for a worker that this world
 /// has lost (Strategy::those_here).
 data::BatchPart part_of(const data::Epoch& epoch, const World& world,

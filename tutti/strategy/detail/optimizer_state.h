@@ -49,6 +49,11 @@ struct Optimizer::State final : WorldMember {
   std::vector<ps::SparseTableSpec> table_specs(const optim::Recipe* recipe) const {
     const auto specs = tables_of(layers().at(0));
     if (specs.empty()) return specs;
+    if (modules.whole() != nullptr)
+      throw UsageError(fmt::format(
+          "embedding table \"{}\": a mesh with stages or pieces of layers has none; use "
+          "nn::Embedding",
+          specs[0].name));
     const std::string table = fmt::format("embedding table \"{}\"", specs[0].name);
     if (recipe != nullptr && !recipe->more_than_a_rule().empty())
       throw UsageError(fmt::format("{}: its rows are updated one by one, without {}", table,

@@ -194,7 +194,7 @@ int64_t Checkpointing::next_pause(int64_t step) const noexcept {
 NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
   const World& world = model_.strategy.world();
   NamedTensors common;
-  for (const auto& [name, tensor] : unique_parameters(*model_.modules.module(0)))
+  for (const auto& [name, tensor] : model_.parameters())
     common.emplace_back(kParameters + name, tensor);
   const UpdaterState optimizer = model_.compiled->optimizer.updater().state();
   for (const auto& [name, tensor] : optimizer.tensors)
@@ -221,12 +221,14 @@ NamedTensors Checkpointing::own_tensors(const TrainingState& state) const {
     if (writers[i] == worker()) own.push_back(common[i]);
   const Goals& goals = model_.compiled->goals;
   for (int local = 0; local < world.local; ++local) {
-    const int rank = world.first_rank + local;
+    if (!world.leads_stage(local)) continue;
+    const int rank = world.replica_of(world.first_rank + local);
     for (const auto& [name, buffer] : unique_buffers(*model_.modules.module(local)))
       own.emplace_back(buffer_name(rank, name), buffer);
     if (!state.kept.parameters.empty())
       for (const auto& [name, buffer] : state.kept.buffers.at(static_cast<size_t>(local)))
         own.emplace_back(buffer_name(rank, name, kKeptBuffers), buffer);
+    if (!world.gives_outputs(local)) continue;
     own.push_back({replica_generator_name(rank), generators[static_cast<size_t>(local)]});
     if (const at::Tensor& state = on_devices[static_cast<size_t>(local)]; state.defined())
       own.push_back({device_generator_name(rank), state});

@@ -78,15 +78,16 @@ std::vector<std::string> differences(const CheckpointManifest& then,
        fmt::format("{}", fmt::join(now.metrics, ", ")));
   same("columns of History", fmt::format("{}", fmt::join(then.columns, ", ")),
        fmt::format("{}", fmt::join(now.columns, ", ")));
-  // With another number of replicas bits differ anyway.
-  if (then.replicas == now.replicas) {
+  // With another number of parts bits differ anyway.
+  if (then.replicas * then.microbatches == now.replicas * now.microbatches) {
     same("threads a replica", then.threads_per_replica, now.threads_per_replica,
          "; give it (--threads): on others sums round differently");
     same("dense kernel", then.dense_kernel, now.dense_kernel,
          fmt::format("; give that of the checkpoint (--dense-kernel {}, nn::use_dense_kernel()): "
                      "products of the other round differently",
                      then.dense_kernel));
-    if (!ReductionShape::parse(then.reduction_shape)
+    if (then.replicas == now.replicas &&
+        !ReductionShape::parse(then.reduction_shape)
              .adds_like(ReductionShape::parse(now.reduction_shape)))
       same("reduction shape", then.reduction_shape, now.reduction_shape);
   }
@@ -195,14 +196,14 @@ Checkpointing::Checked Checkpointing::check(const Found& found_on_disk,
   for (int rank = 0; rank < then.replicas; ++rank)
     if (auto kept = kept_back(tensors, rank); !kept.empty())
       checked.optimizer.replicas.push_back(std::move(kept));
-  const torch::nn::Module& module = *model_.modules.module(0);
-  require_fit(tutti::state_of(module), weights, all_names(module), what);
+  const ModelState shapes = model_.shapes();
+  require_fit(shapes, weights, all_names(*model_.modules.module(0)), what);
   const auto need = [&](const std::string& name) {
     if (!tensors.contains(name)) throw DataError(fmt::format("{}: lacks \"{}\"", what, name));
     return tensor_of(tensors.at(name));
   };
-  for (const auto& [name, buffer] : unique_buffers(module)) need(buffer_name(0, name));
-  for (const auto& [name, tensor] : unique_parameters(module))
+  for (const auto& [name, buffer] : shapes.buffers) need(buffer_name(0, name));
+  for (const auto& [name, tensor] : shapes.parameters)
     checked.parameters.emplace_back(name, need(kParameters + name));
   require_generators(what, tensors);
 
@@ -245,9 +246,10 @@ std::vector<Totals> Checkpointing::totals_in(const std::string& what,
     if (const std::string why = Totals::why_not_packed(goals, numbers); !why.empty())
       throw DataError(fmt::format("{}: tensor \"{}\": got {}", what, totals_name(rank), why));
     // With another number of replicas the first one has what all had.
-    const int local = (then.replicas == world.size ? rank : 0) - world.first_rank;
-    if (local >= 0 && local < world.local)
-      each[static_cast<size_t>(local)].add(Totals::unpacked(goals, numbers));
+    const int replica = then.replicas == world.num_replicas() ? rank : 0;
+    for (int local = 0; local < world.local; ++local)
+      if (world.replica_of(world.first_rank + local) == replica && world.gives_outputs(local))
+        each[static_cast<size_t>(local)].add(Totals::unpacked(goals, numbers));
   }
   return each;
 }
@@ -276,15 +278,15 @@ void Checkpointing::put_back_buffers(const CheckpointTensors& tensors,
 Array Checkpointing::buffer_of(int local, const std::string& name, const CheckpointTensors& tensors,
                                const CheckpointManifest& then, const char* which) const {
   const World& world = model_.strategy.world();
-  return then.replicas == world.size
-             ? tensors.at(buffer_name(world.first_rank + local, name, which))
+  return then.replicas == world.num_replicas()
+             ? tensors.at(buffer_name(world.replica_of(world.first_rank + local), name, which))
              : merged_buffer(name, tensors, then, which);
 }
 
 KeptWeights Checkpointing::kept_in(const CheckpointTensors& tensors,
                                    const CheckpointManifest& then) const {
   KeptWeights kept;
-  for (const auto& [name, parameter] : unique_parameters(*model_.modules.module(0))) {
+  for (const auto& [name, parameter] : model_.shapes().parameters) {
     const auto found = tensors.find(kKeptParameters + name);
     if (found == tensors.end()) return {};
     kept.parameters.emplace_back(name, tensor_of(found->second));
@@ -300,11 +302,11 @@ KeptWeights Checkpointing::kept_in(const CheckpointTensors& tensors,
 // Each replica gets its own where there are as many, and each process where there are as many.
 void Checkpointing::put_back_generators(const std::string& what, const CheckpointTensors& tensors,
                                         const CheckpointManifest& then) {
-  if (then.replicas == model_.strategy.world().size)
+  if (then.replicas == model_.strategy.num_replicas_in_sync())
     model_.strategy.run([&](ReplicaContext& replica) {
-      const Array& state = tensors.at(replica_generator_name(replica.rank()));
+      const Array& state = tensors.at(replica_generator_name(replica.replica()));
       replica.generator().set_state(tensor_of(state).clone());
-      const std::string name = device_generator_name(replica.rank());
+      const std::string name = device_generator_name(replica.replica());
       if (const auto there = tensors.find(name); there != tensors.end()) try {
           restore_device_generator(replica, tensor_of(there->second).clone());
         } catch (const c10::Error& error) {

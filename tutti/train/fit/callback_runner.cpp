@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
+#include "tutti/strategy/whole_model.h"
 #include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/metrics/better.h"
@@ -332,7 +333,7 @@ void copy_to(const NamedTensors& from, const NamedTensors& to) {
 
 void CallbackRunner::copy_weights() {
   model_.require_whole();
-  kept_ = {copies_of(unique_parameters(*model_.modules.module(0))), {}};
+  kept_ = {copies_of(model_.parameters()), {}};
   for (int local = 0; local < model_.modules.size(); ++local)
     kept_.buffers.push_back(copies_of(unique_buffers(*model_.modules.module(local))));
 }
@@ -340,8 +341,11 @@ void CallbackRunner::copy_weights() {
 void CallbackRunner::write_weights() {
   if (kept_.parameters.empty()) return;
   const at::NoGradGuard no_grad;
+  const WholeModel* const whole = model_.modules.whole();
+  if (whole != nullptr) whole->scatter(kept_.parameters);
   for (int local = 0; local < model_.modules.size(); ++local) {
-    copy_to(kept_.parameters, unique_parameters(*model_.modules.module(local)));
+    if (whole == nullptr)
+      copy_to(kept_.parameters, unique_parameters(*model_.modules.module(local)));
     copy_to(kept_.buffers.at(static_cast<size_t>(local)),
             unique_buffers(*model_.modules.module(local)));
   }

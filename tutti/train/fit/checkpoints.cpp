@@ -70,6 +70,26 @@ void Fit::take_up_checkpoints() {
   facts_ = facts();
 }
 
+// On a mesh the ranks that have one part of the model add its gradients.
+static std::string shape_of_replicas(const World& world) {
+  if (world.model_ranks == 1) return world.shape.to_string();
+  return world.mesh_groups[0].data.reduction_shape().to_string();
+}
+
+// What bits depend on beside the rest: how many parts a batch and a layer have.
+static bool same_parts(const CheckpointManifest& a, const CheckpointManifest& b) {
+  return a.replicas * a.microbatches == b.replicas * b.microbatches &&
+         a.tensor_blocks == b.tensor_blocks;
+}
+
+static std::string parts_in_words(const CheckpointManifest& manifest) {
+  std::string words = fmt::format("{} replicas", manifest.replicas);
+  if (manifest.microbatches > 1) words += fmt::format(" of {} microbatches", manifest.microbatches);
+  if (manifest.tensor_blocks > 1)
+    words += fmt::format(" with layers in {} blocks", manifest.tensor_blocks);
+  return words;
+}
+
 // What does not change while the training goes on.
 CheckpointManifest Fit::facts() const {
   const Strategy& strategy = model_.strategy;
@@ -80,9 +100,12 @@ CheckpointManifest Fit::facts() const {
                            .num_samples = train_.num_samples(),
                            .steps_per_epoch = course_.epoch_length,
                            .strategy = std::string(strategy.kind()),
-                           .replicas = world.size,
+                           .replicas = world.num_replicas(),
                            .workers = world.size / world.local,
-                           .reduction_shape = world.shape.to_string(),
+                           .reduction_shape = shape_of_replicas(world),
+                           .mesh = world.model_ranks > 1 ? world.mesh.to_string() : "",
+                           .microbatches = options_.microbatches,
+                           .tensor_blocks = world.tensor_blocks,
                            .threads_per_replica = strategy.options().threads_per_replica,
                            .dense_kernel = std::string(nn::name_of(nn::dense_kernel())),
                            .samples_sha256 = digest_of_samples(train_, seed_),
@@ -134,10 +157,10 @@ void Fit::go_on() {
   progress_->say(
       fmt::format("goes on from {}: epoch {}, after step {} of {}{}", name_of_checkpoint(then.step),
                   then.epoch + 1, then.step_in_epoch, then.steps_per_epoch,
-                  then.replicas == model_.strategy.world().size
-                      ? ""
-                      : fmt::format("; it is of {} replicas: the same samples follow, bits differ",
-                                    then.replicas)));
+                  same_parts(then, facts_) ? ""
+                                           : fmt::format("; it is of {}: the same samples follow, "
+                                                         "bits differ",
+                                                         parts_in_words(then))));
 }
 
 // By local replica.

@@ -18,6 +18,7 @@ namespace tutti {
 namespace {
 
 constexpr int64_t kMostAccumulated = 1'000'000;
+constexpr int kMostMicrobatches = 4096;
 
 void check_options(const FitOptions& options) {
   const auto at_least = [](const char* what, int64_t value, int64_t least) {
@@ -33,6 +34,9 @@ void check_options(const FitOptions& options) {
   if (options.accumulate < 1 || options.accumulate > kMostAccumulated)
     throw UsageError(fmt::format("fit: accumulate is {}, must be from 1 to {}", options.accumulate,
                                  kMostAccumulated));
+  if (options.microbatches < 1 || options.microbatches > kMostMicrobatches)
+    throw UsageError(fmt::format("fit: microbatches is {}, must be from 1 to {}",
+                                 options.microbatches, kMostMicrobatches));
   if (options.initial_epoch >= options.epochs)
     throw UsageError(fmt::format("fit: initial_epoch is {}, must be below epochs, {}",
                                  options.initial_epoch, options.epochs));
@@ -96,16 +100,40 @@ void require_something_to_train(const torch::nn::Module& module) {
       parameters.size()));
 }
 
+/// What steps of microbatches, and of parts of a model, do not have.
+void check_parts(const Model::State& model, const FitOptions& options) {
+  const World& world = model.strategy.world();
+  if (options.microbatches == 1 && !model.laid_out->deals_out()) return;
+  const auto refuse = [](const std::string& what) {
+    throw UsageError("fit: microbatches, and stages or blocks of layers: " + what);
+  };
+  if (options.accumulate > 1)
+    refuse("accumulate is of batches; take more microbatches in place of it");
+  if (world.on_devices()) refuse("they are on the CPU in this version; leave the device out");
+  if (model.strategy.options().uses_servers() || world.apart)
+    refuse("parameter servers take a gradient a batch; use mirrored, multi_worker or one_device");
+  if (model.compiled->precision != Precision::float32)
+    refuse("they are float32 in this version; leave the precision out");
+  if (model.compiled->optimizer.loss_scale()) refuse("losses are not scaled there");
+  if (model.compiled->optimizer.tables() != nullptr)
+    refuse("rows of embedding tables get gradients once a batch; use nn::Embedding");
+  if (nn::meets_in_forward(*model.modules.module(0)))
+    refuse("a layer that needs all replicas in forward (SyncBatchNorm) cannot have them there");
+  if (model.modules.whole() != nullptr && options.loader.on_bad.replace)
+    refuse("damaged samples are not replaced where several ranks read a part; leave on_bad out");
+  model.laid_out->check_microbatches(options.microbatches);
+}
+
 void warn_of_idle_replicas(const data::Dataset& train, const World& world) {
   const int64_t batch = std::min(train.global_batch_size(), train.num_samples());
   int idle = 0;
-  for (int rank = 0; rank < world.size; ++rank)
-    if (data::share(batch, world.size, rank, world.shares).size() == 0) ++idle;
+  for (int replica = 0; replica < world.num_replicas(); ++replica)
+    if (data::share(batch, world.num_replicas(), replica, world.shares).size() == 0) ++idle;
   if (idle == 0 || !world.chief) return;
   log_once("fit: replicas without samples", LogLevel::warning,
            "fit: {} of {} replicas have no sample in any step, since a global batch has {}; the "
            "weights are those of the others, but fewer replicas or a larger batch would be faster",
-           idle, world.size, batch);
+           idle, world.num_replicas(), batch);
 }
 
 }  // namespace
@@ -134,6 +162,7 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
         "fit: accumulate is {}, but a step graph is of steps of one batch; leave one of them out",
         options.accumulate));
   check_data("fit", train, true);
+  check_parts(*this, options);
   warn_of_idle_replicas(train, strategy.world());
   check_against_data(options, train);
   if (!options.class_weight.empty())
@@ -151,7 +180,7 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
          .steps = options.max_steps > 0
                       ? std::min(options.max_steps, train.num_batches()) * options.accumulate
                       : train.num_batches(),
-         .replicas = world.size,
+         .replicas = world.num_replicas(),
          .shares = world.shares});
   }
 }

@@ -136,11 +136,23 @@ void Fit::raise_not_finite(const Epoch& epoch, int64_t step) {
   log(LogLevel::warning, "{}\n  the training ends there, with the weights before that step", words);
 }
 
+// Each rank of a mesh has a part of the parameters.
+std::string Fit::bad_on_any_rank() const {
+  std::string found;
+  for (int local = 0; local < model_.modules.size() && found.empty(); ++local)
+    found = bad_parameter(*model_.modules.module(local));
+  if (model_.strategy.world().one_process()) return found;
+  for (const std::string& words : texts_of_all(model_.strategy, found))
+    if (!words.empty()) return words;
+  return {};
+}
+
 // A gradient may be bad where the loss is not. The next step's loss shows it; after the last one
 // of an epoch nothing else does.
 void Fit::look_at_parameters(const Epoch& epoch) {
   if (compiled_.optimizer.updater().client() != nullptr) return;  // servers look at each gradient
-  const std::string found = bad_parameter(*model_.modules.module(0));
+  std::string found = bad_parameter(*model_.modules.module(0));
+  if (model_.modules.whole() != nullptr) found = bad_on_any_rank();
   if (found.empty()) return;
   complain(fmt::format(
       "fit: after epoch {} of {}, whose losses were finite, {}: a gradient of its last step was "

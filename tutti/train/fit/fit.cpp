@@ -67,6 +67,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
+      in_parts_(options_.microbatches > 1 || model.laid_out->deals_out()),
       meets_(nn::meets_in_forward(*model.modules.module(0))),
       shows_(model.strategy.world().chief),
       course_{.epochs = options_.epochs,
@@ -90,6 +91,12 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   const ps::Client* const servers = compiled_.optimizer.updater().client();
   if (servers != nullptr && servers->first_step() == compiled_.optimizer.version())
     servers_at_ = servers->first_step();
+}
+
+std::shared_ptr<const World> Fit::world_now() const {
+  World world = model_.strategy.world();
+  world.microbatches = options_.microbatches;
+  return std::make_shared<const World>(std::move(world));
 }
 
 void Fit::take_pace() {
@@ -166,7 +173,7 @@ Totals Fit::run_batch() {
   last_ = Clock::now();
   const Epoch epoch{{.steps = 1, .first_update = compiled_.optimizer.version()},
                     std::make_shared<const data::Epoch>(train_.epoch({.seed = seed_})),
-                    std::make_shared<const World>(model_.strategy.world())};
+                    world_now()};
   std::vector<Totals> each;
   return train_epoch(epoch, each).value();
 }
@@ -176,7 +183,7 @@ void Fit::run_epoch(const EpochPlan& plan) {
   const Epoch epoch{
       plan,
       std::make_shared<const data::Epoch>(train_.epoch({.epoch = plan.number, .seed = seed_})),
-      std::make_shared<const World>(model_.strategy.world()), loader_};
+      world_now(), model_.modules.whole() == nullptr ? loader_ : nullptr};
   if (epoch.world->generation != generation_) take_pace();
   if (epoch.first_step > 0 && resumed_)
     callbacks_->epoch_goes_on(epoch.number, epoch.steps, epoch.first_step);

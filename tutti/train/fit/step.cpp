@@ -49,7 +49,10 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
     const DistributedBatch batch = epoch.batch(number);
     if (epoch.loader && course_.by_lease && replica.local_rank() == 0) epoch.loader->expect(number);
     try {
-      train_on(replica, forward, epoch, batch, tally);
+      if (in_parts_)
+        train_in_parts(replica, epoch, batch, tally);
+      else
+        train_on(replica, forward, epoch, batch, tally);
     } catch (const c10::OutOfMemoryError& error) {
       raise_out_of_memory(replica, epoch, batch, error);
     }
@@ -222,7 +225,7 @@ int Fit::asked_to_end() const {
 // What the chief's callbacks decide here is agreed on in the same step.
 void Fit::after_step(ReplicaContext& replica, const Epoch& epoch, int64_t step, Totals& totals) {
   if (!callbacks_->any() || replica.local_rank() != 0) return;
-  callbacks_->step_end(step + 1, history_.steps + 1, images_after(epoch, step), totals);
+  callbacks_->step_end(step + 1, history_.steps + 1, images_after(epoch, step), shown(totals));
   totals.stop = callbacks_->wants();
   // Where workers do not meet in every step this error ends the worker, as any does.
   if (totals.stop == Stop::failed && !callbacks_->together()) callbacks_->rethrow();
@@ -252,7 +255,7 @@ void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   ++history_.steps;  // of this worker, until all have come to the epoch's end
   epoch_images_ = images_after(epoch, step);
   if (progress_->due(now)) {
-    progress_->show(step + 1, epoch_images_, means_of(totals, compiled_.goals), now);
+    progress_->show(step + 1, epoch_images_, means_of(shown(totals), compiled_.goals), now);
   }
 }
 

@@ -33,6 +33,7 @@ class Evaluation {
 
   Totals over(const std::shared_ptr<const World>& world) {
     const at::NoGradGuard no_grad;
+    if (model_.modules.whole() != nullptr) return on_mesh(world);
     for (int64_t step = 0; step < epoch_->num_batches(); ++step) {
       totals_.signal = stop_requested();
       if (totals_.signal != 0) break;
@@ -45,13 +46,29 @@ class Evaluation {
     return std::move(totals_);
   }
 
+  // All ranks of a replica go through all batches: none ends before the others.
+  Totals on_mesh(const std::shared_ptr<const World>& world) {
+    detail::forward_on_mesh(model_, replica_, {operation_, epoch_, world},
+                            [&](const DistributedBatch& batch, const detail::Tensors& columns,
+                                const detail::Tensors& outputs) {
+                              count(batch, detail::parts_of(columns, model_.num_inputs, goals()),
+                                    outputs);
+                            });
+    totals_.signal = stop_requested();
+    return std::move(totals_);
+  }
+
  private:
   Deadline patience() const { return Deadline(patience_with_device(replica_.time_limit())); }
   void add(const DistributedBatch& batch) {
     auto columns = batch.host_columns(replica_);
     if (replica_.queue().on_device()) return queue(batch, std::move(columns));
     const auto parts = detail::parts_of(columns, model_.num_inputs, goals());
-    const detail::Tensors outputs = outputs_of(parts);
+    count(batch, parts, outputs_of(parts));
+  }
+
+  void count(const DistributedBatch& batch, const detail::BatchParts& parts,
+             const detail::Tensors& outputs) {
     totals_.add_losses(goals(), outputs, parts);
     totals_.add_metrics(goals(), outputs, parts);
     totals_.samples += batch.local_size(replica_);

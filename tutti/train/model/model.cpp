@@ -13,6 +13,7 @@
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
+#include "tutti/strategy/whole_model.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/agreement.h"
@@ -73,20 +74,46 @@ detail::Tensors detail::Compiled::outputs(const Forward& forward, at::TensorList
   return made;
 }
 
-Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> factory)
-    : strategy(std::move(strategy_in)),
-      forwards(std::make_shared<std::unordered_map<const torch::nn::Module*, detail::Forward>>()),
-      modules(strategy, [factory = std::move(factory), known = forwards] {
-        detail::ErasedModel made = factory();
-        if (!made.module) throw UsageError("Model: the factory returned no module");
-        known->insert_or_assign(made.module.get(),
-                                detail::explained(made.module, std::move(made.forward)));
-        return made.module;
-      }) {
-  if (const auto* known = dynamic_cast<const nn::GraphModule*>(modules.module(0).get())) {
-    graph = known->graph();
-    num_inputs = std::ssize(graph->inputs());
+namespace {
+
+/// What local rank `local` computes of what the factory has given.
+detail::ErasedModel made_for(int local, detail::ErasedModel model, detail::LaidOut& laid_out) {
+  if (laid_out.deals_out()) {
+    if (!model.graph)
+      throw UsageError(
+          "Model: the factory returned a module, which cannot be cut into stages or blocks: its "
+          "layers are members of its own type; return an nn::Graph (the zoo's models are), or "
+          "compose it of tutti::parallel's layers in a custom loop");
+    return laid_out.make(local, *model.graph);
   }
+  model = detail::with_module(std::move(model));
+  if (!model.module) throw UsageError("Model: the factory returned no module");
+  model.forward = detail::explained(model.module, std::move(model.forward));
+  laid_out.take_whole(local, model.module, model.forward);
+  return model;
+}
+
+}  // namespace
+
+Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> factory,
+                    const parallel::ModelLayout& layout)
+    : strategy(std::move(strategy_in)),
+      laid_out(std::make_shared<detail::LaidOut>(strategy, layout)),
+      forwards(std::make_shared<std::unordered_map<const torch::nn::Module*, detail::Forward>>()),
+      modules(strategy,
+              [factory = std::move(factory), known = forwards, parts = laid_out](int local) {
+                detail::ErasedModel made = made_for(local, factory(), *parts);
+                known->insert_or_assign(made.module.get(), std::move(made.forward));
+                return made.module;
+              },
+              {.pieces_of = &detail::LaidOut::pieces_of,
+               .order = [parts = laid_out] { return parts->names(); }}) {
+  if (laid_out->graph()) {
+    graph = laid_out->graph();
+  } else if (const auto* known = dynamic_cast<const nn::GraphModule*>(modules.module(0).get())) {
+    graph = known->graph();
+  }
+  if (graph) num_inputs = std::ssize(graph->inputs());
 }
 
 const detail::Forward& Model::State::forward(int local_rank) const {
@@ -102,6 +129,18 @@ detail::Compiled& Model::State::require_compiled(std::string_view operation) {
     throw UsageError(fmt::format("{}: call compile() first, with optimizer and loss", operation));
   }
   return *compiled;
+}
+
+NamedTensors Model::State::parameters() const {
+  const WholeModel* const whole = modules.whole();
+  return whole != nullptr ? whole->gather_parameters() : unique_parameters(*modules.module(0));
+}
+
+ModelState Model::State::shapes() const {
+  const WholeModel* const whole = modules.whole();
+  if (whole == nullptr) return state_of(*modules.module(0));
+  return {WholeModel::without_values(whole->parameters()),
+          WholeModel::without_values(whole->buffers())};
 }
 
 void Model::State::require_whole() const {
@@ -175,8 +214,8 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
 
 // ---- model ----
 
-Model::Model(Strategy strategy, ErasedFactory factory)
-    : state_(std::make_shared<State>(std::move(strategy), std::move(factory))) {}
+Model::Model(Strategy strategy, ErasedFactory factory, const parallel::ModelLayout& layout)
+    : state_(std::make_shared<State>(std::move(strategy), std::move(factory), layout)) {}
 
 void Model::compile(CompileOptions options) {
   State& state = *state_;
@@ -226,8 +265,7 @@ void Model::State::save(const std::filesystem::path& path) {
   State& state = *this;
   if (state.compiled) state.compiled->optimizer.updater().refresh();
   state.require_whole();
-  const ModelState weights{unique_parameters(*state.modules.module(0)),
-                           state.modules.merged_buffers()};
+  const ModelState weights{state.parameters(), state.modules.merged_buffers()};
   std::exception_ptr failure;
   state.strategy.by_chief([&] {
     try {
@@ -286,16 +324,34 @@ void Model::State::load_tables(const std::filesystem::path& path) {
     log(LogLevel::warning, "load {}: rows of {} stay as they are: {}", path.string(), tables, why);
 }
 
+namespace {
+
+// Into the parts of a model that are on several ranks.
+void load_whole(const WholeModel& whole, const std::filesystem::path& path, ModelState shapes,
+                const std::vector<std::string>& aliases) {
+  for (NamedTensors* const tensors : {&shapes.parameters, &shapes.buffers})
+    for (auto& [name, tensor] : *tensors)
+      tensor = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+  load_weights(shapes, path, aliases);
+  whole.scatter(shapes.parameters);
+  whole.scatter(shapes.buffers);
+}
+
+}  // namespace
+
 void Model::load(const std::filesystem::path& path) {
   State& state = *state_;
   const torch::nn::Module& first = *state.modules.module(0);
   std::exception_ptr failure;
   try {
-    load_weights(state_of(first), path, all_names(first));
-    for (int local = 1; local < state.modules.size(); ++local) {
-      detail::copy_values(first, *state.modules.module(local), state.strategy.world().time_limit);
+    if (const WholeModel* const whole = state.modules.whole()) {
+      load_whole(*whole, path, state.shapes(), all_names(first));
+    } else {
+      load_weights(state_of(first), path, all_names(first));
+      for (int local = 1; local < state.modules.size(); ++local)
+        detail::copy_values(first, *state.modules.module(local), state.strategy.world().time_limit);
+      state.load_tables(path);
     }
-    state.load_tables(path);
   } catch (const std::exception&) {
     failure = std::current_exception();
   }
@@ -304,8 +360,7 @@ void Model::load(const std::filesystem::path& path) {
 
 std::string Model::weights_sha256() {
   state_->require_whole();
-  return tutti::weights_sha256(
-      {unique_parameters(*state_->modules.module(0)), state_->modules.merged_buffers()});
+  return tutti::weights_sha256({state_->parameters(), state_->modules.merged_buffers()});
 }
 
 Strategy Model::strategy() const { return state_->strategy; }

@@ -25,6 +25,7 @@
 #include "tutti/data/dataset.h"
 #include "tutti/data/loader/loader.h"
 #include "tutti/nn/precision.h"
+#include "tutti/parallel/model_layout.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/train/callbacks/callbacks.h"
 #include "tutti/train/callbacks/schedules.h"
@@ -101,6 +102,11 @@ struct FitOptions {
   /// of one batch of all their samples. Steps, schedules, callbacks and max_steps count updates;
   /// the last one of an epoch may have fewer batches.
   int64_t accumulate = 1;
+  /// Parts, 1 to 4096, that each replica's part of a batch is computed in, one after another; with
+  /// stages, so that these have work at the same time. Gradients add up as those of as many
+  /// replicas do: r replicas of m microbatches train as r m replicas, to the bit where m is a power
+  /// of two.
+  int microbatches = 1;
   CheckpointOptions checkpoints{};
   Millis stop_after{0};  ///< asks for an end as SIGTERM does, once so much time has gone; 0: never
   /// The last samples, in place of `validation`: a share above 0 and below 1 of those before the
@@ -133,11 +139,13 @@ class Model {
  public:
   /// `factory()` returns an nn::Graph, a ModuleHolder, a shared_ptr<Module> or a Module whose
   /// forward takes a tensor or a vector of them, and gives a tensor or a vector of them. Ranks
-  /// whose models differ get a Mismatch.
+  /// whose models differ get a Mismatch. On a mesh with stages or pieces of layers, and where layers
+  /// are cut into blocks (StrategyOptions), it is an nn::Graph, dealt out as `layout` says: else, and
+  /// for a layout that does not fit graph or mesh, UsageError.
   template <class Factory>
-  Model(Strategy strategy, Factory factory)
+  Model(Strategy strategy, Factory factory, const parallel::ModelLayout& layout = {})
       : Model(std::move(strategy),
-              ErasedFactory([factory]() mutable { return detail::erase(factory()); })) {}
+              ErasedFactory([factory]() mutable { return detail::erase(factory()); }), layout) {}
 
   /// What to train with. Again: a new optimizer with fresh state. Throws UsageError without a loss,
   /// for outputs that the graph does not have, twice the same, or a weight out of range, and for
@@ -222,7 +230,7 @@ class Model {
 
  private:
   using ErasedFactory = std::function<detail::ErasedModel()>;
-  Model(Strategy strategy, ErasedFactory factory);
+  Model(Strategy strategy, ErasedFactory factory, const parallel::ModelLayout& layout);
 
   std::shared_ptr<State> state_;
 };

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/from_tensors.h"
 #include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/device/late_reads.h"
 #include "tutti/sync/device/out_of_memory.h"
@@ -130,6 +131,12 @@ Tensors inputs_on(at::Device device, const Tensors& inputs) {
   return there;
 }
 
+// All ranks take part, each with these inputs.
+Tensors predicted_on_mesh(Model& model, const Tensors& inputs) {
+  const auto samples = inputs.at(0).dim() > 0 ? inputs[0].size(0) : 0;
+  return model.predict_all(data::from_tensors(inputs).batch(std::max<int64_t>(samples, 1)));
+}
+
 at::Tensor only_output(Tensors outputs) {
   require_one_output(outputs.size());
   return std::move(outputs.front());
@@ -140,6 +147,7 @@ at::Tensor only_output(Tensors outputs) {
 
 std::vector<at::Tensor> Model::predict_all(const std::vector<at::Tensor>& inputs) {
   state_->require_whole();
+  if (state_->modules.whole() != nullptr) return detail::predicted_on_mesh(*this, inputs);
   const detail::EvaluationMode mode(state_->modules);
   const at::NoGradGuard no_grad;
   const World& world = state_->strategy.world();
@@ -171,6 +179,16 @@ std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
     const at::NoGradGuard no_grad;
     detail::require_here(*state.modules.module(replica.local_rank()), replica);
     detail::RowParts parts;
+    if (state.modules.whole() != nullptr) {
+      detail::forward_on_mesh(state, replica, {"predict", epoch, world},
+                              [&](const DistributedBatch& batch, const detail::Tensors&,
+                                  const detail::Tensors& outputs) {
+                                parts.emplace_back(
+                                    epoch->first_sample(batch.step()) + batch.first_row(replica),
+                                    detail::whole(outputs, batch.local_size(replica)));
+                              });
+      return parts;
+    }
     LateReads late(replica.queue());
     for (int64_t step = 0; step < epoch->num_batches(); ++step) {
       const DistributedBatch batch(epoch, step, world, nullptr, loader);

@@ -110,6 +110,18 @@ class Fit {
   /// (StrategyOptions::step_graph).
   void step_as_graph(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
                      const DistributedBatch& batch, Tensors columns, Tally& tally);
+  /// A step of microbatches, on ranks that may have parts of the model.
+  void train_in_parts(ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
+                      Tally& tally);
+  at::Tensor loss_of_part(const Epoch& epoch, const DistributedBatch& batch,
+                          const ReplicaContext& replica, const Tensors& columns,
+                          const data::Share& rows, at::TensorList outputs, Totals& totals);
+  /// What rank 0's callbacks and progress see of the totals of its first rank.
+  const Totals& shown(const Totals& own) const {
+    return model_.modules.whole() != nullptr ? shown_ : own;
+  }
+  bool bad_on_any(ReplicaContext& replica, const Epoch& epoch, const Totals& totals) const;
+  void show_totals(ReplicaContext& replica, const Epoch& epoch, const Totals& totals);
   void expect_figures(const ReplicaContext& replica, const Epoch& epoch,
                       const DistributedBatch& batch, std::shared_ptr<const OwnBatch> host,
                       const Tensors& losses, const Tensors& outputs, Tally& tally);
@@ -131,6 +143,7 @@ class Fit {
   int64_t images_after(const Epoch& epoch, int64_t step) const;
   void say_what_is_not_planned() const;
   void take_pace();
+  std::shared_ptr<const World> world_now() const;
   void speak(bool shows);
   int asked_to_end() const;
 
@@ -154,6 +167,7 @@ class Fit {
   [[noreturn]] static void throw_without_graph();
   void raise_not_finite(const Epoch& epoch, int64_t step);
   void look_at_parameters(const Epoch& epoch);
+  std::string bad_on_any_rank() const;
   void complain(const std::string& what) const;
   /// What of a batch is there to look at.
   struct Seen {
@@ -173,6 +187,7 @@ class Fit {
   FitOptions options_;
   uint64_t seed_;
   int64_t number_ = 0;  ///< of this fit() among those of the process, from 1; 0: one batch
+  bool in_parts_;       ///< steps are of microbatches, or of ranks that have parts of the model
   bool meets_;          ///< replicas without samples take part in forward
   bool shows_;
   Course course_;
@@ -191,6 +206,7 @@ class Fit {
   TimePoint fit_begin_ = Clock::now();
   TimePoint epoch_begin_{};
   int64_t epoch_images_ = 0;
+  Totals shown_;                         // of the first replica, where it is on several ranks
   bool ended_ = false;                   // by a loss that was not finite (OnNan::end)
   std::map<int64_t, Tensors> shapes_;    // of a step's outputs, by samples; where it is a graph
   std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor

@@ -28,6 +28,9 @@ class RowError : public DataError {
   /// The same where each sample has so many rows.
   RowError of_samples(int64_t positions) const { return {who_, row_ / positions, has_}; }
 
+  /// The same where the batch's first row is row `first` of the replica's part.
+  RowError of_part(int64_t first) const { return {who_, first + row_, has_}; }
+
   /// `rows` are those of the batch in the dataset.
   DataError at(std::string_view place, std::span<const int64_t> rows) const {
     return DataError(fmt::format("{}: {}: sample {} of the dataset has {}", place, who_,

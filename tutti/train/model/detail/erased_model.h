@@ -7,6 +7,7 @@
 #include <concepts>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,6 +23,8 @@ struct ErasedModel {
   /// One tensor [batch, ...] for each input gives one for each output, all of one batch. Throws
   /// UsageError for another number of inputs, and what the module throws.
   std::function<Tensors(at::TensorList)> forward;
+  /// Of a graph, whose module is yet to be made: whole(), or parts of it.
+  std::optional<nn::Graph> graph{};
 };
 
 /// UsageError for more than one, which this module's forward cannot take.
@@ -57,7 +60,7 @@ ErasedModel erase(Made made) {  // NOLINT(performance-unnecessary-value-param): 
   if constexpr (std::same_as<Made, ErasedModel>) {
     return made;
   } else if constexpr (std::same_as<Made, nn::Graph>) {
-    return erase(nn::make_module(made));
+    return {.module = nullptr, .forward = nullptr, .graph = std::move(made)};
   } else if constexpr (requires { made.ptr(); }) {
     return erase(made.ptr());
   } else if constexpr (requires { made.get(); }) {
@@ -65,6 +68,11 @@ ErasedModel erase(Made made) {  // NOLINT(performance-unnecessary-value-param): 
   } else {
     return erase(std::make_shared<Made>(std::move(made)));
   }
+}
+
+/// With a module.
+inline ErasedModel with_module(ErasedModel model) {
+  return model.graph ? erase(nn::make_module(*model.graph)) : model;
 }
 
 }  // namespace tutti::detail

@@ -3,7 +3,10 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,13 +25,14 @@ namespace tutti::detail {
 class EvaluationMode {
  public:
   explicit EvaluationMode(ReplicatedModules& modules) : modules_(modules) {
-    const NamedTensors merged = modules.merged_buffers();
+    const NamedTensors all = modules.merged_buffers();
+    const std::map<std::string, at::Tensor> merged(all.begin(), all.end());
     at::NoGradGuard no_grad;
     for (int local = 0; local < modules.size(); ++local) {
       const NamedTensors buffers = unique_buffers(*modules.module(local));
       for (size_t i = 0; i < buffers.size(); ++i) {
         own_.emplace_back(buffers[i].second, buffers[i].second.clone());
-        copy_queued(buffers[i].second, merged[i].second);
+        copy_queued(buffers[i].second, merged.at(buffers[i].first));
       }
       // A module comes before its parts, so train() of a part has the last word.
       for (auto& module : modules.module(local)->modules()) {
@@ -77,6 +81,19 @@ void at_batch(const BatchPlace& at, Work work) {
     std::rethrow_exception(located(words()));
   }
 }
+
+/// The batches that a mesh goes through.
+struct MeshPass {
+  std::string_view operation;
+  std::shared_ptr<const data::Epoch> epoch;
+  std::shared_ptr<const World> world;
+};
+/// Forward passes of all batches on the ranks of a mesh; each batch's columns and outputs go to
+/// `take`, on the rank that gives the outputs of its replica. Each rank computes its batches when
+/// it needs them. Collective over the replica's ranks.
+void forward_on_mesh(Model::State& model, ReplicaContext& replica, const MeshPass& pass,
+                     const std::function<void(const DistributedBatch& batch, const Tensors& columns,
+                                              const Tensors& outputs)>& take);
 
 /// Samples as they lie: epoch 0.
 inline std::shared_ptr<const data::Epoch> first_epoch(const Strategy& strategy,

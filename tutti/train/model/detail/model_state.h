@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "tutti/strategy/distributed_dataset.h"
+#include "tutti/train/model/detail/laid_out.h"
 #include "tutti/train/model/model.h"
+#include "tutti/train/model/weights.h"
 
 namespace tutti {
 
@@ -153,12 +155,21 @@ Totals train_on_batch(Model::State& model, const data::Dataset& data, FitOptions
 }  // namespace detail
 
 struct Model::State {
-  State(Strategy strategy, std::function<detail::ErasedModel()> factory);
+  State(Strategy strategy, std::function<detail::ErasedModel()> factory,
+        const parallel::ModelLayout& layout);
 
   const detail::Forward& forward(int local_rank) const;
   /// In the precision of compile(); before it in that of the parameters.
   detail::Tensors outputs(int local_rank, at::TensorList inputs) const;
+  /// Whether a replica's layers are on several ranks, so that no rank has a forward of its own.
+  bool has_stages() const { return strategy.world().mesh.size(layout::Axis::stage) > 1; }
   detail::Compiled& require_compiled(std::string_view operation);
+
+  /// The parameters of the whole model: module 0's own, or, on a mesh, copies of what all ranks
+  /// have. Collective over workers.
+  NamedTensors parameters() const;
+  /// All that the whole model has, of which names, dtypes and shapes are read.
+  ModelState shapes() const;
 
   /// Returns when the parameters are of one version, and there. Throws when they cannot be.
   void require_whole() const;
@@ -181,6 +192,7 @@ struct Model::State {
   void load_tables(const std::filesystem::path& path);
 
   Strategy strategy;
+  std::shared_ptr<detail::LaidOut> laid_out;
   /// By module, since a resized world brings new replicas, whose factory runs later.
   std::shared_ptr<std::unordered_map<const torch::nn::Module*, detail::Forward>> forwards;
   ReplicatedModules modules;

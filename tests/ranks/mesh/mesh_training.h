@@ -1,0 +1,109 @@
+/// A small GPT that is trained on a mesh.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/torch.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tutti/models/gpt.h"
+#include "tutti/strategy/from_tensors.h"
+#include "tutti/train/model/model.h"
+
+namespace tutti::test {
+
+/// How a training is dealt out. Those with the same product of replicas and microbatches and the
+/// same number of blocks train the same bits.
+struct MeshCase {
+  std::string mesh;
+  int microbatches = 1;
+  std::string pipeline = "1f1b";
+  int chunks = 0;
+  std::string recompute = "none";
+  int blocks = 2;
+  std::vector<std::string> cut{};
+
+  /// One word for a command line, and back.
+  std::string word() const {
+    return fmt::format("{};{};{};{};{};{};{}", mesh, microbatches, pipeline, chunks, recompute,
+                       blocks, fmt::join(cut, "/"));
+  }
+  static MeshCase from(const std::string& word) {
+    std::vector<std::string> fields(1);
+    for (const char c : word) c == ';' ? (void)fields.emplace_back() : fields.back().push_back(c);
+    MeshCase one{fields[0], std::stoi(fields[1]), fields[2], std::stoi(fields[3]),
+                 fields[4], std::stoi(fields[5])};
+    std::istringstream cuts(fields[6]);
+    for (std::string layer; std::getline(cuts, layer, '/');) one.cut.push_back(layer);
+    return one;
+  }
+};
+inline void PrintTo(const MeshCase& one, std::ostream* out) { *out << one.word(); }
+
+constexpr int64_t kVocabulary = 65, kContext = 12;
+
+inline nn::Graph small_gpt(bool tied = true, double dropout = 0.1, int64_t layers = 3) {
+  return models::gpt({.vocabulary = kVocabulary,
+                      .context = kContext,
+                      .layers = layers,
+                      .heads = 4,
+                      .features = 16,
+                      .tied = tied,
+                      .dropout = dropout});
+}
+
+/// Batches of 16, 16 and a last one of 5.
+inline data::Dataset small_text() {
+  torch::manual_seed(3);
+  const auto text = torch::randint(0, kVocabulary, {37, kContext + 1}, at::kLong);
+  return data::from_tensors(
+             {text.narrow(1, 0, kContext).contiguous(), text.narrow(1, 1, kContext).contiguous()})
+      .shuffle()
+      .batch(16);
+}
+
+inline StrategyOptions options_of(const std::string& kind, const MeshCase& one) {
+  return {.kind = kind,
+          .threads_per_replica = 1,
+          .seed = 11,
+          .mesh = one.mesh,
+          .tensor_blocks = one.blocks};
+}
+
+inline Model make_model(const Strategy& strategy, const MeshCase& one, const nn::Graph& graph) {
+  Model model(strategy, [graph] { return graph; },
+              {.cut = parallel::before(one.cut),
+               .schedule = parallel::schedule_choice(one.pipeline, one.chunks),
+               .recompute = one.recompute == "full" ? parallel::Recompute::full
+                                                    : parallel::Recompute::none});
+  model.compile(
+      {.optimizer = optim::Recipe{optim::adamw({.learning_rate = 0.01, .weight_decay = 0.1}),
+                                  {},
+                                  {{.pattern = "*.bias", .weight_decay = 0}}},
+       .loss = losses::sparse_categorical_crossentropy({.from_logits = true}),
+       .metrics = {metrics::accuracy()}});
+  return model;
+}
+
+struct MeshTraining {
+  std::string weights;
+  std::vector<double> figures;  ///< of each epoch: losses and accuracies, of the validation too
+};
+
+/// Two epochs.
+inline MeshTraining train_on_mesh(const std::string& kind, const MeshCase& one,
+                                  const nn::Graph& graph = small_gpt()) {
+  Model model = make_model(Strategy(options_of(kind, one)), one, graph);
+  const auto data = small_text();
+  const History history = model.fit(
+      data, {.epochs = 2, .validation = data, .verbose = 0, .microbatches = one.microbatches});
+  MeshTraining training{model.weights_sha256(), {}};
+  for (const auto& row : history.rows)
+    training.figures.insert(training.figures.end(), row.begin(), row.end() - 2);
+  return training;
+}
+
+}  // namespace tutti::test

@@ -1,0 +1,173 @@
+// A model on a mesh trains the bits of one device that computes all parts in turn.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tutti/base/error.h"
+
+#include "tests/ranks/mesh/mesh_training.h"
+#include "tests/support/hosts.h"
+#include "tests/support/message_of.h"
+#include "tests/support/run_workers.h"
+
+namespace tutti {
+namespace {
+
+using test::MeshCase;
+using test::message_of;
+using test::train_on_mesh;
+using ::testing::HasSubstr;
+
+/// All of 8 parts of a batch and 2 blocks of a layer.
+const std::vector<MeshCase>& cases() {
+  static const std::vector<MeshCase> all{
+      {"data=8", 1},
+      {"data=4,tensor=2", 2},
+      {"data=1", 8},
+      {"tensor=2", 8},
+      {"stage=2", 8, "gpipe"},
+      {"stage=3", 8, "1f1b"},
+      {"stage=4", 8, "zb-h1"},
+      {"stage=8", 8, "1f1b"},
+      {"stage=2", 8, "interleaved", 2},
+      {"stage=2", 8, "interleaved", 3},
+      {"stage=2", 8, "zb-v"},
+      {"stage=3", 8, "dualpipe-v"},
+      {"stage=2,tensor=2", 8, "zb-h1"},
+      {"data=2,stage=2", 4, "1f1b", 0, "full"},
+      {"data=2,stage=2,tensor=2", 4, "zb-h1"},
+      {"data=2,stage=2,tensor=2", 4, "interleaved", 2, "full"},
+      {"data=4,stage=2", 2, "gpipe"},
+      {"data=2,stage=2", 4, "1f1b", 0, "none", 2, {"transformer.h.1.mlp.c_fc"}},
+  };
+  return all;
+}
+
+const test::MeshTraining& expected() {
+  static const test::MeshTraining one = train_on_mesh("one_device", {"data=8,tensor=2", 1});
+  return one;
+}
+
+/// Figures are sums over a replica's microbatches, then over replicas: their last digits differ.
+void expect_same(const test::MeshTraining& training, const test::MeshTraining& other) {
+  EXPECT_EQ(training.weights, other.weights);
+  EXPECT_THAT(training.figures, ::testing::Pointwise(::testing::DoubleNear(1e-12), other.figures));
+}
+
+class MeshFit : public ::testing::TestWithParam<MeshCase> {};
+
+TEST_P(MeshFit, TrainsTheBitsOfOneDevice) {
+  expect_same(train_on_mesh("mirrored", GetParam()), expected());
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, MeshFit, ::testing::ValuesIn(cases()), [](const auto& info) {
+  std::string name = info.param.word();
+  std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+  return name;
+});
+
+TEST(MeshFitInTurn, IsTheSameHoweverPartsAreDealt) {
+  for (const MeshCase& one : {MeshCase{"data=4,stage=2,tensor=2", 2}, MeshCase{"data=1,stage=3", 8},
+                              MeshCase{"data=2,tensor=2", 4, "1f1b", 0, "full"}})
+    expect_same(train_on_mesh("one_device", one), expected());
+}
+
+// Without blocks and microbatches it is what every other strategy trains.
+TEST(MeshFitPlain, IsThatOfReplicas) {
+  const auto plain = [](const MeshCase& one, const std::string& kind) {
+    return train_on_mesh(kind, one).weights;
+  };
+  const std::string replicas = plain({"", 1, "1f1b", 0, "none", 1}, "one_device");
+  const std::string mirrored = plain({"data=4", 1, "1f1b", 0, "none", 1}, "mirrored");
+  EXPECT_EQ(plain({"stage=2", 1, "1f1b", 0, "none", 1}, "mirrored"), replicas);
+  EXPECT_EQ(plain({"data=2,stage=2", 2, "1f1b", 0, "none", 1}, "mirrored"), mirrored);
+  EXPECT_EQ(plain({"data=1", 4, "1f1b", 0, "none", 1}, "mirrored"), mirrored);
+}
+
+TEST(MeshFitUntied, TrainsTheBitsOfOneDevice) {
+  const nn::Graph graph = test::small_gpt(/*tied=*/false, /*dropout=*/0, /*layers=*/7);
+  const auto one = train_on_mesh("one_device", {"tensor=2", 4}, graph);
+  expect_same(train_on_mesh("mirrored", {"stage=3", 4}, graph), one);
+  expect_same(train_on_mesh("mirrored", {"stage=3,tensor=2", 4, "zb-h1"}, graph), one);
+}
+
+/// arguments: a case in a word.
+RANK_PROGRAM(train_on_mesh_workers) {
+  rank.mark("weights " + train_on_mesh("multi_worker", MeshCase::from(rank.arguments[0])).weights);
+}
+
+TEST(MeshFitProcesses, TrainTheBitsOfOneDevice) {
+  for (const auto& [workers, one] :
+       std::vector<std::pair<int, MeshCase>>{{8, {"data=2,stage=2,tensor=2", 4, "zb-h1"}},
+                                             {4, {"stage=2,tensor=2", 8, "zb-v"}},
+                                             {2, {"stage=2", 8}},
+                                             {4, {"stage=4", 8, "interleaved", 2, "full"}}}) {
+    const auto out = test::run_workers(workers, "train_on_mesh_workers", {one.word()});
+    ASSERT_EQ(out.exit_code, 0) << out.log;
+    EXPECT_THAT(test::lines_after(out.log, "weights "),
+                ::testing::AllOf(::testing::SizeIs(workers), ::testing::Each(expected().weights)))
+        << one.word() << out.log;
+  }
+}
+
+TEST(MeshFitTwoHosts, TrainTheBitsOfOneDevice) {
+  if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
+  const test::TestHosts hosts(2);
+  for (const MeshCase& one : {MeshCase{"data=2,stage=2", 4}, MeshCase{"stage=4", 8, "zb-h1"},
+                              MeshCase{"stage=2,tensor=2", 8}})
+    for (const auto& node : test::run_nodes(hosts, 2, "train_on_mesh_workers", {one.word()})) {
+      ASSERT_EQ(node.exit_code, 0) << node.log;
+      EXPECT_THAT(test::lines_after(node.log, "weights "),
+                  ::testing::AllOf(::testing::SizeIs(2), ::testing::Each(expected().weights)))
+          << one.word();
+    }
+}
+
+TEST(MeshPredict, GivesWhatOneDeviceGives) {
+  const auto data = test::small_text();
+  const auto predicted = [&](const std::string& kind, const MeshCase& one) {
+    Model model = test::make_model(Strategy(test::options_of(kind, one)), one, test::small_gpt());
+    return std::pair{model.predict(data),
+                     model.predict(torch::zeros({3, test::kContext}, at::kLong))};
+  };
+  const auto [all, few] = predicted("one_device", {"tensor=2"});
+  for (const MeshCase& one : {MeshCase{"stage=3"}, MeshCase{"stage=2,tensor=2"}}) {
+    const auto [a, b] = predicted("mirrored", one);
+    EXPECT_TRUE(at::equal(a, all)) << one.word();
+    EXPECT_TRUE(at::equal(b, few)) << one.word();
+  }
+}
+
+TEST(MeshModel, RefusesWhatDoesNotFit) {
+  const auto refusal = [](const MeshCase& one, const parallel::ModelLayout& layout,
+                          const nn::Graph& graph = test::small_gpt()) {
+    return message_of<UsageError>(
+        [&] { Model(Strategy(test::options_of("mirrored", one)), [&] { return graph; }, layout); });
+  };
+  EXPECT_THAT(refusal({"stage=2"}, {.cut = parallel::before({"transformer.h.1.ln1"})}),
+              HasSubstr("transformer.h.1.ln_1"));
+  EXPECT_THAT(refusal({"stage=3"}, {.cut = parallel::before({"transformer.h.1.ln_1"})}),
+              HasSubstr("make 2 stages"));
+  EXPECT_THAT(refusal({"tensor=2"}, {.plan = {{"*.wtf", parallel::rows()}}}), HasSubstr("wte"));
+  const auto six_heads = models::gpt({.vocabulary = 8, .context = 4, .heads = 6, .features = 12});
+  EXPECT_THAT(refusal({"tensor=4", 1, "", 0, "", 4},
+                      {.plan = {{"*.c_attn", parallel::columns()},
+                                {"*.attention", parallel::heads()},
+                                {"*.attn.c_proj", parallel::rows()}}},
+                      six_heads),
+              HasSubstr("6 heads on tensor = 4 (possible: 1, 2, 3, 6)"));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                Model(Strategy(test::options_of("mirrored", {"stage=2"})),
+                      [] { return torch::nn::Linear(2, 2); });
+              }),
+              HasSubstr("return an nn::Graph"));
+  EXPECT_THAT(message_of<UsageError>([&] {
+                const MeshCase one{"stage=3", 4, "interleaved", 2};
+                Model model = test::make_model(Strategy(test::options_of("mirrored", one)), one,
+                                               test::small_gpt());
+                model.fit(test::small_text(), {.verbose = 0, .microbatches = 4});
+              }),
+              HasSubstr("microbatches"));
+}
+
+}  // namespace
+}  // namespace tutti

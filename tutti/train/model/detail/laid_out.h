@@ -1,0 +1,85 @@
+/// LaidOut: a model as the ranks of a mesh compute it: stages on each, and the pipelines that go
+/// through them. Without a mesh each rank has one stage, the model. Not for users.
+/// Thread rule: make() by the strategy's thread; what takes a replica, by that one's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "tutti/nn/graph.h"
+#include "tutti/parallel/graph_stage.h"
+#include "tutti/parallel/model_layout.h"
+#include "tutti/parallel/pipeline.h"
+#include "tutti/strategy/strategy.h"
+#include "tutti/train/model/detail/erased_model.h"
+
+namespace tutti::detail {
+
+class LaidOut {
+ public:
+  /// Collective over the world of `strategy` where pieces of layers are on several ranks.
+  LaidOut(const Strategy& strategy, parallel::ModelLayout layout);
+
+  /// Whether a rank has other modules than the whole model's.
+  bool deals_out() const noexcept { return deals_out_; }
+
+  /// What local rank `local` computes. Draws initial values from LibTorch's default generator as
+  /// the whole model's module does. Throws UsageError where the layout does not fit the graph.
+  ErasedModel make(int local, const nn::Graph& graph);
+  /// A whole model is one stage.
+  void take_whole(int local, const std::shared_ptr<torch::nn::Module>& module,
+                  std::function<Tensors(at::TensorList)> forward);
+
+  /// The whole model, once make() has dealt it out.
+  const std::optional<nn::Graph>& graph() const noexcept { return graph_; }
+
+  /// Of its parameters and buffers, in its order.
+  std::vector<std::string> names() const;
+
+  /// Pieces of the parameters of what make() gave.
+  static std::map<std::string, Piece> pieces_of(const torch::nn::Module& module);
+
+  /// Whether a rank reads the inputs, and the targets, of its replica's part of a batch.
+  bool reads(const ReplicaContext& replica) const;
+  /// Whether it is the one of its replica that has the outputs, and counts them.
+  bool gives_outputs(const ReplicaContext& replica) const;
+
+  /// Throws UsageError where the schedule cannot take so many.
+  void check_microbatches(int microbatches) const;
+
+  /// By chunk, the parameters whose gradients a step gives, in its order.
+  std::vector<Tensors> trained(const ReplicaContext& replica) const;
+
+  /// So many go through the stages one behind the other in forward passes.
+  int batches_at_once() const { return schedule_of_any().microbatches; }
+  /// Steps of so many microbatches, or forward passes of as many batches. Collective over the
+  /// replica's stages, when it is new.
+  parallel::Pipeline& pipeline(ReplicaContext& replica, int microbatches);
+
+ private:
+  struct Rank {
+    std::vector<parallel::Stage> chunks;
+    std::map<int, std::unique_ptr<parallel::Pipeline>> by_microbatches;
+  };
+  int num_ranks() const;
+  layout::Schedule schedule_of(int microbatches) const;
+  /// For where stages are, which no number of microbatches changes.
+  layout::Schedule schedule_of_any() const;
+  void deal(const nn::Graph& graph);
+  std::vector<parallel::StageRange> named_ranges(const nn::Graph& graph, int stages) const;
+  std::vector<parallel::StageRange> balanced_ranges(const nn::Graph& graph, int stages) const;
+  void keep(int local, Rank own);
+
+  Strategy strategy_;
+  parallel::ModelLayout layout_;
+  layout::Mesh mesh_;
+  bool deals_out_ = false;
+  std::optional<nn::Graph> graph_;
+  std::vector<parallel::StageRange> ranges_;          ///< of all stages
+  std::vector<parallel::TensorGroup> tensor_groups_;  ///< by local rank
+  std::vector<Rank> ranks_;                           ///< by local rank
+};
+
+}  // namespace tutti::detail
