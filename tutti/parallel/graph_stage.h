@@ -2,9 +2,9 @@
 /// that a plan cuts.
 ///
 ///   const auto stages = parallel::ranges_by_names(graph, {"transformer.h.2.ln_1"});
-///   torch::manual_seed(7);                               // the same on all ranks
-///   auto module = std::make_shared<parallel::GraphStage>(graph, stages, /*stage=*/1, tensor,
-///   plan); parallel::Stage stage = parallel::stage_of(module);  // for a pipeline
+///   torch::manual_seed(7);  // the same on all ranks
+///   auto second = std::make_shared<parallel::GraphStage>(graph, stages, 1, tensor, plan);
+///   parallel::Stage stage = parallel::stage_of(second);  // for a pipeline
 ///
 /// Stages chained have the bits of nn::GraphModule wherever the graph is cut, forward and backward,
 /// where no layer is cut into blocks; with T blocks those of T blocks on one rank, whatever the
@@ -63,7 +63,8 @@ class GraphStage : public torch::nn::Module {
   ///
   /// Throws UsageError as roles_of() does; for ranges that leave nodes out, or have no layer; for a
   /// cut between columns and rows; for a layer with parameters that three stages apply, or with
-  /// buffers that two do. No collective call.
+  /// buffers that two do. No collective call. Threads of a process make their stages one at a time,
+  /// each after the seed, since LibTorch has one default generator for all.
   GraphStage(nn::Graph graph, std::vector<StageRange> stages, int stage,
              TensorGroup group = TensorGroup(), const Plan& plan = {});
   ~GraphStage() override;
