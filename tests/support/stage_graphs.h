@@ -23,8 +23,8 @@ inline nn::Graph small_cnn() {
   return {input, nn::linear(5).named("head")(nn::relu()(x))};
 }
 
-/// Layers whose bits depend on the order of channels in memory, before readers that give gradients in
-/// either order.
+/// Layers whose bits depend on the order of channels in memory, before readers that give gradients
+/// in either order.
 inline nn::Graph cnn_of_orders() {
   const auto input = nn::input({4, 8, 6});
   auto x = nn::batch_norm2d()(nn::tanh()(input));

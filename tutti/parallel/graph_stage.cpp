@@ -1,5 +1,6 @@
 #include "tutti/parallel/graph_stage.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -53,8 +54,8 @@ void require_stage(const nn::Graph& graph, const std::vector<StageRange>& stages
                    const std::vector<NodeRole>& roles) {
   detail::require_ranges(graph, stages);
   if (stage >= stages.size())
-    throw UsageError(fmt::format("stages: there is no stage {} of {}", static_cast<int>(stage),
-                                 stages.size()));
+    throw UsageError(
+        fmt::format("stages: there is no stage {} of {}", static_cast<int>(stage), stages.size()));
   for (const StageRange& one : stages)
     if (const std::string why = why_no_cut(graph, roles, one.begin); !why.empty())
       throw UsageError("stages: " + why);
@@ -98,8 +99,7 @@ void GraphStage::make_states() {
     if (fresh) {
       LayerState drawn = nn::detail::draw_state(graph_, i);
       // Of a layer of another stage too, so that groups stand in the order of the whole module.
-      if (drawn.module || drawn.parameter.defined())
-        nn::detail::register_groups(*this, node.name);
+      if (drawn.module || drawn.parameter.defined()) nn::detail::register_groups(*this, node.name);
       const auto& users = stages_by_layer_.at(node.name);
       if (std::ranges::count(users, static_cast<int>(stage_)) > 0) {
         keep_state(node, drawn);
@@ -121,11 +121,11 @@ void GraphStage::keep_state(const nn::Node& node, const LayerState& state) {
     copies_.push_back(state.module);
   if (users.size() < 2) return;
   for (const nn::Parameter& parameter : node.parameters)
-    ties_.push_back({.name = nn::full_name(node, parameter),
-                     .parameter = state.module ? parameter_of(*state.module, parameter.name)
-                                               : state.parameter,
-                     .owner = users[0],
-                     .reader = users[1]});
+    ties_.push_back(
+        {.name = nn::full_name(node, parameter),
+         .parameter = state.module ? parameter_of(*state.module, parameter.name) : state.parameter,
+         .owner = users[0],
+         .reader = users[1]});
 }
 
 void GraphStage::cut_state(const nn::Node& node, const LayerState& state, bool owner) {
@@ -136,8 +136,8 @@ void GraphStage::cut_state(const nn::Node& node, const LayerState& state, bool o
   for (const std::string name : {"weight", "bias"}) {
     at::Tensor parameter = parameter_of(*state.module, name);
     if (!parameter.defined() || (features && name == "bias")) continue;
-    const Piece piece = detail::piece_along(group_, node.name, parameter.sizes().vec(),
-                                            features ? 1 : 0, stacked);
+    const Piece piece =
+        detail::piece_along(group_, node.name, parameter.sizes().vec(), features ? 1 : 0, stacked);
     parameter.set_data(piece_of(parameter.detach(), piece));
     if (owner) pieces_[node.name + "." + name] = piece;
   }
@@ -156,9 +156,9 @@ std::vector<at::Tensor> GraphStage::forward(at::TensorList inputs) {
   for (const nn::Port& port : output_ports_) {
     const auto node = static_cast<size_t>(port.node);
     const bool goes_on = !is_last() && node >= range().begin;
-    outputs.push_back(goes_on ? detail::with_gradient_in_order(values[node].whole,
-                                                               order_[node].gradient)
-                              : values[node].whole);
+    outputs.push_back(
+        goes_on ? detail::with_gradient_in_order(values[node].whole, order_[node].gradient)
+                : values[node].whole);
   }
   return outputs;
 }
@@ -192,8 +192,7 @@ GraphStage::Held GraphStage::computed_in_blocks(size_t place, const Held& x) con
   Held y;
   if (const auto* attention = std::get_if<nn::op::Attention>(&step.op)) {
     for (const at::Tensor& block : x.blocks)
-      y.blocks.push_back(
-          nn::attend(block, attention->heads / group_.blocks(), attention->causal));
+      y.blocks.push_back(nn::attend(block, attention->heads / group_.blocks(), attention->causal));
     return y;
   }
   const auto [weight, bias] = weights_of(step);
@@ -209,6 +208,20 @@ GraphStage::Held GraphStage::computed_in_blocks(size_t place, const Held& x) con
     y.whole = detail::row_sum(group_, detail::row_products(group_, parts, weight, features), bias);
   }
   return y;
+}
+
+std::vector<std::shared_ptr<GraphStage>> make_stages(const nn::Graph& graph,
+                                                     const std::vector<StageRange>& stages,
+                                                     const std::vector<int>& own,
+                                                     const TensorGroup& group, const Plan& plan) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const at::Tensor before = generator.get_state();
+  std::vector<std::shared_ptr<GraphStage>> modules;
+  for (const int stage : own) {
+    generator.set_state(before);
+    modules.push_back(std::make_shared<GraphStage>(graph, stages, stage, group, plan));
+  }
+  return modules;
 }
 
 Stage stage_of(const std::shared_ptr<GraphStage>& module) {

@@ -1,15 +1,15 @@
-/// GraphStage: consecutive layers of a graph as a torch module, with this rank's blocks of those that
-/// a plan cuts.
+/// GraphStage: consecutive layers of a graph as a torch module, with this rank's blocks of those
+/// that a plan cuts.
 ///
 ///   const auto stages = parallel::ranges_by_names(graph, {"transformer.h.2.ln_1"});
-///   torch::manual_seed(7);                               // the same on all ranks
-///   auto module = std::make_shared<parallel::GraphStage>(graph, stages, /*stage=*/1, tensor, plan);
-///   parallel::Stage stage = parallel::stage_of(module);  // for a pipeline
+///   torch::manual_seed(7);  // the same on all ranks
+///   auto second = std::make_shared<parallel::GraphStage>(graph, stages, 1, tensor, plan);
+///   parallel::Stage stage = parallel::stage_of(second);  // for a pipeline
 ///
 /// Stages chained have the bits of nn::GraphModule wherever the graph is cut, forward and backward,
-/// where no layer is cut into blocks; with T blocks those of T blocks on one rank, whatever the ranks
-/// (docs/design/model_parallel.md). Thread rule: that of a torch module; forward and backward by the
-/// rank's own thread.
+/// where no layer is cut into blocks; with T blocks those of T blocks on one rank, whatever the
+/// ranks (docs/design/model_parallel.md). Thread rule: that of a torch module; forward and backward
+/// by the rank's own thread.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -44,8 +44,8 @@ struct StageRange {
   bool operator==(const StageRange&) const = default;
 };
 
-/// A cut before each of these layers, which are in the graph's order; none: one stage. UsageError for
-/// a name that no layer has, with the nearest one; names in another order, or twice; a cut that
+/// A cut before each of these layers, which are in the graph's order; none: one stage. UsageError
+/// for a name that no layer has, with the nearest one; names in another order, or twice; a cut that
 /// leaves a stage without layers.
 std::vector<StageRange> ranges_by_names(const nn::Graph& graph,
                                         const std::vector<std::string>& names);
@@ -63,13 +63,14 @@ class GraphStage : public torch::nn::Module {
   ///
   /// Throws UsageError as roles_of() does; for ranges that leave nodes out, or have no layer; for a
   /// cut between columns and rows; for a layer with parameters that three stages apply, or with
-  /// buffers that two do. No collective call.
+  /// buffers that two do. No collective call. Threads of a process make their stages one at a time,
+  /// each after the seed, since LibTorch has one default generator for all.
   GraphStage(nn::Graph graph, std::vector<StageRange> stages, int stage,
              TensorGroup group = TensorGroup(), const Plan& plan = {});
   ~GraphStage() override;
 
-  /// [batch, shape...] for each of inputs(), of one batch, the same on all ranks of the group; gives
-  /// one for each of outputs(). Any batch size, 0 included; what goes by is given as it is.
+  /// [batch, shape...] for each of inputs(), of one batch, the same on all ranks of the group;
+  /// gives one for each of outputs(). Any batch size, 0 included; what goes by is given as it is.
   /// UsageError for another number of tensors or another shape; what tensor_functions.h says.
   std::vector<at::Tensor> forward(at::TensorList inputs);
 
@@ -80,7 +81,8 @@ class GraphStage : public torch::nn::Module {
   const std::vector<Border>& outputs() const noexcept { return outputs_; }
 
   /// Parameters of layers that another stage applies too. Where that is an earlier one, a copy with
-  /// the same values, which requires a gradient and is not among parameters(): to() does not move it.
+  /// the same values, which requires a gradient and is not among parameters(): to() does not move
+  /// it.
   const std::vector<Tie>& ties() const noexcept { return ties_; }
   /// This rank's pieces of parameters that are cut, by name; others are whole.
   const std::map<std::string, Piece>& pieces() const noexcept { return pieces_; }
@@ -112,6 +114,14 @@ class GraphStage : public torch::nn::Module {
   std::vector<Tie> ties_;
   std::map<std::string, Piece> pieces_;
 };
+
+/// Several stages of one rank, of the places `own`, all with the values of one drawing: LibTorch's
+/// default generator is left as one GraphStage leaves it.
+std::vector<std::shared_ptr<GraphStage>> make_stages(const nn::Graph& graph,
+                                                     const std::vector<StageRange>& stages,
+                                                     const std::vector<int>& own,
+                                                     const TensorGroup& group = TensorGroup(),
+                                                     const Plan& plan = {});
 
 /// What a pipeline takes; without borders at the ends of the graph. It holds the module.
 Stage stage_of(const std::shared_ptr<GraphStage>& module);

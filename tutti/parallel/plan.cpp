@@ -71,8 +71,8 @@ std::string tail_of(const std::string& name, std::string_view like) {
 }
 
 Role role_by_name(const Plan& plan, const std::string& name) {
-  const auto entry = std::ranges::find_if(
-      plan, [&](const auto& one) { return matches(one.first, name); });
+  const auto entry =
+      std::ranges::find_if(plan, [&](const auto& one) { return matches(one.first, name); });
   return entry == plan.end() ? Role::whole : entry->second;
 }
 
@@ -94,8 +94,8 @@ Role possible_role(const Node& node, Role role, int blocks) {
     return Role::columns;
   }
   if (const auto* linear = std::get_if<op::Linear>(&node.op); linear && role != Role::heads) {
-    detail::require_elements(
-        node.name, role == Role::columns ? linear->units : linear->in_features, blocks);
+    detail::require_elements(node.name, role == Role::columns ? linear->units : linear->in_features,
+                             blocks);
     return role;
   }
   if (const auto* words = std::get_if<op::Embedding>(&node.op); words && role == Role::rows) {

@@ -6,9 +6,9 @@
 ///                                {"*.c_proj", parallel::rows()},
 ///                                {"lm_head", parallel::columns()}};
 ///
-/// Columns and heads give *Blocks*, of which only heads, rows and layers that work element by element
-/// (relu, gelu, tanh) read; rows give the whole again (docs/design/model_parallel.md). Everything is
-/// checked before anything is made. Thread rule: pure functions.
+/// Columns and heads give *Blocks*, of which only heads, rows and layers that work element by
+/// element (relu, gelu, tanh) read; rows give the whole again (docs/design/model_parallel.md).
+/// Everything is checked before anything is made. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ struct NodeRole {
   bool operator==(const NodeRole&) const = default;
 };
 
-/// The role of each of graph.nodes(). With one block nothing is cut: all are whole, once the plan is
-/// found to be right.
+/// The role of each of graph.nodes(). With one block nothing is cut: all are whole, once the plan
+/// is found to be right.
 ///
 /// A head that is tied to an embedding has the embedding's words: where these are cut (rows), it is
 /// cut into columns. An output of the graph that is Blocks will be put together along its last
@@ -68,8 +68,8 @@ std::vector<NodeRole> roles_of(const nn::Graph& graph, const Plan& plan, int blo
 /// applied twice stay whole.
 Plan default_plan(const nn::Graph& graph, int blocks);
 
-/// Why the graph cannot be cut before node `place`, that is, between the columns and rows of a plan:
-/// a sentence that names both layers. "": it can.
+/// Why the graph cannot be cut before node `place`, that is, between the columns and rows of a
+/// plan: a sentence that names both layers. "": it can.
 std::string why_no_cut(const nn::Graph& graph, const std::vector<NodeRole>& roles, size_t place);
 
 }  // namespace tutti::parallel

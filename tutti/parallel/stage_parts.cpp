@@ -24,10 +24,9 @@ size_t place_of_layer(const nn::Graph& graph, const std::string& name) {
   for (const nn::Node& node : nodes)
     if (is_layer(node)) known.push_back(node.name);
   const std::string near = nearest(name, known);
-  throw UsageError(
-      fmt::format("stages: the graph has no layer \"{}\" to be cut before{}", name,
-                  near.empty() ? "; Graph::summary() has their names"
-                               : fmt::format("; did you mean \"{}\"?", near)));
+  throw UsageError(fmt::format("stages: the graph has no layer \"{}\" to be cut before{}", name,
+                               near.empty() ? "; Graph::summary() has their names"
+                                            : fmt::format("; did you mean \"{}\"?", near)));
 }
 
 }  // namespace
@@ -44,10 +43,10 @@ std::vector<StageRange> ranges_by_names(const nn::Graph& graph,
     if (i > 0 && place == stages.back().begin)
       throw UsageError(fmt::format("stages: two cuts are before layer \"{}\"", names[i]));
     if (i > 0 && place < stages.back().begin)
-      throw UsageError(fmt::format(
-          "stages: a cut is before layer \"{}\", the next one before \"{}\", which comes earlier in "
-          "the graph; name them in its order",
-          names[i - 1], names[i]));
+      throw UsageError(
+          fmt::format("stages: a cut is before layer \"{}\", the next one before \"{}\", which "
+                      "comes earlier in the graph; name them in its order",
+                      names[i - 1], names[i]));
     stages.back().end = place;
     stages.push_back({place, graph.nodes().size()});
   }
@@ -73,9 +72,8 @@ void require_ranges(const nn::Graph& graph, const std::vector<StageRange>& stage
     next = end;
   }
   if (next != nodes.size())
-    throw UsageError(
-        fmt::format("stages: they end before node {} of {}; expected the whole graph", next,
-                    nodes.size()));
+    throw UsageError(fmt::format("stages: they end before node {} of {}; expected the whole graph",
+                                 next, nodes.size()));
 }
 
 std::vector<nn::Port> values_across(const nn::Graph& graph, size_t place) {
@@ -97,10 +95,10 @@ std::vector<Border> borders_of(const nn::Graph& graph, const std::vector<nn::Por
   std::vector<DType> types;
   for (const nn::Node& node : graph.nodes()) {
     const auto* input = std::get_if<nn::op::Input>(&node.op);
-    types.push_back(input                                                 ? input->dtype
-                    : std::holds_alternative<nn::op::Embedding>(node.op) ? DType::float32
-                                                                         : types[static_cast<size_t>(
-                                                                               node.inputs[0])]);
+    types.push_back(input ? input->dtype
+                    : std::holds_alternative<nn::op::Embedding>(node.op)
+                        ? DType::float32
+                        : types[static_cast<size_t>(node.inputs[0])]);
   }
   std::vector<Border> borders;
   for (const nn::Port& port : ports)

@@ -31,10 +31,10 @@ struct GraphStep {
   at::Tensor run(const Values& values) const;
 };
 
-/// The steps of a graph that is computed from node `begin` to before node `end`, one for each node of
-/// it, without state. Of a part of the graph: a ReLU that a dense layer has taken the place of passes
-/// wherever the graph is cut, so that bits do not depend on that; memory is not written into, and
-/// layers are not exchanged, across the ends.
+/// The steps of a graph that is computed from node `begin` to before node `end`, one for each node
+/// of it, without state. Of a part of the graph: a ReLU that a dense layer has taken the place of
+/// passes wherever the graph is cut, so that bits do not depend on that; memory is not written
+/// into, and layers are not exchanged, across the ends.
 std::vector<GraphStep> steps_of(const Graph& graph, size_t begin, size_t end);
 
 /// UsageError unless there is one tensor for each of `ports`, of its node's shape.

@@ -1,5 +1,5 @@
-/// What a layer that is cut computes, from weights that somebody else holds, and which pieces of them
-/// a rank has. Not for users. Thread rule and errors: those of tensor_functions.h.
+/// What a layer that is cut computes, from weights that somebody else holds, and which pieces of
+/// them a rank has. Not for users. Thread rule and errors: those of tensor_functions.h.
 #pragma once
 
 #include <string>
@@ -39,8 +39,8 @@ Blocks row_products(const TensorGroup& group, const Blocks& blocks, const at::Te
 /// Their sum, and the bias once where there is one.
 at::Tensor row_sum(const TensorGroup& group, const Blocks& products, const at::Tensor& bias);
 
-/// Rows of a table; weight [this rank's of `vocabulary`, features]. DataError for a token that is no
-/// word.
+/// Rows of a table; weight [this rank's of `vocabulary`, features]. DataError for a token that is
+/// no word.
 at::Tensor looked_up(const TensorGroup& group, const at::Tensor& tokens, const at::Tensor& weight,
                      int64_t vocabulary);
 

@@ -1,6 +1,6 @@
-/// In which order the channels of images lie in memory, on the CPU: layers' kernels, and so their bits,
-/// depend on it, and it is lost where a value goes to another stage. Not for users.
-/// Thread rule: pure functions.
+/// In which order the channels of images lie in memory, on the CPU: layers' kernels, and so their
+/// bits, depend on it, and it is lost where a value goes to another stage. Not for users. Thread
+/// rule: pure functions.
 #pragma once
 
 #include <torch/types.h>
@@ -11,8 +11,8 @@
 
 namespace tutti::parallel::detail {
 
-/// Whether channels are innermost in a node's value, and in its gradient, when nn::GraphModule computes
-/// the whole graph; false for what is no image.
+/// Whether channels are innermost in a node's value, and in its gradient, when nn::GraphModule
+/// computes the whole graph; false for what is no image.
 struct ChannelsInnermost {
   bool value = false;
   bool gradient = false;

@@ -13,8 +13,8 @@ namespace tutti::parallel::detail {
 /// UsageError unless the ranges together are the graph, in order, and each has a layer.
 void require_ranges(const nn::Graph& graph, const std::vector<StageRange>& stages);
 
-/// The values that cross a cut before node `place`: by node. At the ends of the graph its inputs and
-/// its outputs.
+/// The values that cross a cut before node `place`: by node. At the ends of the graph its inputs
+/// and its outputs.
 std::vector<nn::Port> values_across(const nn::Graph& graph, size_t place);
 
 /// What values at these nodes are.
