@@ -31,7 +31,7 @@ inline at::Tensor drawn(at::IntArrayRef shape, uint64_t seed) {
 struct PipelineLayer {
   Values parameters;
   std::function<Values(at::TensorList inputs, const Values& parameters)> forward;
-  std::shared_ptr<torch::nn::Module> module{};        ///< more of it
+  std::shared_ptr<torch::nn::Module> module{};  ///< more of it
 };
 /// A parameter of a layer is that of an earlier one.
 struct TiedLayers {
@@ -92,14 +92,13 @@ inline LayerSums oracle_sums(const PipelineModel& model, const std::vector<int64
     if (sizes[i] == 0) continue;
     std::optional<nn::SampleContext> context;
     if (place) {
-      context.emplace(nn::SamplePlace{
-          place->seed, place->step,
-          std::accumulate(sizes.begin(), sizes.begin() + static_cast<ptrdiff_t>(i),
-                          place->first_row)});
+      context.emplace(
+          nn::SamplePlace{place->seed, place->step,
+                          std::accumulate(sizes.begin(), sizes.begin() + static_cast<ptrdiff_t>(i),
+                                          place->first_row)});
     }
     const int microbatch = static_cast<int>(i);
-    const Values outputs =
-        run_layers(layers, 0, layers.size(), model.inputs(microbatch, sizes[i]));
+    const Values outputs = run_layers(layers, 0, layers.size(), model.inputs(microbatch, sizes[i]));
     const at::Tensor loss = model.loss(microbatch, outputs);
     const auto gradients = torch::autograd::grad({loss}, all, {}, std::nullopt, false, true);
     for (size_t k = 0; k < all.size(); ++k) leaves[k][i] = gradients[k];
@@ -165,8 +164,8 @@ inline std::vector<parallel::Stage> stages_of_rank(const PipelineModel& model,
     }
     const std::string name = std::to_string(tie.owner) + "." + std::to_string(tie.owner_parameter);
     auto& of_reader = ties[static_cast<size_t>(reader)];
-    const auto same = std::ranges::find_if(
-        of_reader, [&](const parallel::Tie& one) { return one.name == name; });
+    const auto same =
+        std::ranges::find_if(of_reader, [&](const parallel::Tie& one) { return one.name == name; });
     if (same != of_reader.end()) {  // two layers of one stage share its copy
       readers = same->parameter;
       continue;
@@ -187,16 +186,15 @@ inline std::vector<parallel::Stage> stages_of_rank(const PipelineModel& model,
                                    parameter, parameter.requires_grad());
       if (stages.layers[i].module) module->register_module(name, stages.layers[i].module);
     }
-    chunks.push_back({.module = module,
-                      .forward =
-                          [&stages, s](at::TensorList inputs) {
-                            return run_layers(stages.layers, stages.cuts[s], stages.cuts[s + 1],
-                                              inputs);
-                          },
-                      .inputs = s == 0 ? std::vector<parallel::Border>{} : borders[s],
-                      .outputs = s + 2 == stages.cuts.size() ? std::vector<parallel::Border>{}
-                                                             : borders[s + 1],
-                      .ties = ties[s]});
+    chunks.push_back(
+        {.module = module,
+         .forward =
+             [&stages, s](at::TensorList inputs) {
+               return run_layers(stages.layers, stages.cuts[s], stages.cuts[s + 1], inputs);
+             },
+         .inputs = s == 0 ? std::vector<parallel::Border>{} : borders[s],
+         .outputs = s + 2 == stages.cuts.size() ? std::vector<parallel::Border>{} : borders[s + 1],
+         .ties = ties[s]});
   }
   return chunks;
 }

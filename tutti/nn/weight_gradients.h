@@ -25,8 +25,8 @@
 
 namespace tutti::nn {
 
-/// The bits are those of autograd: a weight is put off only where every use of it behind the outputs
-/// puts off, and its uses are added in the order in which the backward pass comes to them.
+/// The bits are those of autograd: a weight is put off only where every use of it behind the
+/// outputs puts off, and its uses are added in the order in which the backward pass comes to them.
 class WeightGradients {
  public:
   /// Looks through the graph behind `outputs` for such weights. A weight that is no leaf (a view, a

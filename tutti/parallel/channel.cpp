@@ -25,7 +25,8 @@ std::vector<int64_t> dims_by_stride(const at::Tensor& tensor) {
   std::vector<int64_t> dims(static_cast<size_t>(tensor.dim()));
   std::iota(dims.begin(), dims.end(), 0);
   std::ranges::stable_sort(dims, [&](int64_t a, int64_t b) {
-    return std::pair(tensor.stride(a), tensor.size(a)) > std::pair(tensor.stride(b), tensor.size(b));
+    return std::pair(tensor.stride(a), tensor.size(a)) >
+           std::pair(tensor.stride(b), tensor.size(b));
   });
   return dims;
 }
@@ -165,8 +166,8 @@ Parcel Channel::take(int microbatch) {
   for (size_t i = 0; i < transfer.tensors.size(); ++i) {
     const at::Tensor& memory = transfer.tensors[i];
     const int64_t code = transfer.header[i + 1];
-    parcel.tensors.push_back(
-        code == kUndefined ? at::Tensor() : in_memory_order(memory, dims_of(code, memory.dim())));
+    parcel.tensors.push_back(code == kUndefined ? at::Tensor()
+                                                : in_memory_order(memory, dims_of(code, memory.dim())));
   }
   return parcel;
 }

@@ -111,9 +111,9 @@ std::vector<size_t> Cuts::balanced(int stages) const {
   require_stages(stages);
   // Between ranks of one host; what a slower link takes is for `tutti plan` to say.
   constexpr LinkCost kLink{.latency = 2e-6, .seconds_per_byte = 1e-10};
-  std::vector<size_t> begins;
-  for (const size_t unit : parallel::balanced(measured(), stages, kLink))
-    begins.push_back(begins_[unit]);
+  std::vector<size_t> begins = parallel::balanced(measured(), stages, kLink);
+  begins.pop_back();  // where the last stage ends
+  for (size_t& begin : begins) begin = begins_[begin];
   return begins;
 }
 

@@ -60,8 +60,7 @@ class Pipeline::Executor {
     return sums;
   }
 
-  void forward(const Batch& batch,
-               const std::function<void(int, std::vector<at::Tensor>)>& take) {
+  void forward(const Batch& batch, const std::function<void(int, std::vector<at::Tensor>)>& take) {
     guarded("forward", [&] {
       begin(batch, /*trains=*/false);
       for (const layout::Action& action : own_actions()) {
@@ -188,8 +187,8 @@ class Pipeline::Executor {
     }
     if (action.kind == Kind::backward && !is_empty(batch, action.microbatch)) {
       const auto& next = ends_of(action).of_outputs;
-      Parcel gradients = run_of(action).backward(
-          action.microbatch, next ? next->take(action.microbatch) : Parcel());
+      Parcel gradients = run_of(action).backward(action.microbatch,
+                                                 next ? next->take(action.microbatch) : Parcel());
       if (const auto& before = ends_of(action).of_inputs)
         before->put(action.microbatch, std::move(gradients));
     }
@@ -237,8 +236,8 @@ class Pipeline::Executor {
 
 Pipeline::Pipeline(Group group, layout::Schedule schedule, std::vector<Stage> chunks,
                    PipelineOptions options)
-    : executor_(std::make_unique<Executor>(std::move(group), std::move(schedule),
-                                           std::move(chunks), options)) {}
+    : executor_(std::make_unique<Executor>(std::move(group), std::move(schedule), std::move(chunks),
+                                           options)) {}
 Pipeline::~Pipeline() = default;
 Pipeline::Pipeline(Pipeline&&) noexcept = default;
 Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;

@@ -1,8 +1,8 @@
 /// Pipeline: carries out a schedule (layout/schedule.h) on stages of a model that lie on several
 /// ranks: microbatches flow forward and gradients back, as messages between ranks.
 ///
-///   Pipeline pipeline(group, layout::one_f_one_b({.ranks = 4, .microbatches = 8}), {my_stage}, {});
-///   auto sums = pipeline.step({.sizes = std::vector<int64_t>(8, 16),
+///   Pipeline pipeline(group, layout::one_f_one_b({.ranks = 4, .microbatches = 8}), {my_stage},
+///   {}); auto sums = pipeline.step({.sizes = std::vector<int64_t>(8, 16),
 ///                              .inputs = [&](int i) { return std::vector{images[i]}; },
 ///                              .loss = [&](int i, at::TensorList y) { return loss(y[0], i); }});
 ///

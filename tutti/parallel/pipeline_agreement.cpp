@@ -31,8 +31,7 @@ struct RankLines {
 std::string words_of_borders(const std::vector<Border>& borders) {
   std::vector<std::string> words;
   for (const Border& border : borders)
-    words.push_back(
-        fmt::format("{} [{}]", name_of(border.dtype), fmt::join(border.shape, ", ")));
+    words.push_back(fmt::format("{} [{}]", name_of(border.dtype), fmt::join(border.shape, ", ")));
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
@@ -44,7 +43,8 @@ std::string words_of_tied(const at::Tensor& parameter) {
 
 std::string fault_of_borders(const std::vector<Border>& borders, bool expected) {
   if (borders.empty() == expected)
-    return expected ? "has no border, but a neighbour there" : "has a border, but no neighbour there";
+    return expected ? "has no border, but a neighbour there"
+                    : "has a border, but no neighbour there";
   for (const Border& border : borders)
     if (static_cast<int64_t>(border.shape.size()) >= kMostDims)
       return fmt::format("has a border of {} dimensions, expected fewer than {}",
@@ -61,9 +61,10 @@ std::string fault_of_stage(const Stage& stage, int number, int stages) {
   for (const Tie& tie : stage.ties) {
     const bool in_order = tie.owner >= 0 && tie.owner < tie.reader && tie.reader < stages;
     if (!tie.parameter.defined() || !in_order || (tie.owner != number && tie.reader != number))
-      return fmt::format("has a tie of \"{}\" from stage {} to stage {}; expected one of its own, "
-                         "to a later stage",
-                         tie.name, tie.owner, tie.reader);
+      return fmt::format(
+          "has a tie of \"{}\" from stage {} to stage {}; expected one of its own, "
+          "to a later stage",
+          tie.name, tie.owner, tie.reader);
   }
   return {};
 }
@@ -143,9 +144,10 @@ void require_one_schedule(const std::vector<RankLines>& ranks) {
                                  ranks.size(), ranks[r].fault));
   for (size_t r = 1; r < ranks.size(); ++r)
     if (ranks[r].schedule != ranks[0].schedule)
-      throw Mismatch(fmt::format("pipeline: rank {} of {} has {}, rank 0 has {}; expected the same "
-                                 "schedule on all ranks",
-                                 r, ranks.size(), ranks[r].schedule, ranks[0].schedule));
+      throw Mismatch(
+          fmt::format("pipeline: rank {} of {} has {}, rank 0 has {}; expected the same "
+                      "schedule on all ranks",
+                      r, ranks.size(), ranks[r].schedule, ranks[0].schedule));
 }
 
 std::vector<TieEnd> ties_of_all(const layout::Schedule& schedule,
@@ -156,9 +158,10 @@ std::vector<TieEnd> ties_of_all(const layout::Schedule& schedule,
     for (const TieEnd& tie : stages[static_cast<size_t>(stage)].ties) {
       const int other = tie.owner == stage ? tie.reader : tie.owner;
       if (std::ranges::count(stages[static_cast<size_t>(other)].ties, tie) != 1)
-        throw Mismatch(fmt::format("pipeline: {} has a tie of \"{}\", {}, with {}, which has not "
-                                   "exactly one like it",
-                                   named(stage), tie.name, tie.tensor, named(other)));
+        throw Mismatch(
+            fmt::format("pipeline: {} has a tie of \"{}\", {}, with {}, which has not "
+                        "exactly one like it",
+                        named(stage), tie.name, tie.tensor, named(other)));
       if (tie.owner == stage) all.push_back(tie);
     }
   std::ranges::sort(all, [](const TieEnd& a, const TieEnd& b) {
@@ -187,8 +190,9 @@ std::vector<TieEnd> agree_on_pipeline(Group group, const layout::Schedule& sched
     own.stages.push_back(std::move(lines));
   }
   std::vector<std::string> texts;
-  with_words([&] { return fmt::format("pipeline, rank {} compares with the others", group.rank()); },
-             [&] { texts = gathered(group, encoded_lines(own), limit); });
+  with_words(
+      [&] { return fmt::format("pipeline, rank {} compares with the others", group.rank()); },
+      [&] { texts = gathered(group, encoded_lines(own), limit); });
   if (fault_of_schedule) throw DataError(own.fault);
   if (!own.fault.empty()) throw UsageError("pipeline: " + own.fault);
 

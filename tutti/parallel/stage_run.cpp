@@ -85,10 +85,9 @@ Parcel StageRun::compute(int microbatch, const std::vector<at::Tensor>& inputs, 
   if (with_loss) {
     const at::Tensor loss = loss_(microbatch, outputs.tensors);
     if (!loss.defined() || loss.numel() != 1)
-      throw UsageError(fmt::format("pipeline: the loss of microbatch {} is {}, expected one element",
-                                   microbatch,
-                                   loss.defined() ? fmt::format("[{}]", fmt::join(loss.sizes(), ", "))
-                                                  : "undefined"));
+      throw UsageError(fmt::format(
+          "pipeline: the loss of microbatch {} is {}, expected one element", microbatch,
+          loss.defined() ? fmt::format("[{}]", fmt::join(loss.sizes(), ", ")) : "undefined"));
     outputs.tensors = {loss};
   }
   if (context) outputs.calls = context->next_call();

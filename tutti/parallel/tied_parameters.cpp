@@ -35,8 +35,13 @@ TiedParameters::TiedParameters(const Group& group, const layout::Schedule& sched
     const Border border{here.sizes().vec(), dtype_of(here.scalar_type())};
     const int tag = first_tag + 2 * static_cast<int>(i);
     const auto channel = [&](const std::string& what, Channel::End from, Channel::End to, int of) {
-      return Channel(group, {fmt::format("{} of \"{}\"", what, tie.name), from, to, of, {border},
-                             /*by_sample=*/false},
+      return Channel(group,
+                     {fmt::format("{} of \"{}\"", what, tie.name),
+                      from,
+                      to,
+                      of,
+                      {border},
+                      /*by_sample=*/false},
                      limit);
     };
     if (owners.defined() && owners.requires_grad()) {

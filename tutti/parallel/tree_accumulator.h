@@ -9,8 +9,8 @@
 
 namespace tutti::parallel {
 
-/// Adds leaves 0, 1, 2, ... as ReductionShape::flat(n) does, where n is how many there are when they
-/// are taken. A binary counter: after k leaves it holds one sum for each bit of k, so at most
+/// Adds leaves 0, 1, 2, ... as ReductionShape::flat(n) does, where n is how many there are when
+/// they are taken. A binary counter: after k leaves it holds one sum for each bit of k, so at most
 /// log2(n) + 1 tensors a parameter. Where n is a power of two, the n leaves of one rank are a whole
 /// subtree of a sum over ranks, which goes on from there.
 ///

@@ -35,20 +35,19 @@ PipelineLayer dense_layer(int64_t width, uint64_t seed) {
 }
 
 PipelineModel dense_model(size_t layers, int64_t width = 6) {
-  return {.make =
-              [=] {
-                std::vector<PipelineLayer> all;
-                for (size_t i = 0; i < layers; ++i) all.push_back(dense_layer(width, 10 * i));
-                return all;
-              },
-          .inputs =
-              [=](int i, int64_t size) {
-                return Values{drawn({size, width}, 1000 + static_cast<uint64_t>(i))};
-              },
-          .loss =
-              [](int i, at::TensorList y) {
-                return (y[0] - static_cast<double>(i)).square().sum() / 8;
-              }};
+  return {
+      .make =
+          [=] {
+            std::vector<PipelineLayer> all;
+            for (size_t i = 0; i < layers; ++i) all.push_back(dense_layer(width, 10 * i));
+            return all;
+          },
+      .inputs =
+          [=](int i, int64_t size) {
+            return Values{drawn({size, width}, 1000 + static_cast<uint64_t>(i))};
+          },
+      .loss = [](int i,
+                 at::TensorList y) { return (y[0] - static_cast<double>(i)).square().sum() / 8; }};
 }
 
 std::vector<int64_t> of_two(int microbatches) {
@@ -59,7 +58,7 @@ struct NamedSchedule {
   const char* name;
   int chunks;
 };
-const NamedSchedule kSchedules[] = {{"gpipe", 1}, {"1f1b", 1}, {"interleaved", 2},
+const NamedSchedule kSchedules[] = {{"gpipe", 1},       {"1f1b", 1},  {"interleaved", 2},
                                     {"interleaved", 3}, {"zb-h1", 1}, {"zb-v", 1},
                                     {"dualpipe-v", 1}};
 
@@ -91,8 +90,8 @@ TEST_P(PipelineBy, HasTheBitsOfOneProcess) {
 
 TEST_P(PipelineBy, TakesUnevenAndEmptyMicrobatches) {
   const PipelineModel model = dense_model(7);
-  for (const auto& sizes : std::vector<std::vector<int64_t>>{
-           {2, 1, 1, 1}, {1, 1, 1, 0}, {0, 0, 0, 0}, {0, 3, 0, 1}})
+  for (const auto& sizes :
+       std::vector<std::vector<int64_t>>{{2, 1, 1, 1}, {1, 1, 1, 0}, {0, 0, 0, 0}, {0, 3, 0, 1}})
     expect_oracle(model, schedule_of_two(), {.sizes = sizes});
 }
 
@@ -139,8 +138,8 @@ PipelineModel tied_model() {
           .ties = {{0, 0, 6, 0}, {0, 0, 7, 0}},
           .inputs =
               [](int i, int64_t size) {
-                return Values{at::remainder(at::arange(size * 4, at::kLong) * 5 + i, 9)
-                                  .view({size, 4})};
+                return Values{
+                    at::remainder(at::arange(size * 4, at::kLong) * 5 + i, 9).view({size, 4})};
               },
           .loss = [](int, at::TensorList y) { return y[0].square().mean(); }};
 }
@@ -154,9 +153,9 @@ TEST_P(PipelineBy, TiesParametersAndLetsValuesGoBy) {
 }
 
 TEST_P(PipelineBy, RecomputesWithTheSameBits) {
-  expect_oracle(dense_model(8), schedule_of_two(),
-                {.sizes = of_two(4),
-                 .options = {.limit = Millis(20'000), .recompute = Recompute::full}});
+  expect_oracle(
+      dense_model(8), schedule_of_two(),
+      {.sizes = of_two(4), .options = {.limit = Millis(20'000), .recompute = Recompute::full}});
 }
 
 /// Layers that count their own calls of random numbers.
@@ -210,16 +209,15 @@ TEST_P(PipelineBy, RunsForwardAloneBetweenSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Schedules, PipelineBy, ::testing::ValuesIn(kSchedules),
                          [](const auto& info) {
-                           std::string name =
-                               info.param.name + std::to_string(info.param.chunks);
+                           std::string name = info.param.name + std::to_string(info.param.chunks);
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });
 
 TEST(Pipeline, CutsSevenLayersIntoThreeStagesAnywhere) {
   const auto schedule = layout::zb_h1({.ranks = 3, .microbatches = 4});
-  for (const auto& cuts : std::vector<std::vector<size_t>>{
-           {0, 2, 4, 7}, {0, 1, 6, 7}, {0, 5, 6, 7}, {0, 3, 3, 7}})
+  for (const auto& cuts :
+       std::vector<std::vector<size_t>>{{0, 2, 4, 7}, {0, 1, 6, 7}, {0, 5, 6, 7}, {0, 3, 3, 7}})
     expect_oracle(dense_model(7), schedule, {.sizes = of_two(4), .cuts = cuts});
 }
 

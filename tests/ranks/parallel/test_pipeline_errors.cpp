@@ -42,8 +42,7 @@ Pipeline::Batch batch_of_ones(int microbatches) {
 template <class Change>
 std::vector<std::string> errors_of_setup(int ranks, const Change& change) {
   std::vector<std::string> words;
-  for (const auto& thrown :
-       run_members(test::make_engines("shm", ranks), [&](const Group& group) {
+  for (const auto& thrown : run_members(test::make_engines("shm", ranks), [&](const Group& group) {
          auto schedule = layout::one_f_one_b({.ranks = ranks, .microbatches = 4});
          std::vector<Stage> chunks{doubling_stage(group.rank(), ranks)};
          change(group.rank(), schedule, chunks);
@@ -54,9 +53,8 @@ std::vector<std::string> errors_of_setup(int ranks, const Change& change) {
 }
 
 TEST(PipelineErrors, ScheduleWithAFaultIsRefused) {
-  const auto errors = errors_of_setup(2, [](int, layout::Schedule& schedule, auto&) {
-    schedule.actions[1].pop_back();
-  });
+  const auto errors = errors_of_setup(
+      2, [](int, layout::Schedule& schedule, auto&) { schedule.actions[1].pop_back(); });
   EXPECT_THAT(errors, ::testing::Each(AllOf(StartsWith("Error: schedule 1f1b"),
                                             HasSubstr("B 0.3 is missing"))));
   auto schedule = layout::zb_h1({.ranks = 1, .microbatches = 2});
@@ -70,8 +68,9 @@ TEST(PipelineErrors, RankWithAFaultOfItsOwnIsNamedByTheOthers) {
   });
   EXPECT_THAT(errors[1], AllOf(StartsWith("UsageError: "), HasSubstr("got 2 stages")));
   for (const int other : {0, 2})
-    EXPECT_THAT(errors[static_cast<size_t>(other)],
-                AllOf(StartsWith("Mismatch: "), HasSubstr("rank 1 of 3"), HasSubstr("got 2 stages")));
+    EXPECT_THAT(
+        errors[static_cast<size_t>(other)],
+        AllOf(StartsWith("Mismatch: "), HasSubstr("rank 1 of 3"), HasSubstr("got 2 stages")));
 }
 
 TEST(PipelineErrors, GroupOfAnotherSizeIsRefused) {
@@ -85,8 +84,9 @@ TEST(PipelineErrors, UnlikeSchedulesAreNamed) {
   const auto errors = errors_of_setup(3, [](int rank, layout::Schedule& schedule, auto&) {
     if (rank == 2) schedule = layout::gpipe({.ranks = 3, .microbatches = 4});
   });
-  EXPECT_THAT(errors, ::testing::Each(AllOf(StartsWith("Mismatch: "), HasSubstr("rank 2 of 3"),
-                                            HasSubstr("gpipe"), HasSubstr("rank 0 has schedule 1f1b"))));
+  EXPECT_THAT(errors,
+              ::testing::Each(AllOf(StartsWith("Mismatch: "), HasSubstr("rank 2 of 3"),
+                                    HasSubstr("gpipe"), HasSubstr("rank 0 has schedule 1f1b"))));
 }
 
 TEST(PipelineErrors, UnlikeBordersAreNamed) {
@@ -134,8 +134,8 @@ TEST(PipelineErrors, RankThatNeverComesIsWaitedForByName) {
     SCOPED_TRACE(engine);
     // The engine of the missing one lives on: nobody can tell that it is gone.
     const auto errors = errors_of_step({}, [](int rank, auto&&) { return rank == 1; }, engine);
-    EXPECT_THAT(errors[0], AllOf(kBegin, HasSubstr("stage 0 (rank 0)"), HasSubstr("B of microbatch 0"),
-                                 HasSubstr("stage 1 (rank 1)")));
+    EXPECT_THAT(errors[0], AllOf(kBegin, HasSubstr("stage 0 (rank 0)"),
+                                 HasSubstr("B of microbatch 0"), HasSubstr("stage 1 (rank 1)")));
     EXPECT_EQ(errors[1], "");
     EXPECT_THAT(errors[2], AllOf(kBegin, HasSubstr("stage 2 (rank 2) waited for F of microbatch 0 "
                                                    "from stage 1 (rank 1)")));
@@ -166,9 +166,8 @@ TEST(PipelineErrors, RankThatAbortsIsNamed) {
   });
   for (const size_t other : {0, 1}) {
     const auto name = "stage " + std::to_string(other) + " (rank " + std::to_string(other) + ")";
-    EXPECT_THAT(errors[other],
-                AllOf(StartsWith("PeerLost: "), HasSubstr(name), HasSubstr("of microbatch"),
-                      HasSubstr("its power went off")));
+    EXPECT_THAT(errors[other], AllOf(StartsWith("PeerLost: "), HasSubstr(name),
+                                     HasSubstr("of microbatch"), HasSubstr("its power went off")));
   }
 }
 
@@ -177,8 +176,9 @@ TEST(PipelineErrors, OutputUnlikeItsBorderIsNamed) {
     if (rank == 1)
       stage.forward = [](at::TensorList x) { return std::vector<at::Tensor>{x[0].sum(1)}; };
   });
-  EXPECT_THAT(errors[1], AllOf(StartsWith("UsageError: "), HasSubstr("output 0 of stage 1 (rank 1)"),
-                               HasSubstr("float32 [2]"), HasSubstr("float32 [2, 4]")));
+  EXPECT_THAT(errors[1],
+              AllOf(StartsWith("UsageError: "), HasSubstr("output 0 of stage 1 (rank 1)"),
+                    HasSubstr("float32 [2]"), HasSubstr("float32 [2, 4]")));
   EXPECT_THAT(errors[0], HasSubstr("output 0 of stage 1 (rank 1)"));
 }
 
@@ -210,8 +210,7 @@ TEST(PipelineErrors, BatchesOfTheWrongKindAreRefused) {
 
 TEST(PipelineErrors, RunningStatisticsAreRefusedWithRecompute) {
   torch::nn::BatchNorm1d norm(4);
-  Stage stage{.module = norm.ptr(),
-              .forward = [norm](at::TensorList x) mutable {
+  Stage stage{.module = norm.ptr(), .forward = [norm](at::TensorList x) mutable {
                 return std::vector<at::Tensor>{norm(x[0])};
               }};
   const auto run = [&] {

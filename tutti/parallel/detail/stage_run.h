@@ -32,7 +32,8 @@ class StageRun {
   const Place& place() const noexcept { return place_; }
   std::string name() const { return name_of_stage(place_.number, place_.rank); }
 
-  /// What of the module is trained, each once, in its order; then tied copies that it does not have.
+  /// What of the module is trained, each once, in its order; then tied copies that it does not
+  /// have.
   const std::vector<at::Tensor>& parameters() const noexcept { return parameters_; }
   size_t num_of_module() const noexcept { return num_of_module_; }
 
@@ -53,9 +54,9 @@ class StageRun {
  private:
   struct Kept {
     std::vector<at::Tensor> inputs;
-    int64_t calls = 0;                 // before this stage
-    std::vector<at::Tensor> outputs;   // empty with recompute; of the last stage the loss
-    std::vector<at::Tensor> gradients; // by parameter, from B
+    int64_t calls = 0;                  // before this stage
+    std::vector<at::Tensor> outputs;    // empty with recompute; of the last stage the loss
+    std::vector<at::Tensor> gradients;  // by parameter, from B
     std::optional<nn::WeightGradients> later;
   };
   Parcel compute(int microbatch, const std::vector<at::Tensor>& inputs, int64_t calls,

@@ -51,7 +51,7 @@ class TiedParameters {
   struct Owned {
     int stage = 0;
     at::Tensor parameter;
-    std::vector<size_t> links;  // of its readers, from the last stage on
+    std::vector<size_t> links;                       // of its readers, from the last stage on
     std::deque<std::pair<int, at::Tensor>> waiting;  // own gradients, by microbatch
     TreeAccumulator sum;
   };

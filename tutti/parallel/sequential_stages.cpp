@@ -1,0 +1,91 @@
+#include "tutti/parallel/sequential_stages.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "tutti/base/error.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti::parallel {
+namespace {
+
+using Children = std::vector<torch::nn::AnyModule>;
+
+/// Puts a module into evaluation mode until it goes out of scope.
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(torch::nn::Module& module) : module_(module) {
+    for (const auto& part : module.modules()) was_training_.push_back(part->is_training());
+    module.eval();
+  }
+  ~EvaluationMode() {  // parents before children, which may differ from them
+    const auto parts = module_.modules();
+    for (size_t i = 0; i < parts.size(); ++i) parts[i]->train(was_training_[i]);
+  }
+  EvaluationMode(const EvaluationMode&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+  std::vector<bool> was_training_;
+};
+
+void require_cuts(const std::vector<size_t>& cuts, size_t children) {
+  const bool rises = std::ranges::adjacent_find(cuts, std::greater_equal()) == cuts.end();
+  if (cuts.size() < 2 || cuts.front() != 0 || cuts.back() != children || !rises)
+    throw UsageError(fmt::format(
+        "sequential_stages: got cuts [{}], expected rising numbers from 0 to the {} children",
+        fmt::join(cuts, ", "), children));
+}
+
+void require_parameters_apart(const std::vector<Stage>& stages) {
+  std::map<const at::TensorImpl*, size_t> owners;
+  for (size_t s = 0; s < stages.size(); ++s)
+    for (const auto& parameter : stages[s].module->named_parameters()) {
+      const auto [owner, is_new] = owners.try_emplace(parameter.value().unsafeGetTensorImpl(), s);
+      if (!is_new && owner->second != s)
+        throw UsageError(fmt::format(
+            "sequential_stages: {} of stage {} is a parameter of stage {} too; cut behind both, or "
+            "make stages with a Tie",
+            parameter.key(), s, owner->second));
+    }
+}
+
+}  // namespace
+
+std::vector<Stage> sequential_stages(torch::nn::Sequential whole, const Border& input,
+                                     const std::vector<size_t>& cuts) {
+  const std::vector<std::string> names = whole->named_children().keys();
+  require_cuts(cuts, names.size());
+  const at::NoGradGuard no_gradient;
+  const EvaluationMode evaluation(*whole);
+  auto shape = input.shape;
+  shape.insert(shape.begin(), 1);
+  at::Tensor value = at::zeros(shape, scalar_type_of(input.dtype));
+  std::vector<Stage> stages;
+  for (size_t s = 0; s + 1 < cuts.size(); ++s) {
+    Stage stage{.module = std::make_shared<torch::nn::Module>("SequentialStage")};
+    Children children;
+    for (size_t i = cuts[s]; i < cuts[s + 1]; ++i) {
+      children.push_back(*(whole->begin() + static_cast<ptrdiff_t>(i)));
+      stage.module->register_module(names[i], children.back().ptr());
+    }
+    stage.forward = [children](at::TensorList inputs) mutable {
+      at::Tensor x = inputs[0];
+      for (torch::nn::AnyModule& child : children) x = child.forward(x);
+      return std::vector<at::Tensor>{x};
+    };
+    value = stage.forward(value)[0];
+    if (s > 0) stage.inputs = stages.back().outputs;
+    if (s + 2 < cuts.size())
+      stage.outputs = {{value.sizes().slice(1).vec(), dtype_of(value.scalar_type())}};
+    stages.push_back(std::move(stage));
+  }
+  require_parameters_apart(stages);
+  return stages;
+}
+
+}  // namespace tutti::parallel
