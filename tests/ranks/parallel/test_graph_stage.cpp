@@ -141,6 +141,18 @@ TEST_F(GraphStages, ATieIsOwnedByTheFirstAndCopiedByTheSecond) {
       modules[0]->named_parameters()["transformer.wte.weight"]));
 }
 
+TEST_F(GraphStages, GroupsStandInTheOrderOfTheWholeGraph) {
+  const auto input = nn::input({4});
+  auto x = nn::linear(4, {.bias = false}).named("a.first")(input);
+  x = nn::linear(4, {.bias = false}).named("b.only")(x);
+  const nn::Graph graph(input, nn::linear(4, {.bias = false}).named("a.second")(x));
+  const auto modules = modules_of(graph, ranges_by_names(graph, {"b.only"}));
+  EXPECT_THAT(nn::make_module(graph)->named_parameters().keys(),
+              ElementsAre("a.first.weight", "a.second.weight", "b.only.weight"));
+  EXPECT_THAT(modules[1]->named_parameters().keys(),
+              ElementsAre("a.second.weight", "b.only.weight"));
+}
+
 TEST_F(GraphStages, DrawsAsMuchAsTheModule) {
   const auto graph = test::small_gpt();
   pass_of_whole(graph);
