@@ -10,6 +10,8 @@
 /// the one tree of summation, ReductionShape::flat(m). So m microbatches, m a power of two, also
 /// give the bits of m data replicas of one microbatch each. docs/design/pipeline.md.
 ///
+/// Tensors between stages are on the CPU.
+///
 /// Thread rule: as its group, one thread a rank. Every rank makes the same calls in the same order.
 #pragma once
 

@@ -182,6 +182,14 @@ TEST(PipelineErrors, OutputUnlikeItsBorderIsNamed) {
   EXPECT_THAT(errors[0], HasSubstr("output 0 of stage 1 (rank 1)"));
 }
 
+TEST(PipelineErrors, MicrobatchesOfUnlikeSizesAreNamed) {
+  const auto errors = errors_of_step([](int rank, Stage&, Pipeline::Batch& batch) {
+    if (rank == 1) batch.sizes[1] = 3;
+  });
+  EXPECT_THAT(errors[1], AllOf(StartsWith("Mismatch: "), HasSubstr("stage 1 (rank 1)"),
+                               HasSubstr("rank 0 sent 32 bytes"), HasSubstr("expected 48")));
+}
+
 TEST(PipelineErrors, BatchesOfTheWrongKindAreRefused) {
   const auto error_of = [](const std::function<void(Pipeline::Batch&)>& change) {
     Pipeline::Batch batch = batch_of_ones(2);
