@@ -25,6 +25,22 @@ int64_t elements_of(const nn::Shape& shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+// Between ranks of one host; what a slower link takes is for `tutti plan` to say.
+constexpr LinkCost kLink{.latency = 2e-6, .seconds_per_byte = 1e-10};
+
+/// The median of some runs, in seconds.
+template <class Run>
+double median_of(const Run& run) {
+  std::array<double, kTimes> seconds{};
+  for (double& one : seconds) one = run();
+  std::ranges::nth_element(seconds, seconds.begin() + kTimes / 2);
+  return seconds[kTimes / 2];
+}
+
+double seconds_since(TimePoint begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
 /// What a layer reads: as inputs of the graph have it, zeros that name a token; else numbers.
 at::Tensor sample_of(const nn::Graph& graph, int node, int64_t samples) {
   const nn::Node& from = graph.nodes()[static_cast<size_t>(node)];
@@ -44,18 +60,15 @@ double seconds_of(const nn::Graph& graph, size_t place, int64_t samples) {
   nn::detail::GraphStep step = nn::detail::steps_of(graph, place, place + 1)[place];
   step.module = state.module.get();
   step.parameter = state.parameter;
-  std::array<double, kTimes> seconds{};
   const nn::SampleContext of_none({});  // for dropout
-  for (double& one : seconds) {
+  return median_of([&] {
     nn::detail::GraphStep::Values inputs;
     for (const int input : node.inputs) inputs.push_back(sample_of(graph, input, samples));
     const TimePoint begin = Clock::now();
     const at::Tensor output = step.run(inputs);
     if (output.requires_grad()) output.sum().backward();
-    one = std::chrono::duration<double>(Clock::now() - begin).count();
-  }
-  std::ranges::nth_element(seconds, seconds.begin() + kTimes / 2);
-  return seconds[kTimes / 2];
+    return seconds_since(begin);
+  });
 }
 
 int64_t bytes_across(const nn::Graph& graph, size_t place) {
@@ -109,12 +122,41 @@ std::vector<LayerCost> Cuts::measured(int64_t samples) const {
 
 std::vector<size_t> Cuts::balanced(int stages) const {
   require_stages(stages);
-  // Between ranks of one host; what a slower link takes is for `tutti plan` to say.
-  constexpr LinkCost kLink{.latency = 2e-6, .seconds_per_byte = 1e-10};
   std::vector<size_t> begins = parallel::balanced(measured(), stages, kLink);
   begins.pop_back();  // where the last stage ends
   for (size_t& begin : begins) begin = begins_[begin];
   return begins;
+}
+
+std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& input, int stages) {
+  constexpr int64_t kSamples = 8;
+  const nn::SampleContext of_none({});
+  auto shape = input.shape;
+  shape.insert(shape.begin(), kSamples);
+  at::Tensor x = at::zeros(shape, scalar_type_of(input.dtype));
+  std::vector<LayerCost> costs;
+  for (auto child = whole->begin(); child != whole->end(); ++child) {
+    at::Tensor y;
+    LayerCost& cost = costs.emplace_back();
+    const bool training = child->ptr()->is_training();
+    child->ptr()->eval();  // running statistics stay
+    cost.seconds = median_of([&] {
+      at::Tensor own = x.detach();
+      if (own.is_floating_point()) own.set_requires_grad(true);
+      const TimePoint begin = Clock::now();
+      y = child->forward(own);
+      if (y.requires_grad()) y.sum().backward();
+      return seconds_since(begin);
+    });
+    for (at::Tensor& parameter : child->ptr()->parameters()) {
+      cost.bytes_memory += 4 * static_cast<int64_t>(parameter.nbytes());
+      parameter.mutable_grad().reset();
+    }
+    child->ptr()->train(training);
+    cost.bytes_out = 2 * static_cast<int64_t>(y.nbytes());
+    x = y.detach();
+  }
+  return balanced(costs, stages, kLink);
 }
 
 }  // namespace tutti::parallel

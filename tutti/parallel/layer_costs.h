@@ -3,12 +3,15 @@
 /// Thread rule: const functions from any thread but for balanced(), which computes.
 #pragma once
 
+#include <torch/nn/modules/container/sequential.h>
+
 #include <cstdint>
 #include <vector>
 
 #include "tutti/nn/graph.h"
 #include "tutti/parallel/balance.h"
 #include "tutti/parallel/plan.h"
+#include "tutti/parallel/stage.h"
 
 namespace tutti::parallel {
 
@@ -34,5 +37,9 @@ class Cuts {
   nn::Graph graph_;
   std::vector<size_t> begins_;
 };
+
+/// The same of a Sequential's children, as sequential_stages() takes them: with 0 and their number.
+/// UsageError for fewer children than stages.
+std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& input, int stages);
 
 }  // namespace tutti::parallel

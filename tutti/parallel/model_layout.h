@@ -11,6 +11,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,7 @@ struct ModelLayout {
   Cut cut{};
   ScheduleChoice schedule{};
   Recompute recompute = Recompute::none;
+  std::optional<Border> input{};  ///< of a Sequential: a sample
 };
 
 }  // namespace tutti::parallel

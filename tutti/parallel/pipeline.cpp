@@ -4,13 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/event.h"
 #include "tutti/parallel/detail/channel.h"
 #include "tutti/parallel/detail/pipeline_agreement.h"
 #include "tutti/parallel/detail/stage_run.h"
@@ -178,17 +181,32 @@ class Pipeline::Executor {
     return ends_of(action).inputs->take(action.microbatch);
   }
 
+  // Of computing alone, without what it has waited for.
+  template <class Work>
+  auto timed(const layout::Action& action, const Work& work) {
+    constexpr std::array<std::string_view, 3> kNames{"pipeline.F", "pipeline.B", "pipeline.W"};
+    detail::StageRun& run = run_of(action);
+    const TimedEvent event(kNames[static_cast<size_t>(action.kind)],
+                           {"stage", int64_t{run.place().number}});
+    return work(run);
+  }
+
   void act(const layout::Action& action, const Batch& batch) {
     nudge(action);
     if (action.kind == Kind::forward && !is_empty(batch, action.microbatch)) {
-      Parcel outputs = run_of(action).forward(action.microbatch, inputs_of(action, batch));
+      Parcel inputs = inputs_of(action, batch);
+      Parcel outputs = timed(action, [&](detail::StageRun& run) {
+        return run.forward(action.microbatch, std::move(inputs));
+      });
       if (const auto& next = ends_of(action).outputs)
         next->put(action.microbatch, std::move(outputs));
     }
     if (action.kind == Kind::backward && !is_empty(batch, action.microbatch)) {
       const auto& next = ends_of(action).of_outputs;
-      Parcel gradients = run_of(action).backward(action.microbatch,
-                                                 next ? next->take(action.microbatch) : Parcel());
+      Parcel above = next ? next->take(action.microbatch) : Parcel();
+      Parcel gradients = timed(action, [&](detail::StageRun& run) {
+        return run.backward(action.microbatch, std::move(above));
+      });
       if (const auto& before = ends_of(action).of_inputs)
         before->put(action.microbatch, std::move(gradients));
     }
@@ -201,7 +219,10 @@ class Pipeline::Executor {
     if (is_empty(batch, action.microbatch)) {
       ties_.pass_none(run.place().number, action.microbatch);
     } else {
-      leaf = run.gradients(action.microbatch);
+      const auto gradients = [&](detail::StageRun& own) {
+        return own.gradients(action.microbatch);
+      };
+      leaf = schedule_.split ? timed(action, gradients) : gradients(run);
       ties_.pass(run.place().number, action.microbatch, run.parameters(), leaf);
     }
     sums_[static_cast<size_t>(action.chunk)].add(leaf);

@@ -122,6 +122,57 @@ TEST(MeshFitTwoHosts, TrainTheBitsOfOneDevice) {
     }
 }
 
+// Layers of LibTorch's own.
+std::string train_sequential(const std::string& kind, const MeshCase& one) {
+  Model model(Strategy(test::options_of(kind, one)),
+              [] {
+                using namespace torch::nn;
+                return Sequential(Linear(12, 20), ReLU(), BatchNorm1d(20), Linear(20, 16), Tanh(),
+                                  Linear(16, 16), ReLU(), Linear(16, 4));
+              },
+              {.cut = parallel::before(one.cut),
+               .schedule = parallel::schedule_choice(one.pipeline, one.chunks),
+               .input = parallel::Border{{12}}});
+  model.compile({.optimizer = optim::adam({.learning_rate = 0.01}),
+                 .loss = losses::sparse_categorical_crossentropy()});
+  torch::manual_seed(5);
+  const auto data =
+      data::from_tensors({torch::rand({32, 12}), torch::randint(0, 4, {32}, at::kLong)})
+          .shuffle()
+          .batch(16);
+  model.fit(data,
+            {.epochs = 2, .validation = data, .verbose = 0, .microbatches = one.microbatches});
+  return model.weights_sha256();
+}
+
+TEST(MeshSequential, TrainsTheBitsOfOneRank) {
+  const std::string plain = train_sequential("one_device", {"", 4, "1f1b", 0, "none", 1});
+  for (const MeshCase& one : std::vector<MeshCase>{{"stage=2", 4, "1f1b", 0, "none", 1},
+                                                   {"stage=3", 4, "zb-h1", 0, "none", 1},
+                                                   {"stage=2", 4, "interleaved", 2, "none", 1},
+                                                   {"stage=2", 4, "gpipe", 0, "none", 1, {"3"}}})
+    EXPECT_EQ(train_sequential("mirrored", one), plain) << one.word();
+  EXPECT_EQ(train_sequential("mirrored", {"data=2,stage=2", 2, "1f1b", 0, "none", 1}).size(), 64);
+}
+
+TEST(MeshSequential, RefusesWhatDependsOnTheLayout) {
+  const MeshCase one{"stage=2", 4, "1f1b", 0, "none", 1};
+  const auto refusal = [&](const parallel::ModelLayout& layout) {
+    return message_of<UsageError>([&] {
+      Model(
+          Strategy(test::options_of("mirrored", one)),
+          [] {
+            return torch::nn::Sequential(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5),
+                                         torch::nn::Linear(4, 4));
+          },
+          layout);
+    });
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("say what a sample is"));
+  EXPECT_THAT(refusal({.input = parallel::Border{{4}}}),
+              HasSubstr("draws random numbers outside of tutti::nn"));
+}
+
 TEST(MeshPredict, GivesWhatOneDeviceGives) {
   const auto data = test::small_text();
   const auto predicted = [&](const std::string& kind, const MeshCase& one) {

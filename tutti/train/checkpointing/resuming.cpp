@@ -231,6 +231,7 @@ void Checkpointing::put_back(const Checked& checked) {
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}: {}", checked.what, error.what()));
     }
+  model_.laid_out->weights_changed();
   put_back_buffers(checked.tensors, checked.state.manifest);
   put_back_generators(checked.what, checked.tensors, checked.state.manifest);
 }

@@ -342,7 +342,10 @@ void CallbackRunner::write_weights() {
   if (kept_.parameters.empty()) return;
   const at::NoGradGuard no_grad;
   const WholeModel* const whole = model_.modules.whole();
-  if (whole != nullptr) whole->scatter(kept_.parameters);
+  if (whole != nullptr) {
+    whole->scatter(kept_.parameters);
+    model_.laid_out->weights_changed();
+  }
   for (int local = 0; local < model_.modules.size(); ++local) {
     if (whole == nullptr)
       copy_to(kept_.parameters, unique_parameters(*model_.modules.module(local)));

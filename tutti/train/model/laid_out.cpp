@@ -2,16 +2,20 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/modules/dropout.h>
 
 #include <algorithm>
 #include <typeinfo>
+#include <utility>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
+#include "tutti/base/suggest.h"
 #include "tutti/nn/detail/graph_state.h"
 #include "tutti/parallel/graph_stage.h"
 #include "tutti/parallel/layer_costs.h"
+#include "tutti/parallel/sequential_stages.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {
@@ -30,16 +34,16 @@ bool is_layer(const torch::nn::Module& module) {
 /// The stages of one rank, whose layers stand in it under the names of the whole model.
 class RankModule : public torch::nn::Module {
  public:
-  explicit RankModule(std::vector<std::shared_ptr<GraphStage>> stages)
-      : torch::nn::Module("Graph"), stages_(std::move(stages)) {
+  explicit RankModule(std::vector<std::shared_ptr<torch::nn::Module>> stages)
+      : torch::nn::Module("Stages"), stages_(std::move(stages)) {
     for (const auto& stage : stages_) take_layers(*stage);
   }
 
-  const std::vector<std::shared_ptr<GraphStage>>& stages() const noexcept { return stages_; }
+  const std::vector<std::shared_ptr<torch::nn::Module>>& stages() const noexcept { return stages_; }
 
  private:
   // A layer's own parts come with it, right behind it.
-  void take_layers(const GraphStage& stage) {
+  void take_layers(const torch::nn::Module& stage) {
     std::string layer = "?";
     for (const auto& module : stage.named_modules("", /*include_self=*/false)) {
       if (!is_layer(*module.value()) || module.key().starts_with(layer + '.')) continue;
@@ -48,8 +52,27 @@ class RankModule : public torch::nn::Module {
     }
   }
 
-  std::vector<std::shared_ptr<GraphStage>> stages_;
+  std::vector<std::shared_ptr<torch::nn::Module>> stages_;
 };
+
+std::shared_ptr<torch::nn::Module> module_of(const std::vector<parallel::Stage>& chunks) {
+  if (chunks.size() == 1) return chunks[0].module;
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  for (const parallel::Stage& chunk : chunks) modules.push_back(chunk.module);
+  return std::make_shared<RankModule>(std::move(modules));
+}
+
+// Its numbers would depend on which rank draws them, and when.
+void require_no_random_numbers(const torch::nn::Sequential& whole) {
+  for (const auto& part : whole->named_modules())
+    if (std::dynamic_pointer_cast<torch::nn::DropoutImpl>(part.value()) ||
+        std::dynamic_pointer_cast<torch::nn::Dropout2dImpl>(part.value()) ||
+        std::dynamic_pointer_cast<torch::nn::Dropout3dImpl>(part.value()))
+      throw UsageError(fmt::format(
+          "Model: layer {} is {}, which draws random numbers outside of tutti::nn: they would "
+          "depend on the layout; use tutti::nn::Dropout",
+          part.key(), part.value()->name()));
+}
 
 std::string list_of(const nn::Graph& graph, const std::vector<StageRange>& ranges) {
   std::vector<std::string> words;
@@ -102,32 +125,40 @@ void LaidOut::check_microbatches(int microbatches) const {
 
 std::vector<StageRange> LaidOut::named_ranges(const nn::Graph& graph, int stages) const {
   auto ranges = parallel::ranges_by_names(graph, layout_.cut.before);
-  if (std::ssize(ranges) != stages)
-    throw UsageError(fmt::format(
-        "Model: cuts before {} make {} stages; {} ranks on axis stage with {} each have {}",
-        fmt::join(layout_.cut.before, ", "), ranges.size(), num_ranks(), stages / num_ranks(),
-        stages));
+  require_stages(ranges.size(), stages);
   return ranges;
 }
 
-// Rank 0 times the layers, and decides for all.
+void LaidOut::require_stages(size_t cut, int stages) const {
+  if (cut != static_cast<size_t>(stages))
+    throw UsageError(fmt::format(
+        "Model: cuts before {} make {} stages; {} ranks on axis stage with {} each have {}",
+        fmt::join(layout_.cut.before, ", "), cut, num_ranks(), stages / num_ranks(), stages));
+}
+
+// Rank 0 has timed the layers, and decides for all.
+std::vector<size_t> LaidOut::decided_by_first(const std::vector<size_t>& own) const {
+  const World& world = strategy_.world();
+  std::vector<int64_t> all(own.begin(), own.end());
+  for_each_local(world, [&](int local) {
+    std::vector<int64_t> room(own.begin(), own.end());
+    Group group = world.groups[static_cast<size_t>(local)];
+    group.broadcast(span_of(std::span(room)), 0, world.time_limit).wait(world.time_limit);
+    if (local == 0) all = std::move(room);
+  });
+  return {all.begin(), all.end()};
+}
+
 std::vector<StageRange> LaidOut::balanced_ranges(const nn::Graph& graph, int stages) const {
   const World& world = strategy_.world();
   const parallel::Cuts cuts(graph, parallel::roles_of(graph, layout_.plan, world.tensor_blocks));
   cuts.require_stages(stages);
-  std::vector<int64_t> begins(static_cast<size_t>(stages));
-  if (world.first_rank == 0) std::ranges::copy(cuts.balanced(stages), begins.begin());
-  for_each_local(world, [&](int local) {
-    std::vector<int64_t> room = begins;
-    Group group = world.groups[static_cast<size_t>(local)];
-    group.broadcast(span_of(std::span(room)), 0, world.time_limit).wait(world.time_limit);
-    if (local == 0) begins = std::move(room);
-  });
+  std::vector<size_t> begins(static_cast<size_t>(stages));
+  if (world.first_rank == 0) begins = cuts.balanced(stages);
+  begins = decided_by_first(begins);
   std::vector<StageRange> ranges;
   for (size_t i = 0; i < begins.size(); ++i)
-    ranges.push_back({static_cast<size_t>(begins[i]), i + 1 < begins.size()
-                                                          ? static_cast<size_t>(begins[i + 1])
-                                                          : graph.nodes().size()});
+    ranges.push_back({begins[i], i + 1 < begins.size() ? begins[i + 1] : graph.nodes().size()});
   return ranges;
 }
 
@@ -151,35 +182,69 @@ ErasedModel LaidOut::make(int local, const nn::Graph& graph) {
   const World& world = strategy_.world();
   const auto rank = static_cast<int>(world.place_of_local(local)[static_cast<size_t>(Axis::stage)]);
   const layout::Schedule schedule = schedule_of_any();
-  const auto generator = at::detail::getDefaultCPUGenerator();
-  const at::Tensor drawn = generator.get_state();
-  std::vector<std::shared_ptr<GraphStage>> stages;
-  Rank own;
-  for (int chunk = 0; chunk < schedule.chunks; ++chunk) {
-    at::Generator(generator).set_state(drawn);  // each as if it were the only one
-    stages.push_back(std::make_shared<GraphStage>(graph, ranges_, schedule.stage_of(rank, chunk),
-                                                  tensor_groups_[static_cast<size_t>(local)],
-                                                  layout_.plan));
-    own.chunks.push_back(parallel::stage_of(stages.back()));
+  std::vector<int> own;
+  for (int chunk = 0; chunk < schedule.chunks; ++chunk)
+    own.push_back(schedule.stage_of(rank, chunk));
+  std::vector<parallel::Stage> chunks;
+  for (const auto& stage : parallel::make_stages(
+           graph, ranges_, own, tensor_groups_[static_cast<size_t>(local)], layout_.plan))
+    chunks.push_back(parallel::stage_of(stage));
+  return keep_chunks(local, std::move(chunks));
+}
+
+std::vector<size_t> LaidOut::cuts_of(torch::nn::Sequential whole) const {
+  const int stages = schedule_of_any().stages();
+  if (layout_.cut.before.empty())
+    return parallel::balanced_cuts(std::move(whole), *layout_.input, stages);
+  const std::vector<std::string> names = whole->named_children().keys();
+  std::vector<size_t> cuts{0};
+  for (const std::string& name : layout_.cut.before) {
+    const auto found = std::ranges::find(names, name);
+    if (found == names.end()) throw UsageError(unknown_message("layer to cut before", name, names));
+    cuts.push_back(static_cast<size_t>(found - names.begin()));
   }
-  ErasedModel made;
-  if (stages.size() == 1)
-    made.module = stages[0];
-  else
-    made.module = std::make_shared<RankModule>(stages);
-  if (ranges_.size() == 1)
-    made.forward = [stage = stages[0]](at::TensorList inputs) { return stage->forward(inputs); };
-  else
+  cuts.push_back(names.size());
+  require_stages(cuts.size() - 1, stages);
+  return cuts;
+}
+
+ErasedModel LaidOut::make(int local, const torch::nn::Sequential& whole) {
+  const World& world = strategy_.world();
+  if (world.tensor_blocks > 1)
+    throw UsageError(
+        "Model: layers of a Sequential are not cut into blocks (--mesh tensor=N, --tensor-blocks); "
+        "return an nn::Graph");
+  if (!layout_.input)
+    throw UsageError(
+        "Model: for stages of a Sequential say what a sample is: {.input = parallel::Border{{1, "
+        "28, "
+        "28}}}");
+  require_no_random_numbers(whole);
+  if (names_.empty()) {
+    for (const auto& parameter : whole->named_parameters()) names_.push_back(parameter.key());
+    for (const auto& buffer : whole->named_buffers()) names_.push_back(buffer.key());
+    cuts_ = decided_by_first(cuts_of(whole));
+  }
+  const auto stages = parallel::sequential_stages(whole, *layout_.input, cuts_);
+  const int rank = world.place_of_local(local)[static_cast<size_t>(Axis::stage)];
+  const layout::Schedule schedule = schedule_of_any();
+  std::vector<parallel::Stage> chunks;
+  for (int chunk = 0; chunk < schedule.chunks; ++chunk)
+    chunks.push_back(stages[static_cast<size_t>(schedule.stage_of(rank, chunk))]);
+  return keep_chunks(local, std::move(chunks));
+}
+
+ErasedModel LaidOut::keep_chunks(int local, std::vector<parallel::Stage> chunks) {
+  ErasedModel made{.module = module_of(chunks), .forward = chunks[0].forward};
+  if (schedule_of_any().stages() > 1)
     made.forward = [](at::TensorList) -> Tensors { refuse_forward(); };
-  keep(local, std::move(own));
+  keep(local, {.chunks = std::move(chunks)});
   return made;
 }
 
 void LaidOut::take_whole(int local, const std::shared_ptr<torch::nn::Module>& module,
                          std::function<Tensors(at::TensorList)> forward) {
-  Rank own;
-  own.chunks.push_back({.module = module, .forward = std::move(forward)});
-  keep(local, std::move(own));
+  keep(local, {.chunks = {{.module = module, .forward = std::move(forward)}}});
 }
 
 // A resized world has them made anew.
@@ -189,7 +254,8 @@ void LaidOut::keep(int local, Rank own) {
 }
 
 std::vector<std::string> LaidOut::names() const {
-  std::vector<std::string> names;
+  std::vector<std::string> names = names_;
+  if (!graph_) return names;
   for (const nn::Node& node : graph_->nodes())
     for (const nn::Parameter& parameter : node.parameters)
       names.push_back(nn::full_name(node, parameter));
@@ -200,8 +266,7 @@ std::map<std::string, Piece> LaidOut::pieces_of(const torch::nn::Module& module)
   if (const auto* const stage = dynamic_cast<const GraphStage*>(&module)) return stage->pieces();
   std::map<std::string, Piece> all;
   if (const auto* const rank = dynamic_cast<const RankModule*>(&module))
-    for (const auto& stage : rank->stages())
-      all.insert(stage->pieces().begin(), stage->pieces().end());
+    for (const auto& stage : rank->stages()) all.merge(pieces_of(*stage));
   return all;
 }
 
@@ -237,6 +302,7 @@ parallel::Pipeline& LaidOut::pipeline(ReplicaContext& replica, int microbatches)
     kept = std::make_unique<parallel::Pipeline>(
         replica.group_of(Axis::stage), schedule_of(microbatches), own.chunks,
         parallel::PipelineOptions{.limit = replica.time_limit(), .recompute = layout_.recompute});
+  if (std::exchange(own.seen_changes, changes_) != changes_) kept->send_ties();
   return *kept;
 }
 

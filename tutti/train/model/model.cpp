@@ -79,12 +79,13 @@ namespace {
 /// What local rank `local` computes of what the factory has given.
 detail::ErasedModel made_for(int local, detail::ErasedModel model, detail::LaidOut& laid_out) {
   if (laid_out.deals_out()) {
-    if (!model.graph)
-      throw UsageError(
-          "Model: the factory returned a module, which cannot be cut into stages or blocks: its "
-          "layers are members of its own type; return an nn::Graph (the zoo's models are), or "
-          "compose it of tutti::parallel's layers in a custom loop");
-    return laid_out.make(local, *model.graph);
+    if (model.graph) return laid_out.make(local, *model.graph);
+    if (const auto whole = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model.module))
+      return laid_out.make(local, torch::nn::Sequential(whole));
+    throw UsageError(
+        "Model: the factory returned a module, which cannot be cut into stages or blocks: its "
+        "layers are members of its own type; return an nn::Graph (the zoo's models are) or a "
+        "torch::nn::Sequential, or compose it of tutti::parallel's layers in a custom loop");
   }
   model = detail::with_module(std::move(model));
   if (!model.module) throw UsageError("Model: the factory returned no module");
@@ -346,6 +347,7 @@ void Model::load(const std::filesystem::path& path) {
   try {
     if (const WholeModel* const whole = state.modules.whole()) {
       load_whole(*whole, path, state.shapes(), all_names(first));
+      state.laid_out->weights_changed();
     } else {
       load_weights(state_of(first), path, all_names(first));
       for (int local = 1; local < state.modules.size(); ++local)

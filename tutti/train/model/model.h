@@ -139,9 +139,10 @@ class Model {
  public:
   /// `factory()` returns an nn::Graph, a ModuleHolder, a shared_ptr<Module> or a Module whose
   /// forward takes a tensor or a vector of them, and gives a tensor or a vector of them. Ranks
-  /// whose models differ get a Mismatch. On a mesh with stages or pieces of layers, and where layers
-  /// are cut into blocks (StrategyOptions), it is an nn::Graph, dealt out as `layout` says: else, and
-  /// for a layout that does not fit graph or mesh, UsageError.
+  /// whose models differ get a Mismatch. On a mesh with stages or pieces of layers, and where
+  /// layers are cut into blocks (StrategyOptions), it is an nn::Graph, or a Sequential of
+  /// ModelLayout::input, dealt out as `layout` says: else, and for a layout that does not fit graph
+  /// or mesh, UsageError.
   template <class Factory>
   Model(Strategy strategy, Factory factory, const parallel::ModelLayout& layout = {})
       : Model(std::move(strategy),

@@ -3,6 +3,8 @@
 /// Thread rule: make() by the strategy's thread; what takes a replica, by that one's.
 #pragma once
 
+#include <torch/nn/modules/container/sequential.h>
+
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +30,8 @@ class LaidOut {
   /// What local rank `local` computes. Draws initial values from LibTorch's default generator as
   /// the whole model's module does. Throws UsageError where the layout does not fit the graph.
   ErasedModel make(int local, const nn::Graph& graph);
+  /// The same of a Sequential, whose children are the layers.
+  ErasedModel make(int local, const torch::nn::Sequential& whole);
   /// A whole model is one stage.
   void take_whole(int local, const std::shared_ptr<torch::nn::Module>& module,
                   std::function<Tensors(at::TensorList)> forward);
@@ -54,6 +58,10 @@ class LaidOut {
 
   /// So many go through the stages one behind the other in forward passes.
   int batches_at_once() const { return schedule_of_any().microbatches; }
+  /// Parameters were written to otherwise than by a step: copies of tied ones are behind. Between
+  /// runs.
+  void weights_changed() noexcept { ++changes_; }
+
   /// Steps of so many microbatches, or forward passes of as many batches. Collective over the
   /// replica's stages, when it is new.
   parallel::Pipeline& pipeline(ReplicaContext& replica, int microbatches);
@@ -62,6 +70,7 @@ class LaidOut {
   struct Rank {
     std::vector<parallel::Stage> chunks;
     std::map<int, std::unique_ptr<parallel::Pipeline>> by_microbatches;
+    int64_t seen_changes = 0;
   };
   int num_ranks() const;
   layout::Schedule schedule_of(int microbatches) const;
@@ -70,14 +79,21 @@ class LaidOut {
   void deal(const nn::Graph& graph);
   std::vector<parallel::StageRange> named_ranges(const nn::Graph& graph, int stages) const;
   std::vector<parallel::StageRange> balanced_ranges(const nn::Graph& graph, int stages) const;
+  std::vector<size_t> cuts_of(torch::nn::Sequential whole) const;
+  void require_stages(size_t cut, int stages) const;
+  std::vector<size_t> decided_by_first(const std::vector<size_t>& own) const;
+  ErasedModel keep_chunks(int local, std::vector<parallel::Stage> chunks);
   void keep(int local, Rank own);
 
   Strategy strategy_;
   parallel::ModelLayout layout_;
   layout::Mesh mesh_;
   bool deals_out_ = false;
+  int64_t changes_ = 0;  ///< weights_changed()
   std::optional<nn::Graph> graph_;
   std::vector<parallel::StageRange> ranges_;          ///< of all stages
+  std::vector<std::string> names_;                    ///< of a Sequential's tensors
+  std::vector<size_t> cuts_;                          ///< of a Sequential
   std::vector<parallel::TensorGroup> tensor_groups_;  ///< by local rank
   std::vector<Rank> ranks_;                           ///< by local rank
 };
