@@ -105,8 +105,7 @@ TEST_P(PipelineBy, SendsLongMessagesBetweenProcessesMemory) {
                 {.sizes = {64, 64, 64, 64}, .engine = "shm staged", .steps = 2});
 }
 
-/// A table that is read by four layers; numbers and values go by layers that do not
-/// use them.
+/// A table that four layers read; numbers and values go by layers that do not use them.
 PipelineModel tied_model() {
   return {.make =
               [] {
