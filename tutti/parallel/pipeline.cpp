@@ -132,6 +132,7 @@ class Pipeline::Executor {
   static bool is_empty(const Batch& batch, int microbatch) {
     return batch.sizes[static_cast<size_t>(microbatch)] == 0;
   }
+
   /// Whatever goes wrong here ends the others' waits too: they would wait for what never comes.
   void guarded(std::string_view what, const std::function<void()>& action) {
     try {

@@ -4,9 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
-#include <optional>
 #include <sstream>
+#include <tuple>
 
 #include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
@@ -126,7 +127,8 @@ std::vector<std::string> gathered(Group& group, const std::string& mine, Millis 
   std::vector<int64_t> length{static_cast<int64_t>(mine.size())};
   group.all_gather(span_of(std::span(length)), span_of(std::span(lengths)), limit).wait(limit);
   std::vector<uint8_t> bytes(mine.begin(), mine.end());
-  std::vector<uint8_t> all(std::accumulate(lengths.begin(), lengths.end(), size_t{0}));
+  const int64_t sum = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  std::vector<uint8_t> all(static_cast<size_t>(sum));
   group.all_gather(span_of(std::span(bytes)), span_of(std::span(all)), lengths, limit).wait(limit);
   std::vector<std::string> texts;
   auto at = all.begin();

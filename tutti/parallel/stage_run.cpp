@@ -112,7 +112,7 @@ Parcel StageRun::forward(int microbatch, Parcel inputs) {
   return outputs;
 }
 
-Parcel StageRun::evaluate(int microbatch, Parcel inputs) {
+Parcel StageRun::evaluate(int microbatch, const Parcel& inputs) {
   const at::NoGradGuard no_gradient;
   return compute(microbatch, inputs.tensors, inputs.calls, /*with_loss=*/false);
 }

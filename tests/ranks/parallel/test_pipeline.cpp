@@ -105,8 +105,7 @@ TEST_P(PipelineBy, SendsLongMessagesBetweenProcessesMemory) {
                 {.sizes = {64, 64, 64, 64}, .engine = "shm staged", .steps = 2});
 }
 
-/// A table that is read at both ends and in the middle; numbers and values go by layers that do not
-/// use them.
+/// A table that four layers read; numbers and values go by layers that do not use them.
 PipelineModel tied_model() {
   return {.make =
               [] {
@@ -125,8 +124,10 @@ PipelineModel tied_model() {
                                  [by, i](at::TensorList x, const Values& p) {
                                    at::Tensor y = nn::dense(x[0], p[0], p[1]) * p[2];
                                    if (i % 2 == 0) y = y + x[2].sum(1);
+                                   if (i == 4) y = y * at::embedding(p[3], x[1]).mean(1);
                                    return by(x, y);
                                  }});
+                all[4].parameters.push_back(trained({9, 6}, 1));
                 all.push_back({{trained({9, 6}, 1)}, [by](at::TensorList x, const Values& p) {
                                  return by(x, x[0] + at::embedding(p[0], x[1]).sum(1));
                                }});
@@ -135,7 +136,7 @@ PipelineModel tied_model() {
                                }});
                 return all;
               },
-          .ties = {{0, 0, 6, 0}, {0, 0, 7, 0}},
+          .ties = {{0, 0, 4, 3}, {0, 0, 6, 0}, {0, 0, 7, 0}},
           .inputs =
               [](int i, int64_t size) {
                 return Values{

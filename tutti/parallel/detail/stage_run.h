@@ -49,7 +49,7 @@ class StageRun {
   std::vector<at::Tensor> gradients(int microbatch);
 
   /// Forward without gradients.
-  Parcel evaluate(int microbatch, Parcel inputs);
+  Parcel evaluate(int microbatch, const Parcel& inputs);
 
  private:
   struct Kept {

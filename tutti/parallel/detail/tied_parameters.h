@@ -17,8 +17,8 @@
 namespace tutti::parallel::detail {
 
 /// Of one microbatch the owner's gradient is the readers', from the last stage on, and then its
-/// own, as autograd would add them; so that it waits for readers, which may be late (W), sums are
-/// made here, beside those of the other parameters.
+/// own, as autograd would add them. Readers may be late (W), and no schedule knows of ties: an
+/// owner does not wait at its action, but makes these sums here, beside those of other parameters.
 class TiedParameters {
  public:
   /// `all`: of the pipeline. Tags from `first_tag` on are used, two a tie.
@@ -33,7 +33,7 @@ class TiedParameters {
   /// An owner's, of a microbatch without samples.
   void pass_none(int stage, int microbatch);
   /// The end of a batch: waits for what readers still have to send, and until all that was sent is
-  /// received. Then sum_of() has the sums.
+  /// received. put_sums() comes then.
   void finish();
   /// Puts the sums of `stage` where they belong among its gradients.
   void put_sums(int stage, const std::vector<at::Tensor>& parameters,
