@@ -129,7 +129,7 @@ std::vector<size_t> Cuts::balanced(int stages) const {
 }
 
 std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& input, int stages) {
-  constexpr int64_t kSamples = 8;
+  constexpr int64_t kSamples = 2;
   const nn::SampleContext of_none({});
   auto shape = input.shape;
   shape.insert(shape.begin(), kSamples);

@@ -28,7 +28,7 @@ class Cuts {
   /// What the layers between two of begins() take, one after another: forward and backward of so
   /// many samples, the median of five; what goes over a cut behind them, there and back; parameters
   /// with gradients and two states. Draws from LibTorch's default generator, and puts it back.
-  std::vector<LayerCost> measured(int64_t samples = 8) const;
+  std::vector<LayerCost> measured(int64_t samples = 2) const;
 
   /// Nodes that stages begin with, so that the slowest takes least (balance.h), as measured.
   std::vector<size_t> balanced(int stages) const;

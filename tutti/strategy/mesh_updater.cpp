@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "tutti/base/error.h"
 #include "tutti/comm/group/host_view.h"
+#include "tutti/strategy/detail/mesh_clip.h"
 #include "tutti/sync/detail/updater_state.h"
 
 namespace tutti::detail {
@@ -61,8 +64,8 @@ std::vector<std::string> kinds_of(const UpdaterState& state) {
 class MeshUpdater final : public Updater {
  public:
   MeshUpdater(const World& world, const WholeModel& whole, std::vector<NamedTensors> local_ranks,
-              const PartUpdaterFactory& make)
-      : whole_(whole) {
+              const PartUpdaterFactory& make, const optim::Clip& clip)
+      : whole_(whole), first_rank_(world.first_rank), model_ranks_(world.model_ranks) {
     for (int local = 0; local < world.local; ++local) {
       if (local_ranks[static_cast<size_t>(local)].empty())
         throw UsageError(fmt::format(
@@ -70,6 +73,11 @@ class MeshUpdater final : public Updater {
             "elsewhere",
             world.first_rank + local));
       where_.push_back(part_of(world, local));
+    }
+    if (clip.norm > 0 || clip.global_norm > 0) {
+      std::vector<std::vector<std::string>> names;
+      for (const NamedTensors& rank : local_ranks) names.push_back(names_of(rank));
+      clip_.emplace(world, whole, clip, std::move(names));
     }
     for (Part& part : parts_) {
       std::vector<NamedTensors> ranks;
@@ -86,7 +94,11 @@ class MeshUpdater final : public Updater {
     for (Part& part : parts_) part.updater->forget_step();
   }
   int64_t push(int local, std::span<const at::Tensor> gradients, double weight) override {
-    return at(local).push(number(local), gradients, weight);
+    if (!clip_ || std::isnan(weight)) return at(local).push(number(local), gradients, weight);
+    const auto sums = clip_->sums(local, gradients, weight > 0);
+    const std::vector<at::Tensor> none(sums.size());
+    const bool first = first_rank_ + local < model_ranks_;  // which brings what all have together
+    return at(local).push(number(local), first ? sums : none, first ? 1.0 : 0.0);
   }
   void acquire(int local, int64_t at_least, const Deadline& deadline) override {
     at(local).acquire(number(local), at_least, deadline);
@@ -162,6 +174,9 @@ class MeshUpdater final : public Updater {
   NamedTensors values_of(const Part& part, const NamedTensors& parameters) const;
 
   const WholeModel& whole_;
+  int first_rank_;
+  int model_ranks_;
+  std::optional<MeshClip> clip_;  // by norm
   std::vector<Part> parts_;
   std::vector<std::pair<size_t, int>> where_;  ///< by local rank
 };
@@ -250,24 +265,26 @@ bool fits_any(const optim::Group& group, const std::vector<std::string>& names) 
 
 std::shared_ptr<Updater> make_mesh_updater(const World& world, const WholeModel& whole,
                                            std::vector<NamedTensors> local_ranks,
-                                           const PartUpdaterFactory& make) {
-  return std::make_shared<MeshUpdater>(world, whole, std::move(local_ranks), make);
+                                           const PartUpdaterFactory& make,
+                                           const optim::Clip& clip) {
+  return std::make_shared<MeshUpdater>(world, whole, std::move(local_ranks), make, clip);
 }
 
 optim::Recipe recipe_of_part(const optim::Recipe& recipe, const WholeModel& whole,
                              const NamedTensors& part) {
-  if (recipe.clip().norm > 0 || recipe.clip().global_norm > 0 || recipe.rule().measures())
-    throw UsageError(fmt::format(
-        "optimizer {}: a norm over pieces and stages of a mesh is not in this version; leave "
-        "clipping by norm out, and take an elementwise rule (sgd, adam, adamw, ...)",
-        recipe.rule().name()));
+  if (recipe.rule().measures())
+    throw UsageError(
+        fmt::format("optimizer {}: measures whole parameters, of which ranks of a mesh may have "
+                    "pieces; take an "
+                    "elementwise rule (sgd, adam, adamw, ...)",
+                    recipe.rule().name()));
   std::vector<std::string> all, own;
   for (const WholeModel::Entry& entry : whole.parameters()) all.push_back(entry.name);
   for (const auto& [name, tensor] : part) own.push_back(name);
   std::vector<optim::Group> groups;
   for (const optim::Group& group : recipe.groups())
     if (fits_any(group, own) || !fits_any(group, all)) groups.push_back(group);
-  return {recipe.rule(), recipe.clip(), groups};
+  return {recipe.rule(), {.value = recipe.clip().value}, groups};
 }
 
 }  // namespace tutti::detail

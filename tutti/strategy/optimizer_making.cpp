@@ -51,7 +51,8 @@ std::shared_ptr<Updater> on_mesh(const Strategy& strategy, const WholeModel& who
         if (strategy.options().reduction == "fused")
           return make_shared_updater(world, own, std::move(alike));
         return make_replicated_updater(world, own, std::move(alike), completed(strategy, {}));
-      });
+      },
+      recipe.clip());
 }
 
 void log_sums(const World& world, Order order) {

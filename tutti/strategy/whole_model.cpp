@@ -160,7 +160,7 @@ NamedTensors WholeModel::gather_parameters() const {
 at::Tensor WholeModel::own_part(int local, const std::string& name, const at::Tensor& whole) const {
   const auto& had = own_[static_cast<size_t>(local)];
   const auto found = had.find(name);
-  return found == had.end() ? at::Tensor() : piece_of(whole, found->second.piece);
+  return found == had.end() ? at::Tensor() : tutti::piece_of(whole, found->second.piece);
 }
 
 void WholeModel::scatter(const NamedTensors& whole) const {

@@ -51,6 +51,11 @@ class WholeModel {
   NamedTensors gather(const std::vector<Entry>& entries, const Own& own) const;
   NamedTensors gather_parameters() const;
 
+  /// What of that parameter or buffer, which it has, is the local rank's.
+  const Piece& piece_of(int local, const std::string& name) const {
+    return own_[static_cast<size_t>(local)].at(name).piece;
+  }
+
   /// What a local rank has of a whole parameter: a copy; undefined when it has nothing of it.
   at::Tensor own_part(int local, const std::string& name, const at::Tensor& whole) const;
 

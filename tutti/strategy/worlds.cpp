@@ -184,6 +184,16 @@ void require_even(const layout::Mesh& mesh, const World& world) {
         mesh.to_string(), world.local, ranks));
 }
 
+// Errors of a group count its ranks from 0.
+std::string members_in_words(const layout::Mesh& mesh, int rank,
+                             const std::vector<layout::Axis>& axes) {
+  std::vector<std::string> words;
+  for (const int member : mesh.members(rank, axes))
+    words.push_back(fmt::format("{} is rank {}", words.size(), member));
+  return fmt::format("on axis {} of the mesh, where {}", layout::name_of(axes[0]),
+                     fmt::join(words, ", "));
+}
+
 // Collective: each rank gets its groups.
 void join_mesh_groups(World& world) {
   world.mesh_groups.resize(static_cast<size_t>(world.local));
@@ -191,7 +201,7 @@ void join_mesh_groups(World& world) {
     const auto number = static_cast<size_t>(local);
     const int rank = world.first_rank + local;
     const layout::Place place = world.mesh.place_of(rank);
-    const auto split = [&](std::initializer_list<layout::Axis> axes) {
+    const auto split = [&](const std::vector<layout::Axis>& axes) {
       layout::Place first = place;
       int members = 1;
       for (const layout::Axis axis : axes) {
@@ -199,7 +209,10 @@ void join_mesh_groups(World& world) {
         members *= world.mesh.size(axis);
       }
       if (members == 1) return Group();
-      return *world.groups[number].split(world.mesh.rank_at(first), rank, world.time_limit);
+      const Group group =
+          *world.groups[number].split(world.mesh.rank_at(first), rank, world.time_limit);
+      group.say_members(members_in_words(world.mesh, rank, axes));
+      return group;
     };
     using layout::Axis;
     world.mesh_groups[number] = {.data = split({Axis::data, Axis::shard}),

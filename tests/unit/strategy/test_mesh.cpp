@@ -152,7 +152,7 @@ at::Tensor gradient_of(const std::string& name, int replica, int step) {
 }
 
 struct MeshLoop {
-  MeshLoop(const std::string& kind, const std::string& mesh)
+  MeshLoop(const std::string& kind, const std::string& mesh, const optim::Clip& clip = {})
       : strategy(mesh_options(kind, mesh)),
         modules(strategy,
                 [this](int local) {
@@ -164,7 +164,7 @@ struct MeshLoop {
                        return dynamic_cast<const Part&>(module).pieces;
                      }}),
         optimizer(modules, {optim::adam({.learning_rate = 0.1, .weight_decay = 0.01}),
-                            {},
+                            clip,
                             {{.pattern = "*.bias", .weight_decay = 0}}}) {}
 
   void step(int number) {
@@ -218,6 +218,19 @@ TEST(MeshUpdater, MakesTheUpdateOfTheWholeModel) {
   }
 }
 
+TEST(MeshUpdater, ClipsNormsOfTheWholeModel) {
+  for (const optim::Clip& clip : {optim::Clip{.global_norm = 0.5}, optim::Clip{.norm = 0.3}}) {
+    MeshLoop oracle("mirrored", "data=2", clip);
+    for (int step = 0; step < 3; ++step) oracle.step(step);
+    for (const std::string mesh :
+         {"data=2,stage=2", "data=2,tensor=2", "data=2,stage=2,tensor=2"}) {
+      MeshLoop loop("mirrored", mesh, clip);
+      for (int step = 0; step < 3; ++step) loop.step(step);
+      expect_equal(loop.weights(), oracle.weights());
+    }
+  }
+}
+
 TEST(MeshUpdater, StateIsThatOfTheWholeModel) {
   for (const std::string from : {"data=2", "data=2,stage=2,tensor=2", "data=2,tensor=2"})
     for (const std::string to : {"data=2,stage=2,tensor=2", "data=2", "data=2,stage=2"}) {
@@ -240,7 +253,7 @@ TEST(MeshUpdater, StateIsThatOfTheWholeModel) {
     }
 }
 
-TEST(MeshUpdater, RefusesNormsAndUnknownGroups) {
+TEST(MeshUpdater, RefusesTrustRatiosAndUnknownGroups) {
   Strategy strategy(mesh_options("mirrored", "stage=2"));
   const ReplicatedModules modules(strategy,
                                   [&](int local) { return part_at(strategy.world().mesh, local); },

@@ -146,4 +146,12 @@ FlightGroup FlightLog::read() const {
   return group;
 }
 
+void throw_with_members(const FlightLog& log, const Error& error) {
+  const std::string words = fmt::format("{}\n  {}", error.what(), log.members());
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) throw PeerLost(words);
+  if (dynamic_cast<const Timeout*>(&error) != nullptr) throw Timeout(words);
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) throw Mismatch(words);
+  throw Error(words);
+}
+
 }  // namespace tutti

@@ -59,6 +59,10 @@ class FlightLog {
 
   FlightGroup read() const;
   const std::string& name() const noexcept { return name_; }
+  /// Who the members are elsewhere, in words that errors of the group end with; "": nothing is
+  /// said.
+  void say_members(std::string words) { members_ = std::move(words); }
+  const std::string& members() const noexcept { return members_; }
   int rank() const noexcept { return rank_; }
   bool has_failed() const;
 
@@ -89,6 +93,7 @@ class FlightLog {
                   uint64_t done) const;
 
   const std::string name_;
+  std::string members_;
   const std::string engine_;
   const int rank_;
   const int size_;
@@ -112,6 +117,9 @@ std::shared_ptr<FlightLog> make_flight_log(std::string name, const Engine& engin
 void note_failure(FlightLog& log, const FlightLog::Mark& mark, const std::string& why,
                   bool one_process) noexcept;
 
+/// Throws the error, of its class, with what is said of the members behind it.
+[[noreturn]] void throw_with_members(const FlightLog& log, const Error& error);
+
 /// Calls `body`, and notes an error of the group that comes out of it.
 template <class Body>
 auto noting_failure(Engine& engine, const FlightMark& mark, const Body& body) {
@@ -122,6 +130,7 @@ auto noting_failure(Engine& engine, const FlightMark& mark, const Body& body) {
   } catch (const Error& error) {
     if (FlightLog* log = engine.flight_log()) {
       note_failure(*log, mark, error.what(), engine.one_process());
+      if (!log->members().empty()) throw_with_members(*log, error);
     }
     throw;
   }

@@ -250,6 +250,10 @@ std::optional<Group> Group::split(int color, int key, Millis limit) {
   return Group(std::move(engine), std::move(name));
 }
 
+void Group::say_members(const std::string& words) const {
+  if (FlightLog* log = engine_->flight_log()) log->say_members(words);
+}
+
 SharedParts Group::allocate(int64_t bytes, Millis limit) {
   if (bytes < 0 || bytes > kMostBytes)
     throw UsageError(fmt::format("allocate, rank {} of {}: {} bytes; expected 0 to {}", rank(),

@@ -112,6 +112,10 @@ class Group {
   /// this one, by another thread too, and fails for itself.
   std::optional<Group> split(int color, int key = 0, Millis limit = kDefaultTimeLimit);
 
+  /// Errors of this group end with these words: who its ranks are in the job, say. Before it is
+  /// used.
+  void say_members(const std::string& words) const;
+
   /// Collective: memory that all members map (Engine::allocate).
   SharedParts allocate(int64_t bytes, Millis limit = kDefaultTimeLimit);
 

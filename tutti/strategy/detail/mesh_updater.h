@@ -19,15 +19,17 @@ namespace tutti::detail {
 using PartUpdaterFactory =
     std::function<std::shared_ptr<Updater>(const World& world, std::vector<NamedTensors> ranks)>;
 
-/// `local_ranks`: parameters of this worker's ranks. Collective over the world. UsageError for a
+/// `local_ranks`: parameters of this worker's ranks. `clip`: norms, of the whole model; what `make`
+/// makes does not clip them. Collective over the world. UsageError for a
 /// rank without parameters.
 std::shared_ptr<Updater> make_mesh_updater(const World& world, const WholeModel& whole,
                                            std::vector<NamedTensors> local_ranks,
-                                           const PartUpdaterFactory& make);
+                                           const PartUpdaterFactory& make,
+                                           const optim::Clip& clip = {});
 
-/// The recipe for a part of the model: without the groups that fit no parameter of it. UsageError
-/// for a group that fits none of the whole model, and for what measures all of it at once (clipping
-/// by norm, rules with a trust ratio).
+/// The recipe for a part of the model: without clipping by norm, and without the groups that fit no
+/// parameter of it. UsageError for a group that fits none of the whole model, and for a rule that
+/// measures whole parameters.
 optim::Recipe recipe_of_part(const optim::Recipe& recipe, const WholeModel& whole,
                              const NamedTensors& part);
 

@@ -25,6 +25,8 @@ using layout::Axis;
 using parallel::GraphStage;
 using parallel::StageRange;
 
+constexpr int kTimingPatience = 10;  // time limits that others wait for rank 0 to time all layers
+
 /// No group of other modules, which GraphStage has for the layers of other stages too.
 bool is_layer(const torch::nn::Module& module) {
   return typeid(module) != typeid(torch::nn::Module) ||
@@ -143,7 +145,8 @@ std::vector<size_t> LaidOut::decided_by_first(const std::vector<size_t>& own) co
   for_each_local(world, [&](int local) {
     std::vector<int64_t> room(own.begin(), own.end());
     Group group = world.groups[static_cast<size_t>(local)];
-    group.broadcast(span_of(std::span(room)), 0, world.time_limit).wait(world.time_limit);
+    const Millis patience = kTimingPatience * world.time_limit;
+    group.broadcast(span_of(std::span(room)), 0, patience).wait(patience);
     if (local == 0) all = std::move(room);
   });
   return {all.begin(), all.end()};
