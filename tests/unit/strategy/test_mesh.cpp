@@ -260,9 +260,8 @@ TEST(MeshUpdater, RefusesTrustRatiosAndUnknownGroups) {
                                   {.pieces_of = [](const torch::nn::Module& module) {
                                     return dynamic_cast<const Part&>(module).pieces;
                                   }});
-  EXPECT_THAT(message_of<UsageError>(
-                  [&] { Optimizer(modules, optim::Recipe(optim::sgd({}), {.global_norm = 1})); }),
-              HasSubstr("norm over pieces and stages"));
+  EXPECT_THAT(message_of<UsageError>([&] { Optimizer(modules, optim::lamb({})); }),
+              HasSubstr("measures whole parameters"));
   EXPECT_THAT(message_of<UsageError>([&] {
                 Optimizer(modules, {optim::adam({.weight_decay = 0.1}),
                                     {},
