@@ -27,7 +27,9 @@ World world_of_part(const World& world, const std::vector<int>& local_ranks) {
   part.shares = world.shares;
   part.time_limit = world.time_limit;
   part.chief = world.chief;
-  part.mesh = layout::Mesh(part.size);
+  part.mesh = layout::Mesh::parse(fmt::format("data={},shard={}", world.mesh.size(layout::Axis::data),
+                                              world.mesh.size(layout::Axis::shard)),
+                                  part.size);
   return part;
 }
 
