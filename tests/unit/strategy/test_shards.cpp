@@ -242,6 +242,34 @@ TEST(ShardsGradients, OfASecondBackwardAreAnError) {
               HasSubstr("cannot begin again"));
 }
 
+// ---- values ----
+
+TEST(ShardsValues, OfRankZeroWin) {
+  for (const Shard shard : kShards) {
+    at::Tensor first;
+    Loop loop(options_of("mirrored", 3), [&](const World& world, std::vector<NamedTensors> ranks) {
+      const at::NoGradGuard no_grad;
+      first = ranks[0][1].second.detach().clone();
+      for (auto& [name, tensor] : ranks[2]) tensor.mul_(2);
+      return in_slices(optim::sgd(), shard)(world, std::move(ranks));
+    });
+    EXPECT_TRUE(at::equal(loop.updater->parameters(0)[1], first));
+    EXPECT_TRUE(bits_equal(loop.updater->parameters(0), loop.updater->parameters(2)));
+    for (const at::Tensor& parameter : loop.updater->parameters(2))
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(parameter.data_ptr()) % kLineBytes, 0u);
+  }
+}
+
+TEST(ShardsValues, AreTornByAnUpdateThatIsCutOff) {
+  // A learning rate of 0 is found by the step of the group alone.
+  Loop loop(options_of("mirrored", 2),
+            in_slices({optim::ftrl(), {}, {{.pattern = "bias", .learning_rate_factor = 0}}},
+                      Shard::state));
+  EXPECT_THROW(loop.step(0), UsageError);
+  EXPECT_THAT(message_of<Error>([&] { loop.updater->require_whole(); }), HasSubstr("torn"));
+  EXPECT_THAT(message_of<Error>([&] { loop.updater->state(); }), HasSubstr("torn"));
+}
+
 // ---- bytes ----
 
 struct Many : torch::nn::Module {
@@ -309,6 +337,33 @@ TEST(ShardsOfAStrategy, TrainTheBitsOfThoseWithout) {
         EXPECT_EQ(trained.losses, expected.losses) << kind << replicas;
       }
   }
+}
+
+TEST(ShardsOfAStrategy, TakeScaledLossesOfSeveralPasses) {
+  const auto trained = [](const std::string& shard) {
+    StrategyOptions options = options_of("mirrored", 3);
+    options.shard = shard;
+    Strategy strategy(options);
+    Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(40, 30); });
+    Optimizer optimizer(net, optim::adam({.learning_rate = 0.1}));
+    optimizer.scale_losses(optim::LossScale({.initial = 1024}));
+    for (int step = 0; step < 4; ++step)
+      strategy.run([&](ReplicaContext& replica) {
+        const auto loss = [&](double factor) {
+          const auto x = torch::full({2, 40}, factor * (replica.rank() + 1));
+          return net.local(replica)->forward(x).pow(2).sum();
+        };
+        optimizer.accumulate(replica, loss(0.1));
+        if (replica.rank() == 1 && step == 1) return optimizer.abstain(replica);
+        // The third step overflows on one replica.
+        optimizer.minimize(replica, loss(replica.rank() == 2 && step == 2 ? 1e30 : 0.2));
+      });
+    std::vector<at::Tensor> all = test::copy_of(optimizer.updater().parameters(1));
+    all.push_back(torch::tensor(optimizer.version()));
+    return all;
+  };
+  for (const Shard shard : kShards)
+    EXPECT_TRUE(bits_equal(trained(std::string(name_of(shard))), trained("")));
 }
 
 TEST(ShardsOfAStrategy, RefuseWhatDoesNotFit) {
