@@ -66,8 +66,8 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
       ->type_name("AXIS=N,...");
   app.add_option("--shard", flags.shard,
                  "What is cut over the replicas, or over the ranks on axis shard of --mesh: state "
-                 "(of the optimizer), gradients (state too) (docs/design/shards.md)")
-      ->check(one_of("shard", {"state", "gradients"}, {"parameters"}))
+                 "(of the optimizer), gradients (state too), parameters (all) (docs/design/shards.md)")
+      ->check(one_of("shard", {"state", "gradients", "parameters"}))
       ->type_name("WHAT");
   app.add_option("--tensor-blocks", flags.tensor_blocks,
                  "Blocks that layers are cut into (default: the size of axis tensor); with as many "

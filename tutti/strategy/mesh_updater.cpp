@@ -96,6 +96,10 @@ class MeshUpdater final : public Updater {
   void prepare(int local, const Deadline& deadline) override {
     at(local).prepare(number(local), deadline);
   }
+  void end_run(int local) override { at(local).end_run(number(local)); }
+  void fail(int local, const std::string& reason) noexcept override {
+    at(local).fail(number(local), reason);
+  }
   void complete() override {
     for (Part& part : parts_) part.updater->complete();
   }

@@ -31,10 +31,6 @@ void check_served(const StrategyOptions& options, int num_workers) {
 }
 
 void check_shard(const StrategyOptions& options) {
-  if (options.shard == "parameters")
-    throw UsageError(
-        "--shard parameters is not in this version; expected state or gradients (the fused step, "
-        "without --shard, has parameters and state once a host)");
   shard_by_name(options.shard);
   const auto refuse = [&](const std::string& why) {
     throw UsageError(fmt::format("--shard {}: {}", options.shard, why));

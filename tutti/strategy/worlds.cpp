@@ -225,8 +225,8 @@ void require_mesh_possible(const StrategyOptions& options, const layout::Mesh& m
     throw UsageError(fmt::format("--mesh {}: {}", options.mesh, why));
   };
   if (mesh.size(layout::Axis::shard) > 1 && options.shard.empty())
-    refuse("ranks on axis shard have pieces of the state: say of what, with --shard state or "
-           "--shard gradients");
+    refuse("ranks on axis shard have pieces of the training: say of what, with --shard state, "
+           "gradients or parameters");
   if (options.tensor_blocks != 0 && options.tensor_blocks < mesh.size(layout::Axis::tensor))
     refuse(fmt::format("{} tensor blocks for {} ranks; expected at least one each",
                        options.tensor_blocks, mesh.size(layout::Axis::tensor)));

@@ -8,15 +8,18 @@
 
 namespace tutti {
 
-std::string_view name_of(Shard shard) noexcept {
-  return shard == Shard::state ? "state" : "gradients";
-}
+namespace {
+
+const std::array<std::string, 3> kNames{"state", "gradients", "parameters"};
+
+}  // namespace
+
+std::string_view name_of(Shard shard) noexcept { return kNames[static_cast<size_t>(shard)]; }
 
 Shard shard_by_name(std::string_view word) {
-  for (const Shard shard : {Shard::state, Shard::gradients})
+  for (const Shard shard : {Shard::state, Shard::gradients, Shard::parameters})
     if (word == name_of(shard)) return shard;
-  const std::array<std::string, 2> known{"state", "gradients"};
-  throw UsageError(unknown_message("shard", std::string(word), known));
+  throw UsageError(unknown_message("shard", word, kNames));
 }
 
 }  // namespace tutti

@@ -9,11 +9,12 @@
 namespace tutti {
 
 enum class Shard : uint8_t {
-  state,      ///< optimizer state
-  gradients,  ///< that, and the sums of gradients
+  state,       ///< optimizer state
+  gradients,   ///< that, and the sums of gradients
+  parameters,  ///< those, and parameters, which are gathered before each use
 };
 
-/// "state" or "gradients".
+/// "state", "gradients" or "parameters".
 std::string_view name_of(Shard shard) noexcept;
 
 /// Throws UsageError for any other word, with those that there are.

@@ -63,7 +63,6 @@ void SlicesUpdater::join_owners() {
 void SlicesUpdater::bind(Lane& lane, NamedTensors replica) {
   const at::NoGradGuard no_grad;
   lane.values = Array::zeros(DType::uint8, {shards_->row_bytes()});
-  lane.parameter_bytes = lane.values.num_bytes();
   for (size_t i = 0; i < replica.size(); ++i) {
     const ParameterSlot& slot = layout_.slots[i];
     at::Tensor parameter = replica[i].second;
@@ -75,7 +74,7 @@ void SlicesUpdater::bind(Lane& lane, NamedTensors replica) {
       view.copy_(own);
       own = view;
     } else {
-      lane.parameter_bytes += static_cast<int64_t>(own.nbytes());
+      lane.frozen_bytes += static_cast<int64_t>(own.nbytes());
       lane.all.broadcast(tutti::span_of(own), 0, world_.time_limit).wait(world_.time_limit);
     }
     parameter.set_data(own);
@@ -86,11 +85,18 @@ void SlicesUpdater::bind(Lane& lane, NamedTensors replica) {
   if (plan_.clips_norms()) lane.squares.resize(static_cast<size_t>(plan_.num_blocks()));
   if (plan_.measures()) lane.measured.resize(static_cast<size_t>(plan_.num_blocks()));
   start_states(lane);
-  lane.gradients.emplace(lane.all, lane.owners.size() == lane.all.size(), lane.owner(), layout_,
-                         *shards_, lane.parameters,
-                         options_.shard == Shard::state ? SlicedGradients::Keep::row
-                                                        : SlicedGradients::Keep::slice,
-                         world_.time_limit);
+  lane.gradients.emplace(
+      lane.all,
+      SlicedGradients::Place{.owner = lane.owner(),
+                             .scattered = lane.owners.size() == lane.all.size(),
+                             .keep = options_.shard == Shard::state ? SlicedGradients::Keep::row
+                                                                    : SlicedGradients::Keep::slice,
+                             .may_wait = options_.shard != Shard::parameters},
+      layout_, *shards_, lane.parameters, world_.time_limit);
+  if (options_.shard != Shard::parameters) return;
+  lane.rounds = *lane.owners.split(0, lane.owner(), world_.time_limit);
+  lane.units =
+      std::make_unique<ParameterUnits>(lane.rounds, *shards_, lane.row(), world_.time_limit);
 }
 
 void SlicesUpdater::start_states(Lane& lane) const {
@@ -162,6 +168,7 @@ void SlicesUpdater::restore(const UpdaterState& state, const NamedTensors& param
     for (size_t i = 0; i < parameters.size(); ++i)
       lane.parameters[i].detach().copy_(parameters[i].second);
     lane.scalars = scalars;
+    if (lane.units) lane.units->take_slice();
     lane.torn = false;
   }
   for (size_t tensor = 0; tensor < expected.size(); ++tensor) {

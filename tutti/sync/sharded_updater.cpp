@@ -24,13 +24,14 @@ void SlicesUpdater::for_each_used(const Lane& lane, const Visit& visit) const {
 
 void SlicesUpdater::begin(int replica, Overlap overlap) {
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  require_whole();
+  require_not_torn();
   require_cleared(layout_, lane.parameters);
   lane.gradients->begin(overlap == Overlap::on);
 }
 
 int64_t SlicesUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  if (lane.units) lane.units->follow();  // some may need parameters where this one has no more
   lane.gradients->finish(gradients, weight);
   lane.learning_rate = learning_rate_;  // rank 0's counts
   lane.learning_rate_work =
@@ -82,7 +83,7 @@ void SlicesUpdater::measure(Lane& lane) {
   for_each_used(lane, [&](const OwnedPiece& piece, DType dtype, const void* sum, int64_t count) {
     const auto [parameter, begin, end] = piece.stretch;
     plan_.rule(parameter).measure(
-        dtype, lane.row() + piece.row_bytes, sum, states_of(lane, piece), count,
+        dtype, lane.value_of(piece), sum, states_of(lane, piece), count,
         lane.scalars[static_cast<size_t>(parameter)],
         std::span(lane.measured).subspan(plan_.block_at(parameter, begin)));
   });
@@ -91,7 +92,7 @@ void SlicesUpdater::measure(Lane& lane) {
                              ReduceOp::sum, world_.time_limit);
 }
 
-// New values of a bucket travel while the next is updated.
+// New values of a bucket travel while the next is updated; or are gathered when they are read.
 void SlicesUpdater::update_and_gather(Lane& lane) {
   const auto used = lane.gradients->used();
   std::vector<Work> works;
@@ -99,18 +100,36 @@ void SlicesUpdater::update_and_gather(Lane& lane) {
     const OwnedPart& own = shards_->part(bucket, lane.owner());
     for (const OwnedPiece& piece : own.pieces)
       if (used[static_cast<size_t>(piece.stretch.parameter)] != 0) update(lane, piece);
+    if (lane.units) continue;
     const MemorySpan all = shards_->span_of(bucket, lane.row());
     works.push_back(lane.owners.all_gather({lane.row() + own.row_bytes, own.num_elements, all.dtype},
                                            all, shards_->counts(bucket), world_.time_limit));
     works.front().test();
   }
   for (Work& work : works) work.wait(world_.time_limit);
+  if (lane.units) lane.units->give_back();
+}
+
+void SlicesUpdater::prepare(int replica, const Deadline&) {
+  const Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  if (lane.units) lane.units->give_back();
+}
+
+void SlicesUpdater::end_run(int replica) {
+  const Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  if (lane.units) lane.units->gather_all();
+}
+
+void SlicesUpdater::fail(int replica, const std::string& reason) noexcept {
+  Lane& lane = lanes_[static_cast<size_t>(replica)];
+  lane.owners.abort(reason);
+  if (lane.units) lane.rounds.abort(reason);
 }
 
 void SlicesUpdater::update(Lane& lane, const OwnedPiece& piece) {
   const auto [parameter, begin, end] = piece.stretch;
   plan_.rule(parameter).update(layout_.slots[static_cast<size_t>(parameter)].dtype,
-                               lane.row() + piece.row_bytes, lane.gradients->sum_of(piece),
+                               lane.value_of(piece), lane.gradients->sum_of(piece),
                                states_of(lane, piece), end - begin,
                                lane.scalars[static_cast<size_t>(parameter)],
                                plan_.trust(parameter, lane.measured));
@@ -123,13 +142,22 @@ std::vector<void*> SlicesUpdater::states_of(const Lane& lane, const OwnedPiece& 
   return states;
 }
 
-void SlicesUpdater::require_whole() const {
+void SlicesUpdater::require_not_torn() const {
   for (size_t local = 0; local < lanes_.size(); ++local)
     if (lanes_[local].torn)
       throw Error(
           fmt::format("the parameters of replica {} are torn: update {} was cut off by a lost "
                       "replica and left old and new values mixed; go on from the last checkpoint",
                       world_.first_rank + static_cast<int>(local), version_ + 1));
+}
+
+void SlicesUpdater::require_whole() const {
+  require_not_torn();
+  for (const Lane& lane : lanes_)
+    if (lane.units && !lane.units->whole())
+      throw Error(
+          "the parameters are in slices: an error ended a run before they were gathered again; go "
+          "on from the last checkpoint");
 }
 
 int64_t SlicesUpdater::wire_bytes_per_step() const {
@@ -140,7 +168,8 @@ int64_t SlicesUpdater::wire_bytes_per_step() const {
 
 ShardBytes SlicesUpdater::bytes(int replica) const {
   const Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  ShardBytes bytes{.parameters = lane.parameter_bytes, .gradients = lane.gradients->bytes()};
+  ShardBytes bytes{.parameters = lane.frozen_bytes, .gradients = lane.gradients->bytes()};
+  bytes.parameters += lane.units ? lane.units->bytes() : lane.values.num_bytes();
   for (const Array& slice : lane.states) bytes.state += slice.num_bytes();
   return bytes;
 }

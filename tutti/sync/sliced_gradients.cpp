@@ -16,19 +16,18 @@ constexpr int64_t kMostOnTheWay = 2;
 
 }  // namespace
 
-SlicedGradients::SlicedGradients(Group group, bool scattered, int owner, const Layout& layout,
+SlicedGradients::SlicedGradients(Group group, Place place, const Layout& layout,
                                  const ShardLayout& shards, std::vector<at::Tensor> parameters,
-                                 Keep keep, Millis limit)
+                                 Millis limit)
     : group_(std::move(group)),
-      scattered_(scattered),
-      owner_(owner),
+      place_(place),
       layout_(layout),
       shards_(shards),
       parameters_(std::move(parameters)),
-      keep_(keep),
       limit_(limit),
-      sums_(Array::zeros(DType::uint8, {keep == Keep::row ? shards.row_bytes()
-                                                          : shards.slice_bytes(owner)})),
+      sums_(Array::zeros(DType::uint8, {place.keep == Keep::row
+                                            ? shards.row_bytes()
+                                            : shards.slice_bytes(place.owner)})),
       memory_(static_cast<size_t>(shards.num_buckets())) {
   end_step();
   hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); });
@@ -70,7 +69,7 @@ void SlicedGradients::gradient_ready(int parameter) {
 
 std::byte* SlicedGradients::memory_of(int bucket) {
   const Bucket& about = shards_.bucket(bucket);
-  if (keep_ == Keep::row) return static_cast<std::byte*>(sums_.data()) + about.begin_bytes;
+  if (place_.keep == Keep::row) return static_cast<std::byte*>(sums_.data()) + about.begin_bytes;
   at::Tensor& memory = memory_[static_cast<size_t>(bucket)];
   if (!memory.defined()) {
     memory = at::empty({about.num_elements * size_of(about.dtype)}, at::kByte);
@@ -108,29 +107,30 @@ void SlicedGradients::submit_full_buckets() {
 }
 
 void SlicedGradients::submit(int bucket) {
-  while (keep_ == Keep::slice && num_submitted() - retired_ >= kMostOnTheWay) {
+  while (place_.keep == Keep::slice && place_.may_wait &&
+         num_submitted() - retired_ >= kMostOnTheWay) {
     works_[static_cast<size_t>(retired_)].wait(limit_);
     retire(retired_++);
   }
   const Bucket& about = shards_.bucket(bucket);
-  const OwnedPart& own = shards_.part(bucket, owner_);
+  const OwnedPart& own = shards_.part(bucket, place_.owner);
   const MemorySpan all{memory_of(bucket), about.num_elements, about.dtype};
-  if (!scattered_) {
+  if (!place_.scattered) {
     works_.push_back(group_.all_reduce(all, ReduceOp::sum, limit_));
     return;
   }
   auto* const sums = static_cast<std::byte*>(sums_.data());
-  const MemorySpan sum{sums + (keep_ == Keep::row ? own.row_bytes : own.slice_bytes),
+  const MemorySpan sum{sums + (place_.keep == Keep::row ? own.row_bytes : own.slice_bytes),
                        own.num_elements, about.dtype};
   works_.push_back(
       group_.reduce_scatter(all, sum, ReduceOp::sum, shards_.counts(bucket), limit_));
 }
 
 void SlicedGradients::retire(int bucket) {
-  if (keep_ == Keep::row) return;
+  if (place_.keep == Keep::row) return;
   at::Tensor& memory = memory_[static_cast<size_t>(bucket)];
-  const OwnedPart& own = shards_.part(bucket, owner_);
-  if (!scattered_)
+  const OwnedPart& own = shards_.part(bucket, place_.owner);
+  if (!place_.scattered)
     std::memcpy(static_cast<std::byte*>(sums_.data()) + own.slice_bytes,
                 static_cast<std::byte*>(memory.data_ptr()) + own.row_bytes -
                     shards_.bucket(bucket).begin_bytes,
@@ -176,7 +176,7 @@ bool SlicedGradients::wait() {
 
 std::byte* SlicedGradients::sum_of(const OwnedPiece& piece) const {
   return static_cast<std::byte*>(sums_.data()) +
-         (keep_ == Keep::row ? piece.row_bytes : piece.slice_bytes);
+         (place_.keep == Keep::row ? piece.row_bytes : piece.slice_bytes);
 }
 
 }  // namespace tutti::detail

@@ -116,6 +116,14 @@ class Updater {
   /// whoever reads them other than by operators. Called at the end of Strategy::run. Each replica
   /// from its own thread, or one thread between runs. Throws what went wrong on the way.
   virtual void complete() {}
+  /// At the end of Strategy::run, from each replica's own thread: parameters whose memory is given
+  /// back between uses are whole, for whoever reads them outside.
+  virtual void end_run(int replica) { (void)replica; }
+  /// The function of a run threw on that replica: whoever waits for it in a group of this updater's
+  /// own does no longer. Any thread; never throws.
+  virtual void fail(int replica, const std::string& reason) noexcept {
+    (void)replica, (void)reason;
+  }
   /// Throws that; nothing when nothing did.
   virtual void rethrow_failure() const {}
 

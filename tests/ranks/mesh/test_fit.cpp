@@ -39,6 +39,8 @@ const std::vector<MeshCase>& cases() {
       {"data=4,stage=2", 2, "gpipe"},
       {"data=2,stage=2", 4, "1f1b", 0, "none", 2, {"transformer.h.1.mlp.c_fc"}},
       {.mesh = "data=8", .shard = "gradients"},
+      {.mesh = "data=8", .shard = "parameters"},
+      {.mesh = "data=2,shard=2,stage=2", .microbatches = 2, .shard = "parameters"},
       {.mesh = "data=2,shard=4", .shard = "gradients"},
       {.mesh = "data=2,shard=2,tensor=2", .microbatches = 2, .shard = "state"},
       {.mesh = "shard=2,stage=2,tensor=2",

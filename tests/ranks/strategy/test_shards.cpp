@@ -1,4 +1,4 @@
-// Processes that own slices of state and gradients: the bits of one device that has all, with a
+// Processes that own slices of state, gradients and parameters: the bits of one device that has all, with a
 // stop in between.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -60,7 +60,8 @@ TEST(ShardsOfProcesses, HaveTheBitsOfThePartsInTurn) {
     std::string shard, mesh;
   };
   for (const auto& [workers, replicas, shard, mesh] :
-       {Case{2, 2, "state", "none"}, Case{3, 3, "gradients", "none"},
+       {Case{2, 2, "state", "none"}, Case{2, 2, "parameters", "none"},
+        Case{2, 4, "parameters", "data=2,shard=2"}, Case{3, 3, "gradients", "none"},
         Case{2, 4, "gradients", "data=2,shard=2"}}) {
     const auto out =
         test::run_workers(workers, "train_shards", {std::to_string(replicas), shard, mesh});
@@ -78,7 +79,7 @@ TEST(ShardsOfTwoHosts, HaveTheBitsOfThePartsInTurn) {
   StrategyOptions in_turn = options_of("one_device", 4);
   in_turn.reduction_shape = "2x2";
   const std::string expected = train(in_turn, "");
-  for (const std::string shard : {"state", "gradients"})
+  for (const std::string shard : {"state", "gradients", "parameters"})
     for (const auto& node : test::run_nodes(hosts, 2, "train_shards", {"4", shard, "none"})) {
       ASSERT_EQ(node.exit_code, 0) << node.log;
       EXPECT_THAT(test::lines_after(node.log, "trained "),

@@ -11,7 +11,9 @@ bool is_coded(const std::string& how) {
   return how == "topk" || how == "onebit" || how == "powersgd";
 }
 
-bool is_sharded(const std::string& how) { return how == "state" || how == "gradients"; }
+bool is_sharded(const std::string& how) {
+  return how == "state" || how == "gradients" || how == "parameters";
+}
 
 struct LeavingLoop {
   LeavingLoop(const std::string& kind, const std::string& how, int replicas)
@@ -58,7 +60,7 @@ struct LeavingLoop {
 TEST(LeaveOut, ChangesNothingOnAnyReplica) {
   for (const std::string how :
        {"fused", "clipped", "all_reduce", "torch", "topk", "onebit", "powersgd", "state",
-        "gradients"})
+        "gradients", "parameters"})
     for (const std::string kind : {"one_device", "mirrored"})
       for (const int replicas : {1, 2, 3})
         for (const bool with_loss : {true, false}) {

@@ -1,8 +1,11 @@
-// Ranks that own slices of state and gradients: the bits, and the checkpoints, of those that do not.
+// Ranks that own slices of state, gradients and parameters: the bits, and the checkpoints, of those that do not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -21,7 +24,7 @@ using test::message_of;
 using test::options_of;
 using ::testing::HasSubstr;
 
-constexpr Shard kShards[] = {Shard::state, Shard::gradients};
+constexpr Shard kShards[] = {Shard::state, Shard::gradients, Shard::parameters};
 
 // Lengths that nothing divides, two dtypes, one that is frozen, some that not all steps use.
 struct Uneven : torch::nn::Module {
@@ -70,14 +73,17 @@ struct Loop {
       const int local = replica.local_rank();
       const auto& parameters = updater->parameters(local);
       const bool last = replica.rank() + 1 == strategy.world().size;
+      const Deadline deadline(strategy.world().time_limit);
+      updater->prepare(local, deadline);
       updater->begin(local, number % 2 == 0 && !last ? Overlap::on : Overlap::off);
       net.local(replica)->loss(replica.rank(), number).backward();
       std::vector<at::Tensor> gradients;
       for (const at::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
       const double weight = !last ? 1 : number % 5 == 3 ? 0 : number == 4 ? std::nan("") : 1;
       const int64_t version = updater->push(local, gradients, weight);
-      updater->acquire(local, version, Deadline(strategy.world().time_limit));
+      updater->acquire(local, version, deadline);
       for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+      updater->end_run(local);
     });
   }
   void expect_same_as(const Loop& other, const std::string& what) const {
@@ -261,13 +267,118 @@ TEST(ShardsValues, OfRankZeroWin) {
 }
 
 TEST(ShardsValues, AreTornByAnUpdateThatIsCutOff) {
-  // A learning rate of 0 is found by the step of the group alone.
+  // The group's learning rate is too small for a double, which the step finds.
   Loop loop(options_of("mirrored", 2),
-            in_slices({optim::ftrl(), {}, {{.pattern = "bias", .learning_rate_factor = 0}}},
+            in_slices({optim::ftrl(), {}, {{.pattern = "bias", .learning_rate_factor = 1e-200}}},
                       Shard::state));
+  loop.updater->set_learning_rate(1e-200);
   EXPECT_THROW(loop.step(0), UsageError);
   EXPECT_THAT(message_of<Error>([&] { loop.updater->require_whole(); }), HasSubstr("torn"));
   EXPECT_THAT(message_of<Error>([&] { loop.updater->state(); }), HasSubstr("torn"));
+}
+
+// ---- parameters that come before they are read ----
+
+struct Layers {
+  explicit Layers(int replicas, int64_t features = 600, const std::string& shard = "parameters")
+      : strategy([&] {
+          StrategyOptions options = options_of("mirrored", replicas);
+          options.shard = shard;
+          return options;
+        }()),
+        net(strategy,
+            [features] {
+              return torch::nn::Sequential(torch::nn::Linear(features, features), torch::nn::Tanh(),
+                                           torch::nn::Linear(features, features), torch::nn::Tanh(),
+                                           torch::nn::Linear(features, features));
+            }),
+        optimizer(net, optim::adam({.learning_rate = 0.01})) {}
+
+  at::Tensor forward(ReplicaContext& replica) {
+    const auto& first = optimizer.parameters(replica)[0];
+    return net.local(replica)->forward(torch::full({1, first.size(1)}, 0.1 * (replica.rank() + 1)));
+  }
+  std::vector<at::Tensor> values(int local = 0) const {
+    return test::copy_of(optimizer.updater().parameters(local));
+  }
+
+  Strategy strategy;
+  Replicated<torch::nn::Sequential> net;
+  Optimizer optimizer;
+};
+
+TEST(ShardsParameters, MayBeReadByAnyReplicaAtAnyTime) {
+  const auto trained = [](const std::string& shard) {
+    Layers layers(3, 600, shard);
+    std::vector<double> read(3);
+    std::vector<const void*> places;
+    for (const at::Tensor& parameter : layers.optimizer.updater().parameters(1))
+      places.push_back(parameter.data_ptr());
+    for (int step = 0; step < 3; ++step)
+      layers.strategy.run([&](ReplicaContext& replica) {
+        if (replica.rank() == step) read[0] += layers.forward(replica).sum().item<double>();
+        if (replica.rank() == 1 && step == 1) return layers.optimizer.abstain(replica);
+        // Two steps in a run, of which one replica reads something in between.
+        for (int i = 0; i < (step == 2 ? 2 : 1); ++i) {
+          layers.optimizer.minimize(replica, layers.forward(replica).pow(2).sum());
+          if (replica.rank() == 2)
+            read[1] += layers.optimizer.parameters(replica)[2].norm().item<double>();
+        }
+      });
+    // Without a step.
+    layers.strategy.run([&](ReplicaContext& replica) {
+      const at::NoGradGuard no_grad;
+      if (replica.rank() == 1) read[2] = layers.forward(replica).sum().item<double>();
+    });
+    for (size_t i = 0; i < places.size(); ++i)
+      EXPECT_EQ(layers.optimizer.updater().parameters(1)[i].data_ptr(), places[i]);
+    EXPECT_TRUE(bits_equal(layers.values(0), layers.values(2)));
+    return std::pair{layers.values(1), read};
+  };
+  const auto [values, read] = trained("parameters");
+  const auto [expected_values, expected_read] = trained("");
+  EXPECT_TRUE(bits_equal(values, expected_values));
+  EXPECT_EQ(read, expected_read);
+}
+
+// Pages of a tensor that have memory.
+int64_t resident_pages(const at::Tensor& tensor, int64_t& all) {
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr()) / page * page;
+  const auto bytes = reinterpret_cast<uintptr_t>(tensor.data_ptr()) + tensor.nbytes() - begin;
+  std::vector<unsigned char> pages((bytes + page - 1) / page);
+  EXPECT_EQ(mincore(reinterpret_cast<void*>(begin), bytes, pages.data()), 0);
+  all += std::ssize(pages);
+  return std::ranges::count_if(pages, [](unsigned char bits) { return (bits & 1) != 0; });
+}
+
+TEST(ShardsParameters, GiveTheirPagesBackBetweenUses) {
+  Layers layers(2);
+  layers.strategy.run([&](ReplicaContext& replica) {
+    layers.optimizer.minimize(replica, layers.forward(replica).pow(2).sum());
+    int64_t there = 0, all = 0;
+    for (const at::Tensor& parameter : layers.optimizer.parameters(replica))
+      there += resident_pages(parameter, all);
+    EXPECT_LT(there, all / 20);
+    replica.group().barrier();  // nobody ends the run before all have looked
+  });
+  int64_t there = 0, all = 0;
+  for (const at::Tensor& parameter : layers.optimizer.updater().parameters(1))
+    there += resident_pages(parameter, all);
+  EXPECT_EQ(there, all);
+}
+
+TEST(ShardsParameters, AReplicaThatFailsFreesTheOthers) {
+  Layers layers(2);
+  EXPECT_THAT(message_of<UsageError>([&] {
+                layers.strategy.run([&](ReplicaContext& replica) {
+                  if (replica.rank() == 1) throw UsageError("of the user");
+                  layers.forward(replica);
+                });
+              }),
+              HasSubstr("of the user"));
+  EXPECT_THAT(message_of<Error>([&] { layers.optimizer.updater().require_whole(); }),
+              HasSubstr("in slices"));
 }
 
 // ---- bytes ----
@@ -277,10 +388,19 @@ struct Many : torch::nn::Module {
     for (int i = 0; i < kParameters; ++i)
       register_parameter(fmt::format("p{}", i), torch::rand({kElements}));
   }
-  static constexpr int64_t kParameters = 64, kElements = 16'001;
+  static constexpr int64_t kParameters = 512, kElements = 4001;
 };
 
-// With psi parameters in float32, adam: state 8 psi + 8 psi / n, gradients too 4 psi + 12 psi / n.
+// Of psi parameters in float32, with adam on n ranks.
+double bytes_by_formula(Shard shard, double psi, double n) {
+  switch (shard) {
+    case Shard::state: return 8 * psi + 8 * psi / n;
+    case Shard::gradients: return 4 * psi + 12 * psi / n;
+    case Shard::parameters: return 16 * psi / n;  // and two units
+  }
+  return 0;
+}
+
 TEST(ShardsBytes, AreThoseOfTheFormula) {
   constexpr double kPsi = Many::kParameters * Many::kElements;
   for (const int replicas : {1, 2, 3, 4})
@@ -295,15 +415,17 @@ TEST(ShardsBytes, AreThoseOfTheFormula) {
                                {.shard = shard, .bucket_bytes = 16 << 10});
       strategy.run([&](ReplicaContext& replica) {
         const int local = replica.local_rank();
+        updater->prepare(local, Deadline(strategy.world().time_limit));
         updater->begin(local, Overlap::on);
         at::Tensor loss = torch::zeros({});
-        for (const at::Tensor& parameter : updater->parameters(local)) loss = loss + parameter.sum();
+        for (const at::Tensor& parameter : updater->parameters(local))
+          loss = loss + parameter.pow(2).sum();
         loss.backward();
         updater->push(local, std::vector<at::Tensor>(Many::kParameters), 1);
         updater->acquire(local, 1, Deadline(strategy.world().time_limit));
+        updater->end_run(local);
       });
-      const double formula = shard == Shard::state ? 8 * kPsi + 8 * kPsi / replicas
-                                                   : 4 * kPsi + 12 * kPsi / replicas;
+      const double formula = bytes_by_formula(shard, kPsi, replicas);
       for (int local = 0; local < replicas; ++local) {
         const ShardBytes bytes = updater->bytes(local);
         EXPECT_LE(static_cast<double>(bytes.all()), 1.05 * formula)
@@ -372,7 +494,6 @@ TEST(ShardsOfAStrategy, RefuseWhatDoesNotFit) {
     return message_of<UsageError>([&] { Strategy strategy(options); });
   };
   EXPECT_THAT(refusal(options_of("mirrored", 2), "gradient"), HasSubstr("did you mean"));
-  EXPECT_THAT(refusal(options_of("mirrored", 2), "parameters"), HasSubstr("not in this version"));
   for (const char* kind : {"central_storage", "parameter_server"})
     EXPECT_THAT(refusal(options_of(kind, 2), "state"), HasSubstr(kind));
   StrategyOptions reducing = options_of("mirrored", 2);

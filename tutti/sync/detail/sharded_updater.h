@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tutti/base/array.h"
+#include "tutti/sync/detail/parameter_units.h"
 #include "tutti/sync/detail/shard_layout.h"
 #include "tutti/sync/detail/sliced_gradients.h"
 #include "tutti/sync/detail/step_plan.h"
@@ -27,6 +28,9 @@ class SlicesUpdater final : public ShardedUpdater {
   }
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
+  void prepare(int replica, const Deadline& deadline) override;
+  void end_run(int replica) override;
+  void fail(int replica, const std::string& reason) noexcept override;
 
   int64_t version() const override { return version_; }
   void set_learning_rate(double learning_rate) override {
@@ -53,17 +57,23 @@ class SlicesUpdater final : public ShardedUpdater {
     std::vector<at::Tensor> parameters;
     Array values;               // a row: of trained parameters
     std::vector<Array> states;  // slices, one a state
+    std::unique_ptr<ParameterUnits> units;  // Shard::parameters
+    Group rounds;                           // theirs
     std::optional<SlicedGradients> gradients;
     std::vector<optim::StepScalars> scalars;
     std::vector<double> squares;           // of every block, where norms are clipped
     std::vector<optim::Squares> measured;  // the same, for rules that measure
       double learning_rate = 0;              // of the step
     Work learning_rate_work;
-    int64_t parameter_bytes = 0;    // frozen ones too
+    int64_t frozen_bytes = 0;
     std::atomic<bool> torn{false};  // an update has begun, and not ended
 
     int owner() const { return owners.rank(); }
     std::byte* row() const { return static_cast<std::byte*>(values.data()); }
+    /// Where the owner updates a piece.
+    std::byte* value_of(const OwnedPiece& piece) const {
+      return units ? units->value_of(piece) : row() + piece.row_bytes;
+    }
   };
 
   void join_owners();
@@ -72,6 +82,7 @@ class SlicesUpdater final : public ShardedUpdater {
   void clip(Lane& lane);
   void measure(Lane& lane);
   void update_and_gather(Lane& lane);
+  void require_not_torn() const;
   void update(Lane& lane, const OwnedPiece& piece);
   std::vector<void*> states_of(const Lane& lane, const OwnedPiece& piece) const;
   /// Calls visit(piece, dtype, sum, num_elements) for each of the lane's pieces that was used.

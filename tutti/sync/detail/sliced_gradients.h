@@ -25,11 +25,18 @@ class SlicedGradients {
   /// its slice alone, and then buckets have memory only until they are summed.
   enum class Keep : uint8_t { row, slice };
 
-  /// `group` is of all whose gradients are added; slice `owner` is this rank's. `scattered`: the
-  /// group's ranks are the owners, in their order. The layouts must outlive it.
-  SlicedGradients(Group group, bool scattered, int owner, const Layout& layout,
-                  const ShardLayout& shards, std::vector<at::Tensor> parameters, Keep keep,
-                  Millis limit);
+  struct Place {
+    int owner = 0;          ///< whose slice this rank's is
+    bool scattered = true;  ///< the group's ranks are the owners, in their order
+    Keep keep = Keep::row;
+    /// In the middle of a backward pass it may wait for other replicas, so that few buckets have
+    /// memory. Off where these may wait for this one meanwhile, for something else.
+    bool may_wait = true;
+  };
+
+  /// `group` is of all whose gradients are added. The layouts must outlive it.
+  SlicedGradients(Group group, Place place, const Layout& layout, const ShardLayout& shards,
+                  std::vector<at::Tensor> parameters, Millis limit);
 
   /// Gets ready for a backward pass; `overlap`: gradients are taken while it goes on. Throws
   /// UsageError when an earlier one of this step has failed and others have some of it.
@@ -59,12 +66,10 @@ class SlicedGradients {
   int64_t num_submitted() const noexcept { return std::ssize(works_); }
 
   Group group_;
-  bool scattered_;
-  int owner_;
+  Place place_;
   const Layout& layout_;
   const ShardLayout& shards_;
   std::vector<at::Tensor> parameters_;
-  Keep keep_;
   Millis limit_;
   Array sums_;                      // the row, or the slice
   std::vector<at::Tensor> memory_;  // by bucket, while it is open (Keep::slice)
