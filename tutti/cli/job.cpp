@@ -59,14 +59,16 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
       ->type_name("N");
   app.add_option(
          "--mesh", flags.mesh,
-         "Deals the replicas out over axes data, shard, stage and tensor, \"data=2,stage=2,tensor=2\": "
+         "Deals the replicas out over axes data, shard, stage and tensor, "
+         "\"data=2,stage=2,tensor=2\": "
          "ranks that differ in stage have other layers of a copy, in tensor other pieces of "
          "each (docs/guide/model_parallel.md)")
       ->check(some_name())
       ->type_name("AXIS=N,...");
-  app.add_option("--shard", flags.shard,
-                 "What is cut over the replicas, or over the ranks on axis shard of --mesh: state "
-                 "(of the optimizer), gradients (state too), parameters (all) (docs/design/shards.md)")
+  app.add_option(
+         "--shard", flags.shard,
+         "What is cut over the replicas, or over the ranks on axis shard of --mesh: state "
+         "(of the optimizer), gradients (state too), parameters (all) (docs/design/shards.md)")
       ->check(one_of("shard", {"state", "gradients", "parameters"}))
       ->type_name("WHAT");
   app.add_option("--tensor-blocks", flags.tensor_blocks,

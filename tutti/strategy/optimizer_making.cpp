@@ -54,8 +54,7 @@ std::shared_ptr<Updater> updated_together(const Strategy& strategy, const World&
   const std::string& shard = strategy.options().shard;
   if (shard.empty() || world.in_turn())
     return make_shared_updater(world, recipe, std::move(replicas));
-  return make_sharded_updater(world, recipe, std::move(replicas),
-                              {.shard = shard_by_name(shard)});
+  return make_sharded_updater(world, recipe, std::move(replicas), {.shard = shard_by_name(shard)});
 }
 
 // One updater for each part of the model.

@@ -36,14 +36,15 @@ void check_shard(const StrategyOptions& options) {
     throw UsageError(fmt::format("--shard {}: {}", options.shard, why));
   };
   if (options.uses_servers() || options.kind == "central_storage")
-    refuse(fmt::format("strategy {} has parameters and state in one place; use mirrored or "
-                       "multi_worker",
-                       options.kind));
+    refuse(
+        fmt::format("strategy {} has parameters and state in one place; use mirrored or "
+                    "multi_worker",
+                    options.kind));
   if (options.reduction != "fused" || options.make_reduction || options.compression.on())
-    refuse(fmt::format("gradients go to those who own them; leave reduction {} and compression {} "
-                       "out",
-                       options.make_reduction ? "of your own" : options.reduction,
-                       describe(options.compression)));
+    refuse(fmt::format(
+        "gradients go to those who own them; leave reduction {} and compression {} "
+        "out",
+        options.make_reduction ? "of your own" : options.reduction, describe(options.compression)));
 }
 
 }  // namespace

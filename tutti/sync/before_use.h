@@ -44,11 +44,11 @@ class BeforeUse {
   /// who do wait for that one.
   void expect();
 
-  /// Gives up what has come of `part`: it is on its way again. From within Fill, of another part, or
-  /// while nobody reads the memory.
+  /// Gives up what has come of `part`: it is on its way again. From within Fill of another part, or
+  /// while nobody reads it.
   void give_up(int part);
-  /// Within Fill: the parts that are read together, and are not to be given up: by the operator that
-  /// waits, or by code that has called require_ready() since the last one.
+  /// Within Fill: the parts that are read together, which are not to be given up: by the operator
+  /// that waits, or by code that has called require_ready() since the last one.
   std::vector<int> read_together() const;
 
   /// Operators of this thread, and of threads that it hands its state to, find their inputs filled

@@ -42,13 +42,12 @@ ParameterUnits::ParameterUnits(Group owners, const ShardLayout& shards, std::byt
     ranges.push_back({begin, begin + bytes_of(unit), unit});
     unit_bytes_ += bytes_of(unit);
   }
-  late_ = std::make_unique<BeforeUse>(
-      std::move(ranges), shards_.num_buckets(), [this](int unit) {
-        if (here_[static_cast<size_t>(unit)] != 0) return;
-        std::vector<int> needed = late_->read_together();
-        needed.push_back(unit);
-        round(needed);
-      });
+  late_ = std::make_unique<BeforeUse>(std::move(ranges), shards_.num_buckets(), [this](int unit) {
+    if (here_[static_cast<size_t>(unit)] != 0) return;
+    std::vector<int> needed = late_->read_together();
+    needed.push_back(unit);
+    round(needed);
+  });
   take_slice();
 }
 
@@ -65,9 +64,7 @@ void ParameterUnits::take_slice() {
   }
 }
 
-bool ParameterUnits::whole() const noexcept {
-  return std::ranges::find(here_, 0) == here_.end();
-}
+bool ParameterUnits::whole() const noexcept { return std::ranges::find(here_, 0) == here_.end(); }
 
 void ParameterUnits::give_back() {
   if (!at::isRecordFunctionEnabled())
@@ -91,9 +88,9 @@ void ParameterUnits::gather(int unit) {
   const OwnedPart& own = shards_.part(unit, owners_.rank());
   const MemorySpan all = shards_.span_of(unit, row_);
   owners_
-      .all_gather({static_cast<std::byte*>(slice_.data()) + own.slice_bytes, own.num_elements,
-                   all.dtype},
-                  all, shards_.counts(unit), limit_)
+      .all_gather(
+          {static_cast<std::byte*>(slice_.data()) + own.slice_bytes, own.num_elements, all.dtype},
+          all, shards_.counts(unit), limit_)
       .wait(limit_);
   here_[static_cast<size_t>(unit)] = 1;
   unit_bytes_ += bytes_of(unit);

@@ -27,13 +27,13 @@ ShardLayout::ShardLayout(const Layout& layout, int64_t bucket_bytes, std::span<c
 // What the owners still lack when this bucket too is dealt out: the grid makes some parts larger
 // than their share, and the next bucket sets that right.
 std::vector<double> ShardLayout::due(const Bucket& bucket, std::span<const double> shares) const {
-  const auto bytes = static_cast<double>(bucket.begin_bytes +
-                                         bucket.num_elements * size_of(bucket.dtype));
+  const auto bytes =
+      static_cast<double>(bucket.begin_bytes + bucket.num_elements * size_of(bucket.dtype));
   const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
   std::vector<double> due;
   for (size_t owner = 0; owner < shares.size(); ++owner)
-    due.push_back(std::max(1.0, bytes * shares[owner] / all -
-                                    static_cast<double>(slice_bytes_[owner])));
+    due.push_back(
+        std::max(1.0, bytes * shares[owner] / all - static_cast<double>(slice_bytes_[owner])));
   return due;
 }
 
@@ -50,7 +50,8 @@ void ShardLayout::cut(const Layout& layout, const Bucket& bucket, std::span<cons
   for (size_t owner = shares.size(); owner-- > 0;) {
     OwnedPart& part = parts[owner];
     const auto row_bytes = [&](const Stretch& stretch) {
-      return bucket.begin_bytes + inside.slots[static_cast<size_t>(stretch.parameter)].offset_bytes +
+      return bucket.begin_bytes +
+             inside.slots[static_cast<size_t>(stretch.parameter)].offset_bytes +
              stretch.begin * width;
     };
     part.row_bytes = stretches[owner].empty() ? end : row_bytes(stretches[owner].front());

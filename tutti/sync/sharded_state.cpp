@@ -68,9 +68,8 @@ void SlicesUpdater::bind(Lane& lane, NamedTensors replica) {
     at::Tensor parameter = replica[i].second;
     at::Tensor own = parameter.detach().clone(at::MemoryFormat::Contiguous);
     if (slot.trained) {
-      const at::Tensor view =
-          view_memory(lane.row() + shards_->row_bytes_of(static_cast<int>(i)), slot,
-                      lane.values.owner());
+      const at::Tensor view = view_memory(lane.row() + shards_->row_bytes_of(static_cast<int>(i)),
+                                          slot, lane.values.owner());
       view.copy_(own);
       own = view;
     } else {
@@ -195,10 +194,11 @@ void SlicesUpdater::take_state(Lane& lane, size_t state, size_t parameter,
 }
 
 void SlicesUpdater::rebind(const World&, std::vector<NamedTensors>) {
-  throw UsageError(fmt::format(
-      "a world whose replicas own slices (--shard {}) cannot be resized while it runs; go on from a "
-      "checkpoint with another number of replicas",
-      name_of(options_.shard)));
+  throw UsageError(
+      fmt::format("a world whose replicas own slices (--shard {}) cannot be resized while it runs; "
+                  "go on from a "
+                  "checkpoint with another number of replicas",
+                  name_of(options_.shard)));
 }
 
 }  // namespace tutti::detail

@@ -31,7 +31,7 @@ void SlicesUpdater::begin(int replica, Overlap overlap) {
 
 int64_t SlicesUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  if (lane.units) lane.units->follow();  // some may need parameters where this one has no more
+  meet(replica);
   lane.gradients->finish(gradients, weight);
   lane.learning_rate = learning_rate_;  // rank 0's counts
   lane.learning_rate_work =
@@ -102,8 +102,9 @@ void SlicesUpdater::update_and_gather(Lane& lane) {
       if (used[static_cast<size_t>(piece.stretch.parameter)] != 0) update(lane, piece);
     if (lane.units) continue;
     const MemorySpan all = shards_->span_of(bucket, lane.row());
-    works.push_back(lane.owners.all_gather({lane.row() + own.row_bytes, own.num_elements, all.dtype},
-                                           all, shards_->counts(bucket), world_.time_limit));
+    works.push_back(
+        lane.owners.all_gather({lane.row() + own.row_bytes, own.num_elements, all.dtype}, all,
+                               shards_->counts(bucket), world_.time_limit));
     works.front().test();
   }
   for (Work& work : works) work.wait(world_.time_limit);
@@ -113,6 +114,11 @@ void SlicesUpdater::update_and_gather(Lane& lane) {
 void SlicesUpdater::prepare(int replica, const Deadline&) {
   const Lane& lane = lanes_.at(static_cast<size_t>(replica));
   if (lane.units) lane.units->give_back();
+}
+
+void SlicesUpdater::meet(int replica) {
+  const Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  if (lane.units) lane.units->follow();
 }
 
 void SlicesUpdater::end_run(int replica) {
@@ -128,11 +134,10 @@ void SlicesUpdater::fail(int replica, const std::string& reason) noexcept {
 
 void SlicesUpdater::update(Lane& lane, const OwnedPiece& piece) {
   const auto [parameter, begin, end] = piece.stretch;
-  plan_.rule(parameter).update(layout_.slots[static_cast<size_t>(parameter)].dtype,
-                               lane.value_of(piece), lane.gradients->sum_of(piece),
-                               states_of(lane, piece), end - begin,
-                               lane.scalars[static_cast<size_t>(parameter)],
-                               plan_.trust(parameter, lane.measured));
+  plan_.rule(parameter).update(
+      layout_.slots[static_cast<size_t>(parameter)].dtype, lane.value_of(piece),
+      lane.gradients->sum_of(piece), states_of(lane, piece), end - begin,
+      lane.scalars[static_cast<size_t>(parameter)], plan_.trust(parameter, lane.measured));
 }
 
 std::vector<void*> SlicesUpdater::states_of(const Lane& lane, const OwnedPiece& piece) const {

@@ -22,7 +22,7 @@ struct ShardedOptions {
 /// Bytes that an updater holds for one rank.
 struct ShardBytes {
   int64_t parameters = 0;  ///< with the most units that a step has had at once
-  int64_t gradients = 0;  ///< sums, and the most at once in buckets on their way to their owners
+  int64_t gradients = 0;   ///< sums, and the most at once in buckets on their way to their owners
   int64_t state = 0;
   int64_t all() const noexcept { return parameters + gradients + state; }
 };

@@ -25,9 +25,9 @@ SlicedGradients::SlicedGradients(Group group, Place place, const Layout& layout,
       shards_(shards),
       parameters_(std::move(parameters)),
       limit_(limit),
-      sums_(Array::zeros(DType::uint8, {place.keep == Keep::row
-                                            ? shards.row_bytes()
-                                            : shards.slice_bytes(place.owner)})),
+      sums_(Array::zeros(
+          DType::uint8,
+          {place.keep == Keep::row ? shards.row_bytes() : shards.slice_bytes(place.owner)})),
       memory_(static_cast<size_t>(shards.num_buckets())) {
   end_step();
   hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); });
@@ -87,8 +87,8 @@ void SlicedGradients::place(int parameter, const at::Tensor* gradient) {
   const int bucket = shards_.bucket_of(parameter);
   std::byte* const to =
       memory_of(bucket) + shards_.row_bytes_of(parameter) - shards_.bucket(bucket).begin_bytes;
-  const at::Tensor view = at::from_blob(
-      to, slot.shape, at::TensorOptions().dtype(scalar_type_of(slot.dtype)));
+  const at::Tensor view =
+      at::from_blob(to, slot.shape, at::TensorOptions().dtype(scalar_type_of(slot.dtype)));
   gradient != nullptr ? view.copy_(*gradient) : view.fill_(-0.0);
   const int64_t bytes = slot.num_elements * size_of(slot.dtype);
   std::memset(to + bytes, 0, static_cast<size_t>(round_up(bytes, kLineBytes) - bytes));
@@ -122,8 +122,7 @@ void SlicedGradients::submit(int bucket) {
   auto* const sums = static_cast<std::byte*>(sums_.data());
   const MemorySpan sum{sums + (place_.keep == Keep::row ? own.row_bytes : own.slice_bytes),
                        own.num_elements, about.dtype};
-  works_.push_back(
-      group_.reduce_scatter(all, sum, ReduceOp::sum, shards_.counts(bucket), limit_));
+  works_.push_back(group_.reduce_scatter(all, sum, ReduceOp::sum, shards_.counts(bucket), limit_));
 }
 
 void SlicedGradients::retire(int bucket) {

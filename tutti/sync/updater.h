@@ -116,14 +116,13 @@ class Updater {
   /// whoever reads them other than by operators. Called at the end of Strategy::run. Each replica
   /// from its own thread, or one thread between runs. Throws what went wrong on the way.
   virtual void complete() {}
-  /// At the end of Strategy::run, from each replica's own thread: parameters whose memory is given
-  /// back between uses are whole, for whoever reads them outside.
+  /// In a run, before replicas of which some compute nothing meet otherwise than by push(): from
+  /// each. Those that still compute may need the others, to gather parameters.
+  virtual void meet(int replica) { (void)replica; }
+  /// At the end of Strategy::run, from each replica's own thread: parameters become whole.
   virtual void end_run(int replica) { (void)replica; }
-  /// The function of a run threw on that replica: whoever waits for it in a group of this updater's
-  /// own does no longer. Any thread; never throws.
-  virtual void fail(int replica, const std::string& reason) noexcept {
-    (void)replica, (void)reason;
-  }
+  /// A run's function threw on that replica, for whom nobody is to wait. Any thread; never throws.
+  virtual void fail(int replica, const std::string& why) noexcept { (void)replica, (void)why; }
   /// Throws that; nothing when nothing did.
   virtual void rethrow_failure() const {}
 

@@ -1,5 +1,5 @@
-// Processes that own slices of state, gradients and parameters: the bits of one device that has all, with a
-// stop in between.
+// Processes that own slices of state, gradients and parameters: the bits of one device that has
+// all, with a stop in between.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

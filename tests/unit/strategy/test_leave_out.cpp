@@ -58,9 +58,8 @@ struct LeavingLoop {
 };
 
 TEST(LeaveOut, ChangesNothingOnAnyReplica) {
-  for (const std::string how :
-       {"fused", "clipped", "all_reduce", "torch", "topk", "onebit", "powersgd", "state",
-        "gradients", "parameters"})
+  for (const std::string how : {"fused", "clipped", "all_reduce", "torch", "topk", "onebit",
+                                "powersgd", "state", "gradients", "parameters"})
     for (const std::string kind : {"one_device", "mirrored"})
       for (const int replicas : {1, 2, 3})
         for (const bool with_loss : {true, false}) {

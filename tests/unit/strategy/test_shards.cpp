@@ -1,4 +1,5 @@
-// Ranks that own slices of state, gradients and parameters: the bits, and the checkpoints, of those that do not.
+// Ranks that own slices of state, gradients and parameters: the bits, and the checkpoints, of those
+// that do not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -165,8 +166,7 @@ TEST(ShardsOnAMesh, HaveTheBitsOfTheFusedStep) {
     StrategyOptions options = options_of("mirrored", 0);
     options.mesh = mesh;
     expect_same_bits(options, mesh, optim::adam({.learning_rate = 0.01}));
-    expect_same_bits(options, mesh,
-                     {optim::lamb({.learning_rate = 0.01}), {.global_norm = 0.5}});
+    expect_same_bits(options, mesh, {optim::lamb({.learning_rate = 0.01}), {.global_norm = 0.5}});
   }
 }
 
@@ -203,16 +203,14 @@ TEST(ShardsState, GoesToOtherUpdatersAndBack) {
 TEST(ShardsState, ThatDoesNotFitIsRefused) {
   Loop sliced(options_of("mirrored", 2), in_slices(optim::adam(), Shard::state));
   Loop other(options_of("mirrored", 2), together(optim::sgd()));
-  EXPECT_THAT(message_of<UsageError>([&] {
-                sliced.updater->restore(other.updater->state(), other.values());
-              }),
+  EXPECT_THAT(message_of<UsageError>(
+                  [&] { sliced.updater->restore(other.updater->state(), other.values()); }),
               HasSubstr("optimizer sgd"));
   UpdaterState state = sliced.updater->state();
   for (auto& [name, tensor] : state.tensors)
     if (name == "exp_avg/bias") tensor = torch::zeros({8});
-  EXPECT_THAT(
-      message_of<UsageError>([&] { sliced.updater->restore(state, sliced.values()); }),
-      HasSubstr("exp_avg/bias"));
+  EXPECT_THAT(message_of<UsageError>([&] { sliced.updater->restore(state, sliced.values()); }),
+              HasSubstr("exp_avg/bias"));
 }
 
 // ---- gradients on their way ----
@@ -321,11 +319,17 @@ TEST(ShardsParameters, MayBeReadByAnyReplicaAtAnyTime) {
         // Two steps in a run, of which one replica reads something in between.
         for (int i = 0; i < (step == 2 ? 2 : 1); ++i) {
           layers.optimizer.minimize(replica, layers.forward(replica).pow(2).sum());
+          const auto& values = layers.optimizer.parameters(replica);
           if (replica.rank() == 2)
-            read[1] += layers.optimizer.parameters(replica)[2].norm().item<double>();
+            read[1] += torch::cat({values[0], values[2], values[4]}).sum().item<double>();
         }
       });
-    // Without a step.
+    // Without a step, and one that is left out.
+    layers.strategy.run([&](ReplicaContext& replica) {
+      const at::Tensor loss = layers.forward(replica).pow(2).sum();
+      if (replica.rank() == 0) return layers.optimizer.leave_out(replica, loss);
+      layers.optimizer.minimize(replica, loss);
+    });
     layers.strategy.run([&](ReplicaContext& replica) {
       const at::NoGradGuard no_grad;
       if (replica.rank() == 1) read[2] = layers.forward(replica).sum().item<double>();
@@ -439,9 +443,8 @@ TEST(ShardsBytes, AreThoseOfTheFormula) {
 // ---- through Strategy and Optimizer ----
 
 test::Trained train(const StrategyOptions& options, const optim::Recipe& recipe) {
-  return test::train(Strategy(options), [&](const ReplicatedModules& modules) {
-    return Optimizer(modules, recipe);
-  });
+  return test::train(Strategy(options),
+                     [&](const ReplicatedModules& modules) { return Optimizer(modules, recipe); });
 }
 
 TEST(ShardsOfAStrategy, TrainTheBitsOfThoseWithout) {
@@ -502,6 +505,8 @@ TEST(ShardsOfAStrategy, RefuseWhatDoesNotFit) {
   StrategyOptions meshed = options_of("mirrored", 0);
   meshed.mesh = "shard=2";
   EXPECT_THAT(refusal(meshed, ""), HasSubstr("--shard state"));
+  meshed.mesh = "shard=2,stage=2";
+  EXPECT_THAT(refusal(meshed, "parameters"), HasSubstr("take --shard gradients"));
 
   StrategyOptions options = options_of("mirrored", 2);
   options.shard = "state";

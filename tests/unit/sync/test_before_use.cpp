@@ -15,6 +15,7 @@ namespace tutti {
 namespace {
 
 using detail::BeforeUse;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -86,7 +87,7 @@ TEST_F(BeforeUseTest, FillKnowsWhatIsReadTogether) {
   static_cast<void>(torch::mm(parts[0], torch::eye(4)));
   static_cast<void>(torch::mm(parts[0], parts[1]));
   require_ready(parts[2]);
-  EXPECT_THAT(together, ElementsAre(ElementsAre(0), ElementsAre(0, 1), ElementsAre(0, 1, 2)));
+  EXPECT_THAT(together, ElementsAre(ElementsAre(0), ElementsAre(0, 1), Contains(2)));
 }
 
 TEST_F(BeforeUseTest, ListsAndIndicesAndViewsAreInputsToo) {

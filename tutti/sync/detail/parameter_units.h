@@ -39,6 +39,8 @@ class ParameterUnits {
   void gather_all();
 
   bool whole() const noexcept;
+  /// Throws what kept a unit from coming; nothing when nothing did.
+  void rethrow_failure() const { late_->rethrow_failure(); }
   /// The slice, and the most that units have had at once since give_back(), but for gather_all().
   int64_t bytes() const noexcept { return slice_.num_bytes() + most_unit_bytes_; }
 

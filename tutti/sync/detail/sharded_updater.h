@@ -29,8 +29,13 @@ class SlicesUpdater final : public ShardedUpdater {
   int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
   void prepare(int replica, const Deadline& deadline) override;
+  void meet(int replica) override;
   void end_run(int replica) override;
   void fail(int replica, const std::string& reason) noexcept override;
+  void rethrow_failure() const override {
+    for (const Lane& lane : lanes_)
+      if (lane.units) lane.units->rethrow_failure();
+  }
 
   int64_t version() const override { return version_; }
   void set_learning_rate(double learning_rate) override {
@@ -55,15 +60,15 @@ class SlicesUpdater final : public ShardedUpdater {
     Group all;     // whose gradients are added
     Group owners;  // who have the slices
     std::vector<at::Tensor> parameters;
-    Array values;               // a row: of trained parameters
-    std::vector<Array> states;  // slices, one a state
+    Array values;                           // a row: of trained parameters
+    std::vector<Array> states;              // slices, one a state
     std::unique_ptr<ParameterUnits> units;  // Shard::parameters
     Group rounds;                           // theirs
     std::optional<SlicedGradients> gradients;
     std::vector<optim::StepScalars> scalars;
     std::vector<double> squares;           // of every block, where norms are clipped
     std::vector<optim::Squares> measured;  // the same, for rules that measure
-      double learning_rate = 0;              // of the step
+    double learning_rate = 0;              // of the step
     Work learning_rate_work;
     int64_t frozen_bytes = 0;
     std::atomic<bool> torn{false};  // an update has begun, and not ended

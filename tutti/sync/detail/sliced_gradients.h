@@ -48,7 +48,9 @@ class SlicedGradients {
   /// Returns when the owner's sums are there: false, where some replica leaves the step out.
   bool wait();
   /// By parameter, after wait(): used on any replica.
-  std::span<const uint8_t> used() const noexcept { return std::span(used_).first(used_.size() - 1); }
+  std::span<const uint8_t> used() const noexcept {
+    return std::span(used_).first(used_.size() - 1);
+  }
   /// The sum of a piece of this owner's part of a bucket, until end_step().
   std::byte* sum_of(const OwnedPiece& piece) const;
   void end_step();
