@@ -59,11 +59,18 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
       ->type_name("N");
   app.add_option(
          "--mesh", flags.mesh,
-         "Deals the replicas out over axes data, stage and tensor, \"data=2,stage=2,tensor=2\": "
+         "Deals the replicas out over axes data, shard, stage and tensor, "
+         "\"data=2,stage=2,tensor=2\": "
          "ranks that differ in stage have other layers of a copy, in tensor other pieces of "
          "each (docs/guide/model_parallel.md)")
       ->check(some_name())
       ->type_name("AXIS=N,...");
+  app.add_option(
+         "--shard", flags.shard,
+         "What is cut over the replicas, or over the ranks on axis shard of --mesh: state "
+         "(of the optimizer), gradients (state too), parameters (all) (docs/design/shards.md)")
+      ->check(one_of("shard", {"state", "gradients", "parameters"}))
+      ->type_name("WHAT");
   app.add_option("--tensor-blocks", flags.tensor_blocks,
                  "Blocks that layers are cut into (default: the size of axis tensor); with as many "
                  "all sizes of it train the same bits")
@@ -299,6 +306,7 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   options.replicas = static_cast<int>(flags.replicas.value_or(0));
   options.reduction_shape = flags.reduction_shape;
   options.mesh = flags.mesh;
+  options.shard = flags.shard;
   options.tensor_blocks = static_cast<int>(flags.tensor_blocks.value_or(0));
   options.threads_per_replica = static_cast<int>(flags.threads.value_or(0));
   options.time_limit = millis_of(flags.time_limit_s);
@@ -333,6 +341,8 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   const int replicas = num_replicas_of(flags);
   if (!flags.mesh.empty() && flags.strategy == "independent")
     throw UsageError("--mesh: replicas of strategy independent do not meet");
+  if (!flags.shard.empty() && flags.strategy == "independent")
+    throw UsageError("--shard: replicas of strategy independent do not meet");
   if (!flags.reduction_shape.empty()) {
     if (flags.strategy != "one_device")
       throw UsageError(

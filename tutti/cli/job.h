@@ -30,6 +30,7 @@ struct JobFlags {
   std::optional<int64_t> replicas;  ///< of the whole world
   std::string reduction_shape;
   std::string mesh;                      ///< "data=2,stage=2"; "": each replica is a rank
+  std::string shard;                     ///< "state", "gradients", "parameters"
   std::optional<int64_t> tensor_blocks;  ///< that a layer is cut into
   std::string sum_order = "any";         ///< or shape
   std::string engine = "nccl";           ///< or hier

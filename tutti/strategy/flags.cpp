@@ -59,6 +59,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
     options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
   if (flag == "--shares") options.shares = shares_of(value);
   if (flag == "--mesh") options.mesh = value;
+  if (flag == "--shard") options.shard = value;
   if (flag == "--tensor-blocks") options.tensor_blocks = number_of<int>(flag, value, 1);
   if (flag == "--staleness") options.served.staleness = ps::Staleness::parse(value, flag);
   if (flag == "--drop-slowest") options.served.drop_slowest = number_of<int>(flag, value, 0);
@@ -111,6 +112,7 @@ constexpr std::string_view kFlags[] = {"--strategy",
                                        "--partition",
                                        "--host-sums",
                                        "--mesh",
+                                       "--shard",
                                        "--tensor-blocks"};
 
 // "--shared" is not "--shares".

@@ -30,7 +30,10 @@ World world_of_part(const World& world, const std::vector<int>& local_ranks) {
   part.shares = world.shares;
   part.time_limit = world.time_limit;
   part.chief = world.chief;
-  part.mesh = layout::Mesh(part.size);
+  part.mesh =
+      layout::Mesh::parse(fmt::format("data={},shard={}", world.mesh.size(layout::Axis::data),
+                                      world.mesh.size(layout::Axis::shard)),
+                          part.size);
   return part;
 }
 
@@ -105,6 +108,11 @@ class MeshUpdater final : public Updater {
   }
   void prepare(int local, const Deadline& deadline) override {
     at(local).prepare(number(local), deadline);
+  }
+  void meet(int local) override { at(local).meet(number(local)); }
+  void end_run(int local) override { at(local).end_run(number(local)); }
+  void fail(int local, const std::string& reason) noexcept override {
+    at(local).fail(number(local), reason);
   }
   void complete() override {
     for (Part& part : parts_) part.updater->complete();

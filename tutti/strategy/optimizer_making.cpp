@@ -6,6 +6,7 @@
 #include "tutti/strategy/detail/mesh_updater.h"
 #include "tutti/strategy/detail/optimizer_state.h"
 #include "tutti/strategy/detail/worlds.h"
+#include "tutti/sync/sharded_updater.h"
 
 namespace tutti {
 namespace {
@@ -16,6 +17,11 @@ ReplicatedOptions completed(const Strategy& strategy, ReplicatedOptions options)
         "strategy {} keeps one storage of the parameters, which tutti's own rules update "
         "(optim::adam() and so on); a torch optimizer updates a copy a replica: use mirrored",
         strategy.kind()));
+  if (const std::string& shard = strategy.options().shard; !shard.empty())
+    throw UsageError(fmt::format(
+        "--shard {}: slices are updated by tutti's own rules (optim::adam() and so on), and "
+        "gradients go to those who own them; leave the torch optimizer, or the reduction, out",
+        shard));
   const ReplicatedOptions chosen = detail::replicated_options(strategy.options());
   if (!options.compression.on()) options.compression = chosen.compression;
   if (!options.reduction) options.reduction = chosen.reduction;
@@ -41,6 +47,16 @@ std::string why_on_cpu(const Strategy& strategy, const optim::Recipe& recipe) {
   return why;
 }
 
+// Of replicas that tutti's rules update at once, or each its slice.
+std::shared_ptr<Updater> updated_together(const Strategy& strategy, const World& world,
+                                          const optim::Recipe& recipe,
+                                          std::vector<NamedTensors> replicas) {
+  const std::string& shard = strategy.options().shard;
+  if (shard.empty() || world.in_turn())
+    return make_shared_updater(world, recipe, std::move(replicas));
+  return make_sharded_updater(world, recipe, std::move(replicas), {.shard = shard_by_name(shard)});
+}
+
 // One updater for each part of the model.
 std::shared_ptr<Updater> on_mesh(const Strategy& strategy, const WholeModel& whole,
                                  std::vector<NamedTensors> ranks, const optim::Recipe& recipe) {
@@ -49,7 +65,7 @@ std::shared_ptr<Updater> on_mesh(const Strategy& strategy, const WholeModel& who
       [&](const World& world, std::vector<NamedTensors> alike) {
         const optim::Recipe own = detail::recipe_of_part(recipe, whole, alike[0]);
         if (strategy.options().reduction == "fused")
-          return make_shared_updater(world, own, std::move(alike));
+          return updated_together(strategy, world, own, std::move(alike));
         return make_replicated_updater(world, own, std::move(alike), completed(strategy, {}));
       },
       recipe.clip());
@@ -79,7 +95,7 @@ Optimizer::Optimizer(const ReplicatedModules& modules, const optim::Recipe& reci
       return make_served_updater(world, recipe, std::move(replicas), detail::served_place(),
                                  options.served, tables);
     if (options.reduction == "fused")
-      return make_shared_updater(world, recipe, std::move(replicas));
+      return updated_together(strategy, world, recipe, std::move(replicas));
     return make_replicated_updater(world, recipe, std::move(replicas), completed(strategy, {}));
   };
   if (const std::string why = why_on_cpu(strategy, recipe); world.on_devices() && why.empty()) {

@@ -7,6 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/sync/shard.h"
 
 namespace tutti {
 namespace {
@@ -27,6 +28,23 @@ void check_served(const StrategyOptions& options, int num_workers) {
   ps::check({served.drop_slowest, served.scale_by_staleness, served.delay_compensation},
             served.staleness, num_workers);
   ps::check(served.on_lost_worker, served.staleness, served.drop_slowest);
+}
+
+void check_shard(const StrategyOptions& options) {
+  shard_by_name(options.shard);
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("--shard {}: {}", options.shard, why));
+  };
+  if (options.uses_servers() || options.kind == "central_storage")
+    refuse(
+        fmt::format("strategy {} has parameters and state in one place; use mirrored or "
+                    "multi_worker",
+                    options.kind));
+  if (options.reduction != "fused" || options.make_reduction || options.compression.on())
+    refuse(fmt::format(
+        "gradients go to those who own them; leave reduction {} and compression {} "
+        "out",
+        options.make_reduction ? "of your own" : options.reduction, describe(options.compression)));
 }
 
 }  // namespace
@@ -60,6 +78,7 @@ void check_options(const StrategyOptions& options, int num_workers) {
         options.reduction, describe(options.compression)));
   if (options.engine != "nccl" && options.engine != "hier")
     throw UsageError(fmt::format("engine {}: expected nccl or hier", options.engine));
+  if (!options.shard.empty()) check_shard(options);
   if (options.uses_servers()) check_served(options, num_workers);
   if (!options.reduction_shape.empty() && options.kind != "one_device")
     throw UsageError(

@@ -56,6 +56,10 @@ struct StrategyOptions {
   /// How replicas are dealt out, as layout::Mesh reads it: "data=2,stage=2,tensor=2". Ranks that
   /// differ in stage or tensor compute one replica of the model together. "": each is a replica.
   std::string mesh;
+  /// What of a training is cut over the replicas (sharded_updater.h): "state", "gradients" or
+  /// "parameters"; with an axis shard in the mesh, over the ranks on it. "": nothing. Of one_device
+  /// nothing is.
+  std::string shard;
   /// Blocks that a layer is cut into (parallel::TensorGroup), at least the size of axis tensor;
   /// with the same number of them all sizes of it give the same bits. 0: that size.
   int tensor_blocks = 0;

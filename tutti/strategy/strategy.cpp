@@ -182,6 +182,8 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
         const auto words =
             fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error));
         world.abort(local, words);
+        for (const auto& follower : followers)
+          if (const auto member = follower.lock()) member->fail(local, words);
         meeting->fail(words);
       }
       return false;

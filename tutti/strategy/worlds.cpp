@@ -237,12 +237,18 @@ void require_mesh_possible(const StrategyOptions& options, const layout::Mesh& m
   const auto refuse = [&](const std::string& why) {
     throw UsageError(fmt::format("--mesh {}: {}", options.mesh, why));
   };
-  if (mesh.size(layout::Axis::shard) > 1)
-    refuse("pieces of the state (axis shard) are not in this version; give these ranks to data");
+  if (mesh.size(layout::Axis::shard) > 1 && options.shard.empty())
+    refuse(
+        "ranks on axis shard have pieces of the training: say of what, with --shard state, "
+        "gradients or parameters");
   if (options.tensor_blocks != 0 && options.tensor_blocks < mesh.size(layout::Axis::tensor))
     refuse(fmt::format("{} tensor blocks for {} ranks; expected at least one each",
                        options.tensor_blocks, mesh.size(layout::Axis::tensor)));
   if (mesh.model_ranks() == 1) return;
+  if (options.shard == "parameters")
+    refuse(
+        "--shard parameters is for whole replicas (axes data and shard): ranks that wait for each "
+        "other's stages and pieces could not gather at the same time; take --shard gradients");
   if (options.uses_servers() || options.kind == "central_storage")
     refuse(fmt::format("strategy {} has whole replicas; use mirrored, multi_worker or one_device",
                        options.kind));
@@ -279,6 +285,10 @@ World make_world(StrategyOptions& options) {
   if (world.one_process()) world.here = std::max(world.here, world.size);
   options.threads_per_replica = common_threads(options, world);
   place_on_devices(world, options, devices);
+  if (!options.shard.empty() && world.on_devices())
+    throw UsageError(
+        fmt::format("--shard {}: slices are updated on the CPU in this version; leave --device out",
+                    options.shard));
   if (!world.in_turn())
     deal_out(world, options, options.mesh.empty() ? layout::Mesh(world.size) : mesh);
   if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.num_replicas())

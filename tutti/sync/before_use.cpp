@@ -9,6 +9,8 @@
 #include <exception>
 #include <mutex>
 #include <ranges>
+#include <span>
+#include <utility>
 
 #include "tutti/base/detail/check.h"
 #include "tutti/base/event.h"
@@ -27,6 +29,7 @@ struct BeforeUse::State {
   template <class Parts>
   void require_each(const Parts& parts);
   void require_in(const std::byte* begin, const std::byte* end);
+  std::span<const Range> ranges_in(const std::byte* begin, const std::byte* end) const;
   void stop_expecting();
 
   std::vector<Range> ranges;  // by address; they do not overlap
@@ -54,6 +57,10 @@ Watched& watched() {
   return instance;
 }
 
+// What this thread's operator reads, or code that reads memory by itself has asked for since.
+using Memory = std::pair<const std::byte*, const std::byte*>;
+thread_local std::vector<Memory> read_by_thread;
+
 bool nothing_awaited() { return watched().num_awaited.load(std::memory_order_acquire) == 0; }
 
 // The storage of a tensor with memory on the CPU; null for all others.
@@ -62,16 +69,35 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.storage().unsafeGetStorageImpl();
 }
 
-void require_storage(c10::StorageImpl& storage) {
+Memory memory_of(c10::StorageImpl& storage) {
   const auto* const begin =
       static_cast<const std::byte*>(storage._mutable_data_ptr_no_checks().get());
+  return {begin, begin + storage.nbytes()};
+}
+
+void note_read(c10::StorageImpl& storage) {
+  const Memory memory = memory_of(storage);
+  if (memory.first != nullptr && std::ranges::find(read_by_thread, memory) == read_by_thread.end())
+    read_by_thread.push_back(memory);
+}
+
+void note_reads(const c10::IValue& input) {
+  if (input.isTensor()) {
+    if (c10::StorageImpl* const storage = storage_of(input.toTensor())) note_read(*storage);
+  } else if (input.isList()) {
+    for (const c10::IValue& element : input.toListRef()) note_reads(element);
+  }
+}
+
+void require_storage(c10::StorageImpl& storage) {
+  const auto [begin, end] = memory_of(storage);
   if (begin == nullptr) return;
   std::vector<std::shared_ptr<State>> states;
   {
     const std::lock_guard lock(watched().mutex);
     states = watched().states;
   }
-  for (const auto& state : states) state->require_in(begin, begin + storage.nbytes());
+  for (const auto& state : states) state->require_in(begin, end);
 }
 
 // LibTorch logs what an observer throws and goes on. So the input is made one that no operator
@@ -102,6 +128,8 @@ std::unique_ptr<at::ObserverContext> on_operator(const at::RecordFunction& funct
     stop_watching();
     return nullptr;
   }
+  read_by_thread.clear();
+  for (const c10::IValue& input : function.inputs()) note_reads(input);
   for (const c10::IValue& input : function.inputs()) fill_inputs(input);
   return nullptr;
 }
@@ -156,12 +184,19 @@ void BeforeUse::State::require_each(const Parts& wanted) {
   for (const int part : wanted) require(part);
 }
 
+std::span<const BeforeUse::Range> BeforeUse::State::ranges_in(const std::byte* begin,
+                                                              const std::byte* end) const {
+  const auto first = std::ranges::upper_bound(ranges, begin, {}, &Range::end);
+  auto last = first;
+  while (last != ranges.end() && last->begin < end) ++last;
+  return {first, last};
+}
+
 void BeforeUse::State::require_in(const std::byte* begin, const std::byte* end) {
   std::vector<int> wanted;
-  auto range = std::ranges::upper_bound(ranges, begin, {}, &Range::end);
-  for (; range != ranges.end() && range->begin < end; ++range)
-    if (parts[range->part].load(std::memory_order_acquire) != Progress::ready)
-      wanted.push_back(range->part);
+  for (const Range& range : ranges_in(begin, end))
+    if (parts[range.part].load(std::memory_order_acquire) != Progress::ready)
+      wanted.push_back(range.part);
   for (const int part : wanted) emit("sync.first_use", {{"piece", int64_t{part}}});
   require_each(wanted);
 }
@@ -195,6 +230,22 @@ void BeforeUse::expect() {
   watched().num_awaited += state_->num_awaited;
   for (auto& progress : state_->parts)
     progress.store(State::Progress::awaited, std::memory_order_release);
+}
+
+void BeforeUse::give_up(int part) {
+  const std::lock_guard lock(state_->mutex);
+  std::atomic<State::Progress>& progress = state_->parts.at(part);
+  if (progress != State::Progress::ready) return;
+  progress.store(State::Progress::awaited, std::memory_order_release);
+  ++state_->num_awaited;
+  ++watched().num_awaited;
+}
+
+std::vector<int> BeforeUse::read_together() const {
+  std::vector<int> parts;
+  for (const auto& [begin, end] : read_by_thread)
+    for (const Range& range : state_->ranges_in(begin, end)) parts.push_back(range.part);
+  return parts;
 }
 
 void BeforeUse::watch() {
@@ -231,8 +282,10 @@ void BeforeUse::rethrow_failure() const {
 
 void require_ready(const at::Tensor& tensor) {
   if (detail::nothing_awaited()) return;
-  if (c10::StorageImpl* const storage = detail::storage_of(tensor))
+  if (c10::StorageImpl* const storage = detail::storage_of(tensor)) {
+    detail::note_read(*storage);
     detail::require_storage(*storage);
+  }
 }
 
 }  // namespace tutti

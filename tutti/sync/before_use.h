@@ -44,6 +44,13 @@ class BeforeUse {
   /// who do wait for that one.
   void expect();
 
+  /// Gives up what has come of `part`: it is on its way again. From within Fill of another part, or
+  /// while nobody reads it.
+  void give_up(int part);
+  /// Within Fill: the parts that are read together, which are not to be given up: by the operator
+  /// that waits, or by code that has called require_ready() since the last one.
+  std::vector<int> read_together() const;
+
   /// Operators of this thread, and of threads that it hands its state to, find their inputs filled
   /// until nothing is on its way. When filling fails the operator throws, and so does every later
   /// one that reads what has not come.

@@ -116,6 +116,13 @@ class Updater {
   /// whoever reads them other than by operators. Called at the end of Strategy::run. Each replica
   /// from its own thread, or one thread between runs. Throws what went wrong on the way.
   virtual void complete() {}
+  /// In a run, before replicas of which some compute nothing meet otherwise than by push(): from
+  /// each. Those that still compute may need the others, to gather parameters.
+  virtual void meet(int replica) { (void)replica; }
+  /// At the end of Strategy::run, from each replica's own thread: parameters become whole.
+  virtual void end_run(int replica) { (void)replica; }
+  /// A run's function threw on that replica, for whom nobody is to wait. Any thread; never throws.
+  virtual void fail(int replica, const std::string& why) noexcept { (void)replica, (void)why; }
   /// Throws that; nothing when nothing did.
   virtual void rethrow_failure() const {}
 

@@ -91,6 +91,8 @@ class WorldMember {
   virtual void prepare(int local) { (void)local; }
   /// The same at its end: what was begun in it is finished.
   virtual void complete(int local) { (void)local; }
+  /// The function of Strategy::run threw on that replica, for whom nobody is to wait. Never throws.
+  virtual void fail(int local, const std::string& reason) noexcept { (void)local, (void)reason; }
   /// Called when the function of Strategy::run threw: throws what is behind that, if it knows.
   virtual void rethrow_failure() {}
 };

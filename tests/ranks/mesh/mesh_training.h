@@ -25,17 +25,19 @@ struct MeshCase {
   std::string recompute = "none";
   int blocks = 2;
   std::vector<std::string> cut{};
+  std::string shard{};
 
   /// One word for a command line, and back.
   std::string word() const {
-    return fmt::format("{};{};{};{};{};{};{}", mesh, microbatches, pipeline, chunks, recompute,
-                       blocks, fmt::join(cut, "/"));
+    return fmt::format("{};{};{};{};{};{};{};{}", mesh, microbatches, pipeline, chunks, recompute,
+                       blocks, fmt::join(cut, "/"), shard);
   }
   static MeshCase from(const std::string& word) {
     std::vector<std::string> fields(1);
     for (const char c : word) c == ';' ? (void)fields.emplace_back() : fields.back().push_back(c);
     MeshCase one{fields[0], std::stoi(fields[1]), fields[2], std::stoi(fields[3]),
                  fields[4], std::stoi(fields[5])};
+    one.shard = fields[7];
     std::istringstream cuts(fields[6]);
     for (std::string layer; std::getline(cuts, layer, '/');) one.cut.push_back(layer);
     return one;
@@ -70,6 +72,7 @@ inline StrategyOptions options_of(const std::string& kind, const MeshCase& one) 
           .threads_per_replica = 1,
           .seed = 11,
           .mesh = one.mesh,
+          .shard = one.shard,
           .tensor_blocks = one.blocks};
 }
 

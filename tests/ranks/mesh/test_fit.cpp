@@ -38,6 +38,16 @@ const std::vector<MeshCase>& cases() {
       {"data=2,stage=2,tensor=2", 4, "interleaved", 2, "full"},
       {"data=4,stage=2", 2, "gpipe"},
       {"data=2,stage=2", 4, "1f1b", 0, "none", 2, {"transformer.h.1.mlp.c_fc"}},
+      {.mesh = "data=8", .shard = "gradients"},
+      {.mesh = "data=8", .shard = "parameters"},
+      {.mesh = "data=2,shard=2", .microbatches = 2, .shard = "parameters"},
+      {.mesh = "data=2,shard=4", .shard = "gradients"},
+      {.mesh = "data=2,shard=2,tensor=2", .microbatches = 2, .shard = "state"},
+      {.mesh = "shard=2,stage=2,tensor=2",
+       .microbatches = 4,
+       .pipeline = "zb-h1",
+       .shard = "gradients"},
+      {.mesh = "data=2,shard=2,stage=2", .microbatches = 2, .shard = "gradients"},
   };
   return all;
 }
@@ -96,11 +106,12 @@ RANK_PROGRAM(train_on_mesh_workers) {
 }
 
 TEST(MeshFitProcesses, TrainTheBitsOfOneDevice) {
-  for (const auto& [workers, one] :
-       std::vector<std::pair<int, MeshCase>>{{8, {"data=2,stage=2,tensor=2", 4, "zb-h1"}},
-                                             {4, {"stage=2,tensor=2", 8, "zb-v"}},
-                                             {2, {"stage=2", 8}},
-                                             {4, {"stage=4", 8, "interleaved", 2, "full"}}}) {
+  for (const auto& [workers, one] : std::vector<std::pair<int, MeshCase>>{
+           {8, {"data=2,stage=2,tensor=2", 4, "zb-h1"}},
+           {4, {"stage=2,tensor=2", 8, "zb-v"}},
+           {2, {"stage=2", 8}},
+           {4, {"stage=4", 8, "interleaved", 2, "full"}},
+           {4, {.mesh = "data=2,shard=2,stage=2", .microbatches = 2, .shard = "gradients"}}}) {
     const auto out = test::run_workers(workers, "train_on_mesh_workers", {one.word()});
     ASSERT_EQ(out.exit_code, 0) << out.log;
     EXPECT_THAT(test::lines_after(out.log, "weights "),
@@ -112,8 +123,11 @@ TEST(MeshFitProcesses, TrainTheBitsOfOneDevice) {
 TEST(MeshFitTwoHosts, TrainTheBitsOfOneDevice) {
   if (const std::string why = test::TestHosts::why_not(); !why.empty()) GTEST_SKIP() << why;
   const test::TestHosts hosts(2);
-  for (const MeshCase& one : {MeshCase{"data=2,stage=2", 4}, MeshCase{"stage=4", 8, "zb-h1"},
-                              MeshCase{"stage=2,tensor=2", 8}})
+  for (const MeshCase& one :
+       {MeshCase{"data=2,stage=2", 4}, MeshCase{"stage=4", 8, "zb-h1"},
+        MeshCase{"stage=2,tensor=2", 8},
+        MeshCase{.mesh = "shard=4", .microbatches = 2, .shard = "gradients"},
+        MeshCase{.mesh = "data=2,stage=2", .microbatches = 4, .shard = "state"}})
     for (const auto& node : test::run_nodes(hosts, 2, "train_on_mesh_workers", {one.word()})) {
       ASSERT_EQ(node.exit_code, 0) << node.log;
       EXPECT_THAT(test::lines_after(node.log, "weights "),

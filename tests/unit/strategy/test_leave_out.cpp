@@ -11,6 +11,10 @@ bool is_coded(const std::string& how) {
   return how == "topk" || how == "onebit" || how == "powersgd";
 }
 
+bool is_sharded(const std::string& how) {
+  return how == "state" || how == "gradients" || how == "parameters";
+}
+
 struct LeavingLoop {
   LeavingLoop(const std::string& kind, const std::string& how, int replicas)
       : strategy({.kind = kind,
@@ -18,7 +22,8 @@ struct LeavingLoop {
                   .threads_per_replica = 1,
                   .seed = 5,
                   .reduction = how == "all_reduce" ? how : "fused",
-                  .compression = compression_from(is_coded(how) ? how : "none")}),
+                  .compression = compression_from(is_coded(how) ? how : "none"),
+                  .shard = is_sharded(how) ? how : ""}),
         net(strategy, [] { return torch::nn::Linear(40, 30); }),
         optimizer(make(how)) {}
 
@@ -53,8 +58,8 @@ struct LeavingLoop {
 };
 
 TEST(LeaveOut, ChangesNothingOnAnyReplica) {
-  for (const std::string how :
-       {"fused", "clipped", "all_reduce", "torch", "topk", "onebit", "powersgd"})
+  for (const std::string how : {"fused", "clipped", "all_reduce", "torch", "topk", "onebit",
+                                "powersgd", "state", "gradients", "parameters"})
     for (const std::string kind : {"one_device", "mirrored"})
       for (const int replicas : {1, 2, 3})
         for (const bool with_loss : {true, false}) {

@@ -84,7 +84,7 @@ TEST(MeshStrategy, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal(options), HasSubstr("needs 8 replicas, got 6"));
   EXPECT_THAT(refusal(mesh_options("mirrored", "stages=2")), HasSubstr("did you mean \"stage\""));
   EXPECT_THAT(refusal(mesh_options("central_storage", "stage=2")), HasSubstr("use mirrored"));
-  EXPECT_THAT(refusal(mesh_options("mirrored", "shard=2")), HasSubstr("not in this version"));
+  EXPECT_THAT(refusal(mesh_options("mirrored", "shard=2")), HasSubstr("--shard state"));
   options = mesh_options("mirrored", "tensor=4");
   options.tensor_blocks = 2;
   EXPECT_THAT(refusal(options), HasSubstr("2 tensor blocks for 4 ranks"));

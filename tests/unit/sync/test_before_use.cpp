@@ -15,6 +15,7 @@ namespace tutti {
 namespace {
 
 using detail::BeforeUse;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -56,6 +57,37 @@ TEST_F(BeforeUseTest, AnOperatorReadsWhatWasFilledAndNothingElseIs) {
   EXPECT_THAT(filled, ElementsAre(1));
   static_cast<void>(torch::ones({4}) + 1);
   EXPECT_THAT(filled, ElementsAre(1));
+}
+
+TEST_F(BeforeUseTest, WhatIsGivenUpIsFilledAgain) {
+  begin();
+  static_cast<void>(parts[0] + parts[1]);
+  late->give_up(1);
+  EXPECT_FALSE(late->ready(1));
+  parts[1].data_ptr<float>()[0] = 0;
+  late->watch();
+  EXPECT_EQ(first(parts[1] + 0), 2.0F);
+  EXPECT_THAT(filled, ElementsAre(0, 1, 1));
+  late->give_up(2);  // has not come
+  late->require_all();
+  EXPECT_THAT(filled, ElementsAre(0, 1, 1, 2));
+}
+
+TEST_F(BeforeUseTest, FillKnowsWhatIsReadTogether) {
+  std::vector<std::vector<int>> together;
+  std::vector<BeforeUse::Range> ranges;
+  for (int part = 0; part < kParts; ++part) {
+    const auto* memory = static_cast<const std::byte*>(parts[part].data_ptr());
+    ranges.push_back({memory, memory + parts[part].nbytes(), part});
+  }
+  late = std::make_unique<BeforeUse>(std::move(ranges), kParts,
+                                     [&](int) { together.push_back(late->read_together()); });
+  late->expect();
+  late->watch();
+  static_cast<void>(torch::mm(parts[0], torch::eye(4)));
+  static_cast<void>(torch::mm(parts[0], parts[1]));
+  require_ready(parts[2]);
+  EXPECT_THAT(together, ElementsAre(ElementsAre(0), ElementsAre(0, 1), Contains(2)));
 }
 
 TEST_F(BeforeUseTest, ListsAndIndicesAndViewsAreInputsToo) {

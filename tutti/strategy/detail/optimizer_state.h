@@ -222,7 +222,12 @@ struct Optimizer::State final : WorldMember {
   void complete(int local) override {
     if (takes_turns()) detail::require_no_stale_read();
     if (takes_turns() && local + 1 == modules.size()) require_all_or_none();
+    updater->end_run(local);
     updater->complete();
+  }
+
+  void fail(int local, const std::string& reason) noexcept override {
+    updater->fail(local, reason);
   }
 
   void require_all_or_none() const {

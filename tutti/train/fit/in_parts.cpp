@@ -127,6 +127,7 @@ void Fit::train_in_parts(ReplicaContext& replica, const Epoch& epoch, const Dist
                                                 .step = epoch.first_update + batch.step(),
                                                 .first_row = batch.first_row(replica)}});
   });
+  compiled_.optimizer.updater().meet(replica.local_rank());
   const bool bad = bad_on_any(replica, epoch, totals);
   if (bad && tally.totals.bad_step < 0) tally.totals.bad_step = batch.step();
   if (bad && epoch.world->in_turn() && options_.on_nan == OnNan::stop) raise(epoch, tally.totals);

@@ -1,0 +1,148 @@
+#include "tutti/sync/detail/parameter_units.h"
+
+#include <ATen/record_function.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "tutti/base/error.h"
+#include "tutti/base/event.h"
+
+namespace tutti::detail {
+namespace {
+
+// That are there at once, where no operator needs more.
+constexpr int64_t kUnits = 2;
+
+// Of the pages that it has alone.
+void return_pages(std::byte* begin, int64_t num_bytes) {
+  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
+  const auto last = reinterpret_cast<uintptr_t>(begin + num_bytes) / page * page;
+  // Where this fails the memory stays, and nothing else.
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+}  // namespace
+
+ParameterUnits::ParameterUnits(Group owners, const ShardLayout& shards, std::byte* row,
+                               Millis limit)
+    : owners_(std::move(owners)),
+      shards_(shards),
+      row_(row),
+      limit_(limit),
+      slice_(Array::zeros(DType::uint8, {shards.slice_bytes(owners_.rank())})),
+      here_(static_cast<size_t>(shards.num_buckets()), 1),
+      needed_in_(here_.size(), 0) {
+  std::vector<BeforeUse::Range> ranges;
+  for (int unit = 0; unit < shards_.num_buckets(); ++unit) {
+    const std::byte* const begin = row_ + shards_.bucket(unit).begin_bytes;
+    ranges.push_back({begin, begin + bytes_of(unit), unit});
+    unit_bytes_ += bytes_of(unit);
+  }
+  late_ = std::make_unique<BeforeUse>(std::move(ranges), shards_.num_buckets(), [this](int unit) {
+    if (here_[static_cast<size_t>(unit)] != 0) return;
+    std::vector<int> needed = late_->read_together();
+    needed.push_back(unit);
+    round(needed);
+  });
+  take_slice();
+}
+
+int64_t ParameterUnits::bytes_of(int unit) const {
+  const Bucket& bucket = shards_.bucket(unit);
+  return bucket.num_elements * size_of(bucket.dtype);
+}
+
+void ParameterUnits::take_slice() {
+  for (int unit = 0; unit < shards_.num_buckets(); ++unit) {
+    const OwnedPart& own = shards_.part(unit, owners_.rank());
+    std::memcpy(static_cast<std::byte*>(slice_.data()) + own.slice_bytes, row_ + own.row_bytes,
+                static_cast<size_t>(own.num_elements * size_of(shards_.bucket(unit).dtype)));
+  }
+}
+
+bool ParameterUnits::whole() const noexcept { return std::ranges::find(here_, 0) == here_.end(); }
+
+void ParameterUnits::give_back() {
+  if (!at::isRecordFunctionEnabled())
+    throw UsageError(
+        "--shard parameters: LibTorch's observers of operators are off "
+        "(at::enableRecordFunction), and nothing else says when a parameter is read");
+  for (int unit = 0; unit < shards_.num_buckets(); ++unit) drop(unit);
+  most_unit_bytes_ = 0;
+  late_->watch();
+}
+
+void ParameterUnits::drop(int unit) {
+  if (here_[static_cast<size_t>(unit)] == 0) return;
+  here_[static_cast<size_t>(unit)] = 0;
+  late_->give_up(unit);
+  return_pages(row_ + shards_.bucket(unit).begin_bytes, bytes_of(unit));
+  unit_bytes_ -= bytes_of(unit);
+}
+
+void ParameterUnits::gather(int unit) {
+  const OwnedPart& own = shards_.part(unit, owners_.rank());
+  const MemorySpan all = shards_.span_of(unit, row_);
+  owners_
+      .all_gather(
+          {static_cast<std::byte*>(slice_.data()) + own.slice_bytes, own.num_elements, all.dtype},
+          all, shards_.counts(unit), limit_)
+      .wait(limit_);
+  here_[static_cast<size_t>(unit)] = 1;
+  unit_bytes_ += bytes_of(unit);
+  most_unit_bytes_ = std::max(most_unit_bytes_, unit_bytes_);
+}
+
+void ParameterUnits::make_room(const std::vector<uint8_t>& needed) {
+  int64_t will_be_here = 0;
+  std::vector<int> others;
+  for (int unit = 0; unit < shards_.num_buckets(); ++unit) {
+    const auto number = static_cast<size_t>(unit);
+    will_be_here += here_[number] != 0 || needed[number] != 0;
+    if (here_[number] != 0 && needed[number] == 0) others.push_back(unit);
+  }
+  std::ranges::stable_sort(others, {},
+                           [&](int unit) { return needed_in_[static_cast<size_t>(unit)]; });
+  for (const int unit : others)
+    if (will_be_here > kUnits) {
+      drop(unit);
+      --will_be_here;
+    }
+}
+
+// False: no rank needed any. Equal on all ranks, and so is what is there afterwards.
+bool ParameterUnits::round(const std::vector<int>& needed) {
+  std::vector<uint8_t> all(here_.size(), 0);
+  for (const int unit : needed) all[static_cast<size_t>(unit)] = 1;
+  owners_.all_reduce_now(tutti::span_of(std::span(all)), ReduceOp::max, limit_);
+  ++rounds_;
+  if (std::ranges::find(all, 1) == all.end()) return false;
+  make_room(all);
+  for (int unit = 0; unit < shards_.num_buckets(); ++unit) {
+    const auto number = static_cast<size_t>(unit);
+    if (all[number] == 0) continue;
+    needed_in_[number] = rounds_;
+    if (here_[number] == 0) gather(unit);
+  }
+  return true;
+}
+
+void ParameterUnits::follow() {
+  while (round({})) {
+  }
+}
+
+void ParameterUnits::gather_all() {
+  follow();
+  const int64_t most = most_unit_bytes_;
+  for (int unit = 0; unit < shards_.num_buckets(); ++unit)
+    if (here_[static_cast<size_t>(unit)] == 0) gather(unit);
+  most_unit_bytes_ = most;
+  late_->require_all();
+}
+
+}  // namespace tutti::detail
