@@ -68,7 +68,8 @@ Mesh Mesh::parse(std::string_view text, int replicas) {
   const bool open = sizes[0] == 0;
   for (int& size : sizes) size = std::max(size, 1);
   const int64_t others = product_of(sizes);
-  if (open && replicas > 0 && replicas % others == 0) sizes[0] = static_cast<int>(replicas / others);
+  if (open && replicas > 0 && replicas % others == 0)
+    sizes[0] = static_cast<int>(replicas / others);
   if (replicas != 0 && product_of(sizes) != replicas)
     throw UsageError(fmt::format("--mesh {}: needs {}{} replicas, got {}", text,
                                  open ? "a multiple of " : "", product_of(sizes), replicas));

@@ -166,8 +166,8 @@ Parcel Channel::take(int microbatch) {
   for (size_t i = 0; i < transfer.tensors.size(); ++i) {
     const at::Tensor& memory = transfer.tensors[i];
     const int64_t code = transfer.header[i + 1];
-    parcel.tensors.push_back(code == kUndefined ? at::Tensor()
-                                                : in_memory_order(memory, dims_of(code, memory.dim())));
+    parcel.tensors.push_back(
+        code == kUndefined ? at::Tensor() : in_memory_order(memory, dims_of(code, memory.dim())));
   }
   return parcel;
 }

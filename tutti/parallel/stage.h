@@ -18,8 +18,8 @@ namespace tutti::parallel {
 
 /// A tensor that goes from a stage to the next: [batch, shape...].
 struct Border {
-  std::vector<int64_t> shape;      ///< of one sample
-  DType dtype = DType::float32;    ///< floating ones have a gradient, which comes back
+  std::vector<int64_t> shape;    ///< of one sample
+  DType dtype = DType::float32;  ///< floating ones have a gradient, which comes back
   bool operator==(const Border&) const = default;
 };
 
@@ -35,8 +35,8 @@ struct Tie {
 
 struct Stage {
   std::shared_ptr<torch::nn::Module> module;
-  /// The first stage's inputs are the model's, the last one's outputs as well. Of no sample: tensors
-  /// of no row.
+  /// The first stage's inputs are the model's, the last one's outputs as well. Of no sample:
+  /// tensors of no row.
   std::function<std::vector<at::Tensor>(at::TensorList)> forward;
   std::vector<Border> inputs{};   ///< from the stage before; empty: the first
   std::vector<Border> outputs{};  ///< to the next; empty: the last. They may be inputs that go by
