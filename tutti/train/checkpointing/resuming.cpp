@@ -79,7 +79,7 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   same("columns of History", fmt::format("{}", fmt::join(then.columns, ", ")),
        fmt::format("{}", fmt::join(now.columns, ", ")));
   // With another number of parts bits differ anyway.
-  if (then.replicas * then.microbatches == now.replicas * now.microbatches) {
+  if (int64_t{then.replicas} * then.microbatches == int64_t{now.replicas} * now.microbatches) {
     same("threads a replica", then.threads_per_replica, now.threads_per_replica,
          "; give it (--threads): on others sums round differently");
     same("dense kernel", then.dense_kernel, now.dense_kernel,

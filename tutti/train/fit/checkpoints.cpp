@@ -78,7 +78,7 @@ static std::string shape_of_replicas(const World& world) {
 
 // What bits depend on beside the rest: how many parts a batch and a layer have.
 static bool same_parts(const CheckpointManifest& a, const CheckpointManifest& b) {
-  return a.replicas * a.microbatches == b.replicas * b.microbatches &&
+  return int64_t{a.replicas} * a.microbatches == int64_t{b.replicas} * b.microbatches &&
          a.tensor_blocks == b.tensor_blocks;
 }
 
