@@ -7,6 +7,8 @@
 #include <array>
 #include <functional>
 #include <numeric>
+#include <set>
+#include <string>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
@@ -88,18 +90,20 @@ int64_t bytes_of(const nn::Node& node) {
 }  // namespace
 
 Cuts::Cuts(const nn::Graph& graph, const std::vector<NodeRole>& roles) : graph_(graph), begins_{0} {
-  for (size_t place = 1; place < graph.nodes().size(); ++place) {
-    const bool is_input = graph.nodes()[place].inputs.empty();
-    const bool first = graph.nodes()[place - 1].inputs.empty();  // a stage of inputs alone
-    if (!is_input && !first && why_no_cut(graph, roles, place).empty()) begins_.push_back(place);
+  std::set<std::string> owned;  // by a stage before
+  for (size_t place = 0; place < graph.nodes().size(); ++place) {
+    const nn::Node& node = graph.nodes()[place];
+    const bool owns = !node.parameters.empty() && !owned.contains(node.name);
+    if (owns && !owned.empty() && why_no_cut(graph, roles, place).empty()) begins_.push_back(place);
+    if (owns) owned.insert(node.name);
   }
 }
 
 void Cuts::require_stages(int stages) const {
   if (static_cast<size_t>(stages) > begins_.size())
     throw UsageError(
-        fmt::format("{} stages, but the model can be cut into {} at most, one a layer; take fewer "
-                    "ranks on axis stage, or fewer stages a rank",
+        fmt::format("{} stages, but the model can be cut into {} at most, one a layer that has "
+                    "parameters; take fewer ranks on axis stage, or fewer stages a rank",
                     stages, begins_.size()));
 }
 

@@ -20,7 +20,8 @@ class Cuts {
   /// `roles` as roles_of() gives them.
   Cuts(const nn::Graph& graph, const std::vector<NodeRole>& roles);
 
-  /// Nodes that a stage may begin with, ascending; the first is 0.
+  /// Nodes that a stage may begin with, ascending; the first is 0. Each owns parameters, so that
+  /// every stage has something to train.
   const std::vector<size_t>& begins() const noexcept { return begins_; }
   /// Throws UsageError where there are fewer than `stages`.
   void require_stages(int stages) const;

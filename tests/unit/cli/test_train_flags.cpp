@@ -81,6 +81,7 @@ TEST(TrainFlags, EveryOptionHasAFlagOrAReasonForNone) {
   add("FitOptions", fields_of("train/model/model.h", "FitOptions"));
   add("CompileOptions", fields_of("train/model/model.h", "CompileOptions"));
   add("CheckpointOptions", fields_of("train/callbacks/checkpoint_options.h", "CheckpointOptions"));
+  add("ModelLayout", fields_of("parallel/model_layout.h", "ModelLayout"));
   add("Clip", fields_of("optim/recipe.h", "Clip"));
   add("callbacks", functions_of("train/callbacks/callbacks.h", "std::shared_ptr<Callback>"));
   add("schedules", functions_of("train/callbacks/schedules.h", "RateSchedule"));
