@@ -139,12 +139,20 @@ std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& inp
   shape.insert(shape.begin(), kSamples);
   at::Tensor x = at::zeros(shape, scalar_type_of(input.dtype));
   std::vector<LayerCost> costs;
+  std::vector<size_t> begins;  // children that a stage may begin with: they have parameters
+  bool owns = false;           // a child before has some
   for (auto child = whole->begin(); child != whole->end(); ++child) {
     at::Tensor y;
-    LayerCost& cost = costs.emplace_back();
+    const bool has_parameters = !child->ptr()->parameters().empty();
+    if (begins.empty() || (has_parameters && owns)) {
+      begins.push_back(static_cast<size_t>(child - whole->begin()));
+      costs.emplace_back();
+    }
+    owns = owns || has_parameters;
+    LayerCost& cost = costs.back();
     const bool training = child->ptr()->is_training();
     child->ptr()->eval();  // running statistics stay
-    cost.seconds = median_of([&] {
+    cost.seconds += median_of([&] {
       at::Tensor own = x.detach();
       if (own.is_floating_point()) own.set_requires_grad(true);
       const TimePoint begin = Clock::now();
@@ -160,7 +168,10 @@ std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& inp
     cost.bytes_out = 2 * static_cast<int64_t>(y.nbytes());
     x = y.detach();
   }
-  return balanced(costs, stages, kLink);
+  std::vector<size_t> cuts = balanced(costs, stages, kLink);
+  begins.push_back(whole->size());
+  for (size_t& cut : cuts) cut = begins[cut];
+  return cuts;
 }
 
 }  // namespace tutti::parallel

@@ -40,7 +40,7 @@ class Cuts {
 };
 
 /// The same of a Sequential's children, as sequential_stages() takes them: with 0 and their number.
-/// UsageError for fewer children than stages.
+/// UsageError for fewer children with parameters than stages.
 std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& input, int stages);
 
 }  // namespace tutti::parallel
