@@ -134,6 +134,41 @@ TEST(MeshLoop, TrainsTheBitsOfAPlainLoop) {
   EXPECT_EQ(train_in_loop("mirrored", stages).weights, train_by_minimize(4));
 }
 
+ModelState after_one_step(const std::string& mesh, int microbatches) {
+  Strategy strategy(test::options_of("one_device", {mesh, 1, "1f1b", 0, "none", 1}));
+  StagedModel model(strategy, [] {
+    using namespace torch::nn;
+    return Sequential(Linear(12, 8), BatchNorm1d(8), Linear(8, 4));
+  });
+  Optimizer optimizer(model.modules(), adamw());
+  torch::manual_seed(6);
+  const auto x = torch::rand({16, 12}), y = torch::randint(0, 4, {16}, at::kLong);
+  auto data = strategy.distribute(data::from_tensors({x, y}).batch(16));
+  for (auto&& batch : data.epoch(0))
+    strategy.run([&](ReplicaContext& replica) {
+      auto [x, y] = batch.local(replica);
+      double sum = 0;
+      optimizer.apply(
+          replica, model.step(replica, {x}, {y},
+                              [&](at::TensorList outputs, const std::vector<at::Tensor>& targets) {
+                                return loss().kernel().scaled_sum(outputs[0], targets[0], 1.0 / 16,
+                                                                  sum);
+                              },
+                              {.microbatches = microbatches}));
+      model.updated(replica);
+    });
+  return model.whole();
+}
+
+// Replicas average what theirs have moved once; microbatches move one's again and again.
+TEST(MeshLoop, MovesStatisticsOfBatchNormsOnceAMicrobatch) {
+  const ModelState replicas = after_one_step("data=4", 1),
+                   microbatches = after_one_step("data=1", 4);
+  EXPECT_EQ(weights_sha256({replicas.parameters, {}}),
+            weights_sha256({microbatches.parameters, {}}));
+  EXPECT_NE(weights_sha256({{}, replicas.buffers}), weights_sha256({{}, microbatches.buffers}));
+}
+
 TEST(MeshLoop, GivesOutputsOnTheLastStage) {
   const auto x = torch::zeros({3, test::kContext}, at::kLong);
   const auto outputs = [&](const std::string& mesh) {
