@@ -85,6 +85,28 @@ int64_t bytes_of(const nn::Node& node) {
   return 4 * 4 * elements;
 }
 
+/// balanced(), but that each stage has parameters where enough layers have: a stage without any has
+/// nothing to train. Layers without go with the one before.
+std::vector<size_t> balanced_with_parameters(const std::vector<LayerCost>& costs, int stages) {
+  std::vector<LayerCost> joined;
+  std::vector<size_t> begins;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    if (!joined.empty() && (costs[i].bytes_memory == 0 || joined.back().bytes_memory == 0)) {
+      joined.back().seconds += costs[i].seconds;
+      joined.back().bytes_memory += costs[i].bytes_memory;
+      joined.back().bytes_out = costs[i].bytes_out;
+    } else {
+      joined.push_back(costs[i]);
+      begins.push_back(i);
+    }
+  }
+  if (joined.size() < static_cast<size_t>(stages)) return balanced(costs, stages, kLink);
+  begins.push_back(costs.size());
+  std::vector<size_t> cuts = balanced(joined, stages, kLink);
+  for (size_t& cut : cuts) cut = begins[cut];
+  return cuts;
+}
+
 }  // namespace
 
 Cuts::Cuts(const nn::Graph& graph, const std::vector<NodeRole>& roles) : graph_(graph), begins_{0} {
@@ -122,7 +144,7 @@ std::vector<LayerCost> Cuts::measured(int64_t samples) const {
 
 std::vector<size_t> Cuts::balanced(int stages) const {
   require_stages(stages);
-  std::vector<size_t> begins = parallel::balanced(measured(), stages, kLink);
+  std::vector<size_t> begins = balanced_with_parameters(measured(), stages);
   begins.pop_back();  // where the last stage ends
   for (size_t& begin : begins) begin = begins_[begin];
   return begins;
@@ -156,7 +178,7 @@ std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& inp
     cost.bytes_out = 2 * static_cast<int64_t>(y.nbytes());
     x = y.detach();
   }
-  return balanced(costs, stages, kLink);
+  return balanced_with_parameters(costs, stages);
 }
 
 }  // namespace tutti::parallel

@@ -31,6 +31,7 @@ class Cuts {
   std::vector<LayerCost> measured(int64_t samples = 8) const;
 
   /// Nodes that stages begin with, so that the slowest takes least (balance.h), as measured.
+  /// Each has parameters where as many layers have.
   std::vector<size_t> balanced(int stages) const;
 
  private:
