@@ -87,15 +87,19 @@ int64_t bytes_of(const nn::Node& node) {
 
 /// balanced(), but that each stage has parameters where enough layers have: a stage without any has
 /// nothing to train. Layers without go with the one before.
-std::vector<size_t> balanced_with_parameters(const std::vector<LayerCost>& costs, int stages) {
+std::vector<size_t> balanced_with_parameters(const std::vector<LayerCost>& costs,
+                                             const std::vector<bool>& trained, int stages) {
   std::vector<LayerCost> joined;
   std::vector<size_t> begins;
+  bool last_trains = true;
   for (size_t i = 0; i < costs.size(); ++i) {
-    if (!joined.empty() && (costs[i].bytes_memory == 0 || joined.back().bytes_memory == 0)) {
+    if (!joined.empty() && (!trained[i] || !last_trains)) {
+      last_trains = last_trains || trained[i];
       joined.back().seconds += costs[i].seconds;
       joined.back().bytes_memory += costs[i].bytes_memory;
       joined.back().bytes_out = costs[i].bytes_out;
     } else {
+      last_trains = trained[i];
       joined.push_back(costs[i]);
       begins.push_back(i);
     }
@@ -144,7 +148,16 @@ std::vector<LayerCost> Cuts::measured(int64_t samples) const {
 
 std::vector<size_t> Cuts::balanced(int stages) const {
   require_stages(stages);
-  std::vector<size_t> begins = balanced_with_parameters(measured(), stages);
+  std::vector<bool> trained;
+  for (size_t i = 0; i < begins_.size(); ++i) {
+    const auto end = i + 1 < begins_.size() ? begins_[i + 1] : graph_.nodes().size();
+    bool any = false;  // a tied head has a copy, which its owner trains
+    for (size_t place = begins_[i]; place < end; ++place)
+      any = any || (!graph_.nodes()[place].parameters.empty() &&
+                    !std::holds_alternative<nn::op::TiedLinear>(graph_.nodes()[place].op));
+    trained.push_back(any);
+  }
+  std::vector<size_t> begins = balanced_with_parameters(measured(), trained, stages);
   begins.pop_back();  // where the last stage ends
   for (size_t& begin : begins) begin = begins_[begin];
   return begins;
@@ -178,7 +191,9 @@ std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& inp
     cost.bytes_out = 2 * static_cast<int64_t>(y.nbytes());
     x = y.detach();
   }
-  return balanced_with_parameters(costs, stages);
+  std::vector<bool> trained;
+  for (const LayerCost& cost : costs) trained.push_back(cost.bytes_memory > 0);
+  return balanced_with_parameters(costs, trained, stages);
 }
 
 }  // namespace tutti::parallel
