@@ -54,4 +54,5 @@
 #include "tutti/sync/tensors.h"
 #include "tutti/train/callbacks/schedules.h"
 #include "tutti/train/model/model.h"
+#include "tutti/train/model/staged_model.h"
 #include "tutti/train/model/weights.h"

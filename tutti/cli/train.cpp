@@ -363,7 +363,7 @@ void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Stra
     fmt::print(
         "try next: --strategy multi_worker, which trains the same weights, bit for bit, in {} "
         "processes\n",
-        strategy.num_replicas_in_sync());
+        strategy.world().size);
   std::fflush(stdout);
 }
 

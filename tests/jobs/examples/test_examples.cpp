@@ -138,6 +138,14 @@ TEST(Examples, ClusterCoordinatorTrainsAndEvaluates) {
   EXPECT_TRUE(std::filesystem::exists(folder / "doodle.safetensors"));
 }
 
+// By hand, in stages, in blocks and all at once: the program compares, and fails where they differ.
+TEST(Examples, ModelParallelHasTheWeightsOfOneDevice) {
+  const auto out = run_command({example("13_model_parallel")});
+  EXPECT_EQ(out.exit_code, 0) << out.out << out.err;
+  EXPECT_THAT(out.out, AllOf(HasSubstr("by hand"), HasSubstr("data=2,stage=2,tensor=2"),
+                             testing::Not(HasSubstr("DIFFERENT"))));
+}
+
 TEST(Examples, WrongFlagsAreAnswered) {
   const auto out = run_command({example("03_quickdraw"), "--strategy", "mirorred"});
   EXPECT_EQ(out.exit_code, 2);

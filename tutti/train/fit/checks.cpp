@@ -18,7 +18,6 @@ namespace tutti {
 namespace {
 
 constexpr int64_t kMostAccumulated = 1'000'000;
-constexpr int kMostMicrobatches = 4096;
 
 void check_options(const FitOptions& options) {
   const auto at_least = [](const char* what, int64_t value, int64_t least) {
@@ -34,9 +33,9 @@ void check_options(const FitOptions& options) {
   if (options.accumulate < 1 || options.accumulate > kMostAccumulated)
     throw UsageError(fmt::format("fit: accumulate is {}, must be from 1 to {}", options.accumulate,
                                  kMostAccumulated));
-  if (options.microbatches < 1 || options.microbatches > kMostMicrobatches)
+  if (options.microbatches < 1 || options.microbatches > detail::kMostMicrobatches)
     throw UsageError(fmt::format("fit: microbatches is {}, must be from 1 to {}",
-                                 options.microbatches, kMostMicrobatches));
+                                 options.microbatches, detail::kMostMicrobatches));
   if (options.initial_epoch >= options.epochs)
     throw UsageError(fmt::format("fit: initial_epoch is {}, must be below epochs, {}",
                                  options.initial_epoch, options.epochs));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <unordered_map>
 
 #include "tutti/base/event.h"
 #include "tutti/strategy/detail/input.h"
@@ -24,26 +23,6 @@ std::vector<data::Share> microbatches_of(const Epoch& epoch, const DistributedBa
     rows.push_back({share.begin - first_row, share.end - first_row});
   }
   return rows;
-}
-
-Tensors rows_of(const Tensors& columns, const data::Share& rows) {
-  Tensors part;
-  for (const at::Tensor& column : columns)
-    part.push_back(column.narrow(0, rows.begin, rows.size()));
-  return part;
-}
-
-/// As the optimizer has its parameters; undefined where there is none.
-Tensors in_order_of(const Tensors& parameters, const std::vector<Tensors>& trained,
-                    const std::vector<Tensors>& gradients) {
-  std::unordered_map<const at::TensorImpl*, at::Tensor> by_parameter;
-  for (size_t chunk = 0; chunk < gradients.size(); ++chunk)
-    for (size_t i = 0; i < gradients[chunk].size(); ++i)
-      by_parameter[trained[chunk].at(i).unsafeGetTensorImpl()] = gradients[chunk][i];
-  Tensors ordered;
-  for (const at::Tensor& parameter : parameters)
-    ordered.push_back(by_parameter[parameter.unsafeGetTensorImpl()]);
-  return ordered;
 }
 
 }  // namespace
@@ -93,39 +72,32 @@ bool Fit::bad_on_any(ReplicaContext& replica, const Epoch& epoch, const Totals& 
 
 void Fit::train_in_parts(ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
                          Tally& tally) {
-  parallel::Pipeline& pipeline = model_.laid_out->pipeline(replica, options_.microbatches);
   const auto parts = microbatches_of(epoch, batch, replica);
-  std::vector<int64_t> sizes;
-  for (const data::Share& rows : parts) sizes.push_back(rows.size());
   const int64_t samples = batch.local_size(replica);
   Tensors columns;
   if (samples > 0 && model_.laid_out->reads(replica)) columns = batch.host_columns(replica);
-  const auto inputs = static_cast<size_t>(model_.num_inputs);
+  Tensors inputs = columns;
+  inputs.resize(static_cast<size_t>(model_.num_inputs));
   Totals scratch;  // of ranks whose outputs another one counts
   Totals& totals = model_.laid_out->gives_outputs(replica) ? tally.totals : scratch;
-  std::vector<std::vector<at::Tensor>> gradients;
+  const auto loss = [&](int number, at::TensorList outputs) {
+    const data::Share& rows = parts[static_cast<size_t>(number)];
+    try {
+      return loss_of_part(epoch, batch, replica, rows_of(columns, rows), rows, outputs, totals);
+    } catch (const RowError& error) {
+      throw error.of_part(rows.begin);
+    }
+  };
+  Tensors gradients;
   at_place(replica, epoch, batch, [&] {
     gradients =
-        pipeline.step({.sizes = sizes,
-                       .inputs =
-                           [&](int i) {
-                             auto own = rows_of(columns, parts[static_cast<size_t>(i)]);
-                             own.resize(inputs);
-                             return own;
-                           },
-                       .loss =
-                           [&](int i, at::TensorList outputs) {
-                             const data::Share& rows = parts[static_cast<size_t>(i)];
-                             try {
-                               return loss_of_part(epoch, batch, replica, rows_of(columns, rows),
-                                                   rows, outputs, totals);
-                             } catch (const RowError& error) {
-                               throw error.of_part(rows.begin);
-                             }
-                           },
-                       .place = nn::SamplePlace{.seed = seed_,
-                                                .step = epoch.first_update + batch.step(),
-                                                .first_row = batch.first_row(replica)}});
+        model_.laid_out->step(replica, *model_.modules.module(replica),
+                              {.rows = parts,
+                               .inputs = inputs,
+                               .loss = loss,
+                               .place = nn::SamplePlace{.seed = seed_,
+                                                        .step = epoch.first_update + batch.step(),
+                                                        .first_row = batch.first_row(replica)}});
   });
   compiled_.optimizer.updater().meet(replica.local_rank());
   const bool bad = bad_on_any(replica, epoch, totals);
@@ -136,9 +108,8 @@ void Fit::train_in_parts(ReplicaContext& replica, const Epoch& epoch, const Dist
   else if (samples == 0)
     compiled_.optimizer.abstain(replica);
   else
-    compiled_.optimizer.apply(replica, in_order_of(compiled_.optimizer.parameters(replica),
-                                                   model_.laid_out->trained(replica), gradients));
-  pipeline.send_ties();
+    compiled_.optimizer.apply(replica, gradients);
+  model_.laid_out->pipeline(replica, options_.microbatches).send_ties();
   show_totals(replica, epoch, tally.totals);
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <typeinfo>
+#include <unordered_map>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -17,6 +18,7 @@
 #include "tutti/parallel/layer_costs.h"
 #include "tutti/parallel/sequential_stages.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
 namespace {
@@ -89,6 +91,13 @@ std::string list_of(const nn::Graph& graph, const std::vector<StageRange>& range
 }
 
 }  // namespace
+
+Tensors rows_of(at::TensorList columns, const data::Share& rows) {
+  Tensors part;
+  for (const at::Tensor& column : columns)
+    part.push_back(column.narrow(0, rows.begin, rows.size()));
+  return part;
+}
 
 LaidOut::LaidOut(const Strategy& strategy, parallel::ModelLayout layout)
     : strategy_(strategy), layout_(std::move(layout)) {
@@ -178,6 +187,23 @@ void LaidOut::deal(const nn::Graph& graph) {
     ranges_ = balanced_ranges(graph, stages);
   if (stages > 1 && strategy_.world().chief)
     log(LogLevel::info, "model: {} stages, which begin with {}", stages, list_of(graph, ranges_));
+}
+
+ErasedModel LaidOut::make(int local, ErasedModel model) {
+  if (deals_out_) {
+    if (model.graph) return make(local, *model.graph);
+    if (const auto whole = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model.module))
+      return make(local, torch::nn::Sequential(whole));
+    throw UsageError(
+        "Model: the factory returned a module, which cannot be cut into stages or blocks: its "
+        "layers are members of its own type; return an nn::Graph (the zoo's models are) or a "
+        "torch::nn::Sequential, or compose it of tutti::parallel's layers in a custom loop");
+  }
+  model = with_module(std::move(model));
+  if (!model.module) throw UsageError("Model: the factory returned no module");
+  model.forward = explained(model.module, std::move(model.forward));
+  take_whole(local, model.module, model.forward);
+  return model;
 }
 
 ErasedModel LaidOut::make(int local, const nn::Graph& graph) {
@@ -307,6 +333,42 @@ parallel::Pipeline& LaidOut::pipeline(ReplicaContext& replica, int microbatches)
         parallel::PipelineOptions{.limit = replica.time_limit(), .recompute = layout_.recompute});
   if (std::exchange(own.seen_changes, changes_) != changes_) kept->send_ties();
   return *kept;
+}
+
+Tensors LaidOut::step(ReplicaContext& replica, const torch::nn::Module& module,
+                      const StepInParts& parts) {
+  std::vector<int64_t> sizes;
+  for (const data::Share& rows : parts.rows) sizes.push_back(rows.size());
+  parallel::Pipeline& stages = pipeline(replica, static_cast<int>(sizes.size()));
+  const auto by_chunk =
+      stages.step({.sizes = sizes,
+                   .inputs =
+                       [&](int number) {
+                         return rows_of(parts.inputs, parts.rows[static_cast<size_t>(number)]);
+                       },
+                   .loss = parts.loss,
+                   .place = parts.place});
+  const std::vector<Tensors> parameters = trained(replica);
+  std::unordered_map<const at::TensorImpl*, at::Tensor> gradients;
+  for (size_t chunk = 0; chunk < by_chunk.size(); ++chunk)
+    for (size_t i = 0; i < by_chunk[chunk].size(); ++i)
+      gradients[parameters[chunk].at(i).unsafeGetTensorImpl()] = by_chunk[chunk][i];
+  Tensors ordered;
+  for (const auto& [name, parameter] : unique_parameters(module))
+    ordered.push_back(gradients[parameter.unsafeGetTensorImpl()]);
+  return ordered;
+}
+
+ReplicatedModules dealt_out(const Strategy& strategy, std::shared_ptr<LaidOut> laid_out,
+                            std::function<ErasedModel()> factory,
+                            std::function<void(const ErasedModel&)> made) {
+  return {strategy,
+          [factory = std::move(factory), made = std::move(made), laid_out](int local) {
+            const ErasedModel model = laid_out->make(local, factory());
+            if (made) made(model);
+            return model.module;
+          },
+          {.pieces_of = &LaidOut::pieces_of, .order = [laid_out] { return laid_out->names(); }}};
 }
 
 }  // namespace tutti::detail

@@ -74,41 +74,15 @@ detail::Tensors detail::Compiled::outputs(const Forward& forward, at::TensorList
   return made;
 }
 
-namespace {
-
-/// What local rank `local` computes of what the factory has given.
-detail::ErasedModel made_for(int local, detail::ErasedModel model, detail::LaidOut& laid_out) {
-  if (laid_out.deals_out()) {
-    if (model.graph) return laid_out.make(local, *model.graph);
-    if (const auto whole = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(model.module))
-      return laid_out.make(local, torch::nn::Sequential(whole));
-    throw UsageError(
-        "Model: the factory returned a module, which cannot be cut into stages or blocks: its "
-        "layers are members of its own type; return an nn::Graph (the zoo's models are) or a "
-        "torch::nn::Sequential, or compose it of tutti::parallel's layers in a custom loop");
-  }
-  model = detail::with_module(std::move(model));
-  if (!model.module) throw UsageError("Model: the factory returned no module");
-  model.forward = detail::explained(model.module, std::move(model.forward));
-  laid_out.take_whole(local, model.module, model.forward);
-  return model;
-}
-
-}  // namespace
-
 Model::State::State(Strategy strategy_in, std::function<detail::ErasedModel()> factory,
                     const parallel::ModelLayout& layout)
     : strategy(std::move(strategy_in)),
       laid_out(std::make_shared<detail::LaidOut>(strategy, layout)),
       forwards(std::make_shared<std::unordered_map<const torch::nn::Module*, detail::Forward>>()),
-      modules(strategy,
-              [factory = std::move(factory), known = forwards, parts = laid_out](int local) {
-                detail::ErasedModel made = made_for(local, factory(), *parts);
-                known->insert_or_assign(made.module.get(), std::move(made.forward));
-                return made.module;
-              },
-              {.pieces_of = &detail::LaidOut::pieces_of,
-               .order = [parts = laid_out] { return parts->names(); }}) {
+      modules(detail::dealt_out(strategy, laid_out, std::move(factory),
+                                [known = forwards](const detail::ErasedModel& made) {
+                                  known->insert_or_assign(made.module.get(), made.forward);
+                                })) {
   if (laid_out->graph()) {
     graph = laid_out->graph();
   } else if (const auto* known = dynamic_cast<const nn::GraphModule*>(modules.module(0).get())) {

@@ -10,14 +10,30 @@
 #include <optional>
 #include <vector>
 
+#include "tutti/data/share.h"
 #include "tutti/nn/graph.h"
+#include "tutti/nn/sample_context.h"
 #include "tutti/parallel/graph_stage.h"
 #include "tutti/parallel/model_layout.h"
 #include "tutti/parallel/pipeline.h"
+#include "tutti/strategy/replicated.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/train/model/detail/erased_model.h"
 
 namespace tutti::detail {
+
+constexpr int kMostMicrobatches = 4096;
+
+/// Some rows of each column.
+Tensors rows_of(at::TensorList columns, const data::Share& rows);
+
+/// One step of one replica: its part of a batch, in microbatches.
+struct StepInParts {
+  std::vector<data::Share> rows;  ///< of the part, by microbatch
+  Tensors inputs;                 ///< all rows; of a rank that reads() none: anything
+  std::function<at::Tensor(int microbatch, at::TensorList outputs)> loss;
+  std::optional<nn::SamplePlace> place;  ///< of the part's first row
+};
 
 class LaidOut {
  public:
@@ -27,7 +43,10 @@ class LaidOut {
   /// Whether a rank has other modules than the whole model's.
   bool deals_out() const noexcept { return deals_out_; }
 
-  /// What local rank `local` computes. Draws initial values from LibTorch's default generator as
+  /// What local rank `local` computes of what a factory has given. Throws UsageError for what
+  /// cannot be dealt out.
+  ErasedModel make(int local, ErasedModel model);
+  /// The same of a graph. Draws initial values from LibTorch's default generator as
   /// the whole model's module does. Throws UsageError where the layout does not fit the graph.
   ErasedModel make(int local, const nn::Graph& graph);
   /// The same of a Sequential, whose children are the layers.
@@ -53,8 +72,9 @@ class LaidOut {
   /// Throws UsageError where the schedule cannot take so many.
   void check_microbatches(int microbatches) const;
 
-  /// By chunk, the parameters whose gradients a step gives, in its order.
-  std::vector<Tensors> trained(const ReplicaContext& replica) const;
+  /// Gradients of all parameters of `module`, which make() gave this rank, each once, in order:
+  /// sums over the microbatches, undefined where there is none. Throws as Pipeline::step.
+  Tensors step(ReplicaContext& replica, const torch::nn::Module& module, const StepInParts& parts);
 
   /// So many go through the stages one behind the other in forward passes.
   int batches_at_once() const { return schedule_of_any().microbatches; }
@@ -72,6 +92,7 @@ class LaidOut {
     std::map<int, std::unique_ptr<parallel::Pipeline>> by_microbatches;
     int64_t seen_changes = 0;
   };
+  std::vector<Tensors> trained(const ReplicaContext& replica) const;
   int num_ranks() const;
   layout::Schedule schedule_of(int microbatches) const;
   /// For where stages are, which no number of microbatches changes.
@@ -97,5 +118,11 @@ class LaidOut {
   std::vector<parallel::TensorGroup> tensor_groups_;  ///< by local rank
   std::vector<Rank> ranks_;                           ///< by local rank
 };
+
+/// The modules of all local ranks, and of a world that `strategy` is resized to; `made` is told of
+/// each.
+ReplicatedModules dealt_out(const Strategy& strategy, std::shared_ptr<LaidOut> laid_out,
+                            std::function<ErasedModel()> factory,
+                            std::function<void(const ErasedModel&)> made);
 
 }  // namespace tutti::detail
