@@ -14,6 +14,7 @@
 //               each cut into as many blocks as there are ranks; --rows rows
 // blocks        the same on one device in --blocks blocks, in turn with it in one: their ratio
 //
+// Dense layers are nn::dense; --torch-linear gives those of pipeline-mlp PyTorch's products.
 // Prints the median of --rounds rounds of --steps steps, a line of JSON. With --serve it prints
 // "{}", then answers each number of steps on stdin with {"step_ms": ...}: bench/model_parallel.py
 // runs it so, in turn with bench/peer/model_parallel.py.
@@ -55,6 +56,7 @@ struct Setting {
   int64_t width = 512, layers = 4, rows = 32;
   int blocks = 2;
   int64_t steps = 10, rounds = 7;
+  bool torch_linear = false;
   bool serve = false;
 };
 constexpr int64_t kContext = 64, kWords = 65;
@@ -64,23 +66,26 @@ using Step = std::function<void()>;
 
 class DenseStage : public torch::nn::Module {
  public:
-  DenseStage(int64_t width, int64_t layers) {
+  DenseStage(int64_t width, int64_t layers, bool torch_linear) : torch_linear_(torch_linear) {
     for (int64_t i = 0; i < layers; ++i)
       layers_.push_back(
           register_module(std::to_string(i), std::make_shared<nn::LinearImpl>(width, width)));
   }
   at::Tensor forward(at::Tensor x) {
     for (const auto& layer : layers_)
-      x = nn::dense(x, layer->weight, layer->bias, nn::Activation::relu);
+      x = torch_linear_ ? torch::linear(x, layer->weight, layer->bias).relu()
+                        : nn::dense(x, layer->weight, layer->bias, nn::Activation::relu);
     return x;
   }
 
  private:
+  bool torch_linear_;
   std::vector<std::shared_ptr<nn::LinearImpl>> layers_;
 };
 
 parallel::Stage mlp_stage(const Setting& setting, int stage, int stages) {
-  const auto module = std::make_shared<DenseStage>(setting.width, setting.layers);
+  const auto module =
+      std::make_shared<DenseStage>(setting.width, setting.layers, setting.torch_linear);
   const std::vector<parallel::Border> border{{.shape = {setting.width}}};
   parallel::Stage made{.module = module, .forward = [module](at::TensorList x) {
                          return std::vector{module->forward(x[0])};
@@ -256,6 +261,7 @@ int main(int argc, char** argv) {
   number("--blocks", setting.blocks, "Of mode blocks");
   number("--steps", setting.steps, "Of a round");
   number("--rounds", setting.rounds, "After one that warms up");
+  app.add_flag("--torch-linear", setting.torch_linear, "pipeline-mlp by torch::linear");
   app.add_flag("--serve", setting.serve, "Takes numbers of steps from stdin");
   try {
     auto strategy = strategy_from_flags(argc, argv);

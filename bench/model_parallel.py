@@ -2,11 +2,14 @@
 
     python bench/model_parallel.py --program build/bin/bench_model_parallel --rounds 9
     python bench/model_parallel.py --cases mlp-small-1f1b,tensor-large --json FILE
+    python bench/model_parallel.py --cases mlp-large-1f1b --torch-linear
 
 Both sides stay alive and are measured in turn; who begins changes from round to round. Prints
 milliseconds of a step (forward, backward; the slowest rank's), medians over the rounds, and the median
 of the rounds' ratios, PyTorch's time / tutti's, with its least and most. tutti's ranks are threads of
-one process (strategy mirrored), PyTorch's are processes, which it needs.
+one process (strategy mirrored), PyTorch's are processes, which it needs. tutti's dense layers choose
+their own kernel of products; with --torch-linear those of the mlp cases are PyTorch's, so that what is
+left is the pipeline.
 """
 import argparse
 import json
@@ -36,6 +39,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", default=str(PROGRAM))
     parser.add_argument("--cases", default=",".join(CASES), help=", ".join(CASES))
+    parser.add_argument("--torch-linear", action="store_true", help="tutti's mlp stages too")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", type=argparse.FileType("w"), help="one line a case")
     arguments = parser.parse_args()
@@ -75,8 +79,10 @@ class Side:
 def compare(case, arguments, folder):
     mode, flags, steps = CASES[case]
     common = [mode, *flags.split()]
+    ours = ["--torch-linear"] if arguments.torch_linear else []
     sides = {
-        "tutti": Side([[arguments.program, *common, "--serve", "--strategy", "mirrored", "--replicas", "2"]]),
+        "tutti": Side([[arguments.program, *common, *ours, "--serve", "--strategy", "mirrored",
+                        "--replicas", "2"]]),
         "torch": Side([[sys.executable, PEER, *common, "--rank", str(rank), "--store", f"{folder}/{case}"]
                        for rank in range(2)]),
     }
@@ -88,6 +94,7 @@ def compare(case, arguments, folder):
         side.end()
     ratios = sorted(theirs / ours for ours, theirs in zip(times["tutti"], times["torch"]))
     return {"bench": "model_parallel", "case": case, "flags": flags,
+            "torch_linear": arguments.torch_linear,
             "tutti_ms": round(statistics.median(times["tutti"]), 3),
             "torch_ms": round(statistics.median(times["torch"]), 3),
             "ratio": round(statistics.median(ratios), 3),
