@@ -149,6 +149,18 @@ inline std::vector<std::vector<parallel::Border>> borders_of(const PipelineModel
   return borders;
 }
 
+/// Layer i of a stage is computed again where recompute[i % its size] says so.
+inline std::vector<parallel::Span> spans_of(const StagesOfModel& stages, size_t stage,
+                                            const std::vector<bool>& recompute) {
+  std::vector<parallel::Span> spans;
+  for (size_t i = stages.cuts[stage]; i < stages.cuts[stage + 1] && !recompute.empty(); ++i)
+    spans.push_back(
+        {.forward = [&stages,
+                     i](at::TensorList x) { return run_layers(stages.layers, i, i + 1, x); },
+         .recompute = recompute[spans.size() % recompute.size()]});
+  return spans;
+}
+
 /// One rank's stages by chunk. Module parameters are those of the layers, in order.
 inline std::vector<parallel::Stage> stages_of_rank(const PipelineModel& model,
                                                    const layout::Schedule& schedule,
@@ -204,8 +216,9 @@ struct PipelineRun {
   std::string engine = "shm";
   parallel::PipelineOptions options{.limit = Millis(20'000)};
   std::optional<nn::SamplePlace> place{};
-  std::vector<size_t> cuts{};  ///< empty: even
-  int steps = 1;               ///< sums are those of the last one
+  std::vector<bool> recompute{};  ///< of a stage's layers, in turn; each is a span then
+  std::vector<size_t> cuts{};     ///< empty: even
+  int steps = 1;                  ///< sums are those of the last one
   /// On each rank, before the steps.
   std::function<void(parallel::Pipeline&, StagesOfModel&, Group)> before{};
 };
@@ -225,8 +238,11 @@ inline LayerSums pipeline_sums(const PipelineModel& model, const layout::Schedul
     at::set_num_threads(1);
     StagesOfModel stages{model.make(), run.cuts};
     if (stages.cuts.empty()) stages.cuts = even_cuts(stages.layers.size(), schedule.stages());
-    parallel::Pipeline pipeline(group, schedule,
-                                stages_of_rank(model, schedule, stages, group.rank()), run.options);
+    auto chunks = stages_of_rank(model, schedule, stages, group.rank());
+    for (int chunk = 0; chunk < schedule.chunks; ++chunk)
+      chunks[static_cast<size_t>(chunk)].spans = spans_of(
+          stages, static_cast<size_t>(schedule.stage_of(group.rank(), chunk)), run.recompute);
+    parallel::Pipeline pipeline(group, schedule, std::move(chunks), run.options);
     if (run.before) run.before(pipeline, stages, group);
     std::vector<Values> got;
     for (int step = 0; step < run.steps; ++step) got = pipeline.step(batch_of(model, run));

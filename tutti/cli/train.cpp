@@ -206,8 +206,7 @@ parallel::ModelLayout model_layout(const TrainFlags& flags) {
         fmt::format("--pipeline {}: expected NAME or interleaved:CHUNKS", flags.pipeline));
   parallel::ModelLayout layout{
       .schedule = parallel::schedule_choice(flags.pipeline.substr(0, colon), *chunks),
-      .recompute =
-          flags.recompute == "full" ? parallel::Recompute::full : parallel::Recompute::none};
+      .recompute = parallel::recompute_choice(flags.recompute)};
   for (const std::string_view layer : parts_of(flags.cut, ','))
     if (!layer.empty()) layout.cut.before.emplace_back(layer);
   return layout;

@@ -40,8 +40,9 @@ Flags training_flags() {
       {"ModelLayout::cut", "--cut", "LAYER,...", &T::cut,
        "Layers that begin a stage (default: so that none takes longer than it must)", some_name()},
       {"ModelLayout::recompute", "--recompute", "WHAT", &T::recompute,
-       "Of stages, what is computed again in backward, to keep less: none or full",
-       one_of("answer to --recompute", {"none", "full"}), true},
+       "What is computed again in backward, to keep less: none, full (all of a stage), blocks "
+       "(each of a transformer's), every:K layers, or layers' names (*.mlp.*,...)",
+       some_name(), true},
       {"CompileOptions::precision", "--precision", "NAME", &T::precision,
        "Of forward and backward: float32, bfloat16, or float16 on a CUDA device; parameters are "
        "float32",

@@ -13,6 +13,7 @@
 #include "tutti/nn/detail/graph_state.h"
 #include "tutti/nn/detail/graph_step.h"
 #include "tutti/parallel/detail/cut.h"
+#include "tutti/parallel/detail/layer_spans.h"
 #include "tutti/parallel/detail/memory_order.h"
 #include "tutti/parallel/detail/stage_parts.h"
 
@@ -69,6 +70,13 @@ struct GraphStage::Held {
   Blocks blocks{};
 };
 
+/// Layers that are computed one behind the other.
+struct GraphStage::Walk {
+  StageRange range{};
+  std::vector<GraphStep> steps{};  // one a node of the graph; those of the range have their state
+  std::vector<nn::Port> inputs{}, outputs{};
+};
+
 GraphStage::GraphStage(nn::Graph graph, std::vector<StageRange> stages, int stage,
                        TensorGroup group, const Plan& plan)
     : torch::nn::Module("GraphStage"),
@@ -79,21 +87,27 @@ GraphStage::GraphStage(nn::Graph graph, std::vector<StageRange> stages, int stag
       roles_(roles_of(graph_, plan, group_.blocks())) {
   require_stage(graph_, stages_, stage_, roles_);
   stages_by_layer_ = detail::stages_by_layer(graph_, stages_);
-  steps_ = nn::detail::steps_of(graph_, range().begin, range().end);
-  relu_after_rows(steps_, roles_);
-  input_ports_ = detail::values_across(graph_, range().begin);
-  output_ports_ = detail::values_across(graph_, range().end);
-  inputs_ = detail::borders_of(graph_, input_ports_);
-  outputs_ = detail::borders_of(graph_, output_ports_);
+  whole_ = std::make_unique<Walk>(walk(range()));
+  inputs_ = detail::borders_of(graph_, whole_->inputs);
+  outputs_ = detail::borders_of(graph_, whole_->outputs);
   order_ = detail::channels_innermost(graph_);
   make_states();
 }
 
 GraphStage::~GraphStage() = default;
 
+GraphStage::Walk GraphStage::walk(StageRange range) const {
+  Walk made{.range = range,
+            .steps = nn::detail::steps_of(graph_, range.begin, range.end),
+            .inputs = detail::values_across(graph_, range.begin),
+            .outputs = detail::values_across(graph_, range.end)};
+  relu_after_rows(made.steps, roles_);
+  return made;
+}
+
 void GraphStage::make_states() {
   std::map<std::string, LayerState> made;
-  for (size_t i = 0; i < steps_.size(); ++i) {
+  for (size_t i = 0; i < whole_->steps.size(); ++i) {
     const nn::Node& node = graph_.nodes()[i];
     const auto [state, fresh] = made.try_emplace(node.name);
     if (fresh) {
@@ -106,8 +120,8 @@ void GraphStage::make_states() {
         state->second = std::move(drawn);
       }
     }
-    steps_[i].module = state->second.module.get();
-    steps_[i].parameter = state->second.parameter;
+    whole_->steps[i].module = state->second.module.get();
+    whole_->steps[i].parameter = state->second.parameter;
   }
 }
 
@@ -143,28 +157,60 @@ void GraphStage::cut_state(const nn::Node& node, const LayerState& state, bool o
   }
 }
 
-std::vector<at::Tensor> GraphStage::forward(at::TensorList inputs) {
-  nn::detail::check_inputs(graph_, input_ports_, inputs);
-  std::vector<Held> values(steps_.size());
+std::vector<at::Tensor> GraphStage::forward(at::TensorList inputs) { return run(*whole_, inputs); }
+
+std::vector<at::Tensor> GraphStage::run(const Walk& walk, at::TensorList inputs) const {
+  nn::detail::check_inputs(graph_, walk.inputs, inputs);
+  std::vector<Held> values(walk.steps.size());
+  const bool was_sent = !is_first() && walk.range.begin == range().begin;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto node = static_cast<size_t>(input_ports_[i].node);
-    values[node].whole = is_first() ? inputs[i] : detail::in_order(inputs[i], order_[node].value);
+    const auto node = static_cast<size_t>(walk.inputs[i].node);
+    values[node].whole = was_sent ? detail::in_order(inputs[i], order_[node].value) : inputs[i];
   }
-  for (size_t i = range().begin; i < range().end; ++i)
-    if (!steps_[i].inputs.empty()) values[i] = computed(i, values);
+  for (size_t i = walk.range.begin; i < walk.range.end; ++i)
+    if (!walk.steps[i].inputs.empty()) values[i] = computed(walk, i, values);
+  const bool is_sent = !is_last() && walk.range.end == range().end;
   std::vector<at::Tensor> outputs;
-  for (const nn::Port& port : output_ports_) {
+  for (const nn::Port& port : walk.outputs) {
     const auto node = static_cast<size_t>(port.node);
-    const bool goes_on = !is_last() && node >= range().begin;
     outputs.push_back(
-        goes_on ? detail::with_gradient_in_order(values[node].whole, order_[node].gradient)
-                : values[node].whole);
+        is_sent && node >= range().begin
+            ? detail::with_gradient_in_order(values[node].whole, order_[node].gradient)
+            : values[node].whole);
   }
   return outputs;
 }
 
-GraphStage::Held GraphStage::computed(size_t place, std::vector<Held>& values) const {
-  const GraphStep& step = steps_[place];
+std::vector<Span> GraphStage::spans(const Recompute& recompute) {
+  std::vector<std::string> names;
+  for (const nn::Node& node : graph_.nodes()) names.push_back(node.name);
+  detail::require_layers(names, recompute);
+  std::vector<detail::LayerUnit> units;
+  for (size_t i = range().begin; i < range().end; ++i) {
+    const GraphStep& step = whole_->steps[i];
+    units.push_back({.name = names[i],
+                     .parameters = step.parameter.defined() ? step.parameter.unsafeGetTensorImpl()
+                                                            : static_cast<const void*>(step.module),
+                     .no_cut = why_no_cut(graph_, roles_, i)});
+  }
+  std::vector<Span> made;
+  for (const auto& [begin, end, again] : detail::layer_spans(units, recompute)) {
+    auto part = std::make_shared<Walk>(walk({range().begin + begin, range().begin + end}));
+    Span span{.recompute = again};
+    for (size_t i = part->range.begin; i < part->range.end; ++i) {
+      part->steps[i].module = whole_->steps[i].module;
+      part->steps[i].parameter = whole_->steps[i].parameter;
+      if (part->steps[i].module != nullptr) span.layers.push_back(part->steps[i].module);
+    }
+    span.forward = [this, part](at::TensorList inputs) { return run(*part, inputs); };
+    made.push_back(std::move(span));
+  }
+  return made;
+}
+
+GraphStage::Held GraphStage::computed(const Walk& walk, size_t place,
+                                      std::vector<Held>& values) const {
+  const GraphStep& step = walk.steps[place];
   std::vector<Held> taken;
   for (const auto& [node, last_use] : step.inputs) {
     Held& value = values[static_cast<size_t>(node)];
@@ -172,7 +218,7 @@ GraphStage::Held GraphStage::computed(size_t place, std::vector<Held>& values) c
   }
   Held y;
   if (roles_[place].role != Role::whole) {
-    y = computed_in_blocks(place, taken[0]);
+    y = computed_in_blocks(step, place, taken[0]);
   } else if (!roles_[place].blocks_of.empty()) {
     for (const at::Tensor& block : taken[0].blocks) y.blocks.push_back(step.run({block}));
   } else {
@@ -186,8 +232,8 @@ GraphStage::Held GraphStage::computed(size_t place, std::vector<Held>& values) c
   return y;
 }
 
-GraphStage::Held GraphStage::computed_in_blocks(size_t place, const Held& x) const {
-  const GraphStep& step = steps_[place];
+GraphStage::Held GraphStage::computed_in_blocks(const GraphStep& step, size_t place,
+                                                const Held& x) const {
   const auto& [role, stacked, blocks_of] = roles_[place];
   Held y;
   if (const auto* attention = std::get_if<nn::op::Attention>(&step.op)) {
@@ -224,12 +270,13 @@ std::vector<std::shared_ptr<GraphStage>> make_stages(const nn::Graph& graph,
   return modules;
 }
 
-Stage stage_of(const std::shared_ptr<GraphStage>& module) {
+Stage stage_of(const std::shared_ptr<GraphStage>& module, const Recompute& recompute) {
   return {.module = module,
           .forward = [module](at::TensorList inputs) { return module->forward(inputs); },
           .inputs = module->is_first() ? std::vector<Border>() : module->inputs(),
           .outputs = module->is_last() ? std::vector<Border>() : module->outputs(),
-          .ties = module->ties()};
+          .ties = module->ties(),
+          .spans = module->spans(recompute)};
 }
 
 }  // namespace tutti::parallel

@@ -23,6 +23,7 @@
 #include "tutti/nn/graph.h"
 #include "tutti/parallel/piece.h"
 #include "tutti/parallel/plan.h"
+#include "tutti/parallel/recompute.h"
 #include "tutti/parallel/stage.h"
 #include "tutti/parallel/tensor_group.h"
 
@@ -74,6 +75,10 @@ class GraphStage : public torch::nn::Module {
   /// UsageError for another number of tensors or another shape; what tensor_functions.h says.
   std::vector<at::Tensor> forward(at::TensorList inputs);
 
+  /// forward() in spans, whose layers `recompute` tells apart. They live as long as this module.
+  /// UsageError for what the graph, or this stage of it, cannot do.
+  std::vector<Span> spans(const Recompute& recompute);
+
   /// What it takes and gives: of the first stage the graph's inputs, of the last its outputs, in
   /// their order. Elsewhere every value from before a cut that is read behind it, by place in the
   /// graph: of layers, of inputs, and outputs of the graph that have been computed.
@@ -94,19 +99,21 @@ class GraphStage : public torch::nn::Module {
 
  private:
   struct Held;
+  struct Walk;
+  Walk walk(StageRange range) const;
+  std::vector<at::Tensor> run(const Walk& walk, at::TensorList inputs) const;
   void make_states();
   void keep_state(const nn::Node& node, const nn::detail::LayerState& state);
   void cut_state(const nn::Node& node, const nn::detail::LayerState& state, bool owner);
-  Held computed(size_t place, std::vector<Held>& values) const;
-  Held computed_in_blocks(size_t place, const Held& x) const;
+  Held computed(const Walk& walk, size_t place, std::vector<Held>& values) const;
+  Held computed_in_blocks(const nn::detail::GraphStep& step, size_t place, const Held& x) const;
 
   nn::Graph graph_;
   std::vector<StageRange> stages_;
   size_t stage_;
   TensorGroup group_;
   std::vector<NodeRole> roles_;
-  std::vector<nn::detail::GraphStep> steps_;  // one a node; those of this range have their state
-  std::vector<nn::Port> input_ports_, output_ports_;
+  std::unique_ptr<Walk> whole_;  // of this stage
   std::vector<Border> inputs_, outputs_;
   std::vector<detail::ChannelsInnermost> order_;  // one a node
   std::map<std::string, std::vector<int>> stages_by_layer_;
@@ -124,6 +131,6 @@ std::vector<std::shared_ptr<GraphStage>> make_stages(const nn::Graph& graph,
                                                      const Plan& plan = {});
 
 /// What a pipeline takes; without borders at the ends of the graph. It holds the module.
-Stage stage_of(const std::shared_ptr<GraphStage>& module);
+Stage stage_of(const std::shared_ptr<GraphStage>& module, const Recompute& recompute = {});
 
 }  // namespace tutti::parallel

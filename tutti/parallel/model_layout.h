@@ -16,8 +16,9 @@
 #include <vector>
 
 #include "tutti/layout/schedule.h"
-#include "tutti/parallel/pipeline.h"
 #include "tutti/parallel/plan.h"
+#include "tutti/parallel/recompute.h"
+#include "tutti/parallel/stage.h"
 
 namespace tutti::parallel {
 
@@ -57,7 +58,7 @@ struct ModelLayout {
   Plan plan{};  ///< of a graph; empty: default_plan, where layers are cut at all
   Cut cut{};
   ScheduleChoice schedule{};
-  Recompute recompute = Recompute::none;
+  Recompute recompute{};
   std::optional<Border> input{};  ///< of a Sequential: a sample
 };
 

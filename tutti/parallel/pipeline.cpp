@@ -45,7 +45,7 @@ class Pipeline::Executor {
                                                  .rank = group_.rank(),
                                                  .first = stage == 0,
                                                  .last = stage + 1 == schedule_.stages()},
-                         schedule_.split, options.recompute);
+                         schedule_.split);
       ends_.push_back(made_ends(runs_.back(), options.limit));
     }
   }

@@ -30,15 +30,8 @@
 
 namespace tutti::parallel {
 
-/// What is kept of a microbatch between F and B.
-enum class Recompute : uint8_t {
-  none,  ///< all that autograd keeps
-  full,  ///< a stage's inputs; B runs forward again (Chen et al. 2016, arXiv 1604.06174)
-};
-
 struct PipelineOptions {
   Millis limit = kDefaultTimeLimit;  ///< of each wait for another rank
-  Recompute recompute = Recompute::none;
 };
 
 class Pipeline {
@@ -76,8 +69,9 @@ class Pipeline {
   /// the copy of a tied parameter, whose gradient is part of its owner's. Parameters' own grad() is
   /// neither read nor written. Modules are in training mode or not, as the caller left them.
   ///
-  /// Stages do not write into their inputs. Recompute::full: forward is a function of inputs,
-  /// parameters and SampleContext; UsageError for layers in training mode with running statistics.
+  /// Stages do not write into their inputs. Of a span with `recompute`, forward is a function of
+  /// inputs, parameters and SampleContext; UsageError for layers in training mode with running
+  /// statistics.
   ///
   /// Throws Timeout, PeerLost and Mismatch that say which stage waited for what of which other
   /// ("stage 2 (rank 2) waited for F of microbatch 3 from stage 1 (rank 1): ..."), and what the

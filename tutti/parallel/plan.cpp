@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/base/suggest.h"
+#include "tutti/optim/recipe.h"
 #include "tutti/parallel/detail/cut.h"
+#include "tutti/parallel/detail/patterns.h"
 
 namespace tutti::parallel {
 namespace {
@@ -37,51 +37,17 @@ const Node& input_of(const nn::Graph& graph, const Node& node) {
 
 // ---- patterns ----
 
-bool matches(std::string_view pattern, std::string_view name) {
-  if (pattern.empty()) return name.empty();
-  if (pattern.front() != '*')
-    return !name.empty() && pattern.front() == name.front() &&
-           matches(pattern.substr(1), name.substr(1));
-  for (size_t skipped = 0; skipped <= name.size(); ++skipped)
-    if (matches(pattern.substr(1), name.substr(skipped))) return true;
-  return false;
-}
-
-/// The last parts of a dotted name, as many as `like` has.
-std::string tail_of(const std::string& name, std::string_view like) {
-  size_t begin = name.size() + 1;
-  for (auto parts = std::ranges::count(like, '.') + 1; parts > 0 && begin > 0; --parts) {
-    const size_t dot = begin < 2 ? std::string::npos : name.rfind('.', begin - 2);
-    begin = dot == std::string::npos ? 0 : dot + 1;
-  }
-  return name.substr(begin);
-}
-
-[[noreturn]] void refuse_pattern(const nn::Graph& graph, const std::string& pattern) {
-  const size_t stars = pattern.starts_with("*.") ? 2 : 0;
-  const std::string words = pattern.substr(stars);
-  std::vector<std::string> known;
-  for (const Node& node : graph.nodes())
-    if (!is<op::Input>(node)) known.push_back(stars > 0 ? tail_of(node.name, words) : node.name);
-  const std::string near = nearest(words, known);
-  throw UsageError(fmt::format(
-      "plan: \"{}\" matches no layer of the graph{}", pattern,
-      near.empty() ? "; Graph::summary() has their names"
-                   : fmt::format("; did you mean \"{}{}\"?", pattern.substr(0, stars), near)));
-}
-
 Role role_by_name(const Plan& plan, const std::string& name) {
   const auto entry =
-      std::ranges::find_if(plan, [&](const auto& one) { return matches(one.first, name); });
+      std::ranges::find_if(plan, [&](const auto& one) { return optim::fits(one.first, name); });
   return entry == plan.end() ? Role::whole : entry->second;
 }
 
 void require_matches(const nn::Graph& graph, const Plan& plan) {
-  for (const auto& [pattern, role] : plan)
-    if (std::ranges::none_of(graph.nodes(), [&](const Node& node) {
-          return !is<op::Input>(node) && matches(pattern, node.name);
-        }))
-      refuse_pattern(graph, pattern);
+  std::vector<std::string> names;
+  for (const Node& node : graph.nodes())
+    if (!is<op::Input>(node)) names.push_back(node.name);
+  for (const auto& [pattern, role] : plan) detail::require_match("plan", pattern, names);
 }
 
 // ---- what a layer can be ----

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tutti/base/error.h"
+#include "tutti/parallel/detail/layer_spans.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::parallel {
@@ -54,12 +55,42 @@ void require_parameters_apart(const std::vector<Stage>& stages) {
     }
 }
 
+auto in_a_row(Children children) {
+  return [children = std::move(children)](at::TensorList inputs) mutable {
+    at::Tensor x = inputs[0];
+    for (torch::nn::AnyModule& child : children) x = child.forward(x);
+    return std::vector<at::Tensor>{x};
+  };
+}
+
+std::vector<Span> spans_of(const Children& children, const std::vector<std::string>& names,
+                           const Recompute& recompute) {
+  std::vector<detail::LayerUnit> units;
+  for (size_t i = 0; i < children.size(); ++i) {
+    const auto module = children[i].ptr();
+    const bool trained = !module->parameters().empty();
+    units.push_back({.name = names[i], .parameters = trained ? module.get() : nullptr});
+  }
+  std::vector<Span> spans;
+  for (const auto& [begin, end, again] : detail::layer_spans(units, recompute)) {
+    Children part(children.begin() + static_cast<ptrdiff_t>(begin),
+                  children.begin() + static_cast<ptrdiff_t>(end));
+    Span span{.recompute = again};
+    for (const torch::nn::AnyModule& child : part)
+      for (const auto& layer : child.ptr()->modules()) span.layers.push_back(layer.get());
+    span.forward = in_a_row(std::move(part));
+    spans.push_back(std::move(span));
+  }
+  return spans;
+}
+
 }  // namespace
 
 std::vector<Stage> sequential_stages(torch::nn::Sequential whole, const Border& input,
-                                     const std::vector<size_t>& cuts) {
+                                     const std::vector<size_t>& cuts, const Recompute& recompute) {
   const std::vector<std::string> names = whole->named_children().keys();
   require_cuts(cuts, names.size());
+  detail::require_layers(names, recompute);
   const at::NoGradGuard no_gradient;
   const EvaluationMode evaluation(*whole);
   auto shape = input.shape;
@@ -73,11 +104,9 @@ std::vector<Stage> sequential_stages(torch::nn::Sequential whole, const Border& 
       children.push_back(*(whole->begin() + static_cast<ptrdiff_t>(i)));
       stage.module->register_module(names[i], children.back().ptr());
     }
-    stage.forward = [children](at::TensorList inputs) mutable {
-      at::Tensor x = inputs[0];
-      for (torch::nn::AnyModule& child : children) x = child.forward(x);
-      return std::vector<at::Tensor>{x};
-    };
+    stage.forward = in_a_row(children);
+    stage.spans = spans_of(children, {names.begin() + static_cast<ptrdiff_t>(cuts[s]), names.end()},
+                           recompute);
     value = stage.forward(value)[0];
     if (s > 0) stage.inputs = stages.back().outputs;
     if (s + 2 < cuts.size())

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "tutti/parallel/recompute.h"
 #include "tutti/parallel/stage.h"
 
 namespace tutti::parallel {
@@ -20,6 +21,7 @@ namespace tutti::parallel {
 /// Throws UsageError for cuts that do not go from 0 to the number of children in rising order, and
 /// for a parameter that two stages have.
 std::vector<Stage> sequential_stages(torch::nn::Sequential whole, const Border& input,
-                                     const std::vector<size_t>& cuts);
+                                     const std::vector<size_t>& cuts,
+                                     const Recompute& recompute = {});
 
 }  // namespace tutti::parallel

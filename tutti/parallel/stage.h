@@ -33,6 +33,13 @@ struct Tie {
   int reader = 0;        ///< stage, after the owner
 };
 
+/// Layers of a stage that backward goes through on their own.
+struct Span {
+  std::function<std::vector<at::Tensor>(at::TensorList)> forward;
+  bool recompute = false;  ///< keeps its inputs alone; backward runs forward again
+  std::vector<const torch::nn::Module*> layers{};  ///< of the stage's module; empty: all of it
+};
+
 struct Stage {
   std::shared_ptr<torch::nn::Module> module;
   /// The first stage's inputs are the model's, the last one's outputs as well. Of no sample:
@@ -41,6 +48,9 @@ struct Stage {
   std::vector<Border> inputs{};   ///< from the stage before; empty: the first
   std::vector<Border> outputs{};  ///< to the next; empty: the last. They may be inputs that go by
   std::vector<Tie> ties{};        ///< that this stage is an end of
+  /// One behind the other they give the bits of forward; what goes by a span is given as it is.
+  /// Empty: all that autograd keeps of forward is kept.
+  std::vector<Span> spans{};
 };
 
 }  // namespace tutti::parallel

@@ -80,8 +80,7 @@ inline Model make_model(const Strategy& strategy, const MeshCase& one, const nn:
   Model model(strategy, [graph] { return graph; },
               {.cut = parallel::before(one.cut),
                .schedule = parallel::schedule_choice(one.pipeline, one.chunks),
-               .recompute = one.recompute == "full" ? parallel::Recompute::full
-                                                    : parallel::Recompute::none});
+               .recompute = parallel::recompute_choice(one.recompute)});
   model.compile(
       {.optimizer = optim::Recipe{optim::adamw({.learning_rate = 0.01, .weight_decay = 0.1}),
                                   {},

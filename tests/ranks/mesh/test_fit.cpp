@@ -38,6 +38,9 @@ const std::vector<MeshCase>& cases() {
       {"data=2,stage=2,tensor=2", 4, "interleaved", 2, "full"},
       {"data=4,stage=2", 2, "gpipe"},
       {"data=2,stage=2", 4, "1f1b", 0, "none", 2, {"transformer.h.1.mlp.c_fc"}},
+      {"data=8", 1, "1f1b", 0, "*.mlp.*"},
+      {"data=2,stage=2", 4, "interleaved", 2, "every:2"},
+      {"data=2,stage=2,tensor=2", 4, "zb-h1", 0, "blocks"},
       {.mesh = "data=8", .shard = "gradients"},
       {.mesh = "data=8", .shard = "parameters"},
       {.mesh = "data=2,shard=2", .microbatches = 2, .shard = "parameters"},
@@ -91,6 +94,8 @@ TEST(MeshFitPlain, IsThatOfReplicas) {
   EXPECT_EQ(plain({"stage=2", 1, "1f1b", 0, "none", 1}, "mirrored"), replicas);
   EXPECT_EQ(plain({"data=2,stage=2", 2, "1f1b", 0, "none", 1}, "mirrored"), mirrored);
   EXPECT_EQ(plain({"data=1", 4, "1f1b", 0, "none", 1}, "mirrored"), mirrored);
+  EXPECT_EQ(plain({"data=4", 1, "1f1b", 0, "full", 1}, "mirrored"), mirrored);
+  EXPECT_EQ(plain({"", 1, "1f1b", 0, "blocks", 1}, "one_device"), replicas);
 }
 
 TEST(MeshFitUntied, TrainsTheBitsOfOneDevice) {

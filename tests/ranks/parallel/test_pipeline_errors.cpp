@@ -221,9 +221,9 @@ TEST(PipelineErrors, RunningStatisticsAreRefusedWithRecompute) {
   Stage stage{.module = norm.ptr(), .forward = [norm](at::TensorList x) mutable {
                 return std::vector<at::Tensor>{norm(x[0])};
               }};
+  stage.spans = {{.forward = stage.forward, .recompute = true}};
   const auto run = [&] {
-    Pipeline(Group(), layout::gpipe({.ranks = 1, .microbatches = 2}), {stage},
-             {.recompute = Recompute::full})
+    Pipeline(Group(), layout::gpipe({.ranks = 1, .microbatches = 2}), {stage}, {})
         .step(batch_of_ones(2));
   };
   try {

@@ -26,7 +26,7 @@ class StageRun {
     bool first = false, last = false;
   };
   /// `split`: weight() comes after backward().
-  StageRun(Stage stage, Place place, bool split, Recompute recompute);
+  StageRun(Stage stage, Place place, bool split);
 
   const Stage& stage() const noexcept { return stage_; }
   const Place& place() const noexcept { return place_; }
@@ -52,28 +52,35 @@ class StageRun {
   Parcel evaluate(int microbatch, const Parcel& inputs);
 
  private:
+  /// Of one span.
   struct Kept {
     std::vector<at::Tensor> inputs;
-    int64_t calls = 0;                  // before this stage
-    std::vector<at::Tensor> outputs;    // empty with recompute; of the last stage the loss
+    int64_t calls = 0;                  // before this span
+    std::vector<at::Tensor> outputs;    // empty with recompute; of the last one the loss
     std::vector<at::Tensor> gradients;  // by parameter, from B
     std::optional<nn::WeightGradients> later;
   };
-  Parcel compute(int microbatch, const std::vector<at::Tensor>& inputs, int64_t calls,
-                 bool with_loss);
+  bool begins(size_t span) const { return place_.first && span == 0; }
+  bool ends(size_t span) const { return place_.last && span + 1 == stage_.spans.size(); }
+  /// Of a span, with the loss behind the last one.
+  Parcel compute(int microbatch, size_t span, const std::vector<at::Tensor>& inputs, int64_t calls);
+  Parcel in_context(int microbatch, int64_t calls,
+                    const std::function<std::vector<at::Tensor>()>& run);
+  std::vector<at::Tensor> loss_of(int microbatch, at::TensorList outputs) const;
+  Parcel forward_span(int microbatch, size_t span, Parcel inputs);
+  Parcel backward_span(int microbatch, size_t span, Parcel of_outputs);
   void require_borders(int microbatch, const std::vector<at::Tensor>& outputs) const;
 
   Stage stage_;
   Place place_;
   bool split_;
-  Recompute recompute_;
   std::vector<at::Tensor> parameters_;
   size_t num_of_module_ = 0;
 
   std::vector<int64_t> sizes_;
   std::optional<nn::SamplePlace> sample_place_;
   Loss loss_;
-  std::map<int, Kept> kept_;  // by microbatch
+  std::map<int, std::vector<Kept>> kept_;  // by microbatch, by span
 };
 
 }  // namespace tutti::parallel::detail

@@ -102,7 +102,7 @@ void require_something_to_train(const torch::nn::Module& module) {
 /// What steps of microbatches, and of parts of a model, do not have.
 void check_parts(const Model::State& model, const FitOptions& options) {
   const World& world = model.strategy.world();
-  if (options.microbatches == 1 && !model.laid_out->deals_out()) return;
+  if (options.microbatches == 1 && !model.laid_out->in_parts()) return;
   const auto refuse = [](const std::string& what) {
     throw UsageError("fit: microbatches, and stages or blocks of layers: " + what);
   };

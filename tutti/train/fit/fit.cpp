@@ -67,7 +67,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       train_(std::move(train)),
       options_(std::move(options)),
       seed_(options_.seed.value_or(model.strategy.options().seed)),
-      in_parts_(options_.microbatches > 1 || model.laid_out->deals_out()),
+      in_parts_(options_.microbatches > 1 || model.laid_out->in_parts()),
       meets_(nn::meets_in_forward(*model.modules.module(0))),
       shows_(model.strategy.world().chief),
       course_{.epochs = options_.epochs,

@@ -103,7 +103,7 @@ LaidOut::LaidOut(const Strategy& strategy, parallel::ModelLayout layout)
     : strategy_(strategy), layout_(std::move(layout)) {
   const World& world = strategy.world();
   mesh_ = world.mesh;
-  deals_out_ = world.model_ranks > 1 || world.tensor_blocks > 1;
+  deals_out_ = world.model_ranks > 1 || world.tensor_blocks > 1 || layout_.recompute.in_layers();
   if (!deals_out_) return;
   tensor_groups_.resize(static_cast<size_t>(world.local));
   const auto make = [&](int local) {
@@ -217,7 +217,7 @@ ErasedModel LaidOut::make(int local, const nn::Graph& graph) {
   std::vector<parallel::Stage> chunks;
   for (const auto& stage : parallel::make_stages(
            graph, ranges_, own, tensor_groups_[static_cast<size_t>(local)], layout_.plan))
-    chunks.push_back(parallel::stage_of(stage));
+    chunks.push_back(parallel::stage_of(stage, layout_.recompute));
   return keep_chunks(local, std::move(chunks));
 }
 
@@ -254,7 +254,7 @@ ErasedModel LaidOut::make(int local, const torch::nn::Sequential& whole) {
     for (const auto& buffer : whole->named_buffers()) names_.push_back(buffer.key());
     cuts_ = decided_by_first(cuts_of(whole));
   }
-  const auto stages = parallel::sequential_stages(whole, *layout_.input, cuts_);
+  const auto stages = parallel::sequential_stages(whole, *layout_.input, cuts_, layout_.recompute);
   const int rank = world.place_of_local(local)[static_cast<size_t>(Axis::stage)];
   const layout::Schedule schedule = schedule_of_any();
   std::vector<parallel::Stage> chunks;
@@ -273,7 +273,9 @@ ErasedModel LaidOut::keep_chunks(int local, std::vector<parallel::Stage> chunks)
 
 void LaidOut::take_whole(int local, const std::shared_ptr<torch::nn::Module>& module,
                          std::function<Tensors(at::TensorList)> forward) {
-  keep(local, {.chunks = {{.module = module, .forward = std::move(forward)}}});
+  parallel::Stage all{.module = module, .forward = std::move(forward)};
+  all.spans = {{.forward = all.forward, .recompute = in_parts()}};
+  keep(local, {.chunks = {std::move(all)}});
 }
 
 // A resized world has them made anew.
@@ -330,7 +332,7 @@ parallel::Pipeline& LaidOut::pipeline(ReplicaContext& replica, int microbatches)
   if (!kept)
     kept = std::make_unique<parallel::Pipeline>(
         replica.group_of(Axis::stage), schedule_of(microbatches), own.chunks,
-        parallel::PipelineOptions{.limit = replica.time_limit(), .recompute = layout_.recompute});
+        parallel::PipelineOptions{.limit = replica.time_limit()});
   if (std::exchange(own.seen_changes, changes_) != changes_) kept->send_ties();
   return *kept;
 }

@@ -42,6 +42,8 @@ class LaidOut {
 
   /// Whether a rank has other modules than the whole model's.
   bool deals_out() const noexcept { return deals_out_; }
+  /// Whether a step is one of stages, be it of a single microbatch.
+  bool in_parts() const noexcept { return deals_out_ || layout_.recompute.in_stages(); }
 
   /// What local rank `local` computes of what a factory has given. Throws UsageError for what
   /// cannot be dealt out.
