@@ -79,6 +79,18 @@ TEST(TrainOnMesh, TrainsTheWeightsOfOneDevice) {
   EXPECT_EQ(stages.at("microbatches"), 4);
 }
 
+TEST(TrainOnMesh, ItsCheckpointBecomesOneFile) {
+  const TempFolder folder;
+  const auto trained = train_on_mesh({"--strategy", "mirrored", "--mesh", "stage=2", "--take",
+                                      "256", "--epochs", "1", "--out", folder.path()});
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const std::string weights = folder / "converted.safetensors";
+  const auto converted =
+      run_command({TUTTI_PROGRAM, "checkpoint", "convert", folder.path(), weights});
+  ASSERT_EQ(converted.exit_code, 0) << converted.err;
+  EXPECT_EQ(get_bytes(weights), get_bytes(folder / "model.safetensors"));
+}
+
 TEST(TrainOnMesh, SaysWhatItTrains) {
   const auto result =
       train_on_mesh({"--strategy", "mirrored", "--mesh", "stage=2", "--microbatches", "4", "--take",

@@ -2,12 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "tutti/base/error.h"
 
 #include "tests/ranks/mesh/mesh_training.h"
 #include "tests/support/hosts.h"
 #include "tests/support/message_of.h"
+#include "tests/support/plain_gpt.h"
 #include "tests/support/run_workers.h"
+#include "tests/support/temp_folder.h"
 
 namespace tutti {
 namespace {
@@ -103,6 +107,50 @@ TEST(MeshFitUntied, TrainsTheBitsOfOneDevice) {
   const auto one = train_on_mesh("one_device", {"tensor=2", 4}, graph);
   expect_same(train_on_mesh("mirrored", {"stage=3", 4}, graph), one);
   expect_same(train_on_mesh("mirrored", {"stage=3,tensor=2", 4, "zb-h1"}, graph), one);
+}
+
+std::map<std::string, at::Tensor> weights_in(const std::string& file, const nn::Graph& graph) {
+  Model one(Strategy({.kind = "one_device"}), [graph] { return graph; });
+  one.load(file);
+  std::map<std::string, at::Tensor> weights;
+  for (const auto& parameter : one.modules().module(0)->named_parameters())
+    weights[parameter.key()] = parameter.value().detach().clone();
+  return weights;
+}
+
+// By a step that moves weights so far that their rounding does not count.
+TEST(MeshGradients, AreThoseOfAPlainGpt) {
+  const models::GptOptions options{.vocabulary = test::kVocabulary,
+                                   .context = test::kContext,
+                                   .layers = 3,
+                                   .heads = 4,
+                                   .features = 16};
+  const nn::Graph graph = models::gpt(options);
+  constexpr double kRate = 1024;
+  torch::manual_seed(3);
+  const auto x = torch::randint(0, test::kVocabulary, {16, test::kContext}, at::kLong);
+  const auto y = torch::randint(0, test::kVocabulary, {16, test::kContext}, at::kLong);
+  for (const MeshCase& one : {MeshCase{"data=2,stage=2,tensor=2", 4, "zb-h1", 0, "blocks"},
+                              MeshCase{"stage=3", 8, "1f1b"}, MeshCase{"tensor=2", 8}}) {
+    const test::TempFolder folder;
+    const std::string before = folder / "before.safetensors", after = folder / "after.safetensors";
+    Model model = test::make_model(Strategy(test::options_of("mirrored", one)), one, graph);
+    model.compile({.optimizer = optim::sgd({.learning_rate = kRate}),
+                   .loss = losses::sparse_categorical_crossentropy({.from_logits = true})});
+    model.save(before);
+    model.fit(data::from_tensors({x, y}).batch(16),
+              {.verbose = 0, .microbatches = one.microbatches});
+    model.save(after);
+    const auto old = weights_in(before, graph), moved = weights_in(after, graph);
+    test::PlainGpt plain(old, options);
+    torch::cross_entropy_loss(plain.logits(x).flatten(0, 1), y.flatten()).backward();
+    for (const auto& [name, weight] : old) {
+      const at::Tensor& expected = plain.gradient(name);
+      const at::Tensor got = (weight - moved.at(name)) / kRate;
+      EXPECT_LT((got - expected).norm().item<double>(), 1e-5 * expected.norm().item<double>())
+          << name << " of " << one.word();
+    }
+  }
 }
 
 /// arguments: a case in a word.

@@ -12,64 +12,17 @@
 #include "tutti/train/model/model.h"
 
 #include "tests/support/message_of.h"
+#include "tests/support/plain_gpt.h"
 
 namespace tutti {
 namespace {
 
 using models::GptOptions;
+using test::PlainGpt;
 using ::testing::HasSubstr;
 
 constexpr GptOptions kSmallGpt{
     .vocabulary = 11, .context = 8, .layers = 2, .heads = 2, .features = 12};
-
-/// A GPT that shares no line with ours: GPT-2 as its paper has it, on the parameters of `module`.
-class PlainGpt {
- public:
-  PlainGpt(const torch::nn::Module& module, GptOptions options) : options_(options) {
-    for (const auto& item : module.named_parameters())
-      own_[item.key()] = item.value().detach().clone().requires_grad_();
-  }
-
-  at::Tensor logits(const at::Tensor& tokens) {
-    at::Tensor x = torch::embedding(own_.at("transformer.wte.weight"), tokens) +
-                   own_.at("transformer.wpe.weight");
-    for (int64_t layer = 0; layer < options_.layers; ++layer) {
-      const std::string name = "transformer.h." + std::to_string(layer);
-      x = x + attention(norm(x, name + ".ln_1"), name + ".attn");
-      const auto up = linear(norm(x, name + ".ln_2"), name + ".mlp.c_fc");
-      x = x + linear(torch::gelu(up, "tanh"), name + ".mlp.c_proj");
-    }
-    x = norm(x, "transformer.ln_f");
-    return x.matmul(own_.at(options_.tied ? "transformer.wte.weight" : "lm_head.weight").t());
-  }
-
-  const at::Tensor& gradient(const std::string& name) { return own_.at(name).grad(); }
-
- private:
-  at::Tensor norm(const at::Tensor& x, const std::string& name) {
-    return torch::layer_norm(x, {options_.features}, own_.at(name + ".weight"),
-                             own_.at(name + ".bias"), options_.epsilon);
-  }
-  at::Tensor linear(const at::Tensor& x, const std::string& name) {
-    return x.matmul(own_.at(name + ".weight").t()) + own_.at(name + ".bias");
-  }
-  at::Tensor attention(const at::Tensor& x, const std::string& name) {
-    const int64_t length = x.size(1), width = options_.features / options_.heads;
-    const auto parts = linear(x, name + ".c_attn").split(options_.features, -1);
-    const auto hidden = torch::ones({length, length}, torch::kBool).triu(1);
-    std::vector<at::Tensor> heads;
-    for (int64_t head = 0; head < options_.heads; ++head) {
-      const auto of_head = [&](size_t part) { return parts[part].narrow(2, head * width, width); };
-      const auto scores =
-          of_head(0).matmul(of_head(1).transpose(1, 2)) / std::sqrt(static_cast<double>(width));
-      heads.push_back(scores.masked_fill(hidden, -INFINITY).softmax(-1).matmul(of_head(2)));
-    }
-    return linear(torch::cat(heads, -1), name + ".c_proj");
-  }
-
-  GptOptions options_;
-  std::map<std::string, at::Tensor> own_;
-};
 
 TEST(Gpt, LogitsAndGradientsAreThoseOfAPlainOne) {
   for (const bool tied : {true, false}) {
@@ -82,7 +35,9 @@ TEST(Gpt, LogitsAndGradientsAreThoseOfAPlainOne) {
       for (auto& parameter : module->parameters())
         parameter.add_(torch::randn_like(parameter) * 0.3);
     }
-    PlainGpt plain(*module, options);
+    PlainGpt::Weights weights;
+    for (const auto& item : module->named_parameters()) weights[item.key()] = item.value();
+    PlainGpt plain(weights, options);
     const auto x = torch::randint(11, {3, 8}, torch::kLong);
     const auto y = torch::randint(11, {3, 8}, torch::kLong);
     const auto got = module->forward(x), expected = plain.logits(x);
