@@ -8,13 +8,19 @@
 namespace tutti::parallel {
 namespace {
 
+/// Whether nobody else has the memory: a leaf may be that of another parameter, or a view.
+bool is_own(const at::Tensor& sum) {
+  return sum.use_count() == 1 && sum.storage().use_count() == 1 &&
+         sum.is_non_overlapping_and_dense();
+}
+
 // Zeros are added too, as they turn -0 into 0.
-at::Tensor added(const at::Tensor& left, const at::Tensor& right, bool left_is_own) {
+at::Tensor added(const at::Tensor& left, const at::Tensor& right) {
   if (!left.defined() || !right.defined()) {
     const at::Tensor& only = left.defined() ? left : right;
     return only.defined() ? at::add(only, 0) : only;
   }
-  return left_is_own ? left.add_(right) : at::add(left, right);
+  return is_own(left) ? left.add_(right) : at::add(left, right);
 }
 
 bool has_16_bits(at::ScalarType type) { return type == at::kBFloat16 || type == at::kHalf; }
@@ -41,8 +47,7 @@ void TreeAccumulator::join_last_two() {
   Subtree right = std::move(subtrees_.back());
   subtrees_.pop_back();
   Subtree& left = subtrees_.back();
-  for (size_t i = 0; i < left.sums.size(); ++i)
-    left.sums[i] = added(left.sums[i], right.sums[i], left.level > 0);
+  for (size_t i = 0; i < left.sums.size(); ++i) left.sums[i] = added(left.sums[i], right.sums[i]);
   left.level = std::max(left.level, right.level) + 1;
 }
 
