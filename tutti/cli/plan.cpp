@@ -1,4 +1,4 @@
-// tutti plan: what a training would do, before it does it. So far of pipelines.
+// tutti plan: what a training would do, before it does it. Of pipelines here.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -118,8 +118,9 @@ void plan_pipeline(const PipelineFlags& flags) {
 }  // namespace
 
 void add_plan(CLI::App& app, int& exit_code) {
-  CLI::App* const plan = app.add_subcommand("plan", "Say what a training would do: pipeline");
+  CLI::App* const plan = app.add_subcommand("plan", "Say what a training would do: pipeline, table");
   plan->require_subcommand(1);
+  add_plan_table(*plan, exit_code);
   CLI::App* const command = plan->add_subcommand(
       "pipeline", "Compare the schedules of a pipeline: idle time, microbatches kept");
   const auto flags = std::make_shared<PipelineFlags>();

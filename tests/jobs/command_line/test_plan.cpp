@@ -52,5 +52,38 @@ TEST(PlanPipeline, WrongUseIsAnswered) {
   EXPECT_EQ(planned({"--schedule", "none.csv"}).exit_code, 2);
 }
 
+CommandResult table(std::vector<std::string> words) {
+  words.insert(words.begin(), {TUTTI_PROGRAM, "plan", "table"});
+  return run_command(words, {}, Millis{60'000});
+}
+
+// Inception before ResNet before AlexNet: what each computes for a parameter.
+TEST(PlanTable, OrdersNetworksByWhatTheyComputeForAByte) {
+  const TempFolder folder;
+  const auto result = table({"alexnet", "resnet18", "inception_v3", "--link", "10Gbit,50us",
+                             "--hosts", "16", "--json", folder / "f.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("communication"), HasSubstr("10 Gbit/s, 50 us")));
+  const auto rows = nlohmann::json::parse(std::ifstream(folder / "f.json"));
+  ASSERT_EQ(rows.size(), 3U);
+  EXPECT_EQ(rows[0]["model"], "inception_v3");
+  EXPECT_EQ(rows[1]["model"], "resnet18");
+  EXPECT_EQ(rows[2]["model"], "alexnet");
+  EXPECT_LT(rows[2]["efficiency"], 1);
+  // 2 x 15 / 16 of 244.4 MB at 1.25 GB/s, and two latencies.
+  EXPECT_NEAR(rows[2]["send_seconds"].get<double>(), 0.36671, 1e-5);
+  // 32 x 6 x 714,188,480 at 10^12 a second.
+  EXPECT_NEAR(rows[2]["compute_seconds"].get<double>(), 0.13712, 1e-5);
+  EXPECT_EQ(rows[2]["balance"], 86);
+}
+
+TEST(PlanTable, WrongUseIsAnswered) {
+  EXPECT_THAT(table({"alexnt"}).err, HasSubstr("did you mean \"alexnet\"?"));
+  EXPECT_THAT(table({"--link", "10,50us"}).err, HasSubstr("the rate has no unit"));
+  for (const auto& words : std::vector<std::vector<std::string>>{
+           {"--hosts", "0"}, {"--batch", "0"}, {"--gflops", "0"}, {"--link", "1Gbit"}})
+    EXPECT_EQ(table(words).exit_code, 2) << words[0];
+}
+
 }  // namespace
 }  // namespace tutti::test

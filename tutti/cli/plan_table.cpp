@@ -1,0 +1,183 @@
+// tutti plan table: what the networks of the zoo compute for each byte that they send.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/suggest.h"
+#include "tutti/cli/commands.h"
+#include "tutti/models/gpt.h"
+#include "tutti/models/models.h"
+#include "tutti/plan/arithmetic.h"
+#include "tutti/plan/collective_time.h"
+#include "tutti/plan/link.h"
+
+namespace tutti::cli {
+namespace {
+
+struct TableFlags {
+  std::vector<std::string> models;
+  std::string link, json;
+  int hosts = 8;
+  int64_t batch = 32;
+  double gflops = 1000;
+};
+
+struct Network {
+  std::string name;
+  nn::Graph graph;
+};
+
+/// Photographs at the size of their papers, doodles and texts as `tutti train` has them.
+std::vector<Network> networks() {
+  return {{"alexnet", models::alexnet()},
+          {"vgg11", models::vgg11()},
+          {"inception_v3", models::inception_v3()},
+          {"resnet18", models::resnet18()},
+          {"resnet50", models::resnet50()},
+          {"doodle_cnn", models::doodle_cnn()},
+          {"lenet", models::lenet()},
+          {"mlp", models::mlp()},
+          {"wide", models::wide()},
+          {"vit", models::vit()},
+          {"gpt", models::gpt({.vocabulary = 65, .context = 64})}};
+}
+
+std::vector<Network> chosen(const std::vector<std::string>& names) {
+  const std::vector<Network> all = networks();
+  if (names.empty()) return all;
+  std::vector<std::string> known;
+  for (const Network& one : all) known.push_back(one.name);
+  std::vector<Network> some;
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find(known, name);
+    if (found == known.end()) throw UsageError(unknown_message("model", name, known));
+    some.push_back(all[static_cast<size_t>(found - known.begin())]);
+  }
+  return some;
+}
+
+/// A step of one host, by max(compute, communication).
+struct StepTimes {
+  double compute = 0, send = 0;
+  int64_t balance = 0;  ///< samples of a host from which compute takes as long as sending
+  double efficiency() const { return compute / std::max(compute, send); }
+};
+
+struct TableRow {
+  std::string name, input;
+  plan::Arithmetic counted;
+  StepTimes times;
+};
+
+StepTimes times_of(const plan::Arithmetic& counted, const TableFlags& flags,
+                   const plan::Link& link) {
+  const double sample = counted.operations() / (flags.gflops * 1e9);
+  StepTimes times{
+      .compute = sample * static_cast<double>(flags.batch),
+      .send = plan::least_seconds(flags.hosts, 4 * static_cast<double>(counted.parameters), link)};
+  times.balance = std::max<int64_t>(1, std::llround(std::ceil(times.send / sample)));
+  return times;
+}
+
+std::vector<TableRow> rows_of(const TableFlags& flags, const plan::Link& link) {
+  std::vector<TableRow> rows;
+  for (const auto& [name, graph] : chosen(flags.models)) {
+    const plan::Arithmetic counted = plan::arithmetic_of(graph);
+    rows.push_back(
+        {name, nn::to_string(graph.input_shape()), counted, times_of(counted, flags, link)});
+  }
+  std::ranges::stable_sort(rows, std::ranges::greater(),
+                           [](const TableRow& row) { return row.counted.ratio(); });
+  return rows;
+}
+
+void print(const std::vector<TableRow>& rows, const TableFlags& flags, const plan::Link& link) {
+  fmt::print("{:<14}{:<16}{:>15}{:>13}{:>8}{:>9}", "model", "input", "multiply-adds", "parameters",
+             "ratio", "MB");
+  if (!flags.link.empty())
+    fmt::print("{:>12}{:>12}{:>12}  {:<14}{:>8}", "compute ms", "send ms", "efficiency", "bound by",
+               "balance");
+  fmt::print("\n");
+  for (const TableRow& row : rows) {
+    fmt::print("{:<14}{:<16}{:>15}{:>13}{:>8.1f}{:>9.1f}", row.name, row.input,
+               row.counted.multiply_adds, row.counted.parameters, row.counted.ratio(),
+               4e-6 * static_cast<double>(row.counted.parameters));
+    if (!flags.link.empty())
+      fmt::print("{:>12.4g}{:>12.4g}{:>10.1f} %  {:<14}{:>8}", 1e3 * row.times.compute,
+                 1e3 * row.times.send, 100 * row.times.efficiency(),
+                 row.times.compute < row.times.send ? "communication" : "compute",
+                 row.times.balance);
+    fmt::print("\n");
+  }
+  fmt::print("ratio: multiply-adds of a sample for each parameter; MB: gradients of a step\n");
+  if (!flags.link.empty())
+    fmt::print(
+        "{} hosts of {:g} GFLOP/s, {} samples each, {}: a step is max(compute, send); balance: "
+        "samples of a host from which compute covers sending\n",
+        flags.hosts, flags.gflops, flags.batch, plan::words_of(link));
+}
+
+nlohmann::ordered_json json_of(const std::vector<TableRow>& rows, const TableFlags& flags) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const TableRow& row : rows) {
+    all.push_back({{"model", row.name},
+                   {"multiply_adds", row.counted.multiply_adds},
+                   {"parameters", row.counted.parameters},
+                   {"ratio", row.counted.ratio()}});
+    if (flags.link.empty()) continue;
+    all.back()["compute_seconds"] = row.times.compute;
+    all.back()["send_seconds"] = row.times.send;
+    all.back()["efficiency"] = row.times.efficiency();
+    all.back()["balance"] = row.times.balance;
+  }
+  return all;
+}
+
+void plan_table(const TableFlags& flags) {
+  const plan::Link link = flags.link.empty() ? plan::Link{} : plan::parse_link(flags.link);
+  const auto rows = rows_of(flags, link);
+  print(rows, flags, link);
+  if (!flags.json.empty()) write_file_atomically(flags.json, json_of(rows, flags).dump(2) + "\n");
+}
+
+}  // namespace
+
+void add_plan_table(CLI::App& plan, int& exit_code) {
+  const auto flags = std::make_shared<TableFlags>();
+  CLI::App* const command = plan.add_subcommand(
+      "table", "Compare networks: what they compute for each byte that they send");
+  command->add_option("models", flags->models, "Of the zoo (default: all)");
+  command->add_option("--link", flags->link, "Between hosts, as 25Gbit,20us: how long a step takes")
+      ->type_name("RATE,LATENCY");
+  command->add_option("--hosts", flags->hosts, "That share a step")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  command->add_option("--batch", flags->batch, "Samples of a host in a step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
+      ->capture_default_str();
+  command
+      ->add_option("--gflops", flags->gflops, "That a host computes, in 10^9 operations a second")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--json", flags->json, "Writes the table")->type_name("FILE");
+  command->footer(
+      "Examples:\n"
+      "  tutti plan table\n"
+      "  tutti plan table alexnet resnet50 inception_v3 --link 10Gbit,50us --hosts 16 --batch 32");
+  command->callback([flags, &exit_code] {
+    plan_table(*flags);
+    exit_code = 0;
+  });
+}
+
+}  // namespace tutti::cli
