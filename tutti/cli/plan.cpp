@@ -118,7 +118,8 @@ void plan_pipeline(const PipelineFlags& flags) {
 }  // namespace
 
 void add_plan(CLI::App& app, int& exit_code) {
-  CLI::App* const plan = app.add_subcommand("plan", "Say what a training would do: pipeline, table");
+  CLI::App* const plan =
+      app.add_subcommand("plan", "Say what a training would do: pipeline, table");
   plan->require_subcommand(1);
   add_plan_table(*plan, exit_code);
   CLI::App* const command = plan->add_subcommand(
