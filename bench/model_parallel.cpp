@@ -1,20 +1,22 @@
-// What model parallel costs: forward and backward of a step, without an update.
+// What model parallel costs: forward and backward of a step, and of a sharded one its update.
 //
 //   bench_model_parallel pipeline-mlp --schedule 1f1b --strategy mirrored --replicas 2
 //   bench_model_parallel pipeline-gpt --schedule gpipe --strategy mirrored --replicas 2
 //   bench_model_parallel tensor --strategy mirrored --replicas 2
+//   tutti run -n 2 bench_model_parallel sharded-mlp --strategy multi_worker --shard parameters
 //   bench_model_parallel blocks
 //
 // pipeline-mlp  a row of dense layers of --width units with ReLU, --layers a stage, --rows a
-// microbatch pipeline-gpt  GPT of --layers blocks a stage, --width features, context 64, 65 words,
-// a head of its
-//               own, --rows windows a microbatch; cross-entropy
+//               microbatch
+// pipeline-gpt  GPT of --layers blocks a stage, --width features, context 64, 65 words, a head of
+//               its own, --rows windows a microbatch; cross-entropy
 // tensor        --layers MLPs one behind the other, --width features and 4 times as many hidden
-// units,
-//               each cut into as many blocks as there are ranks; --rows rows
-// blocks        the same on one device in --blocks blocks, in turn with it in one: their ratio
+//               units, each cut into as many blocks as there are ranks; --rows rows
+// sharded-mlp   the row of layers, or the GPT, of --layers in all, on replicas of --rows rows or
+// sharded-gpt   windows each, with Adam's updates; --shard says what of it is cut
+// blocks        tensor on one device in --blocks blocks, in turn with it in one: their ratio
 //
-// Dense layers are nn::dense; --torch-linear gives those of pipeline-mlp PyTorch's products.
+// Dense layers are nn::dense; --torch-linear gives those of the mlp modes PyTorch's products.
 // Prints the median of --rounds rounds of --steps steps, a line of JSON. With --serve it prints
 // "{}", then answers each number of steps on stdin with {"step_ms": ...}: bench/model_parallel.py
 // runs it so, in turn with bench/peer/model_parallel.py.
@@ -28,6 +30,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,10 +40,12 @@
 
 #include "tutti/models/gpt.h"
 #include "tutti/nn/dense.h"
+#include "tutti/nn/graph_module.h"
 #include "tutti/parallel/graph_stage.h"
 #include "tutti/parallel/mlp.h"
 #include "tutti/parallel/pipeline.h"
 #include "tutti/strategy/replica_context.h"
+#include "tutti/strategy/replicated.h"
 #include "tutti/strategy/strategy.h"
 
 #include "bench/rounds.h"
@@ -95,13 +100,17 @@ parallel::Stage mlp_stage(const Setting& setting, int stage, int stages) {
   return made;
 }
 
+nn::Graph gpt(const Setting& setting, int64_t layers) {
+  return models::gpt({.vocabulary = kWords,
+                      .context = kContext,
+                      .layers = layers,
+                      .heads = 4,
+                      .features = setting.width,
+                      .tied = false});
+}
+
 parallel::Stage gpt_stage(const Setting& setting, int stage, int stages) {
-  const auto graph = models::gpt({.vocabulary = kWords,
-                                  .context = kContext,
-                                  .layers = setting.layers * stages,
-                                  .heads = 4,
-                                  .features = setting.width,
-                                  .tied = false});
+  const auto graph = gpt(setting, setting.layers * stages);
   std::vector<std::string> cuts;
   for (int s = 1; s < stages; ++s)
     cuts.push_back(fmt::format("transformer.h.{}.ln_1", setting.layers * s));
@@ -125,28 +134,36 @@ std::vector<parallel::Stage> stages_of(const Setting& setting, int ranks) {
   return stages;
 }
 
+// Of a microbatch, or of a replica.
+struct Samples {
+  Samples(const Setting& setting, bool is_gpt)
+      : gpt(is_gpt),
+        x(gpt ? at::randint(kWords, {setting.rows, kContext}, at::kLong)
+              : at::randn({setting.rows, setting.width})),
+        y(gpt ? at::randint(kWords, {setting.rows * kContext}, at::kLong) : at::randn_like(x)) {}
+
+  at::Tensor loss(const at::Tensor& output) const {
+    return gpt ? at::cross_entropy_loss(output.view({-1, kWords}), y) : at::mse_loss(output, y);
+  }
+
+  bool gpt;
+  at::Tensor x, y;
+};
+
 Step pipeline_step(const Setting& setting, const Group& group,
                    const std::vector<parallel::Stage>& stages) {
-  const bool gpt = setting.mode == "pipeline-gpt";
   const layout::Schedule schedule = schedule_of(setting, group.size());
   std::vector<parallel::Stage> chunks;
   for (int chunk = 0; chunk < schedule.chunks; ++chunk)
     chunks.push_back(stages[static_cast<size_t>(schedule.stage_of(group.rank(), chunk))]);
   const auto pipeline = std::make_shared<parallel::Pipeline>(group, schedule, std::move(chunks),
                                                              parallel::PipelineOptions{});
-  const int64_t rows = setting.rows;
-  const at::Tensor x =
-      gpt ? at::randint(kWords, {rows, kContext}, at::kLong) : at::randn({rows, setting.width});
-  const at::Tensor y = gpt ? at::randint(kWords, {rows * kContext}, at::kLong) : at::randn_like(x);
+  const Samples samples(setting, setting.mode == "pipeline-gpt");
   const double share = 1.0 / setting.microbatches;
   const parallel::Pipeline::Batch batch{
-      .sizes = std::vector<int64_t>(static_cast<size_t>(setting.microbatches), rows),
-      .inputs = [x](int) { return std::vector{x}; },
-      .loss =
-          [=](int, at::TensorList out) {
-            return share * (gpt ? at::cross_entropy_loss(out[0].view({-1, kWords}), y)
-                                : at::mse_loss(out[0], y));
-          }};
+      .sizes = std::vector<int64_t>(static_cast<size_t>(setting.microbatches), setting.rows),
+      .inputs = [samples](int) { return std::vector{samples.x}; },
+      .loss = [=](int, at::TensorList out) { return share * samples.loss(out[0]); }};
   return [pipeline, batch] { pipeline->step(batch); };
 }
 
@@ -166,6 +183,38 @@ Step tensor_step(const Setting& setting, const parallel::TensorGroup& group) {
     at::Tensor y = x;
     for (parallel::Mlp& layer : layers) y = layer(y);
     torch::autograd::grad({y.square().mean()}, parameters);
+  };
+}
+
+// A model that all replicas have, as far as the strategy does not cut it.
+struct Replicas {
+  Replicas(const Setting& setting, const Strategy& strategy)
+      : gpt(setting.mode == "sharded-gpt"),
+        modules(strategy,
+                [&](int) -> std::shared_ptr<torch::nn::Module> {
+                  if (gpt) return nn::make_module(::gpt(setting, setting.layers));
+                  return std::make_shared<DenseStage>(setting.width, setting.layers,
+                                                      setting.torch_linear);
+                }),
+        optimizer(modules, optim::adam({.learning_rate = 1e-3})) {}
+
+  at::Tensor forward(const ReplicaContext& replica, const at::Tensor& x) const {
+    torch::nn::Module& module = *modules.module(replica);
+    return gpt ? module.as<nn::GraphModule>()->forward(x) : module.as<DenseStage>()->forward(x);
+  }
+
+  bool gpt;
+  ReplicatedModules modules;
+  Optimizer optimizer;
+};
+
+// Of one Strategy::run.
+Step sharded_step(const Setting& setting, Replicas& replicas, ReplicaContext& replica) {
+  const Samples samples(setting, replicas.gpt);
+  const double share = 1.0 / replica.num_replicas_in_sync();
+  return [samples, share, &replicas, &replica] {
+    const at::Tensor output = replicas.forward(replica, samples.x);
+    replicas.optimizer.minimize(replica, share * samples.loss(output));
   };
 }
 
@@ -203,22 +252,26 @@ void measure_blocks(const Setting& setting) {
 
 void measure_ranks(const Setting& setting, Strategy& strategy) {
   const int ranks = strategy.num_replicas_in_sync();
-  const bool tensor = setting.mode == "tensor";
-  const auto stages = tensor ? std::vector<parallel::Stage>() : stages_of(setting, ranks);
+  const bool pipeline = setting.mode.starts_with("pipeline");
+  const auto stages = pipeline ? stages_of(setting, ranks) : std::vector<parallel::Stage>();
+  std::optional<Replicas> replicas;
+  if (setting.mode.starts_with("sharded")) replicas.emplace(setting, strategy);
   std::vector<Step> steps(static_cast<size_t>(ranks));
   strategy.run([&](ReplicaContext& replica) {
     at::set_num_threads(1);
+    if (replicas) return;
     const Group group = replica.group();
     steps[static_cast<size_t>(replica.rank())] =
-        tensor ? tensor_step(setting, parallel::TensorGroup(group, ranks))
-               : pipeline_step(setting, group, stages);
+        pipeline ? pipeline_step(setting, group, stages)
+                 : tensor_step(setting, parallel::TensorGroup(group, ranks));
   });
-  // The slowest rank's.
+  // The slowest rank's of this process.
   const auto round = [&](int64_t count) {
     std::vector<double> ms(steps.size());
     strategy.run([&](ReplicaContext& replica) {
-      replica.group().barrier();
       const auto rank = static_cast<size_t>(replica.rank());
+      if (replicas) steps[rank] = sharded_step(setting, *replicas, replica);
+      replica.group().barrier();
       ms[rank] = milliseconds(count, steps[rank]);
     });
     return std::ranges::max(ms);
@@ -238,7 +291,7 @@ void measure_ranks(const Setting& setting, Strategy& strategy) {
   if (!strategy.world().chief) return;
   const auto [least, most] = std::ranges::minmax(ms);
   nlohmann::ordered_json figures{{"step_ms", bench::median(ms)}, {"least", least}, {"most", most}};
-  if (!tensor) figures["schedule"] = setting.schedule;
+  if (pipeline) figures["schedule"] = setting.schedule;
   print(setting, ranks, figures);
 }
 
@@ -249,7 +302,8 @@ int main(int argc, char** argv) {
   CLI::App app("What pipelines and layers in blocks cost; flags of a strategy are taken too");
   app.add_option("mode", setting.mode)
       ->required()
-      ->check(CLI::IsMember({"pipeline-mlp", "pipeline-gpt", "tensor", "blocks"}));
+      ->check(CLI::IsMember(
+          {"pipeline-mlp", "pipeline-gpt", "tensor", "sharded-mlp", "sharded-gpt", "blocks"}));
   const auto number = [&](const char* name, auto& to, const char* help) {
     app.add_option(name, to, help)->check(CLI::PositiveNumber)->capture_default_str();
   };
@@ -261,7 +315,7 @@ int main(int argc, char** argv) {
   number("--blocks", setting.blocks, "Of mode blocks");
   number("--steps", setting.steps, "Of a round");
   number("--rounds", setting.rounds, "After one that warms up");
-  app.add_flag("--torch-linear", setting.torch_linear, "pipeline-mlp by torch::linear");
+  app.add_flag("--torch-linear", setting.torch_linear, "Of the mlp modes, by torch::linear");
   app.add_flag("--serve", setting.serve, "Takes numbers of steps from stdin");
   try {
     auto strategy = strategy_from_flags(argc, argv);

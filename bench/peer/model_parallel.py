@@ -4,9 +4,10 @@
 
 MODE  pipeline-mlp, pipeline-gpt   torch.distributed.pipelining: a stage a rank
       tensor                       parallelize_module: ColwiseParallel, RowwiseParallel
+      sharded-mlp, sharded-gpt     FSDP2: fully_shard of each layer or block, and of the whole; Adam, fused
 The models are those of bench/model_parallel.cpp. Prints a line when it has started, then answers each
-number of steps on stdin by a line {"step_ms": T}. A step is forward and backward; gradients are dropped
-before it.
+number of steps on stdin by a line {"step_ms": T}. A step is forward and backward, of the
+sharded modes the update too; gradients are dropped before it.
 """
 import argparse
 import gc
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -28,7 +30,7 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mode", choices=["pipeline-mlp", "pipeline-gpt", "tensor"])
+    parser.add_argument("mode", choices=["pipeline-mlp", "pipeline-gpt", "tensor", "sharded-mlp", "sharded-gpt"])
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--store", required=True)
     parser.add_argument("--schedule", choices=sorted(SCHEDULES), default="1f1b")
@@ -66,35 +68,37 @@ class Words(nn.Module):
         return self.wte(tokens) + self.wpe.weight
 
 
-def gpt_stage(arguments):
-    blocks = [Block(arguments.width) for _ in range(arguments.layers)]
-    if arguments.rank == 0:
-        return nn.Sequential(Words(arguments.width), *blocks)
-    return nn.Sequential(*blocks, nn.LayerNorm(arguments.width),
-                         nn.Linear(arguments.width, WORDS, bias=False))
+def gpt_layers(arguments, first=True, last=True):
+    layers = [Block(arguments.width) for _ in range(arguments.layers)]
+    if first:
+        layers.insert(0, Words(arguments.width))
+    if last:
+        layers += [nn.LayerNorm(arguments.width), nn.Linear(arguments.width, WORDS, bias=False)]
+    return layers
 
 
-def mlp_stage(arguments):
-    layers = []
-    for _ in range(arguments.layers):
-        layers += [nn.Linear(arguments.width, arguments.width), nn.ReLU()]
-    return nn.Sequential(*layers)
+def mlp_layers(arguments):
+    return [nn.Sequential(nn.Linear(arguments.width, arguments.width), nn.ReLU())
+            for _ in range(arguments.layers)]
+
+
+def samples(gpt, rows, width):
+    if gpt:
+        return [torch.randint(WORDS, (rows, CONTEXT)) for _ in range(2)]
+    return [torch.randn(rows, width) for _ in range(2)]
+
+
+def loss(output, target):
+    if target.is_floating_point():
+        return nn.functional.mse_loss(output, target)
+    return nn.functional.cross_entropy(output.view(-1, WORDS), target.view(-1))
 
 
 def pipeline_step(arguments):
     gpt = arguments.mode == "pipeline-gpt"
-    net = gpt_stage(arguments) if gpt else mlp_stage(arguments)
-    rows = arguments.rows * arguments.microbatches
-    if gpt:
-        x, y = (torch.randint(WORDS, (rows, CONTEXT)) for _ in range(2))
-    else:
-        x, y = (torch.randn(rows, arguments.width) for _ in range(2))
-
-    def loss(output, target):
-        if gpt:
-            return nn.functional.cross_entropy(output.view(-1, WORDS), target.view(-1))
-        return nn.functional.mse_loss(output, target)
-
+    layers = gpt_layers(arguments, arguments.rank == 0, arguments.rank == 1) if gpt else mlp_layers(arguments)
+    net = nn.Sequential(*layers)
+    x, y = samples(gpt, arguments.rows * arguments.microbatches, arguments.width)
     stage = PipelineStage(net, arguments.rank, RANKS, torch.device("cpu"))
     schedule = SCHEDULES[arguments.schedule](stage, arguments.microbatches, loss_fn=loss)
 
@@ -125,13 +129,35 @@ def tensor_step(arguments):
     return step
 
 
+def sharded_step(arguments):
+    gpt = arguments.mode == "sharded-gpt"
+    layers = gpt_layers(arguments) if gpt else mlp_layers(arguments)
+    mesh = init_device_mesh("cpu", (RANKS,))
+    for layer in layers:
+        if not gpt or isinstance(layer, Block):
+            fully_shard(layer, mesh=mesh)
+    net = fully_shard(nn.Sequential(*layers), mesh=mesh)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=True)
+    x, y = samples(gpt, arguments.rows, arguments.width)
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        loss(net(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+STEPS = {"pipeline": pipeline_step, "tensor": tensor_step, "sharded": sharded_step}
+
+
 def main():
     arguments = parse_arguments()
     torch.set_num_threads(1)
     torch.manual_seed(7)
     dist.init_process_group("gloo", store=dist.FileStore(arguments.store, RANKS), rank=arguments.rank,
                             world_size=RANKS)
-    step = tensor_step(arguments) if arguments.mode == "tensor" else pipeline_step(arguments)
+    step = STEPS[arguments.mode.split("-")[0]](arguments)
     for _ in range(5):
         step()
     gc.collect()

@@ -31,7 +31,8 @@ RANK_PROGRAM(launch_workers) {
       {.num_workers = std::stoi(rank.arguments.at(0)),
        .command = {"/proc/self/exe"},
        .environment = {"TUTTI_TEST_PROGRAM=" + rank.arguments.at(1), "TUTTI_TEST_ARGUMENTS=" + own},
-       .end_on_failure = rank.arguments.at(2) == "end"});
+       .end_on_failure = rank.arguments.at(2) == "end",
+       .stopped_limit = Millis{100}});
   std::fprintf(stderr, "%s\n", failure_report(result).c_str());
   if (descriptors_and_children() != before) {
     std::fprintf(stderr, "LEFT: was %s, is %s\n", before.c_str(),
@@ -46,11 +47,11 @@ RANK_PROGRAM(launch_workers) {
 
 RankOutcome run_workers(int workers, const std::string& program,
                         const std::vector<std::string>& arguments, const KillPlan& kill,
-                        bool end_on_failure) {
+                        bool end_on_failure, Millis limit) {
   std::vector<std::string> all = {std::to_string(workers), program,
                                   end_on_failure ? "end" : "continue"};
   all.insert(all.end(), arguments.begin(), arguments.end());
-  return run_ranks(1, "launch_workers", {.kill = kill, .arguments = all})[0];
+  return run_ranks(1, "launch_workers", {.kill = kill, .limit = limit, .arguments = all})[0];
 }
 
 std::vector<std::string> lines_after(const std::string& log, const std::string& mark) {

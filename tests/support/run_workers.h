@@ -12,10 +12,10 @@ namespace tutti::test {
 /// own
 /// ("worker 1 pid 123"), failure_report(), "root worker R", and "LEFT: ..." when launch() left a
 /// descriptor or a child behind. `arguments` are the program's; `kill` is for the launching
-/// process, whose rank is 0 there.
+/// process, whose rank is 0 there; `limit` is for all of it.
 RankOutcome run_workers(int workers, const std::string& program,
                         const std::vector<std::string>& arguments = {}, const KillPlan& kill = {},
-                        bool end_on_failure = true);
+                        bool end_on_failure = true, Millis limit = Millis{60'000});
 
 /// What follows `mark` in each line of `log` that holds it.
 std::vector<std::string> lines_after(const std::string& log, const std::string& mark);

@@ -104,6 +104,9 @@ void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest
           fmt::format("the part of worker {} was not there after {} ms; its own log may "
                       "say why",
                       worker, deadline.limit().count()));
+    if (Clock::now() >= news.until.load())
+      throw Error(
+          fmt::format("the training has ended, and the part of worker {} had not come", worker));
     std::this_thread::sleep_for(again);
   }
   const json facts = json::parse(text_of(path));

@@ -42,6 +42,9 @@ void write_part(const CheckpointPart& part, const std::function<void()>& turn = 
 struct PartNews {
   std::atomic<int> without = -1;          ///< a worker that has none to give; below 0: none
   std::atomic<bool> all_written = false;  ///< what is not there by now does not come any more
+  /// What is not there by then is not waited for: the training has ended, perhaps since whose part
+  /// it is has died.
+  std::atomic<TimePoint> until = TimePoint::max();
 };
 
 /// What worker 0 does then: waits for the parts of all, names them in the manifest, and gives the

@@ -1,8 +1,6 @@
 #include "tutti/sync/detail/parameter_units.h"
 
 #include <ATen/record_function.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -16,13 +14,13 @@ namespace {
 // That are there at once, where no operator needs more.
 constexpr int64_t kUnits = 2;
 
-// Of the pages that it has alone.
-void return_pages(std::byte* begin, int64_t num_bytes) {
-  static const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
-  const auto last = reinterpret_cast<uintptr_t>(begin + num_bytes) / page * page;
-  // Where this fails the memory stays, and nothing else.
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+int64_t bytes_in(const Bucket& bucket) { return bucket.num_elements * size_of(bucket.dtype); }
+
+int64_t largest_of(const ShardLayout& shards) {
+  int64_t most = 0;
+  for (int unit = 0; unit < shards.num_buckets(); ++unit)
+    most = std::max(most, bytes_in(shards.bucket(unit)));
+  return most;
 }
 
 }  // namespace
@@ -33,6 +31,7 @@ ParameterUnits::ParameterUnits(Group owners, const ShardLayout& shards, std::byt
       shards_(shards),
       row_(row),
       limit_(limit),
+      spare_(largest_of(shards)),
       slice_(Array::zeros(DType::uint8, {shards.slice_bytes(owners_.rank())})),
       here_(static_cast<size_t>(shards.num_buckets()), 1),
       needed_in_(here_.size(), 0) {
@@ -51,10 +50,7 @@ ParameterUnits::ParameterUnits(Group owners, const ShardLayout& shards, std::byt
   take_slice();
 }
 
-int64_t ParameterUnits::bytes_of(int unit) const {
-  const Bucket& bucket = shards_.bucket(unit);
-  return bucket.num_elements * size_of(bucket.dtype);
-}
+int64_t ParameterUnits::bytes_of(int unit) const { return bytes_in(shards_.bucket(unit)); }
 
 void ParameterUnits::take_slice() {
   for (int unit = 0; unit < shards_.num_buckets(); ++unit) {
@@ -80,13 +76,14 @@ void ParameterUnits::drop(int unit) {
   if (here_[static_cast<size_t>(unit)] == 0) return;
   here_[static_cast<size_t>(unit)] = 0;
   late_->give_up(unit);
-  return_pages(row_ + shards_.bucket(unit).begin_bytes, bytes_of(unit));
+  spare_.take(row_ + shards_.bucket(unit).begin_bytes, bytes_of(unit));
   unit_bytes_ -= bytes_of(unit);
 }
 
 void ParameterUnits::gather(int unit) {
   const OwnedPart& own = shards_.part(unit, owners_.rank());
   const MemorySpan all = shards_.span_of(unit, row_);
+  spare_.give(static_cast<std::byte*>(all.data), bytes_of(unit));
   owners_
       .all_gather(
           {static_cast<std::byte*>(slice_.data()) + own.slice_bytes, own.num_elements, all.dtype},

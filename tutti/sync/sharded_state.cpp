@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tutti/sync/detail/sharded_updater.h"
+#include "tutti/sync/detail/spare_pages.h"
 #include "tutti/sync/detail/updater_state.h"
 #include "tutti/sync/tensors.h"
 
@@ -62,7 +63,7 @@ void SlicesUpdater::join_owners() {
 // Collective over all ranks.
 void SlicesUpdater::bind(Lane& lane, NamedTensors replica) {
   const at::NoGradGuard no_grad;
-  lane.values = Array::zeros(DType::uint8, {shards_->row_bytes()});
+  lane.values = mapped_zeros(shards_->row_bytes());
   for (size_t i = 0; i < replica.size(); ++i) {
     const ParameterSlot& slot = layout_.slots[i];
     at::Tensor parameter = replica[i].second;

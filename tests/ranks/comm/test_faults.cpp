@@ -220,6 +220,36 @@ TEST(Silence, NamesTheRankThatIsBehindInAStagedOperation) {
   }
 }
 
+// Rank 0 waits for rank 1, and that in another group for rank 2.
+TEST(Silence, WhoWaitsInAnotherGroupSaysForWhom) {
+  std::atomic<bool> waits{false}, told{false};
+  const auto errors = errors_of(make_shm_threads(3), [&](Group group) {
+    auto first = group.split(group.rank() < 2 ? 0 : -1);
+    auto second = group.split(group.rank() > 0 ? 0 : -1);
+    std::vector<float> data(10);
+    if (group.rank() == 0) {
+      const auto tell = std::shared_ptr<void>(nullptr, [&](void*) {
+        told = true;
+        told.notify_all();
+      });
+      waits.wait(false);
+      first->all_reduce(span_of(std::span(data)), ReduceOp::sum, Millis{1}).wait();
+    }
+    if (group.rank() == 1)
+      second->engine().set_idle([&] {
+        waits = true;
+        waits.notify_all();
+      });
+    if (group.rank() == 2) told.wait(false);
+    second->all_reduce(span_of(std::span(data)), ReduceOp::sum).wait();
+    second->engine().set_idle({});
+  });
+  EXPECT_THAT(errors[0], AllOf(StartsWith("Timeout: "),
+                               HasSubstr("silent: rank 1: it has called nothing yet, and it waits "
+                                         "for rank 2 of 3\n")));
+  EXPECT_THAT(errors, ::testing::Contains("").Times(2));
+}
+
 TEST(Silence, TheLongestLimitIsNoShortOne) {
   std::atomic<bool> looked{false};
   const auto errors = errors_of(make_shm_threads(2), [&](Group group) {

@@ -145,6 +145,27 @@ TEST(CheckpointsOfWorkers, ADiskThatFailsOneWorkerIsNotWaitedFor) {
                            Contains("step-000000000012")));
 }
 
+// Worker 1 dies while its part is being written.
+RANK_PROGRAM(die_beside_a_dead_disk) {
+  const bool own = rank.rank == 1;
+  if (own) test::hold_disk();
+  const auto in_step = [own](int step) {
+    if (own && step == 5) std::raise(SIGKILL);
+  };
+  train_checkpointed(
+      {.checkpoints = {.folder = rank.arguments[0], .every_steps = 3}, .in_step = in_step});
+}
+
+TEST(CheckpointsOfWorkers, AfterAFailureThePartOfTheDeadIsNotWaitedFor) {
+  const test::TempFolder folder;
+  const auto out = test::run_workers(2, "die_beside_a_dead_disk", {folder.path()}, {}, false);
+  EXPECT_THAT(out.log, AllOf(HasSubstr("rank 0 exited with code 1"),
+                             HasSubstr("checkpoint step-000000000003"),
+                             HasSubstr("the training has ended, and the part of worker 1 had not "
+                                       "come; the one before stays")));
+  EXPECT_THAT(folder.names(), Not(Contains(HasSubstr("step-"))));
+}
+
 // Somebody removes the part of worker 1, which has written it, before the chief has written its
 // own.
 RANK_PROGRAM(train_without_a_part) {

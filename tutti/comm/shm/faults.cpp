@@ -45,6 +45,7 @@ char process_state(int pid) noexcept {
 void ShmEngine::wait(const Need& need, const Deadline* outer) {
   if (need.flag->spin_until(need.target, policy_)) return;
   Millis slice = kFirstSlice;
+  say_waiting_for(need.rank);
   while (!need.flag->reached(need.target)) {
     look_for_failure(need, outer);
     // What else there is to move rings other flags than the one slept on.
@@ -61,16 +62,18 @@ void ShmEngine::wait(const Need& need, const Deadline* outer) {
     need.flag->sleep_until(need.target, std::max(Millis{1}, std::min({slice, left, outer_left})));
     slice = kSlice;
   }
+  say_waiting_for(kAnyRank);
 }
 
 void ShmEngine::wait_for_message(Ticket ticket, const Deadline& outer) {
   Millis slice = kFirstSlice;
   message_ticket_ = ticket;
+  say_waiting_for(messages_->awaited(ticket));
   while (true) {
     throw_if_poisoned(kMessage);
     const bool moved = messages_->advance();
     advance(submitted_);
-    if (messages_->done(ticket)) return;
+    if (messages_->done(ticket)) return say_waiting_for(kAnyRank);
     if (moved || messages_->spin(policy_)) continue;
     const Millis left = messages_->look_at_limits(ticket, &outer);
     // What collectives wait for are other flags than the one slept on.
@@ -128,9 +131,8 @@ bool ShmEngine::is_dead(int rank) const {
   return !state_.file().byte_is_locked(state_.lock_of(rank));
 }
 
-bool ShmEngine::is_stopped(int rank) const noexcept {
-  const int pid = blocks_[rank]->member.pid.load(std::memory_order_relaxed);
-  return !all_threads_ && process_state(pid) == 'T';
+bool ShmEngine::is_stopped(const MemberLine& member) const noexcept {
+  return !all_threads_ && process_state(member.pid.load(std::memory_order_relaxed)) == 'T';
 }
 
 void ShmEngine::throw_if_poisoned(uint64_t number) {
@@ -276,8 +278,8 @@ std::string ShmEngine::silent_words(const Need& need) const {
   const uint64_t number = need.number;
   std::string words;
   const auto add = [&](int r, bool stopped, const std::string& what) {
-    words += fmt::format("{}{}{}: {}", words.empty() ? "" : "; ", rank_words(r),
-                         stopped ? ", which is stopped" : "", what);
+    words += fmt::format("{}{}{}: {}{}", words.empty() ? "" : "; ", rank_words(r),
+                         stopped ? ", which is stopped" : "", what, awaited_words(r));
   };
   const std::string idle = "called it, has not done its part";
   for (int r = 0; r < size_; ++r) {

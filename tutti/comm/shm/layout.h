@@ -49,6 +49,8 @@ struct alignas(64) MemberLine {
   std::atomic<uint32_t> claimed;  ///< nonzero once an engine was made for this rank
   std::atomic<int32_t> pid;
   std::atomic<uint32_t> busy;  ///< nonzero while it touches memory of other ranks
+  /// In a root: whom it waits for in any group, as a rank of the root, + 1; 0: nobody.
+  std::atomic<int32_t> waits_for;
 };
 
 struct RankBlock {
@@ -92,7 +94,7 @@ struct SegmentHeader {
 };
 
 constexpr uint64_t kSegmentMagic = 0x6974'7475'742d'6d73;  // "sm-tutti"
-constexpr uint32_t kSegmentVersion = 2;
+constexpr uint32_t kSegmentVersion = 3;
 constexpr int64_t kHeaderBytes = 4096;
 constexpr int64_t kBlockBytes = 8192;
 static_assert(sizeof(SegmentHeader) <= kHeaderBytes && sizeof(RankBlock) <= kBlockBytes);

@@ -288,6 +288,12 @@ const ShmMessages::Pending* ShmMessages::first_of(Ticket ticket) const {
   return nullptr;
 }
 
+int ShmMessages::awaited(Ticket ticket) const {
+  const Pending* const first = first_of(ticket);
+  if (first == nullptr) return kAnyRank;
+  return first->from != kAnyRank ? first->from : first->operation.root;
+}
+
 std::string ShmMessages::words_of(const Operation& operation) const {
   const bool sends = operation.collective == Collective::send;
   const std::string other =
@@ -339,9 +345,9 @@ std::string ShmMessages::silent_words(int rank) const {
   std::string words;
   for (int r = 0; r < engine_.size_; ++r) {
     if (r == engine_.rank_ || (rank != kAnyRank && r != rank)) continue;
-    words +=
-        fmt::format("{}{}{}: {}", words.empty() ? "" : "; ", engine_.rank_words(r),
-                    engine_.is_stopped(r) ? ", which is stopped" : "", engine_.last_call_words(r));
+    words += fmt::format("{}{}{}: {}{}", words.empty() ? "" : "; ", engine_.rank_words(r),
+                         engine_.is_stopped(r) ? ", which is stopped" : "",
+                         engine_.last_call_words(r), engine_.awaited_words(r));
   }
   return words;
 }

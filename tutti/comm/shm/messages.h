@@ -48,6 +48,8 @@ class ShmMessages {
   Millis look_at_limits(Ticket ticket, const Deadline* outer);
   /// The same when a rank that it needs is gone.
   void look_for_lost(Ticket ticket);
+  /// Whom the first pending operation of `ticket` needs.
+  int awaited(Ticket ticket) const;
   /// "recv from rank 2, tag 5" for the first pending operation of `ticket`.
   std::string words(Ticket ticket) const;
   /// Of one channel, in the segment's file.

@@ -26,6 +26,8 @@ ShmEngine::ShmEngine(const ShmSegment& segment, int rank, bool all_threads)
       inputs_(static_cast<size_t>(size_)),
       outputs_(static_cast<size_t>(size_)) {
   for (int r = 0; r < size_; ++r) blocks_.push_back(&state_.block(r));
+  root_ranks_.resize(static_cast<size_t>(size_));
+  std::iota(root_ranks_.begin(), root_ranks_.end(), 0);
   messages_ = std::make_unique<ShmMessages>(*this);
   MemberLine& member = blocks_[rank_]->member;
   if (member.claimed.exchange(1) != 0)
@@ -151,6 +153,8 @@ std::shared_ptr<Engine> ShmEngine::split(int color, int key, Millis limit) {
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   auto engine = std::make_shared<ShmEngine>(child, static_cast<int>(place), all_threads_);
   engine->extents_ = extents_;
+  std::ranges::transform(members, engine->root_ranks_.begin(),
+                         [this](int member) { return root_ranks_[member]; });
   // Until all are in the new group, this one shows who is lost.
   engine->wait_for_all(left(), [&]() -> std::string {
     if (poison_.state.load(std::memory_order_acquire) == Poison::kSet) return poison_.text;

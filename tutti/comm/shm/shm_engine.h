@@ -149,9 +149,16 @@ class ShmEngine final : public Engine {
   bool is_dead(int rank) const;
   bool cannot_go_on(int rank) const noexcept;
   bool has_left(int rank) const { return blocks_[rank]->member.state.reached(kLeft); }
-  bool is_stopped(int rank) const noexcept;
+  bool is_stopped(int rank) const noexcept { return is_stopped(blocks_[rank]->member); }
+  bool is_stopped(const MemberLine& member) const noexcept;
   std::string loss_while_joining(const std::function<std::string()>& loss) const;
   void wait_for_busy_peers() noexcept;
+
+  // Chains of waits (awaited.cpp).
+  ShmSegment::State& root() const noexcept;
+  void say_waiting_for(int rank) noexcept;
+  int end_of_waits(int rank) const noexcept;
+  std::string awaited_words(int rank) const;
 
   Entry& entry_of(uint64_t number) { return entries_[number % kRingLines]; }
   const Entry& entry_of(uint64_t number) const { return entries_[number % kRingLines]; }
@@ -167,6 +174,7 @@ class ShmEngine final : public Engine {
   const ReductionShape shape_;
   const WaitPolicy policy_;
   std::vector<RankBlock*> blocks_;  ///< one per rank
+  std::vector<int> root_ranks_;     ///< what its ranks are in the root
   const Poison& poison_;
 
   std::array<Entry, kRingLines> entries_;

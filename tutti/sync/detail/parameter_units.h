@@ -1,7 +1,7 @@
 /// ParameterUnits: one rank's parameters, of which it keeps its slice alone.
 ///
 /// A unit is a bucket of the ShardLayout. Its memory stays where it is, so that tensors stay valid,
-/// and its pages are given back between uses. Before an operator reads a unit that is not there the
+/// and its pages go from one to the next. Before an operator reads a unit that is not there the
 /// owners gather it, in *rounds*: each says which units it needs, all gather what any needs, and
 /// give up the units that were needed longest ago. So all have the same units at any time, whatever
 /// each computes; who computes nothing follows the others.
@@ -15,13 +15,15 @@
 #include "tutti/comm/group/group.h"
 #include "tutti/sync/before_use.h"
 #include "tutti/sync/detail/shard_layout.h"
+#include "tutti/sync/detail/spare_pages.h"
 
 namespace tutti::detail {
 
 class ParameterUnits {
  public:
-  /// `row` has all values; it and the layout must outlive this. `owners` is used by nobody else:
-  /// rounds come when operators do, beside whatever else the replicas exchange.
+  /// `row`, of mapped_zeros(), has all values; it and the layout must outlive this. `owners` is
+  /// used by nobody else: rounds come when operators do, beside whatever else the replicas
+  /// exchange.
   ParameterUnits(Group owners, const ShardLayout& shards, std::byte* row, Millis limit);
 
   /// Takes this rank's slice from the row, which is whole.
@@ -55,6 +57,7 @@ class ParameterUnits {
   const ShardLayout& shards_;
   std::byte* row_;
   Millis limit_;
+  SparePages spare_;
   Array slice_;                     // values of this rank's pieces
   std::vector<uint8_t> here_;       // by unit
   std::vector<int64_t> needed_in_;  // by unit: the last round in which some rank needed it

@@ -134,7 +134,7 @@ Checkpointing::Checkpointing(Model::State& model, CheckpointOptions options,
                           .best = options_.best_kept,
                           .monitor = options_.monitor,
                           .higher_is_better = higher_is_better(options_.better, options_.monitor)},
-      options_.disk_limit);
+      options_.disk_limit, model_.strategy.world().time_limit);
   ask_for_grace(options_.grace + kToEnd);
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <system_error>
 
 #include "tutti/base/error.h"
@@ -16,6 +17,9 @@ namespace tutti::detail {
 namespace {
 
 constexpr Millis kFarewell{30'000};  // for what is still being written after an error
+// Longer than the own part took, for those of others: they are as large, and begun with it. Less
+// than the launcher gives survivors to tell their own error.
+constexpr Millis kForOthers{1'000};
 // For idle cores. What is not on disk by then may be lost with the training.
 constexpr Millis kPatience{30'000};
 
@@ -29,12 +33,15 @@ struct Checkpointing::Writer::Shared {
   std::filesystem::path folder;
   CheckpointRetention retention;
   Millis disk_limit;
+  Millis limit;
   PartNews news;             // of the last one
   mutable std::mutex mutex;  // guards what follows
   std::condition_variable changed;
   bool busy = false;
-  bool whole = true;    // the last one is on disk
-  bool hurried = true;  // the last one yields to nobody
+  bool whole = true;                // the last one is on disk
+  bool hurried = true;              // the last one yields to nobody
+  bool ended = false;               // the training has
+  std::optional<Millis> part_took;  // of the one that is being written
   std::shared_ptr<IdlePace> pace;
   int written = 0;
   double waited_ms = 0, most_waited_ms = 0, writing_ms = 0;  // of all
@@ -55,7 +62,25 @@ struct Checkpointing::Writer::Shared {
     const std::lock_guard lock(mutex);
     busy = true;
     whole = false;
+    part_took.reset();
     hurried = priority == Priority::normal;
+  }
+
+  // Once the own part is written and the training has ended.
+  void limit_wait_for_others() {
+    if (ended && part_took) news.until = time_after(std::min(*part_took + kForOthers, limit));
+  }
+
+  void end_training() {
+    const std::lock_guard lock(mutex);
+    ended = true;
+    limit_wait_for_others();
+  }
+
+  void end_part(Millis took) {
+    const std::lock_guard lock(mutex);
+    part_took = took;
+    limit_wait_for_others();
   }
 
   void end(bool is_whole) {
@@ -83,6 +108,7 @@ struct Checkpointing::Writer::Shared {
       if (arrive) arrive();
       turn = turns();
       write_part(part, turn);
+      end_part(std::chrono::ceil<Millis>(Clock::now() - begin));
       if (part.worker > 0) return true;
       const int64_t bytes =
           complete_checkpoint(part, std::move(manifest), Deadline(disk_limit), news);
@@ -104,15 +130,17 @@ struct Checkpointing::Writer::Shared {
 };
 
 Checkpointing::Writer::Writer(std::filesystem::path folder, CheckpointRetention retention,
-                              Millis disk_limit)
+                              Millis disk_limit, Millis limit)
     : shared_(std::make_shared<Shared>()) {
   shared_->folder = std::move(folder);
   shared_->retention = std::move(retention);
   shared_->disk_limit = disk_limit;
+  shared_->limit = limit;
 }
 
 Checkpointing::Writer::~Writer() {
   hurry();
+  shared_->end_training();
   if (!abandoned_) wait(Deadline(kFarewell));
 }
 

@@ -20,7 +20,9 @@ namespace tutti::detail {
 class Checkpointing::Writer {
  public:
   /// disk_limit  for the parts of other workers, once the own one is on disk
-  Writer(std::filesystem::path folder, CheckpointRetention retention, Millis disk_limit);
+  /// limit       for them once the training has ended, perhaps since one of them has died
+  Writer(std::filesystem::path folder, CheckpointRetention retention, Millis disk_limit,
+         Millis limit);
   /// Waits for what is being written, unless it was abandoned.
   ~Writer();
 
