@@ -123,6 +123,24 @@ TEST(ShardsParameters, GiveTheirPagesBackBetweenUses) {
   EXPECT_EQ(there, all);
 }
 
+TEST(ShardsParameters, MayBeWrittenToBetweenRuns) {
+  const auto trained = [](const std::string& shard) {
+    Layers layers(2, 600, shard);
+    const auto step = [&] {
+      layers.strategy.run([&](ReplicaContext& replica) {
+        layers.optimizer.minimize(replica, layers.forward(replica).pow(2).sum());
+      });
+    };
+    step();
+    for (int local = 0; local < 2; ++local)
+      for (const at::Tensor& parameter : layers.optimizer.updater().parameters(local))
+        parameter.detach().fill_(0.01);
+    step();
+    return layers.values(1);
+  };
+  EXPECT_TRUE(bits_equal(trained("parameters"), trained("")));
+}
+
 TEST(ShardsParameters, AReplicaThatFailsFreesTheOthers) {
   Layers layers(2);
   EXPECT_THAT(message_of<UsageError>([&] {
