@@ -178,14 +178,14 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
       return true;
     } catch (...) {
       const auto error = std::current_exception();
-      if (first.take(error)) {
-        const auto words =
-            fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error));
-        world.abort(local, words);
-        for (const auto& follower : followers)
-          if (const auto member = follower.lock()) member->fail(local, words);
-        meeting->fail(words);
-      }
+      first.take(error);
+      // Each one that fails: on a mesh others wait for it in groups that the first has no part in.
+      const auto words =
+          fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error));
+      world.abort(local, words);
+      for (const auto& follower : followers)
+        if (const auto member = follower.lock()) member->fail(local, words);
+      meeting->fail(words);
       return false;
     }
   });
