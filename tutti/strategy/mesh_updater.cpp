@@ -30,6 +30,8 @@ World world_of_part(const World& world, const std::vector<int>& local_ranks) {
   part.shares = world.shares;
   part.time_limit = world.time_limit;
   part.chief = world.chief;
+  part.job_ranks = world.mesh.members(world.first_rank + local_ranks.front(),
+                                      {layout::Axis::data, layout::Axis::shard});
   part.mesh =
       layout::Mesh::parse(fmt::format("data={},shard={}", world.mesh.size(layout::Axis::data),
                                       world.mesh.size(layout::Axis::shard)),

@@ -53,8 +53,9 @@ struct World {
   layout::Mesh mesh{};
   int model_ranks = 1;
   std::vector<MeshGroups> mesh_groups{};  ///< by local rank; empty where model_ranks is 1
-  int tensor_blocks = 1;                  ///< that a layer is cut into, a constant of the job
-  int microbatches = 1;                   ///< that a replica's part of a batch comes in
+  std::vector<int> job_ranks{};  ///< of a part of a model: its ranks' numbers; empty: these
+  int tensor_blocks = 1;         ///< that a layer is cut into, a constant of the job
+  int microbatches = 1;          ///< that a replica's part of a batch comes in
 
   int num_replicas() const noexcept { return size / model_ranks; }  ///< in sync
   int replica_of(int rank) const noexcept { return rank / model_ranks; }

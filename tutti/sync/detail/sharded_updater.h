@@ -82,6 +82,8 @@ class SlicesUpdater final : public ShardedUpdater {
   };
 
   void join_owners();
+  Group split_of_owners(int local, int color);
+  void give_units(int local);
   void bind(Lane& lane, NamedTensors replica);
   void start_states(Lane& lane) const;
   void clip(Lane& lane);
