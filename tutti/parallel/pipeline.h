@@ -39,6 +39,9 @@ enum class Recompute : uint8_t {
 struct PipelineOptions {
   Millis limit = kDefaultTimeLimit;  ///< of each wait for another rank
   Recompute recompute = Recompute::none;
+  /// Called after each action of the schedule, also where its microbatch is empty. forward() has
+  /// the Fs alone.
+  std::function<void()> after_action{};
 };
 
 class Pipeline {
