@@ -357,6 +357,11 @@ void Strategy::follow(std::weak_ptr<WorldMember> member) {
   state_->followers.push_back(std::move(member));
 }
 
+void Strategy::after_action(const ReplicaContext& replica) const {
+  for (const auto& follower : state_->followers)
+    if (const auto member = follower.lock()) member->after_action(replica.local_rank());
+}
+
 void Strategy::resize(int replicas, std::vector<double> shares) {
   require_cross_replica("resize");
   if (state_->options.kind == "multi_worker")

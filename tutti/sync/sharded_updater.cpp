@@ -123,6 +123,11 @@ void SlicesUpdater::meet(int replica) {
   if (lane.units) lane.units->follow();
 }
 
+void SlicesUpdater::after_action(int replica) {
+  const Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  if (lane.units) lane.units->after_action();
+}
+
 void SlicesUpdater::end_run(int replica) {
   const Lane& lane = lanes_.at(static_cast<size_t>(replica));
   if (lane.units) lane.units->gather_all();

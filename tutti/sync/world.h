@@ -90,6 +90,8 @@ class WorldMember {
   virtual void rebind(const World& world) = 0;
   /// Called by each local replica at the begin of Strategy::run, in its thread.
   virtual void prepare(int local) { (void)local; }
+  /// The same within it (Strategy::after_action).
+  virtual void after_action(int local) { (void)local; }
   /// The same at its end: what was begun in it is finished.
   virtual void complete(int local) { (void)local; }
   /// The function of Strategy::run threw on that replica, for whom nobody is to wait. Never throws.
