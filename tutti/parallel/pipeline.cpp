@@ -36,7 +36,8 @@ class Pipeline::Executor {
         ties_(group_, schedule_,
               detail::agree_on_pipeline(group_, schedule_, chunks, options.limit), chunks,
               2 * schedule_.stages(), options.limit),
-        sums_(chunks.size()) {
+        sums_(chunks.size()),
+        after_action_(std::move(options.after_action)) {
     for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
       const int stage = schedule_.stage_of(group_.rank(), chunk);
       const auto at = static_cast<size_t>(chunk);
@@ -67,14 +68,9 @@ class Pipeline::Executor {
     guarded("forward", [&] {
       begin(batch, /*trains=*/false);
       for (const layout::Action& action : own_actions()) {
-        const int i = action.microbatch;
-        if (action.kind != Kind::forward || is_empty(batch, i)) continue;
-        nudge(action);
-        Parcel outputs = run_of(action).evaluate(i, inputs_of(action, batch));
-        if (const auto& next = ends_of(action).outputs)
-          next->put(i, std::move(outputs));
-        else if (take)
-          take(i, std::move(outputs.tensors));
+        if (action.kind != Kind::forward) continue;
+        if (!is_empty(batch, action.microbatch)) evaluate(action, batch, take);
+        end(action);
       }
       finish_channels();
     });
@@ -168,13 +164,31 @@ class Pipeline::Executor {
     for (const auto& [tag, channel] : channels_) channel->finish();
   }
 
-  void nudge(const layout::Action& action) {
+  void named(std::string_view place, const layout::Action& action,
+             const std::function<void()>& work) {
     detail::with_words(
         [&] {
-          return fmt::format("{}, before {} of microbatch {}", run_of(action).name(),
+          return fmt::format("{}, {} {} of microbatch {}", run_of(action).name(), place,
                              layout::letter_of(action.kind), action.microbatch);
         },
-        [&] { group_.engine().nudge(); });
+        work);
+  }
+  void nudge(const layout::Action& action) {
+    named("before", action, [&] { group_.engine().nudge(); });
+  }
+  void end(const layout::Action& action) {
+    if (after_action_) named("after", action, after_action_);
+  }
+
+  void evaluate(const layout::Action& action, const Batch& batch,
+                const std::function<void(int, std::vector<at::Tensor>)>& take) {
+    nudge(action);
+    const int i = action.microbatch;
+    Parcel outputs = run_of(action).evaluate(i, inputs_of(action, batch));
+    if (const auto& next = ends_of(action).outputs)
+      next->put(i, std::move(outputs));
+    else if (take)
+      take(i, std::move(outputs.tensors));
   }
 
   Parcel inputs_of(const layout::Action& action, const Batch& batch) {
@@ -212,6 +226,7 @@ class Pipeline::Executor {
         before->put(action.microbatch, std::move(gradients));
     }
     if (action.kind == (schedule_.split ? Kind::weight : Kind::backward)) add_leaf(action, batch);
+    end(action);
   }
 
   void add_leaf(const layout::Action& action, const Batch& batch) {
@@ -254,12 +269,13 @@ class Pipeline::Executor {
   std::vector<detail::StageRun> runs_;                // by chunk, as the next two
   std::vector<Ends> ends_;
   std::vector<TreeAccumulator> sums_;
+  std::function<void()> after_action_;
 };
 
 Pipeline::Pipeline(Group group, layout::Schedule schedule, std::vector<Stage> chunks,
                    PipelineOptions options)
     : executor_(std::make_unique<Executor>(std::move(group), std::move(schedule), std::move(chunks),
-                                           options)) {}
+                                           std::move(options))) {}
 Pipeline::~Pipeline() = default;
 Pipeline::Pipeline(Pipeline&&) noexcept = default;
 Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;

@@ -32,6 +32,9 @@ namespace tutti::parallel {
 
 struct PipelineOptions {
   Millis limit = kDefaultTimeLimit;  ///< of each wait for another rank
+  /// Called after each action of the schedule, also where its microbatch is empty. forward() has
+  /// the Fs alone.
+  std::function<void()> after_action{};
 };
 
 class Pipeline {

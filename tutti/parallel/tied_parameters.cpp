@@ -116,11 +116,11 @@ void TiedParameters::send_values() {
   const at::NoGradGuard no_gradient;
   constexpr int64_t kOnce[] = {1};
   for (Link& link : links_) link.values.open(kOnce);
+  // All at once, so that none is given up while its memory is sent.
+  for (const Link& link : links_)
+    if (link.owners.defined()) require_ready(link.owners);
   for (Link& link : links_)
-    if (link.owners.defined()) {
-      require_ready(link.owners);
-      link.values.put(0, {.tensors = {link.owners}});
-    }
+    if (link.owners.defined()) link.values.put(0, {.tensors = {link.owners}});
   for (Link& link : links_)
     if (link.readers.defined()) {
       const at::Tensor value = link.values.take(0).tensors[0];

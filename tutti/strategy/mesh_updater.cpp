@@ -30,6 +30,8 @@ World world_of_part(const World& world, const std::vector<int>& local_ranks) {
   part.shares = world.shares;
   part.time_limit = world.time_limit;
   part.chief = world.chief;
+  part.job_ranks = world.mesh.members(world.first_rank + local_ranks.front(),
+                                      {layout::Axis::data, layout::Axis::shard});
   part.mesh =
       layout::Mesh::parse(fmt::format("data={},shard={}", world.mesh.size(layout::Axis::data),
                                       world.mesh.size(layout::Axis::shard)),
@@ -98,6 +100,7 @@ class MeshUpdater final : public Updater {
   }
   int64_t push(int local, std::span<const at::Tensor> gradients, double weight) override {
     if (!clip_ || std::isnan(weight)) return at(local).push(number(local), gradients, weight);
+    meet(local);
     const auto sums = clip_->sums(local, gradients, weight > 0);
     const std::vector<at::Tensor> none(sums.size());
     const bool first = first_rank_ + local < model_ranks_;  // which brings what all have together
@@ -110,6 +113,7 @@ class MeshUpdater final : public Updater {
     at(local).prepare(number(local), deadline);
   }
   void meet(int local) override { at(local).meet(number(local)); }
+  void after_action(int local) override { at(local).after_action(number(local)); }
   void end_run(int local) override { at(local).end_run(number(local)); }
   void fail(int local, const std::string& reason) noexcept override {
     at(local).fail(number(local), reason);

@@ -51,10 +51,12 @@ std::string why_on_cpu(const Strategy& strategy, const optim::Recipe& recipe) {
 std::shared_ptr<Updater> updated_together(const Strategy& strategy, const World& world,
                                           const optim::Recipe& recipe,
                                           std::vector<NamedTensors> replicas) {
-  const std::string& shard = strategy.options().shard;
-  if (shard.empty() || world.in_turn())
+  const StrategyOptions& options = strategy.options();
+  if (options.shard.empty() || world.in_turn())
     return make_shared_updater(world, recipe, std::move(replicas));
-  return make_sharded_updater(world, recipe, std::move(replicas), {.shard = shard_by_name(shard)});
+  return make_sharded_updater(
+      world, recipe, std::move(replicas),
+      {.shard = shard_by_name(options.shard), .bucket_bytes = options.shard_bucket_bytes});
 }
 
 // One updater for each part of the model.

@@ -60,6 +60,7 @@ struct StrategyOptions {
   /// "parameters"; with an axis shard in the mesh, over the ranks on it. "": nothing. Of one_device
   /// nothing is.
   std::string shard;
+  int64_t shard_bucket_bytes = 4 << 20;  ///< ShardedOptions::bucket_bytes
   /// Blocks that a layer is cut into (parallel::TensorGroup), at least the size of axis tensor;
   /// with the same number of them all sizes of it give the same bits. 0: that size.
   int tensor_blocks = 0;

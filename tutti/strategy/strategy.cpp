@@ -178,14 +178,14 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
       return true;
     } catch (...) {
       const auto error = std::current_exception();
-      if (first.take(error)) {
-        const auto words =
-            fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error));
-        world.abort(local, words);
-        for (const auto& follower : followers)
-          if (const auto member = follower.lock()) member->fail(local, words);
-        meeting->fail(words);
-      }
+      first.take(error);
+      // Each one that fails: on a mesh others wait for it in groups that the first has no part in.
+      const auto words =
+          fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error));
+      world.abort(local, words);
+      for (const auto& follower : followers)
+        if (const auto member = follower.lock()) member->fail(local, words);
+      meeting->fail(words);
       return false;
     }
   });
@@ -355,6 +355,11 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
 void Strategy::follow(std::weak_ptr<WorldMember> member) {
   std::erase_if(state_->followers, [](const auto& follower) { return follower.expired(); });
   state_->followers.push_back(std::move(member));
+}
+
+void Strategy::after_action(const ReplicaContext& replica) const {
+  for (const auto& follower : state_->followers)
+    if (const auto member = follower.lock()) member->after_action(replica.local_rank());
 }
 
 void Strategy::resize(int replicas, std::vector<double> shares) {

@@ -1,5 +1,4 @@
-/// Strategy: where the replicas of a model are and how they stay together. tf.distribute's
-/// contract.
+/// Strategy: where the replicas of a model are and how they stay together, as in tf.distribute.
 ///
 /// The same program runs under every strategy; one flag changes. Replicas of a worker are threads
 /// (the caller is the first of them), workers are processes. Updates SUM over replicas: divide the
@@ -106,8 +105,7 @@ class Strategy {
   /// Throws UsageError naming `operation` for a replica of another strategy or an earlier world.
   void require_own(const ReplicaContext& replica, std::string_view operation) const;
 
-  /// Throws UsageError naming `operation` where replicas do not meet in every step
-  /// (ReplicaContext::group_of_all).
+  /// Throws UsageError naming `operation` where replicas do not meet in every step.
   void require_meeting(std::string_view operation) const;
 
   /// The dataset, cut by global batch: replica r takes its share of each. With AutoShard::file, off
@@ -152,6 +150,8 @@ class Strategy {
 
   /// What follows the world is told of a resize, for as long as it lives.
   void follow(std::weak_ptr<WorldMember> member);
+  /// Tells it, in run(), that this rank's pipeline has ended an action (Updater::after_action).
+  void after_action(const ReplicaContext& replica) const;
 
  private:
   using Lead = std::function<std::shared_ptr<void>(const std::vector<std::shared_ptr<void>>&)>;

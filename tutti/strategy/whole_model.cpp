@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -121,33 +122,46 @@ WholeModel::WholeModel(Strategy strategy,
   std::ranges::stable_sort(buffers_, {}, place);
 }
 
-// One piece goes from its holder to every worker.
-void WholeModel::put_together(const Entry& entry, const Entry::Holder& holder,
-                              const at::Tensor& whole, const Own& own) const {
+bool WholeModel::is_here(const Part& part) const {
   const World& world = strategy_.world();
-  const int holds = holder.rank - world.first_rank;
-  const bool here = holds >= 0 && holds < world.local;
-  at::Tensor part = at::empty(holder.piece.shape(), whole.options());
-  if (here) part.copy_(own(holds, entry.name));
-  if (!world.one_process())
-    strategy_.run([&](ReplicaContext& replica) {
-      const bool first = replica.local_rank() == (here ? holds : 0);
-      const at::Tensor room = first ? part : at::empty_like(part);
+  const int local = part.holder.rank - world.first_rank;
+  return local >= 0 && local < world.local;
+}
+
+// In one run, since parameters may be given up in each.
+void WholeModel::send_to_all(std::vector<Part>& parts) const {
+  const World& world = strategy_.world();
+  strategy_.run([&](ReplicaContext& replica) {
+    for (Part& part : parts) {
+      const Entry::Holder& holder = part.holder;
+      const bool here = is_here(part);
+      const bool puts = replica.rank() == (here ? holder.rank : world.first_rank);
+      const at::Tensor piece = here && puts ? std::exchange(part.piece, {})
+                                            : at::empty(holder.piece.shape(), part.whole.options());
       replica.group()
-          .broadcast(span_of(room), holder.rank, world.time_limit)
+          .broadcast(span_of(piece), holder.rank, world.time_limit)
           .wait(world.time_limit);
-    });
-  put_piece(whole, holder.piece, part);
+      if (puts) put_piece(part.whole, holder.piece, piece);
+    }
+  });
 }
 
 NamedTensors WholeModel::gather(const std::vector<Entry>& entries, const Own& own) const {
   const at::NoGradGuard no_grad;
+  const World& world = strategy_.world();
   NamedTensors all;
+  std::vector<Part> parts;
   for (const Entry& entry : entries) {
-    const at::Tensor whole = at::empty(entry.shape, scalar_type_of(entry.dtype));
-    for (const Entry::Holder& holder : entry.holders) put_together(entry, holder, whole, own);
-    all.emplace_back(entry.name, whole);
+    all.emplace_back(entry.name, at::empty(entry.shape, scalar_type_of(entry.dtype)));
+    for (const Entry::Holder& holder : entry.holders) {
+      Part& part = parts.emplace_back(Part{holder, all.back().second, {}});
+      if (!is_here(part)) continue;
+      part.piece = at::empty(holder.piece.shape(), part.whole.options());
+      part.piece.copy_(own(holder.rank - world.first_rank, entry.name));
+      if (world.one_process()) put_piece(part.whole, holder.piece, std::exchange(part.piece, {}));
+    }
   }
+  if (!world.one_process()) send_to_all(parts);
   return all;
 }
 

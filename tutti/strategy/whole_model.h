@@ -70,8 +70,14 @@ class WholeModel {
     at::Tensor tensor;
     Piece piece;
   };
-  void put_together(const Entry& entry, const Entry::Holder& holder, const at::Tensor& whole,
-                    const Own& own) const;
+  /// A piece on its way from who holds it to every worker's whole tensor.
+  struct Part {
+    Entry::Holder holder;
+    at::Tensor whole;
+    at::Tensor piece;  ///< of those here
+  };
+  bool is_here(const Part& part) const;
+  void send_to_all(std::vector<Part>& parts) const;
 
   mutable Strategy strategy_;
   std::vector<std::map<std::string, Had>> own_;  ///< by local rank

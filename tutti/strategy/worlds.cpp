@@ -245,10 +245,6 @@ void require_mesh_possible(const StrategyOptions& options, const layout::Mesh& m
     refuse(fmt::format("{} tensor blocks for {} ranks; expected at least one each",
                        options.tensor_blocks, mesh.size(layout::Axis::tensor)));
   if (mesh.model_ranks() == 1) return;
-  if (options.shard == "parameters")
-    refuse(
-        "--shard parameters is for whole replicas (axes data and shard): ranks that wait for each "
-        "other's stages and pieces could not gather at the same time; take --shard gradients");
   if (options.uses_servers() || options.kind == "central_storage")
     refuse(fmt::format("strategy {} has whole replicas; use mirrored, multi_worker or one_device",
                        options.kind));

@@ -45,7 +45,7 @@ ParameterUnits::ParameterUnits(Group owners, const ShardLayout& shards, std::byt
     if (here_[static_cast<size_t>(unit)] != 0) return;
     std::vector<int> needed = late_->read_together();
     needed.push_back(unit);
-    round(needed);
+    round(needed, Said::some_need);
   });
   take_slice();
 }
@@ -111,13 +111,16 @@ void ParameterUnits::make_room(const std::vector<uint8_t>& needed) {
     }
 }
 
-// False: no rank needed any. Equal on all ranks, and so is what is there afterwards.
-bool ParameterUnits::round(const std::vector<int>& needed) {
+// What it returns is equal on all ranks, and so is what is there afterwards.
+ParameterUnits::Said ParameterUnits::round(const std::vector<int>& needed, Said own) {
   std::vector<uint8_t> all(here_.size(), 0);
   for (const int unit : needed) all[static_cast<size_t>(unit)] = 1;
+  all.push_back(static_cast<uint8_t>(own));
   owners_.all_reduce_now(tutti::span_of(std::span(all)), ReduceOp::max, limit_);
+  const auto said = static_cast<Said>(all.back());
+  all.pop_back();
   ++rounds_;
-  if (std::ranges::find(all, 1) == all.end()) return false;
+  if (said != Said::some_need) return said;
   make_room(all);
   for (int unit = 0; unit < shards_.num_buckets(); ++unit) {
     const auto number = static_cast<size_t>(unit);
@@ -125,11 +128,16 @@ bool ParameterUnits::round(const std::vector<int>& needed) {
     needed_in_[number] = rounds_;
     if (here_[number] == 0) gather(unit);
   }
-  return true;
+  return said;
 }
 
 void ParameterUnits::follow() {
-  while (round({})) {
+  while (round({}, Said::all_done) != Said::all_done) {
+  }
+}
+
+void ParameterUnits::after_action() {
+  while (round({}, Said::some_go_on) == Said::some_need) {
   }
 }
 

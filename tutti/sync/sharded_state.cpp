@@ -1,8 +1,10 @@
 // Of the updater whose ranks own slices: where values and state lie, and the whole for checkpoints.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "tutti/sync/detail/sharded_updater.h"
 #include "tutti/sync/detail/spare_pages.h"
@@ -44,6 +46,7 @@ SlicesUpdater::SlicesUpdater(const World& world, const optim::Recipe& recipe,
   for_each_local(world_, [&](int local) {
     const auto number = static_cast<size_t>(local);
     bind(lanes_[number], std::move(replicas[number]));
+    if (options_.shard == Shard::parameters) give_units(local);
   });
 }
 
@@ -56,8 +59,25 @@ void SlicesUpdater::join_owners() {
     lane.all = lane.owners = world_.groups[static_cast<size_t>(local)];
     if (!parted) return;
     const int color = world_.place_of_local(local)[static_cast<size_t>(layout::Axis::data)];
-    lane.owners = *lane.all.split(color, lane.all.rank(), world_.time_limit);
+    lane.owners = split_of_owners(local, color);
   });
+}
+
+// Collective: of those of this rank's, by `color`. Its errors say who they are.
+Group SlicesUpdater::split_of_owners(int local, int color) {
+  Group& owners = lanes_[static_cast<size_t>(local)].owners;
+  Group split = *owners.split(color, owners.rank(), world_.time_limit);
+  std::vector<int> members(static_cast<size_t>(world_.size));
+  std::iota(members.begin(), members.end(), 0);
+  if (split.size() < world_.size)
+    members = world_.mesh.members(world_.first_rank + local, {layout::Axis::shard});
+  std::vector<std::string> words;
+  for (const int member : members)
+    words.push_back(fmt::format(
+        "{} is rank {}", words.size(),
+        world_.job_ranks.empty() ? member : world_.job_ranks[static_cast<size_t>(member)]));
+  split.say_members(fmt::format("of who has slices of a whole, where {}", fmt::join(words, ", ")));
+  return split;
 }
 
 // Collective over all ranks.
@@ -93,8 +113,11 @@ void SlicesUpdater::bind(Lane& lane, NamedTensors replica) {
                                                                     : SlicedGradients::Keep::slice,
                              .may_wait = options_.shard != Shard::parameters},
       layout_, *shards_, lane.parameters, world_.time_limit);
-  if (options_.shard != Shard::parameters) return;
-  lane.rounds = *lane.owners.split(0, lane.owner(), world_.time_limit);
+}
+
+void SlicesUpdater::give_units(int local) {
+  Lane& lane = lanes_[static_cast<size_t>(local)];
+  lane.rounds = split_of_owners(local, 0);
   lane.units =
       std::make_unique<ParameterUnits>(lane.rounds, *shards_, lane.row(), world_.time_limit);
 }

@@ -113,12 +113,19 @@ void SlicesUpdater::update_and_gather(Lane& lane) {
 
 void SlicesUpdater::prepare(int replica, const Deadline&) {
   const Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  if (lane.units) lane.units->give_back();
+  if (!lane.units) return;
+  if (lane.units->whole()) lane.units->take_slice();  // between runs anybody may write to them
+  lane.units->give_back();
 }
 
 void SlicesUpdater::meet(int replica) {
   const Lane& lane = lanes_.at(static_cast<size_t>(replica));
   if (lane.units) lane.units->follow();
+}
+
+void SlicesUpdater::after_action(int replica) {
+  const Lane& lane = lanes_.at(static_cast<size_t>(replica));
+  if (lane.units) lane.units->after_action();
 }
 
 void SlicesUpdater::end_run(int replica) {

@@ -119,6 +119,9 @@ class Updater {
   /// In a run, before replicas of which some compute nothing meet otherwise than by push(): from
   /// each. Those that still compute may need the others, to gather parameters.
   virtual void meet(int replica) { (void)replica; }
+  /// The same after each action of a pipeline, whose ranks wait for each other too, also where
+  /// there was nothing to do: who is in meet(), push() or end_run() meanwhile stays in it.
+  virtual void after_action(int replica) { (void)replica; }
   /// At the end of Strategy::run, from each replica's own thread: parameters become whole.
   virtual void end_run(int replica) { (void)replica; }
   /// A run's function threw on that replica, for whom nobody is to wait. Any thread; never throws.
@@ -149,8 +152,7 @@ class Updater {
 
   virtual int64_t version() const = 0;  ///< updates applied so far
 
-  /// Takes effect with the next update; rank 0's value counts. Throws UsageError unless it is a
-  /// finite number >= 0.
+  /// From the next update on; rank 0's value counts. UsageError unless it is finite and >= 0.
   virtual void set_learning_rate(double learning_rate) = 0;
   virtual double learning_rate() const = 0;
 
@@ -161,8 +163,7 @@ class Updater {
   virtual const std::vector<at::Tensor>& parameters(int replica) const = 0;
   virtual const Layout& layout() const = 0;
 
-  /// Bytes of gradients that a replica sent to others in the last step, on average (for replicas
-  /// that take turns: that as many would send).
+  /// Bytes of gradients that a replica sent in the last step, on average; in turn: would have sent.
   virtual int64_t wire_bytes_per_step() const = 0;
 
   /// The connection to parameter servers; null where there are none.
@@ -192,9 +193,8 @@ class Updater {
 using TorchOptimizerFactory =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
 
-/// The fused step. Moves the parameters of all replicas into one storage (rank 0's values win);
-/// optimizer state lies beside it. float32 and float64 parameters on the CPU.
-/// Collective over workers: every worker calls it with the same parameters.
+/// The fused step. Moves the parameters of all replicas into one storage (rank 0's values win),
+/// optimizer state beside it. float32 and float64 on the CPU. Collective over workers.
 std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Recipe& recipe,
                                              std::vector<NamedTensors> replicas);
 

@@ -53,8 +53,9 @@ struct World {
   layout::Mesh mesh{};
   int model_ranks = 1;
   std::vector<MeshGroups> mesh_groups{};  ///< by local rank; empty where model_ranks is 1
-  int tensor_blocks = 1;                  ///< that a layer is cut into, a constant of the job
-  int microbatches = 1;                   ///< that a replica's part of a batch comes in
+  std::vector<int> job_ranks{};  ///< of a part of a model: its ranks' numbers; empty: these
+  int tensor_blocks = 1;         ///< that a layer is cut into, a constant of the job
+  int microbatches = 1;          ///< that a replica's part of a batch comes in
 
   int num_replicas() const noexcept { return size / model_ranks; }  ///< in sync
   int replica_of(int rank) const noexcept { return rank / model_ranks; }
@@ -89,6 +90,8 @@ class WorldMember {
   virtual void rebind(const World& world) = 0;
   /// Called by each local replica at the begin of Strategy::run, in its thread.
   virtual void prepare(int local) { (void)local; }
+  /// The same within it (Strategy::after_action).
+  virtual void after_action(int local) { (void)local; }
   /// The same at its end: what was begun in it is finished.
   virtual void complete(int local) { (void)local; }
   /// The function of Strategy::run threw on that replica, for whom nobody is to wait. Never throws.

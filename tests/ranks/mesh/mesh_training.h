@@ -76,6 +76,7 @@ inline StrategyOptions options_of(const std::string& kind, const MeshCase& one) 
           .seed = 11,
           .mesh = one.mesh,
           .shard = one.shard,
+          .shard_bucket_bytes = 2 << 10,  // so that each larger parameter is a unit
           .tensor_blocks = one.blocks};
 }
 

@@ -65,6 +65,14 @@ const std::vector<Pair> kPairs = {
     {"mirrored", "mirrored", {"data=8", 1}, {"stage=4", 8, "1f1b", 0, "full"}},
     {"mirrored", "mirrored", {"stage=4", 8}, {"data=8", 1}},
     {"mirrored", "mirrored", {"data=4,stage=2", 2}, {"data=1", 8}},
+    {"mirrored",
+     "mirrored",
+     {.mesh = "data=2,stage=2", .microbatches = 4, .shard = "parameters"},
+     {"stage=3", 8}},
+    {"mirrored",
+     "mirrored",
+     {"stage=2,tensor=2", 8},
+     {.mesh = "data=2,stage=2,tensor=2", .microbatches = 4, .shard = "parameters"}},
 };
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MeshResume, ::testing::ValuesIn(kPairs), [](const auto& info) {
@@ -104,7 +112,10 @@ RANK_PROGRAM(train_kept_on_mesh) {
 TEST(MeshResumeOfProcesses, GoesOnAfterSigkill) {
   for (const auto& [workers, from, to] : std::vector<std::tuple<int, MeshCase, MeshCase>>{
            {4, {"stage=2,tensor=2", 8}, {"data=2,stage=2", 4}},
-           {2, {"stage=2", 8, "zb-v"}, {"tensor=2", 8}}}) {
+           {2, {"stage=2", 8, "zb-v"}, {"tensor=2", 8}},
+           {4,
+            {.mesh = "data=2,stage=2", .microbatches = 4, .shard = "parameters"},
+            {.mesh = "data=2,tensor=2", .microbatches = 4, .shard = "parameters"}}}) {
     const test::TempFolder folder;
     const auto killed =
         test::run_workers(workers, "train_kept_on_mesh", {from.word(), folder.path(), "5"});

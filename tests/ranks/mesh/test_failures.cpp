@@ -90,9 +90,14 @@ struct Layout {
 
 /// Each kill, and of the stops, which take the limit, one a phase; with TUTTI_ALL_FAILURES all.
 std::vector<Failure> failures() {
-  const std::vector<Layout> layouts{{{"stage=3", 4}, 3, {0, 1, 2}},
-                                    {{"tensor=2", 4}, 2, {0, 1}},
-                                    {{"stage=2,tensor=2", 4, "zb-h1"}, 4, {2}}};
+  const bool every = std::getenv("TUTTI_ALL_FAILURES") != nullptr;
+  const std::vector<Layout> layouts{
+      {{.mesh = "data=2,stage=2", .microbatches = 4, .shard = "parameters"},
+       4,
+       every ? std::vector{0, 1, 2, 3} : std::vector{2}},
+      {{"stage=3", 4}, 3, {0, 1, 2}},
+      {{"tensor=2", 4}, 2, {0, 1}},
+      {{"stage=2,tensor=2", 4, "zb-h1"}, 4, {2}}};
   std::vector<Failure> all;
   for (size_t phase = 0; phase < phases().size(); ++phase) {
     std::vector<Failure> stops;
@@ -101,7 +106,6 @@ std::vector<Failure> failures() {
         all.push_back({mesh, workers, victim, phase, SIGKILL});
         stops.push_back({mesh, workers, victim, phase, SIGSTOP});
       }
-    const bool every = std::getenv("TUTTI_ALL_FAILURES") != nullptr;
     const auto last = stops.rbegin() + static_cast<std::ptrdiff_t>(phase);
     all.insert(all.end(), every ? stops.rbegin() : last, every ? stops.rend() : last + 1);
   }

@@ -55,6 +55,24 @@ const std::vector<MeshCase>& cases() {
        .pipeline = "zb-h1",
        .shard = "gradients"},
       {.mesh = "data=2,shard=2,stage=2", .microbatches = 2, .shard = "gradients"},
+      {.mesh = "data=2,stage=2", .microbatches = 4, .shard = "parameters"},
+      {.mesh = "data=2,tensor=2", .microbatches = 4, .shard = "parameters"},
+      {.mesh = "data=4,stage=2", .microbatches = 2, .pipeline = "zb-h1", .shard = "parameters"},
+      {.mesh = "data=2,stage=2,tensor=2",
+       .microbatches = 4,
+       .pipeline = "zb-h1",
+       .shard = "parameters"},
+      {.mesh = "data=2,stage=2,tensor=2",
+       .microbatches = 4,
+       .recompute = "full",
+       .shard = "parameters"},
+      {.mesh = "data=2,stage=2",
+       .microbatches = 4,
+       .pipeline = "interleaved",
+       .chunks = 2,
+       .shard = "parameters"},
+      {.mesh = "data=2,stage=2", .microbatches = 4, .pipeline = "gpipe", .shard = "parameters"},
+      {.mesh = "data=2,shard=2,stage=2", .microbatches = 2, .shard = "parameters"},
   };
   return all;
 }
@@ -164,7 +182,14 @@ TEST(MeshFitProcesses, TrainTheBitsOfOneDevice) {
            {4, {"stage=2,tensor=2", 8, "zb-v"}},
            {2, {"stage=2", 8}},
            {4, {"stage=4", 8, "interleaved", 2, "full"}},
-           {4, {.mesh = "data=2,shard=2,stage=2", .microbatches = 2, .shard = "gradients"}}}) {
+           {4, {.mesh = "data=2,shard=2,stage=2", .microbatches = 2, .shard = "gradients"}},
+           {4, {.mesh = "data=2,stage=2", .microbatches = 4, .shard = "parameters"}},
+           {4,
+            {.mesh = "data=2,stage=2,tensor=2",
+             .microbatches = 4,
+             .pipeline = "zb-h1",
+             .recompute = "full",
+             .shard = "parameters"}}}) {
     const auto out = test::run_workers(workers, "train_on_mesh_workers", {one.word()});
     ASSERT_EQ(out.exit_code, 0) << out.log;
     EXPECT_THAT(test::lines_after(out.log, "weights "),
@@ -180,7 +205,8 @@ TEST(MeshFitTwoHosts, TrainTheBitsOfOneDevice) {
        {MeshCase{"data=2,stage=2", 4}, MeshCase{"stage=4", 8, "zb-h1"},
         MeshCase{"stage=2,tensor=2", 8},
         MeshCase{.mesh = "shard=4", .microbatches = 2, .shard = "gradients"},
-        MeshCase{.mesh = "data=2,stage=2", .microbatches = 4, .shard = "state"}})
+        MeshCase{.mesh = "data=2,stage=2", .microbatches = 4, .shard = "state"},
+        MeshCase{.mesh = "data=2,tensor=2", .microbatches = 4, .shard = "parameters"}})
     for (const auto& node : test::run_nodes(hosts, 2, "train_on_mesh_workers", {one.word()})) {
       ASSERT_EQ(node.exit_code, 0) << node.log;
       EXPECT_THAT(test::lines_after(node.log, "weights "),

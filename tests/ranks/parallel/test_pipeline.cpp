@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
+
 #include "tutti/nn/dense.h"
 #include "tutti/nn/dropout.h"
 #include "tutti/parallel/pipeline.h"
@@ -205,6 +207,21 @@ TEST_P(PipelineBy, RunsForwardAloneBetweenSteps) {
     }
   };
   expect_oracle(model, schedule_of_two(), run);
+}
+
+TEST_P(PipelineBy, SaysWhenEachActionHasEnded) {
+  const PipelineModel model = dense_model(8);
+  const layout::Schedule schedule = schedule_of_two();
+  std::atomic<int64_t> ended{0};
+  PipelineRun run{.sizes = {2, 0, 1, 0}};
+  run.options.after_action = [&] { ++ended; };
+  run.before = [&](Pipeline& pipeline, StagesOfModel&, const Group&) {
+    pipeline.forward(batch_of(model, run), {});
+  };
+  expect_oracle(model, schedule, run);
+  int64_t actions = schedule.stages() * schedule.microbatches;  // of forward()
+  for (const auto& of_rank : schedule.actions) actions += std::ssize(of_rank);
+  EXPECT_EQ(ended, actions);
 }
 
 INSTANTIATE_TEST_SUITE_P(Schedules, PipelineBy, ::testing::ValuesIn(kSchedules),

@@ -219,6 +219,8 @@ struct Optimizer::State final : WorldMember {
     updater->prepare(local, Deadline(strategy.world().time_limit));
   }
 
+  void after_action(int local) override { updater->after_action(local); }
+
   void complete(int local) override {
     if (takes_turns()) detail::require_no_stale_read();
     if (takes_turns() && local + 1 == modules.size()) require_all_or_none();

@@ -35,8 +35,10 @@ class ParameterUnits {
   /// Gives all units back. From now on this thread's operators find what they read. Throws
   /// UsageError where LibTorch's observers of operators are off.
   void give_back();
-  /// Takes part in the others' rounds until none of them needs a unit.
+  /// Takes part in the others' rounds until none of them needs a unit, or will after an action.
   void follow();
+  /// The same until none needs one; then all who are here go on, and those in follow() stay.
+  void after_action();
   /// follow(), then gathers all.
   void gather_all();
 
@@ -47,7 +49,9 @@ class ParameterUnits {
   int64_t bytes() const noexcept { return slice_.num_bytes() + most_unit_bytes_; }
 
  private:
-  bool round(const std::vector<int>& needed);
+  /// What the owners have said in a round, the least first.
+  enum class Said : uint8_t { all_done, some_go_on, some_need };
+  Said round(const std::vector<int>& needed, Said own);
   void gather(int unit);
   void drop(int unit);
   void make_room(const std::vector<uint8_t>& needed);

@@ -30,6 +30,7 @@ class SlicesUpdater final : public ShardedUpdater {
   void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
   void prepare(int replica, const Deadline& deadline) override;
   void meet(int replica) override;
+  void after_action(int replica) override;
   void end_run(int replica) override;
   void fail(int replica, const std::string& reason) noexcept override;
   void rethrow_failure() const override {
@@ -82,6 +83,8 @@ class SlicesUpdater final : public ShardedUpdater {
   };
 
   void join_owners();
+  Group split_of_owners(int local, int color);
+  void give_units(int local);
   void bind(Lane& lane, NamedTensors replica);
   void start_states(Lane& lane) const;
   void clip(Lane& lane);

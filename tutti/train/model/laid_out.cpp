@@ -329,10 +329,13 @@ std::vector<Tensors> LaidOut::trained(const ReplicaContext& replica) const {
 parallel::Pipeline& LaidOut::pipeline(ReplicaContext& replica, int microbatches) {
   Rank& own = ranks_[static_cast<size_t>(replica.local_rank())];
   auto& kept = own.by_microbatches[microbatches];
-  if (!kept)
-    kept = std::make_unique<parallel::Pipeline>(
-        replica.group_of(Axis::stage), schedule_of(microbatches), own.chunks,
-        parallel::PipelineOptions{.limit = replica.time_limit()});
+  if (!kept) {
+    parallel::PipelineOptions options{.limit = replica.time_limit()};
+    if (mesh_.model_ranks() > 1)
+      options.after_action = [this, replica] { strategy_.after_action(replica); };
+    kept = std::make_unique<parallel::Pipeline>(replica.group_of(Axis::stage),
+                                                schedule_of(microbatches), own.chunks, options);
+  }
   if (std::exchange(own.seen_changes, changes_) != changes_) kept->send_ties();
   return *kept;
 }
