@@ -167,7 +167,7 @@ void add_plan_table(CLI::App& plan, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--gflops", flags->gflops, "That a host computes, in 10^9 operations a second")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1e-3, 1e9))
       ->capture_default_str();
   command->add_option("--json", flags->json, "Writes the table")->type_name("FILE");
   command->footer(

@@ -182,13 +182,14 @@ std::vector<at::Tensor> GraphStage::run(const Walk& walk, at::TensorList inputs)
 }
 
 std::vector<Span> GraphStage::spans(const Recompute& recompute) {
-  std::vector<std::string> names;
-  for (const nn::Node& node : graph_.nodes()) names.push_back(node.name);
-  detail::require_layers(names, recompute);
+  std::vector<std::string> layers;
+  for (const nn::Node& node : graph_.nodes())
+    if (!std::holds_alternative<nn::op::Input>(node.op)) layers.push_back(node.name);
+  detail::require_layers(layers, recompute);
   std::vector<detail::LayerUnit> units;
   for (size_t i = range().begin; i < range().end; ++i) {
     const GraphStep& step = whole_->steps[i];
-    units.push_back({.name = names[i],
+    units.push_back({.name = graph_.nodes()[i].name,
                      .parameters = step.parameter.defined() ? step.parameter.unsafeGetTensorImpl()
                                                             : static_cast<const void*>(step.module),
                      .no_cut = why_no_cut(graph_, roles_, i)});

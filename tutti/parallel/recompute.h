@@ -1,6 +1,6 @@
 /// Recompute: which layers keep what they take alone, and are computed again in backward, so that a
 /// training needs less memory and more time (Chen et al. 2016, arXiv 1604.06174). No bit depends on
-/// it.
+/// it. Layers are those of an nn::Graph, or the children of a Sequential, which has no blocks.
 ///
 ///   tutti::Model model(strategy, make_graph, {.recompute = parallel::Recompute::blocks()});
 ///

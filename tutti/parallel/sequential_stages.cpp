@@ -63,6 +63,21 @@ auto in_a_row(Children children) {
   };
 }
 
+// Who knows how often each child reads it, and so how autograd adds.
+void require_own_parameters(const Children& children, const std::vector<std::string>& names) {
+  std::map<const at::TensorImpl*, size_t> readers;
+  for (size_t i = 0; i < children.size(); ++i)
+    for (const auto& parameter : children[i].ptr()->named_parameters()) {
+      const auto [reader, is_new] = readers.try_emplace(parameter->unsafeGetTensorImpl(), i);
+      if (!is_new && reader->second != i)
+        throw UsageError(
+            fmt::format("recompute: {}.{} is a parameter of child {} too, so that its gradients "
+                        "may be added in "
+                        "another order; take full",
+                        names[i], parameter.key(), names[reader->second]));
+    }
+}
+
 std::vector<Span> spans_of(const Children& children, const std::vector<std::string>& names,
                            const Recompute& recompute) {
   std::vector<detail::LayerUnit> units;
@@ -71,8 +86,10 @@ std::vector<Span> spans_of(const Children& children, const std::vector<std::stri
     const bool trained = !module->parameters().empty();
     units.push_back({.name = names[i], .parameters = trained ? module.get() : nullptr});
   }
+  const auto cut = detail::layer_spans(units, recompute);
+  if (cut.size() > 1) require_own_parameters(children, names);
   std::vector<Span> spans;
-  for (const auto& [begin, end, again] : detail::layer_spans(units, recompute)) {
+  for (const auto& [begin, end, again] : cut) {
     Children part(children.begin() + static_cast<ptrdiff_t>(begin),
                   children.begin() + static_cast<ptrdiff_t>(end));
     Span span{.recompute = again};

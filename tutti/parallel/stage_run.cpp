@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 #include <ranges>
+#include <string_view>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -29,6 +30,10 @@ void require_no_running_statistics(const torch::nn::Module& layer, const std::st
         "pipeline: {} has {}, whose running statistics a second forward pass would move again; "
         "leave recompute off, or put the layer into evaluation mode",
         stage, layer.name()));
+}
+
+uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
 }
 
 // A parameter that two spans read: autograd, too, adds to what came first from behind.
@@ -142,9 +147,35 @@ Parcel StageRun::forward_span(int microbatch, size_t span, Parcel inputs) {
     }
   if (again && ends(span)) return {};  // nobody waits for it: B does it all
   const at::AutoGradMode graph(!again);
-  Parcel outputs = compute(microbatch, span, kept.inputs, kept.calls);
+  Parcel outputs = compute_from_kept(microbatch, span);
   if (!again) kept.outputs = outputs.tensors;
   if (ends(span)) return {};
+  return outputs;
+}
+
+// LibTorch refuses to write into what needs a gradient; what is to be computed again does not need
+// one yet.
+Parcel StageRun::compute_from_kept(int microbatch, size_t span) {
+  const Kept& kept = kept_[microbatch][span];
+  const auto refuse = [&] {
+    throw UsageError(fmt::format(
+        "pipeline: span {} of {} writes into its inputs, which backward needs; begin it "
+        "before the layer that they come from",
+        span, name()));
+  };
+  std::vector<uint32_t> versions;
+  for (const at::Tensor& input : kept.inputs) versions.push_back(version_of(input));
+  Parcel outputs;
+  try {
+    outputs = compute(microbatch, span, kept.inputs, kept.calls);
+  } catch (const c10::Error& error) {
+    if (std::string_view(error.what()).find("in-place operation") != std::string_view::npos &&
+        !begins(span))
+      refuse();
+    throw;
+  }
+  if (stage_.spans[span].recompute && !std::ranges::equal(kept.inputs, versions, {}, version_of))
+    refuse();
   return outputs;
 }
 
@@ -158,7 +189,7 @@ Parcel StageRun::backward_span(int microbatch, size_t span, Parcel of_outputs) {
   Kept& kept = kept_.at(microbatch)[span];
   if (stage_.spans[span].recompute) {
     const at::AutoGradMode graph(true);
-    kept.outputs = compute(microbatch, span, kept.inputs, kept.calls).tensors;
+    kept.outputs = compute_from_kept(microbatch, span).tensors;
   }
   std::vector<at::Tensor> roots, root_gradients;
   auto gradient = of_outputs.tensors.begin();

@@ -10,7 +10,7 @@ namespace {
 
 /// Whether nobody else has the memory: a leaf may be that of another parameter, or a view.
 bool is_own(const at::Tensor& sum) {
-  return sum.use_count() == 1 && sum.storage().use_count() == 1 &&
+  return sum.layout() == at::kStrided && sum.use_count() == 1 && sum.storage().use_count() == 1 &&
          sum.is_non_overlapping_and_dense();
 }
 

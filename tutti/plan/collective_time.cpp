@@ -110,6 +110,8 @@ void require_ranks(const AllReduce& work) {
   const bool halves =
       work.algorithm == Algorithm::halving_doubling || work.algorithm == Algorithm::doubling;
   if (work.ranks < 1) throw UsageError(fmt::format("{} ranks, expected 1 or more", work.ranks));
+  if (work.chunk_elements < 1)
+    throw UsageError(fmt::format("chunks of {} elements, expected 1 or more", work.chunk_elements));
   if (halves && !std::has_single_bit(static_cast<unsigned>(work.ranks)))
     throw UsageError(
         fmt::format("{} ranks: {} takes powers of two", work.ranks, name_of(work.algorithm)));

@@ -22,12 +22,12 @@ struct AllReduce {
   int ranks = 2;
   int64_t num_elements = 0;
   int64_t bytes_per_element = 4;
-  int64_t chunk_elements = 1 << 16;  ///< of pairwise, tree and double_tree
+  int64_t chunk_elements = 1 << 16;  ///< > 0; ring and halving_doubling have none
 };
 
 /// Seconds. Of ring, halving_doubling, doubling, direct and pairwise; exact where the ranks divide
-/// the elements, and chunks the parts. Throws UsageError for another algorithm, and for ranks that
-/// an algorithm cannot take.
+/// the elements, and chunks the parts. Throws UsageError for another algorithm, and for ranks or
+/// chunks that it cannot take.
 double formula_seconds(const AllReduce& work, const Link& link);
 
 /// Seconds, of any algorithm for all-reduce; tree as ReductionShape::flat adds. Takes time

@@ -53,6 +53,7 @@ Link parse_link(std::string_view text) {
   if (!latency) refuse("the latency has no unit that is known");
   if (*rate <= 0) refuse("the rate is not above 0");
   if (*latency < 0) refuse("the latency is below 0");
+  if (*rate < 1 || *rate > 1e15 || *latency > 3600) refuse("no link is like that");
   return {*rate, *latency};
 }
 

@@ -14,8 +14,9 @@ struct Link {
 };
 
 /// Bits a second with kbit, Mbit, Gbit or Tbit (powers of 1000), or bytes with MB or GB, then
-/// seconds with s, ms, us or ns. Throws UsageError for a number without unit, for what is not
-/// positive, and for other words, with an example.
+/// seconds with s, ms, us or ns. Throws UsageError for a number without unit, for a rate
+/// that is not from 1 to 10^15 bytes a second, for a latency that is not from 0 to an hour, and for
+/// other words, with an example.
 Link parse_link(std::string_view text);
 
 /// "25 Gbit/s, 20 us".

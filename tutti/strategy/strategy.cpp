@@ -172,6 +172,7 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
   const bool watch = world.local > 1;
   at::mt19937_data_pod before;
   if (watch) before = default_generator_state();
+  std::mutex failing;
   threads->run([&](int local) {
     try {
       body(contexts[local], local);
@@ -179,7 +180,9 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
     } catch (...) {
       const auto error = std::current_exception();
       first.take(error);
-      // Each one that fails: on a mesh others wait for it in groups that the first has no part in.
+      // Each one that fails, the first before the others: on a mesh others wait for it in groups
+      // that the first has no part in.
+      const std::lock_guard lock(failing);
       const auto words =
           fmt::format("replica {} failed: {}", world.first_rank + local, words_of(error));
       world.abort(local, words);
@@ -325,6 +328,14 @@ void Strategy::run_all(const std::function<void(ReplicaContext&, int)>& body) {
     for (const auto& follower : state_->followers)
       if (const auto member = follower.lock()) fn(*member);
   };
+  int act_after_actions = 0;
+  for_followers([&](WorldMember& member) { act_after_actions += member.acts_after_actions(); });
+  if (act_after_actions > 1)
+    throw UsageError(
+        "--shard parameters on stages, or ranks of axis tensor: a strategy has one optimizer "
+        "there, "
+        "since ranks would gather the parameters of two in another order; take --shard gradients, "
+        "or one optimizer of one model");
   detail::ForkedQueues queues(world());
   const auto prepared = [&](ReplicaContext& replica, int local) {
     const detail::CurrentReplica current(&replica);

@@ -1,5 +1,6 @@
 #include "tutti/sync/detail/spare_pages.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,16 +14,26 @@
 namespace tutti::detail {
 namespace {
 
+constexpr size_t kKeptSlots = 1;  // what one part gives up, the next one wants
+
 uintptr_t page_bytes() {
   static const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   return bytes;
 }
 
-std::byte* map(void* where, size_t num_bytes, int flags) {
-  void* const begin = mmap(where, num_bytes, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
-  if (begin == MAP_FAILED)
-    throw Error(fmt::format("no memory for {} bytes: {}", num_bytes, errno_words(errno)));
+[[noreturn]] void refuse(int64_t num_bytes) {
+  const int error = errno;
+  throw Error(
+      fmt::format("no memory for {} bytes of parameters: {}{}", num_bytes, errno_words(error),
+                  error == ENOMEM ? "; vm.max_map_count limits how many parts there are" : ""));
+}
+
+// Where something is mapped already, the new mapping takes its place at once.
+std::byte* map_zeros(void* where, int64_t num_bytes) {
+  void* const begin =
+      mmap(where, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (where == nullptr ? 0 : MAP_FIXED), -1, 0);
+  if (begin == MAP_FAILED) refuse(num_bytes);
   return static_cast<std::byte*>(begin);
 }
 
@@ -40,43 +51,58 @@ Pages pages_in(std::byte* begin, int64_t num_bytes) {
           first < last ? static_cast<int64_t>(last - first) : 0};
 }
 
-// Both stay mapped; `from` has no pages then. False: as if `to` had none.
-bool move(std::byte* from, int64_t num_bytes, std::byte* to) {
-  const auto size = static_cast<size_t>(num_bytes);
-  if (mremap(from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED)
-    return true;
-  map(to, size, MAP_FIXED);  // it may have been unmapped before that failed
-  return false;
-}
-
 }  // namespace
 
 Array mapped_zeros(int64_t num_bytes) {
-  const auto size = static_cast<size_t>(std::max<int64_t>(num_bytes, 1));
-  const std::shared_ptr<void> memory(map(nullptr, size, 0),
-                                     [size](void* begin) { munmap(begin, size); });
+  const int64_t size = std::max<int64_t>(num_bytes, 1);
+  const std::shared_ptr<void> memory(
+      map_zeros(nullptr, size), [size](void* begin) { munmap(begin, static_cast<size_t>(size)); });
   return Array::view(memory.get(), DType::uint8, {num_bytes}, memory);
 }
 
 SparePages::SparePages(int64_t num_bytes)
-    : memory_(mapped_zeros(pages_in(nullptr, num_bytes).bytes)) {}
+    : slot_bytes_(pages_in(nullptr, num_bytes).bytes),
+      file_(memfd_create("tutti parameters", MFD_CLOEXEC)) {
+  if (file_ < 0) refuse(num_bytes);
+}
+
+// What is mapped stays so.
+SparePages::~SparePages() { close(file_); }
+
+int64_t SparePages::free_slot() {
+  for (std::vector<int64_t>* slots : {&kept_, &empty_}) {
+    if (slots->empty()) continue;
+    const int64_t slot = slots->back();
+    slots->pop_back();
+    return slot;
+  }
+  if (ftruncate(file_, (slots_ + 1) * slot_bytes_) != 0) refuse(slot_bytes_);
+  return slots_++;
+}
 
 void SparePages::take(std::byte* begin, int64_t num_bytes) {
-  auto [first, bytes] = pages_in(begin, num_bytes);
-  const int64_t kept = std::min(bytes, memory_.num_bytes() - used_);
-  if (kept > 0 && move(first, kept, this->begin() + used_)) {
-    used_ += kept;
-    first += kept;
-    bytes -= kept;
-  }
-  // Where this fails the memory stays, and nothing else.
-  if (bytes > 0) madvise(first, static_cast<size_t>(bytes), MADV_DONTNEED);
+  const auto [first, bytes] = pages_in(begin, num_bytes);
+  if (bytes == 0) return;
+  map_zeros(first, bytes);
+  const auto given = given_.find(first);
+  if (given == given_.end()) return;
+  const int64_t slot = given->second;
+  given_.erase(given);
+  if (kept_.size() < kKeptSlots) return kept_.push_back(slot);
+  empty_.push_back(slot);
+  if (fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, slot * slot_bytes_,
+                slot_bytes_) != 0)
+    refuse(slot_bytes_);
 }
 
 void SparePages::give(std::byte* begin, int64_t num_bytes) {
   const auto [first, bytes] = pages_in(begin, num_bytes);
-  const int64_t given = std::min(bytes, used_);
-  if (given > 0 && move(this->begin() + used_ - given, given, first)) used_ -= given;
+  if (bytes == 0) return;
+  const int64_t slot = free_slot();
+  if (mmap(first, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+           MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_, slot * slot_bytes_) == MAP_FAILED)
+    refuse(bytes);
+  given_[first] = slot;
 }
 
 }  // namespace tutti::detail

@@ -92,6 +92,9 @@ class WorldMember {
   virtual void prepare(int local) { (void)local; }
   /// The same within it (Strategy::after_action).
   virtual void after_action(int local) { (void)local; }
+  /// Whether it does something there: one member of a strategy at most, since replicas would come
+  /// to two of them in another order.
+  virtual bool acts_after_actions() const { return false; }
   /// The same at its end: what was begun in it is finished.
   virtual void complete(int local) { (void)local; }
   /// The function of Strategy::run threw on that replica, for whom nobody is to wait. Never throws.

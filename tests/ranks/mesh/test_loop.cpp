@@ -206,5 +206,47 @@ TEST(MeshLoop, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal(4, 4, 0), HasSubstr("microbatches is 0, must be from 1 to 4096"));
 }
 
+// A world without a mesh may grow.
+TEST(MeshLoop, GoesOnInALargerWorld) {
+  const auto weights_at = [](const std::vector<int>& sizes) {
+    Strategy strategy(
+        {.kind = "mirrored", .replicas = sizes[0], .threads_per_replica = 1, .seed = 1});
+    StagedModel model(strategy, test::small_gpt(/*tied=*/true, /*dropout=*/0));
+    Optimizer optimizer(model.modules(), adamw());
+    const auto x = torch::arange(8 * test::kContext, at::kLong).remainder(65).view({8, -1});
+    for (const int size : sizes) {
+      if (size != strategy.num_replicas_in_sync()) strategy.resize(size);
+      strategy.run([&](ReplicaContext& replica) {
+        const int64_t rows = 8 / size;
+        const auto own = x.narrow(0, rows * replica.rank(), rows);
+        const auto part = [&](at::TensorList outputs, const std::vector<at::Tensor>& targets) {
+          return at::cross_entropy_loss(outputs[0].flatten(0, 1), targets[0].flatten()) / 8;
+        };
+        optimizer.apply(replica,
+                        model.step(replica, {own}, {own}, part, {.microbatches = 8 / size}));
+        model.updated(replica);
+      });
+    }
+    return weights_sha256(model.whole());
+  };
+  EXPECT_EQ(weights_at({2, 4}), weights_at({4, 4}));
+}
+
+TEST(MeshLoop, BlocksAreComputedAgainInALargerWorldToo) {
+  const auto weights_at = [](const std::vector<int>& sizes) {
+    Strategy strategy(
+        {.kind = "mirrored", .replicas = sizes[0], .threads_per_replica = 1, .seed = 1});
+    Model model(strategy, [] { return test::small_gpt(); },
+                {.recompute = parallel::Recompute::blocks()});
+    model.compile({.optimizer = adamw(), .loss = loss()});
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (i > 0) strategy.resize(sizes[i]);
+      model.fit(even_text(), {.verbose = 0, .microbatches = 8 / sizes[i]});
+    }
+    return model.weights_sha256();
+  };
+  EXPECT_EQ(weights_at({2, 4}), weights_at({4, 8}));
+}
+
 }  // namespace
 }  // namespace tutti

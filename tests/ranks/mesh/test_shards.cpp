@@ -139,5 +139,18 @@ TEST(MeshShards, HaveTheBytesOfTheFormula) {
   }
 }
 
+TEST(MeshShards, OfTwoOptimizersAreRefused) {
+  const auto run_with = [](const std::string& shard) {
+    Strategy strategy(
+        test::options_of("mirrored", {.mesh = "data=2,stage=2", .blocks = 1, .shard = shard}));
+    StagedModel one(strategy, even_layers(2, 4)), other(strategy, even_layers(2, 4));
+    const Optimizer first(one.modules(), optim::adam()), second(other.modules(), optim::adam());
+    strategy.run([](ReplicaContext&) {});
+  };
+  EXPECT_THAT(test::message_of<UsageError>([&] { run_with("parameters"); }),
+              ::testing::HasSubstr("take --shard gradients"));
+  run_with("gradients");
+}
+
 }  // namespace
 }  // namespace tutti

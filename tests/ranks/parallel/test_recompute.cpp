@@ -197,5 +197,36 @@ TEST(RecomputeOfSequentials, RunsAgainWhatItIsToldTo) {
               HasSubstr("matches no layer"));
 }
 
+TEST(RecomputeOfSequentials, RefusesParametersOfTwoChildren) {
+  using torch::nn::Linear, torch::nn::Sequential;
+  const Linear shared(3, 3);
+  const auto refusal = [](const Sequential& net, const Recompute& recompute) {
+    return message_of<UsageError>(
+        [&] { sequential_stages(net, {.shape = {3}}, {0, net->size()}, recompute); });
+  };
+  EXPECT_THAT(refusal(Sequential(shared, torch::nn::Tanh(), shared), Recompute::every_layers(1)),
+              HasSubstr("2.weight is a parameter of child 0 too"));
+  sequential_stages(Sequential(shared, torch::nn::Tanh(), shared), {.shape = {3}}, {0, 3},
+                    Recompute::full());
+}
+
+// Again would be on other numbers.
+TEST(RecomputeOfSequentials, RefusesWhatWritesIntoItsInput) {
+  const auto step = [](const Recompute& recompute) {
+    torch::nn::Sequential net(torch::nn::Linear(3, 3),
+                              torch::nn::ReLU(torch::nn::ReLUOptions(true)),
+                              torch::nn::Linear(3, 3));
+    Pipeline(Group(), layout::gpipe({.microbatches = 2}),
+             sequential_stages(net, {.shape = {3}}, {0, 3}, recompute), {})
+        .step({.sizes = {1, 1},
+               .inputs = [](int) { return std::vector{at::ones({1, 3})}; },
+               .loss = [](int, at::TensorList y) { return y[0].sum(); }});
+  };
+  for (const char* again : {"0", "1"})
+    EXPECT_THAT(message_of<UsageError>([&] { step(Recompute::layers({again})); }),
+                HasSubstr("span 1 of stage 0 (rank 0) writes into its inputs"));
+  step(Recompute::layers({"2"}));
+}
+
 }  // namespace
 }  // namespace tutti::parallel

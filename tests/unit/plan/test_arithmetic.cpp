@@ -84,6 +84,8 @@ TEST(Link, IsReadAsPeopleWriteIt) {
                                                         {"0Gbit,1us", "not above 0"},
                                                         {"-1Gbit,1us", "not above 0"},
                                                         {"1Gbit,-1us", "below 0"},
+                                                        {"1e300Tbit,1us", "no link is like that"},
+                                                        {"1Gbit,1e9s", "no link is like that"},
                                                         {"nanGbit,1us", "rate has no unit"},
                                                         {"Gbit,1us", "rate has no unit"},
                                                         {"", "not a rate"}})

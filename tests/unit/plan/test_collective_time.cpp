@@ -172,6 +172,7 @@ TEST(CollectiveTime, RefusesWhatHasNone) {
   EXPECT_THAT(refusal({.algorithm = Algorithm::halving_doubling, .ranks = 6}),
               HasSubstr("powers of two"));
   EXPECT_THAT(refusal({.ranks = 0}), HasSubstr("0 ranks"));
+  EXPECT_THAT(refusal({.chunk_elements = 0}), HasSubstr("chunks of 0 elements"));
   EXPECT_THAT(message_of<UsageError>([] { simulated_seconds({.ranks = 0}, {}); }),
               HasSubstr("0 ranks"));
 }

@@ -14,13 +14,15 @@ namespace {
 const int64_t kPage = sysconf(_SC_PAGESIZE);
 constexpr int64_t kPages = 64;
 
-// Of two parts of so many pages each.
+// Parts of so many pages each.
 struct Parts {
-  Array memory = mapped_zeros(2 * kPages * kPage);
+  Array memory = mapped_zeros(3 * kPages * kPage);
   std::span<std::byte> all{static_cast<std::byte*>(memory.data()),
                            static_cast<size_t>(memory.num_bytes())};
-  std::byte* one = all.data();
-  std::byte* other = all.data() + kPages * kPage;
+  std::span<std::byte> part(int64_t number) const {
+    return all.subspan(static_cast<size_t>(number * kPages * kPage),
+                       static_cast<size_t>(kPages * kPage));
+  }
 };
 
 int64_t faults_of_this_thread() {
@@ -33,40 +35,65 @@ bool are(std::span<const std::byte> bytes, int value) {
   return std::ranges::all_of(bytes, [&](std::byte each) { return each == std::byte(value); });
 }
 
+void take(SparePages& spare, std::span<std::byte> part) {
+  spare.take(part.data(), std::ssize(part));
+}
+void give(SparePages& spare, std::span<std::byte> part) {
+  spare.give(part.data(), std::ssize(part));
+}
+
 TEST(SparePages, WhatIsTakenReadsAsZerosAndWhatIsBesideItStays) {
   const Parts parts;
-  for (const int64_t kept : {int64_t{0}, int64_t{3}, kPages}) {
-    SparePages spare(kept * kPage);
+  SparePages spare(kPages * kPage);
+  for (int round = 0; round < 3; ++round) {  // first what it never gave
     std::ranges::fill(parts.all, std::byte{7});
-    spare.take(parts.one + 100, 10 * kPage);  // nine of them whole
+    spare.take(parts.all.data() + 100, 10 * kPage);  // nine pages whole
     EXPECT_TRUE(are(parts.all.subspan(0, kPage), 7));
     EXPECT_TRUE(are(parts.all.subspan(kPage, 9 * kPage), 0));
     EXPECT_TRUE(are(parts.all.subspan(10 * kPage), 7));
+    spare.give(parts.all.data() + 100, 10 * kPage);
   }
 }
 
 TEST(SparePages, WhatIsGivenNeedsNoNewPages) {
   const Parts parts;
   SparePages spare(kPages * kPage);
-  std::fill_n(parts.one, kPages * kPage, std::byte{7});
-  spare.take(parts.one, kPages * kPage);
-  spare.give(parts.other, kPages * kPage);
+  std::ranges::fill(parts.part(0), std::byte{7});
+  give(spare, parts.part(0));
+  take(spare, parts.part(0));
+  give(spare, parts.part(1));
   const int64_t before = faults_of_this_thread();
-  std::fill_n(parts.other, kPages * kPage, std::byte{5});
+  std::ranges::fill(parts.part(1), std::byte{5});
   EXPECT_LT(faults_of_this_thread() - before, kPages / 2);
-  EXPECT_TRUE(are(parts.all.first(kPages * kPage), 0));
-  EXPECT_TRUE(are(parts.all.last(kPages * kPage), 5));
+  EXPECT_TRUE(are(parts.part(0), 0));
+  EXPECT_TRUE(are(parts.part(1), 5));
 }
 
-// More than it has, and less than a page.
-TEST(SparePages, WhatItHasNotComesFromTheKernel) {
+// In any order, with borders inside pages, as often as you like; nothing is shared.
+TEST(SparePages, PartsNeverHaveTheSamePages) {
   const Parts parts;
-  SparePages spare(3 * kPage);
-  std::fill_n(parts.one, kPages * kPage, std::byte{7});
-  spare.take(parts.one, kPages * kPage);
-  spare.give(parts.other, kPages * kPage);
-  spare.give(parts.other + 1, kPage);
+  SparePages spare(kPages * kPage);
+  const auto part = [&](int64_t number) {
+    return parts.all.subspan(static_cast<size_t>(number * 50 * kPage + 33 * number),
+                             static_cast<size_t>(50 * kPage + 33));
+  };
+  for (int round = 0; round < 20; ++round) {
+    for (int64_t i = 0; i < 3; ++i)
+      if ((round + i) % 3 != 0) give(spare, part(i));
+    for (int64_t i = 0; i < 3; ++i)
+      std::ranges::fill(part(i), static_cast<std::byte>(10 * round + i));
+    for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(are(part(i), 10 * round + static_cast<int>(i)));
+    for (int64_t i = 2; i >= 0; --i)
+      if ((round + i) % 3 != 0) take(spare, part(i));
+  }
+}
+
+TEST(SparePages, OfLessThanAPageNothingIsTaken) {
+  const Parts parts;
+  SparePages spare(kPages * kPage);
   std::ranges::fill(parts.all, std::byte{5});
+  spare.give(parts.all.data() + 1, kPage);
+  spare.take(parts.all.data() + 1, kPage);
   EXPECT_TRUE(are(parts.all, 5));
 }
 

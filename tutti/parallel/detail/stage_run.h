@@ -67,6 +67,7 @@ class StageRun {
   Parcel in_context(int microbatch, int64_t calls,
                     const std::function<std::vector<at::Tensor>()>& run);
   std::vector<at::Tensor> loss_of(int microbatch, at::TensorList outputs) const;
+  Parcel compute_from_kept(int microbatch, size_t span);
   Parcel forward_span(int microbatch, size_t span, Parcel inputs);
   Parcel backward_span(int microbatch, size_t span, Parcel of_outputs);
   void require_borders(int microbatch, const std::vector<at::Tensor>& outputs) const;

@@ -220,6 +220,9 @@ struct Optimizer::State final : WorldMember {
   }
 
   void after_action(int local) override { updater->after_action(local); }
+  bool acts_after_actions() const override {
+    return strategy.options().shard == "parameters" && strategy.world().model_ranks > 1;
+  }
 
   void complete(int local) override {
     if (takes_turns()) detail::require_no_stale_read();

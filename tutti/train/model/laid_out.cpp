@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/dropout.h>
 
 #include <algorithm>
@@ -66,12 +67,17 @@ std::shared_ptr<torch::nn::Module> module_of(const std::vector<parallel::Stage>&
   return std::make_shared<RankModule>(std::move(modules));
 }
 
+template <class... Kinds>
+bool is_one_of(const std::shared_ptr<torch::nn::Module>& module) {
+  return (std::dynamic_pointer_cast<Kinds>(module) || ...);
+}
+
 // Its numbers would depend on which rank draws them, and when.
 void require_no_random_numbers(const torch::nn::Sequential& whole) {
+  using namespace torch::nn;
   for (const auto& part : whole->named_modules())
-    if (std::dynamic_pointer_cast<torch::nn::DropoutImpl>(part.value()) ||
-        std::dynamic_pointer_cast<torch::nn::Dropout2dImpl>(part.value()) ||
-        std::dynamic_pointer_cast<torch::nn::Dropout3dImpl>(part.value()))
+    if (is_one_of<DropoutImpl, Dropout2dImpl, Dropout3dImpl, AlphaDropoutImpl,
+                  FeatureAlphaDropoutImpl, RReLUImpl>(part.value()))
       throw UsageError(fmt::format(
           "Model: layer {} is {}, which draws random numbers outside of tutti::nn: they would "
           "depend on the layout; use tutti::nn::Dropout",
@@ -115,6 +121,14 @@ LaidOut::LaidOut(const Strategy& strategy, parallel::ModelLayout layout)
     for (int local = 0; local < world.local; ++local) make(local);
   else
     for_each_local(world, make);
+}
+
+// A world that grows has no mesh: nobody shares a model there.
+parallel::TensorGroup LaidOut::tensor_group(int local) const {
+  const auto number = static_cast<size_t>(local);
+  if (number < tensor_groups_.size()) return tensor_groups_[number];
+  const World& world = strategy_.world();
+  return parallel::TensorGroup(Group(), world.tensor_blocks, world.time_limit);
 }
 
 int LaidOut::num_ranks() const { return mesh_.size(Axis::stage); }
@@ -215,8 +229,8 @@ ErasedModel LaidOut::make(int local, const nn::Graph& graph) {
   for (int chunk = 0; chunk < schedule.chunks; ++chunk)
     own.push_back(schedule.stage_of(rank, chunk));
   std::vector<parallel::Stage> chunks;
-  for (const auto& stage : parallel::make_stages(
-           graph, ranges_, own, tensor_groups_[static_cast<size_t>(local)], layout_.plan))
+  for (const auto& stage :
+       parallel::make_stages(graph, ranges_, own, tensor_group(local), layout_.plan))
     chunks.push_back(parallel::stage_of(stage, layout_.recompute));
   return keep_chunks(local, std::move(chunks));
 }
@@ -340,11 +354,17 @@ parallel::Pipeline& LaidOut::pipeline(ReplicaContext& replica, int microbatches)
   return *kept;
 }
 
+void LaidOut::send_ties(ReplicaContext& replica) {
+  const int last = ranks_[static_cast<size_t>(replica.local_rank())].last_step;
+  pipeline(replica, last > 0 ? last : batches_at_once()).send_ties();
+}
+
 Tensors LaidOut::step(ReplicaContext& replica, const torch::nn::Module& module,
                       const StepInParts& parts) {
   std::vector<int64_t> sizes;
   for (const data::Share& rows : parts.rows) sizes.push_back(rows.size());
   parallel::Pipeline& stages = pipeline(replica, static_cast<int>(sizes.size()));
+  ranks_[static_cast<size_t>(replica.local_rank())].last_step = static_cast<int>(sizes.size());
   const auto by_chunk =
       stages.step({.sizes = sizes,
                    .inputs =

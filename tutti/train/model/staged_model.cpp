@@ -35,12 +35,10 @@ struct StagedModel::State {
   State(const Strategy& strategy, std::function<detail::ErasedModel()> factory,
         const parallel::ModelLayout& layout)
       : laid_out(std::make_shared<detail::LaidOut>(strategy, layout)),
-        modules(detail::dealt_out(strategy, laid_out, std::move(factory), {})),
-        microbatches(static_cast<size_t>(modules.size())) {}
+        modules(detail::dealt_out(strategy, laid_out, std::move(factory), {})) {}
 
   std::shared_ptr<detail::LaidOut> laid_out;
   ReplicatedModules modules;
-  std::vector<int> microbatches;  ///< of the last step, by local rank; 0: there was none
 };
 
 StagedModel::StagedModel(Strategy strategy, ErasedFactory factory,
@@ -66,15 +64,10 @@ std::vector<at::Tensor> StagedModel::step(ReplicaContext& replica,
   parts.loss = [&](int number, at::TensorList outputs) {
     return loss(outputs, detail::rows_of(targets, parts.rows[static_cast<size_t>(number)]));
   };
-  state_->microbatches[static_cast<size_t>(replica.local_rank())] = options.microbatches;
   return state_->laid_out->step(replica, module, parts);
 }
 
-void StagedModel::updated(ReplicaContext& replica) {
-  const int last = state_->microbatches[static_cast<size_t>(replica.local_rank())];
-  const int microbatches = last > 0 ? last : state_->laid_out->batches_at_once();
-  state_->laid_out->pipeline(replica, microbatches).send_ties();
-}
+void StagedModel::updated(ReplicaContext& replica) { state_->laid_out->send_ties(replica); }
 
 std::vector<at::Tensor> StagedModel::forward(ReplicaContext& replica,
                                              const std::vector<at::Tensor>& inputs) {

@@ -87,14 +87,18 @@ class LaidOut {
   /// Steps of so many microbatches, or forward passes of as many batches. Collective over the
   /// replica's stages, when it is new.
   parallel::Pipeline& pipeline(ReplicaContext& replica, int microbatches);
+  /// After an update: brings the copies of tied parameters up to date. Collective as pipeline().
+  void send_ties(ReplicaContext& replica);
 
  private:
   struct Rank {
     std::vector<parallel::Stage> chunks;
     std::map<int, std::unique_ptr<parallel::Pipeline>> by_microbatches;
     int64_t seen_changes = 0;
+    int last_step = 0;  ///< its microbatches; 0: there was none
   };
   std::vector<Tensors> trained(const ReplicaContext& replica) const;
+  parallel::TensorGroup tensor_group(int local) const;
   int num_ranks() const;
   layout::Schedule schedule_of(int microbatches) const;
   /// For where stages are, which no number of microbatches changes.
