@@ -192,6 +192,7 @@ void SlicesUpdater::restore(const UpdaterState& state, const NamedTensors& param
       lane.parameters[i].detach().copy_(parameters[i].second);
     lane.scalars = scalars;
     if (lane.units) lane.units->take_slice();
+    lane.version = state.version;
     lane.torn = false;
   }
   for (size_t tensor = 0; tensor < expected.size(); ++tensor) {

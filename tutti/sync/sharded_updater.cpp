@@ -24,7 +24,7 @@ void SlicesUpdater::for_each_used(const Lane& lane, const Visit& visit) const {
 
 void SlicesUpdater::begin(int replica, Overlap overlap) {
   Lane& lane = lanes_.at(static_cast<size_t>(replica));
-  require_not_torn();
+  require_not_torn(lane);
   require_cleared(layout_, lane.parameters);
   lane.gradients->begin(overlap == Overlap::on);
 }
@@ -36,7 +36,7 @@ int64_t SlicesUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   lane.learning_rate = learning_rate_;  // rank 0's counts
   lane.learning_rate_work =
       lane.all.broadcast({&lane.learning_rate, 1, DType::float64}, 0, world_.time_limit);
-  return version_ + 1;
+  return lane.version + 1;  // another lane may be through with this step already
 }
 
 void SlicesUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
@@ -50,6 +50,7 @@ void SlicesUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
     measure(lane);
     update_and_gather(lane);
     bump_versions(lane.parameters);
+    lane.version = at_least;
     version_ = at_least;  // every lane writes the same value
     lane.torn = false;
   }
@@ -154,17 +155,16 @@ std::vector<void*> SlicesUpdater::states_of(const Lane& lane, const OwnedPiece& 
   return states;
 }
 
-void SlicesUpdater::require_not_torn() const {
-  for (size_t local = 0; local < lanes_.size(); ++local)
-    if (lanes_[local].torn)
-      throw Error(
-          fmt::format("the parameters of replica {} are torn: update {} was cut off by a lost "
-                      "replica and left old and new values mixed; go on from the last checkpoint",
-                      world_.first_rank + static_cast<int>(local), version_ + 1));
+void SlicesUpdater::require_not_torn(const Lane& lane) const {
+  if (lane.torn)
+    throw Error(fmt::format(
+        "the parameters of replica {} are torn: update {} was cut off by a lost replica and left "
+        "old and new values mixed; go on from the last checkpoint",
+        world_.first_rank + static_cast<int>(&lane - lanes_.data()), lane.version + 1));
 }
 
 void SlicesUpdater::require_whole() const {
-  require_not_torn();
+  for (const Lane& lane : lanes_) require_not_torn(lane);
   for (const Lane& lane : lanes_)
     if (lane.units && !lane.units->whole())
       throw Error(

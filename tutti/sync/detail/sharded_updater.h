@@ -72,7 +72,8 @@ class SlicesUpdater final : public ShardedUpdater {
     double learning_rate = 0;              // of the step
     Work learning_rate_work;
     int64_t frozen_bytes = 0;
-    std::atomic<bool> torn{false};  // an update has begun, and not ended
+    int64_t version = 0;  // updates of this lane
+    bool torn = false;    // an update has begun, and not ended
 
     int owner() const { return owners.rank(); }
     std::byte* row() const { return static_cast<std::byte*>(values.data()); }
@@ -90,7 +91,7 @@ class SlicesUpdater final : public ShardedUpdater {
   void clip(Lane& lane);
   void measure(Lane& lane);
   void update_and_gather(Lane& lane);
-  void require_not_torn() const;
+  void require_not_torn(const Lane& lane) const;
   void update(Lane& lane, const OwnedPiece& piece);
   std::vector<void*> states_of(const Lane& lane, const OwnedPiece& piece) const;
   /// Calls visit(piece, dtype, sum, num_elements) for each of the lane's pieces that was used.
