@@ -62,6 +62,14 @@ inline std::string words_of(const std::exception_ptr& thrown) {
   }
 }
 
+/// What each member threw; "" for nothing.
+inline std::vector<std::string> errors_of(const std::vector<std::shared_ptr<Engine>>& members,
+                                          const std::function<void(Group)>& body) {
+  std::vector<std::string> words;
+  for (const auto& thrown : run_members(members, body)) words.push_back(words_of(thrown));
+  return words;
+}
+
 /// Makers of members by the name of their engine, for engines that not every test links.
 using MakeMembers = std::function<std::vector<std::shared_ptr<Engine>>(int size)>;
 inline std::map<std::string, MakeMembers>& more_engines() {

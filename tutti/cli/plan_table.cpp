@@ -53,7 +53,7 @@ std::vector<Network> networks() {
 }
 
 std::vector<Network> chosen(const std::vector<std::string>& names) {
-  const std::vector<Network> all = networks();
+  std::vector<Network> all = networks();
   if (names.empty()) return all;
   std::vector<std::string> known;
   for (const Network& one : all) known.push_back(one.name);
@@ -96,8 +96,8 @@ std::vector<TableRow> rows_of(const TableFlags& flags, const plan::Link& link) {
     rows.push_back(
         {name, nn::to_string(graph.input_shape()), counted, times_of(counted, flags, link)});
   }
-  std::ranges::stable_sort(rows, std::ranges::greater(),
-                           [](const TableRow& row) { return row.counted.ratio(); });
+  std::ranges::sort(rows, std::ranges::greater(),
+                    [](const TableRow& row) { return row.counted.ratio(); });
   return rows;
 }
 

@@ -29,6 +29,7 @@
 #include "tutti/cli/outputs.h"
 #include "tutti/cli/train_data.h"
 #include "tutti/cli/train_figures.h"
+#include "tutti/cli/train_files.h"
 #include "tutti/cli/train_flags.h"
 #include "tutti/cli/train_options.h"
 #include "tutti/cluster/join/join.h"
@@ -102,57 +103,6 @@ std::optional<SlowWorker> slow_worker_from(const TrainFlags& flags) {
   const auto job = job_of_this_process();
   if (numbers[0] != (job ? job->worker : 0)) return std::nullopt;
   return SlowWorker{.factor = numbers[1], .probability = probability};
-}
-
-std::filesystem::path weights_file(const TrainFlags& flags) {
-  return std::filesystem::path(flags.out) / "model.safetensors";
-}
-
-bool keeps_checkpoints(const TrainFlags& flags) {
-  return !checkpoint_options(flags).folder.empty();
-}
-
-// Where weights of this training are to lie.
-std::vector<std::filesystem::path> spec_files(const TrainFlags& flags) {
-  std::vector<std::filesystem::path> files = {std::filesystem::path(flags.out) / kDataSpecFile};
-  if (keeps_checkpoints(flags)) files.push_back(checkpoint_options(flags).folder / kDataSpecFile);
-  return files;
-}
-
-std::filesystem::path history_file(const TrainFlags& flags) {
-  return std::filesystem::path(flags.out) / "history.csv";
-}
-
-std::filesystem::path picture_file(const TrainFlags& flags) {
-  return std::filesystem::path(flags.out) / "history.svg";
-}
-
-void check_checkpoints(const TrainFlags& flags) {
-  const bool asked = flags.resume || flags.checkpoint_every > 0 || flags.keep_best > 0;
-  if (!asked || keeps_checkpoints(flags)) return;
-  const char* flag = flags.resume                 ? "--resume"
-                     : flags.checkpoint_every > 0 ? "--checkpoint-every"
-                                                  : "--keep-best";
-  if (flags.out.empty())
-    throw UsageError(fmt::format("{} without --out DIR, where the checkpoints are", flag));
-  throw UsageError(fmt::format(
-      "{}: parameter servers keep snapshots: --snapshots DIR, and --restore DIR goes on", flag));
-}
-
-void check_outputs(const TrainFlags& flags) {
-  check_checkpoints(flags);
-  if (!flags.json.empty()) require_writable(flags.json, "--json");
-  if (!flags.trace.empty()) require_writable(flags.trace, "--trace");
-  if (flags.out.empty()) return;
-  std::error_code failure;
-  std::filesystem::create_directories(flags.out, failure);
-  if (failure)
-    throw UsageError(
-        fmt::format("--out {}: the folder cannot be made: {}", flags.out, failure.message()));
-  require_writable(weights_file(flags), "--out");
-  require_writable(std::filesystem::path(flags.out) / kDataSpecFile, "--out");
-  require_writable(history_file(flags), "--out");
-  require_writable(picture_file(flags), "--out");
 }
 
 // The same few samples in every epoch and under every strategy, of all classes.

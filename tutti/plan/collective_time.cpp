@@ -17,10 +17,9 @@ namespace {
 /// In units of time in which a link carries one element; latency in the same.
 class Simulation {
  public:
-  Simulation(std::vector<Schedule> schedules, double latency)
+  Simulation(const std::vector<Schedule>& schedules, double latency)
       : latency_(latency), ranks_(schedules.size()) {
-    for (size_t rank = 0; rank < ranks_.size(); ++rank)
-      ranks_[rank].schedule = std::move(schedules[rank]);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank].schedule = schedules[rank];
   }
 
   double run() {
@@ -126,7 +125,8 @@ double formula_seconds(const AllReduce& work, const Link& link) {
   const double whole = static_cast<double>(work.num_elements) * element_seconds(work, link);
   const double levels = std::bit_width(static_cast<unsigned>(work.ranks)) - 1;
   const auto chunks_of = [&](int64_t elements) {
-    return static_cast<double>((elements + work.chunk_elements - 1) / work.chunk_elements);
+    const int64_t chunks = (elements + work.chunk_elements - 1) / work.chunk_elements;
+    return static_cast<double>(chunks);
   };
   switch (work.algorithm) {
     case Algorithm::ring: return 2 * (n - 1) * (alpha + whole / n);
@@ -156,7 +156,7 @@ double simulated_seconds(const AllReduce& work, const Link& link) {
                                    .shape_tree = &trees.back()});
   }
   const double element = element_seconds(work, link);
-  return Simulation(std::move(schedules), link.latency / element).run() * element;
+  return Simulation(schedules, link.latency / element).run() * element;
 }
 
 double least_seconds(int ranks, double bytes, const Link& link) {

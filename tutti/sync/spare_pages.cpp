@@ -44,11 +44,10 @@ struct Pages {
 
 // Those that lie in there alone.
 Pages pages_in(std::byte* begin, int64_t num_bytes) {
-  const uintptr_t page = page_bytes();
-  const auto first = (reinterpret_cast<uintptr_t>(begin) + page - 1) / page * page;
-  const auto last = reinterpret_cast<uintptr_t>(begin + num_bytes) / page * page;
-  return {reinterpret_cast<std::byte*>(first),
-          first < last ? static_cast<int64_t>(last - first) : 0};
+  const auto page = static_cast<int64_t>(page_bytes());
+  const auto before = static_cast<int64_t>(reinterpret_cast<uintptr_t>(begin) % page_bytes());
+  const int64_t skipped = before == 0 ? 0 : page - before;
+  return {begin + skipped, std::max<int64_t>(0, (num_bytes - skipped) / page * page)};
 }
 
 }  // namespace

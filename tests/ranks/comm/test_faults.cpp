@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <random>
 
 #include "tutti/base/host.h"
 #include "tutti/net/arena.h"
@@ -23,18 +22,12 @@ using testing::Not;
 using testing::StartsWith;
 using testing::ThrowsMessage;
 
+using test::errors_of;
+
 using Call = std::function<void(Group&)>;
 
 // Small enough to be inline, to lie in a small slot, and to be reduced where it lies.
 constexpr int64_t kLengths[] = {3, 200, 100'000};
-
-std::vector<std::string> errors_of(const std::vector<std::shared_ptr<Engine>>& members,
-                                   const std::function<void(Group)>& body) {
-  std::vector<std::string> words;
-  for (const auto& thrown : test::run_members(members, body))
-    words.push_back(test::words_of(thrown));
-  return words;
-}
 
 Call all_reduce(int64_t n, DType dtype = DType::float32, ReduceOp op = ReduceOp::sum) {
   return [=](Group& group) {
@@ -304,124 +297,6 @@ TEST(Abort, EndsEveryWaiterAndAllThatFollowsWithTheFirstReason) {
   }
 }
 
-// Members free their buffers as soon as they throw; nobody may still read them. Address and thread
-// sanitizer watch this one.
-TEST(Abort, LeavesNobodyInTheBuffersOfOthers) {
-  for (uint32_t round = 0; round < 60; ++round) {
-    const auto members = make_shm_threads(3);
-    const auto errors = errors_of(members, [&](Group group) {
-      std::mt19937 random(round);
-      const uint32_t last = random() % 12;
-      for (uint32_t i = 0;; ++i) {
-        std::vector<float> data(40'000, 1.f);
-        Work work = group.all_reduce(span_of(std::span(data)), ReduceOp::sum);
-        if (i == last && group.rank() == static_cast<int>(round % 3)) group.abort("enough");
-        work.wait();
-      }
-    });
-    EXPECT_THAT(errors, Each(HasSubstr("enough")));
-  }
-}
-
-// The same where members are as processes are: memory stays mapped, and is used for something else.
-TEST(Abort, LeavesNobodyInMemoryThatIsUsedAnew) {
-  constexpr int64_t kElements = 40'000;
-  for (uint32_t round = 0; round < 60; ++round) {
-    const auto errors = errors_of(test::make_engines("shm staged", 3), [&](Group group) {
-      const SharedParts shared = group.allocate(kElements * 4);
-      const std::span data(static_cast<float*>(shared.parts[group.rank()].data), kElements);
-      std::mt19937 random(round);
-      const uint32_t last = random() % 12;
-      for (uint32_t i = 0;; ++i) {
-        std::ranges::fill(data, 1.f);
-        Work work = group.all_reduce(span_of(data), ReduceOp::sum);
-        if (i == last && group.rank() == static_cast<int>(round % 3)) group.abort("enough");
-        try {
-          work.wait();
-        } catch (const Error&) {
-          std::ranges::fill(data, 1e9f);
-          throw;
-        }
-        EXPECT_EQ(std::ranges::count(data, 3.f), kElements);
-      }
-    });
-    EXPECT_THAT(errors, Each(HasSubstr("enough")));
-  }
-}
-
-// Rank 1 announces its part and computes on; rank 0 has done its own, its limit passes, and it uses
-// its memory for something else. Whatever rank 1 finds there later is no result.
-TEST(GivenUp, MemoryIsNotTakenForData) {
-  constexpr int64_t kElements = 60'000;
-  struct Operation {
-    const char* name;
-    std::function<Work(Group&, MemorySpan, MemorySpan, Millis)> submit;
-  };
-  const Operation operations[] = {
-      {"all_reduce", [](Group& g, MemorySpan data, MemorySpan,
-                        Millis limit) { return g.all_reduce(data, ReduceOp::sum, limit); }},
-      {"broadcast", [](Group& g, MemorySpan data, MemorySpan,
-                       Millis limit) { return g.broadcast(data, 0, limit); }},
-      {"all_to_all", [](Group& g, MemorySpan data, MemorySpan own,
-                        Millis limit) { return g.all_to_all(data, own, {}, {}, limit); }},
-  };
-  for (const char* engine : {"shm", "shm staged"})
-    for (const Operation& operation : operations) {
-      std::atomic<bool> called{false}, used_anew{false};
-      const auto errors = errors_of(test::make_engines(engine, 2), [&](Group group) {
-        const SharedParts shared = group.allocate(kElements * 4);
-        const std::span data(static_cast<float*>(shared.parts[group.rank()].data), kElements);
-        std::vector<float> own(kElements);
-        std::ranges::fill(data, 1.f);
-        if (group.rank() == 0) called.wait(false);
-        Work work = operation.submit(group, span_of(data), span_of(std::span(own)),
-                                     Millis{group.rank() == 0 ? 40 : 20'000});
-        if (group.rank() == 1) {
-          called = true;
-          called.notify_one();
-          used_anew.wait(false);
-          return work.wait();
-        }
-        const auto tell = std::shared_ptr<void>(nullptr, [&](void*) {
-          std::ranges::fill(data, 100.f);
-          used_anew = true;
-          used_anew.notify_one();
-        });
-        work.wait();
-      });
-      EXPECT_THAT(errors, Each(AllOf(StartsWith("Timeout: "), HasSubstr("limit of 40 ms"))))
-          << engine << ", " << operation.name;
-    }
-}
-
-TEST(GivenUp, AMessageIsNotReadWhereItLay) {
-  constexpr int64_t kElements = 60'000;
-  for (const char* engine : {"shm", "shm staged"}) {
-    std::atomic<bool> called{false}, used_anew{false};
-    const auto errors = errors_of(test::make_engines(engine, 2), [&](Group group) {
-      const SharedParts shared = group.allocate(kElements * 4);
-      const std::span data(static_cast<float*>(shared.parts[group.rank()].data), kElements);
-      if (group.rank() == 1) {
-        Work work = group.recv(span_of(data), 0);
-        called = true;
-        called.notify_one();
-        used_anew.wait(false);
-        while (!work.test()) std::this_thread::yield();
-        return;
-      }
-      called.wait(false);
-      const auto tell = std::shared_ptr<void>(nullptr, [&](void*) {
-        std::ranges::fill(data, 100.f);
-        used_anew = true;
-        used_anew.notify_one();
-      });
-      group.send(span_of(data), 1, 0, Millis{40}).wait();
-    });
-    EXPECT_THAT(errors, Each(AllOf(StartsWith("Timeout: "), HasSubstr("limit of 40 ms"))))
-        << engine;
-  }
-}
-
 TEST(Leaving, EndsThoseWhoStillNeedTheRank) {
   for (int64_t n : kLengths) {
     auto members = make_shm_threads(3);
@@ -491,60 +366,6 @@ TEST(Allocate, TooMuchIsAnErrorWithBothSizesAndTheGroupGoesOn) {
     const SharedParts shared = group.allocate(5000);
     std::memset(shared.parts[group.rank()].data, 1, 5000);
     all_reduce(100)(group);
-  });
-  EXPECT_THAT(errors, Each(""));
-}
-
-// Beyond 2 GiB: lengths and offsets are 64-bit everywhere. Takes 5 GB and about 10 s.
-class BeyondTwoGiB : public testing::Test {
- protected:
-  static constexpr int64_t kBytes = (int64_t{1} << 31) + 4098;
-  static constexpr Millis kLimit{240'000};
-
-  void SetUp() override {
-    if (read_host_facts().memory_left_bytes() < 4 * kBytes ||
-        std::getenv("TUTTI_TEST_LARGE") == nullptr)
-      GTEST_SKIP() << "needs TUTTI_TEST_LARGE=1 and 8.6 GB of memory";
-  }
-
-  /// Each rank's memory is all zeros.
-  static void reduce_broadcast_and_send(Group& group, void* memory) {
-    const MemorySpan mine{memory, kBytes / 2, DType::bfloat16};
-    auto* numbers = static_cast<uint16_t*>(memory);
-    const uint16_t one = 0x3f80, two = 0x4000;
-    numbers[0] = numbers[mine.num_elements / 2] = numbers[mine.num_elements - 1] = one;
-    group.all_reduce(mine, ReduceOp::sum, kLimit).wait(kLimit);
-    EXPECT_EQ(numbers[0], two);
-    EXPECT_EQ(numbers[1], 0);
-    EXPECT_EQ(numbers[mine.num_elements / 2], two);
-    EXPECT_EQ(numbers[mine.num_elements - 1], two);
-    const MemorySpan bytes{memory, kBytes, DType::uint8};
-    auto* const letters = static_cast<unsigned char*>(memory);
-    letters[kBytes - 5] = group.rank() == 1 ? 77 : 0;
-    group.broadcast(bytes, 1, kLimit).wait(kLimit);
-    EXPECT_EQ(letters[kBytes - 5], 77);
-    if (group.rank() == 0) {
-      letters[kBytes - 3] = 99;
-      group.send(bytes, 1, 0, kLimit).wait(kLimit);
-    } else {
-      group.recv(bytes, 0, 0, kLimit).wait(kLimit);
-    }
-    EXPECT_EQ(letters[kBytes - 3], 99);
-  }
-};
-
-TEST_F(BeyondTwoGiB, ReducesBroadcastsAndSends) {
-  const auto errors = errors_of(test::make_engines("shm", 2), [&](Group group) {
-    const SharedParts shared = group.allocate(kBytes);
-    reduce_broadcast_and_send(group, shared.parts[group.rank()].data);
-  });
-  EXPECT_THAT(errors, Each(""));
-}
-
-TEST_F(BeyondTwoGiB, TheSameOverTcp) {
-  const auto errors = errors_of(test::make_engines("tcp", 2), [&](Group group) {
-    std::vector<std::byte> memory(kBytes);
-    reduce_broadcast_and_send(group, memory.data());
   });
   EXPECT_THAT(errors, Each(""));
 }

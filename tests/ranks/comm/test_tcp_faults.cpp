@@ -15,6 +15,7 @@
 namespace tutti {
 namespace {
 
+using test::errors_of;
 using test::Wire;
 using testing::AllOf;
 using testing::Each;
@@ -26,14 +27,6 @@ using Call = std::function<void(Group)>;
 
 // One frame, many small ones, and more than the sockets hold.
 constexpr int64_t kLengths[] = {3, 20'000, 4'000'000};
-
-std::vector<std::string> errors_of(const std::vector<std::shared_ptr<Engine>>& members,
-                                   const std::function<void(Group)>& body) {
-  std::vector<std::string> words;
-  for (const auto& thrown : test::run_members(members, body))
-    words.push_back(test::words_of(thrown));
-  return words;
-}
 
 Call all_reduce(int64_t n, DType dtype = DType::float32, ReduceOp op = ReduceOp::sum) {
   return [=](Group group) {

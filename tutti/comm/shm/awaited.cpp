@@ -1,5 +1,7 @@
 // Who waits for whom, beyond one group: a rank that keeps this one waiting may itself wait in
 // another group of the same root, and whoever is at the end of that chain is the one to name.
+#include <fmt/format.h>
+
 #include "tutti/comm/shm/shm_engine.h"
 
 namespace tutti::detail {

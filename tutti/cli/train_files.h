@@ -1,0 +1,25 @@
+/// What `tutti train` leaves behind, and where. Without LibTorch.
+/// Thread rule: the main thread alone.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+namespace tutti::cli {
+
+struct TrainFlags;
+
+/// In the folder of --out.
+std::filesystem::path weights_file(const TrainFlags& flags);
+std::filesystem::path history_file(const TrainFlags& flags);
+std::filesystem::path picture_file(const TrainFlags& flags);
+/// Beside wherever weights of this training are to lie.
+std::vector<std::filesystem::path> spec_files(const TrainFlags& flags);
+
+bool keeps_checkpoints(const TrainFlags& flags);
+
+/// Makes the folder. Throws UsageError where something cannot be written there, and for checkpoints
+/// that have no place.
+void check_outputs(const TrainFlags& flags);
+
+}  // namespace tutti::cli
