@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <queue>
 #include <tuple>
 #include <vector>
