@@ -202,7 +202,7 @@ TEST(Silence, NamesTheRankThatIsBehindInAStagedOperation) {
     const auto errors = errors_of(test::make_engines("shm staged", 3), [&](Group group) {
       std::vector<float> data(4'000'000);
       const auto count = std::shared_ptr<void>(nullptr, [&](void*) { ++done; });
-      Work work = operation.submit(group, span_of(std::span(data)), Millis{100});
+      Work work = operation.submit(group, span_of(std::span(data)), Millis{300});
       if (group.rank() != 1) work.wait();
       while (done < 2) std::this_thread::yield();
     });

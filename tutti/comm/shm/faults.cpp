@@ -273,25 +273,40 @@ bool ShmEngine::is_behind(int r, uint64_t number) const {
   return static_cast<int32_t>(moved(r) - moved(rank_)) < 0;
 }
 
-// Every rank that operation `need.number` waits for, with the last it did.
-std::string ShmEngine::silent_words(const Need& need) const {
+// The ranks that operation `need.number` waits for.
+std::vector<ShmEngine::Silent> ShmEngine::silent_ranks(const Need& need) const {
   const uint64_t number = need.number;
-  std::string words;
-  const auto add = [&](int r, bool stopped, const std::string& what) {
-    words += fmt::format("{}{}{}: {}{}", words.empty() ? "" : "; ", rank_words(r),
-                         stopped ? ", which is stopped" : "", what, awaited_words(r));
-  };
   const std::string idle = "called it, has not done its part";
+  std::vector<Silent> silent;
   for (int r = 0; r < size_; ++r) {
     const RankBlock& block = *blocks_[r];
     if (r == rank_ || block.finished.flag.reached(static_cast<uint32_t>(number + 1))) continue;
     const bool called = ring_reached(line_of(r, number), number);
     const bool stopped = is_stopped(r);
     if (called && !stopped && !is_behind(r, number)) continue;
-    add(r, stopped, called ? idle : last_call_words(r));
+    silent.push_back({r, stopped, called ? idle : last_call_words(r)});
   }
   // Who gives data and does not is level with those that have taken all it gave.
-  if (words.empty()) add(need.rank, false, idle);
+  if (silent.empty()) silent.push_back({need.rank, false, idle});
+  return silent;
+}
+
+// They with the last they did; of those that wait for one another, who keeps the rest waiting.
+std::string ShmEngine::silent_words(const Need& need) const {
+  const std::vector<Silent> silent = silent_ranks(need);
+  const auto is_cause = [&](const Silent& each) {
+    const int end = end_of_waits(each.rank);
+    return std::ranges::none_of(silent, [&](const Silent& other) {
+      return other.rank != each.rank && root_ranks_[other.rank] == end;
+    });
+  };
+  const bool any = std::ranges::any_of(silent, is_cause);
+  std::string words;
+  for (const Silent& each : silent)
+    if (!any || is_cause(each))
+      words +=
+          fmt::format("{}{}{}: {}{}", words.empty() ? "" : "; ", rank_words(each.rank),
+                      each.stopped ? ", which is stopped" : "", each.did, awaited_words(each.rank));
   return words;
 }
 

@@ -71,6 +71,13 @@ class ShmEngine final : public Engine {
     uint64_t number = 0;
   };
 
+  // A rank that an operation waits for.
+  struct Silent {
+    int rank;
+    bool stopped;
+    std::string did;
+  };
+
   /// Instead of an operation's number while it waits for the others to join.
   static constexpr uint64_t kJoining = UINT64_MAX;
   /// The same for messages, which have no numbers.
@@ -144,6 +151,7 @@ class ShmEngine final : public Engine {
     return state_.options.job_ranks > 0 ? state_.options.job_ranks : size_;
   }
   std::string last_call_words(int rank) const;
+  std::vector<Silent> silent_ranks(const Need& need) const;
   std::string silent_words(const Need& need) const;
   bool is_behind(int rank, uint64_t number) const;
   bool is_dead(int rank) const;
