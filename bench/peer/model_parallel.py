@@ -20,12 +20,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (PipelineStage, Schedule1F1B, ScheduleGPipe,
+                                          ScheduleInterleavedZeroBubble)
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 RANKS = 2
 CONTEXT, WORDS, HEADS = 64, 65, 4
-SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B, "zb-h1": ScheduleInterleavedZeroBubble}
 
 
 def parse_arguments():
@@ -100,7 +101,8 @@ def pipeline_step(arguments):
     net = nn.Sequential(*layers)
     x, y = samples(gpt, arguments.rows * arguments.microbatches, arguments.width)
     stage = PipelineStage(net, arguments.rank, RANKS, torch.device("cpu"))
-    schedule = SCHEDULES[arguments.schedule](stage, arguments.microbatches, loss_fn=loss)
+    stages = [stage] if arguments.schedule == "zb-h1" else stage
+    schedule = SCHEDULES[arguments.schedule](stages, arguments.microbatches, loss_fn=loss)
 
     def step():
         net.zero_grad(set_to_none=True)
