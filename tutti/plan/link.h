@@ -11,6 +11,7 @@ namespace tutti::plan {
 struct Link {
   double bytes_per_second = 1.25e9;  ///< each way at once, > 0
   double latency = 50e-6;            ///< seconds until a message's first byte is there, >= 0
+  bool operator==(const Link&) const = default;
 };
 
 /// Bits a second with kbit, Mbit, Gbit or Tbit (powers of 1000), or bytes with MB or GB, then

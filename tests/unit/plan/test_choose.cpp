@@ -1,0 +1,91 @@
+// The choice against a search of its own, and what it says.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tutti/base/error.h"
+#include "tutti/plan/choose.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/plan/some_machine.h"
+
+namespace tutti::plan {
+namespace {
+
+using test::message_of;
+using test::some_machine;
+using ::testing::HasSubstr;
+
+Search some_search() {
+  return {.hosts = {1, 2, 4, 8, 16},
+          .replicas_per_host = {1, 2},
+          .batches = {8, 32, 128},
+          .kinds = {Job{}, Job{.exchange = Exchange::parameter_server, .servers = 2}},
+          .link = {1e8, 5e-5}};
+}
+
+TEST(Choose, IsTheBestOfAll) {
+  for (Objective objective : {Objective::time, Objective::cost})
+    for (double noise : {0.0, 200.0}) {
+      Search search = some_search();
+      search.objective = objective;
+      search.noise_scale = noise;
+      const Choice choice = choose(some_machine(), search);
+      EXPECT_EQ(choice.tried, 2 * 5 * 2 * 3);
+      double best = std::numeric_limits<double>::infinity();
+      for (const Job& kind : search.kinds)
+        for (int hosts : search.hosts)
+          for (int replicas : search.replicas_per_host)
+            for (int64_t batch : search.batches) {
+              Job job = kind;
+              job.link = search.link;
+              job.hosts = hosts;
+              job.replicas_per_host = replicas;
+              job.batch = batch;
+              const double samples = static_cast<double>(batch) * hosts * replicas;
+              const double steps = 1e9 * (noise == 0 ? 1 : 1 + samples / noise) / samples;
+              double value = steps * predict(some_machine(), job).step;
+              if (objective == Objective::cost)
+                value *= hosts + (kind.exchange == Exchange::parameter_server ? 2 : 0);
+              best = std::min(best, value);
+            }
+      const Candidate& chosen = choice.best;
+      EXPECT_NEAR(objective == Objective::time ? chosen.seconds : chosen.host_seconds, best,
+                  best * 1e-9);
+    }
+}
+
+TEST(Choose, SaysWhyAndWhatWouldChangeIt) {
+  Search search = some_search();
+  search.noise_scale = 500;
+  const Choice choice = choose(some_machine(), search);
+  EXPECT_THAT(choice.why, HasSubstr("the fastest of 60 jobs"));
+  EXPECT_THAT(choice.why, HasSubstr("bound by " + choice.best.prediction.bound_by));
+  // What it says leads to another choice does.
+  EXPECT_THAT(choice.what_changes, HasSubstr("It would be another with a link of 1.6 Gbit/s"));
+  search.link.bytes_per_second *= 2;
+  EXPECT_NE(choose(some_machine(), search).best.prediction.job.hosts,
+            choice.best.prediction.job.hosts);
+}
+
+TEST(Choose, LeavesOutWhatDoesNotFit) {
+  Machine machine = some_machine();
+  machine.memory = 30'000'000;
+  Search search = some_search();
+  const Choice choice = choose(machine, search);
+  EXPECT_GT(choice.too_large, 0);
+  EXPECT_EQ(choice.tried + choice.too_large, 60);
+  machine.memory = 1;
+  EXPECT_THAT(message_of<UsageError>([&] { choose(machine, search); }),
+              HasSubstr("no batch fits into memory"));
+  search.within = 1;
+  EXPECT_THAT(message_of<UsageError>([&] { choose(some_machine(), search); }),
+              HasSubstr("no job ends within 1 s: the fastest takes"));
+  search.hosts = {};
+  EXPECT_THAT(message_of<UsageError>([&] { choose(some_machine(), search); }),
+              HasSubstr("hosts: none to choose from"));
+}
+
+}  // namespace
+}  // namespace tutti::plan

@@ -1,0 +1,94 @@
+// Machine files: what comes back, and what each wrong one gets.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/plan/machine.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/plan/some_machine.h"
+
+namespace tutti::plan {
+namespace {
+
+using test::message_of;
+using test::some_machine;
+using ::testing::HasSubstr;
+using Json = nlohmann::ordered_json;
+
+TEST(MachineFile, ComesBackAsItWas) {
+  Machine machine = some_machine();
+  machine.payload = 0.1 + 0.2;
+  EXPECT_EQ(parse_machine(to_json(machine), "here.json"), machine);
+}
+
+TEST(MachineFile, AWrongOneIsNamedByField) {
+  struct Case {
+    std::function<void(Json&)> spoil;
+    const char* message;
+  };
+  const Case cases[] = {
+      {[](Json& m) { m["tutti_machine"] = 2; }, "tutti_machine is 2; expected 1: measure again"},
+      {[](Json& m) { m.erase("tutti_machine"); }, "not a machine file"},
+      {[](Json& m) { m.erase("update"); }, "here.json: update is missing"},
+      {[](Json& m) { m["updat"] = 1; }, "unknown field \"updat\"; did you mean \"update\"?"},
+      {[](Json& m) { m["update"] = -1; }, "here.json: update is -1; expected a number from 0"},
+      {[](Json& m) { m["update"] = "1"; }, "update is \"1\"; expected a number"},
+      {[](Json& m) { m["parameters"] = 0; }, "parameters is 0; expected a whole number above 0"},
+      {[](Json& m) { m["parameters"] = 1.5; }, "parameters is 1.5; expected a whole number"},
+      {[](Json& m) { m["name"] = 7; }, "name is 7; expected a text"},
+      {[](Json& m) { m["compute"] = 7; }, "compute is 7; expected a list"},
+      {[](Json& m) { m["compute"] = Json::array(); }, "compute is empty"},
+      {[](Json& m) { m["compute"][1]["batch"] = 1; }, "compute[1].batch is 1; expected more than"},
+      {[](Json& m) { m["compute"][1].erase("forward"); }, "compute[1]: forward is missing"},
+      {[](Json& m) { m["compute"][0]["backward"] = -2; }, "compute[0].backward is -2"},
+      {[](Json& m) { m["jitter"] = {1}; }, "jitter is 1 numbers; expected 2 or more"},
+      {[](Json& m) { m["jitter"] = {1, 0.5}; }, "jitter[1] is 0.5; expected no less"},
+      {[](Json& m) { m["tcp"]["bytes_per_second"] = 0; }, "tcp.bytes_per_second is 0"},
+      {[](Json& m) { m["tcp"].erase("latency"); }, "tcp: latency is missing"},
+      {[](Json& m) { m["payload"] = 1.1; }, "payload is 1.1; expected a share"},
+      {[](Json& m) { m["compute_error"] = 1; }, "compute_error is 1; expected from 0 to below 1"},
+  };
+  for (const Case& one : cases) {
+    Json json = Json::parse(to_json(some_machine()));
+    one.spoil(json);
+    EXPECT_THAT(message_of<DataError>([&] { parse_machine(json.dump(), "here.json"); }),
+                HasSubstr(one.message));
+  }
+  for (const char* text : {"", "[]", "{", "7"})
+    EXPECT_THAT(message_of<DataError>([&] { parse_machine(text, "here.json"); }),
+                HasSubstr("not a machine file"));
+}
+
+TEST(MachineCompute, IsStraightBetweenBatchesAndGoesOnBeyond) {
+  Machine machine = some_machine();
+  machine.compute = {{10, 1, 2}, {20, 2, 5}, {40, 4, 9}};
+  EXPECT_DOUBLE_EQ(machine.compute_of(20).backward, 5);
+  EXPECT_DOUBLE_EQ(machine.compute_of(15).backward, 3.5);
+  EXPECT_DOUBLE_EQ(machine.compute_of(30).backward, 7);
+  EXPECT_DOUBLE_EQ(machine.compute_of(80).forward, 8);
+  EXPECT_DOUBLE_EQ(machine.compute_of(80).backward, 17);
+  EXPECT_DOUBLE_EQ(machine.compute_of(1).backward, 0);  // not below 0
+  machine.compute = {{10, 1, 2}};
+  EXPECT_DOUBLE_EQ(machine.compute_of(5).backward, 1);
+}
+
+TEST(MachineMemory, SaysTheLargestBatch) {
+  Machine machine = some_machine();
+  machine.memory = 1000;
+  machine.fixed_memory = 100;
+  machine.sample_memory = 7;
+  for (int replicas : {1, 2, 3}) {
+    const int64_t largest = machine.largest_batch(replicas);
+    EXPECT_LE(replicas * machine.memory_of(static_cast<double>(largest)), 1000);
+    EXPECT_GT(replicas * machine.memory_of(static_cast<double>(largest + 1)), 1000);
+  }
+  EXPECT_EQ(machine.largest_batch(10), 0);
+}
+
+}  // namespace
+}  // namespace tutti::plan

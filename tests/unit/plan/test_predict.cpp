@@ -1,0 +1,188 @@
+// Predictions: their parts against sums by hand, draws, and a queue followed by the tick.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tutti/base/error.h"
+#include "tutti/plan/collective_time.h"
+#include "tutti/plan/predict.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/plan/some_machine.h"
+
+namespace tutti::plan {
+namespace {
+
+using test::message_of;
+using test::some_machine;
+using ::testing::HasSubstr;
+
+TEST(MeanOfGreatest, OfUniformIsKnown) {
+  const std::vector<double> uniform{0, 1}, pieces{0, 0.25, 0.5, 0.75, 1};
+  for (double n : {1.0, 2.0, 7.0, 1000.0}) {
+    EXPECT_NEAR(mean_of_greatest(uniform, n), n / (n + 1), 1e-12);
+    EXPECT_NEAR(mean_of_greatest(pieces, n), n / (n + 1), 1e-12);
+  }
+  const std::vector<double> constant{3, 3, 3};
+  EXPECT_NEAR(mean_of_greatest(constant, 5), 3, 1e-12);
+}
+
+TEST(MeanOfGreatest, IsThatOfDraws) {
+  const std::vector<double> quantiles{0.8, 0.9, 1, 1.3, 4};
+  std::mt19937_64 random(7);
+  const auto draw = [&] {
+    const double u = std::uniform_real_distribution<>(0, 4)(random);
+    const auto i = std::min<size_t>(3, static_cast<size_t>(u));
+    return quantiles[i] + (u - static_cast<double>(i)) * (quantiles[i + 1] - quantiles[i]);
+  };
+  for (int n : {1, 3, 16}) {
+    double sum = 0;
+    constexpr int kDraws = 200'000;
+    for (int k = 0; k < kDraws; ++k) {
+      double greatest = 0;
+      for (int i = 0; i < n; ++i) greatest = std::max(greatest, draw());
+      sum += greatest;
+    }
+    EXPECT_NEAR(mean_of_greatest(quantiles, n), sum / kDraws, 0.01) << n;
+  }
+}
+
+// A server that takes one bucket at a time, looked at every tick.
+TEST(EndOfQueue, IsThatOfTicks) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 200; ++round) {
+    const size_t count = 1 + random() % 6;
+    std::vector<double> ready(count), seconds(count);
+    for (size_t i = 0; i < count; ++i) {
+      ready[i] = static_cast<double>(random() % 20) + (i > 0 ? ready[i - 1] : 0);
+      seconds[i] = static_cast<double>(1 + random() % 15);
+    }
+    size_t next = 0;
+    int left = 0, tick = 0;
+    for (; next < count || left > 0; ++tick) {
+      if (left == 0 && next < count && ready[next] <= tick)
+        left = static_cast<int>(seconds[next++]);
+      if (left > 0) --left;
+    }
+    EXPECT_DOUBLE_EQ(end_of_queue(ready, seconds), tick);
+  }
+}
+
+TEST(Predict, OfOneReplicaIsComputeAndUpdate) {
+  const Prediction one = predict(some_machine(), {.batch = 8});
+  EXPECT_DOUBLE_EQ(one.compute, 3e-3);
+  EXPECT_DOUBLE_EQ(one.step, 3.5e-3);
+  EXPECT_DOUBLE_EQ(one.exchange, 0);
+  EXPECT_DOUBLE_EQ(one.efficiency, 1);
+  EXPECT_DOUBLE_EQ(one.samples_per_second, 8 / 3.5e-3);
+  EXPECT_EQ(one.bound_by, "compute");
+  EXPECT_EQ(one.balance, 1);
+  EXPECT_LT(one.low, one.step);
+  EXPECT_GT(one.high, one.step);
+}
+
+TEST(Predict, OfTwoHostsSendsWhatTheScheduleSends) {
+  Machine machine = some_machine();
+  machine.payload = 1;
+  machine.tcp.latency = 0;
+  const Link link{.bytes_per_second = 1e8, .latency = 1e-4};
+  const Prediction two = predict(machine, {.hosts = 2, .batch = 8, .link = link});
+  // Pairwise: half goes each way, twice, by chunks of 2^16 elements; two small ones, one trip each.
+  const double wire = 4e6 / 1e8;
+  EXPECT_NEAR(two.exchange, wire + (8 + 1) * 1e-4 + 2 * 1e-4, 2e-4);
+  EXPECT_NEAR(two.exposed, two.exchange, 1e-12);
+  EXPECT_NEAR(two.update, 0.5e-3 * 9 / 7, 1e-9);  // one replica, and the sums that crossed
+  EXPECT_NEAR(two.step, two.compute + two.exposed + two.update, 1e-12);
+  EXPECT_DOUBLE_EQ(two.rule, two.exchange);
+  EXPECT_EQ(two.bound_by, "exchange");
+  // The balance is where compute covers it.
+  const BatchTime at = machine.compute_of(static_cast<double>(two.balance));
+  EXPECT_GE(at.forward + at.backward, two.exchange);
+  const BatchTime below = machine.compute_of(static_cast<double>(two.balance - 1));
+  EXPECT_LT(below.forward + below.backward, two.exchange);
+}
+
+TEST(Predict, OverlapHidesUpToBackward) {
+  Machine machine = some_machine();
+  Job job{.hosts = 4, .batch = 80, .link = {1e9, 1e-5}, .bucket_bytes = 1'000'000};
+  const Prediction after = predict(machine, job);
+  job.overlap = true;
+  const Prediction beside = predict(machine, job);
+  EXPECT_LT(beside.exposed, after.exposed);
+  EXPECT_GE(beside.exposed, after.exposed / 4 * 0.9);  // the last of 4 buckets at least
+  EXPECT_GE(beside.step, std::max(beside.compute, beside.exchange));
+}
+
+TEST(Predict, JitterCostsMoreTheMoreReplicas) {
+  Machine machine = some_machine();
+  machine.jitter = {0.9, 1, 1.5};
+  double last = 0;
+  for (int replicas : {1, 2, 8, 64}) {
+    const Prediction one = predict(machine, {.replicas_per_host = replicas, .batch = 8});
+    EXPECT_GT(one.slowest, last);
+    EXPECT_NEAR(one.slowest, 3e-3 * mean_of_greatest(machine.jitter, replicas), 1e-12);
+    last = one.slowest;
+  }
+}
+
+TEST(Predict, ServersAreBoundByTheBusiestLink) {
+  Machine machine = some_machine();
+  machine.payload = 1;
+  machine.update = 0;
+  machine.tcp = {0, 1e12};
+  Job job{.hosts = 8,
+          .batch = 8,
+          .link = {1e9, 0},
+          .exchange = Exchange::parameter_server,
+          .servers = 2};
+  const double wire = 4e6 / 1e9;
+  EXPECT_NEAR(predict(machine, job).exchange, 2 * 4 * wire, 1e-12);
+  job.servers = 16;
+  EXPECT_NEAR(predict(machine, job).exchange, 2 * wire, 1e-12);
+  // Nobody waits: the servers' links are busy all the time, in both directions at once.
+  job.servers = 1;
+  job.staleness = kAnyStaleness;
+  EXPECT_NEAR(predict(machine, job).step, 8 * wire, 1e-12);
+  job.batch = 800;
+  EXPECT_NEAR(predict(machine, job).step, 0.3 + 2 * wire, 1e-9);
+}
+
+TEST(Predict, FormulasGoOnWhereSimulationEnds) {
+  const Link link{1e9, 1e-5};
+  for (double bytes : {64.0, 1e5, 1e8}) {
+    const int ranks = 33;
+    AllReduce work{.ranks = ranks, .num_elements = static_cast<int64_t>(bytes / 4)};
+    work.algorithm = bytes < 4096 ? Algorithm::tree : Algorithm::pairwise;
+    const double simulated = simulated_seconds(work, link);
+    EXPECT_GE(engine_seconds(ranks, bytes, link), simulated * 0.9) << bytes;
+    EXPECT_LE(engine_seconds(ranks, bytes, link), simulated * 1.6) << bytes;
+    double last = 0;
+    for (int more : {64, 128, 1024, 8192}) {
+      EXPECT_GE(engine_seconds(more, bytes, link), last * (1 - 1e-9));
+      last = engine_seconds(more, bytes, link);
+    }
+    EXPECT_GT(predict(some_machine(), {.hosts = 10'000, .link = link}).step, 0);
+  }
+  EXPECT_DOUBLE_EQ(engine_seconds(1, 1e9, link), 0);
+}
+
+TEST(Predict, WhatCannotBeIsRefused) {
+  const auto message = [](const Job& job) {
+    return message_of<UsageError>([&] { predict(some_machine(), job); });
+  };
+  EXPECT_THAT(message({.hosts = 0}), HasSubstr("hosts: 0; expected 1 or more"));
+  EXPECT_THAT(message({.replicas_per_host = 0}), HasSubstr("replicas of a host: 0"));
+  EXPECT_THAT(message({.batch = 0}), HasSubstr("batch: 0"));
+  EXPECT_THAT(message({.servers = 0}), HasSubstr("servers: 0"));
+  EXPECT_THAT(message({.staleness = -2}), HasSubstr("staleness: -2"));
+  Machine machine = some_machine();
+  machine.memory = 100'000'000;
+  EXPECT_THAT(message_of<UsageError>([&] { predict(machine, {.batch = 1000}); }),
+              HasSubstr("the largest that fits is 840"));
+}
+
+}  // namespace
+}  // namespace tutti::plan

@@ -1,0 +1,209 @@
+#include "tutti/plan/choose.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <tuple>
+#include <utility>
+
+#include "tutti/base/error.h"
+
+namespace tutti::plan {
+namespace {
+
+/// What was looked at, and what came of it.
+struct Found {
+  std::vector<Candidate> candidates;
+  int64_t too_large = 0, too_slow = 0;
+  double fastest_too_slow = std::numeric_limits<double>::infinity();
+};
+
+void check(const Search& search) {
+  const auto filled = [](const char* what, size_t size) {
+    if (size == 0) throw UsageError(fmt::format("{}: none to choose from", what));
+  };
+  filled("hosts", search.hosts.size());
+  filled("replicas of a host", search.replicas_per_host.size());
+  filled("batches", search.batches.size());
+  filled("kinds of exchange", search.kinds.size());
+  if (!(search.samples > 0))
+    throw UsageError(fmt::format("samples: {}; expected more than 0", search.samples));
+  if (!(search.noise_scale >= 0))
+    throw UsageError(fmt::format("noise scale: {}; expected 0 or more", search.noise_scale));
+  if (!(search.within > 0))
+    throw UsageError(fmt::format("time: {} s; expected more than 0", search.within));
+}
+
+/// Calls `use` with every job of the search.
+void for_each_job(const Search& search, const std::function<void(const Job&)>& use) {
+  for (Job job : search.kinds) {
+    job.link = search.link;
+    for (int hosts : search.hosts)
+      for (int replicas : search.replicas_per_host)
+        for (int64_t batch : search.batches) {
+          job.hosts = hosts;
+          job.replicas_per_host = replicas;
+          job.batch = batch;
+          use(job);
+        }
+  }
+}
+
+Found find(const Machine& machine, const Search& search) {
+  check(search);
+  Found found;
+  for_each_job(search, [&](const Job& job) {
+    if (job.batch > machine.largest_batch(job.replicas_per_host)) {
+      ++found.too_large;
+      return;
+    }
+    Candidate one{.prediction = predict(machine, job)};
+    const double batch = static_cast<double>(job.batch) * job.replicas();
+    one.seconds = samples_needed(search, batch) / one.prediction.samples_per_second;
+    const int servers = job.exchange == Exchange::parameter_server ? job.servers : 0;
+    one.host_seconds = one.seconds * (job.hosts + servers);
+    if (one.seconds <= search.within) {
+      found.candidates.push_back(std::move(one));
+    } else {
+      ++found.too_slow;
+      found.fastest_too_slow = std::min(found.fastest_too_slow, one.seconds);
+    }
+  });
+  return found;
+}
+
+const Candidate& best_of(const std::vector<Candidate>& candidates, Objective objective) {
+  return *std::ranges::min_element(candidates, {}, [&](const Candidate& one) {
+    const Job& job = one.prediction.job;
+    return std::tuple(objective == Objective::time ? one.seconds : one.host_seconds, job.hosts,
+                      job.batch);
+  });
+}
+
+std::string words_of(const Job& job) {
+  std::string words = fmt::format("{} host{} of {} replica{}, batch {} a replica", job.hosts,
+                                  job.hosts == 1 ? "" : "s", job.replicas_per_host,
+                                  job.replicas_per_host == 1 ? "" : "s", job.batch);
+  if (job.exchange == Exchange::parameter_server)
+    words += fmt::format(", {} server{}, staleness {}", job.servers, job.servers == 1 ? "" : "s",
+                         job.staleness == kAnyStaleness ? "inf" : std::to_string(job.staleness));
+  return words;
+}
+
+std::string duration(double seconds) {
+  if (seconds < 120) return fmt::format("{:.3g} s", seconds);
+  if (seconds < 7200) return fmt::format("{:.3g} min", seconds / 60);
+  return fmt::format("{:.4g} h", seconds / 3600);
+}
+
+/// The same job on the next larger number of hosts of the search, by its speed.
+std::string of_more_hosts(const Machine& machine, const Search& search, const Candidate& best) {
+  const Job& job = best.prediction.job;
+  std::vector<int> more;
+  std::ranges::copy_if(search.hosts, std::back_inserter(more),
+                       [&](int n) { return n > job.hosts; });
+  if (more.empty()) return "no larger number of hosts was asked for";
+  Search next = search;
+  next.hosts = {std::ranges::min(more)};
+  next.within = std::numeric_limits<double>::infinity();
+  const Found found = find(machine, next);
+  if (found.candidates.empty()) return "more hosts do not fit";
+  const Candidate& other = best_of(found.candidates, Objective::time);
+  return fmt::format("{} hosts would take {} and {:.3g} times the host hours", next.hosts[0],
+                     duration(other.seconds), other.host_seconds / best.host_seconds);
+}
+
+std::string why(const Machine& machine, const Search& search, const Choice& choice) {
+  const Prediction& step = choice.best.prediction;
+  return fmt::format(
+      "{}: {} of {} jobs, {} in all, {} host hours; a step is {}, bound by {} ({:.0f} % "
+      "efficient); {}.",
+      words_of(step.job), search.objective == Objective::time ? "the fastest" : "the cheapest",
+      choice.tried, duration(choice.best.seconds),
+      fmt::format("{:.4g}", choice.best.host_seconds / 3600), duration(step.step), step.bound_by,
+      100 * step.efficiency, of_more_hosts(machine, search, choice.best));
+}
+
+struct Change {
+  std::string words;
+  Machine machine;
+  Search search;
+};
+
+std::vector<Change> changes(const Machine& machine, const Search& search) {
+  std::vector<Change> all;
+  for (double times : {2.0, 4.0, 10.0, 0.5, 0.25, 0.1}) {
+    Change change{"", machine, search};
+    change.search.link.bytes_per_second *= times;
+    change.words = "a link of " + plan::words_of(change.search.link);
+    all.push_back(std::move(change));
+  }
+  for (double times : {2.0, 4.0, 0.5}) {
+    Change change{fmt::format("replicas {:.2g} times as fast", times), machine, search};
+    for (BatchTime& time : change.machine.compute) {
+      time.forward /= times;
+      time.backward /= times;
+    }
+    all.push_back(std::move(change));
+  }
+  if (search.noise_scale > 0)
+    for (double times : {2.0, 0.5}) {
+      Change change{"", machine, search};
+      change.search.noise_scale *= times;
+      change.words = fmt::format("a noise scale of {:.3g}", change.search.noise_scale);
+      all.push_back(std::move(change));
+    }
+  return all;
+}
+
+std::string what_changes(const Machine& machine, const Search& search, const Job& chosen) {
+  std::string words;
+  int told = 0;
+  for (const Change& change : changes(machine, search)) {
+    const Found found = find(change.machine, change.search);
+    if (found.candidates.empty() || told == 3) continue;
+    Job other = best_of(found.candidates, search.objective).prediction.job;
+    other.link = chosen.link;
+    if (other == chosen) continue;
+    words += fmt::format("{}with {}: {}", words.empty() ? "" : "; ", change.words, words_of(other));
+    ++told;
+  }
+  return words.empty() ? "No link from a tenth to ten times as fast changes it, nor replicas twice "
+                         "or half as fast."
+                       : "It would be another " + words + ".";
+}
+
+}  // namespace
+
+double samples_needed(const Search& search, double batch) {
+  return search.noise_scale == 0 ? search.samples
+                                 : search.samples * (1 + batch / search.noise_scale);
+}
+
+std::vector<Candidate> candidates_of(const Machine& machine, const Search& search) {
+  return find(machine, search).candidates;
+}
+
+Choice choose(const Machine& machine, const Search& search) {
+  const Found found = find(machine, search);
+  if (found.candidates.empty())
+    throw UsageError(
+        found.too_slow > 0
+            ? fmt::format("no job ends within {}: the fastest takes {}; ask for more hosts, or "
+                          "give it more time",
+                          duration(search.within), duration(found.fastest_too_slow))
+            : fmt::format("no batch fits into memory; the largest that does is {} for {} replicas "
+                          "a host",
+                          machine.largest_batch(std::ranges::min(search.replicas_per_host)),
+                          std::ranges::min(search.replicas_per_host)));
+  Choice choice{.best = best_of(found.candidates, search.objective),
+                .tried = std::ssize(found.candidates),
+                .too_large = found.too_large,
+                .too_slow = found.too_slow};
+  choice.why = why(machine, search, choice);
+  choice.what_changes = what_changes(machine, search, choice.best.prediction.job);
+  return choice;
+}
+
+}  // namespace tutti::plan

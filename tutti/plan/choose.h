@@ -1,0 +1,65 @@
+/// Which of many jobs is the best, why, and what would change that: all are predicted, and
+/// compared.
+///
+/// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/plan/predict.h"
+
+namespace tutti::plan {
+
+enum class Objective : uint8_t {
+  time,  ///< the training ends soonest
+  cost,  ///< the fewest hosts times hours, servers' too
+};
+
+/// The jobs are all combinations of the lists; none may be empty.
+struct Search {
+  std::vector<int> hosts{1};
+  std::vector<int> replicas_per_host{1};
+  std::vector<int64_t> batches{32};  ///< of a replica
+  /// Exchange, servers, staleness, overlap and bucket_bytes; the rest is taken from elsewhere.
+  std::vector<Job> kinds{Job{}};
+  Link link{};
+  Objective objective = Objective::time;
+  double samples = 1e9;    ///< that a training with a small batch needs, > 0
+  double noise_scale = 0;  ///< samples; 0: unknown, then no batch is too large
+  double within = std::numeric_limits<double>::infinity();  ///< seconds that it may take, > 0
+};
+
+/// A job and what a training of it takes.
+struct Candidate {
+  Prediction prediction;
+  double seconds = 0;       ///< of the whole training
+  double host_seconds = 0;  ///< times hosts and servers
+};
+
+struct Choice {
+  Candidate best;
+  int64_t tried = 0;         ///< that fit into memory
+  int64_t too_large = 0;     ///< that do not
+  int64_t too_slow = 0;      ///< that do not end within
+  std::string why;           ///< a sentence
+  std::string what_changes;  ///< a sentence: the least changes that lead to another choice
+};
+
+/// Samples that a training with `batch` samples a step, of all replicas, needs for what one with a
+/// small batch needs search.samples: E = E_min (1 + B / B_noise) (McCandlish et al. 2018, arXiv
+/// 1812.06162, section 2.3).
+double samples_needed(const Search& search, double batch);
+
+/// Candidates of all jobs that fit into memory and time, in the order of the lists: kinds slowest,
+/// then hosts, replicas, batches.
+std::vector<Candidate> candidates_of(const Machine& machine, const Search& search);
+
+/// Throws UsageError where no job fits, with what hinders the one that is nearest. Ties go to fewer
+/// hosts, then to the smaller batch, then to the first kind.
+Choice choose(const Machine& machine, const Search& search);
+
+}  // namespace tutti::plan

@@ -1,0 +1,223 @@
+#include "tutti/plan/predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "tutti/base/error.h"
+#include "tutti/plan/collective_time.h"
+
+namespace tutti::plan {
+namespace {
+
+constexpr int kMostSimulated = 32;    // ranks
+constexpr double kUpdateStreams = 7;  // Adam: gradient, parameter and two moments in, three out
+constexpr double kOfNormal80 =
+    1.2816;  // 80 % of a normal distribution are within so many of its sd
+
+void require_at_least_one(const char* what, int value) {
+  if (value < 1) throw UsageError(fmt::format("{}: {}; expected 1 or more", what, value));
+}
+
+void check(const Machine& machine, const Job& job) {
+  require_at_least_one("hosts", job.hosts);
+  require_at_least_one("replicas of a host", job.replicas_per_host);
+  require_at_least_one("servers", job.servers);
+  if (job.staleness < kAnyStaleness)
+    throw UsageError(fmt::format("staleness: {}; expected 0 or more, or any", job.staleness));
+  const int64_t largest = machine.largest_batch(job.replicas_per_host);
+  if (job.batch < 1) throw UsageError(fmt::format("batch: {}; expected 1 or more", job.batch));
+  if (job.batch > largest)
+    throw UsageError(fmt::format(
+        "batch: {} samples a replica, {} replicas a host: {:.1f} GiB of {:.1f} GiB; {}", job.batch,
+        job.replicas_per_host, job.replicas_per_host * machine.memory_of(job.batch) / (1 << 30),
+        static_cast<double>(machine.memory) / (1 << 30),
+        largest == 0 ? "not one sample fits"
+                     : fmt::format("the largest that fits is {}", largest)));
+}
+
+/// Between hosts, of one of `flows` that share a host's link.
+Link flow_of(const Machine& machine, const Link& link, int flows) {
+  return {.bytes_per_second = std::min(link.bytes_per_second * machine.payload / flows,
+                                       machine.tcp.bytes_per_second),
+          .latency = link.latency + machine.tcp.latency};
+}
+
+/// The owners of the same slice add, one a host: all at once, on one link. Which parameters were
+/// used, and the learning rate, go in two small ones.
+double all_reduce_exchange(const Machine& machine, const Job& job, double bytes) {
+  if (job.hosts == 1) return 0;
+  const Link flow = flow_of(machine, job.link, job.replicas_per_host);
+  constexpr double kSmall = 64;
+  return engine_seconds(job.hosts, bytes / job.replicas_per_host, flow) +
+         2 * engine_seconds(job.hosts, kSmall, flow);
+}
+
+/// Of `replicas` on one host: they read each other's gradients, and share the work out.
+double update_seconds(const Machine& machine, int replicas, bool over_hosts) {
+  const double streams = kUpdateStreams - 1 + replicas + (over_hosts ? 2 : 0);
+  const double speedup =
+      std::min(static_cast<double>(std::min(replicas, machine.cores)) * machine.core_memory_rate,
+               std::max(machine.memory_rate, machine.core_memory_rate)) /
+      machine.core_memory_rate;
+  return machine.update * streams / kUpdateStreams / speedup +
+         (replicas > 1 ? 2 * machine.shm.latency : 0);
+}
+
+double overlapped_end(const Machine& machine, const Job& job, const BatchTime& time) {
+  const double bytes = static_cast<double>(machine.bytes);
+  const auto count = static_cast<int>(std::ceil(bytes / static_cast<double>(job.bucket_bytes)));
+  std::vector<double> ready, seconds;
+  for (int i = 0; i < count; ++i) {
+    ready.push_back(time.forward + time.backward * (i + 1) / count);
+    seconds.push_back(all_reduce_exchange(machine, job, bytes / count));
+  }
+  return end_of_queue(ready, seconds);
+}
+
+void add_all_reduce(const Machine& machine, const BatchTime& time, Prediction& result) {
+  const Job& job = result.job;
+  result.exchange = all_reduce_exchange(machine, job, static_cast<double>(machine.bytes));
+  result.update = update_seconds(machine, job.replicas_per_host, job.hosts > 1);
+  result.exposed = result.exchange;
+  if (job.overlap && job.hosts > 1)
+    result.exposed =
+        std::max(0.0, overlapped_end(machine, job, time) - time.forward - time.backward);
+  result.step = std::max(result.slowest, result.input) + result.exposed + result.update;
+}
+
+/// Every host sends its sum to all servers, a part each, and takes parameters from all.
+void add_servers(const Machine& machine, Prediction& result) {
+  const Job& job = result.job;
+  const Link flow = flow_of(machine, job.link, 1);
+  const double wire = static_cast<double>(machine.bytes) / flow.bytes_per_second;
+  const double busiest = std::max(1.0, static_cast<double>(job.hosts) / job.servers);
+  const double one_way = 2 * flow.latency + wire;
+  const double server_update =
+      machine.update * (kUpdateStreams - 1 + job.hosts) / kUpdateStreams / job.servers;
+  const double inside =
+      job.replicas_per_host > 1 ? update_seconds(machine, job.replicas_per_host, false) / 2 : 0;
+  result.exchange = 2 * (2 * flow.latency + busiest * wire);
+  result.update = inside + server_update;
+  const double compute = std::max(result.slowest, result.input);
+  if (job.staleness == 0) {
+    result.exposed = result.exchange;
+    result.step = compute + result.exposed + result.update;
+    return;
+  }
+  // Who does not wait is held up by jitter less, and by a server when that is busy all the time.
+  const double waited =
+      job.staleness == kAnyStaleness ? 0 : (result.slowest - result.compute) / (job.staleness + 1);
+  const double alone = std::max(result.compute + waited, result.input) + 2 * one_way + inside +
+                       machine.update / job.servers;
+  const double at_server =
+      std::max(busiest * wire, machine.update * job.hosts / static_cast<double>(job.servers));
+  result.step = std::max(alone, at_server);
+  result.exposed = result.step - std::max(result.compute + waited, result.input) - result.update;
+}
+
+/// A replica that needs nobody: forward, backward, update.
+double alone_seconds(const Machine& machine, const Prediction& result) {
+  return std::max(result.compute, result.input / result.job.replicas_per_host) + machine.update;
+}
+
+/// The least batch with compute >= exchange: compute grows with the batch, exchange does not.
+int64_t balance_of(const Machine& machine, double exchange, double mean_jitter) {
+  const auto covers = [&](int64_t batch) {
+    const BatchTime time = machine.compute_of(static_cast<double>(batch));
+    return (time.forward + time.backward) * mean_jitter >= exchange;
+  };
+  int64_t high = 1;
+  constexpr int64_t kMost = int64_t{1} << 40;
+  while (!covers(high)) {
+    if (high >= kMost) return 0;
+    high *= 2;
+  }
+  int64_t low = high / 2;  // does not cover, or is 0
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (covers(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+std::string bound_of(const Prediction& result) {
+  const std::pair<double, const char*> parts[] = {
+      {result.compute, "compute"},
+      {result.slowest - result.compute, "stragglers"},
+      {result.input > result.slowest ? result.input : 0, "input"},
+      {result.exposed, "exchange"},
+      {result.update, "update"}};
+  return std::ranges::max_element(parts)->second;
+}
+
+}  // namespace
+
+Prediction predict(const Machine& machine, const Job& job) {
+  plan::check(machine);
+  check(machine, job);
+  const BatchTime time = machine.compute_of(static_cast<double>(job.batch));
+  const double median = time.forward + time.backward;
+  Prediction result{.job = job};
+  const double mean_jitter = mean_of_greatest(machine.jitter, 1);
+  result.compute = median * mean_jitter;
+  result.slowest = median * mean_of_greatest(machine.jitter, job.replicas());
+  result.input = machine.input * static_cast<double>(job.batch * job.replicas_per_host);
+  result.memory = job.replicas_per_host * machine.memory_of(static_cast<double>(job.batch));
+  if (job.exchange == Exchange::all_reduce)
+    add_all_reduce(machine, time, result);
+  else
+    add_servers(machine, result);
+  const double rest = result.exposed + result.update;
+  const double error = kOfNormal80 * std::hypot(machine.compute_error * (result.step - rest),
+                                                machine.communication_error * rest);
+  result.low = std::max(0.0, result.step - error);
+  result.high = result.step + error;
+  result.rule = std::max(result.compute, result.exchange);
+  result.balance = balance_of(machine, result.exchange, mean_jitter);
+  const double samples = static_cast<double>(job.batch) * job.replicas();
+  result.samples_per_second = samples / result.step;
+  result.efficiency = alone_seconds(machine, result) / result.step;
+  result.bound_by = bound_of(result);
+  return result;
+}
+
+// The greatest of n draws is below the quantile of u with probability u^n: the integral of
+// (q0 + slope (u - u0)) n u^(n - 1) over each piece.
+double mean_of_greatest(std::span<const double> quantiles, double count) {
+  const auto pieces = static_cast<double>(quantiles.size() - 1);
+  double mean = 0;
+  for (size_t i = 0; i + 1 < quantiles.size(); ++i) {
+    const double u0 = static_cast<double>(i) / pieces, u1 = static_cast<double>(i + 1) / pieces;
+    const double slope = (quantiles[i + 1] - quantiles[i]) * pieces;
+    const auto primitive = [&](double u) {
+      return (quantiles[i] - slope * u0) * std::pow(u, count) +
+             slope * count / (count + 1) * std::pow(u, count + 1);
+    };
+    mean += primitive(u1) - primitive(u0);
+  }
+  return mean;
+}
+
+double end_of_queue(std::span<const double> ready, std::span<const double> seconds) {
+  double end = 0;
+  for (size_t i = 0; i < ready.size(); ++i) end = std::max(end, ready[i]) + seconds[i];
+  return end;
+}
+
+double engine_seconds(int ranks, double bytes, const Link& link) {
+  if (ranks == 1) return 0;
+  AllReduce work{.ranks = ranks, .num_elements = static_cast<int64_t>(std::ceil(bytes / 4))};
+  const Question question{.num_bytes = work.num_elements * 4, .ranks = ranks};
+  work.algorithm = choose(question, built_in_table());
+  if (ranks <= kMostSimulated) return simulated_seconds(work, link);
+  if (work.algorithm != Algorithm::tree) return formula_seconds(work, link);
+  // Up and down, as if each level waited for the whole of the one below.
+  const double levels = std::bit_width(static_cast<unsigned>(ranks - 1));
+  return 2 * levels * (link.latency + bytes / link.bytes_per_second);
+}
+
+}  // namespace tutti::plan

@@ -1,0 +1,77 @@
+/// What a training step costs on so many machines: by the rule max(compute, communication), and by
+/// following what the library does: the slowest replica, the schedule of the engine between hosts,
+/// the update. docs/design/cost_model.md has the formulas.
+///
+/// Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/schedule/schedule_choice.h"
+#include "tutti/plan/link.h"
+#include "tutti/plan/machine.h"
+
+namespace tutti::plan {
+
+/// How gradients meet.
+enum class Exchange : uint8_t {
+  all_reduce,        ///< sums over hosts, then every host updates: mirrored, multi_worker
+  parameter_server,  ///< one sum a host goes to servers on hosts of their own, which update
+};
+
+constexpr int kAnyStaleness = -1;  ///< nobody waits for anybody
+
+struct Job {
+  int hosts = 1;  ///< that compute, >= 1
+  int replicas_per_host = 1;
+  int64_t batch = 32;  ///< samples of a replica, >= 1
+  Link link{};         ///< of each host, and of each server
+  Exchange exchange = Exchange::all_reduce;
+  int servers = 1;                  ///< of parameter_server
+  int staleness = 0;                ///< of parameter_server; 0: synchronous, or kAnyStaleness
+  bool overlap = false;             ///< of all_reduce: buckets go while backward goes on (NCCL)
+  int64_t bucket_bytes = 25 << 20;  ///< of overlap
+  bool operator==(const Job&) const = default;
+
+  int replicas() const { return hosts * replicas_per_host; }
+};
+
+/// Seconds of a step, but for the last ones.
+struct Prediction {
+  Job job;
+  double compute = 0;        ///< t1: forward and backward of a replica, mean
+  double slowest = 0;        ///< the same of the slowest of all replicas, mean
+  double input = 0;          ///< of all replicas of a host; goes on beside compute
+  double exchange = 0;       ///< t2: what crosses between hosts
+  double exposed = 0;        ///< of it, what nothing hides
+  double update = 0;         ///< sums inside a host, and the optimizer
+  double step = 0;           ///< mean
+  double low = 0, high = 0;  ///< 4 of 5 trainings have a mean step between them
+  double rule = 0;           ///< max(t1, t2)
+  int64_t balance = 0;       ///< least batch of a replica whose t1 covers t2; 0: none does
+  double samples_per_second = 0;
+  double efficiency = 0;  ///< of as many replicas that need nobody
+  double memory = 0;      ///< bytes of a host
+  std::string bound_by;   ///< compute, stragglers, input, exchange, update
+};
+
+/// Throws UsageError for a job that cannot be (hosts, replicas or servers below 1), and for a batch
+/// that does not fit into memory, with the largest that does.
+Prediction predict(const Machine& machine, const Job& job);
+
+/// The mean of the greatest of `count` draws from a distribution given by quantiles as of
+/// Machine::jitter, straight between them. count >= 1.
+double mean_of_greatest(std::span<const double> quantiles, double count);
+
+/// The end of the last all-reduce, where bucket i may begin at ready[i], in this order, and takes
+/// seconds[i]; one at a time.
+double end_of_queue(std::span<const double> ready, std::span<const double> seconds);
+
+/// Seconds of the all-reduce of so many bytes of float32 by the algorithm that the tcp engine takes
+/// (built_in_table(), fixed order). Up to 32 ranks by simulation, beyond by formula.
+double engine_seconds(int ranks, double bytes, const Link& link);
+
+}  // namespace tutti::plan
