@@ -44,7 +44,11 @@ void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const*
   const std::string word = argv[1];
   if (word.empty() || word.front() == '-') return;
   const auto is_it = [&](const CLI::App* sub) { return sub->get_name() == word; };
-  if (app.get_subcommands(is_it).empty()) throw UsageError(unknown_message("command", word, names));
+  const auto is_place = [](const CLI::Option* option) { return option->get_positional(); };
+  if (app.get_subcommands(is_it).empty()) {
+    if (!app.get_options(is_place).empty()) return;  // the command has words of its own
+    throw UsageError(unknown_message("command", word, names));
+  }
   refuse_unknown_subcommand(*app.get_subcommand(word), argc - 1, argv + 1);
 }
 

@@ -119,8 +119,9 @@ void plan_pipeline(const PipelineFlags& flags) {
 
 void add_plan(CLI::App& app, int& exit_code) {
   CLI::App* const plan =
-      app.add_subcommand("plan", "Say what a training would do: pipeline, table");
-  plan->require_subcommand(1);
+      app.add_subcommand("plan", "Say what a training would cost, and measure what that takes");
+  plan->require_subcommand(0, 1);
+  add_plan_prediction(*plan, exit_code);
   add_plan_table(*plan, exit_code);
   CLI::App* const command = plan->add_subcommand(
       "pipeline", "Compare the schedules of a pipeline: idle time, microbatches kept");

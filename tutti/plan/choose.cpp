@@ -92,6 +92,7 @@ std::string words_of(const Job& job) {
 }
 
 std::string duration(double seconds) {
+  if (seconds < 1) return fmt::format("{:.3g} ms", 1e3 * seconds);
   if (seconds < 120) return fmt::format("{:.3g} s", seconds);
   if (seconds < 7200) return fmt::format("{:.3g} min", seconds / 60);
   return fmt::format("{:.4g} h", seconds / 3600);
@@ -125,52 +126,57 @@ std::string why(const Machine& machine, const Search& search, const Choice& choi
       100 * step.efficiency, of_more_hosts(machine, search, choice.best));
 }
 
+/// One thing that may be otherwise, from a little to much.
 struct Change {
-  std::string words;
-  Machine machine;
-  Search search;
+  std::vector<double> times;
+  std::function<std::string(double times, Machine&, Search&)> make;  ///< says what it made
 };
 
-std::vector<Change> changes(const Machine& machine, const Search& search) {
-  std::vector<Change> all;
-  for (double times : {2.0, 4.0, 10.0, 0.5, 0.25, 0.1}) {
-    Change change{"", machine, search};
-    change.search.link.bytes_per_second *= times;
-    change.words = "a link of " + plan::words_of(change.search.link);
-    all.push_back(std::move(change));
-  }
-  for (double times : {2.0, 4.0, 0.5}) {
-    Change change{fmt::format("replicas {:.2g} times as fast", times), machine, search};
-    for (BatchTime& time : change.machine.compute) {
+std::vector<Change> changes(const Search& search) {
+  const auto link = [](double times, Machine&, Search& other) {
+    other.link.bytes_per_second *= times;
+    return "a link of " + plan::words_of(other.link);
+  };
+  const auto replicas = [](double times, Machine& machine, Search&) {
+    for (BatchTime& time : machine.compute) {
       time.forward /= times;
       time.backward /= times;
     }
-    all.push_back(std::move(change));
-  }
-  if (search.noise_scale > 0)
-    for (double times : {2.0, 0.5}) {
-      Change change{"", machine, search};
-      change.search.noise_scale *= times;
-      change.words = fmt::format("a noise scale of {:.3g}", change.search.noise_scale);
-      all.push_back(std::move(change));
-    }
+    return fmt::format("replicas {:.2g} times as fast", times);
+  };
+  const auto noise = [](double times, Machine&, Search& other) {
+    other.noise_scale *= times;
+    return fmt::format("a noise scale of {:.3g}", other.noise_scale);
+  };
+  const std::vector<double> more{1.5, 2, 4, 10}, less{1 / 1.5, 0.5, 0.25, 0.1};
+  std::vector<Change> all{{more, link}, {less, link}, {more, replicas}, {less, replicas}};
+  if (search.noise_scale > 0) all.insert(all.end(), {{more, noise}, {less, noise}});
   return all;
+}
+
+/// The least change of its kind that leads to another job, in words; "" where none does.
+std::string told(const Machine& machine, const Search& search, const Job& chosen,
+                 const Change& change) {
+  for (double times : change.times) {
+    Machine other_machine = machine;
+    Search other = search;
+    const std::string words = change.make(times, other_machine, other);
+    const Found found = find(other_machine, other);
+    if (found.candidates.empty()) continue;
+    Job job = best_of(found.candidates, search.objective).prediction.job;
+    job.link = chosen.link;
+    if (job != chosen) return fmt::format("with {}: {}", words, words_of(job));
+  }
+  return "";
 }
 
 std::string what_changes(const Machine& machine, const Search& search, const Job& chosen) {
   std::string words;
-  int told = 0;
-  for (const Change& change : changes(machine, search)) {
-    const Found found = find(change.machine, change.search);
-    if (found.candidates.empty() || told == 3) continue;
-    Job other = best_of(found.candidates, search.objective).prediction.job;
-    other.link = chosen.link;
-    if (other == chosen) continue;
-    words += fmt::format("{}with {}: {}", words.empty() ? "" : "; ", change.words, words_of(other));
-    ++told;
+  for (const Change& change : changes(search)) {
+    const std::string one = told(machine, search, chosen, change);
+    if (!one.empty()) words += (words.empty() ? "" : "; ") + one;
   }
-  return words.empty() ? "No link from a tenth to ten times as fast changes it, nor replicas twice "
-                         "or half as fast."
+  return words.empty() ? "Nothing from a tenth to ten times as fast changes it."
                        : "It would be another " + words + ".";
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <string>
 
 #include "tutti/base/error.h"
 #include "tutti/plan/choose.h"
@@ -62,11 +63,26 @@ TEST(Choose, SaysWhyAndWhatWouldChangeIt) {
   const Choice choice = choose(some_machine(), search);
   EXPECT_THAT(choice.why, HasSubstr("the fastest of 60 jobs"));
   EXPECT_THAT(choice.why, HasSubstr("bound by " + choice.best.prediction.bound_by));
-  // What it says leads to another choice does.
-  EXPECT_THAT(choice.what_changes, HasSubstr("It would be another with a link of 1.6 Gbit/s"));
-  search.link.bytes_per_second *= 2;
-  EXPECT_NE(choose(some_machine(), search).best.prediction.job.hosts,
-            choice.best.prediction.job.hosts);
+  // What it says leads to another choice does, and less does not.
+  EXPECT_THAT(choice.what_changes, HasSubstr("It would be another with a link of "));
+  const auto hosts_with = [&](double times) {
+    Search other = search;
+    other.link.bytes_per_second *= times;
+    return choose(some_machine(), other).best.prediction.job;
+  };
+  Job same = choice.best.prediction.job;
+  bool changed = false;
+  for (double times : {1.5, 2.0, 4.0, 10.0}) {
+    Job other = hosts_with(times);
+    other.link = same.link;
+    const std::string words =
+        "with a link of " + words_of(Link{search.link.bytes_per_second * times, 5e-5}) + ":";
+    EXPECT_EQ(choice.what_changes.find(words) != std::string::npos && !changed,
+              other != same && !changed)
+        << words << choice.what_changes;
+    changed = changed || other != same;
+  }
+  EXPECT_TRUE(changed);
 }
 
 TEST(Choose, LeavesOutWhatDoesNotFit) {
