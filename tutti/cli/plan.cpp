@@ -122,6 +122,7 @@ void add_plan(CLI::App& app, int& exit_code) {
       app.add_subcommand("plan", "Say what a training would cost, and measure what that takes");
   plan->require_subcommand(0, 1);
   add_plan_prediction(*plan, exit_code);
+  add_plan_measure(*plan, exit_code);
   add_plan_table(*plan, exit_code);
   CLI::App* const command = plan->add_subcommand(
       "pipeline", "Compare the schedules of a pipeline: idle time, microbatches kept");

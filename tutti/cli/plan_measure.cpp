@@ -1,0 +1,219 @@
+// tutti plan measure: what a step of a model takes here, as a machine file.
+#include <fmt/format.h>
+#include <torch/csrc/autograd/engine.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/cli/bench/all_reduce.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/data_spec.h"
+#include "tutti/cli/optimizer_flags.h"
+#include "tutti/cli/text_models.h"
+#include "tutti/cli/train_data.h"
+#include "tutti/nn/graph_module.h"
+#include "tutti/nn/sample_context.h"
+#include "tutti/plan/measure.h"
+#include "tutti/plan/predict.h"
+#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/replicated.h"
+
+namespace tutti::cli {
+namespace {
+
+struct MeasureFlags {
+  std::string model, data, out, name;
+  DataFlags data_flags;
+  GptFlags gpt;
+  OptimizerFlags optimizer;
+  std::vector<int64_t> batches{8, 16, 32, 64, 128};
+  double seconds = 15;
+  int threads = 1;
+};
+
+double seconds_between(TimePoint from, TimePoint to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+/// One replica of a model on real samples, that trains.
+class MeasuredModel {
+ public:
+  MeasuredModel(const MeasureFlags& flags, const nn::Graph& graph, const DataSpec& spec,
+                data::Dataset train)
+      : train_(std::move(train)),
+        strategy_({.replicas = 1, .threads_per_replica = flags.threads}),
+        net_(strategy_, [&] { return nn::make_module(graph); }),
+        optimizer_(net_, recipe_from(flags.optimizer)),
+        loss_(loss_for(spec)) {}
+
+  plan::StepSeconds step(int64_t batch) {
+    Epoch& epoch = epoch_of(batch);
+    plan::StepSeconds seconds;
+    strategy_.run([&](ReplicaContext& replica) { seconds = step_of(replica, epoch, batch); });
+    return seconds;
+  }
+
+ private:
+  /// Whole batches alone, from the first again after the last.
+  struct Epoch {
+    DistributedDataset::Batches batches;
+    int64_t whole = 1, next = 0;
+  };
+
+  plan::StepSeconds step_of(ReplicaContext& replica, Epoch& epoch, int64_t batch) {
+    const TimePoint begin = Clock::now();
+    const int64_t number = epoch.next++ % epoch.whole;
+    const auto rows = *DistributedDataset::Batches::iterator(&epoch.batches, number);
+    const auto [x, y] = rows.local(replica);
+    const nn::SampleContext here({.seed = 0, .step = steps_, .first_row = 0});
+    const TimePoint read = Clock::now();
+    optimizer_.prepare(replica);
+    double sum = 0;
+    const auto loss = loss_.kernel().scaled_sum(net_.local(replica)->forward(x), y,
+                                                1 / static_cast<double>(batch), sum);
+    const TimePoint forward = Clock::now();
+    TimePoint computed = forward;
+    loss.register_hook([&computed](const at::Tensor&) {
+      torch::autograd::Engine::get_default_engine().queue_callback(
+          [&computed] { computed = Clock::now(); });
+    });
+    optimizer_.minimize(replica, loss);
+    ++steps_;
+    return {.input = seconds_between(begin, read),
+            .forward = seconds_between(read, forward),
+            .backward = seconds_between(forward, computed),
+            .update = seconds_between(computed, Clock::now())};
+  }
+
+  Epoch& epoch_of(int64_t batch) {
+    auto found = epochs_.find(batch);
+    if (found == epochs_.end()) {
+      auto data = strategy_.distribute(train_.shuffle().batch(batch));
+      found = epochs_.emplace(batch, Epoch{data.epoch(0), train_.num_samples() / batch}).first;
+    }
+    return found->second;
+  }
+
+  data::Dataset train_;
+  Strategy strategy_;
+  Replicated<nn::GraphModule> net_;
+  Optimizer optimizer_;
+  Loss loss_;
+  std::map<int64_t, Epoch> epochs_;
+  int64_t steps_ = 0;
+};
+
+/// Of two threads here: the latency of the smallest, the rate of a large one.
+plan::EngineSpeed speed_of(const std::string& engine) {
+  constexpr int64_t kLarge = 16 << 20;
+  const auto rows = measure_threads(2, {.engine = engine, .bytes = {8, kLarge}, .rounds = 3});
+  for (const AllReduceRow& row : rows)
+    if (!row.correct)
+      throw Error(fmt::format("engine {}: {} bytes were added wrongly", engine, row.bytes));
+  return {.latency = 1e-6 * rows.front().p50_us,
+          .bytes_per_second = static_cast<double>(kLarge) / (1e-6 * rows.back().p50_us)};
+}
+
+void print(const plan::Machine& machine) {
+  fmt::print("{:>8}{:>13}{:>13}{:>13}\n", "batch", "forward ms", "backward ms", "samples/s");
+  for (const plan::BatchTime& time : machine.compute)
+    fmt::print("{:>8}{:>13.4g}{:>13.4g}{:>13.4g}\n", time.batch, 1e3 * time.forward,
+               1e3 * time.backward,
+               static_cast<double>(time.batch) / (time.forward + time.backward));
+  fmt::print(
+      "update {:.4g} ms; input {:.3g} us a sample on {} cores; the slowest of 8 replicas takes "
+      "{:.2f} "
+      "times the median; memory {:.4g} MB and {:.3g} MB a sample\n"
+      "all-reduce of two threads: shm {:.3g} us, {:.3g} GB/s; tcp {:.3g} us, {:.3g} GB/s\n",
+      1e3 * machine.update, 1e6 * machine.input, machine.cores,
+      plan::mean_of_greatest(machine.jitter, 8), 1e-6 * machine.fixed_memory,
+      1e-6 * machine.sample_memory, 1e6 * machine.shm.latency, 1e-9 * machine.shm.bytes_per_second,
+      1e6 * machine.tcp.latency, 1e-9 * machine.tcp.bytes_per_second);
+}
+
+void check_batches(const MeasureFlags& flags, int64_t samples) {
+  for (int64_t batch : flags.batches)
+    if (batch > samples)
+      throw UsageError(
+          fmt::format("--batches {}: {} has {} samples to train on; expected at most "
+                      "that many",
+                      batch, flags.data, samples));
+}
+
+void plan_measure(MeasureFlags& flags) {
+  require_writable(flags.out, "--out");
+  flags.data_flags.as_text = flags.model == kGpt;
+  check_gpt_flags(flags.model, flags.gpt);
+  TrainData data = open_train_data(flags.data, flags.data_flags);
+  data.spec.model = flags.model;
+  if (data.spec.of_text()) data.spec.gpt = gpt_options(flags.gpt, data.spec);
+  const nn::Graph graph = model_for_spec(flags.model, data.spec);
+  check_batches(flags, data.train.num_samples());
+  MeasuredModel model(flags, graph, data.spec, data.train);
+  plan::Machine machine = plan::measure({.model = flags.model,
+                                         .parameters = graph.num_parameters(),
+                                         .bytes = 4 * graph.num_parameters(),
+                                         .step = [&](int64_t batch) { return model.step(batch); }},
+                                        {.name = flags.name,
+                                         .batches = flags.batches,
+                                         .seconds = flags.seconds,
+                                         .progress = [&](size_t i, size_t count) {
+                                           fmt::print(stderr, "batch {} of {}: {} samples\n", i + 1,
+                                                      count, flags.batches[i]);
+                                         }});
+  fmt::print(stderr, "engines\n");
+  machine.shm = speed_of("shm");
+  machine.tcp = speed_of("tcp");
+  plan::save_machine(machine, flags.out);
+  print(machine);
+  fmt::print("wrote {}; next: tutti plan {} --machine {} --hosts 1..64 --link 10Gbit,50us\n",
+             flags.out, flags.model, flags.out);
+}
+
+}  // namespace
+
+void add_plan_measure(CLI::App& plan, int& exit_code) {
+  const auto flags = std::make_shared<MeasureFlags>();
+  flags->name = host_facts().cpu_model.empty() ? "here" : host_facts().cpu_model;
+  CLI::App* const command =
+      plan.add_subcommand("measure", "Measure a model's steps and the engines here");
+  command->add_option("model", flags->model, "As of tutti train --model")
+      ->type_name("MODEL")
+      ->required();
+  command->add_option("--data", flags->data, "As of tutti train")->required()->type_name("PATH");
+  command->add_option("--out", flags->out, "Gets the machine file")->required()->type_name("FILE");
+  command->add_option("--name", flags->name, "Of the machine, in the file")->capture_default_str();
+  command->add_option("--batches", flags->batches, "Samples of a replica")
+      ->delimiter(',')
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command->add_option("--seconds", flags->seconds, "For the steps of all batches")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command->add_option("--threads", flags->threads, "Of LibTorch")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  add_data_flags(*command, flags->data_flags);
+  add_gpt_flags(*command, flags->gpt);
+  add_optimizer_flags(*command, flags->optimizer);
+  command->footer(
+      "Example:\n"
+      "  tutti plan measure doodle_cnn --data examples/data/quickdraw --out here.json");
+  command->callback([flags, &exit_code] {
+    plan_measure(*flags);
+    exit_code = 0;
+  });
+}
+
+}  // namespace tutti::cli
