@@ -39,6 +39,7 @@ struct MeasureFlags {
   OptimizerFlags optimizer;
   std::vector<int64_t> batches{8, 16, 32, 64, 128};
   double seconds = 15;
+  double most_spread = 0.3;
   int threads = 1;
 };
 
@@ -168,6 +169,7 @@ void plan_measure(MeasureFlags& flags) {
                                         {.name = flags.name,
                                          .batches = flags.batches,
                                          .seconds = flags.seconds,
+                                         .most_spread = flags.most_spread,
                                          .progress = [&](size_t i, size_t count) {
                                            fmt::print(stderr, "batch {} of {}: {} samples\n", i + 1,
                                                       count, flags.batches[i]);
@@ -200,6 +202,11 @@ void add_plan_measure(CLI::App& plan, int& exit_code) {
       ->capture_default_str();
   command->add_option("--seconds", flags->seconds, "For the steps of all batches")
       ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command
+      ->add_option("--most-spread", flags->most_spread,
+                   "Of the middle half of a batch's steps, over their median; more is an error")
+      ->check(CLI::Range(0.001, 1000.0))
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "Of LibTorch")
       ->check(CLI::Range(1, 4096))
