@@ -102,11 +102,11 @@ class Simulation {
   int64_t sent_ = 0;
 };
 
-double element_seconds(const AllReduce& work, const Link& link) {
+double element_seconds(const CollectiveWork& work, const Link& link) {
   return static_cast<double>(work.bytes_per_element) / link.bytes_per_second;
 }
 
-void require_ranks(const AllReduce& work) {
+void require_ranks(const CollectiveWork& work) {
   const bool halves =
       work.algorithm == Algorithm::halving_doubling || work.algorithm == Algorithm::doubling;
   if (work.ranks < 1) throw UsageError(fmt::format("{} ranks, expected 1 or more", work.ranks));
@@ -117,30 +117,79 @@ void require_ranks(const AllReduce& work) {
         fmt::format("{} ranks: {} takes powers of two", work.ranks, name_of(work.algorithm)));
 }
 
-}  // namespace
+/// What formulas are made of; seconds where not said.
+struct Terms {
+  Terms(const CollectiveWork& work, const Link& link)
+      : n(work.ranks),
+        alpha(link.latency),
+        whole(static_cast<double>(work.num_elements) * element_seconds(work, link)),
+        others((n - 1) / n * whole),
+        levels(std::bit_width(static_cast<unsigned>(work.ranks)) - 1),
+        chunks(chunks_of(work.num_elements, work.chunk_elements)),
+        chunks_of_slice(chunks_of(work.num_elements / work.ranks, work.chunk_elements)) {}
 
-double formula_seconds(const AllReduce& work, const Link& link) {
-  require_ranks(work);
-  if (work.ranks == 1) return 0;
-  const double n = work.ranks, alpha = link.latency;
-  const double whole = static_cast<double>(work.num_elements) * element_seconds(work, link);
-  const double levels = std::bit_width(static_cast<unsigned>(work.ranks)) - 1;
-  const auto chunks_of = [&](int64_t elements) {
-    const int64_t chunks = (elements + work.chunk_elements - 1) / work.chunk_elements;
-    return static_cast<double>(chunks);
-  };
-  switch (work.algorithm) {
-    case Algorithm::ring: return 2 * (n - 1) * (alpha + whole / n);
-    case Algorithm::halving_doubling: return 2 * levels * alpha + 2 * (n - 1) / n * whole;
-    case Algorithm::doubling: return levels * (chunks_of(work.num_elements) * alpha + whole);
-    case Algorithm::direct: return chunks_of(work.num_elements) * alpha + (n - 1) * whole;
-    case Algorithm::pairwise:
-      return (chunks_of(work.num_elements / work.ranks) + 1) * alpha + 2 * (n - 1) / n * whole;
-    default: throw UsageError(fmt::format("no formula for {}", name_of(work.algorithm)));
+  static double chunks_of(int64_t elements, int64_t chunk) {
+    return static_cast<double>((elements + chunk - 1) / chunk);
   }
+
+  double n, alpha;
+  double whole, others;            ///< of all elements through a port; of all parts but one
+  double levels;                   ///< of halving, a number
+  double chunks, chunks_of_slice;  ///< numbers
+};
+
+/// Rank r gets all after as many messages of its forebears as its width has bits, and one latency
+/// for each of them that is itself on the way.
+double binomial_seconds(int ranks, double alpha, double whole) {
+  double last = 0;
+  for (unsigned r = 1; r < static_cast<unsigned>(ranks); ++r)
+    last = std::max(last, std::bit_width(r) * whole + std::popcount(r) * alpha);
+  return last;
 }
 
-double simulated_seconds(const AllReduce& work, const Link& link) {
+}  // namespace
+
+double formula_seconds(const CollectiveWork& work, const Link& link) {
+  require_ranks(work);
+  if (work.ranks == 1) return 0;
+  const Terms t(work, link);
+  using enum Collective;
+  using enum Algorithm;
+  switch (work.collective) {
+    case all_reduce:
+      switch (work.algorithm) {
+        case ring: return 2 * (t.n - 1) * (t.alpha + t.whole / t.n);
+        case halving_doubling: return 2 * t.levels * t.alpha + 2 * t.others;
+        case doubling: return t.levels * (t.chunks * t.alpha + t.whole);
+        case direct: return t.chunks * t.alpha + (t.n - 1) * t.whole;
+        case pairwise: return (t.chunks_of_slice + 1) * t.alpha + 2 * t.others;
+        default: break;
+      }
+      break;
+    case reduce_scatter:
+      if (work.algorithm == pairwise) return t.chunks_of_slice * t.alpha + t.others;
+      break;
+    case all_gather:
+      if (work.algorithm == ring) return (t.n - 1) * (t.alpha + t.whole / t.n);
+      if (work.algorithm == doubling) return t.levels * t.alpha + t.others;
+      return t.alpha + t.others;
+    case broadcast:
+      if (work.algorithm == binomial) return binomial_seconds(work.ranks, t.alpha, t.whole);
+      // To each its piece; the root's own then goes round.
+      return t.others + (t.n - 1) * (t.alpha + t.whole / t.n);
+    case scatter:
+    case gather:
+      if (work.algorithm == direct) return t.alpha + t.others;
+      break;
+    case all_to_all:
+      return work.algorithm == direct ? t.alpha + t.others : (t.n - 1) * (t.alpha + t.whole / t.n);
+    default: break;
+  }
+  throw UsageError(
+      fmt::format("no formula for {} by {}", name_of(work.collective), name_of(work.algorithm)));
+}
+
+double simulated_seconds(const CollectiveWork& work, const Link& link) {
   if (work.ranks < 1) throw UsageError(fmt::format("{} ranks, expected 1 or more", work.ranks));
   if (work.ranks == 1) return 0;
   std::vector<ShapeTree> trees;
@@ -148,7 +197,7 @@ double simulated_seconds(const AllReduce& work, const Link& link) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < work.ranks; ++rank) {
     trees.emplace_back(ReductionShape::flat(work.ranks), rank);
-    schedules.emplace_back(Problem{.collective = Collective::all_reduce,
+    schedules.emplace_back(Problem{.collective = work.collective,
                                    .algorithm = work.algorithm,
                                    .rank = rank,
                                    .size = work.ranks,

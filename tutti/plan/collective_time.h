@@ -1,4 +1,4 @@
-/// How long an all-reduce takes, by a formula of its algorithm, and by a simulation of the very
+/// How long a collective takes, by a formula of its algorithm, and by a simulation of the very
 /// schedule that the engine carries out (comm/schedule).
 ///
 /// Model: every rank has one port out and one port in, each of the link's rate, both at once. A
@@ -17,22 +17,23 @@
 
 namespace tutti::plan {
 
-struct AllReduce {
+struct CollectiveWork {
+  Collective collective = Collective::all_reduce;
   Algorithm algorithm = Algorithm::ring;
   int ranks = 2;
-  int64_t num_elements = 0;
+  int64_t num_elements = 0;  ///< of the whole: the vector, or all parts together
   int64_t bytes_per_element = 4;
-  int64_t chunk_elements = 1 << 16;  ///< > 0; ring and halving_doubling have none
+  int64_t chunk_elements = 1 << 16;  ///< > 0; what goes through the whole once a chunk has them
 };
 
-/// Seconds. Of ring, halving_doubling, doubling, direct and pairwise; exact where the ranks divide
-/// the elements, and chunks the parts. Throws UsageError for another algorithm, and for ranks or
-/// chunks that it cannot take.
-double formula_seconds(const AllReduce& work, const Link& link);
+/// Seconds. Of all algorithms but those by trees that follow a reduction shape (tree, double_tree),
+/// and barriers; exact where the ranks divide the elements, and chunks the parts. Throws UsageError
+/// where there is no formula, and for ranks or chunks that the algorithm cannot take.
+double formula_seconds(const CollectiveWork& work, const Link& link);
 
-/// Seconds, of any algorithm for all-reduce; tree as ReductionShape::flat adds. Takes time
+/// Seconds, of every schedule; tree as ReductionShape::flat adds, from and to rank 0. Takes time
 /// and memory in the order of ranks x rounds. Throws UsageError as comm's Schedule does.
-double simulated_seconds(const AllReduce& work, const Link& link);
+double simulated_seconds(const CollectiveWork& work, const Link& link);
 
 /// The least that any algorithm sends: each rank 2 (n - 1) / n of the bytes, in one message each
 /// way.

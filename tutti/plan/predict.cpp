@@ -210,7 +210,7 @@ double end_of_queue(std::span<const double> ready, std::span<const double> secon
 
 double engine_seconds(int ranks, double bytes, const Link& link) {
   if (ranks == 1) return 0;
-  AllReduce work{.ranks = ranks, .num_elements = static_cast<int64_t>(std::ceil(bytes / 4))};
+  CollectiveWork work{.ranks = ranks, .num_elements = static_cast<int64_t>(std::ceil(bytes / 4))};
   const Question question{.num_bytes = work.num_elements * 4, .ranks = ranks};
   work.algorithm = choose(question, built_in_table());
   if (ranks <= kMostSimulated) return simulated_seconds(work, link);

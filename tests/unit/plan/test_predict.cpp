@@ -154,7 +154,7 @@ TEST(Predict, FormulasGoOnWhereSimulationEnds) {
   const Link link{1e9, 1e-5};
   for (double bytes : {64.0, 1e5, 1e8}) {
     const int ranks = 33;
-    AllReduce work{.ranks = ranks, .num_elements = static_cast<int64_t>(bytes / 4)};
+    CollectiveWork work{.ranks = ranks, .num_elements = static_cast<int64_t>(bytes / 4)};
     work.algorithm = bytes < 4096 ? Algorithm::tree : Algorithm::pairwise;
     const double simulated = simulated_seconds(work, link);
     EXPECT_GE(engine_seconds(ranks, bytes, link), simulated * 0.9) << bytes;
