@@ -119,6 +119,7 @@ void visit_fields(AnyMachine& machine, Visit&& visit) {
   visit("model", machine.model);
   visit("parameters", machine.parameters);
   visit("bytes", machine.bytes);
+  visit("largest_parameter", machine.largest_parameter);
   visit("compute", machine.compute);
   visit("jitter", machine.jitter);
   visit("update", machine.update);
@@ -176,6 +177,7 @@ void check(const Machine& machine) {
   };
   whole("parameters", machine.parameters);
   whole("bytes", machine.bytes);
+  whole("largest_parameter", machine.largest_parameter);
   whole("cores", machine.cores);
   whole("memory", machine.memory);
   require(!machine.compute.empty(), "compute", "empty", "the times of one batch or more");
@@ -256,6 +258,7 @@ Machine load_machine(const std::filesystem::path& path) {
 }
 
 void save_machine(const Machine& machine, const std::filesystem::path& path) {
+  check(machine);
   write_file_atomically(path, to_json(machine));
 }
 

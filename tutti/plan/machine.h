@@ -32,6 +32,7 @@ struct Machine {
   std::string model;               ///< that was measured
   int64_t parameters = 0;          ///< of the model, > 0
   int64_t bytes = 0;               ///< that a step sends of them, > 0
+  int64_t largest_parameter = 0;   ///< bytes of the largest, which one server has whole; > 0
   std::vector<BatchTime> compute;  ///< one or more; batches ascend
   /// A step's compute over its median: quantiles from the least to the greatest, evenly spaced, 2
   /// or more, >= 0, ascending. {1, 1}: every step takes as long.
@@ -67,7 +68,7 @@ void check(const Machine& machine);
 Machine parse_machine(std::string_view json, std::string_view origin);
 std::string to_json(const Machine& machine);
 
-/// The same from and to a file; the file is replaced as a whole.
+/// The same from and to a file, which is replaced as a whole. Saving throws as check() does.
 Machine load_machine(const std::filesystem::path& path);
 void save_machine(const Machine& machine, const std::filesystem::path& path);
 

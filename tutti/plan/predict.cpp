@@ -89,12 +89,19 @@ void add_all_reduce(const Machine& machine, const BatchTime& time, Prediction& r
   result.step = std::max(result.slowest, result.input) + result.exposed + result.update;
 }
 
+/// Of all bytes, what the fullest server has: variables are placed whole.
+double fullest_share(const Machine& machine, int servers) {
+  return std::max(1.0 / servers, static_cast<double>(machine.largest_parameter) /
+                                     static_cast<double>(machine.bytes));
+}
+
 /// Every host sends its sum to all servers, a part each, and takes parameters from all.
 void add_servers(const Machine& machine, Prediction& result) {
   const Job& job = result.job;
   const Link flow = flow_of(machine, job.link, 1);
   const double wire = static_cast<double>(machine.bytes) / flow.bytes_per_second;
-  const double busiest = std::max(1.0, static_cast<double>(job.hosts) / job.servers);
+  const double share = std::min(1.0, fullest_share(machine, job.servers));
+  const double busiest = std::max(1.0, job.hosts * share);
   const double one_way = 2 * flow.latency + wire;
   const double server_update =
       machine.update * (kUpdateStreams - 1 + job.hosts) / kUpdateStreams / job.servers;
@@ -112,9 +119,8 @@ void add_servers(const Machine& machine, Prediction& result) {
   const double waited =
       job.staleness == kAnyStaleness ? 0 : (result.slowest - result.compute) / (job.staleness + 1);
   const double alone = std::max(result.compute + waited, result.input) + 2 * one_way + inside +
-                       machine.update / job.servers;
-  const double at_server =
-      std::max(busiest * wire, machine.update * job.hosts / static_cast<double>(job.servers));
+                       machine.update * share;
+  const double at_server = std::max(busiest * wire, machine.update * job.hosts * share);
   result.step = std::max(alone, at_server);
   result.exposed = result.step - std::max(result.compute + waited, result.input) - result.update;
 }

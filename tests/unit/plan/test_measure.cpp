@@ -29,7 +29,7 @@ struct Told {
             .update = 4e-4};
   }
   Subject subject() {
-    return {"net", 10, 40, [this](int64_t batch) { return step(batch); }};
+    return {"net", 10, 40, 20, [this](int64_t batch) { return step(batch); }};
   }
 };
 

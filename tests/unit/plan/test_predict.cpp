@@ -142,6 +142,10 @@ TEST(Predict, ServersAreBoundByTheBusiestLink) {
   EXPECT_NEAR(predict(machine, job).exchange, 2 * 4 * wire, 1e-12);
   job.servers = 16;
   EXPECT_NEAR(predict(machine, job).exchange, 2 * wire, 1e-12);
+  // A parameter that one server has whole keeps that one busy.
+  machine.largest_parameter = 3'000'000;
+  EXPECT_NEAR(predict(machine, job).exchange, 2 * 8 * 0.75 * wire, 1e-12);
+  machine.largest_parameter = 40'000;
   // Nobody waits: the servers' links are busy all the time, in both directions at once.
   job.servers = 1;
   job.staleness = kAnyStaleness;
