@@ -168,6 +168,7 @@ void plan_measure(MeasureFlags& flags) {
        .parameters = graph.num_parameters(),
        .bytes = 4 * graph.num_parameters(),
        .largest_parameter = 4 * plan::arithmetic_of(graph).largest_parameter,
+       .update_streams = 3.0 + 2 * recipe_from(flags.optimizer).rule().num_states(),
        .step = [&](int64_t batch) { return model.step(batch); }},
       {.name = flags.name,
        .batches = flags.batches,

@@ -101,9 +101,10 @@ int staleness_of(const std::string& word) {
 std::vector<plan::Job> kinds_of(const JobsFlags& flags) {
   std::vector<plan::Job> kinds;
   if (flags.strategy != "parameter_server")
-    kinds.push_back({.overlap = flags.overlap,
+    kinds.push_back({.processes = flags.strategy != "mirrored",
+                     .overlap = flags.overlap,
                      .bucket_bytes = static_cast<int64_t>(flags.bucket_mib * (1 << 20))});
-  if (flags.strategy != "multi_worker")
+  if (flags.strategy == "parameter_server" || flags.strategy == "all")
     for (int servers : flags.servers)
       for (const std::string& staleness : flags.staleness)
         kinds.push_back({.exchange = plan::Exchange::parameter_server,
@@ -125,7 +126,11 @@ plan::Search search_of(const JobsFlags& flags, const plan::Machine& machine) {
   } else {
     search.batches = whole_numbers<int64_t>("--batch", flags.batches);
   }
-  const bool alone = search.hosts == std::vector{1} && flags.strategy == "multi_worker";
+  if (flags.strategy == "mirrored" && search.hosts != std::vector{1})
+    throw UsageError(
+        fmt::format("--strategy mirrored is threads of one host; got --hosts {}", flags.hosts));
+  const bool all_reduce = flags.strategy == "multi_worker" || flags.strategy == "mirrored";
+  const bool alone = search.hosts == std::vector{1} && all_reduce;
   if (flags.link.empty() && !alone)
     throw UsageError("--link is missing: what lies between hosts, as 25Gbit,20us");
   if (!flags.link.empty()) search.link = plan::parse_link(flags.link);
@@ -269,8 +274,10 @@ void add_jobs(CLI::App& command, JobsFlags& flags) {
   command.add_option(
       "--batch", flags.batches,
       "Samples of a replica, as --hosts (default: those that were measured; 32 with --gflops)");
-  command.add_option("--strategy", flags.strategy, "multi_worker, parameter_server, or all: both")
-      ->check(CLI::IsMember({"multi_worker", "parameter_server", "all"}))
+  command
+      .add_option("--strategy", flags.strategy,
+                  "multi_worker, mirrored (one host), parameter_server, or all: the first and last")
+      ->check(CLI::IsMember({"multi_worker", "mirrored", "parameter_server", "all"}))
       ->capture_default_str();
   command.add_option("--servers", flags.servers, "parameter_server: on so many hosts more")
       ->delimiter(',')

@@ -123,6 +123,7 @@ void visit_fields(AnyMachine& machine, Visit&& visit) {
   visit("compute", machine.compute);
   visit("jitter", machine.jitter);
   visit("update", machine.update);
+  visit("update_streams", machine.update_streams);
   visit("input", machine.input);
   visit("cores", machine.cores);
   visit("core_memory_rate", machine.core_memory_rate);
@@ -200,6 +201,8 @@ void check(const Machine& machine) {
             fmt::format("{}", machine.jitter[i]), "no less than the one before");
   }
   require_number("update", machine.update);
+  require(machine.update_streams >= 1 && std::isfinite(machine.update_streams), "update_streams",
+          fmt::format("{}", machine.update_streams), "a number from 1");
   require_number("input", machine.input);
   require_number("core_memory_rate", machine.core_memory_rate, true);
   require_number("memory_rate", machine.memory_rate, true);

@@ -38,8 +38,11 @@ struct Machine {
   /// or more, >= 0, ascending. {1, 1}: every step takes as long.
   std::vector<double> jitter{1, 1};
   double update = 0;  ///< seconds of one replica's optimizer for all parameters, >= 0
-  double input = 0;   ///< seconds a sample of reading and decoding, on all cores, >= 0
-  int cores = 1;      ///< >= 1
+  /// Times the parameters that it reads and writes: SGD 3 (gradient and parameter in, parameter
+  /// out), two more for each state: with momentum 5, Adam 7. >= 1.
+  double update_streams = 7;
+  double input = 0;  ///< seconds a sample of reading and decoding, on all cores, >= 0
+  int cores = 1;     ///< >= 1
   /// Bytes a second that one core reads and writes, and all together; > 0.
   double core_memory_rate = 1e10, memory_rate = 1e10;
   int64_t memory = 0;                 ///< bytes there are, > 0

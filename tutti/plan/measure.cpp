@@ -138,6 +138,7 @@ Machine measure(const Subject& subject, const MeasureOptions& options) {
       .parameters = subject.parameters,
       .bytes = subject.bytes,
       .largest_parameter = subject.largest_parameter,
+      .update_streams = subject.update_streams,
       .cores = host.usable_cores,
       .memory = std::min(host.memory_total_bytes,
                          host.cgroup_memory_limit_bytes.value_or(host.memory_total_bytes)),
