@@ -71,6 +71,7 @@ constexpr const char* kDense = "dense_kernel";         // not in the first check
 constexpr const char* kMesh = "mesh";                  // only where several ranks compute a replica
 constexpr const char* kMicrobatches = "microbatches";  // only of several
 constexpr const char* kBlocks = "tensor_blocks";       // only of several
+constexpr const char* kShares = "shares";              // only of those that have moved
 constexpr int kDeepest = 8;  // a manifest needs 3; JSON is printed by recursion
 constexpr size_t kDigestDigits = 64;
 
@@ -97,6 +98,7 @@ class ManifestReader {
       if (json.contains(kMesh)) get(kMesh, json, manifest.mesh);
       if (json.contains(kMicrobatches)) get(kMicrobatches, json, manifest.microbatches);
       if (json.contains(kBlocks)) get(kBlocks, json, manifest.tensor_blocks);
+      if (json.contains(kShares)) read_shares(json.at(kShares), manifest.shares);
       const ordered_json& files = json.at("files");
       require(files.is_array(), "files", files.dump(), "a list");
       for (const ordered_json& file : files) {
@@ -140,6 +142,23 @@ class ManifestReader {
     json.erase(kOwnDigest);
     if (const std::string now = sha256_hex(json.dump()); now != digest)
       throw damaged(fmt::format("its values have sha256 {}, {} was written", now, digest));
+  }
+
+  void read_shares(const ordered_json& list, data::ShareSchedule& schedule) const {
+    const auto whole = [&](const ordered_json& got) {
+      require(got.is_number_unsigned() && got.get<uint64_t>() <= uint64_t{kMostCounted},
+              "shares: a number", got.dump(), "a whole one");
+      return got.get<int64_t>();
+    };
+    require(list.is_array(), kShares, list.dump(), "a list");
+    for (const ordered_json& change : list) {
+      require(change.is_object() && change.contains("step") && change.contains(kShares) &&
+                  change.at(kShares).is_array(),
+              kShares, change.dump(), "a step and its shares");
+      data::SharesFrom& from = schedule.changes.emplace_back();
+      from.step = whole(change.at("step"));
+      for (const ordered_json& share : change.at(kShares)) from.shares.push_back(whole(share));
+    }
   }
 
   // A number of JSON becomes any C++ number in silence: 1e308 a seed, -1 a size.
@@ -230,6 +249,8 @@ class ManifestReader {
                         m.mesh.empty() ? "replicas" : "ranks of the mesh"));
     require(m.microbatches >= 1, "microbatches", m.microbatches, "1 or more");
     require(m.tensor_blocks >= 1, "tensor_blocks", m.tensor_blocks, "1 or more");
+    if (const std::string why = m.shares.objection(m.replicas); !why.empty())
+      throw damaged("shares: " + why);
     int shaped = 0;
     try {
       shaped = ReductionShape::parse(m.reduction_shape).replicas();
@@ -271,6 +292,8 @@ std::string CheckpointManifest::to_json() const {
   if (!mesh.empty()) json[kMesh] = mesh;
   if (microbatches > 1) json[kMicrobatches] = microbatches;
   if (tensor_blocks > 1) json[kBlocks] = tensor_blocks;
+  for (const auto& [from, own] : shares.changes)
+    json[kShares].push_back({{"step", from}, {kShares, own}});
   json["files"] = ordered_json::array();
   for (const CheckpointFile& file : files)
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/data/share_schedule.h"
+
 namespace tutti {
 
 /// The most that steps, epochs, samples and the like can be: all are exact as doubles, too.
@@ -60,6 +62,7 @@ struct CheckpointManifest {
   /// LossScale: value, good steps, skipped; empty: losses are not scaled.
   std::vector<double> loss_scale;
   std::vector<std::string> metrics;
+  data::ShareSchedule shares;       ///< that have moved so far; none: it is not written
   std::vector<std::string> tables;  ///< embedding tables, in words; none: it is not written
 
   // History so far.

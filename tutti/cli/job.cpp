@@ -26,6 +26,7 @@
 #include "tutti/models/models.h"
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/strategy/detail/worlds.h"
+#include "tutti/strategy/moving_shares.h"
 #include "tutti/train/model/batch_norm_check.h"
 
 namespace tutti::cli {
@@ -71,6 +72,13 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
          "(of the optimizer), gradients (state too), parameters (all) (docs/design/shards.md)")
       ->check(one_of("shard", {"state", "gradients", "parameters"}))
       ->type_name("WHAT");
+  app.add_option(
+         "--shares", flags.shares,
+         "Of a batch, for unlike replicas: in numbers, 2,1; by-speed, as fast as each computes a "
+         "row (by-speed:FILE records how they change); file:FILE, as was recorded "
+         "(docs/guide/performance.md)")
+      ->check(some_name())
+      ->type_name("SHARES");
   app.add_option("--tensor-blocks", flags.tensor_blocks,
                  "Blocks that layers are cut into (default: the size of axis tensor); with as many "
                  "all sizes of it train the same bits")
@@ -307,6 +315,10 @@ StrategyOptions strategy_options(const JobFlags& flags) {
   options.reduction_shape = flags.reduction_shape;
   options.mesh = flags.mesh;
   options.shard = flags.shard;
+  if (!flags.shares.empty()) take_shares(flags.shares, options);
+  if (!flags.shares.empty() && flags.strategy == "independent")
+    throw UsageError(
+        fmt::format("--shares {}: replicas of strategy independent share no batch", flags.shares));
   options.tensor_blocks = static_cast<int>(flags.tensor_blocks.value_or(0));
   options.threads_per_replica = static_cast<int>(flags.threads.value_or(0));
   options.time_limit = millis_of(flags.time_limit_s);
@@ -416,6 +428,13 @@ void check_batch(const JobFlags& flags, const data::Dataset& train) {
         fmt::format("--batch-size {} is more than the {} training samples of {}; expected "
                     "{} or less",
                     flags.global_batch, train.num_samples(), flags.data, train.num_samples()));
+}
+
+void check_given_shares(const JobFlags& flags) {
+  if (flags.shares.empty()) return;
+  StrategyOptions given;
+  take_shares(flags.shares, given);
+  tutti::check_given_shares(given, num_replicas_of(flags), flags.global_batch);
 }
 
 void check_shares(const JobFlags& flags) {

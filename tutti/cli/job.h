@@ -32,6 +32,7 @@ struct JobFlags {
   std::string mesh;                      ///< "data=2,stage=2"; "": each replica is a rank
   std::string shard;                     ///< "state", "gradients", "parameters"
   std::optional<int64_t> tensor_blocks;  ///< that a layer is cut into
+  std::string shares;                    ///< "2,1", "by-speed", "file:PATH"; "": equal
   std::string sum_order = "any";         ///< or shape
   std::string engine = "nccl";           ///< or hier
   DeviceFlags devices;
@@ -95,6 +96,9 @@ void check_placement(const JobFlags& flags, const nn::Graph& graph);
 
 /// UsageError when a global batch holds more samples than there are.
 void check_batch(const JobFlags& flags, const data::Dataset& train);
+
+/// Before workers start: UsageError when --shares leaves a replica nothing of a batch.
+void check_given_shares(const JobFlags& flags);
 
 /// For measurements: UsageError when a global batch leaves a replica without samples.
 void check_shares(const JobFlags& flags);

@@ -201,6 +201,7 @@ Plan make_plan(TrainFlags& flags) {
   nn::Graph graph = model_for_spec(flags.job.model, data.spec);
   check_groups(flags.job, graph);
   check_batch(flags.job, all);
+  check_given_shares(flags.job);
   check_placement(flags.job, graph);
   const int64_t steps =
       flags.max_steps > 0 ? flags.max_steps * flags.accumulate : all.num_samples();

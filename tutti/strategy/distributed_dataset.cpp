@@ -9,6 +9,7 @@
 #include "tutti/base/random.h"
 #include "tutti/data/detail/epoch_state.h"
 #include "tutti/strategy/detail/input.h"
+#include "tutti/strategy/moving_shares.h"
 #include "tutti/strategy/strategy_state.h"
 #include "tutti/sync/tensors.h"
 
@@ -98,7 +99,7 @@ std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica)
 
 std::vector<at::Tensor> DistributedBatch::host_columns(const ReplicaContext& replica) const {
   data::Batch batch;
-  if (loader_ && loader_->has(*epoch_)) {
+  if (loader_ && loader_->has(*epoch_, step_)) {
     local_size(replica);  // a replica of this strategy
     batch = loader_->take(step_, replica.local_rank(), Deadline(replica.time_limit()));
   } else {
@@ -110,6 +111,7 @@ std::vector<at::Tensor> DistributedBatch::host_columns(const ReplicaContext& rep
     const auto part = detail::part_of(*epoch_, *world_, pipelines_, step_, replica.local_rank());
     batch = epoch_->part(part.batch, part.share);
   }
+  if (replica.is_measured()) replica.computes(local_size(replica), global_size());
   std::vector<at::Tensor> tensors;
   tensors.reserve(batch.columns.size());
   for (const Array& column : batch.columns) tensors.push_back(tensor_of(column));
@@ -147,15 +149,34 @@ DistributedDataset::Batches DistributedDataset::epoch(int64_t number) const {
   const int64_t count = pipelines ? steps_of(*pipelines, world->local) : epoch->num_batches();
   const bool leased = !pipelines && strategy_.next_batch();
   detail::begin_epoch(*loader_, *epoch, world, pipelines, 0, leased ? 0 : count);
-  Batches::Next next = [](int64_t done) { return done + 1; };
+  const auto cut = std::make_shared<std::shared_ptr<const World>>(world);
+  Batches::Next next = [=, *this](int64_t done) {
+    cut_anew(*cut, *epoch, done + 1, count);
+    return done + 1;
+  };
   if (leased)
     next = [=, *this](int64_t done) {
       const int64_t leased_step = strategy_.next_batch()(number_, number, count, done);
       if (leased_step < 0) return count;
-      if (loader_->has(*epoch)) loader_->expect(leased_step);
+      if (loader_->has(*epoch, leased_step)) loader_->expect(leased_step);
       return leased_step;
     };
-  return {epoch, world, std::move(next), count, pipelines, loader_};
+  return {epoch, cut, std::move(next), count, pipelines, loader_};
+}
+
+// Where shares move: before step `next` of `count` of an epoch, which is cut as `world` says.
+void DistributedDataset::cut_anew(std::shared_ptr<const World>& world, const data::Epoch& epoch,
+                                  int64_t next, int64_t count) const {
+  MovingShares* const moving = strategy_.moving_shares();
+  if (moving == nullptr || next >= count) return;
+  if (ReplicaContext::current() != nullptr)
+    throw UsageError(
+        "batches: shares that follow speeds or a file move between two runs, and here a loop goes "
+        "from batch to batch inside run(); give each batch a run() of its own");
+  moving->move();
+  if (world->shares == strategy_.world().shares) return;
+  world = std::make_shared<const World>(strategy_.world());
+  if (loader_->has(epoch, next)) detail::begin_epoch(*loader_, epoch, world, nullptr, next, count);
 }
 
 // Each worker tells the others how many batches it has, and how large they are.
@@ -195,7 +216,14 @@ int64_t InputContext::per_replica_batch_size(int64_t global_batch_size) const {
 
 namespace {
 
-void require_workers_stay(const World& world, std::string_view operation) {
+// Nor do shares of a batch mean anything where each worker has batches of its own.
+void require_workers_stay(const Strategy& strategy, std::string_view operation) {
+  const World& world = strategy.world();
+  if (strategy.moving_shares() != nullptr)
+    throw UsageError(fmt::format(
+        "{}: shares that follow speeds or a file are of global batches, and here each worker has "
+        "batches of its own; let all share one dataset (AutoShard::data)",
+        operation));
   if (world.apart)
     throw UsageError(fmt::format(
         "{}: workers may be lost, and nobody else has their data; let all share one dataset, or "
@@ -225,7 +253,7 @@ const char* words_of(AutoShard how) {
 DistributedDataset Strategy::distribute_from_function(
     const std::function<data::Dataset(const InputContext&)>& fn) {
   require_cross_replica("distribute_from_function");
-  require_workers_stay(world(), "distribute_from_function");
+  require_workers_stay(*this, "distribute_from_function");
   const InputContext context{.num_input_pipelines = world().size / world().local,
                              .input_pipeline_id = worker(),
                              .num_replicas_in_sync = world().size,
@@ -244,9 +272,13 @@ DistributedDataset Strategy::distribute(const data::Dataset& dataset,
   const AutoShard how = options.auto_shard;
   const int workers = world().processes();
   if (workers > 1) log(LogLevel::info, "distribute: auto_shard {}", words_of(how));
-  if (how == AutoShard::data || how == AutoShard::auto_select)
+  if (how == AutoShard::data || how == AutoShard::auto_select) {
+    const int64_t rows = dataset.global_batch_size();
+    require_rows_for_all("distribute", rows, world());
+    if (state_->moving && rows > 0) state_->moving->require_rows("distribute", rows);
     return DistributedDataset(*this, dataset, ++state_->num_datasets, options.loader);
-  require_workers_stay(world(), "distribute");
+  }
+  require_workers_stay(*this, "distribute");
   const int64_t global = dataset.global_batch_size();
   if (global == 0 || global % world().size != 0)
     throw UsageError(

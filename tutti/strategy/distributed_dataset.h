@@ -124,6 +124,8 @@ class DistributedDataset {
  private:
   Strategy strategy_;
   InputPipelines meet(const data::Epoch& epoch) const;
+  void cut_anew(std::shared_ptr<const World>& world, const data::Epoch& epoch, int64_t next,
+                int64_t count) const;
 
   data::Dataset dataset_;
   int number_;
@@ -132,7 +134,8 @@ class DistributedDataset {
   std::shared_ptr<data::Loader> loader_;
 };
 
-/// The global batches of one epoch, in order. Keeps the world it was made for. Where workers are
+/// The global batches of one epoch, in order. Keeps the world it was made for, but for shares that
+/// move (moving_shares.h): going on to the next batch is where they do. Where workers are
 /// not in step (parameter servers with a staleness) these are the batches that no other worker
 /// takes: each is computed as it is leased. Of two epochs that are walked through at once the one
 /// that began last is computed ahead.
@@ -140,8 +143,10 @@ class DistributedDataset::Batches {
  public:
   /// Gives the next batch after `done` (-1: the first), or size() when there is none.
   using Next = std::function<int64_t(int64_t done)>;
-  Batches(std::shared_ptr<const data::Epoch> epoch, std::shared_ptr<const World> world, Next next,
-          int64_t size, InputPipelines pipelines, std::shared_ptr<data::Loader> loader)
+  /// `world`: that of the batch which `next` has given last.
+  Batches(std::shared_ptr<const data::Epoch> epoch,
+          std::shared_ptr<const std::shared_ptr<const World>> world, Next next, int64_t size,
+          InputPipelines pipelines, std::shared_ptr<data::Loader> loader)
       : epoch_(std::move(epoch)),
         world_(std::move(world)),
         next_(std::move(next)),
@@ -154,7 +159,7 @@ class DistributedDataset::Batches {
     using difference_type = std::ptrdiff_t;
     iterator(const Batches* range, int64_t step) : range_(range), step_(step) {}
     DistributedBatch operator*() const {
-      return {range_->epoch_, step_, range_->world_, range_->pipelines_, range_->loader_};
+      return {range_->epoch_, step_, *range_->world_, range_->pipelines_, range_->loader_};
     }
     iterator& operator++() {
       step_ = range_->next_(step_);
@@ -173,7 +178,7 @@ class DistributedDataset::Batches {
 
  private:
   std::shared_ptr<const data::Epoch> epoch_;
-  std::shared_ptr<const World> world_;
+  std::shared_ptr<const std::shared_ptr<const World>> world_;
   Next next_;
   int64_t size_;
   InputPipelines pipelines_;

@@ -17,13 +17,6 @@ Number number_of(std::string_view flag, std::string_view text, Number low) {
   return *value;
 }
 
-std::vector<double> shares_of(std::string_view text) {
-  std::vector<double> shares;
-  for (const std::string_view part : parts_of(text, ','))
-    shares.push_back(number_of<double>("--shares", part, 0.0));
-  return shares;
-}
-
 bool on_or_off(std::string_view flag, std::string_view text) {
   if (text != "on" && text != "off")
     throw UsageError(fmt::format("{} {}: expected on or off", flag, text));
@@ -57,7 +50,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--memory-limit") options.memory_limit_mib = number_of<int64_t>(flag, value, 1);
   if (flag == "--time-limit")
     options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
-  if (flag == "--shares") options.shares = shares_of(value);
+  if (flag == "--shares") take_shares(value, options);
   if (flag == "--mesh") options.mesh = value;
   if (flag == "--shard") options.shard = value;
   if (flag == "--tensor-blocks") options.tensor_blocks = number_of<int>(flag, value, 1);

@@ -37,6 +37,7 @@ void backward(const ReplicaContext& replica, std::string_view operation, const a
   if (!loss.requires_grad()) return require_graph(operation, loss);
   const TimedEvent timed("sync.backward", {"replica", int64_t{replica.rank()}});
   loss.backward(seed);
+  replica.has_computed();
 }
 
 }  // namespace
@@ -128,6 +129,7 @@ void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradi
   if (state_->tables)
     throw UsageError(
         "apply: the model has embedding tables, whose rows get their gradients from minimize()");
+  replica.has_computed();
   State::Lane& lane = state_->lanes[local];
   if (lane.scale || !lane.waiting.empty())
     throw UsageError(

@@ -6,7 +6,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/typed.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/layout/mesh.h"
 #include "tutti/sync/shard.h"
 
 namespace tutti {
@@ -16,6 +18,7 @@ const std::vector<std::string> kKinds = {"one_device", "mirrored", "multi_worker
                                          "central_storage", "parameter_server"};
 const std::vector<std::string> kLaterKinds = {"tpu"};
 constexpr int kMostInTurn = 4096;
+constexpr double kMostGivenShare = 1e9;
 
 void check_served(const StrategyOptions& options, int num_workers) {
   constexpr const char* kWhy = "strategy parameter_server adds gradients on its servers";
@@ -47,7 +50,74 @@ void check_shard(const StrategyOptions& options) {
         options.make_reduction ? "of your own" : options.reduction, describe(options.compression)));
 }
 
+// Where replicas that take their parts of one batch, each all of a model, meet in every step.
+void check_moving_shares(const StrategyOptions& options) {
+  const std::string flag =
+      options.by_speed ? "--shares by-speed" : "--shares file:" + options.shares_file;
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("{}: {}", flag, why));
+  };
+  if (!options.shares.empty() || (options.by_speed && !options.shares_file.empty()))
+    refuse(fmt::format("shares [{}] and file \"{}\" were given beside; give one of them",
+                       fmt::join(options.shares, ", "), options.shares_file));
+  if (options.uses_servers())
+    refuse(
+        "strategy parameter_server has steps of its own; use mirrored, multi_worker or "
+        "central_storage");
+  if (!options.mesh.empty())
+    if (const auto mesh = layout::Mesh::parse(options.mesh, 0); mesh.model_ranks() > 1)
+      refuse(fmt::format(
+          "on the mesh of {} a replica is {} ranks, whose stages wait for each other; give shares "
+          "in numbers (--shares 2,1)",
+          mesh.sentence(), mesh.model_ranks()));
+  if (!options.by_speed) return;
+  if (options.kind == "one_device")
+    refuse(
+        "under one_device the replicas take turns on one device and have no speeds of their own; "
+        "train by what another strategy has recorded: --shares file:PATH");
+  if (options.shard == "gradients" || options.shard == "parameters")
+    refuse(fmt::format(
+        "--shard {} has replicas wait for each other within forward and backward, so that nobody "
+        "knows how long one computes; take --shard state, or shares in numbers (--shares 2,1)",
+        options.shard));
+  const BySpeed& by = *options.by_speed;
+  const auto in_range = [&](const char* name, auto value, auto low, auto high) {
+    if (!(value >= low && value <= high))
+      refuse(fmt::format("{} is {}; expected {} to {}", name, value, low, high));
+  };
+  in_range("first_look", by.first_look, int64_t{10}, int64_t{1'000'000});
+  in_range("rarest_look", by.rarest_look, by.first_look, int64_t{1'000'000'000});
+  in_range("least_gain", by.least_gain, 0.0, 10.0);
+  in_range("most_error", by.most_error, 0.0, 10.0);
+}
+
 }  // namespace
+
+void take_shares(std::string_view text, StrategyOptions& options) {
+  constexpr std::string_view kBySpeed = "by-speed", kRecord = "by-speed:", kFile = "file:";
+  options.shares.clear();
+  options.by_speed.reset();
+  options.shares_file.clear();
+  if (text == kBySpeed || (text.starts_with(kRecord) && text.size() > kRecord.size())) {
+    options.by_speed.emplace();
+    if (text != kBySpeed) options.by_speed->record = text.substr(kRecord.size());
+    return;
+  }
+  if (text.starts_with(kFile) && text.size() > kFile.size()) {
+    options.shares_file = text.substr(kFile.size());
+    return;
+  }
+  for (const std::string_view part : parts_of(text, ',')) {
+    const auto share = number_in<double>(part);
+    if (!share || !(*share > 0) || *share > kMostGivenShare)
+      throw UsageError(fmt::format(
+          "--shares {}: got \"{}\", expected a number above 0 for each replica (2,1), by-speed, "
+          "by-speed:RECORD or file:PATH; a replica that is to get nothing is better left out "
+          "(--replicas)",
+          text, part));
+    options.shares.push_back(*share);
+  }
+}
 
 int most_replicas(std::string_view kind) { return kind == "one_device" ? kMostInTurn : kMaxRanks; }
 
@@ -65,8 +135,12 @@ void check_options(const StrategyOptions& options, int num_workers) {
   in_range("threads per replica", options.threads_per_replica, 0, 1024);
   in_range("time limit in ms", options.time_limit.count(), 1, 30LL * 24 * 3600 * 1000);
   for (double share : options.shares)
-    if (!(share > 0) || share > 1e9)
-      throw UsageError(fmt::format("a share is {}; expected a number above 0", share));
+    if (!(share > 0) || share > kMostGivenShare)
+      throw UsageError(fmt::format(
+          "a share is {}; expected a number above 0: a replica that is to get nothing is better "
+          "left out (fewer replicas)",
+          share));
+  if (options.shares_move()) check_moving_shares(options);
   if (options.table != built_in_table() && options.kind != "multi_worker")
     throw UsageError(fmt::format(
         "a table of algorithms was given; strategy {} sends nothing between hosts", options.kind));

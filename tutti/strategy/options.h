@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,20 @@
 #include "tutti/sync/served_options.h"
 
 namespace tutti {
+
+/// Shares that follow the times that replicas measure (docs/design/shares.md).
+struct BySpeed {
+  /// Updates until the first look at the times, and from a change to the next look; 10 to
+  /// 1,000,000.
+  int64_t first_look = 20;
+  /// As long as nothing changes the next look comes after twice as many, up to these.
+  int64_t rarest_look = 640;
+  double least_gain = 0.05;  ///< of a step, as predicted, that a change is worth; 0 to 10
+  /// Of a replica's median, as a part of it: its standard error (RowTimes::error), 0 to 10. Times
+  /// that are less certain decide nothing; what is predicted must gain more than the error.
+  double most_error = 0.1;
+  std::string record{};  ///< file of all changes, for --shares file:PATH; "": none
+};
 
 /// Unset fields are resolved when a Strategy is made (Strategy::options()).
 struct StrategyOptions {
@@ -65,7 +80,13 @@ struct StrategyOptions {
   /// with the same number of them all sizes of it give the same bits. 0: that size.
   int tensor_blocks = 0;
   std::vector<double> shares;  ///< of a batch and a slice, per replica, each > 0; empty: equal
+  std::optional<BySpeed> by_speed{};  ///< they follow the replicas' speeds
+  std::string shares_file{};  ///< they change as this file says (data/share_schedule.h); "": none
+  bool shares_move() const noexcept { return by_speed || !shares_file.empty(); }
 };
+
+/// Takes what `--shares` says: "2,1", "by-speed", "by-speed:RECORD" or "file:PATH". UsageError.
+void take_shares(std::string_view text, StrategyOptions& options);
 
 /// Replicas that a strategy of that kind can have.
 int most_replicas(std::string_view kind);

@@ -86,4 +86,12 @@ CurrentReplica::CurrentReplica(ReplicaContext* replica) noexcept : before_(repli
 CurrentReplica::~CurrentReplica() { replica_of_this_thread = before_; }
 
 }  // namespace detail
+bool ReplicaContext::is_measured() const noexcept { return state_->watch.on(); }
+
+void ReplicaContext::computes(int64_t rows, int64_t batch) const {
+  state_->watch.begin(rows, batch);
+}
+
+void ReplicaContext::has_computed() const { state_->watch.end(); }
+
 }  // namespace tutti

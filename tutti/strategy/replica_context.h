@@ -71,6 +71,12 @@ class ReplicaContext {
   Group group_of(layout::Axis axis) const;
   int tensor_blocks() const noexcept;  ///< StrategyOptions::tensor_blocks
 
+  /// For shares by speed, where is_measured(): this replica begins to compute `rows` of a global
+  /// batch of `batch`, and has come to the end of backward. DistributedBatch and Optimizer say so.
+  bool is_measured() const noexcept;
+  void computes(int64_t rows, int64_t batch) const;
+  void has_computed() const;
+
   /// Copies of tensors of the host on this replica's device, for work that is queued from now on:
   /// the host goes on at once, and may change its own (Uploads). On the CPU: themselves. Throws
   /// Timeout where the device does not come to what was copied before.

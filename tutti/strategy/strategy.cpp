@@ -224,6 +224,7 @@ Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<Str
     return own ? own->worker : 0;
   });
   state_->enter(std::move(world));
+  if (state_->options.shares_move()) state_->moving = std::make_unique<MovingShares>(*state_);
   log(LogLevel::info, "strategy {}: {} replicas ({} here), reduction shape {}, {} threads each",
       options.kind, state_->world.size, state_->world.local, state_->options.reduction_shape,
       state_->options.threads_per_replica);
@@ -235,6 +236,7 @@ Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<Str
 std::string_view Strategy::kind() const noexcept { return state_->options.kind; }
 const StrategyOptions& Strategy::options() const noexcept { return state_->options; }
 const World& Strategy::world() const noexcept { return state_->world; }
+MovingShares* Strategy::moving_shares() const noexcept { return state_->moving.get(); }
 
 void Strategy::take_batches_from(NextBatch next) { state_->next_batch = std::move(next); }
 
@@ -379,6 +381,10 @@ void Strategy::resize(int replicas, std::vector<double> shares) {
     throw UsageError("a multi_worker job cannot be resized while it runs");
   if (!state_->options.mesh.empty())
     throw UsageError("a strategy with a mesh cannot be resized while it runs");
+  if (state_->moving)
+    throw UsageError(
+        "resize: shares follow speeds or a file of so many replicas; give shares in numbers "
+        "(--shares 2,1), or resize by a new Strategy");
   const int most = most_replicas(state_->options.kind);
   if (replicas < 1 || replicas > most)
     throw UsageError(fmt::format("resize to {} replicas; expected 1 to {}", replicas, most));

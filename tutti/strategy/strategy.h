@@ -10,7 +10,6 @@
 #include <torch/types.h>
 
 #include <array>
-#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,6 +30,7 @@
 namespace tutti {
 
 class DistributedDataset;
+class MovingShares;
 struct DistributeOptions;
 /// For which replica a value is made (Strategy::values_from_function).
 struct ValueContext {
@@ -59,6 +59,7 @@ class Strategy {
   std::string_view kind() const noexcept;
   const StrategyOptions& options() const noexcept;  ///< resolved: nothing is unset
   const World& world() const noexcept;
+  MovingShares* moving_shares() const noexcept;  ///< null: shares stay (moving_shares.h)
   int num_replicas_in_sync() const noexcept { return world().num_replicas(); }
   const ReductionShape& reduction_shape() const noexcept { return world().shape; }
 
@@ -148,8 +149,7 @@ class Strategy {
   void meet_by(Meet meet);
   bool can_meet() const noexcept;
 
-  /// What follows the world is told of a resize, for as long as it lives.
-  void follow(std::weak_ptr<WorldMember> member);
+  void follow(std::weak_ptr<WorldMember> member);  ///< told of a resize, for as long as it lives
   /// Tells it, in run(), that this rank's pipeline has ended an action (Updater::after_action).
   void after_action(const ReplicaContext& replica) const;
 

@@ -15,6 +15,8 @@
 
 #include "tutti/strategy/detail/replica_meeting.h"
 #include "tutti/strategy/detail/replica_threads.h"
+#include "tutti/strategy/detail/step_watch.h"
+#include "tutti/strategy/moving_shares.h"
 #include "tutti/strategy/strategy.h"
 #include "tutti/sync/device/upload.h"
 
@@ -38,6 +40,7 @@ struct ReplicaContext::State {
   DeviceQueue queue;
   bool shares_device = false;
   std::optional<Uploads> uploads;  ///< to `queue`; made with the first
+  detail::StepWatch watch;
 };
 
 namespace detail {
@@ -80,8 +83,14 @@ struct StrategyState {
   int num_datasets = 0;
   std::exception_ptr failure;  ///< the first of this world's; its group is of no use after it
   std::shared_ptr<void> trace;
+  std::unique_ptr<MovingShares> moving;  ///< null: shares stay as they were given
 
   void enter(World next);
+
+  /// From now on replicas measure how long they compute a row.
+  void measure_steps();
+  /// By local replica, what they have measured, which is then forgotten.
+  std::vector<RowTimes> take_row_times();
 
   /// By worker, what all that are there have brought (Strategy::meet).
   std::map<int, std::vector<std::byte>> meet_others(std::span<const std::byte> value);

@@ -117,10 +117,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
     lane.inputs.resize(gradients_.size());
     lane.scratch = Array::zeros(DType::float64, {kChunkElements});
     lane.rank = lane.view ? lane.view->inside.rank() : local;
-    assign_pieces(lane);
-    lane.updated.assign(lane.stretches.size(), 0);
-    const bool updates = !world_.in_turn() || local == 0;
-    if (plan_.needs_sums() && !lane.sums && updates) make_room_for_sums(lane);
+    take_slice(local);
     if (header_->begun.load() == 0) start_states(lane);
     if (!world_.one_process())
       lane.hooks = ReadyHooks(lane.parameters, [this, local](int parameter) {
@@ -128,6 +125,22 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
         if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
       });
   }
+}
+
+void SharedUpdater::take_slice(int local) {
+  Lane& lane = lanes_[local];
+  assign_pieces(lane);
+  lane.updated.assign(lane.stretches.size(), 0);
+  const bool updates = !world_.in_turn() || local == 0;
+  if (plan_.needs_sums() && !lane.sums && updates) make_room_for_sums(lane);
+}
+
+// Of several hosts all have the same slices, whatever their replicas' shares.
+void SharedUpdater::share_out(const std::vector<double>& shares) {
+  require_whole();
+  world_.shares = shares;
+  if (lanes_[0].view && !lanes_[0].view->rails.empty()) return;
+  for (int local = 0; local < world_.local; ++local) take_slice(local);
 }
 
 // The replicas of a host own all of it among themselves, and over several hosts the same slices as
@@ -147,6 +160,7 @@ void SharedUpdater::assign_pieces(Lane& lane) {
   const auto stretches = layout_.cut(shares);
   if (several_hosts) lane.sums.emplace(*lane.view, layout_, stretches);
   lane.owned.assign(layout_.slots.size(), {});
+  lane.stretches.clear();
   for (int slice = first; slice < last; ++slice)
     for (const Stretch& stretch : stretches[slice]) {
       Stretch& owned = lane.owned[stretch.parameter];

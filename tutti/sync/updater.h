@@ -126,11 +126,9 @@ class Updater {
   virtual void end_run(int replica) { (void)replica; }
   /// A run's function threw on that replica, for whom nobody is to wait. Any thread; never throws.
   virtual void fail(int replica, const std::string& why) noexcept { (void)replica, (void)why; }
-  /// Throws that; nothing when nothing did.
-  virtual void rethrow_failure() const {}
+  virtual void rethrow_failure() const {}  ///< throws that; nothing when nothing did
 
-  /// Gets the newest parameters of all workers; between runs.
-  virtual void refresh() {}
+  virtual void refresh() {}  ///< gets the newest parameters of all workers; between runs
 
   /// From now on losses are multiplied by that, where scale_of() is not null; between steps.
   virtual void scale_losses(const optim::LossScale& scale) { (void)scale; }
@@ -166,11 +164,9 @@ class Updater {
   /// Bytes of gradients that a replica sent in the last step, on average; in turn: would have sent.
   virtual int64_t wire_bytes_per_step() const = 0;
 
-  /// The connection to parameter servers; null where there are none.
-  virtual ps::Client* client() { return nullptr; }
+  virtual ps::Client* client() { return nullptr; }  ///< null where there are no servers
 
-  /// Throws UsageError where it is elsewhere: on servers.
-  virtual UpdaterState state() const;
+  virtual UpdaterState state() const;  ///< UsageError where it is elsewhere: on servers
   /// Goes on from that, with these parameters, in the order of push(). Each replica gets what it
   /// kept for itself; what those have held back that are no more goes to replica 0, so that no
   /// gradient is lost. Collective over workers, who all give the same; between steps. Throws
@@ -187,6 +183,10 @@ class Updater {
   /// old. Where a failure may have cut the last update off, or has come between two updates, every
   /// step throws as require_whole() does until restore() of a checkpoint.
   virtual void rebind(const World& world, std::vector<NamedTensors> replicas) = 0;
+
+  /// World::shares are these from the next step on. Slices of the fused step follow inside a host,
+  /// where that moves nothing; others stay whose they are. No bit depends on it. Between steps.
+  virtual void share_out(const std::vector<double>& shares) { (void)shares; }
 };
 
 /// Makes a torch optimizer over one replica's parameters; called once per local replica.

@@ -88,6 +88,10 @@ class WorldMember {
  public:
   virtual ~WorldMember() = default;
   virtual void rebind(const World& world) = 0;
+  /// The same where World::shares alone are others.
+  virtual void share_out(const World& world) { (void)world; }
+  /// Updates that it has made; -1: it makes none.
+  virtual int64_t updates() const { return -1; }
   /// Called by each local replica at the begin of Strategy::run, in its thread.
   virtual void prepare(int local) { (void)local; }
   /// The same within it (Strategy::after_action).

@@ -40,12 +40,15 @@ TEST(CheckpointManifest, IsReadAsItWasWritten) {
   CheckpointManifest manifest = sound_manifest();
   manifest.seed = UINT64_MAX;
   manifest.loss_scale = {65'536, 12, 0};
+  manifest.shares = {{{20, {43, 21}}, {60, {1, data::kMostShare}}}};
   manifest.places = {{"parameters/a", "part-1-of-2.safetensors"}};
   const std::string text = manifest.to_json();
   const CheckpointManifest read = CheckpointManifest::from_json(text, "c");
   EXPECT_EQ(read.to_json(), text);
   EXPECT_EQ(read.seed, UINT64_MAX);
   EXPECT_EQ(read.lives, manifest.lives);
+  EXPECT_EQ(read.shares, manifest.shares);
+  EXPECT_EQ(sound_manifest().to_json().find("shares"), std::string::npos);
   EXPECT_EQ(read.files[1].name, "part-1-of-2.safetensors");
 }
 
@@ -93,6 +96,12 @@ TEST(CheckpointManifest, WhatNoTrainingCanHaveBeenIsNamed) {
       {"loss_scale", ordered_json::array({1e39, 1.0, 1.0})},
       {"loss_scale", ordered_json::array({2.0, 1.5, 1.0})},
       {"loss_scale", ordered_json::array({2.0, 1.0, 1e300})},
+      {"shares", 7},
+      {"shares", ordered_json::array({7})},
+      {"shares", ordered_json::array({{{"step", -1}, {"shares", {1, 1}}}})},
+      {"shares", ordered_json::array({{{"step", 3}, {"shares", {1, 1, 1}}}})},
+      {"shares", ordered_json::array({{{"step", 3}, {"shares", {0, 1}}}})},
+      {"shares", ordered_json::array({{{"step", 3}, {"shares", {1.5, 1}}}})},
       {"files", ordered_json::array()},
       {"files", 3},
       {"values", ordered_json::array({1})},

@@ -14,6 +14,7 @@ struct DevicePlace {
   std::string kind;
   int replicas;
   std::string device;
+  std::string shares_file{};
 };
 
 /// In turn on one device, on devices of their own, on parts of one.
@@ -30,7 +31,8 @@ inline Strategy strategy_at(const DevicePlace& place) {
                    .replicas = place.replicas,
                    .threads_per_replica = 1,
                    .device = place.device,
-                   .seed = 7});
+                   .seed = 7,
+                   .shares_file = place.shares_file});
 }
 
 /// With batch statistics, dropout, Adam and two metrics.

@@ -33,6 +33,26 @@ TEST_F(FitOnDevices, HasTheBitsOfReplicasThatTakeTurnsOnOneInAllOrders) {
   }
 }
 
+// No part of a batch is a single row, of which the batch norm has no variance.
+TEST_F(FitOnDevices, SharesMoveAsAFileSays) {
+  const test::TempFolder folder;
+  const std::string file = folder / "shares.json";
+  test::put_bytes(file, data::ShareSchedule{{{2, {5, 3}}, {4, {2, 6}}, {7, {1, 1}}}}.to_json(2));
+  const Trained in_turn = trained_at({"one_device", 2, "cuda:0", file});
+  EXPECT_NE(in_turn, trained_at({"one_device", 2, "cuda:0"}));
+  for (const char* device : {"cuda:0,1", "cuda:0x2"})
+    EXPECT_EQ(trained_at({"mirrored", 2, device, file}), in_turn) << device;
+}
+
+TEST_F(FitOnDevices, NobodyMeasuresSpeeds) {
+  EXPECT_THAT(
+      test::message_of<UsageError>([] {
+        const Strategy strategy(
+            {.kind = "mirrored", .replicas = 2, .device = "cuda:0,1", .by_speed = BySpeed{}});
+      }),
+      HasSubstr("replicas on GPUs queue their work"));
+}
+
 // Weights are updated by another kernel there, so that figures are near, not equal. Without batch
 // norm: the gradient of a bias before it is rounding alone, of which Adam makes whole steps.
 TEST_F(FitOnDevices, LearnsWhatTheCpuLearns) {

@@ -146,7 +146,7 @@ TEST(Uneven, WeightsAndUnequalSharesComposeWithEmptyParts) {
       weighted.push_back(test::uneven_story(strategy(), uneven, rule, {}, true));
       by_class.push_back(
           test::uneven_story(strategy(), uneven, rule, {.class_weight = {{0, 3.0}, {2, 0.5}}}));
-      shared.push_back(test::uneven_story(strategy({5, 1, 1}), uneven, rule));
+      shared.push_back(test::uneven_story(strategy({2, 1, 1}), uneven, rule));
     }
     for (const auto& stories : {plain, weighted, by_class, shared})
       EXPECT_THAT(stories, testing::Each(stories[0])) << uneven.words();

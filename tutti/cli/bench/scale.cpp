@@ -54,6 +54,7 @@ int bench_scale(const ScaleFlags& flags) {
     const StepFlags step = with_replicas(flags, count, 1);
     strategy_options(step.job);
     check_shares(step.job);
+    check_given_shares(step.job);
   }
   const auto train = data::quickdraw(flags.step.job.data, {.split = "train"});
   for (const int64_t count : counts) {

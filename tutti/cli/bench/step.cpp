@@ -289,6 +289,7 @@ int bench_step(const StepFlags& flags) {
         "bench step --device {}: it times steps on CPUs alone; tools/gpu_check times them on GPUs",
         options.device));
   check_shares(flags.job);
+  check_given_shares(flags.job);
   if (flags.unfused && (options.uses_servers() || options.kind == "central_storage"))
     throw UsageError(
         fmt::format("--unfused: strategy {} keeps one storage of the parameters, no replica "

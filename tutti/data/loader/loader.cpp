@@ -251,7 +251,7 @@ Batch Loader::take(int64_t step, int replica, const Deadline& deadline) {
   return work_->take(step, replica, deadline);
 }
 
-bool Loader::has(const Epoch& epoch) const { return work_->has(epoch); }
+bool Loader::has(const Epoch& epoch, int64_t step) const { return work_->has(epoch, step); }
 
 bool Loader::replaces() const { return work_->replaces(); }
 

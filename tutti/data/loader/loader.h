@@ -126,8 +126,9 @@ class Loader {
   /// steps whose tensors hold all memory.
   Batch take(int64_t step, int replica, const Deadline& deadline);
 
-  /// Whether it has begun with this epoch (or a copy), and with none since.
-  bool has(const Epoch& epoch) const;
+  /// Whether it has begun with this epoch (or a copy), at this step or before it, and with none
+  /// since.
+  bool has(const Epoch& epoch, int64_t step) const;
 
   /// Whether damaged samples are replaced.
   bool replaces() const;

@@ -355,9 +355,9 @@ void Loader::Work::start_threads() {
   }
 }
 
-bool Loader::Work::has(const Epoch& epoch) const {
+bool Loader::Work::has(const Epoch& epoch, int64_t step) const {
   const Lock lock(mutex_);
-  return epoch_ && epoch_ == detail::EpochState::of(epoch);
+  return epoch_ && epoch_ == detail::EpochState::of(epoch) && step >= plan_.first_step;
 }
 
 void Loader::Work::end() {

@@ -249,6 +249,9 @@ struct Optimizer::State final : WorldMember {
     updater->rethrow_failure();
   }
 
+  void share_out(const World& world) override { updater->share_out(world.shares); }
+  int64_t updates() const override { return updater->version(); }
+
   void rebind(const World& world) override {
     updater->rebind(world, named());
     if (tables) tables->bind(world, layers());

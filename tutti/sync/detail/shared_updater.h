@@ -81,6 +81,8 @@ class SharedUpdater final : public Updater {
     for (Lane& lane : lanes_) lane.scalars = scalars;
   }
 
+  void share_out(const std::vector<double>& shares) override;
+
  private:
   // Elements summed into scratch at once: gradients, parameter and two states of a chunk stay in
   // L2, and the calls per chunk do not show. A multiple of kBlockElements.
@@ -168,6 +170,7 @@ class SharedUpdater final : public Updater {
   bool add_gradients(Lane& lane, const Stretch& chunk, void* sum);
   void add_for_host(Lane& lane, const Stretch& stretch);
   void assign_pieces(Lane& lane);
+  void take_slice(int local);
   void make_room_for_sums(Lane& lane);
   const std::byte* gradient_at(const Lane& lane, int rank, int parameter, int64_t begin) const;
   void finish_lane(Lane& lane);

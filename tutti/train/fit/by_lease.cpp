@@ -24,7 +24,7 @@ class ByLease final : public Pace {
           "larger batch");
   }
 
-  std::optional<Totals> run(const Epoch& epoch, std::vector<Totals>& each) override;
+  std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override;
   bool all_meet() const noexcept override { return false; }
   bool all_step() const noexcept override { return false; }
   bool chief_validates_alone() const noexcept override { return true; }
@@ -37,7 +37,7 @@ class ByLease final : public Pace {
   ps::Lease lease_{};  // the last
 };
 
-std::optional<Totals> ByLease::run(const Epoch& epoch, std::vector<Totals>& each) {
+std::optional<Totals> ByLease::run(Epoch& epoch, std::vector<Totals>& each) {
   Totals& own = each[0];  // of this worker's first replica: for the progress bar, and its end
   fit_.strategy().run([&](ReplicaContext& replica) {
     const Forward& forward = fit_.forward(replica);

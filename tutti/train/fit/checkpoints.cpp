@@ -12,6 +12,7 @@
 #include "tutti/checkpoint/folder.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/nn/dense_kernel.h"
+#include "tutti/strategy/moving_shares.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/metrics/better.h"
 #include "tutti/train/model/detail/settings.h"
@@ -153,6 +154,9 @@ void Fit::go_on() {
                    static_cast<int64_t>(then.loss_scale.at(2)));
     compiled_.optimizer.scale_losses(*scale);
   }
+  if (MovingShares* moving = model_.strategy.moving_shares())
+    moving->go_on(then.replicas == facts_.replicas ? std::move(then.shares) : data::ShareSchedule(),
+                  then.version);
   callbacks_->restore(then.callbacks, std::move(resumed_->kept), then.ended);
   progress_->say(
       fmt::format("goes on from {}: epoch {}, after step {} of {}{}", name_of_checkpoint(then.step),
@@ -172,7 +176,9 @@ std::vector<Totals> Fit::first_totals(const Epoch& epoch) {
 }
 
 int64_t Fit::steps_until_pause(const Epoch& epoch, int64_t done) const {
-  const int64_t left = epoch.steps - done;
+  int64_t left = epoch.steps - done;
+  if (const MovingShares* moving = model_.strategy.moving_shares())
+    left = std::min(left, moving->steps_until_next());
   return checkpoints_ ? std::min(left, checkpoints_->next_pause(history_.steps)) : left;
 }
 
@@ -183,6 +189,7 @@ TrainingState Fit::state_now() const {
   now.version = compiled_.optimizer.version();
   now.ended = callbacks_->ends();
   now.loss_scale = loss_scale();
+  if (const MovingShares* moving = model_.strategy.moving_shares()) now.shares = moving->so_far();
   now.learning_rate = compiled_.optimizer.learning_rate();
   now.first_epoch = history_.first_epoch;
   now.images = history_.images;

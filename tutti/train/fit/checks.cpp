@@ -8,6 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/nn/collectives.h"
+#include "tutti/strategy/moving_shares.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/batch_norm_check.h"
@@ -123,6 +124,35 @@ void check_parts(const Model::State& model, const FitOptions& options) {
   model.laid_out->check_microbatches(options.microbatches);
 }
 
+void require_batch_norms(const Model::State& model, const data::Dataset& train,
+                         const FitOptions& options, std::span<const double> shares) {
+  if (const std::string why = model.objection_of_batch_norms(train, options, shares); !why.empty())
+    throw UsageError("fit: " + why);
+}
+
+/// Whoever is to be measured computes by itself; and no share is nothing.
+void check_shares(const Model::State& model, const data::Dataset& train,
+                  const FitOptions& options) {
+  const int64_t batch = std::min(train.global_batch_size(), train.num_samples());
+  require_rows_for_all("fit", batch, model.strategy.world());
+  const MovingShares* const moving = model.strategy.moving_shares();
+  if (moving == nullptr) return;
+  moving->require_rows("fit", batch);
+  for (const data::SharesFrom& change : moving->schedule().changes)
+    require_batch_norms(model, train, options, moving->schedule().at(change.step));
+  if (!model.strategy.options().by_speed) return;
+  if (options.microbatches > 1)
+    throw UsageError(fmt::format(
+        "fit: microbatches is {}, and --shares by-speed measures parts of batches as a whole; give "
+        "shares in numbers (--shares 2,1)",
+        options.microbatches));
+  if (nn::meets_in_forward(*model.modules.module(0)))
+    throw UsageError(
+        "fit: --shares by-speed: a layer that needs all replicas in forward (SyncBatchNorm) has "
+        "them wait for each other, so that nobody knows how long one computes; give shares in "
+        "numbers (--shares 2,1)");
+}
+
 void warn_of_idle_replicas(const data::Dataset& train, const World& world) {
   const int64_t batch = std::min(train.global_batch_size(), train.num_samples());
   int idle = 0;
@@ -162,6 +192,7 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
         options.accumulate));
   check_data("fit", train, true);
   check_parts(*this, options);
+  check_shares(*this, train, options);
   warn_of_idle_replicas(train, strategy.world());
   check_against_data(options, train);
   if (!options.class_weight.empty())
@@ -170,18 +201,21 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
   if (options.validation) check_data("fit, validation", *options.validation, true);
   if (nn::meets_in_forward(*modules.module(0)))
     strategy.require_meeting("fit: a module that needs all replicas in forward (SyncBatchNorm)");
-  if (graph) {
-    const World& world = strategy.world();
-    require_batch_norm_input(
-        "fit", *graph,
-        {.samples = train.num_samples(),
-         .global_batch = train.global_batch_size(),
-         .steps = options.max_steps > 0
-                      ? std::min(options.max_steps, train.num_batches()) * options.accumulate
-                      : train.num_batches(),
-         .replicas = world.num_replicas(),
-         .shares = world.shares});
-  }
+  require_batch_norms(*this, train, options, strategy.world().shares);
+}
+
+std::string Model::State::objection_of_batch_norms(const data::Dataset& train,
+                                                   const FitOptions& options,
+                                                   std::span<const double> shares) const {
+  if (!graph) return {};
+  return objection_of_batch_norms_to(
+      *graph, {.samples = train.num_samples(),
+               .global_batch = train.global_batch_size(),
+               .steps = options.max_steps > 0
+                            ? std::min(options.max_steps, train.num_batches()) * options.accumulate
+                            : train.num_batches(),
+               .replicas = strategy.world().num_replicas(),
+               .shares = shares});
 }
 
 }  // namespace tutti

@@ -12,6 +12,7 @@
 #include "tutti/ps/client/client.h"
 #include "tutti/strategy/detail/input.h"
 #include "tutti/strategy/from_tensors.h"
+#include "tutti/strategy/moving_shares.h"
 #include "tutti/train/model/detail/agreement.h"
 
 namespace tutti {
@@ -171,16 +172,16 @@ Totals Fit::run_batch() {
         "wait for the others' parts of a batch; use fit()");
   model_.modules.train(true);
   last_ = Clock::now();
-  const Epoch epoch{{.steps = 1, .first_update = compiled_.optimizer.version()},
-                    std::make_shared<const data::Epoch>(train_.epoch({.seed = seed_})),
-                    world_now()};
+  Epoch epoch{{.steps = 1, .first_update = compiled_.optimizer.version()},
+              std::make_shared<const data::Epoch>(train_.epoch({.seed = seed_})),
+              world_now()};
   std::vector<Totals> each;
   return train_epoch(epoch, each).value();
 }
 
 void Fit::run_epoch(const EpochPlan& plan) {
   const TimePoint begin = epoch_begin_ = last_ = Clock::now();
-  const Epoch epoch{
+  Epoch epoch{
       plan,
       std::make_shared<const data::Epoch>(train_.epoch({.epoch = plan.number, .seed = seed_})),
       world_now(), model_.modules.whole() == nullptr ? loader_ : nullptr};
@@ -207,19 +208,36 @@ void Fit::run_epoch(const EpochPlan& plan) {
   end_epoch(epoch, *all, each, seconds_since(begin));
 }
 
-std::optional<Totals> Fit::train_epoch(const Epoch& epoch, std::vector<Totals>& each) {
+std::optional<Totals> Fit::train_epoch(Epoch& epoch, std::vector<Totals>& each) {
   not_finite_.assign(static_cast<size_t>(epoch.world->local), "");
   each = first_totals(epoch);
-  if (epoch.loader) {
-    const int64_t batches = epoch.data->num_batches();
-    const int64_t first = std::min(epoch.first_step * options_.accumulate, batches);
-    const int64_t end = std::min(epoch.steps * options_.accumulate, batches);
-    begin_epoch(*epoch.loader, *epoch.data, epoch.world, nullptr, first,
-                course_.by_lease ? first : end);
-  }
+  if (epoch.loader) read_ahead(epoch, epoch.first_step);
   auto all = pace_->run(epoch, each);
   if (epoch.loader) epoch.loader->end();
   return all;
+}
+
+void Fit::read_ahead(const Epoch& epoch, int64_t first_step) {
+  const int64_t batches = epoch.data->num_batches();
+  const int64_t first = std::min(first_step * options_.accumulate, batches);
+  const int64_t end = std::min(epoch.steps * options_.accumulate, batches);
+  begin_epoch(*epoch.loader, *epoch.data, epoch.world, nullptr, first,
+              course_.by_lease ? first : end);
+}
+
+void Fit::move_shares(Epoch& epoch, int64_t next) {
+  MovingShares* const moving = model_.strategy.moving_shares();
+  if (moving == nullptr) return;
+  const bool moved = moving->move([this](std::span<const int64_t> shares) {
+    return model_
+        .objection_of_batch_norms(train_, options_,
+                                  std::vector<double>(shares.begin(), shares.end()))
+        .empty();
+  });
+  if (moved) progress_->say(moving->news());
+  if (epoch.world->shares == model_.strategy.world().shares) return;
+  epoch.world = world_now();
+  if (epoch.loader) read_ahead(epoch, next);
 }
 
 void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Totals>& each,

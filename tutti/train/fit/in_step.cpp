@@ -14,8 +14,9 @@ class InStep : public Pace {
   // One run() for the whole epoch: replicas meet in the updater, nobody wakes or joins threads. But
   // run() looks for mistakes at its end, and those should not cost an epoch. And between two steps
   // of a checkpoint nobody computes.
-  std::optional<Totals> run(const Epoch& epoch, std::vector<Totals>& each) override {
+  std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override {
     for (int64_t done = epoch.first_step; done < epoch.steps && !fit_.ends(each[0]);) {
+      fit_.move_shares(epoch, done);
       const int64_t until = done + (looked_at_ ? fit_.steps_until_pause(epoch, done) : 1);
       steps(epoch, done, until, each);
       looked_at_ = true;
@@ -80,7 +81,7 @@ class InStepButLate final : public InStep {
   bool all_meet() const noexcept override { return false; }
   bool all_step() const noexcept override { return false; }
 
-  std::optional<Totals> run(const Epoch& epoch, std::vector<Totals>& each) override {
+  std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override {
     auto all = InStep::run(epoch, each);
     fit_.count_steps(epoch.steps_before + epoch.steps);
     return all;

@@ -9,9 +9,10 @@ class InTurn final : public Pace {
  public:
   explicit InTurn(Fit& fit) : fit_(fit) {}
 
-  std::optional<Totals> run(const Epoch& epoch, std::vector<Totals>& each) override {
+  std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) override {
     std::vector<std::unique_ptr<Tally>> tallies(each.size());
     for (int64_t s = epoch.first_step; s < epoch.steps && !fit_.ends(each[0]); ++s) {
+      fit_.move_shares(epoch, s);
       const bool pauses = fit_.steps_until_pause(epoch, s) == 1;
       const int64_t before = fit_.version();
       fit_.strategy().run([&](ReplicaContext& replica) {

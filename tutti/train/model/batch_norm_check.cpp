@@ -50,10 +50,9 @@ int64_t one_that_works(const SharedBatches& batches) {
 
 }  // namespace
 
-void require_batch_norm_input(std::string_view operation, const nn::Graph& graph,
-                              const SharedBatches& batches) {
+std::string objection_of_batch_norms_to(const nn::Graph& graph, const SharedBatches& batches) {
   const nn::Node* norm = batch_norm_over_one_pixel(graph);
-  if (norm == nullptr) return;
+  if (norm == nullptr) return {};
   const int64_t full = std::min(batches.global_batch, batches.samples);
   const int64_t last = last_batch(batches.samples, batches.global_batch);
   const int64_t per_epoch = (batches.samples - 1) / batches.global_batch + 1;
@@ -64,16 +63,22 @@ void require_batch_norm_input(std::string_view operation, const nn::Graph& graph
     rank = alone(last, batches);
     which = fmt::format("the last batch of {}", last);
   }
-  if (!rank) return;
+  if (!rank) return {};
   const int64_t other = one_that_works(batches);
-  throw UsageError(fmt::format(
-      "{}: \"{}\" is a batch norm over one pixel and needs two samples, since one value has no "
+  return fmt::format(
+      "\"{}\" is a batch norm over one pixel and needs two samples, since one value has no "
       "variance; replica {} of {} would get 1 sample of {}\n  {}",
-      operation, norm->name, *rank, batches.replicas, which,
+      norm->name, *rank, batches.replicas, which,
       other > 0
           ? fmt::format("try a global batch size of {}", other)
           : fmt::format("no batch size serves {} samples: use more of them, or fewer replicas",
-                        batches.samples)));
+                        batches.samples));
+}
+
+void require_batch_norm_input(std::string_view operation, const nn::Graph& graph,
+                              const SharedBatches& batches) {
+  if (const std::string why = objection_of_batch_norms_to(graph, batches); !why.empty())
+    throw UsageError(fmt::format("{}: {}", operation, why));
 }
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "tutti/nn/graph.h"
@@ -17,6 +18,10 @@ struct SharedBatches {
   int replicas = 1;
   std::span<const double> shares{};  ///< relative, one a replica; empty: equal
 };
+
+/// Why the graph cannot train on these batches: a replica would get one sample of one; "": it can.
+/// The sentence is that of require_batch_norm_input.
+std::string objection_of_batch_norms_to(const nn::Graph& graph, const SharedBatches& batches);
 
 /// Throws UsageError when a replica would get one sample and the graph has a batch norm over one
 /// pixel: one value has no variance, and LibTorch refuses it in the middle of the training. Names

@@ -54,7 +54,7 @@ class Loader::Work : public std::enable_shared_from_this<Loader::Work> {
   void begin(const Epoch& epoch, LoaderPlan plan);
   void expect(int64_t step);
   Batch take(int64_t step, int replica, const Deadline& deadline);
-  bool has(const Epoch& epoch) const;
+  bool has(const Epoch& epoch, int64_t step) const;
   bool replaces() const noexcept { return options_.on_bad.replace.has_value(); }
   void end();
   void stop();

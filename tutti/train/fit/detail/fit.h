@@ -90,6 +90,9 @@ class Fit {
   void raise(const Epoch& epoch, const Totals& totals);
 
   int64_t steps_until_pause(const Epoch& epoch, int64_t done) const;
+  /// Between two runs: where shares move (moving_shares.h), what comes from step `next` on is cut
+  /// anew.
+  void move_shares(Epoch& epoch, int64_t next);
   void save_between(const Epoch& epoch, const std::vector<Totals>& each);
 
  private:
@@ -97,7 +100,8 @@ class Fit {
   void run_epoch(const EpochPlan& plan);
   void end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Totals>& each,
                  double seconds);
-  std::optional<Totals> train_epoch(const Epoch& epoch, std::vector<Totals>& each);
+  std::optional<Totals> train_epoch(Epoch& epoch, std::vector<Totals>& each);
+  void read_ahead(const Epoch& epoch, int64_t first_step);
   void be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const;
   void train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
                 const DistributedBatch& batch, Tally& tally);

@@ -19,8 +19,8 @@ class Pace {
 
   /// Trains the steps of `epoch` that are still to do. `each`, by local replica: what it had added
   /// up in them before, and with them. Returns what the replicas of all workers have; nothing where
-  /// the others had ended the epoch before this worker came.
-  virtual std::optional<Totals> run(const Epoch& epoch, std::vector<Totals>& each) = 0;
+  /// the others had ended the epoch before this worker came. Shares that move do so in `epoch`.
+  virtual std::optional<Totals> run(Epoch& epoch, std::vector<Totals>& each) = 0;
 
   /// All workers meet in every step: one's callbacks can decide for all, and there are checkpoints.
   virtual bool all_meet() const noexcept { return true; }

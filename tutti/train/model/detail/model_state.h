@@ -184,6 +184,10 @@ struct Model::State {
   /// Throws UsageError when options, data and model do not fit.
   void check_fit(const data::Dataset& train, const FitOptions& options);
 
+  /// Why a batch norm cannot train on batches that are cut by these shares; "": it can.
+  std::string objection_of_batch_norms(const data::Dataset& train, const FitOptions& options,
+                                       std::span<const double> shares) const;
+
   /// `operation` begins what is said of a sample.
   Scores evaluate(std::string_view operation, const data::Dataset& dataset,
                   const data::LoaderOptions& loader = {});

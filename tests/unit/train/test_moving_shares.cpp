@@ -1,0 +1,188 @@
+// fit() with shares that move: by speed, by what that recorded, and from a checkpoint on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <thread>
+
+#include "tutti/strategy/moving_shares.h"
+
+#include "tests/support/message_of.h"
+#include "tests/unit/train/checkpointed.h"
+
+namespace tutti {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// Replica 0 computes a row in a tenth of the others' time.
+struct UnlikeNet : torch::nn::Module {
+  UnlikeNet() {
+    layers = register_module("layers",
+                             torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(4, 8),
+                                                   torch::nn::ReLU(), torch::nn::Linear(8, 3)));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const ReplicaContext* const replica = ReplicaContext::current();
+    if (is_training() && replica != nullptr)
+      std::this_thread::sleep_for(x.size(0) *
+                                  std::chrono::microseconds(replica->rank() == 0 ? 100 : 1000));
+    return layers->forward(x);
+  }
+  torch::nn::Sequential layers{nullptr};
+};
+
+// Batches of 16, 16 and 8.
+data::Dataset shared_samples() { return pictures(40).shuffle().batch(16); }
+
+FitOptions ten_epochs(CheckpointOptions checkpoints = {}) {
+  return {.epochs = 10,
+          .validation = pictures(9).batch(9),
+          .verbose = 0,
+          .checkpoints = std::move(checkpoints)};
+}
+
+StrategyOptions two_replicas(const std::string& kind) {
+  return {.kind = kind, .replicas = 2, .threads_per_replica = 1, .seed = 7};
+}
+
+StrategyOptions by_speed_into(const std::string& record) {
+  StrategyOptions options = two_replicas("mirrored");
+  options.by_speed = {.first_look = 10, .rarest_look = 10, .most_error = 10, .record = record};
+  return options;
+}
+
+StrategyOptions as_recorded(const std::string& kind, const std::string& record) {
+  StrategyOptions options = two_replicas(kind);
+  options.shares_file = record;
+  return options;
+}
+
+Model unlike_model(const StrategyOptions& options) {
+  Model model(Strategy(options), [] { return UnlikeNet(); });
+  model.compile({.optimizer = optim::adam({.learning_rate = 0.01}),
+                 .loss = losses::sparse_categorical_crossentropy(),
+                 .metrics = {metrics::accuracy()}});
+  return model;
+}
+
+Trained unlike_training(const StrategyOptions& options, const FitOptions& fit = ten_epochs()) {
+  Model model = unlike_model(options);
+  const History history = model.fit(shared_samples(), fit);
+  return trained_of(model, history);
+}
+
+data::ShareSchedule recorded(const std::string& path) {
+  return data::ShareSchedule::from_json(test::get_bytes(path), 2, path);
+}
+
+TEST(FitBySpeed, HasTheBitsOfOneDeviceByItsRecord) {
+  const test::TempFolder folder;
+  const std::string record = folder / "shares.json";
+  const Trained trained = unlike_training(by_speed_into(record));
+  const data::ShareSchedule schedule = recorded(record);
+  ASSERT_THAT(schedule.changes, Not(IsEmpty()));
+  EXPECT_EQ(schedule.changes[0].step, 10);
+  EXPECT_GT(schedule.changes[0].shares[0], schedule.changes[0].shares[1]);
+  EXPECT_EQ(unlike_training(as_recorded("one_device", record)), trained);
+  EXPECT_EQ(unlike_training(as_recorded("mirrored", record)), trained);
+  EXPECT_NE(unlike_training(two_replicas("one_device")), trained);
+}
+
+// What was cut off by a change is as much as what a checkpoint cuts off.
+TEST(FitBySpeed, GoesOnFromACheckpointWithTheSharesThatItHad) {
+  for (const int64_t step : {4, 11, 13}) {
+    const test::TempFolder folder;
+    const std::string record = folder / "shares.json";
+    const CheckpointOptions checkpoints{
+        .folder = folder / "checkpoints", .every_steps = 2, .resume = true};
+    {
+      Model model = unlike_model(by_speed_into(record));
+      FitOptions options = ten_epochs(checkpoints);
+      options.callbacks = cut_after(step);
+      EXPECT_THROW(model.fit(shared_samples(), options), Cut);
+    }
+    const data::ShareSchedule before = recorded(record);
+    const Trained trained = unlike_training(by_speed_into(record), ten_epochs(checkpoints));
+    const data::ShareSchedule after = recorded(record);
+    ASSERT_THAT(after.changes, Not(IsEmpty()));
+    if (step > 12) {
+      ASSERT_THAT(before.changes, Not(IsEmpty()));
+      EXPECT_EQ(after.changes[0], before.changes[0]) << "not that of the checkpoint";
+    }
+    EXPECT_EQ(unlike_training(as_recorded("one_device", record)), trained) << step;
+    // One device goes on from the same checkpoints, too.
+    EXPECT_EQ(unlike_training(as_recorded("one_device", record), ten_epochs(checkpoints)).sha256,
+              trained.sha256);
+  }
+}
+
+// Changes before the first batch of an epoch, within it, and in the middle of an update's batches,
+// which is none.
+TEST(FitByAFile, IsTheSameEverywhere) {
+  const test::TempFolder folder;
+  const std::string record = folder / "shares.json";
+  for (const int64_t accumulate : {1, 2}) {
+    test::put_bytes(
+        record,
+        data::ShareSchedule{{{0, {5, 3}}, {2, {3, 5}}, {3, {7, 9}}, {7, {1, 1}}}}.to_json(2));
+    FitOptions options = ten_epochs();
+    options.accumulate = accumulate;
+    const Trained in_turn = unlike_training(as_recorded("one_device", record), options);
+    EXPECT_EQ(unlike_training(as_recorded("mirrored", record), options), in_turn);
+    EXPECT_EQ(unlike_training(as_recorded("central_storage", record), options), in_turn);
+    options.loader.workers = 2;
+    EXPECT_EQ(unlike_training(as_recorded("mirrored", record), options), in_turn);
+    EXPECT_NE(unlike_training(two_replicas("one_device"), options), in_turn);
+  }
+}
+
+// Weights of one device, where shares are what they always were.
+TEST(FitByAFile, WithoutChangesIsTheTrainingWithEqualShares) {
+  const test::TempFolder folder;
+  const std::string record = folder / "shares.json";
+  test::put_bytes(record, data::ShareSchedule().to_json(2));
+  EXPECT_EQ(unlike_training(as_recorded("mirrored", record)),
+            unlike_training(two_replicas("mirrored")));
+}
+
+std::string refusal_of_fit(Model& model, const data::Dataset& data, const FitOptions& options) {
+  return test::message_of<UsageError>([&] { model.fit(data, options); });
+}
+
+TEST(FitWithShares, RefusesThoseThatLeaveAReplicaNothing) {
+  StrategyOptions options = two_replicas("mirrored");
+  options.shares = {1000, 1};
+  Model model = unlike_model(options);
+  EXPECT_THAT(refusal_of_fit(model, shared_samples(), {.verbose = 0}),
+              HasSubstr("fit: the shares [1000, 1] leave replica 1 of 2 none of the 16 rows"));
+  const test::TempFolder folder;
+  Model alone = unlike_model(by_speed_into(folder / "shares.json"));
+  EXPECT_THAT(refusal_of_fit(alone, pictures(9).batch(1), {.verbose = 0}),
+              AllOf(HasSubstr("a global batch of 1 has less than a row for each of the 2"),
+                    HasSubstr("expected 2 or more")));
+  FitOptions parts{.verbose = 0, .microbatches = 2};
+  EXPECT_THAT(refusal_of_fit(alone, shared_samples(), parts), HasSubstr("microbatches is 2"));
+}
+
+TEST(FitWithShares, RefusesASingleRowForABatchNorm) {
+  const test::TempFolder folder;
+  const std::string record = folder / "shares.json";
+  test::put_bytes(record, data::ShareSchedule{{{3, {15, 1}}}}.to_json(2));
+  Model model(Strategy(as_recorded("mirrored", record)), [] {
+    const auto input = nn::input({1, 2, 2});
+    return nn::Graph(input,
+                     nn::linear(3)(nn::flatten()(nn::batch_norm2d()(nn::conv2d(6, 2)(input)))));
+  });
+  model.compile(adam_and_accuracy());
+  EXPECT_THAT(
+      refusal_of_fit(model, shared_samples(), {.verbose = 0}),
+      AllOf(HasSubstr("batch norm over one pixel"), HasSubstr("1 sample of batches of 16")));
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,253 @@
+#include "tutti/strategy/moving_shares.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/log.h"
+#include "tutti/data/share.h"
+#include "tutti/strategy/strategy_state.h"
+
+namespace tutti {
+namespace {
+
+void require_measurable(const StrategyOptions& options, const World& world) {
+  if (options.by_speed && world.on_devices())
+    throw UsageError(
+        "--shares by-speed: replicas on GPUs queue their work, and their hosts do not know how "
+        "long it takes; give shares in numbers (--shares 2,1)");
+}
+
+// The first replica without a row; -1: there is none.
+int without_rows(int64_t rows, int replicas, std::span<const double> shares) {
+  for (int replica = 0; replica < replicas; ++replica)
+    if (data::share(rows, replicas, replica, shares).size() == 0) return replica;
+  return -1;
+}
+
+void require_rows_by(std::string_view operation, int64_t rows, int replicas,
+                     std::span<const double> shares, const std::string& which) {
+  const int idle = without_rows(rows, replicas, shares);
+  if (idle < 0) return;
+  throw UsageError(fmt::format(
+      "{}: {} [{}] leave replica {} of {} none of the {} rows of a global batch; expected one at "
+      "least\n  give shares that are nearer to each other, a larger batch, or fewer replicas",
+      operation, which, fmt::join(shares, ", "), idle, replicas, rows));
+}
+
+std::string words_of_shares(std::span<const double> shares) {
+  return shares.empty() ? "equal shares" : fmt::format("shares [{}]", fmt::join(shares, ", "));
+}
+
+// Throws UsageError with path and cause.
+data::ShareSchedule shares_in(const std::filesystem::path& path, int replicas) {
+  try {
+    return data::ShareSchedule::from_json(read_file(path), replicas, path);
+  } catch (const DataError& error) {
+    throw UsageError(fmt::format("--shares file:{}: {}", path.string(), error.what()));
+  }
+}
+
+void require_a_row_each(std::string_view operation, int64_t rows, int replicas) {
+  if (rows < replicas)
+    throw UsageError(fmt::format(
+        "{}: a global batch of {} has less than a row for each of the {} replicas that share it by "
+        "speed or by a file; expected {} or more",
+        operation, rows, replicas, replicas));
+}
+
+void require_rows_of(const data::ShareSchedule& schedule, std::string_view operation, int64_t rows,
+                     int replicas) {
+  for (const data::SharesFrom& change : schedule.changes)
+    require_rows_by(operation, rows, replicas, schedule.at(change.step),
+                    fmt::format("the shares from step {} on", change.step));
+}
+
+// As it goes to the others.
+using Packed = std::array<double, 4>;
+
+Packed packed(const RowTimes& times) {
+  return {times.seconds, times.spread, static_cast<double>(times.steps),
+          static_cast<double>(times.batch)};
+}
+
+RowTimes unpacked(const double* numbers) {
+  return {.seconds = numbers[0],
+          .spread = numbers[1],
+          .steps = static_cast<int64_t>(numbers[2]),
+          .batch = static_cast<int64_t>(numbers[3])};
+}
+
+}  // namespace
+
+void StrategyState::measure_steps() {
+  for (const ReplicaContext& replica : contexts) replica.state_->watch.turn_on();
+}
+
+std::vector<RowTimes> StrategyState::take_row_times() {
+  std::vector<RowTimes> times;
+  for (const ReplicaContext& replica : contexts) times.push_back(replica.state_->watch.take());
+  return times;
+}
+
+MovingShares::MovingShares(StrategyState& state) : state_(state) {
+  const StrategyOptions& options = state_.options;
+  require_measurable(options, state_.world);
+  if (!options.by_speed) {
+    schedule_ = shares_in(options.shares_file, state_.world.size);
+    return;
+  }
+  state_.measure_steps();
+  pause_ = next_look_ = options.by_speed->first_look;
+  if (state_.world.chief && !options.by_speed->record.empty())
+    require_writable(options.by_speed->record, "--shares by-speed");
+  write_record();
+}
+
+// Null: there is no optimizer yet.
+std::shared_ptr<WorldMember> MovingShares::counter() const {
+  std::shared_ptr<WorldMember> found;
+  for (const auto& follower : state_.followers) {
+    auto member = follower.lock();
+    if (!member || member->updates() < 0) continue;
+    if (found)
+      throw UsageError(
+          "shares that follow speeds or a file are counted by the updates of one optimizer, and "
+          "this strategy has two; give shares in numbers (--shares 2,1)");
+    found = std::move(member);
+  }
+  return found;
+}
+
+int64_t MovingShares::updates() const {
+  const auto member = counter();
+  return member ? member->updates() : 0;
+}
+
+void MovingShares::require_same_counter() {
+  const auto member = counter();
+  if (counts_ && member != counter_.lock())
+    throw UsageError(
+        "shares that follow speeds or a file are counted by the updates of one optimizer, and this "
+        "one is another than that of the steps before (compile() again?); make a new Strategy for "
+        "it, or give shares in numbers (--shares 2,1)");
+  counts_ = member != nullptr;
+  counter_ = member;
+}
+
+bool MovingShares::move(const AllowedShares& allowed) {
+  require_same_counter();
+  const int64_t step = updates();
+  if (state_.options.by_speed && step >= next_look_) look(step, allowed);
+  std::vector<double> next = schedule_.at(step);
+  World& world = state_.world;
+  if (next == world.shares) return false;
+  if (!state_.options.by_speed) {
+    news_ = fmt::format("shares: step {}: from {} to {}, as {} says", step,
+                        words_of_shares(world.shares), words_of_shares(next),
+                        state_.options.shares_file);
+    if (world.chief) log(LogLevel::info, "{}", news_);
+  }
+  world.shares = std::move(next);
+  for (const auto& follower : state_.followers)
+    if (const auto member = follower.lock()) member->share_out(world);
+  return true;
+}
+
+int64_t MovingShares::steps_until_next() const {
+  const int64_t step = updates();
+  const int64_t next = state_.options.by_speed ? next_look_ : schedule_.next_change(step);
+  return next < 0 ? std::numeric_limits<int64_t>::max() : std::max<int64_t>(1, next - step);
+}
+
+void MovingShares::look(int64_t step, const AllowedShares& allowed) {
+  const BySpeed& options = *state_.options.by_speed;
+  const std::vector<double> now = schedule_.at(step);
+  const SharesVerdict verdict = decide_shares(now, figures_of_all(), options, allowed);
+  const bool changes = !verdict.shares.empty();
+  const std::string words = fmt::format(
+      "shares: step {}: {}: {}", step,
+      changes
+          ? fmt::format("from {} to [{}]", words_of_shares(now), fmt::join(verdict.shares, ", "))
+          : words_of_shares(now) + " stay",
+      verdict.why);
+  if (state_.world.chief) log(verdict.unusable ? LogLevel::warning : LogLevel::info, "{}", words);
+  pause_ = changes ? options.first_look : std::min(2 * pause_, options.rarest_look);
+  next_look_ = step + pause_;
+  if (!changes) return;
+  news_ = words;
+  schedule_.changes.push_back({step, verdict.shares});
+  write_record();
+}
+
+// The same on every rank: in rank order.
+std::vector<RowTimes> MovingShares::figures_of_all() {
+  World& world = state_.world;
+  std::vector<Packed> own;
+  for (const RowTimes& times : state_.take_row_times()) own.push_back(packed(times));
+  const size_t width = std::tuple_size_v<Packed>;
+  std::vector<std::vector<double>> all(own.size());
+  detail::for_each_local(world, [&](int local) {
+    const auto number = static_cast<size_t>(local);
+    all[number].resize(width * static_cast<size_t>(world.size));
+    world.groups[number]
+        .all_gather(span_of(std::span(own[number])), span_of(std::span(all[number])),
+                    world.time_limit)
+        .wait(world.time_limit);
+  });
+  std::vector<RowTimes> figures;
+  for (size_t at = 0; at < all[0].size(); at += width) figures.push_back(unpacked(&all[0][at]));
+  return figures;
+}
+
+data::ShareSchedule MovingShares::so_far() const {
+  data::ShareSchedule known = schedule_;
+  known.cut(updates() + 1);
+  return known;
+}
+
+void MovingShares::go_on(data::ShareSchedule changes, int64_t updates) {
+  if (!state_.options.by_speed) return;
+  schedule_ = std::move(changes);
+  pause_ = state_.options.by_speed->first_look;
+  next_look_ = updates + pause_;
+  state_.take_row_times();
+  write_record();
+}
+
+void MovingShares::write_record() const {
+  const auto& by_speed = state_.options.by_speed;
+  if (!by_speed || by_speed->record.empty() || !state_.world.chief) return;
+  write_file_atomically(by_speed->record, schedule_.to_json(state_.world.size));
+}
+
+void MovingShares::require_rows(std::string_view operation, int64_t rows) const {
+  require_a_row_each(operation, rows, state_.world.size);
+  if (!state_.options.by_speed) require_rows_of(schedule_, operation, rows, state_.world.size);
+}
+
+void check_given_shares(const StrategyOptions& options, int replicas, int64_t rows) {
+  if (options.shares_move()) require_a_row_each("--shares", rows, replicas);
+  if (options.by_speed && !options.by_speed->record.empty())
+    require_writable(options.by_speed->record, "--shares by-speed");
+  if (!options.shares_file.empty())
+    require_rows_of(shares_in(options.shares_file, replicas), "--shares", rows, replicas);
+  const std::vector<double>& shares = options.shares;
+  if (shares.empty()) return;
+  if (std::ssize(shares) != replicas)
+    throw UsageError(fmt::format(
+        "--shares: got {} ([{}]) for {} replicas; give one each, or none for equal shares",
+        shares.size(), fmt::join(shares, ", "), replicas));
+  if (rows >= replicas) require_rows_by("--shares", rows, replicas, shares, "the shares");
+}
+
+void require_rows_for_all(std::string_view operation, int64_t rows, const World& world) {
+  if (world.shares.empty() || rows < world.num_replicas()) return;
+  require_rows_by(operation, rows, world.num_replicas(), world.shares, "the shares");
+}
+
+}  // namespace tutti
