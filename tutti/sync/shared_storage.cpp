@@ -128,6 +128,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
         if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
       });
   }
+  if (measuring_) place_squares();
 }
 
 // The replicas of a host own all of it among themselves, and over several hosts the same slices as

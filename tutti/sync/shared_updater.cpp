@@ -59,6 +59,7 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   Lane& lane = lanes_.at(replica);
   Gradients& mine = gradients_[lane.rank];
   if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
+  if (replica == 0) squares_.parts.clear();
   lane.armed = false;
   const bool left_out = std::isnan(weight);
   mine.used[lane.parameters.size()] = left_out;
@@ -103,7 +104,10 @@ void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
     update(lane, *learning_rate);
   }
   here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
-  if (learning_rate) header_->ended.store(at_least, std::memory_order_release);
+  if (learning_rate) {
+    header_->ended.store(at_least, std::memory_order_release);
+    add_squares(lane);
+  }
   finish_lane(lane);
 }
 
@@ -113,6 +117,7 @@ void SharedUpdater::update_in_turn() {
     header_->begun = next;
     update(lanes_[0], *learning_rate);
     header_->ended = next;
+    add_squares(lanes_[0]);
   }
   for (Lane& lane : lanes_) finish_lane(lane);
   pushed_in_turn_ = 0;
@@ -142,6 +147,7 @@ std::optional<double> SharedUpdater::agree(Lane& lane) {
   if (lane.sums) {
     for (const Stretch& stretch : lane.stretches) add_for_host(lane, stretch);
     lane.sums->exchange(lane.used, learning_rate, world_.time_limit);
+    measure_sums(lane);
   }
   return lane.used.back() == 0 ? std::optional(learning_rate) : std::nullopt;
 }
@@ -243,6 +249,7 @@ bool SharedUpdater::add_gradients(Lane& lane, const Stretch& chunk, void* sum) {
   if (used)
     reduce_inputs(layout_.slots[chunk.parameter].dtype, ReduceOp::sum, shape_here_, lane.inputs,
                   sum, chunk.end - chunk.begin);
+  if (!block_squares_.empty()) measure_parts(lane, chunk, sum);
   return used;
 }
 

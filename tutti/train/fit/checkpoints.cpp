@@ -121,6 +121,7 @@ CheckpointManifest Fit::facts() const {
                            .tutti_version = TUTTI_VERSION,
                            .libtorch_version = TORCH_VERSION};
   facts.loss_scale = loss_scale();
+  facts.noise_scale = noise_state();
   facts.metrics = quantities_of(compiled_.goals);
   if (const SparseTables* tables = compiled_.optimizer.tables())
     for (const ps::SparseTableSpec& table : tables->specs()) facts.tables.push_back(table.words());
@@ -132,6 +133,12 @@ std::vector<double> Fit::loss_scale() const {
   if (!scale) return {};
   return {scale->value(), static_cast<double>(scale->good_steps()),
           static_cast<double>(scale->skipped())};
+}
+
+std::vector<double> Fit::noise_state() const {
+  if (!noise_) return {};
+  const auto state = noise_->state();
+  return {state.begin(), state.end()};
 }
 
 void Fit::go_on() {
@@ -153,6 +160,7 @@ void Fit::go_on() {
                    static_cast<int64_t>(then.loss_scale.at(2)));
     compiled_.optimizer.scale_losses(*scale);
   }
+  if (noise_) noise_->restore(std::span(then.noise_scale).first<NoiseScale::kNumbers>());
   callbacks_->restore(then.callbacks, std::move(resumed_->kept), then.ended);
   progress_->say(
       fmt::format("goes on from {}: epoch {}, after step {} of {}{}", name_of_checkpoint(then.step),
@@ -183,6 +191,7 @@ TrainingState Fit::state_now() const {
   now.version = compiled_.optimizer.version();
   now.ended = callbacks_->ends();
   now.loss_scale = loss_scale();
+  now.noise_scale = noise_state();
   now.learning_rate = compiled_.optimizer.learning_rate();
   now.first_epoch = history_.first_epoch;
   now.images = history_.images;
