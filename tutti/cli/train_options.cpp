@@ -305,7 +305,8 @@ std::optional<LargeBatch> large_batch_from(const TrainFlags& flags) {
     else if (scaling == "square_root")
       o.scaling = BatchScaling::square_root;
     else if (!scaling.empty())
-      throw UsageError(unknown_message("scaling", scaling, {"linear", "square_root"}));
+      throw UsageError(
+          unknown_message("scaling", scaling, std::vector<std::string>{"linear", "square_root"}));
     require_valid(o);
     return o;
   });

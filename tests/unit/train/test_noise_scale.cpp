@@ -92,7 +92,7 @@ TEST(NoiseScaleSums, AreThoseOfThePaperForEqualParts) {
     const double noise = (square_of_small - made.squares.sum) / (1 / small - 1 / big);
     EXPECT_NEAR(scale.gradient_square(), gradient, 1e-9);
     EXPECT_NEAR(scale.noise(), noise, 1e-9);
-    EXPECT_EQ(scale.value(), scale.noise() / scale.gradient_square());
+    EXPECT_DOUBLE_EQ(scale.value(), scale.noise() / scale.gradient_square());
   }
 }
 
@@ -206,6 +206,19 @@ TEST(NoiseScaleOfAQuadratic, IsTheKnownOneWithinFivePercent) {
 
 // ---- fit ----
 
+// Samples of one class, most of them: what there is to learn is seen through the noise.
+data::Dataset mostly_one_class(int64_t count) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> x;
+  std::vector<int64_t> y;
+  for (int64_t i = 0; i < count; ++i) {
+    y.push_back(i % 7 == 0 ? 1 : 0);
+    for (int64_t f = 0; f < 4; ++f) x.push_back(normal(random));
+  }
+  return data::from_arrays({data::array_of(x, {count, 4}), data::array_of(y, {count})});
+}
+
 struct Told {
   std::string sha256;
   std::vector<double> scales;
@@ -221,15 +234,15 @@ Told fit_measured(const std::string& kind, int replicas, const OptimizerChoice& 
   options.epochs = 3;
   options.verbose = 0;
   options.validation = three_classes(12).batch(6);
-  const History history = model.fit(three_classes(50).shuffle().batch(8), options);
+  const History history = model.fit(mostly_one_class(50).shuffle().batch(8), options);
   return {model.weights_sha256(), measures ? history.column("noise_scale") : std::vector<double>()};
 }
 
 TEST(NoiseScaleOfAFit, HasTheBitsOfThePartsInTurnAndChangesNone) {
   const std::vector<OptimizerChoice> optimizers = {
-      optim::adam({.learning_rate = 0.01}),
-      optim::Recipe(optim::sgd({.learning_rate = 0.1}), {.global_norm = 0.3}),
-      optim::lamb({.learning_rate = 0.05})};
+      optim::adam({.learning_rate = 1e-3}),
+      optim::Recipe(optim::sgd({.learning_rate = 0.01}), {.global_norm = 0.3}),
+      optim::lamb({.learning_rate = 1e-3})};
   for (const auto& optimizer : optimizers)
     for (const int replicas : {2, 3})
       for (const int64_t accumulate : {1, 2})
@@ -239,7 +252,8 @@ TEST(NoiseScaleOfAFit, HasTheBitsOfThePartsInTurnAndChangesNone) {
           const Told in_turn = fit_measured("one_device", replicas, optimizer, true, options);
           const Told threads = fit_measured("mirrored", replicas, optimizer, true, options);
           EXPECT_EQ(in_turn.scales.size(), 3U);
-          EXPECT_TRUE(std::isfinite(in_turn.scales.back())) << in_turn.scales.back();
+          EXPECT_TRUE(std::isfinite(in_turn.scales.back()))
+              << replicas << accumulate << microbatches;
           EXPECT_THAT(threads.scales,
                       ::testing::Pointwise(::testing::NanSensitiveDoubleEq(), in_turn.scales));
           EXPECT_EQ(threads.sha256, in_turn.sha256);
@@ -255,7 +269,7 @@ TEST(NoiseScaleOfAFit, CountsTheSamplesOfEachPart) {
     const int64_t all = std::min<int64_t>(10, batch * accumulate);
     torch::manual_seed(3);
     const at::Tensor x = torch::randn({10, 4});
-    const at::Tensor y = at::arange(10) % 3;
+    const at::Tensor y = at::zeros({10}, at::kLong);
     torch::nn::Linear plain(4, 3);
     Model model(strategy_of("mirrored", replicas), [&] {
       torch::nn::Linear made(4, 3);
@@ -311,7 +325,7 @@ TEST(NoiseScaleOfAFit, IsSeenByCallbacksAndGoesOnFromACheckpoint) {
     model.compile(compile);
     FitOptions options{.epochs = 4, .callbacks = std::move(callbacks), .verbose = 0};
     options.checkpoints = {.folder = folder.path() / name, .every_steps = 3, .resume = resume};
-    return model.fit(three_classes(40).shuffle().batch(8), options);
+    return model.fit(mostly_one_class(40).shuffle().batch(8), options);
   };
   std::vector<double> seen;
   const History whole = fit(
