@@ -18,8 +18,8 @@ std::string noise_story(const std::string& kind, int replicas, const std::string
                                            OptimizerChoice(optim::lamb({.learning_rate = 0.05}))}) {
     const Strategy strategy({.kind = kind,
                              .replicas = replicas,
-                             .threads_per_replica = 1,
                              .reduction_shape = shape,
+                             .threads_per_replica = 1,
                              .seed = 7});
     Model model(strategy, [] { return test::FeaturesNet(); });
     model.compile({.optimizer = optimizer,
