@@ -89,8 +89,7 @@ Flags schedule_flags() {
       {"CompileOptions::large_batch", "--large-batch", "FIELD=VALUE,...", &T::large_batch,
        "The recipe for batches beyond that which a rate was found for, as "
        "base=256,base_rate=0.1,warm_up=5 (epochs): scales the rate and warms up, no weight decay "
-       "of "
-       "norms and biases, last norm of each residual block at 0",
+       "of norms and biases, last norm of each residual block at 0",
        some_name()},
   };
 }

@@ -120,7 +120,7 @@ History Fit::run() {
   if (callbacks_->together() && !model_.strategy.world().one_process())
     require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
   say_what_is_not_planned();
-  for (const std::string& line : of_large_batch_) progress_->say(line);
+  for (const std::string& line : recipe_) progress_->say(line);
   share_caches(model_.strategy.world(), train_);
   if (options_.validation) share_caches(model_.strategy.world(), *options_.validation);
   callbacks_->train_begin();
@@ -162,7 +162,7 @@ void Fit::scale_rate() {
   const int64_t batch = train_.global_batch_size() * options_.accumulate;
   ScaledRate scaled = scaled_rate(*compiled_.large_batch, batch, course_.epoch_length);
   compiled_.rate = std::move(scaled.rate);
-  of_large_batch_ = std::move(scaled.words);
+  recipe_ = std::move(scaled.words);
 }
 
 void Fit::say_noise() {

@@ -70,8 +70,7 @@ std::optional<LargeBatchParts> large_batch_of(const CompileOptions& options) {
   if (recipe == nullptr)
     throw UsageError(
         "compile: large_batch: it changes rate and weight decay of tutti's optimizers "
-        "(optim::sgd() "
-        "and so on), got a torch optimizer");
+        "(optim::sgd() and so on), got a torch optimizer");
   return LargeBatchParts{
       .options = *options.large_batch, .rule = recipe->rule(), .base = options.learning_rate};
 }

@@ -211,11 +211,11 @@ class Fit {
   TimePoint fit_begin_ = Clock::now();
   TimePoint epoch_begin_{};
   int64_t epoch_images_ = 0;
-  Totals shown_;                             // of the first replica, where it is on several ranks
-  bool ended_ = false;                       // by a loss that was not finite (OnNan::end)
-  std::optional<NoiseScale> noise_;          // where it is measured; replica 0's thread adds to it
-  std::vector<std::string> of_large_batch_;  // a line about each part of the recipe
-  std::map<int64_t, Tensors> shapes_;        // of a step's outputs, by samples; where it is a graph
+  Totals shown_;                         // of the first replica, where it is on several ranks
+  bool ended_ = false;                   // by a loss that was not finite (OnNan::end)
+  std::optional<NoiseScale> noise_;      // where it is measured; replica 0's thread adds to it
+  std::vector<std::string> recipe_;      // a line about each part of the recipe
+  std::map<int64_t, Tensors> shapes_;    // of a step's outputs, by samples; where it is a graph
   std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor
 };
 
