@@ -58,7 +58,7 @@ void SharedUpdater::measure_parts(const Lane& lane, const Stretch& stretch, cons
 
 // Those of all hosts, once they are there.
 void SharedUpdater::measure_sums(const Lane& lane) {
-  if (block_squares_.empty()) return;
+  if (!lane.measures) return;
   for (const Stretch& stretch : lane.stretches)
     if (lane.used[stretch.parameter] != 0)
       optim::square_blocks(
@@ -69,7 +69,7 @@ void SharedUpdater::measure_sums(const Lane& lane) {
 
 void SharedUpdater::add_squares(Lane& lane) {
   const auto local = static_cast<int>(&lane - lanes_.data());
-  if (block_squares_.empty() || (local != 0 && !lane.sums)) return;
+  if (!lane.measures || (local != 0 && !lane.sums)) return;
   GradientSquares all;
   all.parts.resize(static_cast<size_t>(world_.size));
   // Ranks of a host follow each other.

@@ -141,6 +141,27 @@ TEST(GradientSquares, OfAStepThatWasLeftOutThereAreNone) {
   }
 }
 
+TEST(GradientSquares, AreThoseOfTheFirstUpdatesAndThenOfEveryEighth) {
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Strategy strategy = test::strategy_of(kind, 2);
+    Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);
+    Optimizer optimizer(net, optim::sgd());
+    optimizer.updater().meter()->begin_measuring();
+    auto batches = strategy.distribute(test::small_data());
+    std::vector<int64_t> measured;
+    for (int64_t epoch = 0; epoch < 22; ++epoch)
+      for (auto&& batch : batches.epoch(epoch)) {
+        const int64_t before = optimizer.version();
+        test::train_step(strategy, net, optimizer, batch);
+        const size_t parts = optimizer.updater().meter()->last_squares().parts.size();
+        EXPECT_EQ(parts, is_measured(before) ? 2U : 0U) << kind << before;
+        if (parts > 0) measured.push_back(before);
+      }
+    EXPECT_EQ(measured.size(), 64U + 3U);
+    EXPECT_EQ(measured[65], 72);
+  }
+}
+
 TEST(GradientSquares, GoOnInAnotherWorld) {
   Strategy strategy = test::strategy_of("mirrored", 2);
   Replicated<torch::nn::Sequential> net(strategy, test::small_cnn);

@@ -143,6 +143,7 @@ class SharedUpdater final : public Updater, public GradientMeter {
     ReadyHooks hooks;
     bool armed = false;
     bool pushed = false;
+    bool measures = false;  // gradients of this step: the same on all replicas
   };
 
   void place_storage();
