@@ -66,6 +66,7 @@ void for_each_fact(Manifest& m, Field field) {
 
 constexpr const char* kOwnDigest = "sha256";           // of all other fields
 constexpr const char* kTableWords = "tables";          // only of a model that has some
+constexpr const char* kNoise = "noise_scale";          // only where it is measured
 constexpr const char* kLives = "lives";                // only of a job that may be started again
 constexpr const char* kDense = "dense_kernel";         // not in the first checkpoints
 constexpr const char* kMesh = "mesh";                  // only where several ranks compute a replica
@@ -93,6 +94,7 @@ class ManifestReader {
       CheckpointManifest manifest;
       for_each_fact(manifest, [&](const char* name, auto& value) { get(name, json, value); });
       if (json.contains(kTableWords)) get(kTableWords, json, manifest.tables);
+      if (json.contains(kNoise)) get(kNoise, json, manifest.noise_scale);
       if (json.contains(kLives)) get(kLives, json, manifest.lives);
       if (json.contains(kDense)) get(kDense, json, manifest.dense_kernel);
       if (json.contains(kMesh)) get(kMesh, json, manifest.mesh);
@@ -199,6 +201,10 @@ class ManifestReader {
     finite("learning_rate", m.learning_rate, std::numeric_limits<double>::lowest());
     finite("train_seconds", m.train_seconds, 0);
     finite("validation_seconds", m.validation_seconds, 0);
+    require(m.noise_scale.empty() || m.noise_scale.size() == 3, kNoise,
+            fmt::format("{} numbers", m.noise_scale.size()), "3, or none");
+    for (const double number : m.noise_scale)
+      finite("noise_scale: a number", number, std::numeric_limits<double>::lowest());
     if (m.loss_scale.empty()) return;
     require(m.loss_scale.size() == 3, "loss_scale", fmt::format("{} numbers", m.loss_scale.size()),
             "3, or none");
@@ -287,6 +293,7 @@ std::string CheckpointManifest::to_json() const {
   ordered_json json = {{"format", detail::kCheckpointFormat}};
   for_each_fact(*this, [&](const char* name, const auto& value) { json[name] = value; });
   if (!tables.empty()) json[kTableWords] = tables;
+  if (!noise_scale.empty()) json[kNoise] = noise_scale;
   if (!lives.empty()) json[kLives] = lives;
   json[kDense] = dense_kernel;
   if (!mesh.empty()) json[kMesh] = mesh;

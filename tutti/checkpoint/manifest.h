@@ -61,6 +61,8 @@ struct CheckpointManifest {
   std::string precision;
   /// LossScale: value, good steps, skipped; empty: losses are not scaled.
   std::vector<double> loss_scale;
+  /// NoiseScale::state(): 3 numbers; empty: it is not measured, and not written.
+  std::vector<double> noise_scale;
   std::vector<std::string> metrics;
   data::ShareSchedule shares;       ///< that have moved so far; none: it is not written
   std::vector<std::string> tables;  ///< embedding tables, in words; none: it is not written

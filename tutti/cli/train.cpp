@@ -143,7 +143,9 @@ CompileOptions compile_options(const TrainFlags& flags, const DataSpec& spec,
           .metrics = metrics_from(flags),
           .learning_rate = schedule_from(flags, steps),
           .precision = precision_by_name(flags.precision),
-          .loss_scaling = loss_scaling_from(flags)};
+          .loss_scaling = loss_scaling_from(flags),
+          .large_batch = large_batch_from(flags),
+          .noise_scale = flags.noise_scale};
 }
 
 parallel::ModelLayout model_layout(const TrainFlags& flags) {
@@ -415,6 +417,8 @@ void add_train(CLI::App& app, int& exit_code) {
       "--resume\n"
       "  tutti train cnn --data examples/data/quickdraw --schedule cosine --warm-up 100 "
       "--clip-global-norm 1 --early-stopping patience=3 --tensorboard runs/events\n"
+      "  tutti train cnn --data examples/data/quickdraw --replicas 2 --batch-size 4096 --optimizer "
+      "sgd --large-batch base=64,base_rate=0.05 --noise-scale\n"
       "  tutti train mlp --data examples/data/quickdraw --strategy mirrored --replicas 2 "
       "--compression topk:0.01\n"
       "  tutti train mlp --data examples/data/quickdraw --strategy parameter_server --servers 2 "

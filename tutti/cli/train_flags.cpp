@@ -50,6 +50,9 @@ Flags training_flags() {
       {"CompileOptions::loss_scaling", "--loss-scaling", "FIELD=VALUE,...", &T::loss_scaling,
        "Scales losses before backward, as initial=65536,growth_interval=2000 (default: not)",
        some_name()},
+      {"CompileOptions::noise_scale", "--noise-scale", "", &T::noise_scale,
+       "Measure up to what batch a larger one pays: the gradient noise scale, of two replicas or "
+       "more"},
       {"", "--step-graph", "", &T::step_graph,
        "On one GPU with one replica: each step is one graph of the device's"},
       {"", "--take", "SAMPLES", &T::take,
@@ -83,6 +86,11 @@ Flags schedule_flags() {
        some_name()},
       {"schedules::warm_up", "--warm-up", "STEPS", &T::warm_up,
        "In which the rate first grows from 0", whole_number(1, kMostSteps)},
+      {"CompileOptions::large_batch", "--large-batch", "FIELD=VALUE,...", &T::large_batch,
+       "The recipe for batches beyond that which a rate was found for, as "
+       "base=256,base_rate=0.1,warm_up=5 (epochs): scales the rate and warms up, no weight decay "
+       "of norms and biases, last norm of each residual block at 0",
+       some_name()},
   };
 }
 
@@ -174,6 +182,7 @@ std::vector<OptionField> other_fields() {
       {"Clip::norm", "--clip-norm", ""},
       {"Clip::global_norm", "--clip-global-norm", ""},
       {"schedules::constant", "--learning-rate", ""},
+      {"schedules::scaled", "--large-batch", ""},
       {"callbacks::backup_and_restore", "", "--out with --resume does it"},
       {"callbacks::progress_bar", "--verbose", ""},
       {"callbacks::terminate_on_nan", "--nan", ""},

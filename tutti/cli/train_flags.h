@@ -45,6 +45,8 @@ struct TrainFlags {
   std::string nan = "stop";
   int64_t verbose = 1;
   std::string slow_worker;
+  std::string large_batch;
+  bool noise_scale = false;
   std::string schedule;
   int64_t warm_up = 0;
   std::string early_stopping;

@@ -113,6 +113,7 @@ std::vector<std::string> quantities(const TrainFlags& flags) {
     if (metric.scalar()) names.push_back(metric.name());
   const size_t of_training = names.size();
   for (size_t i = 0; i < of_training; ++i) names.push_back("val_" + names[i]);
+  if (flags.noise_scale) names.emplace_back("noise_scale");
   return names;
 }
 
@@ -288,6 +289,29 @@ std::optional<optim::LossScaling> loss_scaling_from(const TrainFlags& flags) {
   });
 }
 
+std::optional<LargeBatch> large_batch_from(const TrainFlags& flags) {
+  if (flags.large_batch.empty()) return std::nullopt;
+  return said_of("--large-batch", [&] {
+    LargeBatch o;
+    std::string scaling;
+    read_fields(flags.large_batch, {{"base", &o.base},
+                                    {"base_rate", &o.base_rate},
+                                    {"scaling", &scaling},
+                                    {"warm_up", &o.warm_up.epochs},
+                                    {"decay_norms_and_biases", &o.decay_norms_and_biases},
+                                    {"zero_last_norms", &o.zero_last_norms}});
+    if (scaling == "linear")
+      o.scaling = BatchScaling::linear;
+    else if (scaling == "square_root")
+      o.scaling = BatchScaling::square_root;
+    else if (!scaling.empty())
+      throw UsageError(
+          unknown_message("scaling", scaling, std::vector<std::string>{"linear", "square_root"}));
+    require_valid(o);
+    return o;
+  });
+}
+
 std::map<int64_t, double> class_weight_from(const TrainFlags& flags,
                                             const std::vector<std::string>& classes) {
   if (flags.class_weight.empty()) return {};
@@ -332,11 +356,29 @@ Callbacks callbacks_from(const TrainFlags& flags) {
   return all;
 }
 
+// All of them have a say in the learning rate.
+static void check_large_batch(const TrainFlags& flags) {
+  const auto large = large_batch_from(flags);
+  if (!large) return;
+  const auto refuse = [](bool given, const char* flag, const char* why) {
+    if (given) throw UsageError(fmt::format("--large-batch with {}: {}", flag, why));
+  };
+  refuse(flags.warm_up > 0, "--warm-up",
+         "it has a warm_up of its own, in epochs; give one of them");
+  refuse(!flags.reduce_on_plateau.empty(), "--reduce-on-plateau",
+         "both set the learning rate; give one of them");
+  const char* const both = "its base_rate is the same, that of the base batch; give one of them";
+  refuse(large->base_rate > 0 && flags.job.optimizer.learning_rate.has_value(), "--learning-rate",
+         both);
+  refuse(large->base_rate > 0 && !flags.schedule.empty(), "--schedule", both);
+}
+
 void check_decisions(const TrainFlags& flags, const StrategyOptions& strategy) {
   if (!flags.loss_scaling.empty() && flags.job.uses_servers())
     throw UsageError(
         "--loss-scaling: all replicas leave a step out or none, which parameter servers cannot; "
         "use mirrored, multi_worker or central_storage");
+  check_large_batch(flags);
   const bool scheduled = !flags.schedule.empty() || flags.warm_up > 0;
   if (scheduled && !flags.reduce_on_plateau.empty())
     throw UsageError(

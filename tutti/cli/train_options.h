@@ -14,6 +14,7 @@
 #include "tutti/train/callbacks/callbacks.h"
 #include "tutti/train/callbacks/schedules.h"
 #include "tutti/train/metrics/metrics.h"
+#include "tutti/train/model/large_batch.h"
 
 namespace tutti::cli {
 
@@ -32,6 +33,7 @@ const std::vector<std::string>& metric_words();
 std::vector<Metric> metrics_from(const TrainFlags& flags);
 
 std::optional<optim::LossScaling> loss_scaling_from(const TrainFlags& flags);
+std::optional<LargeBatch> large_batch_from(const TrainFlags& flags);
 
 /// By label, of --class-weight; `classes` are the names by label.
 std::map<int64_t, double> class_weight_from(const TrainFlags& flags,

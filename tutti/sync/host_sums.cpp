@@ -52,4 +52,8 @@ void HostSums::exchange(std::span<uint8_t> used, double& learning_rate, Millis l
   learning_rate = rate[0];
 }
 
+void HostSums::add(std::span<double> values, Millis limit) {
+  view_.rails.front().all_reduce(span_of(values), ReduceOp::sum, limit).wait(limit);
+}
+
 }  // namespace tutti::detail

@@ -125,6 +125,7 @@ void SharedUpdater::bind(std::vector<NamedTensors> replicas) {
         if (mine.armed) copy_gradient(local, parameter, mine.parameters[parameter].grad());
       });
   }
+  if (measuring_) place_squares();
 }
 
 void SharedUpdater::take_slice(int local) {

@@ -52,6 +52,7 @@ void SharedUpdater::begin(int replica, Overlap) {
                     world_.first_rank + replica));
   std::ranges::fill(lane.copied, 0);
   lane.armed = true;
+  lane.measures = !block_squares_.empty() && is_measured(version());
   if (lane.rank == 0) header_->learning_rate = next_learning_rate_.load();
 }
 
@@ -59,6 +60,7 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   Lane& lane = lanes_.at(replica);
   Gradients& mine = gradients_[lane.rank];
   if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
+  if (replica == 0) squares_.parts.clear();
   lane.armed = false;
   const bool left_out = std::isnan(weight);
   mine.used[lane.parameters.size()] = left_out;
@@ -103,7 +105,10 @@ void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadl
     update(lane, *learning_rate);
   }
   here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
-  if (learning_rate) header_->ended.store(at_least, std::memory_order_release);
+  if (learning_rate) {
+    header_->ended.store(at_least, std::memory_order_release);
+    add_squares(lane);
+  }
   finish_lane(lane);
 }
 
@@ -113,6 +118,7 @@ void SharedUpdater::update_in_turn() {
     header_->begun = next;
     update(lanes_[0], *learning_rate);
     header_->ended = next;
+    add_squares(lanes_[0]);
   }
   for (Lane& lane : lanes_) finish_lane(lane);
   pushed_in_turn_ = 0;
@@ -142,6 +148,7 @@ std::optional<double> SharedUpdater::agree(Lane& lane) {
   if (lane.sums) {
     for (const Stretch& stretch : lane.stretches) add_for_host(lane, stretch);
     lane.sums->exchange(lane.used, learning_rate, world_.time_limit);
+    measure_sums(lane);
   }
   return lane.used.back() == 0 ? std::optional(learning_rate) : std::nullopt;
 }
@@ -243,6 +250,7 @@ bool SharedUpdater::add_gradients(Lane& lane, const Stretch& chunk, void* sum) {
   if (used)
     reduce_inputs(layout_.slots[chunk.parameter].dtype, ReduceOp::sum, shape_here_, lane.inputs,
                   sum, chunk.end - chunk.begin);
+  if (lane.measures) measure_parts(lane, chunk, sum);
   return used;
 }
 

@@ -92,6 +92,14 @@ std::vector<double> StepPlan::scales(std::span<const double> squares,
   return factors;
 }
 
+double StepPlan::add_blocks(std::span<const double> squares, std::span<const uint8_t> used) const {
+  double all = 0;
+  for (size_t i = 0; i < rules_.size(); ++i)
+    for (int64_t block = first_block_[i]; used[i] != 0 && block < first_block_[i + 1]; ++block)
+      all += squares[static_cast<size_t>(block)];
+  return all;
+}
+
 double StepPlan::trust(int parameter, std::span<const optim::Squares> measured) const {
   if (!measures_) return 1;
   const auto i = static_cast<size_t>(parameter);

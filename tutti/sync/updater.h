@@ -36,6 +36,7 @@ namespace tutti {
 /// One replica's parameters by name, each once, in one order for all replicas.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+class GradientMeter;
 namespace ps {
 class Client;
 }
@@ -97,8 +98,7 @@ class Updater {
   /// count on. Throws UsageError elsewhere: whoever is not on a device knows, and says it by the
   /// weight.
   virtual void leave_out_if(int replica, const at::Tensor& bad);
-  /// How many updates were left out for that, the first and all after it; they no longer count in
-  /// version(). Waits for the devices. Between runs.
+  /// How many updates that left out, which no longer count in version(). Waits; between runs.
   virtual int64_t forget_left_out() { return 0; }
 
   /// Returns when this replica's operators read parameters of version `at_least` or newer. Replicas
@@ -119,8 +119,8 @@ class Updater {
   /// In a run, before replicas of which some compute nothing meet otherwise than by push(): from
   /// each. Those that still compute may need the others, to gather parameters.
   virtual void meet(int replica) { (void)replica; }
-  /// The same after each action of a pipeline, whose ranks wait for each other too, also where
-  /// there was nothing to do: who is in meet(), push() or end_run() meanwhile stays in it.
+  /// The same after each action of a pipeline, whose ranks wait for each other too, done or not:
+  /// who is in meet(), push() or end_run() meanwhile stays in it.
   virtual void after_action(int replica) { (void)replica; }
   /// At the end of Strategy::run, from each replica's own thread: parameters become whole.
   virtual void end_run(int replica) { (void)replica; }
@@ -132,8 +132,7 @@ class Updater {
 
   /// From now on losses are multiplied by that, where scale_of() is not null; between steps.
   virtual void scale_losses(const optim::LossScale& scale) { (void)scale; }
-  /// The scale that a replica's device keeps, which then decides what steps are left out; null
-  /// where nothing is scaled, and where whoever pushes decides, as the host waits for gradients.
+  /// The scale that a replica's device keeps, by which steps are left out; null: the host does it.
   virtual detail::DeviceLossScale* scale_of(int replica) const {
     (void)replica;
     return nullptr;
@@ -165,6 +164,8 @@ class Updater {
   virtual int64_t wire_bytes_per_step() const = 0;
 
   virtual ps::Client* client() { return nullptr; }  ///< null where there are no servers
+  /// What measures the gradients of its updates; null where it cannot.
+  virtual GradientMeter* meter() { return nullptr; }
 
   virtual UpdaterState state() const;  ///< UsageError where it is elsewhere: on servers
   /// Goes on from that, with these parameters, in the order of push(). Each replica gets what it
@@ -201,8 +202,7 @@ std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Re
 /// How gradients on devices are added up over processes.
 struct DeviceSums {
   /// any: as the groups' engine adds (NCCL), while backward goes on where a process has one
-  /// replica. fixed: in the reduction shape, with the bits of one process; each gradient then
-  /// travels as often, and a sum once more, after backward.
+  /// replica. fixed: in the reduction shape, after backward, with the bits of one process.
   Order order = Order::any;
   int64_t bucket_bytes = 25 << 20;       ///< gradients of this size are added at once
   int64_t first_bucket_bytes = 1 << 20;  ///< small, so that adding starts early

@@ -109,6 +109,54 @@ TEST(TrainFlags, SchedulesClippingAndCallbacksAreTheSameUnderAllStrategies) {
   EXPECT_EQ(shas.size(), 1u);
 }
 
+TEST(TrainFlags, LargeBatchesAndTheirNoiseAreTheSameUnderAllStrategies) {
+  std::set<std::string> figures;
+  for (const std::string strategy : {"one_device", "mirrored", "multi_worker"}) {
+    const TempFolder folder;
+    const auto result = train_with({"mlp",
+                                    "--data",
+                                    kDoodles,
+                                    "--take",
+                                    "1024",
+                                    "--batch-size",
+                                    "256",
+                                    "--epochs",
+                                    "3",
+                                    "--threads",
+                                    "1",
+                                    "--strategy",
+                                    strategy,
+                                    "--replicas",
+                                    "2",
+                                    "--optimizer",
+                                    "sgd",
+                                    "--weight-decay",
+                                    "1e-4",
+                                    "--large-batch",
+                                    "base=64,base_rate=0.02,warm_up=2",
+                                    "--noise-scale",
+                                    "--csv-log",
+                                    folder / "log.csv",
+                                    "--json",
+                                    folder / "figures.json"});
+    ASSERT_EQ(result.exit_code, 0) << strategy << result.err << result.out;
+    for (const char* line :
+         {"large batch: a step has 256 samples, 4 times the 64", "rate 0.02 x 4 = 0.08",
+          "large batch: warm-up: in 8 steps", "large batch: weight decay 0.0001: not of 2 of 4",
+          "large batch: batch norms at 0: none", "large batch: momentum: no correction",
+          "more than ", " samples a step stop paying (a step has 256)"})
+      EXPECT_THAT(result.out, HasSubstr(line)) << strategy;
+    const std::string csv = get_bytes(folder / "log.csv");
+    EXPECT_THAT(column(csv, "learning_rate"),
+                testing::ElementsAre(testing::DoubleNear(0.02 + 0.06 * 3 / 8, 1e-12),
+                                     testing::DoubleNear(0.02 + 0.06 * 7 / 8, 1e-12), 0.08));
+    const auto json = nlohmann::json::parse(get_bytes(folder / "figures.json"));
+    EXPECT_EQ(json.at("noise_scale").get<std::vector<double>>(), column(csv, "noise_scale"));
+    figures.insert(json.at("weights_sha256").dump() + json.at("noise_scale").dump());
+  }
+  EXPECT_EQ(figures.size(), 1u);
+}
+
 TEST(TrainFlags, ANanEndsWithTheHistorySoFarWhereAskedTo) {
   const TempFolder folder;
   const std::string out = (folder / "out").string();
@@ -128,6 +176,9 @@ TEST(TrainFlags, BadValuesAreAnsweredBeforeTraining) {
     std::vector<const char*> answer;
   } cases[] = {
       {{"--schedule", "cosin"}, {"--schedule", "did you mean \"cosine\"?"}},
+      {{"--large-batch", "base=0"}, {"--large-batch", "base = 0"}},
+      {{"--large-batch", "bas=1"}, {"--large-batch", "base"}},
+      {{"--noise-scale"}, {"noise_scale", "two replicas or more"}},
       {{"--warm-up", "5", "--max-steps", "5"}, {"--warm-up 5", "5 steps"}},
       {{"--early-stopping", "patiance=3"}, {"--early-stopping", "did you mean \"patience\"?"}},
       {{"--early-stopping", "monitor=val_acuracy"}, {"did you mean \"val_accuracy\"?"}},

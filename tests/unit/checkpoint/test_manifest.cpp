@@ -41,6 +41,7 @@ TEST(CheckpointManifest, IsReadAsItWasWritten) {
   manifest.seed = UINT64_MAX;
   manifest.loss_scale = {65'536, 12, 0};
   manifest.shares = {{{20, {43, 21}}, {60, {1, data::kMostShare}}}};
+  manifest.noise_scale = {-0.25, 12.5, 1};
   manifest.places = {{"parameters/a", "part-1-of-2.safetensors"}};
   const std::string text = manifest.to_json();
   const CheckpointManifest read = CheckpointManifest::from_json(text, "c");
@@ -49,6 +50,7 @@ TEST(CheckpointManifest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.lives, manifest.lives);
   EXPECT_EQ(read.shares, manifest.shares);
   EXPECT_EQ(sound_manifest().to_json().find("shares"), std::string::npos);
+  EXPECT_EQ(read.noise_scale, manifest.noise_scale);
   EXPECT_EQ(read.files[1].name, "part-1-of-2.safetensors");
 }
 
@@ -91,6 +93,8 @@ TEST(CheckpointManifest, WhatNoTrainingCanHaveBeenIsNamed) {
       {"columns", ordered_json::array()},
       {"columns", ordered_json::array({1})},
       {"ended", 1},
+      {"noise_scale", ordered_json::array({1.0})},
+      {"noise_scale", "1, 2, 3"},
       {"loss_scale", ordered_json::array({1.0})},
       {"loss_scale", ordered_json::array({0.0, 1.0, 1.0})},
       {"loss_scale", ordered_json::array({1e39, 1.0, 1.0})},

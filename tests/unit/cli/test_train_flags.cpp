@@ -115,6 +115,7 @@ TEST(TrainFlags, FieldsOfAFlagAreThoseOfItsOptions) {
       {"train/callbacks/callbacks.h", "ReduceOnPlateauOptions", &TrainFlags::reduce_on_plateau, {}},
       {"train/callbacks/callbacks.h", "ModelCheckpointOptions", &TrainFlags::model_checkpoint, {}},
       {"optim/loss_scale.h", "LossScaling", &TrainFlags::loss_scaling, {}},
+      {"train/model/large_batch.h", "LargeBatch", &TrainFlags::large_batch, {}},
       {"train/callbacks/schedules.h",
        "PiecewiseConstantOptions",
        &TrainFlags::schedule,
@@ -157,6 +158,7 @@ TEST(TrainFlags, FieldsOfAFlagAreThoseOfItsOptions) {
     Names known = known_to(message_of<UsageError>([&] {
       callbacks_from(wrong);
       loss_scaling_from(wrong);
+      large_batch_from(wrong);
       schedule_from(wrong, 100);
     }));
     known.insert(known.end(), c.elsewhere.begin(), c.elsewhere.end());
@@ -195,6 +197,47 @@ TEST(TrainFlags, SchedulesAreThoseOfTheLibraryWithTheTrainingsLengthAndRate) {
          one_cycle({.max = 0.5, .total_steps = 100, .pct_start = 0.1}));
   expect("polynomial:end=0.1,power=2", 0,
          polynomial({.initial = 0.5, .decay_steps = 100, .end = 0.1, .power = 2}));
+}
+
+TEST(TrainFlags, LargeBatchIsThatOfTheLibrary) {
+  TrainFlags flags;
+  EXPECT_FALSE(large_batch_from(flags));
+  flags.large_batch = "base=64,base_rate=0.05,warm_up=3,scaling=square_root,zero_last_norms=false";
+  const auto large = large_batch_from(flags);
+  ASSERT_TRUE(large);
+  EXPECT_EQ(large->base, 64);
+  EXPECT_EQ(large->base_rate, 0.05);
+  EXPECT_EQ(large->warm_up.epochs, 3);
+  EXPECT_EQ(large->scaling, BatchScaling::square_root);
+  EXPECT_FALSE(large->zero_last_norms);
+  EXPECT_FALSE(large->decay_norms_and_biases);
+  for (const auto& [text, words] : {std::pair{"base=0", "large_batch: base = 0"},
+                                    {"scaling=root", "square_root"},
+                                    {"warm_up=-1", "warm_up.epochs = -1"}}) {
+    flags.large_batch = text;
+    EXPECT_THAT(message_of<UsageError>([&] { large_batch_from(flags); }),
+                AllOf(StartsWith("--large-batch: "), HasSubstr(words)));
+  }
+}
+
+TEST(TrainFlags, LargeBatchIsTheOnlyOneThatSetsTheRate) {
+  const auto refusal = [](auto set) {
+    TrainFlags flags;
+    flags.large_batch = "base=64,base_rate=0.1";
+    set(flags);
+    return message_of<UsageError>([&] { check_decisions(flags, {}); });
+  };
+  EXPECT_THAT(refusal([](TrainFlags& f) { f.warm_up = 5; }), HasSubstr("with --warm-up"));
+  EXPECT_THAT(refusal([](TrainFlags& f) { f.schedule = "cosine"; }), HasSubstr("with --schedule"));
+  EXPECT_THAT(refusal([](TrainFlags& f) { f.job.optimizer.learning_rate = 0.1; }),
+              HasSubstr("with --learning-rate"));
+  EXPECT_THAT(refusal([](TrainFlags& f) { f.reduce_on_plateau = "patience=2"; }),
+              HasSubstr("with --reduce-on-plateau"));
+  TrainFlags flags;
+  flags.large_batch = "base=64";
+  flags.schedule = "cosine";
+  flags.job.optimizer.learning_rate = 0.1;
+  EXPECT_NO_THROW(check_decisions(flags, {}));
 }
 
 TEST(TrainFlags, OptimizersAreThoseOfTheLibrary) {

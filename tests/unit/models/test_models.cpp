@@ -5,6 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
+#include "tutti/nn/residual.h"
 #include "tutti/nn/sample_context.h"
 
 namespace tutti {
@@ -31,6 +32,22 @@ TEST(Resnet18, HalvesFiveTimesAndTakesOneChannel) {
   y.sum().backward();
   const auto gradient = doodles->named_parameters()["conv1.weight"].grad();
   EXPECT_TRUE(torch::allclose(gradient.select(1, 0), gradient.select(1, 2), 1e-3, 1e-4));
+}
+
+TEST(Resnets, EndTheirBlocksWithANorm) {
+  const auto names_of = [](const nn::Graph& graph) {
+    std::vector<std::string> names;
+    for (const int place : nn::last_batch_norms(graph))
+      names.push_back(graph.nodes()[static_cast<size_t>(place)].name);
+    return names;
+  };
+  EXPECT_THAT(
+      names_of(models::resnet18()),
+      ::testing::ElementsAre("layer1.0.bn2", "layer1.1.bn2", "layer2.0.bn2", "layer2.1.bn2",
+                             "layer3.0.bn2", "layer3.1.bn2", "layer4.0.bn2", "layer4.1.bn2"));
+  const auto deeper = names_of(models::resnet50());
+  EXPECT_EQ(deeper.size(), 16U);
+  EXPECT_THAT(deeper, ::testing::Each(::testing::EndsWith(".bn3")));
 }
 
 TEST(Zoo, BenchModelsHaveTheSizesOfTheirNames) {

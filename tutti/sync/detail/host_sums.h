@@ -29,6 +29,8 @@ class HostSums {
   /// Collective over hosts: adds the sums. `used` (one byte a parameter) becomes the maximum over
   /// hosts, `learning_rate` that of host 0.
   void exchange(std::span<uint8_t> used, double& learning_rate, Millis limit);
+  /// Collective over hosts: adds numbers of which one host has each, and the others have 0.
+  void add(std::span<double> values, Millis limit);
 
  private:
   /// Stretches of one dtype side by side in sums_.

@@ -18,12 +18,13 @@
 #include "tutti/sync/detail/host_sums.h"
 #include "tutti/sync/detail/step_plan.h"
 #include "tutti/sync/detail/updater_state.h"
+#include "tutti/sync/gradient_meter.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/sync/updater.h"
 
 namespace tutti::detail {
 
-class SharedUpdater final : public Updater {
+class SharedUpdater final : public Updater, public GradientMeter {
  public:
   SharedUpdater(const World& world, const optim::Recipe& recipe, std::vector<NamedTensors> replicas)
       : rule_(recipe.rule()),
@@ -67,6 +68,10 @@ class SharedUpdater final : public Updater {
     return lanes_.at(replica).parameters;
   }
   const Layout& layout() const override { return layout_; }
+
+  GradientMeter* meter() override { return this; }
+  void begin_measuring() override;
+  const GradientSquares& last_squares() const override { return squares_; }
 
   UpdaterState state() const override;
   void restore(const UpdaterState& state, const NamedTensors& parameters) override;
@@ -140,6 +145,7 @@ class SharedUpdater final : public Updater {
     ReadyHooks hooks;
     bool armed = false;
     bool pushed = false;
+    bool measures = false;  // gradients of this step: the same on all replicas
   };
 
   void place_storage();
@@ -168,6 +174,10 @@ class SharedUpdater final : public Updater {
     return {all.data(), static_cast<size_t>(rule_.num_states())};
   }
   bool add_gradients(Lane& lane, const Stretch& chunk, void* sum);
+  void place_squares();
+  void measure_parts(const Lane& lane, const Stretch& stretch, const void* sum);
+  void measure_sums(const Lane& lane);
+  void add_squares(Lane& lane);
   void add_for_host(Lane& lane, const Stretch& stretch);
   void assign_pieces(Lane& lane);
   void take_slice(int local);
@@ -201,6 +211,12 @@ class SharedUpdater final : public Updater {
   // Where the plan needs norms: sums of squares of every block, by its owner, for all of the host.
   std::span<double> gradient_squares_;
   std::span<optim::Squares> measured_;
+  // Where gradients are measured: squares of each block of those of each replica of this host, then
+  // of their sum; of one replica nothing. Empty: they are not.
+  bool measuring_ = false;
+  std::vector<std::span<double>> block_squares_;
+  std::shared_ptr<const void> squares_owner_;
+  GradientSquares squares_;  // of the last step; local replica 0's
   std::atomic<double> next_learning_rate_{rule_.learning_rate()};
   int pushed_in_turn_ = 0;
 };

@@ -49,6 +49,8 @@ class StepPlan {
   ///
   /// squares  of all blocks
   std::vector<double> scales(std::span<const double> squares, std::span<const uint8_t> used) const;
+  /// What all blocks of the parameters that are used add up to, block by block.
+  double add_blocks(std::span<const double> squares, std::span<const uint8_t> used) const;
   /// What a parameter's rule makes of the norms; 1 for those that do not measure.
   double trust(int parameter, std::span<const optim::Squares> measured) const;
 

@@ -232,5 +232,22 @@ double linear_scaling(double base_rate, int64_t base_batch, int64_t global_batch
   return base_rate * static_cast<double>(global_batch) / static_cast<double>(base_batch);
 }
 
+double square_root_scaling(double base_rate, int64_t base_batch, int64_t global_batch) {
+  return base_rate * std::sqrt(linear_scaling(1, base_batch, global_batch));
+}
+
+RateSchedule scaled(RateSchedule base, double factor, int64_t warm_up_steps) {
+  const std::string name =
+      fmt::format("{} times {:.6g} after {} steps", base.name(), factor, warm_up_steps);
+  const ScheduleFields fields(name);
+  fields.first_rate("factor", factor);
+  fields.steps("warm_up_steps", warm_up_steps, 0);
+  return {name, [base = std::move(base), factor, warm_up_steps](int64_t step) {
+            if (step >= warm_up_steps) return factor * base(step);
+            const double share = static_cast<double>(step) / static_cast<double>(warm_up_steps);
+            return (1 + (factor - 1) * share) * base(step);
+          }};
+}
+
 }  // namespace schedules
 }  // namespace tutti

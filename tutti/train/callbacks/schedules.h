@@ -123,6 +123,14 @@ RateSchedule warm_up(int64_t steps, RateSchedule then, double from = 0);
 /// base_rate * global_batch / base_batch: the rate for a global batch when base_rate is known to
 /// suit base_batch samples. Goyal et al. 2017, section 2.1, who warm up beside it. Batches >= 1.
 double linear_scaling(double base_rate, int64_t base_batch, int64_t global_batch);
+/// The same by the square root of the batches' ratio: for Adam and its kin (Malladi et al. 2022,
+/// arXiv:2205.10287).
+double square_root_scaling(double base_rate, int64_t base_batch, int64_t global_batch);
+
+/// base(s) times a factor that grows from 1 to `factor` (> 0, finite) in the first `warm_up_steps`
+/// steps (>= 0), along a straight line; `base` goes on meanwhile. With a constant rate the gradual
+/// warm-up of Goyal et al. 2017, section 2.2.
+RateSchedule scaled(RateSchedule base, double factor, int64_t warm_up_steps = 0);
 
 }  // namespace schedules
 }  // namespace tutti

@@ -58,6 +58,7 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   same("batches an update (accumulate)", then.accumulate, now.accumulate);
   same("precision", then.precision, now.precision);
   same("loss scaling", !then.loss_scale.empty(), !now.loss_scale.empty());
+  same("noise scale", !then.noise_scale.empty(), !now.noise_scale.empty());
   same("samples", then.num_samples, now.num_samples);
   same("embedding tables", fmt::format("{}", fmt::join(then.tables, "; ")),
        fmt::format("{}", fmt::join(now.tables, "; ")));

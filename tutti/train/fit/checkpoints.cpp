@@ -122,6 +122,7 @@ CheckpointManifest Fit::facts() const {
                            .tutti_version = TUTTI_VERSION,
                            .libtorch_version = TORCH_VERSION};
   facts.loss_scale = loss_scale();
+  facts.noise_scale = noise_state();
   facts.metrics = quantities_of(compiled_.goals);
   if (const SparseTables* tables = compiled_.optimizer.tables())
     for (const ps::SparseTableSpec& table : tables->specs()) facts.tables.push_back(table.words());
@@ -133,6 +134,12 @@ std::vector<double> Fit::loss_scale() const {
   if (!scale) return {};
   return {scale->value(), static_cast<double>(scale->good_steps()),
           static_cast<double>(scale->skipped())};
+}
+
+std::vector<double> Fit::noise_state() const {
+  if (!noise_) return {};
+  const auto state = noise_->state();
+  return {state.begin(), state.end()};
 }
 
 void Fit::go_on() {
@@ -157,6 +164,7 @@ void Fit::go_on() {
   if (MovingShares* moving = model_.strategy.moving_shares())
     moving->go_on(then.replicas == facts_.replicas ? std::move(then.shares) : data::ShareSchedule(),
                   then.version);
+  if (noise_) noise_->restore(std::span(then.noise_scale).first<NoiseScale::kNumbers>());
   callbacks_->restore(then.callbacks, std::move(resumed_->kept), then.ended);
   progress_->say(
       fmt::format("goes on from {}: epoch {}, after step {} of {}{}", name_of_checkpoint(then.step),
@@ -190,6 +198,7 @@ TrainingState Fit::state_now() const {
   now.ended = callbacks_->ends();
   now.loss_scale = loss_scale();
   if (const MovingShares* moving = model_.strategy.moving_shares()) now.shares = moving->so_far();
+  now.noise_scale = noise_state();
   now.learning_rate = compiled_.optimizer.learning_rate();
   now.first_epoch = history_.first_epoch;
   now.images = history_.images;

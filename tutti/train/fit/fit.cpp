@@ -22,10 +22,11 @@ using detail::Totals;
 namespace {
 
 // What callbacks see after an epoch.
-std::vector<std::string> watched(const detail::Goals& goals, bool validation) {
-  std::vector<std::string> names = quantities_of(goals);
-  const size_t trained = names.size();
-  for (size_t i = 0; validation && i < trained; ++i) names.push_back("val_" + names[i]);
+std::vector<std::string> watched(const detail::Compiled& compiled, bool validation) {
+  const std::vector<std::string> trained = quantities_of(compiled.goals);
+  std::vector<std::string> names = trained;
+  if (compiled.noise_scale) names.emplace_back("noise_scale");
+  for (size_t i = 0; validation && i < trained.size(); ++i) names.push_back("val_" + trained[i]);
   return names;
 }
 
@@ -83,7 +84,9 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   compiled_.optimizer.forget_accumulated();  // an earlier fit() may have ended in an error
   compiled_.optimizer.forget_left_out();
   speak(shows_);
-  const auto quantities = watched(compiled_.goals, options_.validation.has_value());
+  scale_rate();
+  if (compiled_.noise_scale) noise_.emplace();
+  const auto quantities = watched(compiled_, options_.validation.has_value());
   history_.columns = columns_of(quantities);
   take_pace();
   callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities, pace_->all_meet());
@@ -118,6 +121,7 @@ History Fit::run() {
   if (callbacks_->together() && !model_.strategy.world().one_process())
     require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
   say_what_is_not_planned();
+  for (const std::string& line : recipe_) progress_->say(line);
   share_caches(model_.strategy.world(), train_);
   if (options_.validation) share_caches(model_.strategy.world(), *options_.validation);
   callbacks_->train_begin();
@@ -138,6 +142,7 @@ History Fit::run() {
         "job goes on from; ask for more",
         options_.epochs, history_.steps));
   callbacks_->train_end(last_values_);
+  say_noise();
   history_.lost = callbacks_->lost();
   history_.input = loader_->report();
   if (const std::string words = words_worth_saying(history_.input); !words.empty())
@@ -150,6 +155,21 @@ void Fit::say_what_is_not_planned() const {
   if (graph == nullptr || graph->why_not_planned().empty()) return;
   log(LogLevel::info, "fit: the graph is run by autograd, not as one planned step: {}",
       graph->why_not_planned());
+}
+
+// The batch of an update and the length of an epoch are known here alone.
+void Fit::scale_rate() {
+  if (!compiled_.large_batch) return;
+  const int64_t batch = train_.global_batch_size() * options_.accumulate;
+  ScaledRate scaled = scaled_rate(*compiled_.large_batch, batch, course_.epoch_length);
+  compiled_.rate = std::move(scaled.rate);
+  recipe_ = std::move(scaled.words);
+}
+
+void Fit::say_noise() {
+  if (!noise_) return;
+  history_.noise_scale = noise_->value();
+  progress_->say(noise_->to_string(train_.global_batch_size() * options_.accumulate));
 }
 
 Position Fit::begin() {
@@ -245,6 +265,7 @@ void Fit::end_epoch(const Epoch& epoch, const Totals& all, const std::vector<Tot
   history_.train_seconds += seconds;
   history_.images += epoch_images_;
   NamedValues values = means_of(all, compiled_.goals);
+  if (noise_) values.emplace_back("noise_scale", noise_->value());
   const bool validates = options_.validation && (epoch.number + 1) % options_.validation_freq == 0;
   if (validates && (!pace_->chief_validates_alone() || epoch.world->chief)) {
     const TimePoint validation_begin = Clock::now();

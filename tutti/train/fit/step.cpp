@@ -12,6 +12,8 @@
 #include "tutti/base/stop.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/strategy/detail/input.h"
+#include "tutti/sync/gradient_meter.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/located.h"
@@ -246,7 +248,21 @@ int64_t Fit::images_after(const Epoch& epoch, int64_t step) const {
   return epoch_images_ + samples_of(epoch, step);
 }
 
+// Parts are replicas, however many batches an update has.
+void Fit::measure_noise(const Epoch& epoch, int64_t step) {
+  const World& world = *epoch.world;
+  const int64_t first = step * options_.accumulate;
+  const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
+  std::vector<int64_t> samples(static_cast<size_t>(world.num_replicas()), 0);
+  for (int64_t number = first; number < end; ++number)
+    for (int rank = 0; rank < world.num_replicas(); ++rank)
+      samples[static_cast<size_t>(rank)] +=
+          share_of(epoch.data->batch_size(number), world, rank).size();
+  noise_->add(compiled_.optimizer.updater().meter()->last_squares(), samples);
+}
+
 void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
+  if (noise_) measure_noise(epoch, step);
   const TimePoint now = Clock::now();
   emit("train.step",
        {{"step", step}, {"us", std::chrono::duration<double, std::micro>(now - last_).count()}});

@@ -14,6 +14,7 @@
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/strategy/whole_model.h"
+#include "tutti/sync/gradient_meter.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/agreement.h"
@@ -37,6 +38,41 @@ void own_storage(const ReplicatedModules& modules) {
       parameter.set_data(parameter.detach().clone());
     }
   }
+}
+
+// Throws before anything changes.
+void require_measurable(const World& world) {
+  if (world.num_replicas() < 2)
+    throw UsageError(
+        "compile: noise_scale: one replica's gradients say nothing of their noise; expected two "
+        "replicas or more (--replicas 2; one_device computes them in turn)");
+}
+
+void begin_measuring(Optimizer& optimizer) {
+  GradientMeter* const meter = optimizer.updater().meter();
+  if (meter == nullptr)
+    throw UsageError(
+        "compile: noise_scale: measured where the fused step adds gradients: on CPUs, by one of "
+        "tutti's optimizers (optim::sgd() and so on), without parameter servers, --reduction, "
+        "--compression, --shard, and stages or pieces of layers (--mesh); leave one of them out");
+  meter->begin_measuring();
+}
+
+std::optional<LargeBatchParts> large_batch_of(const CompileOptions& options) {
+  if (!options.large_batch) return std::nullopt;
+  require_valid(*options.large_batch);
+  if (options.learning_rate && options.large_batch->base_rate > 0)
+    throw UsageError(fmt::format(
+        "compile: large_batch: base_rate = {} beside learning_rate, \"{}\": both are rates of the "
+        "base batch; give one of them",
+        options.large_batch->base_rate, options.learning_rate->name()));
+  const auto* const recipe = std::get_if<optim::Recipe>(&options.optimizer);
+  if (recipe == nullptr)
+    throw UsageError(
+        "compile: large_batch: it changes rate and weight decay of tutti's optimizers "
+        "(optim::sgd() and so on), got a torch optimizer");
+  return LargeBatchParts{
+      .options = *options.large_batch, .rule = recipe->rule(), .base = options.learning_rate};
 }
 
 }  // namespace
@@ -203,15 +239,29 @@ void Model::compile(CompileOptions options) {
   if (const auto* recipe = std::get_if<optim::Recipe>(&options.optimizer))
     num_states = recipe->rule().num_states();
   detail::Goals goals = detail::goals_of(options, state.graph);
+  auto large_batch = detail::large_batch_of(options);
+  if (options.noise_scale) detail::require_measurable(state.strategy.world());
   if (!state.graph) state.num_inputs = options.num_inputs;
   if (state.compiled) detail::own_storage(state.modules);
   state.compiled.reset();
+  if (large_batch) options.optimizer = state.changed_for(*large_batch, options.optimizer);
   Optimizer optimizer = std::visit(
       [&](const auto& choice) { return Optimizer(state.modules, choice); }, options.optimizer);
   if (scale) optimizer.scale_losses(*scale);
+  if (options.noise_scale) detail::begin_measuring(optimizer);
   state.compiled.emplace(detail::Compiled{std::move(optimizer), std::move(goals),
                                           std::move(options.learning_rate), options.precision,
-                                          detail::optimizer_words(options.optimizer), num_states});
+                                          detail::optimizer_words(options.optimizer), num_states,
+                                          std::move(large_batch), options.noise_scale});
+}
+
+OptimizerChoice Model::State::changed_for(detail::LargeBatchParts& parts,
+                                          const OptimizerChoice& choice) const {
+  optim::Recipe recipe = std::get<optim::Recipe>(choice);
+  if (!parts.options.decay_norms_and_biases)
+    recipe = detail::spared(recipe, shapes().parameters, parts.words.emplace_back());
+  if (parts.options.zero_last_norms) parts.words.push_back(detail::zero_last_norms(graph, modules));
+  return recipe;
 }
 
 namespace {

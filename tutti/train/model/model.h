@@ -32,6 +32,7 @@
 #include "tutti/train/losses/losses.h"
 #include "tutti/train/metrics/metrics.h"
 #include "tutti/train/model/detail/erased_model.h"
+#include "tutti/train/model/large_batch.h"
 #include "tutti/train/report/history.h"
 #include "tutti/train/report/progress.h"
 
@@ -68,6 +69,10 @@ struct CompileOptions {
   /// sum, and each output has its "NAME_loss" beside its metrics.
   std::vector<OutputOptions> outputs{};
   int64_t num_inputs = 1;  ///< of a module of one's own: columns that go in; a graph knows its own
+  std::optional<LargeBatch> large_batch{};  ///< for batches beyond those that a rate was found for
+  /// Measures up to what batch a larger one pays (History::noise_scale), in the fused step of two
+  /// replicas or more on CPUs; bits of the training stay.
+  bool noise_scale = false;
 };
 
 enum class OnNan : uint8_t {
@@ -150,7 +155,8 @@ class Model {
 
   /// What to train with. Again: a new optimizer with fresh state. Throws UsageError without a loss,
   /// for outputs that the graph does not have, twice the same, or a weight out of range, and for
-  /// two metrics of one name, or one called as a column of History.
+  /// two metrics of one name, or one called as a column of History; for a large batch with a torch
+  /// optimizer, and a noise scale where nothing measures it.
   void compile(CompileOptions options);
 
   /// Trains. A last column of the data, after inputs and targets, is a weight a sample, [] float32:

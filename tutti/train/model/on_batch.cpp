@@ -45,6 +45,11 @@ Scores Model::train_on_batch(const std::vector<at::Tensor>& inputs,
   const auto data = one_batch("train_on_batch", inputs, targets, weights.sample_weights);
   const FitOptions options{.verbose = 0, .class_weight = weights.class_weight};
   state_->check_fit(data, options);
+  if (const auto& large = state_->compiled->large_batch; large && large->options.warm_up.epochs > 0)
+    throw UsageError(fmt::format(
+        "train_on_batch: large_batch: warm_up is {} epochs, but one batch has none; give it in "
+        "steps: .warm_up = {{.steps = ...}}",
+        large->options.warm_up.epochs));
   return detail::scores_of(detail::train_on_batch(*state_, data, options), state_->compiled->goals);
 }
 

@@ -82,13 +82,20 @@ void History::plot(const std::filesystem::path& path) const {
     epochs.push_back(static_cast<double>(number_of(row)));
   plots::Panel losses{.title = "Loss", .x_label = "epoch", .y_label = "loss", .curves = {}};
   plots::Panel metrics{.title = "Metrics", .x_label = "epoch", .y_label = "value", .curves = {}};
+  plots::Panel noise{
+      .title = "Gradient noise scale", .x_label = "epoch", .y_label = "samples", .curves = {}};
   for (const auto& name : columns) {
     if (name == "seconds" || name == "images_per_second") continue;
+    if (name == "noise_scale") {
+      noise.curves.push_back({name, epochs, column(name)});
+      continue;
+    }
     const bool loss = name == "train_loss" || name == "val_loss";
     (loss ? losses : metrics).curves.push_back({name, epochs, column(name)});
   }
   std::vector<plots::Panel> panels{std::move(losses)};
   if (!metrics.curves.empty()) panels.push_back(std::move(metrics));
+  if (!noise.curves.empty()) panels.push_back(std::move(noise));
   const std::string title =
       fmt::format("Training of {} epoch{}", rows.size(), rows.size() == 1 ? "" : "s");
   write_file_atomically(path, plots::svg(title, panels));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +15,8 @@
 namespace tutti {
 
 /// One column a quantity, one row an epoch. Columns are "train_loss", the metrics ("accuracy"),
-/// then the same of the validation data as "val_loss", "val_accuracy", last "seconds" and
-/// "images_per_second" of the training part.
+/// "noise_scale" where it is measured, then losses and metrics of the validation data as
+/// "val_loss", "val_accuracy", last "seconds" and "images_per_second" of the training part.
 struct History {
   std::vector<std::string> columns;
   std::vector<std::vector<double>> rows;
@@ -28,6 +29,9 @@ struct History {
   std::vector<float> step_ms;  ///< wall time of each step, reading its data included
   data::LoaderReport
       input{};  ///< of this worker: who waited for batches, and which stage took long
+  /// The gradient noise scale at the end, in samples: beyond such a batch more samples a step stop
+  /// paying. NaN: not measured (CompileOptions::noise_scale), or unknown (NoiseScale::value).
+  double noise_scale = std::numeric_limits<double>::quiet_NaN();
   /// Files that callbacks could not write (a full disk), in words; on the chief's worker.
   std::vector<std::string> lost;
 

@@ -18,6 +18,7 @@
 #include "tutti/train/fit/detail/tally.h"
 #include "tutti/train/model/detail/late_totals.h"
 #include "tutti/train/model/detail/model_state.h"
+#include "tutti/train/report/noise_scale.h"
 
 namespace tutti::detail {
 
@@ -146,6 +147,10 @@ class Fit {
   int64_t samples_of(const Epoch& epoch, int64_t step) const;
   int64_t images_after(const Epoch& epoch, int64_t step) const;
   void say_what_is_not_planned() const;
+  void scale_rate();
+  void measure_noise(const Epoch& epoch, int64_t step);
+  void say_noise();
+  std::vector<double> noise_state() const;
   void take_pace();
   std::shared_ptr<const World> world_now() const;
   void speak(bool shows);
@@ -212,6 +217,8 @@ class Fit {
   int64_t epoch_images_ = 0;
   Totals shown_;                         // of the first replica, where it is on several ranks
   bool ended_ = false;                   // by a loss that was not finite (OnNan::end)
+  std::optional<NoiseScale> noise_;      // where it is measured; replica 0's thread adds to it
+  std::vector<std::string> recipe_;      // a line about each part of the recipe
   std::map<int64_t, Tensors> shapes_;    // of a step's outputs, by samples; where it is a graph
   std::vector<std::string> not_finite_;  // by local replica, of this epoch: the first such tensor
 };

@@ -14,6 +14,7 @@
 
 #include "tutti/strategy/distributed_dataset.h"
 #include "tutti/train/model/detail/laid_out.h"
+#include "tutti/train/model/detail/large_batch.h"
 #include "tutti/train/model/model.h"
 #include "tutti/train/model/weights.h"
 
@@ -51,10 +52,12 @@ Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& gr
 struct Compiled {
   Optimizer optimizer;
   Goals goals;
-  std::optional<RateSchedule> rate;
+  std::optional<RateSchedule> rate;  ///< of a large batch: that of the last fit()
   Precision precision;
   std::string optimizer_words;      ///< optimizer_words() of what compile() was given
   std::optional<int> num_states{};  ///< that the optimizer keeps for each parameter; unset: unknown
+  std::optional<LargeBatchParts> large_batch{};
+  bool noise_scale = false;
 
   /// `forward(x)` in this precision; outputs are float32.
   Tensors outputs(const Forward& forward, at::TensorList inputs) const;
@@ -164,6 +167,8 @@ struct Model::State {
   /// Whether a replica's layers are on several ranks, so that no rank has a forward of its own.
   bool has_stages() const { return strategy.world().mesh.size(layout::Axis::stage) > 1; }
   detail::Compiled& require_compiled(std::string_view operation);
+  /// The recipe in `choice`, and initial values, as a large batch wants them; adds words about it.
+  OptimizerChoice changed_for(detail::LargeBatchParts& parts, const OptimizerChoice& choice) const;
 
   /// The parameters of the whole model: module 0's own, or, on a mesh, copies of what all ranks
   /// have. Collective over workers.
