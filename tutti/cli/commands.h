@@ -31,7 +31,8 @@ void add_generate(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 void add_checkpoint(CLI::App& app, int& exit_code);
 void add_plan(CLI::App& app, int& exit_code);
-void add_plan_table(CLI::App& plan, int& exit_code);  ///< a subcommand of plan
+void add_plan_replay(CLI::App& plan, int& exit_code);  ///< a subcommand of plan
+void add_plan_table(CLI::App& plan, int& exit_code);   ///< likewise
 void add_ps(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 

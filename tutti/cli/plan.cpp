@@ -119,9 +119,10 @@ void plan_pipeline(const PipelineFlags& flags) {
 
 void add_plan(CLI::App& app, int& exit_code) {
   CLI::App* const plan =
-      app.add_subcommand("plan", "Say what a training would do: pipeline, table");
+      app.add_subcommand("plan", "Say what a training would do: pipeline, table, replay");
   plan->require_subcommand(1);
   add_plan_table(*plan, exit_code);
+  add_plan_replay(*plan, exit_code);
   CLI::App* const command = plan->add_subcommand(
       "pipeline", "Compare the schedules of a pipeline: idle time, microbatches kept");
   const auto flags = std::make_shared<PipelineFlags>();

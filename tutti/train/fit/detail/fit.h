@@ -143,6 +143,7 @@ class Fit {
   int64_t images_after(const Epoch& epoch, int64_t step) const;
   void say_what_is_not_planned() const;
   void take_pace();
+  void say_who_trains() const;
   std::shared_ptr<const World> world_now() const;
   void speak(bool shows);
   int asked_to_end() const;
