@@ -74,7 +74,7 @@ void print_ranks(const ReplayAnswer& answer) {
 }
 
 void print(const ReplayAnswer& answer, const ReplayFlags& flags) {
-  fmt::print("{}: {} ranks of {}, {} steps after the first {}\n", flags.folder,
+  fmt::print("{}: {} ranks of {}, {} steps (the first {} left out)\n", flags.folder,
              answer.record.ranks(), answer.record.strategy, answer.record.steps.size(), flags.skip);
   if (!answer.record.whole) fmt::print("a trace was full: the steps after these are not known\n");
   print_times(answer);

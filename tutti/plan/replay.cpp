@@ -20,7 +20,8 @@ std::vector<size_t> ranks_that_stay(const RunRecord& record, std::span<const int
   for (const int rank : without)
     if (rank < 0 || rank >= record.ranks())
       throw UsageError(
-          fmt::format("without rank:{}: the run had ranks 0 to {}", rank, record.ranks() - 1));
+          fmt::format("without rank:{}: the run has no such rank; expected rank:0 to rank:{}", rank,
+                      record.ranks() - 1));
   std::vector<size_t> stay;
   for (int rank = 0; rank < record.ranks(); ++rank)
     if (std::ranges::find(without, rank) == without.end())

@@ -155,7 +155,7 @@ TEST(Replay, WrongRanksAreNamed) {
   const auto answer = [&](const std::vector<int>& without) {
     return message_of<UsageError>([&] { replay(record, without); });
   };
-  EXPECT_THAT(answer({2}), AllOf(HasSubstr("rank:2"), HasSubstr("ranks 0 to 1")));
+  EXPECT_THAT(answer({2}), AllOf(HasSubstr("rank:2"), HasSubstr("expected rank:0 to rank:1")));
   EXPECT_THAT(answer({-1}), HasSubstr("rank:-1"));
   EXPECT_THAT(answer({1, 0}), HasSubstr("leave one in"));
   EXPECT_THAT(message_of<UsageError>([] { replay({.shares = {1}}); }), HasSubstr("no steps"));
