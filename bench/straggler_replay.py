@@ -6,8 +6,10 @@
 Four ranks sleep where others compute (bench_sleeping_ranks), since more ranks than cores would
 slow each other down; rank 3 sleeps longer. In each round, in turn: the run with the slow rank, with
 traces; a run of the other three; a run of all four of which none is slow. What is replayed is the
-first; the other two say of themselves what their steps took. Medians over the rounds. Exit code 1:
-the mean step of a replay is off by more than --within percent of that of the three.
+first; the other two say of themselves what their steps took. Medians over the rounds, and how far
+each replay was off. Exit code 1: the median step is off by more than --within percent of that of
+the three. The mean step stands beside it: it has what neighbours of a shared machine did, which
+falls into one run and not into the next.
 """
 
 import argparse
@@ -71,27 +73,27 @@ def main():
     parser.add_argument("--sleep-ms", type=float, default=10)
     parser.add_argument("--slow-ms", type=float, default=15)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--within", type=float, default=10, help="percent")
     args = parser.parse_args()
 
-    print("| slow | step with it, ms | replayed without | measured without | off | rounds | "
-          "measured, none slow | images/s replayed | measured |")
-    print("|---|---:|---:|---:|---:|---|---:|---:|---:|")
+    print("| slow | step | with it, ms | replayed without, ms | measured without, ms | off | "
+          "rounds | none slow, ms |")
+    print("|---|---|---:|---:|---:|---:|---|---:|")
     worst = 0
     for name, more in CASES.items():
         rounds = [one_round(args, more) for _ in range(args.rounds)]
-        middle = lambda who, what: statistics.median(one[who][what] for one in rounds)
-        offs = [100 * (one["replay"]["mean_step_ms"] / one["three"]["mean_step_ms"] - 1)
-                for one in rounds]
-        off = statistics.median(offs)
-        worst = max(worst, abs(off))
-        step = "mean_step_ms"
-        print(f"| {name} | {middle('slow', step):.2f} | {middle('replay', step):.2f} | "
-              f"{middle('three', step):.2f} | {off:+.1f} % | "
-              f"{', '.join(f'{one:+.1f}' for one in offs)} | {middle('none slow', step):.2f} | "
-              f"{middle('replay', 'images_per_second'):,.0f} | "
-              f"{middle('three', 'images_per_second'):,.0f} |", flush=True)
+        for step in ("median", "mean"):
+            what = f"{step}_step_ms"
+            middle = lambda who: statistics.median(one[who][what] for one in rounds)
+            offs = [100 * (one["replay"][what] / one["three"][what] - 1) for one in rounds]
+            off = statistics.median(offs)
+            if step == "median":
+                worst = max(worst, abs(off))
+            print(f"| {name} | {step} | {middle('slow'):.2f} | {middle('replay'):.2f} | "
+                  f"{middle('three'):.2f} | {off:+.1f} % | "
+                  f"{', '.join(f'{one:+.1f}' for one in offs)} | {middle('none slow'):.2f} |",
+                  flush=True)
     return 1 if worst > args.within else 0
 
 
