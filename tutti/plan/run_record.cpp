@@ -21,6 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kTraceUnit = 1e-6;  // seconds
+constexpr int kMostRanks = 1 << 20;  // whoever says more is damaged
 
 /// What a training says of itself: event "train.begin".
 struct Training {
@@ -83,6 +84,7 @@ class TraceReader {
     const std::string& name = event.at("name").get_ref<const std::string&>();
     if (name == "process_name") trace_.worker = event.at("pid");
     if (name == "train.begin") begin(event.at("args"));
+    if (!trace_.training) return;
     if (name == "train.step" && event.at("args").contains("step"))  // not a step of one graph
       trace_.steps.push_back({.begin = begin_of(event),
                               .end = begin_of(event) + seconds_of(event),
@@ -101,6 +103,8 @@ class TraceReader {
                             .model_ranks = facts.at("model_ranks"),
                             .in_turn = facts.at("in_turn") != 0,
                             .on_devices = facts.at("on_devices") != 0};
+    if (training.ranks < 1 || training.ranks > kMostRanks)
+      refuse(fmt::format("a training of {} ranks, expected 1 to {}", training.ranks, kMostRanks));
     if (trace_.training && *trace_.training != training)
       refuse(
           "two trainings of different ranks are in it, so that a rank is not one and the same; "
@@ -155,7 +159,7 @@ std::vector<WorkerTrace> traces_in(const std::filesystem::path& folder) {
 std::string objection_to(const Training& training) {
   if (training.strategy == "parameter_server")
     return "workers of parameter servers wait for parameters within forward";
-  if (training.in_turn) return "its replicas took turns, so none waited for another";
+  if (training.in_turn) return "its replicas take turns, so none waits for another";
   if (training.on_devices) return "GPUs computed, and when each was done is not in a trace";
   if (training.model_ranks > 1) return "its ranks had parts of one model and waited within a step";
   if (training.shard == "parameters") return "its ranks waited for parameters within forward";
@@ -179,9 +183,9 @@ void require_one_run(const std::filesystem::path& folder, const std::vector<Work
   const std::string why = objection_to(*first.training);
   if (!why.empty())
     throw UsageError(fmt::format(
-        "RUN_DIR {}: got a run of {} with {} ranks: {}; expected one of mirrored, multi_worker or "
-        "central_storage on CPUs, without a mesh: train again without the rank to compare",
-        folder.string(), first.training->strategy, first.training->ranks, why));
+        "RUN_DIR {}: got a run of {}: {}; expected one of mirrored, multi_worker or "
+        "central_storage on CPUs, without a mesh: to compare, train again without the rank",
+        folder.string(), first.training->strategy, why));
 }
 
 /// By rank, the worker whose replica it is.
@@ -241,9 +245,9 @@ std::vector<double> shares_of(const WorkerTrace& trace) {
   std::vector<double> shares;
   if (trace.training->shares.empty()) shares.assign(ranks, 1);
   for (const std::string_view part : parts_of(trace.training->shares, ','))
-    if (const auto share = number_in<double>(part)) shares.push_back(*share);
+    if (const auto share = number_in<double>(part); share && *share > 0) shares.push_back(*share);
   if (shares.size() != ranks)
-    throw DataError(fmt::format("{}: shares \"{}\", expected {} numbers", trace.file,
+    throw DataError(fmt::format("{}: shares \"{}\", expected {} numbers above 0", trace.file,
                                 trace.training->shares, ranks));
   const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
   for (double& share : shares) share /= sum;

@@ -148,7 +148,7 @@ TEST(PlanReplay, WrongUseIsAnswered) {
 
 TEST(PlanReplay, RunsThatItCannotReplayAreRefused) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{"--strategy", "one_device", "--replicas", "2"}, "took turns"},
+      {{"--strategy", "one_device", "--replicas", "2"}, "take turns"},
       {{"--strategy", "mirrored", "--replicas", "2", "--mesh", "stage=2"}, "parts of one model"}};
   for (const auto& [words, why] : cases) {
     const TempFolder folder;
