@@ -4,12 +4,11 @@
   bench/straggler_replay.py --tutti build/bin/tutti --sleeping build/bin/bench_sleeping_ranks
 
 Four ranks sleep where others compute (bench_sleeping_ranks), since more ranks than cores would
-slow each other down; rank 3 sleeps longer. In each round, in turn: the run with the slow rank, with
-traces; a run of the other three; a run of all four of which none is slow. What is replayed is the
-first; the other two say of themselves what their steps took. Medians over the rounds, and how far
-each replay was off. Exit code 1: the median step is off by more than --within percent of that of
-the three. The mean step stands beside it: it has what neighbours of a shared machine did, which
-falls into one run and not into the next.
+slow each other down, and sleep long, since waking up takes a while beside neighbours; rank 3 sleeps
+longer. In each round, in turn: the run with the slow rank, with traces; a run of the other three; a
+run of all four of which none is slow. What is replayed is the first; the other two say of
+themselves what their steps took. Medians over the rounds, and how far each replay was off. Exit
+code 1: a step is off by more than --within percent of that of the three, its mean or its median.
 """
 
 import argparse
@@ -70,10 +69,10 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tutti", default="build/bin/tutti")
     parser.add_argument("--sleeping", default="build/bin/bench_sleeping_ranks")
-    parser.add_argument("--sleep-ms", type=float, default=10)
-    parser.add_argument("--slow-ms", type=float, default=15)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sleep-ms", type=float, default=40)
+    parser.add_argument("--slow-ms", type=float, default=60)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--within", type=float, default=10, help="percent")
     args = parser.parse_args()
 
@@ -88,8 +87,7 @@ def main():
             middle = lambda who: statistics.median(one[who][what] for one in rounds)
             offs = [100 * (one["replay"][what] / one["three"][what] - 1) for one in rounds]
             off = statistics.median(offs)
-            if step == "median":
-                worst = max(worst, abs(off))
+            worst = max(worst, abs(off))
             print(f"| {name} | {step} | {middle('slow'):.2f} | {middle('replay'):.2f} | "
                   f"{middle('three'):.2f} | {off:+.1f} % | "
                   f"{', '.join(f'{one:+.1f}' for one in offs)} | {middle('none slow'):.2f} |",

@@ -229,7 +229,8 @@ TEST(RunRecord, WhatIsNoRunIsRefused) {
       trace["traceEvents"] = kept;
     };
   };
-  const auto of_event = [](const std::string& name, std::function<void(json&)> change) -> Spoil {
+  const auto of_event = [](const std::string& name,
+                           const std::function<void(json&)>& change) -> Spoil {
     return [name, change](json& trace) {
       for (json& event : trace["traceEvents"])
         if (event["name"] == name) return change(event);
