@@ -34,6 +34,7 @@ void add_plan(CLI::App& app, int& exit_code);
 void add_plan_table(CLI::App& plan, int& exit_code);  ///< subcommands of plan
 void add_plan_measure(CLI::App& plan, int& exit_code);
 void add_plan_prediction(CLI::App& plan, int& exit_code);  ///< plan MODEL itself, and choose
+void add_plan_replay(CLI::App& plan, int& exit_code);
 void add_ps(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 

@@ -124,6 +124,7 @@ void add_plan(CLI::App& app, int& exit_code) {
   add_plan_prediction(*plan, exit_code);
   add_plan_measure(*plan, exit_code);
   add_plan_table(*plan, exit_code);
+  add_plan_replay(*plan, exit_code);
   CLI::App* const command = plan->add_subcommand(
       "pipeline", "Compare the schedules of a pipeline: idle time, microbatches kept");
   const auto flags = std::make_shared<PipelineFlags>();

@@ -1,4 +1,4 @@
-// tutti plan: the table of schedules, a picture, and schedules of one's own.
+// tutti plan: the table of schedules, a picture, schedules of one's own; networks; replays of runs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,6 +83,81 @@ TEST(PlanTable, WrongUseIsAnswered) {
   for (const auto& words : std::vector<std::vector<std::string>>{
            {"--hosts", "0"}, {"--batch", "0"}, {"--gflops", "0"}, {"--link", "1Gbit"}})
     EXPECT_EQ(table(words).exit_code, 2) << words[0];
+}
+
+CommandResult replayed(std::vector<std::string> words) {
+  words.insert(words.begin(), {TUTTI_PROGRAM, "plan", "replay"});
+  return run_command(words, {}, Millis{60'000});
+}
+
+CommandResult trained(const TempFolder& folder, std::vector<std::string> words) {
+  words.insert(words.begin(),
+               {TUTTI_PROGRAM, "train", "mlp", "--data", kDoodles, "--threads", "1", "--batch-size",
+                "96", "--max-steps", "9", "--epochs", "1", "--trace", folder / "trace.json"});
+  return run_command(words, {}, Millis{240'000});
+}
+
+// Replicas of processes and of threads, and gradients that accumulate.
+TEST(PlanReplay, OfARunOfEachKindAddsUp) {
+  for (const std::string kind : {"multi_worker", "mirrored"}) {
+    const TempFolder folder;
+    const auto run = trained(folder, {"--strategy", kind, "--replicas", "3", "--accumulate", "2"});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const auto result =
+        replayed({folder.path(), "--without", "rank:2,rank:0", "--json", folder / "replay.json"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("3 ranks of " + kind), HasSubstr("without rank 2, 0"),
+                                  HasSubstr("the other 1 ranks"), HasSubstr("33.3 %")));
+    const auto json = nlohmann::json::parse(std::ifstream(folder / "replay.json"));
+    EXPECT_EQ(json["steps"], 8) << kind;  // of 9, the first left out
+    EXPECT_EQ(json["without"]["ranks"], nlohmann::json({2, 0}));
+    int64_t last = 0;
+    for (const auto& rank : json["by_rank"]) last += rank["last_in"].get<int64_t>();
+    EXPECT_EQ(last, 8);
+    // Fewer ranks to wait for are never a longer wait.
+    EXPECT_LE(json["without"]["mean_step_ms"], json["as_it_was"]["mean_step_ms"]);
+    const double as_it_was = 96 * 2 * 1e3 / json["as_it_was"]["mean_step_ms"].get<double>();
+    EXPECT_NEAR(json["as_it_was"]["images_per_second"].get<double>() / as_it_was, 1, 1e-6);
+  }
+}
+
+TEST(PlanReplay, WrongUseIsAnswered) {
+  const TempFolder folder;
+  const std::string path = folder.path();
+  const struct {
+    std::vector<std::string> words;
+    std::vector<std::string> answer;
+  } before[] = {{{path}, {"RUN_DIR " + path, "got a folder without a record", "--trace " + path}},
+                {{path + "/none"}, {"RUN_DIR " + path + "/none", "got nothing there"}},
+                {{path, "--without", "3"}, {"got \"3\"", "expected rank:N, as rank:3"}},
+                {{path, "--skip", "-1"}, {"--skip"}},
+                {{path, "--json", "/no/such/folder/a.json"}, {"--json", "/no/such/folder"}}};
+  const auto expect_answer = [](const auto& one) {
+    const auto result = replayed(one.words);
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    for (const std::string& part : one.answer) EXPECT_THAT(result.err, HasSubstr(part));
+  };
+  for (const auto& one : before) expect_answer(one);
+  ASSERT_EQ(trained(folder, {"--strategy", "mirrored", "--replicas", "2"}).exit_code, 0);
+  const std::remove_cvref_t<decltype(before[0])> after[] = {
+      {{path, "--without", "rank:2"}, {"rank:2", "expected rank:0 to rank:1"}},
+      {{path, "--without", "rank:0,rank:1"}, {"leave one in"}},
+      {{path, "--skip", "9"}, {"--skip 9", "has 9 steps", "expected fewer"}}};
+  for (const auto& one : after) expect_answer(one);
+}
+
+TEST(PlanReplay, RunsThatItCannotReplayAreRefused) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"--strategy", "one_device", "--replicas", "2"}, "take turns"},
+      {{"--strategy", "mirrored", "--replicas", "2", "--mesh", "stage=2"}, "parts of one model"}};
+  for (const auto& [words, why] : cases) {
+    const TempFolder folder;
+    const auto run = trained(folder, words);
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    const auto result = replayed({folder.path(), "--without", "rank:1"});
+    EXPECT_EQ(result.exit_code, 2) << result.out;
+    EXPECT_THAT(result.err, AllOf(HasSubstr(why), HasSubstr("expected one of mirrored")));
+  }
 }
 
 }  // namespace

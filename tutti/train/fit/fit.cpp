@@ -1,12 +1,15 @@
 #include "tutti/train/fit/detail/fit.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <atomic>
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/event.h"
 #include "tutti/base/log.h"
+#include "tutti/net/host_meeting.h"
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/ps/client/client.h"
@@ -106,6 +109,23 @@ std::shared_ptr<const World> Fit::world_now() const {
 void Fit::take_pace() {
   pace_ = pace_of(*this);
   generation_ = model_.strategy.world().generation;
+  if (events_wanted()) say_who_trains();
+}
+
+// What a trace must know of a training, so that its steps can be replayed (plan/run_record.h).
+void Fit::say_who_trains() const {
+  const World& world = model_.strategy.world();
+  const StrategyOptions& options = model_.strategy.options();
+  const std::string machine = boot_id();
+  const std::string shares = fmt::format("{}", fmt::join(world.shares, ","));
+  emit("train.begin", {{"strategy", std::string_view(options.kind)},
+                       {"ranks", int64_t{world.size}},
+                       {"model_ranks", int64_t{world.model_ranks}},
+                       {"in_turn", int64_t{world.in_turn()}},
+                       {"on_devices", int64_t{world.on_devices()}},
+                       {"shard", std::string_view(options.shard)},
+                       {"shares", std::string_view(shares)},
+                       {"machine", std::string_view(machine)}});
 }
 
 void Fit::speak(bool shows) {

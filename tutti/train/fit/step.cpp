@@ -264,12 +264,14 @@ void Fit::measure_noise(const Epoch& epoch, int64_t step) {
 void Fit::stepped(const Epoch& epoch, int64_t step, const Totals& totals) {
   if (noise_) measure_noise(epoch, step);
   const TimePoint now = Clock::now();
-  emit("train.step",
-       {{"step", step}, {"us", std::chrono::duration<double, std::micro>(now - last_).count()}});
+  const int64_t samples = samples_of(epoch, step);
+  emit("train.step", {{"step", step},
+                      {"samples", samples},
+                      {"us", std::chrono::duration<double, std::micro>(now - last_).count()}});
   history_.step_ms.push_back(std::chrono::duration<float, std::milli>(now - last_).count());
   last_ = now;
   ++history_.steps;  // of this worker, until all have come to the epoch's end
-  epoch_images_ = images_after(epoch, step);
+  epoch_images_ += samples;
   if (progress_->due(now)) {
     progress_->show(step + 1, epoch_images_, means_of(shown(totals), compiled_.goals), now);
   }

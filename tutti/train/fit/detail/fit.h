@@ -152,6 +152,7 @@ class Fit {
   void say_noise();
   std::vector<double> noise_state() const;
   void take_pace();
+  void say_who_trains() const;
   std::shared_ptr<const World> world_now() const;
   void speak(bool shows);
   int asked_to_end() const;
