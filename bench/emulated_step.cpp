@@ -4,18 +4,19 @@
 // predictions against runs.
 //
 //   bench_emulated_step resnet18 --sample-us-forward 300 --sample-us-backward 600 --batch 32
-//   tutti run -n 2 bench_emulated_step lenet --forward-ms 5 --backward-ms 10 --strategy multi_worker
-//   bench_emulated_step wide --forward-ms 5 --sample-us-backward 90 --measure FILE
+//   tutti run -n 2 bench_emulated_step lenet --forward-ms 5 --backward-ms 10 --strategy
+//   multi_worker bench_emulated_step wide --forward-ms 5 --sample-us-backward 90 --measure FILE
 //
 // Forward sleeps --forward-ms + rows x --sample-us-forward, backward likewise, both times a
 // lognormal factor of --jitter, drawn for each rank and step. Parameters are dealt to --pieces in
 // equal runs; each piece takes an equal share of the time, waits in forward until its parameters
-// are there, and in backward gives their gradients when its share is over, as layers do. Adam.
+// are there, and in backward gives their gradients when its share is over, as layers do. The
+// optimizer is sgd, which leaves most of the cores to who shares them.
 //
 // Prints a line of JSON of rank 0, over the timed steps: step_ms (median, mean, least, most; from
-// update to update), compute_ms (median, mean: what forward and backward took), cpu_ms (of this
-// process, a step). --measure FILE writes a machine file of one replica instead
-// (docs/formats/machine.md), its engines not measured.
+// update to update), compute_ms (median, mean: what forward and backward took, without waits for
+// parameters), cpu_ms (of this process, a step). --measure FILE writes a machine file of one
+// replica instead (docs/formats/machine.md), its engines not measured.
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <torch/torch.h>
@@ -97,8 +98,8 @@ double cpu_seconds() {
 }
 
 void sleep_until_after(TimePoint begin, double seconds) {
-  std::this_thread::sleep_until(begin + std::chrono::duration_cast<Clock::duration>(
-                                            std::chrono::duration<double>(seconds)));
+  std::this_thread::sleep_until(
+      begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
 }
 
 // What computes one replica; of its thread alone.
@@ -144,6 +145,7 @@ class EmulatedDevice {
   std::vector<Piece> pieces_;
   int64_t steps_ = 0, rows_ = 0;
   double factor_ = 1;
+  double waited_ = 0;     // in forward, for parameters
   TimePoint computed_{};  // the end of backward
 };
 
@@ -154,8 +156,11 @@ class EmulatedDevice::Pass : public torch::autograd::Function<Pass> {
                             at::TensorList parameters, EmulatedDevice* device, size_t piece) {
     context->saved_data["device"] = reinterpret_cast<int64_t>(device);
     context->saved_data["piece"] = static_cast<int64_t>(piece);
+    const TimePoint begin = Clock::now();
     for (const at::Tensor& parameter : parameters) require_ready(parameter);
-    sleep_until_after(Clock::now(), device->share_of(device->setting_.forward));
+    const TimePoint ready = Clock::now();
+    device->waited_ += seconds_between(begin, ready);
+    sleep_until_after(ready, device->share_of(device->setting_.forward));
     return x.clone();
   }
   static variable_list backward(torch::autograd::AutogradContext* context,
@@ -178,12 +183,13 @@ plan::StepSeconds EmulatedDevice::step(Optimizer& optimizer, ReplicaContext& rep
   rows_ = rows;
   factor_ = jitter_of_step(steps_++);
   optimizer.prepare(replica);
+  waited_ = seconds_between(begin, Clock::now());
   at::Tensor loss = at::zeros({});
   for (size_t piece = 0; piece < pieces_.size(); ++piece)
     loss = Pass::apply(loss, at::TensorList(pieces_[piece].parameters), this, piece);
   const TimePoint forward = Clock::now();
   optimizer.minimize(replica, loss);
-  return {.forward = seconds_between(begin, forward),
+  return {.forward = seconds_between(begin, forward) - waited_,
           .backward = seconds_between(forward, computed_),
           .update = seconds_between(computed_, Clock::now())};
 }
@@ -201,28 +207,27 @@ struct Figures {
 void print(const Setting& setting, const Strategy& strategy, int64_t parameters,
            const Figures& figures) {
   const auto [least, most] = std::ranges::minmax(figures.step);
-  const nlohmann::ordered_json line{
-      {"bench", "emulated_step"},
-      {"model", setting.model},
-      {"bytes", 4 * parameters},
-      {"strategy", strategy.kind()},
-      {"replicas", strategy.num_replicas_in_sync()},
-      {"batch", setting.batch},
-      {"steps", setting.steps},
-      {"step_ms", bench::median(figures.step)},
-      {"step_ms_mean", mean(figures.step)},
-      {"step_ms_least", least},
-      {"step_ms_most", most},
-      {"compute_ms", bench::median(figures.compute)},
-      {"compute_ms_mean", mean(figures.compute)},
-      {"cpu_ms", figures.cpu}};
+  const nlohmann::ordered_json line{{"bench", "emulated_step"},
+                                    {"model", setting.model},
+                                    {"bytes", 4 * parameters},
+                                    {"strategy", strategy.kind()},
+                                    {"replicas", strategy.num_replicas_in_sync()},
+                                    {"batch", setting.batch},
+                                    {"steps", setting.steps},
+                                    {"step_ms", bench::median(figures.step)},
+                                    {"step_ms_mean", mean(figures.step)},
+                                    {"step_ms_least", least},
+                                    {"step_ms_most", most},
+                                    {"compute_ms", bench::median(figures.compute)},
+                                    {"compute_ms_mean", mean(figures.compute)},
+                                    {"cpu_ms", figures.cpu}};
   fmt::print("{}\n", line.dump());
 }
 
 void measure_steps(const Setting& setting, Strategy& strategy) {
   const nn::Graph graph = graph_of(setting);
   const Replicated<nn::GraphModule> net(strategy, [&] { return nn::make_module(graph); });
-  Optimizer optimizer(net, optim::adam());
+  Optimizer optimizer(net, optim::sgd());
   Figures figures;
   strategy.run([&](ReplicaContext& replica) {
     EmulatedDevice device(optimizer.parameters(replica), setting, replica.rank());
@@ -245,7 +250,7 @@ void measure_machine(const Setting& setting) {
   const nn::Graph graph = graph_of(setting);
   Strategy strategy({.replicas = 1, .threads_per_replica = 1});
   const Replicated<nn::GraphModule> net(strategy, [&] { return nn::make_module(graph); });
-  Optimizer optimizer(net, optim::adam());
+  Optimizer optimizer(net, optim::sgd());
   std::optional<EmulatedDevice> device;
   const auto step = [&](int64_t batch) {
     plan::StepSeconds took;
@@ -256,15 +261,14 @@ void measure_machine(const Setting& setting) {
     return took;
   };
   const int64_t parameters = graph.num_parameters();
-  plan::save_machine(plan::measure({.model = setting.model,
-                                    .parameters = parameters,
-                                    .bytes = 4 * parameters,
-                                    .step = step},
-                                   {.name = "emulated",
-                                    .batches = setting.batches,
-                                    .seconds = setting.seconds,
-                                    .most_spread = 2}),
-                     setting.measure);
+  plan::save_machine(
+      plan::measure(
+          {.model = setting.model, .parameters = parameters, .bytes = 4 * parameters, .step = step},
+          {.name = "emulated",
+           .batches = setting.batches,
+           .seconds = setting.seconds,
+           .most_spread = 2}),
+      setting.measure);
 }
 
 void add_flags(CLI::App& app, Setting& setting) {
