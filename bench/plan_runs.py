@@ -2,7 +2,7 @@
 """Predictions of `tutti plan` beside runs on emulated hosts: step times, and how good its choices are.
 
     sudo python3 bench/plan_runs.py --out bench/results/plan_runs_MACHINE_YYYYMM.md
-    sudo python3 bench/plan_runs.py --only lenet --seconds 3 --steps-of-table
+    sudo python3 bench/plan_runs.py --only 3,18,24 --seconds 3
 
 Needs root and iproute2 (bench/emulated_hosts.py). A machine file of each network on each emulated device
 is measured in one process that needs nobody, the engines' speed by `tutti plan measure`; no run on
@@ -232,12 +232,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, help="the page (default: stdout)")
     parser.add_argument("--seconds", type=float, default=6, help="timed steps of a configuration")
-    parser.add_argument("--only", default="", help="configurations whose row has these words")
+    parser.add_argument("--only", default="", help="numbers of configurations, from 1, as 3,18,24 (default: all)")
     parser.add_argument("--most-busy", type=float, default=0.6, help="share of the cores; busier ones are left out")
     arguments = parser.parse_args()
-    chosen = [(run, held_out) for run, held_out in configurations() if arguments.only in f"{run} {run.kind()}"]
-    if not chosen:
-        parser.error(f"--only {arguments.only}: no configuration has that")
+    chosen = configurations()
+    if arguments.only:
+        numbers = [int(word) if word.isdigit() else 0 for word in arguments.only.split(",")]
+        if not all(1 <= number <= len(chosen) for number in numbers):
+            parser.error(f"--only {arguments.only}: expected numbers from 1 to {len(chosen)}, as 3,18,24")
+        chosen = [chosen[number - 1] for number in numbers]
     with tempfile.TemporaryDirectory() as folder:
         rows = measure_all(chosen, Predictor(folder), arguments.seconds)
     text = page(rows, arguments.most_busy, "python3 bench/plan_runs.py " + " ".join(sys.argv[1:]))
