@@ -97,11 +97,6 @@ double cpu_seconds() {
   return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
 }
 
-void sleep_until_after(TimePoint begin, double seconds) {
-  std::this_thread::sleep_until(
-      begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
-}
-
 // What computes one replica; of its thread alone.
 class EmulatedDevice {
  public:
@@ -135,9 +130,13 @@ class EmulatedDevice {
     return std::exp(setting_.jitter * std::normal_distribution<double>()(generator));
   }
 
-  // What a piece takes of a pass of this step.
-  double share_of(const PassTime& pass) const {
-    return factor_ * pass.seconds(rows_) / static_cast<double>(pieces_.size());
+  // A piece's share of a pass of this step. The device goes on while its host works: what that
+  // takes between two pieces, and waking up late, delays none but the last.
+  void compute(const PassTime& pass) {
+    const std::chrono::duration<double> share(factor_ * pass.seconds(rows_) /
+                                              static_cast<double>(pieces_.size()));
+    due_ += std::chrono::duration_cast<Clock::duration>(share);
+    std::this_thread::sleep_until(due_);
   }
 
   const Setting& setting_;
@@ -146,6 +145,7 @@ class EmulatedDevice {
   int64_t steps_ = 0, rows_ = 0;
   double factor_ = 1;
   double waited_ = 0;     // in forward, for parameters
+  TimePoint due_{};       // the end of the piece that is computed
   TimePoint computed_{};  // the end of backward
 };
 
@@ -160,14 +160,16 @@ class EmulatedDevice::Pass : public torch::autograd::Function<Pass> {
     for (const at::Tensor& parameter : parameters) require_ready(parameter);
     const TimePoint ready = Clock::now();
     device->waited_ += seconds_between(begin, ready);
-    sleep_until_after(ready, device->share_of(device->setting_.forward));
+    device->due_ += ready - begin;
+    device->compute(device->setting_.forward);
     return x.clone();
   }
   static variable_list backward(torch::autograd::AutogradContext* context,
                                 const variable_list& gradients) {
     auto* device = reinterpret_cast<EmulatedDevice*>(context->saved_data["device"].toInt());
     const auto piece = static_cast<size_t>(context->saved_data["piece"].toInt());
-    sleep_until_after(Clock::now(), device->share_of(device->setting_.backward));
+    if (piece + 1 == device->pieces_.size()) device->due_ = Clock::now();
+    device->compute(device->setting_.backward);
     variable_list all{gradients.at(0)};
     // New tensors of the same memory: autograd takes these without a copy.
     for (const at::Tensor& one : device->pieces_[piece].gradients) all.push_back(one.detach());
@@ -183,7 +185,8 @@ plan::StepSeconds EmulatedDevice::step(Optimizer& optimizer, ReplicaContext& rep
   rows_ = rows;
   factor_ = jitter_of_step(steps_++);
   optimizer.prepare(replica);
-  waited_ = seconds_between(begin, Clock::now());
+  due_ = Clock::now();
+  waited_ = seconds_between(begin, due_);
   at::Tensor loss = at::zeros({});
   for (size_t piece = 0; piece < pieces_.size(); ++piece)
     loss = Pass::apply(loss, at::TensorList(pieces_[piece].parameters), this, piece);

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 
-from emulated_hosts import (CORES, LATENCY, PAYLOAD, PROGRAM, ROOT, TUTTI, WARM_UP, Device, Run, measured)
+from emulated_hosts import (CORES, FIRST, LATENCY, PAYLOAD, PROGRAM, ROOT, TUTTI, WARM_UP, Device, Run, measured)
 
 SLOW = Device(forward_ms=4, backward_ms=8, sample_us_forward=300, sample_us_backward=600, jitter=0.05)
 FAST = Device(forward_ms=4, backward_ms=8, sample_us_forward=80, sample_us_backward=160, jitter=0.03)
@@ -54,13 +54,13 @@ CONFIGURATIONS = [
     ("cnn", 16, 8, 1, 100, {}),
     ("gpt", 32, 2, 1, 100, {}),
     ("gpt", 32, 4, 1, 200, {}),
-    ("gpt", 8, 4, 1, 1000, {}),
-    ("gpt", 64, 8, 1, 500, {}),
-    ("gpt", 256, 4, 1, 500, {}),
+    ("gpt", 8, 4, 1, 500, {}),
+    ("gpt", 64, 8, 1, 200, {}),
+    ("gpt", 256, 4, 1, 200, {}),
     ("resnet", 128, 2, 1, 50, {}),
     ("resnet", 32, 3, 1, 200, {}),
     ("resnet", 64, 4, 1, 500, {}),
-    ("resnet", 32, 6, 1, 500, {}),
+    ("resnet", 32, 6, 1, 200, {}),
     ("wide", 64, 2, 1, 500, {}),
     ("wide", 256, 2, 1, 1000, {}),
     ("resnet18", 128, 2, 1, 1000, {}),
@@ -69,8 +69,8 @@ CONFIGURATIONS = [
     ("mlp", 64, 4, 2, 50, {}),
     ("cnn", 64, 4, 2, 100, {}),
     ("gpt", 32, 2, 2, 200, {}),
-    ("gpt", 64, 4, 2, 500, {}),
-    ("resnet", 32, 3, 2, 500, {}),
+    ("gpt", 64, 4, 2, 200, {}),
+    ("resnet", 32, 3, 2, 200, {}),
     ("resnet", 16, 2, 2, 100, {}),
     ("wide", 128, 2, 2, 1000, {}),
     # parameter servers, on hosts of their own
@@ -119,7 +119,7 @@ class Predictor:
         if key not in self.files:
             path = self.folder / f"{len(self.files)}.json"
             subprocess.run([str(word) for word in (
-                PROGRAM, run.model, "--width", run.width, *run.device.flags(), "--measure", path,
+                *FIRST, PROGRAM, run.model, "--width", run.width, *run.device.flags(), "--measure", path,
                 "--batches", ",".join(map(str, BATCHES)), "--seconds", 5)], check=True)
             machine = json.loads(path.read_text())
             machine |= {"payload": PAYLOAD, "shm": self.here["shm"], "tcp": self.here["tcp"]}
