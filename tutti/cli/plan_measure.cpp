@@ -24,6 +24,7 @@
 #include "tutti/cli/train_data.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/plan/arithmetic.h"
 #include "tutti/plan/measure.h"
 #include "tutti/plan/predict.h"
 #include "tutti/strategy/distributed_dataset.h"
@@ -162,18 +163,20 @@ void plan_measure(MeasureFlags& flags) {
   const nn::Graph graph = model_for_spec(flags.model, data.spec);
   check_batches(flags, data.train.num_samples());
   MeasuredModel model(flags, graph, data.spec, data.train);
-  plan::Machine machine = plan::measure({.model = flags.model,
-                                         .parameters = graph.num_parameters(),
-                                         .bytes = 4 * graph.num_parameters(),
-                                         .step = [&](int64_t batch) { return model.step(batch); }},
-                                        {.name = flags.name,
-                                         .batches = flags.batches,
-                                         .seconds = flags.seconds,
-                                         .most_spread = flags.most_spread,
-                                         .progress = [&](size_t i, size_t count) {
-                                           fmt::print(stderr, "batch {} of {}: {} samples\n", i + 1,
-                                                      count, flags.batches[i]);
-                                         }});
+  plan::Machine machine = plan::measure(
+      {.model = flags.model,
+       .parameters = graph.num_parameters(),
+       .bytes = 4 * graph.num_parameters(),
+       .largest_parameter = 4 * plan::arithmetic_of(graph).largest_parameter,
+       .update_streams = 3.0 + 2 * recipe_from(flags.optimizer).rule().num_states(),
+       .step = [&](int64_t batch) { return model.step(batch); }},
+      {.name = flags.name,
+       .batches = flags.batches,
+       .seconds = flags.seconds,
+       .most_spread = flags.most_spread,
+       .progress = [&](size_t i, size_t count) {
+         fmt::print(stderr, "batch {} of {}: {} samples\n", i + 1, count, flags.batches[i]);
+       }});
   fmt::print(stderr, "engines\n");
   machine.shm = speed_of("shm");
   machine.tcp = speed_of("tcp");

@@ -16,8 +16,11 @@
 #include "tutti/base/file.h"
 #include "tutti/base/typed.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/zoo.h"
 #include "tutti/observe/plot.h"
+#include "tutti/plan/arithmetic.h"
 #include "tutti/plan/choose.h"
+#include "tutti/plan/counted_machine.h"
 #include "tutti/plan/link.h"
 #include "tutti/plan/machine.h"
 #include "tutti/plan/predict.h"
@@ -36,6 +39,7 @@ struct JobsFlags {
   std::vector<std::string> staleness{"0"};
   bool overlap = false;
   double bucket_mib = 25;
+  double gflops = 0;
 };
 
 struct PredictFlags : JobsFlags {
@@ -71,8 +75,13 @@ std::vector<Whole> whole_numbers(const char* flag, std::string_view text) {
 }
 
 plan::Machine machine_of(const JobsFlags& flags) {
+  if (flags.gflops > 0)
+    return plan::counted_machine(flags.model, plan::arithmetic_of(zoo_network(flags.model).graph),
+                                 1e9 * flags.gflops);
   if (flags.machine.empty())
-    throw UsageError("--machine is missing: what `tutti plan measure` wrote for the model");
+    throw UsageError(
+        "--machine is missing: what `tutti plan measure` wrote for the model; or --gflops, what an "
+        "accelerator computes");
   plan::Machine machine = plan::load_machine(flags.machine);
   if (machine.model != flags.model)
     throw UsageError(fmt::format("--machine {}: measured with model {}, asked about {}; measure {}",
@@ -92,9 +101,10 @@ int staleness_of(const std::string& word) {
 std::vector<plan::Job> kinds_of(const JobsFlags& flags) {
   std::vector<plan::Job> kinds;
   if (flags.strategy != "parameter_server")
-    kinds.push_back({.overlap = flags.overlap,
+    kinds.push_back({.processes = flags.strategy != "mirrored",
+                     .overlap = flags.overlap,
                      .bucket_bytes = static_cast<int64_t>(flags.bucket_mib * (1 << 20))});
-  if (flags.strategy != "multi_worker")
+  if (flags.strategy == "parameter_server" || flags.strategy == "all")
     for (int servers : flags.servers)
       for (const std::string& staleness : flags.staleness)
         kinds.push_back({.exchange = plan::Exchange::parameter_server,
@@ -109,12 +119,18 @@ plan::Search search_of(const JobsFlags& flags, const plan::Machine& machine) {
       .replicas_per_host = whole_numbers<int>("--replicas-per-host", flags.replicas),
       .batches = {},
       .kinds = kinds_of(flags)};
-  if (flags.batches.empty()) {
+  if (flags.batches.empty() && flags.gflops > 0) {
+    search.batches = {32};
+  } else if (flags.batches.empty()) {
     for (const plan::BatchTime& time : machine.compute) search.batches.push_back(time.batch);
   } else {
     search.batches = whole_numbers<int64_t>("--batch", flags.batches);
   }
-  const bool alone = search.hosts == std::vector{1} && flags.strategy == "multi_worker";
+  if (flags.strategy == "mirrored" && search.hosts != std::vector{1})
+    throw UsageError(
+        fmt::format("--strategy mirrored is threads of one host; got --hosts {}", flags.hosts));
+  const bool all_reduce = flags.strategy == "multi_worker" || flags.strategy == "mirrored";
+  const bool alone = search.hosts == std::vector{1} && all_reduce;
   if (flags.link.empty() && !alone)
     throw UsageError("--link is missing: what lies between hosts, as 25Gbit,20us");
   if (!flags.link.empty()) search.link = plan::parse_link(flags.link);
@@ -243,15 +259,25 @@ void add_jobs(CLI::App& command, JobsFlags& flags) {
   command.add_option("model", flags.model, "That the machine file is of")->type_name("MODEL");
   command.add_option("--machine", flags.machine, "What `tutti plan measure` wrote")
       ->type_name("FILE");
+  command
+      .add_option(
+          "--gflops", flags.gflops,
+          "Instead of --machine: what a replica computes, 10^9 operations a second, and all "
+          "else by counting; of the networks of `tutti plan table`")
+      ->check(CLI::Range(1e-3, 1e9))
+      ->excludes("--machine");
   command.add_option("--hosts", flags.hosts, "That compute: 1,2,4, or 1..1024 (doubled)")
       ->capture_default_str();
   command.add_option("--link", flags.link, "Of each host, as 25Gbit,20us")
       ->type_name("RATE,LATENCY");
   command.add_option("--replicas-per-host", flags.replicas, "As --hosts")->capture_default_str();
-  command.add_option("--batch", flags.batches,
-                     "Samples of a replica, as --hosts (default: those that were measured)");
-  command.add_option("--strategy", flags.strategy, "multi_worker, parameter_server, or all: both")
-      ->check(CLI::IsMember({"multi_worker", "parameter_server", "all"}))
+  command.add_option(
+      "--batch", flags.batches,
+      "Samples of a replica, as --hosts (default: those that were measured; 32 with --gflops)");
+  command
+      .add_option("--strategy", flags.strategy,
+                  "multi_worker, mirrored (one host), parameter_server, or all: the first and last")
+      ->check(CLI::IsMember({"multi_worker", "mirrored", "parameter_server", "all"}))
       ->capture_default_str();
   command.add_option("--servers", flags.servers, "parameter_server: on so many hosts more")
       ->delimiter(',')
@@ -313,7 +339,8 @@ void add_plan_prediction(CLI::App& plan, int& exit_code) {
       "Examples:\n"
       "  tutti plan measure doodle_cnn --data examples/data/quickdraw --out here.json\n"
       "  tutti plan doodle_cnn --machine here.json --hosts 1..1024 --link 25Gbit,20us --batch 64\n"
-      "  tutti plan choose doodle_cnn --machine here.json --link 25Gbit,20us --target-images 1e9");
+      "  tutti plan choose doodle_cnn --machine here.json --link 25Gbit,20us --target-images 1e9\n"
+      "  tutti plan resnet50 --gflops 50000 --hosts 1..256 --link 100Gbit,10us --batch 128");
   plan.callback([&plan, flags, &exit_code] {
     if (!plan.get_subcommands().empty()) return;
     if (flags->model.empty())

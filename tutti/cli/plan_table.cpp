@@ -13,10 +13,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/suggest.h"
 #include "tutti/cli/commands.h"
-#include "tutti/models/gpt.h"
-#include "tutti/models/models.h"
+#include "tutti/cli/zoo.h"
 #include "tutti/plan/arithmetic.h"
 #include "tutti/plan/collective_time.h"
 #include "tutti/plan/link.h"
@@ -32,37 +30,10 @@ struct TableFlags {
   double gflops = 1000;
 };
 
-struct Network {
-  std::string name;
-  nn::Graph graph;
-};
-
-/// Photographs at the size of their papers, doodles and texts as `tutti train` has them.
-std::vector<Network> networks() {
-  return {{"alexnet", models::alexnet()},
-          {"vgg11", models::vgg11()},
-          {"inception_v3", models::inception_v3()},
-          {"resnet18", models::resnet18()},
-          {"resnet50", models::resnet50()},
-          {"doodle_cnn", models::doodle_cnn()},
-          {"lenet", models::lenet()},
-          {"mlp", models::mlp()},
-          {"wide", models::wide()},
-          {"vit", models::vit()},
-          {"gpt", models::gpt({.vocabulary = 65, .context = 64})}};
-}
-
 std::vector<Network> chosen(const std::vector<std::string>& names) {
-  std::vector<Network> all = networks();
-  if (names.empty()) return all;
-  std::vector<std::string> known;
-  for (const Network& one : all) known.push_back(one.name);
+  if (names.empty()) return zoo();
   std::vector<Network> some;
-  for (const std::string& name : names) {
-    const auto found = std::ranges::find(known, name);
-    if (found == known.end()) throw UsageError(unknown_message("model", name, known));
-    some.push_back(all[static_cast<size_t>(found - known.begin())]);
-  }
+  for (const std::string& name : names) some.push_back(zoo_network(name));
   return some;
 }
 

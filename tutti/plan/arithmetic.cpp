@@ -1,5 +1,6 @@
 #include "tutti/plan/arithmetic.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <variant>
@@ -45,6 +46,8 @@ Arithmetic arithmetic_of(const nn::Graph& graph) {
   Arithmetic all{.parameters = graph.num_parameters()};
   const auto& nodes = graph.nodes();
   for (const nn::Node& node : nodes) {
+    for (const nn::Parameter& parameter : node.parameters)
+      all.largest_parameter = std::max(all.largest_parameter, elements_of(parameter.shape));
     if (node.inputs.empty()) continue;
     const int64_t out = elements_of(node.shape);
     const nn::Shape& in = nodes[static_cast<size_t>(node.inputs[0])].shape;

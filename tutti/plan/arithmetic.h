@@ -15,8 +15,9 @@ struct Arithmetic {
   /// Of products: convolutions, dense layers, attention (all places with all, causal or not). What
   /// works element by element is left out, as is usual.
   int64_t multiply_adds = 0;
-  int64_t parameters = 0;  ///< trained ones, shared ones once
-  int64_t values = 0;      ///< elements that all layers give
+  int64_t parameters = 0;         ///< trained ones, shared ones once
+  int64_t largest_parameter = 0;  ///< elements of the largest
+  int64_t values = 0;             ///< elements that all layers give
 
   /// For each parameter.
   double ratio() const {

@@ -119,9 +119,11 @@ void visit_fields(AnyMachine& machine, Visit&& visit) {
   visit("model", machine.model);
   visit("parameters", machine.parameters);
   visit("bytes", machine.bytes);
+  visit("largest_parameter", machine.largest_parameter);
   visit("compute", machine.compute);
   visit("jitter", machine.jitter);
   visit("update", machine.update);
+  visit("update_streams", machine.update_streams);
   visit("input", machine.input);
   visit("cores", machine.cores);
   visit("core_memory_rate", machine.core_memory_rate);
@@ -176,6 +178,7 @@ void check(const Machine& machine) {
   };
   whole("parameters", machine.parameters);
   whole("bytes", machine.bytes);
+  whole("largest_parameter", machine.largest_parameter);
   whole("cores", machine.cores);
   whole("memory", machine.memory);
   require(!machine.compute.empty(), "compute", "empty", "the times of one batch or more");
@@ -198,6 +201,8 @@ void check(const Machine& machine) {
             fmt::format("{}", machine.jitter[i]), "no less than the one before");
   }
   require_number("update", machine.update);
+  require(machine.update_streams >= 1 && std::isfinite(machine.update_streams), "update_streams",
+          fmt::format("{}", machine.update_streams), "a number from 1");
   require_number("input", machine.input);
   require_number("core_memory_rate", machine.core_memory_rate, true);
   require_number("memory_rate", machine.memory_rate, true);
@@ -256,6 +261,7 @@ Machine load_machine(const std::filesystem::path& path) {
 }
 
 void save_machine(const Machine& machine, const std::filesystem::path& path) {
+  check(machine);
   write_file_atomically(path, to_json(machine));
 }
 

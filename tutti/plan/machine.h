@@ -32,13 +32,17 @@ struct Machine {
   std::string model;               ///< that was measured
   int64_t parameters = 0;          ///< of the model, > 0
   int64_t bytes = 0;               ///< that a step sends of them, > 0
+  int64_t largest_parameter = 0;   ///< bytes of the largest, which one server has whole; > 0
   std::vector<BatchTime> compute;  ///< one or more; batches ascend
   /// A step's compute over its median: quantiles from the least to the greatest, evenly spaced, 2
   /// or more, >= 0, ascending. {1, 1}: every step takes as long.
   std::vector<double> jitter{1, 1};
   double update = 0;  ///< seconds of one replica's optimizer for all parameters, >= 0
-  double input = 0;   ///< seconds a sample of reading and decoding, on all cores, >= 0
-  int cores = 1;      ///< >= 1
+  /// Times the parameters that it reads and writes: SGD 3 (gradient and parameter in, parameter
+  /// out), two more for each state: with momentum 5, Adam 7. >= 1.
+  double update_streams = 7;
+  double input = 0;  ///< seconds a sample of reading and decoding, on all cores, >= 0
+  int cores = 1;     ///< >= 1
   /// Bytes a second that one core reads and writes, and all together; > 0.
   double core_memory_rate = 1e10, memory_rate = 1e10;
   int64_t memory = 0;                 ///< bytes there are, > 0
@@ -67,7 +71,7 @@ void check(const Machine& machine);
 Machine parse_machine(std::string_view json, std::string_view origin);
 std::string to_json(const Machine& machine);
 
-/// The same from and to a file; the file is replaced as a whole.
+/// The same from and to a file, which is replaced as a whole. Saving throws as check() does.
 Machine load_machine(const std::filesystem::path& path);
 void save_machine(const Machine& machine, const std::filesystem::path& path);
 

@@ -137,6 +137,8 @@ Machine measure(const Subject& subject, const MeasureOptions& options) {
       .model = subject.model,
       .parameters = subject.parameters,
       .bytes = subject.bytes,
+      .largest_parameter = subject.largest_parameter,
+      .update_streams = subject.update_streams,
       .cores = host.usable_cores,
       .memory = std::min(host.memory_total_bytes,
                          host.cgroup_memory_limit_bytes.value_or(host.memory_total_bytes)),

@@ -25,6 +25,8 @@ struct Subject {
   std::string model;
   int64_t parameters = 0;
   int64_t bytes = 0;                               ///< of their gradients
+  int64_t largest_parameter = 0;                   ///< bytes
+  double update_streams = 7;                       ///< as in Machine
   std::function<StepSeconds(int64_t batch)> step;  ///< one step of so many samples
 };
 

@@ -13,8 +13,7 @@
 namespace tutti::plan {
 namespace {
 
-constexpr int kMostSimulated = 32;    // ranks
-constexpr double kUpdateStreams = 7;  // Adam: gradient, parameter and two moments in, three out
+constexpr int kMostSimulated = 32;  // ranks
 constexpr double kOfNormal80 =
     1.2816;  // 80 % of a normal distribution are within so many of its sd
 
@@ -56,15 +55,28 @@ double all_reduce_exchange(const Machine& machine, const Job& job, double bytes)
          2 * engine_seconds(job.hosts, kSmall, flow);
 }
 
-/// Of `replicas` on one host: they read each other's gradients, and share the work out.
-double update_seconds(const Machine& machine, int replicas, bool over_hosts) {
-  const double streams = kUpdateStreams - 1 + replicas + (over_hosts ? 2 : 0);
-  const double speedup =
-      std::min(static_cast<double>(std::min(replicas, machine.cores)) * machine.core_memory_rate,
-               std::max(machine.memory_rate, machine.core_memory_rate)) /
-      machine.core_memory_rate;
-  return machine.update * streams / kUpdateStreams / speedup +
-         (replicas > 1 ? 2 * machine.shm.latency : 0);
+/// How much faster `replicas` on one host move bytes than one of them.
+double speedup_of(const Machine& machine, int replicas) {
+  const double cores = std::min(replicas, machine.cores);
+  return std::min(cores, std::max(1.0, machine.memory_rate / machine.core_memory_rate));
+}
+
+/// Of the optimizer that reads `extra` gradients more than its own.
+double optimizer_seconds(const Machine& machine, double extra) {
+  return machine.update * (machine.update_streams + extra) / machine.update_streams;
+}
+
+/// Replicas on one host read each other's gradients, which processes copy for the others before,
+/// and share the work out.
+double update_seconds(const Machine& machine, const Job& job) {
+  const int replicas = job.replicas_per_host;
+  const double extra = replicas - 1 + (job.hosts > 1 ? 2 : 0);
+  double seconds = optimizer_seconds(machine, extra) / speedup_of(machine, replicas);
+  if (replicas == 1) return seconds;
+  if (job.processes)
+    seconds += 2 * (replicas - 1) * static_cast<double>(machine.bytes) /
+               (machine.core_memory_rate * speedup_of(machine, replicas));
+  return seconds + 2 * machine.shm.latency;
 }
 
 double overlapped_end(const Machine& machine, const Job& job, const BatchTime& time) {
@@ -81,7 +93,7 @@ double overlapped_end(const Machine& machine, const Job& job, const BatchTime& t
 void add_all_reduce(const Machine& machine, const BatchTime& time, Prediction& result) {
   const Job& job = result.job;
   result.exchange = all_reduce_exchange(machine, job, static_cast<double>(machine.bytes));
-  result.update = update_seconds(machine, job.replicas_per_host, job.hosts > 1);
+  result.update = update_seconds(machine, job);
   result.exposed = result.exchange;
   if (job.overlap && job.hosts > 1)
     result.exposed =
@@ -89,33 +101,41 @@ void add_all_reduce(const Machine& machine, const BatchTime& time, Prediction& r
   result.step = std::max(result.slowest, result.input) + result.exposed + result.update;
 }
 
+/// Of all bytes, what the fullest server has: variables are placed whole.
+double fullest_share(const Machine& machine, int servers) {
+  return std::max(1.0 / servers, static_cast<double>(machine.largest_parameter) /
+                                     static_cast<double>(machine.bytes));
+}
+
 /// Every host sends its sum to all servers, a part each, and takes parameters from all.
 void add_servers(const Machine& machine, Prediction& result) {
   const Job& job = result.job;
   const Link flow = flow_of(machine, job.link, 1);
   const double wire = static_cast<double>(machine.bytes) / flow.bytes_per_second;
-  const double busiest = std::max(1.0, static_cast<double>(job.hosts) / job.servers);
-  const double one_way = 2 * flow.latency + wire;
-  const double server_update =
-      machine.update * (kUpdateStreams - 1 + job.hosts) / kUpdateStreams / job.servers;
+  const double share = std::min(1.0, fullest_share(machine, job.servers));
+  Job inside_job = job;
+  inside_job.hosts = 1;
   const double inside =
-      job.replicas_per_host > 1 ? update_seconds(machine, job.replicas_per_host, false) / 2 : 0;
-  result.exchange = 2 * (2 * flow.latency + busiest * wire);
-  result.update = inside + server_update;
+      job.replicas_per_host > 1 ? update_seconds(machine, inside_job) - machine.update : 0;
   const double compute = std::max(result.slowest, result.input);
   if (job.staleness == 0) {
+    result.exchange = 2 * (2 * flow.latency + std::max(1.0, job.hosts * share) * wire);
+    result.update = std::max(0.0, inside) + optimizer_seconds(machine, job.hosts - 1) * share;
     result.exposed = result.exchange;
     result.step = compute + result.exposed + result.update;
     return;
   }
-  // Who does not wait is held up by jitter less, and by a server when that is busy all the time.
+  // Who does not wait for the others meets them at the servers: at their ports in and out, and
+  // where they update.
   const double waited =
       job.staleness == kAnyStaleness ? 0 : (result.slowest - result.compute) / (job.staleness + 1);
-  const double alone = std::max(result.compute + waited, result.input) + 2 * one_way + inside +
-                       machine.update / job.servers;
-  const double at_server =
-      std::max(busiest * wire, machine.update * job.hosts / static_cast<double>(job.servers));
-  result.step = std::max(alone, at_server);
+  result.update = std::max(0.0, inside) + machine.update * share;
+  const double think =
+      std::max(result.compute + waited, result.input) + std::max(0.0, inside) + 4 * flow.latency;
+  const double stations[] = {share * wire, machine.update * share, share * wire};
+  const double least[] = {wire, 0, wire};
+  result.exchange = 2 * (2 * flow.latency + wire);
+  result.step = round_of_queues(job.hosts, think, stations, least);
   result.exposed = result.step - std::max(result.compute + waited, result.input) - result.update;
 }
 
@@ -206,6 +226,21 @@ double end_of_queue(std::span<const double> ready, std::span<const double> secon
   double end = 0;
   for (size_t i = 0; i < ready.size(); ++i) end = std::max(end, ready[i]) + seconds[i];
   return end;
+}
+
+double round_of_queues(int customers, double think, std::span<const double> stations,
+                       std::span<const double> least) {
+  std::vector<double> queue(stations.size(), 0), served(stations.size(), 0);
+  double round = 0;
+  for (int n = 1; n <= customers; ++n) {
+    round = think;
+    for (size_t i = 0; i < stations.size(); ++i) {
+      served[i] = stations[i] * (1 + queue[i]);
+      round += std::max(least[i], served[i]);
+    }
+    for (size_t i = 0; i < stations.size() && round > 0; ++i) queue[i] = n * served[i] / round;
+  }
+  return round;
 }
 
 double engine_seconds(int ranks, double bytes, const Link& link) {

@@ -27,8 +27,9 @@ constexpr int kAnyStaleness = -1;  ///< nobody waits for anybody
 struct Job {
   int hosts = 1;  ///< that compute, >= 1
   int replicas_per_host = 1;
-  int64_t batch = 32;  ///< samples of a replica, >= 1
-  Link link{};         ///< of each host, and of each server
+  bool processes = true;  ///< replicas of a host; false: threads, which copy no gradient
+  int64_t batch = 32;     ///< samples of a replica, >= 1
+  Link link{};            ///< of each host, and of each server
   Exchange exchange = Exchange::all_reduce;
   int servers = 1;                  ///< of parameter_server
   int staleness = 0;                ///< of parameter_server; 0: synchronous, or kAnyStaleness
@@ -69,6 +70,13 @@ double mean_of_greatest(std::span<const double> quantiles, double count);
 /// The end of the last all-reduce, where bucket i may begin at ready[i], in this order, and takes
 /// seconds[i]; one at a time.
 double end_of_queue(std::span<const double> ready, std::span<const double> seconds);
+
+/// Seconds of a round of one of `customers`, each of whom thinks, and then is served by each
+/// station in turn, one customer at a time, for so many seconds: mean value analysis of a closed
+/// network of queues (Reiser and Lavenberg 1980, doi:10.1145/322186.322195). Service takes `least`
+/// or more in each of the stations, whoever else is there.
+double round_of_queues(int customers, double think, std::span<const double> stations,
+                       std::span<const double> least);
 
 /// Seconds of the all-reduce of so many bytes of float32 by the algorithm that the tcp engine takes
 /// (built_in_table(), fixed order). Up to 32 ranks by simulation, beyond by formula.

@@ -24,9 +24,9 @@ CommandResult plan(std::vector<std::string> words) {
 
 /// One that a user might write by hand.
 const char* const kMachine = R"({"tutti_machine": 1, "name": "one", "model": "mlp",
-  "parameters": 1000000, "bytes": 4000000,
+  "parameters": 1000000, "bytes": 4000000, "largest_parameter": 40000,
   "compute": [{"batch": 8, "forward": 0.001, "backward": 0.002}], "jitter": [0.9, 1, 1.2],
-  "update": 0.0005, "input": 0, "cores": 2, "core_memory_rate": 1e10, "memory_rate": 2e10,
+  "update": 0.0005, "update_streams": 7, "input": 0, "cores": 2, "core_memory_rate": 1e10, "memory_rate": 2e10,
   "memory": 1000000000, "fixed_memory": 1e8, "sample_memory": 1e6,
   "shm": {"latency": 1e-6, "bytes_per_second": 1e10},
   "tcp": {"latency": 1e-5, "bytes_per_second": 1e9},
@@ -75,6 +75,16 @@ TEST(PlanModel, DrawsAndChooses) {
   EXPECT_EQ(choice["tried"], 56);
 }
 
+TEST(PlanModel, CountsWhereNothingWasMeasured) {
+  const TempFolder folder;
+  const auto counted = plan({"resnet50", "--gflops", "50000", "--hosts", "2", "--link",
+                             "100Gbit,10us", "--batch", "128", "--json", folder / "p.json"});
+  ASSERT_EQ(counted.exit_code, 0) << counted.err;
+  const auto rows = nlohmann::json::parse(std::ifstream(folder / "p.json"));
+  // 128 x 6 x 4.09 GFLOP at 50 TFLOP/s.
+  EXPECT_NEAR(rows[0]["compute_seconds"].get<double>(), 0.0628, 1e-3);
+}
+
 TEST(PlanModel, WrongInputIsAnsweredBeforeWork) {
   const TempFolder folder;
   const std::string file = machine_in(folder);
@@ -87,6 +97,8 @@ TEST(PlanModel, WrongInputIsAnsweredBeforeWork) {
   const Case cases[] = {
       {{}, "say which model"},
       {{"mlp"}, "--machine is missing"},
+      {{"nlp", "--gflops", "1"}, "did you mean \"mlp\"?"},
+      {{"mlp", "--gflops", "1", machine, file}, "excludes"},
       {{"cnn", machine, file}, "measured with model mlp, asked about cnn; measure cnn"},
       {{"mlp", machine, folder / "old.json"}, "tutti_machine is 0; expected 1: measure again"},
       {{"mlp", machine, folder / "none.json"}, "none.json"},

@@ -11,6 +11,7 @@ inline plan::Machine some_machine() {
   machine.model = "net";
   machine.parameters = 1'000'000;
   machine.bytes = 4'000'000;
+  machine.largest_parameter = 40'000;
   machine.compute = {{8, 1e-3, 2e-3}, {80, 10e-3, 20e-3}};
   machine.update = 0.5e-3;
   machine.input = 1e-6;

@@ -43,6 +43,7 @@ TEST(Arithmetic, OfOneLayerIsCountedByHand) {
   };
   EXPECT_EQ(of(nn::input({6}), nn::linear(4)).multiply_adds, 24);
   EXPECT_EQ(of(nn::input({6}), nn::linear(4)).parameters, 28);
+  EXPECT_EQ(of(nn::input({6}), nn::linear(4)).largest_parameter, 24);
   EXPECT_EQ(of(nn::input({6}), nn::linear(4)).values, 4);
   EXPECT_EQ(of(nn::input({5, 6}), nn::linear(4)).multiply_adds, 5 * 24);
   // 8 channels out of 5 x 5 places, each from 2 of 4 channels in a window of 3 x 2.

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/plan/counted_machine.h"
 #include "tutti/plan/machine.h"
 
 #include "tests/support/message_of.h"
@@ -88,6 +89,21 @@ TEST(MachineMemory, SaysTheLargestBatch) {
     EXPECT_GT(replicas * machine.memory_of(static_cast<double>(largest + 1)), 1000);
   }
   EXPECT_EQ(machine.largest_batch(10), 0);
+}
+
+TEST(CountedMachine, ComputesWhatWasCounted) {
+  const Machine machine = counted_machine(
+      "net",
+      {.multiply_adds = 1'000'000, .parameters = 500, .largest_parameter = 300, .values = 10},
+      6e12);
+  EXPECT_NO_THROW(check(machine));
+  const BatchTime time = machine.compute_of(32);
+  EXPECT_NEAR(time.forward + time.backward, 32e-6, 1e-15);
+  EXPECT_NEAR(time.backward, 2 * time.forward, 1e-15);
+  EXPECT_EQ(machine.bytes, 2000);
+  EXPECT_EQ(machine.largest_parameter, 1200);
+  EXPECT_THAT(message_of<UsageError>([] { counted_machine("net", {}, 0); }),
+              HasSubstr("0 operations a second"));
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ struct Told {
             .update = 4e-4};
   }
   Subject subject() {
-    return {"net", 10, 40, [this](int64_t batch) { return step(batch); }};
+    return {"net", 10, 40, 20, 3, [this](int64_t batch) { return step(batch); }};
   }
 };
 
@@ -47,6 +47,8 @@ TEST(Measure, GivesWhatTheSubjectTakes) {
   EXPECT_THAT(batches, ElementsAre(0, 1));
   EXPECT_EQ(machine.model, "net");
   EXPECT_EQ(machine.bytes, 40);
+  EXPECT_EQ(machine.largest_parameter, 20);
+  EXPECT_EQ(machine.update_streams, 3);
   ASSERT_EQ(machine.compute.size(), 2);
   EXPECT_EQ(machine.compute[1].batch, 64);
   EXPECT_NEAR(machine.compute[1].forward, 1e-3 + 64e-5, 1e-12);

@@ -116,6 +116,16 @@ TEST(Predict, OverlapHidesUpToBackward) {
   EXPECT_GE(beside.step, std::max(beside.compute, beside.exchange));
 }
 
+TEST(Predict, ProcessesCopyWhatOthersOwn) {
+  const Machine machine = some_machine();
+  const Prediction processes = predict(machine, {.replicas_per_host = 2, .batch = 8});
+  const Prediction threads =
+      predict(machine, {.replicas_per_host = 2, .processes = false, .batch = 8});
+  // Each copies half of its 4 MB, which is read and written, both at once by two cores.
+  EXPECT_NEAR(processes.step - threads.step, 2 * 4e6 / 2 / 1e10, 1e-9);
+  EXPECT_NEAR(threads.update, 0.5e-3 * 8 / 7 / 2 + 2e-6, 1e-12);
+}
+
 TEST(Predict, JitterCostsMoreTheMoreReplicas) {
   Machine machine = some_machine();
   machine.jitter = {0.9, 1, 1.5};
@@ -142,12 +152,35 @@ TEST(Predict, ServersAreBoundByTheBusiestLink) {
   EXPECT_NEAR(predict(machine, job).exchange, 2 * 4 * wire, 1e-12);
   job.servers = 16;
   EXPECT_NEAR(predict(machine, job).exchange, 2 * wire, 1e-12);
-  // Nobody waits: the servers' links are busy all the time, in both directions at once.
+  // A parameter that one server has whole keeps that one busy.
+  machine.largest_parameter = 3'000'000;
+  EXPECT_NEAR(predict(machine, job).exchange, 2 * 8 * 0.75 * wire, 1e-12);
+  machine.largest_parameter = 40'000;
+  // Nobody waits: between what one takes alone, and all that wait for each other.
   job.servers = 1;
   job.staleness = kAnyStaleness;
-  EXPECT_NEAR(predict(machine, job).step, 8 * wire, 1e-12);
-  job.batch = 800;
-  EXPECT_NEAR(predict(machine, job).step, 0.3 + 2 * wire, 1e-9);
+  for (int64_t batch : {8, 80, 800}) {
+    job.batch = batch;
+    const Prediction one = predict(machine, job);
+    EXPECT_GT(one.step, std::max(8 * wire, one.compute + 2 * wire));
+    EXPECT_LT(one.step, one.compute + 2 * 8 * wire);
+    job.hosts = 1;
+    EXPECT_NEAR(predict(machine, job).step, one.compute + 2 * wire, 1e-12);
+    job.hosts = 8;
+  }
+}
+
+// Balanced stations without thinking: each finds n + k - 1 to wait for (Reiser and Lavenberg).
+TEST(RoundOfQueues, IsTheKnownOne) {
+  const std::vector<double> none(3, 0), two(3, 2);
+  for (int n : {1, 2, 5, 100}) {
+    EXPECT_NEAR(round_of_queues(n, 0, std::vector{2.0}, std::vector{0.0}), 2 * n, 1e-9);
+    EXPECT_NEAR(round_of_queues(n, 0, two, none), 2 * (n + 2), 1e-9);
+  }
+  EXPECT_NEAR(round_of_queues(1, 5, two, none), 11, 1e-12);
+  EXPECT_NEAR(round_of_queues(1, 5, two, std::vector<double>(3, 7)), 26, 1e-12);
+  // Two customers, one station: the second finds the first there D / (Z + D) of the time.
+  EXPECT_NEAR(round_of_queues(2, 3, std::vector{1.0}, std::vector{0.0}), 3 + 1 + 0.25, 1e-12);
 }
 
 TEST(Predict, FormulasGoOnWhereSimulationEnds) {
