@@ -69,12 +69,6 @@ class Run:
         return self.model if self.width == 1 else f"{self.model} x{self.width:g}"
 
 
-def softirq_seconds():
-    """Of all cores: what moves packets, which no process is charged for."""
-    with open("/proc/stat") as file:
-        return int(file.readline().split()[7]) / os.sysconf("SC_CLK_TCK")
-
-
 def sh(*words):
     subprocess.run([str(word) for word in words], check=True, capture_output=True, text=True)
 
@@ -117,7 +111,8 @@ class Hosts:
         sh("ip", "-n", name, "link", "set", "eth0", "mtu", MTU, "up")
         sh("ip", "-n", name, "link", "set", "lo", "up")
         sh("ip", "netns", "exec", name, "sysctl", "-q", "net.ipv4.tcp_congestion_control=reno")
-        burst = "64kb" if self.mbit >= 500 else "20kb"
+        # What a link that was idle sends at once: little, but enough for a timer that comes late.
+        burst = 64_000 if self.mbit >= 500 else MTU + 200
         for where, device in ((hub, wire), (name, "eth0")):
             sh("tc", "-n", where, "qdisc", "add", "dev", device, "root", "tbf", "rate", f"{self.mbit}mbit",
                "burst", burst, "latency", "1s")
@@ -148,11 +143,10 @@ def commands_of(run, steps, hosts):
 
 
 def measured(run, steps):
-    """The figures of `bench_emulated_step`, and core_share: how busy all trainings kept the cores."""
+    """The figures of `bench_emulated_step`, and core_share: how busy its processes kept the cores."""
     network = Hosts(run.hosts + run.servers, run.mbit) if run.mbit else contextlib.nullcontext()
     environment = os.environ | {"TUTTI_TOKEN": secrets.token_hex(32)}
     with network as hosts, tempfile.TemporaryFile("w+") as out:
-        softirq = softirq_seconds()
         processes = [subprocess.Popen([str(word) for word in (*FIRST, *command)], stdout=out, stderr=out, env=environment)
                      for command in commands_of(run, steps, hosts)]
         try:
@@ -161,7 +155,6 @@ def measured(run, steps):
             for process in processes:
                 process.kill()
                 process.wait()
-        softirq = softirq_seconds() - softirq
         out.seek(0)
         text = out.read()
     lines = [line[line.index("{"):] for line in text.splitlines() if '{"bench"' in line]
@@ -169,7 +162,5 @@ def measured(run, steps):
         raise SystemExit(f"{run}: exit codes {codes}\n{text[-3000:]}")
     figures = json.loads(lines[0])
     processes = 1 if run.threads else run.hosts * run.replicas
-    figures["softirq_share"] = softirq / (CORES * 1e-3 * figures["step_ms_mean"] * (steps + WARM_UP))
-    figures["core_share"] = (figures["cpu_ms"] * processes / (CORES * figures["step_ms_mean"])
-                             + figures["softirq_share"])
+    figures["core_share"] = figures["cpu_ms"] * processes / (CORES * figures["step_ms_mean"])
     return figures

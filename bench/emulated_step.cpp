@@ -39,9 +39,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/deadline.h"
-#include "tutti/models/gpt.h"
+#include "tutti/cli/zoo.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
+#include "tutti/plan/arithmetic.h"
 #include "tutti/plan/measure.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/before_use.h"
@@ -75,16 +76,10 @@ struct Setting {
   double seconds = 5;
 };
 
-// Photographs at the size of their papers, as `tutti plan table` has them.
+// A width is for small networks of doodles; as they are, those that `tutti plan` knows.
 nn::Graph graph_of(const Setting& setting) {
-  const models::PhotoOptions photo{.width = setting.width};
-  if (setting.model == "alexnet") return models::alexnet(photo);
-  if (setting.model == "vgg11") return models::vgg11(photo);
-  if (setting.model == "resnet18") return models::resnet18(photo);
-  if (setting.model == "resnet50") return models::resnet50(photo);
-  if (setting.model == "inception_v3") return models::inception_v3({.width = setting.width});
-  if (setting.model == "gpt") return models::gpt({.vocabulary = 65, .context = 64});
-  return models::model_by_name(setting.model, {.width = setting.width});
+  return setting.width == 1 ? cli::zoo_network(setting.model).graph
+                            : models::model_by_name(setting.model, {.width = setting.width});
 }
 
 double seconds_between(TimePoint from, TimePoint to) {
@@ -263,15 +258,18 @@ void measure_machine(const Setting& setting) {
     });
     return took;
   };
-  const int64_t parameters = graph.num_parameters();
-  plan::save_machine(
-      plan::measure(
-          {.model = setting.model, .parameters = parameters, .bytes = 4 * parameters, .step = step},
-          {.name = "emulated",
-           .batches = setting.batches,
-           .seconds = setting.seconds,
-           .most_spread = 2}),
-      setting.measure);
+  const plan::Arithmetic counted = plan::arithmetic_of(graph);
+  plan::save_machine(plan::measure({.model = setting.model,
+                                    .parameters = counted.parameters,
+                                    .bytes = 4 * counted.parameters,
+                                    .largest_parameter = 4 * counted.largest_parameter,
+                                    .update_streams = 3,
+                                    .step = step},
+                                   {.name = "emulated",
+                                    .batches = setting.batches,
+                                    .seconds = setting.seconds,
+                                    .most_spread = 2}),
+                     setting.measure);
 }
 
 void add_flags(CLI::App& app, Setting& setting) {
@@ -282,7 +280,7 @@ void add_flags(CLI::App& app, Setting& setting) {
     app.add_option(name, to, help)->check(CLI::NonNegativeNumber)->capture_default_str();
   };
   app.add_option("model", setting.model, "Of the zoo")->required();
-  positive("--width", setting.width, "Times the units of hidden layers; not of gpt");
+  positive("--width", setting.width, "Times the units of hidden layers, of networks for doodles");
   positive("--batch", setting.batch, "Samples of a replica");
   not_negative("--forward-ms", setting.forward.ms, "Of a forward pass");
   not_negative("--backward-ms", setting.backward.ms, "Of a backward pass");
