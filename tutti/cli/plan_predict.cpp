@@ -101,8 +101,7 @@ int staleness_of(const std::string& word) {
 std::vector<plan::Job> kinds_of(const JobsFlags& flags) {
   std::vector<plan::Job> kinds;
   if (flags.strategy != "parameter_server")
-    kinds.push_back({.processes = flags.strategy != "mirrored",
-                     .overlap = flags.overlap,
+    kinds.push_back({.overlap = flags.overlap,
                      .bucket_bytes = static_cast<int64_t>(flags.bucket_mib * (1 << 20))});
   if (flags.strategy == "parameter_server" || flags.strategy == "all")
     for (int servers : flags.servers)

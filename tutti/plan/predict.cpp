@@ -66,17 +66,13 @@ double optimizer_seconds(const Machine& machine, double extra) {
   return machine.update * (machine.update_streams + extra) / machine.update_streams;
 }
 
-/// Replicas on one host read each other's gradients, which processes copy for the others before,
-/// and share the work out.
+/// Replicas on one host read each other's gradients, and share the work out. That processes copy
+/// theirs before is not counted: it is done while they are in cache.
 double update_seconds(const Machine& machine, const Job& job) {
   const int replicas = job.replicas_per_host;
   const double extra = replicas - 1 + (job.hosts > 1 ? 2 : 0);
-  double seconds = optimizer_seconds(machine, extra) / speedup_of(machine, replicas);
-  if (replicas == 1) return seconds;
-  if (job.processes)
-    seconds += 2 * (replicas - 1) * static_cast<double>(machine.bytes) /
-               (machine.core_memory_rate * speedup_of(machine, replicas));
-  return seconds + 2 * machine.shm.latency;
+  return optimizer_seconds(machine, extra) / speedup_of(machine, replicas) +
+         (replicas > 1 ? 2 * machine.shm.latency : 0);
 }
 
 double overlapped_end(const Machine& machine, const Job& job, const BatchTime& time) {

@@ -27,9 +27,8 @@ constexpr int kAnyStaleness = -1;  ///< nobody waits for anybody
 struct Job {
   int hosts = 1;  ///< that compute, >= 1
   int replicas_per_host = 1;
-  bool processes = true;  ///< replicas of a host; false: threads, which copy no gradient
-  int64_t batch = 32;     ///< samples of a replica, >= 1
-  Link link{};            ///< of each host, and of each server
+  int64_t batch = 32;  ///< samples of a replica, >= 1
+  Link link{};         ///< of each host, and of each server
   Exchange exchange = Exchange::all_reduce;
   int servers = 1;                  ///< of parameter_server
   int staleness = 0;                ///< of parameter_server; 0: synchronous, or kAnyStaleness
