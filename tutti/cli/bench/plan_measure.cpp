@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,9 +13,9 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/host.h"
 #include "tutti/cli/bench/all_reduce.h"
-#include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/data_spec.h"
 #include "tutti/cli/optimizer_flags.h"
