@@ -27,7 +27,8 @@ const char* const kMachine = R"({"tutti_machine": 1, "name": "one", "model": "ml
   "parameters": 1000000, "bytes": 4000000, "largest_parameter": 40000,
   "compute": [{"batch": 8, "forward": 0.001, "backward": 0.002}], "jitter": [0.9, 1, 1.2],
   "update": 0.0005, "update_streams": 7, "input": 0, "cores": 2,
-  "core_memory_rate": 1e10, "memory_rate": 2e10, "memory": 1000000000, "fixed_memory": 1e8, "sample_memory": 1e6,
+  "core_memory_rate": 1e10, "memory_rate": 2e10,
+  "memory": 1000000000, "fixed_memory": 1e8, "sample_memory": 1e6,
   "shm": {"latency": 1e-6, "bytes_per_second": 1e10},
   "tcp": {"latency": 1e-5, "bytes_per_second": 1e9},
   "payload": 0.94, "compute_error": 0.03, "communication_error": 0.06})";
