@@ -129,7 +129,8 @@ struct Terms {
         chunks_of_slice(chunks_of(work.num_elements / work.ranks, work.chunk_elements)) {}
 
   static double chunks_of(int64_t elements, int64_t chunk) {
-    return static_cast<double>((elements + chunk - 1) / chunk);
+    const int64_t count = (elements + chunk - 1) / chunk;
+    return static_cast<double>(count);
   }
 
   double n, alpha;

@@ -131,7 +131,7 @@ void check(const Subject& subject, const MeasureOptions& options) {
 
 Machine measure(const Subject& subject, const MeasureOptions& options) {
   check(subject, options);
-  const HostFacts host = host_facts();
+  const HostFacts& host = host_facts();
   Machine machine{
       .name = options.name,
       .model = subject.model,
