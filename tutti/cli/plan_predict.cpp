@@ -206,6 +206,8 @@ std::string picture(const std::string& model, const std::vector<plan::Prediction
 }
 
 void plan_model(const PredictFlags& flags) {
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
+  if (!flags.svg.empty()) require_writable(flags.svg, "--svg");
   const plan::Machine machine = machine_of(flags);
   const plan::Search search = search_of(flags, machine);
   if (!flags.svg.empty() && search.hosts.size() < 2)
@@ -232,6 +234,7 @@ void plan_model(const PredictFlags& flags) {
 }
 
 void plan_choose(const ChooseFlags& flags) {
+  if (!flags.json.empty()) require_writable(flags.json, "--json");
   const plan::Machine machine = machine_of(flags);
   plan::Search search = search_of(flags, machine);
   search.objective = flags.objective == "cost" ? plan::Objective::cost : plan::Objective::time;

@@ -105,6 +105,8 @@ TEST(PlanModel, WrongInputIsAnsweredBeforeWork) {
       {{"mlp", machine, folder / "none.json"}, "none.json"},
       {{"mlp", machine, file}, "--link is missing: what lies between hosts, as 25Gbit,20us"},
       {{"mlp", machine, file, link, "25,20us"}, "the rate has no unit"},
+      {{"mlp", machine, file, link, "1Gbit,1us", "--json", folder / "no/p.json"},
+       "no/p.json: cannot be written"},
       {{"mlp", machine, file, link, "1Gbit,1us", "--hosts", "0"}, "--hosts \"0\": expected whole"},
       {{"mlp", machine, file, link, "1Gbit,1us", "--hosts", "1..x"}, "--hosts \"1..x\""},
       {{"mlp", machine, file, link, "1Gbit,1us", "--batch", "1000"},
