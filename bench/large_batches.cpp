@@ -3,14 +3,16 @@
 // that more samples a step stop paying.
 //
 //   bench_large_batches DATA [--model small_resnet] [--epochs 8] [--batches 64,256,1024,4096]
-//                       [--rate 0.05] [--goal 0.8] [--out FILE]
+//                       [--rate 0.05] [--lars-rate 2] [--lamb-rate 0.004] [--goal 0.8] [--out FILE]
 //
 // DATA is a folder of drawings. Every training sees as many samples: EPOCHS times the training
-// data, two replicas of one thread. The rate is that of the smallest batch, and falls along half a
+// data, two replicas of one thread. A rate is that of the smallest batch, and falls along half a
 // cosine. The modes:
 //   plain   sgd with momentum 0.9, the same rate for every batch
 //   recipe  the same with .large_batch: linear scaling, two epochs of warm-up
 //   root    the same, scaled by the square root: for the smallest batch the same training
+//   lars    the recipe with lars, scaled by the square root
+//   lamb    the recipe with lamb, scaled by the square root
 // 2,000 of the test data are looked at after every 4,096 samples, and after every step of larger
 // batches; all of them at the end. Prints a line of JSON a training; FILE gets a table in Markdown.
 #include <fmt/format.h>
@@ -40,13 +42,13 @@ using namespace tutti;
 constexpr int64_t kSamplesBetweenTests = 4096;
 constexpr int64_t kTestedPerClass = 200;
 constexpr int64_t kWarmUpEpochs = 2;
-constexpr const char* kModes[] = {"plain", "recipe", "root"};
+constexpr const char* kModes[] = {"plain", "recipe", "root", "lars", "lamb"};
 
 struct Asked {
   std::string folder, model = "small_resnet", out;
   std::vector<int64_t> batches = {64, 256, 1024, 4096};
   int64_t epochs = 8;
-  double rate = 0.05;
+  double rate = 0.05, lars_rate = 2, lamb_rate = 0.004;
   double goal = 0.8;
 };
 
@@ -69,6 +71,17 @@ nn::Graph network(const std::string& name) {
   return models::model_by_name(name, {.classes = 10});
 }
 
+optim::Rule rule_of(const std::string& mode) {
+  if (mode == "lars") return optim::lars({.momentum = 0.9, .weight_decay = 1e-4});
+  if (mode == "lamb") return optim::lamb({.weight_decay = 1e-4});
+  return optim::sgd({.momentum = 0.9, .weight_decay = 1e-4});
+}
+
+double rate_of(const Asked& asked, const std::string& mode) {
+  if (mode == "lars") return asked.lars_rate;
+  return mode == "lamb" ? asked.lamb_rate : asked.rate;
+}
+
 Result train(const Asked& asked, const std::string& mode, int64_t batch) {
   const Strategy strategy({.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .seed = 1});
   const auto data = data::quickdraw(asked.folder, {.split = "train"}).shuffle().batch(batch);
@@ -80,10 +93,10 @@ Result train(const Asked& asked, const std::string& mode, int64_t batch) {
   const int64_t between =
       std::min(data.num_batches(), std::max<int64_t>(1, kSamplesBetweenTests / batch));
   CompileOptions options{
-      .optimizer = optim::sgd({.momentum = 0.9, .weight_decay = 1e-4}),
+      .optimizer = rule_of(mode),
       .loss = losses::sparse_categorical_crossentropy(),
       .metrics = {metrics::accuracy()},
-      .learning_rate = schedules::cosine({.initial = asked.rate, .decay_steps = steps}),
+      .learning_rate = schedules::cosine({.initial = rate_of(asked, mode), .decay_steps = steps}),
       .noise_scale = true};
   if (mode != "plain")
     options.large_batch =
@@ -144,9 +157,9 @@ std::string table_of(const Asked& asked, const std::vector<Result>& results) {
         results, [&](const Result& r) { return r.mode == mode && r.batch == batch; });
   };
   std::string text = fmt::format(
-      "| batch | steps in all | plain: steps to {0:.0f} % | at the end | recipe | | root | "
-      "| predicted steps | useful batch at {0:.0f} % | at the end |\n"
-      "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
+      "| batch | steps in all | plain: steps to {0:.0f} % | at the end | recipe | | root | | lars "
+      "| | lamb | | predicted steps | useful batch at {0:.0f} % | at the end |\n"
+      "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
       100 * asked.goal);
   const Result& base = find("recipe", asked.batches.front());
   for (const int64_t batch : asked.batches) {
@@ -183,9 +196,10 @@ void run(const Asked& asked) {
                     "`{}`, {} epochs, two replicas of one thread; {}. The modes and how often is "
                     "tested: `bench/large_batches.cpp`.\n\n"
                     "    bench_large_batches {} --model {} --epochs {} --batches {} --rate {} "
-                    "--goal {}\n\n{}",
+                    "--lars-rate {} --lamb-rate {} --goal {}\n\n{}",
                     asked.model, asked.epochs, host_facts().cpu_model, asked.folder, asked.model,
-                    asked.epochs, fmt::join(asked.batches, ","), asked.rate, asked.goal, table));
+                    asked.epochs, fmt::join(asked.batches, ","), asked.rate, asked.lars_rate,
+                    asked.lamb_rate, asked.goal, table));
 }
 
 }  // namespace
@@ -201,6 +215,12 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   app.add_option("--rate", asked.rate)->check(CLI::Range(1e-9, 10.0))->capture_default_str();
+  app.add_option("--lars-rate", asked.lars_rate)
+      ->check(CLI::Range(1e-9, 1e4))
+      ->capture_default_str();
+  app.add_option("--lamb-rate", asked.lamb_rate)
+      ->check(CLI::Range(1e-9, 10.0))
+      ->capture_default_str();
   app.add_option("--goal", asked.goal)->check(CLI::Range(0.0, 1.0))->capture_default_str();
   app.add_option("--out", asked.out);
   CLI11_PARSE(app, argc, argv);

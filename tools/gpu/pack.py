@@ -1,5 +1,5 @@
-"""What is carried to a machine with a GPU: the checkout, its programs built against CUDA LibTorch, two
-libraries; and packages with which the programs are built there, should they not start."""
+"""What is carried to a machine with a GPU: the checkout, its programs built against CUDA LibTorch, the
+libraries that they need; and packages with which the programs are built there, should they not start."""
 
 import pathlib
 import re
@@ -12,11 +12,12 @@ from place import ROOT, libraries_of_pytorch
 TARGETS = ("tutti_program", "bench_device_step", "bench_device_speed")
 PROGRAMS = ("tutti", "bench_device_step", "bench_device_speed", "test_nccl_device")
 # What those programs and no bare machine with PyTorch have.
-CARRIED = re.compile(r"(\S*/lib(?:fmt|spdlog)\.so\S*)")
+CARRIED = re.compile(r"(\S*/lib(?:fmt|spdlog|jpeg|png16|webp|sharpyuv|zstd)\.so\S*)")
 # The same and what else is linked, for a build there.
-LINKED = re.compile(r"(\S*/lib(?:fmt|spdlog|ssl|crypto|z)\.so\S*)")
+LINKED = re.compile(r"(\S*/lib(?:fmt|spdlog|jpeg|png16|webp|sharpyuv|zstd|ssl|crypto|z)\.so\S*)")
 PACKAGES = ("libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev", "libcli11-dev", "zlib1g-dev", "libprotozero-dev",
-            "libssl-dev", "libgtest-dev", "libgmock-dev")
+            "libssl-dev", "libjpeg62-turbo-dev", "libpng-dev", "libwebp-dev", "libzstd-dev", "libgtest-dev",
+            "libgmock-dev")
 
 
 def call(*command, **options):

@@ -58,7 +58,7 @@ void SharedUpdater::measure_parts(const Lane& lane, const Stretch& stretch, cons
 
 // Those of all hosts, once they are there.
 void SharedUpdater::measure_sums(const Lane& lane) {
-  if (!lane.measures) return;
+  if (lane.updates_measured == 0) return;
   for (const Stretch& stretch : lane.stretches)
     if (lane.used[stretch.parameter] != 0)
       optim::square_blocks(
@@ -69,8 +69,8 @@ void SharedUpdater::measure_sums(const Lane& lane) {
 
 void SharedUpdater::add_squares(Lane& lane) {
   const auto local = static_cast<int>(&lane - lanes_.data());
-  if (!lane.measures || (local != 0 && !lane.sums)) return;
-  GradientSquares all;
+  if (lane.updates_measured == 0 || (local != 0 && !lane.sums)) return;
+  GradientSquares all{.parts = {}, .updates = lane.updates_measured};
   all.parts.resize(static_cast<size_t>(world_.size));
   // Ranks of a host follow each other.
   const auto first_here = static_cast<size_t>(world_.first_rank + local - lane.rank);

@@ -52,7 +52,7 @@ void SharedUpdater::begin(int replica, Overlap) {
                     world_.first_rank + replica));
   std::ranges::fill(lane.copied, 0);
   lane.armed = true;
-  lane.measures = !block_squares_.empty() && is_measured(version());
+  lane.updates_measured = block_squares_.empty() ? 0 : updates_measured(version());
   if (lane.rank == 0) header_->learning_rate = next_learning_rate_.load();
 }
 
@@ -250,7 +250,7 @@ bool SharedUpdater::add_gradients(Lane& lane, const Stretch& chunk, void* sum) {
   if (used)
     reduce_inputs(layout_.slots[chunk.parameter].dtype, ReduceOp::sum, shape_here_, lane.inputs,
                   sum, chunk.end - chunk.begin);
-  if (lane.measures) measure_parts(lane, chunk, sum);
+  if (lane.updates_measured > 0) measure_parts(lane, chunk, sum);
   return used;
 }
 

@@ -138,9 +138,11 @@ TEST(NoiseScaleSums, LearnNothingFromOnePartNoGradientAndWhatIsNotFinite) {
   EXPECT_THAT(scale.to_string(8), HasSubstr("the noise hides the gradient"));
 }
 
+// Five that stand for an update each, then one that stands for eight.
 TEST(NoiseScaleSums, FadeAndGoOnFromTheirState) {
   const auto made = measured(random_parts({3, 4}, 2, 1));
-  const auto other = measured(random_parts({3, 4}, 2, 2));
+  auto other = measured(random_parts({3, 4}, 2, 2));
+  other.squares.updates = 8;
   NoiseScale scale;
   for (int i = 0; i < 5; ++i) scale.add(made.squares, made.samples);
   NoiseScale resumed;
@@ -151,8 +153,10 @@ TEST(NoiseScaleSums, FadeAndGoOnFromTheirState) {
   NoiseScale one, two;
   one.add(made.squares, made.samples);
   two.add(other.squares, other.samples);
-  const double faded =
-      0.01 * (0.99 + std::pow(0.99, 2) + std::pow(0.99, 3) + std::pow(0.99, 4) + std::pow(0.99, 5));
+  const double kept_of_one = std::pow(0.99, 1.0 / 8);
+  double faded = 0;
+  for (int i = 0; i < 5; ++i) faded = kept_of_one * faded + 1 - kept_of_one;
+  faded *= 0.99;
   EXPECT_NEAR(scale.noise(), (faded * one.noise() + 0.01 * two.noise()) / (faded + 0.01), 1e-12);
 }
 

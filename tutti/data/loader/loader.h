@@ -108,7 +108,7 @@ struct LoaderReport {
 
 class Loader {
  public:
-  Loader(LoaderOptions options, LoaderPlace place = {});
+  explicit Loader(LoaderOptions options, LoaderPlace place = {});
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;

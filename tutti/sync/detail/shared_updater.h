@@ -145,7 +145,7 @@ class SharedUpdater final : public Updater, public GradientMeter {
     ReadyHooks hooks;
     bool armed = false;
     bool pushed = false;
-    bool measures = false;  // gradients of this step: the same on all replicas
+    int updates_measured = 0;  // by this step, the same on all replicas; 0: it measures none
   };
 
   void place_storage();

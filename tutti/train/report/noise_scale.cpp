@@ -10,7 +10,7 @@
 namespace tutti {
 namespace {
 
-constexpr double kFades = 0.99;  // half of the weight is on the last 69 updates
+constexpr double kFades = 0.99;  // in eight updates: half of the weight is on the last 552
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // Two digits are more than the estimate has.
@@ -40,7 +40,8 @@ void NoiseScale::add(const GradientSquares& squares, std::span<const int64_t> sa
   const double big = squares.sum;
   if (!std::isfinite(small) || !std::isfinite(big) || small == 0) return;
   const double part = all / parts;
-  const auto fade = [](double& mean, double now) { mean = kFades * mean + (1 - kFades) * now; };
+  const double kept = std::pow(kFades, squares.updates / 8.0);
+  const auto fade = [&](double& mean, double now) { mean = kept * mean + (1 - kept) * now; };
   fade(gradient_square_, (all * big - part * small) / (all - part));
   fade(noise_, (small - big) / (1 / part - 1 / all));
   fade(weight_, 1);

@@ -7,7 +7,7 @@
 ///   small = sum of (b / B) |g_part|^2,  big = |g_all|^2
 ///   |G|^2 = (B big - (B / n) small) / (B - B / n),  tr(Sigma) = (small - big) / (n / B - 1 / B)
 /// Both are smoothed apart, since a ratio of noisy numbers is biased: each update's share of the
-/// mean fades by 0.99 for each one that is measured. The noise scale is tr(Sigma) / |G|^2, a number
+/// mean fades by 0.99 in eight updates. The noise scale is tr(Sigma) / |G|^2, a number
 /// of samples. McCandlish et al. 2018, arXiv:1812.06162, appendix A.1; the weights make tr(Sigma)
 /// the within-group variance of a one-way analysis of variance. docs/design/noise_scale.md. Thread
 /// rule: one thread at a time.
