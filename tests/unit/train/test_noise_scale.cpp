@@ -173,6 +173,7 @@ TEST(NoiseScaleSums, SayBeyondWhatBatchMoreSamplesStopPaying) {
 // ---- a quadratic: loss 1/2 x' H x + noise' x, so that G = H x and Sigma is that of the noise ----
 
 constexpr int64_t kDimensions = 64;
+constexpr int64_t kSamples = 160'000;
 
 struct QuadraticImpl : torch::nn::Module {
   QuadraticImpl() {
@@ -196,8 +197,8 @@ TEST(NoiseScaleOfAQuadratic, IsTheKnownOneWithinFivePercent) {
     // Deviations from 1/2 to 3/2, scaled so that their squares add up to what is wanted.
     at::Tensor deviations = at::linspace(0.5, 1.5, kDimensions);
     deviations *= std::sqrt(known * gradient / deviations.square().sum().item<double>());
-    const at::Tensor noise = torch::randn({40'000, kDimensions}) * deviations;
-    const at::Tensor targets = at::zeros({40'000}, at::kFloat);
+    const at::Tensor noise = torch::randn({kSamples, kDimensions}) * deviations;
+    const at::Tensor targets = at::zeros({kSamples}, at::kFloat);
     Model model(strategy_of("one_device", 4), [] { return Quadratic(); });
     model.compile({.optimizer = optim::sgd({.learning_rate = 1e-12}),
                    .loss = Loss("itself", [](const at::Tensor& y, const at::Tensor&) { return y; }),
