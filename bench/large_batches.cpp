@@ -3,7 +3,8 @@
 // that more samples a step stop paying.
 //
 //   bench_large_batches DATA [--model small_resnet] [--epochs 8] [--batches 64,256,1024,4096]
-//                       [--rate 0.05] [--lars-rate 2] [--lamb-rate 0.004] [--goal 0.8] [--out FILE]
+//                       [--modes plain,recipe,root,lars,lamb] [--rate 0.05] [--lars-rate 2]
+//                       [--lamb-rate 0.01] [--goal 0.8] [--out FILE]
 //
 // DATA is a folder of drawings. Every training sees as many samples: EPOCHS times the training
 // data, two replicas of one thread. A rate is that of the smallest batch, and falls along half a
@@ -42,13 +43,13 @@ using namespace tutti;
 constexpr int64_t kSamplesBetweenTests = 4096;
 constexpr int64_t kTestedPerClass = 200;
 constexpr int64_t kWarmUpEpochs = 2;
-constexpr const char* kModes[] = {"plain", "recipe", "root", "lars", "lamb"};
 
 struct Asked {
   std::string folder, model = "small_resnet", out;
   std::vector<int64_t> batches = {64, 256, 1024, 4096};
+  std::vector<std::string> modes = {"plain", "recipe", "root", "lars", "lamb"};
   int64_t epochs = 8;
-  double rate = 0.05, lars_rate = 2, lamb_rate = 0.004;
+  double rate = 0.05, lars_rate = 2, lamb_rate = 0.01;
   double goal = 0.8;
 };
 
@@ -151,28 +152,36 @@ double predicted_steps(const Result& base, int64_t batch) {
   return static_cast<double>(base.steps_to_goal) * relative(batch) / relative(base.batch);
 }
 
-std::string table_of(const Asked& asked, const std::vector<Result>& results) {
-  const auto find = [&](const char* mode, int64_t batch) -> const Result& {
-    return *std::ranges::find_if(
+// Its mode has the figures of which all else is told: steps that are predicted, useful batches.
+const Result& told(const Asked& asked, const std::vector<Result>& results, int64_t batch) {
+  const auto of = [&](const std::string& mode) {
+    return std::ranges::find_if(
         results, [&](const Result& r) { return r.mode == mode && r.batch == batch; });
   };
+  const auto recipe = of("recipe");
+  return recipe == results.end() ? *of(asked.modes.front()) : *recipe;
+}
+
+std::string table_of(const Asked& asked, const std::vector<Result>& results) {
+  std::string head = "| batch | steps in all |", line = "|---:|---:|";
+  for (const std::string& mode : asked.modes) {
+    head += fmt::format(" {}: steps to {:.0f} % | at the end |", mode, 100 * asked.goal);
+    line += "---:|---:|";
+  }
   std::string text = fmt::format(
-      "| batch | steps in all | plain: steps to {0:.0f} % | at the end | recipe | | root | | lars "
-      "| | lamb | | predicted steps | useful batch at {0:.0f} % | at the end |\n"
-      "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n",
-      100 * asked.goal);
-  const Result& base = find("recipe", asked.batches.front());
+      "{} predicted steps | useful batch at {:.0f} % | at the end |\n{}---:|---:|---:|\n", head,
+      100 * asked.goal, line);
+  const Result& base = told(asked, results, asked.batches.front());
   for (const int64_t batch : asked.batches) {
-    text += fmt::format("| {} | {} |", batch, find("plain", batch).steps);
-    for (const char* mode : kModes) {
-      const Result& r = find(mode, batch);
-      text += fmt::format(" {} | {:.1f} % |",
-                          r.steps_to_goal > 0 ? std::to_string(r.steps_to_goal) : "never",
-                          100 * r.accuracy);
-    }
-    const Result& recipe = find("recipe", batch);
+    const Result& one = told(asked, results, batch);
+    text += fmt::format("| {} | {} |", batch, one.steps);
+    for (const Result& r : results)
+      if (r.batch == batch)
+        text += fmt::format(" {} | {:.1f} % |",
+                            r.steps_to_goal > 0 ? std::to_string(r.steps_to_goal) : "never",
+                            100 * r.accuracy);
     text += fmt::format(" {} | {} | {} |\n", cell(predicted_steps(base, batch)),
-                        cell(recipe.noise_at_goal), cell(recipe.noise_at_end));
+                        cell(one.noise_at_goal), cell(one.noise_at_end));
   }
   return text;
 }
@@ -180,10 +189,8 @@ std::string table_of(const Asked& asked, const std::vector<Result>& results) {
 void run(const Asked& asked) {
   std::vector<Result> results;
   for (const int64_t batch : asked.batches)
-    for (const std::string mode : kModes) {
-      const bool same = mode == "root" && batch == asked.batches.front();
-      results.push_back(same ? results.back() : train(asked, mode, batch));
-      results.back().mode = mode;
+    for (const std::string& mode : asked.modes) {
+      results.push_back(train(asked, mode, batch));
       fmt::print("{}\n", json_of(asked, results.back()).dump());
       std::fflush(stdout);
     }
@@ -195,11 +202,11 @@ void run(const Asked& asked) {
         fmt::format("# Large batches on Quick, Draw!\n\n"
                     "`{}`, {} epochs, two replicas of one thread; {}. The modes and how often is "
                     "tested: `bench/large_batches.cpp`.\n\n"
-                    "    bench_large_batches {} --model {} --epochs {} --batches {} --rate {} "
-                    "--lars-rate {} --lamb-rate {} --goal {}\n\n{}",
+                    "    bench_large_batches {} --model {} --epochs {} --batches {} --modes {} "
+                    "--rate {} --lars-rate {} --lamb-rate {} --goal {}\n\n{}",
                     asked.model, asked.epochs, host_facts().cpu_model, asked.folder, asked.model,
-                    asked.epochs, fmt::join(asked.batches, ","), asked.rate, asked.lars_rate,
-                    asked.lamb_rate, asked.goal, table));
+                    asked.epochs, fmt::join(asked.batches, ","), fmt::join(asked.modes, ","),
+                    asked.rate, asked.lars_rate, asked.lamb_rate, asked.goal, table));
 }
 
 }  // namespace
@@ -213,6 +220,10 @@ int main(int argc, char** argv) {
   app.add_option("--batches", asked.batches, "Ascending")
       ->delimiter(',')
       ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--modes", asked.modes)
+      ->delimiter(',')
+      ->check(CLI::IsMember({"plain", "recipe", "root", "lars", "lamb"}))
       ->capture_default_str();
   app.add_option("--rate", asked.rate)->check(CLI::Range(1e-9, 10.0))->capture_default_str();
   app.add_option("--lars-rate", asked.lars_rate)
