@@ -6,23 +6,11 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/parallel/detail/block_products.h"
 #include "tutti/parallel/detail/tokens.h"
 #include "tutti/parallel/detail/tree_sum.h"
 
 namespace tutti::parallel::detail {
-namespace {
-
-/// Of parts one below the other, those of each block.
-Blocks rows_of_blocks(const at::Tensor& parameter, const std::vector<int64_t>& sizes,
-                      int64_t stacked) {
-  if (stacked == 1) return aligned_parts(parameter, sizes, 0);
-  if (sizes.size() == 1) return aligned_parts(parameter, {parameter.size(0)}, 0);
-  Blocks rows = parameter.unflatten(0, {stacked, -1}).split_with_sizes(sizes, 1);
-  for (at::Tensor& block : rows) block = block.clone(at::MemoryFormat::Contiguous).flatten(0, 1);
-  return rows;
-}
-
-}  // namespace
 
 void require_elements(const std::string& layer, int64_t elements, int blocks) {
   if (elements < blocks)
@@ -50,24 +38,16 @@ Piece piece_along(const TensorGroup& group, const std::string& layer, std::vecto
 
 Blocks column_products(const TensorGroup& group, const Blocks& copies, const Columns& columns,
                        nn::Activation activation) {
-  const auto sizes = group.sizes_of(group.rank(), columns.units / columns.stacked);
-  const Blocks weights = rows_of_blocks(columns.weight, sizes, columns.stacked);
-  const Blocks biases = columns.bias.defined()
-                            ? rows_of_blocks(columns.bias, sizes, columns.stacked)
-                            : Blocks(copies.size());
-  Blocks outputs;
-  for (size_t block = 0; block < copies.size(); ++block)
-    outputs.push_back(nn::dense(copies[block], weights[block], biases[block], activation));
-  return outputs;
+  return block_products(copies, columns.weight, columns.bias,
+                        {.sizes = group.sizes_of(group.rank(), columns.units / columns.stacked),
+                         .stacked = columns.stacked},
+                        activation);
 }
 
 Blocks row_products(const TensorGroup& group, const Blocks& blocks, const at::Tensor& weight,
                     int64_t features) {
-  const Blocks weights = aligned_parts(weight, group.sizes_of(group.rank(), features), 1);
-  Blocks products;
-  for (size_t block = 0; block < blocks.size(); ++block)
-    products.push_back(nn::dense(blocks[block], weights[block]));
-  return products;
+  return block_products(blocks, weight, {},
+                        {.sizes = group.sizes_of(group.rank(), features), .axis = 1});
 }
 
 at::Tensor row_sum(const TensorGroup& group, const Blocks& products, const at::Tensor& bias) {

@@ -13,8 +13,8 @@
 ///
 /// Products are those of nn::dense, a block each: the same bits for any number of ranks, where all
 /// ranks compute with the same number of threads and the same dense kernel. Where a rank has
-/// several blocks, what is not on a 64-byte line, and rows' columns, are copied for each pass,
-/// since products depend on that.
+/// several blocks, what is not on a 64-byte line, and rows' columns, are copied in forward and kept
+/// for backward, since products depend on that.
 ///
 /// Layers throw what tensor_functions.h says, and what torch throws for shapes that do not fit.
 /// Thread rule: that of a torch module; forward and backward by the rank's own thread.
