@@ -17,13 +17,14 @@
 namespace tutti::cli {
 namespace {
 
-// Each algorithm of the built-in table for two hosts has two sizes or more.
-constexpr int64_t kSizes[] = {8, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
+// The smallest say the latency; of those of two hosts each algorithm of the built-in table has two
+// or more.
+constexpr int64_t kSizes[] = {8, 256, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
 constexpr size_t kLeastSizes = 3;
 constexpr double kSlowEnough = 1;  // seconds of one all-reduce
 constexpr int kBlock = 5;          // times between two looks at whether that is enough
-constexpr double kRow = 5e-3;      // seconds: what wakes a thread late is little of it
-constexpr int kLongestRow = 100;
+constexpr double kRow = 20e-3;     // seconds: what wakes a thread late is little of it
+constexpr int kLongestRow = 500;
 
 /// All-reduces of one size by one member.
 class TimedSize {
@@ -82,7 +83,7 @@ class TimedSize {
 
 }  // namespace
 
-HostsOfJob join_hosts() {
+HostsOfJob join_hosts(int worker) {
   HostsOfJob job{.workers = join_replicas(1, {.engine = "tcp"}).front(), .one_a_host = {}};
   const std::vector<int> per_host = job.workers.reduction_shape().replicas_per_host();
   job.hosts = static_cast<int>(per_host.size());
@@ -91,10 +92,15 @@ HostsOfJob join_hosts() {
         "all {} workers of the job are on one host, and nothing lies between hosts that could be "
         "measured; start this alone, or on several hosts with `tutti run --nodes`",
         job.workers.size()));
-  bool first = false;
-  for (int host = 0, rank = 0; host < job.hosts; rank += per_host[static_cast<size_t>(host++)])
-    first = first || rank == job.workers.rank();
-  job.one_a_host = job.workers.split(first ? 0 : -1);
+  std::vector<int32_t> workers(static_cast<size_t>(job.workers.size()));
+  job.workers.all_gather(span_of(std::span(&worker, 1)), span_of(std::span(workers))).wait();
+  bool lowest = false;
+  auto here = workers.begin();
+  for (int count : per_host) {
+    lowest = lowest || *std::min_element(here, here + count) == worker;
+    here += count;
+  }
+  job.one_a_host = job.workers.split(lowest ? 0 : -1);
   return job;
 }
 

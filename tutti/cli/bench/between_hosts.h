@@ -13,13 +13,14 @@ namespace tutti::cli {
 
 struct HostsOfJob {
   Group workers;                    ///< all of them, tcp
-  std::optional<Group> one_a_host;  ///< the first worker of each host, elsewhere nothing
+  std::optional<Group> one_a_host;  ///< the lowest worker of each host, elsewhere nothing
   int hosts = 2;
 };
 
-/// Joins the job that a launcher started. Collective over its workers. Throws UsageError where all
-/// are on one host, and what join_replicas() throws.
-HostsOfJob join_hosts();
+/// Joins the job that a launcher started, in which this is worker `worker`: worker 0 is one of a
+/// host. Collective over its workers. Throws UsageError where all are on one host, and what
+/// join_replicas() throws.
+HostsOfJob join_hosts(int worker);
 
 /// Times of sizes from 8 bytes to 16 MiB, each for an equal share of `seconds` (> 0), but 5 times
 /// at least; up to the first that takes over a second, which is slow enough. A time is the slowest

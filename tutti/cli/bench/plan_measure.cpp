@@ -204,18 +204,23 @@ void write(const plan::Machine& machine, const MeasureFlags& flags) {
              flags.out, machine.link ? "" : " --link 10Gbit,50us");
 }
 
-/// Of rank 0 its machine with the link, which the others only take part in.
-void measure_between(MeasureFlags& flags, HostsOfJob& job) {
-  const bool first = job.workers.rank() == 0;
-  const auto model = first ? open(flags) : nullptr;
-  job.workers.barrier(kProgramLimit);  // rank 0 may have to index its data
-  if (first) fmt::print(stderr, "link between {} hosts\n", job.hosts);
+void print_fit(int hosts, const std::vector<plan::AllReduceTimes>& times,
+               const plan::FittedLink& link) {
+  fmt::print("{:>12}{:>16}{:>16}\n", "bytes", "all-reduce ms", "by the link ms");
+  for (const plan::AllReduceTimes& one : times)
+    fmt::print("{:>12.0f}{:>16.4g}{:>16.4g}\n", one.bytes, 1e3 * median(one.seconds),
+               1e3 * plan::engine_seconds(hosts, one.bytes, link.flow));
+}
+
+/// Of worker 0, which alone has a model, its machine with the link; the others take part in that.
+void measure_between(const MeasureFlags& flags, HostsOfJob& job, MeasuredModel* model) {
+  job.workers.barrier(kProgramLimit);  // worker 0 may have to index its data
+  if (model) fmt::print(stderr, "link between {} hosts\n", job.hosts);
   std::vector<plan::AllReduceTimes> times;
   if (job.one_a_host) times = time_all_reduces(*job.one_a_host, flags.link_seconds);
-  if (first) {
+  if (model) {
     const plan::FittedLink link = plan::fit_link(job.hosts, times, flags.most_spread);
-    fmt::print(stderr, "all-reduces of {} sizes, off by {:.2g} % from their schedules\n",
-               times.size(), 100 * link.off);
+    print_fit(job.hosts, times, link);
     plan::Machine machine = machine_of(flags, *model);
     plan::set_link(machine, link.flow, job.hosts);
     write(machine, flags);
@@ -227,13 +232,12 @@ void measure_between(MeasureFlags& flags, HostsOfJob& job) {
 void plan_measure(MeasureFlags& flags) {
   flags.data_flags.as_text = flags.model == kGpt;
   check_gpt_flags(flags.model, flags.gpt);
-  if (const auto spec = job_of_this_process(); !spec || spec->num_workers == 1) {
-    write(machine_of(flags, *open(flags)), flags);
-    return;
-  }
-  HostsOfJob job = join_hosts();
+  const auto spec = job_of_this_process();
+  const auto model = !spec || spec->worker == 0 ? open(flags) : nullptr;
+  if (!spec || spec->num_workers == 1) return write(machine_of(flags, *model), flags);
+  HostsOfJob job = join_hosts(spec->worker);
   try {
-    measure_between(flags, job);
+    measure_between(flags, job, model.get());
   } catch (const std::exception& error) {
     job.workers.abort(error.what());
     if (job.one_a_host) job.one_a_host->abort(error.what());
