@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "tutti/base/error.h"
@@ -64,22 +65,24 @@ struct FitTry {
   double off = std::numeric_limits<double>::infinity();  ///< as in FittedLink
 };
 
-// A schedule whose latency and seconds a byte both double takes twice as long: with s the seconds
-// of size i on a link of 1 byte a second, over its median, sum (g s - 1)^2 is least for
-// g = sum s / sum s^2.
+// A schedule whose latency and seconds a byte both double takes twice as long. With s the seconds
+// of a size on a link of 1 byte a second, over its median, the sum of |g s - 1| = s |g - 1 / s| is
+// least where g is the median of 1 / s, each of weight s.
 FitTry best_with(double product, int ranks, std::span<const Median> medians) {
   std::vector<double> shares;
-  double sum = 0, squares = 0;
+  double sum = 0;
   for (const Median& median : medians) {
     const double seconds =
         engine_seconds(ranks, median.bytes, {.bytes_per_second = 1, .latency = product});
     shares.push_back(seconds / median.seconds);
     sum += shares.back();
-    squares += shares.back() * shares.back();
   }
-  FitTry best{.product = product, .second_a_byte = sum / squares, .off = 0};
-  for (double share : shares) best.off += std::pow(best.second_a_byte * share - 1, 2);
-  best.off = std::sqrt(best.off / static_cast<double>(medians.size()));
+  std::ranges::sort(shares, std::greater());
+  auto middle = shares.begin();
+  for (double weight = *middle; weight < sum / 2; weight += *middle) ++middle;
+  FitTry best{.product = product, .second_a_byte = 1 / *middle, .off = 0};
+  for (double share : shares)
+    best.off += std::abs(best.second_a_byte * share - 1) / static_cast<double>(shares.size());
   return best;
 }
 

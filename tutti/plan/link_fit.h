@@ -21,11 +21,12 @@ struct AllReduceTimes {
 
 struct FittedLink {
   Link flow;       ///< of one flow between two hosts: wire, headers and engine together
-  double off = 0;  ///< root mean square of (schedule - median) / median over the sizes
+  double off = 0;  ///< mean of |schedule - median| / median over the sizes
 };
 
-/// The link by which engine_seconds(ranks, bytes, link) is nearest to the medians: least squares of
-/// relative differences. A latency of 0 is possible.
+/// The link by which engine_seconds(ranks, bytes, link) is nearest to the medians: by the least
+/// sum of relative differences, in which a size that is off by itself moves nothing. A latency of 0
+/// is possible.
 ///
 /// ranks        one a host, >= 2
 /// times        of 3 sizes or more, which ascend
