@@ -69,7 +69,7 @@ TEST_F(PlanOverHosts, TheLinkThatWasMeasuredIsUsed) {
   const Words quick{"--link-seconds", "0.1"};
   const auto results = run_over(TestHosts(2), 2, {measure(file, quick), measure(other, quick)});
   for (const CommandResult& one : results) ASSERT_EQ(one.exit_code, 0) << one.out << one.err;
-  EXPECT_THAT(results[0].out, AllOf(HasSubstr("all-reduce ms"), HasSubstr("16777216"),
+  EXPECT_THAT(results[0].out, AllOf(HasSubstr("all-reduce ms"), HasSubstr("262144"),
                                     HasSubstr("link between 2 hosts: "), Not(HasSubstr("--link"))));
   EXPECT_FALSE(std::filesystem::exists(other)) << "rank 0 alone writes";
   const auto machine = nlohmann::json::parse(std::ifstream(file));

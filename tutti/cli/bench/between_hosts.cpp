@@ -17,13 +17,12 @@
 namespace tutti::cli {
 namespace {
 
-// The smallest say the latency; of those of two hosts each algorithm of the built-in table has two
-// or more.
-constexpr int64_t kSizes[] = {8, 256, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20};
+// The smallest say the latency, the others the rate: what a step sends is large.
+constexpr int64_t kSizes[] = {8, 256, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 constexpr size_t kLeastSizes = 3;
-constexpr double kSlowEnough = 1;  // seconds of one all-reduce
-constexpr int kBlock = 5;          // times between two looks at whether that is enough
-constexpr double kRow = 20e-3;     // seconds: what wakes a thread late is little of it
+constexpr double kSlowEnough = 0.5;  // seconds of one all-reduce
+constexpr int kBlock = 5;            // times between two looks at whether that is enough
+constexpr double kRow = 20e-3;       // seconds: what wakes a thread late is little of it
 constexpr int kLongestRow = 500;
 
 /// All-reduces of one size by one member.

@@ -22,10 +22,10 @@ struct HostsOfJob {
 /// join_replicas() throws.
 HostsOfJob join_hosts(int worker);
 
-/// Times of sizes from 8 bytes to 16 MiB, each for an equal share of `seconds` (> 0), but 5 times
-/// at least; up to the first that takes over a second, which is slow enough. A time is the slowest
-/// member's, of short operations the mean of a row. Collective: the same on every member. Throws
-/// Error where a sum is wrong, and PeerLost or Timeout that name ranks.
+/// Times of sizes from 8 bytes to 64 MiB, each for an equal share of `seconds` (> 0), but 5 times
+/// at least; up to the first that takes over half a second, which is slow enough. A time is the
+/// slowest member's, of short operations the mean of a row. Collective: the same on every member.
+/// Throws Error where a sum is wrong, and PeerLost or Timeout that name ranks.
 std::vector<plan::AllReduceTimes> time_all_reduces(Group& group, double seconds);
 
 }  // namespace tutti::cli
