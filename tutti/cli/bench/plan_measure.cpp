@@ -4,9 +4,9 @@
 
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -233,8 +233,9 @@ void plan_measure(MeasureFlags& flags) {
   flags.data_flags.as_text = flags.model == kGpt;
   check_gpt_flags(flags.model, flags.gpt);
   const auto spec = job_of_this_process();
-  const auto model = !spec || spec->worker == 0 ? open(flags) : nullptr;
-  if (!spec || spec->num_workers == 1) return write(machine_of(flags, *model), flags);
+  const bool alone = !spec || spec->num_workers == 1;
+  const auto model = alone || spec->worker == 0 ? open(flags) : nullptr;
+  if (alone) return write(machine_of(flags, *model), flags);
   HostsOfJob job = join_hosts(spec->worker);
   try {
     measure_between(flags, job, model.get());
