@@ -130,10 +130,23 @@ plan::Search search_of(const JobsFlags& flags, const plan::Machine& machine) {
         fmt::format("--strategy mirrored is threads of one host; got --hosts {}", flags.hosts));
   const bool all_reduce = flags.strategy == "multi_worker" || flags.strategy == "mirrored";
   const bool alone = search.hosts == std::vector{1} && all_reduce;
-  if (flags.link.empty() && !alone)
-    throw UsageError("--link is missing: what lies between hosts, as 25Gbit,20us");
-  if (!flags.link.empty()) search.link = plan::parse_link(flags.link);
+  if (!flags.link.empty()) {
+    search.link = plan::parse_link(flags.link);
+  } else if (machine.link) {
+    search.link = machine.link->wire;
+  } else if (!alone) {
+    throw UsageError(
+        "--link is missing: what lies between hosts, as 25Gbit,20us; or measure it: `tutti plan "
+        "measure` under `tutti run --nodes`, on two hosts or more, writes it into the machine "
+        "file");
+  }
   return search;
+}
+
+void say_link(const JobsFlags& flags, const plan::Machine& machine) {
+  if (flags.link.empty() && machine.link)
+    fmt::print("link: {}, measured between {} hosts\n", plan::words_of(machine.link->wire),
+               machine.link->hosts);
 }
 
 std::string exchange_words(const plan::Job& job) {
@@ -226,6 +239,7 @@ void plan_model(const PredictFlags& flags) {
           job.batch = batch;
           rows.push_back(plan::predict(machine, job));
         }
+  say_link(flags, machine);
   print(rows);
   Json all = Json::array();
   for (const plan::Prediction& row : rows) all.push_back(json_of(row));
@@ -242,6 +256,7 @@ void plan_choose(const ChooseFlags& flags) {
   search.noise_scale = flags.noise_scale;
   if (flags.hours > 0) search.within = 3600 * flags.hours;
   const plan::Choice choice = plan::choose(machine, search);
+  say_link(flags, machine);
   print({choice.best.prediction});
   fmt::print("\n{}\n{}\n", choice.why, choice.what_changes);
   if (choice.too_large > 0 || choice.too_slow > 0)
@@ -270,7 +285,10 @@ void add_jobs(CLI::App& command, JobsFlags& flags) {
       ->excludes("--machine");
   command.add_option("--hosts", flags.hosts, "That compute: 1,2,4, or 1..1024 (doubled)")
       ->capture_default_str();
-  command.add_option("--link", flags.link, "Of each host, as 25Gbit,20us")
+  command
+      .add_option(
+          "--link", flags.link,
+          "Of each host, as 25Gbit,20us (default: the machine file's, where it was measured)")
       ->type_name("RATE,LATENCY");
   command.add_option("--replicas-per-host", flags.replicas, "As --hosts")->capture_default_str();
   command.add_option(

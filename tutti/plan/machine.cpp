@@ -40,8 +40,20 @@ void check_engine(const std::string& field, const EngineSpeed& engine) {
   require_number(field + ".bytes_per_second", engine.bytes_per_second, true);
 }
 
+void check_link(const MeasuredLink& link) {
+  require_number("link.bytes_per_second", link.wire.bytes_per_second, true);
+  require_number("link.latency", link.wire.latency);
+  require(link.hosts >= 2, "link.hosts", fmt::format("{}", link.hosts), "2 or more");
+}
+
 Json json_of(const EngineSpeed& engine) {
   return {{"latency", engine.latency}, {"bytes_per_second", engine.bytes_per_second}};
+}
+
+Json json_of(const MeasuredLink& link) {
+  return {{"bytes_per_second", link.wire.bytes_per_second},
+          {"latency", link.wire.latency},
+          {"hosts", link.hosts}};
 }
 
 /// Takes the fields of an object one by one; what is left at the end nobody knows.
@@ -57,6 +69,15 @@ class Fields {
     const auto found = object_.find(name);
     if (found == object_.end()) throw DataError(fmt::format("{}: {} is missing", place_, name));
     read(*found, fmt::format("{}: {}", place_, name), to);
+  }
+
+  /// One that may be left out.
+  template <class T>
+  void take(const std::string& name, std::optional<T>& to) {
+    if (object_.contains(name))
+      take(name, to.emplace());
+    else
+      names_.push_back(name);
   }
 
   void end() const {
@@ -91,6 +112,13 @@ class Fields {
     Fields fields(value, place);
     fields.take("latency", to.latency);
     fields.take("bytes_per_second", to.bytes_per_second);
+    fields.end();
+  }
+  static void read(const Json& value, const std::string& place, MeasuredLink& to) {
+    Fields fields(value, place);
+    fields.take("bytes_per_second", to.wire.bytes_per_second);
+    fields.take("latency", to.wire.latency);
+    fields.take("hosts", to.hosts);
     fields.end();
   }
   static void read(const Json& value, const std::string& place, BatchTime& to) {
@@ -136,6 +164,7 @@ void visit_fields(AnyMachine& machine, Visit&& visit) {
   visit("payload", machine.payload);
   visit("compute_error", machine.compute_error);
   visit("communication_error", machine.communication_error);
+  visit("link", machine.link);
 }
 
 }  // namespace
@@ -215,6 +244,7 @@ void check(const Machine& machine) {
   for (const auto& [field, value] : {std::pair{"compute_error", machine.compute_error},
                                      std::pair{"communication_error", machine.communication_error}})
     require(value >= 0 && value < 1, field, fmt::format("{}", value), "from 0 to below 1");
+  if (machine.link) check_link(*machine.link);
 }
 
 Machine parse_machine(std::string_view json, std::string_view origin) {
@@ -244,6 +274,8 @@ std::string to_json(const Machine& machine) {
   visit_fields(machine, [&]<class Field>(const char* name, const Field& field) {
     if constexpr (std::is_same_v<Field, EngineSpeed>) {
       whole[name] = json_of(field);
+    } else if constexpr (std::is_same_v<Field, std::optional<MeasuredLink>>) {
+      if (field) whole[name] = json_of(*field);
     } else if constexpr (std::is_same_v<Field, std::vector<BatchTime>>) {
       whole[name] = Json::array();
       for (const BatchTime& time : field)

@@ -6,9 +6,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "tutti/plan/link.h"
 
 namespace tutti::plan {
 
@@ -25,6 +28,13 @@ struct EngineSpeed {
   double latency = 0;             ///< seconds of the smallest all-reduce of two, >= 0
   double bytes_per_second = 1e9;  ///< of a large one, each way, > 0
   bool operator==(const EngineSpeed&) const = default;
+};
+
+/// Between hosts of this kind, by fit_link() and set_link() or by hand.
+struct MeasuredLink {
+  Link wire{};    ///< of each host, as Job::link: payload and tcp come on top
+  int hosts = 2;  ///< between which it was measured, >= 2
+  bool operator==(const MeasuredLink&) const = default;
 };
 
 struct Machine {
@@ -45,13 +55,14 @@ struct Machine {
   int cores = 1;     ///< >= 1
   /// Bytes a second that one core reads and writes, and all together; > 0.
   double core_memory_rate = 1e10, memory_rate = 1e10;
-  int64_t memory = 0;                 ///< bytes there are, > 0
-  double fixed_memory = 0;            ///< bytes of a replica without samples, >= 0
-  double sample_memory = 0;           ///< more a sample of the batch, >= 0
-  EngineSpeed shm, tcp;               ///< inside a host; between hosts
-  double payload = 1448.0 / 1538;     ///< of what crosses a wire, > 0, <= 1: TCP over Ethernet
-  double compute_error = 0.03;        ///< relative standard deviation of a prediction's compute
-  double communication_error = 0.06;  ///< and of the rest; both >= 0, < 1
+  int64_t memory = 0;                  ///< bytes there are, > 0
+  double fixed_memory = 0;             ///< bytes of a replica without samples, >= 0
+  double sample_memory = 0;            ///< more a sample of the batch, >= 0
+  EngineSpeed shm, tcp;                ///< inside a host; between hosts
+  double payload = 1448.0 / 1538;      ///< of what crosses a wire, > 0, <= 1: TCP over Ethernet
+  double compute_error = 0.03;         ///< relative standard deviation of a prediction's compute
+  double communication_error = 0.06;   ///< and of the rest; both >= 0, < 1
+  std::optional<MeasuredLink> link{};  ///< none: nobody measured it
   bool operator==(const Machine&) const = default;
 
   /// Forward and backward of a replica: straight between the batches that were measured, and

@@ -16,9 +16,14 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/plan/detail/quantile.h"
 
 namespace tutti::plan {
 namespace {
+
+using detail::median_of;
+using detail::quantile_of;
+using detail::spread_of;
 
 constexpr int kWarmUps = 3;
 constexpr int kJitterPieces = 50;
@@ -26,17 +31,6 @@ constexpr int kJitterPieces = 50;
 double seconds_since(TimePoint begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
-
-/// Between 0 and 1, straight between the values in order.
-double quantile_of(std::vector<double> values, double fraction) {
-  std::ranges::sort(values);
-  const double place = fraction * static_cast<double>(values.size() - 1);
-  const auto low = static_cast<size_t>(place);
-  const size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (place - static_cast<double>(low)) * (values[high] - values[low]);
-}
-
-double median_of(std::vector<double> values) { return quantile_of(std::move(values), 0.5); }
 
 template <class Get>
 std::vector<double> each(const std::vector<StepSeconds>& steps, Get&& get) {
@@ -71,8 +65,7 @@ std::vector<StepSeconds> steps_of(const Subject& subject, const MeasureOptions& 
 
 void require_quiet(const std::vector<double>& compute, int64_t batch,
                    const MeasureOptions& options) {
-  const double spread =
-      (quantile_of(compute, 0.75) - quantile_of(compute, 0.25)) / median_of(compute);
+  const double spread = spread_of(compute);
   if (spread > options.most_spread)
     throw Error(fmt::format(
         "steps of {} samples take {:.3g} ms in the middle, and the middle half of them spreads "

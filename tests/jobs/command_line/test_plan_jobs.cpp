@@ -16,6 +16,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 CommandResult plan(std::vector<std::string> words) {
   words.insert(words.begin(), {TUTTI_PROGRAM, "plan"});
@@ -76,6 +77,39 @@ TEST(PlanModel, DrawsAndChooses) {
   EXPECT_EQ(choice["tried"], 56);
 }
 
+/// The same, with a link that somebody has written.
+std::string linked_machine_in(const TempFolder& folder, const std::string& link) {
+  std::string json = kMachine;
+  json.insert(json.rfind('}'), ", \"link\": " + link);
+  std::ofstream(folder / "linked.json") << json;
+  return folder / "linked.json";
+}
+
+TEST(PlanModel, TakesTheLinkOfTheMachineUnlessItIsGivenOne) {
+  const TempFolder folder;
+  const std::string file =
+      linked_machine_in(folder, R"({"bytes_per_second": 1.25e7, "latency": 6e-5, "hosts": 3})");
+  const auto figures = [&](std::vector<std::string> words) {
+    words.insert(words.end(), {"--machine", file, "--hosts", "2", "--json", folder / "p.json"});
+    const auto result = plan(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return std::pair{result.out, nlohmann::json::parse(std::ifstream(folder / "p.json"))};
+  };
+  const std::string said = "link: 100 Mbit/s, 60 us, measured between 3 hosts\n";
+  const auto [out, rows] = figures({"mlp"});
+  EXPECT_THAT(out, HasSubstr(said));
+  // Half of 4 MB goes each way, twice, of which 94 % are data.
+  EXPECT_NEAR(rows[0]["exchange_seconds"].get<double>(), 4e6 / 1.25e7 / 0.94, 5e-3);
+  const auto [same_out, same_rows] = figures({"mlp", "--link", "100Mbit,60us"});
+  EXPECT_THAT(same_out, Not(HasSubstr("measured between")));
+  EXPECT_EQ(same_rows, rows);
+  const auto [other_out, other_rows] = figures({"mlp", "--link", "200Mbit,60us"});
+  EXPECT_LT(other_rows[0]["exchange_seconds"], rows[0]["exchange_seconds"]);
+  const auto [chosen_out, choice] = figures({"choose", "mlp", "--target-images", "1e6"});
+  EXPECT_THAT(chosen_out, HasSubstr(said));
+  EXPECT_EQ(choice["best"], rows[0]);
+}
+
 TEST(PlanModel, CountsWhereNothingWasMeasured) {
   const TempFolder folder;
   const auto counted = plan({"resnet50", "--gflops", "50000", "--hosts", "2", "--link",
@@ -90,6 +124,8 @@ TEST(PlanModel, WrongInputIsAnsweredBeforeWork) {
   const TempFolder folder;
   const std::string file = machine_in(folder);
   std::ofstream(folder / "old.json") << R"({"tutti_machine": 0})";
+  const std::string linked =
+      linked_machine_in(folder, R"({"bytes_per_second": 1.25e7, "latency": -1, "hosts": 3})");
   struct Case {
     std::vector<std::string> words;
     const char* message;
@@ -104,6 +140,8 @@ TEST(PlanModel, WrongInputIsAnsweredBeforeWork) {
       {{"mlp", machine, folder / "old.json"}, "tutti_machine is 0; expected 1: measure again"},
       {{"mlp", machine, folder / "none.json"}, "none.json"},
       {{"mlp", machine, file}, "--link is missing: what lies between hosts, as 25Gbit,20us"},
+      {{"mlp", machine, file}, "or measure it: `tutti plan measure` under `tutti run --nodes`"},
+      {{"mlp", machine, linked}, "linked.json: link.latency is -1; expected a number from 0"},
       {{"mlp", machine, file, link, "25,20us"}, "the rate has no unit"},
       {{"mlp", machine, file, link, "1Gbit,1us", "--json", folder / "no/p.json"},
        "no/p.json: cannot be written"},
@@ -122,6 +160,9 @@ TEST(PlanModel, WrongInputIsAnsweredBeforeWork) {
       {{"measure", "mlp", "--data", "examples/data/quickdraw", "--out", folder / "m.json",
         "--batches", "10000000"},
        "--batches"},
+      {{"measure", "mlp", "--data", "examples/data/quickdraw", "--out", folder / "m.json",
+        "--link-seconds", "0"},
+       "--link-seconds"},
   };
   for (const Case& one : cases) {
     const auto result = plan(one.words);

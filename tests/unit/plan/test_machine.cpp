@@ -19,11 +19,15 @@ namespace {
 using test::message_of;
 using test::some_machine;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Json = nlohmann::ordered_json;
 
 TEST(MachineFile, ComesBackAsItWas) {
   Machine machine = some_machine();
   machine.payload = 0.1 + 0.2;
+  EXPECT_EQ(parse_machine(to_json(machine), "here.json"), machine);
+  EXPECT_THAT(to_json(machine), Not(HasSubstr("link")));
+  machine.link = {.wire = {1.25e8 / 3, 0}, .hosts = 5};
   EXPECT_EQ(parse_machine(to_json(machine), "here.json"), machine);
 }
 
@@ -52,10 +56,19 @@ TEST(MachineFile, AWrongOneIsNamedByField) {
       {[](Json& m) { m["tcp"]["bytes_per_second"] = 0; }, "tcp.bytes_per_second is 0"},
       {[](Json& m) { m["tcp"].erase("latency"); }, "tcp: latency is missing"},
       {[](Json& m) { m["payload"] = 1.1; }, "payload is 1.1; expected a share"},
+      {[](Json& m) { m["link"] = nullptr; }, "here.json: link: expected a JSON object"},
+      {[](Json& m) { m["link"].erase("hosts"); }, "here.json: link: hosts is missing"},
+      {[](Json& m) { m["link"]["rate"] = 1; }, "here.json: link: unknown field \"rate\""},
+      {[](Json& m) { m["link"]["latency"] = "50us"; }, "link: latency is \"50us\"; expected a num"},
+      {[](Json& m) { m["link"]["latency"] = -1; }, "link.latency is -1; expected a number from 0"},
+      {[](Json& m) { m["link"]["bytes_per_second"] = 0; }, "link.bytes_per_second is 0; expected"},
+      {[](Json& m) { m["link"]["hosts"] = 1; }, "link.hosts is 1; expected 2 or more"},
       {[](Json& m) { m["compute_error"] = 1; }, "compute_error is 1; expected from 0 to below 1"},
   };
   for (const Case& one : cases) {
-    Json json = Json::parse(to_json(some_machine()));
+    Machine machine = some_machine();
+    machine.link.emplace();
+    Json json = Json::parse(to_json(machine));
     one.spoil(json);
     EXPECT_THAT(message_of<DataError>([&] { parse_machine(json.dump(), "here.json"); }),
                 HasSubstr(one.message));

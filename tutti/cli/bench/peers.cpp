@@ -14,7 +14,7 @@
 namespace tutti::cli {
 namespace {
 
-constexpr Millis kStartLimit{120'000};
+constexpr Millis kPeerStartLimit{120'000};
 constexpr Millis kCompileLimit{300'000};
 
 std::string peer_file(const std::string& name) {
@@ -77,7 +77,7 @@ class Staying final : public CollectivePeer {
       command.insert(command.end(), more_words_.begin(), more_words_.end());
       group->children.emplace_back(std::move(command));
     }
-    for (Child& child : group->children) child.hear(kStartLimit);
+    for (Child& child : group->children) child.hear(kPeerStartLimit);
     return group;
   }
 
@@ -89,7 +89,7 @@ class Staying final : public CollectivePeer {
 class OpenMpi final : public CollectivePeer {
  public:
   OpenMpi() {
-    Child({"mpirun", "--version"}).finish(kStartLimit);
+    Child({"mpirun", "--version"}).finish(kPeerStartLimit);
     Child({"mpicc", "-O2", "-o", program_.path(), peer_file("mpi_collectives.c")})
         .finish(kCompileLimit);
   }
@@ -194,7 +194,7 @@ std::string deepspeed_library() {
     fmt::print("{}\n", line);
     std::fflush(stdout);
   }
-  builder.finish(kStartLimit);
+  builder.finish(kPeerStartLimit);
   library = line;
   return library;
 }

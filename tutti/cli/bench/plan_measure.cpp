@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,14 +17,18 @@
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
 #include "tutti/cli/bench/all_reduce.h"
+#include "tutti/cli/bench/between_hosts.h"
+#include "tutti/cli/bench/timing.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/data_spec.h"
 #include "tutti/cli/optimizer_flags.h"
 #include "tutti/cli/text_models.h"
 #include "tutti/cli/train_data.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/plan/arithmetic.h"
+#include "tutti/plan/link_fit.h"
 #include "tutti/plan/measure.h"
 #include "tutti/plan/predict.h"
 #include "tutti/strategy/distributed_dataset.h"
@@ -38,7 +43,7 @@ struct MeasureFlags {
   GptFlags gpt;
   OptimizerFlags optimizer;
   std::vector<int64_t> batches{8, 16, 32, 64, 128};
-  double seconds = 15;
+  double seconds = 15, link_seconds = 5;
   double most_spread = 0.3;
   int threads = 1;
 };
@@ -50,13 +55,16 @@ double seconds_between(TimePoint from, TimePoint to) {
 /// One replica of a model on real samples, that trains.
 class MeasuredModel {
  public:
-  MeasuredModel(const MeasureFlags& flags, const nn::Graph& graph, const DataSpec& spec,
+  MeasuredModel(const MeasureFlags& flags, nn::Graph graph, const DataSpec& spec,
                 data::Dataset train)
-      : train_(std::move(train)),
+      : graph_(std::move(graph)),
+        train_(std::move(train)),
         strategy_({.replicas = 1, .threads_per_replica = flags.threads}),
-        net_(strategy_, [&] { return nn::make_module(graph); }),
+        net_(strategy_, [&] { return nn::make_module(graph_); }),
         optimizer_(net_, recipe_from(flags.optimizer)),
         loss_(loss_for(spec)) {}
+
+  const nn::Graph& graph() const { return graph_; }
 
   plan::StepSeconds step(int64_t batch) {
     Epoch& epoch = epoch_of(batch);
@@ -106,6 +114,7 @@ class MeasuredModel {
     return found->second;
   }
 
+  nn::Graph graph_;
   data::Dataset train_;
   Strategy strategy_;
   Replicated<nn::GraphModule> net_;
@@ -141,6 +150,9 @@ void print(const plan::Machine& machine) {
       plan::mean_of_greatest(machine.jitter, 8), 1e-6 * machine.fixed_memory,
       1e-6 * machine.sample_memory, 1e6 * machine.shm.latency, 1e-9 * machine.shm.bytes_per_second,
       1e6 * machine.tcp.latency, 1e-9 * machine.tcp.bytes_per_second);
+  if (machine.link)
+    fmt::print("link between {} hosts: {}\n", machine.link->hosts,
+               plan::words_of(machine.link->wire));
 }
 
 void check_batches(const MeasureFlags& flags, int64_t samples) {
@@ -152,16 +164,19 @@ void check_batches(const MeasureFlags& flags, int64_t samples) {
                       batch, flags.data, samples));
 }
 
-void plan_measure(MeasureFlags& flags) {
+/// The model and its data, checked.
+std::unique_ptr<MeasuredModel> open(MeasureFlags& flags) {
   require_writable(flags.out, "--out");
-  flags.data_flags.as_text = flags.model == kGpt;
-  check_gpt_flags(flags.model, flags.gpt);
   TrainData data = open_train_data(flags.data, flags.data_flags);
   data.spec.model = flags.model;
   if (data.spec.of_text()) data.spec.gpt = gpt_options(flags.gpt, data.spec);
-  const nn::Graph graph = model_for_spec(flags.model, data.spec);
+  nn::Graph graph = model_for_spec(flags.model, data.spec);
   check_batches(flags, data.train.num_samples());
-  MeasuredModel model(flags, graph, data.spec, data.train);
+  return std::make_unique<MeasuredModel>(flags, std::move(graph), data.spec, data.train);
+}
+
+plan::Machine machine_of(const MeasureFlags& flags, MeasuredModel& model) {
+  const nn::Graph& graph = model.graph();
   plan::Machine machine = plan::measure(
       {.model = flags.model,
        .parameters = graph.num_parameters(),
@@ -179,10 +194,56 @@ void plan_measure(MeasureFlags& flags) {
   fmt::print(stderr, "engines\n");
   machine.shm = speed_of("shm");
   machine.tcp = speed_of("tcp");
+  return machine;
+}
+
+void write(const plan::Machine& machine, const MeasureFlags& flags) {
   plan::save_machine(machine, flags.out);
   print(machine);
-  fmt::print("wrote {}; next: tutti plan {} --machine {} --hosts 1..64 --link 10Gbit,50us\n",
-             flags.out, flags.model, flags.out);
+  fmt::print("wrote {}; next: tutti plan {} --machine {} --hosts 1..64{}\n", flags.out, flags.model,
+             flags.out, machine.link ? "" : " --link 10Gbit,50us");
+}
+
+void print_fit(int hosts, const std::vector<plan::AllReduceTimes>& times,
+               const plan::FittedLink& link) {
+  fmt::print("{:>12}{:>16}{:>16}\n", "bytes", "all-reduce ms", "by the link ms");
+  for (const plan::AllReduceTimes& one : times)
+    fmt::print("{:>12.0f}{:>16.4g}{:>16.4g}\n", one.bytes, 1e3 * median(one.seconds),
+               1e3 * plan::engine_seconds(hosts, one.bytes, link.flow));
+}
+
+/// Of worker 0, which alone has a model, its machine with the link; the others take part in that.
+void measure_between(const MeasureFlags& flags, HostsOfJob& job, MeasuredModel* model) {
+  job.workers.barrier(kProgramLimit);  // worker 0 may have to index its data
+  if (model) fmt::print(stderr, "link between {} hosts\n", job.hosts);
+  std::vector<plan::AllReduceTimes> times;
+  if (job.one_a_host) times = time_all_reduces(*job.one_a_host, flags.link_seconds);
+  if (model) {
+    const plan::FittedLink link = plan::fit_link(job.hosts, times, flags.most_spread);
+    print_fit(job.hosts, times, link);
+    plan::Machine machine = machine_of(flags, *model);
+    plan::set_link(machine, link.flow, job.hosts);
+    write(machine, flags);
+  }
+  const Millis steps(static_cast<int64_t>(1e3 * flags.seconds));
+  job.workers.barrier(steps + kProgramLimit * static_cast<int64_t>(1 + flags.batches.size()));
+}
+
+void plan_measure(MeasureFlags& flags) {
+  flags.data_flags.as_text = flags.model == kGpt;
+  check_gpt_flags(flags.model, flags.gpt);
+  const auto spec = job_of_this_process();
+  const bool alone = !spec || spec->num_workers == 1;
+  const auto model = alone || spec->worker == 0 ? open(flags) : nullptr;
+  if (alone) return write(machine_of(flags, *model), flags);
+  HostsOfJob job = join_hosts(spec->worker);
+  try {
+    measure_between(flags, job, model.get());
+  } catch (const std::exception& error) {
+    job.workers.abort(error.what());
+    if (job.one_a_host) job.one_a_host->abort(error.what());
+    throw;
+  }
 }
 
 }  // namespace
@@ -190,8 +251,10 @@ void plan_measure(MeasureFlags& flags) {
 void add_plan_measure(CLI::App& plan, int& exit_code) {
   const auto flags = std::make_shared<MeasureFlags>();
   flags->name = host_facts().cpu_model.empty() ? "here" : host_facts().cpu_model;
-  CLI::App* const command =
-      plan.add_subcommand("measure", "Measure a model's steps and the engines here");
+  CLI::App* const command = plan.add_subcommand(
+      "measure",
+      "Measure a model's steps, the engines here, and the link between the hosts of "
+      "a job");
   command->add_option("model", flags->model, "As of tutti train --model")
       ->type_name("MODEL")
       ->required();
@@ -206,8 +269,14 @@ void add_plan_measure(CLI::App& plan, int& exit_code) {
       ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   command
+      ->add_option("--link-seconds", flags->link_seconds,
+                   "In a job of several hosts (tutti run --nodes): for all-reduces between them")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->capture_default_str();
+  command
       ->add_option("--most-spread", flags->most_spread,
-                   "Of the middle half of a batch's steps, over their median; more is an error")
+                   "Of the middle half of a batch's steps (and of all-reduces between hosts), over "
+                   "their median; more is an error")
       ->check(CLI::Range(0.001, 1000.0))
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "Of LibTorch")
@@ -217,8 +286,10 @@ void add_plan_measure(CLI::App& plan, int& exit_code) {
   add_gpt_flags(*command, flags->gpt);
   add_optimizer_flags(*command, flags->optimizer);
   command->footer(
-      "Example:\n"
-      "  tutti plan measure doodle_cnn --data examples/data/quickdraw --out here.json");
+      "Examples:\n"
+      "  tutti plan measure doodle_cnn --data examples/data/quickdraw --out here.json\n"
+      "  tutti run --nodes 2 --node-rank 0 --rendezvous h0:29500 tutti plan measure doodle_cnn "
+      "--data examples/data/quickdraw --out here.json");
   command->callback([flags, &exit_code] {
     plan_measure(*flags);
     exit_code = 0;
