@@ -56,13 +56,14 @@ class Run:
     servers: int = 0
     staleness: str = "0"
     threads: bool = False  # replicas of one host are threads, not processes
+    flat: bool = False  # a loop of its own over one tcp group of all replicas, not a strategy
     width: float = 1
 
     def kind(self):
         if self.servers:
             return f"{self.servers} servers, s={self.staleness}"
         if self.hosts > 1:
-            return "tcp" if self.replicas == 1 else "hier"
+            return "tcp" if self.replicas == 1 or self.flat else "hier"
         return "threads" if self.threads else "shm"
 
     def net(self):
@@ -126,12 +127,15 @@ def commands_of(run, steps, hosts):
     """What each host starts; those that compute first."""
     # On hosts that share cores replicas are not to be pinned and not to spin: as if threads had none to spare.
     program = [PROGRAM, run.model, "--width", run.width, "--batch", run.batch, "--steps", steps, "--warm-up", WARM_UP, *run.device.flags(),
-               "--threads", CORES if run.hosts > 1 else 1, "--strategy"]
+               "--threads", CORES if run.hosts > 1 else 1]
     if run.hosts == 1 and not run.servers:
         if run.threads:
-            return [[*program, "mirrored", "--replicas", run.replicas]]
-        return [[TUTTI, "run", "-n", run.replicas, *program, "multi_worker"]]
-    program.append("parameter_server" if run.servers else "multi_worker")
+            return [[*program, "--strategy", "mirrored", "--replicas", run.replicas]]
+        return [[TUTTI, "run", "-n", run.replicas, *program, "--strategy", "multi_worker"]]
+    if run.flat:
+        program.append("--flat")
+    else:
+        program += ["--strategy", "parameter_server" if run.servers else "multi_worker"]
     if run.servers:
         program += ["--staleness", run.staleness, "--partition", f"min:16K:{run.servers}"]  # equal shares
     at_servers = ["--servers-elsewhere", run.servers, "--view-service", f"{address(0)}:29600", "--no-backups"]

@@ -13,6 +13,9 @@
 // are there, and in backward gives their gradients when its share is over, as layers do. The
 // optimizer is sgd, which leaves most of the cores to who shares them.
 //
+// --flat: a loop of its own under `tutti run` instead of a strategy. One all_reduce in a tcp group
+// of all processes adds all gradients after backward, and each process updates all parameters.
+//
 // Prints a line of JSON of rank 0, over the timed steps: step_ms (median, mean, least, most; from
 // update to update), compute_ms (median, mean: what forward and backward took, without waits for
 // parameters), cpu_ms (of this process, a step). --measure FILE writes a machine file of one
@@ -40,12 +43,15 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/cli/zoo.h"
+#include "tutti/cluster/join/exit_code.h"
+#include "tutti/cluster/join/join.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/plan/arithmetic.h"
 #include "tutti/plan/measure.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/before_use.h"
+#include "tutti/sync/tensors.h"
 
 #include "bench/rounds.h"
 #include "bench/torch_errors.h"
@@ -69,6 +75,7 @@ struct Setting {
   int64_t batch = 32;
   PassTime forward, backward;
   double jitter = 0;
+  bool flat = false;
   int pieces = 8;
   int64_t steps = 20, warm_up = 3;
   std::string measure;
@@ -110,7 +117,14 @@ class EmulatedDevice {
     prctl(PR_SET_TIMERSLACK, 1);  // ns: sleeps end when they should
   }
 
-  plan::StepSeconds step(Optimizer& optimizer, ReplicaContext& replica, int64_t rows);
+  // `prepare` before forward; `minimize(loss)`: backward, sums and the update.
+  template <class Prepare, class Minimize>
+  plan::StepSeconds step(int64_t rows, Prepare&& prepare, Minimize&& minimize);
+  plan::StepSeconds step(Optimizer& optimizer, ReplicaContext& replica, int64_t rows) {
+    return step(
+        rows, [&] { optimizer.prepare(replica); },
+        [&](const at::Tensor& loss) { optimizer.minimize(replica, loss); });
+  }
 
  private:
   struct Piece {
@@ -174,19 +188,19 @@ class EmulatedDevice::Pass : public torch::autograd::Function<Pass> {
   }
 };
 
-plan::StepSeconds EmulatedDevice::step(Optimizer& optimizer, ReplicaContext& replica,
-                                       int64_t rows) {
+template <class Prepare, class Minimize>
+plan::StepSeconds EmulatedDevice::step(int64_t rows, Prepare&& prepare, Minimize&& minimize) {
   const TimePoint begin = Clock::now();
   rows_ = rows;
   factor_ = jitter_of_step(steps_++);
-  optimizer.prepare(replica);
+  prepare();
   due_ = Clock::now();
   waited_ = seconds_between(begin, due_);
   at::Tensor loss = at::zeros({});
   for (size_t piece = 0; piece < pieces_.size(); ++piece)
     loss = Pass::apply(loss, at::TensorList(pieces_[piece].parameters), this, piece);
   const TimePoint forward = Clock::now();
-  optimizer.minimize(replica, loss);
+  minimize(loss);
   return {.forward = seconds_between(begin, forward) - waited_,
           .backward = seconds_between(forward, computed_),
           .update = seconds_between(computed_, Clock::now())};
@@ -202,14 +216,14 @@ struct Figures {
   double cpu = 0;
 };
 
-void print(const Setting& setting, const Strategy& strategy, int64_t parameters,
+void print(const Setting& setting, std::string_view strategy, int replicas, int64_t parameters,
            const Figures& figures) {
   const auto [least, most] = std::ranges::minmax(figures.step);
   const nlohmann::ordered_json line{{"bench", "emulated_step"},
                                     {"model", setting.model},
                                     {"bytes", 4 * parameters},
-                                    {"strategy", strategy.kind()},
-                                    {"replicas", strategy.num_replicas_in_sync()},
+                                    {"strategy", strategy},
+                                    {"replicas", replicas},
                                     {"batch", setting.batch},
                                     {"steps", setting.steps},
                                     {"step_ms", bench::median(figures.step)},
@@ -222,6 +236,21 @@ void print(const Setting& setting, const Strategy& strategy, int64_t parameters,
   fmt::print("{}\n", line.dump());
 }
 
+// `step` makes one; figures of whoever is first.
+template <class Step>
+void time_steps(const Setting& setting, bool first, Figures& figures, Step&& step) {
+  for (int64_t i = 0; i < setting.warm_up; ++i) step();
+  const double cpu_before = cpu_seconds();
+  for (int64_t i = 0; i < setting.steps; ++i) {
+    const TimePoint begin = Clock::now();
+    const plan::StepSeconds took = step();
+    if (!first) continue;
+    figures.step.push_back(1e3 * seconds_between(begin, Clock::now()));
+    figures.compute.push_back(1e3 * (took.forward + took.backward));
+  }
+  if (first) figures.cpu = 1e3 * (cpu_seconds() - cpu_before) / static_cast<double>(setting.steps);
+}
+
 void measure_steps(const Setting& setting, Strategy& strategy) {
   const nn::Graph graph = graph_of(setting);
   const Replicated<nn::GraphModule> net(strategy, [&] { return nn::make_module(graph); });
@@ -229,19 +258,47 @@ void measure_steps(const Setting& setting, Strategy& strategy) {
   Figures figures;
   strategy.run([&](ReplicaContext& replica) {
     EmulatedDevice device(optimizer.parameters(replica), setting, replica.rank());
-    for (int64_t i = 0; i < setting.warm_up; ++i) device.step(optimizer, replica, setting.batch);
-    const double cpu_before = cpu_seconds();
-    for (int64_t i = 0; i < setting.steps; ++i) {
-      const TimePoint begin = Clock::now();
-      const plan::StepSeconds took = device.step(optimizer, replica, setting.batch);
-      if (replica.rank() != 0) continue;
-      figures.step.push_back(1e3 * seconds_between(begin, Clock::now()));
-      figures.compute.push_back(1e3 * (took.forward + took.backward));
-    }
-    if (replica.rank() == 0)
-      figures.cpu = 1e3 * (cpu_seconds() - cpu_before) / static_cast<double>(setting.steps);
+    time_steps(setting, replica.rank() == 0, figures,
+               [&] { return device.step(optimizer, replica, setting.batch); });
   });
-  if (strategy.world().chief) print(setting, strategy, graph.num_parameters(), figures);
+  if (strategy.world().chief)
+    print(setting, strategy.kind(), strategy.num_replicas_in_sync(), graph.num_parameters(),
+          figures);
+}
+
+// Gradients move into `sums`, one behind the other.
+void gather_gradients(const std::vector<at::Tensor>& parameters, const at::Tensor& sums) {
+  const at::NoGradGuard no_grad;
+  int64_t begin = 0;
+  for (const at::Tensor& parameter : parameters) {
+    const at::Tensor place = sums.narrow(0, begin, parameter.numel()).view(parameter.sizes());
+    place.copy_(parameter.grad());
+    parameter.mutable_grad() = place;
+    begin += parameter.numel();
+  }
+}
+
+void measure_flat(const Setting& setting) {
+  const nn::Graph graph = graph_of(setting);
+  const auto net = nn::make_module(graph);
+  const std::vector<at::Tensor> parameters = net->parameters();
+  Group group = join_replicas(1, {.engine = "tcp"}).front();
+  torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(1e-3));
+  const at::Tensor sums = at::empty({graph.num_parameters()});
+  EmulatedDevice device(parameters, setting, group.rank());
+  Figures figures;
+  time_steps(setting, group.rank() == 0, figures, [&] {
+    return device.step(
+        setting.batch, [] {},
+        [&](const at::Tensor& loss) {
+          loss.backward();
+          gather_gradients(parameters, sums);
+          group.all_reduce(span_of(sums), ReduceOp::sum).wait();
+          optimizer.step();
+          for (const at::Tensor& parameter : parameters) parameter.mutable_grad().reset();
+        });
+  });
+  if (group.rank() == 0) print(setting, "flat", group.size(), graph.num_parameters(), figures);
 }
 
 void measure_machine(const Setting& setting) {
@@ -290,6 +347,7 @@ void add_flags(CLI::App& app, Setting& setting) {
   positive("--pieces", setting.pieces, "That a pass sleeps in");
   positive("--steps", setting.steps, "That are timed");
   positive("--warm-up", setting.warm_up, "Steps before them");
+  app.add_flag("--flat", setting.flat, "A loop of its own over one tcp group of all processes");
   app.add_option("--measure", setting.measure, "Writes a machine file")->type_name("FILE");
   app.add_option("--batches", setting.batches, "Of --measure")->delimiter(',');
   positive("--seconds", setting.seconds, "Of --measure");
@@ -299,12 +357,21 @@ void add_flags(CLI::App& app, Setting& setting) {
 
 int main(int argc, char** argv) {
   return bench::reporting_errors([&] {
-    auto strategy = strategy_from_flags(argc, argv);
+    install_terminate_handler();
+    const StrategyOptions options = take_strategy_flags(argc, argv);
     Setting setting;
     CLI::App app("Steps of an emulated device; flags of a strategy are taken too");
     add_flags(app, setting);
     CLI11_PARSE(app, argc, argv);
-    setting.measure.empty() ? measure_steps(setting, strategy) : measure_machine(setting);
+    if (!setting.measure.empty()) {
+      measure_machine(setting);
+    } else if (setting.flat) {
+      at::set_num_threads(1);  // more would spin on cores that hosts share
+      measure_flat(setting);
+    } else {
+      Strategy strategy(options);
+      measure_steps(setting, strategy);
+    }
     return 0;
   });
 }

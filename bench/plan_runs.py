@@ -127,22 +127,24 @@ class Predictor:
             self.files[key] = path
         return self.files[key]
 
-    def asked(self, run):
-        """The machine file; parameters are cut where there are servers (commands_of)."""
+    def asked(self, run, servers):
+        """The machine file; parameters are cut where there are servers (commands_of), for the most of them."""
         machine = json.loads(self.file(run).read_text())
-        machine["largest_parameter"] //= max(1, run.servers)
+        machine["largest_parameter"] //= max(1, servers)
         path = self.folder / "asked.json"
         path.write_text(json.dumps(machine))
         return path
 
     def predict(self, run):
         answer = self.folder / "answer.json"
-        words = ["plan", run.model, "--machine", self.asked(run), "--hosts", run.hosts, "--replicas-per-host",
+        words = ["plan", run.model, "--machine", self.asked(run, run.servers), "--hosts", run.hosts, "--replicas-per-host",
                  run.replicas, "--batch", run.batch, "--json", answer]
         if run.mbit:
             words += ["--link", f"{run.mbit}Mbit,{LATENCY}"]
         if run.threads:
             words += ["--strategy", "mirrored"]
+        if run.flat:
+            words += ["--engine", "tcp"]
         if run.servers:
             words += ["--strategy", "parameter_server", "--servers", run.servers, "--staleness", run.staleness]
         tutti(*words)

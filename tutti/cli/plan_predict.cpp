@@ -14,6 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/zoo.h"
@@ -37,8 +38,9 @@ struct JobsFlags {
   std::string strategy = "multi_worker";
   std::vector<int> servers{1};
   std::vector<std::string> staleness{"0"};
+  std::vector<std::string> engines{"auto"};
   bool overlap = false;
-  double bucket_mib = 25;
+  std::vector<double> bucket_mib{25};
   double gflops = 0;
 };
 
@@ -47,6 +49,7 @@ struct PredictFlags : JobsFlags {
 };
 
 struct ChooseFlags : JobsFlags {
+  ChooseFlags() { bucket_mib = {1, 5, 25, 100}; }
   std::string objective = "time";
   double samples = 0, noise_scale = 0, hours = 0;
 };
@@ -100,9 +103,11 @@ int staleness_of(const std::string& word) {
 /// Each exchange with each of its settings.
 std::vector<plan::Job> kinds_of(const JobsFlags& flags) {
   std::vector<plan::Job> kinds;
-  if (flags.strategy != "parameter_server")
-    kinds.push_back({.overlap = flags.overlap,
-                     .bucket_bytes = static_cast<int64_t>(flags.bucket_mib * (1 << 20))});
+  const bool sums = flags.strategy != "parameter_server";
+  if (sums && !flags.overlap) kinds.emplace_back();
+  if (sums && flags.overlap)
+    for (double mib : flags.bucket_mib)
+      kinds.push_back({.overlap = true, .bucket_bytes = static_cast<int64_t>(mib * (1 << 20))});
   if (flags.strategy == "parameter_server" || flags.strategy == "all")
     for (int servers : flags.servers)
       for (const std::string& staleness : flags.staleness)
@@ -112,12 +117,40 @@ std::vector<plan::Job> kinds_of(const JobsFlags& flags) {
   return kinds;
 }
 
+/// Those that --engine names; all: what strategies take, and one group of all replicas.
+std::vector<plan::EngineKind> engines_of(const JobsFlags& flags) {
+  using enum plan::EngineKind;
+  const std::vector<std::pair<std::string, std::vector<plan::EngineKind>>> known{
+      {"auto", {fitting}},
+      {"shm", {shm}},
+      {"tcp", {tcp}},
+      {"hier", {hier}},
+      {"all", {fitting, tcp}}};
+  std::vector<std::string> names;
+  for (const auto& [name, meant] : known) names.push_back(name);
+  std::vector<plan::EngineKind> engines;
+  for (const std::string& word : flags.engines) {
+    const auto found = std::ranges::find(names, word);
+    if (found == names.end())
+      throw UsageError("--engine: " + unknown_message("engine", word, names));
+    const bool names_one = word != "auto" && word != "all";
+    if (names_one && (flags.overlap || flags.strategy == "parameter_server"))
+      throw UsageError(
+          fmt::format("--engine {}: {}; leave it out", word,
+                      flags.overlap ? "--overlap is NCCL's" : "servers have none to choose"));
+    const auto& meant = known[static_cast<size_t>(found - names.begin())].second;
+    engines.insert(engines.end(), meant.begin(), meant.end());
+  }
+  return engines;
+}
+
 plan::Search search_of(const JobsFlags& flags, const plan::Machine& machine) {
   plan::Search search{
       .hosts = whole_numbers<int>("--hosts", flags.hosts),
       .replicas_per_host = whole_numbers<int>("--replicas-per-host", flags.replicas),
       .batches = {},
-      .kinds = kinds_of(flags)};
+      .kinds = kinds_of(flags),
+      .engines = engines_of(flags)};
   if (flags.batches.empty() && flags.gflops > 0) {
     search.batches = {32};
   } else if (flags.batches.empty()) {
@@ -156,18 +189,31 @@ std::string exchange_words(const plan::Job& job) {
   return fmt::format("{} servers, s={}", job.servers, staleness);
 }
 
+/// With what carries the sums.
+std::string way_words(const plan::Job& job) {
+  if (job.exchange == plan::Exchange::parameter_server) return exchange_words(job);
+  if (job.overlap)
+    return fmt::format("nccl, {:.3g} MiB", static_cast<double>(job.bucket_bytes) / (1 << 20));
+  return fmt::format("all_reduce, {}", name_of(job.engine));
+}
+
+/// Whether the table says how gradients meet: where they can in several ways.
+bool has_choice(const plan::Prediction& row) {
+  const plan::Job& job = row.job;
+  return job.exchange == plan::Exchange::parameter_server || job.overlap ||
+         (job.hosts > 1 && job.replicas_per_host > 1);
+}
+
 void print(const std::vector<plan::Prediction>& rows) {
-  const bool servers = std::ranges::any_of(rows, [](const plan::Prediction& row) {
-    return row.job.exchange == plan::Exchange::parameter_server;
-  });
+  const bool ways = std::ranges::any_of(rows, has_choice);
   fmt::print("{:>6}{:>9}{:>7}", "hosts", "replicas", "batch");
-  if (servers) fmt::print("  {:<18}", "exchange");
+  if (ways) fmt::print("  {:<18}", "exchange");
   fmt::print("{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>22}{:>12}{:>11}  {:<10}{:>9}\n", "t1 ms",
              "t2 ms", "max ms", "exposed ms", "update ms", "step ms", "80 % within", "samples/s",
              "efficient", "bound by", "balance");
   for (const plan::Prediction& row : rows) {
     fmt::print("{:>6}{:>9}{:>7}", row.job.hosts, row.job.replicas(), row.job.batch);
-    if (servers) fmt::print("  {:<18}", exchange_words(row.job));
+    if (ways) fmt::print("  {:<18}", way_words(row.job));
     fmt::print(
         "{:>11.4g}{:>11.4g}{:>11.4g}{:>11.4g}{:>11.4g}{:>11.4g}{:>22}{:>12.4g}{:>9.1f} %  "
         "{:<10}{:>9}\n",
@@ -182,15 +228,26 @@ void print(const std::vector<plan::Prediction>& rows) {
 }
 
 Json json_of(const plan::Prediction& row) {
-  return {{"hosts", row.job.hosts},         {"replicas", row.job.replicas()},
-          {"batch", row.job.batch},         {"exchange", exchange_words(row.job)},
-          {"compute_seconds", row.compute}, {"slowest_seconds", row.slowest},
-          {"input_seconds", row.input},     {"exchange_seconds", row.exchange},
-          {"exposed_seconds", row.exposed}, {"update_seconds", row.update},
-          {"step_seconds", row.step},       {"low_seconds", row.low},
-          {"high_seconds", row.high},       {"rule_seconds", row.rule},
-          {"balance", row.balance},         {"samples_per_second", row.samples_per_second},
-          {"efficiency", row.efficiency},   {"memory_bytes", row.memory},
+  return {{"hosts", row.job.hosts},
+          {"replicas", row.job.replicas()},
+          {"batch", row.job.batch},
+          {"exchange", exchange_words(row.job)},
+          {"engine", name_of(row.job.engine)},
+          {"bucket_bytes", row.job.overlap ? row.job.bucket_bytes : 0},
+          {"compute_seconds", row.compute},
+          {"slowest_seconds", row.slowest},
+          {"input_seconds", row.input},
+          {"exchange_seconds", row.exchange},
+          {"exposed_seconds", row.exposed},
+          {"update_seconds", row.update},
+          {"step_seconds", row.step},
+          {"low_seconds", row.low},
+          {"high_seconds", row.high},
+          {"rule_seconds", row.rule},
+          {"balance", row.balance},
+          {"samples_per_second", row.samples_per_second},
+          {"efficiency", row.efficiency},
+          {"memory_bytes", row.memory},
           {"bound_by", row.bound_by}};
 }
 
@@ -225,20 +282,14 @@ void plan_model(const PredictFlags& flags) {
   const plan::Search search = search_of(flags, machine);
   if (!flags.svg.empty() && search.hosts.size() < 2)
     throw UsageError("--svg draws over hosts: give several, as --hosts 1..64");
-  if (!flags.svg.empty() &&
-      search.kinds.size() * search.replicas_per_host.size() * search.batches.size() > 1)
-    throw UsageError("--svg draws one curve: give one --batch, one number of replicas and servers");
+  const std::vector<plan::Job> jobs = plan::jobs_of(search);
+  if (!flags.svg.empty() && jobs.size() > search.hosts.size())
+    throw UsageError(
+        "--svg draws one curve: give one --batch, one number of replicas and servers, one --engine "
+        "and one --bucket-mib");
   std::vector<plan::Prediction> rows;
-  for (plan::Job job : search.kinds)
-    for (int replicas : search.replicas_per_host)
-      for (int64_t batch : search.batches)
-        for (int hosts : search.hosts) {
-          job.link = search.link;
-          job.hosts = hosts;
-          job.replicas_per_host = replicas;
-          job.batch = batch;
-          rows.push_back(plan::predict(machine, job));
-        }
+  rows.reserve(jobs.size());
+  for (const plan::Job& job : jobs) rows.push_back(plan::predict(machine, job));
   say_link(flags, machine);
   print(rows);
   Json all = Json::array();
@@ -308,7 +359,16 @@ void add_jobs(CLI::App& command, JobsFlags& flags) {
       ->capture_default_str();
   command.add_flag("--overlap", flags.overlap,
                    "multi_worker: buckets go while backward goes on, as with NCCL");
-  command.add_option("--bucket-mib", flags.bucket_mib, "--overlap: of a bucket")
+  command
+      .add_option("--engine", flags.engines,
+                  "What carries sums: auto, what strategies take (shm on one host, tcp with one "
+                  "replica a host, else hier); tcp, one group of all replicas in a loop of your "
+                  "own; all, both")
+      ->delimiter(',')
+      ->type_name("NAME,...")
+      ->capture_default_str();
+  command.add_option("--bucket-mib", flags.bucket_mib, "--overlap: of a bucket, each of these")
+      ->delimiter(',')
       ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   command.add_option("--json", flags.json, "Writes the figures")->type_name("FILE");

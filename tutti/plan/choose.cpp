@@ -27,6 +27,7 @@ void check(const Search& search) {
   filled("replicas of a host", search.replicas_per_host.size());
   filled("batches", search.batches.size());
   filled("kinds of exchange", search.kinds.size());
+  filled("engines", search.engines.size());
   if (!(search.samples > 0))
     throw UsageError(fmt::format("samples: {}; expected more than 0", search.samples));
   if (!(search.noise_scale >= 0))
@@ -35,28 +36,37 @@ void check(const Search& search) {
     throw UsageError(fmt::format("time: {} s; expected more than 0", search.within));
 }
 
-/// Calls `use` with every job of the search.
-void for_each_job(const Search& search, const std::function<void(const Job&)>& use) {
-  for (Job job : search.kinds) {
-    job.link = search.link;
-    for (int hosts : search.hosts)
-      for (int replicas : search.replicas_per_host)
-        for (int64_t batch : search.batches) {
-          job.hosts = hosts;
-          job.replicas_per_host = replicas;
-          job.batch = batch;
-          use(job);
-        }
-  }
+bool has_engine(const Job& kind) { return kind.exchange == Exchange::all_reduce && !kind.overlap; }
+
+/// Whether an engine before `place` is the same for this job.
+bool is_told_before(const Search& search, Job job, size_t place) {
+  const EngineKind taken = engine_of(job);
+  return std::any_of(search.engines.begin(), search.engines.begin() + std::ptrdiff_t(place),
+                     [&](EngineKind before) {
+                       job.engine = before;
+                       return engine_of(job) == taken;
+                     });
+}
+
+/// A kind with one of the engines: replicas, batches, hosts.
+void add_jobs(const Search& search, Job job, size_t engine, std::vector<Job>& jobs) {
+  if (has_engine(job)) job.engine = search.engines[engine];
+  for (int replicas : search.replicas_per_host)
+    for (int64_t batch : search.batches)
+      for (int hosts : search.hosts) {
+        job.hosts = hosts;
+        job.replicas_per_host = replicas;
+        job.batch = batch;
+        if (!has_engine(job) || !is_told_before(search, job, engine)) jobs.push_back(job);
+      }
 }
 
 Found find(const Machine& machine, const Search& search) {
-  check(search);
   Found found;
-  for_each_job(search, [&](const Job& job) {
+  for (const Job& job : jobs_of(search)) {
     if (job.batch > machine.largest_batch(job.replicas_per_host)) {
       ++found.too_large;
-      return;
+      continue;
     }
     Candidate one{.prediction = predict(machine, job)};
     const double batch = static_cast<double>(job.batch) * job.replicas();
@@ -69,7 +79,7 @@ Found find(const Machine& machine, const Search& search) {
       ++found.too_slow;
       found.fastest_too_slow = std::min(found.fastest_too_slow, one.seconds);
     }
-  });
+  }
   return found;
 }
 
@@ -81,6 +91,18 @@ const Candidate& best_of(const std::vector<Candidate>& candidates, Objective obj
   });
 }
 
+bool has_several_engines(const Job& job) {
+  return has_engine(job) && job.hosts > 1 && job.replicas_per_host > 1;
+}
+
+/// How sums go, where there is a choice.
+std::string way_of(const Job& job) {
+  if (job.overlap && job.hosts > 1)
+    return fmt::format("buckets of {:.3g} MiB", static_cast<double>(job.bucket_bytes) / (1 << 20));
+  if (!has_several_engines(job)) return "";
+  return job.engine == EngineKind::tcp ? "engine tcp (a loop of your own)" : "engine hier";
+}
+
 std::string words_of(const Job& job) {
   std::string words = fmt::format("{} host{} of {} replica{}, batch {} a replica", job.hosts,
                                   job.hosts == 1 ? "" : "s", job.replicas_per_host,
@@ -88,7 +110,8 @@ std::string words_of(const Job& job) {
   if (job.exchange == Exchange::parameter_server)
     words += fmt::format(", {} server{}, staleness {}", job.servers, job.servers == 1 ? "" : "s",
                          job.staleness == kAnyStaleness ? "inf" : std::to_string(job.staleness));
-  return words;
+  const std::string way = way_of(job);
+  return way.empty() ? words : words + ", " + way;
 }
 
 std::string duration(double seconds) {
@@ -115,15 +138,34 @@ std::string of_more_hosts(const Machine& machine, const Search& search, const Ca
                      duration(other.seconds), other.host_seconds / best.host_seconds);
 }
 
-std::string why(const Machine& machine, const Search& search, const Choice& choice) {
+/// The same job but for engine and bucket, the best of those; "" where there is none.
+std::string by_another_way(const std::vector<Candidate>& candidates, const Search& search,
+                           const Job& chosen) {
+  std::vector<Candidate> others;
+  std::ranges::copy_if(candidates, std::back_inserter(others), [&](const Candidate& one) {
+    Job job = one.prediction.job;
+    const bool other_way = job.engine != chosen.engine || job.bucket_bytes != chosen.bucket_bytes;
+    job.engine = chosen.engine;
+    job.bucket_bytes = chosen.bucket_bytes;
+    return other_way && job == chosen;
+  });
+  if (others.empty()) return "";
+  const Candidate& other = best_of(others, search.objective);
+  const std::string way = way_of(other.prediction.job);
+  return way.empty() ? "" : fmt::format("{} would take {}; ", way, duration(other.seconds));
+}
+
+std::string why(const Machine& machine, const Search& search,
+                const std::vector<Candidate>& candidates, const Choice& choice) {
   const Prediction& step = choice.best.prediction;
   return fmt::format(
       "{}: {} of {} jobs, {} in all, {} host hours; a step is {}, bound by {} ({:.0f} % "
-      "efficient); {}.",
+      "efficient); {}{}.",
       words_of(step.job), search.objective == Objective::time ? "the fastest" : "the cheapest",
       choice.tried, duration(choice.best.seconds),
       fmt::format("{:.4g}", choice.best.host_seconds / 3600), duration(step.step), step.bound_by,
-      100 * step.efficiency, of_more_hosts(machine, search, choice.best));
+      100 * step.efficiency, by_another_way(candidates, search, step.job),
+      of_more_hosts(machine, search, choice.best));
 }
 
 /// One thing that may be otherwise, from a little to much.
@@ -187,6 +229,17 @@ double samples_needed(const Search& search, double batch) {
                                  : search.samples * (1 + batch / search.noise_scale);
 }
 
+std::vector<Job> jobs_of(const Search& search) {
+  check(search);
+  std::vector<Job> jobs;
+  for (Job kind : search.kinds) {
+    kind.link = search.link;
+    const size_t engines = has_engine(kind) ? search.engines.size() : 1;
+    for (size_t engine = 0; engine < engines; ++engine) add_jobs(search, kind, engine, jobs);
+  }
+  return jobs;
+}
+
 std::vector<Candidate> candidates_of(const Machine& machine, const Search& search) {
   return find(machine, search).candidates;
 }
@@ -207,7 +260,7 @@ Choice choose(const Machine& machine, const Search& search) {
                 .tried = std::ssize(found.candidates),
                 .too_large = found.too_large,
                 .too_slow = found.too_slow};
-  choice.why = why(machine, search, choice);
+  choice.why = why(machine, search, found.candidates, choice);
   choice.what_changes = what_changes(machine, search, choice.best.prediction.job);
   return choice;
 }

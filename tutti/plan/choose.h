@@ -26,6 +26,9 @@ struct Search {
   std::vector<int64_t> batches{32};  ///< of a replica
   /// Exchange, servers, staleness, overlap and bucket_bytes; the rest is taken from elsewhere.
   std::vector<Job> kinds{Job{}};
+  /// Of an all_reduce without overlap. One that amounts to another before it is left out: with one
+  /// rank a host hier is tcp, on one host all are shm.
+  std::vector<EngineKind> engines{EngineKind::fitting};
   Link link{};
   Objective objective = Objective::time;
   double samples = 1e9;    ///< that a training with a small batch needs, > 0
@@ -54,12 +57,15 @@ struct Choice {
 /// 1812.06162, section 2.3).
 double samples_needed(const Search& search, double batch);
 
-/// Candidates of all jobs that fit into memory and time, in the order of the lists: kinds slowest,
-/// then hosts, replicas, batches.
+/// All combinations, each once: kinds slowest, then engines, replicas, batches, hosts. Throws
+/// UsageError for an empty list, and for an engine that one of the numbers of hosts cannot have.
+std::vector<Job> jobs_of(const Search& search);
+
+/// Candidates of all jobs that fit into memory and time, in the order of jobs_of.
 std::vector<Candidate> candidates_of(const Machine& machine, const Search& search);
 
 /// Throws UsageError where no job fits, with what hinders the one that is nearest. Ties go to fewer
-/// hosts, then to the smaller batch, then to the first kind.
+/// hosts, then to the smaller batch, then to what comes first in jobs_of.
 Choice choose(const Machine& machine, const Search& search);
 
 }  // namespace tutti::plan

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/plan/collective_time.h"
+#include "tutti/base/reduction_shape.h"
 
 namespace tutti::plan {
 namespace {
@@ -27,6 +27,8 @@ void check(const Machine& machine, const Job& job) {
   require_at_least_one("servers", job.servers);
   if (job.staleness < kAnyStaleness)
     throw UsageError(fmt::format("staleness: {}; expected 0 or more, or any", job.staleness));
+  if (job.bucket_bytes < 1)
+    throw UsageError(fmt::format("bucket: {} bytes; expected 1 or more", job.bucket_bytes));
   const int64_t largest = machine.largest_batch(job.replicas_per_host);
   if (job.batch < 1) throw UsageError(fmt::format("batch: {}; expected 1 or more", job.batch));
   if (job.batch > largest)
@@ -45,14 +47,25 @@ Link flow_of(const Machine& machine, const Link& link, int flows) {
           .latency = link.latency + machine.tcp.latency};
 }
 
-/// The owners of the same slice add, one a host: all at once, on one link. Which parameters were
-/// used, and the learning rate, go in two small ones.
-double all_reduce_exchange(const Machine& machine, const Job& job, double bytes) {
+/// One group of all replicas: a loop of one's own.
+bool is_flat(const Job& job) { return job.engine == EngineKind::tcp && job.replicas_per_host > 1; }
+
+/// One all-reduce of gradients. The owners of the same slice add, one a host: all at once, on one
+/// link. Or all ranks add in one group, of which those of a host share its link.
+double sums_seconds(const Machine& machine, const Job& job, double bytes) {
   if (job.hosts == 1) return 0;
   const Link flow = flow_of(machine, job.link, job.replicas_per_host);
+  if (!is_flat(job)) return engine_seconds(job.hosts, bytes / job.replicas_per_host, flow);
+  const Link of_host{flow.bytes_per_second * job.replicas_per_host, flow.latency};
+  const Link inside{machine.tcp.bytes_per_second, machine.tcp.latency};
+  return engine_seconds(job.replicas(), bytes, of_host, {job.replicas_per_host, inside});
+}
+
+/// A strategy says in two small ones which parameters were used, and the learning rate.
+double all_reduce_exchange(const Machine& machine, const Job& job, double bytes) {
   constexpr double kSmall = 64;
-  return engine_seconds(job.hosts, bytes / job.replicas_per_host, flow) +
-         2 * engine_seconds(job.hosts, kSmall, flow);
+  const double sums = sums_seconds(machine, job, bytes);
+  return is_flat(job) ? sums : sums + 2 * sums_seconds(machine, job, kSmall);
 }
 
 /// How much faster `replicas` on one host move bytes than one of them.
@@ -67,9 +80,11 @@ double optimizer_seconds(const Machine& machine, double extra) {
 }
 
 /// Replicas on one host read each other's gradients, and share the work out. That processes copy
-/// theirs before is not counted: it is done while they are in cache.
+/// theirs before is not counted: it is done while they are in cache. In a loop of one's own each
+/// updates all parameters.
 double update_seconds(const Machine& machine, const Job& job) {
   const int replicas = job.replicas_per_host;
+  if (is_flat(job)) return optimizer_seconds(machine, 2) * replicas / speedup_of(machine, replicas);
   const double extra = replicas - 1 + (job.hosts > 1 ? 2 : 0);
   return optimizer_seconds(machine, extra) / speedup_of(machine, replicas) +
          (replicas > 1 ? 2 * machine.shm.latency : 0);
@@ -78,11 +93,9 @@ double update_seconds(const Machine& machine, const Job& job) {
 double overlapped_end(const Machine& machine, const Job& job, const BatchTime& time) {
   const double bytes = static_cast<double>(machine.bytes);
   const auto count = static_cast<int>(std::ceil(bytes / static_cast<double>(job.bucket_bytes)));
-  std::vector<double> ready, seconds;
-  for (int i = 0; i < count; ++i) {
-    ready.push_back(time.forward + time.backward * (i + 1) / count);
-    seconds.push_back(all_reduce_exchange(machine, job, bytes / count));
-  }
+  std::vector<double> ready;
+  for (int i = 0; i < count; ++i) ready.push_back(time.forward + time.backward * (i + 1) / count);
+  const std::vector<double> seconds(ready.size(), sums_seconds(machine, job, bytes / count));
   return end_of_queue(ready, seconds);
 }
 
@@ -172,9 +185,38 @@ std::string bound_of(const Prediction& result) {
 
 }  // namespace
 
-Prediction predict(const Machine& machine, const Job& job) {
+std::string_view name_of(EngineKind engine) noexcept {
+  constexpr std::string_view kNames[] = {"auto", "shm", "tcp", "hier", "nccl"};
+  return kNames[static_cast<size_t>(engine)];
+}
+
+EngineKind engine_of(const Job& job) {
+  using enum EngineKind;
+  const auto refuse = [&](std::string_view why, std::string_view instead) {
+    return UsageError(fmt::format("engine {}: {}; use {}", name_of(job.engine), why, instead));
+  };
+  if (job.exchange == Exchange::parameter_server) {
+    if (job.engine != fitting) throw refuse("workers of servers have no engine to choose", "auto");
+    return fitting;
+  }
+  if (job.overlap) {
+    if (job.engine != fitting && job.engine != nccl) throw refuse("nccl overlaps", "auto");
+    return nccl;
+  }
+  if (job.engine == nccl) throw refuse("it overlaps, and that was not asked for", "overlap");
+  if (job.hosts == 1) return shm;
+  if (job.engine == shm)
+    throw refuse(fmt::format("it is for the ranks of one host, not of {}", job.hosts),
+                 "hier, tcp or auto");
+  if (job.replicas_per_host == 1) return tcp;
+  return job.engine == tcp ? tcp : hier;
+}
+
+Prediction predict(const Machine& machine, const Job& asked) {
   plan::check(machine);
-  check(machine, job);
+  check(machine, asked);
+  Job job = asked;
+  job.engine = engine_of(asked);
   const BatchTime time = machine.compute_of(static_cast<double>(job.batch));
   const double median = time.forward + time.backward;
   Prediction result{.job = job};
@@ -239,16 +281,24 @@ double round_of_queues(int customers, double think, std::span<const double> stat
   return round;
 }
 
-double engine_seconds(int ranks, double bytes, const Link& link) {
+double engine_seconds(int ranks, double bytes, const Link& link, const Neighbours& neighbours) {
   if (ranks == 1) return 0;
+  const int here = neighbours.ranks, hosts = ranks / here;
   CollectiveWork work{.ranks = ranks, .num_elements = static_cast<int64_t>(std::ceil(bytes / 4))};
-  const Question question{.num_bytes = work.num_elements * 4, .ranks = ranks};
+  const bool flat_shape =
+      here == 1 || ReductionShape::hosts(std::vector<int>(static_cast<size_t>(hosts), here))
+                       .adds_like(ReductionShape::flat(ranks));
+  const Question question{
+      .num_bytes = work.num_elements * 4, .ranks = ranks, .flat_shape = flat_shape};
   work.algorithm = choose(question, built_in_table());
-  if (ranks <= kMostSimulated) return simulated_seconds(work, link);
-  if (work.algorithm != Algorithm::tree) return formula_seconds(work, link);
+  if (ranks <= kMostSimulated) return simulated_seconds(work, link, neighbours);
+  if (work.algorithm != Algorithm::tree) return formula_seconds(work, link, neighbours);
   // Up and down, as if each level waited for the whole of the one below.
-  const double levels = std::bit_width(static_cast<unsigned>(ranks - 1));
-  return 2 * levels * (link.latency + bytes / link.bytes_per_second);
+  const auto levels = [&](int of, const Link& over) {
+    return std::bit_width(static_cast<unsigned>(of - 1)) *
+           (over.latency + bytes / over.bytes_per_second);
+  };
+  return 2 * (levels(here, neighbours.inside) + levels(hosts, link));
 }
 
 }  // namespace tutti::plan

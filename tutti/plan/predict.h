@@ -8,9 +8,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tutti/comm/schedule/schedule_choice.h"
+#include "tutti/plan/collective_time.h"
 #include "tutti/plan/link.h"
 #include "tutti/plan/machine.h"
 
@@ -24,14 +26,27 @@ enum class Exchange : uint8_t {
 
 constexpr int kAnyStaleness = -1;  ///< nobody waits for anybody
 
+/// What carries the sums of an all_reduce (docs/design/engines.md).
+enum class EngineKind : uint8_t {
+  fitting,  ///< what strategies take by themselves: shm, tcp, hier; nccl with overlap
+  shm,      ///< the ranks of one host
+  /// One group of all ranks. With several on a host strategies do not take it, but a loop of one's
+  /// own can (JoinOptions::engine): one all_reduce, then each replica updates all its parameters.
+  tcp,
+  hier,  ///< shm inside each host, and what the ranks of a host share out by tcp between them
+  nccl,
+};
+std::string_view name_of(EngineKind engine) noexcept;
+
 struct Job {
   int hosts = 1;  ///< that compute, >= 1
   int replicas_per_host = 1;
   int64_t batch = 32;  ///< samples of a replica, >= 1
   Link link{};         ///< of each host, and of each server
   Exchange exchange = Exchange::all_reduce;
-  int servers = 1;                  ///< of parameter_server
-  int staleness = 0;                ///< of parameter_server; 0: synchronous, or kAnyStaleness
+  int servers = 1;    ///< of parameter_server
+  int staleness = 0;  ///< of parameter_server; 0: synchronous, or kAnyStaleness
+  EngineKind engine = EngineKind::fitting;  ///< of all_reduce over several hosts; else fitting
   bool overlap = false;             ///< of all_reduce: buckets go while backward goes on (NCCL)
   int64_t bucket_bytes = 25 << 20;  ///< of overlap
   bool operator==(const Job&) const = default;
@@ -39,9 +54,14 @@ struct Job {
   int replicas() const { return hosts * replicas_per_host; }
 };
 
+/// The engine that a job asks for, or for fitting the one that fits; on one host always shm, as
+/// with JoinOptions. fitting for servers. Throws UsageError where it cannot be: shm over several
+/// hosts, nccl without overlap, another one with it or for servers.
+EngineKind engine_of(const Job& job);
+
 /// Seconds of a step, but for the last ones.
 struct Prediction {
-  Job job;
+  Job job;                   ///< its engine is engine_of(job)
   double compute = 0;        ///< t1: forward and backward of a replica, mean
   double slowest = 0;        ///< the same of the slowest of all replicas, mean
   double input = 0;          ///< of all replicas of a host; goes on beside compute
@@ -58,8 +78,8 @@ struct Prediction {
   std::string bound_by;   ///< compute, stragglers, input, exchange, update
 };
 
-/// Throws UsageError for a job that cannot be (hosts, replicas or servers below 1), and for a batch
-/// that does not fit into memory, with the largest that does.
+/// Throws UsageError for a job that cannot be (hosts, replicas or servers below 1, an engine that
+/// does not fit), and for a batch that does not fit into memory, with the largest that does.
 Prediction predict(const Machine& machine, const Job& job);
 
 /// The mean of the greatest of `count` draws from a distribution given by quantiles as of
@@ -78,7 +98,8 @@ double round_of_queues(int customers, double think, std::span<const double> stat
                        std::span<const double> least);
 
 /// Seconds of the all-reduce of so many bytes of float32 by the algorithm that the tcp engine takes
-/// (built_in_table(), fixed order). Up to 32 ranks by simulation, beyond by formula.
-double engine_seconds(int ranks, double bytes, const Link& link);
+/// (built_in_table(), fixed order). Up to 32 ranks by simulation, beyond by formula. `link`: of a
+/// host.
+double engine_seconds(int ranks, double bytes, const Link& link, const Neighbours& neighbours = {});
 
 }  // namespace tutti::plan

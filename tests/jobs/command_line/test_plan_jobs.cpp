@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -110,6 +111,37 @@ TEST(PlanModel, TakesTheLinkOfTheMachineUnlessItIsGivenOne) {
   EXPECT_EQ(choice["best"], rows[0]);
 }
 
+TEST(PlanModel, SearchesEnginesAndBuckets) {
+  const TempFolder folder;
+  const std::vector<std::string> words = {
+      "mlp",     "--machine", machine_in(folder),    "--link", "1Gbit,50us",
+      "--hosts", "1,2",       "--replicas-per-host", "1,2",    "--batch",
+      "8",       "--json",    folder / "p.json"};
+  const auto asked = [&](std::vector<std::string> all, const std::vector<std::string>& more) {
+    all.insert(all.end(), words.begin(), words.end());
+    all.insert(all.end(), more.begin(), more.end());
+    const auto result = plan(all);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return std::pair(result.out, nlohmann::json::parse(std::ifstream(folder / "p.json")));
+  };
+  const auto engines = [&](const std::vector<std::string>& more) {
+    std::string all;
+    for (const auto& row : asked({}, more).second) all += row["engine"].get<std::string>() + " ";
+    return all;
+  };
+  EXPECT_EQ(engines({}), "shm tcp shm hier ");
+  EXPECT_EQ(engines({"--engine", "all"}), "shm tcp shm hier tcp ");
+  EXPECT_EQ(engines({"--engine", "tcp,hier"}), "shm tcp shm tcp hier ");
+  const auto [chosen, choice] = asked({"choose"}, {"--engine", "all", "--target-images", "1e6"});
+  EXPECT_EQ(choice["tried"], 5);
+  EXPECT_EQ(choice["best"]["engine"], "shm");
+  const auto [said, buckets] = asked({"choose"}, {"--overlap", "--target-images", "1e6"});
+  EXPECT_EQ(buckets["tried"], 4 * 4);  // 1, 5, 25 and 100 MiB
+  const auto [table, rows] = asked({}, {"--overlap", "--bucket-mib", "0.5,2"});
+  EXPECT_THAT(table, AllOf(HasSubstr("nccl, 0.5 MiB"), HasSubstr("nccl, 2 MiB")));
+  EXPECT_EQ(rows[0]["bucket_bytes"], 1 << 19);
+}
+
 TEST(PlanModel, CountsWhereNothingWasMeasured) {
   const TempFolder folder;
   const auto counted = plan({"resnet50", "--gflops", "50000", "--hosts", "2", "--link",
@@ -150,6 +182,19 @@ TEST(PlanModel, WrongInputIsAnsweredBeforeWork) {
       {{"mlp", machine, file, link, "1Gbit,1us", "--batch", "1000"},
        "1000 samples a replica, 1 replicas a host: 1.0 GiB of 0.9 GiB; the largest that fits is "
        "900"},
+      {{"mlp", machine, file, link, "1Gbit,1us", "--engine", "heir"}, "did you mean \"hier\"?"},
+      {{"mlp", machine, file, link, "1Gbit,1us", "--engine", "shm", "--hosts", "4"},
+       "engine shm: it is for the ranks of one host, not of 4"},
+      {{"mlp", machine, file, link, "1Gbit,1us", "--engine", "hier", "--overlap"},
+       "--engine hier: --overlap is NCCL's; leave it out"},
+      {{"mlp", machine, file, link, "1Gbit,1us", "--strategy", "parameter_server", "--engine",
+        "tcp"},
+       "--engine tcp: servers have none to choose"},
+      {{"mlp", machine, file, link, "1Gbit,1us", "--overlap", "--bucket-mib", "25,0"},
+       "--bucket-mib"},
+      {{"mlp", machine, file, link, "1Gbit,1us", "--svg", "a.svg", "--overlap", "--bucket-mib",
+        "1,25"},
+       "--svg draws one curve"},
       {{"mlp", machine, file, link, "1Gbit,1us", "--hosts", "4", "--svg", "a.svg"},
        "--svg draws over hosts: give several"},
       {{"choose", "mlp", machine, file, link, "1Gbit,1us", "--target-images", "1e9", "--within",

@@ -1,9 +1,11 @@
 // The choice against a search of its own, and what it says.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/plan/choose.h"
@@ -16,6 +18,7 @@ namespace {
 
 using test::message_of;
 using test::some_machine;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Search some_search() {
@@ -83,6 +86,51 @@ TEST(Choose, SaysWhyAndWhatWouldChangeIt) {
     changed = changed || other != same;
   }
   EXPECT_TRUE(changed);
+}
+
+TEST(Choose, LooksAtEachEngineOnce) {
+  Search search{.hosts = {1, 2},
+                .replicas_per_host = {1, 2},
+                .batches = {8},
+                .kinds = {Job{}, Job{.exchange = Exchange::parameter_server}},
+                .engines = {EngineKind::fitting, EngineKind::tcp, EngineKind::hier}};
+  std::vector<std::string> jobs;
+  for (const Job& job : jobs_of(search))
+    jobs.push_back(fmt::format(
+        "{} x {} {}", job.hosts, job.replicas_per_host,
+        job.exchange == Exchange::parameter_server ? "served" : name_of(engine_of(job))));
+  EXPECT_THAT(jobs, ElementsAre("1 x 1 shm", "2 x 1 tcp", "1 x 2 shm", "2 x 2 hier", "2 x 2 tcp",
+                                "1 x 1 served", "2 x 1 served", "1 x 2 served", "2 x 2 served"));
+  search.engines = {EngineKind::shm};
+  EXPECT_THAT(message_of<UsageError>([&] { jobs_of(search); }),
+              HasSubstr("engine shm: it is for the ranks of one host, not of 2"));
+  search.engines = {};
+  EXPECT_THAT(message_of<UsageError>([&] { jobs_of(search); }), HasSubstr("engines: none"));
+}
+
+TEST(Choose, SaysByWhichEngineAndWhatTheOtherWouldTake) {
+  const Choice choice = choose(some_machine(), {.hosts = {2},
+                                                .replicas_per_host = {2},
+                                                .batches = {8},
+                                                .engines = {EngineKind::fitting, EngineKind::tcp},
+                                                .link = {1e8, 5e-5}});
+  EXPECT_EQ(choice.best.prediction.job.engine, EngineKind::hier);  // sends half as much
+  EXPECT_THAT(choice.why, HasSubstr("batch 8 a replica, engine hier: the fastest of 2 jobs"));
+  EXPECT_THAT(choice.why, HasSubstr("engine tcp (a loop of your own) would take "));
+}
+
+TEST(Choose, FindsTheBestBucketAndSaysIt) {
+  Search search{.hosts = {4}, .batches = {80}, .kinds = {}, .link = {1e9, 1e-4}};
+  for (int64_t kib : {4, 256, 1024, 100 * 1024})
+    search.kinds.push_back({.overlap = true, .bucket_bytes = kib << 10});
+  const Choice choice = choose(some_machine(), search);
+  double best = std::numeric_limits<double>::infinity();
+  for (const Candidate& one : candidates_of(some_machine(), search))
+    best = std::min(best, one.seconds);
+  EXPECT_DOUBLE_EQ(choice.best.seconds, best);
+  EXPECT_EQ(choice.best.prediction.job.bucket_bytes, 256 << 10);
+  EXPECT_THAT(choice.why, HasSubstr("batch 80 a replica, buckets of 0.25 MiB: the fastest of 4"));
+  EXPECT_THAT(choice.why, HasSubstr("buckets of 1 MiB would take "));
 }
 
 TEST(Choose, LeavesOutWhatDoesNotFit) {

@@ -47,12 +47,14 @@ std::string words_of(const CollectiveWork& work) {
                      name_of(work.algorithm), work.ranks, work.num_elements, work.chunk_elements);
 }
 
-/// Ports that move one element a tick, and nothing but that: no event knows of the next.
+/// Ports that move one element a tick, and nothing but that: no event knows of the next. Ranks of a
+/// host share two ports to other hosts, and each has two to its neighbours.
 class TickByTick {
  public:
-  TickByTick(const CollectiveWork& work, int latency) : latency_(latency) {
-    for (int rank = 0; rank < work.ranks; ++rank)
-      trees_.emplace_back(ReductionShape::flat(work.ranks), rank);
+  TickByTick(const CollectiveWork& work, int latency, int neighbours = 1)
+      : latency_(latency), neighbours_(neighbours) {
+    const auto shape = ReductionShape::hosts(std::vector<int>(work.ranks / neighbours, neighbours));
+    for (int rank = 0; rank < work.ranks; ++rank) trees_.emplace_back(shape, rank);
     for (int rank = 0; rank < work.ranks; ++rank)
       hosts_.push_back({Schedule({.collective = work.collective,
                                   .algorithm = work.algorithm,
@@ -61,15 +63,16 @@ class TickByTick {
                                   .num_elements = work.num_elements,
                                   .chunk_elements = work.chunk_elements,
                                   .shape_tree = &trees_[static_cast<size_t>(rank)]})});
-    for (Host& host : hosts_) enter(host, 0);
+    ports_.resize(2 * hosts_.size());
+    for (int rank = 0; rank < work.ranks; ++rank) enter(rank, 0);
   }
 
   int64_t run() {
     settle();
     int64_t tick = 0;
     for (; !is_done(); ++tick) {
-      for (Host& host : hosts_) send_one(host, tick);
-      for (Host& host : hosts_) take_one(host, tick);
+      for (Port& port : ports_) send_one(port, tick);
+      for (Port& port : ports_) take_one(port, tick);
       settle();
     }
     return tick;
@@ -77,6 +80,7 @@ class TickByTick {
 
  private:
   struct Packet {
+    int from, to;
     int64_t round, count;
     std::vector<int64_t> there;  ///< ticks in which elements are at the port
     int64_t taken = 0;
@@ -84,10 +88,19 @@ class TickByTick {
   struct Host {
     Schedule schedule;
     int64_t round = 0;
-    std::deque<std::pair<int, std::shared_ptr<Packet>>> to_send{};
-    std::vector<std::shared_ptr<Packet>> incoming{};   ///< in the order of their first elements
+    int64_t to_send = 0;                               ///< messages that have not left
     std::map<int64_t, int64_t> awaited{}, complete{};  ///< by round
   };
+  struct Port {
+    std::deque<std::shared_ptr<Packet>> to_send{};
+    std::vector<std::shared_ptr<Packet>> incoming{};  ///< in the order of their first elements
+  };
+  /// Of `rank`, for what goes to or comes from `other`.
+  Port& port_between(int rank, int other) {
+    const bool near = rank / neighbours_ == other / neighbours_;
+    return ports_[near ? hosts_.size() + static_cast<size_t>(rank)
+                       : static_cast<size_t>(rank / neighbours_)];
+  }
 
   bool is_done() const {
     return std::ranges::all_of(
@@ -97,50 +110,59 @@ class TickByTick {
   void settle() {
     for (bool moved = true; moved;) {
       moved = false;
-      for (Host& host : hosts_) moved |= go_on(host);
+      for (int rank = 0; rank < std::ssize(hosts_); ++rank) moved |= go_on(rank);
     }
   }
-  void enter(Host& host, int64_t round) {
+  void enter(int rank, int64_t round) {
+    Host& host = hosts_[static_cast<size_t>(rank)];
     host.round = round;
     if (round == host.schedule.num_rounds()) return;
     std::vector<Step> steps;
     host.schedule.round(round, steps);
     for (const Step& step : steps)
-      if (step.action == Step::Action::send)
-        host.to_send.emplace_back(step.peer,
-                                  std::make_shared<Packet>(Packet{round, step.count, {}}));
-      else if (step.action != Step::Action::combine && step.action != Step::Action::reduce &&
-               step.action != Step::Action::copy)
+      if (step.action == Step::Action::send) {
+        ++host.to_send;
+        port_between(rank, step.peer)
+            .to_send.push_back(
+                std::make_shared<Packet>(Packet{rank, step.peer, round, step.count, {}}));
+      } else if (step.action != Step::Action::combine && step.action != Step::Action::reduce &&
+                 step.action != Step::Action::copy) {
         ++host.awaited[round];
+      }
   }
-  bool go_on(Host& host) {
-    if (host.round == host.schedule.num_rounds() || !host.to_send.empty() ||
+  bool go_on(int rank) {
+    Host& host = hosts_[static_cast<size_t>(rank)];
+    if (host.round == host.schedule.num_rounds() || host.to_send > 0 ||
         host.complete[host.round] < host.awaited[host.round])
       return false;
-    enter(host, host.round + 1);
+    enter(rank, host.round + 1);
     return true;
   }
-  void send_one(Host& host, int64_t tick) {
-    if (host.to_send.empty()) return;
-    const auto [peer, packet] = host.to_send.front();
-    if (packet->there.empty()) hosts_[static_cast<size_t>(peer)].incoming.push_back(packet);
+  void send_one(Port& port, int64_t tick) {
+    if (port.to_send.empty()) return;
+    const auto packet = port.to_send.front();
+    if (packet->there.empty()) port_between(packet->to, packet->from).incoming.push_back(packet);
     packet->there.push_back(tick + latency_);
-    if (std::ssize(packet->there) == packet->count) host.to_send.pop_front();
+    if (std::ssize(packet->there) < packet->count) return;
+    port.to_send.pop_front();
+    --hosts_[static_cast<size_t>(packet->from)].to_send;
   }
-  void take_one(Host& host, int64_t tick) {
-    if (host.incoming.empty()) return;
-    const auto packet = host.incoming.front();
+  void take_one(Port& port, int64_t tick) {
+    if (port.incoming.empty()) return;
+    const auto packet = port.incoming.front();
     if (packet->taken == std::ssize(packet->there) ||
         packet->there[static_cast<size_t>(packet->taken)] > tick)
       return;
     if (++packet->taken < packet->count) return;
-    ++host.complete[packet->round];
-    host.incoming.erase(host.incoming.begin());
+    ++hosts_[static_cast<size_t>(packet->to)].complete[packet->round];
+    port.incoming.erase(port.incoming.begin());
   }
 
   int64_t latency_;
+  int neighbours_;
   std::vector<ShapeTree> trees_;
   std::vector<Host> hosts_;
+  std::vector<Port> ports_;  ///< of hosts, then of ranks to their neighbours
 };
 
 TEST(CollectiveTime, OfTheSimulationIsThatOfEachElement) {
@@ -160,6 +182,57 @@ TEST(CollectiveTime, OfTheSimulationIsThatOfEachElement) {
       }
   });
   EXPECT_GT(compared, 1000);
+}
+
+/// All-reduces of hosts of several ranks, by what the tcp engine may take.
+template <class Use>
+void for_each_of_hosts(Use&& use) {
+  for (const auto& [hosts, here] :
+       std::vector<std::pair<int, int>>{{2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}, {3, 3}, {1, 4}})
+    for (const Algorithm algorithm : {Algorithm::direct, Algorithm::tree, Algorithm::pairwise,
+                                      Algorithm::doubling, Algorithm::halving_doubling}) {
+      const bool power = (hosts & (hosts - 1)) == 0 && (here & (here - 1)) == 0;
+      if (power || algorithm == Algorithm::direct || algorithm == Algorithm::tree ||
+          algorithm == Algorithm::pairwise)
+        use(CollectiveWork{.algorithm = algorithm, .ranks = hosts * here}, here);
+    }
+}
+
+TEST(CollectiveTime, OfRanksThatShareAHostIsThatOfEachElement) {
+  int compared = 0;
+  for_each_of_hosts([&](CollectiveWork work, int here) {
+    for (const int64_t elements : {60, 61, 720})
+      for (const int latency : {0, 3, 40}) {
+        work.num_elements = elements;
+        work.chunk_elements = 16;
+        const Link link = link_of_ticks(latency);
+        EXPECT_DOUBLE_EQ(simulated_seconds(work, link, {here, link}),
+                         static_cast<double>(TickByTick(work, latency, here).run()))
+            << words_of(work) << ", " << here << " a host, latency " << latency;
+        ++compared;
+      }
+  });
+  EXPECT_GT(compared, 150);
+}
+
+// What waits for its turn at the host's port spends a part of its latency there.
+TEST(CollectiveTime, OfFormulasOfHostsIsThatOfTheSimulation) {
+  const Link link{.bytes_per_second = 1e9, .latency = 3e-5}, inside{4e9, 1e-5};
+  for_each_of_hosts([&](CollectiveWork work, int here) {
+    if (work.algorithm == Algorithm::direct || work.algorithm == Algorithm::tree) return;
+    work.num_elements = int64_t{work.ranks} * 40320;
+    work.chunk_elements = work.algorithm == Algorithm::doubling ? work.num_elements : 20160;
+    const double by_formula = formula_seconds(work, link, {here, inside});
+    const double simulated = simulated_seconds(work, link, {here, inside});
+    EXPECT_NEAR(by_formula, simulated, 0.05 * simulated)
+        << words_of(work) << ", " << here << " a host";
+  });
+  EXPECT_THAT(message_of<UsageError>([&] {
+                formula_seconds({.algorithm = Algorithm::direct, .ranks = 4}, link, {2, inside});
+              }),
+              HasSubstr("no formula for all_reduce by direct with 2 ranks a host"));
+  EXPECT_THAT(message_of<UsageError>([&] { simulated_seconds({.ranks = 4}, link, {3, inside}); }),
+              HasSubstr("4 ranks, 3 a host"));
 }
 
 TEST(CollectiveTime, OfFormulasIsThatOfTheSimulation) {

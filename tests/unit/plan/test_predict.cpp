@@ -116,6 +116,86 @@ TEST(Predict, OverlapHidesUpToBackward) {
   EXPECT_GE(beside.step, std::max(beside.compute, beside.exchange));
 }
 
+// Small ones spend their time on latency, one of all begins when backward is over.
+TEST(Predict, OverlapHasABestBucketBetweenTooSmallAndTooLarge) {
+  const Machine machine = some_machine();
+  Job job{.hosts = 4, .batch = 80, .link = {1e9, 1e-4}};
+  const double after = predict(machine, job).exposed;
+  job.overlap = true;
+  std::vector<double> exposed;
+  for (int64_t bytes : {4'000, 40'000, 250'000, 1'000'000, 4'000'000, 100'000'000}) {
+    job.bucket_bytes = bytes;
+    exposed.push_back(predict(machine, job).exposed);
+  }
+  EXPECT_GT(exposed[0], 2 * after);
+  EXPECT_LT(exposed[2], 0.5 * after);
+  const auto best = std::ranges::min_element(exposed) - exposed.begin();
+  EXPECT_TRUE(best == 1 || best == 2 || best == 3) << best;
+  EXPECT_LT(exposed[static_cast<size_t>(best)], std::min(exposed[0], exposed[4]));
+  // All in one: nothing is hidden. What is said beside gradients goes along.
+  EXPECT_DOUBLE_EQ(exposed[4], exposed[5]);
+  EXPECT_NEAR(exposed[4], after, 2 * engine_seconds(4, 64, {1e9 * machine.payload, 1.1e-4}) + 1e-9);
+}
+
+TEST(EngineOf, IsWhatTheLibraryTakes) {
+  using enum EngineKind;
+  const struct {
+    Job job;
+    EngineKind engine;
+  } cases[] = {
+      {{.hosts = 1}, shm},
+      {{.hosts = 1, .replicas_per_host = 2, .engine = tcp}, shm},
+      {{.hosts = 2}, tcp},
+      {{.hosts = 2, .engine = hier}, tcp},
+      {{.hosts = 2, .replicas_per_host = 2}, hier},
+      {{.hosts = 2, .replicas_per_host = 2, .engine = hier}, hier},
+      {{.hosts = 2, .replicas_per_host = 2, .engine = tcp}, tcp},
+      {{.hosts = 2, .overlap = true}, nccl},
+      {{.hosts = 2, .exchange = Exchange::parameter_server}, fitting},
+  };
+  for (const auto& one : cases) {
+    EXPECT_EQ(engine_of(one.job), one.engine) << name_of(one.engine);
+    EXPECT_EQ(predict(some_machine(), one.job).job.engine, one.engine);
+  }
+  const auto refusal = [](const Job& job) {
+    return message_of<UsageError>([&] { predict(some_machine(), job); });
+  };
+  EXPECT_THAT(refusal({.hosts = 3, .engine = shm}),
+              HasSubstr("engine shm: it is for the ranks of one host, not of 3; use hier, tcp"));
+  EXPECT_THAT(refusal({.engine = nccl}), HasSubstr("engine nccl"));
+  EXPECT_THAT(refusal({.engine = hier, .overlap = true}), HasSubstr("engine hier: nccl overlaps"));
+  EXPECT_THAT(refusal({.exchange = Exchange::parameter_server, .engine = tcp}),
+              HasSubstr("engine tcp: workers of servers"));
+}
+
+// Bytes that leave a host, counted by hand: L (n - L) / n S raw pieces, as many sums, of n ranks, L
+// a host (pairwise); or 2 (H - 1) / H S where partners are neighbours first (halving).
+TEST(Predict, OneGroupOfAllSendsWhatItsScheduleSends) {
+  Machine machine = some_machine();
+  machine.payload = 1;
+  machine.tcp = {0, 1e12};
+  const double wire = 4e6 / 1e8;
+  const struct {
+    int hosts, here;
+    double flat, hier;  // times all bytes
+  } cases[] = {{2, 2, 2, 1}, {3, 2, 2 * 2 * 4. / 6, 4. / 3}, {4, 2, 1.5, 1.5}, {2, 4, 1, 1}};
+  for (const auto& one : cases) {
+    Job job{.hosts = one.hosts, .replicas_per_host = one.here, .batch = 8, .link = {1e8, 1e-6}};
+    EXPECT_NEAR(predict(machine, job).exchange, one.hier * wire, 0.02 * wire) << one.hosts;
+    job.engine = EngineKind::tcp;
+    const Prediction flat = predict(machine, job);
+    EXPECT_NEAR(flat.exchange, one.flat * wire, 0.06 * wire) << one.hosts << " x " << one.here;
+    // Each replica updates all, from a sum that it has written and read; 4 cores, memory for 2.
+    EXPECT_NEAR(flat.update, 0.5e-3 * 9 / 7 * one.here / 2, 1e-9);
+  }
+  Job job{.hosts = 4, .batch = 8, .link = {1e8, 1e-6}};
+  const double alone = predict(machine, job).step;
+  for (EngineKind engine : {EngineKind::tcp, EngineKind::hier}) {
+    job.engine = engine;
+    EXPECT_DOUBLE_EQ(predict(machine, job).step, alone) << "one replica a host";
+  }
+}
+
 TEST(Predict, ReplicasOfAHostShareTheUpdate) {
   // Two of them read one gradient more than one does; two cores move twice as much as one here.
   EXPECT_NEAR(predict(some_machine(), {.replicas_per_host = 2, .batch = 8}).update,
@@ -194,6 +274,17 @@ TEST(Predict, FormulasGoOnWhereSimulationEnds) {
       last = engine_seconds(more, bytes, link);
     }
     EXPECT_GT(predict(some_machine(), {.hosts = 10'000, .link = link}).step, 0);
+    // Of hosts of several ranks, by pairwise, halving or a tree.
+    for (int hosts : {17, 32}) {
+      const Neighbours two{2, {4e9, 1e-6}};
+      CollectiveWork flat{.ranks = 2 * hosts, .num_elements = static_cast<int64_t>(bytes / 4)};
+      flat.algorithm = bytes < 4096 ? Algorithm::tree : Algorithm::pairwise;
+      if (hosts == 32)
+        flat.algorithm = bytes < 4096 ? Algorithm::doubling : Algorithm::halving_doubling;
+      const double of_hosts = simulated_seconds(flat, link, two);
+      EXPECT_GE(engine_seconds(2 * hosts, bytes, link, two), of_hosts * 0.9) << bytes;
+      EXPECT_LE(engine_seconds(2 * hosts, bytes, link, two), of_hosts * 1.6) << bytes;
+    }
   }
   EXPECT_DOUBLE_EQ(engine_seconds(1, 1e9, link), 0);
 }
@@ -207,6 +298,7 @@ TEST(Predict, WhatCannotBeIsRefused) {
   EXPECT_THAT(message({.batch = 0}), HasSubstr("batch: 0"));
   EXPECT_THAT(message({.servers = 0}), HasSubstr("servers: 0"));
   EXPECT_THAT(message({.staleness = -2}), HasSubstr("staleness: -2"));
+  EXPECT_THAT(message({.bucket_bytes = 0}), HasSubstr("bucket: 0 bytes"));
   Machine machine = some_machine();
   machine.memory = 100'000'000;
   EXPECT_THAT(message_of<UsageError>([&] { predict(machine, {.batch = 1000}); }),
