@@ -122,7 +122,7 @@ def resnet18(check):
 def against_libtorch(check):
     """One replica against a loop of plain LibTorch with torch::optim::Adam."""
     plain = check.program("bench_device_speed", "plain", "--device", "cuda")
-    check.compare("mlp", 1.3, contest(check, ours(check), plain, "mlp", 14))
+    check.compare("mlp", 1.1, contest(check, ours(check), plain, "mlp", 14))
     check.judge()
 
 
@@ -182,18 +182,17 @@ def memcheck(check):
 
 
 def nccl(check):
-    """Engine nccl in a group of one."""
+    """Engine nccl in a group of one, and of two on one GPU where NCCL allows that."""
     if check.dry:
         raise Skipped("the fake CUDA has no NCCL: its fake is in tests/unit/nccl")
-    # Groups of two on one GPU are allowed by newer NCCL alone.
-    output = check.output_of(check.program("test_nccl_device", "--gtest_filter=*/0"))
+    output = check.output_of(check.program("test_nccl_device"))
     passed = re.search(r"\[  PASSED  \] (\d+) test", output)
     check.figures["passed"] = int(passed[1]) if passed else 0
     if check.figures["passed"] == 0:
         raise Failed(f"no test has run:\n  {output[-2000:]}")
 
 
-# With the most seconds of each: 11 minutes together, of which an H100 takes 5.
+# With the most seconds of each: 11 minutes together, of which an H100 takes 4.
 PARTS = {doctor: 20, same_bits: 60, cnn: 60, bf16: 30, strategies: 60, checkpoint: 60, against_pytorch: 60,
          resnet18: 50, against_libtorch: 30, step_graph: 80, logical_devices: 40, memory_limits: 30, memcheck: 60,
          nccl: 20}

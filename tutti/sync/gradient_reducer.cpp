@@ -9,6 +9,22 @@
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {
+namespace {
+
+/// Where others see it, engines add it up in place.
+MemorySpan memory_of_buckets(Group& group, int64_t bytes, Millis limit,
+                             std::shared_ptr<const void>& owner) {
+  if (!group.engine().shares_memory()) {
+    const Array own = Array::zeros(DType::uint8, {bytes});
+    owner = own.owner();
+    return {own.data(), bytes, DType::uint8};
+  }
+  SharedParts shared = group.allocate(bytes, limit);
+  owner = std::move(shared.owner);
+  return shared.parts[static_cast<size_t>(group.rank())];
+}
+
+}  // namespace
 
 GradientReducer::GradientReducer(Group group, const Layout& layout,
                                  std::vector<at::Tensor> parameters, ReduceOp op,
@@ -18,9 +34,9 @@ GradientReducer::GradientReducer(Group group, const Layout& layout,
       parameters_(std::move(parameters)),
       limit_(limit),
       reduction_(make_reduction(options)),
-      memory_(group_.allocate(std::max(layout.total_bytes, kLineBytes), limit)),
-      sums_(layout_, options, group_.reduction_shape(), op,
-            static_cast<std::byte*>(memory_.parts[group_.rank()].data), std::move(state)) {
+      memory_(memory_of_buckets(group_, std::max(layout.total_bytes, kLineBytes), limit, owner_)),
+      sums_(layout_, options, group_.reduction_shape(), op, static_cast<std::byte*>(memory_.data),
+            std::move(state)) {
   if (options.compression.on()) compare_compression(group_, options.compression, limit_);
   view_buckets();
   hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); });
@@ -35,7 +51,7 @@ void GradientReducer::view_buckets() {
   views_.assign(layout_.slots.size(), {});
   for (int i = 0; i < static_cast<int>(views_.size()); ++i)
     if (sums_.bucket_of(i) >= 0)
-      views_[i] = view_memory(sums_.gradient_of(i), layout_.slots[i], memory_.owner);
+      views_[i] = view_memory(sums_.gradient_of(i), layout_.slots[i], owner_);
   reset();
 }
 

@@ -67,7 +67,8 @@ class GradientReducer {
   std::vector<at::Tensor> parameters_;
   Millis limit_;
   std::unique_ptr<CrossDeviceReduction> reduction_;
-  SharedParts memory_;
+  std::shared_ptr<const void> owner_;  // of `memory_`
+  MemorySpan memory_;                  // of the buckets
   BucketSums sums_;
   std::vector<at::Tensor> views_;    // by parameter, into the buckets
   std::vector<int> missing_;         // gradients each bucket waits for
