@@ -268,17 +268,12 @@ double end_of_queue(std::span<const double> ready, std::span<const double> secon
 
 double round_of_queues(int customers, double think, std::span<const double> stations,
                        std::span<const double> least) {
-  std::vector<double> queue(stations.size(), 0), served(stations.size(), 0);
-  double round = 0;
-  for (int n = 1; n <= customers; ++n) {
-    round = think;
-    for (size_t i = 0; i < stations.size(); ++i) {
-      served[i] = stations[i] * (1 + queue[i]);
-      round += std::max(least[i], served[i]);
-    }
-    for (size_t i = 0; i < stations.size() && round > 0; ++i) queue[i] = n * served[i] / round;
+  double alone = think, busiest = 0;
+  for (size_t i = 0; i < stations.size(); ++i) {
+    alone += std::max(least[i], stations[i]);
+    busiest = std::max(busiest, stations[i]);
   }
-  return round;
+  return std::max(alone, customers * busiest);
 }
 
 double engine_seconds(int ranks, double bytes, const Link& link, const Neighbours& neighbours) {

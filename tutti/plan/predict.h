@@ -91,9 +91,10 @@ double mean_of_greatest(std::span<const double> quantiles, double count);
 double end_of_queue(std::span<const double> ready, std::span<const double> seconds);
 
 /// Seconds of a round of one of `customers`, each of whom thinks, and then is served by each
-/// station in turn, one customer at a time, for so many seconds: mean value analysis of a closed
-/// network of queues (Reiser and Lavenberg 1980, doi:10.1145/322186.322195). Service takes `least`
-/// or more in each of the stations, whoever else is there.
+/// station in turn, one customer at a time, for so many seconds, or `least` where that is more and
+/// keeps nobody else waiting. The lower bound of Denning and Buzen 1978,
+/// doi:10.1145/356733.356735: alone, or as fast as the busiest station. It is reached where service
+/// always takes as long: customers spread out until nobody waits that need not.
 double round_of_queues(int customers, double think, std::span<const double> stations,
                        std::span<const double> least);
 
