@@ -237,6 +237,36 @@ void require_shape(const Sample& sample, const std::vector<Column>& columns,
   }
 }
 
+// A source of a user's own may end before it said, or give what its columns do not say.
+void require_gathered(const Source& source, const Batch& batch, std::span<const int64_t> rows,
+                      const std::string& where) {
+  const auto refuse = [&](const std::string& gave, const std::string& expected) {
+    throw DataError(
+        fmt::format("{}gather() of the source gave {}, expected {}", where, gave, expected));
+  };
+  const auto& columns = source.columns();
+  const auto wanted = std::ssize(rows);
+  const auto require_rows = [&](int64_t got, const std::string& in) {
+    if (got != wanted)
+      refuse(fmt::format("{} rows{}", got, in),
+             fmt::format("{}, of a source that says it has {} rows", wanted, source.num_rows()));
+  };
+  require_rows(batch.size, "");
+  if (batch.columns.size() != columns.size())
+    refuse(fmt::format("{} columns", batch.columns.size()), std::to_string(columns.size()));
+  for (size_t c = 0; c < columns.size(); ++c) {
+    const Array& got = batch.columns[c];
+    require_rows(got.shape().empty() ? 0 : got.shape()[0],
+                 fmt::format(" in column \"{}\"", columns[c].name));
+    Column all = columns[c];
+    all.shape.insert(all.shape.begin(), wanted);
+    if (!fits(got, all))
+      refuse(fmt::format("column \"{}\" as {}{}", all.name, got.to_string(),
+                         rows.empty() ? "" : fmt::format(" from {} on", source.where(rows[0]))),
+             fmt::format("{} {}, as its columns say", name_of(all.dtype), shape_words(all.shape)));
+  }
+}
+
 namespace {
 
 // By id: those of the view, where it has the same in every epoch; else all. What a filter() left

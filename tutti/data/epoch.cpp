@@ -316,24 +316,6 @@ std::vector<Column> Epoch::columns(int64_t step) const { return state_->columns(
 
 namespace {
 
-// A source of a user's own may end before it said.
-void require_all_rows(const Source& source, const Batch& batch, int64_t rows, int64_t step) {
-  const auto require = [&](int64_t got, const std::string& where) {
-    if (got != rows)
-      throw DataError(fmt::format(
-          "batch {}: gather() of the source gave {} rows{}, expected {}, of a source that says it "
-          "has {} rows",
-          step, got, where, rows, source.num_rows()));
-  };
-  require(batch.size, "");
-  if (batch.columns.size() != source.columns().size())
-    throw DataError(fmt::format("batch {}: gather() of the source gave {} columns, expected {}",
-                                step, batch.columns.size(), source.columns().size()));
-  for (size_t i = 0; i < batch.columns.size(); ++i)
-    require(batch.columns[i].shape().empty() ? 0 : batch.columns[i].shape()[0],
-            fmt::format(" in column \"{}\"", source.columns()[i].name));
-}
-
 // None where a row cannot be read: one by one it shows which.
 std::optional<Batch> gathered(const Source& source, std::span<const int64_t> rows) {
   try {
@@ -354,10 +336,10 @@ Batch Epoch::part(int64_t step, Share share) const {
                                  share.end, step, whole.size()));
   if (state_->plain()) {
     const Source& source = *state_->content->plain();
-    auto batch = gathered(
-        source, whole.subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size())));
-    if (batch) {
-      require_all_rows(source, *batch, share.size(), step);
+    const auto wanted =
+        whole.subspan(static_cast<size_t>(share.begin), static_cast<size_t>(share.size()));
+    if (auto batch = gathered(source, wanted)) {
+      detail::require_gathered(source, *batch, wanted, fmt::format("batch {}: ", step));
       return std::move(*batch);
     }
   }

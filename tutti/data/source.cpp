@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/dataset.h"
+#include "tutti/data/detail/content.h"
 
 namespace tutti::data {
 
@@ -30,7 +31,7 @@ Array value_of(const Array& column, int64_t row) {
 }
 
 void copy_column(const Array& from, const Array& to, const Column& column) {
-  if (from.num_bytes() != to.num_bytes())
+  if (from.dtype() != to.dtype() || from.shape() != to.shape())
     throw DataError(fmt::format("column \"{}\" is {}, expected {}", column.name, from.to_string(),
                                 to.to_string()));
   if (from.num_bytes() > 0)
@@ -93,12 +94,14 @@ class ArraySource final : public Source {
 
 void Source::gather_into(std::span<const int64_t> rows, std::span<const Array> places) const {
   const Batch batch = gather(rows);
-  for (size_t c = 0; c < places.size(); ++c)
-    copy_column(batch.columns.at(c), places[c], columns()[c]);
+  detail::require_gathered(*this, batch, rows);
+  for (size_t c = 0; c < places.size(); ++c) copy_column(batch.columns[c], places[c], columns()[c]);
 }
 
 Sample Source::read_row(int64_t row) const {
-  const Batch batch = gather(std::span(&row, 1));
+  const std::span one(&row, 1);
+  const Batch batch = gather(one);
+  detail::require_gathered(*this, batch, one);
   Sample sample;
   for (const Array& column : batch.columns) sample.columns.push_back(value_of(column, 0));
   return sample;
@@ -127,8 +130,11 @@ Batch SampleSource::gather(std::span<const int64_t> rows) const {
     throw DataError("gather: rows of this source differ in shape; read() them");
   for (size_t i = 0; i < rows.size(); ++i) {
     const Sample sample = read_row(rows[i]);
+    if (sample.columns.size() != columns().size())
+      throw DataError(fmt::format("{} has {} columns, expected {}", where(rows[i]),
+                                  sample.columns.size(), columns().size()));
     for (size_t c = 0; c < batch.columns.size(); ++c)
-      copy_column(sample.columns.at(c), value_of(batch.columns[c], static_cast<int64_t>(i)),
+      copy_column(sample.columns[c], value_of(batch.columns[c], static_cast<int64_t>(i)),
                   columns()[c]);
   }
   return batch;

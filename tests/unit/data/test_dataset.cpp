@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -12,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/dataset.h"
+#include "tutti/data/loader/loader.h"
 
 #include "tests/support/message_of.h"
 
@@ -19,6 +21,7 @@ namespace tutti::data {
 namespace {
 
 using test::message_of;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -369,6 +372,55 @@ TEST(UsersSource, ThatEndsEarlyIsAnErrorNotASmallerBatch) {
   EXPECT_THAT(message_of<DataError>([&] { epoch.batch(1); }),
               HasSubstr("batch 1: gather() of the source gave 1 rows, expected 4, of a source that "
                         "says it has 10 rows"));
+}
+
+// Says float32 [2] and int64 [], gives what it is told of row 2 on.
+struct GivesOthers final : Source {
+  explicit GivesOthers(Column given_in) : given(std::move(given_in)) {}
+  int64_t num_rows() const override { return 4; }
+  const std::vector<Column>& columns() const override { return said; }
+  Batch gather(std::span<const int64_t> rows) const override {
+    const bool good = std::ranges::all_of(rows, [](int64_t row) { return row < 2; });
+    const auto count = std::ssize(rows);
+    Batch batch{{make_column(good ? said[0] : given, count), make_column(said[1], count)}, count};
+    for (const Array& column : batch.columns)
+      std::memset(column.data(), 0, static_cast<size_t>(column.num_bytes()));
+    return batch;
+  }
+  std::string where(int64_t row) const override { return fmt::format("mine, row {}", row); }
+
+  Column given;
+  std::vector<Column> said{{"x", DType::float32, {2}}, {"y", DType::int64, {}}};
+};
+
+TEST(UsersSource, ThatGivesAnotherDtypeOrShapeThanItsColumnsIsAnError) {
+  for (const Column& given : {Column{"x", DType::int32, {2}}, Column{"x", DType::float32, {2, 1}},
+                              Column{"x", DType::float32, {}}, Column{"x", DType::float64, {1}},
+                              Column{"x", DType::uint8, {8}}}) {
+    const auto source = std::make_shared<GivesOthers>(given);
+    const auto dataset = Dataset(source).batch(2);
+    const Epoch epoch = dataset.epoch({});
+    EXPECT_EQ(epoch.batch(0).columns[0].to_string(), "float32 [2, 2]");
+    Column both = given;
+    both.shape.insert(both.shape.begin(), 2);
+    EXPECT_EQ(message_of<DataError>([&] { epoch.batch(1); }),
+              fmt::format(
+                  "batch 1: gather() of the source gave column \"x\" as {} {} from mine, row 2 on, "
+                  "expected float32 [2, 2], as its columns say",
+                  name_of(both.dtype), shape_words(both.shape)));
+    // Into memory of a loader, and row by row, as maps read.
+    Loader loader({.workers = 1});
+    const auto whole = [&](int64_t step, int) {
+      return BatchPart{.batch = step, .share = {0, epoch.batch_size(step)}};
+    };
+    loader.begin(epoch, {.replicas = 1, .first_step = 1, .end_step = 2, .part = whole});
+    EXPECT_THAT(message_of<DataError>([&] { loader.take(1, 0, Deadline(Millis{30'000})); }),
+                AllOf(HasSubstr("mine, row 2, sample 1 of batch 2 of epoch 1, in read"),
+                      HasSubstr("column \"x\" as " + std::string(name_of(given.dtype))),
+                      HasSubstr("expected float32 [1, 2]")));
+    EXPECT_THAT(message_of<DataError>([&] { source->read_row(3); }),
+                AllOf(HasSubstr("mine, row 3"), HasSubstr("expected float32 [1, 2]")));
+  }
 }
 
 TEST(FromArrays, RejectsColumnsThatDoNotFit) {

@@ -230,6 +230,11 @@ bool fits(const Array& value, const Column& column);
 void require_shape(const Sample& sample, const std::vector<Column>& columns,
                    const std::string& stage);
 
+/// Throws DataError when `batch` is not what gather(rows) of the source gives, as its columns say;
+/// `where` begins the message.
+void require_gathered(const Source& source, const Batch& batch, std::span<const int64_t> rows,
+                      const std::string& where = {});
+
 /// One number, or `width` of them, by id, for the samples of a view of a content that does not
 /// draw; 0 for others. Looked at once, by all cores. `name` is what progress and errors call it.
 std::vector<int64_t> keys_of(const Content& content, const View& view, int width,
