@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "tutti/base/error.h"
 #include "tutti/strategy/from_tensors.h"
@@ -118,6 +119,27 @@ Tensors unpinned(const Tensors& tensors) {
   return copies;
 }
 
+/// How many samples go in: the first axis of every input.
+int64_t samples_in(const Tensors& inputs, const std::optional<nn::Graph>& graph) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const at::Tensor& input = inputs[i];
+    const auto refuse = [&](const std::string& expected) {
+      throw UsageError(fmt::format(
+          "predict: input {} of {} is {}; expected {}, samples first: one sample is x.unsqueeze(0)",
+          i + 1, inputs.size(), input.defined() ? tensor_words(input) : "an undefined tensor",
+          expected));
+    };
+    if (!input.defined() || input.dim() == 0) refuse("[samples, ...]");
+    if (input.size(0) != inputs[0].size(0))
+      refuse(fmt::format("{} samples, as input 1 has", inputs[0].size(0)));
+    if (!graph || i >= graph->inputs().size()) continue;
+    const nn::Shape& shape = graph->shape_of(graph->inputs()[i]);
+    if (input.dim() != std::ssize(shape) + 1)
+      refuse(fmt::format("samples of {}", nn::to_string(shape)));
+  }
+  return inputs.empty() ? 0 : inputs[0].size(0);
+}
+
 /// Those of one batch, as tensors on `device`.
 Tensors inputs_on(at::Device device, const Tensors& inputs) {
   Tensors there;
@@ -133,7 +155,7 @@ Tensors inputs_on(at::Device device, const Tensors& inputs) {
 
 // All ranks take part, each with these inputs.
 Tensors predicted_on_mesh(Model& model, const Tensors& inputs) {
-  const auto samples = inputs.at(0).dim() > 0 ? inputs[0].size(0) : 0;
+  const int64_t samples = inputs.at(0).size(0);
   return model.predict_all(data::from_tensors(inputs).batch(std::max<int64_t>(samples, 1)));
 }
 
@@ -146,6 +168,7 @@ at::Tensor only_output(Tensors outputs) {
 }  // namespace detail
 
 std::vector<at::Tensor> Model::predict_all(const std::vector<at::Tensor>& inputs) {
+  const int64_t samples = detail::samples_in(inputs, state_->graph);
   state_->require_whole();
   if (state_->modules.whole() != nullptr) return detail::predicted_on_mesh(*this, inputs);
   const detail::EvaluationMode mode(state_->modules);
@@ -153,7 +176,8 @@ std::vector<at::Tensor> Model::predict_all(const std::vector<at::Tensor>& inputs
   const World& world = state_->strategy.world();
   return with_memory(world.on_devices() ? world.queues[0] : DeviceQueue(), "in predict()", [&] {
     const auto there = detail::inputs_on(detail::device_of(*state_->modules.module(0)), inputs);
-    return on_host(state_->outputs(0, there), Deadline(world.time_limit), "predict()");
+    return on_host(detail::whole(state_->outputs(0, there), samples), Deadline(world.time_limit),
+                   "predict()");
   });
 }
 
