@@ -23,7 +23,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kBody = "transformer.", kHead = "lm_head.weight";
+constexpr std::string_view kBody = "transformer.", kHead = "lm_head.weight",
+                           kWords = "transformer.wte.weight";
 
 void require_known(const Json& json) {
   const auto refuse = [](const std::string& what) { throw DataError(what); };
@@ -106,7 +107,9 @@ void load_gpt2(torch::nn::Module& module, const std::filesystem::path& file) {
   for (data::NamedArray& theirs : data::read_safetensors(file).arrays)
     if (!is_mask(theirs.name)) weights.arrays.push_back(as_here(std::move(theirs)));
   const ModelState state = state_of(module);
-  require_fit(state, weights, {std::string(kHead)}, "load_gpt2 " + file.string());
+  ParameterNames names = all_names(module);
+  names.emplace(kHead, kWords);  // one of a model that ties them
+  require_fit(state, weights, names, "load_gpt2 " + file.string());
   for (const auto& [name, tensor] : state.parameters)
     copy_queued(tensor, tensor_of(*weights.find(name)));
 }

@@ -94,6 +94,32 @@ TEST(Gpt2File, WithoutTransposingItIsRefused) {
   EXPECT_EQ(weights_sha256(state_of(*module)), before);
 }
 
+// One that was trained untied, with a config that says it is tied (the default).
+TEST(Gpt2File, AHeadThatTheModelTiesIsTheWordsOrAnError) {
+  const test::TempFolder folder;
+  const data::Safetensors theirs = data::read_safetensors(kGpt2 / "model.safetensors");
+  const Array words = *theirs.find("transformer.wte.weight");
+  const auto load = [&](const Array& head) {
+    std::vector<data::NamedArray> arrays = theirs.arrays;
+    std::erase_if(arrays, [](const auto& one) { return one.name == "lm_head.weight"; });
+    arrays.push_back({"lm_head.weight", head});
+    data::write_safetensors(folder / "model.safetensors", arrays);
+    const auto module = nn::make_module(models::gpt(models::gpt2_options(kGpt2 / "config.json")));
+    models::load_gpt2(*module, folder / "model.safetensors");
+    return gpt2_error(*module, kGpt2);
+  };
+  EXPECT_LT(load(words), 1e-5);
+  std::vector<float> others(words.as<float>().begin(), words.as<float>().end());
+  others.back() += 1;
+  EXPECT_THAT(
+      test::message_of<DataError>([&] { load(data::array_of(others, words.shape())); }),
+      AllOf(HasSubstr("\"lm_head.weight\" has other values than \"transformer.wte.weight\""),
+            HasSubstr("tied")));
+  EXPECT_THAT(
+      test::message_of<DataError>([&] { load(data::array_of(std::vector<float>{1}, {1})); }),
+      HasSubstr("\"lm_head.weight\" has other values"));
+}
+
 TEST(Gpt2File, OtherModelsAreRefusedByTheirConfig) {
   const test::TempFolder folder;
   const std::string config = test::get_bytes(kGpt2 / "config.json");

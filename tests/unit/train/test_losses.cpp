@@ -16,6 +16,7 @@
 namespace tutti {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// What a loss gives for a batch, by kernel and by the obvious way.
@@ -273,6 +274,13 @@ TEST(Weights, TiedParametersAreSavedOnceAndLoadUnderBothNames) {
   save_weights(both, path);
   EXPECT_THROW(load_weights(state, path), DataError);
   EXPECT_NO_THROW(load_weights(state, path, all_names(module)));
+  both.parameters.back().second = module.first->weight + 1;
+  save_weights(both, path);
+  const auto before = weights_sha256(state);
+  EXPECT_THAT(test::message_of<DataError>([&] { load_weights(state, path, all_names(module)); }),
+              AllOf(HasSubstr("\"second.tied\" has other values than \"first.weight\" in the file"),
+                    HasSubstr("tied")));
+  EXPECT_EQ(weights_sha256(state), before);
   std::filesystem::remove(path);
 }
 

@@ -353,11 +353,11 @@ namespace {
 
 // Into the parts of a model that are on several ranks.
 void load_whole(const WholeModel& whole, const std::filesystem::path& path, ModelState shapes,
-                const std::vector<std::string>& aliases) {
+                const ParameterNames& names) {
   for (NamedTensors* const tensors : {&shapes.parameters, &shapes.buffers})
     for (auto& [name, tensor] : *tensors)
       tensor = at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
-  load_weights(shapes, path, aliases);
+  load_weights(shapes, path, names);
   whole.scatter(shapes.parameters);
   whole.scatter(shapes.buffers);
 }

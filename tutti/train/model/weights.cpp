@@ -5,6 +5,8 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <cstring>
+#include <map>
 #include <set>
 
 #include "tutti/base/error.h"
@@ -70,12 +72,32 @@ data::Safetensors arrays_at(const std::filesystem::path& path) {
   return {.arrays = ps::Snapshot(path).variables(), .metadata = {}};
 }
 
+bool same_values(const Array& a, const Array& b) {
+  if (a.dtype() != b.dtype() || a.shape() != b.shape()) return false;
+  return a.num_bytes() == 0 ||
+         std::memcmp(a.data(), b.data(), static_cast<size_t>(a.num_bytes())) == 0;
+}
+
+/// Parameters that are one in the model, and two of unlike values in the file: one would be lost.
+std::vector<std::string> untied(const data::Safetensors& file, const ParameterNames& names) {
+  std::vector<std::string> found;
+  for (const auto& [name, first] : names) {
+    const Array* const own = file.find(name);
+    const Array* const loaded = name == first ? nullptr : file.find(first);
+    if (own == nullptr || loaded == nullptr || same_values(*own, *loaded)) continue;
+    found.push_back(fmt::format(
+        "\"{}\" has other values than \"{}\" in the file, and they are one parameter in the "
+        "model, tied; load it into a model that does not tie them, or leave \"{}\" out of the file",
+        name, first, name));
+  }
+  return found;
+}
+
 /// Every way in which the file does not fit the model, one sentence each.
 std::vector<std::string> differences(const NamedTensors& wanted, const data::Safetensors& file,
-                                     const std::vector<std::string>& aliases) {
+                                     const ParameterNames& also) {
   std::set<std::string> in_model;
   for (const auto& [name, tensor] : wanted) in_model.insert(name);
-  const std::set<std::string> also(aliases.begin(), aliases.end());
   // A name that one side lacks is most likely one that only the other side has.
   std::vector<std::string> only_in_file;
   std::vector<std::string> only_in_model;
@@ -106,6 +128,7 @@ std::vector<std::string> differences(const NamedTensors& wanted, const data::Saf
     found.push_back(
         fmt::format("\"{}\" is not in the model{}", name, nearest_words(name, only_in_model)));
   }
+  for (std::string& two : untied(file, also)) found.push_back(std::move(two));
   return found;
 }
 
@@ -133,8 +156,8 @@ void save_weights(const ModelState& state, const std::filesystem::path& path) {
 }
 
 void require_fit(const ModelState& state, const data::Safetensors& file,
-                 const std::vector<std::string>& aliases, const std::string& what) {
-  auto found = differences(all_of(state), file, aliases);
+                 const ParameterNames& names, const std::string& what) {
+  auto found = differences(all_of(state), file, names);
   if (found.empty()) return;
   const size_t all = found.size();
   if (all > kDifferencesShown) {
@@ -146,19 +169,27 @@ void require_fit(const ModelState& state, const data::Safetensors& file,
 }
 
 void load_weights(const ModelState& state, const std::filesystem::path& path,
-                  const std::vector<std::string>& aliases) {
+                  const ParameterNames& names) {
   const data::Safetensors file = arrays_at(path);
   const NamedTensors wanted = all_of(state);
-  require_fit(state, file, aliases, "load " + path.string());
+  require_fit(state, file, names, "load " + path.string());
   for (const auto& [name, tensor] : wanted) {
     copy_queued(tensor, tensor_of(*file.find(name)));
   }
 }
 
-std::vector<std::string> all_names(const torch::nn::Module& module) {
-  std::vector<std::string> names;
-  for (const auto& item : module.named_parameters()) names.push_back(item.key());
-  for (const auto& item : module.named_buffers()) names.push_back(item.key());
+ParameterNames all_names(const torch::nn::Module& module) {
+  ParameterNames names;
+  std::map<const void*, std::string> first;
+  const auto add = [&](const auto& tensors) {
+    for (const auto& item : tensors) {
+      const void* key = &item;  // of one that is not there
+      if (item.value().defined()) key = item.value().unsafeGetTensorImpl();
+      names.emplace(item.key(), first.emplace(key, item.key()).first->second);
+    }
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
   return names;
 }
 

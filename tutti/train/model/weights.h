@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ struct ModelState {
   NamedTensors buffers;
 };
 
+/// All names that a model's tensors have, with the one that ModelState has of the same tensor: of
+/// tied parameters the first.
+using ParameterNames = std::map<std::string, std::string>;
+
 /// The tensors of a module, not copied.
 ModelState state_of(const torch::nn::Module& module);
 
@@ -39,22 +44,23 @@ std::string what_is_not_finite(const ModelState& state);
 void save_weights(const ModelState& state, const std::filesystem::path& path);
 
 /// Throws DataError, which begins with `what` and lists every difference in names, shapes and
-/// dtypes, with the nearest name, unless `file` has what `state` needs. `aliases` as in
+/// dtypes, with the nearest name, unless `file` has what `state` needs. `names` as in
 /// load_weights().
 void require_fit(const ModelState& state, const data::Safetensors& file,
-                 const std::vector<std::string>& aliases, const std::string& what);
+                 const ParameterNames& names, const std::string& what);
 
 /// Reads a file written by save_weights, or by anybody who uses the same names, a checkpoint
 /// (checkpoint.h) or a snapshot of parameter servers (ps/snapshot/snapshot.h), into `state`'s
 /// tensors, in place. Nothing is written unless everything fits.
 ///
-/// aliases  further names that the file may hold (tied parameters under their second name); ignored
+/// names  that the file may hold beside those of `state`: tied parameters under their second name,
+///        whose values there must be those under the first
 ///
 /// Throws DataError that lists every difference in names, shapes and dtypes, with the nearest name.
 void load_weights(const ModelState& state, const std::filesystem::path& path,
-                  const std::vector<std::string>& aliases = {});
+                  const ParameterNames& names = {});
 
-/// All names of a module's parameters and buffers, second names of tied ones included.
-std::vector<std::string> all_names(const torch::nn::Module& module);
+/// Those of a module's parameters and buffers.
+ParameterNames all_names(const torch::nn::Module& module);
 
 }  // namespace tutti
