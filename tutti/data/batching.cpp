@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/suggest.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/detail/content.h"
 #include "tutti/data/detail/epoch_state.h"
@@ -44,17 +45,44 @@ bool holds(DType dtype, double value) {
   return value == std::trunc(value) && value >= (has_sign ? -end : 0) && value < end;
 }
 
+std::vector<double> padding_of(const std::vector<Column>& columns, const PadOptions& options) {
+  std::vector<std::string> names;
+  for (const Column& column : columns) names.push_back(column.name);
+  for (const auto& [name, value] : options.values)
+    if (std::ranges::find(names, name) == names.end())
+      throw UsageError("PadOptions::values: " + unknown_message("column", name, names));
+  std::vector<double> padding;
+  for (const Column& column : columns) {
+    const auto own = options.values.find(column.name);
+    padding.push_back(own == options.values.end() ? options.value : own->second);
+    if (!column.fixed() && !holds(column.dtype, padding.back()))
+      throw UsageError(fmt::format("padding of column \"{}\": {} is no value of {}", column.name,
+                                   padding.back(), name_of(column.dtype)));
+  }
+  return padding;
+}
+
+/// One more column, of the shape that the one it is of is padded to.
+void add_mask(detail::Batching& batching, const std::vector<Column>& columns,
+              const std::string& of) {
+  std::vector<std::string> padded;
+  for (size_t c = 0; c < columns.size(); ++c) {
+    if (columns[c].fixed()) continue;
+    padded.push_back(columns[c].name);
+    if (columns[c].name == of) batching.masked = c;
+  }
+  if (!batching.masked)
+    throw UsageError("PadOptions::mask_of: " + unknown_message("padded column", of, padded));
+  batching.columns.push_back({"mask", DType::boolean, batching.columns[*batching.masked].shape});
+}
+
 // Looks at all samples, unless sizes are given.
 void pad(detail::Batching& batching, const detail::Content& content, const detail::View& view,
-         PadOptions options) {
+         const PadOptions& options) {
   const std::vector<Column>& columns = content.columns();
   const int width = sizes_that_vary(columns);
-  for (const Column& column : columns)
-    if (!column.fixed() && !holds(column.dtype, options.value))
-      throw UsageError(fmt::format("padding of column \"{}\": {} is no value of {}", column.name,
-                                   options.value, name_of(column.dtype)));
+  batching.padding = padding_of(columns, options);
   batching.drop_remainder = options.drop_remainder;
-  batching.pad = options;
   if (!options.sizes.empty()) {
     if (std::ssize(options.sizes) != width)
       throw UsageError(
@@ -70,9 +98,14 @@ void pad(detail::Batching& batching, const detail::Content& content, const detai
     for (Column& column : batching.columns)
       for (int64_t& size : column.shape)
         if (size == kAnySize) size = *next++;
-    return;
   }
-  if (width == 0) return;
+  if (!options.mask_of.empty()) add_mask(batching, columns, options.mask_of);
+  if (width == 0 || !options.sizes.empty()) return;
+  if (content.sequential())
+    throw UsageError(
+        "padded_batch(): samples come from a generator, one after another, so that nobody knows "
+        "the "
+        "longest of a batch before; give PadOptions::sizes, to which all are padded");
   batching.num_sizes = width;
   batching.sizes = std::make_shared<const std::vector<int64_t>>(detail::keys_of(
       content, view, width, "padded_batch()", [&columns](const Sample& sample, int64_t* sizes) {
@@ -93,7 +126,7 @@ Dataset Dataset::batch(int64_t global_size, bool drop_remainder) const {
 
 Dataset Dataset::padded_batch(int64_t global_size, PadOptions options) const {
   detail::Batching batching = batching_of(global_size, content_->columns());
-  pad(batching, *content_, *view_, std::move(options));
+  pad(batching, *content_, *view_, options);
   return batched(std::move(batching));
 }
 

@@ -61,7 +61,7 @@ void copy_corner(const std::byte* from, std::span<const int64_t> sizes, std::byt
 }
 
 // Row `place` of a column's memory.
-void put(const Array& value, const Array& column, int64_t place, const PadOptions& pad,
+void put(const Array& value, const Array& column, int64_t place, double padding,
          const std::string& name) {
   const auto sizes = std::span(column.shape()).subspan(1);
   const int64_t rows = column.shape()[0];
@@ -72,9 +72,15 @@ void put(const Array& value, const Array& column, int64_t place, const PadOption
     if (value.shape()[d] > sizes[d])
       throw DataError(fmt::format("column \"{}\" is {}, longer than {}, to which it is padded",
                                   name, value.to_string(), shape_words(sizes)));
-  if (value.num_elements() < elements) fill_with(column.dtype(), to, elements, pad.value);
+  if (value.num_elements() < elements) fill_with(column.dtype(), to, elements, padding);
   copy_corner(static_cast<const std::byte*>(value.data()), value.shape(), to, sizes,
               size_of(column.dtype()));
+}
+
+Array all_true(const std::vector<int64_t>& shape) {
+  Array mask = make_array(DType::boolean, shape);
+  std::ranges::fill(mask.as<bool>(), true);
+  return mask;
 }
 
 }  // namespace
@@ -184,9 +190,11 @@ std::vector<Column> EpochState::columns(int64_t step) const {
           (*batching
                 ->sizes)[static_cast<size_t>(order.ids[static_cast<size_t>(place)]) * width + i]);
   size_t next = 0;
-  for (Column& column : columns)
-    for (int64_t& size : column.shape)
+  const size_t own = columns.size() - (batching->masked ? 1 : 0);
+  for (size_t c = 0; c < own; ++c)
+    for (int64_t& size : columns[c].shape)
       if (size == kAnySize) size = longest[next++];
+  if (batching->masked) columns.back().shape = columns[*batching->masked].shape;
   return columns;
 }
 
@@ -272,9 +280,13 @@ void EpochState::write(int64_t step, Share share, std::span<const Array> into, R
   }
   const auto put_row = [&](int64_t row, const Sample& sample) {
     try {
-      for (size_t c = 0; c < into.size(); ++c)
-        put(sample.columns[c], into[c], row - share.begin, batching->pad,
-            batching->columns[c].name);
+      const auto put_column = [&](const Array& value, size_t c, double padding) {
+        put(value, into[c], row - share.begin, padding, batching->columns[c].name);
+      };
+      for (size_t c = 0; c < sample.columns.size(); ++c)
+        put_column(sample.columns[c], c, batching->padding.empty() ? 0 : batching->padding[c]);
+      if (batching->masked)
+        put_column(all_true(sample.columns[*batching->masked].shape()), into.size() - 1, 0);
     } catch (const DataError&) {
       std::rethrow_exception(
           located(step, row, order.at(static_cast<size_t>(all.begin + row)), &kPadding));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,11 +30,17 @@ struct MapOptions {
 /// What is added to make rows equally long.
 struct PadOptions {
   double value = 0;  ///< everywhere in the padding; what the columns' dtypes hold, else UsageError
+  /// In place of it, by the name of the column: {{"y", -100}} for labels whose loss has
+  /// .ignore_label = -100.
+  std::map<std::string, double> values{};
   /// Sizes in place of those that vary, one for each kAnySize, column by column: all batches have
   /// the same shape. A row that is longer is a DataError. Empty: that of the longest row of the
   /// global batch.
   std::vector<int64_t> sizes{};
   bool drop_remainder = false;  ///< as batch()'s; of bucket_by_length: of each bucket
+  /// Name of a column that is padded. Behind all columns then comes one more, "mask", of its shape:
+  /// bool, true where that column has elements of its own. Model takes it as what counts.
+  std::string mask_of{};
 };
 
 struct BucketOptions {

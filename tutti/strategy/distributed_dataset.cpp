@@ -98,20 +98,25 @@ std::vector<at::Tensor> DistributedBatch::columns(const ReplicaContext& replica)
 }
 
 std::vector<at::Tensor> DistributedBatch::host_columns(const ReplicaContext& replica) const {
+  const int64_t size = local_size(replica);  // of a replica of this strategy
+  auto tensors = read(replica.local_rank(), replica.time_limit());
+  if (replica.is_measured()) replica.computes(size, global_size());
+  return tensors;
+}
+
+std::vector<at::Tensor> DistributedBatch::read(int local_rank, Millis time_limit) const {
   data::Batch batch;
   if (loader_ && loader_->has(*epoch_, step_)) {
-    local_size(replica);  // a replica of this strategy
-    batch = loader_->take(step_, replica.local_rank(), Deadline(replica.time_limit()));
+    batch = loader_->take(step_, local_rank, Deadline(time_limit));
   } else {
     if (loader_ && loader_->replaces())
       throw UsageError(
           "batch: its dataset has gone on to another epoch, and damaged samples are replaced in "
           "the "
           "one that was begun last: walk them one after another, or without on_bad");
-    const auto part = detail::part_of(*epoch_, *world_, pipelines_, step_, replica.local_rank());
+    const auto part = detail::part_of(*epoch_, *world_, pipelines_, step_, local_rank);
     batch = epoch_->part(part.batch, part.share);
   }
-  if (replica.is_measured()) replica.computes(local_size(replica), global_size());
   std::vector<at::Tensor> tensors;
   tensors.reserve(batch.columns.size());
   for (const Array& column : batch.columns) tensors.push_back(tensor_of(column));

@@ -65,6 +65,9 @@ class DistributedBatch {
   std::vector<at::Tensor> columns(const ReplicaContext& replica) const;
   /// The same where they were read: on the host.
   std::vector<at::Tensor> host_columns(const ReplicaContext& replica) const;
+  /// The part of any local replica, on the host, before that one computes: what is measured of a
+  /// replica (shares by speed) begins by ReplicaContext::computes(). As columns(): once.
+  std::vector<at::Tensor> read(int local_rank, Millis time_limit) const;
   /// The first two columns: auto [x, y] = batch.local(replica).
   std::pair<at::Tensor, at::Tensor> local(const ReplicaContext& replica) const;
 

@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/data/generator.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/pipeline_words.h"
@@ -27,12 +28,17 @@ const auto all_of_them = [](const Sample&) { return true; };
 const auto same = [](const Sample& sample) { return sample; };
 const auto twice = [](const Sample& sample) { return std::vector<Sample>(2, sample); };
 
+Dataset streamed_lists() {
+  return from_generator([](const GeneratorContext&) -> Generator { return {}; },
+                        {.columns = {{"x", DType::int64, {kAnySize}}}, .num_samples = 2});
+}
+
 TEST(Refused, BeforeAnythingIsRead) {
   const Dataset some = counting(10);
   const Dataset drawn = some.map(jitter(3));
   const Dataset cut = some.shuffle().take(5);
   const Dataset mix = weighted({{some}, {some}});
-  const Dataset vary = lists({{1}, {2, 3}});
+  const Dataset vary = lists({{1}, {2, 3}}), stream = streamed_lists();
   const Dataset floats = some.map([](const Sample&) { return Sample{{scalar(1.0f)}}; });
   const struct {
     const char* name;
@@ -76,6 +82,15 @@ TEST(Refused, BeforeAnythingIsRead) {
        "one for each of the 1 sizes"},
       {"padded by half", [&] { vary.padded_batch(2, {.value = 0.5}); }, "0.5 is no value of int64"},
       {"padded by 1e30", [&] { vary.padded_batch(2, {.value = 1e30}); }, "no value of int64"},
+      {"padded, a value for no column", [&] { vary.padded_batch(2, {.values = {{"z", 1}}}); },
+       "unknown column \"z\""},
+      {"padded, a value that it cannot hold",
+       [&] { vary.padded_batch(2, {.values = {{"x", 0.5}}}); }, "0.5 is no value of int64"},
+      {"padded, a mask of nothing", [&] { vary.padded_batch(2, {.mask_of = "y"}); },
+       "unknown padded column \"y\""},
+      {"padded, a mask of what is not padded", [&] { some.padded_batch(2, {.mask_of = "x"}); },
+       "unknown padded column \"x\""},
+      {"padded, from a generator", [&] { stream.padded_batch(2); }, "give PadOptions::sizes"},
       {"buckets of numbers", [&] { some.bucket_by_length({.boundaries = {2}, .batches = {2, 2}}); },
        "has no length"},
       {"buckets of column 1", [&] { vary.bucket_by_length({.batches = {2}, .column = 1}); },

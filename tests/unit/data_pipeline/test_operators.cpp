@@ -135,6 +135,35 @@ TEST(Operators, PadCorners) {
   EXPECT_EQ(epoch.part(0, {1, 1}).columns[0].to_string(), "int64 [0, 2, 2]");
 }
 
+TEST(Operators, PadEachColumnByItsValueAndSayWhatIsPadding) {
+  const Dataset both = zip({lists({{1}, {2, 2}, {3, 3, 3}}), lists({{7, 7}, {8}, {}})});
+  const PadOptions options{.value = -1, .values = {{"x2", -100}}, .mask_of = "x2"};
+  const auto expect = [](const Dataset& padded, const Lists& x, const Lists& y, const Lists& mask) {
+    EXPECT_EQ(padded.columns().back().name, "mask");
+    const Epoch epoch = padded.epoch({});
+    for (int64_t step = 0; step < epoch.num_batches(); ++step) {
+      const auto place = static_cast<size_t>(step);
+      const Batch batch = epoch.batch(step);
+      ASSERT_EQ(batch.columns.size(), 3U);
+      EXPECT_EQ(numbers_in(batch, 0), x[place]);
+      EXPECT_EQ(numbers_in(batch, 1), y[place]);
+      EXPECT_EQ(batch.columns[2].dtype(), DType::boolean);
+      EXPECT_EQ(batch.columns[2].shape(), batch.columns[1].shape());
+      EXPECT_EQ(epoch.columns(step)[2].shape, epoch.columns(step)[1].shape);
+      const auto flags = Array(batch.columns[2]).as<bool>();
+      EXPECT_EQ(std::vector<int64_t>(flags.begin(), flags.end()), mask[place]);
+    }
+  };
+  expect(both.padded_batch(2, options), {{1, -1, 2, 2}, {3, 3, 3}}, {{7, 7, 8, -100}, {}},
+         {{1, 1, 1, 0}, {}});
+  PadOptions sized = options;
+  sized.sizes = {3, 2};
+  expect(both.padded_batch(3, sized), {{1, -1, -1, 2, 2, -1, 3, 3, 3}},
+         {{7, 7, 8, -100, -100, -100}}, {{1, 1, 1, 0, 0, 0}});
+  expect(both.bucket_by_length({.boundaries = {2}, .batches = {3, 3}, .pad = options}),
+         {{1}, {2, 2, -1, 3, 3, 3}}, {{7, 7}, {8, -100}}, {{1, 1}, {1, 0}});
+}
+
 TEST(Operators, ColumnsOfWhatIsPutTogether) {
   const Dataset pairs = zip({counting(3), counting(2), counting(4)});
   ASSERT_EQ(pairs.columns().size(), 3u);

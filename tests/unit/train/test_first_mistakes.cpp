@@ -183,5 +183,49 @@ TEST(Shapes, ThatAModelDoesNotTakeNameTheOption) {
                     HasSubstr(".input = {1, 2, 2}")));
 }
 
+TEST(Predict, OfASampleWithoutAnAxisOfSamplesIsRefused) {
+  Model graph = small_model(strategy_of("one_device", 1));
+  EXPECT_THAT(test::message_of<UsageError>([&] { graph.predict(torch::ones({4})); }),
+              AllOf(HasSubstr("predict: input 1 of 1 is Float [4]; expected samples of [4]"),
+                    HasSubstr("x.unsqueeze(0)")));
+  EXPECT_THAT(test::message_of<UsageError>([&] { graph.predict(torch::ones({})); }),
+              HasSubstr("expected [samples, ...]"));
+  // A module of one's own, whose layer takes eight numbers for one sample's.
+  Model module =
+      model_of("one_device", [] { return torch::nn::Sequential(torch::nn::Linear(8, 3)); });
+  EXPECT_THAT(test::message_of<UsageError>([&] { module.predict(torch::ones({8})); }),
+              HasSubstr("gave Float [3] for 8 samples; expected an axis of 8 first"));
+  EXPECT_EQ(module.predict(torch::ones({1, 8})).sizes(), (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(module.predict(torch::ones({0, 8})).sizes(), (std::vector<int64_t>{0, 3}));
+}
+
+TEST(Metrics, ThatWouldTakeAllMemoryAreRefusedFirst) {
+  static constexpr int64_t kClasses = 50'000;
+  const auto options = [] {
+    return CompileOptions{.loss = losses::sparse_categorical_crossentropy(),
+                          .metrics = {metrics::accuracy(), metrics::confusion_matrix()}};
+  };
+  const auto says = AllOf(HasSubstr("metric confusion_matrix of outputs of 50000 values keeps "
+                                    "2500000000 numbers (18.6 GiB) in each replica"),
+                          HasSubstr("4096 classes squared"));
+  Model graph(strategy_of("one_device", 1), [] {
+    const auto input = nn::input({1});
+    return nn::Graph(input, nn::linear(kClasses)(input));
+  });
+  EXPECT_THAT(test::message_of<UsageError>([&] { graph.compile(options()); }), says);
+  // Of a module the width is known by its outputs.
+  const auto module = [&] {
+    Model made(strategy_of("mirrored", 2),
+               [] { return torch::nn::Sequential(torch::nn::Linear(1, kClasses)); });
+    made.compile(options());
+    return made;
+  };
+  const auto two = data::from_arrays({data::array_of(std::vector<float>(2, 1.0F), {2, 1}),
+                                      data::array_of(std::vector<int64_t>(2, 1), {2})});
+  EXPECT_THAT(test::message_of<UsageError>([&] { module().evaluate(two.batch(2)); }), says);
+  Model trained = module();
+  EXPECT_THAT(fit_refusal(trained, two.batch(2)), says);
+}
+
 }  // namespace
 }  // namespace tutti

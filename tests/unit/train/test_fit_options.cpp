@@ -1,20 +1,26 @@
-// What fit() is told: weights, epochs and steps, rates.
+// What fit() is told: weights, masks, epochs and steps, rates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include <cmath>
 #include <functional>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/data/generator.h"
 
 #include "tests/support/message_of.h"
+#include "tests/unit/train/padded.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // Those of three_classes(), each with a weight.
@@ -129,6 +135,91 @@ TEST(Fit, RefusesOptionsThatDoNotFit) {
                           {.verbose = 0});
               }),
               HasSubstr("sample weights: sample 3 of the dataset has -1"));
+}
+
+/// Texts of 1 to 4 positions, as they are before padding: logits [?, 3], labels [?].
+data::Sample text_of(const Padded& data, int64_t number) {
+  const int64_t length = 4 - number % 4;
+  return {{array_of(data.logits[number].slice(0, 0, length).contiguous()),
+           array_of(data.labels[number].slice(0, 0, length).contiguous())}};
+}
+
+TEST(WhatCounts, PaddedBatchesSayItByTheirLabelsOrAMask) {
+  const std::vector<data::Column> columns{{"x", DType::float32, {data::kAnySize, 3}},
+                                          {"y", DType::int64, {data::kAnySize}}};
+  const Padded rows(-100);
+  std::vector<int64_t> numbers{0, 1, 2, 3, 4, 5};
+  const auto of_arrays =
+      data::from_arrays({data::array_of(numbers, {6})})
+          .map(
+              [&](const data::Sample& sample) {
+                return text_of(rows, *static_cast<const int64_t*>(sample.columns[0].data()));
+              },
+              {.name = "texts", .columns = columns});
+  const auto generated = data::from_generator(
+      [&](const data::GeneratorContext&) {
+        return [&, next = int64_t{0}]() mutable -> std::optional<data::Sample> {
+          return text_of(rows, next++);
+        };
+      },
+      {.columns = columns, .num_samples = 6});
+  const double expected = rows.loss(torch::ones({3}), -100).item<double>();
+  for (const int64_t batch : {2, 6})
+    for (const auto& [name, padded] :
+         {std::pair{"labels", of_arrays.padded_batch(batch, {.values = {{"y", -100}}})},
+          {"mask", of_arrays.padded_batch(batch, {.mask_of = "y"})},
+          {"generator", generated.padded_batch(batch, {.values = {{"y", -100}}, .sizes = {4, 4}})},
+          {"generator, mask", generated.padded_batch(batch, {.sizes = {5, 5}, .mask_of = "y"})}})
+      for (const int replicas : {1, 2}) {
+        Model model =
+            factors_model("mirrored", replicas, {.ignore_label = -100}, {metrics::accuracy()});
+        EXPECT_NEAR(model.evaluate(padded).loss, expected, 1e-6) << name << ", " << batch;
+        if (batch < 6) continue;
+        Model whole = factors_model("one_device", 1, {.ignore_label = -100});
+        whole.fit(rows.batch(6), {.verbose = 0});
+        EXPECT_NEAR(model.fit(padded, {.verbose = 0}).last("train_loss"), expected, 1e-6) << name;
+        EXPECT_TRUE(torch::allclose(model.modules().module(0)->parameters()[0],
+                                    whole.modules().module(0)->parameters()[0], 1e-5, 1e-6));
+      }
+}
+
+TEST(WhatCounts, RefusalsSayWhatToWrite) {
+  const Padded data(-100);
+  const auto mask = data.labels.ge(0);
+  const auto masked = [&](const at::Tensor& of) {
+    return data::from_arrays({array_of(data.logits), array_of(data.labels), array_of(of)}).batch(6);
+  };
+  Model plain = factors_model("one_device", 1, {});
+  const auto refusal = [](Model& model, const data::Dataset& batches) {
+    return test::message_of<Error>([&] { model.fit(batches, {.verbose = 0}); });
+  };
+  EXPECT_THAT(refusal(plain, masked(mask)),
+              AllOf(HasSubstr("the last column is a mask"), HasSubstr(".ignore_label = -100")));
+  EXPECT_THAT(refusal(plain, data.batch(6)),
+              AllOf(HasSubstr("label -100"), HasSubstr("set .ignore_label of the loss")));
+  Model ignoring = factors_model("one_device", 1, {.ignore_label = -100});
+  EXPECT_THAT(refusal(ignoring, masked(mask.select(1, 0).contiguous())),
+              AllOf(HasSubstr("a mask of []"), HasSubstr("column \"y\" is [4]")));
+  EXPECT_EQ(ignoring.optimizer().version(), 0);
+}
+
+TEST(ClassWeights, OfNothingAndBeyondFloatsAreRefused) {
+  EXPECT_THAT(test::message_of<UsageError>(
+                  [] { losses::sparse_categorical_crossentropy({.class_weights = {0, 0, 0}}); }),
+              HasSubstr("all 3 class_weights are 0"));
+  EXPECT_THAT(test::message_of<UsageError>(
+                  [] { losses::sparse_categorical_crossentropy({.class_weights = {1, 1e39}}); }),
+              HasSubstr("class_weights[1] = 1e+39"));
+  Model model = small_model(strategy_of("one_device", 1));
+  const auto refusal = [&](std::map<int64_t, double> weights) {
+    return test::message_of<UsageError>([&] {
+      model.fit(three_classes(6).batch(6), {.verbose = 0, .class_weight = std::move(weights)});
+    });
+  };
+  EXPECT_THAT(refusal({{0, 0}, {1, 0}, {2, 0}}), HasSubstr("class_weight of all 3 labels is 0"));
+  EXPECT_THAT(refusal({{0, 1e39}}), HasSubstr("class_weight of label 0 is 1e+39"));
+  EXPECT_THAT(refusal({{0, -1}}), HasSubstr("class_weight of label 0 is -1"));
+  EXPECT_THAT(refusal({{0, NAN}}), HasSubstr("class_weight of label 0 is nan"));
 }
 
 }  // namespace

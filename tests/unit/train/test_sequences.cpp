@@ -9,6 +9,7 @@
 #include "tutti/sync/tensors.h"
 
 #include "tests/support/message_of.h"
+#include "tests/unit/train/padded.h"
 #include "tests/unit/train/small_model.h"
 
 namespace tutti {
@@ -194,6 +195,162 @@ TEST(Sequences, WhatGoesInMustBeWhatTheModelReads) {
        data::array_of(std::vector<int64_t>{0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0}, {2, kPositions})});
   EXPECT_THAT(test::message_of<DataError>([&] { model.fit(wrong.batch(2), {.verbose = 0}); }),
               AllOf(HasSubstr("sample 1 of the dataset"), HasSubstr("label 9 at position 2")));
+}
+
+// ---- labels that do not count; the oracle is PyTorch's mean over the whole batch ----
+
+struct LeavesOut {
+  int64_t padding;
+  losses::SparseCrossentropyOptions options;
+};
+
+const LeavesOut kLeavesOut[] = {{-100, {.ignore_label = -100}},
+                                {2, {.ignore_label = 2}},
+                                {2, {.class_weights = {1, 1, 0}}},
+                                {7, {.class_weights = {1, 1, 1}, .ignore_label = 7}}};
+
+TEST(WhatCounts, EvaluatesToTorchsMeanOverAllBatchesAndReplicas) {
+  for (const auto& [padding, options] : kLeavesOut) {
+    const Padded data(padding);
+    const double expected = data.loss(torch::ones({3}), padding).item<double>();
+    for (const int replicas : {1, 2, 3})
+      for (const int64_t batch : {6, 4, 1}) {
+        Model model = factors_model("mirrored", replicas, options);
+        EXPECT_NEAR(model.evaluate(data.batch(batch)).loss, expected, 1e-6)
+            << padding << ": " << replicas << " replicas, batches of " << batch;
+      }
+  }
+}
+
+TEST(WhatCounts, OneStepIsTorchsOnTheWholeBatch) {
+  for (const auto& [padding, options] : kLeavesOut) {
+    const Padded data(padding);
+    const auto factors = torch::ones({3}).requires_grad_();
+    const at::Tensor loss = data.loss(factors, padding);
+    loss.backward();
+    const at::Tensor expected = factors.detach() - 0.5 * factors.grad();
+    for (const int replicas : {1, 2, 4})
+      for (const int64_t accumulate : {1, 3}) {
+        std::string in_turn;
+        for (const char* kind : {"one_device", "mirrored", "central_storage"}) {
+          if (replicas == 1 && kind != std::string("one_device")) continue;
+          Model model = factors_model(kind, replicas, options);
+          const History history =
+              model.fit(data.batch(6 / accumulate), {.verbose = 0, .accumulate = accumulate});
+          EXPECT_EQ(history.steps, 1);
+          EXPECT_NEAR(history.last("train_loss"), loss.item<double>(), 1e-6) << kind;
+          EXPECT_TRUE(
+              torch::allclose(model.modules().module(0)->parameters()[0], expected, 1e-5, 1e-6))
+              << kind << ", " << replicas << " replicas, accumulate " << accumulate;
+          if (in_turn.empty()) in_turn = model.weights_sha256();
+          EXPECT_EQ(model.weights_sha256(), in_turn) << kind;
+        }
+      }
+  }
+}
+
+TEST(WhatCounts, TheSameInMicrobatchesAndBySampleWeights) {
+  const Padded data(-100);
+  const auto weights = torch::tensor({1.0F, 0.5F, 2.0F, 0.0F, 3.0F, 1.0F});
+  const auto weighted =
+      data::from_arrays({array_of(data.logits), array_of(data.labels), array_of(weights)}).batch(6);
+  // As in Keras weights do not change what the sum is divided by.
+  const auto factors = torch::ones({3}).requires_grad_();
+  const auto each = torch::cross_entropy_loss((data.logits * factors).view({24, 3}),
+                                              data.labels.flatten(), {}, at::Reduction::None, -100);
+  const auto loss = (each.view({6, 4}) * weights.unsqueeze(1)).sum() / data.counts().sum();
+  loss.backward();
+  const at::Tensor expected = factors.detach() - 0.5 * factors.grad();
+  for (const char* kind : {"one_device", "mirrored"})
+    for (const int microbatches : {1, 2}) {
+      Model model = factors_model(kind, 2, {.ignore_label = -100});
+      const History history = model.fit(weighted, {.verbose = 0, .microbatches = microbatches});
+      EXPECT_NEAR(history.last("train_loss"), loss.item<double>(), 1e-6);
+      EXPECT_TRUE(torch::allclose(model.modules().module(0)->parameters()[0], expected, 1e-5, 1e-6))
+          << kind << ", " << microbatches;
+    }
+}
+
+TEST(WhatCounts, OtherWaysOfTheLossLeaveOutTheSame) {
+  const Padded data(-100);
+  const auto counts = data.counts().view({6, 4});
+  for (const bool from_logits : {true, false})
+    for (const double smoothing : {0.0, 0.2}) {
+      const losses::SparseCrossentropyOptions plain{
+          .from_logits = from_logits, .label_smoothing = smoothing, .class_weights = {1, 3, 2}};
+      losses::SparseCrossentropyOptions ignoring = plain;
+      ignoring.ignore_label = -100;
+      const auto outputs = from_logits ? data.logits : data.logits.softmax(-1);
+      // Position by position, those that count alone.
+      const Loss alone = losses::sparse_categorical_crossentropy(plain);
+      const auto each =
+          alone.kernel().per_sample(outputs.view({24, 3}), data.labels.flatten().clamp_min(0));
+      const auto expected = (each.view({6, 4}) * counts).mean(1);
+      const Loss loss = losses::sparse_categorical_crossentropy(ignoring);
+      EXPECT_TRUE(torch::allclose(loss.kernel().per_sample(outputs, data.labels), expected));
+      const auto got = of_kernel(loss, outputs, data.labels);
+      EXPECT_NEAR(got.total, expected.sum().item<double>(), 1e-5);
+      EXPECT_EQ(got.gradient.masked_select(counts.logical_not().unsqueeze(-1))
+                    .count_nonzero()
+                    .item<int64_t>(),
+                0);
+      EXPECT_TRUE(torch::allclose(
+          of_kernel(loss, outputs.to(torch::kDouble), data.labels).gradient.to(torch::kFloat),
+          got.gradient, 1e-4, 1e-6));
+      EXPECT_EQ(loss.kernel().counted(data.labels), counts.sum().item<int64_t>());
+    }
+}
+
+TEST(WhatCounts, ABatchOfPaddingAloneChangesNothing) {
+  Padded data(-100);
+  data.labels.fill_(-100);
+  for (const char* kind : {"one_device", "mirrored"}) {
+    Model model = factors_model(kind, 2, {.ignore_label = -100},
+                                {metrics::accuracy(), metrics::perplexity()});
+    const History history = model.fit(data.batch(6), {.verbose = 0});
+    EXPECT_EQ(history.last("train_loss"), 0);
+    EXPECT_EQ(history.last("accuracy"), 0);
+    EXPECT_TRUE(torch::equal(model.modules().module(0)->parameters()[0], torch::ones({3})));
+  }
+}
+
+TEST(WhatCounts, MetricsLeaveOutTheLabelOfTheLoss) {
+  const Padded data(-100);
+  const auto counts = data.counts();
+  const auto logits = data.logits.view({24, 3}).index({counts});
+  const auto labels = data.labels.flatten().index({counts});
+  Model model =
+      factors_model("mirrored", 2, {.ignore_label = -100},
+                    {metrics::accuracy(), metrics::perplexity(), metrics::confusion_matrix(),
+                     metrics::f1(), metrics::top_k_accuracy(2), metrics::map_at_k(3)});
+  Model plain(strategy_of("one_device", 1), [] { return Factors(); });
+  plain.compile(
+      {.loss = losses::sparse_categorical_crossentropy(),
+       .metrics = {metrics::accuracy(), metrics::perplexity(), metrics::confusion_matrix(),
+                   metrics::f1(), metrics::top_k_accuracy(2), metrics::map_at_k(3)}});
+  const Scores got = model.evaluate(data.batch(4));
+  const Scores expected =
+      plain.evaluate(data::from_arrays({array_of(logits), array_of(labels)}).batch(5));
+  for (const auto& [name, value] : expected.metrics) EXPECT_NEAR(got.at(name), value, 1e-6) << name;
+  EXPECT_EQ(got.matrix("confusion_matrix"), expected.matrix("confusion_matrix"));
+  EXPECT_NEAR(got.loss, expected.loss, 1e-6);
+  EXPECT_EQ(got.samples, 6);
+}
+
+TEST(WhatCounts, AMetricAloneIgnoresWhatItIsTold) {
+  const std::vector<float> outputs{0, 1, 1, 0, 0, 1, 1, 0};
+  const std::vector<int64_t> labels{1, -1, 0, 0};
+  std::vector<double> state(2);
+  const Metric accuracy = metrics::accuracy().ignoring(-1);
+  accuracy.add({.outputs = outputs.data(), .labels = labels.data(), .rows = 4, .width = 2}, state);
+  EXPECT_EQ(state, (std::vector<double>{2, 3}));
+  const std::vector<int64_t> bad{1, -1, 5, 0};
+  EXPECT_THAT(test::message_of<DataError>([&] {
+                accuracy.add(
+                    {.outputs = outputs.data(), .labels = bad.data(), .rows = 4, .width = 2},
+                    state);
+              }),
+              AllOf(HasSubstr("row 2 of the batch"), HasSubstr("label 5")));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,13 +38,16 @@ struct Batching {
   int64_t size = 1;  ///< the global batch; of buckets the largest
   bool drop_remainder = false;
   std::vector<BatchTransformHandle> transforms{};
-  std::vector<Column> columns{};  ///< of a row, once padding and transforms have seen it
+  /// Of a row, once padding and transforms have seen it; where `masked` is set, one more than the
+  /// samples have.
+  std::vector<Column> columns{};
 
   /// By sample id, `num_sizes` each: those of the sizes that vary, column by column. Null: no
   /// padding.
   std::shared_ptr<const std::vector<int64_t>> sizes{};
   int num_sizes = 0;
-  PadOptions pad{};
+  std::vector<double> padding{};   ///< by column; empty: nothing is padded
+  std::optional<size_t> masked{};  ///< the column that the mask, the last one, is of
 
   std::vector<int64_t> boundaries{};  ///< of buckets, whose lengths are lengths[id]
   std::vector<int64_t> batches{};     ///< by bucket; empty: no buckets

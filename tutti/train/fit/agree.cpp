@@ -1,10 +1,11 @@
-// What replicas tell each other after a step, so that all end at the same one and count the same
-// steps.
+// What replicas tell each other: before a step how many labels count in it, where a loss divides by
+// those; after it what lets all end at the same one and count the same steps.
 
 #include <algorithm>
 #include <array>
 #include <limits>
 
+#include "tutti/strategy/detail/input.h"
 #include "tutti/train/fit/detail/fit.h"
 
 namespace tutti::detail {
@@ -24,6 +25,50 @@ Flags flags_of(const Totals& totals, int64_t known) {
 }
 
 }  // namespace
+
+// The columns of several batches are copied: a loader's memory is for those that it computes ahead.
+Fit::StepInput Fit::read_counted(int local, const Epoch& epoch, int64_t first, int64_t end) const {
+  const Goals& goals = compiled_.goals;
+  const World& world = *epoch.world;
+  StepInput input{.first = first,
+                  .columns = std::vector<Tensors>(static_cast<size_t>(end - first)),
+                  .counted = std::vector<double>(goals.size(), 0)};
+  if (!world.gives_outputs(local)) return input;
+  for (int64_t number = first; number < end; ++number) {
+    if (part_of(*epoch.data, world, nullptr, number, local).share.size() == 0) continue;
+    Tensors& columns = input.columns[static_cast<size_t>(number - first)];
+    columns = epoch.batch(number).read(local, world.time_limit);
+    if (options_.accumulate > 1)
+      for (at::Tensor& column : columns) column = column.clone();
+    const Tensors targets = targets_of(columns, model_.num_inputs, goals);
+    for (size_t i = 0; i < goals.size(); ++i)
+      input.counted[i] +=
+          static_cast<double>(goals[i].loss.kernel().counted(targets[i]).value_or(0));
+  }
+  return input;
+}
+
+// All before the first of them computes: nobody can ask another one.
+std::vector<Fit::StepInput> Fit::read_in_turn(const Epoch& epoch, int64_t first,
+                                              int64_t end) const {
+  std::vector<StepInput> each;
+  std::vector<double> all(compiled_.goals.size(), 0);
+  for (int local = 0; local < epoch.world->local; ++local) {
+    each.push_back(read_counted(local, epoch, first, end));
+    for (size_t i = 0; i < all.size(); ++i) all[i] += each.back().counted[i];
+  }
+  for (StepInput& input : each) input.counted = all;
+  return each;
+}
+
+Tensors Fit::take_columns(const ReplicaContext& replica, const DistributedBatch& batch,
+                          StepInput& input) {
+  const auto place = static_cast<size_t>(batch.step() - input.first);
+  if (place >= input.columns.size() || input.columns[place].empty())
+    return batch.host_columns(replica);
+  if (replica.is_measured()) replica.computes(batch.local_size(replica), batch.global_size());
+  return std::move(input.columns[place]);
+}
 
 void Fit::agree(ReplicaContext& replica, const Epoch& epoch, int64_t step, Tally& tally,
                 int together) {

@@ -11,6 +11,7 @@
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
+#include "tutti/train/losses/detail/loss_parts.h"
 #include "tutti/train/model/batch_norm_check.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/placement.h"
@@ -41,9 +42,10 @@ void check_options(const FitOptions& options) {
     throw UsageError(fmt::format("fit: initial_epoch is {}, must be below epochs, {}",
                                  options.initial_epoch, options.epochs));
   for (const auto& [label, weight] : options.class_weight)
-    if (!(weight >= 0 && std::isfinite(weight)))
+    if (!detail::is_weight(weight))
       throw UsageError(fmt::format(
-          "fit: class_weight of label {} is {}, must be a finite number >= 0", label, weight));
+          "fit: class_weight of label {} is {}, must be a finite number >= 0, that a float32 holds",
+          label, weight));
   if (options.verbose < 0 || options.verbose > 2) {
     throw UsageError(fmt::format("fit: verbose is {}, must be 0, 1 or 2", options.verbose));
   }
@@ -65,6 +67,13 @@ int64_t known_classes(const std::optional<nn::Graph>& graph, const data::Dataset
 }
 
 void require_known_labels(const std::map<int64_t, double>& class_weight, int64_t classes) {
+  const auto is_zero = [](const auto& one) { return one.second == 0; };
+  if (classes > 0 && std::ssize(class_weight) >= classes &&
+      std::ranges::all_of(class_weight, is_zero))
+    throw UsageError(
+        fmt::format("fit: class_weight of all {} labels is 0, so that nothing is trained; give one "
+                    "of them more",
+                    classes));
   for (const auto& [label, weight] : class_weight)
     if (classes > 0 && (label < 0 || label >= classes))
       throw UsageError(
@@ -191,6 +200,11 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
         "fit: accumulate is {}, but a step graph is of steps of one batch; leave one of them out",
         options.accumulate));
   check_data("fit", train, true);
+  if (strategy.options().step_graph && detail::counts_labels(compiled->goals))
+    throw UsageError(
+        "fit: a step graph divides every step's loss by one number, but this loss by how many "
+        "labels "
+        "count (ignore_label, a class of weight 0); leave one of them out");
   check_parts(*this, options);
   check_shares(*this, train, options);
   warn_of_idle_replicas(train, strategy.world());

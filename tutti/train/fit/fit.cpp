@@ -74,6 +74,7 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
       seed_(options_.seed.value_or(model.strategy.options().seed)),
       in_parts_(options_.microbatches > 1 || model.laid_out->in_parts()),
       meets_(nn::meets_in_forward(*model.modules.module(0))),
+      counts_(counts_labels(compiled_.goals)),
       shows_(model.strategy.world().chief),
       course_{.epochs = options_.epochs,
               .epoch_length = options_.steps_per_epoch > 0
@@ -92,6 +93,9 @@ Fit::Fit(Model::State& model, data::Dataset train, FitOptions options)
   const auto quantities = watched(compiled_, options_.validation.has_value());
   history_.columns = columns_of(quantities);
   take_pace();
+  if (counts_ && !pace_->all_meet() && !course_.by_lease)
+    model_.strategy.require_meeting(
+        "fit: a loss that divides by how many labels count (ignore_label, a class of weight 0)");
   callbacks_.emplace(model_, options_.callbacks, options_.epochs, quantities, pace_->all_meet());
   take_up_checkpoints();
   // The first fit() of a program goes on where the job was; later ones are trainings of their own.

@@ -29,11 +29,12 @@ std::vector<data::Share> microbatches_of(const Epoch& epoch, const DistributedBa
 
 at::Tensor Fit::loss_of_part(const Epoch& epoch, const DistributedBatch& batch,
                              const ReplicaContext& replica, const Tensors& columns,
-                             const data::Share& rows, at::TensorList outputs, Totals& totals) {
+                             const data::Share& rows, at::TensorList outputs, const Divisors& by,
+                             Totals& totals) {
   const BatchParts parts =
       parts_of(columns, model_.num_inputs, compiled_.goals, options_.class_weight);
   const Tensors given = outputs.vec();
-  const at::Tensor loss = totals.add_losses(compiled_.goals, given, parts, scale_of(batch));
+  const at::Tensor loss = totals.add_losses(compiled_.goals, given, parts, by);
   if (!loss.requires_grad()) throw_without_graph();
   totals.samples += rows.size();
   totals.add_metrics(compiled_.goals, given, parts);
@@ -71,19 +72,20 @@ bool Fit::bad_on_any(ReplicaContext& replica, const Epoch& epoch, const Totals& 
 }
 
 void Fit::train_in_parts(ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
-                         Tally& tally) {
+                         StepInput& input, Tally& tally) {
   const auto parts = microbatches_of(epoch, batch, replica);
   const int64_t samples = batch.local_size(replica);
   Tensors columns;
-  if (samples > 0 && model_.laid_out->reads(replica)) columns = batch.host_columns(replica);
+  if (samples > 0 && model_.laid_out->reads(replica)) columns = take_columns(replica, batch, input);
   Tensors inputs = columns;
   inputs.resize(static_cast<size_t>(model_.num_inputs));
   Totals scratch;  // of ranks whose outputs another one counts
   Totals& totals = model_.laid_out->gives_outputs(replica) ? tally.totals : scratch;
+  const Divisors by = divisors_of(batch, input);
   const auto loss = [&](int number, at::TensorList outputs) {
     const data::Share& rows = parts[static_cast<size_t>(number)];
     try {
-      return loss_of_part(epoch, batch, replica, rows_of(columns, rows), rows, outputs, totals);
+      return loss_of_part(epoch, batch, replica, rows_of(columns, rows), rows, outputs, by, totals);
     } catch (const RowError& error) {
       throw error.of_part(rows.begin);
     }

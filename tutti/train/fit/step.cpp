@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <span>
 #include <thread>
 
 #include "tutti/base/event.h"
@@ -40,6 +41,23 @@ void Fit::at_place(const ReplicaContext& replica, const Epoch& epoch, const Dist
   }
 }
 
+Fit::StepInput Fit::input_of(ReplicaContext& replica, const Epoch& epoch, int64_t first,
+                             int64_t end) {
+  if (!counts_) return {};
+  const World& world = *epoch.world;
+  const auto local = static_cast<size_t>(replica.local_rank());
+  StepInput input;
+  at_place(replica, epoch, epoch.batch(first), [&] {
+    if (world.in_turn() && local == 0) in_turn_ = read_in_turn(epoch, first, end);
+    input = world.in_turn() ? std::move(in_turn_[local])
+                            : read_counted(replica.local_rank(), epoch, first, end);
+  });
+  if (!world.in_turn() && replica.group().size() > 1)
+    replica.group().all_reduce_now(span_of(std::span<double>(input.counted)), ReduceOp::sum,
+                                   world.time_limit);
+  return input;
+}
+
 void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
                Tally& tally) {
   if (replica.local_rank() == 0) report_step(compiled_.optimizer.version() + 1, number_);
@@ -47,14 +65,15 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
     compiled_.optimizer.set_learning_rate((*compiled_.rate)(compiled_.optimizer.version()));
   const int64_t first = step * options_.accumulate;
   const int64_t end = std::min(first + options_.accumulate, epoch.data->num_batches());
+  if (epoch.loader && course_.by_lease && replica.local_rank() == 0) epoch.loader->expect(first);
+  StepInput input = input_of(replica, epoch, first, end);
   for (int64_t number = first; number < end; ++number) {
     const DistributedBatch batch = epoch.batch(number);
-    if (epoch.loader && course_.by_lease && replica.local_rank() == 0) epoch.loader->expect(number);
     try {
       if (in_parts_)
-        train_in_parts(replica, epoch, batch, tally);
+        train_in_parts(replica, epoch, batch, input, tally);
       else
-        train_on(replica, forward, epoch, batch, tally);
+        train_on(replica, forward, epoch, batch, input, tally);
     } catch (const c10::OutOfMemoryError& error) {
       raise_out_of_memory(replica, epoch, batch, error);
     }
@@ -63,7 +82,7 @@ void Fit::step(ReplicaContext& replica, const Forward& forward, const Epoch& epo
 
 // One batch; what comes before the last one of a step is not communicated.
 void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                   const DistributedBatch& batch, Tally& tally) {
+                   const DistributedBatch& batch, StepInput& input, Tally& tally) {
   const int64_t step = batch.step() / options_.accumulate;
   const bool updates = batch.ends_group(options_.accumulate);
   const int64_t samples = batch.local_size(replica);
@@ -90,11 +109,12 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
   }
   at::Tensor loss;
   at_place(replica, epoch, batch, [&] {
-    auto columns = batch.host_columns(replica);
+    auto columns = take_columns(replica, batch, input);
+    const Divisors by = divisors_of(batch, input);
     cores_.begin();
     loss = replica.queue().on_device()
-               ? loss_on_device(replica, forward, epoch, batch, std::move(columns), tally)
-               : loss_of(replica, forward, epoch, batch, columns, totals);
+               ? loss_on_device(replica, forward, epoch, batch, std::move(columns), by, tally)
+               : loss_of(replica, forward, epoch, batch, columns, by, totals);
   });
   if (epoch.world->in_turn() && totals.bad_step >= 0 && options_.on_nan == OnNan::stop)
     raise(epoch, totals);  // the update is still to come
@@ -109,14 +129,15 @@ void Fit::train_on(ReplicaContext& replica, const Forward& forward, const Epoch&
 }
 
 at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                        const DistributedBatch& batch, at::TensorList columns, Totals& totals) {
+                        const DistributedBatch& batch, at::TensorList columns, const Divisors& by,
+                        Totals& totals) {
   const BatchParts parts =
       parts_of(columns, model_.num_inputs, compiled_.goals, options_.class_weight);
   Tensors outputs;
   const at::Tensor loss = [&] {
     const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
     outputs = compiled_.outputs(forward, parts.inputs);
-    return totals.add_losses(compiled_.goals, outputs, parts, scale_of(batch));
+    return totals.add_losses(compiled_.goals, outputs, parts, by);
   }();
   const int64_t samples = batch.local_size(replica);
   if (samples > 0 && !loss.requires_grad()) throw_without_graph();
@@ -129,14 +150,18 @@ at::Tensor Fit::loss_of(ReplicaContext& replica, const Forward& forward, const E
 
 // The host queues it and goes on; whether the loss is finite decides on the device.
 at::Tensor Fit::loss_on_device(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                               const DistributedBatch& batch, Tensors columns, Tally& tally) {
+                               const DistributedBatch& batch, Tensors columns, const Divisors& by,
+                               Tally& tally) {
   const Goals& goals = compiled_.goals;
   const auto host = host_batch(std::move(columns), model_.num_inputs, goals, options_.class_weight);
   const auto there = device_batch(replica, host->parts);
+  std::vector<double> scales;
+  for (size_t i = 0; i < goals.size(); ++i)
+    scales.push_back(by.scale(goals, i, host->parts.targets[i]));
   const TimedEvent timed("train.forward", {"replica", int64_t{replica.rank()}});
   const Tensors outputs = compiled_.outputs(forward, there->parts.inputs);
   const Tensors losses = losses_on_device(goals, outputs, host->parts, there->parts);
-  at::Tensor loss = scaled_loss(goals, losses, there->parts.weights, scale_of(batch));
+  at::Tensor loss = scaled_loss(goals, losses, there->parts.weights, scales);
   if (batch.local_size(replica) > 0 && !loss.requires_grad()) throw_without_graph();
   if (leaves_bad_steps_out()) compiled_.optimizer.leave_out_if(replica, any_not_finite(losses));
   expect_figures(replica, epoch, batch, host, losses, outputs, tally);
@@ -168,7 +193,8 @@ void Fit::step_as_graph(ReplicaContext& replica, const Forward& forward, const E
         for (const at::Tensor& output : outputs)
           shapes.push_back(at::empty(output.sizes(), output.options().device(at::kMeta)));
         Tensors all = losses_on_device(goals, outputs, host->parts, parts);
-        const at::Tensor loss = scaled_loss(goals, all, parts.weights, scale_of(batch));
+        const at::Tensor loss =
+            scaled_loss(goals, all, parts.weights, 1.0 / static_cast<double>(batch.group_size(1)));
         if (!loss.requires_grad()) throw_without_graph();
         if (leaves_bad_steps_out()) compiled_.optimizer.leave_out_if(replica, any_not_finite(all));
         all.insert(all.end(), outputs.begin(), outputs.end());

@@ -42,9 +42,21 @@ int64_t positions_of(const at::Tensor& output) {
 [[noreturn]] void bad_label(int64_t place, int64_t positions, int64_t label, int64_t classes) {
   throw detail::RowError(
       kSparse, place / positions,
-      fmt::format("label {}{}, but the model gives {} classes (labels 0 to {})", label,
+      fmt::format("label {}{}, but the model gives {} classes (labels 0 to {}){}", label,
                   positions == 1 ? "" : fmt::format(" at position {}", place % positions), classes,
-                  classes - 1));
+                  classes - 1,
+                  label < 0 ? "; what should not count: set .ignore_label of the loss" : ""));
+}
+
+void require_weights(const std::vector<double>& weights) {
+  for (size_t c = 0; c < weights.size(); ++c)
+    detail::require_option(detail::is_weight(weights[c]), kSparse,
+                           fmt::format("class_weights[{}]", c), weights[c],
+                           "a finite number >= 0, that a float32 holds");
+  if (!weights.empty() && std::ranges::all_of(weights, [](double weight) { return weight == 0; }))
+    throw UsageError(fmt::format(
+        "loss {}: all {} class_weights are 0, so that nothing is trained; give one of them more",
+        kSparse, weights.size()));
 }
 
 class SparseCrossentropy : public LossKernel {
@@ -52,14 +64,28 @@ class SparseCrossentropy : public LossKernel {
   explicit SparseCrossentropy(const losses::SparseCrossentropyOptions& options)
       : options_(options) {
     require_smoothing(kSparse, options.label_smoothing);
-    for (size_t c = 0; c < options.class_weights.size(); ++c) {
-      const double weight = options.class_weights[c];
-      detail::require_option(weight >= 0 && std::isfinite(weight), kSparse,
-                             fmt::format("class_weights[{}]", c), weight, "a finite number >= 0");
-    }
+    require_weights(options.class_weights);
   }
 
   std::optional<bool> from_logits() const override { return options_.from_logits; }
+
+  std::optional<int64_t> ignored_label() const override { return options_.ignore_label; }
+
+  std::optional<int64_t> counted(const at::Tensor& target) const override {
+    const bool some_do_not =
+        options_.ignore_label ||
+        std::ranges::find(options_.class_weights, 0.0) != options_.class_weights.end();
+    if (!some_do_not) return {};
+    if (!target.defined() || !at::isIntegralType(target.scalar_type(), /*includeBool=*/false))
+      return 0;  // per_sample() says what is wrong with it
+    const at::Tensor labels = target.to(torch::kInt64).contiguous();
+    const int64_t* const first = labels.const_data_ptr<int64_t>();
+    return std::count_if(first, first + labels.numel(), [this](int64_t label) {
+      const auto c = static_cast<size_t>(label);
+      return !ignores(label) &&
+             (c >= options_.class_weights.size() || options_.class_weights[c] != 0);
+    });
+  }
 
   at::Tensor per_sample(const at::Tensor& output, const at::Tensor& given) const override {
     const at::Tensor target = labels_of(output, given);
@@ -67,7 +93,7 @@ class SparseCrossentropy : public LossKernel {
     if (!options_.class_weights.empty()) {
       const at::Tensor weights =
           torch::tensor(options_.class_weights, losses.options().device(torch::kCPU));
-      losses = losses * on_device(weights, losses.device()).index_select(0, target);
+      losses = losses * on_device(weights, losses.device()).index_select(0, classes_of(target));
     }
     return output.dim() == 2 ? losses : losses.view({output.size(0), positions_of(output)}).mean(1);
   }
@@ -105,13 +131,22 @@ class SparseCrossentropy : public LossKernel {
   at::Tensor unweighted(const at::Tensor& output, const at::Tensor& target) const {
     const double smoothing = options_.label_smoothing;
     if (options_.from_logits) {
-      constexpr int64_t kIgnoreNoLabel = -100;  // the default; check() has refused such labels
-      return torch::cross_entropy_loss(output, target, {}, at::Reduction::None, kIgnoreNoLabel,
-                                       smoothing);
+      constexpr int64_t kNoLabel = -100;  // the default; check() has refused such labels
+      return torch::cross_entropy_loss(output, target, {}, at::Reduction::None,
+                                       options_.ignore_label.value_or(kNoLabel), smoothing);
     }
     const at::Tensor each = -log_probabilities(output, false);
-    const at::Tensor own = each.gather(1, target.unsqueeze(1)).squeeze(1);
-    return smoothing == 0 ? own : own * (1 - smoothing) + each.mean(1) * smoothing;
+    at::Tensor own = each.gather(1, classes_of(target).unsqueeze(1)).squeeze(1);
+    if (smoothing != 0) own = own * (1 - smoothing) + each.mean(1) * smoothing;
+    return options_.ignore_label ? own.masked_fill(target.eq(*options_.ignore_label), 0) : own;
+  }
+
+  bool ignores(int64_t label) const { return options_.ignore_label == label; }
+
+  /// Labels that may be looked up: any class in place of the ignored label.
+  at::Tensor classes_of(const at::Tensor& target) const {
+    return options_.ignore_label ? target.masked_fill(target.eq(*options_.ignore_label), 0)
+                                 : target;
   }
 
   /// Of each label, the product of its sample's weight, its class's, and its share of the sample;
@@ -126,19 +161,23 @@ class SparseCrossentropy : public LossKernel {
     const int64_t* labels = target.data_ptr<int64_t>();
     for (size_t i = 0; i < each.size(); ++i) {
       if (!samples.empty()) each[i] *= samples[i / static_cast<size_t>(positions)];
-      if (!options_.class_weights.empty())
+      if (!options_.class_weights.empty() && !ignores(labels[i]))
         each[i] *= options_.class_weights[static_cast<size_t>(labels[i])];
     }
     return each;
   }
 
-  static double rows(const at::Tensor& output, const at::Tensor& target, double scale,
-                     float* gradient, const std::vector<double>& weights) {
+  double rows(const at::Tensor& output, const at::Tensor& target, double scale, float* gradient,
+              const std::vector<double>& weights) const {
     const int64_t classes = output.size(-1);
     const float* logits = output.data_ptr<float>();
     const int64_t* labels = target.data_ptr<int64_t>();
     double sum = 0;
     for (int64_t i = 0; i < target.size(0); ++i) {
+      if (ignores(labels[i])) {
+        if (gradient != nullptr) std::fill_n(gradient + i * classes, classes, 0.0F);
+        continue;
+      }
       const double weight = weights.empty() ? 1.0 : weights[static_cast<size_t>(i)];
       sum += weight *
              detail::crossentropy_of_row(logits + i * classes, classes, labels[i],
@@ -183,7 +222,7 @@ class SparseCrossentropy : public LossKernel {
     const at::Tensor labels = target.contiguous();
     const int64_t* label = labels.data_ptr<int64_t>();
     for (int64_t i = 0; i < labels.numel(); ++i) {
-      if (label[i] < 0 || label[i] >= output.size(-1))
+      if ((label[i] < 0 || label[i] >= output.size(-1)) && !ignores(label[i]))
         bad_label(i, positions_of(output), label[i], output.size(-1));
     }
   }

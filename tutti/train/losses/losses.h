@@ -51,6 +51,18 @@ class LossKernel {
   /// Whether it takes outputs for logits (true) or for probabilities (false): metrics that do not
   /// say so themselves follow it. Unset: for neither.
   virtual std::optional<bool> from_logits() const { return {}; }
+
+  /// The label that does not count, where there is one: metrics of the same output leave it out.
+  virtual std::optional<int64_t> ignored_label() const { return {}; }
+
+  /// How many labels of `target`, on the CPU, count; 0 of an undefined one. For losses that leave
+  /// some out: what fit() and evaluate() make of them is the mean over those that count, of the
+  /// whole batch and all replicas; per_sample() is still a mean over all positions of a sample, in
+  /// which the others are 0. Unset: the mean is over samples.
+  virtual std::optional<int64_t> counted(const at::Tensor& target) const {
+    (void)target;
+    return {};
+  }
 };
 
 /// A named loss. Cheap to copy.
@@ -98,9 +110,14 @@ struct CrossentropyOptions {
 struct SparseCrossentropyOptions {
   bool from_logits = true;     ///< as in CrossentropyOptions
   double label_smoothing = 0;  ///< as in CrossentropyOptions
-  /// One a class, finite and >= 0: multiplies the whole loss of samples (of sequences: positions)
-  /// with this label, smoothed or not. Empty: all 1.
+  /// One a class, finite and >= 0, not all 0: multiplies the whole loss of samples (of sequences:
+  /// positions) with this label, smoothed or not. Those of a weight of 0 do not count either: the
+  /// mean is over the others. Empty: all 1.
   std::vector<double> class_weights{};
+  /// Samples (of sequences: positions) with this label do not count: they have no loss and no
+  /// gradient, the mean is over the others, and metrics leave them out (torch's ignore_index,
+  /// Keras's ignore_class). -100 or another number that is no class, or a class: that of padding.
+  std::optional<int64_t> ignore_label{};
 };
 
 struct HuberOptions {

@@ -31,6 +31,22 @@ MetricDefinition definition_of(std::string name, Metric::Function add) {
       .value = [](std::span<const double> state) { return MetricSum{state[0], state[1]}.value(); }};
 }
 
+/// Calls use(stretch, its first row) for the longest stretches of rows without that label.
+template <class Use>
+void for_each_stretch(const SampleRows& rows, int64_t ignored, Use use) {
+  for (int64_t begin = 0, end = 0; begin < rows.rows; begin = end + 1) {
+    for (end = begin; end < rows.rows && rows.labels[end] != ignored;) ++end;
+    if (begin == end) continue;
+    SampleRows stretch = rows;
+    stretch.rows = end - begin;
+    stretch.outputs += begin * rows.width;
+    stretch.labels += begin;
+    if (rows.targets != nullptr) stretch.targets += begin * rows.target_width;
+    if (rows.weights != nullptr) stretch.weights += begin;
+    use(stretch, begin);
+  }
+}
+
 void require_k(const char* what, int k) {
   if (k < 1) throw UsageError(fmt::format("{}: k is {}, must be 1 or more", what, k));
 }
@@ -79,11 +95,19 @@ Metric Metric::named(std::string name) const {
 Metric Metric::following(std::optional<bool> from_logits) const {
   const MetricDefinition& made = *definition_;
   if (!made.of_outputs || !from_logits || made.from_logits == from_logits) return *this;
-  if (!made.from_logits) return made.of_outputs(*from_logits).named(made.name);
+  if (!made.from_logits)
+    return made.of_outputs(*from_logits).named(made.name).ignoring(made.ignored);
   throw UsageError(
       fmt::format("metric {}: from_logits is {}, but the loss of the same output has {}; leave it "
                   "out, and it is as the loss has it",
                   name(), *made.from_logits, *from_logits));
+}
+
+Metric Metric::ignoring(std::optional<int64_t> label) const {
+  if (!label || definition_->ignored) return *this;
+  MetricDefinition definition = *definition_;
+  definition.ignored = label;
+  return Metric(std::move(definition));
 }
 
 void Metric::add(const SampleRows& rows, std::span<double> state) const {
@@ -92,7 +116,14 @@ void Metric::add(const SampleRows& rows, std::span<double> state) const {
   if (std::ssize(state) != states)
     throw UsageError(fmt::format("metric {}: got {} states for outputs of width {}, expected {}",
                                  name(), state.size(), rows.width, states));
-  definition_->add(rows, state);
+  if (!definition_->ignored || rows.labels == nullptr) return definition_->add(rows, state);
+  for_each_stretch(rows, *definition_->ignored, [&](const SampleRows& stretch, int64_t first) {
+    try {
+      definition_->add(stretch, state);
+    } catch (const detail::RowError& error) {
+      throw error.of_part(first);
+    }
+  });
 }
 
 double Metric::value(std::span<const double> state) const {

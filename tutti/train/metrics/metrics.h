@@ -55,6 +55,7 @@ struct MetricDefinition {
   /// it was told itself.
   std::function<Metric(bool from_logits)> of_outputs{};
   std::optional<bool> from_logits{};
+  std::optional<int64_t> ignored{};  ///< label of the rows that are left out (Metric::ignoring)
 };
 
 /// A named metric. Cheap to copy.
@@ -73,6 +74,9 @@ class Metric {
   /// The same for outputs as a loss takes them (LossKernel::from_logits): itself where that is
   /// unset, or does not matter. UsageError when it was told otherwise.
   Metric following(std::optional<bool> from_logits) const;
+  /// The same of the rows with other labels than this one: padding does not count. compile() asks
+  /// for it where the loss of the same output has an ignore_label and the metric none of its own.
+  Metric ignoring(std::optional<int64_t> label) const;
   /// Whether it is one number, which is shown and kept; else it is a matrix (Scores::matrix).
   bool scalar() const noexcept { return definition_->value != nullptr; }
 

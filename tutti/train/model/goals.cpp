@@ -89,11 +89,18 @@ void require_unlike_names(const Goals& goals) {
            "give one of the metrics another name: metric.named(\"...\")");
 }
 
-/// Metrics take outputs for what the loss takes them.
-Goals checked(Goals goals) {
+/// Metrics take outputs for what the loss takes them, and leave out what it does; of a graph their
+/// room is known.
+Goals checked(Goals goals, const std::optional<nn::Graph>& graph) {
   require_unlike_names(goals);
-  for (Goal& goal : goals)
-    for (Metric& metric : goal.metrics) metric = metric.following(goal.loss.kernel().from_logits());
+  for (Goal& goal : goals) {
+    const LossKernel& loss = goal.loss.kernel();
+    for (Metric& metric : goal.metrics)
+      metric = metric.following(loss.from_logits()).ignoring(loss.ignored_label());
+    if (!graph) continue;
+    const nn::Shape& shape = graph->shape_of(graph->outputs()[goal.place]);
+    require_room("compile", goal.metrics, shape.empty() ? 1 : shape.back());
+  }
   return goals;
 }
 
@@ -107,7 +114,7 @@ Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& gr
       options.num_inputs != static_cast<int64_t>(graph->inputs().size()))
     throw UsageError(fmt::format("compile: num_inputs is {}, the graph has {}; leave it out",
                                  options.num_inputs, graph->inputs().size()));
-  if (options.outputs.empty()) return checked(only_goal(options, graph));
+  if (options.outputs.empty()) return checked(only_goal(options, graph), graph);
   if (options.loss || !options.metrics.empty())
     throw UsageError("compile: loss and metrics are those of each output: give outputs alone");
   Goals goals;
@@ -122,7 +129,7 @@ Goals goals_of(const CompileOptions& options, const std::optional<nn::Graph>& gr
   }
   if (std::ranges::all_of(goals, [](const Goal& goal) { return goal.weight == 0; }))
     throw UsageError("compile: all outputs have a weight of 0, so that nothing is trained");
-  return checked(std::move(goals));
+  return checked(std::move(goals), graph);
 }
 
 }  // namespace tutti::detail

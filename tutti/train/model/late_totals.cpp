@@ -61,15 +61,20 @@ Tensors losses_on_device(const Goals& goals, const Tensors& outputs, const Batch
 }
 
 at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tensor& weights,
-                       double scale) {
+                       std::span<const double> scales) {
   at::Tensor loss;
   for (size_t i = 0; i < goals.size(); ++i) {
     const at::Tensor weighted =
         weights.defined() ? losses[i] * weights.to(losses[i].scalar_type()) : losses[i];
-    const at::Tensor one = weighted.sum() * (goals[i].weight * scale);
+    const at::Tensor one = weighted.sum() * (goals[i].weight * scales[i]);
     loss = loss.defined() ? loss + one : one;
   }
   return loss;
+}
+
+at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tensor& weights,
+                       double scale) {
+  return scaled_loss(goals, losses, weights, std::vector<double>(goals.size(), scale));
 }
 
 // A sum in double is finite where all that it is of is: floats cannot make it overflow. Less it,
@@ -95,7 +100,7 @@ void Figures::add_to(Totals& totals, const Goals& goals) const {
   const int64_t samples = losses[0].numel();
   totals.samples += samples;
   for (size_t i = 0; i < goals.size(); ++i) {
-    totals.outputs[i].loss += sums[i];
+    totals.outputs[i].add_loss(goals[i].loss.kernel(), batch->parts.targets[i], sums[i]);
     if (samples > 0 && !goals[i].metrics.empty())
       totals.outputs[i].add_metrics(goals[i].metrics, goals[i].output(outputs),
                                     batch->parts.targets[i]);

@@ -172,6 +172,35 @@ std::string shape_to_ask_for(const nn::Shape& shape) {
 
 }  // namespace
 
+namespace {
+
+/// What stands behind inputs and targets: weights of samples, or a mask.
+void check_last_column(std::string_view operation, const std::vector<data::Column>& columns,
+                       size_t inputs, const detail::Goals& goals) {
+  const data::Column& last = columns.back();
+  if (last.dtype == DType::float32 && last.shape.empty()) return;
+  if (last.dtype != DType::boolean)
+    throw UsageError(fmt::format(
+        "{}: the last column is {} {} a sample, expected a weight: float32 [], or a mask: bool, "
+        "one for each label",
+        operation, name_of(last.dtype), nn::to_string(last.shape)));
+  for (size_t i = 0; i < goals.size(); ++i) {
+    const data::Column& target = columns[inputs + i];
+    if (target.shape != last.shape)
+      throw UsageError(fmt::format(
+          "{}: the last column is a mask of {}, column \"{}\" is {}; expected one bool "
+          "for each label",
+          operation, data::shape_words(last.shape), target.name, data::shape_words(target.shape)));
+    if (!goals[i].loss.kernel().ignored_label())
+      throw UsageError(fmt::format(
+          "{}: the last column is a mask, and loss {} ignores no label; set it, to one that is no "
+          "class: .ignore_label = -100",
+          operation, goals[i].loss.name()));
+  }
+}
+
+}  // namespace
+
 void Model::State::check_data(std::string_view operation, const data::Dataset& dataset,
                               bool needs_target) const {
   const auto& columns = dataset.columns();
@@ -192,12 +221,8 @@ void Model::State::check_data(std::string_view operation, const data::Dataset& d
     throw UsageError(fmt::format("{}: the dataset has {} columns, expected {}", operation,
                                  columns.size(), expected));
   }
-  if (const auto& last = columns.back(); needs_target && columns.size() > inputs + goals &&
-                                         (last.dtype != DType::float32 || !last.shape.empty())) {
-    throw UsageError(
-        fmt::format("{}: the last column is {} {} a sample, expected a weight: float32 []",
-                    operation, name_of(last.dtype), nn::to_string(last.shape)));
-  }
+  if (needs_target && columns.size() > inputs + goals)
+    check_last_column(operation, columns, inputs, compiled->goals);
   if (!graph) return;
   for (size_t i = 0; i < inputs; ++i) {
     const nn::Port& port = graph->inputs()[i];

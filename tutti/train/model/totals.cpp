@@ -35,7 +35,45 @@ int64_t num_states(const std::vector<Metric>& metrics, int64_t width) {
   return count;
 }
 
+/// Of one metric, 128 MiB in each replica: a confusion matrix of 4096 classes.
+constexpr int64_t kMostStates = int64_t{1} << 24;
+
 }  // namespace
+
+void require_room(std::string_view operation, const std::vector<Metric>& metrics, int64_t width) {
+  for (const Metric& metric : metrics) {
+    const int64_t states = metric.num_states(width);
+    if (states >= 0 && states <= kMostStates) continue;
+    constexpr double kGib = 1 << 30;
+    throw UsageError(fmt::format(
+        "{}: metric {} of outputs of {} values keeps {} numbers ({:.1f} GiB) in each replica, at "
+        "most {} are allowed ({} classes squared); leave it out, and count in a program of your "
+        "own over predict()",
+        operation, metric.name(), width, states, 8 * static_cast<double>(states) / kGib,
+        kMostStates, std::lround(std::sqrt(kMostStates))));
+  }
+}
+
+int64_t labels_a_sample(const at::Tensor& target) {
+  return target.dim() == 0 || target.size(0) == 0 ? 1 : target.numel() / target.size(0);
+}
+
+bool counts_labels(const Goals& goals) {
+  return std::ranges::any_of(
+      goals, [](const Goal& goal) { return goal.loss.kernel().counted({}).has_value(); });
+}
+
+// Kernels give means over a sample's positions: times those, sums.
+double Divisors::scale(const Goals& goals, size_t number, const at::Tensor& target) const {
+  if (counted.empty() || !goals[number].loss.kernel().counted({})) return 1.0 / samples;
+  return counted[number] == 0 ? 0 : static_cast<double>(labels_a_sample(target)) / counted[number];
+}
+
+void OutputTotals::add_loss(const LossKernel& kernel, const at::Tensor& target, double sum) {
+  const auto labels = kernel.counted(target);
+  loss += labels ? sum * static_cast<double>(labels_a_sample(target)) : sum;
+  if (labels) counted += static_cast<double>(*labels);
+}
 
 void OutputTotals::add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
                                const at::Tensor& target) {
@@ -60,6 +98,7 @@ void OutputTotals::add_metrics(const std::vector<Metric>& all, const at::Tensor&
     samples.target_width = wanted.numel() / rows;
   }
   if (samples.width != width || states.empty()) {
+    require_room("metrics", all, samples.width);
     const int64_t count = num_states(all, samples.width);
     if (!states.empty() && std::ssize(states) != count)
       throw UsageError(fmt::format(
@@ -83,21 +122,24 @@ void OutputTotals::add_metrics(const std::vector<Metric>& all, const at::Tensor&
 
 void OutputTotals::add(const OutputTotals& other) {
   loss += other.loss;
+  counted += other.counted;
   width = std::max(width, other.width);
   states.resize(std::max(states.size(), other.states.size()));
   for (size_t i = 0; i < other.states.size(); ++i) states[i] += other.states[i];
 }
 
 at::Tensor Totals::add_losses(const Goals& goals, const Tensors& outputs_in,
-                              const BatchParts& parts, double scale) {
+                              const BatchParts& parts, const Divisors& by) {
   outputs.resize(goals.size());
   at::Tensor loss;
   for (size_t i = 0; i < goals.size(); ++i) {
     const Goal& goal = goals[i];
+    const at::Tensor& target = parts.targets[i];
     double sum = 0;  // of these samples, which is rounded before it is added to the others
-    const at::Tensor one = goal.loss.kernel().scaled_sum(goal.output(outputs_in), parts.targets[i],
-                                                         goal.weight * scale, sum, parts.weights);
-    outputs[i].loss += sum;
+    const at::Tensor one =
+        goal.loss.kernel().scaled_sum(goal.output(outputs_in), target,
+                                      goal.weight * by.scale(goals, i, target), sum, parts.weights);
+    outputs[i].add_loss(goal.loss.kernel(), target, sum);
     loss = loss.defined() ? loss + one : one;
   }
   return loss;
@@ -105,9 +147,12 @@ at::Tensor Totals::add_losses(const Goals& goals, const Tensors& outputs_in,
 
 void Totals::add_losses(const Goals& goals, const Tensors& outputs_in, const BatchParts& parts) {
   outputs.resize(goals.size());
-  for (size_t i = 0; i < goals.size(); ++i)
-    goals[i].loss.kernel().add_to(goals[i].output(outputs_in), parts.targets[i], outputs[i].loss,
-                                  parts.weights);
+  for (size_t i = 0; i < goals.size(); ++i) {
+    const LossKernel& kernel = goals[i].loss.kernel();
+    double sum = 0;
+    kernel.add_to(goals[i].output(outputs_in), parts.targets[i], sum, parts.weights);
+    outputs[i].add_loss(kernel, parts.targets[i], sum);
+  }
 }
 
 void Totals::add_metrics(const Goals& goals, const Tensors& outputs_in, const BatchParts& parts) {
@@ -134,8 +179,18 @@ std::vector<int64_t> Totals::widths(const Goals& goals) const {
   return all;
 }
 
+/// Outputs whose losses are means over what counts.
+std::vector<size_t> counting(const Goals& goals) {
+  std::vector<size_t> all;
+  for (size_t i = 0; i < goals.size(); ++i)
+    if (goals[i].loss.kernel().counted({})) all.push_back(i);
+  return all;
+}
+
+size_t header_of(const Goals& goals) { return 2 + 3 * goals.size() + counting(goals).size(); }
+
 // Samples and signal; of each output its loss, and its width, which is a sum too: of those that
-// know it, with their number; then the states of all.
+// know it, with their number; what counts for the losses that ask; then the states of all.
 std::vector<double> Totals::packed(const Goals& goals, std::span<const int64_t> widths) const {
   std::vector<double> values{static_cast<double>(samples), static_cast<double>(signal)};
   static const OutputTotals none;
@@ -145,6 +200,7 @@ std::vector<double> Totals::packed(const Goals& goals, std::span<const int64_t> 
   for (size_t i = 0; i < goals.size(); ++i)
     values.insert(values.end(), {output(i).loss, static_cast<double>(output(i).width),
                                  output(i).width > 0 ? 1.0 : 0.0});
+  for (const size_t i : counting(goals)) values.push_back(output(i).counted);
   for (size_t i = 0; i < goals.size(); ++i) {
     const std::vector<double>& states = output(i).states;
     const auto end = values.size() + static_cast<size_t>(num_states(goals[i].metrics, widths[i]));
@@ -155,11 +211,13 @@ std::vector<double> Totals::packed(const Goals& goals, std::span<const int64_t> 
 }
 
 Totals Totals::unpacked(const Goals& goals, std::span<const double> values) {
-  const size_t header = 2 + 3 * goals.size();
+  const size_t header = header_of(goals);
   if (values.size() < header) return {};
   Totals all{.outputs = std::vector<OutputTotals>(goals.size()),
              .samples = static_cast<int64_t>(values[0]),
              .signal = static_cast<int>(values[1])};
+  auto counted = values.begin() + 2 + 3 * std::ssize(goals);
+  for (const size_t i : counting(goals)) all.outputs[i].counted = *counted++;
   auto states = values.subspan(header);
   for (size_t i = 0; i < goals.size(); ++i) {
     const auto about = values.subspan(2 + 3 * i, 3);
@@ -176,7 +234,7 @@ Totals Totals::unpacked(const Goals& goals, std::span<const double> values) {
 
 std::string Totals::why_not_packed(const Goals& goals, std::span<const double> values) {
   constexpr double kWidest = 1 << 28;
-  size_t expected = 2 + 3 * goals.size();
+  size_t expected = header_of(goals);
   for (size_t i = 0; i < goals.size() && expected <= values.size(); ++i) {
     const double width = values[2 + 3 * i + 1], seen = values[2 + 3 * i + 2];
     const bool good = width == 0 ? seen == 0 : seen == 1 && width == std::floor(width);
@@ -257,12 +315,19 @@ NamedValues means_of(const Totals& totals, const Goals& goals) {
   const auto output = [&](size_t i) -> const OutputTotals& {
     return i < totals.outputs.size() ? totals.outputs[i] : none;
   };
-  const auto mean = [&](double sum) {
-    return totals.samples == 0 ? 0 : sum / static_cast<double>(totals.samples);
+  const auto quotient = [](double sum, double count) { return count == 0 ? 0 : sum / count; };
+  const auto mean = [&](double sum) { return quotient(sum, static_cast<double>(totals.samples)); };
+  const auto counts = [&](size_t i) { return goals[i].loss.kernel().counted({}).has_value(); };
+  const auto mean_of = [&](size_t i) {
+    return counts(i) ? quotient(output(i).loss, output(i).counted) : mean(output(i).loss);
   };
-  std::vector<double> values{mean(totals.loss(goals))};
+  double over_samples = 0, over_labels = 0;
   for (size_t i = 0; i < goals.size(); ++i)
-    if (!goals[i].name.empty()) values.push_back(mean(output(i).loss));
+    counts(i) ? over_labels += goals[i].weight * mean_of(i)
+              : over_samples += goals[i].weight * output(i).loss;
+  std::vector<double> values{mean(over_samples) + over_labels};
+  for (size_t i = 0; i < goals.size(); ++i)
+    if (!goals[i].name.empty()) values.push_back(mean_of(i));
   for (size_t i = 0; i < goals.size(); ++i) {
     const auto& metrics = goals[i].metrics;
     for (size_t m = 0; m < metrics.size(); ++m) {
@@ -316,16 +381,35 @@ at::Tensor weights_by_label(const at::Tensor& target,
 
 }  // namespace
 
+bool has_mask(at::TensorList columns, int64_t num_inputs, const Goals& goals) {
+  return columns.size() > static_cast<size_t>(num_inputs) + goals.size() &&
+         columns.back().scalar_type() == at::kBool;
+}
+
+Tensors targets_of(at::TensorList columns, int64_t num_inputs, const Goals& goals) {
+  Tensors targets = columns.slice(static_cast<size_t>(num_inputs), goals.size()).vec();
+  if (!has_mask(columns, num_inputs, goals)) return targets;
+  const at::Tensor left_out = columns.back().logical_not();
+  for (size_t i = 0; i < goals.size(); ++i)
+    targets[i] = targets[i].to(at::kLong).masked_fill(
+        left_out, goals[i].loss.kernel().ignored_label().value());
+  return targets;
+}
+
 BatchParts parts_of(at::TensorList columns, int64_t num_inputs, const Goals& goals,
                     const std::map<int64_t, double>& class_weight) {
   const auto inputs = static_cast<size_t>(num_inputs);
   BatchParts parts{.inputs = columns.slice(0, inputs),
                    .targets = columns.slice(inputs, goals.size()),
                    .weights = {}};
-  if (columns.size() > inputs + goals.size())
+  if (has_mask(columns, num_inputs, goals)) {
+    parts.masked = std::make_shared<const Tensors>(targets_of(columns, num_inputs, goals));
+    parts.targets = *parts.masked;
+  } else if (columns.size() > inputs + goals.size()) {
     parts.weights = checked_weights(columns.back());
-  else if (!class_weight.empty())
+  } else if (!class_weight.empty()) {
     parts.weights = weights_by_label(parts.targets[0], class_weight);
+  }
   return parts;
 }
 

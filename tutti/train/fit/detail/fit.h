@@ -104,23 +104,41 @@ class Fit {
   std::optional<Totals> train_epoch(Epoch& epoch, std::vector<Totals>& each);
   void read_ahead(const Epoch& epoch, int64_t first_step);
   void be_slow(const Epoch& epoch, int64_t step, TimePoint begin) const;
+  /// What is known of a step before its first batch. Where a loss divides by what counts in all of
+  /// it, its batches are read for that.
+  struct StepInput {
+    int64_t first = 0;               ///< batch
+    std::vector<Tensors> columns{};  ///< by batch; empty: read when its turn comes
+    std::vector<double> counted{};   ///< Divisors::counted
+  };
+  StepInput input_of(ReplicaContext& replica, const Epoch& epoch, int64_t first, int64_t end);
+  StepInput read_counted(int local, const Epoch& epoch, int64_t first, int64_t end) const;
+  std::vector<StepInput> read_in_turn(const Epoch& epoch, int64_t first, int64_t end) const;
+  static Tensors take_columns(const ReplicaContext& replica, const DistributedBatch& batch,
+                              StepInput& input);
+  Divisors divisors_of(const DistributedBatch& batch, const StepInput& input) const {
+    return {static_cast<double>(batch.group_size(options_.accumulate)), input.counted};
+  }
   void train_on(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                const DistributedBatch& batch, Tally& tally);
+                const DistributedBatch& batch, StepInput& input, Tally& tally);
   /// Forward of one batch, with what it adds up; the loss to minimise.
   at::Tensor loss_of(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                     const DistributedBatch& batch, at::TensorList columns, Totals& totals);
+                     const DistributedBatch& batch, at::TensorList columns, const Divisors& by,
+                     Totals& totals);
   at::Tensor loss_on_device(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
-                            const DistributedBatch& batch, Tensors columns, Tally& tally);
+                            const DistributedBatch& batch, Tensors columns, const Divisors& by,
+                            Tally& tally);
   /// Forward, backward and update, of which the device makes one graph
   /// (StrategyOptions::step_graph).
   void step_as_graph(ReplicaContext& replica, const Forward& forward, const Epoch& epoch,
                      const DistributedBatch& batch, Tensors columns, Tally& tally);
   /// A step of microbatches, on ranks that may have parts of the model.
   void train_in_parts(ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
-                      Tally& tally);
+                      StepInput& input, Tally& tally);
   at::Tensor loss_of_part(const Epoch& epoch, const DistributedBatch& batch,
                           const ReplicaContext& replica, const Tensors& columns,
-                          const data::Share& rows, at::TensorList outputs, Totals& totals);
+                          const data::Share& rows, at::TensorList outputs, const Divisors& by,
+                          Totals& totals);
   /// What rank 0's callbacks and progress see of the totals of its first rank.
   const Totals& shown(const Totals& own) const {
     return model_.modules.whole() != nullptr ? shown_ : own;
@@ -134,9 +152,6 @@ class Fit {
                         const Totals& totals) const;
   void read_figures(ReplicaContext replica, const Epoch& epoch, const DistributedBatch& batch,
                     Figures figures, Tally& tally);
-  double scale_of(const DistributedBatch& batch) const {
-    return 1.0 / static_cast<double>(batch.group_size(options_.accumulate));
-  }
   /// Calls `work`; what it throws names the step, and the sample where it can.
   template <class Work>
   void at_place(const ReplicaContext& replica, const Epoch& epoch, const DistributedBatch& batch,
@@ -199,6 +214,8 @@ class Fit {
   int64_t number_ = 0;  ///< of this fit() among those of the process, from 1; 0: one batch
   bool in_parts_;       ///< steps are of microbatches, or of ranks that have parts of the model
   bool meets_;          ///< replicas without samples take part in forward
+  bool counts_;         ///< a loss divides by the labels that count, of all replicas
+  std::vector<StepInput> in_turn_;  ///< of replicas that take turns, by local rank
   bool shows_;
   Course course_;
   int64_t servers_at_ = 0;  ///< updates that parameter servers had before this process

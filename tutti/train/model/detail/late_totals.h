@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "tutti/sync/device/late_reads.h"
@@ -32,7 +33,11 @@ std::shared_ptr<const OwnBatch> device_batch(const ReplicaContext& replica, cons
 Tensors losses_on_device(const Goals& goals, const Tensors& outputs, const BatchParts& host,
                          const BatchParts& there);
 
-/// scale * the loss to minimise, with a graph. `weights` are those of the samples, or undefined.
+/// The loss to minimise, with a graph: the sum of each goal's losses times its scale. `weights` are
+/// those of the samples, or undefined.
+at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tensor& weights,
+                       std::span<const double> scales);
+/// All by one scale.
 at::Tensor scaled_loss(const Goals& goals, const Tensors& losses, const at::Tensor& weights,
                        double scale);
 

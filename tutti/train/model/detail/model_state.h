@@ -63,17 +63,44 @@ struct Compiled {
   Tensors outputs(const Forward& forward, at::TensorList inputs) const;
 };
 
+/// Elements of a sample's target.
+int64_t labels_a_sample(const at::Tensor& target);
+
 /// The columns of a batch by what they are for.
 struct BatchParts {
   at::TensorList inputs;
-  at::TensorList targets;  ///< one for each goal
-  at::Tensor weights;      ///< of samples, [batch] float32; undefined: all 1
+  at::TensorList targets;                   ///< one for each goal
+  at::Tensor weights;                       ///< of samples, [batch] float32; undefined: all 1
+  std::shared_ptr<const Tensors> masked{};  ///< the targets, where a mask has changed them
 };
+
+/// Whether the last of so many columns is a mask: which positions count.
+bool has_mask(at::TensorList columns, int64_t num_inputs, const Goals& goals);
+
+/// The targets among the columns; where there is a mask, with the loss's ignore_label in place of
+/// the labels that do not count.
+Tensors targets_of(at::TensorList columns, int64_t num_inputs, const Goals& goals);
 
 /// `columns` stay the caller's. Weights are the last column's, or those of labels. Throws DataError
 /// for a weight that is negative or not finite, with its row.
 BatchParts parts_of(at::TensorList columns, int64_t num_inputs, const Goals& goals,
                     const std::map<int64_t, double>& class_weight = {});
+
+/// What the sums of a step's losses are divided by: what all replicas have of it.
+struct Divisors {
+  double samples = 1;
+  std::vector<double> counted{};  ///< by goal: labels that count; empty: no loss leaves any out
+
+  /// What the sum of goal `number`'s LossKernel over some samples is multiplied by.
+  double scale(const Goals& goals, size_t number, const at::Tensor& target) const;
+};
+
+/// Whether the loss of a goal is a mean over what counts (LossKernel::counted).
+bool counts_labels(const Goals& goals);
+
+/// Throws UsageError when a metric needs more memory than there should be for it, of outputs of
+/// `width` values; `operation` begins the message.
+void require_room(std::string_view operation, const std::vector<Metric>& metrics, int64_t width);
 
 /// Weights that a callback remembers.
 struct KeptWeights {
@@ -87,9 +114,12 @@ enum class Stop : uint8_t { no, asked_for, failed };
 /// What one output has added up.
 struct OutputTotals {
   double loss = 0;
+  double counted = 0;          ///< what the loss is divided by, where not by samples
   int64_t width = 0;           ///< of the outputs; 0: none seen yet
   std::vector<double> states;  ///< of all metrics, one behind the other; empty: no sample yet
 
+  /// `sum` over the samples of `target`, as the kernel has added it.
+  void add_loss(const LossKernel& kernel, const at::Tensor& target, double sum);
   void add_metrics(const std::vector<Metric>& all, const at::Tensor& output,
                    const at::Tensor& target);
   void add(const OutputTotals& other);
@@ -108,9 +138,9 @@ struct Totals {
   Stop stop = Stop::no;   ///< a callback did
   int64_t bad_step = -1;  ///< first step whose loss was not finite
 
-  /// scale * the loss to minimise over some samples, with a graph; adds their losses.
+  /// These samples' part of the loss to minimise, with a graph; adds their losses.
   at::Tensor add_losses(const Goals& goals, const Tensors& outputs, const BatchParts& parts,
-                        double scale);
+                        const Divisors& by);
   /// The same without a graph.
   void add_losses(const Goals& goals, const Tensors& outputs, const BatchParts& parts);
   void add_metrics(const Goals& goals, const Tensors& outputs, const BatchParts& parts);
