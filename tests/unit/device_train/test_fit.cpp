@@ -104,6 +104,31 @@ TEST_F(FitOnDevices, AccumulatedBatchesAndWeightsOfSamplesCount) {
     EXPECT_NEAR(loss_at(place), expected, 1e-5) << words_of(place);
 }
 
+TEST_F(FitOnDevices, LabelsThatDoNotCountAreThoseOfTheCpu) {
+  const auto trained = [](const DevicePlace& place, int64_t accumulate) {
+    Model model(strategy_at(place), [] { return small_graph(); });
+    model.compile({.optimizer = optim::sgd({.learning_rate = 0.1}),
+                   .loss = losses::sparse_categorical_crossentropy({.ignore_label = 2}),
+                   .metrics = {metrics::accuracy(), metrics::perplexity()}});
+    const History history = model.fit(
+        three_classes(36).batch(6),
+        {.validation = three_classes(7).batch(4), .verbose = 0, .accumulate = accumulate});
+    return std::pair(trained_of(model, history).columns, model.modules().module(0)->parameters());
+  };
+  for (const int64_t accumulate : {1, 3}) {
+    const auto [columns, parameters] = trained({"mirrored", 2, "cpu"}, accumulate);
+    for (const DevicePlace& place : device_places()) {
+      SCOPED_TRACE(words_of(place));
+      const auto [figures, there] = trained(place, accumulate);
+      ASSERT_EQ(figures.size(), columns.size());
+      for (size_t i = 0; i < columns.size(); ++i)
+        EXPECT_NEAR(figures[i].back(), columns[i].back(), 1e-5);
+      for (size_t i = 0; i < parameters.size(); ++i)
+        EXPECT_TRUE(torch::allclose(there[i].cpu(), parameters[i], 1e-4, 1e-6));
+    }
+  }
+}
+
 // On the CPU the weights are those of the device, so that scores differ by rounding alone.
 TEST_F(FitOnDevices, ScoresAndOutputsAreThoseOfTheCpuWithTheSameWeights) {
   const test::TempFolder folder;

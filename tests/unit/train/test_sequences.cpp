@@ -271,6 +271,33 @@ TEST(WhatCounts, TheSameInMicrobatchesAndBySampleWeights) {
     }
 }
 
+TEST(WhatCounts, AModelInPartsTrainsTheBitsOfReplicas) {
+  const auto trained = [](const char* kind, const char* mesh, int microbatches) {
+    Model model(Strategy({.kind = kind, .threads_per_replica = 1, .seed = 7, .mesh = mesh}), [] {
+      const auto tokens = nn::input({kPositions}, DType::int64);
+      const auto x = nn::relu()(nn::linear(8)(nn::embedding(kTokens, 8)(tokens)));
+      return nn::Graph(tokens, nn::linear(kTokens)(x));
+    });
+    model.compile({.optimizer = optim::adam({.learning_rate = 0.02}),
+                   .loss = losses::sparse_categorical_crossentropy({.ignore_label = 0}),
+                   .metrics = {metrics::accuracy()}});
+    const History history = model.fit(doubled(23).shuffle().batch(8),
+                                      {.epochs = 2, .verbose = 0, .microbatches = microbatches});
+    return std::tuple(model.weights_sha256(), history.column("train_loss").back(),
+                      history.column("accuracy").back());
+  };
+  const auto [weights, loss, accuracy] = trained("mirrored", "data=4", 1);
+  for (const auto& [kind, mesh, microbatches] : {std::tuple{"one_device", "data=4", 1},
+                                                 {"mirrored", "data=2,stage=2", 2},
+                                                 {"mirrored", "stage=2", 4},
+                                                 {"one_device", "data=2,stage=2", 2}}) {
+    const auto [other_weights, other_loss, other_accuracy] = trained(kind, mesh, microbatches);
+    EXPECT_EQ(other_weights, weights) << kind << " " << mesh;
+    EXPECT_NEAR(other_loss, loss, 1e-12) << kind << " " << mesh;
+    EXPECT_NEAR(other_accuracy, accuracy, 1e-12) << kind << " " << mesh;
+  }
+}
+
 TEST(WhatCounts, OtherWaysOfTheLossLeaveOutTheSame) {
   const Padded data(-100);
   const auto counts = data.counts().view({6, 4});
