@@ -48,6 +48,7 @@ std::string cannot_read(const fs::path& path, int error_number) {
     case ENOENT:
     case ENOTDIR:
     case ELOOP:
+    case ENXIO:  // a socket
     case ENAMETOOLONG: throw DataError(cannot_read(path, error_number));
     case EACCES:
     case EPERM: throw UsageError(cannot_read(path, error_number));
@@ -64,18 +65,12 @@ struct stat status_of(const FileDescriptor& fd, const fs::path& path) {
 // Of a file that another host has replaced, the first open may find the old one.
 constexpr int kStaleTries = 3;
 
-FileDescriptor open_to_read(const fs::path& path) {
-  FileDescriptor fd;
-  for (int tried = 0; !fd && tried < kStaleTries; ++tried) {
-    fd = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-    if (!fd && errno != ESTALE) break;
-  }
-  if (!fd) fail_open(path, errno);
-  const auto mode = status_of(fd, path).st_mode;
-  if (!S_ISREG(mode))
-    throw DataError(fmt::format("cannot read {}: got a {}, expected a regular file", path.string(),
-                                S_ISDIR(mode) ? "folder" : "device or pipe"));
-  return fd;
+[[noreturn]] void fail_kind(const fs::path& path, mode_t mode) {
+  throw DataError(fmt::format("cannot read {}: got a {}, expected a regular file", path.string(),
+                              S_ISDIR(mode)    ? "folder"
+                              : S_ISFIFO(mode) ? "pipe"
+                              : S_ISSOCK(mode) ? "socket"
+                                               : "device"));
 }
 
 // Gives a file's bytes in order. Read, not mapped: where the disk fails that is an error.
@@ -288,6 +283,18 @@ bool is_stream(const fs::path& path) {
 }
 
 }  // namespace
+
+FileDescriptor open_to_read(const fs::path& path) {
+  FileDescriptor fd;
+  for (int tried = 0; !fd && tried < kStaleTries; ++tried) {
+    fd = FileDescriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!fd && errno != ESTALE) break;
+  }
+  if (!fd) fail_open(path, errno);
+  const auto mode = status_of(fd, path).st_mode;
+  if (!S_ISREG(mode)) fail_kind(path, mode);
+  return fd;
+}
 
 MappedFile map_file(const fs::path& path) {
   const FileDescriptor fd = open_to_read(path);

@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file_descriptor.h"
 #include "tutti/base/sha256.h"
 
 namespace tutti {
@@ -36,6 +37,11 @@ struct MappedFile {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;  ///< keeps `bytes` alive
 };
+
+/// Opens a regular file to read from it: what every file that a user names goes through. A pipe, a
+/// device, a socket or a folder is an error at once, and nobody waits for a pipe's other end.
+/// Throws as map_file() does.
+FileDescriptor open_to_read(const std::filesystem::path& path);
 
 /// Maps a regular file. Throws, with path and cause: DataError when it is not there or is no
 /// regular file, UsageError when this user may not read it, IoError when it cannot be read just

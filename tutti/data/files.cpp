@@ -1,6 +1,5 @@
 #include "tutti/data/files.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,8 +18,7 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const fs::path& path, const char* doing, int error) {
   const std::string words = fmt::format("{}: {}: {}", path.string(), doing, errno_words(error));
-  if (error == ENOENT || error == ENOTDIR || error == EISDIR || error == ELOOP)
-    throw DataError(words);
+  if (error == ENOENT || error == ENOTDIR || error == ELOOP) throw DataError(words);
   if (error == EACCES || error == EPERM) throw UsageError(words + "\n  check its permissions");
   throw IoError(words);
 }
@@ -54,11 +52,9 @@ class LocalFiles final : public Files {
   }
 
   Array read(const fs::path& path, int64_t offset, int64_t bytes) const override {
-    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (file.get() < 0) fail(path, "cannot be opened", errno);
+    const FileDescriptor file = open_to_read(path);
     struct stat facts{};
     if (::fstat(file.get(), &facts) != 0) fail(path, "cannot be read", errno);
-    if (S_ISDIR(facts.st_mode)) fail(path, "cannot be read", EISDIR);
     const int64_t wanted = bytes < 0 ? std::max<int64_t>(0, facts.st_size - offset) : bytes;
     if (offset + wanted > facts.st_size) ends_before(path, facts.st_size, offset, wanted);
     Array all = make_array(DType::uint8, {wanted});

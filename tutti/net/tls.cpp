@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "tutti/base/detail/check.h"
+#include "tutti/base/file.h"
 #include "tutti/net/detail/socket_link.h"
 
 namespace tutti {
@@ -231,8 +232,19 @@ class TlsLink final : public detail::SocketLink {
   short wants_to_write_ = POLLOUT;
 };
 
-UsageError bad_file(const char* what, const std::filesystem::path& path) {
-  return UsageError(fmt::format("TLS: the {} in {}: {}", what, path.string(), openssl_words()));
+UsageError bad_file(const char* what, const std::filesystem::path& path, std::string_view why) {
+  return UsageError(fmt::format("TLS: the {} in {}: {}", what, path.string(), why));
+}
+
+/// Loads a file by `load`, which answers 1. OpenSSL would wait for the other end of a pipe.
+template <class Load>
+void load_file(const char* what, const std::filesystem::path& path, Load&& load) {
+  try {
+    open_to_read(path);
+  } catch (const Error& error) {
+    throw bad_file(what, path, error.what());
+  }
+  if (load(path.c_str()) != 1) throw bad_file(what, path, openssl_words());
 }
 
 }  // namespace
@@ -248,17 +260,16 @@ TlsContext::TlsContext(const TlsFiles& files) {
   if (context == nullptr || SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1) {
     throw Error("TLS: " + openssl_words());
   }
-  if (SSL_CTX_load_verify_locations(context, files.authority.c_str(), nullptr) != 1) {
-    throw bad_file("authority's certificate", files.authority);
-  }
-  if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1) {
-    throw bad_file("certificate", files.certificate);
-  }
+  load_file("authority's certificate", files.authority, [&](const char* path) {
+    return SSL_CTX_load_verify_locations(context, path, nullptr);
+  });
+  load_file("certificate", files.certificate,
+            [&](const char* path) { return SSL_CTX_use_certificate_chain_file(context, path); });
   // Without this a key with a pass phrase would ask for it on the terminal.
   SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
-  if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
-    throw bad_file("private key", files.key);
-  }
+  load_file("private key", files.key, [&](const char* path) {
+    return SSL_CTX_use_PrivateKey_file(context, path, SSL_FILETYPE_PEM);
+  });
   if (SSL_CTX_check_private_key(context) != 1) {
     ERR_clear_error();
     throw UsageError(fmt::format("TLS: the key in {} does not belong to the certificate in {}",

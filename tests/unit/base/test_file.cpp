@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <array>
 #include <cstring>
@@ -248,6 +250,28 @@ TEST(MapFile, NamesWhatIsWrong) {
               HasSubstr("No such file or directory"));
   EXPECT_THAT(message_of<DataError>([&] { map_file(folder.path()); }), HasSubstr("a folder"));
   EXPECT_THAT(message_of<DataError>([&] { map_file("/dev/null"); }), HasSubstr("device"));
+}
+
+// A pipe without a writer would be waited for, for ever.
+TEST(OpenToRead, WhatIsNoFileIsAnErrorAtOnce) {
+  const TempFolder folder;
+  const fs::path pipe = folder / "pipe", bound = folder / "socket";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  ASSERT_LT(bound.string().size(), sizeof address.sun_path);
+  std::strcpy(address.sun_path, bound.c_str());
+  ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const std::pair<fs::path, const char*> wrong[] = {{pipe, "got a pipe, expected a regular file"},
+                                                    {bound, "No such device"},
+                                                    {folder.path(), "got a folder"},
+                                                    {"/dev/zero", "got a device"}};
+  for (const auto& [path, words] : wrong) {
+    EXPECT_THAT(message_of<DataError>([&] { open_to_read(path); }), HasSubstr(words));
+    EXPECT_THAT(message_of<DataError>([&] { map_file(path); }), HasSubstr(words));
+    EXPECT_THAT(message_of<DataError>([&] { read_file(path); }), HasSubstr(words));
+    EXPECT_THAT(message_of<DataError>([&] { digest_of_file(path); }), HasSubstr(words));
+  }
 }
 
 TEST(ReadFile, IsWhatWasWritten) {

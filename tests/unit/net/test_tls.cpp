@@ -3,6 +3,7 @@
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -329,6 +330,14 @@ TEST_F(TlsTest, FilesThatAreWrongAreNamed) {
   TlsFiles bad = good;
   bad.authority = folder_.path() / "missing.pem";
   EXPECT_THAT(message_of<UsageError>([&] { TlsContext{bad}; }), HasSubstr("missing.pem"));
+  for (std::filesystem::path TlsFiles::* file :
+       {&TlsFiles::authority, &TlsFiles::certificate, &TlsFiles::key}) {
+    bad = good;
+    bad.*file = folder_.path() / "pipe";
+    ::mkfifo((bad.*file).c_str(), 0600);
+    EXPECT_THAT(message_of<UsageError>([&] { TlsContext{bad}; }),
+                HasSubstr("got a pipe, expected a regular file"));
+  }
   bad = good;
   bad.key = other.key;
   EXPECT_THAT(message_of<UsageError>([&] { TlsContext{bad}; }), HasSubstr("other/key.pem"));

@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/sources/detail/file_rows.h"
 #include "tutti/data/sources/detail/keyed_cache.h"
@@ -138,6 +139,7 @@ struct ParquetFile {
 };
 
 ParquetFile open_parquet(const fs::path& path) {
+  open_to_read(path);  // Arrow would wait for the other end of a pipe
   ParquetFile file{.path = path};
   const auto input = taken(arrow::io::ReadableFile::Open(path.string()), path);
   file.reader = taken(parquet::arrow::OpenFile(input, arrow::default_memory_pool()), path);
