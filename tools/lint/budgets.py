@@ -122,6 +122,9 @@ FORBIDDEN = [
         "an error must not vanish: name what may fail and say why that is fine",
     ),
 ]
+# What a file or a peer says is read in one place, which bounds how deep it goes.
+JSON_READER = "tutti/base/json.h"
+READS_JSON = re.compile(r"[jJ]son::(?:parse|from_[a-z]+)\s*\(")
 PLACEMENT_NEW = re.compile(r"\bnew\s*\(")
 
 
@@ -158,6 +161,17 @@ def check_forbidden(tree):
                 finding("using-namespace", path, 1, "no using namespace in public headers")
             )
     return found
+
+
+def check_readers(tree):
+    return [
+        finding(
+            "json", path, line_of(tree.code(path), match.start()), f"read it by {JSON_READER}"
+        )
+        for path in tree.matching(r"tutti/.*\.(h|cpp)")
+        if path != JSON_READER
+        for match in READS_JSON.finditer(tree.code(path))
+    ]
 
 
 def check_conditionals(tree):
@@ -239,6 +253,7 @@ def check(tree):
             check_comments,
             check_functions,
             check_forbidden,
+            check_readers,
             check_conditionals,
             check_tests,
             check_shape,

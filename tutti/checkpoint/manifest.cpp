@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/reduction_shape.h"
 #include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
@@ -73,7 +74,7 @@ constexpr const char* kMesh = "mesh";                  // only where several ran
 constexpr const char* kMicrobatches = "microbatches";  // only of several
 constexpr const char* kBlocks = "tensor_blocks";       // only of several
 constexpr const char* kShares = "shares";              // only of those that have moved
-constexpr int kDeepest = 8;  // a manifest needs 3; JSON is printed by recursion
+constexpr int kDeepest = 8;                            // a manifest needs 3
 constexpr size_t kDigestDigits = 64;
 
 bool is_digest(std::string_view text) {
@@ -89,7 +90,7 @@ class ManifestReader {
 
   CheckpointManifest read(std::string_view text) const {
     try {
-      ordered_json json = parse(text);
+      ordered_json json = parse_json<ordered_json>(text, kDeepest);
       require_written(json);
       CheckpointManifest manifest;
       for_each_fact(manifest, [&](const char* name, auto& value) { get(name, json, value); });
@@ -124,13 +125,6 @@ class ManifestReader {
   template <class Got>
   void require(bool good, std::string_view field, const Got& got, std::string_view expected) const {
     if (!good) throw damaged(fmt::format("{} is {}, expected {}", field, got, expected));
-  }
-
-  ordered_json parse(std::string_view text) const {
-    return ordered_json::parse(text, [&](int depth, auto, const ordered_json&) {
-      if (depth > kDeepest) throw damaged("lists in lists, deeper than any of ours");
-      return true;
-    });
   }
 
   // Of a known format, and as it was written; takes the digest out.

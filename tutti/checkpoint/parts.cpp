@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <system_error>
 #include <thread>
 
@@ -15,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/file_descriptor.h"
+#include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
 #include "tutti/checkpoint/folder.h"
@@ -38,11 +38,6 @@ fs::path facts_file(const fs::path& partial, int worker) {
 void sync_path(const fs::path& path) {
   const FileDescriptor open(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (open) ::fsync(open.get());
-}
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // Somebody may have removed the folder, and another job may have it since.
@@ -109,7 +104,7 @@ void take_part(const fs::path& partial, int worker, CheckpointManifest& manifest
           fmt::format("the training has ended, and the part of worker {} had not come", worker));
     std::this_thread::sleep_for(again);
   }
-  const json facts = json::parse(text_of(path));
+  const json facts = parse_json(read_file(path));
   manifest.files.push_back({facts.at("name"), facts.at("bytes"), facts.at("sha256")});
   for (const auto& tensor : facts.at("tensors")) manifest.places[tensor] = facts.at("name");
   fs::remove(path, failure);

@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/csv.h"
@@ -85,13 +86,13 @@ std::string DataSpec::to_json() const {
             {"classes", classes}, {"shape", shape}, {"transforms", transforms}};
   if (!label.empty()) json["label"] = label;
   if (gpt) json["gpt"] = json_of(*gpt);
-  if (table) json["table"] = Json::parse(table->to_json());
+  if (table) json["table"] = parse_json<Json>(table->to_json());
   return json.dump(1) + "\n";
 }
 
 DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {
   try {
-    const Json json = Json::parse(text);
+    const Json json = parse_json<Json>(text);
     if (json.value("format", "") != kFormat)
       throw DataError(fmt::format("expected {{\"format\": \"{}\", ...}}", kFormat));
     DataSpec spec{.kind = kind_of(json.at("kind")),
@@ -126,7 +127,7 @@ std::optional<DataSpec> spec_beside(const std::filesystem::path& weights) {
   for (const auto& folder : {place, place.parent_path()}) {
     const auto file = folder / kDataSpecFile;
     std::error_code failure;
-    if (std::filesystem::is_regular_file(file, failure))
+    if (std::filesystem::exists(file, failure))
       return DataSpec::from_json(read_file(file), file.string());
   }
   return std::nullopt;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 
 namespace tutti::data {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kSharesFormat = "tutti shares 1";
-constexpr int kDeepestShares = 4;  // a file needs 3; JSON is printed by recursion
+constexpr int kDeepestShares = 4;  // a file needs 3
 
 // Reads a file of shares, or says which field of it is not as it must be.
 class SharesReader {
@@ -50,10 +51,7 @@ class SharesReader {
 
   ordered_json parse(std::string_view text) const {
     try {
-      return ordered_json::parse(text, [&](int depth, auto, const ordered_json&) {
-        if (depth > kDeepestShares) throw wrong("lists in lists, deeper than any of ours");
-        return true;
-      });
+      return parse_json<ordered_json>(text, kDeepestShares);
     } catch (const nlohmann::json::exception& error) {
       throw wrong(fmt::format("cannot be read as JSON: {}", error.what()));
     }

@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/models/gpt.h"
 #include "tutti/sync/device/upload.h"
@@ -84,7 +85,7 @@ data::NamedArray as_here(data::NamedArray theirs) {
 
 GptOptions gpt2_options(const std::filesystem::path& config) {
   try {
-    const Json json = Json::parse(read_file(config));
+    const Json json = parse_json(read_file(config));
     require_known(json);
     return {.vocabulary = json.at("vocab_size"),
             .context = json.at("n_positions"),

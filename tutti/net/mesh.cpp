@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/json.h"
 #include "tutti/net/connect_link.h"
 #include "tutti/net/detail/socket_link.h"
 
@@ -40,7 +41,7 @@ std::string encode(const Listener& listener, int streams, int called) {
 
 Card parse_card(const std::string& text, int rank) {
   try {
-    const auto json = nlohmann::json::parse(text);
+    const auto json = parse_json(text);
     const auto address =
         Address::from_number(json.at("number").get<std::string>(), json.at("port").get<uint16_t>());
     if (!address) throw Error("no address");

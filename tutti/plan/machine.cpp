@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
 
 namespace tutti::plan {
@@ -248,8 +249,13 @@ void check(const Machine& machine) {
 }
 
 Machine parse_machine(std::string_view json, std::string_view origin) {
-  const Json whole = Json::parse(json, nullptr, false);
   const std::string place(origin);
+  Json whole;
+  try {
+    whole = parse_json<Json>(json);
+  } catch (const Json::exception& error) {
+    throw DataError(fmt::format("{}: not a machine file: {}", place, error.what()));
+  }
   if (!whole.is_object() || !whole.contains("tutti_machine"))
     throw DataError(place + ": not a machine file: expected what `tutti plan measure` writes");
   if (whole["tutti_machine"] != kMachineVersion)

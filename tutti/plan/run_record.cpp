@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/typed.h"
 
 namespace tutti::plan {
@@ -56,9 +57,9 @@ class TraceReader {
   WorkerTrace read(std::string_view text) {
     try {
       const json rest =
-          json::parse(text, [this](int depth, json::parse_event_t event, json& parsed) {
+          parse_json(text, kMostJsonDepth, [this](int depth, json::parse_event_t event, json& got) {
             if (depth != kDepthOfEvents || event != json::parse_event_t::object_end) return true;
-            take(parsed);
+            take(got);
             return false;
           });
       trace_.whole = rest.at("leftOut") == 0;

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/json.h"
 #include "tutti/base/typed.h"
 #include "tutti/comm/engine/engine_meeting.h"
 #include "tutti/comm/nccl/nccl_hier.h"
@@ -44,7 +45,7 @@ std::string text_of(const RankOnGpu& facts) {
 }
 
 RankOnGpu facts_from(const std::string& text) {
-  const auto read = nlohmann::json::parse(text);
+  const auto read = parse_json(text);
   return {.on_gpu = read[0],
           .has_nccl = read[1],
           .nccl = read[2],

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/sync/device/upload.h"
 #include "tutti/sync/tensors.h"
 
@@ -111,7 +112,7 @@ WholeModel::WholeModel(Strategy strategy,
   }
   const auto told = told_by_all(strategy_, own);
   for (int rank = 0; rank < strategy_.world().model_ranks; ++rank) {
-    const Json both = Json::parse(told[static_cast<size_t>(rank)]);
+    const Json both = parse_json(told[static_cast<size_t>(rank)]);
     add_to(parameters_, both[0], rank);
     add_to(buffers_, both[1], rank);
   }

@@ -88,6 +88,15 @@ TEST(Evaluate, SaysWhatIsMissing) {
   EXPECT_THAT(idle.err, HasSubstr("no new checkpoint in"));
   put_bytes(folder / "model.safetensors", "garbage");
   EXPECT_EQ(run_command(evaluate(folder.path())).exit_code, 2);
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  put_bytes(folder / "data.json", R"({"format": "tutti data 1", "kind": "csv", "classes": [],)"
+                                  R"( "shape": [1], "transforms": [], "table": )" +
+                                      deep + "}");
+  const auto endless =
+      run_command({TUTTI_PROGRAM, "evaluate", "--weights", folder / "model.safetensors", "--data",
+                   "examples/data/quickdraw"});
+  EXPECT_EQ(endless.exit_code, 2);
+  EXPECT_THAT(endless.err, HasSubstr("nested deeper than 256"));
 }
 
 }  // namespace

@@ -114,6 +114,8 @@ TEST(TfConfig, ContradictionsAreNamed) {
     const char* says;
   } cases[] = {
       {"not JSON", "{", "TF_CONFIG: not JSON at character 2"},
+      {"no end of arrays", std::string(100'000, '[') + std::string(100'000, ']'),
+       "TF_CONFIG: line 1, column 257: arrays and objects are nested deeper than 256"},
       {"not an object", "[1]", "TF_CONFIG: expected an object, got [1]"},
       {"an unknown key", R"({"clutser": {}})",
        "unknown key \"clutser\"; did you mean \"cluster\"?"},

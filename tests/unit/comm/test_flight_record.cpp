@@ -306,6 +306,8 @@ TEST(FlightRecord, DamagedFilesAreNamedWithTheirField) {
                 ThrowsMessage<DataError>(HasSubstr("x.json: not JSON at byte")));
   }
   EXPECT_THROW(parse_flight_record("[]", "x.json"), DataError);
+  EXPECT_THAT([&] { parse_flight_record(std::string(100'000, '['), "x.json"); },
+              ThrowsMessage<DataError>(HasSubstr("x.json: line 1, column 257")));
 }
 
 }  // namespace

@@ -109,6 +109,10 @@ TEST(Choice, BadTablesAreRefusedWithThePlace) {
     EXPECT_THAT(test::message_of<DataError>([&] { parse_table(json, "t.json"); }),
                 testing::AllOf(HasSubstr("t.json"), HasSubstr(words)))
         << json;
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  EXPECT_THAT(test::message_of<DataError>(
+                  [&] { parse_table(R"({"tutti_algorithms": )" + deep + "}", "t.json"); }),
+              HasSubstr("nested deeper than 256"));
 }
 
 }  // namespace

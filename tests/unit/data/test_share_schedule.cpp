@@ -55,7 +55,7 @@ TEST(ShareSchedule, WhatIsNoneIsNamed) {
   const Case cases[] = {
       {"", "cannot be read as JSON"},
       {"[1, 2]", "field format is not there"},
-      {"[[[[[[[1]]]]]]]", "deeper than any of ours"},
+      {"[[[[[[[1]]]]]]]", "nested deeper than 4"},
       {with([](auto& j) { j["format"] = "tutti shares 2"; }), "expected \"tutti shares 1\""},
       {with([](auto& j) { j["replicas"] = 3; }), "replicas is 3, but here are 2"},
       {with([](auto& j) { j["replicas"] = -2; }), "replicas is -2, expected a whole number"},

@@ -1,4 +1,5 @@
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -127,6 +128,23 @@ TEST_F(Jsonl, RefusesWhatCannotBeTold) {
     EXPECT_THAT(refusal("{\"a\": " + value + "}"),
                 AllOf(HasSubstr("line 1: \"a\""), HasSubstr(".columns = {{\"a\"")));
   EXPECT_THROW(open("{\"a\": 1}", {{"a", DType::bfloat16, {}}}), UsageError);
+}
+
+// What is wrong is printed, which went as deep as the line and ended the process.
+TEST_F(Jsonl, AnEndlesslyDeepLineIsAnError) {
+  const std::string deep = std::string(100'000, '[') + "1" + std::string(100'000, ']');
+  EXPECT_THAT(refusal("{\"a\": " + deep + "}"),
+              AllOf(HasSubstr("rows.jsonl, line 1"), HasSubstr("nested deeper than 256")));
+  EXPECT_THAT(refusal("{\"a\": 1}\n{\"a\": " + deep + "}\n", {}, 1),
+              AllOf(HasSubstr("line 2"), HasSubstr("nested deeper than 256")));
+}
+
+// The rows of one file are as others left them; a pipe has no rows to come back to.
+TEST_F(Jsonl, APipeIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THROW(jsonl(folder_ / "pipe"), DataError);
+  EXPECT_THAT(message_of<DataError>([&] { local_files()->read(folder_ / "pipe"); }),
+              HasSubstr("got a pipe, expected a regular file"));
 }
 
 TEST_F(Jsonl, NamesAFileThatChanged) {

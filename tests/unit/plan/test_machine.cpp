@@ -73,7 +73,10 @@ TEST(MachineFile, AWrongOneIsNamedByField) {
     EXPECT_THAT(message_of<DataError>([&] { parse_machine(json.dump(), "here.json"); }),
                 HasSubstr(one.message));
   }
-  for (const char* text : {"", "[]", "{", "7"})
+  const std::string deep = "{\"tutti_machine\": " + std::string(100'000, '[');
+  const std::string closed = deep + std::string(100'000, ']') + "}";
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("{"), std::string("7"), deep, closed})
     EXPECT_THAT(message_of<DataError>([&] { parse_machine(text, "here.json"); }),
                 HasSubstr("not a machine file"));
 }

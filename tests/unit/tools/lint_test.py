@@ -121,6 +121,19 @@ class BudgetsTest(LintTest):
                 found = budgets.check(self.tree(tests__a_cpp=text))
                 self.assertEqual(self.rules(found), [rule])
 
+    def test_json_is_read_in_one_place(self):
+        reads = "auto j = nlohmann::ordered_json::parse(text);\nauto k = Json::from_cbor(text);\n"
+        other = "// json::parse(text)\nauto e = json::parse_event_t::key;\n"
+        tree = self.tree(
+            tutti__data__a_cpp=reads,
+            tutti__data__b_cpp=other,
+            tutti__base__json_h=reads,
+            tests__a_cpp=reads,
+        )
+        found = budgets.check_readers(tree)
+        self.assertEqual([f.split(":")[:3] for f in found], [["tutti/data/a.cpp", "1", " json"],
+                                                             ["tutti/data/a.cpp", "2", " json"]])
+
     def test_words_in_comments_strings_and_placement_new_are_fine(self):
         text = '// a new goto\nauto s = "goto new int";\nauto* p = new (place) int(3);  // TODO(#8): x\n'
         self.assertEqual(budgets.check(self.tree(tests__a_cpp=text)), [])

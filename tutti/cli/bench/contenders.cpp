@@ -5,6 +5,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/bench/child.h"
 #include "tutti/cli/bench/compare.h"
 #include "tutti/cli/bench/runs.h"
@@ -75,7 +76,7 @@ class Peers final : public Contender {
     double total = 0, slowest = 0;
     for (Child& child : children_) {
       const double rate =
-          nlohmann::json::parse(child.hear(kProgramLimit)).at("images_per_second").get<double>();
+          parse_json(child.hear(kProgramLimit)).at("images_per_second").get<double>();
       total += rate;
       slowest = slowest == 0 ? rate : std::min(slowest, rate);
     }

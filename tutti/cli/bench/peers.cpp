@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "tutti/base/host.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/bench/child.h"
 #include "tutti/cli/bench/compare.h"
 #include "tutti/cli/bench/runs.h"
@@ -43,7 +44,7 @@ class Staying final : public CollectivePeer {
     for (Child& child : group->children) child.say(task.dump());
     Times times;
     for (Child& child : group->children) {
-      const auto answer = nlohmann::json::parse(child.hear(kProgramLimit));
+      const auto answer = parse_json(child.hear(kProgramLimit));
       for (const auto& [bytes, figures] : answer.items()) {
         if (!figures.at("correct").get<bool>())
           throw Error(program_ + ": a wrong result: " + answer.dump());
@@ -213,7 +214,7 @@ Times times_in(const std::string& output, const char* field) {
   for (std::string words; std::getline(text, words);) {
     const size_t brace = words.find('{');
     if (brace == std::string::npos) continue;
-    const auto line = nlohmann::json::parse(words.substr(brace));
+    const auto line = parse_json(words.substr(brace));
     if (!line.at("correct").get<bool>()) throw Error("a wrong result: " + line.dump());
     times[line.at("bytes").get<int64_t>()] = line.at(field).get<double>();
   }

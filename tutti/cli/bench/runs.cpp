@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/bench/child.h"
 #include "tutti/cli/torch_facts.h"
 
@@ -58,7 +59,7 @@ nlohmann::json json_in(const std::string& output) {
   for (size_t at = 0; at < output.size();) {
     const size_t end = std::min(output.find('\n', at), output.size());
     const size_t brace = output.find('{', at);
-    if (brace < end) return nlohmann::json::parse(output.substr(brace, end - brace));
+    if (brace < end) return parse_json(output.substr(brace, end - brace));
     at = end + 1;
   }
   throw Error("expected a line of JSON, got:\n" + output);

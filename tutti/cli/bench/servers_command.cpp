@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <memory>
 #include <sstream>
 
@@ -13,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
+#include "tutti/base/json.h"
 #include "tutti/cli/bench/commands.h"
 #include "tutti/cli/bench/runs.h"
 #include "tutti/cli/bench/servers.h"
@@ -127,8 +127,7 @@ nlohmann::ordered_json launch_row(const Flags& flags, const Bench& bench) {
                           options);
   const LaunchResult result = launch(options);
   if (result.exit_code != 0) throw Error(failure_report(result));
-  std::ifstream file(row.path());
-  return nlohmann::ordered_json::parse(file);
+  return parse_json<nlohmann::ordered_json>(read_file(row.path()));
 }
 
 void print_head(const Flags& flags) {

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 
 namespace tutti::detail {
 
@@ -33,7 +34,7 @@ std::string encode(const NodeEnding& ending) {
 
 NodeEnding decode_ending(std::string_view text) {
   try {
-    const json fields = json::parse(text);
+    const json fields = parse_json(text);
     NodeEnding ending;
     fields.at(0).get_to(ending.node);
     fields.at(1).get_to(ending.exit_code);

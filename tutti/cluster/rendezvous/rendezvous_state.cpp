@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 
 namespace tutti::detail {
 namespace {
@@ -39,7 +40,7 @@ std::string encode(const RendezvousMessage& message) {
 
 RendezvousMessage decode_rendezvous(std::string_view text) {
   try {
-    const json object = json::parse(text);
+    const json object = parse_json(text);
     const auto word = object.at("kind").get<std::string>();
     RendezvousMessage message;
     size_t kind = 0;

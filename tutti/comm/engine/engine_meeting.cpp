@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/detail/check.h"
+#include "tutti/base/json.h"
 
 namespace tutti {
 namespace {
@@ -13,6 +14,28 @@ namespace {
 // Beside the tags that programs use.
 constexpr int kTag = std::numeric_limits<int>::min() + 0x7475;
 constexpr int64_t kMaxBytes = int64_t{256} << 20;
+
+// A line of JSON with their lengths, then the texts: they may be any bytes.
+std::string packed(const std::vector<std::string>& texts) {
+  nlohmann::json lengths = nlohmann::json::array();
+  for (const std::string& text : texts) lengths.push_back(text.size());
+  std::string all = lengths.dump() + "\n";
+  for (const std::string& text : texts) all += text;
+  return all;
+}
+
+std::vector<std::string> unpacked(std::string_view all) {
+  const size_t line = std::min(all.find('\n'), all.size());
+  const nlohmann::json lengths = parse_json(all.substr(0, line), 1);
+  std::string_view rest = all.substr(std::min(line + 1, all.size()));
+  std::vector<std::string> texts;
+  for (const nlohmann::json& length : lengths) {
+    texts.emplace_back(rest.substr(0, length.get<size_t>()));
+    TUTTI_CHECK(texts.back().size() == length, "a text of {} bytes", length.dump());
+    rest.remove_prefix(texts.back().size());
+  }
+  return texts;
+}
 
 }  // namespace
 
@@ -58,25 +81,14 @@ std::string EngineMeeting::receive(int from, const Deadline& deadline) {
 /// The first member gathers all texts and gives them to the others.
 std::vector<std::string> EngineMeeting::exchange(std::string_view /*key*/, std::string_view mine,
                                                  const Deadline& deadline) {
-  using nlohmann::json;
   if (rank_ != 0) {
     send(0, std::string(mine), deadline);
-    const json all = json::from_cbor(receive(0, deadline));
-    std::vector<std::string> texts;
-    for (const json& text : all) {
-      const auto& bytes = text.get_binary();
-      texts.emplace_back(bytes.begin(), bytes.end());
-    }
-    return texts;
+    return unpacked(receive(0, deadline));
   }
   std::vector<std::string> texts = {std::string(mine)};
   for (int r = 1; r < size(); ++r) texts.push_back(receive(r, deadline));
-  json all = json::array();
-  for (const std::string& text : texts)
-    all.push_back(json::binary(std::vector<uint8_t>(text.begin(), text.end())));
-  std::string packed;
-  json::to_cbor(all, packed);
-  for (int r = 1; r < size(); ++r) send(r, packed, deadline);
+  const std::string all = packed(texts);
+  for (int r = 1; r < size(); ++r) send(r, all, deadline);
   return texts;
 }
 

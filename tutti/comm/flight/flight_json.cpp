@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/comm/flight/flight_record.h"
 
 namespace tutti {
@@ -166,10 +167,12 @@ FlightRecord parse_flight_record(std::string_view text, const std::filesystem::p
   const std::string shown = path.string();
   json object;
   try {
-    object = json::parse(text);
+    object = parse_json(text);
   } catch (const json::parse_error& error) {
     throw DataError(
         fmt::format("{}: not JSON at byte {} of {}; is it whole?", shown, error.byte, text.size()));
+  } catch (const json::exception& error) {
+    throw DataError(fmt::format("{}: {}", shown, error.what()));
   }
   const Node root(object, "", shown);
   root.at("tutti_flight_record").number(kVersion, kVersion);

@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
 
 namespace tutti {
@@ -196,8 +197,13 @@ Algorithm choose(const Question& question, const AlgorithmTable& table) noexcept
 
 AlgorithmTable parse_table(std::string_view json, std::string_view origin) {
   static const std::vector<std::string> kKeys = {"tutti_algorithms", "rows"};
-  const nlohmann::json whole = nlohmann::json::parse(json, nullptr, false);
   const std::string place(origin);
+  nlohmann::json whole;
+  try {
+    whole = parse_json(json);
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError(fmt::format("{}: not a table of algorithms: {}", place, error.what()));
+  }
   if (!whole.is_object())
     throw DataError(fmt::format("{}: not a table of algorithms: expected a JSON object", place));
   for (const auto& [key, value] : whole.items())

@@ -15,6 +15,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/detail/cache.h"
 #include "tutti/data/detail/epoch_state.h"
@@ -109,7 +110,7 @@ Json answer_to(const Json& question, const detail::Content& content, detail::Ses
 void serve(DescriptorChannel channel) {
   constexpr Millis kForever = std::chrono::hours(24);
   DescriptorChannel::Message hello = channel.receive(Deadline(kForever));
-  const Json origin = Json::parse(hello.text);
+  const Json origin = parse_json(hello.text);
   SharedFile files[2] = {SharedFile::duplicate(hello.descriptors.at(0).get()),
                          SharedFile::duplicate(hello.descriptors.at(1).get())};
   Mapping memory[2];
@@ -121,7 +122,7 @@ void serve(DescriptorChannel channel) {
   }
   std::unique_ptr<detail::Session> session;
   for (;;) {
-    const Json question = Json::parse(channel.receive(Deadline(kForever)).text);
+    const Json question = parse_json(channel.receive(Deadline(kForever)).text);
     const uint64_t seed = question.at("seed");
     if (!session || session->seed() != seed) session = std::make_unique<detail::Session>(seed);
     const Json answer = answer_to(question, *content, *session, files, memory);

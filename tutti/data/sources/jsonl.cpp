@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/sources/detail/source_file.h"
@@ -55,7 +56,7 @@ std::vector<Line> index_lines(const Files& files, const fs::path& path, int64_t 
 Json parse_line(std::string_view text, const std::string& place) {
   Json object;
   try {
-    object = Json::parse(text);
+    object = parse_json<Json>(text);
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("{}: no JSON: {}", place, error.what()));
   }

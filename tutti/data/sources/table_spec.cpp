@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
 
 namespace tutti::data {
@@ -206,7 +207,7 @@ std::string TableSpec::to_json() const {
 TableSpec TableSpec::from_json(std::string_view text, const std::string& where) {
   Json json;
   try {
-    json = Json::parse(text);
+    json = parse_json<Json>(text);
   } catch (const Json::exception& error) {
     throw DataError(fmt::format("{}: no JSON: {}", where, error.what()));
   }

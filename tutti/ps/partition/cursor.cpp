@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/ps/spec/detail/json_fields.h"
 
 namespace tutti::ps {
@@ -26,7 +27,7 @@ std::pair<int, int64_t> key_from(const json& dataset, const json& epoch) {
 template <class Read>
 auto parsed(std::string_view text, const char* what, Read&& read) {
   try {
-    return read(detail::parsed_json(text));
+    return read(parse_json(text));
   } catch (const json::exception& error) {
     throw Error(fmt::format("{} cannot be read: {}", what, error.what()));
   }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 
 namespace tutti::ps {
 namespace {
@@ -74,7 +75,7 @@ std::string to_text(const CutPart& part) {
 
 CutPart cut_part_from(std::string_view text) {
   try {
-    const json facts = json::parse(text);
+    const json facts = parse_json(text);
     CutPart part{.partition = facts.at("partition"),
                  .step = facts.at("step"),
                  .tables = facts.at("tables").get<std::vector<int64_t>>()};

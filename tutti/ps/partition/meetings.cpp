@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 
 namespace tutti::ps {
 namespace {
@@ -93,7 +94,7 @@ std::vector<std::pair<std::string, Bytes>> Meetings::chunks() const {
 
 void Meetings::take(std::string_view text, const Bytes& payload) {
   try {
-    const json list = json::parse(text);
+    const json list = parse_json(text);
     if (list.size() == 3) {
       last_ = {list.at(0), list.at(1)};
       for (const json& entry : list.at(2)) begins_[entry.at(0)] = entry.at(1);
@@ -123,7 +124,7 @@ Brought unpacked(std::string_view text, const Bytes& payload) {
   try {
     Brought values;
     int64_t at = 0;
-    for (const json& entry : json::parse(text)) {
+    for (const json& entry : parse_json(text)) {
       const int64_t bytes = entry.at(1);
       if (bytes < 0 || bytes > payload.size() - at)
         throw Error(

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/ps/partition/partition_state.h"
 
 namespace tutti::ps {
@@ -39,7 +40,7 @@ std::string PartitionState::rest() const {
 }
 
 void PartitionState::restore_rest(std::string_view bytes) {
-  const json text = json::parse(bytes);
+  const json text = parse_json(bytes);
   const auto list = [&](const char* name) { return text.value(name, json::array()); };
   num_orders_ = text.at("orders");
   first_step_ = text.at("first_step");
@@ -130,7 +131,7 @@ PartitionCopy PartitionState::copy() const {
 
 void PartitionState::take(const Message& chunk) {
   try {
-    const json text = json::parse(chunk.text);
+    const json text = parse_json(chunk.text);
     const std::string what = text.at("what");
     if (registered() == (what == "spec"))
       throw Error("a chunk before the first, or the first again");

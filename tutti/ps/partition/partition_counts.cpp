@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/ps/spec/detail/json_fields.h"
 
 namespace tutti::ps {
@@ -25,7 +26,7 @@ std::string to_text(const PartitionCounts& counts) {
 
 PartitionCounts counts_from(std::string_view text) {
   try {
-    const json list = detail::parsed_json(text);
+    const json list = parse_json(text);
     const auto number = [](const json& value) {
       return detail::whole_number<int64_t>(value, "counts", 0, kMostCounted);
     };
@@ -55,7 +56,7 @@ std::string to_text(const Restored& restored) {
 
 Restored restored_from(std::string_view text) {
   try {
-    const json list = json::parse(text);
+    const json list = parse_json(text);
     return {list.at(0), list.at(1), counts_from(list.at(2).get<std::string>()),
             list.at(3).get<std::vector<int64_t>>(), list.at(4)};
   } catch (const json::exception& error) {

@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/file_descriptor.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/ps/snapshot/detail/snapshot_format.h"
 #include "tutti/ps/snapshot/snapshot.h"
@@ -96,7 +97,7 @@ int64_t SnapshotFolder::show(int64_t number, int64_t step,
   int64_t bytes = 0;
   lock_.keep();
   for (const auto& [partition, text] : written) {
-    json facts = json::parse(text);
+    json facts = parse_json(text);
     if (partition == 0) manifest["spec"] = facts.at("spec");
     facts.erase("spec");
     for (const json& file : facts.at("files")) bytes += file.at("bytes").get<int64_t>();

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
 #include "tutti/ps/partition/cursor.h"
 #include "tutti/ps/snapshot/detail/snapshot_format.h"
@@ -30,7 +31,7 @@ constexpr int64_t kMostVersion = SparseTableSpec::kMostPushes;
 template <class Read>
 auto read_from(std::string_view text, const fs::path& file, Read&& read) {
   try {
-    return read(detail::parsed_json(text));
+    return read(parse_json(text));
   } catch (const json::exception& error) {
     throw DataError(fmt::format("{}: cannot be read: {}", file.string(), error.what()));
   } catch (const Error& error) {

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/sha256.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/ps/snapshot/detail/snapshot_format.h"
@@ -128,7 +129,7 @@ std::string write_partition(PartitionCut& cut, int partition) {
   json segments = json::array();
   for (const auto& [number, piece] : state.pieces())
     add_piece(spec, number, piece, arrays, segments);
-  json facts = json::parse(to_text(cut.part(partition)));
+  json facts = parse_json(to_text(cut.part(partition)));
   facts["counts"] = to_text(state.counts());
   if (partition == 0) facts["cursor"] = state.reopened_cursor().to_text();
   json metadata = facts;
@@ -137,7 +138,7 @@ std::string write_partition(PartitionCut& cut, int partition) {
   files.write(detail::name_of_partition(partition), arrays, metadata);
   write_rows(state, partition, files);
   facts["files"] = files.facts();
-  if (partition == 0) facts["spec"] = json::parse(to_text(spec));
+  if (partition == 0) facts["spec"] = parse_json(to_text(spec));
   return facts.dump();
 }
 

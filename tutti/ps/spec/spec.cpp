@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/ps/spec/detail/json_fields.h"
 
 namespace tutti::ps {
@@ -351,7 +352,7 @@ std::string to_text(const Spec& spec) { return to_json(spec).dump(); }
 
 Spec spec_from(std::string_view text) {
   try {
-    Spec spec = read(detail::parsed_json(text));
+    Spec spec = read(parse_json(text));
     check(spec);
     return spec;
   } catch (const json::exception& error) {

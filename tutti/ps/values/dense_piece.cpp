@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/detail/check.h"
+#include "tutti/base/json.h"
 #include "tutti/comm/engine/reduce_kernels.h"
 
 namespace tutti::ps {
@@ -163,7 +164,7 @@ std::string DensePiece::facts_of(int64_t version, const std::vector<optim::StepS
 
 DensePiece::Facts DensePiece::parsed(std::string_view facts) const {
   try {
-    const json known = json::parse(facts);
+    const json known = parse_json(facts);
     const json& scalars = known.at("scalars");
     if (scalars.size() != scalars_.size()) throw Error("a piece of other segments");
     Facts read{known.at("version"), {}};

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/ps/values/detail/sparse_index.h"
 
 namespace tutti::ps {
@@ -251,7 +252,7 @@ std::pair<std::string, Bytes> SparseShard::chunk_of(int table, const SparseRows&
 
 void SparseShard::take(std::string_view text, const Bytes& payload) {
   try {
-    const json list = json::parse(text);
+    const json list = parse_json(text);
     const int number = list.at(0);
     const int64_t count = list.at(1);
     if (number < 0 || number >= num_tables())

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 
 namespace tutti::ps {
 namespace {
@@ -53,7 +54,7 @@ std::string to_text(const View& view) {
 
 View view_from(std::string_view text) {
   try {
-    const json known = json::parse(text);
+    const json known = parse_json(text);
     View view{.number = known.at("number"), .failure = known.at("failure")};
     for (const json& p : known.at("partitions"))
       view.partitions.push_back({p.at(0), p.at(1), p.at(2), p.at(3)});

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/observe/tensorboard.h"
 
@@ -105,7 +104,7 @@ class EarlyStopping final : public Callback {
     return nlohmann::json{best_.state(), waited_, kept_}.dump();
   }
   void restore(const std::string& state) override {
-    const auto json = nlohmann::json::parse(state);
+    const auto json = parse_json(state);
     best_.restore(json.at(0));
     waited_ = json.at(1);
     kept_ = json.at(2);
@@ -155,7 +154,7 @@ class ModelCheckpoint final : public Callback {
     training.save(filled(options_.path.string(), training));
   }
   std::string state() const override { return best_.state().dump(); }
-  void restore(const std::string& state) override { best_.restore(nlohmann::json::parse(state)); }
+  void restore(const std::string& state) override { best_.restore(parse_json(state)); }
 
  private:
   ModelCheckpointOptions options_;
@@ -241,7 +240,7 @@ class ReduceOnPlateau final : public Callback {
     return nlohmann::json{best_.state(), waited_, cooling_}.dump();
   }
   void restore(const std::string& state) override {
-    const auto json = nlohmann::json::parse(state);
+    const auto json = parse_json(state);
     best_.restore(json.at(0));
     waited_ = json.at(1);
     cooling_ = json.at(2);
@@ -268,10 +267,7 @@ class CsvLogger final : public Callback {
     for (const std::string& name : training.quantities()) columns += "," + name;
     columns += '\n';
     text_.clear();
-    if (append_) {
-      std::ifstream file(path_, std::ios::binary);
-      text_.assign(std::istreambuf_iterator<char>(file), {});
-    }
+    if (append_ && std::filesystem::is_regular_file(path_)) text_ = read_file(path_);
     if (text_.empty()) text_ = columns;
     if (!text_.starts_with(columns))
       throw UsageError(fmt::format("{} has other columns: {}; expected {}", path_.string(),

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/base/suggest.h"
 #include "tutti/cluster/spec/resolvers/detail/resolver.h"
 
@@ -225,10 +226,12 @@ ClusterSpec spec_of(const Cluster& cluster, const Self& self) {
 
 json parse(const std::string& text) {
   try {
-    json config = json::parse(text);
+    json config = parse_json(text);
     if (config.is_object()) return config;
   } catch (const json::parse_error& error) {
     refuse(fmt::format("not JSON at character {}: \"{}\"", error.byte, text));
+  } catch (const json::exception& error) {
+    refuse(error.what());
   }
   refuse(fmt::format("expected an object, got {}", text));
 }

@@ -1,5 +1,5 @@
 /// JSON that came from a file or a peer. nlohmann's own conversions take 0.5, 1e300 and true for
-/// integers (the second is undefined), and its dump() goes as deep as its input says.
+/// integers (the second is undefined).
 /// Thread rule: pure functions.
 #pragma once
 
@@ -14,17 +14,6 @@
 #include "tutti/base/error.h"
 
 namespace tutti::ps::detail {
-
-inline constexpr int kMostNested = 32;
-
-/// Throws nlohmann::json::exception for what is no JSON, Error for what is nested deeper.
-inline nlohmann::json parsed_json(std::string_view text) {
-  return nlohmann::json::parse(text, [](int depth, auto, const auto&) {
-    if (depth > kMostNested)
-      throw Error(fmt::format("cannot be read: nested deeper than {}", kMostNested));
-    return true;
-  });
-}
 
 /// `value` for messages, cut off.
 inline std::string shown(const nlohmann::json& value) {
