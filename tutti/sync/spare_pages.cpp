@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
 
 #include "tutti/base/error.h"
@@ -28,13 +29,27 @@ uintptr_t page_bytes() {
                   error == ENOMEM ? "; vm.max_map_count limits how many parts there are" : ""));
 }
 
-// Where something is mapped already, the new mapping takes its place at once.
-std::byte* map_zeros(void* where, int64_t num_bytes) {
-  void* const begin =
-      mmap(where, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (where == nullptr ? 0 : MAP_FIXED), -1, 0);
+constexpr int kZeros = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+void* map(void* where, int64_t num_bytes, int flags, int file, int64_t offset) {
+  return mmap(where, static_cast<size_t>(num_bytes), PROT_READ | PROT_WRITE, flags, file, offset);
+}
+
+// A mapping in the place of another. The kernel may have taken that away before it fails, and what
+// anybody maps next would lie in the hole, inside our memory: zeros close it. Where even they
+// cannot be had, nothing in this process can be relied upon.
+void map_over(std::byte* begin, int64_t num_bytes, int flags, int file, int64_t offset) {
+  if (map(begin, num_bytes, flags | MAP_FIXED, file, offset) != MAP_FAILED) return;
+  const int error = errno;
+  if (map(begin, num_bytes, kZeros | MAP_FIXED, -1, 0) == MAP_FAILED) std::abort();
+  errno = error;
+  refuse(num_bytes);
+}
+
+void* zeros(int64_t num_bytes) {
+  void* const begin = map(nullptr, num_bytes, kZeros, -1, 0);
   if (begin == MAP_FAILED) refuse(num_bytes);
-  return static_cast<std::byte*>(begin);
+  return begin;
 }
 
 struct Pages {
@@ -55,7 +70,7 @@ Pages pages_in(std::byte* begin, int64_t num_bytes) {
 Array mapped_zeros(int64_t num_bytes) {
   const int64_t size = std::max<int64_t>(num_bytes, 1);
   const std::shared_ptr<void> memory(
-      map_zeros(nullptr, size), [size](void* begin) { munmap(begin, static_cast<size_t>(size)); });
+      zeros(size), [size](void* begin) { munmap(begin, static_cast<size_t>(size)); });
   return Array::view(memory.get(), DType::uint8, {num_bytes}, memory);
 }
 
@@ -82,7 +97,7 @@ int64_t SparePages::free_slot() {
 void SparePages::take(std::byte* begin, int64_t num_bytes) {
   const auto [first, bytes] = pages_in(begin, num_bytes);
   if (bytes == 0) return;
-  map_zeros(first, bytes);
+  map_over(first, bytes, kZeros, -1, 0);
   const auto given = given_.find(first);
   if (given == given_.end()) return;
   const int64_t slot = given->second;
@@ -98,9 +113,12 @@ void SparePages::give(std::byte* begin, int64_t num_bytes) {
   const auto [first, bytes] = pages_in(begin, num_bytes);
   if (bytes == 0) return;
   const int64_t slot = free_slot();
-  if (mmap(first, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-           MAP_SHARED | MAP_FIXED | MAP_POPULATE, file_, slot * slot_bytes_) == MAP_FAILED)
-    refuse(bytes);
+  try {
+    map_over(first, bytes, MAP_SHARED | MAP_POPULATE, file_, slot * slot_bytes_);
+  } catch (const Error&) {
+    empty_.push_back(slot);
+    throw;
+  }
   given_[first] = slot;
 }
 

@@ -1,11 +1,15 @@
 // Pages that go from one part of memory to another.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <span>
+#include <string>
 
+#include "tutti/base/error.h"
 #include "tutti/sync/detail/spare_pages.h"
 
 namespace tutti::detail {
@@ -67,6 +71,51 @@ TEST(SparePages, WhatIsGivenNeedsNoNewPages) {
   EXPECT_LT(faults_of_this_thread() - before, kPages / 2);
   EXPECT_TRUE(are(parts.part(0), 0));
   EXPECT_TRUE(are(parts.part(1), 5));
+}
+
+/// The file of memory that was made last in this process.
+int newest_memory_file() {
+  int newest = -1;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string file = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (file.starts_with("/memfd:tutti parameters"))
+      newest = std::max(newest, std::stoi(entry.path().filename().string()));
+  }
+  return newest;
+}
+
+// The kernel takes the old mapping away before it finds that there is none for the new one: of
+// pages of 2 MiB there are none where nobody has set some apart.
+TEST(SparePages, AMappingThatFailsLeavesNoHole) {
+  constexpr int64_t kHuge = 2 << 20;
+  const Array memory = mapped_zeros(2 * kHuge);
+  auto* const begin = reinterpret_cast<std::byte*>(
+      (reinterpret_cast<uintptr_t>(memory.data()) + kHuge - 1) / kHuge * kHuge);
+  const std::span<std::byte> part(begin, static_cast<size_t>(kHuge));
+  SparePages spare(kHuge);
+  const int file = newest_memory_file();
+  const int kept = ::dup(file);
+  const int huge = ::memfd_create("huge", MFD_HUGETLB | MFD_CLOEXEC);
+  ASSERT_GE(file, 0);
+  if (huge < 0) GTEST_SKIP() << "this kernel has no pages of 2 MiB";
+  ::dup2(huge, file);
+  bool refused = false;
+  try {
+    give(spare, part);
+  } catch (const Error&) {
+    refused = true;
+  }
+  if (!refused) GTEST_SKIP() << "somebody has set pages of 2 MiB apart";
+  EXPECT_TRUE(are(part, 0));
+  ::dup2(kept, file);
+  give(spare, part);
+  std::ranges::fill(part, std::byte{3});
+  EXPECT_TRUE(are(part, 3));
+  take(spare, part);
+  EXPECT_TRUE(are(part, 0));
+  ::close(kept);
+  ::close(huge);
 }
 
 // In any order, with borders inside pages, as often as you like; nothing is shared.
