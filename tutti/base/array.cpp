@@ -10,19 +10,23 @@ namespace {
 
 constexpr size_t kLineBytes = 64;
 
-int64_t product(const std::vector<int64_t>& shape) {
-  int64_t count = 1;
-  for (int64_t dimension : shape) {
-    TUTTI_CHECK(dimension >= 0, "dimension {}", dimension);
-    count *= dimension;
-  }
-  return count;
+int64_t known_bytes(DType dtype, const std::vector<int64_t>& shape) {
+  const auto bytes = bytes_of_shape(dtype, shape);
+  TUTTI_CHECK(bytes, "an array of {} [{}]", name_of(dtype), fmt::join(shape, ", "));
+  return *bytes;
 }
 
 }  // namespace
 
+std::optional<int64_t> bytes_of_shape(DType dtype, std::span<const int64_t> shape) {
+  int64_t bytes = size_of(dtype);
+  for (const int64_t dimension : shape)
+    if (dimension < 0 || __builtin_mul_overflow(bytes, dimension, &bytes)) return std::nullopt;
+  return bytes;
+}
+
 Array Array::zeros(DType dtype, std::vector<int64_t> shape) {
-  const int64_t bytes = product(shape) * size_of(dtype);
+  const int64_t bytes = known_bytes(dtype, shape);
   const size_t rounded = (static_cast<size_t>(bytes) + kLineBytes) / kLineBytes * kLineBytes;
   std::shared_ptr<void> memory(std::aligned_alloc(kLineBytes, rounded), std::free);
   if (!memory) throw Error(fmt::format("no memory for an array of {} bytes", bytes));
@@ -34,7 +38,7 @@ Array Array::view(void* data, DType dtype, std::vector<int64_t> shape,
                   std::shared_ptr<const void> owner) {
   Array array;
   array.dtype_ = dtype;
-  array.num_elements_ = product(shape);
+  array.num_elements_ = known_bytes(dtype, shape) / size_of(dtype);
   array.shape_ = std::move(shape);
   array.data_ = data;
   array.owner_ = std::move(owner);

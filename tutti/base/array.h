@@ -8,12 +8,18 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "tutti/base/dtype.h"
 
 namespace tutti {
+
+/// The bytes of an array of that shape: what whoever reads shapes from a file or a peer asks before
+/// anything is taken by them. None where a dimension is below 0, or for more than any memory.
+std::optional<int64_t> bytes_of_shape(DType dtype, std::span<const int64_t> shape);
 
 class Array {
  public:

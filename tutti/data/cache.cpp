@@ -30,8 +30,8 @@ constexpr uint64_t claim_of(pid_t process) { return static_cast<uint64_t>(proces
 constexpr bool is_claim(uint64_t place) { return (place & 3) == 1; }
 constexpr bool is_final(uint64_t place) { return place != 0 && place % kLineBytes == 0; }
 
-int64_t sizes_bytes(const Array& value) {
-  return round_up(std::ssize(value.shape()) * int64_t{sizeof(int64_t)}, kLineBytes);
+int64_t sizes_bytes(const std::vector<int64_t>& shape) {
+  return round_up(std::ssize(shape) * int64_t{sizeof(int64_t)}, kLineBytes);
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ int64_t sizes_bytes(const Array& value) {
 int64_t packed_bytes(const Sample& sample) {
   int64_t bytes = 0;
   for (const Array& value : sample.columns)
-    bytes += sizes_bytes(value) + round_up(value.num_bytes(), kLineBytes);
+    bytes += sizes_bytes(value.shape()) + round_up(value.num_bytes(), kLineBytes);
   return bytes;
 }
 
@@ -47,22 +47,31 @@ void pack(const Sample& sample, std::byte* to) {
   for (const Array& value : sample.columns) {
     if (!value.shape().empty())
       std::memcpy(to, value.shape().data(), value.shape().size() * sizeof(int64_t));
-    to += sizes_bytes(value);
+    to += sizes_bytes(value.shape());
     const auto bytes = static_cast<size_t>(value.num_bytes());
     if (bytes != 0) std::memcpy(to, value.data(), bytes);
     to += round_up(value.num_bytes(), kLineBytes);
   }
 }
 
-Sample unpacked(const std::vector<Column>& columns, std::byte* from,
-                const std::shared_ptr<const void>& owner) {
+std::optional<Sample> unpacked(const std::vector<Column>& columns, std::span<std::byte> from,
+                               const std::shared_ptr<const void>& owner) {
+  const auto take = [&from](int64_t bytes) {
+    std::byte* const begin = from.data();
+    from = from.subspan(static_cast<size_t>(bytes));
+    return begin;
+  };
   Sample sample;
   for (const Column& column : columns) {
     std::vector<int64_t> shape(column.shape.size());
-    if (!shape.empty()) std::memcpy(shape.data(), from, shape.size() * sizeof(int64_t));
-    from += round_up(std::ssize(shape) * int64_t{sizeof(int64_t)}, kLineBytes);
-    sample.columns.push_back(Array::view(from, column.dtype, std::move(shape), owner));
-    from += round_up(sample.columns.back().num_bytes(), kLineBytes);
+    if (std::ssize(from) < sizes_bytes(shape)) return std::nullopt;
+    const std::byte* const sizes = take(sizes_bytes(shape));
+    if (!shape.empty()) std::memcpy(shape.data(), sizes, shape.size() * sizeof(int64_t));
+    const auto bytes = bytes_of_shape(column.dtype, shape);
+    if (!bytes || *bytes > std::ssize(from) || round_up(*bytes, kLineBytes) > std::ssize(from))
+      return std::nullopt;
+    std::byte* const elements = take(round_up(*bytes, kLineBytes));
+    sample.columns.push_back(Array::view(elements, column.dtype, std::move(shape), owner));
   }
   return sample;
 }
@@ -122,6 +131,7 @@ int64_t SharedCache::computed() const {
 }
 
 Mapping SharedCache::chunk_at(uint64_t offset) {
+  if (offset >= static_cast<uint64_t>(first_ + most_bytes_)) return {};
   const auto number = static_cast<size_t>(offset / kChunkBytes);
   const std::scoped_lock lock(mutex_);
   if (chunks_.size() <= number) chunks_.resize(number + 1);
@@ -183,7 +193,12 @@ Sample SharedCache::get(int64_t id, const std::vector<Column>& columns, Turn* tu
     if (is_final(now)) {
       const Mapping chunk = chunk_at(now);
       TUTTI_CHECK(chunk.data() != nullptr, "sample {} of a cache at {}", id, now);
-      return unpacked(columns, chunk.at(static_cast<int64_t>(now)), chunk.owner());
+      const int64_t begin = static_cast<int64_t>(now) - chunk.offset();
+      auto kept =
+          unpacked(columns, {chunk.data() + begin, static_cast<size_t>(chunk.num_bytes() - begin)},
+                   chunk.owner());
+      TUTTI_CHECK(kept, "sample {} of a cache at {} reaches beyond its memory", id, now);
+      return std::move(*kept);
     }
     if (is_claim(now)) {
       wait_for(id, now, turn);

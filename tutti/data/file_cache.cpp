@@ -16,6 +16,7 @@
 #include <system_error>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/file_descriptor.h"
 #include "tutti/base/log.h"
 #include "tutti/data/detail/cache.h"
@@ -95,9 +96,12 @@ void FileCache::look() {
     const bool is_known =
         std::ranges::any_of(parts_, [&](const auto& part) { return part->name == name; });
     if (is_known) continue;
-    FileDescriptor file(::open(entries->path().c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file) continue;  // it went away, or belongs to somebody else
-    parts_.push_back(std::make_unique<Part>(Part{.name = name, .file = std::move(file)}));
+    try {
+      parts_.push_back(
+          std::make_unique<Part>(Part{.name = name, .file = open_to_read(entries->path())}));
+    } catch (const Error&) {
+      continue;  // it went away, is no file, or belongs to somebody else
+    }
   }
   for (size_t i = 0; i < parts_.size(); ++i)
     if (static_cast<int>(i) != own_) read_new(*parts_[i], static_cast<int>(i));
@@ -142,13 +146,17 @@ std::optional<Sample> FileCache::find(int64_t id, const std::vector<Column>& col
     if (read_all(file, &head, sizeof head, place.offset - static_cast<int64_t>(sizeof head)) &&
         head.id == id && head.bytes == place.bytes &&
         read_all(file, bytes, place.bytes, place.offset) &&
-        checksum_of(head, bytes) == head.checksum)
-      return unpacked(columns, bytes, memory.owner());
+        checksum_of(head, bytes) == head.checksum) {
+      auto sample = unpacked(columns, {bytes, static_cast<size_t>(place.bytes)}, memory.owner());
+      if (sample && packed_bytes(*sample) == place.bytes &&
+          std::ranges::equal(sample->columns, columns, fits))
+        return sample;
+    }
     drop(id, place);
   }
 }
 
-// It is damaged: another process may have kept the same sample.
+// It is damaged, or no sample of this dataset: another process may have kept the same sample.
 void FileCache::drop(int64_t id, const Place& damaged) {
   const std::scoped_lock lock(mutex_);
   Place& first = places_[static_cast<size_t>(id)];

@@ -9,6 +9,14 @@
 
 namespace tutti::data::detail {
 
+void require_unpackable(int64_t bytes, int64_t packed, const std::string& where) {
+  if (bytes <= std::max(kUnpackedAlways, packed * kUnpackedTimes)) return;
+  throw DataError(
+      fmt::format("{}: unpacks to {} bytes or more of {}; expected at most {}, or {} times the "
+                  "packed ones\n  if this is meant, unpack the file once (gunzip, unzstd)",
+                  where, bytes, packed, kUnpackedAlways, kUnpackedTimes));
+}
+
 // Invariant: a member is open (inflate wants more) or the stream stands right behind one.
 struct GzipReader::State {
   z_stream stream{};

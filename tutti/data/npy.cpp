@@ -159,16 +159,12 @@ void set_dtype(const std::string& descr, const std::string& where, NpyHeader& he
 }
 
 void set_shape(std::vector<int64_t> shape, const std::string& where, NpyHeader& header) {
-  int64_t elements = 1;
-  int64_t bytes = 0;
-  bool fits = true;
-  for (int64_t dimension : shape)
-    fits = fits && !__builtin_mul_overflow(elements, dimension, &elements);
-  if (!fits || __builtin_mul_overflow(elements, size_of(header.dtype), &bytes))
+  const auto bytes = bytes_of_shape(header.dtype, shape);
+  if (!bytes)
     throw DataError(fmt::format("{}: shape [{}] of {} is larger than any memory", where,
                                 fmt::join(shape, ", "), name_of(header.dtype)));
   header.shape = std::move(shape);
-  header.num_elements = elements;
+  header.num_elements = *bytes / size_of(header.dtype);
 }
 
 // Where the dictionary lies: after magic, version and a length of 2 bytes (version 1) or 4.
@@ -270,6 +266,7 @@ Array read_gzipped(const std::filesystem::path& path) {
         "{}: truncated or damaged: got {} compressed bytes, expected data for {} [{}] ({} bytes)",
         where, file.bytes.size(), name_of(header.dtype), fmt::join(header.shape, ", "),
         header.num_bytes()));
+  detail::require_unpackable(header.num_bytes(), std::ssize(file.bytes), where);
   Array array = make_array(header.dtype, header.shape);
   const auto expected = static_cast<size_t>(header.num_bytes());
   const size_t got = reader.read({static_cast<std::byte*>(array.data()), expected});

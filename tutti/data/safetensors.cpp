@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/data/sample.h"
 
 namespace tutti::data {
@@ -22,7 +23,7 @@ using Json = nlohmann::json;
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr size_t kSpareBytes = 1 << 16;
 constexpr size_t kLengthBytes = 8;
-constexpr int kDeepest = 8;  // a header needs 3; what is wrong is printed by recursion
+constexpr int kDeepest = 8;                       // a header needs 3
 constexpr size_t kMostHeaderBytes = 100'000'000;  // the limit of the format's own reader
 
 struct Kind {
@@ -148,8 +149,7 @@ class Reader {
     if (!text.starts_with('{')) fail("the header does not start with '{{'");
     // One set of keys for each object that is open: JSON itself lets a key come twice.
     std::vector<std::set<std::string>> open;
-    const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
-      if (depth > kDeepest) fail("the header has lists in lists, more than {} deep", kDeepest);
+    const auto check = [&](int, Json::parse_event_t event, Json& parsed) {
       if (event == Json::parse_event_t::object_start) open.emplace_back();
       if (event == Json::parse_event_t::object_end) open.pop_back();
       if (event == Json::parse_event_t::key &&
@@ -158,7 +158,7 @@ class Reader {
       return true;
     };
     try {
-      return Json::parse(text, check);
+      return parse_json(text, kDeepest, check);
     } catch (const Json::exception& error) {
       fail("the header is no JSON: {}", error.what());
     }
@@ -213,13 +213,10 @@ class Reader {
   }
 
   void require_size(const Entry& entry) const {
-    int64_t bytes = size_of(entry.dtype);
-    bool fits = true;
-    for (int64_t dimension : entry.shape)
-      fits = fits && !__builtin_mul_overflow(bytes, dimension, &bytes);
-    if (!fits || entry.end - entry.begin != static_cast<uint64_t>(bytes))
+    const auto bytes = bytes_of_shape(entry.dtype, entry.shape);
+    if (!bytes || entry.end - entry.begin != static_cast<uint64_t>(*bytes))
       fail("\"{}\": got {} bytes by its offsets, expected {} for {} [{}]", entry.name,
-           entry.end - entry.begin, fits ? fmt::to_string(bytes) : "more than any memory",
+           entry.end - entry.begin, bytes ? fmt::to_string(*bytes) : "more than any memory",
            name_of(entry.dtype), fmt::join(entry.shape, ", "));
   }
 

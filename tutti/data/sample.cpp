@@ -24,14 +24,12 @@ std::string shape_words(std::span<const int64_t> shape) {
 
 Array make_array(DType dtype, std::vector<int64_t> shape) {
   constexpr size_t kLineBytes = 64;
-  int64_t bytes = size_of(dtype);
-  for (int64_t dimension : shape)
-    if (__builtin_mul_overflow(bytes, dimension, &bytes))
-      throw DataError(
-          fmt::format("no memory for {} {} of data", name_of(dtype), shape_words(shape)));
-  const size_t rounded = (static_cast<size_t>(bytes) / kLineBytes + 1) * kLineBytes;
+  const auto bytes = bytes_of_shape(dtype, shape);
+  if (!bytes)
+    throw DataError(fmt::format("no memory for {} {} of data", name_of(dtype), shape_words(shape)));
+  const size_t rounded = (static_cast<size_t>(*bytes) / kLineBytes + 1) * kLineBytes;
   std::shared_ptr<void> memory(std::aligned_alloc(kLineBytes, rounded), std::free);
-  if (!memory) throw Error(fmt::format("no memory for {} bytes of data", bytes));
+  if (!memory) throw Error(fmt::format("no memory for {} bytes of data", *bytes));
   return Array::view(memory.get(), dtype, std::move(shape), memory);
 }
 

@@ -101,15 +101,9 @@ Array Codec<Array>::read(ValueReader& reader) {
   std::vector<int64_t> shape(static_cast<size_t>(reader.count(sizeof(int64_t))));
   if (std::ssize(shape) > kMostDimensions)
     throw Error(fmt::format("values of a step: a tensor of {} dimensions", shape.size()));
-  const int64_t width = size_of(static_cast<DType>(dtype));
-  int64_t expected = width;
-  bool fits = true;
-  for (int64_t& size : shape) {
-    size = reader.number();
-    fits = fits && size >= 0 && !__builtin_mul_overflow(expected, size, &expected);
-  }
+  for (int64_t& size : shape) size = reader.number();
   const int64_t num_bytes = reader.count();
-  if (!fits || num_bytes != expected)
+  if (bytes_of_shape(static_cast<DType>(dtype), shape) != num_bytes)
     throw Error(fmt::format("values of a step: {} bytes for a tensor of {} dimensions", num_bytes,
                             shape.size()));
   Array value = Array::zeros(static_cast<DType>(dtype), std::move(shape));

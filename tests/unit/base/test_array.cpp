@@ -46,6 +46,19 @@ TEST(DType, NamesAndSizes) {
   EXPECT_EQ(span.place, Place{});
 }
 
+TEST(BytesOfShape, IsNoneForWhatNoMemoryHas) {
+  EXPECT_EQ(bytes_of_shape(DType::float32, {}), 4);
+  EXPECT_EQ(bytes_of_shape(DType::int16, std::vector<int64_t>{3, 5}), 30);
+  EXPECT_EQ(bytes_of_shape(DType::int16, std::vector<int64_t>{3, 0, 5}), 0);
+  EXPECT_EQ(bytes_of_shape(DType::uint8, std::vector<int64_t>{INT64_MAX}), INT64_MAX);
+  for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{
+           {-1}, {-1, -1}, {INT64_MAX}, {1LL << 32, 1LL << 31}, {1LL << 62, 4, 0}}) {
+    EXPECT_EQ(bytes_of_shape(DType::int16, shape), std::nullopt);
+    EXPECT_THROW(Array::zeros(DType::int16, shape), Error);
+    EXPECT_THROW(Array::view(nullptr, DType::int16, shape, nullptr), Error);
+  }
+}
+
 TEST(Array, StartsEmpty) {
   const Array array;
   EXPECT_EQ(array.num_elements(), 0);

@@ -279,6 +279,13 @@ TEST(NpyGz, RejectsWhatIsNoWholeGzipFile) {
 
 TEST(NpyGz, AnAbsurdShapeTakesNoMemory) {
   const TempFolder folder;
+  // Zeros, a member a mebibyte: packed a thousandfold, and so no more than a claim.
+  const std::string zeros = gzip(std::string(1 << 20, '\0'));
+  std::string packed = gzip(npy(1, dictionary("|u1", "(300000000,)"), ""));
+  for (int i = 0; i < 300; ++i) packed += zeros;
+  put_bytes(folder / "b.npy.gz", packed);
+  EXPECT_THAT(message_of<DataError>([&] { read_npy(folder / "b.npy.gz"); }),
+              AllOf(HasSubstr("unpacks to 300000000 bytes or more"), HasSubstr("gunzip")));
   put_bytes(folder / "a.npy.gz", gzip(npy(1, dictionary("|u1", "(9000000000000000,)"), "abc")));
   EXPECT_THAT(message_of<DataError>([&] { read_npy(folder / "a.npy.gz"); }),
               HasSubstr("9000000000000000 bytes"));

@@ -1,10 +1,13 @@
 // What is kept: computed once, up to a limit; in files it outlives processes and damage.
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
@@ -176,6 +179,41 @@ TEST(CacheInFiles, IgnoresDamagedBytes) {
   }
   put_bytes(part.parent_path() / "junk.samples", std::string(1000, 'x'));
   put_bytes(part.parent_path() / "empty.samples", "");
+  EXPECT_EQ(computed_with(folder.path()), 0);
+}
+
+/// The first sample of a part, of which the size is said to be `size`, with the checksum that fits.
+std::string with_size(std::string part, int64_t size) {
+  constexpr size_t kId = 8, kChecksum = 24, kSample = 32;
+  std::memcpy(&part[kSample], &size, sizeof size);
+  uLong sum = crc32_z(0, reinterpret_cast<const Bytef*>(&part[kId]), kChecksum - kId);
+  sum = crc32_z(sum, reinterpret_cast<const Bytef*>(&part[kSample]), kSampleBytes);
+  const uint64_t checksum = sum;
+  std::memcpy(&part[kChecksum], &checksum, sizeof checksum);
+  return part;
+}
+
+// Whoever may write into the folder can make a sum that fits: sizes are held against the bytes.
+TEST(CacheInFiles, ARecordThatReachesBeyondItsBytesDoesNotCount) {
+  const TempFolder folder;
+  computed_with(folder.path());
+  const fs::path part = only_entry(only_entry(folder.path()));
+  const std::string whole = get_bytes(part);
+  ASSERT_EQ(whole, with_size(whole, 1));  // the sum is the right one
+  for (const int64_t size : {int64_t{0}, int64_t{2}, int64_t{9}, int64_t{1} << 20, int64_t{1} << 60,
+                             (int64_t{1} << 61) + 1, int64_t{-1}, INT64_MAX, INT64_MIN}) {
+    put_bytes(part, with_size(whole, size));
+    for (const auto& entry : fs::directory_iterator(part.parent_path()))
+      if (entry.path() != part) fs::remove(entry.path());
+    EXPECT_EQ(computed_with(folder.path()), 1) << size;
+    EXPECT_EQ(computed_with(folder.path()), 0) << size;
+  }
+}
+
+TEST(CacheInFiles, APipeAmongThePartsIsNotWaitedFor) {
+  const TempFolder folder;
+  computed_with(folder.path());
+  ASSERT_EQ(::mkfifo((only_entry(folder.path()) / "a.samples").c_str(), 0600), 0);
   EXPECT_EQ(computed_with(folder.path()), 0);
 }
 

@@ -132,6 +132,10 @@ TEST(Idx, RefusesDamagedFiles) {
   const std::string packed = gzip(images(30));
   EXPECT_THAT(refusal(packed.substr(0, packed.size() - 9)), HasSubstr("truncated gzip"));
   EXPECT_THAT(refusal(gzip(images(2) + "x")), HasSubstr("got 29 bytes, expected 28"));
+  std::string bomb = gzip(header(0x08, {300'000'000}));
+  const std::string zeros = gzip(std::string(1 << 20, '\0'));
+  for (int i = 0; i < 300; ++i) bomb += zeros;
+  EXPECT_THAT(refusal(bomb), HasSubstr("unpacks to 300000000 bytes or more"));
   EXPECT_THAT(message_of<DataError>([&] { read_idx(folder / "none"); }), HasSubstr("none"));
 }
 

@@ -169,6 +169,27 @@ TEST(Mds, IndexesThatMakeNoSenseAreRefused) {
   EXPECT_THAT(message_of<DataError>([&] { mds(folder / "mds"); }), HasSubstr("index.json"));
 }
 
+// Before memory is taken: it may be more than there is, and of 2^63-1 one more was asked for.
+TEST(Mds, ShardsThatClaimToUnpackToMuchAreRefused) {
+  for (const char* compression : {"zstd", "gz"}) {
+    const TempFolder folder;
+    const fs::path place = copied(folder, "mds-zstd");
+    auto index = nlohmann::json::parse(get_bytes(place / "index.json"));
+    const auto refusal = [&](int64_t bytes) {
+      for (auto& shard : index["shards"]) {
+        shard["compression"] = compression;
+        shard["raw_data"]["bytes"] = bytes;
+      }
+      put_bytes(place / "index.json", index.dump());
+      EXPECT_GE(verify_mds(place).size(), 1u);
+      return message_of<DataError>([&] { mds_source(place, {.columns = {"label"}})->read_row(0); });
+    };
+    EXPECT_THAT(refusal((int64_t{256} << 20) + 1), HasSubstr("expected at most 268435456"));
+    EXPECT_THAT(refusal(UINT32_MAX), HasSubstr("unpacks to 4294967295 bytes or more"));
+    EXPECT_THAT(refusal(INT64_MAX), HasSubstr("its offsets have 32 bits"));
+  }
+}
+
 TEST(MdsFormat, EncodingsByName) {
   const auto words = [](const std::string& encoding) {
     const detail::MdsColumn column = detail::mds_column("c", encoding);

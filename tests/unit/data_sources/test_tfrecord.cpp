@@ -167,6 +167,17 @@ TEST(Tfrecord, AFileOfAnotherKindSaysSo) {
   EXPECT_EQ(tfrecord(folder / "b.tfrecord").num_samples(), 1);
 }
 
+TEST(Tfrecord, AFileThatUnpacksToMuchIsRefused) {
+  const TempFolder folder;
+  const std::string zeros = gzip(std::string(1 << 20, '\0'));  // a thousandth
+  std::string packed;
+  for (int i = 0; i < 300; ++i) packed += zeros;
+  put_bytes(folder / "a.tfrecord.gz", packed);
+  EXPECT_THAT(message_of<DataError>([&] { tfrecord(folder / "a.tfrecord.gz"); }),
+              AllOf(HasSubstr("a.tfrecord.gz: unpacks to"),
+                    HasSubstr("expected at most 268435456, or 64 times"), HasSubstr("gunzip")));
+}
+
 TEST(Tfrecord, AFileThatVanishesOrChangesIsNamed) {
   const TempFolder folder;
   put_bytes(folder / "a.tfrecord", record_of("one") + record_of("two"));

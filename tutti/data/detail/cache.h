@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "tutti/data/detail/content.h"
@@ -24,9 +25,10 @@ namespace tutti::data::detail {
 /// A sample as bytes: of each column its sizes, then its elements from a 64-byte line on.
 int64_t packed_bytes(const Sample& sample);
 void pack(const Sample& sample, std::byte* to);
-/// Arrays that share the memory, which `owner` keeps.
-Sample unpacked(const std::vector<Column>& columns, std::byte* from,
-                const std::shared_ptr<const void>& owner);
+/// Arrays that share the memory, which `owner` keeps. None where the sizes that `from` begins
+/// with reach beyond it: another process has written them.
+std::optional<Sample> unpacked(const std::vector<Column>& columns, std::span<std::byte> from,
+                               const std::shared_ptr<const void>& owner);
 
 /// Samples by id in a SharedFile: a table of places, then the samples in the order of their coming.
 ///

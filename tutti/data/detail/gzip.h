@@ -2,11 +2,21 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 
 namespace tutti::data::detail {
+
+/// Packed files are unpacked to so many bytes, or 64 times their own, whichever is more: a few
+/// bytes can claim to be, or become, more than any memory. What is packed closer is unpacked by its
+/// user.
+inline constexpr int64_t kUnpackedAlways = int64_t{256} << 20;
+inline constexpr int64_t kUnpackedTimes = 64;
+
+/// Throws DataError when `bytes`, which a file of `packed` says it becomes or has become, is more.
+void require_unpackable(int64_t bytes, int64_t packed, const std::string& where);
 
 /// Reads the members of a gzip file, one after another, as one stream of bytes.
 class GzipReader {

@@ -16,8 +16,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/data/detail/cache.h"
 #include "tutti/data/loader/detail/loader_process.h"
@@ -132,17 +134,21 @@ Sample RemoteReader::read(const Content& content, Ref ref, Reading& reading) {
   for (int deaths = 1;; ++deaths) {
     const pid_t before = process_;
     try {
-      const Json answer = Json::parse(ask(content, question.dump()));
+      const Json answer = parse_json(ask(content, question.dump()));
       if (answer.contains("error")) raise(answer);
       for (const auto& stage : answer.at("stages"))
         if (reading.times != nullptr)
           reading.times->add(*stages_.insert(stage.at(0)).first,
                              std::chrono::nanoseconds(stage.at(1)), stage.at(2));
       Mapping& memory = memory_[turn];
-      if (const int64_t bytes = answer.at("bytes"); memory.num_bytes() < bytes)
-        memory = Mapping(files_[turn], 0, files_[turn].size_bytes());
+      const int64_t bytes = answer.at("bytes");
+      if (memory.num_bytes() < bytes) memory = Mapping(files_[turn], 0, files_[turn].size_bytes());
       turn_ = turn;
-      return unpacked(content.columns(), memory.data(), memory.owner());
+      TUTTI_CHECK(bytes >= 0 && bytes <= memory.num_bytes(), "a sample of {} bytes", bytes);
+      auto sample =
+          unpacked(content.columns(), {memory.data(), static_cast<size_t>(bytes)}, memory.owner());
+      TUTTI_CHECK(sample, "loader process {}: no sample in {} bytes", number_, bytes);
+      return std::move(*sample);
     } catch (const PeerLost&) {
       const pid_t process = process_ == 0 ? before : pid_t{process_};
       const std::string how = how_it_ended();

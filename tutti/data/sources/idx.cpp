@@ -40,7 +40,9 @@ class IdxBytes {
   }
 
   /// More than this cannot come: deflate shrinks by 1032:1 at most.
-  int64_t most_bytes() const { return file_.num_bytes() * (gzip_ ? 1032 : 1); }
+  int64_t most_bytes() const { return packed_bytes() * (gzip_ ? 1032 : 1); }
+  bool packed() const { return gzip_ != nullptr; }
+  int64_t packed_bytes() const { return file_.num_bytes(); }
 
  private:
   Array file_;
@@ -219,24 +221,22 @@ Array read_idx(const fs::path& path, const FilesHandle& files) {
     throw DataError(fmt::format("{}: truncated: got {} bytes, expected {} or more of header", where,
                                 4 + got_sizes, 4 + sizes.size()));
   std::vector<int64_t> shape;
-  int64_t data_bytes = size_of(dtype);
-  bool fits = true;
-  for (size_t i = 0; i < dimensions; ++i) {
+  for (size_t i = 0; i < dimensions; ++i)
     shape.push_back(big_endian(std::span(sizes).subspan(4 * i).first<4>()));
-    fits = fits && !__builtin_mul_overflow(data_bytes, shape.back(), &data_bytes);
-  }
-  if (!fits || data_bytes > bytes.most_bytes())
+  const auto data_bytes = bytes_of_shape(dtype, shape);
+  if (!data_bytes || *data_bytes > bytes.most_bytes())
     throw DataError(fmt::format("{}: truncated or damaged: got {} bytes at most, expected {} {}",
                                 where, bytes.most_bytes(), name_of(dtype), shape_words(shape)));
+  if (bytes.packed()) detail::require_unpackable(*data_bytes, bytes.packed_bytes(), where);
   Array array = make_array(dtype, shape);
-  const auto wanted = static_cast<size_t>(data_bytes);
+  const auto wanted = static_cast<size_t>(*data_bytes);
   const size_t got = bytes.read({static_cast<std::byte*>(array.data()), wanted});
   std::byte one_more{};
   const size_t beyond = got == wanted ? bytes.read({&one_more, 1}) : 0;
   const auto header = static_cast<int64_t>(4 + sizes.size());
   if (got + beyond != wanted)  // of more it is known that there is one byte at least
     fail_idx_size(where, header + static_cast<int64_t>(got + beyond), header, shape, dtype,
-                  data_bytes);
+                  *data_bytes);
   swap_idx_elements(array);
   return array;
 }

@@ -80,6 +80,7 @@ Array unpack_gzip(const Array& packed, int64_t bytes, const std::string& where) 
 Array unpacked_shard(const Files& files, const fs::path& folder, const MdsShard& shard) {
   const fs::path path = folder / shard.packed->name;
   const Array packed = files.read(path);
+  detail::require_unpackable(shard.raw.bytes, packed.num_bytes(), path.string());
   const bool zstd = shard.compression.starts_with("zstd");
   return (zstd ? unpack_zstd : unpack_gzip)(packed, shard.raw.bytes, path.string());
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 
 namespace tutti::data::detail {
 namespace {
@@ -33,14 +34,6 @@ constexpr int64_t kMostSizes = 63;  // six bits say how many
 const MdsNumber* mds_number(std::string_view name) {
   const auto* found = std::ranges::find(kMdsNumbers, name, &MdsNumber::name);
   return found == std::end(kMdsNumbers) ? nullptr : found;
-}
-
-// The bytes of an array; -1 when that is more than any memory.
-int64_t bytes_of_shape(DType dtype, const std::vector<int64_t>& shape) {
-  int64_t bytes = size_of(dtype);
-  for (const int64_t size : shape)
-    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) return -1;
-  return bytes;
 }
 
 std::vector<int64_t> parse_sizes(std::string_view text, const std::string& encoding) {
@@ -70,7 +63,7 @@ MdsColumn ndarray_column(MdsColumn column, std::string_view settings) {
   column.dtype = number->dtype;
   if (colon == std::string_view::npos) return column;
   column.shape = parse_sizes(settings.substr(colon + 1), column.encoding);
-  column.bytes = bytes_of_shape(*column.dtype, *column.shape);
+  column.bytes = bytes_of_shape(*column.dtype, *column.shape).value_or(-1);
   if (column.bytes < 0)
     throw DataError(fmt::format("column \"{}\": encoding \"{}\" is larger than any memory",
                                 column.name, column.encoding));
@@ -119,6 +112,9 @@ MdsShard shard_of(const json& said, MdsIndex& index) {
   else if (index.columns != columns)
     throw DataError("its shards have different columns");
   MdsShard shard{.samples = said.at("samples"), .raw = file_of(said.at("raw_data"))};
+  if (shard.raw.bytes > std::numeric_limits<uint32_t>::max())
+    throw DataError(fmt::format("shard \"{}\" has {} bytes, but its offsets have 32 bits",
+                                shard.raw.name, shard.raw.bytes));
   if (shard.samples < 0 || shard.samples > std::numeric_limits<uint32_t>::max())
     throw DataError(fmt::format("shard \"{}\" has {} samples", shard.raw.name, shard.samples));
   if (said.contains("zip_data") && !said["zip_data"].is_null())
@@ -179,13 +175,13 @@ Array ndarray_of(const MdsColumn& column, std::string_view value) {
                           : static_cast<int64_t>(size));
     }
   }
-  const int64_t bytes = bytes_of_shape(dtype, shape);
+  const auto bytes = bytes_of_shape(dtype, shape);
   if (bytes != std::ssize(value))
     throw DataError(
         fmt::format("column \"{}\": an ndarray has {} bytes of elements, expected {} {}",
                     column.name, value.size(), name_of(dtype), shape_words(shape)));
   Array array = make_array(dtype, std::move(shape));
-  if (bytes > 0) std::memcpy(array.data(), value.data(), value.size());
+  if (!value.empty()) std::memcpy(array.data(), value.data(), value.size());
   return array;
 }
 
@@ -219,7 +215,7 @@ MdsColumn mds_column(std::string name, std::string encoding) {
 }
 
 MdsIndex parse_mds_index(const std::string& text) try {
-  const json said = json::parse(text);
+  const json said = parse_json(text);
   if (said.at("version") != 2)
     throw UsageError(fmt::format("version {}, expected 2", said.at("version").dump()));
   MdsIndex index;

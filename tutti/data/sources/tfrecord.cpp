@@ -80,22 +80,29 @@ bool is_packed(FileWindow& file) {
          !detail::frame_length(file.at(0, kFrameHeadBytes)).has_value();
 }
 
+// Counted before memory is taken: a gzip file does not say how much it becomes.
+int64_t unpacked_bytes(std::span<const std::byte> packed, const std::string& where) {
+  detail::GzipReader reader(packed, where);
+  std::vector<std::byte> piece(64 << 10);
+  int64_t bytes = 0;
+  for (size_t got = piece.size(); got == piece.size();) {
+    got = reader.read(piece);
+    bytes += static_cast<int64_t>(got);
+    detail::require_unpackable(bytes, std::ssize(packed), where);
+  }
+  return bytes;
+}
+
 Array unpacked(const Files& files, const std::filesystem::path& path) {
   const Array packed = files.read(path);
-  detail::GzipReader reader(std::as_bytes(packed.as<uint8_t>()), path.string());
-  auto bytes = std::make_shared<std::vector<std::byte>>();
-  constexpr size_t kPiece = 4 << 20;
-  for (size_t got = kPiece; got == kPiece;) {
-    const size_t before = bytes->size();
-    bytes->resize(before + kPiece);
-    got = reader.read(std::span(*bytes).subspan(before));
-    bytes->resize(before + got);
-  }
+  const auto from = std::as_bytes(packed.as<uint8_t>());
+  Array bytes = make_array(DType::uint8, {unpacked_bytes(from, path.string())});
+  detail::GzipReader(from, path.string()).read(std::as_writable_bytes(bytes.as<uint8_t>()));
   log(LogLevel::warning,
       "{}: packed by gzip, and so read as a whole: its {} bytes stay in memory ({} packed)\n"
       "  gunzip it to read records from the disk",
-      path.string(), bytes->size(), packed.num_bytes());
-  return Array::view(bytes->data(), DType::uint8, {std::ssize(*bytes)}, bytes);
+      path.string(), bytes.num_bytes(), packed.num_bytes());
+  return bytes;
 }
 
 // One file that lies in memory.
