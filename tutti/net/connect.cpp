@@ -34,17 +34,28 @@ struct Lookup {
   std::vector<Address> found;
 };
 
-void look_up(const HostPort& target, Lookup& lookup) {
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+int addresses_of(const std::string& host, int flags, AddressList& found) {
   addrinfo hints{};
+  hints.ai_flags = flags;
   hints.ai_family = AF_UNSPEC;
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_ADDRCONFIG;
   addrinfo* list = nullptr;
-  const int error = getaddrinfo(target.host.c_str(), nullptr, &hints, &list);
+  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &list);
+  found.reset(error == 0 ? list : nullptr);
+  return error;
+}
+
+void look_up(const HostPort& target, Lookup& lookup) {
+  AddressList list(nullptr, freeaddrinfo);
+  // First what this host has an interface for, which leaves its loopback out: where nothing else is
+  // of IPv4, a localhost that is 127.0.0.1 alone would have no address.
+  int error = addresses_of(target.host, AI_ADDRCONFIG, list);
+  if (error != 0) error = addresses_of(target.host, 0, list);
   const int error_number = errno;
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
   std::lock_guard lock(lookup.mutex);
-  for (const addrinfo* entry = error == 0 ? list : nullptr; entry; entry = entry->ai_next) {
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     if (entry->ai_family != AF_INET && entry->ai_family != AF_INET6) continue;
     lookup.found.push_back(Address(entry->ai_addr, entry->ai_addrlen).with_port(target.port));
   }

@@ -1,5 +1,6 @@
 // Texts of addresses, choosing a local one, and connecting under a deadline.
 #include <gmock/gmock.h>
+#include <sched.h>
 
 #include <chrono>
 #include <string>
@@ -10,6 +11,7 @@
 #include "tutti/net/address.h"
 #include "tutti/net/connect.h"
 
+#include "tests/support/command.h"
 #include "tests/support/message_of.h"
 
 namespace tutti {
@@ -225,6 +227,23 @@ TEST(Resolve, NumbersNamesAndErrors) {
   const std::string bad = std::string(70, 'a') + ".invalid";
   EXPECT_THAT(message_of<Error>([&] { resolve({bad, 5}, Deadline(20s)); }),
               AllOf(HasSubstr("cannot be resolved"), HasSubstr("getent hosts")));
+}
+
+// Where nothing but the loopback is of IPv4, getaddrinfo() leaves 127.0.0.1 out if it is asked for
+// what the host has interfaces for.
+TEST(Resolve, LocalhostOfAHostOfIPv6Alone) {
+  bool made = false;
+  std::thread([&made] {  // a network of its own
+    made = unshare(CLONE_NEWNET) == 0 &&
+           test::run_command({"sh", "-c", "ip link set lo up; ip addr add fd00::5/128 dev lo"})
+                   .exit_code == 0;
+    if (!made) return;
+    std::vector<Address> found;
+    EXPECT_NO_THROW(found = resolve({"localhost", 5}, Deadline(20s)));
+    ASSERT_FALSE(found.empty());
+    for (const Address& address : found) EXPECT_TRUE(address.is_loopback()) << address.text();
+  }).join();
+  if (!made) GTEST_SKIP() << "needs root and the program ip";
 }
 
 }  // namespace
