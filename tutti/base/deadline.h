@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <chrono>
 
+#include "tutti/base/clock.h"
+
 namespace tutti {
 
-using Clock = std::chrono::steady_clock;
 using Millis = std::chrono::milliseconds;
 using TimePoint = Clock::time_point;
 

@@ -29,7 +29,7 @@ class Bell {
     pollfd entry{fd_.get(), POLLIN, 0};
     int ready = 0;
     do ready = ::poll(&entry, 1, static_cast<int>(deadline.left().count()));
-    while (ready < 0 && errno == EINTR);
+    while (ready == 0 ? !deadline.passed() : ready < 0 && errno == EINTR);
     if (ready > 0) take();
     return ready > 0;
   }

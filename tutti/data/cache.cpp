@@ -11,6 +11,7 @@
 #include <cstring>
 #include <thread>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/detail/check.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
@@ -168,14 +169,14 @@ uint64_t SharedCache::keep(const Sample& sample) {
 // True when the claim was given up: whoever had it is dead, or far too late.
 bool SharedCache::wait_for(int64_t id, uint64_t claim, Turn* turn) {
   constexpr std::chrono::microseconds kLook{200};
-  constexpr std::chrono::seconds kLate{10};
+  constexpr Millis kLate{10'000};
   const LeftTurn left(turn);
-  const auto begin = std::chrono::steady_clock::now();
+  const Deadline late(kLate);
   std::atomic_ref place_now(place(id));
   while (place_now.load(std::memory_order_acquire) == claim) {
     const auto process = static_cast<pid_t>(claim >> 2);
     const bool dead = ::kill(process, 0) != 0 && errno == ESRCH;
-    if (dead || std::chrono::steady_clock::now() - begin > kLate) {
+    if (dead || late.passed()) {
       uint64_t expected = claim;
       place_now.compare_exchange_strong(expected, 0);
       return true;

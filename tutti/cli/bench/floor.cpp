@@ -162,7 +162,7 @@ class RawStream final : public Floor {
                        {.fd = from.descriptor(),
                         .events = static_cast<short>(in.left > 0 ? from.wants_to_read() : 0),
                         .revents = 0}};
-    if (poll(ready, 2, static_cast<int>(deadline.left().count())) == 0)
+    if (poll(ready, 2, static_cast<int>(deadline.left().count())) == 0 && deadline.passed())
       throw Timeout(
           fmt::format("bench all-reduce, rank {}: the raw stream stands still; {} bytes "
                       "to send to {} and {} to come from {}",

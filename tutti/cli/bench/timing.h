@@ -13,9 +13,8 @@ namespace tutti::cli {
 inline constexpr Millis kMeasureLimit{120'000};
 inline constexpr Millis kProgramLimit{10 * 60'000};
 
-/// Milliseconds between two readings of the steady clock.
-inline double ms_between(std::chrono::steady_clock::time_point from,
-                         std::chrono::steady_clock::time_point to) {
+/// Milliseconds between two readings of the clock.
+inline double ms_between(TimePoint from, TimePoint to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 

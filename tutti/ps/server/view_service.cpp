@@ -56,7 +56,7 @@ ViewService::~ViewService() {
     std::unique_lock lock(mutex_);
     closing_ = true;
     streams_->wake();
-    if (snapshots_ && !ended_.wait_for(lock, kLastSnapshot, [this] { return over_; }))
+    if (snapshots_ && !ended_.wait_until(lock, time_after(kLastSnapshot), [this] { return over_; }))
       log(LogLevel::warning, "the last snapshot is not waited for any longer");
   }
   ends_ = true;
