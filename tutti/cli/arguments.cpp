@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <exception>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/suggest.h"
 #include "tutti/cluster/join/exit_code.h"
 
@@ -99,7 +102,13 @@ void refuse_unknown_flag(const CLI::App& app, const std::string& word) {
 
 int guarded(const std::function<std::string()>& place, const std::function<int()>& body) {
   try {
-    return body();
+    const int exit_code = body();
+    flush_results();
+    return exit_code;
+  } catch (const std::system_error& error) {
+    // Whoever read the results has gone (`| head`), and needs no more of them.
+    if (error.code() == std::errc::broken_pipe) return 128 + SIGPIPE;
+    return report_ending(place(), error);
   } catch (const std::exception& error) {
     return report_ending(place(), error);
   }

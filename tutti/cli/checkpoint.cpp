@@ -1,4 +1,5 @@
 // tutti checkpoint: lists, verifies and converts the checkpoints of trainings.
+#include "tutti/base/standard_streams.h"
 #include "tutti/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
@@ -135,7 +136,7 @@ int convert(const CheckpointFlags& flags) {
   const auto weights = weights_of(checkpoint);
   data::write_safetensors(to, weights, {{"format", "pt"}});
   warn_of_tables(checkpoint.manifest(), flags.to);
-  fmt::print("{}: {} tensors of {}, step {}\n", printable(flags.to), weights.size(),
+  say("{}: {} tensors of {}, step {}\n", printable(flags.to), weights.size(),
              name_words(checkpoint.path()), checkpoint.manifest().step);
   return 0;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/cli/on_all_cores.h"
 #include "tutti/train/report/progress.h"
@@ -30,7 +31,7 @@ void show_progress(int64_t done, int64_t all, const std::string& words) {
   constexpr int64_t kWidth = 30;
   if (isatty(STDERR_FILENO) == 0) return;
   const auto full = static_cast<size_t>(all > 0 ? done * kWidth / all : kWidth);
-  fmt::print(stderr, "\r[{:<{}}] {}{}", std::string(full, '#'), kWidth, words,
+  say_to(stderr, "\r[{:<{}}] {}{}", std::string(full, '#'), kWidth, words,
              done >= all ? "\n" : "");
 }
 

@@ -19,6 +19,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/data_commands.h"
@@ -152,7 +153,7 @@ void say_columns(const Input& input, const std::vector<Column>& columns) {
     words.push_back(input.names[c] == columns[c].name
                         ? columns[c].to_string()
                         : fmt::format("{} (of {})", columns[c].to_string(), input.names[c]));
-  fmt::print("columns: {}\n", fmt::join(words, ", "));
+  say("columns: {}\n", fmt::join(words, ", "));
 }
 
 // The label's column as readers of the format name it.
@@ -283,9 +284,8 @@ int convert(const ConvertFlags& flags) {
   const Input input = open_input(flags.from, found);
   const std::vector<Column> columns = columns_for(format, input, found.kind);
   install_stop_handler();
-  fmt::print("{}: {}\n", flags.from, found.sentence);
+  say("{}: {}\n", flags.from, found.sentence);
   say_columns(input, columns);
-  std::fflush(stdout);
   NewFolder folder(to);
   SamplesInOrder samples(input.samples);
   int64_t shown = -1;
@@ -307,7 +307,7 @@ int convert(const ConvertFlags& flags) {
                             label_column(format, name_in(format, input, found.kind, input.label))),
         fmt::format("{}\n", fmt::join(input.classes, "\n")));
   folder.keep();
-  fmt::print("{}: {}, {} samples in {} shard{}, {} bytes\n", to.string(), format,
+  say("{}: {}, {} samples in {} shard{}, {} bytes\n", to.string(), format,
              with_commas(static_cast<double>(written.samples)), written.files.size(),
              written.files.size() == 1 ? "" : "s", with_commas(static_cast<double>(written.bytes)));
   return 0;

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/data_commands.h"
@@ -57,9 +58,9 @@ int index(const IndexFlags& flags) {
   const data::Recognised found = data::recognise(flags.path);
   if (found.kind == DataKind::unknown)
     throw UsageError(fmt::format("{}: {}", flags.path, found.sentence));
-  fmt::print("{}: {}\n", flags.path, found.sentence);
+  say("{}: {}\n", flags.path, found.sentence);
   if (found.kind != DataKind::webdataset && found.kind != DataKind::tfrecord) {
-    fmt::print("it needs no index file: {}\n", found.kind == DataKind::mds
+    say("it needs no index file: {}\n", found.kind == DataKind::mds
                                                    ? "each shard has a table of its samples"
                                                    : "samples are found when it is opened");
     return 0;
@@ -72,10 +73,10 @@ int index(const IndexFlags& flags) {
       found.kind == DataKind::tfrecord ? data::index_tfrecord : data::index_webdataset;
   int64_t made = 0, current = 0, bad = 0;
   for (const IndexReport& report : make(flags.path, options)) {
-    fmt::print("{}: {}\n", report.file.string(), state_words(report));
+    say("{}: {}\n", report.file.string(), state_words(report));
     ++(!counts(report) ? bad : report.made ? made : current);
   }
-  fmt::print("{} made, {} up to date, {} {}\n", made, current, bad,
+  say("{} made, {} up to date, {} {}\n", made, current, bad,
              flags.check ? "to be made" : "damaged");
   return bad == 0 ? 0 : 1;
 }

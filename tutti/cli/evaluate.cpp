@@ -15,6 +15,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
 #include "tutti/base/log.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/cli/checkpoints.h"
 #include "tutti/cli/checks.h"
@@ -109,7 +110,7 @@ class Evaluation {
     fmt::print("{}: test loss {:.4f}, {} {} ({} samples, {:.1f} s)\n", checkpoint.name(),
                scores.loss, metric, figure_words(test_.spec, scores.at(metric)), scores.samples,
                seconds);
-    std::fflush(stdout);
+    flush_results();
     lines_ += nlohmann::ordered_json{{"checkpoint", checkpoint.path.string()},
                                      {"model", flags_.model},
                                      {"loss", scores.loss},
@@ -176,8 +177,7 @@ int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
   CheckpointFollower follower(flags.checkpoints);
   std::string trouble;
   int64_t count = 0;
-  fmt::print("waiting for checkpoints in {}\n", flags.checkpoints);
-  std::fflush(stdout);
+  say("waiting for checkpoints in {}\n", flags.checkpoints);
   for (Deadline idle(idle_limit); !idle.passed(); std::this_thread::sleep_for(kPause)) {
     throw_if_stop_requested("evaluate");
     for (const Checkpoint& checkpoint : fresh_in(follower, trouble)) {

@@ -1,4 +1,5 @@
 // tutti generate: a model that was trained on text writes on.
+#include "tutti/base/standard_streams.h"
 #include "tutti/models/generate.h"
 
 #include <ATen/Parallel.h>
@@ -68,7 +69,7 @@ int generate(GenerateFlags& flags) {
   models::generate(model, prompt, flags.options, [&](int64_t token) {
     throw_if_stop_requested("generate");
     fmt::print("{}", spec.classes[static_cast<size_t>(token)]);
-    std::fflush(stdout);
+    flush_results();
   });
   fmt::print("\n");
   return 0;

@@ -16,6 +16,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/server_flags.h"
@@ -264,7 +265,7 @@ int run_as_workers(const std::string& name, const JobFlags& flags, int num_worke
   const LaunchResult result = launch(options);
   std::istringstream report(failure_report(result));
   for (std::string line; std::getline(report, line);)
-    fmt::print(stderr, "{}{}\n", line.starts_with("  ") ? "" : "tutti " + name + ": ", line);
+    say_to(stderr, "{}{}\n", line.starts_with("  ") ? "" : "tutti " + name + ": ", line);
   return !options.end_on_failure && done_without_the_lost(flags, result) ? 0 : result.exit_code;
 }
 

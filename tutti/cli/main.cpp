@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/from_flags.h"
@@ -38,6 +39,7 @@ std::string place_of(const CLI::App& app) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  tutti::make_failed_writes_errors();
   CLI::App app{"Distributed deep-learning training on LibTorch.", "tutti"};
   app.footer(
       "Examples:\n"

@@ -21,6 +21,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/cli/checkpoints.h"
 #include "tutti/cli/checks.h"
@@ -136,7 +137,7 @@ class Prediction {
 
   void fail(const std::string& why) {
     std::fflush(stdout);
-    fmt::print(stderr, "tutti predict: {}\n", why);
+    say_to(stderr, "tutti predict: {}\n", why);
     failed_ = true;
   }
 

@@ -13,6 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/cluster/launch/detail/guard.h"
 #include "tutti/cluster/launch/detail/spawn.h"
 #include "tutti/cluster/rendezvous/job_links.h"
@@ -78,7 +79,7 @@ bool has_ended(int pidfd, const Deadline& deadline) {
   pollfd entry{pidfd, POLLIN, 0};
   int ready = -1;
   do ready = ::poll(&entry, 1, static_cast<int>(deadline.left().count()));
-  while (ready < 0 && errno == EINTR);
+  while (ready == 0 ? !deadline.passed() : ready < 0 && errno == EINTR);
   return ready == 1;
 }
 
@@ -103,7 +104,7 @@ ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
         },
         options.snapshots.disk_limit);
     restore_ = *found;
-    fmt::print("going on from {}\n", restore_.string());
+    say("going on from {}\n", restore_.string());
   }
   if (nodes_.node == 0) {
     serve_view();
@@ -127,16 +128,15 @@ void ServerFleet::serve_view() {
                              .snapshots = snapshots},
       address_of_service(options_, nodes_),
       Credentials{token_, job_of_token(token_), tls_from_environment()});
-  if (options_.announce) fmt::print("view service at {}\n", service_->address().text());
+  if (options_.announce) say("view service at {}\n", service_->address().text());
   if (options_.elsewhere > 0) wait_for_elsewhere();
 }
 
 void ServerFleet::wait_for_elsewhere() const {
   const std::string what = fmt::format("tutti ps --view-service {}", service_->address().text());
-  fmt::print("waiting for {} from elsewhere; on their hosts, with this job's {}{}:\n  {}\n",
+  say("waiting for {} from elsewhere; on their hosts, with this job's {}{}:\n  {}\n",
              options_.elsewhere == 1 ? "a server" : fmt::format("{} servers", options_.elsewhere),
              kTokenVariable, tls_from_environment() ? " and TUTTI_TLS" : "", what);
-  std::fflush(stdout);
   int there = 0;
   const bool all = service_->wait_until(
       [&](const ps::View& view) {
@@ -194,8 +194,7 @@ void ServerFleet::start_one(int number, const std::string& view_service) {
   if (!options_.share_memory) plan.arguments.emplace_back("--no-shared-memory");
   processes_.push_back(std::make_unique<Process>(Process{number, detail::spawn(plan)}));
   if (!options_.announce) return;
-  fmt::print("server {} pid {}\n", number, processes_.back()->started.pid);
-  std::fflush(stdout);
+  say("server {} pid {}\n", number, processes_.back()->started.pid);
 }
 
 ServerFleet::~ServerFleet() {

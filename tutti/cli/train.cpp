@@ -20,6 +20,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/typed.h"
 #include "tutti/cli/checks.h"
@@ -232,8 +233,8 @@ std::string places_words(const World& world) {
 
 void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strategy) {
   const int replicas = strategy.num_replicas_in_sync();
-  for (const std::string& sentence : plan.sentences) fmt::print("{}\n", sentence);
-  fmt::print("{}: {} parameters, {}; {} samples to train on, {} to test\n", flags.job.model,
+  for (const std::string& sentence : plan.sentences) say("{}\n", sentence);
+  say("{}: {} parameters, {}; {} samples to train on, {} to test\n", flags.job.model,
              with_commas(static_cast<double>(plan.graph.num_parameters())),
              plan.spec.predicts_number()
                  ? "predicts " + plan.spec.target().name
@@ -241,26 +242,25 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
                                plan.spec.of_text() ? "characters" : "classes"),
              with_commas(static_cast<double>(plan.train.num_samples())),
              with_commas(static_cast<double>(plan.test.num_samples())));
-  fmt::print(
+  say(
       "{}: {} replica{} of {} thread{}, reduction shape {}, dense kernel {}; global batch {}\n",
       strategy.kind(), replicas, replicas == 1 ? "" : "s", strategy.options().threads_per_replica,
       strategy.options().threads_per_replica == 1 ? "" : "s",
       strategy.reduction_shape().to_string(), nn::name_of(nn::dense_kernel()),
       flags.job.global_batch);
-  if (strategy.world().on_devices()) fmt::print("on {}\n", places_words(strategy.world()));
+  if (strategy.world().on_devices()) say("on {}\n", places_words(strategy.world()));
   if (strategy.world().mesh.model_ranks() > 1)
-    fmt::print("mesh: {}; pipeline {}, {} microbatches\n", strategy.world().mesh.sentence(),
+    say("mesh: {}; pipeline {}, {} microbatches\n", strategy.world().mesh.sentence(),
                flags.pipeline, flags.microbatches);
   if (flags.accumulate > 1)
-    fmt::print("an update every {} batches; steps are updates\n", flags.accumulate);
+    say("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")
-    fmt::print("forward and backward in {}, parameters in float32\n", flags.precision);
+    say("forward and backward in {}, parameters in float32\n", flags.precision);
   if (const auto& rate = plan.compile.learning_rate)
-    fmt::print("learning rate: {}, {:.6g} in the first step\n", rate->name(), (*rate)(0));
+    say("learning rate: {}, {:.6g} in the first step\n", rate->name(), (*rate)(0));
   if (strategy.options().reduction != "fused")
-    fmt::print("gradients: reduction {}, compression {}\n", strategy.options().reduction,
+    say("gradients: reduction {}, compression {}\n", strategy.options().reduction,
                describe(strategy.options().compression));
-  std::fflush(stdout);
 }
 
 // "a, b and c"
@@ -294,10 +294,10 @@ void write_spec(const TrainFlags& flags, const DataSpec& spec) {
 void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Strategy& strategy,
                        const History& history, const std::vector<std::string>& saved,
                        bool has_figures) {
-  fmt::print("{}\n", history.to_string());
+  say("{}\n", history.to_string());
   const std::string metric = metric_for(spec).name();
   const double value = history.last("val_" + metric);
-  fmt::print("test {} {} after {} steps: {:.1f} s of training, {} {}/s\n",
+  say("test {} {} after {} steps: {:.1f} s of training, {} {}/s\n",
              spec.predicts_number() ? fmt::format("{} of {}", metric, spec.target().name) : metric,
              std::isnan(value) ? "unknown (--validation-freq)" : figure_words(spec, value),
              with_commas(static_cast<double>(history.steps)), history.train_seconds,
@@ -307,16 +307,15 @@ void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Stra
              : spec.shape.size() > 1 ? "images"
                                      : "samples");
   if (flags.out.empty())
-    fmt::print("weights were not kept: --out DIR saves them\n");
+    say("weights were not kept: --out DIR saves them\n");
   else if (!saved.empty())
-    fmt::print("saved {}\n", listed(saved));
-  if (has_figures) fmt::print("figures are in {}\n", flags.json);
+    say("saved {}\n", listed(saved));
+  if (has_figures) say("figures are in {}\n", flags.json);
   if (strategy.kind() == "mirrored" && !strategy.world().on_devices())
-    fmt::print(
+    say(
         "try next: --strategy multi_worker, which trains the same weights, bit for bit, in {} "
         "processes\n",
         strategy.world().size);
-  std::fflush(stdout);
 }
 
 // What helps against a sample that is damaged is said with it.
@@ -367,8 +366,7 @@ int train_here(const TrainFlags& flags, Plan& plan) {
     });
     say_what_came_out(flags, plan.spec, strategy, history, outputs.saved(), has_figures);
     if (there.finished < there.workers)
-      fmt::print("{} of {} workers came to the end\n", there.finished, there.workers);
-    std::fflush(stdout);
+      say("{} of {} workers came to the end\n", there.finished, there.workers);
   });
   outputs.require_all();
   return 0;

@@ -14,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/cli/bench/all_reduce.h"
 #include "tutti/cli/bench/commands.h"
 #include "tutti/cli/bench/compare.h"
@@ -119,7 +120,7 @@ int launch_workers(const Flags& flags) {
   const LaunchResult result = launch(options);
   std::istringstream report(failure_report(result));
   for (std::string line; std::getline(report, line);)
-    fmt::print(stderr, "{}{}\n", line.starts_with("  ") ? "" : "tutti bench: ", line);
+    say_to(stderr, "{}{}\n", line.starts_with("  ") ? "" : "tutti bench: ", line);
   return result.exit_code;
 }
 

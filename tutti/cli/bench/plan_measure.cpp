@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/cli/bench/all_reduce.h"
 #include "tutti/cli/bench/between_hosts.h"
 #include "tutti/cli/bench/timing.h"
@@ -136,12 +137,12 @@ plan::EngineSpeed speed_of(const std::string& engine) {
 }
 
 void print(const plan::Machine& machine) {
-  fmt::print("{:>8}{:>13}{:>13}{:>13}\n", "batch", "forward ms", "backward ms", "samples/s");
+  say("{:>8}{:>13}{:>13}{:>13}\n", "batch", "forward ms", "backward ms", "samples/s");
   for (const plan::BatchTime& time : machine.compute)
-    fmt::print("{:>8}{:>13.4g}{:>13.4g}{:>13.4g}\n", time.batch, 1e3 * time.forward,
+    say("{:>8}{:>13.4g}{:>13.4g}{:>13.4g}\n", time.batch, 1e3 * time.forward,
                1e3 * time.backward,
                static_cast<double>(time.batch) / (time.forward + time.backward));
-  fmt::print(
+  say(
       "update {:.4g} ms; input {:.3g} us a sample on {} cores; the slowest of 8 replicas takes "
       "{:.2f} "
       "times the median; memory {:.4g} MB and {:.3g} MB a sample\n"
@@ -151,7 +152,7 @@ void print(const plan::Machine& machine) {
       1e-6 * machine.sample_memory, 1e6 * machine.shm.latency, 1e-9 * machine.shm.bytes_per_second,
       1e6 * machine.tcp.latency, 1e-9 * machine.tcp.bytes_per_second);
   if (machine.link)
-    fmt::print("link between {} hosts: {}\n", machine.link->hosts,
+    say("link between {} hosts: {}\n", machine.link->hosts,
                plan::words_of(machine.link->wire));
 }
 
@@ -189,9 +190,9 @@ plan::Machine machine_of(const MeasureFlags& flags, MeasuredModel& model) {
        .seconds = flags.seconds,
        .most_spread = flags.most_spread,
        .progress = [&](size_t i, size_t count) {
-         fmt::print(stderr, "batch {} of {}: {} samples\n", i + 1, count, flags.batches[i]);
+         say_to(stderr, "batch {} of {}: {} samples\n", i + 1, count, flags.batches[i]);
        }});
-  fmt::print(stderr, "engines\n");
+  say_to(stderr, "engines\n");
   machine.shm = speed_of("shm");
   machine.tcp = speed_of("tcp");
   return machine;
@@ -200,22 +201,22 @@ plan::Machine machine_of(const MeasureFlags& flags, MeasuredModel& model) {
 void write(const plan::Machine& machine, const MeasureFlags& flags) {
   plan::save_machine(machine, flags.out);
   print(machine);
-  fmt::print("wrote {}; next: tutti plan {} --machine {} --hosts 1..64{}\n", flags.out, flags.model,
+  say("wrote {}; next: tutti plan {} --machine {} --hosts 1..64{}\n", flags.out, flags.model,
              flags.out, machine.link ? "" : " --link 10Gbit,50us");
 }
 
 void print_fit(int hosts, const std::vector<plan::AllReduceTimes>& times,
                const plan::FittedLink& link) {
-  fmt::print("{:>12}{:>16}{:>16}\n", "bytes", "all-reduce ms", "by the link ms");
+  say("{:>12}{:>16}{:>16}\n", "bytes", "all-reduce ms", "by the link ms");
   for (const plan::AllReduceTimes& one : times)
-    fmt::print("{:>12.0f}{:>16.4g}{:>16.4g}\n", one.bytes, 1e3 * median(one.seconds),
+    say("{:>12.0f}{:>16.4g}{:>16.4g}\n", one.bytes, 1e3 * median(one.seconds),
                1e3 * plan::engine_seconds(hosts, one.bytes, link.flow));
 }
 
 /// Of worker 0, which alone has a model, its machine with the link; the others take part in that.
 void measure_between(const MeasureFlags& flags, HostsOfJob& job, MeasuredModel* model) {
   job.workers.barrier(kProgramLimit);  // worker 0 may have to index its data
-  if (model) fmt::print(stderr, "link between {} hosts\n", job.hosts);
+  if (model) say_to(stderr, "link between {} hosts\n", job.hosts);
   std::vector<plan::AllReduceTimes> times;
   if (job.one_a_host) times = time_all_reduces(*job.one_a_host, flags.link_seconds);
   if (model) {

@@ -1,27 +1,13 @@
 #include "tutti/cluster/launch/launcher.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <mutex>
 
 #include "tutti/base/error.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/cluster/launch/detail/job.h"
 #include "tutti/cluster/launch/detail/spawn.h"
 
 namespace tutti {
-namespace {
-
-/// Where stdin, stdout or stderr is closed, the next thing opened would get its number, and be
-/// written to.
-void open_missing_standard_streams() {
-  for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    // The lowest free number is this one. It stays open, as if the process had been given it.
-    if (fcntl(number, F_GETFD) < 0) open("/dev/null", O_RDWR);
-  }
-}
-
-}  // namespace
 
 LaunchResult launch(const LaunchOptions& options) {
   static_assert(detail::Guard::kMaxWorkers >= kMaxRanks);
@@ -37,7 +23,7 @@ LaunchResult launch(const LaunchOptions& options) {
   static std::mutex one_at_a_time;
   const std::unique_lock lock(one_at_a_time, std::try_to_lock);
   if (!lock) throw UsageError("launch: another launch of this process is running");
-  open_missing_standard_streams();
+  open_missing_streams();  // before anything of the job gets their numbers
   return detail::Job(options, detail::find_program(options.command.front())).run();
 }
 

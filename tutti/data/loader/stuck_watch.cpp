@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "tutti/base/standard_streams.h"
+
 namespace tutti::data::detail {
 namespace {
 
@@ -41,28 +43,24 @@ void StuckWatch::Visit::give_up() const {
     where = fmt::format("{}, sample {} of ", epoch_->content->where(epoch_->order.at(place).id),
                         row_ + 1);
   }
-  fmt::print(stderr,
-             "tutti: input: {}batch {} of epoch {}, in {}: it has not returned for {} ms\n"
-             "  a replica is stuck there; the process ends\n",
-             where, batch_ + 1, epoch_->pass.epoch + 1, stage_ == nullptr ? "read" : *stage_,
-             patience_.count());
-  std::fflush(stderr);
+  say_to(stderr,
+         "tutti: input: {}batch {} of epoch {}, in {}: it has not returned for {} ms\n"
+         "  a replica is stuck there; the process ends\n",
+         where, batch_ + 1, epoch_->pass.epoch + 1, stage_ == nullptr ? "read" : *stage_,
+         patience_.count());
   std::_Exit(1);
 }
 
 void StuckWatch::watch() {
   std::unique_lock lock(mutex_);
-  TimePoint last = Clock::now();
   while (!end_.wait_for(lock, kLook, [this] { return ending_; })) {
     const TimePoint now = Clock::now();
-    const bool all_slept = now - last > 10 * kLook;  // the process was stopped, or the machine
     for (Visit* const visit : visits_) {
-      if (visit->moved() || all_slept)
+      if (visit->moved())
         visit->since_ = now;
       else if (now - visit->since_ > visit->patience_)
         visit->give_up();
     }
-    last = now;
   }
 }
 

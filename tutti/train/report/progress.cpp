@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tutti/base/standard_streams.h"
+
 namespace tutti {
 
 namespace {
@@ -107,8 +109,7 @@ void Progress::say(const std::string& text) {
 void Progress::write(const std::string& text, bool stays) {
   // A bar is written over the one before; ESC[K clears what a longer one left.
   const char* begin = bar_shown_ ? "\r\x1b[K" : "";
-  fmt::print(out_, "{}{}{}", begin, text, stays ? "\n" : "");
-  std::fflush(out_);
+  say_to(out_, "{}{}{}", begin, text, stays ? "\n" : "");
   bar_shown_ = !stays;
 }
 
