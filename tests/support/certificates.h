@@ -33,6 +33,7 @@ class Authority {
     write(files.key, [&](FILE* to) {
       return PEM_write_PrivateKey(to, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
     });
+    std::filesystem::permissions(files.key, std::filesystem::perms(0600));
     return files;
   }
 

@@ -5,6 +5,8 @@
 #include <openssl/x509_vfy.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +17,7 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/base/file.h"
+#include "tutti/net/detail/secret_file.h"
 #include "tutti/net/detail/socket_link.h"
 
 namespace tutti {
@@ -265,6 +268,8 @@ TlsContext::TlsContext(const TlsFiles& files) {
   });
   load_file("certificate", files.certificate,
             [&](const char* path) { return SSL_CTX_use_certificate_chain_file(context, path); });
+  if (struct stat facts{}; stat(files.key.c_str(), &facts) == 0)
+    detail::require_private(facts, geteuid(), files.key, "TLS: private key");
   // Without this a key with a pass phrase would ask for it on the terminal.
   SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return 0; });
   load_file("private key", files.key, [&](const char* path) {

@@ -9,10 +9,11 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
-#include "tutti/base/log.h"
+#include "tutti/net/detail/secret_file.h"
 
 namespace tutti {
 namespace {
@@ -53,17 +54,16 @@ void check_readers(int file, const std::filesystem::path& path) {
   struct stat facts{};
   if (fstat(file, &facts) != 0) throw bad_file(path, errno_words(errno));
   if (!S_ISREG(facts.st_mode)) throw bad_file(path, "this is no regular file");
-  const auto mode = facts.st_mode & 0777U;
-  if ((mode & 0007U) != 0) {
-    throw bad_file(path, fmt::format("everybody on this machine may use it (mode {:o})\n"
-                                     "  chmod 600 {}, and make a new token if others were here",
-                                     mode, path.string()));
-  }
-  if ((mode & 0070U) != 0) {
-    log_once("token-group:" + path.string(), LogLevel::warning,
-             "token file {}: its group may use it too (mode {:o}); chmod 600 keeps it to you",
-             path.string(), mode);
-  }
+  detail::require_private(facts, geteuid(), path, "token file");
+}
+
+// TUTTI_TOKEN of this process, once it is not in its environment any more.
+std::mutex taken_mutex;
+std::optional<Token> taken;
+
+std::optional<Token> taken_token() {
+  const std::scoped_lock lock(taken_mutex);
+  return taken;
 }
 
 Token file_of_variable(const char* path) {
@@ -153,15 +153,23 @@ std::optional<Token> token_from_environment() {
   const char* hex = std::getenv(kTokenVariable);
   const bool has_path = path != nullptr && *path != '\0';
   const bool has_hex = hex != nullptr && *hex != '\0';
-  if (!has_path && !has_hex) return {};
   std::optional<Token> from_file, from_text;
   if (has_path) from_file = file_of_variable(path);
-  if (has_hex) from_text = Token::parse(hex, kTokenVariable);
+  from_text = has_hex ? Token::parse(hex, kTokenVariable) : taken_token();
   if (from_file && from_text && !(*from_file == *from_text)) {
     throw UsageError(fmt::format("{} ({}) and {} hold different tokens\n  unset one of them",
                                  kTokenFileVariable, path, kTokenVariable));
   }
   return from_file ? from_file : from_text;
+}
+
+void take_token_out_of_environment() {
+  const char* const hex = std::getenv(kTokenVariable);
+  if (hex == nullptr || *hex == '\0') return;
+  const Token token = Token::parse(hex, kTokenVariable);
+  const std::scoped_lock lock(taken_mutex);
+  taken = token;
+  unsetenv(kTokenVariable);
 }
 
 }  // namespace tutti

@@ -44,8 +44,9 @@ class Token {
   std::array<uint8_t, kBytes> bytes_{};
 };
 
-/// The token in a file. Refuses one that others may read (cure: chmod 600); warns when its group
-/// may. Throws UsageError with the path and the cure.
+/// The token in a file. Refuses one that others may read (cure: chmod 600), or that belongs to
+/// another user who is not root; warns when its group may read it. Throws UsageError with the path
+/// and the cure.
 Token read_token_file(const std::filesystem::path& path);
 
 /// Makes a file that only its owner may read; UsageError when there is one already.
@@ -54,5 +55,9 @@ void write_token_file(const std::filesystem::path& path, const Token& token);
 /// The token of TUTTI_TOKEN_FILE or TUTTI_TOKEN; none when neither is set. Throws UsageError when
 /// both are set and differ, and as the functions above.
 std::optional<Token> token_from_environment();
+
+/// From now on TUTTI_TOKEN is not in the environment, where all that this process starts would have
+/// it, and token_from_environment() still knows it. Throws as that does.
+void take_token_out_of_environment();
 
 }  // namespace tutti

@@ -11,11 +11,13 @@
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/base/random.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/suggest.h"
 #include "tutti/cluster/join/environment_check.h"
 #include "tutti/cluster/join/exit_code.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/data/loader/registered.h"
+#include "tutti/net/token.h"
 #include "tutti/observe/trace.h"
 #include "tutti/strategy/detail/own_random_numbers.h"
 #include "tutti/strategy/detail/worlds.h"
@@ -212,7 +214,9 @@ ReplicatedOptions detail::replicated_options(const StrategyOptions& options) {
 
 Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<StrategyState>()) {
   data::serve_if_loader();
+  make_failed_writes_errors();
   check_environment();
+  take_token_out_of_environment();
   const auto job = options.uses_servers() ? job_of_this_process() : std::nullopt;
   check_options(options, job ? job->num_workers : 1);
   detail::keep_freed_memory();

@@ -348,6 +348,14 @@ TEST_F(TlsTest, FilesThatAreWrongAreNamed) {
               AllOf(HasSubstr("certificate"), HasSubstr("no.pem")));
 }
 
+TEST_F(TlsTest, AKeyThatEverybodyMayReadIsRefused) {
+  const TlsFiles files = authority_.issue(folder_.path() / "open", "open");
+  std::filesystem::permissions(files.key, std::filesystem::perms(0644));
+  EXPECT_THAT(message_of<UsageError>([&] { TlsContext{files}; }),
+              AllOf(HasSubstr("private key"), HasSubstr("open/key.pem"), HasSubstr("mode 644"),
+                    HasSubstr("chmod 600")));
+}
+
 TEST_F(TlsTest, TheVariableNamesAFolder) {
   unsetenv(kTlsVariable);
   EXPECT_EQ(tls_from_environment(), nullptr);

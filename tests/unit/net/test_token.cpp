@@ -8,9 +8,12 @@
 #include <type_traits>
 
 #include "tutti/base/error.h"
+#include "tutti/net/detail/secret_file.h"
 #include "tutti/net/token.h"
 
+#include "tests/support/command.h"
 #include "tests/support/message_of.h"
+#include "tests/support/run_ranks.h"
 #include "tests/support/temp_folder.h"
 
 namespace tutti {
@@ -77,6 +80,32 @@ TEST_F(TokenFile, OfEverybodyIsRefusedWithTheCure) {
   EXPECT_TRUE(read_token_file(path_) == Token::parse(kHex, "")) << "a group's is only warned about";
 }
 
+// Of owner, mode and user: refused in words, warned of, or taken.
+TEST(SecretFile, IsOfItsUserOrOfRoot) {
+  const auto answer = [](uid_t owner, mode_t mode, uid_t self) {
+    struct stat facts{};
+    facts.st_uid = owner;
+    facts.st_mode = S_IFREG | mode;
+    const std::filesystem::path path = fmt::format("/f{}-{:o}-{}", owner, mode, self);
+    testing::internal::CaptureStderr();
+    std::string refused;
+    try {
+      detail::require_private(facts, self, path, "token file");
+    } catch (const UsageError& error) {
+      refused = error.what();
+    }
+    return refused + testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(answer(1000, 0600, 1000), "");
+  EXPECT_EQ(answer(0, 0400, 1000), "") << "as clusters mount them";
+  EXPECT_THAT(answer(1001, 0600, 1000),
+              AllOf(HasSubstr("belongs to user 1001, and this process is user 1000"),
+                    HasSubstr("chmod 600")));
+  EXPECT_THAT(answer(1001, 0600, 0), AllOf(HasSubstr("warning"), HasSubstr("user 1001")));
+  EXPECT_THAT(answer(1000, 0640, 1000), AllOf(HasSubstr("warning"), HasSubstr("its group")));
+  EXPECT_THAT(answer(1000, 0604, 1000), HasSubstr("everybody on this machine"));
+}
+
 TEST_F(TokenFile, ThatIsNoneIsNamed) {
   EXPECT_THAT(message_of<UsageError>([&] { read_token_file(path_); }),
               AllOf(HasSubstr(path_.string()), HasSubstr("No such file")));
@@ -109,6 +138,28 @@ TEST_F(TokenEnvironment, ComesFromFileOrVariable) {
   EXPECT_THAT(
       message_of<UsageError>([&] { token_from_environment(); }),
       AllOf(HasSubstr("TUTTI_TOKEN_FILE"), HasSubstr("different tokens"), Not(HasSubstr("1111"))));
+}
+
+/// arguments: a token. In a process of its own, which has it for good.
+RANK_PROGRAM(take_the_token) {
+  setenv(kTokenVariable, "too short", 1);
+  EXPECT_THROW(take_token_out_of_environment(), UsageError);
+  const Token token = Token::parse(rank.arguments.at(0), "");
+  setenv(kTokenVariable, rank.arguments.at(0).c_str(), 1);
+  take_token_out_of_environment();
+  EXPECT_EQ(test::run_command({"sh", "-c", "echo \"$TUTTI_TOKEN\""}).out, "\n");
+  EXPECT_TRUE(token_from_environment() == token) << "this process still has it";
+  take_token_out_of_environment();
+  EXPECT_TRUE(token_from_environment() == token) << "a second time";
+  const Token later = Token::random();
+  setenv(kTokenVariable, later.secret_hex().c_str(), 1);
+  EXPECT_TRUE(token_from_environment() == later);
+  std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST(TokenEnvironments, AreWithoutItForWhatAProcessStarts) {
+  const auto out = test::run_ranks(1, "take_the_token", {.arguments = {kHex}}).at(0);
+  EXPECT_EQ(out.exit_code, 0) << out.log;
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/cluster/join/connect.h"
 #include "tutti/cluster/join/detail/lifeline.h"
 #include "tutti/cluster/join/detail/step_board.h"
@@ -21,6 +22,7 @@
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/comm/flight/flight_record.h"
 #include "tutti/net/tls.h"
+#include "tutti/net/token.h"
 
 namespace tutti {
 namespace {
@@ -90,7 +92,9 @@ Group join_over_rendezvous(const ClusterSpec& spec, const Deadline& deadline) {
 
 Group join_workers(Millis limit) {
   install_terminate_handler();
+  make_failed_writes_errors();
   check_environment();
+  take_token_out_of_environment();
   const auto spec = job_of_this_process();
   if (!spec) return Group();
   const Deadline deadline(limit);
