@@ -55,4 +55,10 @@ bool is_folder(const fs::path& path) { return fs::is_directory(status_of(path));
 
 bool is_there(const fs::path& path) { return fs::exists(status_of(path)); }
 
+std::filesystem::path temporary_folder() {
+  std::error_code failure;
+  std::filesystem::path folder = std::filesystem::temp_directory_path(failure);
+  return failure ? "/tmp" : folder;
+}
+
 }  // namespace tutti

@@ -17,4 +17,8 @@ bool is_folder(const std::filesystem::path& path);
 /// Whether anything is at `path`. Throws as entries_of() does.
 bool is_there(const std::filesystem::path& path);
 
+/// Where files go that nobody gave a place: the folder that TMPDIR names, or /tmp where that is
+/// none (batch systems name one that they have not made, or have removed). Never throws for that.
+std::filesystem::path temporary_folder();
+
 }  // namespace tutti

@@ -184,6 +184,22 @@ TEST(Launcher, TellsWhereFlightRecordsAreUnlessTheInputWasWrong) {
                                     ": `tutti doctor record " + records + "/*.json`\n"));
 }
 
+TEST(Launcher, NeedsNoTemporaryFolder) {
+  const TempFolder folder;
+  const OnlyTemporaryFolder only(folder / "nowhere");
+  const auto good = run_workers(2, "join_and_add");
+  EXPECT_EQ(good.exit_code, 0) << good.log;
+  const auto failed = run_workers(2, "leave_a_group", {"exit"});
+  EXPECT_EQ(failed.exit_code, 3) << failed.log;
+  EXPECT_THAT(failed.log, HasSubstr("\nrank 1 exited with code 3\n"));
+  const auto records = lines_after(failed.log, "what each rank did last is in ");
+  ASSERT_EQ(records.size(), 1U) << failed.log;
+  EXPECT_THAT(records[0], testing::StartsWith("/tmp/tutti-"));
+  std::filesystem::remove_all(records[0].substr(0, records[0].find(':')));
+  const auto lives = run_ranks(1, "launch_lives", {.arguments = {"3", "0"}}).at(0);
+  EXPECT_EQ(lives.exit_code, 0) << lives.log;
+}
+
 TEST(Uncaught, ErrorsEndAProcessAsTheCommandLineDoes) {
   const std::pair<const char*, int> cases[] = {
       {"usage", 2}, {"data", 2}, {"error", 1}, {"standard", 1}, {"interrupted", 128 + SIGTERM}};
@@ -270,6 +286,19 @@ TEST(Restarts, NobodyWaitsForANodeThatIsGone) {
   EXPECT_THAT(nodes[0].log, HasSubstr("the job is not started again: "));
 }
 
+// It does not wait for the other one to read what that will not read any more. The limit is far
+// below that of the wait, 20 s.
+TEST(Restarts, ANodeThatIsToldToEndIsNotWaitedFor) {
+  const auto nodes = run_ranks(2, "launch_lives_of_a_node",
+                               {.kill = {.rank = 1, .after = "[0] waits", .signal = SIGTERM},
+                                .limit = 15s,
+                                .arguments = {std::to_string(free_port()), "wait"}});
+  EXPECT_FALSE(nodes[0].timed_out) << nodes[0].log;
+  EXPECT_NE(nodes[0].exit_code, 0);
+  EXPECT_EQ(nodes[1].exit_code, 128 + SIGTERM) << nodes[1].log;
+  EXPECT_THAT(nodes[0].log, Not(HasSubstr("started again")));
+}
+
 TEST(Launcher, KillsWhatIgnoresSigterm) {
   const auto out = run_workers(2, "never_end");
   EXPECT_EQ(out.exit_code, 3) << out.log;
@@ -347,6 +376,12 @@ TEST(Launcher, EndsGrandchildrenToo) {
   EXPECT_EQ(grandchildren.size(), 4U) << out.log;
   for (int pid : grandchildren) EXPECT_TRUE(is_gone(pid)) << pid;
   EXPECT_THAT(out.log, Not(HasSubstr("LEFT")));
+}
+
+TEST(Launcher, ReapsOrphansWhileTheJobGoesOn) {
+  const auto out = run_workers(2, "leave_orphans");
+  EXPECT_EQ(out.exit_code, 0) << out.log;
+  EXPECT_EQ(count_of(out.log, "all are gone"), 2) << out.log;
 }
 
 TEST(Launcher, KilledItselfLeavesNobody) {

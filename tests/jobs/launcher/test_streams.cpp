@@ -13,7 +13,7 @@
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 
-#include "tests/support/run_ranks.h"
+#include "tests/support/run_workers.h"
 
 namespace tutti::test {
 namespace {
@@ -216,7 +216,9 @@ TEST(LauncherStreams, ClosedStreamsAreNotMistakenForOthers) {
   EXPECT_THAT(out.log, HasSubstr("root worker -1"));
 }
 
+/// arguments: "join" first, or not.
 RANK_PROGRAM(write_into_a_broken_pipe) {
+  if (!rank.arguments.empty() && rank.arguments[0] == "join") join();
   int ends[2];
   require(pipe(ends) == 0, "pipe");
   close(ends[0]);
@@ -226,6 +228,13 @@ RANK_PROGRAM(write_into_a_broken_pipe) {
 TEST(LauncherStreams, WorkersMayDieOfABrokenPipe) {
   const auto out = launch_onto("null", 1, "write_into_a_broken_pipe");
   EXPECT_EQ(out.exit_code, 128 + SIGPIPE) << out.log;
+}
+
+// From join() on a program's log may lose its reader, and what it writes may be too long.
+TEST(LauncherStreams, AWorkerThatHasJoinedGetsErrors) {
+  const auto out = run_workers(1, "write_into_a_broken_pipe", {"join"});
+  EXPECT_EQ(out.exit_code, 1) << out.log;
+  EXPECT_THAT(out.log, HasSubstr("write: Broken pipe (errno 32)"));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <barrier>
 #include <csignal>
 #include <cstdio>
@@ -154,13 +155,18 @@ RANK_PROGRAM(leave_a_group) {
   });
 }
 
-/// arguments: for each life of the job, the step in which rank 1 is killed; 0: it comes to its end.
+/// arguments: for each life of the job, the step in which rank 1 is killed; 0: it comes to its end;
+/// "wait": it comes to none.
 RANK_PROGRAM(live_again) {
   const char* lives = std::getenv("TUTTI_RESTART");
   const int before = lives == nullptr ? 0 : std::stoi(lives);
   if (started_again() != (before > 0)) throw Error("started again?");
   Group world = join();
-  const int last = std::stoi(rank.arguments.at(static_cast<size_t>(before)));
+  if (std::getenv("TUTTI_TOKEN") != nullptr) throw Error("the token is for all that is started");
+  const std::string& how = rank.arguments.at(static_cast<size_t>(before));
+  if (how == "wait") rank.mark("waits");
+  while (how == "wait") pause();
+  const int last = std::stoi(how);
   for (int step = 1; step <= 9; ++step) {
     report_step(step);
     if (rank.rank == 1 && step == last) std::raise(SIGKILL);
@@ -213,6 +219,32 @@ RANK_PROGRAM(launch_one_that_stops) {
                                       .restarts = 3});
   std::fprintf(stderr, "%s\nroot worker %d\n", failure_report(result).c_str(), result.root_worker);
   std::_Exit(result.exit_code);
+}
+
+/// A child of a child, which the launcher gets when it ends. Reaped, it is in no list any more.
+RANK_PROGRAM(leave_orphans) {
+  std::vector<pid_t> orphans;
+  for (int i = 0; i < 20; ++i) {
+    int told[2];
+    if (pipe2(told, O_CLOEXEC) != 0) throw Error("pipe: " + errno_words(errno));
+    const pid_t child = fork();
+    if (child == 0) {
+      const pid_t orphan = fork();
+      if (orphan == 0) _exit(0);
+      _exit(write(told[1], &orphan, sizeof orphan) == sizeof orphan ? 0 : 1);
+    }
+    close(told[1]);
+    pid_t orphan = -1;
+    if (read(told[0], &orphan, sizeof orphan) != sizeof orphan) throw Error("no orphan");
+    close(told[0]);
+    waitpid(child, nullptr, 0);
+    orphans.push_back(orphan);
+  }
+  const auto is_there = [](pid_t pid) { return kill(pid, 0) == 0; };
+  for (const Deadline deadline(20s); std::ranges::any_of(orphans, is_there);
+       std::this_thread::sleep_for(1ms))
+    if (deadline.passed()) throw Error("an orphan stays a zombie");
+  rank.mark("all are gone");
 }
 
 RANK_PROGRAM(never_end) {

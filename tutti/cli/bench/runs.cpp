@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "tutti/base/error.h"
+#include "tutti/base/folders.h"
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/bench/child.h"
@@ -34,7 +35,8 @@ std::string commit_of(const std::filesystem::path& folder) {
 std::filesystem::path own_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
 std::filesystem::path checkout() {
-  for (const auto& start : {own_program().parent_path(), std::filesystem::current_path()})
+  std::error_code removed;  // the working folder, maybe
+  for (const auto& start : {own_program().parent_path(), std::filesystem::current_path(removed)})
     for (auto folder = start;; folder = folder.parent_path()) {
       if (std::filesystem::exists(folder / "bench/peer/step.py")) return folder;
       if (folder == folder.parent_path()) break;
@@ -46,8 +48,7 @@ std::filesystem::path checkout() {
 
 ScratchFile::ScratchFile() {
   static std::atomic<int> number{0};
-  path_ = std::filesystem::temp_directory_path() /
-          fmt::format("tutti-bench-{}-{}", getpid(), number.fetch_add(1));
+  path_ = temporary_folder() / fmt::format("tutti-bench-{}-{}", getpid(), number.fetch_add(1));
 }
 
 ScratchFile::~ScratchFile() {

@@ -140,6 +140,16 @@ std::vector<pid_t> children_of_this_process() {
   return children;
 }
 
+void reap_all_but(std::span<const pid_t> spare) noexcept {
+  const pid_t self = getpid();
+  for_each_process([&](pid_t pid) {
+    const Stat facts = stat_of(pid);
+    if (facts.parent == self && facts.state == 'Z' &&
+        std::find(spare.begin(), spare.end(), pid) == spare.end())
+      waitpid(pid, nullptr, WNOHANG);
+  });
+}
+
 bool is_stopped(pid_t pid) noexcept { return stat_of(pid).state == 'T'; }
 
 bool reap_until(pid_t child, const Deadline& deadline) noexcept {

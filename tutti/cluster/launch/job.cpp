@@ -14,6 +14,12 @@
 #include "tutti/cluster/spec/detail/environment.h"
 
 namespace tutti::detail {
+namespace {
+
+// Finding the dead among all children reads /proc.
+constexpr Millis kReapingEvery{500};
+
+}  // namespace
 
 Job::Job(const LaunchOptions& options, std::string program)
     : options_(options),
@@ -35,6 +41,7 @@ Job::Job(const LaunchOptions& options, std::string program)
                .end_on_failure = options.end_on_failure}) {
   if (!epoll_) throw Error("launch: epoll: " + errno_words(errno));
   spare_.push_back(guard_.pid());
+  watch(reaps_orphans_.descriptor(), Source::child, 0);
   if (other_nodes_) watch(other_nodes_->descriptor(), Source::other_nodes, 0);
   if (options.num_workers > 1 && !other_nodes_) segment_ = ShmSegment::create(options.num_workers);
   if (options.handle_signals) {
@@ -59,12 +66,8 @@ LaunchResult Job::run() {
   workers_.resize(static_cast<size_t>(options_.num_workers));
   for (int w = 0; w < options_.num_workers; ++w) start(w);
   while (any_running()) {
-    if (const auto signal = ending_.due(Clock::now())) {
-      send_signal(*signal);
-    } else {
-      wait_for_events();
-      end_what_is_left_stopped();
-    }
+    go_on();
+    end_what_is_left_stopped();
   }
   end_tree();
   std::vector<NodeEnding> endings;
@@ -149,11 +152,31 @@ void Job::watch(int descriptor, Source source, int worker, uint32_t events) {
   }
 }
 
+/// Sends the signal that is due, or waits for what happens next, `limit` at most.
+void Job::go_on(std::optional<Millis> limit) {
+  if (const auto signal = ending_.due(Clock::now())) return send_signal(*signal);
+  wait_for_events(limit);
+  reap_orphans();
+}
+
+/// What workers leave behind when it ends: a job of weeks would fill the table of processes.
+void Job::reap_orphans() {
+  if (!child_ended_ || Clock::now() < next_reaping_) return;
+  child_ended_ = false;
+  next_reaping_ = Clock::now() + kReapingEvery;
+  reap_all_but(spare_);
+}
+
 void Job::wait_for_events(std::optional<Millis> limit) {
-  int timeout = watches_stopped() ? 1'000 : -1;
-  if (limit) timeout = static_cast<int>(limit->count());
-  if (const auto next = ending_.next()) {
-    const auto left = std::chrono::ceil<Millis>(*next - Clock::now()).count();
+  std::optional<TimePoint> until;
+  const auto no_later = [&](TimePoint then) { until = until ? std::min(*until, then) : then; };
+  if (limit) no_later(time_after(*limit));
+  if (watches_stopped()) no_later(time_after(Millis{1'000}));
+  if (const auto next = ending_.next()) no_later(*next);
+  if (child_ended_) no_later(next_reaping_);
+  int timeout = -1;
+  if (until) {
+    const auto left = std::chrono::ceil<Millis>(*until - Clock::now()).count();
     timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
   }
   const auto outputs = output_.interests();
@@ -171,7 +194,7 @@ void Job::wait_for_events(std::optional<Millis> limit) {
 void Job::serve_events() {
   // The kernel's ready list is in order of arrival, so that of two workers found dead at once the
   // first one died first. Room for all events keeps that order whole.
-  std::vector<epoll_event> events(2 * workers_.size() + 1);
+  std::vector<epoll_event> events(2 * workers_.size() + 3);
   const int ready = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   if (ready < 0 && errno != EINTR) throw Error("launch: epoll_wait: " + errno_words(errno));
   for (int i = 0; i < ready; ++i) {
@@ -182,6 +205,10 @@ void Job::serve_events() {
       case Source::death: on_death(worker); break;
       case Source::channel: read_channel(worker); break;
       case Source::other_nodes: hear_other_nodes(); break;
+      case Source::child:
+        reaps_orphans_.take();
+        child_ended_ = true;
+        break;
     }
   }
   spread_news();

@@ -178,7 +178,7 @@ void Job::wait_for_other_nodes() {
   if (!other_nodes_) return;
   if (options_.end_together || !options_.end_on_failure) other_nodes_->tell_end();
   if (!options_.end_together || options_.tell_endings) return;
-  while (!other_nodes_->all_ended() && !ending_.begun()) wait_for_events();
+  while (!other_nodes_->all_ended() && !ending_.begun()) go_on();
 }
 
 /// How the job has ended on all nodes: none where nobody asks, or a signal ends the wait. Others
@@ -189,13 +189,13 @@ std::vector<NodeEnding> Job::swap_endings() {
   other_nodes_->tell_ending(encode(ending_of(result(), options_.nodes.node)));
   const auto is_told_to_end = [&] { return ending_.first_signal() != 0; };
   std::optional<std::vector<std::string>> texts = other_nodes_->endings();
-  for (; !texts && !is_told_to_end(); texts = other_nodes_->endings()) wait_for_events();
+  for (; !texts && !is_told_to_end(); texts = other_nodes_->endings()) go_on();
+  other_nodes_->tell_read();  // also where it was told to end: it will read no more
   if (!texts) return {};
-  other_nodes_->tell_read();
   const Deadline deadline(options_.nodes.limit);
   while (options_.nodes.node == 0 && !other_nodes_->all_have_read() && !deadline.passed() &&
          !is_told_to_end())
-    wait_for_events(std::min(deadline.left(), Millis{1'000}));
+    go_on(std::min(deadline.left(), Millis{1'000}));
   std::vector<NodeEnding> all;
   for (const std::string& text : *texts) all.push_back(decode_ending(text));
   return all;
@@ -204,9 +204,7 @@ std::vector<NodeEnding> Job::swap_endings() {
 /// Waits for the readers of the launcher's own output: after a success until they have all of it,
 /// else no longer than the job's end may take. The workers are gone; signals still count.
 void Job::finish_output() {
-  while (output_.waiting() && !ending_.over()) {
-    if (!ending_.due(Clock::now())) wait_for_events();
-  }
+  while (output_.waiting() && !ending_.over()) go_on();
 }
 
 LaunchResult Job::result() const {

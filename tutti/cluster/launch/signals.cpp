@@ -1,6 +1,7 @@
 #include "tutti/cluster/launch/detail/signals.h"
 
 #include <fcntl.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -13,6 +14,13 @@ namespace tutti::detail {
 namespace {
 
 std::atomic<int> pipe_for_handler{-1};
+std::atomic<int> event_of_children{-1};
+
+extern "C" void on_child_signal(int) {
+  const int before = errno;
+  eventfd_write(event_of_children.load(), 1);
+  errno = before;
+}
 
 extern "C" void on_launcher_signal(int signal) {
   const int before = errno;
@@ -57,10 +65,13 @@ IgnoresBrokenPipes::IgnoresBrokenPipes() {
 
 IgnoresBrokenPipes::~IgnoresBrokenPipes() { sigaction(SIGPIPE, &previous_, nullptr); }
 
-ReapsOrphans::ReapsOrphans() {
-  struct sigaction plain{};
-  plain.sa_handler = SIG_DFL;
-  sigaction(SIGCHLD, &plain, &previous_);
+ReapsOrphans::ReapsOrphans() : ended_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!ended_) throw Error("launch: eventfd: " + errno_words(errno));
+  event_of_children = ended_.get();
+  struct sigaction action{};
+  action.sa_handler = on_child_signal;
+  action.sa_flags = SA_RESTART | SA_NOCLDSTOP;
+  sigaction(SIGCHLD, &action, &previous_);
   prctl(PR_GET_CHILD_SUBREAPER, &was_subreaper_);
   prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
@@ -68,6 +79,12 @@ ReapsOrphans::ReapsOrphans() {
 ReapsOrphans::~ReapsOrphans() {
   prctl(PR_SET_CHILD_SUBREAPER, was_subreaper_);
   sigaction(SIGCHLD, &previous_, nullptr);
+  event_of_children = -1;
+}
+
+void ReapsOrphans::take() noexcept {
+  eventfd_t ignored = 0;
+  eventfd_read(ended_.get(), &ignored);
 }
 
 }  // namespace tutti::detail

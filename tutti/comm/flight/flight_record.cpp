@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "tutti/base/error.h"
+#include "tutti/base/folders.h"
 #include "tutti/base/log.h"
 #include "tutti/comm/flight/flight_log.h"
 
@@ -84,8 +85,7 @@ std::filesystem::path chosen_folder() {
 
 std::filesystem::path path_for(const std::string& job, const std::string& file) {
   const auto chosen = chosen_folder();
-  return (chosen.empty() ? std::filesystem::temp_directory_path() / ("tutti-" + job) : chosen) /
-         file;
+  return (chosen.empty() ? temporary_folder() / ("tutti-" + job) : chosen) / file;
 }
 
 /// Where the record of this process goes by itself, and its folder is made; "" nowhere.

@@ -24,6 +24,9 @@ int kill_members(const char* launch_entry, bool orphans, std::span<const pid_t> 
 /// The children of this process.
 std::vector<pid_t> children_of_this_process();
 
+/// Reaps the children of this process that have ended and are not in `spare`.
+void reap_all_but(std::span<const pid_t> spare) noexcept;
+
 /// Whether a process is stopped by a signal (not by a debugger).
 bool is_stopped(pid_t pid) noexcept;
 

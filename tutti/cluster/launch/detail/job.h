@@ -54,14 +54,16 @@ class Job {
   };
 
   // What an epoll event is about; the worker's number stands beside it.
-  enum class Source : uint32_t { signal, death, channel, other_nodes };
+  enum class Source : uint32_t { signal, death, channel, other_nodes, child };
 
   void start(int number, pid_t instead_of = 0);
   bool start_again(Worker& worker);
   std::vector<std::string> prepare();
   std::vector<std::string> environment_of(int number, int lifeline) const;
   void watch(int descriptor, Source source, int worker, uint32_t events = EPOLLIN);
-  void wait_for_events(std::optional<Millis> limit = {});
+  void go_on(std::optional<Millis> limit = {});
+  void wait_for_events(std::optional<Millis> limit);
+  void reap_orphans();
   void serve_events();
   void take_signals();
   Millis signal_grace();
@@ -113,6 +115,8 @@ class Job {
   int restarts_left_ = options_.restarts;
   int stopped_worker_ = -1;
   std::optional<TimePoint> stopped_since_{};  // all that are left are stopped
+  bool child_ended_ = false;      // since orphans were reaped last
+  TimePoint next_reaping_{};
   bool tree_ended_ = false;
 };
 

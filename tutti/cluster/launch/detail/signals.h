@@ -47,7 +47,12 @@ class ReapsOrphans {
   ReapsOrphans(const ReapsOrphans&) = delete;
   ~ReapsOrphans();
 
+  /// Readable when a child has ended, until take().
+  int descriptor() const noexcept { return ended_.get(); }
+  void take() noexcept;
+
  private:
+  FileDescriptor ended_;  // an eventfd
   struct sigaction previous_{};
   int was_subreaper_ = 0;
 };
