@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <csignal>
 #include <cstdio>
@@ -201,6 +202,63 @@ RANK_PROGRAM(launch_lives_of_a_node) {
        .command = {"/proc/self/exe"},
        .environment = {"TUTTI_TEST_PROGRAM=live_again", "TUTTI_TEST_ARGUMENTS=" + steps}},
       3, [](const std::string& words) { std::fprintf(stderr, "%s\n", words.c_str()); });
+  std::_Exit(result.exit_code);
+}
+
+constexpr Millis kPausedLimit{1'000};  // of each operation, and below the pause
+
+void sleep_for(Millis time) {
+  const timespec pause{time.count() / 1000, time.count() % 1000 * 1'000'000};
+  nanosleep(&pause, nullptr);
+}
+
+/// By a process of its own: rank 1 waits for rank 0 when it is stopped, and goes on before it.
+void pause_all(const std::vector<int64_t>& processes) {
+  if (fork() != 0) return;
+  for (const int64_t process : processes) {
+    kill(static_cast<pid_t>(process), SIGSTOP);
+    sleep_for(20ms);
+  }
+  sleep_for(kPausedLimit + 200ms);
+  for (size_t i = processes.size(); i-- > 0;) {
+    kill(static_cast<pid_t>(processes[i]), SIGCONT);
+    sleep_for(20ms);
+  }
+  _exit(0);
+}
+
+/// arguments: engine. All processes of the job are stopped for longer than their limit.
+RANK_PROGRAM(go_on_after_a_pause) {
+  Group world = rank.arguments.at(0) == "shm"
+                    ? join()
+                    : join_replicas(1, {.engine = rank.arguments.at(0)}).front();
+  std::array<int64_t, 2> own = {getpid(), getppid()};
+  std::vector<int64_t> all(4);
+  world.all_gather(span_of(std::span(own)), span_of(std::span(all))).wait();
+  if (rank.rank == 0) pause_all({all[0], all[2], all[1], all[3]});
+  const auto begin = std::chrono::steady_clock::now();
+  int64_t paused = 0;  // whether all have seen it
+  while (paused < rank.size) {
+    paused = std::chrono::steady_clock::now() - begin > kPausedLimit + 200ms ? 1 : 0;
+    world.all_reduce(span_of(std::span(&paused, 1)), ReduceOp::sum, kPausedLimit)
+        .wait(kPausedLimit);
+  }
+  rank.mark("goes on");
+}
+
+/// A launcher for each rank, on one host. arguments: a free port; then those of its worker.
+RANK_PROGRAM(launch_a_node_with_a_pause) {
+  setenv("TUTTI_TOKEN", std::string(64, 'a').c_str(), 1);
+  const LaunchResult result = launch(
+      {.num_workers = 1,
+       .nodes = {.node = rank.rank,
+                 .num_nodes = 2,
+                 .rendezvous = "127.0.0.1:" + rank.arguments.at(0),
+                 .silence = kPausedLimit},
+       .command = {"/proc/self/exe"},
+       .environment = {"TUTTI_TEST_PROGRAM=go_on_after_a_pause",
+                       "TUTTI_TEST_ARGUMENTS=" + rank.arguments.at(1) + "\n"}});
+  std::fprintf(stderr, "%s\n", failure_report(result).c_str());
   std::_Exit(result.exit_code);
 }
 
