@@ -99,12 +99,16 @@ class MeshUpdater final : public Updater {
     for (Part& part : parts_) part.updater->forget_step();
   }
   int64_t push(int local, std::span<const at::Tensor> gradients, double weight) override {
+    // A part may be frozen whole, and others train.
+    if (weight > 0 && std::ranges::none_of(parameters(local), &at::Tensor::requires_grad))
+      weight = 0;
     if (!clip_ || std::isnan(weight)) return at(local).push(number(local), gradients, weight);
     meet(local);
     const auto sums = clip_->sums(local, gradients, weight > 0);
     const std::vector<at::Tensor> none(sums.size());
     const bool first = first_rank_ + local < model_ranks_;  // which brings what all have together
-    return at(local).push(number(local), first ? sums : none, first ? 1.0 : 0.0);
+    const bool brings = first && std::ranges::any_of(sums, &at::Tensor::defined);
+    return at(local).push(number(local), first ? sums : none, brings ? 1.0 : weight);
   }
   void acquire(int local, int64_t at_least, const Deadline& deadline) override {
     at(local).acquire(number(local), at_least, deadline);

@@ -32,12 +32,24 @@ void require_graph(std::string_view operation, const at::Tensor& loss) {
 }
 
 // From `seed`; undefined: from 1.
-void backward(const ReplicaContext& replica, std::string_view operation, const at::Tensor& loss,
-              const at::Tensor& seed = {}) {
-  if (!loss.requires_grad()) return require_graph(operation, loss);
+void backward(const ReplicaContext& replica, const at::Tensor& loss, const at::Tensor& seed = {}) {
   const TimedEvent timed("sync.backward", {"replica", int64_t{replica.rank()}});
   loss.backward(seed);
   replica.has_computed();
+}
+
+// False: the loss is a constant of zero.
+bool backward_if_any(const ReplicaContext& replica, std::string_view operation,
+                     const at::Tensor& loss) {
+  if (!loss.requires_grad())
+    require_graph(operation, loss);
+  else
+    backward(replica, loss);
+  return loss.requires_grad();
+}
+
+bool has_any(const std::vector<at::Tensor>& gradients) {
+  return std::ranges::any_of(gradients, &at::Tensor::defined);
 }
 
 }  // namespace
@@ -52,12 +64,14 @@ void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
     settle(replica);
   } else {
     state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
-    const bool alone = lane.waiting.empty() && !replica.has_met_in_backward();
+    const bool waited = !lane.waiting.empty();
+    const bool alone = !waited && !replica.has_met_in_backward();
     lane.waiting.put(state_->updater->parameters(local));
     lane.waiting.clear();
     const detail::Listening listening(loss, alone ? state_->updater->listener(local) : nullptr);
-    backward(replica, "minimize", loss);
-    hand_in(local, 1.0);
+    const bool computed = backward_if_any(replica, "minimize", loss);
+    state_->note_other(local, loss);
+    hand_in(local, computed || waited ? 1.0 : 0.0);
   }
   state_->await_update(local);
 }
@@ -85,10 +99,12 @@ void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
   require_loss("accumulate", loss);
   const int local = state_->local_rank(replica, "accumulate");
   State::Lane& lane = state_->lanes[local];
+  if (!loss.requires_grad()) return require_graph("accumulate", loss);
   const auto& parameters = state_->updater->parameters(local);
   detail::require_cleared(state_->updater->layout(), parameters);
   lane.waiting.put(parameters);
-  backward(replica, "accumulate", loss, state_->seed_of(local, loss));
+  backward(replica, loss, state_->seed_of(local, loss));
+  state_->note_other(local, loss);
   lane.waiting.take(parameters);
 }
 
@@ -114,7 +130,7 @@ void Optimizer::leave_out(ReplicaContext& replica, const at::Tensor& loss) {
   }
   state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
   lane.waiting.clear();
-  if (loss.defined()) backward(replica, "leave_out", loss);
+  if (loss.defined()) backward_if_any(replica, "leave_out", loss);
   hand_in(local, std::nan(""));
 }
 
@@ -251,10 +267,16 @@ void Optimizer::exchange(int local, double weight) {
   const World& world = state_->strategy.world();
   auto& gradients = state_->lanes[local].gradients;
   const TimedEvent exchanged("sync.exchange", {"replica", int64_t{world.first_rank + local}});
-  if (state_->tables)
-    state_->tables->hand_in(local, weight, updater.version(), updater.learning_rate());
-  const int64_t version = updater.push(local, gradients, weight);
-  updater.acquire(local, version, Deadline(world.time_limit));
+  const bool rows = state_->tables && state_->tables->hand_in(local, weight, updater.version(),
+                                                              updater.learning_rate());
+  if (rows && weight > 0 && !has_any(gradients)) weight = 0;  // rows alone are trained
+  try {
+    const int64_t version = updater.push(local, gradients, weight);
+    updater.acquire(local, version, Deadline(world.time_limit));
+  } catch (const detail::NothingTrained& nothing) {
+    state_->throw_nothing_trained(nothing, local);
+  }
+  if (!state_->takes_turns()) state_->lanes[local].other.reset();
   gradients.clear();
   for (const auto& parameter : updater.parameters(local)) parameter.mutable_grad().reset();
 }

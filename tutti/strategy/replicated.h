@@ -146,7 +146,8 @@ class Optimizer {
   /// every replica in each step. UsageError under one_device for a replica's second step in a
   /// run(), for an operator that reads in it what the step is still to change, and from run() when
   /// only some replicas have taken part; elsewhere the others wait.
-  /// UsageError for a loss that is not zero and has no graph: nothing would be trained.
+  /// UsageError for a loss that is not zero and has no graph, and on all replicas where no loss has
+  /// given any of its parameters a gradient: nothing would be trained.
   /// parameter_server: parameters may come later, each before the first operator that reads it, all
   /// before run() returns; code that reads their memory by itself calls require_ready() first.
   void minimize(ReplicaContext& replica, const at::Tensor& loss);

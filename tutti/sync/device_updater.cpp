@@ -118,7 +118,7 @@ int64_t DeviceUpdater::push_all(int replica, std::span<const at::Tensor> gradien
   if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
   const bool left_out = std::isnan(weight);
   const size_t count = layout_.slots.size();
-  lane.used[count] = left_out;
+  lane.used[count] = part_of(weight);
   std::vector<at::Tensor> to, from;
   for (size_t i = 0; i < count; ++i) {
     if (buckets_ && buckets_->has(static_cast<int>(i))) continue;
@@ -181,8 +181,9 @@ void DeviceUpdater::update_all(int replica, int64_t at_least) {
 
 // One queue for all, in whose order everything happens.
 void DeviceUpdater::update_in_turn() {
-  for (Lane& lane : lanes_) agree(lane);
-  if (lanes_[0].any[layout_.slots.size()] == 0) {
+  bool updates = false;  // all come to the same answer
+  for (Lane& lane : lanes_) updates = agree(lane);
+  if (updates) {
     const int64_t next = version() + 1;
     begun_ = next;
     for (int owner = 0; owner < world_.local; ++owner) {
@@ -228,7 +229,7 @@ bool DeviceUpdater::agree(Lane& lane) {
   }
   lane.any[count + 1] |= guarded;
   if (!across()) lane.rate = step_rate_;
-  if (lane.any[count] != 0) return false;
+  if (!step_is_made(layout_, lane.any)) return false;
   plan_.advance(lane.scalars, lane.any, lane.rate);
   return true;
 }

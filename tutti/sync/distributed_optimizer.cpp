@@ -10,22 +10,28 @@
 namespace tutti {
 namespace {
 
-// The module's parameters that the optimizer trains, in the module's order, which all ranks share.
-NamedTensors trained_parameters(const torch::nn::Module& module,
-                                const torch::optim::Optimizer& optimizer) {
+// The module's parameters in its order, which all ranks share: what the optimizer trains.
+struct Parameters {
+  NamedTensors trained, others;
+};
+
+Parameters parameters_of(const torch::nn::Module& module,
+                         const torch::optim::Optimizer& optimizer) {
   std::unordered_set<const void*> known;
   for (const auto& group : optimizer.param_groups())
     for (const auto& parameter : group.params()) known.insert(parameter.unsafeGetTensorImpl());
-  NamedTensors trained;
+  Parameters all;
   for (auto& [name, tensor] : unique_parameters(module))
-    if (known.erase(tensor.unsafeGetTensorImpl())) trained.emplace_back(name, tensor);
+    (known.erase(tensor.unsafeGetTensorImpl()) != 0 ? all.trained : all.others)
+        .emplace_back(name, tensor);
   if (!known.empty())
     throw UsageError(
         fmt::format("DistributedOptimizer: the optimizer trains {} tensors that are no "
                     "parameters of the module",
                     known.size()));
-  if (trained.empty()) throw UsageError("DistributedOptimizer: the optimizer trains no parameter");
-  return trained;
+  if (all.trained.empty())
+    throw UsageError("DistributedOptimizer: the optimizer trains no parameter");
+  return all;
 }
 
 std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
@@ -37,25 +43,35 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
 }  // namespace
 
 struct DistributedOptimizer::State {
-  State(const NamedTensors& named, torch::optim::Optimizer& optimizer_in, Group group,
+  State(Parameters named, torch::optim::Optimizer& optimizer_in, Group group,
         const DistributedOptimizerOptions& options)
       : optimizer(optimizer_in),
-        parameters(tensors_of(named)),
-        reducer(std::move(group), Layout::of(detail::slots_of(named)), parameters, options.op,
-                options.buckets, options.time_limit) {
+        parameters(tensors_of(named.trained)),
+        others(std::move(named.others)),
+        reducer(std::move(group), Layout::of(detail::slots_of(named.trained)), parameters,
+                options.op, options.buckets, options.time_limit) {
     check_replicated(options.buckets);
+  }
+
+  // What has a gradient in the place of what is trained.
+  std::string words_of_other() const {
+    for (const auto& [name, parameter] : others)
+      if (parameter.grad().defined())
+        return fmt::format("; \"{}\", which the optimizer does not train, has one", name);
+    return "";
   }
 
   torch::optim::Optimizer& optimizer;
   std::vector<at::Tensor> parameters;
+  NamedTensors others;
   detail::GradientReducer reducer;
 };
 
 DistributedOptimizer::DistributedOptimizer(const torch::nn::Module& module,
                                            torch::optim::Optimizer& optimizer, Group group,
                                            const DistributedOptimizerOptions& options)
-    : state_(std::make_unique<State>(trained_parameters(module, optimizer), optimizer,
-                                     std::move(group), options)) {}
+    : state_(std::make_unique<State>(parameters_of(module, optimizer), optimizer, std::move(group),
+                                     options)) {}
 
 DistributedOptimizer::~DistributedOptimizer() = default;
 DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = default;
@@ -64,7 +80,14 @@ void DistributedOptimizer::step() {
   std::vector<at::Tensor> gradients;
   for (const auto& parameter : state_->parameters) gradients.push_back(parameter.grad());
   state_->reducer.finish(gradients, 1.0);
-  state_->reducer.wait();
+  try {
+    state_->reducer.wait();
+  } catch (const detail::NothingTrained& nothing) {
+    throw UsageError(fmt::format(
+        "DistributedOptimizer: {}\n  before step() goes backward() from a loss of the module that "
+        "it was made for{}",
+        nothing.what(), state_->words_of_other()));
+  }
   state_->optimizer.step();
 }
 

@@ -29,7 +29,8 @@ struct DistributedOptimizerOptions {
 /// Thread rule: used from the one thread of its rank. module and optimizer must outlive it.
 /// Gradients are all-reduced while backward goes on; a parameter that no rank used is left without
 /// gradient, one that some ranks did not use counts as zero there. UsageError, with the parameter's
-/// name, for sparse gradients, double backward, and a second backward() before step().
+/// name, for sparse gradients, double backward, a second backward() before step(), and, on all
+/// ranks, for a step in which no parameter has a gradient on any.
 class DistributedOptimizer {
  public:
   /// Collective. `optimizer` trains parameters of `module`.

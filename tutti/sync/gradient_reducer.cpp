@@ -110,7 +110,7 @@ void GradientReducer::finish(std::span<const at::Tensor> gradients, double weigh
     place(parameter, used ? &gradients[parameter] : nullptr);
   }
   submit_full_buckets();
-  used_.back() = std::isnan(weight);
+  used_.back() = part_of(weight);
   used_work_ = group_.all_reduce(span_of(std::span(used_)), ReduceOp::max, limit_);
 }
 
@@ -135,8 +135,8 @@ void GradientReducer::wait_for_buckets() {
 
 bool GradientReducer::wait() {
   wait_for_buckets();
-  const bool left_out = used_.back() != 0;
-  left_out ? sums_.leave_out_step() : sums_.end_step();
+  const bool made = step_is_made(layout_, used_);
+  made ? sums_.end_step() : sums_.leave_out_step();
   for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
     if (sums_.bucket_of(parameter) < 0) continue;
     parameters_[parameter].mutable_grad() = used_[parameter] ? views_[parameter] : at::Tensor();
@@ -146,7 +146,7 @@ bool GradientReducer::wait() {
   } else {
     reset();
   }
-  return !left_out;
+  return made;
 }
 
 // Buckets move to their new places after the first step, whose reduced gradients are still in use:

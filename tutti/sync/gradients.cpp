@@ -1,9 +1,12 @@
 #include "tutti/sync/detail/gradients.h"
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/nn/module.h>
 
+#include <cmath>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tutti/sync/tensors.h"
 
@@ -100,6 +103,38 @@ void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient, at::D
                      c10::str(at::IntArrayRef(slot.shape))));
   if (gradient.device() != device)
     fail(fmt::format("it is on {}, the parameter on {}", gradient.device().str(), device.str()));
+}
+
+PartInStep part_of(double weight) {
+  if (std::isnan(weight)) return kLeavesOut;
+  return weight == 0 ? kAbstains : kComputes;
+}
+
+bool step_is_made(const Layout& layout, int parts, bool any_gradient) {
+  if (parts >= kLeavesOut) return false;
+  const auto first = std::ranges::find(layout.slots, true, &ParameterSlot::trained);
+  if (parts == kAbstains || any_gradient || first == layout.slots.end()) return true;
+  throw NothingTrained(fmt::format(
+      "no parameter of the optimizer has a gradient on any replica, so that the step would train "
+      "nothing: not \"{}\", the first of {}",
+      first->name, std::ranges::count(layout.slots, true, &ParameterSlot::trained)));
+}
+
+at::Tensor other_leaf_of(const at::Tensor& loss, const std::vector<at::Tensor>& parameters) {
+  using torch::autograd::Node;
+  std::vector<Node*> open{loss.grad_fn().get()};
+  std::unordered_set<Node*> seen;
+  while (!open.empty()) {
+    Node* const node = open.back();
+    open.pop_back();
+    if (node == nullptr || !seen.insert(node).second) continue;
+    if (const auto* const leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node)) {
+      const auto own = [&](const at::Tensor& one) { return one.is_same(leaf->variable); };
+      return std::ranges::any_of(parameters, own) ? at::Tensor() : leaf->variable;
+    }
+    for (const auto& edge : node->next_edges()) open.push_back(edge.function.get());
+  }
+  return {};
 }
 
 void throw_took_part_twice(int rank) {

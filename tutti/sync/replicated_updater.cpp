@@ -52,7 +52,7 @@ class ReplicatedUpdater final : public Updater {
 
   void forget_step() override {
     pushed_in_turn_ = 0;
-    left_out_in_turn_ = false;
+    parts_in_turn_ = 0;
   }
 
   void begin(int replica, Overlap overlap) override {
@@ -75,7 +75,7 @@ class ReplicatedUpdater final : public Updater {
       return next;
     }
     lane.keep.assign(lane.parameters.size(), {});
-    left_out_in_turn_ |= std::isnan(weight);
+    parts_in_turn_ |= detail::part_of(weight);
     for (size_t i = 0; i < gradients.size() && weight != 0; ++i) {
       if (!gradients[i].defined()) continue;
       detail::check_gradient(layout_.slots[i], gradients[i]);
@@ -183,7 +183,7 @@ class ReplicatedUpdater final : public Updater {
   std::atomic<double> learning_rate_{0};
   std::atomic<int64_t> version_{0};
   int pushed_in_turn_ = 0;
-  bool left_out_in_turn_ = false;
+  int parts_in_turn_ = 0;  // detail::part_of() each
 };
 
 // A first binding gives each replica memory of its own: an earlier fused step may have left all of
@@ -268,7 +268,10 @@ void ReplicatedUpdater::step(ReplicaLane& lane, double learning_rate) {
 }
 
 void ReplicatedUpdater::update_in_turn() {
-  if (left_out_in_turn_) return forget_step();
+  const bool any = std::ranges::any_of(lanes_, [](const ReplicaLane& lane) {
+    return std::ranges::any_of(lane.keep, &at::Tensor::defined);
+  });
+  if (!detail::step_is_made(layout_, parts_in_turn_, any)) return forget_step();
   if (lanes_[0].sums) {
     sum_in_buckets();
   } else {
@@ -280,7 +283,7 @@ void ReplicatedUpdater::update_in_turn() {
     lane.keep.clear();
   }
   version_ = version_ + 1;
-  pushed_in_turn_ = 0;
+  forget_step();
 }
 
 void ReplicatedUpdater::sum_plainly() {

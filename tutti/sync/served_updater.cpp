@@ -7,6 +7,8 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstring>
@@ -117,6 +119,10 @@ class ServedUpdater final : public Updater {
   void copy_piece(int piece, int64_t step, const Deadline& deadline);
   int num_pieces() const { return static_cast<int>(spec_.pieces.size()); }
   void fill(int piece);
+  bool all_meet() const {
+    return !world_.in_turn() && (world_.one_process() || spec_.drop_slowest == 0);
+  }
+  void require_trained(int replica, double weight);
   void take(int replica, int64_t at_least, const Deadline& deadline);
   void wait_for_push_of_all(std::unique_lock<std::mutex>& lock, int replica, int64_t at_least,
                             const Deadline& deadline);
@@ -135,11 +141,13 @@ class ServedUpdater final : public Updater {
   std::vector<Lane> lanes_;
   std::atomic<double> learning_rate_;
   std::atomic<int64_t> step_{0};
+  std::atomic<bool> trained_{false};  // a step had gradients, of some replica
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   int pushed_ = 0;
-  bool failed_ = false;  // parameters did not come
+  std::array<uint8_t, 2> told_{};  // by those that have pushed: require_trained()
+  bool failed_ = false;            // parameters did not come
   std::unique_ptr<ps::Client> client_;
   std::unique_ptr<detail::HostExchange> host_;  // with others of the host; null: by itself
   std::unique_ptr<detail::BeforeUse> late_;     // parameters of step_; its parts are pieces
@@ -297,10 +305,29 @@ int64_t ServedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   for (size_t i = 0; i < lane.parameters.size(); ++i)
     if (lane.ready[i] == 0)
       hand_in(replica, static_cast<int>(i), weight != 0 ? gradients[i] : at::Tensor());
+  if (!trained_) require_trained(replica, weight);
   const std::lock_guard lock(mutex_);
   lane.pushed = true;
   if (++pushed_ == world_.local) changed_.notify_all();
   return step_ + 1;
+}
+
+// Servers have parts of the parameters, of which one may be without a gradient. So the replicas
+// that meet tell each other, until one has had some; those of one worker at least do.
+void ServedUpdater::require_trained(int replica, double weight) {
+  const bool any = std::ranges::any_of(lanes_.at(replica).gradients, &at::Tensor::defined);
+  std::array<uint8_t, 2> told{any, detail::part_of(weight)};
+  bool all = true;
+  if (all_meet()) {
+    Group all_here = world_.groups[replica];
+    all_here.all_reduce_now(span_of(std::span(told)), ReduceOp::max, world_.time_limit);
+  } else {
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < told.size(); ++i) told[i] = told_[i] |= told[i];
+    all = pushed_ + 1 == world_.local;
+  }
+  if (told[0] != 0) trained_ = true;
+  if (all) detail::step_is_made(layout_, told[1], trained_);
 }
 
 const void* ServedUpdater::input_of(int rank, const ps::Segment& segment) const {
@@ -434,6 +461,7 @@ void ServedUpdater::finish_step() {
     lane.pushed = false;
   }
   pushed_ = 0;
+  told_ = {};
 }
 
 }  // namespace

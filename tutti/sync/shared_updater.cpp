@@ -63,7 +63,7 @@ int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, 
   if (replica == 0) squares_.parts.clear();
   lane.armed = false;
   const bool left_out = std::isnan(weight);
-  mine.used[lane.parameters.size()] = left_out;
+  mine.used[lane.parameters.size()] = part_of(weight);
   for (size_t i = 0; i < lane.parameters.size(); ++i) {
     if (lane.taken[i] != 0) {
       if (i < gradients.size() && gradients[i].defined())
@@ -150,7 +150,7 @@ std::optional<double> SharedUpdater::agree(Lane& lane) {
     lane.sums->exchange(lane.used, learning_rate, world_.time_limit);
     measure_sums(lane);
   }
-  return lane.used.back() == 0 ? std::optional(learning_rate) : std::nullopt;
+  return step_is_made(layout_, lane.used) ? std::optional(learning_rate) : std::nullopt;
 }
 
 // Every replica advances its own copy of all step counts by the same rule, from the used bytes that

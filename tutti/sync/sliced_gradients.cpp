@@ -162,7 +162,7 @@ void SlicedGradients::finish(std::span<const at::Tensor> gradients, double weigh
     }
     submit_full_buckets();
   }
-  used_.back() = std::isnan(weight);
+  used_.back() = part_of(weight);
   used_work_ = group_.all_reduce(tutti::span_of(std::span(used_)), ReduceOp::max, limit_);
 }
 
@@ -170,7 +170,7 @@ bool SlicedGradients::wait() {
   for (; retired_ < num_submitted(); retire(retired_++))
     works_[static_cast<size_t>(retired_)].wait(limit_);
   used_work_.wait(limit_);
-  return used_.back() == 0;
+  return step_is_made(layout_, used_);
 }
 
 std::byte* SlicedGradients::sum_of(const OwnedPiece& piece) const {

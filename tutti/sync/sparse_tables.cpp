@@ -148,7 +148,7 @@ void SparseTables::forget_step() {
   for (Lane& lane : lanes_) lane.handed_in = -1;
 }
 
-void SparseTables::hand_in(int replica, double weight, int64_t version, double learning_rate) {
+bool SparseTables::hand_in(int replica, double weight, int64_t version, double learning_rate) {
   Lane& lane = lanes_.at(replica);
   if (lane.handed_in == version) detail::throw_took_part_twice(world_.first_rank + replica);
   lane.handed_in = version;
@@ -159,15 +159,17 @@ void SparseTables::hand_in(int replica, double weight, int64_t version, double l
     auto& gradients = lane.gradients[number_of(layer->table())];
     std::ranges::move(taken, std::back_inserter(gradients));
   }
+  const bool some = !std::ranges::all_of(lane.gradients, &std::vector<RowGradients>::empty);
   const std::lock_guard lock(mutex_);
   left_out_ |= std::isnan(weight);
-  if (++handed_in_ < world_.local) return;
+  if (++handed_in_ < world_.local) return some;
   handed_in_ = 0;
   if (std::exchange(left_out_, false)) {
     for (Lane& any : lanes_) any.handed_in = -1;  // another step comes at this version
-    return;
+    return some;
   }
   update(learning_rate);
+  return some;
 }
 
 void SparseTables::forget() {

@@ -102,7 +102,8 @@ class SparseTables : public std::enable_shared_from_this<SparseTables> {
   /// there, or got its parameters from servers, may read the new rows.
   ///
   /// version  of the parameters, before the update. Throws UsageError for a second call at it.
-  void hand_in(int replica, double weight, int64_t version, double learning_rate);
+  /// Returns whether that replica has gradients of rows.
+  bool hand_in(int replica, double weight, int64_t version, double learning_rate);
 
   /// Drops what was looked up and not handed in, between steps.
   void forget();

@@ -87,7 +87,7 @@ class Updater {
   /// parameters(), undefined where unused. weight 0: it had no samples and its gradients are left
   /// out. A parameter unused on all replicas is skipped, one unused on some counts as zero there.
   /// weight NaN: all replicas leave the step out, as they learn where they meet in it, and no
-  /// version is made; not with servers.
+  /// version is made; not with servers. Other weights, and no gradient on any: UsageError.
   /// Returns the version that contains this part. Throws UsageError naming the parameter when a
   /// gradient is sparse, part of a graph, or of another shape or dtype; PeerLost, Timeout.
   virtual int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) = 0;

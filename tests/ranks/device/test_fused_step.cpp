@@ -1,18 +1,21 @@
 // Thread replicas on devices, each step one update by all of them: the weights of one device that
 // takes the parts in turn, bit for bit, in whatever order the devices work; and of each wait
 // between queues that it is needed.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <cmath>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "tutti/strategy/replicated.h"
 
 #include "tests/support/device_job.h"
 #include "tests/support/fake_cuda/fake_cuda_test.h"
+#include "tests/support/message_of.h"
 
 namespace tutti::test {
 namespace {
@@ -49,6 +52,30 @@ class FusedStepOnDevices : public FakeCudaTest {
     return wrong;
   }
 };
+
+TEST_F(FusedStepOnDevices, ALossOfAnotherModuleIsRefused) {
+  for (const auto& [replicas, device, kind] : {std::tuple{1, "cuda:0", "mirrored"},
+                                               {2, "cuda:0,1", "mirrored"},
+                                               {2, "cuda:0", "one_device"}}) {
+    Strategy strategy(device_options({.kind = kind, .replicas = replicas, .device = device}));
+    Replicated<torch::nn::Sequential> net(strategy, small_net);
+    Optimizer optimizer(net, optim::adam({.learning_rate = 0.01}));
+    const auto x = device_data(1);
+    const auto step = [&](bool own) {
+      strategy.run([&](ReplicaContext& replica) {
+        auto before = small_net();
+        before->to(replica.device());
+        device_step(replica, own ? net.local(replica) : before, optimizer, x[0]);
+      });
+    };
+    EXPECT_THAT(message_of<UsageError>([&] { step(false); }),
+                ::testing::AllOf(::testing::HasSubstr("not \"1.weight\", the first of 6"),
+                                 ::testing::HasSubstr("in the place of \"5.weight\"")))
+        << device;
+    EXPECT_EQ(optimizer.version(), 0);
+    if (kind == std::string("one_device")) step(true);
+  }
+}
 
 TEST_F(FusedStepOnDevices, TrainsAsTheCpuDoes) {
   DeviceJob job{.replicas = 1,

@@ -346,6 +346,58 @@ TEST(ExistingLoop, AveragesWhatIsCompressed) {
   }
 }
 
+// The module that the loop had before it was wrapped; or a part of it that the optimizer leaves
+// out.
+RANK_PROGRAM(loss_of_another_module) {
+  Group world = join();
+  torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 2)), before(model);
+  if (rank.arguments.at(0) == "copy") before = torch::nn::Sequential(torch::nn::Linear(4, 2));
+  torch::optim::SGD sgd(model->ptr(1)->parameters(), 0.1);
+  broadcast_parameters(*model, world);
+  DistributedOptimizer optimizer(*model, sgd, world);
+  before[0]->as<torch::nn::Linear>()->forward(torch::ones({1, 4})).sum().backward();
+  optimizer.step();
+}
+
+TEST(ExistingLoop, ALossOfAnotherModuleIsRefusedOnAllRanks) {
+  for (const std::string which : {"copy", "part"}) {
+    const auto out = test::run_workers(2, "loss_of_another_module", {which}, {}, false);
+    EXPECT_EQ(out.exit_code, 1);
+    for (int worker = 0; worker < 2; ++worker)
+      EXPECT_THAT(out.log,
+                  HasSubstr(fmt::format(
+                      "[{}] error: DistributedOptimizer: no parameter of the optimizer has "
+                      "a gradient on any replica, so that the step would train nothing: "
+                      "not \"1.weight\", the first of 2",
+                      worker)));
+    EXPECT_EQ(out.log.find("\"0.weight\", which the optimizer does not train") != std::string::npos,
+              which == "part");
+  }
+}
+
+RANK_PROGRAM(another_module_on_workers) {
+  Strategy strategy = strategy_of("multi_worker", 4);
+  Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(3, 2); });
+  const auto rule = optim::sgd({.learning_rate = 0.5});
+  Optimizer optimizer = rank.arguments.at(0) == "fused" ? Optimizer(net, rule)
+                                                        : Optimizer(net, rule, ReplicatedOptions{});
+  torch::nn::Linear before(3, 2);
+  strategy.run([&](ReplicaContext& replica) {
+    optimizer.minimize(replica, before->forward(torch::ones({1, 3})).sum());
+  });
+}
+
+TEST(ALossOfAnotherModule, IsRefusedOnAllWorkers) {
+  for (const std::string how : {"fused", "replicated"}) {
+    const auto out = test::run_workers(2, "another_module_on_workers", {how}, {}, false);
+    EXPECT_EQ(out.exit_code, 1);
+    for (int worker = 0; worker < 2; ++worker)
+      EXPECT_THAT(test::lines_after(out.log, fmt::format("[{}] error: ", worker)),
+                  ::testing::ElementsAre(HasSubstr("not \"weight\", the first of 2")))
+          << out.log;
+  }
+}
+
 RANK_PROGRAM(second_backward) {
   Group world = tutti::join();
   torch::nn::Linear model(4, 2);

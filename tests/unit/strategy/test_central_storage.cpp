@@ -150,6 +150,31 @@ TEST_F(Served, ParametersInPartsAndRowsHaveTheSameBits) {
     }
 }
 
+// Each server has a part of the parameters: only workers know of all.
+TEST_F(Served, ALossOfAnotherModuleIsRefused) {
+  for (const auto& [replicas, staleness] : {std::pair{1, 0}, {2, 0}, {2, 1}}) {
+    start(2);
+    {
+      StrategyOptions options = options_of("parameter_server", replicas);
+      options.served.staleness = ps::Staleness(staleness);
+      Strategy strategy(options);
+      Replicated<torch::nn::Linear> net(strategy, [] { return torch::nn::Linear(3, 2); });
+      Optimizer optimizer(net, optim::sgd({.learning_rate = 1}));
+      torch::nn::Linear before(3, 2);
+      EXPECT_THAT(
+          message_of<UsageError>([&] {
+            strategy.run([&](ReplicaContext& replica) {
+              optimizer.minimize(replica, before->forward(torch::ones({1, 3})).sum());
+            });
+          }),
+          AllOf(HasSubstr("not \"weight\", the first of 2"),
+                HasSubstr("its parameter of shape [2, 3] has one, in the place of \"weight\"")))
+          << replicas << " " << staleness;
+    }
+    end();
+  }
+}
+
 TEST_F(Served, RefusesATorchOptimizer) {
   start(1);
   Strategy strategy(options_of("parameter_server", 2));

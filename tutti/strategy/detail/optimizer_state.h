@@ -18,6 +18,7 @@
 #include "tutti/sync/detail/captured_steps.h"
 #include "tutti/sync/detail/device_loss_scale.h"
 #include "tutti/sync/detail/gradient_sum.h"
+#include "tutti/sync/detail/gradients.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
 
@@ -203,12 +204,40 @@ struct Optimizer::State final : WorldMember {
     if (tables) tables->on_look_up(nullptr);
   }
 
+  // What the loss has trained, where that is none of the parameters: for the words of an error.
+  void note_other(int local, const at::Tensor& loss) {
+    const auto& own = updater->parameters(local);
+    const bool any =
+        std::ranges::any_of(own, [](const at::Tensor& one) { return one.grad().defined(); });
+    lanes[local].other = any ? at::Tensor() : detail::other_leaf_of(loss, own);
+  }
+
+  // What local replicas have noted; where they do not meet, this one.
+  [[noreturn]] void throw_nothing_trained(const detail::NothingTrained& nothing, int local) const {
+    at::Tensor other = lanes[local].other;
+    for (const Lane& lane : lanes)
+      if (!other.defined() && updater->client() == nullptr) other = lane.other;
+    std::string words = nothing.what();
+    if (other.defined()) {
+      words += fmt::format("\n  the loss is of another module: its parameter of shape {} has one",
+                           c10::str(other.sizes()));
+      const auto& slots = updater->layout().slots;
+      const auto alike = std::ranges::find_if(
+          slots, [&](const ParameterSlot& slot) { return slot.shape == other.sizes(); });
+      if (alike != slots.end()) words += fmt::format(", in the place of \"{}\"", alike->name);
+    }
+    throw UsageError(words +
+                     "\n  in the function that run() is given the model is local(replica), of the "
+                     "object that the optimizer was made for");
+  }
+
   // Nothing stays of a step that ended before all had taken part in it.
   void forget_step() {
     updater->forget_step();
     if (tables) tables->forget_step();
     for (Lane& lane : lanes) {
       lane.took_part = false;
+      lane.other.reset();
       if (lane.settled) lane.forget();
     }
   }
@@ -267,6 +296,7 @@ struct Optimizer::State final : WorldMember {
     std::vector<at::Tensor> gradients;      // kept to save allocations
     detail::GradientSum waiting;            // of passes that have had no update
     std::optional<optim::LossScale> scale;  // the same on all replicas; none: not scaled
+    at::Tensor other;                       // noted by note_other()
     bool finite = true;                     // what waits, where losses are scaled
     bool settled = false;                   // waits for the others to decide
     bool took_part = false;                 // in the step of this run(); where they take turns

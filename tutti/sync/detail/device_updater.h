@@ -97,7 +97,7 @@ class DeviceUpdater final : public Updater {
     at::Tensor gradients;           ///< the same; none for a replica alone that does not clip
     std::vector<at::Tensor> views;  ///< of gradients, by parameter
     std::vector<at::Tensor> keep;   ///< gradients where autograd left them, of this step
-    std::vector<uint8_t> used;      ///< by parameter; then: left out, and flagged
+    std::vector<uint8_t> used;      ///< by parameter; then: part_of(), and flagged
     std::vector<uint8_t> any;       ///< the same, of all replicas
     /// What all processes have told: the same; rank 0's learning rate; passes done, by rank.
     std::vector<uint8_t> told;

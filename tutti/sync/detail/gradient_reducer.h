@@ -43,7 +43,7 @@ class GradientReducer {
 
   /// Waits for all buckets and sets each parameter's grad to its reduced value: a view of a bucket,
   /// good until the next backward, or undefined when no rank used the parameter. False, and then
-  /// not to be used: a rank has the step left out.
+  /// not to be used: a rank has the step left out. Throws NothingTrained, on all.
   bool wait();
 
   /// Of gradients, in the last step, on average over the replicas.
@@ -73,7 +73,7 @@ class GradientReducer {
   std::vector<at::Tensor> views_;    // by parameter, into the buckets
   std::vector<int> missing_;         // gradients each bucket waits for
   std::vector<uint8_t> placed_;      // by parameter, in this step
-  std::vector<int32_t> used_;        // by parameter, and whether to leave out; reduced by max
+  std::vector<int32_t> used_;        // by parameter, and part_of(); reduced by max
   std::vector<int> observed_order_;  // of the first step
   std::vector<Work> works_;          // by bucket: its exchange in flight
   Work used_work_;

@@ -3,11 +3,13 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/sync/detail/gradient_listener.h"
 #include "tutti/sync/updater.h"
 
@@ -21,6 +23,32 @@ std::vector<ParameterSlot> slots_of(const NamedTensors& parameters);
 /// backward), or of another dtype, shape or device than the parameter.
 void check_gradient(const ParameterSlot& slot, const at::Tensor& gradient,
                     at::Device device = at::Device(at::kCPU));
+
+/// What a replica tells the others of its part in a step, by its weight (Updater::push): of several
+/// the largest counts, or all their bits.
+enum PartInStep : uint8_t { kAbstains = 0, kComputes = 1, kLeavesOut = 2 };
+PartInStep part_of(double weight);
+
+/// Replicas have computed in a step, and no parameter has a gradient on any.
+struct NothingTrained : UsageError {
+  using UsageError::UsageError;
+};
+
+/// Whether a step is made, by what all have told: not where a replica leaves it out. Throws
+/// NothingTrained, which names the first parameter.
+bool step_is_made(const Layout& layout, int parts, bool any_gradient);
+
+/// The same by `told`, the largest of all replicas: whether each parameter has a gradient, by slot,
+/// and behind these part_of().
+template <class Told>
+bool step_is_made(const Layout& layout, const Told& told) {
+  const auto end = told.begin() + std::ssize(layout.slots);
+  return step_is_made(layout, *end, std::any_of(told.begin(), end, [](auto one) { return one; }));
+}
+
+/// The first leaf that a backward pass from `loss` comes to; undefined: one of `parameters`, or
+/// none. Its gradient is not looked at: other replicas' passes may write to it.
+at::Tensor other_leaf_of(const at::Tensor& loss, const std::vector<at::Tensor>& parameters);
 
 /// Throws the UsageError of a replica, by rank, whose gradients of a step came twice.
 [[noreturn]] void throw_took_part_twice(int rank);

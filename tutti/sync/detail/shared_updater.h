@@ -102,7 +102,7 @@ class SharedUpdater final : public Updater, public GradientMeter {
 
   // One replica's gradients of the current step, as its peers see them.
   struct alignas(64) Gradients {
-    uint8_t* used = nullptr;    // one byte a parameter, and whether the step is to be left out
+    uint8_t* used = nullptr;    // one byte a parameter, and part_of() the step
     std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
     std::vector<const void*> pointers;  // where autograd left them (one process)
     // By parameter: the step of which it is there, and that of which all are that come.

@@ -45,7 +45,8 @@ class SlicedGradients {
 
   /// Takes the rest, as Updater::push(), and lets it go.
   void finish(std::span<const at::Tensor> gradients, double weight);
-  /// Returns when the owner's sums are there: false, where some replica leaves the step out.
+  /// Returns when the owner's sums are there: false, where some replica leaves the step out. Throws
+  /// NothingTrained, on all.
   bool wait();
   /// By parameter, after wait(): used on any replica.
   std::span<const uint8_t> used() const noexcept {
@@ -77,7 +78,7 @@ class SlicedGradients {
   std::vector<at::Tensor> memory_;  // by bucket, while it is open (Keep::slice)
   std::vector<int> missing_;        // by bucket: gradients that have not come
   std::vector<uint8_t> placed_;     // by parameter
-  std::vector<uint8_t> used_;       // by parameter, and whether the step is to be left out
+  std::vector<uint8_t> used_;       // by parameter, and part_of() the step
   std::vector<Work> works_;         // by bucket that is on its way
   int retired_ = 0;                 // buckets that are summed
   Work used_work_;
