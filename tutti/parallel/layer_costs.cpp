@@ -15,6 +15,7 @@
 #include "tutti/nn/detail/graph_state.h"
 #include "tutti/nn/detail/graph_step.h"
 #include "tutti/nn/sample_context.h"
+#include "tutti/parallel/detail/evaluation_mode.h"
 #include "tutti/parallel/detail/stage_parts.h"
 #include "tutti/sync/tensors.h"
 
@@ -150,8 +151,7 @@ std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& inp
     }
     owns = owns || has_parameters;
     LayerCost& cost = costs.back();
-    const bool training = child->ptr()->is_training();
-    child->ptr()->eval();  // running statistics stay
+    const detail::EvaluationMode evaluating(*child->ptr());  // running statistics stay
     cost.seconds += median_of([&] {
       at::Tensor own = x.detach();
       if (own.is_floating_point()) own.set_requires_grad(true);
@@ -164,7 +164,6 @@ std::vector<size_t> balanced_cuts(torch::nn::Sequential whole, const Border& inp
       cost.bytes_memory += 4 * static_cast<int64_t>(parameter.nbytes());
       parameter.mutable_grad().reset();
     }
-    child->ptr()->train(training);
     cost.bytes_out = 2 * static_cast<int64_t>(y.nbytes());
     x = y.detach();
   }

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tutti/base/error.h"
+#include "tutti/parallel/detail/evaluation_mode.h"
 #include "tutti/parallel/detail/layer_spans.h"
 #include "tutti/sync/tensors.h"
 
@@ -15,24 +16,6 @@ namespace tutti::parallel {
 namespace {
 
 using Children = std::vector<torch::nn::AnyModule>;
-
-/// Puts a module into evaluation mode until it goes out of scope.
-class EvaluationMode {
- public:
-  explicit EvaluationMode(torch::nn::Module& module) : module_(module) {
-    for (const auto& part : module.modules()) was_training_.push_back(part->is_training());
-    module.eval();
-  }
-  ~EvaluationMode() {  // parents before children, which may differ from them
-    const auto parts = module_.modules();
-    for (size_t i = 0; i < parts.size(); ++i) parts[i]->train(was_training_[i]);
-  }
-  EvaluationMode(const EvaluationMode&) = delete;
-
- private:
-  torch::nn::Module& module_;
-  std::vector<bool> was_training_;
-};
 
 void require_cuts(const std::vector<size_t>& cuts, size_t children) {
   const bool rises = std::ranges::adjacent_find(cuts, std::greater_equal()) == cuts.end();
@@ -109,7 +92,7 @@ std::vector<Stage> sequential_stages(torch::nn::Sequential whole, const Border& 
   require_cuts(cuts, names.size());
   detail::require_layers(names, recompute);
   const at::NoGradGuard no_gradient;
-  const EvaluationMode evaluation(*whole);
+  const detail::EvaluationMode evaluation(*whole);
   auto shape = input.shape;
   shape.insert(shape.begin(), 1);
   at::Tensor value = at::zeros(shape, scalar_type_of(input.dtype));

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
+#include "tutti/parallel/layer_costs.h"
 #include "tutti/parallel/pipeline.h"
 #include "tutti/parallel/sequential_stages.h"
 
@@ -49,6 +50,18 @@ TEST(SequentialStages, HaveNamesAndBordersOfTheWhole) {
   EXPECT_FALSE(net[1]->is_training());
   EXPECT_TRUE(net[4]->is_training());
   EXPECT_TRUE(at::equal(net->named_buffers()["1.running_mean"], at::zeros({4})));
+}
+
+// A layer that infers inside a block that trains.
+TEST(SequentialStages, BalancedCutsLeaveEachPartInItsMode) {
+  torch::nn::Sequential block(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 3, 1)),
+                              torch::nn::BatchNorm2d(3));
+  block[1]->eval();
+  torch::nn::Sequential net(block, small_net());
+  balanced_cuts(net, kPhoto, 2);
+  EXPECT_TRUE(block->is_training());
+  EXPECT_TRUE(block[0]->is_training());
+  EXPECT_FALSE(block[1]->is_training());
 }
 
 TEST(SequentialStages, HaveTheBitsOfTheWhole) {
