@@ -42,8 +42,8 @@ class ReplicaContext {
   at::Generator& generator(at::Device device);
 
   /// The collective group of all replicas; where workers may be lost
-  /// (ServedOptions::on_lost_worker) of this worker's. UsageError when replicas take turns on one
-  /// thread.
+  /// (ServedOptions::on_lost_worker) of this worker's. What is given no limit has time_limit().
+  /// UsageError when replicas take turns on one thread.
   Group& group();
 
   /// The group of all replicas in sync, for an operation that each of them takes part in. Throws

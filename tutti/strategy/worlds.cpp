@@ -276,6 +276,7 @@ World make_world(StrategyOptions& options) {
   if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
   if (!world.in_turn()) options.reduction_shape = world.shape.to_string();
   world.time_limit = options.time_limit;
+  for (Group& group : world.groups) group.set_time_limit(options.time_limit);  // of users too
   world.tensor_blocks = options.tensor_blocks;
   world.shares = options.shares;
   if (world.one_process()) world.here = std::max(world.here, world.size);

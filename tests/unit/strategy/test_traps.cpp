@@ -375,6 +375,24 @@ TEST(Threads, WhoHasNotComeIsNamed) {
   }
 }
 
+// Of operations that a user calls on the group, who gives them no limit.
+TEST(Threads, TheTimeLimitIsThatOfTheGroupsOperations) {
+  Strategy strategy(
+      {.kind = "mirrored", .replicas = 2, .threads_per_replica = 1, .time_limit = Millis(300)});
+  EXPECT_THAT(
+      [&] {
+        strategy.run([&](ReplicaContext& replica) {
+          Group alike = *replica.group().split(0);
+          EXPECT_EQ(replica.group().time_limit(), Millis(300));
+          EXPECT_EQ(alike.time_limit(), Millis(300));
+          float one = 1;
+          if (replica.rank() == 0)
+            replica.group().all_reduce(span_of(std::span(&one, 1)), ReduceOp::sum).wait();
+        });
+      },
+      ThrowsMessage<Timeout>(HasSubstr("300 ms")));
+}
+
 TEST(Threads, LeaveTheMainThreadAsItWas) {
   at::set_num_threads(2);
   cpu_set_t before, after;

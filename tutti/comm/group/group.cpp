@@ -96,58 +96,59 @@ void Group::compare(const Operation& operation, const CallSite& site, const Flig
     detail::compare_calls(*engine_, operation, site, mark.number);
 }
 
-Work Group::all_reduce(MemorySpan data, ReduceOp op, Millis limit, CallSite site) {
-  return submit(all_reduce_operation(*engine_, data, op, limit), site);
+Work Group::all_reduce(MemorySpan data, ReduceOp op, Limit limit, CallSite site) {
+  return submit(all_reduce_operation(*engine_, data, op, of(limit)), site);
 }
 
-void Group::all_reduce_now(MemorySpan data, ReduceOp op, Millis limit, CallSite site) {
-  run(all_reduce_operation(*engine_, data, op, limit), site);
+void Group::all_reduce_now(MemorySpan data, ReduceOp op, Limit limit, CallSite site) {
+  run(all_reduce_operation(*engine_, data, op, of(limit)), site);
 }
 
-Work Group::reduce(MemorySpan data, ReduceOp op, int root, Millis limit, CallSite site) {
+Work Group::reduce(MemorySpan data, ReduceOp op, int root, Limit limit, CallSite site) {
   const Checked check{*engine_, Collective::reduce};
   check.span("data", data);
   check.reduction(data.dtype, op);
   check.rank("root", root);
-  check.limit(limit);
+  check.limit(of(limit));
   return submit(
-      {.collective = check.call, .reduce = op, .root = root, .output = data, .limit = limit}, site);
+      {.collective = check.call, .reduce = op, .root = root, .output = data, .limit = of(limit)},
+      site);
 }
 
-Work Group::reduce_scatter(MemorySpan input, MemorySpan output, ReduceOp op, Millis limit,
+Work Group::reduce_scatter(MemorySpan input, MemorySpan output, ReduceOp op, Limit limit,
                            CallSite site) {
-  return submit(reduce_scatter_operation(*engine_, input, output, op, {}, limit), site);
+  return submit(reduce_scatter_operation(*engine_, input, output, op, {}, of(limit)), site);
 }
 
 Work Group::reduce_scatter(MemorySpan input, MemorySpan output, ReduceOp op,
-                           std::vector<int64_t> counts, Millis limit, CallSite site) {
+                           std::vector<int64_t> counts, Limit limit, CallSite site) {
   require_counts(*engine_, Collective::reduce_scatter, counts);
-  return submit(reduce_scatter_operation(*engine_, input, output, op, std::move(counts), limit),
+  return submit(reduce_scatter_operation(*engine_, input, output, op, std::move(counts), of(limit)),
                 site);
 }
 
-Work Group::all_gather(MemorySpan input, MemorySpan output, Millis limit, CallSite site) {
-  return submit(all_gather_operation(*engine_, input, output, {}, limit), site);
+Work Group::all_gather(MemorySpan input, MemorySpan output, Limit limit, CallSite site) {
+  return submit(all_gather_operation(*engine_, input, output, {}, of(limit)), site);
 }
 
 Work Group::all_gather(MemorySpan input, MemorySpan output, std::vector<int64_t> counts,
-                       Millis limit, CallSite site) {
+                       Limit limit, CallSite site) {
   require_counts(*engine_, Collective::all_gather, counts);
-  return submit(all_gather_operation(*engine_, input, output, std::move(counts), limit), site);
+  return submit(all_gather_operation(*engine_, input, output, std::move(counts), of(limit)), site);
 }
 
-Work Group::broadcast(MemorySpan data, int root, Millis limit, CallSite site) {
+Work Group::broadcast(MemorySpan data, int root, Limit limit, CallSite site) {
   const Checked check{*engine_, Collective::broadcast};
   check.span("data", data);
-  check.limit(limit);
+  check.limit(of(limit));
   check.rank("root", root);
-  return submit({.collective = check.call, .root = root, .output = data, .limit = limit}, site);
+  return submit({.collective = check.call, .root = root, .output = data, .limit = of(limit)}, site);
 }
 
 Work Group::scatter(MemorySpan input, MemorySpan output, int root, std::vector<int64_t> counts,
-                    Millis limit, CallSite site) {
+                    Limit limit, CallSite site) {
   const Checked check{*engine_, Collective::scatter};
-  check.limit(limit);
+  check.limit(of(limit));
   check.rank("root", root);
   if (root == rank())
     check.part("output", output, "input", input, counts);
@@ -158,14 +159,14 @@ Work Group::scatter(MemorySpan input, MemorySpan output, int root, std::vector<i
                  .input = root == rank() ? input : nothing_of(output.dtype),
                  .output = output,
                  .input_counts = std::move(counts),
-                 .limit = limit},
+                 .limit = of(limit)},
                 site);
 }
 
 Work Group::gather(MemorySpan input, MemorySpan output, int root, std::vector<int64_t> counts,
-                   Millis limit, CallSite site) {
+                   Limit limit, CallSite site) {
   const Checked check{*engine_, Collective::gather};
-  check.limit(limit);
+  check.limit(of(limit));
   check.rank("root", root);
   if (root == rank())
     check.part("input", input, "output", output, counts);
@@ -176,17 +177,17 @@ Work Group::gather(MemorySpan input, MemorySpan output, int root, std::vector<in
                  .input = input,
                  .output = root == rank() ? output : nothing_of(input.dtype),
                  .output_counts = std::move(counts),
-                 .limit = limit},
+                 .limit = of(limit)},
                 site);
 }
 
 Work Group::all_to_all(MemorySpan input, MemorySpan output, std::vector<int64_t> send_counts,
-                       std::vector<int64_t> receive_counts, Millis limit, CallSite site) {
+                       std::vector<int64_t> receive_counts, Limit limit, CallSite site) {
   const Checked check{*engine_, Collective::all_to_all};
   check.span("input", input);
   check.span("output", output);
   check.same_dtype("input", input, "output", output);
-  check.limit(limit);
+  check.limit(of(limit));
   check.apart("input", input, "output", output);
   if (send_counts.empty() != receive_counts.empty())
     check.refuse("one of send_counts and receive_counts is missing; give both or none");
@@ -202,21 +203,21 @@ Work Group::all_to_all(MemorySpan input, MemorySpan output, std::vector<int64_t>
                  .output = output,
                  .input_counts = std::move(send_counts),
                  .output_counts = std::move(receive_counts),
-                 .limit = limit},
+                 .limit = of(limit)},
                 site);
 }
 
-Work Group::send(MemorySpan data, int to, int tag, Millis limit, CallSite site) {
+Work Group::send(MemorySpan data, int to, int tag, Limit limit, CallSite site) {
   const Checked check{*engine_, Collective::send};
   check.span("data", data);
   check.peer("to", to);
   check.tag(tag);
-  check.limit(limit);
-  return submit({.collective = check.call, .root = to, .tag = tag, .input = data, .limit = limit},
-                site);
+  check.limit(of(limit));
+  return submit(
+      {.collective = check.call, .root = to, .tag = tag, .input = data, .limit = of(limit)}, site);
 }
 
-Work Group::recv(MemorySpan data, int from, int tag, Millis limit, int* source, CallSite site) {
+Work Group::recv(MemorySpan data, int from, int tag, Limit limit, int* source, CallSite site) {
   const Checked check{*engine_, Collective::recv};
   check.span("data", data);
   if (from != kAnyRank)
@@ -224,41 +225,44 @@ Work Group::recv(MemorySpan data, int from, int tag, Millis limit, int* source, 
   else if (size() == 1)
     check.refuse("from any rank, and there is no other");
   check.tag(tag);
-  check.limit(limit);
+  check.limit(of(limit));
   return submit({.collective = check.call,
                  .root = from,
                  .tag = tag,
                  .output = data,
                  .source = source,
-                 .limit = limit},
+                 .limit = of(limit)},
                 site);
 }
 
-void Group::barrier(Millis limit, CallSite site) {
-  Checked{*engine_, Collective::barrier}.limit(limit);
-  run({.collective = Collective::barrier, .limit = limit}, site);
+void Group::barrier(Limit limit, CallSite site) {
+  Checked{*engine_, Collective::barrier}.limit(of(limit));
+  run({.collective = Collective::barrier, .limit = of(limit)}, site);
 }
 
-std::optional<Group> Group::split(int color, int key, Millis limit) {
-  if (limit <= Millis{0})
+std::optional<Group> Group::split(int color, int key, Limit limit) {
+  if (of(limit) <= Millis{0})
     throw UsageError(fmt::format("split, rank {} of {}: limit of {} ms; expected more than 0",
-                                 rank(), size(), limit.count()));
+                                 rank(), size(), of(limit).count()));
   FlightLog* log = engine_->flight_log();
   std::string name = log == nullptr ? "" : log->name_of_split(color);
-  auto engine = noting_failure(*engine_, {}, [&] { return engine_->split(color, key, limit); });
+  const Millis patience = of(limit);
+  auto engine = noting_failure(*engine_, {}, [&] { return engine_->split(color, key, patience); });
   if (engine == nullptr) return {};
-  return Group(std::move(engine), std::move(name));
+  Group made(std::move(engine), std::move(name));
+  made.set_time_limit(limit_);
+  return made;
 }
 
 void Group::say_members(const std::string& words) const {
   if (FlightLog* log = engine_->flight_log()) log->say_members(words);
 }
 
-SharedParts Group::allocate(int64_t bytes, Millis limit) {
+SharedParts Group::allocate(int64_t bytes, Limit limit) {
   if (bytes < 0 || bytes > kMostBytes)
     throw UsageError(fmt::format("allocate, rank {} of {}: {} bytes; expected 0 to {}", rank(),
                                  size(), bytes, kMostBytes));
-  return noting_failure(*engine_, {}, [&] { return engine_->allocate(bytes, limit); });
+  return noting_failure(*engine_, {}, [&] { return engine_->allocate(bytes, of(limit)); });
 }
 
 void Group::abort(const std::string& reason) noexcept {

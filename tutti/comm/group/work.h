@@ -23,7 +23,7 @@ class Work {
   ///
   /// Throws PeerLost (a rank went away, named), Timeout (silent ranks named), Mismatch (ranks
   /// disagree on shape, dtype or order of calls), or the error with which the group was aborted.
-  void wait(Millis limit = kDefaultTimeLimit);
+  void wait(Millis limit = kLongestLimit);
 
   /// Advances without waiting; true when done. Throws as wait().
   bool test();
