@@ -1,12 +1,16 @@
 #include "tutti/base/host.h"
 
+#include <fmt/ranges.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -49,6 +53,19 @@ std::vector<std::vector<int>> numa_nodes(const std::vector<int>& cores) {
   }
   if (nodes.empty()) nodes.push_back(cores);
   return nodes;
+}
+
+int64_t threads_of_user(uid_t user) {
+  int64_t threads = 0;
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", unreadable)) {
+    if (std::isdigit(static_cast<unsigned char>(entry.path().filename().string()[0])) == 0)
+      continue;
+    const std::string status = read_text(entry.path() / "status").value_or("");
+    if (detail::parse_status(status, "Uid") == user)
+      threads += detail::parse_status(status, "Threads");
+  }
+  return threads;
 }
 
 }  // namespace
@@ -110,6 +127,22 @@ void check_memory_for(int64_t bytes, std::string_view what, const HostFacts& fac
                   "  use fewer replicas or a smaller model, or raise the limit; `tutti doctor` "
                   "shows all limits",
                   what, size_words(bytes), size_words(left), reason));
+}
+
+std::string thread_limit_words() {
+  std::vector<std::string> words;
+  rlimit own{};
+  if (getrlimit(RLIMIT_NPROC, &own) == 0 && own.rlim_cur != RLIM_INFINITY && geteuid() != 0)
+    words.push_back(fmt::format("ulimit -u allows {} threads of a user, and user {} has {}",
+                                own.rlim_cur, getuid(), threads_of_user(getuid())));
+  if (const auto group = detail::read_cgroup_limits(read_text); group.threads_limit)
+    words.push_back(fmt::format("pids.max allows {} threads in the cgroup, and there are {}",
+                                *group.threads_limit, group.threads));
+  if (words.empty()) words.emplace_back("neither ulimit -u nor pids.max is set");
+  words.push_back(
+      fmt::format("of this process are {}",
+                  detail::parse_status(read_text("/proc/self/status").value_or(""), "Threads")));
+  return fmt::format("{}", fmt::join(words, "; "));
 }
 
 std::string size_words(int64_t bytes) {

@@ -50,6 +50,10 @@ void check_memory_for(int64_t bytes, std::string_view what, const HostFacts& fac
 /// Of this process, for messages: "host node7, pid 4711".
 std::string process_words();
 
+/// What limits threads, and how many count against each limit, for messages: "ulimit -u allows 40,
+/// user 1000 has 40; pids.max of the cgroup allows 64, and there are 12; 9 are of this process".
+std::string thread_limit_words();
+
 /// "512 B", "1.5 KiB", "64.0 MiB", "2.0 GiB".
 std::string size_words(int64_t bytes);
 

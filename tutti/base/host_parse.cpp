@@ -155,6 +155,13 @@ int64_t parse_stat(std::string_view text, std::string_view key) {
   return 0;
 }
 
+int64_t parse_status(std::string_view text, std::string_view key) {
+  for (const std::string& line : split(text, '\n'))
+    if (line.rfind(std::string(key) + ":", 0) == 0)
+      return number<int64_t>(std::string_view(line).substr(key.size() + 1)).value_or(-1);
+  return -1;
+}
+
 std::vector<CgroupFolder> cgroup_folders(std::string_view cgroup, std::string_view mountinfo,
                                          std::string_view controller) {
   std::vector<CgroupFolder> folders;
@@ -209,6 +216,16 @@ CgroupLimits read_cgroup_limits(const ReadFile& read) {
     }
   }
   limits.oom_kills = parse_stat(events, "oom_kill");
+  for (const CgroupFolder& folder : cgroup_folders(cgroup, mounts, "pids")) {
+    const auto limit = number<int64_t>(file(folder, "pids.max", "pids.max"));
+    if (!limit) continue;
+    const int64_t threads =
+        number<int64_t>(file(folder, "pids.current", "pids.current")).value_or(0);
+    if (limits.threads_limit && *limit - threads >= *limits.threads_limit - limits.threads)
+      continue;
+    limits.threads_limit = limit;
+    limits.threads = threads;
+  }
   return limits;
 }
 

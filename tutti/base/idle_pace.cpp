@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
+#include "tutti/base/threads.h"
 
 namespace tutti {
 namespace {
@@ -68,7 +69,7 @@ struct IdlePace::Shared {
 IdlePace::IdlePace(Millis patience, std::function<void()> find_idle)
     : shared_(std::make_shared<Shared>()), patience_(patience) {
   shared_->find_idle = std::move(find_idle);
-  std::thread([shared = shared_] { shared->give_turns(); }).detach();
+  start_thread("work at idle times", [shared = shared_] { shared->give_turns(); }).detach();
 }
 
 IdlePace::~IdlePace() {

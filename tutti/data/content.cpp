@@ -11,6 +11,7 @@
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/base/random.h"
+#include "tutti/base/threads.h"
 #include "tutti/data/detail/epoch_state.h"
 
 namespace tutti::data::detail {
@@ -322,11 +323,7 @@ std::vector<int64_t> keys_of(const Content& content, const View& view, int width
       }
     }
   };
-  const int threads = threads_for(content);
-  std::vector<std::jthread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work);
-  work();
-  others.clear();
+  at_once(threads_for(content), "samples that are looked at", [&](int) { work(); });
   if (failure) std::rethrow_exception(failure);
   return keys;
 }

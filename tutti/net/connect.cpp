@@ -14,6 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 
 namespace tutti {
 namespace {
@@ -101,7 +102,9 @@ Address name_of_socket(NameOfSocket get, int socket) {
 std::vector<Address> resolve(const HostPort& target, const Deadline& deadline) {
   if (const auto number = Address::from_number(target.host, target.port)) return {*number};
   auto lookup = std::make_shared<Lookup>();
-  std::thread([target, lookup] { look_up(target, *lookup); }).detach();
+  start_thread("the look-up of " + target.host, [target, lookup] {
+    look_up(target, *lookup);
+  }).detach();
   std::unique_lock lock(lookup->mutex);
   if (!lookup->changed.wait_until(lock, deadline.at(), [&] { return lookup->done; })) {
     throw Timeout(

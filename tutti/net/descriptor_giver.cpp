@@ -15,6 +15,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/net/detail/admission.h"
 #include "tutti/net/detail/pauses.h"
 
@@ -149,7 +150,7 @@ class DescriptorGiver::Work {
             [descriptor](std::unique_ptr<detail::SocketLink> link, const Facts&, const Address&) {
               send_descriptor(link->descriptor(), descriptor);
             }),
-        thread_([this] { work(); }) {}
+        thread_(start_thread("the socket of the host", [this] { work(); })) {}
   Work(const Work&) = delete;
   Work& operator=(const Work&) = delete;
   ~Work() {

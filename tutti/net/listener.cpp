@@ -13,6 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/net/connect.h"
 #include "tutti/net/detail/admission.h"
 
@@ -69,7 +70,8 @@ struct Listener::Implementation {
                    .handshake = chosen.handshake_limit},
                   [this](std::unique_ptr<detail::SocketLink> link, const Facts& facts,
                          const Address& from) { admit({std::move(link), facts, from}); }),
-        thread([this] { work(); }) {}
+        thread(start_thread(fmt::format("the listener at port {}", address.port()),
+                            [this] { work(); })) {}
 
   void work() noexcept {
     try {

@@ -16,6 +16,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/threads.h"
 #include "tutti/plan/detail/quantile.h"
 
 namespace tutti::plan {
@@ -184,10 +185,7 @@ double memory_rate_of(int threads) {
       std::swap(from, to);
     }
   };
-  std::vector<std::jthread> others;
-  for (int i = 1; i < threads; ++i) others.emplace_back(work, false);
-  work(true);
-  others.clear();
+  at_once(threads, "the measure of memory", [&](int number) { work(number == 0); });
   return 2.0 * kBytes * threads / median_of(seconds);
 }
 

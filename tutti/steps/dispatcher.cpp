@@ -5,6 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/net/connect.h"
 
 namespace tutti::steps {
@@ -47,7 +48,7 @@ Dispatcher::Dispatcher(const DispatcherOptions& options, const Credentials& cred
   // Of this kind connections are numbered as they come: who has which number is decided here.
   streams_->take_from(listener_, kStepsPurpose, Peer::Kind::view_service);
   streams_->connect_to_service(options.view_service, options.limit);
-  thread_ = std::thread([this] { work(); });
+  thread_ = start_thread("the dispatcher of steps", [this] { work(); });
 }
 
 Dispatcher::~Dispatcher() {

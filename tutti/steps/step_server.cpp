@@ -11,6 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/ps/wire/streams.h"
 #include "tutti/steps/detail/step.h"
 #include "tutti/steps/dispatcher.h"
@@ -35,7 +36,7 @@ class StepServer {
                   .connected = [this](Peer peer) { on_connected(peer); },
                   .closed = [this](Peer peer, const std::string& how) { on_closed(peer, how); }}) {
     streams_.connect_to_service(options.view_service, options.limit);
-    thread_ = std::thread([this] { work(); });
+    thread_ = start_thread("the connections of a worker", [this] { work(); });
   }
 
   ~StepServer() {

@@ -5,6 +5,7 @@
 
 #include "tutti/base/detail/check.h"
 #include "tutti/base/event.h"
+#include "tutti/base/threads.h"
 #include "tutti/comm/group/host_view.h"
 #include "tutti/sync/detail/piece_places.h"
 
@@ -219,7 +220,7 @@ int64_t HostExchange::start(ps::Client& client) {
   const int64_t first = client.first_step();
   for (int piece = 0; piece < pieces; ++piece) here_[piece] = first;
   wanted_ = got_ = first;
-  thread_ = std::thread([this] { receive_steps(); });
+  thread_ = start_thread("parameters of the servers", [this] { receive_steps(); });
   return first;
 }
 

@@ -1,7 +1,6 @@
 #include "tutti/sync/world.h"
 
-#include <exception>
-#include <thread>
+#include "tutti/base/threads.h"
 
 namespace tutti {
 
@@ -17,20 +16,7 @@ void World::abort(int local_rank, const std::string& reason) noexcept {
 namespace detail {
 
 void for_each_local(const World& world, const std::function<void(int)>& fn) {
-  std::vector<std::exception_ptr> errors(world.local);
-  const auto guarded = [&](int local) {
-    try {
-      fn(local);
-    } catch (...) {
-      errors[local] = std::current_exception();
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int local = 1; local < world.local; ++local) threads.emplace_back(guarded, local);
-  guarded(0);
-  for (auto& thread : threads) thread.join();
-  for (const auto& error : errors)
-    if (error) std::rethrow_exception(error);
+  at_once(world.local, "a local replica", fn);
 }
 
 }  // namespace detail

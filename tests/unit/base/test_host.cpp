@@ -167,6 +167,27 @@ TEST(CgroupLimits, Version1) {
   EXPECT_EQ(limits.oom_kills, 1);
 }
 
+TEST(CgroupLimits, FewestThreadsMoreHold) {
+  const auto limits = read_cgroup_limits(reader({
+      {"/proc/self/cgroup", "0::/outer/inner\n"},
+      {"/proc/self/mountinfo", kMountV2},
+      {"/sys/fs/cgroup/outer/inner/pids.max", "64\n"},
+      {"/sys/fs/cgroup/outer/inner/pids.current", "12\n"},
+      {"/sys/fs/cgroup/outer/pids.max", "100\n"},
+      {"/sys/fs/cgroup/outer/pids.current", "90\n"},
+      {"/sys/fs/cgroup/pids.max", "max\n"},
+  }));
+  EXPECT_EQ(limits.threads_limit, 100);
+  EXPECT_EQ(limits.threads, 90);
+}
+
+TEST(ProcStatus, FirstNumberOfALine) {
+  const char* text = "Name:\tprogram\nUid:\t1000\t1001\t1000\t1000\nThreads:\t9\n";
+  EXPECT_EQ(parse_status(text, "Uid"), 1000);
+  EXPECT_EQ(parse_status(text, "Threads"), 9);
+  EXPECT_EQ(parse_status(text, "Gid"), -1);
+}
+
 TEST(CgroupLimits, NothingToReadMeansNoLimit) {
   const auto limits = read_cgroup_limits(reader({}));
   EXPECT_EQ(limits.cpu_quota, std::nullopt);

@@ -43,6 +43,9 @@ std::optional<int64_t> parse_memory_limit(std::string_view text);
 /// A line "KEY number" of memory.stat or memory.events; 0 when it is not there.
 int64_t parse_stat(std::string_view text, std::string_view key);
 
+/// The first number of a line "KEY:  number ..." of /proc/PID/status; -1 when it is not there.
+int64_t parse_status(std::string_view text, std::string_view key);
+
 /// A folder in which limits of this process may stand.
 struct CgroupFolder {
   std::string path;
@@ -60,6 +63,8 @@ struct CgroupLimits {
   std::optional<int64_t> memory_limit_bytes;  ///< of the level with least memory left
   int64_t memory_used_bytes = 0;              ///< of that level, without page cache that can go
   int64_t oom_kills = 0;                      ///< in this process's own group, since it exists
+  std::optional<int64_t> threads_limit;       ///< of the level where fewest more can start
+  int64_t threads = 0;                        ///< of that level
 };
 /// The limits that hold for this process, through `read`.
 CgroupLimits read_cgroup_limits(const ReadFile& read);

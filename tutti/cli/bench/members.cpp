@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
+#include "tutti/base/threads.h"
 #include "tutti/cli/bench/all_reduce.h"
 #include "tutti/cluster/join/connect.h"
 #include "tutti/cluster/join/join.h"
@@ -79,23 +80,30 @@ void on_threads(int ranks, const AllReduceBench& bench,
   }
   std::mutex mutex;
   std::exception_ptr first;  // the others' errors follow from it
-  std::vector<std::thread> threads;
-  for (size_t r = 0; r < sides.size(); ++r)
-    threads.emplace_back([&, r] {
-      try {
-        BenchMember member = make_bench_member(sides[r], bench);
-        member.members = "threads";
-        member.pin = pinned;
-        body(std::move(member));
-      } catch (const std::exception& error) {
-        {
-          const std::scoped_lock lock(mutex);
-          if (!first) first = std::current_exception();
-        }
-        sides[r].abort(error.what());
+  const auto be = [&](size_t r) {
+    try {
+      BenchMember member = make_bench_member(sides[r], bench);
+      member.members = "threads";
+      member.pin = pinned;
+      body(std::move(member));
+    } catch (const std::exception& error) {
+      {
+        const std::scoped_lock lock(mutex);
+        if (!first) first = std::current_exception();
       }
-    });
-  for (auto& thread : threads) thread.join();
+      sides[r].abort(error.what());
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    try {
+      for (size_t r = 0; r < sides.size(); ++r)
+        threads.push_back(start_thread<std::jthread>("a rank", [&be, r] { be(r); }));
+    } catch (const Error& error) {
+      for (Group& side : sides) side.abort(error.what());
+      throw;
+    }
+  }
   if (first) std::rethrow_exception(first);
 }
 

@@ -13,6 +13,7 @@
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/base/standard_streams.h"
+#include "tutti/base/threads.h"
 #include "tutti/cluster/join/connect.h"
 #include "tutti/cluster/join/detail/lifeline.h"
 #include "tutti/cluster/join/detail/step_board.h"
@@ -152,21 +153,8 @@ ShmSegment shared_segment(Lifeline& lifeline, const Group& workers, int size, in
 /// This worker's members. Each is made in a thread of its own, since each waits for all others.
 std::vector<Group> make_members(int count, const std::function<Group(int)>& make) {
   std::vector<Group> members(static_cast<size_t>(count));
-  std::vector<std::exception_ptr> failures(members.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < members.size(); ++i) {
-    threads.emplace_back([&, i] {
-      try {
-        members[i] = make(static_cast<int>(i));
-      } catch (...) {
-        failures[i] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
+  at_once(count, "a replica that joins the job",
+          [&](int i) { members[static_cast<size_t>(i)] = make(i); });
   return members;
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "tutti/base/detail/check.h"
+#include "tutti/base/threads.h"
 
 namespace tutti::detail {
 namespace {
@@ -33,7 +34,7 @@ Lifeline::Lifeline(const WorkerEnvironment& environment)
     : worker_(environment.worker),
       channel_(environment.lifeline_fd, "the launcher"),
       joined_(static_cast<size_t>(environment.num_workers), false) {
-  std::thread([this] { listen(); }).detach();
+  start_thread("the connection to the launcher", [this] { listen(); }).detach();
 }
 
 void Lifeline::listen() {

@@ -17,6 +17,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 
 namespace tutti::detail {
 namespace {
@@ -219,7 +220,7 @@ Guard::Guard(const std::string& launch_entry) {
   close(ends[0]);
   if (pid_ < 0) {
     munmap(shared_, sizeof(Shared));
-    throw Error("launch: no guard process: " + errno_words(failure));
+    throw Error("launch: no guard process: " + why_no_start(failure));
   }
 }
 

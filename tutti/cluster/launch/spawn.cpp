@@ -17,6 +17,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/threads.h"
 
 namespace tutti::detail {
 namespace {
@@ -157,7 +158,7 @@ Spawned spawn(const SpawnPlan& plan) {
   if (pid == 0) become_worker(child);
   const int fork_failure = errno;
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (pid < 0) throw Error("launch: fork: " + errno_words(fork_failure));
+  if (pid < 0) throw Error("launch: fork: " + why_no_start(fork_failure));
   setpgid(pid, pid);  // also here: whoever comes first
 
   write_end.reset();

@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 
 namespace tutti {
 namespace {
@@ -57,7 +58,7 @@ Rendezvous::Rendezvous(std::unique_ptr<Link> link, Options options, Events event
   if (answer.kind != Kind::welcome)
     throw Error(fmt::format("{} answered a hello with something else", stream_.link().peer()));
   silence_ = Millis(answer.number);
-  thread_ = std::thread([this] { listen(); });
+  thread_ = start_thread("the connection to the rendezvous", [this] { listen(); });
 }
 
 Rendezvous::~Rendezvous() {

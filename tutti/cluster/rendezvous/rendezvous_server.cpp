@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 
 namespace tutti::detail {
 namespace {
@@ -20,7 +21,7 @@ constexpr const char* kClosed = "closed its connection (it ended, or died)";
 RendezvousServer::RendezvousServer(const RendezvousState::Options& options)
     : state_(options), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw Error("rendezvous: eventfd: " + errno_words(errno));
-  thread_ = std::thread([this] { serve(); });
+  thread_ = start_thread("the rendezvous", [this] { serve(); });
 }
 
 RendezvousServer::~RendezvousServer() {

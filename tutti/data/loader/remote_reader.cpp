@@ -21,6 +21,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/data/detail/cache.h"
 #include "tutti/data/loader/detail/loader_process.h"
 
@@ -87,7 +88,7 @@ void RemoteReader::start(const Content& content) {
   posix_spawn_file_actions_destroy(&actions);
   if (error != 0)
     throw Error(fmt::format("loader process {}: {} cannot be started: {}", number_, program,
-                            errno_words(error)));
+                            why_no_start(error)));
   process_ = process;
   channel_ = std::move(here);
   for (int i = 0; i < 2; ++i) {

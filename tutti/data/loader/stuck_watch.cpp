@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tutti/base/standard_streams.h"
+#include "tutti/base/threads.h"
 
 namespace tutti::data::detail {
 namespace {
@@ -20,8 +21,9 @@ StuckWatch::Visit::Visit(StuckWatch& watch, std::shared_ptr<const EpochState> ep
                          Millis patience)
     : watch_(watch), epoch_(std::move(epoch)), batch_(batch), patience_(patience) {
   const std::scoped_lock lock(watch_.mutex_);
+  if (!watch_.thread_.joinable())
+    watch_.thread_ = start_thread("the watch over the input", [&watch] { watch.watch(); });
   place_ = watch_.visits_.insert(watch_.visits_.end(), this);
-  if (!watch_.thread_.joinable()) watch_.thread_ = std::thread([&watch] { watch.watch(); });
 }
 
 StuckWatch::Visit::~Visit() {

@@ -13,6 +13,7 @@
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/base/printable.h"
+#include "tutti/base/threads.h"
 #include "tutti/data/loader/detail/loader_process.h"
 #include "tutti/data/loader/detail/stopwatch.h"
 
@@ -267,17 +268,18 @@ void Loader::Work::fill(Lock& lock, const PartHandle& part, Share rows, Worker* 
   }
   lock.unlock();
   std::optional<detail::StuckWatch::Visit> visit;
-  if (worker == nullptr) {
-    visit.emplace(stuck_watch_, part->epoch, part->of.batch, 2 * limit);  // as run() has patience
-    reading.seen = &visit->seen();
-  }
-
   std::exception_ptr failure;
-  std::vector<Array> into;
-  for (const Array& column : part->batch.columns) into.push_back(column.rows(rows.begin, rows.end));
   const int64_t first = part->of.share.begin;
   const detail::Stopwatch watch;
+  // Whatever is thrown: others wait for these rows.
   try {
+    if (worker == nullptr) {
+      visit.emplace(stuck_watch_, part->epoch, part->of.batch, 2 * limit);  // as run() has patience
+      reading.seen = &visit->seen();
+    }
+    std::vector<Array> into;
+    for (const Array& column : part->batch.columns)
+      into.push_back(column.rows(rows.begin, rows.end));
     part->epoch->write(part->of.batch, {first + rows.begin, first + rows.end}, into, reading,
                        options_.on_bad.replace ? &bad : nullptr);
   } catch (...) {
@@ -345,13 +347,17 @@ void Loader::Work::run(Worker& worker, size_t number) {
 void Loader::Work::start_threads() {
   while (std::cmp_less(workers_.size(), choice_.threads())) {
     const size_t number = workers_.size();
-    Worker& worker = *workers_.emplace_back(std::make_unique<Worker>());
+    auto made = std::make_unique<Worker>();
+    Worker& worker = *made;
     if (options_.kind == WorkerKind::processes)
       worker.remote = std::make_unique<detail::RemoteReader>(*detail::origin_of(*epoch_->content),
                                                              static_cast<int>(number));
     worker.running = true;
+    workers_.reserve(number + 1);  // nothing throws behind the thread's start
     worker.thread =
-        std::thread([self = shared_from_this(), &worker, number] { self->run(worker, number); });
+        start_thread(fmt::format("the input: loader thread {}", number),
+                     [self = shared_from_this(), &worker, number] { self->run(worker, number); });
+    workers_.push_back(std::move(made));
   }
 }
 

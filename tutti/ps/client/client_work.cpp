@@ -9,6 +9,7 @@
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
+#include "tutti/base/threads.h"
 
 namespace tutti::ps {
 namespace {
@@ -68,7 +69,7 @@ Client::Work::Work(const ClientOptions& options, const Credentials& credentials,
   if (options.assigns) state_.assign_always();
   if (options.whose_gradient) state_.ask_whose_gradient(options.whose_gradient);
   streams_.connect_to_service(options.view_service, options.limit);
-  thread_ = std::thread([this] { work(); });
+  thread_ = start_thread("a worker's end of the servers", [this] { work(); });
 }
 
 Client::Work::~Work() {

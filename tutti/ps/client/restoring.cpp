@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "tutti/base/threads.h"
+
 namespace tutti::ps {
 
 Restoring::Restoring(ClientState::Restore restore, std::function<void()> wake)
     : restore_(std::move(restore)), wake_(std::move(wake)) {
-  if (restore_) thread_ = std::thread([this] { work(); });
+  if (restore_) thread_ = start_thread("the snapshot that is read", [this] { work(); });
 }
 
 Restoring::~Restoring() {

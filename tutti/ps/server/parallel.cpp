@@ -1,12 +1,25 @@
 #include "tutti/ps/server/parallel.h"
 
+#include <algorithm>
+
+#include "tutti/base/threads.h"
+
 namespace tutti::ps {
 
 ParallelFor::ParallelFor(int threads) {
-  for (int i = 1; i < threads; ++i) threads_.emplace_back([this] { help(); });
+  threads_.reserve(static_cast<size_t>(std::max(threads, 1)));
+  try {
+    for (int i = 1; i < threads; ++i)
+      threads_.push_back(start_thread("updates of a server", [this] { help(); }));
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
-ParallelFor::~ParallelFor() {
+ParallelFor::~ParallelFor() { end(); }
+
+void ParallelFor::end() noexcept {
   {
     const std::lock_guard lock(mutex_);
     ends_ = true;

@@ -23,6 +23,7 @@ class ParallelFor {
   void operator()(int64_t count, const std::function<void(int64_t)>& fn);
 
  private:
+  void end() noexcept;
   void help();
   void work_off() noexcept;
 

@@ -3,13 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "tutti/base/threads.h"
+
 namespace tutti::ps {
 
 Pulse::Pulse(std::mutex& mutex, Millis longest_turn, std::function<Millis()> beat)
     : mutex_(mutex),
       longest_turn_(longest_turn),
       beat_(std::move(beat)),
-      thread_([this] { run(); }) {}
+      thread_(start_thread("the pulse of a server", [this] { run(); })) {}
 
 Pulse::~Pulse() {
   {

@@ -6,6 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/ps/view/view_link.h"
 
 namespace tutti::ps {
@@ -48,7 +49,7 @@ ViewService::ViewService(const ViewServiceOptions& options, const Address& at,
           .connected = [this](Peer from) { members_[from].heard = Clock::now(); },
           .closed = [this](Peer from, const std::string& how) { on_closed(from, how); }});
   streams_->take_from(listener_, kViewPurpose, Peer::Kind::view_service);
-  thread_ = std::thread([this] { work(); });
+  thread_ = start_thread("the view service", [this] { work(); });
 }
 
 ViewService::~ViewService() {

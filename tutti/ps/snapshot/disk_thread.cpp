@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 
 namespace tutti::ps {
 namespace {
@@ -37,7 +38,7 @@ struct DiskThread::Shared {
 
 DiskThread::DiskThread(std::function<void()> wake) : shared_(std::make_shared<Shared>()) {
   shared_->wake = std::move(wake);
-  thread_ = std::thread([shared = shared_] { run(shared); });
+  thread_ = start_thread("snapshots", [shared = shared_] { run(shared); });
 }
 
 DiskThread::~DiskThread() {

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/net/connect_link.h"
 
 namespace tutti::ps {
@@ -70,8 +71,8 @@ void Streams::make(Peer peer, std::function<Made()> how) {
   };
   const std::lock_guard lock(mutex_);
   try {
-    makers_.push_back({std::thread(work), done});
-  } catch (const std::system_error& error) {
+    makers_.push_back({start_thread("a connection", work), done});
+  } catch (const Error& error) {
     made_.push_back({.peer = peer, .failure = error.what()});
     wake();
   }

@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/train/checkpointing/detail/checkpointing.h"
 #include "tutti/train/checkpointing/detail/writer.h"
 
@@ -85,7 +86,7 @@ Checkpointing::Waited Checkpointing::wait_for_writers(const Deadline& deadline,
 std::exception_ptr Checkpointing::on_disk(const std::string& what, std::function<void()> work) {
   std::packaged_task<void()> task(work ? std::move(work) : [] {});
   std::future<void> done = task.get_future();
-  std::thread(std::move(task)).detach();
+  start_thread("checkpoints", std::move(task)).detach();
   const auto ready = [&](Millis look) { return done.wait_for(look) == std::future_status::ready; };
   const Millis limit = std::max(options_.disk_limit, kLeastBeforeSteps);
   if (wait_together(ready, Deadline(limit), WhenAsked::go_on, what) == Waited::late)

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <optional>
-#include <system_error>
 
 #include "tutti/base/error.h"
 #include "tutti/base/idle_pace.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/checkpoint/parts.h"
 #include "tutti/checkpoint/retention.h"
@@ -95,7 +95,13 @@ struct Checkpointing::Writer::Shared {
   std::function<void()> turns() {
     const std::lock_guard lock(mutex);
     if (hurried) return {};
-    pace = std::make_shared<IdlePace>(kPatience);
+    try {
+      pace = std::make_shared<IdlePace>(kPatience);
+    } catch (const Error& error) {
+      log(LogLevel::warning, "the checkpoint is written beside the training, not at idle times: {}",
+          error.what());
+      return {};
+    }
     return [own = pace] { own->turn(); };
   }
 
@@ -151,13 +157,13 @@ void Checkpointing::Writer::start(CheckpointPart part, CheckpointManifest manife
   const double waited = millis_since(begin);
   const int64_t step = part.step;
   try {
-    std::thread([shared = shared_, part = std::move(part), manifest = std::move(manifest), waited,
-                 arrive = std::move(arrive)] {
+    start_thread("it", [shared = shared_, part = std::move(part), manifest = std::move(manifest),
+                        waited, arrive = std::move(arrive)] {
       shared->end(shared->write(part, manifest, waited, arrive));
     }).detach();
-  } catch (const std::system_error& error) {
-    log(LogLevel::warning, "checkpoint {} in {} is not written: no thread for it: {}",
-        name_of_checkpoint(step), shared_->folder.string(), error.what());
+  } catch (const Error& error) {
+    log(LogLevel::warning, "checkpoint {} in {} is not written: {}", name_of_checkpoint(step),
+        shared_->folder.string(), error.what());
     shared_->end(false);
   }
 }

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "tutti/base/threads.h"
+
 namespace tutti::data::detail {
 
 /// work(0) ... work(count - 1) on as many threads as the machine has. All end before it returns;
@@ -25,12 +27,9 @@ inline void in_parallel(int64_t count, const std::function<void(int64_t)>& work)
       }
     }
   };
-  {
-    const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-    std::vector<std::jthread> others;
-    for (int64_t i = 1; i < std::min(count, cores); ++i) others.emplace_back(run);
-    run();
-  }
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  at_once(static_cast<int>(std::min(count, cores)), "files that are read at once",
+          [&](int) { run(); });
   for (const std::exception_ptr& error : thrown)
     if (error) std::rethrow_exception(error);
 }
