@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/detail/replica_threads.h"
 
 namespace tutti::detail {
 
@@ -12,7 +13,8 @@ ReplicaMeeting::ReplicaMeeting(int first_rank, int local, Millis limit)
     : first_rank_(first_rank),
       limit_(limit),
       values_(static_cast<size_t>(local)),
-      here_(static_cast<size_t>(local)) {}
+      here_(static_cast<size_t>(local)),
+      at_work_(static_cast<size_t>(local)) {}
 
 void ReplicaMeeting::await(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready,
                            const std::function<std::string()>& late) {
@@ -102,7 +104,7 @@ void ReplicaMeeting::follow(std::unique_lock<std::mutex>& lock, int local, int64
     }
     lock.lock();
     if (error && !job_error_) job_error_ = error;
-    --at_work_;
+    at_work_[static_cast<size_t>(local)] = 0;
     changed_.notify_all();
   }
 }
@@ -112,7 +114,7 @@ void ReplicaMeeting::on_all(const std::function<void(int)>& body) {
   if (!failure_.empty()) throw_failure();
   job_ = &body;
   job_error_ = nullptr;
-  at_work_ = static_cast<int>(here_.size()) - 1;
+  std::fill(at_work_.begin() + 1, at_work_.end(), uint8_t{1});
   ++jobs_;
   changed_.notify_all();
   lock.unlock();
@@ -123,7 +125,11 @@ void ReplicaMeeting::on_all(const std::function<void(int)>& body) {
     error = std::current_exception();
   }
   lock.lock();
-  changed_.wait(lock, [&] { return at_work_ == 0; });
+  const auto busy = [&] { return std::ranges::find(at_work_, 1); };
+  const Deadline patience(2 * limit_);
+  if (!changed_.wait_until(lock, patience.at(), [&] { return busy() == at_work_.end(); }))
+    end_stuck(first_rank_ + static_cast<int>(busy() - at_work_.begin()), "merge()",
+              patience.limit(), first_rank_);
   job_ = nullptr;
   if (!error) error = job_error_;
   if (error) std::rethrow_exception(error);

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
+#include <fmt/format.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
@@ -13,6 +14,7 @@
 
 #include "tutti/base/host.h"
 #include "tutti/base/log.h"
+#include "tutti/base/threads.h"
 #include "tutti/net/flag.h"
 
 namespace tutti::detail {
@@ -58,6 +60,15 @@ void keep_freed_memory() {
              "malloc does not keep freed memory: steps may be slower");
 }
 
+void end_stuck(int stuck, std::string_view where, Millis patience, int other) {
+  fmt::print(stderr,
+             "tutti: replica {} has not returned from {} {} ms after replica {}\n"
+             "  it is stuck in the function that was given there; the process ends\n",
+             stuck, where, patience.count(), other);
+  std::fflush(stderr);
+  std::_Exit(1);
+}
+
 struct PlaceGuard::Before {
   int num_threads = 0;
   std::optional<cpu_set_t> cores;
@@ -86,7 +97,7 @@ struct ReplicaThreads::State {
   WaitPolicy policy;
   FlagLine start;              // counts runs; written by the caller
   std::vector<FlagLine> done;  // by local replica, counts runs
-  const std::function<bool(int)>* body = nullptr;
+  const std::function<void(int)>* body = nullptr;
   const at::ThreadLocalState* caller = nullptr;
   bool ending = false;
   uint32_t runs = 0;
@@ -94,13 +105,14 @@ struct ReplicaThreads::State {
 
   void serve(int local);
   void await(int local);
+  void end();
   [[noreturn]] void give_up_on(int stuck, int other) const;
 };
 
 void ReplicaThreads::State::serve(int local) {
   set_log_rank(places[local].rank);
   const PlaceGuard place(places[local]);
-  std::optional<Deadline> deadline;  // of replica 0, after a failure here
+  std::optional<Deadline> deadline;  // of replica 0, which nobody else watches
   for (uint32_t run = 1;; ++run) {
     Flag& flag = start.flag;
     while (!flag.spin_until(run, policy) && !flag.reached(run)) {
@@ -108,11 +120,11 @@ void ReplicaThreads::State::serve(int local) {
       flag.sleep_until(run, kSlice);
     }
     if (ending) return;
-    deadline.reset();
     {
       const at::ThreadLocalStateGuard guard(*caller);
-      if (!(*body)(local)) deadline.emplace(patience);
+      (*body)(local);
     }
+    deadline.emplace(patience);
     done[local].flag.set(run);
   }
 }
@@ -128,12 +140,13 @@ void ReplicaThreads::State::await(int local) {
 }
 
 void ReplicaThreads::State::give_up_on(int stuck, int other) const {
-  std::fprintf(stderr,
-               "tutti: replica %d has not returned from run() %lld ms after replica %d\n"
-               "  it is stuck in the function that run() was given; the process ends\n",
-               places[stuck].rank, static_cast<long long>(patience.count()), places[other].rank);
-  std::fflush(stderr);
-  std::_Exit(1);
+  end_stuck(places[stuck].rank, "run()", patience, places[other].rank);
+}
+
+void ReplicaThreads::State::end() {
+  ending = true;
+  start.flag.set(++runs);
+  for (auto& thread : threads) thread.join();
 }
 
 ReplicaThreads::ReplicaThreads(std::vector<ReplicaPlace> places, Millis time_limit)
@@ -147,17 +160,20 @@ ReplicaThreads::ReplicaThreads(std::vector<ReplicaPlace> places, Millis time_lim
   state.done = std::vector<FlagLine>(local);
   // This thread takes over the global number now, before replicas change it.
   static_cast<void>(at::get_num_threads());
-  for (int replica = 1; replica < local; ++replica)
-    state.threads.emplace_back([&state, replica] { state.serve(replica); });
+  state.threads.reserve(static_cast<size_t>(local));
+  try {
+    for (int replica = 1; replica < local; ++replica)
+      state.threads.push_back(start_thread(fmt::format("replica {}", state.places[replica].rank),
+                                           [&state, replica] { state.serve(replica); }));
+  } catch (...) {
+    state.end();
+    throw;
+  }
 }
 
-ReplicaThreads::~ReplicaThreads() {
-  state_->ending = true;
-  state_->start.flag.set(++state_->runs);
-  for (auto& thread : state_->threads) thread.join();
-}
+ReplicaThreads::~ReplicaThreads() { state_->end(); }
 
-void ReplicaThreads::run(const std::function<bool(int)>& body) {
+void ReplicaThreads::run(const std::function<void(int)>& body) {
   State& state = *state_;
   const PlaceGuard place(state.places[0]);
   if (state.threads.empty()) {

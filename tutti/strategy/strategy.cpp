@@ -156,10 +156,8 @@ void StrategyState::run_in_turn(const std::function<void(ReplicaContext&, int)>&
   threads->run([&](int) {
     try {
       for (int local = 0; local < world.local; ++local) body(contexts[local], local);
-      return true;
     } catch (...) {
       first.take(std::current_exception());
-      return false;
     }
   });
   if (first.error()) std::rethrow_exception(first.error());
@@ -178,7 +176,6 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
   threads->run([&](int local) {
     try {
       body(contexts[local], local);
-      return true;
     } catch (...) {
       const auto error = std::current_exception();
       first.take(error);
@@ -191,7 +188,6 @@ void StrategyState::run_at_once(const std::function<void(ReplicaContext&, int)>&
       for (const auto& follower : followers)
         if (const auto member = follower.lock()) member->fail(local, words);
       meeting->fail(words);
-      return false;
     }
   });
   failure = first.error();

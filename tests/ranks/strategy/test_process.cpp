@@ -11,9 +11,13 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/join/join.h"
+#include "tutti/data/loader/loader.h"
+#include "tutti/ps/server/parallel.h"
+#include "tutti/strategy/detail/replica_meeting.h"
 #include "tutti/sync/detail/gradient_listener.h"
 #include "tutti/sync/distributed_optimizer.h"
 
+#include "tests/support/few_threads.h"
 #include "tests/support/gan.h"
 #include "tests/support/run_workers.h"
 #include "tests/support/small_training.h"
@@ -221,18 +225,87 @@ RANK_PROGRAM(stuck_replica) {
   strategy.run([&](ReplicaContext& replica) {
     if (replica.rank() == std::stoi(rank.arguments.at(0)))
       std::this_thread::sleep_for(std::chrono::minutes(10));
-    replica.group().barrier(Millis(300));
+    if (rank.arguments.at(1) == "waits") replica.group().barrier();
   });
 }
 
-// Replica 0 is the calling thread: nobody is left there to watch it.
+// Replica 0 is the calling thread: nobody is left there to watch it. The other one fails, since it
+// waits for the stuck one, or returns.
 TEST(StuckReplica, IsNamedAndTheProcessEnds) {
-  for (const char* stuck : {"0", "1"}) {
-    const auto out = test::run_ranks(1, "stuck_replica", {.arguments = {stuck}})[0];
-    EXPECT_EQ(out.exit_code, 1);
-    EXPECT_FALSE(out.timed_out);
-    EXPECT_THAT(out.log, HasSubstr(fmt::format("replica {} has not returned from run()", stuck)));
-  }
+  for (const char* stuck : {"0", "1"})
+    for (const char* other : {"waits", "returns"}) {
+      const auto out = test::run_ranks(1, "stuck_replica",
+                                       {.limit = Millis{20'000}, .arguments = {stuck, other}})[0];
+      EXPECT_EQ(out.exit_code, 1) << stuck << " " << other;
+      EXPECT_FALSE(out.timed_out);
+      EXPECT_THAT(out.log, HasSubstr(fmt::format("replica {} has not returned from run() 600 ms "
+                                                 "after replica {}",
+                                                 stuck, 1 - std::stoi(stuck))));
+    }
+}
+
+RANK_PROGRAM(stuck_for_all) {
+  detail::ReplicaMeeting meeting(4, 2, Millis(200));
+  std::jthread other([&] { meeting.meet(1, nullptr, {}); });
+  meeting.meet(0, nullptr, [&](const auto&) -> detail::ReplicaMeeting::Value {
+    meeting.on_all([](int local) {
+      if (local == 1) std::this_thread::sleep_for(std::chrono::minutes(10));
+    });
+    return nullptr;
+  });
+}
+
+TEST(StuckReplica, InWhatReplicaZeroGivesToAllIsNamed) {
+  const auto out = test::run_ranks(1, "stuck_for_all", {.limit = Millis{20'000}})[0];
+  EXPECT_EQ(out.exit_code, 1);
+  EXPECT_FALSE(out.timed_out);
+  EXPECT_THAT(out.log, HasSubstr("replica 5 has not returned from merge() 400 ms after replica 4"));
+}
+
+// One more thread may start, where two are needed: the first one ends, and all goes on.
+RANK_PROGRAM(replicas_of_few_threads) {
+  test::allow_threads(1);
+  const auto says = [&](const std::string& who, const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      rank.mark(who + ": " + error.what());
+    }
+  };
+  says("replicas", [] { strategy_of("mirrored", 3); });
+  says("server", [] { ps::ParallelFor updates(3); });
+  says("loader", [] {
+    data::Loader loader({.workers = 2});
+    const auto data = data::from_arrays({Array::zeros(DType::float32, {8})}).batch(4);
+    loader.begin(data.epoch({.epoch = 0, .seed = 1}),
+                 {.end_step = 2, .part = [](int64_t step, int) {
+                    return data::BatchPart{.batch = step, .share = {0, 4}};
+                  }});
+  });
+}
+
+TEST(FewThreads, AreAnErrorThatNamesTheLimit) {
+  const auto out = test::run_ranks(1, "replicas_of_few_threads")[0];
+  EXPECT_EQ(out.exit_code, 0) << out.log;
+  for (const char* who :
+       {"replicas: no thread for replica ", "server: no thread for updates of a server",
+        "loader: no thread for the input"})
+    EXPECT_THAT(out.log, HasSubstr(who));
+  EXPECT_THAT(out.log, HasSubstr("ulimit -u allows "));
+}
+
+RANK_PROGRAM(workers_of_few_threads) {
+  join();  // the connection to the launcher has a thread
+  if (rank.rank == 1) test::allow_threads(1);
+  strategy_of("multi_worker", 6);
+}
+
+TEST(FewThreads, OfAWorkerEndTheJobAtOnce) {
+  const auto out = test::run_workers(2, "workers_of_few_threads");
+  EXPECT_EQ(out.exit_code, 1);
+  EXPECT_THAT(test::lines_after(out.log, "[1] error: "),
+              ::testing::Contains(HasSubstr("no thread for a replica that joins the job can be")))
+      << out.log;
 }
 
 // Each worker sets a learning rate of its own: rank 0's counts, so all stay the same.

@@ -30,8 +30,9 @@ class ReplicaMeeting {
   /// PeerLost after fail().
   Value meet(int local, Value value, const Lead& lead);
 
-  /// body(local) on the threads of all local replicas at once; rethrows the first error. The bodies
-  /// have deadlines of their own.
+  /// body(local) on the threads of all local replicas at once; rethrows the first error. A replica
+  /// that takes longer than twice the time limit after replica 0 ends the process: its thread uses
+  /// what is replica 0's.
   void on_all(const std::function<void(int)>& body);
 
   bool leading() const noexcept { return leading_; }  ///< replica 0 is in `lead`
@@ -58,8 +59,8 @@ class ReplicaMeeting {
   std::exception_ptr error_;   // of the last
   bool leading_ = false;
   const std::function<void(int)>* job_ = nullptr;
-  int64_t jobs_ = 0;  // begun so far
-  int at_work_ = 0;   // replicas other than 0
+  int64_t jobs_ = 0;              // begun so far
+  std::vector<uint8_t> at_work_;  // by local replica, never 0: does the job
   std::exception_ptr job_error_;
   std::string failure_;  // of a replica; empty: none
   bool late_ = false;    // it did not come in time

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "tutti/base/deadline.h"
@@ -42,17 +43,23 @@ class PlaceGuard {
 /// long.
 void keep_freed_memory();
 
+/// Ends the process, naming a replica that is stuck in what a user gave to `where`, `patience`
+/// after another one has returned from there: its thread cannot be ended, and uses what others
+/// have.
+[[noreturn]] void end_stuck(int stuck, std::string_view where, Millis patience, int other);
+
 class ReplicaThreads {
  public:
+  /// Error where a thread cannot start.
   explicit ReplicaThreads(std::vector<ReplicaPlace> places, Millis time_limit);
   ~ReplicaThreads();
 
   /// Calls body(local) for every replica at once, 0 on the calling thread, with LibTorch's
-  /// thread-local state of the caller; it returns whether it went well, and must not throw. Returns
-  /// when all have returned. A replica that takes longer than twice the time limit, after replica 0
-  /// or after one whose body failed, is named and the process ends: it is stuck in the user's code,
-  /// since a wait for another replica ends by itself, with an error that names who has not come.
-  void run(const std::function<bool(int)>& body);
+  /// thread-local state of the caller; it must not throw. Returns when all have returned. A replica
+  /// that takes longer than twice the time limit after replica 0, and replica 0 after any other, is
+  /// named and the process ends: it is stuck in the user's code, since a wait for another replica
+  /// ends by itself, with an error that names who has not come.
+  void run(const std::function<void(int)>& body);
 
   const std::vector<ReplicaPlace>& places() const noexcept;
 
