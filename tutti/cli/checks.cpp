@@ -21,7 +21,7 @@ CLI::Validator number_check(Accept accept, const std::string& expected) {
   return CLI::Validator(
       [accept, expected](std::string& text) {
         const auto value = number_in<double>(text);
-        if (value && std::isfinite(*value) && accept(*value)) return std::string();
+        if (value && accept(*value)) return std::string();
         return fmt::format("got \"{}\"; expected {}", text, expected);
       },
       "");

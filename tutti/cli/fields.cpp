@@ -1,7 +1,6 @@
 #include "tutti/cli/fields.h"
 
 #include <algorithm>
-#include <cmath>
 #include <set>
 
 #include "tutti/base/suggest.h"
@@ -25,7 +24,7 @@ std::string set(std::string_view text, int64_t* target) {
 std::string set(std::string_view text, double* target) {
   const auto number = number_in<double>(text);
   *target = number.value_or(0);
-  return number && std::isfinite(*number) ? "" : "a finite number";
+  return number ? "" : "a finite number";
 }
 
 std::string set(std::string_view text, std::optional<double>* target) {

@@ -140,7 +140,7 @@ void add_plan_replay(CLI::App& plan, int& exit_code) {
       ->add_option(
           "--skip", flags->skip,
           "Steps of the begin that are left out: in the first, threads and memory are made")
-      ->check(CLI::NonNegativeNumber)
+      ->check(whole_number(0, int64_t{1} << 40))
       ->capture_default_str();
   command->add_option("--json", flags->json, "Writes the tables")->type_name("FILE");
   command->footer(

@@ -2,18 +2,19 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 
 namespace tutti::optim {
 namespace {
 
 // Written so that NaN fails it.
 void require_limit(const char* field, double value) {
-  if (value >= 0 && std::isfinite(value)) return;
-  throw UsageError(fmt::format(
-      "clip: {} = {} is out of range; expected a finite number > 0, or 0 for none", field, value));
+  if (value >= 0 && fits_float32(value)) return;
+  throw UsageError(
+      fmt::format("clip: {} = {} is out of range; expected a finite number > 0 that float32 keeps, "
+                  "or 0 for none",
+                  field, value));
 }
 
 void validate(const Clip& clip) {
@@ -45,7 +46,7 @@ Recipe::Recipe(Rule rule, Clip clip, std::vector<Group> groups)
     : rule_(std::move(rule)), clip_(clip), groups_(std::move(groups)) {
   validate(clip_);
   for (const Group& group : groups_) {
-    if (!(group.learning_rate_factor >= 0 && std::isfinite(group.learning_rate_factor)))
+    if (!(group.learning_rate_factor >= 0 && fits_float32(group.learning_rate_factor)))
       throw UsageError(
           fmt::format("group \"{}\": learning_rate_factor = {} is out of range; expected a finite "
                       "number >= 0",

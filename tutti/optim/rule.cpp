@@ -3,11 +3,13 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <type_traits>
 
 #include "tutti/base/cpu_variant.h"
 #include "tutti/base/detail/check.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/typed.h"
 #include "tutti/optim/kernels/dispatch.h"
 
 namespace tutti::optim {
@@ -26,12 +28,19 @@ void require(bool in_range, std::string_view rule, std::string_view field, doubl
       fmt::format("optimizer {}: {} = {} is out of range; expected {}", rule, field, value, range));
 }
 
+// Kernels compute in float32 with parameters of that type: what is smaller would be 0 there.
 void require_positive(std::string_view rule, std::string_view field, double value) {
   require(value > 0 && std::isfinite(value), rule, field, value, "a finite number > 0");
+  require(fits_float32(value), rule, field, value, kFloat32Range);
 }
+
+// They weigh parameters against gradients: beside more than this nothing is left of the latter.
+constexpr double kMostWeight = 1e12;
 
 void require_not_negative(std::string_view rule, std::string_view field, double value) {
   require(value >= 0 && std::isfinite(value), rule, field, value, "a finite number >= 0");
+  require(fits_float32(value) && value <= kMostWeight, rule, field, value,
+          "0, or a number that float32 keeps, 1.2e-38 to 1e12");
 }
 
 void require_fraction(std::string_view rule, std::string_view field, double value) {
@@ -110,9 +119,12 @@ const std::vector<std::string>& rule_names() {
 }
 
 void require_learning_rate(double learning_rate) {
-  if (!(learning_rate >= 0 && std::isfinite(learning_rate)))
-    throw UsageError(fmt::format("learning_rate {} is out of range; expected a finite number >= 0",
-                                 learning_rate));
+  // A schedule may end at a rate that float32 makes 0.
+  if (!(learning_rate >= 0 && learning_rate <= std::numeric_limits<float>::max()))
+    throw UsageError(
+        fmt::format("learning_rate {} is out of range; expected a number >= 0 that "
+                    "float32 has",
+                    learning_rate));
 }
 
 Squares& Squares::operator+=(const Squares& other) {

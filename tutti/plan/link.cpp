@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cmath>
 #include <optional>
 #include <span>
 #include <utility>
@@ -31,7 +30,7 @@ std::optional<double> number_with_unit(std::string_view text, std::span<const Un
   for (const auto& [name, size] : units) {
     if (!text.ends_with(name)) continue;
     const auto number = number_in<double>(text.substr(0, text.size() - name.size()));
-    if (number && std::isfinite(*number)) return *number * size;
+    if (number) return *number * size;
   }
   return std::nullopt;
 }

@@ -31,9 +31,10 @@ void require(bool holds, const std::string& field, const std::string& got, const
 }
 
 void require_number(const std::string& field, double value, bool above_zero = false) {
-  const bool holds = std::isfinite(value) && (above_zero ? value > 0 : value >= 0);
+  constexpr double kMost = 1e18;  // of bytes a second, and seconds: no machine is like that
+  const bool holds = value <= kMost && (above_zero ? value > 0 : value >= 0);
   require(holds, field, fmt::format("{}", value),
-          above_zero ? "a number above 0" : "a number from 0");
+          above_zero ? "a number above 0, at most 1e18" : "a number from 0 to 1e18");
 }
 
 void check_engine(const std::string& field, const EngineSpeed& engine) {

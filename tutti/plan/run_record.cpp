@@ -21,8 +21,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr double kTraceUnit = 1e-6;  // seconds
-constexpr int kMostRanks = 1 << 20;  // whoever says more is damaged
+constexpr double kTraceUnit = 1e-6;    // seconds
+constexpr int kMostRanks = 1 << 20;    // whoever says more is damaged
+constexpr double kMostSeconds = 1e10;  // as well: centuries
 
 /// What a training says of itself: event "train.begin".
 struct Training {
@@ -83,25 +84,26 @@ class TraceReader {
 
   void take(const json& event) {
     const std::string& name = event.at("name").get_ref<const std::string&>();
-    if (name == "process_name") trace_.worker = event.at("pid");
+    if (name == "process_name") trace_.worker = whole_in<int>(event, "pid");
     if (name == "train.begin") begin(event.at("args"));
     if (!trace_.training) return;
     if (name == "train.step" && event.at("args").contains("step"))  // not a step of one graph
       trace_.steps.push_back({.begin = begin_of(event),
                               .end = begin_of(event) + seconds_of(event),
-                              .number = event.at("args").at("step"),
-                              .samples = event.at("args").at("samples")});
+                              .number = whole_in<int64_t>(event.at("args"), "step"),
+                              .samples = whole_in<int64_t>(event.at("args"), "samples")});
     if (name == "sync.backward")
-      computed_[event.at("args").at("replica")] = begin_of(event) + seconds_of(event);
-    if (name == "sync.exchange") exchange(event.at("args").at("replica"), begin_of(event));
+      computed_[whole_in<int>(event.at("args"), "replica")] = begin_of(event) + seconds_of(event);
+    if (name == "sync.exchange")
+      exchange(whole_in<int>(event.at("args"), "replica"), begin_of(event));
   }
 
   void begin(const json& facts) {
     const Training training{.strategy = facts.at("strategy"),
                             .shard = facts.at("shard"),
                             .shares = facts.at("shares"),
-                            .ranks = facts.at("ranks"),
-                            .model_ranks = facts.at("model_ranks"),
+                            .ranks = whole_in<int>(facts, "ranks"),
+                            .model_ranks = whole_in<int>(facts, "model_ranks"),
                             .in_turn = facts.at("in_turn") != 0,
                             .on_devices = facts.at("on_devices") != 0};
     if (training.ranks < 1 || training.ranks > kMostRanks)
@@ -119,8 +121,23 @@ class TraceReader {
     trace_.there[rank].push_back(computed.empty() ? begin : computed.mapped());
   }
 
-  static double begin_of(const json& event) { return event.at("ts").get<double>() * kTraceUnit; }
-  static double seconds_of(const json& event) { return event.at("dur").get<double>() * kTraceUnit; }
+  double begin_of(const json& event) const { return seconds_in(event, "ts", -kMostSeconds); }
+  double seconds_of(const json& event) const { return seconds_in(event, "dur", 0); }
+
+  double seconds_in(const json& event, const char* field, double least) const {
+    const double seconds = event.at(field).get<double>() * kTraceUnit;
+    if (!(seconds >= least && seconds <= kMostSeconds))
+      refuse(fmt::format("an event {} whose {} is {:g} s, expected {:g} to {:g}",
+                         event.at("name").get<std::string>(), field, seconds, least, kMostSeconds));
+    return seconds;
+  }
+  template <class Whole>
+  Whole whole_in(const json& args, const char* field) const {
+    const json& value = args.at(field);
+    if (!value.is_number_integer() || !std::in_range<Whole>(value.get<int64_t>()))
+      refuse(fmt::format("{} is {}, expected a whole number", field, value.dump()));
+    return value.get<Whole>();
+  }
 
   WorkerTrace trace_;
   std::map<int, double> computed_;  // by rank, the end of its last backward of this step

@@ -15,6 +15,22 @@ TEST(Typed, AllOfATextIsTheNumber) {
   EXPECT_EQ(number_in<uint64_t>("-1"), std::nullopt);
 }
 
+TEST(Typed, WhatIsNotFiniteIsNoNumber) {
+  for (const char* wrong : {"nan", "-nan", "inf", "-inf", "infinity", "NaN", "1e400", "-1e400"}) {
+    EXPECT_EQ(number_in<double>(wrong), std::nullopt) << wrong;
+    EXPECT_EQ(number_in<float>(wrong), std::nullopt) << wrong;
+  }
+  EXPECT_EQ(number_in<double>("-1e300"), -1e300);
+}
+
+TEST(Typed, WhatFloat32LosesIsToldApart) {
+  for (const double kept : {0.0, 1.0, -1.0, 1.2e-38, -1.2e-38, 3.4e38, -3.4e38})
+    EXPECT_TRUE(fits_float32(kept)) << kept;
+  for (const double lost :
+       {1e-46, -1e-46, 1e-39, 3.5e38, -3.5e38, 1e300, double(NAN), double(INFINITY)})
+    EXPECT_FALSE(fits_float32(lost)) << lost;
+}
+
 TEST(Typed, SizesHaveUnits) {
   EXPECT_EQ(size_in("0"), 0);
   EXPECT_EQ(size_in("8"), 8);

@@ -71,6 +71,9 @@ TEST(Recipe, BadFieldsAreNamedWithTheirRange) {
   EXPECT_THAT(message({.norm = std::numeric_limits<double>::infinity()}), HasSubstr("norm = inf"));
   EXPECT_THAT(message({.global_norm = std::numeric_limits<double>::quiet_NaN()}),
               HasSubstr("global_norm = nan"));
+  EXPECT_THAT(message({.norm = 1e-46}), HasSubstr("norm = 1e-46 is out of range"));
+  EXPECT_THAT(message({}, {{.pattern = "w", .learning_rate_factor = 1e39}}),
+              HasSubstr("learning_rate_factor = 1e+39"));
   EXPECT_THAT(message({.value = 1, .global_norm = 2}), HasSubstr("give one"));
   EXPECT_THAT(message({}, {{.pattern = "w", .learning_rate_factor = -1}}),
               AllOf(HasSubstr("group \"w\""), HasSubstr("learning_rate_factor = -1")));

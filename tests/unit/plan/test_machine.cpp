@@ -42,6 +42,8 @@ TEST(MachineFile, AWrongOneIsNamedByField) {
       {[](Json& m) { m.erase("update"); }, "here.json: update is missing"},
       {[](Json& m) { m["updat"] = 1; }, "unknown field \"updat\"; did you mean \"update\"?"},
       {[](Json& m) { m["update"] = -1; }, "here.json: update is -1; expected a number from 0"},
+      {[](Json& m) { m["update"] = 1e300; }, "update is 1e+300; expected a number from 0 to 1e18"},
+      {[](Json& m) { m["tcp"]["bytes_per_second"] = 1e300; }, "tcp.bytes_per_second is 1e+300"},
       {[](Json& m) { m["update"] = "1"; }, "update is \"1\"; expected a number"},
       {[](Json& m) { m["parameters"] = 0; }, "parameters is 0; expected a whole number above 0"},
       {[](Json& m) { m["parameters"] = 1.5; }, "parameters is 1.5; expected a whole number"},

@@ -125,6 +125,9 @@ TEST(Fit, RefusesOptionsThatDoNotFit) {
   EXPECT_THAT(message(data, {.steps_per_epoch = 3}), HasSubstr("has 2 batches an epoch"));
   EXPECT_THAT(message(data, {.validation_freq = 0}), HasSubstr("validation_freq is 0"));
   EXPECT_THAT(message(data, {.class_weight = {{2, -1}}}), HasSubstr("label 2 is -1"));
+  EXPECT_THAT(message(data, {.class_weight = {{2, 1e-46}}}), HasSubstr("must be 0 or a number"));
+  EXPECT_THAT(message(data, {.class_weight = {{0, 0}, {1, 0}, {2, 0}}}),
+              HasSubstr("is 0 for all 3 classes: nothing would be learnt"));
   EXPECT_THAT(message(data, {.class_weight = {{17, 2}}}),
               HasSubstr("class_weight has label 17, there are 3 classes (labels 0 to 2)"));
   EXPECT_THAT(message(data, {.class_weight = {{1, 2}, {-1, 2}}}), HasSubstr("has label -1"));
@@ -216,7 +219,7 @@ TEST(ClassWeights, OfNothingAndBeyondFloatsAreRefused) {
       model.fit(three_classes(6).batch(6), {.verbose = 0, .class_weight = std::move(weights)});
     });
   };
-  EXPECT_THAT(refusal({{0, 0}, {1, 0}, {2, 0}}), HasSubstr("class_weight of all 3 labels is 0"));
+  EXPECT_THAT(refusal({{0, 0}, {1, 0}, {2, 0}}), HasSubstr("class_weight is 0 for all 3 classes"));
   EXPECT_THAT(refusal({{0, 1e39}}), HasSubstr("class_weight of label 0 is 1e+39"));
   EXPECT_THAT(refusal({{0, -1}}), HasSubstr("class_weight of label 0 is -1"));
   EXPECT_THAT(refusal({{0, NAN}}), HasSubstr("class_weight of label 0 is nan"));

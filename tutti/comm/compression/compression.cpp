@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <limits>
 #include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/typed.h"
 #include "tutti/comm/compression/coder.h"
 
 namespace tutti {
@@ -22,12 +22,11 @@ constexpr int kMostRanks = 256;
 
 template <class Number>
 Number number_of(std::string_view text, std::string_view number) {
-  Number value{};
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  if (error != std::errc{} || end != number.data() + number.size() || number.empty())
+  const auto value = number_in<Number>(number);
+  if (!value)
     throw UsageError(fmt::format(
         "compression \"{}\": \"{}\" is no number; expected topk:0.01 or powersgd:4", text, number));
-  return value;
+  return *value;
 }
 
 }  // namespace

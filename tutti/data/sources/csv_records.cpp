@@ -1,7 +1,6 @@
 #include "tutti/data/sources/detail/csv_records.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -141,8 +140,7 @@ void CsvRecords::fail(int64_t line, const char* line_begin, const char* at,
 
 std::optional<double> finite_number(std::string_view field) {
   if (field.size() > 1 && field[0] == '+' && field[1] != '-') field.remove_prefix(1);
-  const std::optional<double> value = number_in<double>(field);
-  return value && std::isfinite(*value) ? value : std::nullopt;
+  return number_in<double>(field);
 }
 
 }  // namespace tutti::data::detail

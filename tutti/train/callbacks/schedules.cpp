@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 
 namespace tutti {
 namespace {
@@ -29,9 +30,11 @@ class ScheduleFields {
   }
   void first_rate(std::string_view field, double rate) const {
     require(std::isfinite(rate) && rate > 0, field, rate, "a finite number > 0");
+    require(fits_float32(rate), field, rate, kFloat32Range);
   }
   void rate(std::string_view field, double rate) const {
     require(std::isfinite(rate) && rate >= 0, field, rate, "a finite number >= 0");
+    require(fits_float32(rate), field, rate, kFloat32Range);
   }
   void steps(std::string_view field, int64_t steps, int64_t least = 1) const {
     require(steps >= least, field, steps, least == 0 ? ">= 0" : ">= 1");

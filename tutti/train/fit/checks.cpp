@@ -3,7 +3,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
@@ -11,8 +10,8 @@
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"
-#include "tutti/train/losses/detail/loss_parts.h"
 #include "tutti/train/model/batch_norm_check.h"
+#include "tutti/train/model/class_weight.h"
 #include "tutti/train/model/detail/model_state.h"
 #include "tutti/train/model/detail/placement.h"
 
@@ -41,11 +40,7 @@ void check_options(const FitOptions& options) {
   if (options.initial_epoch >= options.epochs)
     throw UsageError(fmt::format("fit: initial_epoch is {}, must be below epochs, {}",
                                  options.initial_epoch, options.epochs));
-  for (const auto& [label, weight] : options.class_weight)
-    if (!detail::is_weight(weight))
-      throw UsageError(fmt::format(
-          "fit: class_weight of label {} is {}, must be a finite number >= 0, that a float32 holds",
-          label, weight));
+  require_class_weight("fit: class_weight", options.class_weight, 0);
   if (options.verbose < 0 || options.verbose > 2) {
     throw UsageError(fmt::format("fit: verbose is {}, must be 0, 1 or 2", options.verbose));
   }
@@ -64,21 +59,6 @@ int64_t known_classes(const std::optional<nn::Graph>& graph, const data::Dataset
   if (graph && !graph->output_shape().empty() && graph->output_shape().back() > 1)
     return graph->output_shape().back();
   return train.num_classes();
-}
-
-void require_known_labels(const std::map<int64_t, double>& class_weight, int64_t classes) {
-  const auto is_zero = [](const auto& one) { return one.second == 0; };
-  if (classes > 0 && std::ssize(class_weight) >= classes &&
-      std::ranges::all_of(class_weight, is_zero))
-    throw UsageError(
-        fmt::format("fit: class_weight of all {} labels is 0, so that nothing is trained; give one "
-                    "of them more",
-                    classes));
-  for (const auto& [label, weight] : class_weight)
-    if (classes > 0 && (label < 0 || label >= classes))
-      throw UsageError(
-          fmt::format("fit: class_weight has label {}, there are {} classes (labels 0 to {})",
-                      label, classes, classes - 1));
 }
 
 /// class_weight needs one output, labels, and no other weights.
@@ -211,7 +191,7 @@ void Model::State::check_fit(const data::Dataset& train, const FitOptions& optio
   check_against_data(options, train);
   if (!options.class_weight.empty())
     check_class_weight(train, static_cast<size_t>(num_inputs), compiled->goals.size());
-  require_known_labels(options.class_weight, known_classes(graph, train));
+  require_class_weight("fit: class_weight", options.class_weight, known_classes(graph, train));
   if (options.validation) check_data("fit, validation", *options.validation, true);
   if (nn::meets_in_forward(*modules.module(0)))
     strategy.require_meeting("fit: a module that needs all replicas in forward (SyncBatchNorm)");

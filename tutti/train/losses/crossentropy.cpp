@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/sync/device/upload.h"
 #include "tutti/train/losses/detail/crossentropy_of_row.h"
 #include "tutti/train/losses/detail/loss_parts.h"
@@ -50,7 +51,7 @@ int64_t positions_of(const at::Tensor& output) {
 
 void require_weights(const std::vector<double>& weights) {
   for (size_t c = 0; c < weights.size(); ++c)
-    detail::require_option(detail::is_weight(weights[c]), kSparse,
+    detail::require_option(weights[c] >= 0 && fits_float32(weights[c]), kSparse,
                            fmt::format("class_weights[{}]", c), weights[c],
                            "a finite number >= 0, that a float32 holds");
   if (!weights.empty() && std::ranges::all_of(weights, [](double weight) { return weight == 0; }))

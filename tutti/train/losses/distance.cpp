@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "tutti/base/typed.h"
 #include "tutti/train/losses/detail/loss_parts.h"
 
 namespace tutti {
@@ -123,6 +124,7 @@ Loss huber(const HuberOptions& options) {
   const double delta = options.delta;
   detail::require_option(delta > 0 && std::isfinite(delta), "huber", "delta", delta,
                          "a finite number > 0");
+  detail::require_option(fits_float32(delta), "huber", "delta", delta, kFloat32Range);
   return detail::loss_of_elements("huber", [delta](const auto& y, const auto& t) {
     return at::huber_loss(y, t, at::Reduction::None, delta);
   });

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
+#include "tutti/base/typed.h"
 #include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {
@@ -55,6 +56,9 @@ void check_output(const OutputOptions& output, std::set<std::string>& seen) {
   if (!(output.weight >= 0 && std::isfinite(output.weight)))
     throw UsageError(fmt::format("compile: output \"{}\": weight is {}, must be finite and >= 0",
                                  output.name, output.weight));
+  if (!fits_float32(output.weight))
+    throw UsageError(fmt::format("compile: output \"{}\": weight is {}, must be {}", output.name,
+                                 output.weight, kFloat32Range));
 }
 
 Goals only_goal(const CompileOptions& options, const std::optional<nn::Graph>& graph) {

@@ -10,13 +10,14 @@
 #include <variant>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/nn/residual.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {
 namespace {
 
-void require_field(bool good, const char* field, const auto& value, const char* range) {
+void require_field(bool good, const char* field, const auto& value, std::string_view range) {
   if (!good)
     throw UsageError(
         fmt::format("large_batch: {} = {} is out of range; expected {}", field, value, range));
@@ -28,6 +29,7 @@ void require_valid(const LargeBatch& options) {
   require_field(options.base >= 1, "base", options.base, "1 sample or more");
   require_field(std::isfinite(options.base_rate) && options.base_rate >= 0, "base_rate",
                 options.base_rate, "a finite number > 0, or 0 for the optimizer's or schedule's");
+  require_field(fits_float32(options.base_rate), "base_rate", options.base_rate, kFloat32Range);
   require_field(options.warm_up.epochs >= 0, "warm_up.epochs", options.warm_up.epochs, "0 or more");
   require_field(options.warm_up.steps >= 0, "warm_up.steps", options.warm_up.steps, "0 or more");
 }

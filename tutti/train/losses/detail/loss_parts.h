@@ -24,11 +24,6 @@ std::string tensor_words(const at::Tensor& tensor);
 void require_option(bool in_range, std::string_view loss, std::string_view field, double value,
                     std::string_view range);
 
-/// Whether samples or classes may have that weight: >= 0, and finite as a float32 too.
-inline bool is_weight(double weight) {
-  return weight >= 0 && weight <= double{std::numeric_limits<float>::max()};
-}
-
 /// Throws UsageError unless `output` is [batch, ...] of a floating dtype, and `target` of the same
 /// or an integer dtype with as many samples and elements; `of_one_shape`: the same shape, of two
 /// axes or more.
