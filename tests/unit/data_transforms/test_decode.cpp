@@ -53,6 +53,59 @@ TEST(Decode, SaysWhatIsWrongWithAPhoto) {
   EXPECT_THAT(error_for("RIFF----WEBP", decode), HasSubstr("damaged WebP of 12 bytes"));
 }
 
+// A BMP of 3 x 2 pixels by hand: `rows` are its bytes from the bottom up, each padded to 4.
+std::string bmp_of(int bits, const std::string& palette, const std::string& rows, int height = 2,
+                   int compression = 0) {
+  const auto number = [](int64_t value, size_t bytes) {
+    std::string text;
+    for (size_t i = 0; i < bytes; ++i) text += static_cast<char>(value >> 8 * i);
+    return text;
+  };
+  const auto begin = static_cast<int64_t>(54 + palette.size());
+  return "BM" + number(begin + std::ssize(rows), 4) + number(0, 4) + number(begin, 4) +
+         number(40, 4) + number(3, 4) + number(height, 4) + number(1, 2) + number(bits, 2) +
+         number(compression, 4) + number(std::ssize(rows), 4) + number(2835, 4) + number(2835, 4) +
+         number(std::ssize(palette) / 4, 4) + number(0, 4) + palette + rows;
+}
+
+TEST(Decode, ReadsBmpOfEveryKindThatIsNotCompressed) {
+  using namespace std::string_literals;
+  // Red, green, blue; black, white, red: planes of rows from the top.
+  const std::vector<uint8_t> expected = {255, 0,   0,   0, 255, 255,  //
+                                         0,   255, 0,   0, 255, 0,    //
+                                         0,   0,   255, 0, 255, 0};
+  const std::string top24 = "\0\0\xff\0\xff\0\xff\0\0\0\0\0"s,
+                    bottom24 = "\0\0\0\xff\xff\xff\0\0\xff\0\0\0"s,
+                    rows32 = "\0\0\0x\xff\xff\xffx\0\0\xffx\0\0\xffx\0\xff\0x\xff\0\0x"s,
+                    palette = "\0\0\0\0\xff\xff\xff\0\0\0\xff\0\0\xff\0\0\xff\0\0\0"s;
+  const std::string sound[] = {bmp_of(24, "", bottom24 + top24),
+                               bmp_of(24, "", top24 + bottom24, -2), bmp_of(32, "", rows32),
+                               bmp_of(8, palette, "\0\1\2\0\2\3\4\0"s),
+                               bmp_of(4, palette, "\x01\x20\0\0\x23\x40\0\0"s)};
+  for (const std::string& bytes : sound) {
+    const Array image = applied(transforms::decode(), bytes_of(bytes));
+    EXPECT_EQ(image.shape(), (std::vector<int64_t>{3, 2, 3}));
+    EXPECT_EQ(std::vector<uint8_t>(image.as<uint8_t>().begin(), image.as<uint8_t>().end()),
+              expected);
+    for (size_t size = 2; size < bytes.size(); ++size)
+      ASSERT_THAT(error_for(bytes.substr(0, size), transforms::decode()), HasSubstr("BMP")) << size;
+    RandomStream random(bytes.size());
+    for (int i = 0; i < 300; ++i) {  // damage is an error or another picture, never worse
+      std::string damaged = bytes;
+      damaged[2 + random.below(52)] = static_cast<char>(random.below(256));
+      try {
+        applied(transforms::decode({.max_pixels = 1 << 16}), bytes_of(damaged));
+      } catch (const DataError&) {
+      }
+    }
+  }
+  EXPECT_THAT(error_for(bmp_of(8, palette, "\0\1\2\0\2\3\5\0"s), transforms::decode()),
+              HasSubstr("colour 5 of a palette of 5"));
+  EXPECT_THAT(error_for(bmp_of(8, palette, "\0\1\2\0\2\3\4\0"s, 2, 1), transforms::decode()),
+              AllOf(HasSubstr("8 bits a pixel, compression 1"), HasSubstr("as PNG")));
+  EXPECT_THAT(error_for(sound[0], transforms::decode({.max_pixels = 5})), HasSubstr("max_pixels"));
+}
+
 TEST(Decode, EveryCutOffPhotoIsAnError) {
   for (const char* name : {"jpeg 4:2:0", "jpeg progressive", "jpeg gray", "jpeg cmyk", "png rgb",
                            "png palette", "png 16 bit rgb", "webp", "webp lossless with alpha"}) {

@@ -44,7 +44,10 @@ std::string Finding::to_string() const {
 std::string_view photo_format(std::string_view bytes) noexcept {
   if (bytes.starts_with("\xff\xd8\xff")) return "jpg";
   if (bytes.starts_with("\x89PNG")) return "png";
-  return bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP") ? "webp" : "";
+  if (bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP")) return "webp";
+  // "BM" begins words, too: a BMP has four bytes of zeros where nothing is kept.
+  return bytes.starts_with("BM") && bytes.substr(6, 4) == std::string_view("\0\0\0\0", 4) ? "bmp"
+                                                                                          : "";
 }
 
 namespace detail {

@@ -98,7 +98,8 @@ struct IndexReport {
   std::string error;    ///< why none could be made: the file is damaged; empty: it was
 };
 
-/// The format of an encoded photo by its first bytes: "jpg", "png", "webp"; empty: none of these.
+/// The format of an encoded photo by its first bytes: "jpg", "png", "webp", "bmp"; empty: none of
+/// these.
 std::string_view photo_format(std::string_view bytes) noexcept;
 
 }  // namespace tutti::data

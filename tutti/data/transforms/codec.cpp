@@ -59,10 +59,11 @@ std::unique_ptr<PhotoDecoder> open_photo(std::string_view bytes, const CodecOpti
   if (bytes.starts_with(kPngMagic)) return open_png(bytes, options);
   if (bytes.starts_with("RIFF") && bytes.substr(std::min<size_t>(8, bytes.size()), 4) == "WEBP")
     return open_webp(bytes, options);
-  if (bytes.empty()) throw DataError("got 0 bytes, expected a JPEG, PNG or WebP photo");
+  if (bytes.starts_with("BM")) return open_bmp(bytes, options);
+  if (bytes.empty()) throw DataError("got 0 bytes, expected a JPEG, PNG, WebP or BMP photo");
   throw DataError(fmt::format(
-      "got {} bytes that begin with {} (\"{}\"), expected a JPEG (ff d8 ff), PNG (89 50 4e 47) or "
-      "WebP photo (52 49 46 46)",
+      "got {} bytes that begin with {} (\"{}\"), expected a JPEG (ff d8 ff), PNG (89 50 4e 47), "
+      "WebP (52 49 46 46) or BMP photo (42 4d)",
       bytes.size(), first_bytes(bytes), printable(bytes.substr(0, 8))));
 }
 

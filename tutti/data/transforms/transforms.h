@@ -45,9 +45,10 @@ struct DecodeOptions {
   int64_t max_pixels = kMaxPixels;  ///< a photo that has more is damaged
 };
 
-/// uint8 [?] -> uint8 [3, H, W]: JPEG, PNG or WebP, whatever the file is called. Gray becomes RGB,
-/// CMYK as Pillow converts it; of 16 bits the upper 8 stay, transparency is dropped. apply() throws
-/// DataError for other bytes, a photo that is cut off or damaged, an animation, too many pixels.
+/// uint8 [?] -> uint8 [3, H, W]: JPEG, PNG, WebP or BMP, whatever the file is called. Gray becomes
+/// RGB, CMYK as Pillow converts it; of 16 bits the upper 8 stay, transparency is dropped. apply()
+/// throws DataError for other bytes, a photo that is cut off or damaged, an animation, too many
+/// pixels.
 TransformHandle decode(DecodeOptions options = {});
 
 struct RandomResizedCropOptions {

@@ -44,12 +44,13 @@ class PhotoDecoder {
   int64_t height_ = 0, width_ = 0;
 };
 
-/// Reads the header. `bytes` must stay. Throws DataError for what is no JPEG, PNG or WebP.
+/// Reads the header. `bytes` must stay. Throws DataError for what is no JPEG, PNG, WebP or BMP.
 std::unique_ptr<PhotoDecoder> open_photo(std::string_view bytes, const CodecOptions& options);
 
 std::unique_ptr<PhotoDecoder> open_jpeg(std::string_view bytes, const CodecOptions& options);
 std::unique_ptr<PhotoDecoder> open_png(std::string_view bytes, const CodecOptions& options);
 std::unique_ptr<PhotoDecoder> open_webp(std::string_view bytes, const CodecOptions& options);
+std::unique_ptr<PhotoDecoder> open_bmp(std::string_view bytes, const CodecOptions& options);
 
 /// The orientation in a block of EXIF (from "II*" or "MM" on); 1 when it has none or is damaged.
 int exif_orientation(std::string_view tiff);
