@@ -17,6 +17,16 @@ void require_unpackable(int64_t bytes, int64_t packed, const std::string& where)
                   where, bytes, packed, kUnpackedAlways, kUnpackedTimes));
 }
 
+std::string_view packing_of(std::string_view first_bytes) noexcept {
+  if (first_bytes.size() < 2) return "";
+  const auto first = static_cast<unsigned char>(first_bytes[0]);
+  const auto second = static_cast<unsigned char>(first_bytes[1]);
+  if (first == 0x1f && second == 0x8b) return "gzip";
+  // RFC 1950: deflate, with a window of up to 32 KiB, and a check of both bytes.
+  const bool zlib = (first & 0x0f) == 8 && first >> 4 <= 7 && (first << 8 | second) % 31 == 0;
+  return zlib ? "zlib" : "";
+}
+
 // Invariant: a member is open (inflate wants more) or the stream stands right behind one.
 struct GzipReader::State {
   z_stream stream{};
@@ -46,8 +56,8 @@ GzipReader::GzipReader(std::span<const std::byte> compressed, std::string where)
   state_->rest = compressed;
   state_->where = std::move(where);
   state_->file_bytes = compressed.size();
-  // 15: the largest window; 16 more: gzip, neither zlib nor raw deflate.
-  if (inflateInit2(&state_->stream, 15 + 16) != Z_OK) throw Error("zlib could not be initialised");
+  // 15: the largest window; 32 more: gzip or zlib, whichever it is, no raw deflate.
+  if (inflateInit2(&state_->stream, 15 + 32) != Z_OK) throw Error("zlib could not be initialised");
   state_->in_member = true;
 }
 
@@ -57,6 +67,21 @@ void GzipReader::start_member() {
   State& state = *state_;
   inflateReset(&state.stream);
   state.in_member = true;
+}
+
+std::string unpacked_front(std::string_view packed, size_t most_bytes, const std::string& where) {
+  std::string text(most_bytes, '\0');
+  GzipReader reader(std::as_bytes(std::span(packed)), where);
+  size_t got = 0;
+  try {  // byte by byte: the front of a longer file ends in the middle of a member
+    for (; got < most_bytes && reader.read(std::as_writable_bytes(std::span(&text[got], 1))) == 1;
+         ++got) {
+    }
+  } catch (const DataError&) {
+    if (got == 0) throw;
+  }
+  text.resize(got);
+  return text;
 }
 
 size_t GzipReader::read(std::span<std::byte> out) {

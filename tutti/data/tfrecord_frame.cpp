@@ -1,6 +1,8 @@
 #include "tutti/data/detail/tfrecord_frame.h"
 
 #include "tutti/base/crc32c.h"
+#include "tutti/base/error.h"
+#include "tutti/data/detail/gzip.h"
 
 namespace tutti::data::detail {
 namespace {
@@ -33,6 +35,18 @@ bool frame_is_sound(std::string_view data_and_tail) noexcept {
   const size_t end = data_and_tail.size() - kFrameTailBytes;
   return little_endian_at<uint32_t>(data_and_tail, end) ==
          masked_crc32c(data_and_tail.substr(0, end));
+}
+
+std::string_view packing_of_records(std::string_view front) {
+  constexpr auto kHead = static_cast<size_t>(kFrameHeadBytes);
+  if (frame_length(front.substr(0, kHead))) return "";
+  const std::string_view packing = packing_of(front);
+  if (packing != "zlib") return packing;
+  try {
+    return frame_length(unpacked_front(front, kHead, "")) ? packing : "";
+  } catch (const DataError&) {
+    return "";
+  }
 }
 
 void append_record(std::string& file, std::string_view data) {

@@ -1,4 +1,4 @@
-// Packs bytes as one gzip member, by zlib.
+// Packs bytes as one gzip member, or one zlib stream, by zlib.
 #pragma once
 
 #include <zlib.h>
@@ -8,9 +8,9 @@
 
 namespace tutti::test {
 
-inline std::string gzip(const std::string& bytes) {
+inline std::string deflated(const std::string& bytes, int window_bits) {
   z_stream stream{};
-  if (deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 9, Z_DEFAULT_STRATEGY) != Z_OK)
+  if (deflateInit2(&stream, 9, Z_DEFLATED, window_bits, 9, Z_DEFAULT_STRATEGY) != Z_OK)
     throw std::runtime_error("deflateInit2");
   std::string packed(deflateBound(&stream, bytes.size()), '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
@@ -22,5 +22,8 @@ inline std::string gzip(const std::string& bytes) {
   deflateEnd(&stream);
   return packed;
 }
+
+inline std::string gzip(const std::string& bytes) { return deflated(bytes, 15 + 16); }
+inline std::string zlib(const std::string& bytes) { return deflated(bytes, 15); }
 
 }  // namespace tutti::test

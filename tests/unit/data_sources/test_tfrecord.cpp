@@ -178,6 +178,28 @@ TEST(Tfrecord, AFileThatUnpacksToMuchIsRefused) {
                     HasSubstr("expected at most 268435456, or 64 times"), HasSubstr("gunzip")));
 }
 
+// As TensorFlow's option ZLIB does it.
+TEST(Tfrecord, ReadsWhatZlibPacked) {
+  const TempFolder folder;
+  std::string records;
+  for (int i = 0; i < 50; ++i) records += record_of("record " + std::to_string(i));
+  put_bytes(folder / "a.tfrecord", zlib(records));
+  const auto source = tfrecord_source(folder / "a.tfrecord", {});
+  ASSERT_EQ(source->num_rows(), 50);
+  EXPECT_EQ(text_of(source->read_row(49).columns[0]), "record 49");
+  EXPECT_THAT(verify_tfrecord(folder / "a.tfrecord"), IsEmpty());
+  EXPECT_THAT(index_tfrecord(folder / "a.tfrecord").at(0).why, HasSubstr("packed by zlib"));
+  put_bytes(folder / "a.tfrecord", zlib(records).substr(0, 60));
+  EXPECT_THAT(verify_tfrecord(folder / "a.tfrecord"), SizeIs(1));
+  // 376 is 0x178: a first length that looks as zlib does, sound or damaged.
+  const std::string plain = record_of(std::string(0x178, 'x'));
+  put_bytes(folder / "b.tfrecord", plain);
+  EXPECT_EQ(tfrecord(folder / "b.tfrecord").num_samples(), 1);
+  put_bytes(folder / "b.tfrecord", plain.substr(0, 8) + "...." + plain.substr(12));
+  EXPECT_THAT(message_of<DataError>([&] { tfrecord(folder / "b.tfrecord"); }),
+              HasSubstr("no TFRecord file"));
+}
+
 TEST(Tfrecord, AFileThatVanishesOrChangesIsNamed) {
   const TempFolder folder;
   put_bytes(folder / "a.tfrecord", record_of("one") + record_of("two"));

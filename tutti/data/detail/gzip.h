@@ -1,4 +1,4 @@
-/// Unpacks a gzip file piece by piece.
+/// Unpacks a gzip file, or a zlib stream, piece by piece.
 #pragma once
 
 #include <cstddef>
@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace tutti::data::detail {
 
@@ -18,7 +19,15 @@ inline constexpr int64_t kUnpackedTimes = 64;
 /// Throws DataError when `bytes`, which a file of `packed` says it becomes or has become, is more.
 void require_unpackable(int64_t bytes, int64_t packed, const std::string& where);
 
-/// Reads the members of a gzip file, one after another, as one stream of bytes.
+/// What the first bytes of a file say that it is packed by: "gzip", "zlib" or "". Of zlib these are
+/// two, which other files may begin with, too ("x^" of a text): who asks looks at what comes out.
+std::string_view packing_of(std::string_view first_bytes) noexcept;
+
+/// What the first bytes of a packed file, which may end in the middle of it, unpack to: at most
+/// `most_bytes`. Throws DataError where that is nothing.
+std::string unpacked_front(std::string_view packed, size_t most_bytes, const std::string& where);
+
+/// Reads the members of a gzip file, or zlib streams, one after another, as one stream of bytes.
 class GzipReader {
  public:
   /// compressed  the whole file; must outlive the reader

@@ -72,13 +72,13 @@ detail::IndexPlan index_plan(const FilesHandle& files, const std::filesystem::pa
   return {.format = "tfrecord 1", .scan = index_records, .files = files, .folder = folder};
 }
 
-// A file of records may begin with gzip's two bytes, its first length: one whose head is sound is
-// not packed.
-bool is_packed(FileWindow& file) {
-  if (!file.holds(0, 2) || !file.at(0, 2).starts_with("\x1f\x8b")) return false;
-  return !file.holds(0, kFrameHeadBytes) ||
-         !detail::frame_length(file.at(0, kFrameHeadBytes)).has_value();
+// "gzip", "zlib" or "".
+std::string_view packing_of(FileWindow& file) {
+  constexpr int64_t kFrontBytes = 4096;  // enough for zlib to begin
+  return detail::packing_of_records(file.at(0, std::min(kFrontBytes, file.file_bytes())));
 }
+
+bool is_packed(FileWindow& file) { return !packing_of(file).empty(); }
 
 // Counted before memory is taken: a gzip file does not say how much it becomes.
 int64_t unpacked_bytes(std::span<const std::byte> packed, const std::string& where) {
@@ -98,10 +98,10 @@ Array unpacked(const Files& files, const std::filesystem::path& path) {
   const auto from = std::as_bytes(packed.as<uint8_t>());
   Array bytes = make_array(DType::uint8, {unpacked_bytes(from, path.string())});
   detail::GzipReader(from, path.string()).read(std::as_writable_bytes(bytes.as<uint8_t>()));
-  log(LogLevel::warning,
-      "{}: packed by gzip, and so read as a whole: its {} bytes stay in memory ({} packed)\n"
-      "  gunzip it to read records from the disk",
-      path.string(), bytes.num_bytes(), packed.num_bytes());
+  log_once("packed " + path.string(), LogLevel::warning,
+           "{}: packed by {}, and so read as a whole: its {} bytes stay in memory ({} packed)\n"
+           "  unpack it to read records from the disk",
+           path.string(), detail::packing_of(text_of(packed)), bytes.num_bytes(), packed.num_bytes());
   return bytes;
 }
 
@@ -299,10 +299,12 @@ std::vector<IndexReport> index_tfrecord(const Paths& paths, const IndexOptions& 
        detail::record_files(*options.files, paths, detail::kTfrecordEndings, true)) {
     FileWindow window(*options.files, path);
     if (is_packed(window))
-      packed.push_back({.file = path,
-                        .index = {},
-                        .before = IndexState::not_needed,
-                        .why = "packed by gzip, and so unpacked into memory by who reads it"});
+      packed.push_back(
+          {.file = path,
+           .index = {},
+           .before = IndexState::not_needed,
+           .why = fmt::format("packed by {}, and so unpacked into memory by who reads it",
+                              packing_of(window))});
     else
       plain.push_back(path);
   }

@@ -5,7 +5,8 @@
 ///       {.name = "label", .dtype = DType::int64}}});
 ///
 /// A file has no table of its records: its index is made once and kept beside it
-/// (docs/formats/record_index.md). One packed by gzip is unpacked into memory and stays there.
+/// (docs/formats/record_index.md). One packed by gzip or zlib is unpacked into memory
+/// and stays there.
 /// Thread rule: free functions; the Dataset may be read by any thread.
 #pragma once
 

@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <functional>
-#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
