@@ -45,7 +45,7 @@ TEST(ImageFolder, NumbersClassesAndPhotosByTheBytesOfTheirNames) {
   const TempFolder folder;
   add(folder,
       {"bees/2.JPG", "bees/10.jpeg", "ants/z.png", "Wasps/1.webp", "ants/a.jpg", "ants/.hidden.jpg",
-       "ants/notes.txt", "ants/deeper/3.jpg", ".git/1.jpg", "list.csv"});
+       "ants/notes.txt", "ants/.deeper/3.jpg", ".git/1.jpg", "list.csv"});
   const Dataset data = image_folder(folder.path());
   EXPECT_THAT(data.classes(), ElementsAre("Wasps", "ants", "bees"));
   EXPECT_THAT(words_of(data.columns()), ElementsAre("x uint8 [?]", "y int64 []"));
@@ -69,8 +69,55 @@ TEST(ImageFolder, NumbersClassesAsItIsTold) {
   EXPECT_THAT(refusal(folder.path(), {.classes = {"ants", "bee"}}),
               AllOf(HasSubstr(folder.path().string()), HasSubstr("unknown class \"bees\""),
                     HasSubstr("did you mean \"bee\"")));
+}
+
+// Of what is tested on: labels are those of the training, whatever there is.
+TEST(ImageFolder, SomeOfTheClassesThatItIsToldMayHaveNoPhoto) {
+  const TempFolder folder;
+  add(folder, {"ants/1.jpg", "wasps/2.jpg"});
+  fs::create_directory(folder / "bees");
+  const Dataset data = image_folder(folder.path(), {.classes = {"ants", "bees", "wasps", "yaks"}});
+  EXPECT_THAT(data.classes(), ElementsAre("ants", "bees", "wasps", "yaks"));
+  ASSERT_EQ(data.num_samples(), 2);
+  EXPECT_EQ(row_of(data, 1).at(1).as<int64_t>()[0], 2);
+  fs::remove(folder / "ants/1.jpg");
+  fs::remove(folder / "wasps/2.jpg");
   EXPECT_THAT(refusal(folder.path(), {.classes = {"ants", "bees", "wasps"}}),
-              AllOf(HasSubstr("class \"wasps\" is missing"), HasSubstr("ants, bees")));
+              HasSubstr("got no photo of ants, bees, wasps"));
+}
+
+TEST(ImageFolder, ReadsFoldersWithinClasses) {
+  const TempFolder folder;
+  add(folder, {"ants/b.jpg", "ants/a/z.jpg", "ants/a/y/x.jpg", "bees/deep/1.jpg"});
+  const Dataset data = image_folder(folder.path());
+  std::vector<std::string> photos;
+  for (int64_t row = 0; row < data.num_samples(); ++row) photos.push_back(photo(data, row));
+  EXPECT_THAT(photos, ElementsAre("photo ants/a/y/x.jpg", "photo ants/a/z.jpg", "photo ants/b.jpg",
+                                  "photo bees/deep/1.jpg"));
+  EXPECT_EQ(row_of(data, 3).at(1).as<int64_t>()[0], 1);
+  fs::create_directory_symlink(folder / "ants", folder / "ants/a/loop");
+  EXPECT_THAT(refusal(folder.path()), HasSubstr("lead back"));
+}
+
+TEST(ImageFolder, ContentDecidesWhereTheNameSaysNothing) {
+  const TempFolder folder;
+  add(folder, {"ants/1.jpg", "ants/2.jfif", "ants/3.BMP", "bees/1.jpg", "bees/more/5.tiff",
+               "bees/notes.txt", "bees/6.tiff"});
+  put_bytes(folder / "bees/4", "\x89PNG, and without an ending");
+  put_bytes(folder / "bees/empty", "");
+  put_bytes(folder / "beside.jpg", "a photo of no class");
+  put_bytes(folder / "list.csv", "no photo");
+  std::vector<std::string> told;
+  const auto tell = [&](const std::string& words) { told.push_back(words); };
+  EXPECT_EQ(image_folder(folder.path(), {.on_left_out = tell}).num_samples(), 5);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0], AllOf(HasSubstr("5 files are left out: 2 .tiff (bees/6.tiff, ...)"),
+                             HasSubstr("1 .txt (bees/notes.txt)"), HasSubstr("1 .jpg (beside.jpg)"),
+                             HasSubstr("1 without an ending (bees/empty)")));
+  told.clear();  // who chooses is told nothing
+  EXPECT_EQ(
+      image_folder(folder.path(), {.extensions = {".jpg"}, .on_left_out = tell}).num_samples(), 2);
+  EXPECT_TRUE(told.empty());
 }
 
 TEST(ImageFolder, TakesOtherExtensions) {

@@ -38,6 +38,13 @@ class Jsonl : public testing::Test {
   TempFolder folder_;
 };
 
+TEST_F(Jsonl, AByteOrderMarkIsNoPartOfTheFirstLine) {
+  const Dataset data = open("\xef\xbb\xbf{\"stars\": 4}\n{\"stars\": 5}\n");
+  ASSERT_EQ(data.num_samples(), 2);
+  EXPECT_THAT(values_of<int64_t>(data, 0), ElementsAre(4, 5));
+  EXPECT_THAT(refusal("\xef\xbb\xbf\n{\"a\": 1}\nwords\n", {}, 1), HasSubstr("line 3"));
+}
+
 TEST_F(Jsonl, RecognisesColumnsFromTheFirstLine) {
   const Dataset data = open(
       R"({"text": "Grüße", "stars": 4, "score": 0.5, "seen": true, "ids": [1, 2], "v": [1, 2.5]})"

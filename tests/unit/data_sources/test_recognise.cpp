@@ -4,6 +4,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/sources/recognise.h"
 
 #include "tests/support/message_of.h"
@@ -20,6 +21,7 @@ using testing::HasSubstr;
 using tutti::test::gzip;
 using tutti::test::put_bytes;
 using tutti::test::TempFolder;
+using tutti::test::zlib;
 
 Recognised recognise_bytes(const std::string& bytes) {
   const TempFolder folder;
@@ -54,6 +56,36 @@ TEST(Recognise, FilesByTheirContent) {
     EXPECT_EQ(name_of(found.kind), name_of(one.kind)) << one.bytes.substr(0, 40);
     EXPECT_THAT(found.sentence, HasSubstr(one.words));
   }
+}
+
+TEST(Recognise, TheEndOfANameCounts) {
+  const TempFolder folder;
+  const auto kind_of = [&](const char* name, const std::string& bytes) {
+    put_bytes(folder / name, bytes);
+    return recognise(folder / name).kind;
+  };
+  const std::string lines = "{\"a\": 1}\n{\"a\": 2}\n", mark = "\xef\xbb\xbf";
+  EXPECT_EQ(kind_of("marked", mark + lines), DataKind::jsonl);
+  EXPECT_EQ(kind_of("marked.jsonl", mark + lines), DataKind::jsonl);
+  EXPECT_EQ(kind_of("broken.jsonl", "{\"a\": 1\n"), DataKind::jsonl);
+  EXPECT_EQ(kind_of("words.NDJSON", "no object\n"), DataKind::jsonl);
+  EXPECT_EQ(kind_of("pretty.json", "[\n 1,\n 2\n]\n"), DataKind::unknown);
+  EXPECT_EQ(kind_of("lines.json", lines), DataKind::jsonl);
+  EXPECT_EQ(kind_of("words.tar", "no tar"), DataKind::webdataset);
+  EXPECT_EQ(kind_of("words.tfrecord", "no records"), DataKind::tfrecord);
+  EXPECT_EQ(kind_of("packed", zlib(detail::record_of("one"))), DataKind::tfrecord);
+  EXPECT_EQ(kind_of("words", "x^2 is a square,\nit seems.\n"), DataKind::text);
+}
+
+TEST(Recognise, PhotosByTheirContent) {
+  const TempFolder folder;
+  fs::create_directories(folder / "a/ants");
+  fs::create_directories(folder / "a/bees");
+  put_bytes(folder / "a/ants/notes.txt", "no photo");
+  put_bytes(folder / "a/ants/photo", "\xff\xd8\xff");
+  EXPECT_EQ(recognise(folder / "a").kind, DataKind::image_folder);
+  fs::remove(folder / "a/ants/photo");
+  EXPECT_EQ(recognise(folder / "a").kind, DataKind::unknown);
 }
 
 TEST(Recognise, HowTablesAreWritten) {

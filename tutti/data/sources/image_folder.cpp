@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/sources/detail/photo_columns.h"
+#include "tutti/data/sources/detail/photo_files.h"
 #include "tutti/data/sources/detail/source_file.h"
 
 namespace tutti::data {
@@ -16,7 +18,7 @@ namespace fs = std::filesystem;
 
 struct Photo {
   int64_t label = 0;
-  FileInfo file;
+  FileInfo file;  // its name: the path within the class
 };
 
 class ImageFolderSource final : public SampleSource {
@@ -87,10 +89,6 @@ std::vector<std::string> classes_in(const fs::path& folder, const std::vector<Fi
       if (std::ranges::find(options.classes, name) == options.classes.end())
         throw DataError(fmt::format("photos in {}: {}", folder.string(),
                                     unknown_message("class", name, options.classes)));
-    for (const std::string& name : options.classes)
-      if (std::ranges::find(there, name) == there.end())
-        throw DataError(fmt::format("photos in {}: class \"{}\" is missing; there are: {}",
-                                    folder.string(), name, fmt::join(there, ", ")));
     return options.classes;
   }
   if (there.size() == 1 && !options.allow_one_class)
@@ -102,36 +100,129 @@ std::vector<std::string> classes_in(const fs::path& folder, const std::vector<Fi
   return there;
 }
 
+// What is in the folders of classes, and in those within them.
+struct Found {
+  std::vector<Photo> photos;
+  detail::LeftOut left_out;
+  bool in_a_class_itself = false;  // one of the photos at least, and not in a folder within
+};
+
+class Search {
+ public:
+  Search(const fs::path& folder, const ImageFolderOptions& options)
+      : folder_(folder), options_(options) {}
+
+  // The photos of a class, sorted by the bytes of their paths in it. Whether there is one.
+  bool add_class(const std::string& name, int64_t label) {
+    const size_t before = found_.photos.size();
+    add_folder(name, "", label, 0);
+    const auto own = found_.photos.begin() + static_cast<std::ptrdiff_t>(before);
+    std::ranges::sort(own, found_.photos.end(), {},
+                      [](const Photo& photo) -> const std::string& { return photo.file.name; });
+    return own != found_.photos.end();
+  }
+
+  // Of the files beside the classes: photos, which belong to none.
+  void add_beside(const std::vector<FileInfo>& listed) {
+    for (const FileInfo& file : listed)
+      if (detail::is_photo_file(*options_.files, folder_, file, options_.extensions))
+        found_.left_out.add(file.name);
+  }
+
+  Found& found() noexcept { return found_; }
+
+ private:
+  static constexpr int kMostDepth = 32;
+
+  void add_folder(const std::string& name, const std::string& within, int64_t label, int depth) {
+    const fs::path folder = within.empty() ? folder_ / name : folder_ / name / within;
+    if (depth > kMostDepth)
+      throw DataError(
+          fmt::format("photos in {}: folders are {} deep, expected up to {}\n  does a "
+                      "link lead back to a folder above it?",
+                      folder.string(), depth, kMostDepth));
+    for (FileInfo& entry : options_.files->list(folder)) {
+      const std::string path = within.empty() ? entry.name : within + "/" + entry.name;
+      if (entry.folder) {
+        add_folder(name, path, label, depth + 1);
+      } else if (detail::is_photo_file(*options_.files, folder, entry, options_.extensions)) {
+        entry.name = path;
+        found_.photos.push_back({label, std::move(entry)});
+        found_.in_a_class_itself = found_.in_a_class_itself || depth == 0;
+      } else {
+        found_.left_out.add(name + "/" + path);
+      }
+    }
+  }
+
+  const fs::path& folder_;
+  const ImageFolderOptions& options_;
+  Found found_;
+};
+
+std::string words_for_photos(const ImageFolderOptions& options) {
+  return options.extensions.empty() ? detail::usual_photo_endings()
+                                    : fmt::format("{}", fmt::join(options.extensions, ", "));
+}
+
 [[noreturn]] void fail_empty_class(const fs::path& folder, const std::string& name,
-                                   const std::vector<FileInfo>& listed,
                                    const ImageFolderOptions& options) {
+  const std::vector<FileInfo> listed = options.files->list(folder / name);
   const std::vector<std::string> within = names_of_folders(listed);
   throw DataError(fmt::format(
       "photos in {}: class \"{}\" is empty: got {} other files, {} folders, expected photos ({})\n"
-      "  {}",
+      "  remove the folder or add photos",
       folder.string(), name, listed.size() - within.size(), within.size(),
-      fmt::join(options.extensions, ", "),
-      within.empty()
-          ? "remove the folder or add photos"
-          : fmt::format("its folders are not looked into: give {} if they are the classes",
-                        (folder / name).string())));
+      words_for_photos(options)));
+}
+
+// Folders of folders of photos: more likely train/ and val/ than two classes.
+[[noreturn]] void fail_level_below(const fs::path& folder,
+                                   const std::vector<std::string>& classes) {
+  throw DataError(
+      fmt::format("photos in {}: no photo lies in {} itself, but in folders within\n  give {} if "
+                  "they are the classes; else move a photo of one class at least into its folder",
+                  folder.string(), fmt::join(classes, ", "), (folder / classes[0]).string()));
+}
+
+// Of classes that are given, as those of validation and test are, some may have no photo.
+void report_lacking(const fs::path& folder, const std::vector<std::string>& lacking,
+                    const ImageFolderOptions& options) {
+  if (lacking.empty()) return;
+  if (lacking.size() == options.classes.size())
+    throw DataError(fmt::format("photos in {}: got no photo of {}, expected photos ({})",
+                                folder.string(), fmt::join(lacking, ", "),
+                                words_for_photos(options)));
+  log(LogLevel::warning, "photos in {}: of {} of {} classes there is none: {}", folder.string(),
+      lacking.size(), options.classes.size(), fmt::join(lacking, ", "));
 }
 
 }  // namespace
 
 Dataset image_folder(const fs::path& folder, ImageFolderOptions options) {
-  std::vector<std::string> classes = classes_in(folder, options.files->list(folder), options);
-  std::vector<Photo> photos;
+  const std::vector<FileInfo> listed = options.files->list(folder);
+  std::vector<std::string> classes = classes_in(folder, listed, options);
+  const std::vector<std::string> there = names_of_folders(listed);
+  Search search(folder, options);
+  std::vector<std::string> lacking;
   for (size_t label = 0; label < classes.size(); ++label) {
-    const std::vector<FileInfo> listed = options.files->list(folder / classes[label]);
-    const size_t before = photos.size();
-    for (const FileInfo& entry : listed)
-      if (!entry.folder && detail::has_ending(entry.name, options.extensions))
-        photos.push_back({static_cast<int64_t>(label), entry});
-    if (photos.size() == before) fail_empty_class(folder, classes[label], listed, options);
+    const std::string& name = classes[label];
+    const bool is_there = std::ranges::find(there, name) != there.end();
+    if (is_there && search.add_class(name, static_cast<int64_t>(label))) continue;
+    if (options.classes.empty()) fail_empty_class(folder, name, options);
+    lacking.push_back(name);
+  }
+  report_lacking(folder, lacking, options);
+  search.add_beside(listed);
+  Found& found = search.found();
+  if (!found.in_a_class_itself) fail_level_below(folder, there);
+  if (!found.left_out.empty() && options.extensions.empty()) {
+    const std::string words =
+        fmt::format("photos in {}: {}", folder.string(), found.left_out.to_string());
+    options.on_left_out ? options.on_left_out(words) : log(LogLevel::warning, "{}", words);
   }
   return Dataset(std::make_shared<ImageFolderSource>(folder, options.files, std::move(classes),
-                                                     std::move(photos)));
+                                                     std::move(found.photos)));
 }
 
 }  // namespace tutti::data

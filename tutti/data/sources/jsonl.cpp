@@ -35,7 +35,10 @@ std::vector<Line> index_lines(const Files& files, const fs::path& path, int64_t 
   for (int64_t offset = 0; offset < file_bytes; offset += kIndexPieceBytes) {
     const Array piece = files.read(path, offset, std::min(kIndexPieceBytes, file_bytes - offset));
     const std::string_view text = text_of(piece);
-    for (size_t at = 0; at < text.size();) {
+    size_t at = 0;
+    if (offset == 0 && text.starts_with(detail::kByteOrderMark))
+      line.begin = static_cast<int64_t>(at = detail::kByteOrderMark.size());
+    while (at < text.size()) {
       if (!blank) {  // nothing more is to be seen in this line
         at = text.find('\n', at);
         if (at == std::string_view::npos) break;

@@ -13,9 +13,9 @@
 #include "tutti/data/sample.h"
 #include "tutti/data/sources/detail/csv_records.h"
 #include "tutti/data/sources/detail/file_rows.h"
+#include "tutti/data/sources/detail/photo_files.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/source_file.h"
-#include "tutti/data/sources/image_folder.h"
 
 namespace tutti::data {
 namespace {
@@ -24,8 +24,9 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kLookBytes = 64 << 10;
 constexpr size_t kLookRows = 50;
-// So many folders are looked into for photos: enough to know, and soon done.
+// So many folders, and files of each, are looked into for photos: enough to know, and soon done.
 constexpr size_t kLookFolders = 5;
+constexpr size_t kLookPhotos = 100;
 
 std::string some_names(const std::vector<std::string>& names) {
   constexpr size_t kMost = 5;
@@ -40,10 +41,11 @@ std::vector<std::string> names_where(const std::vector<FileInfo>& listed, auto&&
   return names;
 }
 
-bool has_photos(const std::vector<FileInfo>& listed) {
-  static const std::vector<std::string> kEndings = ImageFolderOptions{}.extensions;
-  return std::ranges::any_of(listed, [](const FileInfo& entry) {
-    return !entry.folder && detail::has_ending(entry.name, kEndings);
+bool has_photos(const Files& files, const fs::path& folder, const std::vector<FileInfo>& listed) {
+  size_t looks = 0;
+  return std::ranges::any_of(listed, [&](const FileInfo& entry) {
+    return !entry.folder && ++looks <= kLookPhotos &&
+           detail::is_photo_file(files, folder, entry, {});
   });
 }
 
@@ -123,7 +125,7 @@ Recognised recognise_folder(const fs::path& folder, const Files& files) {
   std::string nested;
   for (size_t i = 0; i < std::min(folders.size(), kLookFolders); ++i) {
     const std::vector<FileInfo> within = files.list(folder / folders[i]);
-    if (has_photos(within)) {
+    if (has_photos(files, folder / folders[i], within)) {
       kinds.push_back({.kind = DataKind::image_folder,
                        .sentence = fmt::format("photos: a folder of {} classes ({})",
                                                folders.size(), some_names(folders))});
@@ -133,7 +135,8 @@ Recognised recognise_folder(const fs::path& folder, const Files& files) {
       nested = fmt::format("shards are a level below: give {}", (folder / folders[i]).string());
     for (const FileInfo& entry : within)
       if (nested.empty() && entry.folder &&
-          has_photos(files.list(folder / folders[i] / entry.name)))
+          has_photos(files, folder / folders[i] / entry.name,
+                     files.list(folder / folders[i] / entry.name)))
         nested =
             fmt::format("the classes are a level below: give {}", (folder / folders[i]).string());
   }
@@ -142,20 +145,10 @@ Recognised recognise_folder(const fs::path& folder, const Files& files) {
 }
 
 // The bytes at the front of a file, unpacked if they are packed.
-std::string first_bytes(const Array& packed, const std::string& where) {
-  if (!text_of(packed).starts_with("\x1f\x8b")) return std::string(text_of(packed));
-  std::string text(static_cast<size_t>(kLookBytes), '\0');
-  detail::GzipReader reader(std::as_bytes(packed.as<uint8_t>()), where);
-  size_t got = 0;
-  try {  // byte by byte: the front of a longer file ends in the middle of a member
-    for (; got < 1024 && reader.read(std::as_writable_bytes(std::span(&text[got], 1))) == 1;
-         ++got) {
-    }
-  } catch (const DataError&) {
-    if (got == 0) throw;
-  }
-  text.resize(got);
-  return text;
+std::string first_bytes(const Array& front, std::string_view packing, const std::string& where) {
+  constexpr size_t kLookUnpacked = 1024;
+  return packing.empty() ? std::string(text_of(front))
+                         : detail::unpacked_front(text_of(front), kLookUnpacked, where);
 }
 
 bool looks_like_idx(std::string_view bytes) {
@@ -165,6 +158,7 @@ bool looks_like_idx(std::string_view bytes) {
 }
 
 bool looks_like_jsonl(std::string_view text, bool whole) {
+  if (text.starts_with(detail::kByteOrderMark)) text.remove_prefix(detail::kByteOrderMark.size());
   const size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string_view::npos || text[begin] != '{') return false;
   const size_t end = text.find('\n', begin);
@@ -253,14 +247,15 @@ std::string_view whole_lines(std::string_view text, bool whole) {
 
 // Records in one file; nothing where it holds something else.
 std::optional<Recognised> recognise_records(const FileInfo& info, std::string_view look,
-                                            bool packed) {
+                                            std::string_view packing) {
   const auto head = look.substr(0, static_cast<size_t>(detail::kFrameHeadBytes));
   const bool framed = std::ssize(head) == detail::kFrameHeadBytes && detail::frame_length(head);
   const bool tar = look.size() > 262 && look.substr(257, 5) == "ustar";
   if (framed || (is_tfrecord(info) && !detail::is_numbered(info.name)))
     return Recognised{.kind = DataKind::tfrecord,
-                      .sentence = fmt::format("records: TFRecord{}", packed ? ", gzipped" : "")};
-  if (tar && packed)
+                      .sentence = fmt::format("records: TFRecord{}{}",
+                                              packing.empty() ? "" : ", packed by ", packing)};
+  if (tar && !packing.empty())
     return unknown("a gzipped tar, in which no sample can be found; unpack it first (gunzip)");
   if (tar || is_tar(info))
     return Recognised{.kind = DataKind::webdataset, .sentence = "records: a tar of WebDataset"};
@@ -275,23 +270,29 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
   const int64_t bytes = info.bytes;
   if (bytes == 0) return unknown("an empty file");
   const Array front = files.read(path, 0, std::min(bytes, kLookBytes));
-  const bool packed = text_of(front).starts_with("\x1f\x8b");
-  const std::string look = first_bytes(front, where);
+  const std::string_view packing = detail::packing_of_records(text_of(front));
+  const bool packed = !packing.empty();
+  const std::string look = first_bytes(front, packing, where);
   const bool whole = bytes <= kLookBytes && !packed;
-  if (const auto records = recognise_records(info, look, packed)) return *records;
+  if (const auto records = recognise_records(info, look, packing)) return *records;
   if (looks_like_idx(look))
     return {.kind = DataKind::idx,
             .sentence = fmt::format("IDX: an array of {} dimensions{}", static_cast<int>(look[3]),
                                     packed ? ", gzipped" : "")};
   if (packed) return unknown("a gzipped file that is no IDX; unpack it first (gunzip)");
+  const std::string name = path.filename().string();
+  static const std::vector<std::string> kLines = {".jsonl", ".ndjson"}, kJson = {".json"};
+  if (detail::has_ending(name, kLines))
+    return {.kind = DataKind::jsonl, .sentence = "JSON lines: one object a line"};
   if (look.find('\0') != std::string::npos)
     return unknown(fmt::format(
         "a binary file that begins with {:02x}",
         fmt::join(std::span(front.as<uint8_t>()).first(std::min<size_t>(8, look.size())), " ")));
   if (looks_like_jsonl(look, whole))
     return {.kind = DataKind::jsonl, .sentence = "JSON lines: one object a line"};
+  if (detail::has_ending(name, kJson)) return unknown("JSON that is no object a line");
   static const std::vector<std::string> kTables = {".csv", ".tsv"};
-  const bool called_table = detail::has_ending(path.filename().string(), kTables);
+  const bool called_table = detail::has_ending(name, kTables);
   if (const auto table = recognise_table(whole_lines(look, whole), called_table)) return *table;
   return {.kind = DataKind::text, .sentence = fmt::format("text: {} bytes", bytes)};
 }

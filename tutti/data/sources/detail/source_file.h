@@ -19,6 +19,9 @@ void require_unchanged(const Files& files, const std::filesystem::path& path,
 /// case does not count.
 bool has_ending(std::string_view name, std::span<const std::string> endings);
 
+/// With which some programs begin a file of UTF-8.
+inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
 /// `text` cut to what fits in a message, in quotes.
 std::string quoted_words(std::string_view text);
 
