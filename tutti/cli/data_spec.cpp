@@ -47,7 +47,7 @@ data::Dataset opened(const DataSpec& spec, DataKind kind, const std::filesystem:
     case DataKind::csv: return data::csv(path, *spec.table);
     case DataKind::text:
       return data::text(path, {.length = spec.shape.at(0), .classes = spec.classes});
-    default: return data::quickdraw(path, {.split = "all"});
+    default: return data::quickdraw(path, {.split = "all", .classes = spec.classes});
   }
 }
 
@@ -87,7 +87,12 @@ std::string DataSpec::to_json() const {
   if (!label.empty()) json["label"] = label;
   if (gpt) json["gpt"] = json_of(*gpt);
   if (table) json["table"] = parse_json<Json>(table->to_json());
-  return json.dump(1) + "\n";
+  try {
+    return json.dump(1) + "\n";
+  } catch (const Json::type_error& error) {
+    throw DataError(fmt::format("a name is no UTF-8, as {} has to be: {} of {}\n  rename it",
+                                kDataSpecFile, error.what(), fmt::join(classes, ", ")));
+  }
 }
 
 DataSpec DataSpec::from_json(std::string_view text, const std::string& where) {

@@ -23,6 +23,7 @@
 #include "tutti/cli/data_spec.h"
 #include "tutti/cli/device_flags.h"
 #include "tutti/cli/job.h"
+#include "tutti/cli/results.h"
 #include "tutti/cli/text_models.h"
 #include "tutti/cli/train_data.h"
 #include "tutti/data/quickdraw.h"
@@ -76,7 +77,8 @@ TestData test_data(const EvaluateFlags& flags) {
   if (spec) require_same_model(*spec, flags.model, flags.checkpoints);
   if (spec && spec->kind != data::DataKind::quickdraw)
     return {*spec, open_as(*spec, flags.data).batch(kTestBatch)};
-  const auto doodles = data::quickdraw(flags.data, {.split = "test"});
+  const auto doodles = data::quickdraw(
+      flags.data, {.split = "test", .classes = spec ? spec->classes : std::vector<std::string>{}});
   if (!spec)
     spec = DataSpec{.kind = data::DataKind::quickdraw,
                     .classes = doodles.classes(),
@@ -107,17 +109,15 @@ class Evaluation {
     const Scores scores = model_.evaluate(test_.dataset, loader_options(flags_.loader));
     const std::string metric = metric_for(test_.spec).name();
     const double seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
-    fmt::print("{}: test loss {:.4f}, {} {} ({} samples, {:.1f} s)\n", checkpoint.name(),
-               scores.loss, metric, figure_words(test_.spec, scores.at(metric)), scores.samples,
-               seconds);
+    print_line("{}: test loss {:.4f}, {} {} ({} samples, {:.1f} s)", checkpoint.name(), scores.loss,
+               metric, figure_words(test_.spec, scores.at(metric)), scores.samples, seconds);
     flush_results();
-    lines_ += nlohmann::ordered_json{{"checkpoint", checkpoint.path.string()},
-                                     {"model", flags_.model},
-                                     {"loss", scores.loss},
-                                     {metric, scores.at(metric)},
-                                     {"samples", scores.samples},
-                                     {"weights_sha256", model_.weights_sha256()}}
-                  .dump() +
+    lines_ += json_text({{"checkpoint", checkpoint.path.string()},
+                         {"model", flags_.model},
+                         {"loss", scores.loss},
+                         {metric, scores.at(metric)},
+                         {"samples", scores.samples},
+                         {"weights_sha256", model_.weights_sha256()}}) +
               "\n";
     if (!flags_.json.empty()) write_file_atomically(flags_.json, lines_);
     if (!std::isfinite(scores.loss)) throw_not_finite(checkpoint, scores.loss);
@@ -153,7 +153,7 @@ bool evaluated(Evaluation& evaluation, const Checkpoint& checkpoint) {
     evaluation.load(checkpoint);
   } catch (const Error&) {
     if (is_there(checkpoint.path)) throw;
-    fmt::print("{}: was removed before it was read\n", checkpoint.name());
+    say("{}: was removed before it was read\n", checkpoint.name());
     return false;
   }
   evaluation.add(checkpoint);
@@ -185,7 +185,7 @@ int follow(const EvaluateFlags& flags, Evaluation& evaluation) {
       ++count;
       idle = Deadline(idle_limit);
       if (!checkpoint.is_last) continue;
-      fmt::print("{} is the last of its job: {} checkpoints evaluated\n", checkpoint.name(), count);
+      say("{} is the last of its job: {} checkpoints evaluated\n", checkpoint.name(), count);
       return 0;
     }
   }

@@ -413,6 +413,7 @@ TrainData open_train_data(const std::string& path, const DataFlags& flags) {
   const bool whole = !flags.validation.empty() || flags.validation_split > 0;
   const Pipeline pipeline = open_pipeline(path, flags, whole);
   const auto& [opened, spec, unused, sentence] = pipeline;
+  static_cast<void>(spec.to_json());  // written when steps are done: what it refuses is refused now
   const auto with = [&](const data::Dataset& train, const data::Dataset& validation,
                         const std::string& words) {
     return TrainData{

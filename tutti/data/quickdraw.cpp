@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/npy.h"
 
@@ -141,6 +142,22 @@ std::map<std::string, fs::path> find_classes(const fs::path& folder) {
   return files;
 }
 
+std::vector<std::string> classes_by_label(const fs::path& folder,
+                                          const std::map<std::string, fs::path>& files,
+                                          const QuickdrawOptions& options) {
+  std::vector<std::string> there;
+  for (const auto& [name, path] : files) there.push_back(name);
+  if (options.classes.empty()) return there;
+  for (const std::string& name : there)
+    if (std::ranges::find(options.classes, name) == options.classes.end())
+      throw DataError(fmt::format("data folder {}: {}", folder.string(),
+                                  unknown_message("class", name, options.classes)));
+  if (there.size() < options.classes.size())
+    log(LogLevel::warning, "data folder {}: there are doodles of {} of {} classes: {}",
+        folder.string(), there.size(), options.classes.size(), fmt::join(there, ", "));
+  return options.classes;
+}
+
 Array read_class(const fs::path& path) {
   Array pixels = read_npy(path);
   if (pixels.dtype() != DType::uint8 || pixels.shape().size() != 2 || pixels.shape()[1] != kPixels)
@@ -166,11 +183,13 @@ Array rows_of_split(const Array& pixels, const QuickdrawOptions& options) {
 
 Dataset quickdraw(const fs::path& folder, QuickdrawOptions options) {
   require_options(options);
-  std::vector<std::string> names;
+  const auto files = find_classes(folder);
+  std::vector<std::string> names = classes_by_label(folder, files, options);
   std::vector<Array> pixels;
-  for (const auto& [name, path] : find_classes(folder)) {
-    names.push_back(name);
-    pixels.push_back(rows_of_split(read_class(path), options));
+  for (const std::string& name : names) {
+    const auto file = files.find(name);
+    pixels.push_back(file == files.end() ? make_array(DType::uint8, {0, kPixels})
+                                         : rows_of_split(read_class(file->second), options));
   }
   auto source = std::make_shared<QuickdrawSource>(std::move(names), std::move(pixels));
   if (source->num_rows() == 0)

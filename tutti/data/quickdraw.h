@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "tutti/data/dataset.h"
 
@@ -17,6 +18,9 @@ struct QuickdrawOptions {
   std::string split = "train";     ///< "train", "test" or "all"
   double test_fraction = 1.0 / 6;  ///< in [0, 1): the last rows of each class, rounded down
   int64_t limit_per_class = 0;     ///< at most so many of the split's rows a class; 0: all
+  /// The classes by label; empty: those of the files, sorted by bytes. For folders that must number
+  /// their classes as another one does. Some may have no file here.
+  std::vector<std::string> classes = {};
 };
 
 /// Opens a folder of doodles.
@@ -25,7 +29,8 @@ struct QuickdrawOptions {
 /// Files ending in .npy are mapped, those in .npy.gz unpacked into memory; other files are left
 /// alone. Every file is checked before this returns. Throws
 ///   DataError   folder missing or without classes; a file truncated, corrupt, of wrong magic,
-///               dtype or shape; a class there twice: file, what was got, what was expected
+///               dtype or shape; a class there twice, or none of `classes`: file, what was got,
+///               what was expected
 ///   UsageError  unknown split (the nearest is named), a number out of range, or an empty split
 Dataset quickdraw(const std::filesystem::path& folder, QuickdrawOptions options = {});
 

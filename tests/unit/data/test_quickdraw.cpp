@@ -109,6 +109,20 @@ TEST(Quickdraw, TakesAFractionAndALimit) {
   EXPECT_NEAR(batch.columns[0].as<float>()[kPixels], ink(1, 10, 0) / 255.0, 1e-7);
 }
 
+TEST(Quickdraw, NumbersClassesAsItIsTold) {
+  const TempFolder folder;
+  fill(folder);
+  const Dataset data = quickdraw(
+      folder.path(), {.split = "test", .classes = {"zebra", "yak", "alarm clock", "Zebra"}});
+  EXPECT_THAT(data.classes(), ElementsAre("zebra", "yak", "alarm clock", "Zebra"));
+  const Batch batch = data.batch(5).epoch({}).batch(0);
+  EXPECT_THAT(batch.columns[1].as<int64_t>(), ElementsAre(0, 0, 2, 2, 3));
+  EXPECT_NEAR(batch.columns[0].as<float>()[4 * kPixels], ink(0, 5, 0) / 255.0, 1e-7);
+  EXPECT_THAT(message_of<DataError>(
+                  [&] { quickdraw(folder.path(), {.classes = {"zebra", "alarm clock"}}); }),
+              HasSubstr("unknown class \"Zebra\""));
+}
+
 TEST(Quickdraw, RejectsOptionsWithTheValidOnes) {
   const TempFolder folder;
   fill(folder);

@@ -73,6 +73,15 @@ TEST(PhotoRecords, ClassesAreTheNamedOnes) {
   EXPECT_THAT(photo_records(folder / "a").classes(), ElementsAre("ant", "bee", "cow"));
   EXPECT_THAT(photo_records(folder / "a/shard-00000.tfrecord").classes(),
               ElementsAre("ant", "bee", "cow"));
+  const Dataset other = photo_records(folder / "a", {.classes = {"bee", "yak", "cow", "ant"}});
+  EXPECT_THAT(other.classes(), ElementsAre("bee", "yak", "cow", "ant"));
+  const Epoch epoch = other.padded_batch(1).epoch({});
+  for (int64_t i = 0; i < 3; ++i)  // ant, bee, cow
+    EXPECT_EQ(epoch.batch(i).columns[1].as<int64_t>()[0], (std::vector{3, 0, 2})[i]);
+  EXPECT_THAT(message_of<DataError>([&] { photo_records(folder / "a", {.classes = {"x", "y"}}); }),
+              HasSubstr("unknown class \"ant\""));
+  EXPECT_EQ(photo_records(folder / "a", {.classes = {"0", "1", "2"}}).num_classes(), 3);
+  fs::remove(folder / "a/label.labels.txt");
   const Dataset two = photo_records(folder / "a", {.classes = {"x", "y"}});
   EXPECT_THAT(message_of<DataError>([&] { two.padded_batch(1).epoch({}).batch(2); }),
               AllOf(HasSubstr("shard-00000.tfrecord, record 2"), HasSubstr("label is 2"),

@@ -162,12 +162,14 @@ std::vector<std::string> numbered_classes(int64_t count) {
 // Two columns of records, as image_folder() names them.
 class PhotoRecordsSource final : public SampleSource {
  public:
+  // `places`: of a number in the records its label; empty: the number itself.
   PhotoRecordsSource(SourceHandle records, const std::string& image, const std::string& label,
-                     std::vector<std::string> classes)
+                     std::vector<std::string> classes, std::vector<int64_t> places)
       : records_(std::move(records)),
         image_(place_of_column(*records_, image)),
         label_(place_of_column(*records_, label)),
-        classes_(std::move(classes)) {}
+        classes_(std::move(classes)),
+        places_(std::move(places)) {}
 
   int64_t num_rows() const override { return records_->num_rows(); }
   const std::vector<std::string>& classes() const override { return classes_; }
@@ -175,15 +177,18 @@ class PhotoRecordsSource final : public SampleSource {
 
   Sample read_row(int64_t row) const override {
     Sample sample = records_->read_row(row);
-    const int64_t label = number_of(sample.columns[label_]);
-    if (label < 0 || label >= std::ssize(classes_))
-      fail_label(*records_, row, records_->columns()[label_].name, label, std::ssize(classes_));
+    const int64_t number = number_of(sample.columns[label_]);
+    const int64_t numbers = places_.empty() ? std::ssize(classes_) : std::ssize(places_);
+    if (number < 0 || number >= numbers)
+      fail_label(*records_, row, records_->columns()[label_].name, number, numbers);
+    const int64_t label = places_.empty() ? number : places_[static_cast<size_t>(number)];
     return {{std::move(sample.columns[image_]), scalar(label)}};
   }
 
   std::string where(int64_t row) const override { return records_->where(row); }
   std::string fingerprint() const override {
-    return sha256_hex("photos\n" + records_->fingerprint());
+    return sha256_hex(
+        fmt::format("photos\n{}{}", records_->fingerprint(), fmt::join(places_, " ")));
   }
   std::vector<int64_t> first_rows_of_files() const override {
     return records_->first_rows_of_files();
@@ -194,7 +199,24 @@ class PhotoRecordsSource final : public SampleSource {
   size_t image_;
   size_t label_;
   std::vector<std::string> classes_;
+  std::vector<int64_t> places_;
 };
+
+// Where `own`, the names of what the records number, stand among `classes`; empty: they are these.
+// Classes that have no names but their numbers are taken by them.
+std::vector<int64_t> places_among(const std::vector<std::string>& classes,
+                                  const std::vector<std::string>& own, const fs::path& path) {
+  if (own.empty() || own == classes || classes == numbered_classes(std::ssize(classes))) return {};
+  std::vector<int64_t> places;
+  for (const std::string& name : own) {
+    const auto found = std::ranges::find(classes, name);
+    if (found == classes.end())
+      throw DataError(
+          fmt::format("{}: {}", path.string(), unknown_message("class", name, classes)));
+    places.push_back(found - classes.begin());
+  }
+  return places;
+}
 
 // The label's column: the one that was named, or the only one.
 std::string chosen_label(const fs::path& path, const PhotoColumns& columns,
@@ -203,7 +225,7 @@ std::string chosen_label(const fs::path& path, const PhotoColumns& columns,
     throw UsageError(
         fmt::format("{}: {}; its columns are: {}", path.string(), what, columns.to_string()));
   };
-  if (columns.images.empty()) fail("no column holds photos (JPEG, PNG or WebP)");
+  if (columns.images.empty()) fail("no column holds photos (JPEG, PNG, WebP or BMP)");
   if (columns.images.size() > 1)
     fail("more than one column holds photos, expected one; a program may choose");
   if (!label.empty() && std::ranges::find(columns.labels, label) == columns.labels.end())
@@ -257,8 +279,9 @@ PhotoColumns photo_columns(const fs::path& path, const FilesHandle& files) {
 Dataset photo_records(const fs::path& path, const PhotoRecordsOptions& options) {
   const PhotoColumns columns = photo_columns(path, options.files);
   const std::string label = chosen_label(path, columns, options.label);
-  std::vector<std::string> classes = options.classes;
-  if (classes.empty()) classes = label_names(path, label, options.files);
+  const std::vector<std::string> own = label_names(path, label, options.files);
+  std::vector<std::string> classes = options.classes.empty() ? own : options.classes;
+  std::vector<int64_t> places = places_among(classes, own, path);
   if (classes.empty())
     classes = numbered_classes(count_classes(*record_source(path, {label}, options.files), label));
   if (classes.size() < 2)
@@ -268,7 +291,7 @@ Dataset photo_records(const fs::path& path, const PhotoRecordsOptions& options) 
                     path.string(), label));
   return Dataset(std::make_shared<PhotoRecordsSource>(
       record_source(path, {columns.images[0], label}, options.files), columns.images[0], label,
-      std::move(classes)));
+      std::move(classes), std::move(places)));
 }
 
 std::string labels_file(const std::string& label) { return label + ".labels.txt"; }

@@ -28,7 +28,7 @@ Dataset open_records(const std::filesystem::path& path,
                      const FilesHandle& files = local_files());
 
 struct PhotoColumns {
-  std::vector<std::string> images;  ///< those that hold JPEG, PNG or WebP
+  std::vector<std::string> images;  ///< those that hold JPEG, PNG, WebP or BMP
   std::vector<std::string> labels;  ///< those of one whole number: each may be the label
   std::vector<std::string> others;
 
@@ -42,7 +42,9 @@ PhotoColumns photo_columns(const std::filesystem::path& path,
 struct PhotoRecordsOptions {
   std::string label = {};  ///< the column; empty: the only one of one whole number
   /// By label. Empty: those that <label>.labels.txt beside the records names, a line each, else
-  /// "0", "1", ... up to the largest label, for which all labels are read.
+  /// "0", "1", ... up to the largest label, for which all labels are read. Where both are there,
+  /// and these are more than numbers, labels are those of the names: the file may list some of
+  /// them, in another order.
   std::vector<std::string> classes = {};
   FilesHandle files = local_files();
 };
@@ -50,8 +52,8 @@ struct PhotoRecordsOptions {
 /// Photos with labels. Samples are x uint8 [?], the photo's bytes, and y int64 [].
 ///
 /// Throws UsageError, with the columns that are there, where none or more than one is a photo, or
-/// could be the label; DataError for one class alone, a negative label, and when a sample is
-/// read whose label is none of `classes`.
+/// could be the label; DataError for one class alone, a negative label, a name in
+/// <label>.labels.txt that is none of `classes`, and when a sample is read whose label is none.
 Dataset photo_records(const std::filesystem::path& path, const PhotoRecordsOptions& options = {});
 
 /// The names in <label>.labels.txt beside the records at `path`; empty: there is no such file.
