@@ -11,6 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tutti/base/printable.h"
+
 namespace tutti {
 
 /// Where stdin, stdout or stderr is closed (daemons, `2>&-`), it is /dev/null from now on: the next
@@ -36,6 +38,12 @@ void say_to(std::FILE* stream, fmt::format_string<Args...> format, Args&&... arg
 template <class... Args>
 void say(fmt::format_string<Args...> format, Args&&... args) {
   say_words(stdout, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// A line of them in which others may have a part (names of files, columns, classes): printable().
+template <class... Args>
+void say_line(fmt::format_string<Args...> format, Args&&... args) {
+  say("{}\n", printable(fmt::format(format, std::forward<Args>(args)...)));
 }
 
 /// For results, which must not be lost: what was printed to stdout leaves this process now. Throws

@@ -23,15 +23,16 @@
 #include "tutti/cli/commands.h"
 #include "tutti/cli/data_commands.h"
 #include "tutti/cli/on_all_cores.h"
+#include "tutti/cli/results.h"
 #include "tutti/cli/train_data.h"
 #include "tutti/data/loader/loader.h"
 #include "tutti/data/quickdraw.h"
+#include "tutti/data/sources/contents.h"
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/idx.h"
 #include "tutti/data/sources/image_folder.h"
 #include "tutti/data/sources/jsonl.h"
 #include "tutti/data/sources/mds.h"
-#include "tutti/data/sources/open_records.h"
 #include "tutti/data/sources/recognise.h"
 #include "tutti/data/sources/text.h"
 #include "tutti/data/sources/tfrecord.h"
@@ -56,11 +57,26 @@ data::CsvOptions table_options(const data::Recognised& found) {
           .one_hot = false};
 }
 
+// What reading all of it has found.
+struct Verdict {
+  std::string count = "nothing";  // what was read
+  std::vector<std::string> damages;
+  std::vector<std::string> left_out;  // files that are not read, in a line
+  std::vector<std::string> notes;     // what was read, and not understood
+
+  bool sound() const { return damages.empty() && left_out.empty(); }
+};
+
 // Opens what was recognised; whatever can be damaged in a sample shows when that is read.
-data::Dataset opened_whole(const std::string& path, const data::Recognised& found) {
+data::Dataset opened_whole(const std::string& path, const data::Recognised& found,
+                           Verdict& verdict) {
   switch (found.kind) {
     case DataKind::image_folder:
-      return data::image_folder(path, {.allow_one_class = true}).map(data::transforms::decode());
+      return data::image_folder(
+                 path, {.allow_one_class = true,
+                        .on_left_out =
+                            [&](const std::string& words) { verdict.left_out.push_back(words); }})
+          .map(data::transforms::decode());
     case DataKind::quickdraw: return data::quickdraw(path, {.split = "all"});
     case DataKind::idx:
       return data::idx(path, {.labelled = path.find("images") != std::string::npos});
@@ -74,6 +90,11 @@ data::Dataset opened_whole(const std::string& path, const data::Recognised& foun
 // Those that are no file of samples: all is checked when it is opened.
 bool read_whole_when_opened(DataKind kind) {
   return kind != DataKind::image_folder && kind != DataKind::jsonl;
+}
+
+std::string samples_words(int64_t done, int64_t all, int64_t damaged) {
+  return fmt::format("{} of {} samples, {} damaged", with_commas(static_cast<double>(done)),
+                     with_commas(static_cast<double>(all)), damaged);
 }
 
 // What is wrong with each damaged sample, in their order.
@@ -97,25 +118,22 @@ std::vector<std::string> damages_in(const data::Dataset& samples) {
         damages.emplace(i, damage_words(error.what()));
       }
     });
-    show_progress(end, all,
-                  fmt::format("{} of {} samples, {} damaged", with_commas(static_cast<double>(end)),
-                              with_commas(static_cast<double>(all)), damages.size()));
+    show_progress(end, all, samples_words(end, all, std::ssize(damages)));
   }
   std::vector<std::string> words;
   for (auto& [place, what] : damages) words.push_back(std::move(what));
   return words;
 }
 
-std::vector<std::string> damages_in_samples(const std::string& path, const data::Recognised& found,
-                                            std::string& count) {
+void read_samples(const std::string& path, const data::Recognised& found, Verdict& verdict) {
   if (found.kind == DataKind::csv) {
-    auto damages = data::verify_csv(path, table_options(found));
-    count = "all rows";
-    if (!damages.empty()) return damages;
+    verdict.damages = data::verify_csv(path, table_options(found));
+    verdict.count = "all rows";
+    if (!verdict.damages.empty()) return;
   }
-  const data::Dataset samples = opened_whole(path, found);
-  count = with_commas(static_cast<double>(samples.num_samples())) + " samples";
-  return read_whole_when_opened(found.kind) ? std::vector<std::string>{} : damages_in(samples);
+  const data::Dataset samples = opened_whole(path, found, verdict);
+  verdict.count = with_commas(static_cast<double>(samples.num_samples())) + " samples";
+  if (!read_whole_when_opened(found.kind)) verdict.damages = damages_in(samples);
 }
 
 // What the checks of a format find: checksums, lengths, headers, tables.
@@ -134,39 +152,22 @@ std::vector<std::string> findings_in(const std::string& path, DataKind kind) {
   return words;
 }
 
-// Whether records are what columns can be read of; any bytes may be in a TFRecord.
-bool has_columns(const std::string& path, DataKind kind) {
-  if (kind != DataKind::tfrecord) return true;
-  try {
-    return !data::tfrecord_features(path).empty();
-  } catch (const DataError& error) {
-    fmt::print("no columns, checksums alone: {}\n", error.what());
-    return false;
+// Records by their format's checks; where these find nothing, every value is read.
+void read_records(const std::string& path, DataKind kind, Verdict& verdict) {
+  verdict.damages = findings_in(path, kind);
+  if (!verdict.damages.empty()) {
+    verdict.count = "records";
+    verdict.notes.emplace_back("values in them, photos too, are read once this is mended");
+    return;
   }
-}
-
-// Records by their format's checks; where these find nothing, photos among them are decoded.
-std::vector<std::string> damages_in_records(const std::string& path, DataKind kind,
-                                            std::string& count) {
-  std::vector<std::string> damages = findings_in(path, kind);
-  if (!damages.empty()) {
-    count = "records";
-    fmt::print("photos among them are decoded once this is mended\n");
-    return damages;
-  }
-  const bool columns_are_there = has_columns(path, kind);
-  const data::Dataset all = columns_are_there ? data::open_records(path) : data::tfrecord(path);
-  count = with_commas(static_cast<double>(all.num_samples())) + " samples";
-  if (!columns_are_there) return damages;
-  const data::PhotoColumns columns = data::photo_columns(path);
-  for (const std::string& image : columns.images) {
-    std::vector<std::string> wanted = {image};
-    if (columns.labels.size() == 1) wanted.push_back(columns.labels[0]);
-    for (std::string& damage :
-         damages_in(data::open_records(path, wanted).map(data::transforms::decode())))
-      damages.push_back(std::move(damage));
-  }
-  return damages;
+  const auto progress = [](int64_t done, int64_t all, int64_t damaged) {
+    throw_if_stop_requested("data verify");
+    show_progress(done, all, samples_words(done, all, damaged));
+  };
+  data::ContentsReport report = data::read_contents(path, {.progress = progress});
+  verdict.count = with_commas(static_cast<double>(report.samples)) + " samples";
+  verdict.damages = std::move(report.damaged);
+  verdict.notes = std::move(report.notes);
 }
 
 int verify(const std::string& path) {
@@ -174,21 +175,25 @@ int verify(const std::string& path) {
   if (found.kind == DataKind::unknown)
     throw UsageError(fmt::format("{}: {}", path, found.sentence));
   install_stop_handler();
-  fmt::print("{}: {}\n", path, found.sentence);
-  std::vector<std::string> damages;
-  std::string count = "nothing";
+  print_line("{}: {}", path, found.sentence);
+  Verdict verdict;
   try {
-    damages = data::is_records(found.kind) ? damages_in_records(path, found.kind, count)
-                                           : damages_in_samples(path, found, count);
+    if (data::is_records(found.kind))
+      read_records(path, found.kind, verdict);
+    else
+      read_samples(path, found, verdict);
   } catch (const DataError& error) {
-    damages.emplace_back(error.what());
+    verdict.damages.emplace_back(error.what());
   }
-  for (const std::string& damage : damages) fmt::print("damaged: {}\n", damage);
-  if (damages.empty())
-    fmt::print("{} read, all sound\n", count);
+  for (const std::string& note : verdict.notes) print_line("{}", note);
+  for (const std::string& words : verdict.left_out) print_line("{}", words);
+  for (const std::string& damage : verdict.damages) print_line("damaged: {}", damage);
+  if (!verdict.damages.empty())
+    print_line("{} read, {} damaged", verdict.count, verdict.damages.size());
   else
-    fmt::print("{} read, {} damaged\n", count, damages.size());
-  return damages.empty() ? 0 : 1;
+    print_line("{} read, all sound{}", verdict.count,
+        verdict.left_out.empty() ? "" : ", but not all files");
+  return verdict.sound() ? 0 : 1;
 }
 
 // ---- bench
@@ -264,7 +269,7 @@ int bench(const BenchFlags& flags) {
     throw UsageError(fmt::format("--batch-size {}: there are {} samples in {}", flags.batch,
                                  data.train.num_samples(), flags.path));
   install_stop_handler();
-  for (const std::string& sentence : data.sentences) fmt::print("{}\n", sentence);
+  for (const std::string& sentence : data.sentences) print_line("{}", sentence);
   std::fflush(stdout);
   const BenchFigures figures = load_all(data.train, flags);
   const auto json = json_of(flags, data.spec, figures);
@@ -274,9 +279,9 @@ int bench(const BenchFlags& flags) {
   fmt::print("{}", figures.report.table());
   const auto& [stages, replaced] = std::tie(figures.report.stages, figures.report.replaced);
   if (!stages.empty()) fmt::print("{} takes longest\n", stages.front().name);
-  for (const std::string& sample : replaced) fmt::print("replaced: {}\n", sample);
-  fmt::print("{}\n", json.dump());
-  if (!flags.json.empty()) write_file_atomically(flags.json, json.dump() + "\n");
+  for (const std::string& sample : replaced) print_line("replaced: {}", sample);
+  fmt::print("{}\n", json_text(json));
+  if (!flags.json.empty()) write_file_atomically(flags.json, json_text(json) + "\n");
   return 0;
 }
 
@@ -294,8 +299,9 @@ void add_verify(CLI::App& app, int& exit_code) {
       "Examples:\n"
       "  tutti data verify photos/train\n"
       "  tutti data verify shards\n\n"
-      "Of records checksums and lengths are checked, and photos among them decoded. A line a "
-      "damaged\nsample, with its file and byte or line; exit code 1 when there is one.");
+      "Of records checksums and lengths are checked, then every value is read: photos, arrays, "
+      "JSON.\nA line a damaged sample, with its file and byte or line, and one of files that are "
+      "left out;\nexit code 1 when there is one.");
   command->callback([path, &exit_code] { exit_code = verify(*path); });
 }
 

@@ -106,8 +106,8 @@ Input open_input(const std::string& path, const data::Recognised& found) {
 
 // "x" of "x.npy", "image" of "image.jpg;image.png": without what a tar's member says of its kind.
 std::string without_kind(const std::string& words) {
-  constexpr std::array<std::string_view, 7> kKinds = {".cls",  ".npy", ".bin", ".jpg",
-                                                      ".jpeg", ".png", ".webp"};
+  constexpr std::array<std::string_view, 10> kKinds = {".cls", ".npy",  ".bin", ".jpg",  ".jpeg",
+                                                       ".jpe", ".jfif", ".png", ".webp", ".bmp"};
   const std::string name = words.substr(0, words.find(';'));
   for (const std::string_view kind : kKinds)
     if (name.size() > kind.size() && name.ends_with(kind))
@@ -153,12 +153,22 @@ void say_columns(const Input& input, const std::vector<Column>& columns) {
     words.push_back(input.names[c] == columns[c].name
                         ? columns[c].to_string()
                         : fmt::format("{} (of {})", columns[c].to_string(), input.names[c]));
-  say("columns: {}\n", fmt::join(words, ", "));
+  say_line("columns: {}", fmt::join(words, ", "));
 }
 
 // The label's column as readers of the format name it.
 std::string label_column(const std::string& format, const std::string& name) {
   return format != "webdataset" || name == "cls" || name.ends_with(".cls") ? name : name + ".cls";
+}
+
+// Names of classes go into a file, a line each.
+void require_lines(const std::vector<std::string>& classes) {
+  for (const std::string& name : classes)
+    if (name.find_first_of("\r\n") != std::string::npos)
+      throw DataError(
+          fmt::format("class \"{}\": has a line break in its name, and is to be a line of a file\n"
+                      "  rename it",
+                      name));
 }
 
 // ---- where it is written
@@ -283,8 +293,9 @@ int convert(const ConvertFlags& flags) {
   const data::Recognised found = data::recognise(flags.from);
   const Input input = open_input(flags.from, found);
   const std::vector<Column> columns = columns_for(format, input, found.kind);
+  require_lines(input.classes);
   install_stop_handler();
-  say("{}: {}\n", flags.from, found.sentence);
+  say_line("{}: {}", flags.from, found.sentence);
   say_columns(input, columns);
   NewFolder folder(to);
   SamplesInOrder samples(input.samples);
@@ -307,9 +318,9 @@ int convert(const ConvertFlags& flags) {
                             label_column(format, name_in(format, input, found.kind, input.label))),
         fmt::format("{}\n", fmt::join(input.classes, "\n")));
   folder.keep();
-  say("{}: {}, {} samples in {} shard{}, {} bytes\n", to.string(), format,
-             with_commas(static_cast<double>(written.samples)), written.files.size(),
-             written.files.size() == 1 ? "" : "s", with_commas(static_cast<double>(written.bytes)));
+  say_line("{}: {}, {} samples in {} shard{}, {} bytes", to.string(), format,
+      with_commas(static_cast<double>(written.samples)), written.files.size(),
+      written.files.size() == 1 ? "" : "s", with_commas(static_cast<double>(written.bytes)));
   return 0;
 }
 

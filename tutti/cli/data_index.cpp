@@ -58,7 +58,7 @@ int index(const IndexFlags& flags) {
   const data::Recognised found = data::recognise(flags.path);
   if (found.kind == DataKind::unknown)
     throw UsageError(fmt::format("{}: {}", flags.path, found.sentence));
-  say("{}: {}\n", flags.path, found.sentence);
+  say_line("{}: {}", flags.path, found.sentence);
   if (found.kind != DataKind::webdataset && found.kind != DataKind::tfrecord) {
     say("it needs no index file: {}\n", found.kind == DataKind::mds
                                                    ? "each shard has a table of its samples"
@@ -73,7 +73,7 @@ int index(const IndexFlags& flags) {
       found.kind == DataKind::tfrecord ? data::index_tfrecord : data::index_webdataset;
   int64_t made = 0, current = 0, bad = 0;
   for (const IndexReport& report : make(flags.path, options)) {
-    say("{}: {}\n", report.file.string(), state_words(report));
+    say_line("{}: {}", report.file.string(), state_words(report));
     ++(!counts(report) ? bad : report.made ? made : current);
   }
   say("{} made, {} up to date, {} {}\n", made, current, bad,

@@ -30,6 +30,7 @@
 #include "tutti/cli/device_flags.h"
 #include "tutti/cli/job.h"
 #include "tutti/cli/on_all_cores.h"
+#include "tutti/cli/results.h"
 #include "tutti/cli/text_models.h"
 #include "tutti/data/files.h"
 #include "tutti/data/npy.h"
@@ -137,7 +138,7 @@ class Prediction {
 
   void fail(const std::string& why) {
     std::fflush(stdout);
-    say_to(stderr, "tutti predict: {}\n", why);
+    say_to(stderr, "tutti predict: {}\n", printable(why));
     failed_ = true;
   }
 
@@ -235,13 +236,13 @@ class Prediction {
     if (row) json["row"] = *row;
     if (spec_.predicts_number()) {
       const double value = spec_.target().original(output.item<double>());
-      fmt::print("{}: {} {:.6g}\n", place, spec_.target().name, value);
+      print_line("{}: {} {:.6g}", place, spec_.target().name, value);
       json["target"] = spec_.target().name;
       json["value"] = value;
     } else {
-      fmt::print("{}: {}\n", place, classes_of(output, json));
+      print_line("{}: {}", place, classes_of(output, json));
     }
-    lines_ += json.dump() + "\n";
+    lines_ += json_text(json) + "\n";
   }
 
   // "ants 0.9731, bees 0.0269"

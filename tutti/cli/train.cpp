@@ -28,6 +28,7 @@
 #include "tutti/cli/job.h"
 #include "tutti/cli/output_folder.h"
 #include "tutti/cli/outputs.h"
+#include "tutti/cli/results.h"
 #include "tutti/cli/train_data.h"
 #include "tutti/cli/train_figures.h"
 #include "tutti/cli/train_files.h"
@@ -233,15 +234,14 @@ std::string places_words(const World& world) {
 
 void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strategy) {
   const int replicas = strategy.num_replicas_in_sync();
-  for (const std::string& sentence : plan.sentences) say("{}\n", sentence);
-  say("{}: {} parameters, {}; {} samples to train on, {} to test\n", flags.job.model,
-             with_commas(static_cast<double>(plan.graph.num_parameters())),
-             plan.spec.predicts_number()
-                 ? "predicts " + plan.spec.target().name
-                 : fmt::format("{} {}", plan.spec.classes.size(),
-                               plan.spec.of_text() ? "characters" : "classes"),
-             with_commas(static_cast<double>(plan.train.num_samples())),
-             with_commas(static_cast<double>(plan.test.num_samples())));
+  for (const std::string& sentence : plan.sentences) say_line("{}", sentence);
+  say_line("{}: {} parameters, {}; {} samples to train on, {} to test", flags.job.model,
+      with_commas(static_cast<double>(plan.graph.num_parameters())),
+      plan.spec.predicts_number() ? "predicts " + plan.spec.target().name
+                                  : fmt::format("{} {}", plan.spec.classes.size(),
+                                                plan.spec.of_text() ? "characters" : "classes"),
+      with_commas(static_cast<double>(plan.train.num_samples())),
+      with_commas(static_cast<double>(plan.test.num_samples())));
   say(
       "{}: {} replica{} of {} thread{}, reduction shape {}, dense kernel {}; global batch {}\n",
       strategy.kind(), replicas, replicas == 1 ? "" : "s", strategy.options().threads_per_replica,
@@ -297,20 +297,20 @@ void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Stra
   say("{}\n", history.to_string());
   const std::string metric = metric_for(spec).name();
   const double value = history.last("val_" + metric);
-  say("test {} {} after {} steps: {:.1f} s of training, {} {}/s\n",
-             spec.predicts_number() ? fmt::format("{} of {}", metric, spec.target().name) : metric,
-             std::isnan(value) ? "unknown (--validation-freq)" : figure_words(spec, value),
-             with_commas(static_cast<double>(history.steps)), history.train_seconds,
-             with_commas(history.images_per_second() *
-                         (spec.of_text() ? static_cast<double>(spec.shape[0]) : 1)),
-             spec.of_text()          ? "characters"
-             : spec.shape.size() > 1 ? "images"
-                                     : "samples");
+  say_line("test {} {} after {} steps: {:.1f} s of training, {} {}/s",
+      spec.predicts_number() ? fmt::format("{} of {}", metric, spec.target().name) : metric,
+      std::isnan(value) ? "unknown (--validation-freq)" : figure_words(spec, value),
+      with_commas(static_cast<double>(history.steps)), history.train_seconds,
+      with_commas(history.images_per_second() *
+                  (spec.of_text() ? static_cast<double>(spec.shape[0]) : 1)),
+      spec.of_text()          ? "characters"
+      : spec.shape.size() > 1 ? "images"
+                              : "samples");
   if (flags.out.empty())
     say("weights were not kept: --out DIR saves them\n");
   else if (!saved.empty())
-    say("saved {}\n", listed(saved));
-  if (has_figures) say("figures are in {}\n", flags.json);
+    say_line("saved {}", listed(saved));
+  if (has_figures) say_line("figures are in {}", flags.json);
   if (strategy.kind() == "mirrored" && !strategy.world().on_devices())
     say(
         "try next: --strategy multi_worker, which trains the same weights, bit for bit, in {} "
@@ -362,7 +362,7 @@ int train_here(const TrainFlags& flags, Plan& plan) {
     const bool has_figures = !flags.json.empty() && outputs.attempt("", [&] {
       const auto json =
           figures_of(flags, plan.spec, strategy, model, history, sha256, there, wire_bytes);
-      write_file_atomically(flags.json, json.dump(2) + "\n");
+      write_file_atomically(flags.json, json_text(json, 2) + "\n");
     });
     say_what_came_out(flags, plan.spec, strategy, history, outputs.saved(), has_figures);
     if (there.finished < there.workers)

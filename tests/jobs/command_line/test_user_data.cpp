@@ -165,6 +165,41 @@ TEST_F(UserData, ADamagedPhotoIsNamedAndTheOthersArePredicted) {
   EXPECT_THAT(tested.err, told);
 }
 
+TEST_F(UserData, VerifySaysWhatItDoesNotRead) {
+  const Words verify = {"verify", more_photos_};
+  EXPECT_EQ(tutti("data", verify).exit_code, 0);
+  put_bytes(more_photos_ + "/dark/scan.tiff", "II*");
+  const auto told = tutti("data", verify);
+  EXPECT_EQ(told.exit_code, 1);
+  EXPECT_THAT(told.out, AllOf(HasSubstr("1 file is left out: 1 .tiff (dark/scan.tiff)"),
+                              HasSubstr("12 samples read, all sound, but not all files")));
+  EXPECT_EQ(told.err, "");
+}
+
+// A name is no command to a terminal, and no end of a program that writes JSON.
+TEST_F(UserData, NamesAreNotObeyed) {
+  const fs::path dark = photos_ + "/dark", red = photos_ + "/\x1b[31mred";
+  fs::rename(dark, red);
+  const Words words = {"mlp", "--data", photos_, "--image-size", "8", "--max-steps", "1"};
+  const std::string out = folder_ / "run";
+  figures(words, {"--out", out});
+  EXPECT_THAT(said_, AllOf(HasSubstr("2 classes (\\x1b[31mred, light)"), Not(HasSubstr("\x1b"))));
+  const std::string photo = folder_ / "p\xff.png";
+  fs::copy_file(fs::directory_iterator(red)->path(), photo);
+  const auto predicted = tutti(
+      "predict", {"mlp", photo, "--weights", out, "--top", "2", "--json", folder_ / "p.json"});
+  EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
+  EXPECT_THAT(predicted.out, AllOf(HasSubstr("p\\xff.png: "), Not(HasSubstr("\x1b"))));
+  const json line = first_line(folder_ / "p.json");
+  EXPECT_EQ(line.at("file"), (folder_ / "p\ufffd.png").string());
+  EXPECT_EQ(line.at("top").size(), 2u);
+
+  fs::rename(red, photos_ + "/\xff");
+  const auto refused = tutti("train", words);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("a name is no UTF-8"), HasSubstr("light, \\xff")));
+}
+
 // Numbers that are names, columns that are none of a model's business, what marks a missing value.
 TEST_F(UserData, ColumnsOfATableAreWhatTheFlagsSay) {
   std::string text = "name,area,kind\n";

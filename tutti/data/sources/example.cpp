@@ -61,27 +61,43 @@ List list_at(pbf_reader& entry) {
   return list;
 }
 
+// Calls visit(name, value) for each entry of a map by name, the value as take(entry) reads it.
+template <class Take, class Visit>
+void for_each_entry(pbf_reader map, Take&& take, Visit&& visit) {
+  while (map.next(1)) {
+    pbf_reader entry = message_at(map);
+    std::string_view name;
+    decltype(take(entry)) value{};
+    while (entry.next()) {
+      if (entry.tag() == 1)
+        name = string_at(entry);
+      else if (entry.tag() == 2)
+        value = take(entry);
+      else
+        entry.skip();
+    }
+    visit(name, value);
+  }
+}
+
 // Calls visit(name, list) for each feature of an Example.
 template <class Visit>
 void for_each_feature(std::string_view record, Visit&& visit) {
   pbf_reader example(record.data(), record.size());
-  while (example.next(1)) {
-    pbf_reader features = message_at(example);
-    while (features.next(1)) {
-      pbf_reader entry = message_at(features);
-      std::string_view name;
-      List list;
-      while (entry.next()) {
-        if (entry.tag() == 1)
-          name = string_at(entry);
-        else if (entry.tag() == 2)
-          list = list_at(entry);
-        else
-          entry.skip();
-      }
-      visit(name, list);
-    }
-  }
+  while (example.next(1)) for_each_entry(message_at(example), list_at, visit);
+}
+
+// The same for each of the feature lists of a SequenceExample, with all lists of one.
+template <class Visit>
+void for_each_feature_list(std::string_view record, Visit&& visit) {
+  const auto take = [](pbf_reader& entry) {
+    std::vector<List> lists;
+    pbf_reader features = message_at(entry);
+    while (features.next(1)) lists.push_back(list_at(features));
+    return lists;
+  };
+  pbf_reader example(record.data(), record.size());
+  while (example.next(2)) for_each_entry(message_at(example), take, visit);
 }
 
 // Calls visit(value) for each number of a list, packed or not.
@@ -289,6 +305,36 @@ std::vector<Feature> features_in(std::string_view record) try {
                           .shape = count == 1 ? std::vector<int64_t>{} : std::vector{count}});
   }
   return features;
+} catch (const protozero::exception& error) {
+  throw DataError(fmt::format("the record is no tf.train.Example: {}", error.what()));
+}
+
+namespace {
+
+// Read to its last value, which count_of() does.
+ExampleValue value_of(std::string_view name, const List& list, bool in_lists) {
+  ExampleValue value{
+      .name = std::string(name), .kind = kListWords[list.kind], .in_lists = in_lists};
+  const int64_t count = count_of(list);
+  if (list.kind == kBytesList) {
+    value.strings = strings_of(list.message);
+    value.kind = count == 1 ? "string" : fmt::format("{} strings", count);
+  }
+  return value;
+}
+
+}  // namespace
+
+std::vector<ExampleValue> values_in(std::string_view record) try {
+  std::vector<ExampleValue> values;
+  for_each_feature(record, [&](std::string_view name, const List& list) {
+    if (list.kind != kNone) values.push_back(value_of(name, list, false));
+  });
+  for_each_feature_list(record, [&](std::string_view name, const std::vector<List>& lists) {
+    for (const List& list : lists) values.push_back(value_of(name, list, true));
+    if (lists.empty()) values.push_back(value_of(name, {}, true));
+  });
+  return values;
 } catch (const protozero::exception& error) {
   throw DataError(fmt::format("the record is no tf.train.Example: {}", error.what()));
 }

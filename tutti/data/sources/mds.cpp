@@ -345,6 +345,12 @@ nlohmann::json mds_settings(const std::vector<MdsColumn>& columns, int64_t shard
   return said;
 }
 
+std::string text_of_settings(const nlohmann::json& settings) try {
+  return settings.dump();
+} catch (const nlohmann::json::type_error& error) {
+  throw DataError(fmt::format("MDS: the name of a column is no UTF-8: {}", error.what()));
+}
+
 void append_uint32(std::string& bytes, int64_t value) {
   const auto number = static_cast<uint32_t>(value);
   bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
@@ -361,7 +367,7 @@ class MdsWriter {
     for (const Column& column : columns)
       columns_.push_back(detail::mds_column(column.name, detail::mds_encoding_of(column)));
     settings_ = mds_settings(columns_, options.shard_bytes);
-    settings_text_ = settings_.dump();
+    settings_text_ = text_of_settings(settings_);
   }
 
   void add(const Sample& sample) {

@@ -1,11 +1,14 @@
 #include "tutti/data/sources/detail/tar_members.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstring>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/data/npy.h"
 #include "tutti/data/sources/detail/file_rows.h"
 #include "tutti/data/sources/detail/tar.h"
 #include "tutti/data/sources/webdataset.h"
@@ -16,10 +19,36 @@ namespace {
 
 constexpr std::string_view kIntegerEndings[] = {"cls",   "cls2", "class", "count",
                                                 "index", "inx",  "id"};
-constexpr std::string_view kPhotoEndings[] = {"jpg", "jpeg", "png", "webp"};
+constexpr std::string_view kPhotoEndings[] = {"jpg", "jpeg", "jpe", "jfif", "png", "webp", "bmp"};
 
 // Of "seg.png": "png".
 std::string_view last_part(std::string_view ending) { return ending.substr(ending.rfind('.') + 1); }
+
+Array integer_of(std::string_view text, std::string_view words) {
+  while (!text.empty() && std::string_view(" \t\r\n").find(text.back()) != std::string_view::npos)
+    text.remove_suffix(1);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw DataError(fmt::format("member \"{}\": got \"{}\", expected a number in decimal digits",
+                                words, text.substr(0, 40)));
+  return scalar(value);
+}
+
+Array array_of_npy(const Array& bytes, std::string_view words) {
+  const std::string where = fmt::format("member \"{}\"", words);
+  const NpyHeader header = parse_npy_header(std::as_bytes(bytes.as<uint8_t>()), where);
+  if (header.swapped || header.data_offset + header.num_bytes() != bytes.num_bytes())
+    throw DataError(
+        fmt::format("{}: got {} bytes, expected {} of header and {} of data, "
+                    "little-endian",
+                    where, bytes.num_bytes(), header.data_offset, header.num_bytes()));
+  Array array = make_array(header.dtype, header.shape);
+  if (array.num_bytes() > 0)
+    std::memcpy(array.data(), static_cast<const char*>(bytes.data()) + header.data_offset,
+                static_cast<size_t>(array.num_bytes()));
+  return array;
+}
 
 }  // namespace
 
@@ -40,6 +69,22 @@ MemberKind kind_of_ending(std::string_view ending) {
   if (std::ranges::find(kIntegerEndings, last) != std::end(kIntegerEndings))
     return MemberKind::integer;
   return last == "npy" ? MemberKind::npy : MemberKind::bytes;
+}
+
+Array decode_member(MemberKind kind, const Array& bytes, std::string_view words) {
+  switch (kind) {
+    case MemberKind::integer: return integer_of(text_of(bytes), words);
+    case MemberKind::npy: return array_of_npy(bytes, words);
+    case MemberKind::bytes: break;
+  }
+  return bytes;
+}
+
+std::string place_of(const std::filesystem::path& tar, const RecordIndex& index,
+                     const MemberGroup& group) {
+  return fmt::format("{}, sample \"{}\" (byte {})", tar.string(),
+                     member_name(index.name(group.begin)).key,
+                     index.offsets[static_cast<size_t>(group.begin)] - kTarBlock);
 }
 
 bool is_photo_ending(std::string_view ending) {

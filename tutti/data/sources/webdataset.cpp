@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -70,12 +69,6 @@ std::string key_of(const RecordIndex& index, const Group& group) {
   return std::string(member_name(index.name(group.begin)).key);
 }
 
-std::string place_of(const std::filesystem::path& tar, const RecordIndex& index,
-                     const Group& group) {
-  return fmt::format("{}, sample \"{}\" (byte {})", tar.string(), key_of(index, group),
-                     index.offsets[static_cast<size_t>(group.begin)] - detail::kTarBlock);
-}
-
 // The member of a group for each column; -1 where there is none. Throws DataError, with the reason
 // alone, for an ending that is there twice.
 std::vector<int64_t> members_for(const RecordIndex& index, const Group& group,
@@ -102,32 +95,6 @@ std::vector<int64_t> members_for(const RecordIndex& index, const Group& group,
     there.push_back(index.name(member));
   throw DataError(fmt::format("there is no member \"{}\"; there are: {}", column.words,
                               fmt::join(there, ", ")));
-}
-
-Array integer_of(std::string_view text, const Wanted& column) {
-  while (!text.empty() && std::string_view(" \t\r\n").find(text.back()) != std::string_view::npos)
-    text.remove_suffix(1);
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw DataError(fmt::format("member \"{}\": got \"{}\", expected a number in decimal digits",
-                                column.words, text.substr(0, 40)));
-  return scalar(value);
-}
-
-Array array_of_npy(const Array& bytes, const Wanted& column) {
-  const std::string where = fmt::format("member \"{}\"", column.words);
-  const NpyHeader header = parse_npy_header(std::as_bytes(bytes.as<uint8_t>()), where);
-  if (header.swapped || header.data_offset + header.num_bytes() != bytes.num_bytes())
-    throw DataError(
-        fmt::format("{}: got {} bytes, expected {} of header and {} of data, "
-                    "little-endian",
-                    where, bytes.num_bytes(), header.data_offset, header.num_bytes()));
-  Array array = make_array(header.dtype, header.shape);
-  if (array.num_bytes() > 0)
-    std::memcpy(array.data(), static_cast<const char*>(bytes.data()) + header.data_offset,
-                static_cast<size_t>(array.num_bytes()));
-  return array;
 }
 
 class WebdatasetSource final : public SampleSource {
@@ -165,7 +132,7 @@ class WebdatasetSource final : public SampleSource {
 
   std::string where(int64_t row) const override {
     const detail::IndexedFile& tar = tars_[rows_.find(row).file];
-    return place_of(tar.path, tar.index, groups_[static_cast<size_t>(row)]);
+    return detail::place_of(tar.path, tar.index, groups_[static_cast<size_t>(row)]);
   }
   std::string fingerprint() const override {
     std::string how;
@@ -184,7 +151,8 @@ class WebdatasetSource final : public SampleSource {
         const std::vector<int64_t> members = members_for(tar.index, group, wanted_);
         members_.insert(members_.end(), members.begin(), members.end());
       } catch (const DataError& error) {
-        throw DataError(fmt::format("{}: {}", place_of(tar.path, tar.index, group), error.what()));
+        throw DataError(
+            fmt::format("{}: {}", detail::place_of(tar.path, tar.index, group), error.what()));
       }
     }
   }
@@ -258,14 +226,9 @@ class WebdatasetSource final : public SampleSource {
     const detail::IndexedFile& tar = tars_[rows_.find(row).file];
     const int64_t member = member_of(row, c);
     if (member < 0) fail_lacking(tar.index, groups_[static_cast<size_t>(row)], wanted_[c]);
-    Array bytes = files_->read(tar.path, tar.index.offsets[static_cast<size_t>(member)],
-                               tar.index.bytes[static_cast<size_t>(member)]);
-    switch (wanted_[c].kind) {
-      case MemberKind::integer: return integer_of(text_of(bytes), wanted_[c]);
-      case MemberKind::npy: return array_of_npy(bytes, wanted_[c]);
-      case MemberKind::bytes: break;
-    }
-    return bytes;
+    const Array bytes = files_->read(tar.path, tar.index.offsets[static_cast<size_t>(member)],
+                                     tar.index.bytes[static_cast<size_t>(member)]);
+    return detail::decode_member(wanted_[c].kind, bytes, wanted_[c].words);
   }
 
   FilesHandle files_;
@@ -282,7 +245,8 @@ class WebdatasetSource final : public SampleSource {
 std::string bytes_ending(const std::string& name, std::string_view photo) {
   const std::string_view last = std::string_view(name).substr(name.rfind('.') + 1);
   if (detail::is_photo_ending(name)) {
-    const bool other = !photo.empty() && photo != (last == "jpeg" ? "jpg" : last);
+    const bool jpeg = last == "jpeg" || last == "jpe" || last == "jfif";
+    const bool other = !photo.empty() && photo != (jpeg ? "jpg" : last);
     return other ? fmt::format("{}{}", name.substr(0, name.size() - last.size()), photo) : name;
   }
   constexpr std::string_view kKnown[] = {"txt", "json", "bin"};

@@ -45,7 +45,8 @@ std::vector<std::string> webdataset_endings(const Paths& paths,
                                             const FilesHandle& files = local_files());
 
 /// What the columns of all members are: the endings of the first tar in the order in which they
-/// come, those of photos (jpg, jpeg, png, webp) as one, "jpg;png", where no sample has two of them.
+/// come, those of photos (jpg, png and the like) as one, "jpg;png", where no sample has two of
+/// them.
 std::vector<std::string> webdataset_columns(const Paths& paths,
                                             const FilesHandle& files = local_files());
 
@@ -54,9 +55,10 @@ std::vector<IndexReport> index_webdataset(const Paths& paths, const IndexOptions
 
 /// Writes samples into shard-00000.tar, ... of a folder, made where it is not there; keys are their
 /// numbers. What a column becomes, where its name has no such ending of its own ("jpg", "x.npy"):
-/// an integer NAME.cls; uint8 [?] NAME.jpg, .png or .webp, as its content is, else NAME.bin; other
-/// arrays NAME.npy. A column "jpg" that holds a PNG has member "png" there. UsageError when the
-/// folder has such files already; DataError for a sample that is not as `columns` say; WriteError.
+/// an integer NAME.cls; uint8 [?] NAME.jpg, .png, .webp or .bmp, as its content is, else NAME.bin;
+/// other arrays NAME.npy. A column "jpg" that holds a PNG has member "png" there. UsageError when
+/// the folder has such files already; DataError for a sample that is not as `columns` say;
+/// WriteError.
 Written write_webdataset(const std::filesystem::path& folder, const std::vector<Column>& columns,
                          const NextSample& next, const WriteOptions& options = {});
 

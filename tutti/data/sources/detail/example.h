@@ -33,6 +33,18 @@ class ExampleReader {
 /// tfrecord_features() of one record.
 std::vector<Feature> features_in(std::string_view record);
 
+/// What a record holds: a feature, or, of a tf.train.SequenceExample, a list of such (2, as 1 a map
+/// by name; FeatureList.feature = 1). Strings lie in the record.
+struct ExampleValue {
+  std::string name;
+  std::string kind;       ///< "int64", "float32", "string", "3 strings"
+  bool in_lists = false;  ///< of a SequenceExample, which no column is made of
+  std::vector<std::string_view> strings = {};
+};
+
+/// All of it, read to the last value. Throws DataError for what is neither of the two.
+std::vector<ExampleValue> values_in(std::string_view record);
+
 /// One sample as an Example, its columns as features_of() says. DataError when it is not as
 /// `columns` say.
 std::string encode_example(const std::vector<Column>& columns, const Sample& sample);

@@ -5,10 +5,12 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tutti/data/sample.h"
 #include "tutti/data/sources/detail/record_index.h"
 
 namespace tutti::data::detail {
@@ -27,6 +29,10 @@ enum class MemberKind { bytes, integer, npy };
 
 MemberKind kind_of_ending(std::string_view ending);
 
+/// A member's bytes as an array: int64 [] of decimal digits, the array of a .npy, or the bytes.
+/// Throws DataError that calls the member `words`.
+Array decode_member(MemberKind kind, const Array& bytes, std::string_view words);
+
 /// "jpg", "seg.png": what follows the last dot is what files of photos end with.
 bool is_photo_ending(std::string_view ending);
 
@@ -37,6 +43,10 @@ struct MemberGroup {
 };
 
 std::vector<MemberGroup> groups_of(const RecordIndex& index);
+
+/// "a.tar, sample "0007" (byte 512)"
+std::string place_of(const std::filesystem::path& tar, const RecordIndex& index,
+                     const MemberGroup& group);
 
 /// Where the members of a tar lie, and their names.
 RecordIndex index_members(FileWindow& file);
