@@ -52,16 +52,21 @@ TEST(SequentialStages, HaveNamesAndBordersOfTheWhole) {
   EXPECT_TRUE(at::equal(net->named_buffers()["1.running_mean"], at::zeros({4})));
 }
 
+struct Block : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return norm(conv(x)); }
+  torch::nn::Conv2d conv = register_module("conv", torch::nn::Conv2d(3, 3, 1));
+  torch::nn::BatchNorm2d norm = register_module("norm", torch::nn::BatchNorm2d(3));
+};
+
 // A layer that infers inside a block that trains.
 TEST(SequentialStages, BalancedCutsLeaveEachPartInItsMode) {
-  torch::nn::Sequential block(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 3, 1)),
-                              torch::nn::BatchNorm2d(3));
-  block[1]->eval();
-  torch::nn::Sequential net(block, small_net());
-  balanced_cuts(net, kPhoto, 2);
+  const auto block = std::make_shared<Block>();
+  block->norm->eval();
+  torch::nn::Sequential net(block, torch::nn::Conv2d(3, 2, 1));
+  EXPECT_EQ(balanced_cuts(net, kPhoto, 2), (std::vector<size_t>{0, 1, 2}));
   EXPECT_TRUE(block->is_training());
-  EXPECT_TRUE(block[0]->is_training());
-  EXPECT_FALSE(block[1]->is_training());
+  EXPECT_TRUE(block->conv->is_training());
+  EXPECT_FALSE(block->norm->is_training());
 }
 
 TEST(SequentialStages, HaveTheBitsOfTheWhole) {
