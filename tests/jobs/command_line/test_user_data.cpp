@@ -180,7 +180,8 @@ TEST_F(UserData, VerifySaysWhatItDoesNotRead) {
 TEST_F(UserData, NamesAreNotObeyed) {
   const fs::path dark = photos_ + "/dark", red = photos_ + "/\x1b[31mred";
   fs::rename(dark, red);
-  const Words words = {"mlp", "--data", photos_, "--image-size", "8", "--max-steps", "1"};
+  const Words words = {"mlp", "--data",      photos_, "--image-size", "8", "--batch-size",
+                       "8",   "--max-steps", "1"};
   const std::string out = folder_ / "run";
   figures(words, {"--out", out});
   EXPECT_THAT(said_, AllOf(HasSubstr("2 classes (\\x1b[31mred, light)"), Not(HasSubstr("\x1b"))));

@@ -14,6 +14,7 @@
 #include "tutti/data/sources/mds.h"
 
 #include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/data_sources/record_samples.h"
 
 namespace tutti::data {

@@ -265,6 +265,17 @@ void widen(std::vector<Feature>& features, const std::vector<Feature>& others) {
   }
 }
 
+// Feature lists, of which no column is made.
+void say_lists(const std::filesystem::path& path, std::string_view record) {
+  std::set<std::string> lists;
+  for (const detail::ExampleValue& value : detail::values_in(record))
+    if (value.in_lists) lists.insert(value.name);
+  if (!lists.empty())
+    log_once("lists " + path.string(), LogLevel::warning,
+             "{}: the lists of its SequenceExamples are no columns, and not read: {}",
+             path.string(), fmt::join(lists, ", "));
+}
+
 }  // namespace
 
 std::vector<Feature> tfrecord_features(const Paths& paths, const FilesHandle& files) {
@@ -280,8 +291,12 @@ std::vector<Feature> tfrecord_features(const Paths& paths, const FilesHandle& fi
   for (int record = 0; record < kLookRecords && byte < file.file_bytes(); ++record) {
     try {
       const int64_t bytes = record_bytes_at(file, byte);
-      const auto own = detail::features_in(file.at(byte + kFrameHeadBytes, bytes));
-      if (record == 0) features = own;
+      const std::string_view data = file.at(byte + kFrameHeadBytes, bytes);
+      const auto own = detail::features_in(data);
+      if (record == 0) {
+        features = own;
+        say_lists(path, data);
+      }
       widen(features, own);
       byte += kFrameHeadBytes + bytes + kFrameTailBytes;
     } catch (const DataError& error) {
