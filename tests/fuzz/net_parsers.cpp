@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/comm/tcp/frame.h"
 #include "tutti/net/address.h"
 #include "tutti/net/descriptor_channel.h"
@@ -182,6 +183,31 @@ void snapshot_content(std::string_view bytes) {
             range.version >= 0 && range.scalars.count >= 0);
 }
 
+/// A text of which the piece between \x01 and \x02 comes so often that it is deeper than any stack:
+/// so few bytes are enough for one.
+std::string deepened(std::string_view bytes) {
+  constexpr size_t kBytes = 200'000;
+  const size_t begin = bytes.find('\x01'), end = bytes.find('\x02');
+  if (end == std::string_view::npos || begin >= end) return std::string(bytes);
+  const std::string_view piece = bytes.substr(begin + 1, end - begin - 1);
+  std::string text(bytes.substr(0, begin));
+  while (!piece.empty() && text.size() < kBytes) text += piece;
+  return text.append(bytes.substr(end + 1));
+}
+
+/// What is done with values everywhere: they are printed, copied and compared.
+void json_text(std::string_view bytes) {
+  try {
+    const nlohmann::json read = parse_json(deepened(bytes));
+    const nlohmann::json copy = read;
+    promise(copy.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).size() > 0);
+    promise(copy == read);
+  } catch (const nlohmann::json::exception&) {
+  }
+}
+void jsonl_deep(std::string_view bytes) { jsonl_file(deepened(bytes)); }
+void mds_index_deep(std::string_view bytes) { record_mds_index(deepened(bytes)); }
+
 struct Parser {
   std::string_view name;
   void (*run)(std::string_view);
@@ -213,6 +239,13 @@ constexpr std::array kParsers = {
     Parser{"csv", csv_file},
     Parser{"idx", idx_file},
     Parser{"jsonl", jsonl_file},
+    Parser{"json", json_text},
+    Parser{"jsonl-deep", jsonl_deep},
+    Parser{"mds-index-deep", mds_index_deep},
+    Parser{"mds-packed", record_mds_packed},
+    Parser{"kept-sample", record_kept_sample},
+    Parser{"npy-header", record_npy_header},
+    Parser{"safetensors", record_safetensors},
 };
 
 }  // namespace

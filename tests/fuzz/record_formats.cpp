@@ -1,15 +1,26 @@
 #include "tests/fuzz/record_formats.h"
 
 #include <cstdlib>
+#include <cstring>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/data/detail/cache.h"
 #include "tutti/data/files.h"
+#include "tutti/data/npy.h"
+#include "tutti/data/safetensors.h"
 #include "tutti/data/sources/detail/example.h"
 #include "tutti/data/sources/detail/mds_format.h"
 #include "tutti/data/sources/detail/record_index.h"
+#include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/tar.h"
+#include "tutti/data/sources/mds.h"
 #include "tutti/data/sources/tfrecord.h"
 
 namespace tutti::test {
@@ -38,6 +49,30 @@ class BytesAsFile final : public Files {
 
  private:
   std::string_view bytes_;
+};
+
+/// A folder of MDS that has one shard, packed.
+class PackedShard final : public Files {
+ public:
+  PackedShard(std::string index, std::string_view packed)
+      : index_(std::move(index)), packed_(packed) {}
+  std::vector<FileInfo> list(const std::filesystem::path&) const override { return {}; }
+  FileInfo info(const std::filesystem::path& path) const override {
+    return {.name = path.string(), .bytes = std::ssize(text(path))};
+  }
+  Array read(const std::filesystem::path& path, int64_t, int64_t) const override {
+    return bytes_of(text(path));
+  }
+
+ private:
+  std::string_view text(const std::filesystem::path& path) const {
+    if (path == "index.json") return index_;
+    if (path == "packed") return packed_;
+    throw DataError("it is not there");
+  }
+
+  std::string index_;
+  std::string_view packed_;
 };
 
 }  // namespace
@@ -105,6 +140,62 @@ void record_mds_shard(std::string_view bytes) {
       must_hold(data::detail::decode_mds(columns[c], values[c]).num_bytes() <=
                 std::max<int64_t>(8, std::ssize(values[c])));
   }
+}
+
+// 8 bytes of how much a shard says it becomes, one of how it is packed, then it itself.
+void record_mds_packed(std::string_view bytes) {
+  constexpr size_t kHead = 9;
+  if (bytes.size() < kHead) return;
+  int64_t claimed = 0;
+  std::memcpy(&claimed, bytes.data(), sizeof claimed);
+  const std::string_view packed = bytes.substr(kHead);
+  const nlohmann::json shard = {{"format", "mds"},
+                                {"version", 2},
+                                {"column_names", {"a"}},
+                                {"column_encodings", {"int"}},
+                                {"column_sizes", {8}},
+                                {"samples", 2},
+                                {"compression", bytes[8] % 2 == 0 ? "gz" : "zstd"},
+                                {"raw_data", {{"basename", "raw"}, {"bytes", claimed}}},
+                                {"zip_data", {{"basename", "packed"}, {"bytes", packed.size()}}}};
+  const std::string index = nlohmann::json{{"version", 2}, {"shards", {shard}}}.dump();
+  const auto source =
+      data::detail::mds_source("", {.files = std::make_shared<PackedShard>(index, packed)});
+  for (int64_t row = 0; row < source->num_rows(); ++row)
+    must_hold(source->read_row(row).columns.at(0).num_bytes() == 8);
+}
+
+// What another process has written into memory or a file that samples are kept in.
+void record_kept_sample(std::string_view bytes) {
+  static const std::vector<Column> columns{{"x", DType::float32, {kAnySize, 2}},
+                                           {"s", DType::uint8, {kAnySize}},
+                                           {"y", DType::int64, {}}};
+  const Array memory = bytes_of(bytes);
+  auto* const begin = static_cast<std::byte*>(memory.data());
+  const auto sample = data::detail::unpacked(columns, {begin, bytes.size()}, memory.owner());
+  if (!sample) return;
+  must_hold(data::detail::packed_bytes(*sample) <= std::ssize(bytes));
+  for (const Array& column : sample->columns) {
+    const auto* const at = static_cast<const std::byte*>(column.data());
+    must_hold(at >= begin && column.num_bytes() >= 0 &&
+              column.num_bytes() <= std::ssize(bytes) - (at - begin));
+  }
+}
+
+void record_npy_header(std::string_view bytes) {
+  const NpyHeader header = parse_npy_header(std::as_bytes(std::span(bytes)), "fuzzer");
+  must_hold(header.num_elements >= 0 && header.num_bytes() >= header.num_elements);
+  must_hold(header.data_offset <= std::ssize(bytes));
+}
+
+void record_safetensors(std::string_view bytes) {
+  const Array memory = bytes_of(bytes);
+  const MappedFile file{{static_cast<const std::byte*>(memory.data()), bytes.size()},
+                        memory.owner()};
+  int64_t all = 0;
+  for (const NamedArray& entry : parse_safetensors(file, "fuzzer").arrays)
+    all += entry.array.num_bytes();
+  must_hold(all <= std::ssize(bytes));
 }
 
 }  // namespace tutti::test

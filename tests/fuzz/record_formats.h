@@ -15,5 +15,12 @@ void record_tar(std::string_view bytes);
 /// index.json of MDS; and a shard's table and samples.
 void record_mds_index(std::string_view bytes);
 void record_mds_shard(std::string_view bytes);
+/// A shard of MDS that is packed, and what it says it becomes.
+void record_mds_packed(std::string_view bytes);
+/// A sample as caches keep it.
+void record_kept_sample(std::string_view bytes);
+/// Headers of arrays.
+void record_npy_header(std::string_view bytes);
+void record_safetensors(std::string_view bytes);
 
 }  // namespace tutti::test
