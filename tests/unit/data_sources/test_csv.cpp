@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <string>
 
 #include "tutti/base/error.h"
@@ -42,6 +43,7 @@ class Csv : public testing::Test {
     return message_of<UsageError>([&] { open(bytes, options); });
   }
   TempFolder folder_;
+  int files_ = 0;
 };
 
 TEST_F(Csv, NumbersAreXAndTheTargetIsY) {
@@ -201,6 +203,8 @@ TEST_F(Csv, VerifyNamesAllThatIsWrong) {
                           HasSubstr("line 8, column \"age\": got \"young\""),
                           HasSubstr("line 9, character 3: got a quote that is never closed")));
   EXPECT_THAT(found("n\n1\n2\nx\n", {.categorical = {"n"}}), ElementsAre());
+  EXPECT_THAT(found("a,b\n1,2,\n3,4,\n"),
+              ElementsAre(HasSubstr("line 2: got 3 fields, expected 2"), HasSubstr("line 3")));
   EXPECT_THAT(message_of<DataError>([&] { found("a,b\n"); }), HasSubstr("got no row"));
 }
 
@@ -312,6 +316,212 @@ TEST_F(Csv, FilesWithoutHeaderMayLackTheTarget) {
               HasSubstr("got 2 fields, expected 3"));
 }
 
+// The other file may be written the other way, where fields stand as they did.
+TEST_F(Csv, AnotherFileMayHaveALineOfNamesOrNone) {
+  const CsvOptions options{.target = "y", .without = {"b"}};
+  const TableSpec named = table_spec(put("a,b,y\n1,9,2\n3,9,4\n"), options);
+  EXPECT_THAT(named.names, ElementsAre("a", "b", "y"));
+  const auto x_of = [&](const TableSpec& spec, const std::string& bytes, bool header) {
+    const CsvReading reading{.labelled = false, .header = header};
+    return values_of<float>(csv(put(bytes, "new.csv"), spec, reading), 0);
+  };
+  EXPECT_THAT(x_of(named, "5,9,6\n7,9,8\n", false), ElementsAre(5, 7));
+  EXPECT_THAT(x_of(named, "5,9\n", false), ElementsAre(5));
+  EXPECT_THAT(x_of(named, "y,a\n6,5\n", true), ElementsAre(5));
+  const TableSpec unnamed = table_spec(
+      put("1,9,2\n3,9,4\n"), {.target = "column2", .without = {"column1"}, .header = false});
+  EXPECT_THAT(x_of(unnamed, "q,r,s\n5,9,6\n", true), ElementsAre(5));
+  EXPECT_THAT(x_of(unnamed, "5,9,6\n", false), ElementsAre(5));
+
+  const auto why = [&](const TableSpec& spec, const std::string& bytes) {
+    return message_of<DataError>([&] { csv(put(bytes, "new.csv"), spec); });
+  };
+  EXPECT_THAT(why(unnamed, "q,r,s\n5,9,6\n"),
+              AllOf(HasSubstr("line 1, column \"column0\": got \"q\""), HasSubstr("--header yes")));
+  EXPECT_THAT(why(named, "5,9,6\n"), AllOf(HasSubstr("unknown column"), HasSubstr("--header no")));
+  TableSpec earlier = named;  // as it was saved before the order was kept
+  earlier.names.clear();
+  EXPECT_THAT(message_of<DataError>([&] { x_of(earlier, "5,9,6\n", false); }),
+              HasSubstr("the order of its fields was not kept"));
+}
+
+TEST_F(Csv, ADecimalCommaIsReadWhereItIsTold) {
+  const std::string bytes = "area;ratio;price\n50;0,370;14285,71\n97;-1,5e1;+13857,14\n";
+  const CsvOptions comma{.target = "price", .delimiter = ';', .decimal = ','};
+  const Dataset data = open(bytes, comma);
+  EXPECT_THAT(values_of<float>(data, 0), ElementsAre(50, 0.37f, 97, -15));
+  EXPECT_THAT(values_of<float>(data, 1), ElementsAre(14285.71f, 13857.14f));
+  EXPECT_THAT(verify_csv(folder_ / "t.csv", comma), ElementsAre());
+  const TableSpec spec =
+      TableSpec::from_json(table_spec(folder_ / "t.csv", comma).to_json(), "saved");
+  EXPECT_EQ(spec.decimal, ',');
+  EXPECT_THAT(values_of<float>(csv(folder_ / "t.csv", spec), 1), ElementsAre(14285.71f, 13857.14f));
+  // Quotes let it stand beside the delimiter; a point is no number then.
+  EXPECT_THAT(values_of<float>(open("a,b\n\"1,5\",2\n", {.decimal = ','}), 0),
+              ElementsAre(1.5f, 2));
+  EXPECT_THAT(refusal("a\n1,5\n2,5\n1.5\n", {.delimiter = ';', .decimal = ','}),
+              HasSubstr("line 4, column \"a\": got \"1.5\", expected a number"));
+  EXPECT_THAT(misuse("a\n1\n", {.decimal = 'x'}), HasSubstr("decimal 'x'"));
+}
+
+// Each way to write a number that is none here, as a target and as a feature.
+TEST_F(Csv, WarnsOfWordsThatLookLikeNumbers) {
+  const auto said = [&](const std::string& values, const CsvOptions& options) {
+    // A file of its own: it is said once.
+    const fs::path path = put(values, fmt::format("{}.csv", ++files_));
+    testing::internal::CaptureStderr();
+    csv(path, options);
+    return testing::internal::GetCapturedStderr();
+  };
+  struct Case {
+    const char* words;
+    const char* writing;
+  };
+  const Case cases[] = {
+      {"14285,71\n13857,14\n",
+       "\"13857,14\" has a decimal comma: CsvOptions::decimal, --decimal ,"},
+      {"0,370\n1,626\n2,123\n", "\"0,370\" has a decimal comma"},
+      {"100,000\n97,000\n", "\"100,000\" has its thousands apart"},
+      {"1.234.567,89\n2.345.678,9\n", "has its thousands apart"},
+      {"1 000\n20 000\n", "has its thousands apart"},
+      {"50%\n60.5 %\n?\n", "\"50%\" is a percentage"},
+      {"1.0D+00\n2.5D-01\n", "\"1.0D+00\" has the exponent of Fortran"},
+      {"2019-01-02\n2019-02-03\n", "\"2019-01-02\" is a date or a time"},
+      {"12:30\n12:45\n", "\"12:30\" is a date or a time"},
+      {"$100\n$1,250.5\n", "is a number with something beside it"},
+      {"12 kg\n5 kg\n70kg\n", "is a number with something beside it"},
+  };
+  for (const Case& one : cases) {
+    const std::string bytes = std::string("n;v\n") + [&] {
+      std::string rows;
+      std::string_view rest = one.words;
+      for (size_t end; (end = rest.find('\n')) != rest.npos; rest.remove_prefix(end + 1))
+        rows += "1;" + std::string(rest.substr(0, end + 1));
+      return rows;
+    }();
+    EXPECT_THAT(said(bytes, {.target = "v", .delimiter = ';'}),
+                AllOf(HasSubstr("column \"v\""), HasSubstr("classes"), HasSubstr(one.writing)));
+    EXPECT_THAT(said(bytes, {.delimiter = ';'}),
+                AllOf(HasSubstr("column \"v\""), HasSubstr("words"), HasSubstr(one.writing),
+                      HasSubstr("--categorical v")));
+    EXPECT_EQ(said(bytes, {.categorical = {"v"}, .delimiter = ';'}), "");
+  }
+  for (const char* words :
+       {"sea\nyard\n", "10th\n11th\n7th-8th\n", "0-17\n18-24\n", "a1\nb2\n", "sea\nyard\n50%\n"})
+    EXPECT_EQ(said(std::string("v\n") + words, {}), "") << words;
+  EXPECT_THAT(refusal("a;b\n1;2\n3;4\n1,5;6\n", {.delimiter = ';'}),
+              AllOf(HasSubstr("got \"1,5\", expected a number"), HasSubstr("--decimal ,")));
+}
+
+TEST_F(Csv, WarnsOfWholeNumbersThatFloat32Rounds) {
+  const auto said = [&](const std::string& bytes, const CsvOptions& options = {}) {
+    const fs::path path = put(bytes, fmt::format("{}.csv", ++files_));
+    testing::internal::CaptureStderr();
+    csv(path, options);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said("id,a\n16777216,1\n-16777216,2\n16777218,3\n0.1,123456789.5\n"), "");
+  EXPECT_THAT(said("a,id\n1,16777217\n2,5\n3,33554435\n"),
+              AllOf(HasSubstr("line 2, column \"id\": 16777217 is read as 16777216"),
+                    HasSubstr("rounds 2 whole numbers"), HasSubstr("--categorical")));
+  EXPECT_THAT(said("a,id\n1,16777217.0\n"), HasSubstr("16777217.0 is read as"));
+  // What float64 rounds before, and what is beyond int64.
+  EXPECT_THAT(said("id\n9007199254740993\n"), HasSubstr("is read as 9007199254740992"));
+  EXPECT_THAT(said("id\n123456789012345678901\n"), HasSubstr("123456789012345678901 is read as"));
+  EXPECT_THAT(said("a,y\n1,16777217\n", {.target = "y"}),
+              AllOf(HasSubstr("column \"y\""), HasSubstr("the target")));
+  // Standardised ones keep what differs, until the rest is too large.
+  EXPECT_EQ(said("id\n1260759144\n1260759179\n1260759182\n", {.standardise = true}), "");
+  EXPECT_THAT(said("id\n1260759144\n1260759179\n2\n", {.standardise = true}),
+              HasSubstr("1260759144 is read as"));
+  EXPECT_EQ(said("id\n16777217\n16777219\n", {.categorical = {"id"}}), "");
+}
+
+TEST_F(Csv, HalvesLearnOfTheRowsThatAreTrainedOn) {
+  std::string bytes = "a,w,y\n";
+  for (int i = 0; i < 40; ++i)
+    bytes +=
+        fmt::format("{},w{},{}\n", i % 9 == 4 ? "" : fmt::format("{}", i * i), i, 1000 - 7 * i);
+  const CsvOptions options{.target = "y",
+                           .missing_numbers = MissingNumbers::mean,
+                           .standardise = true,
+                           .standardise_target = true};
+  const auto [spec, train, held_out] = csv_halves(put(bytes), options, {.share = 0.25, .seed = 3});
+  ASSERT_EQ(train.num_samples(), 30);
+  ASSERT_EQ(held_out.num_samples(), 10);
+
+  // The same rows, as they stand.
+  const CsvOptions plain{.target = "y", .missing_numbers = MissingNumbers::value, .fill = -1};
+  const Halves rows = hold_out(csv(folder_ / "t.csv", plain), {.share = 0.25, .seed = 3});
+  const auto column = [](const Dataset& data, size_t index, size_t width) {
+    std::vector<double> values;
+    const auto all = values_of<float>(data, index);
+    for (size_t i = 0; i < all.size(); i += width)
+      if (all[i] >= 0) values.push_back(all[i]);
+    return values;
+  };
+  const auto mean_of = [](const std::vector<double>& values) {
+    return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  };
+  const auto deviation_of = [&](const std::vector<double>& values) {
+    double squares = 0;
+    for (const double value : values) squares += std::pow(value - mean_of(values), 2);
+    return std::sqrt(squares / static_cast<double>(values.size()));
+  };
+  const size_t width = static_cast<size_t>(spec.width());
+  EXPECT_EQ(width, 41u);  // words of all rows
+  const auto a = column(rows.train, 0, width), y = column(rows.train, 1, 1);
+  EXPECT_NEAR(spec.features[0].mean, mean_of(a), 1e-9);
+  EXPECT_NEAR(spec.features[0].deviation, deviation_of(a), 1e-9);
+  EXPECT_NEAR(spec.features[0].fill.value(), mean_of(a), 1e-9);
+  EXPECT_NEAR(spec.target->mean, mean_of(y), 1e-9);
+  EXPECT_NEAR(spec.target->deviation, deviation_of(y), 1e-9);
+  EXPECT_GT(std::abs(spec.target->mean - table_spec(folder_ / "t.csv", options).target->mean), 1);
+
+  // What is held out may change as it likes: nothing of it was learnt.
+  EXPECT_NEAR(spec.target->original(static_cast<double>(values_of<float>(held_out, 1)[0])),
+              column(rows.held_out, 1, 1)[0], 1e-3);
+  EXPECT_THAT(message_of<DataError>([&] {
+                csv_halves(put("a,y\n,1\n,2\n,3\n5,4\n"), options, {.share = 0.5, .seed = 0});
+                csv_halves(put("a,y\n5,1\n,2\n,3\n,4\n"), options, {.share = 0.5, .seed = 0});
+                csv_halves(put("a,y\n,1\n5,2\n,3\n,4\n"), options, {.share = 0.5, .seed = 0});
+                csv_halves(put("a,y\n,1\n,2\n5,3\n,4\n"), options, {.share = 0.5, .seed = 0});
+              }),
+              HasSubstr("column \"a\" has no value in the rows that are trained on"));
+  EXPECT_THAT(message_of<UsageError>([&] { csv_halves(put("a,y\n1,2\n"), options); }),
+              HasSubstr("none is left to train on"));
+}
+
+TEST_F(Csv, StandardisesNumbersAsLargeAndAsSmallAsTheyAre) {
+  const TableSpec spec = table_spec(put("a,b,c\n1e300,-1.7e308,1e-200\n3e300,1.7e308,3e-200\n"),
+                                    {.standardise = true});
+  EXPECT_DOUBLE_EQ(spec.features[0].mean, 2e300);
+  EXPECT_DOUBLE_EQ(spec.features[0].deviation, 1e300);
+  EXPECT_DOUBLE_EQ(spec.features[1].deviation, 1.7e308);
+  EXPECT_DOUBLE_EQ(spec.features[2].deviation, 1e-200);
+  EXPECT_EQ(TableSpec::from_json(spec.to_json(), "saved"), spec);
+  EXPECT_THAT(values_of<float>(csv(folder_ / "t.csv", spec), 0), ElementsAre(-1, -1, -1, 1, 1, 1));
+}
+
+TEST_F(Csv, LinesThatEndInCRAloneAreNamed) {
+  EXPECT_THAT(refusal("area,price\r50,1\r97,2\r"),
+              AllOf(HasSubstr("t.csv, line 1, character 11: got a line that ends in CR alone"),
+                    HasSubstr("expected LF or CRLF")));
+  EXPECT_THAT(refusal("a,b\n1,2\r3,4\n5,6\n"), HasSubstr("line 2, character 4"));
+  EXPECT_THAT(values_of<float>(open("a,b\r\n1,2\r\r\n3,\"4\"\r\n"), 0), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(table_spec(put("a\n\"x\ry\"\n")).features[0].vocabulary, ElementsAre("x\ry"));
+}
+
+TEST_F(Csv, SaysWhatMayBeWrongWithAllRows) {
+  EXPECT_THAT(refusal("area,price\n50,1,\n97,2,\n"),
+              AllOf(HasSubstr("line 2: got 3 fields, expected 2"),
+                    HasSubstr("the delimiter at the end of each row")));
+  EXPECT_THAT(refusal("\"area\",\"price\"\n\"1\",50,1\n"),
+              AllOf(HasSubstr("line 2: got 3 fields, expected 2"), HasSubstr("as R writes")));
+  EXPECT_THAT(refusal("sep=;\narea;view;price\n50;sea;1\n", {.delimiter = ';'}),
+              AllOf(HasSubstr("line 2: got 3 fields, expected 2"), HasSubstr("Excel's")));
+}
+
 TEST_F(Csv, ShuffledRowsAreTheRows) {
   std::string bytes = "a,w,y\n";
   for (int i = 0; i < 100; ++i) bytes += fmt::format("{},w{},{}\n", i, i % 7, 2 * i);
@@ -356,6 +566,8 @@ TEST(TableSpec, RefusesOtherJson) {
   EXPECT_THAT(refuse("tutti table 1", "tutti table 9"), HasSubstr("tutti table 1"));
   EXPECT_THAT(refuse("\"one_hot\"", "\"one_hit\""), HasSubstr("did you mean \"one_hot\""));
   EXPECT_THAT(refuse("\"header\": true,", ""), HasSubstr("header is missing"));
+  EXPECT_THAT(refuse("\"mean\": 0.1", "\"mean\": null"),
+              HasSubstr("mean: got null, expected a number"));
   EXPECT_THAT(refuse("\"header\": true", "\"header\": 1"),
               HasSubstr("header: got 1, expected true"));
   EXPECT_THAT(refuse("\"category\"", "\"words\""), HasSubstr("features[1].kind: got \"words\""));
@@ -363,6 +575,20 @@ TEST(TableSpec, RefusesOtherJson) {
               HasSubstr("features[0].deviation: got 0, expected a number above 0"));
   EXPECT_THAT(refuse("\"v\"", "\"u\""), HasSubstr("features[1].vocabulary"));
   EXPECT_THAT(refuse("\",\"", "\",,\""), HasSubstr("delimiter: got \",,\", expected a character"));
+}
+
+TEST(TableSpec, ReadsWhatEarlierVersionsWroteAndWritesNoNull) {
+  TableSpec spec;
+  spec.features = {{.name = "a"}};
+  std::string json = spec.to_json();
+  const std::string decimal = " \"decimal\": \".\",\n";
+  ASSERT_NE(json.find(decimal), std::string::npos) << json;
+  json.erase(json.find(decimal), decimal.size());
+  EXPECT_EQ(TableSpec::from_json(json, "saved"), spec);
+  for (const double value : {HUGE_VAL, -HUGE_VAL, std::nan("")}) {
+    spec.features[0].mean = value;
+    EXPECT_THAT(message_of<DataError>([&] { spec.to_json(); }), HasSubstr("finite"));
+  }
 }
 
 TEST(RealTables, Adult) {

@@ -52,6 +52,23 @@ TEST(CsvColumns, WithoutALineOfNames) {
   EXPECT_EQ(rows.columns()[1].to_string(), "column1 uint8 [?]");
 }
 
+TEST(CsvColumns, NumbersThatFloat32DoesNotHoldAreNamed) {
+  testing::internal::CaptureStderr();
+  columns_of_text("id,whole\n16777217,16777217\n0.5,3\n");
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("line 2, column id: 16777217 becomes 16777216"),
+                    testing::Not(HasSubstr("whole: "))));
+  EXPECT_THAT(message_of<DataError>([] { columns_of_text("a\n1\n1e300\n"); }),
+              HasSubstr("line 3, column a: got 1e300, expected a number that float32 can hold"));
+}
+
+TEST(CsvColumns, ADecimalCommaIsReadWhereItIsTold) {
+  const auto rows = columns_of_text("a;b\n1,5;2\n", {.delimiter = ';', .decimal = ','});
+  EXPECT_EQ(rows.columns()[0].to_string(), "a float32 []");
+  EXPECT_EQ(rows.columns()[1].to_string(), "b int64 []");
+  EXPECT_EQ(rows.padded_batch(1).epoch({}).batch(0).columns[0].as<float>()[0], 1.5f);
+}
+
 TEST(CsvColumns, WhatIsWrongIsNamed) {
   const auto why = [](const char* text) {
     return message_of<DataError>([&] { columns_of_text(text); });

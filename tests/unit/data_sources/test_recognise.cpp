@@ -106,7 +106,7 @@ TEST(Recognise, HowTablesAreWritten) {
       {"a\tb c\n1\t2\n", '\t', true, "tabs"},
       {"18.0   8\t\"a b\"\n15.0   8\t\"c\"\n", ' ', false, "3 columns, delimited by blanks"},
       {"id,title\n1,\"One, two\"\n2,Three\n", ',', true, "2 columns"},
-      {"colour,kind\nred,a\nblue,b\n", ',', false, "without"},
+      {"colour,kind\nred,a\nblue,b\n", ',', true, "named by its first line"},
       {long_table, ',', true, "2 columns"},
   };
   for (const Case& one : cases) {
@@ -118,6 +118,83 @@ TEST(Recognise, HowTablesAreWritten) {
   }
 }
 
+// As people write names, and rows that may be taken for them.
+TEST(Recognise, WhetherTheFirstLineOfATableNamesItsColumns) {
+  struct Case {
+    const char* bytes;
+    bool header;
+  };
+  const Case cases[] = {
+      // words alone: names where they differ and none comes again in its column
+      {"class,cap,odor\np,f,a\ne,k,c\ne,f,a\n", true},
+      {"p,f,a\ne,k,c\ne,f,a\n", false},
+      {"p,f,f\ne,k,c\n", false},
+      {"sea,?,a\nyard,b,c\n", false},
+      // numbers among the names
+      {"town,2019,2020,price\nsea,50,51,100\nyard,97,98,97\n", true},
+      {"label,0,1,2\n7,0,0,255\n4,0,0,1\n", true},
+      {"label,1x1,1x2\n7,0,0\n4,0,1\n", true},
+      {"country,Lat,1/22/20\nItaly,41.9,0\nPeru,-9.2,1\n", true},
+      {"18.5,8,chevy\n15,8,buick\n", false},
+      // no column without a gap
+      {"species,bill,sex\nGentoo,43.8,male\nAdelie,NA,NA\n", true},
+      {"species,bill,flipper\nGentoo,-,1\nAdelie,4,-\nAdelie,5,2\n", true},
+      {"Gentoo,-,1\nAdelie,4,-\nAdelie,-,2\n", false},
+      {"Adelie,NA,male\nGentoo,43.8,male\nAdelie,40,female\n", false},
+      // numbers in another writing are no names
+      {"0,370;14285,71\n0,626;13857,14\n", false},
+      {"ratio;price\n0,370;14285,71\n0,626;13857,14\n", true},
+      {"2019-01-02,50%\n2019-01-03,60%\n", false},
+      // an index without a name; files put together; a name that is there twice is for csv() to see
+      {",a,b\n0,x,y\n1,x,z\n", true},
+      {"a,b\n1,2\na,b\n3,4\n", true},
+      {"a,a\n1,2\n", true},
+  };
+  for (const Case& one : cases) {
+    EXPECT_EQ(recognise_bytes(one.bytes).kind, DataKind::csv) << one.bytes;
+    EXPECT_EQ(recognise_bytes(one.bytes).header, one.header) << one.bytes;
+    const TempFolder folder;
+    put_bytes(folder / "file", one.bytes);
+    for (const bool told : {true, false})
+      EXPECT_EQ(recognise(folder / "file", local_files(), told).header, told) << one.bytes;
+  }
+  // A name that comes again after the rows by which a table is known.
+  std::string late = "red,a\n";
+  for (int row = 0; row < 100; ++row) late += "blue,b\ngreen,c\n";
+  EXPECT_FALSE(recognise_bytes(late + "red,c\n").header);
+  EXPECT_TRUE(recognise_bytes(late).header);
+}
+
+// Whoever opens it finds the line.
+TEST(Recognise, WhatIsCalledATableIsOne) {
+  struct Case {
+    const char* bytes;
+    char delimiter;
+    const char* words;
+  };
+  const Case cases[] = {
+      {"area,view\n1,sea,\n2,yard,\n3,sea,\n", ',', "3 columns"},
+      {"sep=;\narea;view\n1;sea\n2;yard\n", ';', "2 columns"},
+      {"\"area\",\"view\"\n\"1\",37,\"sea\"\n\"2\",35,\"yard\"\n", ',', "3 columns"},
+      {"area,view\r1,sea\r2,yard\r", ',', "a table"},
+      {"price\n1\n2\n", ',', "1 column,"},
+      {"a,b\n", ',', "2 columns"},
+      {"One, two, three.\nA line.\nAnother,\nand one, more, of them\n", ',', "a table"},
+  };
+  const TempFolder folder;
+  for (const Case& one : cases)
+    for (const char* name : {"rows.csv", "ROWS.CSV", "rows.tsv"}) {
+      put_bytes(folder / name, one.bytes);
+      const Recognised found = recognise(folder / name);
+      EXPECT_EQ(name_of(found.kind), "csv") << one.bytes;
+      if (std::string(name) == "rows.tsv") continue;
+      EXPECT_EQ(found.delimiter, one.delimiter) << one.bytes;
+      EXPECT_THAT(found.sentence, HasSubstr(one.words));
+    }
+  put_bytes(folder / "one.tsv", "price\n1\n");
+  EXPECT_EQ(recognise(folder / "one.tsv").delimiter, '\t');
+}
+
 TEST(Recognise, ADamagedTableThatIsCalledOne) {
   const TempFolder folder;
   const std::string damaged = "a,b\n1,2\n3,4\n5\n6,7,8\n9,10\n";
@@ -126,7 +203,7 @@ TEST(Recognise, ADamagedTableThatIsCalledOne) {
   put_bytes(folder / "words.csv", "One, two, three.\nA line.\nAnother,\nand one, more, of them\n");
   EXPECT_EQ(name_of(recognise(folder / "rows.csv").kind), "csv");
   EXPECT_EQ(name_of(recognise(folder / "rows.txt").kind), "text");
-  EXPECT_EQ(name_of(recognise(folder / "words.csv").kind), "text");
+  EXPECT_EQ(name_of(recognise(folder / "words.csv").kind), "csv");
 }
 
 TEST(Recognise, FoldersByWhatIsInThem) {

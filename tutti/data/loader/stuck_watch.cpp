@@ -13,7 +13,7 @@
 namespace tutti::data::detail {
 namespace {
 
-constexpr Millis kLook{100};
+constexpr Millis kBetweenLooks{100};
 
 }  // namespace
 
@@ -55,7 +55,7 @@ void StuckWatch::Visit::give_up() const {
 
 void StuckWatch::watch() {
   std::unique_lock lock(mutex_);
-  while (!end_.wait_for(lock, kLook, [this] { return ending_; })) {
+  while (!end_.wait_for(lock, kBetweenLooks, [this] { return ending_; })) {
     const TimePoint now = Clock::now();
     for (Visit* const visit : visits_) {
       if (visit->moved())

@@ -10,6 +10,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/sha256.h"
 #include "tutti/base/suggest.h"
+#include "tutti/data/sources/detail/number_words.h"
 #include "tutti/data/sources/detail/table_rows.h"
 #include "tutti/data/sources/detail/table_text.h"
 
@@ -109,13 +110,14 @@ class TableSource final : public Source {
 // Reads the values of a file as a spec says.
 class TableReader {
  public:
-  TableReader(std::string_view text, const TableSpec& spec, bool labelled, const std::string& where)
+  TableReader(std::string_view text, const TableSpec& spec, const CsvReading& reading,
+              const std::string& where)
       : spec_(spec),
         where_(where),
-        rows_(text, spec, where,
-              !labelled && spec.target ? std::string_view(spec.target->name) : "") {
+        rows_(text, spec, where, reading.header,
+              !reading.labelled && spec.target ? std::string_view(spec.target->name) : "") {
     for (const TableColumn& column : spec.features) add(column, false);
-    if (labelled && spec.target) add(*spec.target, true);
+    if (reading.labelled && spec.target) add(*spec.target, true);
     // Lines are rows, but for a few: memory is taken once.
     const auto lines = static_cast<size_t>(std::count(text.begin(), text.end(), '\n')) + 1;
     table_.lines.reserve(lines);
@@ -136,6 +138,7 @@ class TableReader {
     if (table_.lines.empty())
       throw DataError(fmt::format("{}: got no row, expected one or more", where_));
     say_what_was_missing();
+    say_what_was_rounded();
     return std::move(table_);
   }
 
@@ -146,14 +149,17 @@ class TableReader {
     bool target = false;
     std::unordered_map<std::string_view, float> indices;
     int64_t filled = 0;
+    int64_t rounded = 0;
+    std::string first_rounded;  // what is said of it
   };
 
   void add(const TableColumn& column, bool target) {
     const size_t place = rows_.index_of(column.name);
     if (place == rows_.names().size())
       throw DataError(
-          fmt::format("{}: {}", where_, unknown_message("column", column.name, rows_.names())));
-    Field field{.column = &column, .place = place, .target = target, .indices = {}, .filled = 0};
+          fmt::format("{}: {}{}", where_, unknown_message("column", column.name, rows_.names()),
+                      spec_.header ? "\n  has it no line of names? `header` (--header no)" : ""));
+    Field field{.column = &column, .place = place, .target = target};
     for (const std::string& word : column.vocabulary)
       field.indices.emplace(word, static_cast<float>(field.indices.size()));
     columns_.push_back(std::move(field));
@@ -167,18 +173,29 @@ class TableReader {
   float number(Field& field) {
     const TableColumn& column = *field.column;
     const std::string_view text = rows_.field(field.place);
+    const bool missing = rows_.is_missing(text);
     std::optional<double> value;
-    if (rows_.is_missing(text)) {
+    if (missing) {
       value = field.target ? std::nullopt : column.fill;
       ++field.filled;
     } else {
-      value = detail::finite_number(text);
+      value = rows_.number(field.place);
     }
     if (!value) rows_.fail(field.place, "a number");
     const double scaled = (*value - column.mean) / column.deviation;
     if (std::abs(scaled) > std::numeric_limits<float>::max())
       rows_.fail(field.place, "a number that float32 can hold");
-    return static_cast<float>(scaled);
+    const auto stored = static_cast<float>(scaled);
+    if (!missing) look_at_rounding(field, text, *value, column.original(stored));
+    return stored;
+  }
+
+  void look_at_rounding(Field& field, std::string_view text, double value, double read) const {
+    constexpr double kMostExact = 9007199254740992.0;  // 2^53: beyond, `value` may be rounded too
+    if (std::abs(read - value) < 0.5 && std::abs(value) < kMostExact) return;
+    if (!detail::is_rounded(text, read) || field.rounded++ > 0) return;
+    field.first_rounded = fmt::format("line {}, column \"{}\": {} is read as {:.0f}", rows_.line(),
+                                      field.column->name, text, read);
   }
 
   float index(const Field& field) const {
@@ -208,6 +225,17 @@ class TableReader {
                where_, dropped_, rows + dropped_);
   }
 
+  void say_what_was_rounded() const {
+    for (const Field& field : columns_)
+      if (field.rounded > 0)
+        log_once(fmt::format("csv rounded {} {}", where_, field.column->name), LogLevel::warning,
+                 "{}, {}: float32 rounds {} whole numbers of this column{}", where_,
+                 field.first_rounded, field.rounded,
+                 field.target ? ", the target: write them in a larger unit"
+                              : "; where they are names, not amounts, leave it out (`without`, "
+                                "--without) or make words of them (`categorical`, --categorical)");
+  }
+
   const TableSpec& spec_;
   const std::string& where_;
   detail::TableRows rows_;
@@ -220,11 +248,23 @@ Dataset open_table(const fs::path& path, std::string_view text, const TableSpec&
                    const CsvReading& reading) {
   const std::string where = path.string();
   detail::require_vocabularies(spec, where);
-  TableValues table = TableReader(text, spec, reading.labelled, where).read();
-  const std::string key = fmt::format("csv {} {} {}", reading.labelled, spec.to_json(),
-                                      fingerprint_of({reading.files->info(path)}));
+  TableValues table = TableReader(text, spec, reading, where).read();
+  const std::string key =
+      fmt::format("csv {} {} {} {}", reading.labelled, reading.header.value_or(spec.header),
+                  spec.to_json(), fingerprint_of({reading.files->info(path)}));
   return Dataset(std::make_shared<TableSource>(spec, reading.labelled, std::move(table),
                                                path.filename().string(), sha256_hex(key)));
+}
+
+// Which of so many rows hold_out() leaves to train on.
+std::vector<bool> trained_on(int64_t rows, HoldOutOptions held_out) {
+  std::vector<bool> chosen(static_cast<size_t>(rows));
+  const Dataset train =
+      hold_out(from_arrays({array_of(std::vector<uint8_t>(chosen.size()), {rows})}), held_out)
+          .train;
+  const Epoch epoch = train.batch(train.num_samples()).epoch({});
+  for (const int64_t row : epoch.rows(0)) chosen[static_cast<size_t>(row)] = true;
+  return chosen;
 }
 
 }  // namespace
@@ -233,6 +273,16 @@ Dataset csv(const fs::path& path, const CsvOptions& options) {
   const Array file = options.files->read(path);
   const TableSpec spec = detail::spec_of_text(text_of(file), path.string(), options);
   return open_table(path, text_of(file), spec, {.files = options.files});
+}
+
+TableHalves csv_halves(const fs::path& path, const CsvOptions& options, HoldOutOptions held_out) {
+  const Array file = options.files->read(path);
+  const TableSpec spec =
+      detail::spec_of_text(text_of(file), path.string(), options,
+                           [&](int64_t rows) { return trained_on(rows, held_out); });
+  Halves halves =
+      hold_out(open_table(path, text_of(file), spec, {.files = options.files}), held_out);
+  return {spec, std::move(halves.train), std::move(halves.held_out)};
 }
 
 Dataset csv(const fs::path& path, const TableSpec& spec, CsvReading reading) {

@@ -6,11 +6,13 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/data/dataset.h"
 #include "tutti/data/files.h"
+#include "tutti/data/hold_out.h"
 #include "tutti/data/sources/table_spec.h"
 
 namespace tutti::data {
@@ -31,6 +33,7 @@ struct CsvOptions {
   std::vector<std::string> categorical = {};
 
   char delimiter = ',';                 ///< ' ': runs of blanks and tabs
+  char decimal = '.';                   ///< of numbers; ',': "14285,71"
   bool header = true;                   ///< the first line names the fields
   std::vector<std::string> names = {};  ///< without header; empty: column0, column1, ...
   std::vector<std::string> missing = usual_missing();      ///< how a missing value is written
@@ -45,7 +48,8 @@ struct CsvOptions {
 };
 
 /// Reads a file to learn its columns: kinds, vocabularies (sorted by bytes), means and deviations
-/// (of all its rows; a constant column has deviation 1). Throws
+/// (of all its rows; a constant column has deviation 1). A column of words of which most look like
+/// numbers is warned of, unless `categorical` names it. Throws
 ///   DataError   with line and column, got and expected: too few or too many fields, a quote that
 ///               is not closed, text behind one, a string in a column of numbers, a missing number;
 ///               names there twice, no row, a column without values
@@ -56,8 +60,23 @@ TableSpec table_spec(const std::filesystem::path& path, const CsvOptions& option
 /// csv(path, table_spec(path, options)), of one reading.
 Dataset csv(const std::filesystem::path& path, const CsvOptions& options = {});
 
+/// A table with a share of its rows held out.
+struct TableHalves {
+  TableSpec spec;
+  Dataset train, held_out;
+};
+
+/// Holds rows out as hold_out() does. Means, deviations and what fills gaps are learnt of the rows
+/// to train on alone; kinds and vocabularies of all, so that no word is unknown when it is tested
+/// on. Throws as table_spec(), csv() and hold_out().
+TableHalves csv_halves(const std::filesystem::path& path, const CsvOptions& options = {},
+                       HoldOutOptions held_out = {});
+
 struct CsvReading {
   bool labelled = true;  ///< false: the target is not read and need not be there: no y
+  /// Whether the first line of this file names the fields; unset: as the spec says. Where only one
+  /// of the two files has names, fields stand in the same order in both.
+  std::optional<bool> header = {};
   FilesHandle files = local_files();
 };
 
@@ -65,7 +84,8 @@ struct CsvReading {
 ///
 /// Samples are TableSpec::columns(). The values are parsed here, once, into 4 bytes each: float32,
 /// categories as indices; they are made one-hot when a batch is read. Rows keep their order. What
-/// is filled or dropped is counted and logged once. Throws DataError as table_spec(), and for
+/// is filled or dropped is counted and logged once, and so is each column whose whole numbers
+/// float32 rounds. Throws DataError as table_spec(), and for
 /// columns that are missing and words outside the vocabulary (the nearest is named).
 Dataset csv(const std::filesystem::path& path, const TableSpec& spec, CsvReading reading = {});
 

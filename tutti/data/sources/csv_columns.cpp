@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/data/sources/detail/csv_records.h"
+#include "tutti/data/sources/detail/number_words.h"
 
 namespace tutti::data {
 namespace {
@@ -29,10 +31,12 @@ std::optional<int64_t> whole_number_in(std::string_view text) {
 // One field of all rows: what it may be, and its values as that.
 struct Field {
   std::string name;
+  char decimal = '.';
   bool whole = true, number = true;
   bool exact = true;         // whole numbers that float32 holds
   int64_t missing_line = 0;  // the first that lacks it; 0: none
   bool any = false;
+  std::string rounded, beyond;  // what is said of the first that float32 does not hold
   std::vector<int64_t> wholes;
   std::vector<float> numbers;
   std::string texts;
@@ -47,13 +51,33 @@ struct Field {
     const auto value = whole_number_in(text);
     whole = whole && value;
     exact = exact && value && std::abs(*value) <= kMostExact;
-    number = number && (value || detail::finite_number(text));
+    const auto read = number_in_field(text);
+    number = number && read;
+    if (read) look_at_float(text, *read, line);
+  }
+
+  // What the number would be in a column of float32.
+  void look_at_float(std::string_view text, double read, int64_t line) {
+    if (std::abs(read) > std::numeric_limits<float>::max()) {
+      if (beyond.empty()) beyond = fmt::format("line {}, column {}: got {}", line, name, text);
+      return;
+    }
+    const auto stored = static_cast<float>(read);
+    if (rounded.empty() && detail::is_rounded(text, static_cast<double>(stored)))
+      rounded = fmt::format("line {}, column {}: {} becomes {:.0f}", line, name, text, stored);
   }
 
   // Once all were looked at.
   void decide(const std::string& where) {
     number = number && any;
     whole = whole && any;
+    if (!whole && number && !beyond.empty())
+      throw DataError(
+          fmt::format("{}, {}, expected a number that float32 can hold", where, beyond));
+    if (!whole && number && !rounded.empty())
+      log_once(fmt::format("csv_columns {} {}", where, name), LogLevel::warning,
+               "{}, {}, as the column is float32; one of whole numbers alone is int64", where,
+               rounded);
     if (!whole || missing_line == 0) return;
     if (!exact)
       throw DataError(
@@ -69,11 +93,15 @@ struct Field {
       wholes.push_back(*whole_number_in(text));
     } else if (number) {
       numbers.push_back(missing ? std::numeric_limits<float>::quiet_NaN()
-                                : static_cast<float>(*detail::finite_number(text)));
+                                : static_cast<float>(*number_in_field(text)));
     } else {
       texts += text;
       ends.push_back(texts.size());
     }
+  }
+
+  std::optional<double> number_in_field(std::string_view text) const {
+    return detail::finite_number(text, decimal);
   }
 
   Column column() const {
@@ -85,7 +113,7 @@ struct Field {
     if (whole) return scalar(wholes[row]);
     if (number) return scalar(numbers[row]);
     const size_t begin = row == 0 ? 0 : ends[row - 1];
-    return bytes_of(std::string_view(texts).substr(begin, ends[row] - begin));
+    return data::bytes_of(std::string_view(texts).substr(begin, ends[row] - begin));
   }
 };
 
@@ -144,6 +172,7 @@ class CsvColumnsSource final : public SampleSource {
     std::set<std::string> seen;
     for (size_t f = 0; f < first.size(); ++f) {
       Field field;
+      field.decimal = options_.decimal;
       field.name = options_.header ? std::string(first[f]) : fmt::format("column{}", f);
       if (field.name.empty() || !seen.insert(field.name).second)
         throw DataError(

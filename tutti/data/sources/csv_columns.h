@@ -18,6 +18,7 @@ namespace tutti::data {
 
 struct CsvColumnsOptions {
   char delimiter = ',';  ///< ' ': runs of blanks and tabs
+  char decimal = '.';    ///< of numbers; ',': "14285,71"
   bool header = true;    ///< the first line names the fields; else column0, column1, ...
   std::vector<std::string> missing = usual_missing();  ///< how a missing number is written
   FilesHandle files = local_files();
@@ -27,8 +28,9 @@ struct CsvColumnsOptions {
 ///   int64 []    where all its values are whole numbers,
 ///   float32 []  where all are numbers, or some are missing (NaN),
 ///   uint8 [?]   else: the text.
-/// The table stays in memory. Throws DataError, with line and column: too few or too many fields,
-/// names there twice, no row; some missing among whole numbers that float32 cannot hold.
+/// The table stays in memory; a column of float32 whose whole numbers that rounds is logged. Throws
+/// DataError, with line and column: too few or too many fields, names there twice, no row; some
+/// missing among whole numbers that float32 cannot hold.
 Dataset csv_columns(const std::filesystem::path& path, const CsvColumnsOptions& options = {});
 
 }  // namespace tutti::data

@@ -92,7 +92,16 @@ std::string_view CsvRecords::read_plain() {
   while (at_ != end_ && *at_ != '\n' && !delimits(*at_)) ++at_;
   const char* last = at_;
   while (last != begin && is_blank(last[-1])) --last;
+  require_no_lone_return(begin, last);
   return {begin, last};
+}
+
+// Blanks at the end of a field are left out, so that one that ends a line stands within.
+void CsvRecords::require_no_lone_return(const char* begin, const char* end) const {
+  const char* const lone = std::find(begin, end, '\r');
+  if (lone != end)
+    fail(line_, line_begin_, lone,
+         "got a line that ends in CR alone, expected LF or CRLF\n  convert it: tr '\\r' '\\n'");
 }
 
 // From the opening quote to behind the closing one, and the blanks that follow it. Invariant: what
@@ -138,7 +147,14 @@ void CsvRecords::fail(int64_t line, const char* line_begin, const char* at,
       fmt::format("{}, line {}, character {}: {}", where_, line, at - line_begin + 1, words));
 }
 
-std::optional<double> finite_number(std::string_view field) {
+std::optional<double> finite_number(std::string_view field, char decimal) {
+  std::string with_point;
+  if (decimal != '.') {
+    if (field.find('.') != std::string_view::npos) return std::nullopt;
+    with_point = field;
+    std::ranges::replace(with_point, decimal, '.');
+    field = with_point;
+  }
   if (field.size() > 1 && field[0] == '+' && field[1] != '-') field.remove_prefix(1);
   return number_in<double>(field);
 }

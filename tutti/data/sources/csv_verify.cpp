@@ -5,6 +5,7 @@
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/detail/table_rows.h"
+#include "tutti/data/sources/detail/table_text.h"
 
 namespace tutti::data {
 namespace {
@@ -17,21 +18,18 @@ struct Counts {
 class Verifier {
  public:
   Verifier(std::string_view text, std::string where, const CsvOptions& options)
-      : text_(text), where_(std::move(where)), options_(options) {
-    spec_.delimiter = options.delimiter;
-    spec_.header = options.header;
-    spec_.names = options.names;
-    spec_.missing = options.missing;
-    spec_.comment = options.comment;
-  }
+      : text_(text),
+        where_(std::move(where)),
+        options_(options),
+        spec_(detail::written_as(options)) {}
 
   std::vector<std::string> findings() {
     std::vector<Counts> columns;
     for_each_row([&](const detail::TableRows& rows) { count(rows, columns); }, nullptr);
-    if (columns.empty())
-      throw DataError(fmt::format("{}: got no row, expected one or more", where_));
     std::vector<std::string> found;
     for_each_row([&](const detail::TableRows& rows) { look_at(rows, columns, found); }, &found);
+    if (columns.empty() && found.empty())
+      throw DataError(fmt::format("{}: got no row, expected one or more", where_));
     return found;
   }
 
@@ -51,8 +49,7 @@ class Verifier {
   }
 
   bool is_number(const detail::TableRows& rows, size_t column) const {
-    return rows.is_missing(rows.field(column)) ||
-           detail::finite_number(rows.field(column)).has_value();
+    return rows.is_missing(rows.field(column)) || rows.number(column).has_value();
   }
 
   void count(const detail::TableRows& rows, std::vector<Counts>& columns) const {
@@ -79,7 +76,7 @@ class Verifier {
   std::string_view text_;
   const std::string where_;
   const CsvOptions& options_;
-  TableSpec spec_;
+  const TableSpec spec_;
 };
 
 }  // namespace

@@ -1,7 +1,10 @@
 #include "tutti/data/sources/recognise.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -13,9 +16,12 @@
 #include "tutti/data/sample.h"
 #include "tutti/data/sources/detail/csv_records.h"
 #include "tutti/data/sources/detail/file_rows.h"
+#include "tutti/data/sources/detail/number_words.h"
 #include "tutti/data/sources/detail/photo_files.h"
 #include "tutti/data/sources/detail/record_sources.h"
 #include "tutti/data/sources/detail/source_file.h"
+#include "tutti/data/sources/image_folder.h"
+#include "tutti/data/sources/table_spec.h"
 
 namespace tutti::data {
 namespace {
@@ -174,62 +180,165 @@ struct Table {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-bool is_number(const std::string& field) { return detail::finite_number(field).has_value(); }
+bool is_missing(const std::string& field) {
+  return std::ranges::find(usual_missing(), field) != usual_missing().end();
+}
+
+bool is_number(const std::string& field) {
+  return detail::finite_number(field) || detail::finite_number(field, ',');
+}
+
+bool looks_like_number(const std::string& field) {
+  return detail::writing_of(field) != detail::NumberWriting::none;
+}
 
 // Below the first row, which may name the fields.
 bool has_column_of_numbers(const Rows& rows) {
+  const auto looked_at = std::span(rows).first(std::min(rows.size(), kLookRows)).subspan(1);
   for (size_t field = 0; field < rows[0].size(); ++field)
-    if (std::all_of(rows.begin() + 1, rows.end(), [&](const auto& row) {
-          return row[field].empty() || row[field] == "?" || is_number(row[field]);
+    if (std::ranges::all_of(looked_at, [&](const auto& row) {
+          return is_missing(row[field]) || is_number(row[field]);
         }))
       return true;
   return false;
 }
 
+bool repeats(const Rows& rows, size_t field) {
+  return std::any_of(rows.begin() + 1, rows.end(), [&](const auto& row) {
+    return row != rows[0] && row[field] == rows[0][field];
+  });
+}
+
+// Whether the first row has a word where most of the others that have a value have numbers, as
+// csv() takes the column then.
+bool names_numbers(const Rows& rows, size_t field) {
+  int64_t numbers = 0, words = 0;
+  for (size_t row = 1; row < rows.size(); ++row)
+    if (!is_missing(rows[row][field]) && rows[row] != rows[0])
+      ++(looks_like_number(rows[row][field]) ? numbers : words);
+  return !is_missing(rows[0][field]) && !looks_like_number(rows[0][field]) && numbers > 0 &&
+         numbers >= words && !repeats(rows, field);
+}
+
+bool is_whole(const std::string& field) {
+  return field.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// Whether the first row names the fields: words over numbers, beside which whole numbers are names
+// too ("2019"); or words alone, all different and none in its column again. A field without a name
+// is none of them, but for the first, where an index stands.
+bool first_row_names(const Rows& rows) {
+  const std::vector<std::string>& first = rows[0];
+  bool over_numbers = false, words = true, wholes = true;
+  for (size_t field = 0; field < first.size(); ++field) {
+    over_numbers = over_numbers || names_numbers(rows, field);
+    wholes = wholes && (!is_number(first[field]) || is_whole(first[field]));
+    words = words && !looks_like_number(first[field]) &&
+            (!is_missing(first[field]) || (field == 0 && first[0].empty()));
+  }
+  if (over_numbers) return wholes;
+  if (!words || std::set(first.begin(), first.end()).size() != first.size()) return false;
+  for (size_t row = 1; row < rows.size(); ++row)
+    for (size_t field = 0; field < first.size(); ++field)
+      if (!first[field].empty() && rows[row][field] == first[field]) return false;
+  return true;
+}
+
+// The rows at the front of a text: those of as many fields as the first, and how many others there
+// are among the first kLookRows.
+struct Front {
+  Rows rows;
+  size_t others = 0;
+  std::map<size_t, size_t> lengths;  // rows by their number of fields
+  bool damaged = false;              // among those, too
+
+  size_t same() const { return lengths.contains(rows[0].size()) ? lengths.at(rows[0].size()) : 0; }
+  size_t usual_length() const {
+    const auto most = std::ranges::max_element(
+        lengths, {}, [](const auto& length) { return std::pair(length.second, length.first); });
+    return most == lengths.end() ? 0 : most->first;
+  }
+};
+
+Front front_of(std::string_view text, char delimiter) {
+  Front front;
+  size_t seen = 0;
+  try {
+    detail::CsvRecords records(text, {.delimiter = delimiter}, "table");
+    for (; records.next(); ++seen) {
+      const auto fields = records.fields();
+      const bool same = front.rows.empty() || fields.size() == front.rows[0].size();
+      if (same) front.rows.emplace_back(fields.begin(), fields.end());
+      if (seen >= kLookRows) continue;  // looked at for what names repeat
+      ++front.lengths[fields.size()];
+      if (!same) ++front.others;
+    }
+  } catch (const DataError&) {
+    front.damaged = seen < kLookRows;
+  }
+  return front;
+}
+
 // The table that `text` is when that character delimits: two rows or more of as many fields, two
 // or more; of what is called one, most rows, so that the others are found damaged when it is read.
 std::optional<Table> table_in(std::string_view text, char delimiter, bool called_table) {
-  Rows rows;
-  size_t others = 0;
-  try {
-    detail::CsvRecords records(text, {.delimiter = delimiter}, "table");
-    while (rows.size() + others < kLookRows && records.next()) {
-      if (!rows.empty() && records.fields().size() != rows[0].size())
-        ++others;
-      else
-        rows.emplace_back(records.fields().begin(), records.fields().end());
-    }
-  } catch (const DataError&) {
-    if (!called_table) return std::nullopt;
-  }
+  const Front front = front_of(text, delimiter);
+  const Rows& rows = front.rows;
+  if (front.damaged && !called_table) return std::nullopt;
   if (rows.size() < 2 || rows[0].size() < 2) return std::nullopt;
-  if (others >= rows.size() || (others > 0 && !called_table)) return std::nullopt;
-  const bool numbers = has_column_of_numbers(rows);
+  if (front.others >= front.same() || (front.others > 0 && !called_table)) return std::nullopt;
   const bool framed = rows[0][0].empty();  // as text is, and its tables, by bars
-  if ((delimiter == ' ' && !numbers) || (delimiter == '|' && framed)) return std::nullopt;
-  return Table{.fields = rows[0].size(),
-               .header = numbers && std::ranges::none_of(rows[0], is_number)};
+  if ((delimiter == ' ' && !has_column_of_numbers(rows)) || (delimiter == '|' && framed))
+    return std::nullopt;
+  return Table{.fields = rows[0].size(), .header = first_row_names(rows)};
 }
 
-std::optional<Recognised> recognise_table(std::string_view text, bool called_table) {
-  constexpr std::pair<char, const char*> kDelimiters[] = {
-      {',', "commas"}, {';', "semicolons"}, {'\t', "tabs"}, {'|', "bars"}, {' ', "blanks"}};
+constexpr std::pair<char, const char*> kDelimiters[] = {
+    {',', "commas"}, {';', "semicolons"}, {'\t', "tabs"}, {'|', "bars"}, {' ', "blanks"}};
+
+Recognised table_of(const Table& table, char delimiter) {
+  const auto* const found =
+      std::ranges::find(kDelimiters, delimiter, &std::pair<char, const char*>::first);
+  return {
+      .kind = DataKind::csv,
+      .sentence = fmt::format("a table: {} column{}, delimited by {}, {}", table.fields,
+                              table.fields == 1 ? "" : "s", found->second,
+                              table.header ? "named by its first line" : "without a line of names"),
+      .delimiter = delimiter,
+      .header = table.header};
+}
+
+std::optional<Recognised> recognise_table(std::string_view text, bool called_table,
+                                          std::optional<bool> header) {
   std::optional<Recognised> found;
   size_t most = 0;
   for (const auto& [delimiter, words] : kDelimiters) {
     // Blanks are within fields, too: they count where there is nothing else, or a lone tab.
     if (most > 2 && delimiter == ' ') break;
-    const auto table = table_in(text, delimiter, called_table);
+    auto table = table_in(text, delimiter, called_table);
     if (!table || table->fields <= most) continue;
     most = table->fields;
-    found = {.kind = DataKind::csv,
-             .sentence =
-                 fmt::format("a table: {} columns, delimited by {}, {}", table->fields, words,
-                             table->header ? "named by its first line" : "without a line of names"),
-             .delimiter = delimiter,
-             .header = table->header};
+    table->header = header.value_or(table->header);
+    found = table_of(*table, delimiter);
   }
   return found;
+}
+
+// What is called a table is one: whoever reads it finds the line that is not as it should be.
+Recognised what_is_called_table(std::string_view text, char usual_delimiter,
+                                std::optional<bool> header) {
+  char delimiter = usual_delimiter;
+  Front front = front_of(text, delimiter);
+  for (const char other : {',', ';', '\t', '|'}) {
+    Front by_other = front_of(text, other);
+    if (by_other.usual_length() <= front.usual_length()) continue;
+    delimiter = other;
+    front = std::move(by_other);
+  }
+  const bool named = front.rows.size() < 2 || first_row_names(front.rows);
+  return table_of(
+      {.fields = std::max<size_t>(1, front.usual_length()), .header = header.value_or(named)},
+      delimiter);
 }
 
 Recognised unknown(std::string_view seen) {
@@ -265,7 +374,8 @@ std::optional<Recognised> recognise_records(const FileInfo& info, std::string_vi
   return std::nullopt;
 }
 
-Recognised recognise_file(const fs::path& path, const FileInfo& info, const Files& files) {
+Recognised recognise_file(const fs::path& path, const FileInfo& info, const Files& files,
+                          std::optional<bool> header) {
   const std::string where = path.string();
   const int64_t bytes = info.bytes;
   if (bytes == 0) return unknown("an empty file");
@@ -291,9 +401,12 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
   if (looks_like_jsonl(look, whole))
     return {.kind = DataKind::jsonl, .sentence = "JSON lines: one object a line"};
   if (detail::has_ending(name, kJson)) return unknown("JSON that is no object a line");
-  static const std::vector<std::string> kTables = {".csv", ".tsv"};
+  static const std::vector<std::string> kTables = {".csv", ".tsv"}, kTabs = {".tsv"};
   const bool called_table = detail::has_ending(name, kTables);
-  if (const auto table = recognise_table(whole_lines(look, whole), called_table)) return *table;
+  const std::string_view lines = whole_lines(look, whole);
+  if (const auto table = recognise_table(lines, called_table, header)) return *table;
+  if (called_table)
+    return what_is_called_table(lines, detail::has_ending(name, kTabs) ? '\t' : ',', header);
   return {.kind = DataKind::text, .sentence = fmt::format("text: {} bytes", bytes)};
 }
 
@@ -310,9 +423,9 @@ bool is_records(DataKind kind) noexcept {
   return kind == DataKind::tfrecord || kind == DataKind::webdataset || kind == DataKind::mds;
 }
 
-Recognised recognise(const fs::path& path, const FilesHandle& files) {
+Recognised recognise(const fs::path& path, const FilesHandle& files, std::optional<bool> header) {
   const FileInfo info = files->info(path);
-  return info.folder ? recognise_folder(path, *files) : recognise_file(path, info, *files);
+  return info.folder ? recognise_folder(path, *files) : recognise_file(path, info, *files, header);
 }
 
 }  // namespace tutti::data

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -42,9 +43,13 @@ struct Recognised {
   bool header = true;    ///< of a csv: the first line names the fields
 };
 
-/// Looks at a folder's names or a file's first 64 KiB. That it opens is not promised: some rows of
-/// a .csv may be too short or too long. A folder that may be two kinds is unknown. Throws DataError
-/// when there is nothing at the path, and those of Files.
-Recognised recognise(const std::filesystem::path& path, const FilesHandle& files = local_files());
+/// Looks at a folder's names or a file's first 64 KiB. That it opens is not promised: text that is
+/// called .csv or .tsv is a table, some or all of whose rows may be too short or too long. The
+/// first line of a table names its fields where it has words over columns of numbers (whole numbers
+/// are names beside them), or words alone that differ and do not come again below; `header` says it
+/// instead. A folder that may be two kinds is unknown. Throws DataError when there is nothing at
+/// the path, and those of Files.
+Recognised recognise(const std::filesystem::path& path, const FilesHandle& files = local_files(),
+                     std::optional<bool> header = {});
 
 }  // namespace tutti::data

@@ -7,10 +7,32 @@
 #include "tutti/data/sources/detail/source_file.h"
 
 namespace tutti::data::detail {
+namespace {
+
+// What to try where a row has more or fewer fields than the first line.
+std::string advice_on_fields(const std::vector<std::string>& names,
+                             std::span<const std::string_view> fields, char delimiter) {
+  if (names[0].starts_with("sep="))
+    return fmt::format("the first line is Excel's \"{}...\", no name: take it out", names[0]);
+  if (fields.size() == names.size() + 1)
+    return fields.back().empty()
+               ? "take the delimiter at the end of each row out, or add one to the first line"
+               : "are rows named, as R writes them? Give that column a name in the first line, or "
+                 "leave it out (row.names = FALSE); a delimiter within a field needs quotes around "
+                 "it";
+  return fmt::format("is '{}' what delimits them? One within a field needs quotes around it",
+                     delimiter == '\t' ? std::string("\\t") : std::string(1, delimiter));
+}
+
+}  // namespace
 
 TableRows::TableRows(std::string_view text, const TableSpec& spec, const std::string& where,
-                     std::string_view may_lack)
-    : spec_(spec), records_(text, {.delimiter = spec.delimiter, .comment = spec.comment}, where) {
+                     std::optional<bool> header, std::string_view may_lack)
+    : spec_(spec),
+      header_(header.value_or(spec.header)),
+      records_(text, {.delimiter = spec.delimiter, .comment = spec.comment}, where) {
+  if (spec.decimal != '.' && spec.decimal != ',')
+    throw UsageError(fmt::format("{}: decimal '{}'; expected '.' or ','", where, spec.decimal));
   name_fields(text, may_lack);
   std::set<std::string_view> seen;
   for (const std::string& name : names_)
@@ -24,8 +46,14 @@ void TableRows::name_fields(std::string_view text, std::string_view may_lack) {
                    records_.where());
   if (!first.next())
     throw DataError(fmt::format("{}: got no row, expected a table", records_.where()));
-  if (spec_.header) {
-    records_.next();
+  first_line_ = first.line();
+  if (header_ != spec_.header && spec_.names.empty())
+    throw DataError(fmt::format(
+        "{}: has {} line of names, the table that was learnt of had {}, and the order of its "
+        "fields was not kept\n  give the file as that one was",
+        records_.where(), header_ ? "a" : "no", header_ ? "none" : "one"));
+  if (header_) records_.next();
+  if (header_ && spec_.header) {
     names_.assign(first.fields().begin(), first.fields().end());
   } else if (!spec_.names.empty()) {
     names_ = spec_.names;
@@ -47,15 +75,17 @@ bool TableRows::next() {
   const size_t got = records_.fields().size();
   if (got != names_.size())
     throw DataError(fmt::format(
-        "{}: got {} fields, expected {}: {}\n  is '{}' what delimits them? One within a field "
-        "needs quotes around it",
-        records_.place(), got, names_.size(),
+        "{}: got {} fields, expected {}: {}\n  {}", records_.place(), got, names_.size(),
         got < names_.size()
             ? fmt::format("the first missing is \"{}\"", names_[got])
             : fmt::format("{} follows \"{}\"", quoted_words(records_.fields()[names_.size()]),
                           names_.back()),
-        spec_.delimiter == '\t' ? std::string("\\t") : std::string(1, spec_.delimiter)));
+        advice_on_fields(names_, records_.fields(), spec_.delimiter)));
   return true;
+}
+
+std::optional<double> TableRows::number(size_t index) const {
+  return finite_number(field(index), spec_.decimal);
 }
 
 bool TableRows::is_missing(std::string_view field) const {
@@ -63,8 +93,11 @@ bool TableRows::is_missing(std::string_view field) const {
 }
 
 void TableRows::fail(size_t index, std::string_view expected) const {
-  throw DataError(fmt::format("{}, column \"{}\": got {}, expected {}", records_.place(),
-                              names_[index], quoted_words(field(index)), expected));
+  const bool may_be_names = !header_ && line() == first_line_;
+  throw DataError(
+      fmt::format("{}, column \"{}\": got {}, expected {}{}", records_.place(), names_[index],
+                  quoted_words(field(index)), expected,
+                  may_be_names ? "\n  is it a line of names? `header` (--header yes)" : ""));
 }
 
 void require_vocabularies(const TableSpec& spec, const std::string& where) {

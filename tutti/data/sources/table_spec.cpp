@@ -16,6 +16,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kTableFormat = "tutti table 1";
+// Not there in what earlier versions wrote: as it is by default.
+constexpr std::string_view kMayLack = "decimal";
 
 // Every member of a value with its name in JSON: what is written is what is read.
 template <class Spec, class Action>
@@ -23,6 +25,7 @@ void each_member(Spec& spec, Action&& action)
   requires requires { spec.features; }
 {
   action("delimiter", spec.delimiter);
+  action("decimal", spec.decimal);
   action("header", spec.header);
   action("names", spec.names);
   action("missing", spec.missing);
@@ -52,6 +55,13 @@ Json written(const T& value) {
 }
 Json written(const TableColumn& column);
 
+// null would be read as no number.
+Json written(double value) {
+  if (!std::isfinite(value))
+    throw DataError(
+        fmt::format("table: got {}, expected finite numbers: JSON has no other", value));
+  return value;
+}
 Json written(char letter) { return letter == '\0' ? std::string() : std::string(1, letter); }
 Json written(ColumnKind kind) { return kind == ColumnKind::number ? "number" : "category"; }
 Json written(const std::vector<TableColumn>& columns) {
@@ -84,6 +94,7 @@ class SpecReader {
         throw DataError(fmt::format("{}: {}{}", where_, place, unknown_message("key", key, known)));
     each_member(value, [&](const char* name, auto& member) {
       const std::string inner = place + name;
+      if (!json.contains(name) && name == kMayLack) return;
       if (!json.contains(name)) throw DataError(fmt::format("{}: {} is missing", where_, inner));
       read(json[name], inner, member);
     });

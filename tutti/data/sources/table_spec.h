@@ -45,9 +45,10 @@ struct TableSpec {
   TableSpec() = default;  // so that {.target = ...} is a CsvOptions and nothing else
 
   char delimiter = ',';  ///< ' ': runs of blanks and tabs
+  char decimal = '.';    ///< of numbers; ',': "14285,71"
   bool header = true;    ///< the first line names the fields
-  /// Of all fields of a file without header, in its order; empty where there is a header, which
-  /// may have them in any order, and others besides.
+  /// Of all fields of the file that was learnt of, in its order, which a file without header keeps;
+  /// a header may have them in any order, and others besides.
   std::vector<std::string> names;
   std::vector<std::string> missing;  ///< how a missing value is written
   char comment = '\0';               ///< lines that begin with it are left out; 0: none

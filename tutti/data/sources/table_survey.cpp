@@ -4,8 +4,10 @@
 #include <set>
 
 #include "tutti/base/error.h"
+#include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/data/sources/csv.h"
+#include "tutti/data/sources/detail/number_words.h"
 #include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/detail/table_rows.h"
 #include "tutti/data/sources/detail/table_text.h"
@@ -24,13 +26,16 @@ struct Survey {
   int64_t first_word_line = 0;
   int64_t first_missing_line = 0;
   std::string first_word;
-  double mean = 0;
-  double squares = 0;  // of differences from the mean
+  std::set<std::string, std::less<>> vocabulary;  // where it is a category
+  int64_t learnt = 0;                             // numbers that mean and squares are of
+  // The squares of what a double holds go beyond it.
+  long double mean = 0;
+  long double squares = 0;  // of differences from the mean
 
   // Running mean and squares: Welford 1962, doi:10.1080/00401706.1962.10490022
-  void see_number(double value) {
-    const double before = value - mean;
-    mean += before / static_cast<double>(++numbers);
+  void learn(double value) {
+    const long double before = value - mean;
+    mean += before / static_cast<long double>(++learnt);
     squares += before * (value - mean);
   }
   void see_word(std::string_view word, int64_t line) {
@@ -43,20 +48,21 @@ struct Survey {
   }
   bool is_category() const { return told || words > numbers; }
   double deviation() const {
-    const double variance = numbers > 0 ? squares / static_cast<double>(numbers) : 0;
-    return variance > 0 ? std::sqrt(variance) : 1;
+    const auto deviation =
+        static_cast<double>(std::sqrt(squares / static_cast<long double>(learnt)));
+    return deviation > 0 ? deviation : 1;
   }
 };
 
 class Surveyor {
  public:
-  Surveyor(std::string_view text, const std::string& where, const CsvOptions& options)
-      : text_(text), where_(where), options_(options) {
-    spec_.delimiter = options.delimiter;
-    spec_.header = options.header;
-    spec_.names = options.names;
-    spec_.missing = options.missing;
-    spec_.comment = options.comment;
+  Surveyor(std::string_view text, const std::string& where, const CsvOptions& options,
+           const detail::ChooseRows& choose)
+      : text_(text),
+        where_(where),
+        options_(options),
+        choose_(choose),
+        spec_(detail::written_as(options)) {
     spec_.one_hot = options.one_hot;
     spec_.drop_incomplete = options.missing_numbers == MissingNumbers::drop;
     if (options.header && !options.names.empty())
@@ -65,9 +71,9 @@ class Surveyor {
 
   TableSpec survey() {
     choose_columns();
-    look_at_rows();
-    for (const Survey& column : surveys_) add_column(column);
-    collect_vocabularies();
+    const int64_t rows = look_at_rows();
+    learn(choose_ ? choose_(rows) : std::vector<bool>(static_cast<size_t>(rows), true));
+    for (Survey& column : surveys_) add_column(column);
     detail::require_vocabularies(spec_, where_);
     return std::move(spec_);
   }
@@ -83,7 +89,7 @@ class Surveyor {
 
   void choose_columns() {
     const detail::TableRows rows(text_, spec_, where_);
-    if (!spec_.header) spec_.names = rows.names();
+    spec_.names = rows.names();
     for (const std::string& name : options_.without) require_column(rows, name);
     for (const std::string& name : options_.categorical) require_column(rows, name);
     const auto among = [](const std::vector<std::string>& all, const std::string& name) {
@@ -99,10 +105,10 @@ class Surveyor {
     if (surveys_.empty())
       throw UsageError(fmt::format("{}: no column is left as a feature", where_));
     if (!options_.target.empty()) add(options_.target, true);
-    names_ = rows.names();
   }
 
-  void look_at_rows() {
+  // The first pass: what kind each column is of. Returns the number of rows.
+  int64_t look_at_rows() {
     detail::TableRows rows(text_, spec_, where_);
     int64_t kept = 0;
     while (rows.next()) {
@@ -112,8 +118,8 @@ class Surveyor {
         const std::string_view field = rows.field(column.field);
         if (rows.is_missing(field))
           column.see_missing(rows.line());
-        else if (const auto number = detail::finite_number(field))
-          column.see_number(*number);
+        else if (rows.number(column.field))
+          ++column.numbers;
         else
           column.see_word(field, rows.line());
       }
@@ -121,6 +127,25 @@ class Surveyor {
     if (kept == 0)
       throw DataError(fmt::format("{}: got no row{}, expected one or more", where_,
                                   spec_.drop_incomplete ? " without a missing value" : ""));
+    return kept;
+  }
+
+  // The second: words of all rows, means and deviations of those that are chosen.
+  void learn(const std::vector<bool>& chosen) {
+    detail::TableRows rows(text_, spec_, where_);
+    for (size_t row = 0; rows.next();) {
+      if (drops(rows)) continue;
+      for (Survey& column : surveys_) {
+        const std::string_view field = rows.field(column.field);
+        if (column.is_category()) {
+          if (!column.vocabulary.contains(field)) column.vocabulary.emplace(field);
+        } else if (const auto number = rows.number(column.field);
+                   number && chosen[row] && !rows.is_missing(field)) {
+          column.learn(*number);
+        }
+      }
+      ++row;
+    }
   }
 
   bool drops(const detail::TableRows& rows) const {
@@ -130,18 +155,20 @@ class Surveyor {
   }
 
   void add_column(const Survey& survey) {
-    const std::string& name = names_[survey.field];
+    const std::string& name = spec_.names[survey.field];
     TableColumn column{.name = name};
     if (survey.is_category()) {
       column.kind = ColumnKind::category;
+      column.vocabulary.assign(survey.vocabulary.begin(), survey.vocabulary.end());
+      if (!survey.told) warn_of_numbers(column, survey.target);
     } else {
       require_numbers(survey, name);
       if (survey.target ? options_.standardise_target : options_.standardise) {
-        column.mean = survey.mean;
+        column.mean = static_cast<double>(survey.mean);
         column.deviation = survey.deviation();
       }
       if (!survey.target && options_.missing_numbers == MissingNumbers::mean)
-        column.fill = survey.mean;
+        column.fill = static_cast<double>(survey.mean);
       if (!survey.target && options_.missing_numbers == MissingNumbers::value)
         column.fill = options_.fill;
     }
@@ -155,17 +182,19 @@ class Surveyor {
     const auto place = [&](int64_t line) {
       return fmt::format("{}, line {}, column \"{}\"", where_, line, name);
     };
-    if (survey.numbers == 0)
-      throw DataError(fmt::format(
-          "{}: column \"{}\" has no value\n  leave it out: `without` (--without)", where_, name));
+    if (survey.learnt == 0)
+      throw DataError(
+          fmt::format("{}: column \"{}\" has no value{}\n  leave it out: `without` "
+                      "(--without)",
+                      where_, name, survey.numbers > 0 ? " in the rows that are trained on" : ""));
     if (survey.words > 0)
       throw DataError(
           fmt::format("{}: got {}, expected a number, as {} of {} values of this column are\n"
                       "  mend the line; or list it in `missing` (--missing) if it marks a missing "
                       "value, or the "
-                      "column in `categorical` (--categorical) if its values are words",
+                      "column in `categorical` (--categorical) if its values are words{}",
                       place(survey.first_word_line), detail::quoted_words(survey.first_word),
-                      survey.numbers, survey.numbers + survey.words));
+                      survey.numbers, survey.numbers + survey.words, numbers_advice(survey)));
     const bool filled = !survey.target && (options_.missing_numbers == MissingNumbers::mean ||
                                            options_.missing_numbers == MissingNumbers::value);
     if (survey.missing > 0 && !filled)
@@ -177,39 +206,50 @@ class Surveyor {
                                       "of yours, or drop the row"));
   }
 
-  void collect_vocabularies() {
-    std::vector<std::pair<size_t, TableColumn*>> categories;  // with their place in a row
-    for (size_t i = 0; i < surveys_.size(); ++i) {
-      TableColumn& column = surveys_[i].target ? *spec_.target : spec_.features[i];
-      if (column.kind == ColumnKind::category) categories.emplace_back(surveys_[i].field, &column);
-    }
-    if (categories.empty()) return;
-    std::vector<std::set<std::string, std::less<>>> words(categories.size());
-    detail::TableRows rows(text_, spec_, where_);
-    while (rows.next()) {
-      if (drops(rows)) continue;
-      for (size_t i = 0; i < categories.size(); ++i) {
-        const std::string_view field = rows.field(categories[i].first);
-        if (!words[i].contains(field)) words[i].emplace(field);
-      }
-    }
-    for (size_t i = 0; i < categories.size(); ++i)
-      categories[i].second->vocabulary.assign(words[i].begin(), words[i].end());
+  static std::string numbers_advice(const Survey& survey) {
+    const auto numbers = detail::numbers_among({survey.first_word});
+    return numbers ? fmt::format("; it {}: {}", numbers->writing, numbers->way_out) : "";
+  }
+
+  // Words that look like numbers: the training would be another one than was meant.
+  void warn_of_numbers(const TableColumn& column, bool target) const {
+    std::vector<std::string> words = column.vocabulary;
+    std::erase_if(words, [&](const std::string& word) {
+      return std::ranges::find(spec_.missing, word) != spec_.missing.end();
+    });
+    const auto numbers = detail::numbers_among(words);
+    if (!numbers) return;
+    log_once(fmt::format("csv words {} {}", where_, column.name), LogLevel::warning,
+             "{}: column \"{}\" is taken for {} {}, as {} {}: {}; if they are words, name it in "
+             "`categorical`, --categorical {}",
+             where_, column.name, column.vocabulary.size(), target ? "classes" : "words",
+             detail::quoted_words(numbers->word), numbers->writing, numbers->way_out, column.name);
   }
 
   std::string_view text_;
   const std::string& where_;
   const CsvOptions& options_;
+  const detail::ChooseRows& choose_;
   TableSpec spec_;
-  std::vector<std::string> names_;  // of all fields
-  std::vector<Survey> surveys_;     // features in order, then the target
+  std::vector<Survey> surveys_;  // features in order, then the target
 };
 
 }  // namespace
 
+TableSpec detail::written_as(const CsvOptions& options) {
+  TableSpec spec;
+  spec.delimiter = options.delimiter;
+  spec.decimal = options.decimal;
+  spec.header = options.header;
+  spec.names = options.names;
+  spec.missing = options.missing;
+  spec.comment = options.comment;
+  return spec;
+}
+
 TableSpec detail::spec_of_text(std::string_view text, const std::string& where,
-                               const CsvOptions& options) {
-  return Surveyor(text, where, options).survey();
+                               const CsvOptions& options, const ChooseRows& choose) {
+  return Surveyor(text, where, options, choose).survey();
 }
 
 TableSpec table_spec(const std::filesystem::path& path, const CsvOptions& options) {

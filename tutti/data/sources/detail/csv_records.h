@@ -19,6 +19,7 @@ struct CsvFormat {
 /// Records after RFC 4180, one by one. More is taken than it allows: lines may end in \n alone,
 /// blanks around a field are left out (not those in quotes), a quote within a field that does not
 /// begin with one is a character, blank lines and comments are left out, a mark of byte order too.
+/// Ends of lines that are \r alone are an error: one record would be the whole file.
 class CsvRecords {
  public:
   /// text   must outlive this
@@ -27,8 +28,8 @@ class CsvRecords {
   CsvRecords(std::string_view text, CsvFormat format, std::string where);
 
   /// Goes on to the next record; false when there is none. Throws DataError, with line and
-  /// character: a quote that is not closed, text between a closing quote and the delimiter; may be
-  /// called again, to go on with the next line.
+  /// character: a quote that is not closed, text between a closing quote and the delimiter, a line
+  /// that ends in \r alone; may be called again, to go on with the next line.
   bool next();
 
   /// Of this record; valid until next().
@@ -45,6 +46,7 @@ class CsvRecords {
   void skip_blanks();
   void read_record();
   std::string_view read_plain();
+  void require_no_lone_return(const char* begin, const char* end) const;
   std::string_view read_quoted();
   void end_line();
   [[noreturn]] void fail(int64_t line, const char* line_begin, const char* at,
@@ -64,7 +66,8 @@ class CsvRecords {
   std::deque<std::string> unescaped_;  // fields with doubled quotes, as they are meant
 };
 
-/// A whole field as a finite number: sign, digits, point, exponent. None when it is no such.
-std::optional<double> finite_number(std::string_view field);
+/// A whole field as a finite number: sign, digits, decimal point, exponent. None when it is no
+/// such.
+std::optional<double> finite_number(std::string_view field, char decimal = '.');
 
 }  // namespace tutti::data::detail
