@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <map>
 
 #include "tutti/base/error.h"
@@ -127,6 +129,28 @@ TEST(Cursor, EpochsFollowEachOther) {
   EXPECT_EQ(answers_of(cursor).at(0).second.batch, -1);
   EXPECT_THROW(lease_request_from("[1,"), Error);
   EXPECT_THROW(lease_from("{}"), Error);
+}
+
+// A loss that is no number is counted, sent and kept as that.
+TEST(Cursor, SumsThatAreNotFiniteStay) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double sum : {infinity, -infinity, std::nan("")}) {
+    const auto same = [&](double other) {
+      return std::isnan(sum) ? std::isnan(other) : other == sum;
+    };
+    Cursor cursor;
+    cursor.ask(0, lease_request_from(to_text(request(0, 2))));
+    answers_of(cursor);
+    cursor.ask(0, lease_request_from(to_text(request(0, 2, 0, sum))));
+    answers_of(cursor);
+    Cursor restored;
+    restored.restore(cursor.to_text());
+    restored.ask(0, request(0, 2, 1, 5));
+    const Lease over = lease_from(to_text(answers_of(restored).at(0).second));
+    ASSERT_EQ(over.sums.size(), 2);
+    EXPECT_TRUE(same(over.sums[0])) << over.sums[0];
+    EXPECT_EQ(over.sums[1], 2);
+  }
 }
 
 // Workers come and go at random; a copy in the middle goes on like the original.

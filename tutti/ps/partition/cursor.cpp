@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/json_numbers.h"
 #include "tutti/ps/spec/detail/json_fields.h"
 
 namespace tutti::ps {
@@ -36,23 +37,24 @@ auto parsed(std::string_view text, const char* what, Read&& read) {
 }  // namespace
 
 std::string to_text(const LeaseRequest& request) {
-  return json{request.dataset, request.epoch, request.num_batches, request.returned, request.sums}
+  return json{request.dataset, request.epoch, request.num_batches, request.returned,
+              json_of(request.sums)}
       .dump();
 }
 
 LeaseRequest lease_request_from(std::string_view text) {
   return parsed(text, "a request for a batch", [](const json& list) {
-    return LeaseRequest{list.at(0), list.at(1), list.at(2), list.at(3), list.at(4)};
+    return LeaseRequest{list.at(0), list.at(1), list.at(2), list.at(3), doubles_from(list.at(4))};
   });
 }
 
 std::string to_text(const Lease& lease) {
-  return json{lease.batch, lease.repeated, lease.sums, lease.repeats, lease.past}.dump();
+  return json{lease.batch, lease.repeated, json_of(lease.sums), lease.repeats, lease.past}.dump();
 }
 
 Lease lease_from(std::string_view text) {
   return parsed(text, "a lease of a batch", [](const json& list) {
-    return Lease{list.at(0), list.at(1), list.at(2), list.at(3), list.at(4)};
+    return Lease{list.at(0), list.at(1), doubles_from(list.at(2)), list.at(3), list.at(4)};
   });
 }
 
@@ -176,7 +178,7 @@ std::string Cursor::to_text() const {
     json out = json::array();
     for (const auto& [batch, worker] : epoch.out) out.push_back({batch, worker});
     text["epochs"].push_back({key.first, key.second, epoch.num_batches, epoch.next, out,
-                              epoch.again, epoch.sums, epoch.repeats});
+                              epoch.again, json_of(epoch.sums), epoch.repeats});
   }
   for (const auto& [worker, key] : asked_) text["asked"].push_back({worker, key.first, key.second});
   return text.dump();
@@ -194,7 +196,7 @@ void Cursor::restore(std::string_view bytes) {
       for (const json& out : e.at(4))
         epoch.out[batch(out.at(0))] = whole_number<int>(out.at(1), "its worker", 0);
       for (const json& again : e.at(5)) epoch.again.push_back(batch(again));
-      epoch.sums = e.at(6).get<std::vector<double>>();
+      epoch.sums = doubles_from(e.at(6));
       epoch.repeats = whole_number<int64_t>(e.at(7), "repeated batches", 0, kMostBatches);
     }
     for (const json& a : text.at("asked"))

@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
+#include "tutti/base/json_numbers.h"
 #include "tutti/base/log.h"
 #include "tutti/observe/tensorboard.h"
 
@@ -42,9 +43,9 @@ class Best {
   }
   double value() const { return best_.value_or(std::nan("")); }
   void forget() noexcept { best_.reset(); }
-  nlohmann::json state() const { return best_ ? nlohmann::json(*best_) : nlohmann::json(); }
+  nlohmann::json state() const { return best_ ? json_of(*best_) : nlohmann::json(); }
   void restore(const nlohmann::json& state) {
-    if (!state.is_null()) best_ = state.get<double>();
+    if (!state.is_null()) best_ = double_from(state);
   }
 
  private:

@@ -1,0 +1,44 @@
+/// Numbers in JSON that is read back: JSON has none that is not finite, and dump() writes null for
+/// it, which is no number when it is read. What is only shown to people may stay null.
+/// Thread rule: pure functions.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+namespace tutti {
+
+/// The number, or "nan", "inf", "-inf".
+inline nlohmann::json json_of(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+/// Each as json_of() has it.
+inline nlohmann::json json_of(const std::vector<double>& values) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const double value : values) list.push_back(json_of(value));
+  return list;
+}
+
+/// What json_of() wrote. Throws nlohmann::json::exception for anything else.
+inline double double_from(const nlohmann::json& json) {
+  if (json == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (json == "inf") return std::numeric_limits<double>::infinity();
+  if (json == "-inf") return -std::numeric_limits<double>::infinity();
+  return json.get<double>();
+}
+
+/// A list of them. Throws as double_from(), and for what is no list.
+inline std::vector<double> doubles_from(const nlohmann::json& json) {
+  std::vector<double> values;
+  for (const nlohmann::json& value : json.get_ref<const nlohmann::json::array_t&>())
+    values.push_back(double_from(value));
+  return values;
+}
+
+}  // namespace tutti
