@@ -50,13 +50,6 @@ using data::DataKind;
 // Samples between two looks at the clock, at progress and at signals: some 100 ms of photos.
 constexpr int64_t kSamplesAtOnce = 256;
 
-data::CsvOptions table_options(const data::Recognised& found) {
-  return {.delimiter = found.delimiter,
-          .header = found.header,
-          .missing_numbers = data::MissingNumbers::mean,
-          .one_hot = false};
-}
-
 // What reading all of it has found.
 struct Verdict {
   std::string count = "nothing";  // what was read
@@ -69,7 +62,7 @@ struct Verdict {
 
 // Opens what was recognised; whatever can be damaged in a sample shows when that is read.
 data::Dataset opened_whole(const std::string& path, const data::Recognised& found,
-                           Verdict& verdict) {
+                           const data::CsvOptions& table, Verdict& verdict) {
   switch (found.kind) {
     case DataKind::image_folder:
       return data::image_folder(
@@ -80,7 +73,7 @@ data::Dataset opened_whole(const std::string& path, const data::Recognised& foun
     case DataKind::quickdraw: return data::quickdraw(path, {.split = "all"});
     case DataKind::idx:
       return data::idx(path, {.labelled = path.find("images") != std::string::npos});
-    case DataKind::csv: return data::csv(path, table_options(found));
+    case DataKind::csv: return data::csv(path, table);
     case DataKind::jsonl: return data::jsonl(path);
     case DataKind::text: return data::text(path, {.length = 1});
     default: throw UsageError(fmt::format("{}: {}", path, found.sentence));
@@ -125,13 +118,16 @@ std::vector<std::string> damages_in(const data::Dataset& samples) {
   return words;
 }
 
-void read_samples(const std::string& path, const data::Recognised& found, Verdict& verdict) {
+void read_samples(const std::string& path, const data::Recognised& found, const TableFlags& flags,
+                  Verdict& verdict) {
+  data::CsvOptions table = csv_options(flags, found);
+  table.one_hot = false;
   if (found.kind == DataKind::csv) {
-    verdict.damages = data::verify_csv(path, table_options(found));
+    verdict.damages = data::verify_csv(path, table);
     verdict.count = "all rows";
     if (!verdict.damages.empty()) return;
   }
-  const data::Dataset samples = opened_whole(path, found, verdict);
+  const data::Dataset samples = opened_whole(path, found, table, verdict);
   verdict.count = with_commas(static_cast<double>(samples.num_samples())) + " samples";
   if (!read_whole_when_opened(found.kind)) verdict.damages = damages_in(samples);
 }
@@ -170,10 +166,11 @@ void read_records(const std::string& path, DataKind kind, Verdict& verdict) {
   verdict.notes = std::move(report.notes);
 }
 
-int verify(const std::string& path) {
-  const data::Recognised found = data::recognise(path);
+int verify(const std::string& path, const TableFlags& flags) {
+  const data::Recognised found = recognise(path, flags);
   if (found.kind == DataKind::unknown)
     throw UsageError(fmt::format("{}: {}", path, found.sentence));
+  require_table(path, flags, found);
   install_stop_handler();
   print_line("{}: {}", path, found.sentence);
   Verdict verdict;
@@ -181,7 +178,7 @@ int verify(const std::string& path) {
     if (data::is_records(found.kind))
       read_records(path, found.kind, verdict);
     else
-      read_samples(path, found, verdict);
+      read_samples(path, found, flags, verdict);
   } catch (const DataError& error) {
     verdict.damages.emplace_back(error.what());
   }
@@ -289,12 +286,14 @@ int bench(const BenchFlags& flags) {
 
 void add_verify(CLI::App& app, int& exit_code) {
   auto path = std::make_shared<std::string>();
+  auto flags = std::make_shared<TableFlags>();
   CLI::App* command =
       app.add_subcommand("verify", "Read all of it on all cores, and name what is damaged");
   command->add_option("PATH", *path, "Photos, doodles, IDX, a table, JSON lines, text or records")
       ->required()
       ->check(some_name())
       ->type_name("");
+  add_table_flags(*command, *flags);
   command->footer(
       "Examples:\n"
       "  tutti data verify photos/train\n"
@@ -302,7 +301,7 @@ void add_verify(CLI::App& app, int& exit_code) {
       "Of records checksums and lengths are checked, then every value is read: photos, arrays, "
       "JSON.\nA line a damaged sample, with its file and byte or line, and one of files that are "
       "left out;\nexit code 1 when there is one.");
-  command->callback([path, &exit_code] { exit_code = verify(*path); });
+  command->callback([path, flags, &exit_code] { exit_code = verify(*path, *flags); });
 }
 
 void add_bench_of_data(CLI::App& app, int& exit_code) {

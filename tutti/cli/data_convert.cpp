@@ -23,6 +23,7 @@
 #include "tutti/base/stop.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/data_commands.h"
+#include "tutti/cli/table_flags.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/csv_columns.h"
 #include "tutti/data/sources/idx.h"
@@ -48,6 +49,7 @@ struct ConvertFlags {
   std::string from, to;
   std::string format;  // "": by TO's ending
   std::string shard_size = "64M";
+  TableFlags table;
   bool force = false;
 };
 
@@ -79,7 +81,15 @@ Input named(data::Dataset samples) {
   return input;
 }
 
-Input open_input(const std::string& path, const data::Recognised& found) {
+data::CsvColumnsOptions columns_options(const TableFlags& flags, const data::Recognised& found) {
+  const data::CsvOptions table = csv_options(flags, found);
+  return {.delimiter = table.delimiter,
+          .decimal = table.decimal,
+          .header = table.header,
+          .missing = table.missing};
+}
+
+Input open_input(const std::string& path, const data::Recognised& found, const TableFlags& flags) {
   switch (found.kind) {
     case DataKind::image_folder: {
       Input photos = named(data::image_folder(path, {.allow_one_class = true}));
@@ -88,8 +98,7 @@ Input open_input(const std::string& path, const data::Recognised& found) {
     }
     case DataKind::quickdraw: return named(data::quickdraw(path, {.split = "all"}));
     case DataKind::idx: return named(data::idx(path));
-    case DataKind::csv:
-      return named(data::csv_columns(path, {.delimiter = found.delimiter, .header = found.header}));
+    case DataKind::csv: return named(data::csv_columns(path, columns_options(flags, found)));
     case DataKind::jsonl: return named(data::jsonl(path));
     case DataKind::webdataset:
     case DataKind::tfrecord:
@@ -290,8 +299,9 @@ int convert(const ConvertFlags& flags) {
   const fs::path to = (fs::path(flags.to) / "").lexically_normal().parent_path();
   require_apart(flags.from, to);
   require_replaceable(to, flags.force);
-  const data::Recognised found = data::recognise(flags.from);
-  const Input input = open_input(flags.from, found);
+  const data::Recognised found = recognise(flags.from, flags.table);
+  require_table(flags.from, flags.table, found);
+  const Input input = open_input(flags.from, found, flags.table);
   const std::vector<Column> columns = columns_for(format, input, found.kind);
   require_lines(input.classes);
   install_stop_handler();
@@ -352,6 +362,7 @@ void add_convert_of_data(CLI::App& app, int& exit_code) {
       ->check(some_name())
       ->type_name("BYTES")
       ->capture_default_str();
+  add_table_flags(*command, flags->table, false);
   command->add_flag("--force", flags->force,
                     "Replace TO, where it holds records and nothing else, once the new are whole");
   command->footer(

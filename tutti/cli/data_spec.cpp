@@ -40,11 +40,12 @@ DataKind kind_of(const std::string& name) {
   throw DataError(unknown_message("kind of data", name, known));
 }
 
-data::Dataset opened(const DataSpec& spec, DataKind kind, const std::filesystem::path& path) {
+data::Dataset opened(const DataSpec& spec, DataKind kind, const std::filesystem::path& path,
+                     std::optional<bool> header) {
   if (is_photos(kind)) return open_photos(kind, path, spec.label, spec.classes);
   switch (kind) {
     case DataKind::idx: return data::idx(path, {.classes = spec.classes});
-    case DataKind::csv: return data::csv(path, *spec.table);
+    case DataKind::csv: return data::csv(path, *spec.table, {.header = header});
     case DataKind::text:
       return data::text(path, {.length = spec.shape.at(0), .classes = spec.classes});
     default: return data::quickdraw(path, {.split = "all", .classes = spec.classes});
@@ -138,14 +139,15 @@ std::optional<DataSpec> spec_beside(const std::filesystem::path& weights) {
   return std::nullopt;
 }
 
-data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path) {
+data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path,
+                      std::optional<bool> header) {
   // Any file may be read as text.
   const data::Recognised found =
       spec.of_text() ? data::Recognised{.kind = spec.kind} : data::recognise(path);
   if (found.kind != spec.kind && !(spec.of_photos() && is_photos(found.kind)))
     throw UsageError(fmt::format("{}: {}; the model was trained on {}", path.string(),
                                  found.sentence, data::name_of(spec.kind)));
-  data::Dataset dataset = mapped(opened(spec, found.kind, path), spec.transforms);
+  data::Dataset dataset = mapped(opened(spec, found.kind, path, header), spec.transforms);
   require_same_classes(spec, dataset, path);
   if (dataset.columns().at(0).shape != spec.shape)
     throw UsageError(fmt::format("{}: samples are {}, the model was trained on {}", path.string(),

@@ -60,7 +60,9 @@ std::optional<DataSpec> spec_beside(const std::filesystem::path& weights);
 /// Opens other data of the same kind, labelled as the first; photos in folders or in records are
 /// one kind. Photos are decoded when a batch is read. Throws UsageError for data of another kind,
 /// and what the source does.
-data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path);
+/// `header`: whether a table's first line names its fields; unset: as the first's did.
+data::Dataset open_as(const DataSpec& spec, const std::filesystem::path& path,
+                      std::optional<bool> header = {});
 
 /// Throws UsageError where `dataset`, of `path`, has other classes.
 void require_same_classes(const DataSpec& spec, const data::Dataset& dataset,

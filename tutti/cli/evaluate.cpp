@@ -45,6 +45,7 @@ struct EvaluateFlags {
   int64_t threads = 0;
   DeviceFlags devices;
   LoaderFlags loader;
+  TableFlags table;
   std::string json;
 };
 
@@ -75,8 +76,11 @@ TestData test_data(const EvaluateFlags& flags) {
                     "tutti train --out DIR writes it",
                     flags.checkpoints, kDataSpecFile, flags.data));
   if (spec) require_same_model(*spec, flags.model, flags.checkpoints);
+  if (!flags.table.header.empty() && spec && spec->kind != data::DataKind::csv)
+    throw UsageError(fmt::format("--header {}: is for tables; the model was trained on {}",
+                                 flags.table.header, data::name_of(spec->kind)));
   if (spec && spec->kind != data::DataKind::quickdraw)
-    return {*spec, open_as(*spec, flags.data).batch(kTestBatch)};
+    return {*spec, open_as(*spec, flags.data, flags.table.has_header()).batch(kTestBatch)};
   const auto doodles = data::quickdraw(
       flags.data, {.split = "test", .classes = spec ? spec->classes : std::vector<std::string>{}});
   if (!spec)
@@ -252,6 +256,7 @@ void add_evaluate(CLI::App& app, int& exit_code) {
       ->check(positive_number(kMostSeconds))
       ->type_name("SECONDS")
       ->capture_default_str();
+  add_header_flag(*command, flags->table.header);
   add_device_flags(*command, flags->devices);
   add_loader_flags(*command, flags->loader);
   command->add_option("--threads", flags->threads, "Of LibTorch (default: usable cores)")

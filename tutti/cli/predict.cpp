@@ -31,6 +31,7 @@
 #include "tutti/cli/job.h"
 #include "tutti/cli/on_all_cores.h"
 #include "tutti/cli/results.h"
+#include "tutti/cli/table_flags.h"
 #include "tutti/cli/text_models.h"
 #include "tutti/data/files.h"
 #include "tutti/data/npy.h"
@@ -58,6 +59,7 @@ struct PredictFlags {
   int64_t top = 1;
   int64_t threads = 0;
   DeviceFlags devices;
+  TableFlags table;
   std::string json;
 };
 
@@ -109,6 +111,9 @@ class Prediction {
           spec_.predicts_number()
               ? fmt::format("--top {}: a number is predicted", flags.top)
               : fmt::format("--top {}: there are {} classes", flags.top, spec_.classes.size()));
+    if (!flags.table.header.empty() && spec_.kind != DataKind::csv)
+      throw UsageError(fmt::format("--header {}: is for tables; the model was trained on {}",
+                                   flags.table.header, data::name_of(spec_.kind)));
     model_.load(checkpoints_in(flags.weights).back().path);
   }
 
@@ -143,7 +148,7 @@ class Prediction {
   }
 
   void predict_rows(const std::string& file) {
-    const data::CsvReading unlabelled{.labelled = false};
+    const data::CsvReading unlabelled{.labelled = false, .header = flags_.table.has_header()};
     if (spec_.kind == DataKind::csv)
       say(file, model_.predict(data::csv(file, *spec_.table, unlabelled).batch(kTestBatch)));
     else if (spec_.kind == DataKind::idx)
@@ -298,6 +303,7 @@ void add_predict(CLI::App& app, int& exit_code) {
       ->check(whole_number(1, 1'000'000))
       ->type_name("K")
       ->capture_default_str();
+  add_header_flag(*command, flags->table.header);
   add_device_flags(*command, flags->devices);
   command->add_option("--threads", flags->threads, "Of LibTorch (default: usable cores)")
       ->check(whole_number(1, 1024))

@@ -4,9 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -16,6 +14,8 @@
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
 #include "tutti/cli/checks.h"
+#include "tutti/cli/fields.h"
+#include "tutti/data/hold_out.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/csv.h"
 #include "tutti/data/sources/idx.h"
@@ -48,13 +48,22 @@ const std::vector<double> kDeviations = {0.229, 0.224, 0.225};
 struct Opened {
   data::Dataset all;  // photos still encoded
   std::optional<data::Dataset> own_validation;
-  std::string own_words;  // where that is
+  std::string own_words;                 // where that is
+  std::optional<data::Halves> halves{};  // of a table of which rows are held out; `all` is then the
+                                         // first of them
+
+  int64_t num_samples() const {
+    return halves ? halves->train.num_samples() + halves->held_out.num_samples()
+                  : all.num_samples();
+  }
 };
 
 std::string counted(int64_t count, const char* what) {
   return fmt::format("{} {}{}", with_commas(static_cast<double>(count)), what,
                      count == 1 ? "" : "s");
 }
+
+data::HoldOutOptions held_out_of(double share) { return {.share = share, .seed = kSplitSeed}; }
 
 // Flags that are for other kinds of data.
 void check_flags(const std::string& path, const DataFlags& flags, const Recognised& found) {
@@ -73,9 +82,8 @@ void check_flags(const std::string& path, const DataFlags& flags, const Recognis
     if (!data::is_records(found.kind) && !flags.target.empty())
       refuse("--target " + flags.target, "tables and records");
     if (!flags.without.empty()) refuse("--without " + flags.without[0], "tables");
-    if (!flags.categorical.empty()) refuse("--categorical " + flags.categorical[0], "tables");
-    if (!flags.missing.empty()) refuse("--missing " + flags.missing[0], "tables");
   }
+  require_table(path, flags.table, found);
   if (!flags.validation.empty() && flags.validation_split > 0)
     throw UsageError("--validation-split with --validation: give one of them");
 }
@@ -124,33 +132,11 @@ Opened open_idx(const std::string& path, bool whole) {
   return opened;
 }
 
-data::CsvOptions table_options(const DataFlags& flags, const Recognised& found) {
-  data::CsvOptions options{.without = flags.without,
-                           .categorical = flags.categorical,
-                           .delimiter = found.delimiter,
-                           .header = found.header,
-                           .missing_numbers = data::MissingNumbers::mean,
-                           .standardise = true,
-                           .standardise_target = true};
-  std::ranges::copy(flags.missing, std::back_inserter(options.missing));
-  return options;
-}
-
-// "; "name" has 150 words in 150 rows, ..."; empty: no column is like that.
-std::string words_that_repeat_not(const data::TableSpec& table, int64_t rows) {
-  constexpr int64_t kFewRows = 20;  // in which each may well be the first of its kind
-  for (const data::TableColumn& column : table.features)
-    if (rows > kFewRows && 2 * std::ssize(column.vocabulary) > rows)
-      return fmt::format(
-          "; column \"{0}\" has {1} words in {2} rows: other rows will have others, which are an "
-          "error; --without \"{0}\" leaves it out",
-          column.name, column.vocabulary.size(), rows);
-  return "";
-}
-
 Opened open_table(const std::string& path, const DataFlags& flags, Recognised& found,
-                  DataSpec& spec) {
-  data::CsvOptions options = table_options(flags, found);
+                  double held_out, DataSpec& spec) {
+  data::CsvOptions options = csv_options(flags.table, found);
+  options.without = flags.without;
+  options.standardise = options.standardise_target = true;
   if (flags.target.empty()) {
     std::vector<std::string> names;
     for (const auto& column : data::table_spec(path, options).features)
@@ -159,15 +145,23 @@ Opened open_table(const std::string& path, const DataFlags& flags, Recognised& f
                                  found.sentence, fmt::join(names, ", ")));
   }
   options.target = flags.target;
-  spec.table = data::table_spec(path, options);
+  std::optional<data::Halves> halves;
+  if (held_out > 0) {
+    data::TableHalves table = data::csv_halves(path, options, held_out_of(held_out));
+    spec.table = std::move(table.spec);
+    halves = data::Halves{std::move(table.train), std::move(table.held_out)};
+  } else {
+    spec.table = data::table_spec(path, options);
+  }
   if (spec.table->features.empty())
     throw UsageError(
         fmt::format("--target {}: {} has no other column to predict it by", flags.target, path));
   if (spec.table->target->vocabulary.size() == 1)
     throw UsageError(fmt::format("--target {}: is \"{}\" in all rows of {}: nothing to learn",
                                  flags.target, spec.table->target->vocabulary[0], path));
-  Opened opened{data::csv(path, *spec.table), {}, ""};
-  found.sentence += words_that_repeat_not(*spec.table, opened.all.num_samples());
+  Opened opened{halves ? halves->train : data::csv(path, *spec.table), {}, "", std::move(halves)};
+  found.sentence += words_that_repeat_not(*spec.table, opened.num_samples());
+  found.sentence += "\ncolumns: " + column_words(*spec.table);
   return opened;
 }
 
@@ -200,11 +194,11 @@ Opened open_text(const std::string& path, const DataFlags& flags, bool whole) {
 
 // `whole`: with what the data itself calls its test samples.
 Opened open_data(const std::string& path, const DataFlags& flags, Recognised& found, bool whole,
-                 DataSpec& spec) {
+                 double held_out, DataSpec& spec) {
   switch (found.kind) {
     case DataKind::quickdraw: return open_doodles(path, whole);
     case DataKind::idx: return open_idx(path, whole);
-    case DataKind::csv: return open_table(path, flags, found, spec);
+    case DataKind::csv: return open_table(path, flags, found, held_out, spec);
     case DataKind::text:
       if (flags.as_text) return open_text(path, flags, whole);
       refuse_kind(path, found);
@@ -233,22 +227,10 @@ std::vector<std::string> augmenting_transforms(int64_t size) {
                    transforms::normalize(kMeans, kDeviations)});
 }
 
-struct Halves {
-  data::Dataset train, validation;
-  std::string words;  // of what is held out
-};
-
-Halves hold_out(const data::Dataset& all, double share) {
-  const int64_t samples = all.num_samples();
-  const auto kept = static_cast<int64_t>(std::floor(static_cast<double>(samples) * (1 - share)));
-  if (kept < 1)
-    throw UsageError(fmt::format("--validation-split {}: of {} none is left to train on", share,
-                                 counted(samples, "sample")));
-  const auto mixed = all.shuffle({.seed = kSplitSeed, .each_epoch = false});
-  return {
-      mixed.take(kept), mixed.skip(kept),
-      fmt::format("{} of {}, the same in every training",
-                  with_commas(static_cast<double>(samples - kept)), counted(samples, "sample"))};
+data::Halves halves_of(const Opened& opened, double share) {
+  if (opened.halves) return *opened.halves;
+  return said_of("--validation-split",
+                 [&] { return data::hold_out(opened.all, held_out_of(share)); });
 }
 
 }  // namespace
@@ -271,18 +253,7 @@ void add_pipeline_flags(CLI::App& app, DataFlags& flags) {
       ->allow_extra_args(false)
       ->check(some_name())
       ->type_name("COLUMNS");
-  app.add_option("--categorical", flags.categorical,
-                 "Tables: columns whose numbers are words; a target is a class then")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(some_name())
-      ->type_name("COLUMNS");
-  app.add_option("--missing", flags.missing,
-                 "Tables: how a missing value is written, besides ?, NA and the like")
-      ->delimiter(',')
-      ->allow_extra_args(false)
-      ->check(some_name())
-      ->type_name("WORDS");
+  add_table_flags(app, flags.table);
 }
 
 void add_text_flags(CLI::App& app, DataFlags& flags) {
@@ -387,13 +358,15 @@ struct Pipeline {
   }
 };
 
-Pipeline open_pipeline(const std::string& path, const DataFlags& flags, bool whole) {
+// `held_out`: the share of samples that are not to be trained on, where the data has none itself.
+Pipeline open_pipeline(const std::string& path, const DataFlags& flags, bool whole,
+                       double held_out) {
   Recognised found = flags.as_text ? Recognised{.kind = DataKind::text, .sentence = "text"}
-                                   : data::recognise(path);
+                                   : recognise(path, flags.table);
   if (found.kind == DataKind::unknown) refuse_kind(path, found);
   check_flags(path, flags, found);
   DataSpec spec{.kind = found.kind};
-  Opened opened = open_data(path, flags, found, whole, spec);
+  Opened opened = open_data(path, flags, found, whole, held_out, spec);
   Pipeline pipeline{
       std::move(opened), std::move(spec), {}, fmt::format("data: {}: {}", path, found.sentence)};
   pipeline.spec.classes = pipeline.opened.all.classes();
@@ -411,7 +384,10 @@ Pipeline open_pipeline(const std::string& path, const DataFlags& flags, bool who
 
 TrainData open_train_data(const std::string& path, const DataFlags& flags) {
   const bool whole = !flags.validation.empty() || flags.validation_split > 0;
-  const Pipeline pipeline = open_pipeline(path, flags, whole);
+  const double share = !flags.validation.empty()    ? 0
+                       : flags.validation_split > 0 ? flags.validation_split
+                                                    : kHeldOut;
+  const Pipeline pipeline = open_pipeline(path, flags, whole, share);
   const auto& [opened, spec, unused, sentence] = pipeline;
   static_cast<void>(spec.to_json());  // written when steps are done: what it refuses is refused now
   const auto with = [&](const data::Dataset& train, const data::Dataset& validation,
@@ -422,13 +398,15 @@ TrainData open_train_data(const std::string& path, const DataFlags& flags) {
   if (!flags.validation.empty())
     return with(opened.all, open_as(spec, flags.validation), flags.validation);
   if (opened.own_validation) return with(opened.all, *opened.own_validation, opened.own_words);
-  const Halves halves =
-      hold_out(opened.all, flags.validation_split > 0 ? flags.validation_split : kHeldOut);
-  return with(halves.train, mapped(halves.validation, spec.transforms), halves.words);
+  const data::Halves halves = halves_of(opened, share);
+  return with(halves.train, mapped(halves.held_out, spec.transforms),
+              fmt::format("{} of {}, the same in every training",
+                          with_commas(static_cast<double>(halves.held_out.num_samples())),
+                          counted(opened.num_samples(), "sample")));
 }
 
 TrainData open_to_read(const std::string& path, const DataFlags& flags) {
-  const Pipeline pipeline = open_pipeline(path, flags, true);
+  const Pipeline pipeline = open_pipeline(path, flags, true, 0);
   const auto all = pipeline.for_training(pipeline.opened.all);
   return {all, all, pipeline.spec, {pipeline.sentence}};
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/cli/data_spec.h"
+#include "tutti/cli/table_flags.h"
 #include "tutti/data/dataset.h"
 #include "tutti/data/loader/loader.h"
 
@@ -24,7 +25,8 @@ struct DataFlags {
   int64_t image_size = 0;
   bool augment = false;
   std::string target;
-  std::vector<std::string> without, categorical, missing;
+  std::vector<std::string> without;
+  TableFlags table;
   bool as_text = false;  ///< not typed: the model reads any file as text
   int64_t context = 0;
   int64_t stride = 0;
@@ -57,8 +59,9 @@ struct TrainData {
 /// IDX or a table, or taken for text. Validation is, in this order,
 /// --validation, --validation-split, what the data has itself (of doodles the test split, of IDX
 /// t10k-*), or a tenth. Samples that are held out are drawn once and for all, whatever the seed of
-/// the training; of text they are its end. Throws UsageError for flags that do not fit the data,
-/// and what the sources do.
+/// the training; of text they are its end. Means and
+/// deviations of a table are those of the rows to train on. Throws UsageError for flags that do not
+/// fit the data, and what the sources do.
 TrainData open_train_data(const std::string& path, const DataFlags& flags);
 
 /// The same with nothing held out: `validation` is all of it, too.

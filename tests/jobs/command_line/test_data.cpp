@@ -76,6 +76,36 @@ TEST(DataVerify, NamesLinesAndBytesOfOtherData) {
   }
 }
 
+// What is called a table is read as one, however it is written.
+TEST(DataVerify, NamesTheLinesOfWhatIsCalledATable) {
+  const TempFolder folder;
+  const struct {
+    const char* bytes;
+    std::vector<const char*> answer;
+  } cases[] = {
+      {"area,view,price\n1,sea,5,\n2,yard,6,\n", {"line 2: got 4 fields, expected 3", "line 3"}},
+      {"sep=;\narea;view\n1;sea\n", {"sep=", "take it out"}},
+      {"\"area\",\"view\"\n\"1\",3,\"sea\"\n\"2\",4,\"sea\"\n",
+       {"line 2: got 3 fields, expected 2"}},
+      {"area,view\r1,sea\r2,yard\r", {"line 1", "expected LF or CRLF"}},
+      {"One, two.\nA line.\n", {"line 2: got 1 fields, expected 2"}},
+  };
+  for (const auto& c : cases) {
+    put_bytes(folder / "rows.csv", c.bytes);
+    const auto result = data({"verify", folder / "rows.csv"});
+    EXPECT_EQ(result.exit_code, 1) << c.bytes << result.err;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("damaged: "), Not(HasSubstr("sound")))) << c.bytes;
+    for (const char* part : c.answer) EXPECT_THAT(result.out, HasSubstr(part)) << c.bytes;
+  }
+  // As a training reads it that was told how.
+  put_bytes(folder / "rows.csv", "1,5;-;2\n2,5;3;2\n3,5;4;1\n");
+  EXPECT_THAT(data({"verify", folder / "rows.csv"}).out, HasSubstr("without a line of names"));
+  const auto told = data({"verify", folder / "rows.csv", "--decimal", ",", "--missing", "-",
+                          "--header", "no", "--categorical", "column2"});
+  EXPECT_EQ(told.exit_code, 0) << told.out << told.err;
+  EXPECT_THAT(data({"verify", kDoodles, "--decimal", ","}).err, HasSubstr("is for tables"));
+}
+
 TEST(DataVerify, WhatItCannotReadIsWrongUsage) {
   const TempFolder folder;
   put_bytes(folder / "binary", std::string("\x89\0\1\2\3\4\5\6", 8));
