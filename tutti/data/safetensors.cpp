@@ -63,7 +63,7 @@ std::vector<const NamedArray*> layout(std::string_view what,
   return sorted;
 }
 
-std::span<const std::byte> bytes_of(const NamedArray& entry) {
+std::span<const std::byte> contents_of(const NamedArray& entry) {
   return {static_cast<const std::byte*>(entry.array.data()),
           static_cast<size_t>(entry.array.num_bytes())};
 }
@@ -267,7 +267,7 @@ int64_t write_safetensors(const std::filesystem::path& path, const std::vector<N
   const auto sorted = layout(path.string(), arrays);
   const std::string beginning = make_beginning(path.string(), sorted, metadata);
   std::vector<std::span<const std::byte>> pieces{std::as_bytes(std::span(beginning))};
-  for (const NamedArray* entry : sorted) pieces.push_back(bytes_of(*entry));
+  for (const NamedArray* entry : sorted) pieces.push_back(contents_of(*entry));
   write_file_atomically(path, pieces, digest);
   int64_t bytes = 0;
   for (const auto& piece : pieces) bytes += std::ssize(piece);
