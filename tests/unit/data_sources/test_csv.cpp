@@ -520,6 +520,8 @@ TEST_F(Csv, SaysWhatMayBeWrongWithAllRows) {
               AllOf(HasSubstr("line 2: got 3 fields, expected 2"), HasSubstr("as R writes")));
   EXPECT_THAT(refusal("sep=;\narea;view;price\n50;sea;1\n", {.delimiter = ';'}),
               AllOf(HasSubstr("line 2: got 3 fields, expected 2"), HasSubstr("Excel's")));
+  EXPECT_THAT(refusal("sep=;\narea;price\n50;1\n", {.delimiter = ';'}),
+              AllOf(HasSubstr("line 1: got \"sep=\", expected the names"), HasSubstr("Excel's")));
 }
 
 TEST_F(Csv, ShuffledRowsAreTheRows) {

@@ -9,11 +9,18 @@
 namespace tutti::data::detail {
 namespace {
 
+constexpr const char* kTakeExcelsOut =
+    "the first line is Excel's, which says what delimits, and names nothing: take it out";
+
+// "sep=;" as names: itself, or what stands before and behind the delimiter.
+bool is_excels(const std::vector<std::string>& names) {
+  return names[0].starts_with("sep=") && names.size() <= 2;
+}
+
 // What to try where a row has more or fewer fields than the first line.
 std::string advice_on_fields(const std::vector<std::string>& names,
                              std::span<const std::string_view> fields, char delimiter) {
-  if (names[0].starts_with("sep="))
-    return fmt::format("the first line is Excel's \"{}...\", no name: take it out", names[0]);
+  if (is_excels(names)) return kTakeExcelsOut;
   if (fields.size() == names.size() + 1)
     return fields.back().empty()
                ? "take the delimiter at the end of each row out, or add one to the first line"
@@ -55,6 +62,9 @@ void TableRows::name_fields(std::string_view text, std::string_view may_lack) {
   if (header_) records_.next();
   if (header_ && spec_.header) {
     names_.assign(first.fields().begin(), first.fields().end());
+    if (is_excels(names_) && first.next() && first.fields().size() == names_.size())
+      throw DataError(fmt::format("{}, line {}: got \"{}\", expected the names of the fields\n  {}",
+                                  records_.where(), first_line_, names_[0], kTakeExcelsOut));
   } else if (!spec_.names.empty()) {
     names_ = spec_.names;
     if (!may_lack.empty() && first.fields().size() + 1 == names_.size())
