@@ -1,5 +1,4 @@
 // tutti checkpoint: lists, verifies and converts the checkpoints of trainings.
-#include "tutti/base/standard_streams.h"
 #include "tutti/checkpoint/checkpoint.h"
 
 #include <fmt/format.h>
@@ -19,6 +18,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
 #include "tutti/base/printable.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -137,7 +137,7 @@ int convert(const CheckpointFlags& flags) {
   data::write_safetensors(to, weights, {{"format", "pt"}});
   warn_of_tables(checkpoint.manifest(), flags.to);
   say("{}: {} tensors of {}, step {}\n", printable(flags.to), weights.size(),
-             name_words(checkpoint.path()), checkpoint.manifest().step);
+      name_words(checkpoint.path()), checkpoint.manifest().step);
   return 0;
 }
 

@@ -31,8 +31,7 @@ void show_progress(int64_t done, int64_t all, const std::string& words) {
   constexpr int64_t kWidth = 30;
   if (isatty(STDERR_FILENO) == 0) return;
   const auto full = static_cast<size_t>(all > 0 ? done * kWidth / all : kWidth);
-  say_to(stderr, "\r[{:<{}}] {}{}", std::string(full, '#'), kWidth, words,
-             done >= all ? "\n" : "");
+  say_to(stderr, "\r[{:<{}}] {}{}", std::string(full, '#'), kWidth, words, done >= all ? "\n" : "");
 }
 
 std::string megabytes_of(int64_t done_bytes, int64_t all_bytes) {

@@ -61,8 +61,8 @@ int index(const IndexFlags& flags) {
   say_line("{}: {}", flags.path, found.sentence);
   if (found.kind != DataKind::webdataset && found.kind != DataKind::tfrecord) {
     say("it needs no index file: {}\n", found.kind == DataKind::mds
-                                                   ? "each shard has a table of its samples"
-                                                   : "samples are found when it is opened");
+                                            ? "each shard has a table of its samples"
+                                            : "samples are found when it is opened");
     return 0;
   }
   data::IndexOptions options{.check = flags.check};
@@ -77,7 +77,7 @@ int index(const IndexFlags& flags) {
     ++(!counts(report) ? bad : report.made ? made : current);
   }
   say("{} made, {} up to date, {} {}\n", made, current, bad,
-             flags.check ? "to be made" : "damaged");
+      flags.check ? "to be made" : "damaged");
   return bad == 0 ? 0 : 1;
 }
 

@@ -1,5 +1,4 @@
 // tutti generate: a model that was trained on text writes on.
-#include "tutti/base/standard_streams.h"
 #include "tutti/models/generate.h"
 
 #include <ATen/Parallel.h>
@@ -13,6 +12,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
 #include "tutti/cli/checkpoints.h"
 #include "tutti/cli/checks.h"

@@ -135,8 +135,8 @@ void ServerFleet::serve_view() {
 void ServerFleet::wait_for_elsewhere() const {
   const std::string what = fmt::format("tutti ps --view-service {}", service_->address().text());
   say("waiting for {} from elsewhere; on their hosts, with this job's {}{}:\n  {}\n",
-             options_.elsewhere == 1 ? "a server" : fmt::format("{} servers", options_.elsewhere),
-             kTokenVariable, tls_from_environment() ? " and TUTTI_TLS" : "", what);
+      options_.elsewhere == 1 ? "a server" : fmt::format("{} servers", options_.elsewhere),
+      kTokenVariable, tls_from_environment() ? " and TUTTI_TLS" : "", what);
   int there = 0;
   const bool all = service_->wait_until(
       [&](const ps::View& view) {

@@ -27,10 +27,11 @@ Words with_closed(int closed, const Words& command) {
 }
 
 Words training(const std::filesystem::path& out, const Words& strategy = {"one_device"}) {
-  Words words = {TUTTI_PROGRAM, "train",    "mlp", "--data",      kDoodles,
-                 "--take",      "64",       "--threads", "1", "--batch-size",
-                 "64",          "--epochs", "1",   "--out",       out,
-                 "--checkpoint-every",      "1",   "--strategy"};
+  Words words = {TUTTI_PROGRAM, "train",        "mlp", "--data",
+                 kDoodles,      "--take",       "64",  "--threads",
+                 "1",           "--batch-size", "64",  "--epochs",
+                 "1",           "--out",        out,   "--checkpoint-every",
+                 "1",           "--strategy"};
   words.insert(words.end(), strategy.begin(), strategy.end());
   return words;
 }

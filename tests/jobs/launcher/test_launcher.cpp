@@ -303,9 +303,8 @@ TEST(Restarts, ANodeThatIsToldToEndIsNotWaitedFor) {
 TEST(Pauses, OfAWholeJobEndNothing) {
   const auto out = run_workers(2, "go_on_after_a_pause", {"shm"});
   EXPECT_EQ(out.exit_code, 0) << out.log;
-  for (const auto& node :
-       run_ranks(2, "launch_a_node_with_a_pause",
-                 {.arguments = {std::to_string(free_port()), "tcp"}})) {
+  for (const auto& node : run_ranks(2, "launch_a_node_with_a_pause",
+                                    {.arguments = {std::to_string(free_port()), "tcp"}})) {
     EXPECT_EQ(node.exit_code, 0) << node.log;
     EXPECT_THAT(node.log, HasSubstr("goes on"));
   }

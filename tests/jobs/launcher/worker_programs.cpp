@@ -249,15 +249,15 @@ RANK_PROGRAM(go_on_after_a_pause) {
 /// A launcher for each rank, on one host. arguments: a free port; then those of its worker.
 RANK_PROGRAM(launch_a_node_with_a_pause) {
   setenv("TUTTI_TOKEN", std::string(64, 'a').c_str(), 1);
-  const LaunchResult result = launch(
-      {.num_workers = 1,
-       .nodes = {.node = rank.rank,
-                 .num_nodes = 2,
-                 .rendezvous = "127.0.0.1:" + rank.arguments.at(0),
-                 .silence = kPausedLimit},
-       .command = {"/proc/self/exe"},
-       .environment = {"TUTTI_TEST_PROGRAM=go_on_after_a_pause",
-                       "TUTTI_TEST_ARGUMENTS=" + rank.arguments.at(1) + "\n"}});
+  const LaunchResult result =
+      launch({.num_workers = 1,
+              .nodes = {.node = rank.rank,
+                        .num_nodes = 2,
+                        .rendezvous = "127.0.0.1:" + rank.arguments.at(0),
+                        .silence = kPausedLimit},
+              .command = {"/proc/self/exe"},
+              .environment = {"TUTTI_TEST_PROGRAM=go_on_after_a_pause",
+                              "TUTTI_TEST_ARGUMENTS=" + rank.arguments.at(1) + "\n"}});
   std::fprintf(stderr, "%s\n", failure_report(result).c_str());
   std::_Exit(result.exit_code);
 }

@@ -242,7 +242,8 @@ TEST(Resolve, LocalhostOfAHostOfIPv6Alone) {
     EXPECT_NO_THROW(found = resolve({"localhost", 5}, Deadline(20s)));
     ASSERT_FALSE(found.empty());
     for (const Address& address : found) EXPECT_TRUE(address.is_loopback()) << address.text();
-  }).join();
+  })
+      .join();
   if (!made) GTEST_SKIP() << "needs root and the program ip";
 }
 

@@ -60,7 +60,8 @@ void Child::State::read_some(const Deadline& deadline) {
   const int count = poll(&ready, 1, static_cast<int>(deadline.left().count()));
   if (count < 0 && errno != EINTR)
     throw Error(fmt::format("{}: poll: {}", name, errno_words(errno)));
-  if (count == 0 && deadline.passed()) throw Timeout(fmt::format("{}: no answer in time\n{}", name, last_errors()));
+  if (count == 0 && deadline.passed())
+    throw Timeout(fmt::format("{}: no answer in time\n{}", name, last_errors()));
   if (count <= 0) return;
   char buffer[4096];
   const ssize_t got = read(output.get(), buffer, sizeof buffer);

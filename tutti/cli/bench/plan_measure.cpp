@@ -139,11 +139,9 @@ plan::EngineSpeed speed_of(const std::string& engine) {
 void print(const plan::Machine& machine) {
   say("{:>8}{:>13}{:>13}{:>13}\n", "batch", "forward ms", "backward ms", "samples/s");
   for (const plan::BatchTime& time : machine.compute)
-    say("{:>8}{:>13.4g}{:>13.4g}{:>13.4g}\n", time.batch, 1e3 * time.forward,
-               1e3 * time.backward,
-               static_cast<double>(time.batch) / (time.forward + time.backward));
-  say(
-      "update {:.4g} ms; input {:.3g} us a sample on {} cores; the slowest of 8 replicas takes "
+    say("{:>8}{:>13.4g}{:>13.4g}{:>13.4g}\n", time.batch, 1e3 * time.forward, 1e3 * time.backward,
+        static_cast<double>(time.batch) / (time.forward + time.backward));
+  say("update {:.4g} ms; input {:.3g} us a sample on {} cores; the slowest of 8 replicas takes "
       "{:.2f} "
       "times the median; memory {:.4g} MB and {:.3g} MB a sample\n"
       "all-reduce of two threads: shm {:.3g} us, {:.3g} GB/s; tcp {:.3g} us, {:.3g} GB/s\n",
@@ -152,8 +150,7 @@ void print(const plan::Machine& machine) {
       1e-6 * machine.sample_memory, 1e6 * machine.shm.latency, 1e-9 * machine.shm.bytes_per_second,
       1e6 * machine.tcp.latency, 1e-9 * machine.tcp.bytes_per_second);
   if (machine.link)
-    say("link between {} hosts: {}\n", machine.link->hosts,
-               plan::words_of(machine.link->wire));
+    say("link between {} hosts: {}\n", machine.link->hosts, plan::words_of(machine.link->wire));
 }
 
 void check_batches(const MeasureFlags& flags, int64_t samples) {
@@ -202,7 +199,7 @@ void write(const plan::Machine& machine, const MeasureFlags& flags) {
   plan::save_machine(machine, flags.out);
   print(machine);
   say("wrote {}; next: tutti plan {} --machine {} --hosts 1..64{}\n", flags.out, flags.model,
-             flags.out, machine.link ? "" : " --link 10Gbit,50us");
+      flags.out, machine.link ? "" : " --link 10Gbit,50us");
 }
 
 void print_fit(int hosts, const std::vector<plan::AllReduceTimes>& times,
@@ -210,7 +207,7 @@ void print_fit(int hosts, const std::vector<plan::AllReduceTimes>& times,
   say("{:>12}{:>16}{:>16}\n", "bytes", "all-reduce ms", "by the link ms");
   for (const plan::AllReduceTimes& one : times)
     say("{:>12.0f}{:>16.4g}{:>16.4g}\n", one.bytes, 1e3 * median(one.seconds),
-               1e3 * plan::engine_seconds(hosts, one.bytes, link.flow));
+        1e3 * plan::engine_seconds(hosts, one.bytes, link.flow));
 }
 
 /// Of worker 0, which alone has a model, its machine with the link; the others take part in that.

@@ -115,7 +115,7 @@ class Job {
   int restarts_left_ = options_.restarts;
   int stopped_worker_ = -1;
   std::optional<TimePoint> stopped_since_{};  // all that are left are stopped
-  bool child_ended_ = false;      // since orphans were reaped last
+  bool child_ended_ = false;                  // since orphans were reaped last
   TimePoint next_reaping_{};
   bool tree_ended_ = false;
 };
