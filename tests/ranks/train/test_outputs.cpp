@@ -9,6 +9,7 @@
 #include "tests/support/command.h"
 #include "tests/support/run_workers.h"
 #include "tests/support/two_outputs.h"
+#include "tests/support/uneven.h"
 
 namespace tutti {
 namespace {
@@ -73,6 +74,28 @@ TEST(OutputWorkers, OutOfStepCountEachSampleOnce) {
   ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
   EXPECT_THAT(test::lines_after(out.out + out.err, "out of step: "),
               ::testing::ElementsAre("81 images, losses add up", "81 images, losses add up"));
+}
+
+// Class 2 does not count. Nothing is learnt, so that the order of batches does not matter.
+std::string mean_of_what_counts(const Strategy& strategy) {
+  Model model(strategy, [] { return test::FeaturesNet(); });
+  model.compile({.optimizer = optim::sgd({.learning_rate = 1e-12}),
+                 .loss = losses::sparse_categorical_crossentropy({.ignore_label = 2})});
+  const test::NumberedSamples samples(13);
+  const History history = model.fit(samples.plain().batch(4), {.epochs = 2, .verbose = 0});
+  return fmt::format("{:.6f} {}", history.last("train_loss"), history.images);
+}
+
+RANK_PROGRAM(tell_the_mean) {
+  rank.mark("mean: " + mean_of_what_counts(strategy_for_outputs("parameter_server", 4, 2)));
+}
+
+TEST(OutputWorkers, OutOfStepDivideByWhatCountsInEachOnesBatches) {
+  const auto expected = mean_of_what_counts(strategy_for_outputs("one_device", 1));
+  const auto out = run_with_servers("tell_the_mean", "");
+  ASSERT_EQ(out.exit_code, 0) << out.out << out.err;
+  EXPECT_THAT(test::lines_after(out.out + out.err, "mean: "),
+              ::testing::ElementsAre(expected, expected));
 }
 
 }  // namespace
