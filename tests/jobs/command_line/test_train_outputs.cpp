@@ -154,6 +154,18 @@ TEST(TrainOutputs, OneThatIsFullLosesNoOther) {
   expect_all_but_weights(folder, full.out);
 }
 
+// The state of the optimizer is too large, weights are not.
+TEST(TrainOutputs, ALastCheckpointThatCannotBeWrittenIsAFailureOnceAllElseIsSaved) {
+  const TempFolder folder;
+  Words words = training(kAlone, {"--epochs", "1", "--out", folder / "out"});
+  words.insert(words.begin(), {"bash", "-c", "trap '' XFSZ; ulimit -f 1000; exec \"$@\"", "bash"});
+  const auto full = run_command(words, {}, Millis{240'000});
+  EXPECT_EQ(full.exit_code, 1) << full.out << full.err;
+  EXPECT_THAT(full.err, AllOf(HasSubstr("tutti train: "), HasSubstr("the last checkpoint in "),
+                              HasSubstr("of step 4, was not written")));
+  EXPECT_THAT(full.out, HasSubstr("saved " + (folder / "out/model.safetensors").string()));
+}
+
 TEST(TrainOutputs, OneThatCannotBeWrittenLosesNoOther) {
   for (const Words& strategy : {kServed, kTogether}) {
     const TempFolder folder;
@@ -171,9 +183,9 @@ TEST(TrainOutputs, AllThatAreLostAreNamed) {
   words.insert(words.begin(), {"bash", "-c", "ulimit -f 40; exec \"$@\"", "bash"});
   const auto full = run_command(words, {}, Millis{240'000});
   EXPECT_EQ(full.exit_code, 1) << full.out << full.err;
-  EXPECT_THAT(full.err, AllOf(HasSubstr("2 outputs are not there"), HasSubstr("model.safetensors"),
+  EXPECT_THAT(full.err, AllOf(HasSubstr("3 outputs are not there"), HasSubstr("model.safetensors"),
                               HasSubstr("File too large"), HasSubstr("/dev/full"),
-                              HasSubstr("No space left")));
+                              HasSubstr("No space left"), HasSubstr("the last checkpoint in ")));
   EXPECT_THAT(get_bytes(folder / "out/history.csv"), HasSubstr("val_accuracy"));
 }
 

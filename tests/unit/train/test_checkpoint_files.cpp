@@ -403,12 +403,15 @@ TEST(CheckpointFiles, OnAFullDiskTheTrainingGoesOn) {
   const test::TempFolder folder;
   testing::internal::CaptureStderr();
   std::string sha256;
+  std::vector<std::string> lost;
   {
     Model model = checkpointed_model({});
     const test::FullDisk full(1000);
-    model.fit(samples(), three_epochs({.folder = folder.path(), .every_steps = 1}));
+    lost = model.fit(samples(), three_epochs({.folder = folder.path(), .every_steps = 1})).lost;
     sha256 = model.weights_sha256();
   }
+  EXPECT_THAT(lost, ElementsAre(AllOf(HasSubstr("the last checkpoint in " + folder.path().string()),
+                                      HasSubstr("of step 12, was not written"))));
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(sha256, straight({}).sha256);
   EXPECT_THAT(said, AllOf(HasSubstr("checkpoint step-000000000001"), HasSubstr("is not written"),
@@ -416,6 +419,38 @@ TEST(CheckpointFiles, OnAFullDiskTheTrainingGoesOn) {
   EXPECT_THAT(trainings_in(folder.path()), IsEmpty());
   for (const auto& entry : fs::directory_iterator(folder.path()))
     EXPECT_EQ(entry.path().filename(), "lock");
+}
+
+// The first batch, of which a checkpoint has the digest, has the sample.
+TEST(CheckpointFiles, AreWrittenAndGoneOnFromWhereADamagedSampleIsReplaced) {
+  const auto whole = pictures(30);
+  const auto torn = [&](int64_t place) {
+    const Array values = whole.batch(30).epoch({}).batch(0).columns[0];
+    const float first = values.as<float>()[static_cast<size_t>(4 * place)];
+    return whole
+        .map([first](data::Sample sample) {
+          if (sample.columns[0].as<float>()[0] == first) throw DataError("torn");
+          return sample;
+        })
+        .batch(8);
+  };
+  const auto replacing = [](CheckpointOptions checkpoints = {}, int64_t max_steps = 0) {
+    FitOptions options = three_epochs(std::move(checkpoints));
+    options.max_steps = max_steps;
+    options.loader.on_bad = data::replace({.at_most = 1});
+    return options;
+  };
+  const auto trained = [](const data::Dataset& dataset, FitOptions options) {
+    Model model = checkpointed_model({});
+    model.fit(dataset, std::move(options));
+    return model.weights_sha256();
+  };
+  const test::TempFolder folder;
+  const CheckpointOptions checkpoints = {.folder = folder.path(), .every_steps = 5, .resume = true};
+  trained(torn(3), replacing(checkpoints, 5));
+  EXPECT_THAT(test::message_of<UsageError>([&] { trained(torn(4), replacing(checkpoints)); }),
+              HasSubstr("first samples, sha256"));
+  EXPECT_EQ(trained(torn(3), replacing(checkpoints)), trained(torn(3), replacing()));
 }
 
 TEST(CheckpointFiles, AreWrittenWhereANumberThatIsNoneIsGoneOnFrom) {

@@ -28,12 +28,18 @@ class ScheduleFields {
     throw UsageError(fmt::format("schedule {}: {} = {} is out of range; expected {}", schedule_,
                                  field, value, range));
   }
+  void factor(std::string_view field, double factor) const {
+    require(std::isfinite(factor) && factor > 0, field, factor, "a finite number > 0");
+  }
+  void not_negative(std::string_view field, double factor) const {
+    require(std::isfinite(factor) && factor >= 0, field, factor, "a finite number >= 0");
+  }
   void first_rate(std::string_view field, double rate) const {
-    require(std::isfinite(rate) && rate > 0, field, rate, "a finite number > 0");
+    factor(field, rate);
     require(fits_float32(rate), field, rate, kFloat32Range);
   }
   void rate(std::string_view field, double rate) const {
-    require(std::isfinite(rate) && rate >= 0, field, rate, "a finite number >= 0");
+    not_negative(field, rate);
     require(fits_float32(rate), field, rate, kFloat32Range);
   }
   void steps(std::string_view field, int64_t steps, int64_t least = 1) const {
@@ -128,7 +134,7 @@ RateSchedule exponential(const ExponentialOptions& options) {
   const ScheduleFields fields("exponential");
   fields.first_rate("initial", options.initial);
   fields.steps("decay_steps", options.decay_steps);
-  fields.first_rate("decay_rate", options.decay_rate);
+  fields.factor("decay_rate", options.decay_rate);
   return {"exponential", [options](int64_t step) {
             const double periods = periods_before(step, options.decay_steps, options.staircase);
             const double rate = options.initial * std::pow(options.decay_rate, periods);
@@ -140,7 +146,7 @@ RateSchedule inverse_time(const InverseTimeOptions& options) {
   const ScheduleFields fields("inverse_time");
   fields.first_rate("initial", options.initial);
   fields.steps("decay_steps", options.decay_steps);
-  fields.rate("decay_rate", options.decay_rate);
+  fields.not_negative("decay_rate", options.decay_rate);
   return {"inverse_time", [options](int64_t step) {
             const double periods = periods_before(step, options.decay_steps, options.staircase);
             return options.initial / (1 + options.decay_rate * periods);
@@ -152,7 +158,7 @@ RateSchedule polynomial(const PolynomialOptions& options) {
   fields.first_rate("initial", options.initial);
   fields.steps("decay_steps", options.decay_steps);
   fields.rate("end", options.end);
-  fields.first_rate("power", options.power);
+  fields.factor("power", options.power);
   return {"polynomial", [options](int64_t step) {
             const int64_t length = options.decay_steps;
             // Steps left until n; the whole first period at step 0 of a cycle, as n is not 0 there.
@@ -181,7 +187,7 @@ RateSchedule cosine_restarts(const CosineRestartsOptions& options) {
   fields.first_rate("initial", options.initial);
   fields.steps("first_decay_steps", options.first_decay_steps);
   fields.at_least_one("t_mul", options.t_mul);
-  fields.first_rate("m_mul", options.m_mul);
+  fields.factor("m_mul", options.m_mul);
   fields.share("alpha", options.alpha);
   return {"cosine_restarts", [options](int64_t step) {
             const double at = periods_before(step, options.first_decay_steps, false);
@@ -243,7 +249,7 @@ RateSchedule scaled(RateSchedule base, double factor, int64_t warm_up_steps) {
   const std::string name =
       fmt::format("{} times {:.6g} after {} steps", base.name(), factor, warm_up_steps);
   const ScheduleFields fields(name);
-  fields.first_rate("factor", factor);
+  fields.factor("factor", factor);
   fields.steps("warm_up_steps", warm_up_steps, 0);
   return {name, [base = std::move(base), factor, warm_up_steps](int64_t step) {
             if (step >= warm_up_steps) return factor * base(step);

@@ -249,7 +249,8 @@ Deadline Checkpointing::disk_deadline() const {
 }
 
 void Checkpointing::save(TrainingState state, Priority priority) {
-  if (state.manifest.step == last_step_) return;
+  wanted_step_ = state.manifest.step;
+  if (wanted_step_ == last_step_) return;
   const TimePoint begin = Clock::now();
   const bool last = priority == Priority::normal;
   switch (wait_for_writers(disk_deadline(), last ? WhenAsked::grace : WhenAsked::give_way)) {
@@ -301,20 +302,28 @@ bool Checkpointing::save_in_grace(TrainingState state) {
 
 std::string Checkpointing::summary() const { return writer_->summary(); }
 
-void Checkpointing::end() {
+std::string Checkpointing::end() {
   const bool written = wait_for_writers(disk_deadline(), WhenAsked::grace) == Waited::ready;
-  if (!written) {
-    writer_->abandon();
-    log(LogLevel::error,
-        "fit: the last checkpoint in {}, of step {}, was not written after {} s; worker {} was "
-        "still at it",
-        options_.folder.string(), last_step_,
-        std::chrono::floor<std::chrono::seconds>(Clock::now() - last_begin_).count(), busy_worker_);
-  } else if (!writer_->last_is_whole()) {
-    log(LogLevel::error, "fit: the last checkpoint in {} was not written; the log says why",
-        options_.folder.string());
+  if (!written) writer_->abandon();
+  const std::string why = why_lost(written);
+  if (!why.empty()) log(LogLevel::error, "{}", why);
+  if (options_.remove_at_end) {
+    if (written) remove_at_end();
+    return "";  // there would be none now
   }
-  if (options_.remove_at_end && written) remove_at_end();
+  return model_.strategy.world().chief ? why : "";
+}
+
+std::string Checkpointing::why_lost(bool written) const {
+  const std::string which =
+      fmt::format("fit: the last checkpoint in {}, of step {}, was not written",
+                  options_.folder.string(), wanted_step_);
+  if (!written)
+    return fmt::format("{} after {} s; worker {} was still at that of step {}", which,
+                       std::chrono::floor<std::chrono::seconds>(Clock::now() - last_begin_).count(),
+                       busy_worker_, last_step_);
+  if (wanted_step_ > last_step_ || !writer_->last_is_whole()) return which + "; the log says why";
+  return "";
 }
 
 // What is still being written would come after that; and a disk that hangs keeps nobody.

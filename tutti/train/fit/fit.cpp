@@ -156,8 +156,9 @@ History Fit::run() {
     run_epoch(*plan);
     at = {.epoch = plan->number + 1, .steps = history_.steps};
   }
+  std::string lost;
   if (checkpoints_) {
-    checkpoints_->end();
+    lost = checkpoints_->end();
     if (const std::string words = checkpoints_->summary(); !words.empty()) progress_->say(words);
   }
   if (history_.rows.empty() && servers_at_ > 0)
@@ -168,6 +169,7 @@ History Fit::run() {
   callbacks_->train_end(last_values_);
   say_noise();
   history_.lost = callbacks_->lost();
+  if (!lost.empty()) history_.lost.push_back(lost);
   history_.input = loader_->report();
   if (const std::string words = words_worth_saying(history_.input); !words.empty())
     progress_->say(words);

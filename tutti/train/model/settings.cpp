@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <variant>
 
+#include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 
 namespace tutti::detail {
@@ -20,6 +21,20 @@ std::string rule_words(const optim::Rule& rule) {
   };
   std::visit([&](const auto& options) { optim::visit_fields(options, add); }, rule.options());
   return words;
+}
+
+void hash_batch(Sha256& sha, const data::Batch& batch) {
+  for (const Array& column : batch.columns) sha.update(column.data(), column.num_bytes());
+}
+
+// Training replaces a damaged one, or fails and names it: either way it is no matter of the digest.
+void hash_each(Sha256& sha, const data::Epoch& epoch, int64_t samples) {
+  constexpr std::string_view kDamaged = "damaged";
+  for (int64_t i = 0; i < samples; ++i) try {
+      hash_batch(sha, epoch.part(0, {i, i + 1}));
+    } catch (const DataError&) {
+      sha.update(kDamaged.data(), kDamaged.size());
+    }
 }
 
 }  // namespace
@@ -59,9 +74,13 @@ std::vector<double> rates_of(const std::optional<RateSchedule>& schedule) {
 
 std::string digest_of_samples(const data::Dataset& dataset, uint64_t seed) {
   const data::Epoch epoch = dataset.epoch({.seed = seed});
-  const data::Batch batch = epoch.part(0, {0, std::min(kSamples, epoch.batch_size(0))});
+  const int64_t samples = std::min(kSamples, epoch.batch_size(0));
   Sha256 sha;
-  for (const Array& column : batch.columns) sha.update(column.data(), column.num_bytes());
+  try {
+    hash_batch(sha, epoch.part(0, {0, samples}));
+  } catch (const DataError&) {
+    hash_each(sha, epoch, samples);
+  }
   return sha.hex();
 }
 

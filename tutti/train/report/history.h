@@ -32,7 +32,8 @@ struct History {
   /// The gradient noise scale at the end, in samples: beyond such a batch more samples a step stop
   /// paying. NaN: not measured (CompileOptions::noise_scale), or unknown (NoiseScale::value).
   double noise_scale = std::numeric_limits<double>::quiet_NaN();
-  /// Files that callbacks could not write (a full disk), in words; on the chief's worker.
+  /// Files that callbacks could not write (a full disk), and the last checkpoint where it is not on
+  /// disk, in words; on the chief's worker.
   std::vector<std::string> lost;
 
   /// images / train_seconds; 0 before the first step.

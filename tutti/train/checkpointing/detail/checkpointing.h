@@ -67,8 +67,9 @@ class Checkpointing {
   /// Returns true once it is on disk; false when it could not be written, or not before
   /// options.grace had passed, which the log says.
   bool save_in_grace(TrainingState state);
-  /// Waits for the last one, as save() does; removes all of them where options say so.
-  void end();
+  /// Waits for the last one, as save() does; removes all of them where options say so. Returns why
+  /// the last one is not on disk, on the chief's worker; "" where it is.
+  std::string end();
 
   /// For people; "" on all workers but the chief's.
   std::string summary() const;
@@ -110,6 +111,7 @@ class Checkpointing {
   std::exception_ptr on_disk(const std::string& what, std::function<void()> work);
 
   void take_folder();
+  std::string why_lost(bool written) const;
   void remove_at_end();
   NamedTensors own_tensors(const TrainingState& state) const;
   /// A checkpoint as it was read.
@@ -149,9 +151,10 @@ class Checkpointing {
   std::unique_ptr<Writer> writer_;
   /// What is being written; its memory serves one checkpoint after another.
   std::shared_ptr<data::SafetensorsImage> image_ = std::make_shared<data::SafetensorsImage>();
-  int64_t last_step_ = -1;  // that was saved
-  TimePoint last_begin_{};  // when it began to be written
-  int busy_worker_ = -1;    // that the last wait was for
+  int64_t wanted_step_ = -1;  // of the last save()
+  int64_t last_step_ = -1;    // that was saved
+  TimePoint last_begin_{};    // when it began to be written
+  int busy_worker_ = -1;      // that the last wait was for
   std::optional<Deadline> grace_;
 };
 
