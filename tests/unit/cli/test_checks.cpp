@@ -1,6 +1,9 @@
 // Checks of flag values, figures from step times, and the rows of bench compare.
 #include <gmock/gmock.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "tutti/base/error.h"
@@ -12,6 +15,7 @@
 #include "tutti/cli/checks.h"
 
 #include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 
 namespace tutti::cli {
 namespace {
@@ -69,6 +73,32 @@ TEST(Checks, WordsOfLaterVersionsAreToldApart) {
   EXPECT_EQ(check(known), "");
   EXPECT_THAT(check(near), HasSubstr("did you mean \"mirrored\"?"));
   EXPECT_THAT(check(later), HasSubstr("not in this version"));
+}
+
+// Programs are compiled to them, and run.
+TEST(ScratchFiles, LieInAFolderThatIsThisUsersAlone) {
+  namespace fs = std::filesystem;
+  fs::path folder;
+  {
+    const ScratchFile one, another;
+    folder = fs::path(one.path()).parent_path();
+    EXPECT_NE(folder, fs::path(another.path()).parent_path());
+    EXPECT_FALSE(fs::exists(one.path()));
+    EXPECT_EQ(fs::status(folder).permissions(), fs::perms::owner_all);
+    std::ofstream(one.path()) << "program";
+  }
+  EXPECT_FALSE(fs::exists(folder));
+}
+
+TEST(Checkouts, OfOtherUsersAreNotTaken) {
+  const test::TempFolder folder;
+  std::filesystem::create_directories(folder.path() / "bench/peer");
+  std::filesystem::create_directories(folder.path() / "a/b");
+  test::put_bytes(folder / "bench/peer/step.py", "print()");
+  const uint32_t own = geteuid();
+  EXPECT_EQ(checkout_above(folder.path() / "a/b", {own}), folder.path());
+  EXPECT_EQ(checkout_above(folder.path(), {own + 1, own}), folder.path());
+  EXPECT_EQ(checkout_above(folder.path() / "a/b", {own + 1}), "");
 }
 
 TEST(Checks, ListsOfSizesAndNumbers) {

@@ -3,8 +3,10 @@
 /// Thread rule: the main thread alone.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -16,20 +18,26 @@ namespace tutti::cli {
 std::filesystem::path own_program();
 
 /// The checkout that holds bench/peer, seen from this program's folder and from the working one.
-/// UsageError when there is none.
+/// Programs of it are run: it belongs to whom this program does, or to this user. UsageError when
+/// there is none.
 std::filesystem::path checkout();
 
-/// The name of a file in the temporary folder that is not there yet; what somebody puts there is
-/// gone with this object.
+/// `folder`, or the nearest above it, that holds bench/peer and belongs to one of these users;
+/// empty: none.
+std::filesystem::path checkout_above(std::filesystem::path folder,
+                                     const std::vector<uint32_t>& owners);
+
+/// The name of a file that is not there yet, in a new folder that is this user's alone: programs
+/// are compiled to it, and run. What somebody puts there is gone with this object.
 class ScratchFile {
  public:
   ScratchFile();
   ~ScratchFile();
   ScratchFile(const ScratchFile&) = delete;
-  std::string path() const { return path_.string(); }
+  std::string path() const { return (folder_ / "file").string(); }
 
  private:
-  std::filesystem::path path_;
+  std::filesystem::path folder_;
 };
 
 /// The first line of `output` that has a JSON object, as that object. Error when there is none.
