@@ -1,6 +1,7 @@
 #include "tutti/cli/arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <csignal>
@@ -98,6 +99,18 @@ void refuse_unknown_flag(const CLI::App& app, const std::string& word) {
   if (word.size() < 2 || word.front() != '-') return;
   const std::string flag = word.substr(0, word.find('='));
   throw UsageError(unknown_message("flag", flag, flags_of(app)));
+}
+
+std::vector<std::string> typed_in(const CLI::App& command) {
+  std::vector<std::string> typed;
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() == 0 || option->get_lnames().empty()) continue;
+    const bool has_value = option->get_items_expected_max() > 0;
+    typed.push_back(
+        fmt::format("--{}{}{}", option->get_lnames().front(), has_value ? " " : "",
+                    has_value ? fmt::to_string(fmt::join(option->results(), ",")) : ""));
+  }
+  return typed;
 }
 
 int guarded(const std::function<std::string()>& place, const std::function<int()>& body) {

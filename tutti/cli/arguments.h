@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -15,6 +16,9 @@ namespace tutti::cli {
 /// Parses and runs the chosen subcommand's callback. Prints help for --help and returns. Throws
 /// UsageError for wrong flags, subcommands and values; the message names the nearest known one.
 void parse(CLI::App& app, int argc, const char* const* argv);
+
+/// The flags of `command` that were typed, each with its value: "--engine nccl".
+std::vector<std::string> typed_in(const CLI::App& command);
 
 /// Throws UsageError when `word` is a flag that `app` does not know; for commands that take the
 /// rest of the line as it is.

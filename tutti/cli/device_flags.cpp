@@ -28,11 +28,6 @@ void add_device_flags(CLI::App& app, DeviceFlags& flags) {
 }
 
 void take_devices(const DeviceFlags& flags, StrategyOptions& options) {
-  if (flags.memory_limit_mib > 0 && !needs_gpus(flags.device))
-    throw UsageError(
-        fmt::format("--memory-limit {}: it is of GPUs, and --device {} uses none; give --device "
-                    "cuda, or leave it out",
-                    flags.memory_limit_mib, flags.device));
   devices_from(flags.device);
   options.device = flags.device;
   options.memory_limit_mib = flags.memory_limit_mib;

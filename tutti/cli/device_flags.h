@@ -23,7 +23,7 @@ struct DeviceFlags {
 void add_device_flags(CLI::App& app, DeviceFlags& flags);
 
 /// Sets them, and loads LibTorch's CUDA where a GPU is named: call it before anything else of
-/// LibTorch. UsageError for a device that is not there, and for a limit without a GPU.
+/// LibTorch. UsageError for a device that is not there.
 void take_devices(const DeviceFlags& flags, StrategyOptions& options);
 
 /// Replicas on this host where nobody said how many: one a device, or of the CPU the usable cores.

@@ -14,9 +14,11 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/folders.h"
+#include "tutti/base/idle.h"
 #include "tutti/base/log.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checkpoints.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -28,6 +30,7 @@
 #include "tutti/cli/train_data.h"
 #include "tutti/data/quickdraw.h"
 #include "tutti/data/sources/recognise.h"
+#include "tutti/strategy/needs.h"
 #include "tutti/train/model/model.h"
 #include "tutti/train/model/weights.h"
 
@@ -213,7 +216,22 @@ void wait_for_spec(const EvaluateFlags& flags) {
   }
 }
 
+const std::vector<NeededBy<EvaluateFlags>>& needs_of_evaluations() {
+  constexpr std::string_view kOfLoader =
+      "it is of batches that are made ahead, and --workers 0 makes none";
+  static const auto loads_ahead = [](const EvaluateFlags& flags) {
+    return flags.loader.workers != "0";
+  };
+  static const std::vector<NeededBy<EvaluateFlags>> rows = {
+      {"--idle-limit", [](const EvaluateFlags& flags) { return flags.follow; },
+       "nothing is waited for without --follow"},
+      {"--loader-memory", loads_ahead, kOfLoader},
+      {"--ahead", loads_ahead, kOfLoader}};
+  return rows;
+}
+
 int evaluate(const EvaluateFlags& flags) {
+  refuse_idle_options(strategy_options(flags));
   if (!flags.follow && checkpoints_in(flags.checkpoints).empty())
     throw UsageError(
         fmt::format("--checkpoints {}: no checkpoint is there; expected a safetensors file, a "
@@ -271,7 +289,10 @@ void add_evaluate(CLI::App& app, int& exit_code) {
       "  tutti evaluate resnet18 --data photos/val --checkpoints runs/photos\n"
       "  tutti evaluate mlp --data examples/data/quickdraw --checkpoints runs/mlp --follow --json "
       "mlp.json");
-  command->callback([flags, &exit_code] { exit_code = evaluate(*flags); });
+  command->callback([command, flags, &exit_code] {
+    refuse_idle(typed_in(*command), *flags, needs_of_evaluations());
+    exit_code = evaluate(*flags);
+  });
 }
 
 }  // namespace tutti::cli

@@ -12,8 +12,10 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/idle.h"
 #include "tutti/base/standard_streams.h"
 #include "tutti/base/stop.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checkpoints.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -49,6 +51,14 @@ DataSpec spec_of(const GenerateFlags& flags) {
     throw UsageError(fmt::format("{}: was trained on {}, not on text", flags.weights,
                                  data::name_of(spec->kind)));
   return *spec;
+}
+
+const std::vector<NeededBy<GenerateFlags>>& needs_of_generating() {
+  constexpr std::string_view kOfDrawing = "--top-k 1 takes the likeliest: nothing is drawn";
+  static const auto draws = [](const GenerateFlags& flags) { return flags.options.top_k != 1; };
+  static const std::vector<NeededBy<GenerateFlags>> rows = {{"--temperature", draws, kOfDrawing},
+                                                            {"--seed", draws, kOfDrawing}};
+  return rows;
 }
 
 int generate(GenerateFlags& flags) {
@@ -120,7 +130,10 @@ void add_generate(CLI::App& app, int& exit_code) {
       "  tutti generate runs/gpt --prompt \"ROMEO:\"\n"
       "  tutti generate runs/gpt --prompt \"ROMEO:\" --tokens 500 --temperature 0.8 --top-k 20 "
       "--seed 1");
-  command->callback([flags, &exit_code] { exit_code = generate(*flags); });
+  command->callback([command, flags, &exit_code] {
+    refuse_idle(typed_in(*command), *flags, needs_of_generating());
+    exit_code = generate(*flags);
+  });
 }
 
 }  // namespace tutti::cli

@@ -17,14 +17,17 @@
 #include "tutti/base/error.h"
 #include "tutti/base/host.h"
 #include "tutti/base/standard_streams.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
+#include "tutti/cli/needs.h"
 #include "tutti/cli/server_flags.h"
 #include "tutti/cli/servers.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/strategy/detail/worlds.h"
+#include "tutti/strategy/needs.h"
 
 namespace tutti::cli {
 namespace {
@@ -86,6 +89,7 @@ void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string>
   add_device_flags(app, flags.devices);
   app.parse_complete_callback([&app, &flags] {
     if (app.count("--strategy") == 0 && several_devices(flags.devices)) flags.strategy = "mirrored";
+    flags.typed = typed_in(app);
   });
   app.add_option("--threads", flags.threads,
                  "Threads of LibTorch in each replica (default: usable cores / replicas)")
@@ -147,11 +151,6 @@ void add_reduction_flags(CLI::App& app, JobFlags& flags) {
                  "tune` wrote it; the same on all hosts")
       ->check(some_name())
       ->type_name("FILE");
-}
-
-int num_workers_in_job(const JobFlags& flags) {
-  const auto launcher = job_of_this_process();
-  return launcher ? launcher->num_workers : num_workers_of(flags);
 }
 
 // Whether the loss of a worker is not the end of the others.
@@ -218,10 +217,18 @@ void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extr
   app.option_defaults()->group("Options");
 }
 
+bool are_processes(const JobFlags& flags) {
+  return flags.strategy == "multi_worker" || flags.strategy == "independent" ||
+         flags.uses_servers();
+}
+
 bool starts_workers(const JobFlags& flags) {
-  const bool processes =
-      flags.strategy == "multi_worker" || flags.strategy == "independent" || flags.uses_servers();
-  return processes && !job_of_this_process();
+  return are_processes(flags) && !job_of_this_process();
+}
+
+int workers_of_job(const JobFlags& flags) {
+  if (const auto job = job_of_this_process()) return job->num_workers;
+  return starts_workers(flags) ? num_workers_of(flags) : 1;
 }
 
 static layout::Mesh mesh_of(const JobFlags& flags) {
@@ -290,6 +297,7 @@ int num_ranks_of(const JobFlags& flags) {
 
 StrategyOptions strategy_options(const JobFlags& flags) {
   StrategyOptions options;
+  options.typed = flags.typed;
   take_devices(flags.devices, options);
   if (!flags.dense_kernel.empty())
     nn::use_dense_kernel(nn::dense_kernel_by_name(flags.dense_kernel));
@@ -324,13 +332,9 @@ StrategyOptions strategy_options(const JobFlags& flags) {
         "--compression {}: replicas of strategy independent send nothing that could be compressed",
         flags.compression));
 
-  if (!flags.table.empty()) {
-    if (flags.strategy != "multi_worker")
-      throw UsageError(fmt::format("--algorithm-table {}: strategy {} sends nothing between hosts",
-                                   flags.table, flags.strategy));
+  if (!flags.table.empty() && flags.strategy == "multi_worker")
     options.table = load_table(flags.table);
-  }
-
+  refuse_idle(flags.typed, flags, needs_of_jobs());
   recipe_from(flags.optimizer);  // what it refuses is refused here
   options.served = served_options(flags.served, flags.strategy);
   const int replicas = num_replicas_of(flags);
@@ -338,25 +342,16 @@ StrategyOptions strategy_options(const JobFlags& flags) {
     throw UsageError("--mesh: replicas of strategy independent do not meet");
   if (!flags.shard.empty() && flags.strategy == "independent")
     throw UsageError("--shard: replicas of strategy independent do not meet");
-  if (!flags.reduction_shape.empty()) {
-    if (flags.strategy != "one_device")
-      throw UsageError(
-          fmt::format("--reduction-shape {}: can be chosen under one_device alone; under "
-                      "{} it is where the replicas are",
-                      flags.reduction_shape, flags.strategy));
-    if (flags.mesh.empty() && flags.replicas && *flags.replicas != replicas)
-      throw UsageError(fmt::format("--reduction-shape {} is for {} replicas, but --replicas is {}",
-                                   flags.reduction_shape, replicas, *flags.replicas));
+  if (!flags.reduction_shape.empty() && flags.strategy == "one_device" && flags.mesh.empty() &&
+      flags.replicas && *flags.replicas != replicas)
+    throw UsageError(fmt::format("--reduction-shape {} is for {} replicas, but --replicas is {}",
+                                 flags.reduction_shape, replicas, *flags.replicas));
+  if (flags.strategy == "independent") {
+    refuse_idle_options(options);
+  } else {
+    check_launched(options);
+    check_options(options, workers_of_job(flags));
   }
-  const auto launcher = job_of_this_process();
-  if (launcher && launcher->num_workers > 1 &&
-      (flags.strategy == "one_device" || flags.strategy == "mirrored" ||
-       flags.strategy == "central_storage"))
-    throw UsageError(
-        fmt::format("--strategy {} is for one process, but a launcher started {} workers; "
-                    "use --strategy multi_worker, or start it without `tutti run`",
-                    flags.strategy, launcher->num_workers));
-  if (flags.strategy != "independent") check_options(options, num_workers_in_job(flags));
   check_devices(flags, num_ranks_of(flags));
   check_servers(flags);
   return options;

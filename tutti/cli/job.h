@@ -46,13 +46,17 @@ struct JobFlags {
   uint64_t seed = 0;
   std::string reduction = "fused";
   std::string compression = "none";
-  int64_t compression_start = 0;  ///< the first step that is compressed
-  std::string table;              ///< file of `tutti bench tune`
-  ServerFlags served;             ///< of parameter_server
+  int64_t compression_start = 0;     ///< the first step that is compressed
+  std::string table;                 ///< file of `tutti bench tune`
+  ServerFlags served;                ///< of parameter_server
+  std::vector<std::string> typed{};  ///< all flags of the command that were, as typed_in() has them
 };
 
 /// Describes the flags on `app`. `extra_strategies` are known beside those of Strategy.
 void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies = {});
+
+/// Whether the replicas are in processes of their own, of which this may be one.
+bool are_processes(const JobFlags& flags);
 
 /// Whether this process is to start the workers of its job itself: multi_worker or
 /// parameter_server, outside a launcher.
@@ -61,6 +65,9 @@ bool starts_workers(const JobFlags& flags);
 /// How many workers those are: the number of replicas, or one a device, or on the CPU one a usable
 /// core, when none was given.
 int num_workers_of(const JobFlags& flags);
+
+/// Workers of the job that this process is in, or starts.
+int workers_of_job(const JobFlags& flags);
 
 /// Starts this very command (`name`: "train") again as each of `num_workers` workers, with more
 /// NAME=value in their environment, prints what failed, and returns the job's exit code.

@@ -15,6 +15,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/idle.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/layout/check.h"
@@ -25,6 +27,8 @@
 namespace tutti::cli {
 namespace {
 
+constexpr double kLongest = 1e12;  // of a time, in whatever unit
+
 struct PipelineFlags {
   layout::Plan plan{.ranks = 4, .microbatches = 8};
   std::string schedule = "all";
@@ -33,22 +37,39 @@ struct PipelineFlags {
   std::string svg, csv, json;
 };
 
-// A name, a file, or "all" that can be had.
-std::vector<layout::Schedule> schedules_of(const PipelineFlags& flags) {
-  if (std::filesystem::path(flags.schedule).extension() == ".csv") {
-    auto own = layout::from_csv(read_file(flags.schedule), flags.schedule);
+bool is_ours(const PipelineFlags& flags) {
+  return std::filesystem::path(flags.schedule).extension() != ".csv";
+}
+
+// A row takes about 0.6 KB for each: 0.6 GB.
+constexpr int64_t kMostParts = 1 << 20;
+
+void require_small(const layout::Plan& plan) {
+  const int64_t parts = int64_t{plan.ranks} * plan.microbatches * plan.chunks;
+  if (parts > kMostParts)
+    throw UsageError(fmt::format(
+        "--ranks {} times --microbatches {} times --chunks {} are {} parts of a step; expected at "
+        "most {}: idle time and memory are told by fewer as well",
+        plan.ranks, plan.microbatches, plan.chunks, parts, kMostParts));
+}
+
+// "all" are those that can be had.
+std::vector<std::string> names_of(const PipelineFlags& flags) {
+  if (flags.schedule != "all") return {flags.schedule};
+  std::vector<std::string> names = layout::schedule_names();
+  if (flags.plan.microbatches % flags.plan.ranks != 0) std::erase(names, "interleaved");
+  return names;
+}
+
+layout::Schedule schedule_of(const PipelineFlags& flags, const std::string& name) {
+  if (!is_ours(flags)) {
+    auto own = layout::from_csv(read_file(name), name);
     layout::check(own);
-    return {own};
+    return own;
   }
-  if (flags.schedule != "all") return {layout::schedule_by_name(flags.schedule, flags.plan)};
-  std::vector<layout::Schedule> all;
-  for (const std::string& name : layout::schedule_names()) {
-    if (name == "interleaved" && flags.plan.microbatches % flags.plan.ranks != 0) continue;
-    layout::Plan plan = flags.plan;
-    if (name != "interleaved") plan.chunks = 1;
-    all.push_back(layout::schedule_by_name(name, plan));
-  }
-  return all;
+  layout::Plan plan = flags.plan;
+  if (flags.schedule == "all" && name != "interleaved") plan.chunks = 1;
+  return layout::schedule_by_name(name, plan);
 }
 
 // One number is of all layers of a rank, whatever they are cut into.
@@ -69,49 +90,70 @@ layout::Costs costs_of(const PipelineFlags& flags, const layout::Schedule& sched
 }
 
 struct Row {
-  layout::Schedule schedule;
-  layout::Simulation simulation;
-  double kept = 0;  // microbatches of a whole rank, on the rank that keeps most
+  std::string name;
+  int ranks = 0, chunks = 0, microbatches = 0;
+  double seconds = 0, bubble = 0;
+  std::vector<int> kept;  // by rank, activations at most
+  /// Microbatches of a whole rank, on the rank that keeps most.
+  double most_kept() const { return static_cast<double>(std::ranges::max(kept)) / chunks; }
 };
 
-Row row_of(layout::Schedule schedule, const PipelineFlags& flags) {
-  layout::Simulation simulation = layout::simulate(schedule, costs_of(flags, schedule));
-  const double kept =
-      static_cast<double>(std::ranges::max(layout::peak_activations(schedule))) / schedule.chunks;
-  return {std::move(schedule), std::move(simulation), kept};
+// And the files that show it: the actions themselves are let go.
+Row row_of(const layout::Schedule& schedule, const PipelineFlags& flags) {
+  const layout::Simulation simulation = layout::simulate(schedule, costs_of(flags, schedule));
+  if (!flags.svg.empty()) write_file_atomically(flags.svg, layout::to_svg(schedule, simulation));
+  if (!flags.csv.empty()) write_file_atomically(flags.csv, layout::to_csv(schedule));
+  return {.name = schedule.name,
+          .ranks = schedule.ranks(),
+          .chunks = schedule.chunks,
+          .microbatches = schedule.microbatches,
+          .seconds = simulation.seconds,
+          .bubble = simulation.bubble(),
+          .kept = layout::peak_activations(schedule)};
 }
 
 void print_table(const std::vector<Row>& rows) {
   fmt::print("{:<14}{:>8}{:>12}{:>10}{:>18}\n", "schedule", "chunks", "time", "idle",
              "kept microbatches");
   for (const Row& row : rows)
-    fmt::print("{:<14}{:>8}{:>12.6g}{:>8.1f} %{:>18.1f}\n", row.schedule.name, row.schedule.chunks,
-               row.simulation.seconds, 100 * row.simulation.bubble(), row.kept);
+    fmt::print("{:<14}{:>8}{:>12.6g}{:>8.1f} %{:>18.1f}\n", row.name, row.chunks, row.seconds,
+               100 * row.bubble, row.most_kept());
 }
 
 nlohmann::json json_of(const std::vector<Row>& rows) {
   nlohmann::json all = nlohmann::json::array();
   for (const Row& row : rows)
-    all.push_back({{"schedule", row.schedule.name},
-                   {"ranks", row.schedule.ranks()},
-                   {"chunks", row.schedule.chunks},
-                   {"microbatches", row.schedule.microbatches},
-                   {"time", row.simulation.seconds},
-                   {"bubble", row.simulation.bubble()},
-                   {"peak_activations", layout::peak_activations(row.schedule)}});
+    all.push_back({{"schedule", row.name},
+                   {"ranks", row.ranks},
+                   {"chunks", row.chunks},
+                   {"microbatches", row.microbatches},
+                   {"time", row.seconds},
+                   {"bubble", row.bubble},
+                   {"peak_activations", row.kept}});
   return all;
+}
+
+const std::vector<NeededBy<PipelineFlags>>& needs_of_pipelines() {
+  constexpr std::string_view kInTheFile = "the schedule of a file has its own";
+  static const std::vector<NeededBy<PipelineFlags>> rows = {
+      {"--ranks", is_ours, kInTheFile},
+      {"--microbatches", is_ours, kInTheFile},
+      {"--chunks",
+       [](const PipelineFlags& flags) {
+         return flags.schedule == "all" || flags.schedule == "interleaved";
+       },
+       "only schedule interleaved has a choice of them"}};
+  return rows;
 }
 
 void plan_pipeline(const PipelineFlags& flags) {
   if ((!flags.svg.empty() || !flags.csv.empty()) && flags.schedule == "all")
     throw UsageError("--svg and --csv are of one schedule: name it with --schedule");
+  if (is_ours(flags)) require_small(flags.plan);
   std::vector<Row> rows;
-  for (auto& schedule : schedules_of(flags)) rows.push_back(row_of(std::move(schedule), flags));
+  for (const std::string& name : names_of(flags))
+    rows.push_back(row_of(schedule_of(flags, name), flags));
   print_table(rows);
-  const Row& first = rows.front();
-  if (!flags.svg.empty())
-    write_file_atomically(flags.svg, layout::to_svg(first.schedule, first.simulation));
-  if (!flags.csv.empty()) write_file_atomically(flags.csv, layout::to_csv(first.schedule));
   if (!flags.json.empty()) write_file_atomically(flags.json, json_of(rows).dump(2) + "\n");
 }
 
@@ -143,14 +185,14 @@ void add_plan(CLI::App& app, int& exit_code) {
                                fmt::join(layout::schedule_names(), ", ")))
       ->capture_default_str();
   const auto add_cost = [&](const char* name, std::vector<double>& to, const char* help) {
-    command->add_option(name, to, help)->delimiter(',')->check(CLI::NonNegativeNumber);
+    command->add_option(name, to, help)->delimiter(',')->check(number_between(0, kLongest));
   };
   add_cost("--forward", flags->forward,
            "Time of a microbatch through a rank's layers; or one number a stage, with commas");
   add_cost("--backward", flags->backward, "The same of the gradient of a stage's input");
   add_cost("--weight", flags->weight, "The same of the gradients of its parameters");
   command->add_option("--send", flags->send, "Time from one rank to another")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_between(0, kLongest));
   command->add_option("--svg", flags->svg, "Draws the schedule")->type_name("FILE");
   command->add_option("--csv", flags->csv, "Writes it as text, to be changed by hand")
       ->type_name("FILE");
@@ -160,7 +202,8 @@ void add_plan(CLI::App& app, int& exit_code) {
       "  tutti plan pipeline --ranks 4 --microbatches 8\n"
       "  tutti plan pipeline --ranks 2 --microbatches 8 --schedule zb-h1 --svg zb-h1.svg\n"
       "  tutti plan pipeline --schedule own.csv --forward 1,1,2 --backward 1,1,2 --weight 1,1,2");
-  command->callback([flags, &exit_code] {
+  command->callback([command, flags, &exit_code] {
+    refuse_idle(typed_in(*command), *flags, needs_of_pipelines());
     plan_pipeline(*flags);
     exit_code = 0;
   });

@@ -14,8 +14,11 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/idle.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
+#include "tutti/cli/arguments.h"
+#include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/zoo.h"
 #include "tutti/observe/plot.h"
@@ -30,6 +33,9 @@ namespace tutti::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr double kMostSamples = 1e18;
+constexpr double kMostHours = 1e6;  // a century
 
 /// What both commands ask about.
 struct JobsFlags {
@@ -275,6 +281,22 @@ std::string picture(const std::string& model, const std::vector<plan::Prediction
                     panels);
 }
 
+const std::vector<NeededBy<JobsFlags>>& needs_of_predictions() {
+  constexpr std::string_view kOfServers =
+      "it is of parameter servers, which are not asked about (--strategy parameter_server or all)";
+  static const auto has_servers = [](const JobsFlags& flags) {
+    return flags.strategy == "parameter_server" || flags.strategy == "all";
+  };
+  static const std::vector<NeededBy<JobsFlags>> rows = {
+      {"--servers", has_servers, kOfServers},
+      {"--staleness", has_servers, kOfServers},
+      {"--overlap", [](const JobsFlags& flags) { return flags.strategy != "parameter_server"; },
+       "it is of all-reduces, which servers do without"},
+      {"--bucket-mib", [](const JobsFlags& flags) { return flags.overlap; },
+       "buckets are those of --overlap"}};
+  return rows;
+}
+
 void plan_model(const PredictFlags& flags) {
   if (!flags.json.empty()) require_writable(flags.json, "--json");
   if (!flags.svg.empty()) require_writable(flags.svg, "--svg");
@@ -332,7 +354,7 @@ void add_jobs(CLI::App& command, JobsFlags& flags) {
           "--gflops", flags.gflops,
           "Instead of --machine: what a replica computes, 10^9 operations a second, and all "
           "else by counting; of the networks of `tutti plan table`")
-      ->check(CLI::Range(1e-3, 1e9))
+      ->check(number_between(1e-3, 1e9))
       ->excludes("--machine");
   command.add_option("--hosts", flags.hosts, "That compute: 1,2,4, or 1..1024 (doubled)")
       ->capture_default_str();
@@ -369,7 +391,7 @@ void add_jobs(CLI::App& command, JobsFlags& flags) {
       ->capture_default_str();
   command.add_option("--bucket-mib", flags.bucket_mib, "--overlap: of a bucket, each of these")
       ->delimiter(',')
-      ->check(CLI::Range(0.001, 1e6))
+      ->check(number_between(0.001, 1e6))
       ->capture_default_str();
   command.add_option("--json", flags.json, "Writes the figures")->type_name("FILE");
 }
@@ -388,20 +410,21 @@ void add_choose(CLI::App& plan, int& exit_code) {
   command
       ->add_option("--target-images", flags->samples,
                    "Samples that training takes, with a small batch")
-      ->check(CLI::PositiveNumber)
+      ->check(positive_number(kMostSamples))
       ->required();
   command
       ->add_option("--noise-scale", flags->noise_scale,
                    "Samples a step from which more stop paying, as `tutti train --noise-scale` "
                    "prints (default: no batch is too large)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number(kMostSamples));
   command->add_option("--within", flags->hours, "Hours that it may take")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number(kMostHours));
   command->footer(
       "Example:\n"
       "  tutti plan choose doodle_cnn --machine here.json --link 10Gbit,50us --objective cost "
       "--target-images 1e9 --within 24");
-  command->callback([flags, &exit_code] {
+  command->callback([command, flags, &exit_code] {
+    refuse_idle<JobsFlags>(typed_in(*command), *flags, needs_of_predictions());
     plan_choose(*flags);
     exit_code = 0;
   });
@@ -425,6 +448,7 @@ void add_plan_prediction(CLI::App& plan, int& exit_code) {
     if (!plan.get_subcommands().empty()) return;
     if (flags->model.empty())
       throw UsageError("plan: say which model, or one of measure, choose, table, pipeline, replay");
+    refuse_idle<JobsFlags>(typed_in(plan), *flags, needs_of_predictions());
     plan_model(*flags);
     exit_code = 0;
   });

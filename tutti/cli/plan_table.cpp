@@ -13,6 +13,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/idle.h"
+#include "tutti/cli/arguments.h"
+#include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/zoo.h"
 #include "tutti/plan/arithmetic.h"
@@ -114,6 +117,15 @@ nlohmann::ordered_json json_of(const std::vector<TableRow>& rows, const TableFla
   return all;
 }
 
+const std::vector<NeededBy<TableFlags>>& needs_of_tables() {
+  constexpr std::string_view kOfSteps = "it is of steps over a link, and there is none (--link)";
+  static const auto has_link = [](const TableFlags& flags) { return !flags.link.empty(); };
+  static const std::vector<NeededBy<TableFlags>> rows = {{"--hosts", has_link, kOfSteps},
+                                                         {"--batch", has_link, kOfSteps},
+                                                         {"--gflops", has_link, kOfSteps}};
+  return rows;
+}
+
 void plan_table(const TableFlags& flags) {
   const plan::Link link = flags.link.empty() ? plan::Link{} : plan::parse_link(flags.link);
   const auto rows = rows_of(flags, link);
@@ -138,14 +150,15 @@ void add_plan_table(CLI::App& plan, int& exit_code) {
       ->capture_default_str();
   command
       ->add_option("--gflops", flags->gflops, "That a host computes, in 10^9 operations a second")
-      ->check(CLI::Range(1e-3, 1e9))
+      ->check(number_between(1e-3, 1e9))
       ->capture_default_str();
   command->add_option("--json", flags->json, "Writes the table")->type_name("FILE");
   command->footer(
       "Examples:\n"
       "  tutti plan table\n"
       "  tutti plan table alexnet resnet50 inception_v3 --link 10Gbit,50us --hosts 16 --batch 32");
-  command->callback([flags, &exit_code] {
+  command->callback([command, flags, &exit_code] {
+    refuse_idle(typed_in(*command), *flags, needs_of_tables());
     plan_table(*flags);
     exit_code = 0;
   });

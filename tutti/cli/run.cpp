@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/idle.h"
 #include "tutti/cli/arguments.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
@@ -120,12 +121,32 @@ std::string words_for_all_nodes(const RunFlags& flags) {
   return words;
 }
 
+bool has_nodes(const RunFlags& flags) { return flags.nodes > 1; }
+bool writes_snapshots(const RunFlags& flags) {
+  return has_servers(flags) && !flags.snapshots.folder.empty();
+}
+
+const std::vector<NeededBy<RunFlags>>& needs_of_runs() {
+  constexpr std::string_view kOfNodes =
+      "it is of jobs on several machines, and this has one (--nodes)";
+  constexpr std::string_view kOfSnapshots = "no snapshots are written (--servers, --snapshots DIR)";
+  static const std::vector<NeededBy<RunFlags>> rows = {
+      {"--node-rank", has_nodes, kOfNodes},
+      {"--job", has_nodes, kOfNodes},
+      {"--silence", has_servers,
+       "it is of servers and their workers, and there are none (--servers)"},
+      {"--snapshot-every", writes_snapshots, kOfSnapshots},
+      {"--snapshots-kept", writes_snapshots, kOfSnapshots}};
+  return rows;
+}
+
 int run(const CLI::App& command, const RunFlags& flags) {
   const auto words = command.remaining();
   if (words.empty()) throw UsageError("no program to start: tutti run -n N PROGRAM ARGS...");
   refuse_unknown_flag(command, words.front());
   check_nodes(flags);
   check_servers(flags);
+  refuse_idle(typed_in(command), flags, needs_of_runs());
   check_restarts(flags);
   check_coordinator(flags);
   const double grace = flags.grace_seconds.value_or(kGraceSeconds);

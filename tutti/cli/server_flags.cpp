@@ -33,6 +33,8 @@ std::vector<std::string> typed_in(const ServerFlags& flags) {
   look("--placement", flags.placement, unset.placement);
   look("--partition", flags.partition, unset.partition);
   look("--snapshots", flags.snapshots.folder, unset.snapshots.folder);
+  look("--snapshot-every", flags.snapshots.every_s, unset.snapshots.every_s);
+  look("--snapshots-kept", flags.snapshots.kept, unset.snapshots.kept);
   look("--restore", flags.snapshots.restore, unset.snapshots.restore);
   return typed;
 }

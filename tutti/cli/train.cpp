@@ -26,6 +26,7 @@
 #include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/job.h"
+#include "tutti/cli/needs.h"
 #include "tutti/cli/output_folder.h"
 #include "tutti/cli/outputs.h"
 #include "tutti/cli/results.h"
@@ -65,12 +66,6 @@ int64_t batch_of_worker(const TrainFlags& flags) {
   const auto job = job_of_this_process();
   return alone && job ? std::max<int64_t>(1, flags.job.global_batch / job->num_workers)
                       : flags.job.global_batch;
-}
-
-// Of the job that this process is in, or starts.
-int workers_of_job(const JobFlags& flags) {
-  if (const auto job = job_of_this_process()) return job->num_workers;
-  return starts_workers(flags) ? num_workers_of(flags) : 1;
 }
 
 // "1:4:0.2": worker 1 takes 4 times as long in a step with probability 0.2.
@@ -190,6 +185,7 @@ FitOptions fit_options(const TrainFlags& flags, const data::Dataset& train,
 Plan make_plan(TrainFlags& flags) {
   StrategyOptions strategy = strategy_options(flags.job);
   strategy.step_graph = flags.step_graph;
+  refuse_idle(flags.job.typed, flags, needs_of_training());
   check_steps(flags, strategy);
   check_decisions(flags, strategy);
   loader_options(flags.loader);  // what it refuses is refused here

@@ -33,7 +33,7 @@ std::filesystem::path weights_file(const TrainFlags& flags) {
 }
 
 bool keeps_checkpoints(const TrainFlags& flags) {
-  return !checkpoint_options(flags).folder.empty();
+  return !flags.out.empty() && !flags.job.uses_servers();  // these keep snapshots instead
 }
 
 std::vector<std::filesystem::path> spec_files(const TrainFlags& flags) {

@@ -12,7 +12,9 @@
 #include "tutti/base/typed.h"
 #include "tutti/cli/checks.h"
 #include "tutti/cli/fields.h"
+#include "tutti/cli/train_files.h"
 #include "tutti/cli/train_flags.h"
+#include "tutti/train/model/class_weight.h"
 
 namespace tutti::cli {
 namespace {
@@ -327,16 +329,16 @@ std::map<int64_t, double> class_weight_from(const TrainFlags& flags,
     for (size_t i = 0; i < classes.size(); ++i)
       if (weights[i]) by_label[static_cast<int64_t>(i)] = *weights[i];
     for (const auto& [label, weight] : by_label)
-      if (weight < 0)
-        throw UsageError(fmt::format("{} = {}; expected a number >= 0",
-                                     classes[static_cast<size_t>(label)], weight));
+      if (!(weight >= 0 && fits_float32(weight)))
+        throw UsageError(fmt::format("{} = {}; expected 0 or {}",
+                                     classes[static_cast<size_t>(label)], weight, kFloat32Range));
+    require_class_weight("the weight", by_label, std::ssize(classes));
     return by_label;
   });
 }
 
 CheckpointOptions checkpoint_options(const TrainFlags& flags) {
-  // Parameter servers keep snapshots of theirs instead.
-  if (flags.out.empty() || flags.job.uses_servers()) return {};
+  if (!keeps_checkpoints(flags)) return {};
   if (flags.keep_best > 0) said_of("--best-by", [&] { require_quantity(flags, flags.best_by); });
   return {.folder = std::filesystem::path(flags.out) / "checkpoints",
           .every_steps = flags.checkpoint_every,

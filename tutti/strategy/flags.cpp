@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "tutti/base/error.h"
@@ -15,6 +16,12 @@ Number number_of(std::string_view flag, std::string_view text, Number low) {
   if (!value || *value < low)
     throw UsageError(fmt::format("{} {}: expected a number, {} or more", flag, text, low));
   return *value;
+}
+
+// More of them than any check allows are still a number of milliseconds.
+Millis seconds_of(std::string_view flag, std::string_view text) {
+  constexpr int64_t kBeyond = int64_t{1} << 40;
+  return Millis(1000 * std::min(number_of<int64_t>(flag, text, 1), kBeyond));
 }
 
 bool on_or_off(std::string_view flag, std::string_view text) {
@@ -48,8 +55,7 @@ void apply(StrategyOptions& options, std::string_view flag, std::string_view val
   if (flag == "--threads") options.threads_per_replica = number_of<int>(flag, value, 1);
   if (flag == "--device") options.device = value;
   if (flag == "--memory-limit") options.memory_limit_mib = number_of<int64_t>(flag, value, 1);
-  if (flag == "--time-limit")
-    options.time_limit = Millis(1000 * number_of<int64_t>(flag, value, 1));
+  if (flag == "--time-limit") options.time_limit = seconds_of(flag, value);
   if (flag == "--shares") take_shares(value, options);
   if (flag == "--mesh") options.mesh = value;
   if (flag == "--shard") options.shard = value;
@@ -108,11 +114,16 @@ constexpr std::string_view kFlags[] = {"--strategy",
                                        "--shard",
                                        "--tensor-blocks"};
 
-// "--shared" is not "--shares".
-bool have_other_endings(std::string_view one, std::string_view other) {
-  const size_t last = one.size() - 1;
-  return !one.empty() && one.size() == other.size() && edits_between(one, other) == 1 &&
-         edits_between(one.substr(0, last), other.substr(0, last)) == 0;
+// The launcher's, and those of `tutti train`, which starts servers itself: here they would do
+// nothing.
+constexpr std::string_view kLaunchersFlags[] = {"--servers", "--no-backups", "--snapshots",
+                                                "--snapshot-every", "--snapshots-kept"};
+
+// Words that are near a flag of ours, and others.
+constexpr std::string_view kOtherWords[] = {"--shared"};
+
+bool is_in(std::span<const std::string_view> words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
 }
 
 // One mistake in six letters: that is no other word, and "--speed" is not "--seed".
@@ -122,11 +133,21 @@ void require_not_near(std::string_view name, std::string_view flag) {
     return word.substr(std::min(word.find_first_not_of('-'), word.size()));
   };
   const size_t edits = edits_between(letters(name), letters(flag));
-  if (name.starts_with('-') && edits <= letters(flag).size() / kLettersAMistake &&
-      !have_other_endings(letters(name), letters(flag)))
+  if (name.starts_with('-') && edits <= letters(flag).size() / kLettersAMistake)
     throw UsageError(
         fmt::format("unknown flag {}; did you mean {}? One of the program's own comes after \"--\"",
                     name, flag));
+}
+
+void require_the_programs_own(std::string_view name) {
+  if (is_in(kLaunchersFlags, name))
+    throw UsageError(fmt::format(
+        "{}: servers are the launcher's: tutti run --servers S -n N PROGRAM ARGS..., where {} goes "
+        "before PROGRAM; one of the program's own comes after \"--\"",
+        name, name));
+  if (is_in(kOtherWords, name)) return;
+  for (const std::string_view flag : kFlags) require_not_near(name, flag);
+  for (const std::string_view flag : kSwitches) require_not_near(name, flag);
 }
 
 }  // namespace
@@ -141,25 +162,21 @@ StrategyOptions take_strategy_flags(int& argc, char** argv) {
       while (i < argc) argv[kept++] = argv[i++];
       break;
     }
-    if (std::ranges::find(kSwitches, word) != std::end(kSwitches)) {
+    if (is_in(kSwitches, word)) {
       apply(options, word, "");
+      options.typed.emplace_back(word);
       continue;
     }
-    bool ours = false;
-    for (std::string_view flag : kFlags) ours |= name == flag;
-    if (!ours) {
-      for (const std::string_view flag : kFlags) require_not_near(name, flag);
-      for (const std::string_view flag : kSwitches) require_not_near(name, flag);
+    if (!is_in(kFlags, name)) {
+      require_the_programs_own(name);
       argv[kept++] = argv[i];
       continue;
     }
-    if (name.size() < word.size()) {
-      apply(options, name, word.substr(name.size() + 1));
-    } else if (i + 1 < argc) {
-      apply(options, name, argv[++i]);
-    } else {
-      throw UsageError(fmt::format("{} needs a value", name));
-    }
+    const bool joined = name.size() < word.size();  // --flag=value
+    if (!joined && i + 1 == argc) throw UsageError(fmt::format("{} needs a value", name));
+    const std::string_view value = joined ? word.substr(name.size() + 1) : argv[++i];
+    apply(options, name, value);
+    options.typed.push_back(fmt::format("{} {}", name, value));
   }
   argc = kept;
   argv[argc] = nullptr;

@@ -9,6 +9,7 @@
 #include "tutti/base/typed.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/layout/mesh.h"
+#include "tutti/strategy/needs.h"
 #include "tutti/sync/shard.h"
 
 namespace tutti {
@@ -141,9 +142,6 @@ void check_options(const StrategyOptions& options, int num_workers) {
           "left out (fewer replicas)",
           share));
   if (options.shares_move()) check_moving_shares(options);
-  if (options.table != built_in_table() && options.kind != "multi_worker")
-    throw UsageError(fmt::format(
-        "a table of algorithms was given; strategy {} sends nothing between hosts", options.kind));
   if (options.kind == "central_storage" &&
       (options.reduction != "fused" || options.make_reduction || options.compression.on()))
     throw UsageError(fmt::format(
@@ -154,11 +152,7 @@ void check_options(const StrategyOptions& options, int num_workers) {
     throw UsageError(fmt::format("engine {}: expected nccl or hier", options.engine));
   if (!options.shard.empty()) check_shard(options);
   if (options.uses_servers()) check_served(options, num_workers);
-  if (!options.reduction_shape.empty() && options.kind != "one_device")
-    throw UsageError(
-        fmt::format("a reduction shape ({}) can be chosen under one_device alone; "
-                    "elsewhere it is where the replicas are",
-                    options.reduction_shape));
+  refuse_idle_options(options);
 }
 
 }  // namespace tutti

@@ -22,6 +22,7 @@
 #include "tutti/strategy/detail/own_random_numbers.h"
 #include "tutti/strategy/detail/worlds.h"
 #include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/needs.h"
 #include "tutti/strategy/strategy_state.h"
 #include "tutti/sync/device/out_of_memory.h"
 
@@ -215,6 +216,7 @@ Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<Str
   take_token_out_of_environment();
   const auto job = options.uses_servers() ? job_of_this_process() : std::nullopt;
   check_options(options, job ? job->num_workers : 1);
+  check_launched(options);
   detail::keep_freed_memory();
   state_->options = options;
   resolve_reduction(state_->options);

@@ -10,6 +10,7 @@
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/comm/group/host_view.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/strategy/needs.h"
 #include "tutti/sync/device/config.h"
 
 namespace tutti::detail {
@@ -294,11 +295,8 @@ World make_world(StrategyOptions& options) {
                     world.shares.size(), world.num_replicas()));
   if (options.kind == "multi_worker" && !world.one_process() && anybody(world, world.on_devices()))
     make_device_groups(world, {.engine = options.engine, .order = options.sum_order});
-  else if (options.engine != "nccl")
-    throw UsageError(
-        fmt::format("--engine {}: it adds up the gradients of several processes on GPUs, and here "
-                    "all replicas are in one, or on the CPU; leave --engine out",
-                    options.engine));
+  else
+    refuse_nccl_options(options);
   return world;
 }
 

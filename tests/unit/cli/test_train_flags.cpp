@@ -1,11 +1,13 @@
 // Flags of `tutti train` beside the options of the library, as their headers have them.
 #include <gmock/gmock.h>
 
+#include <map>
 #include <regex>
 #include <set>
 
 #include "tutti/base/error.h"
 #include "tutti/cli/fields.h"
+#include "tutti/cli/needs.h"
 #include "tutti/cli/train_flags.h"
 #include "tutti/cli/train_options.h"
 
@@ -340,6 +342,127 @@ TEST(TrainFlags, WhatOneWorkerCannotDecideIsRefused) {
   two_rates.reduce_on_plateau = "patience=1";
   EXPECT_THAT(message_of<UsageError>([&] { check_decisions(two_rates, together); }),
               HasSubstr("both set the learning rate"));
+}
+
+// What was typed, as the command reads it; strategy_options() and the table of `tutti train` then
+// refuse what they refuse.
+TrainFlags typed(Names words) {
+  CLI::App app;
+  TrainFlags flags;
+  add_train_flags(app, flags);
+  words.insert(words.begin(), {"--data", "nowhere"});
+  std::ranges::reverse(words);  // as CLI11 takes them
+  app.parse(words);
+  return flags;
+}
+
+void check(const TrainFlags& flags) {
+  strategy_options(flags.job);
+  refuse_idle(flags.job.typed, flags, needs_of_training());
+}
+
+Names joined(Names words, const Names& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// With a value that the flag has anyway, where there is such a one.
+struct Example {
+  std::string value;
+  Names useless;
+  Names useful;
+};
+
+const std::map<std::string, Example>& examples() {
+  const Names stages = {"--strategy", "mirrored", "--mesh", "stage=2"};
+  const Names servers = {"--strategy", "parameter_server"};
+  const Names snapshots = joined(servers, {"--snapshots", "s"});
+  static const std::map<std::string, Example> all = {
+      {"--pipeline", {"1f1b", {"--strategy", "mirrored", "--mesh", "tensor=2"}, stages}},
+      {"--cut", {"dense_1", {}, stages}},
+      {"--recompute", {"full", {}, stages}},
+      {"--keep-checkpoints", {"3", joined(snapshots, {"--out", "o"}), {"--out", "o"}}},
+      {"--disk-limit", {"600", {}, {"--out", "o"}}},
+      {"--best-by", {"val_loss", {"--out", "o"}, {"--out", "o", "--keep-best", "1"}}},
+      {"--grace", {"2", {"--strategy", "mirrored"}, {"--out", "o"}}},
+      {"--learning-rate",
+       {"0.1",
+        {"--schedule", "piecewise_constant:boundaries=1,values=1/2"},
+        {"--schedule", "cosine"}}},
+      {"--loader-memory", {"1024", {"--workers", "0"}, {"--workers", "1"}}},
+      {"--ahead", {"1", {"--workers", "0"}, {}}},
+      {"--servers", {"1", {}, servers}},
+      {"--restarts", {"0", {"--strategy", "multi_worker"}, servers}},
+      {"--no-backups", {"", {}, servers}},
+      {"--snapshots", {"s", {}, servers}},
+      {"--restore", {"s", {}, servers}},
+      {"--snapshot-every", {"1", servers, snapshots}},
+      {"--snapshots-kept", {"2", servers, snapshots}},
+  };
+  return all;
+}
+
+TEST(TrainFlags, OneThatDoesNothingIsRefusedWithTheValueThatItHasAnyway) {
+  std::vector<std::string_view> flags;
+  for (const auto& row : needs_of_jobs()) flags.push_back(row.flag);
+  for (const auto& row : needs_of_training()) flags.push_back(row.flag);
+  EXPECT_EQ(flags.size(), examples().size());
+  for (const std::string_view view : flags) {
+    const std::string flag(view);
+    ASSERT_TRUE(examples().contains(flag)) << flag << " has no example";
+    const auto& [value, useless, useful] = examples().at(flag);
+    Names words = {flag};
+    if (!value.empty()) words.push_back(value);
+    EXPECT_THAT(message_of<UsageError>([&] { check(typed(joined(words, useless))); }),
+                HasSubstr(flag))
+        << testing::PrintToString(useless);
+    EXPECT_NO_THROW(check(typed(joined(words, useful)))) << flag;
+  }
+  EXPECT_THAT(message_of<UsageError>([&] { check(typed({"--keep-checkpoints", "3"})); }),
+              AllOf(StartsWith("--keep-checkpoints 3: it is of checkpoints, and none are kept"),
+                    HasSubstr("leave --keep-checkpoints out")));
+}
+
+// Those of the strategy's own table (test_needs.cpp), typed here.
+TEST(TrainFlags, OneThatTheStrategyHasNoUseForIsRefused) {
+  const Names cases[] = {
+      {"--engine", "nccl"},         {"--sum-order", "shape"},  {"--deterministic"},
+      {"--memory-limit", "8"},      {"--step-graph"},          {"--staleness", "0"},
+      {"--placement", "greedy"},    {"--host-sums", "on"},     {"--drop-slowest", "0"},
+      {"--compression-start", "3"}, {"--algorithm-table", "t"}};
+  for (const Names& words : cases)
+    EXPECT_THAT(message_of<UsageError>([&] { check(typed(words)); }),
+                AllOf(StartsWith(words[0]), HasSubstr(" under one_device: ")));
+}
+
+TEST(TrainFlags, NumbersThatFloat32HasNotAreRefused) {
+  const Names cases[] = {{"--learning-rate", "1e-46"},
+                         {"--learning-rate", "1e-39"},
+                         {"--weight-decay", "1e38"},
+                         {"--weight-decay", "1e-46"},
+                         {"--clip-norm", "1e-46"},
+                         {"--optimizer-options", "epsilon=1e-46"},
+                         {"--optimizer-options", "epsilon=1e39"},
+                         {"--optimizer-options", "epsilon=nan"},
+                         {"--parameter-group", "*:learning_rate_factor=1e39"},
+                         {"--parameter-group", "*:weight_decay=1e38"}};
+  for (const Names& words : cases)
+    EXPECT_THAT(message_of<UsageError>([&] { check(typed(words)); }),
+                testing::AnyOf(HasSubstr("out of range"), HasSubstr("a finite number")))
+        << testing::PrintToString(words);
+  TrainFlags flags;
+  for (const char* zero : {"apple=0,pear=0", "apple=1e-46", "apple=1e39"}) {
+    flags.class_weight = zero;
+    EXPECT_THAT(message_of<UsageError>([&] { class_weight_from(flags, {"apple", "pear"}); }),
+                StartsWith("--class-weight: "));
+  }
+  flags.class_weight = "apple=0";
+  EXPECT_THAT(class_weight_from(flags, {"apple", "pear"}), ElementsAre(std::pair(0, 0.0)));
+  flags.schedule = "piecewise_constant:boundaries=1,values=1/1e-46";
+  EXPECT_THAT(message_of<UsageError>([&] { schedule_from(flags, 10); }),
+              HasSubstr("float32 keeps"));
+  flags.large_batch = "base=64,base_rate=1e-46";
+  EXPECT_THAT(message_of<UsageError>([&] { large_batch_from(flags); }), HasSubstr("float32 keeps"));
 }
 
 }  // namespace

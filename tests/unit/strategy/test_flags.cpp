@@ -115,11 +115,40 @@ TEST(StrategyFlags, ThatAreNearlyOursAreRefused) {
       {"--stratgy", "--strategy"},       {"--thread", "--threads"},
       {"--time_limit", "--time-limit"},  {"--on-lost-wroker", "--on-lost-worker"},
       {"--compresion", "--compression"}, {"--scale-by-stalenes", "--scale-by-staleness"},
+      {"--strategi", "--strategy"},      {"--replicat", "--replicas"},
+      {"--threadz", "--threads"},        {"--reductiom", "--reduction"},
   };
   for (const auto& [word, meant] : cases)
     EXPECT_THAT(why_not({"--mine", "1", word, "2"}),
                 HasSubstr(std::string("; did you mean ") + meant + "?"))
         << word;
+}
+
+TEST(StrategyFlags, OfServersThatTheLauncherStartsAreRefused) {
+  for (const char* flag :
+       {"--servers", "--no-backups", "--snapshots", "--snapshot-every", "--snapshots-kept"})
+    EXPECT_THAT(why_not({"--strategy", "parameter_server", flag, "2"}),
+                AllOf(HasSubstr(std::string(flag) + ": servers are the launcher's: tutti run"),
+                      HasSubstr("comes after \"--\"")));
+  EXPECT_THAT(why_not({"--servers=2"}), HasSubstr("tutti run --servers S"));
+  EXPECT_EQ(take({"--", "--servers", "2"}).rest, (Words{"--", "--servers", "2"}));
+}
+
+TEST(StrategyFlags, ThatDoNothingAreRefusedByTheStrategy) {
+  const auto words = [](const Words& typed) {
+    return test::message_of<UsageError>([&] { const Strategy strategy(take(typed).options); });
+  };
+  EXPECT_THAT(words({"--staleness", "0"}), HasSubstr("--staleness 0 under one_device: "));
+  EXPECT_THAT(words({"--engine=nccl", "--strategy", "mirrored", "--replicas", "2"}),
+              HasSubstr("--engine nccl under mirrored: "));
+}
+
+TEST(StrategyFlags, ATimeLimitBeyondAllIsRefused) {
+  const auto options = take({"--time-limit", "9223372036854775807"}).options;
+  EXPECT_THAT(test::message_of<UsageError>([&] { check_options(options, 1); }),
+              HasSubstr("time limit in ms is "));
+  for (const char* none : {"nan", "inf"})
+    EXPECT_THAT(why_not({"--delay-compensation", none}), HasSubstr("expected a number, 0 or more"));
 }
 
 TEST(StrategyFlags, OfTheProgramsOwnThatAreNotNearStay) {

@@ -4,6 +4,8 @@
 #include <CLI/CLI.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/idle.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/bench/commands.h"
 #include "tutti/cli/bench/compare.h"
 #include "tutti/cli/bench/scale.h"
@@ -103,6 +105,17 @@ void add_scale(CLI::App& bench, int& exit_code) {
   command->callback([flags, &exit_code] { exit_code = bench_scale(*flags); });
 }
 
+const std::vector<NeededBy<CompareFlags>>& needs_of_comparisons() {
+  constexpr std::string_view kOfSteps = "it is of steps, and --all-reduce compares collectives";
+  static const auto of_steps = [](const CompareFlags& flags) { return !flags.all_reduce; };
+  static const std::vector<NeededBy<CompareFlags>> rows = {
+      {"--data", of_steps, kOfSteps},
+      {"--models", of_steps, kOfSteps},
+      {"--steps", of_steps, kOfSteps},
+      {"--rounds", [](const CompareFlags& flags) { return !flags.quick; }, "--quick is one round"}};
+  return rows;
+}
+
 void add_compare(CLI::App& bench, int& exit_code) {
   auto flags = std::make_shared<CompareFlags>();
   CLI::App* command =
@@ -132,7 +145,10 @@ void add_compare(CLI::App& bench, int& exit_code) {
       "  tutti bench compare\n"
       "  tutti bench compare --models mlp --rounds 9 --json compare.json\n"
       "  tutti bench compare --all-reduce");
-  command->callback([flags, &exit_code] { exit_code = bench_compare(*flags); });
+  command->callback([command, flags, &exit_code] {
+    refuse_idle(typed_in(*command), *flags, needs_of_comparisons());
+    exit_code = bench_compare(*flags);
+  });
 }
 
 }  // namespace

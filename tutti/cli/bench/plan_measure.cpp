@@ -20,6 +20,7 @@
 #include "tutti/cli/bench/all_reduce.h"
 #include "tutti/cli/bench/between_hosts.h"
 #include "tutti/cli/bench/timing.h"
+#include "tutti/cli/checks.h"
 #include "tutti/cli/commands.h"
 #include "tutti/cli/data_spec.h"
 #include "tutti/cli/optimizer_flags.h"
@@ -264,18 +265,18 @@ void add_plan_measure(CLI::App& plan, int& exit_code) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   command->add_option("--seconds", flags->seconds, "For the steps of all batches")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->check(number_between(0.1, 86400))
       ->capture_default_str();
   command
       ->add_option("--link-seconds", flags->link_seconds,
                    "In a job of several hosts (tutti run --nodes): for all-reduces between them")
-      ->check(CLI::Range(0.1, 86400.0))
+      ->check(number_between(0.1, 86400))
       ->capture_default_str();
   command
       ->add_option("--most-spread", flags->most_spread,
                    "Of the middle half of a batch's steps (and of all-reduces between hosts), over "
                    "their median; more is an error")
-      ->check(CLI::Range(0.001, 1000.0))
+      ->check(number_between(0.001, 1000))
       ->capture_default_str();
   command->add_option("--threads", flags->threads, "Of LibTorch")
       ->check(CLI::Range(1, 4096))

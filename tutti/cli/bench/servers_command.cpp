@@ -13,6 +13,8 @@
 #include "tutti/base/file.h"
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
+#include "tutti/base/idle.h"
+#include "tutti/cli/arguments.h"
 #include "tutti/cli/bench/commands.h"
 #include "tutti/cli/bench/runs.h"
 #include "tutti/cli/bench/servers.h"
@@ -173,6 +175,17 @@ int measure(const Flags& flags, const std::vector<Bench>& benches) {
   return correct ? 0 : 1;
 }
 
+const std::vector<NeededBy<Flags>>& needs_of_benches() {
+  constexpr std::string_view kOfTables = "it is of an embedding table, and there is none (--rows)";
+  static const auto has_table = [](const Flags& flags) { return flags.rows > 0; };
+  static const std::vector<NeededBy<Flags>> rows = {
+      {"--width", has_table, kOfTables},
+      {"--keys", has_table, kOfTables},
+      {"--bytes", [](const Flags& flags) { return flags.rows == 0; },
+       "the table of --rows has a size of its own"}};
+  return rows;
+}
+
 int bench_ps(const Flags& flags) {
   const std::vector<PsBench> benches = benches_of(flags);
   if (!flags.json.empty()) require_writable(flags.json, "--json");
@@ -248,7 +261,10 @@ void add_bench_ps(CLI::App& bench, int& exit_code) {
       "  tutti bench ps --engine tcp --servers 1 --workers 2 --bytes 64M --no-backups --json "
       "ps.json\n"
       "  tutti bench ps --servers 1 --workers 1 --rows 1000000");
-  command->callback([flags, &exit_code] { exit_code = bench_ps(*flags); });
+  command->callback([command, flags, &exit_code] {
+    refuse_idle(typed_in(*command), *flags, needs_of_benches());
+    exit_code = bench_ps(*flags);
+  });
 }
 
 }  // namespace tutti::cli

@@ -214,6 +214,8 @@ StrategyOptions alone(const StepFlags& flags, StrategyOptions options, int worke
                                         : std::max(1, host_facts().usable_cores / workers);
   pin_to_own_cores(worker, workers, threads);
   options.kind = "one_device";
+  options.alone = true;
+  options.typed.clear();  // of strategy independent
   options.replicas = 1;
   options.threads_per_replica = threads;
   return options;
