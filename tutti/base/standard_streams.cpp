@@ -17,6 +17,9 @@ namespace {
 // Before any object of the program is made, which may open files.
 [[gnu::constructor(101)]] void begin() { open_missing_streams(); }
 
+// Not SIG_IGN, which programs that this one starts would inherit.
+extern "C" void do_nothing(int /*signal*/) {}
+
 }  // namespace
 
 void open_missing_streams() noexcept {
@@ -30,9 +33,10 @@ void make_failed_writes_errors() noexcept {
   for (const int signal : {SIGPIPE, SIGXFSZ}) {
     struct sigaction before{};
     if (sigaction(signal, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;
-    struct sigaction ignore{};
-    ignore.sa_handler = SIG_IGN;
-    sigaction(signal, &ignore, nullptr);
+    struct sigaction action{};
+    action.sa_handler = do_nothing;
+    action.sa_flags = SA_RESTART;
+    sigaction(signal, &action, nullptr);
   }
 }
 

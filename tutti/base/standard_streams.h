@@ -21,7 +21,7 @@ void open_missing_streams() noexcept;
 
 /// From now on a write to a reader that has gone, or to a file that has reached its limit (`ulimit
 /// -f`), is an error (EPIPE, EFBIG) and not the death of the process by SIGPIPE or SIGXFSZ. A
-/// program's own handlers stay.
+/// program's own handlers stay, and programs that it starts are not affected.
 void make_failed_writes_errors() noexcept;
 
 /// Words about the work, which go on to no one where `stream` cannot be written: a reader that has

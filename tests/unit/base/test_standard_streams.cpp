@@ -77,21 +77,21 @@ TEST(StandardStreams, MissingOnesBecomeTheNullDevice) {
       testing::ExitedWithCode(0), "");
 }
 
-void* handler_of(int signal) {
-  struct sigaction there{};
-  sigaction(signal, nullptr, &there);
-  return reinterpret_cast<void*>(there.sa_handler);
-}
-
 TEST(FailedWrites, AreErrorsUnlessTheProgramHasAHandler) {
-  const auto own = [](int) {};
+  void (*const own)(int) = [](int) {};
   const auto before_pipe = std::signal(SIGPIPE, SIG_DFL);
   const auto before_size = std::signal(SIGXFSZ, own);
   make_failed_writes_errors();
-  EXPECT_EQ(handler_of(SIGPIPE), reinterpret_cast<void*>(SIG_IGN));
-  EXPECT_EQ(handler_of(SIGXFSZ), reinterpret_cast<void*>(+own));
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  close(ends[0]);
+  EXPECT_EQ(write(ends[1], "x", 1), -1);
+  EXPECT_EQ(errno, EPIPE);
+  close(ends[1]);
+  EXPECT_EQ(run_command({"sh", "-c", "kill -PIPE $$; exit 0"}).exit_code, 128 + SIGPIPE)
+      << "what this process starts dies as ever";
+  EXPECT_EQ(std::signal(SIGXFSZ, before_size), own);
   std::signal(SIGPIPE, before_pipe);
-  std::signal(SIGXFSZ, before_size);
 }
 
 /// stdout of a test, for a while.
