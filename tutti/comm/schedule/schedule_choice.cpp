@@ -202,7 +202,8 @@ AlgorithmTable parse_table(std::string_view json, std::string_view origin) {
   try {
     whole = parse_json(json);
   } catch (const nlohmann::json::exception& error) {
-    throw DataError(fmt::format("{}: not a table of algorithms: {}", place, error.what()));
+    throw DataError(fmt::format("{}: not a table of algorithms: expected a JSON object: {}", place,
+                                error.what()));
   }
   if (!whole.is_object())
     throw DataError(fmt::format("{}: not a table of algorithms: expected a JSON object", place));
