@@ -143,6 +143,19 @@ TEST(LearningRateScheduler, IsAskedBeforeEachEpoch) {
   EXPECT_THAT(training.rates_, ElementsAre(1, 1, 0.5, 0.25));
 }
 
+// What a checkpoint of the training keeps: null would forget that nothing is better.
+TEST(ModelCheckpoint, AnInfiniteBestIsKept) {
+  const auto callback = [] {
+    return callbacks::model_checkpoint(
+        {.path = "best", .monitor = "val_accuracy", .save_best_only = true});
+  };
+  const auto first = callback(), again = callback();
+  Scripted("val_accuracy").run(*first, {1, std::numeric_limits<double>::infinity()});
+  again->restore(first->state());
+  EXPECT_EQ(again->state(), first->state());
+  EXPECT_NE(again->state(), "null");
+}
+
 TEST(ModelCheckpoint, NamesFilesByEpochAndValue) {
   Scripted every("val_loss");
   every.run(*callbacks::model_checkpoint({.path = "w-{epoch}-{val_loss}.safetensors"}), {2, 1});
