@@ -274,7 +274,7 @@ TEST_F(Apart, NobodyMeetsBeforeTheOptimizerIsConnected) {
 // 0.1 + 0.2 + 0.3 + ... depends on the order: it is that of the shape, whoever brought what.
 TEST_F(Apart, WhatAllHaveBroughtIsAddedInTheOneOrder) {
   meet({{0, {0.1, 0.2}}, {2, {0.5, 0.6}}});
-  Strategy oracle({.kind = "one_device", .replicas = 6});
+  Strategy oracle({.kind = "one_device", .replicas = 6, .alone = true});
   const PerReplica<double> all({0.1, 0.2, 0.3, 0.4, 0.5, 0.6}, 0);
   const PerReplica<double> own({0.3, 0.4}, 2);
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::mean})
