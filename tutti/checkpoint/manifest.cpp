@@ -74,7 +74,10 @@ constexpr const char* kMesh = "mesh";                  // only where several ran
 constexpr const char* kMicrobatches = "microbatches";  // only of several
 constexpr const char* kBlocks = "tensor_blocks";       // only of several
 constexpr const char* kShares = "shares";              // only of those that have moved
-constexpr int kDeepest = 8;                            // a manifest needs 3
+constexpr const char* kGivenShares = "given_shares";   // not in the first checkpoints
+constexpr const char* kData = "data_sha256";           // not in the first checkpoints
+constexpr const char* kValidation = "validation_sha256";  // only where there is such data
+constexpr int kDeepest = 8;  // a manifest needs 3; JSON is printed by recursion
 constexpr size_t kDigestDigits = 64;
 
 bool is_digest(std::string_view text) {
@@ -102,6 +105,9 @@ class ManifestReader {
       if (json.contains(kMicrobatches)) get(kMicrobatches, json, manifest.microbatches);
       if (json.contains(kBlocks)) get(kBlocks, json, manifest.tensor_blocks);
       if (json.contains(kShares)) read_shares(json.at(kShares), manifest.shares);
+      if (json.contains(kGivenShares)) get(kGivenShares, json, manifest.given_shares);
+      if (json.contains(kData)) get(kData, json, manifest.data_sha256);
+      if (json.contains(kValidation)) get(kValidation, json, manifest.validation_sha256);
       const ordered_json& files = json.at("files");
       require(files.is_array(), "files", files.dump(), "a list");
       for (const ordered_json& file : files) {
@@ -227,6 +233,11 @@ class ManifestReader {
     require(m.first_epoch <= m.epoch, "first_epoch", m.first_epoch,
             fmt::format("0 to {}, which is epoch", m.epoch));
     require(is_digest(m.samples_sha256), "samples_sha256", m.samples_sha256, "64 hex digits");
+    const auto digest_or_none = [&](const char* name, const std::string& digest) {
+      require(digest.empty() || is_digest(digest), name, digest, "64 hex digits");
+    };
+    digest_or_none(kData, m.data_sha256);
+    digest_or_none(kValidation, m.validation_sha256);
   }
 
   int ranks_of(const CheckpointManifest& m) const {
@@ -293,6 +304,9 @@ std::string CheckpointManifest::to_json() const {
   if (!mesh.empty()) json[kMesh] = mesh;
   if (microbatches > 1) json[kMicrobatches] = microbatches;
   if (tensor_blocks > 1) json[kBlocks] = tensor_blocks;
+  if (!given_shares.empty()) json[kGivenShares] = given_shares;
+  if (!data_sha256.empty()) json[kData] = data_sha256;
+  if (!validation_sha256.empty()) json[kValidation] = validation_sha256;
   for (const auto& [from, own] : shares.changes)
     json[kShares].push_back({{"step", from}, {kShares, own}});
   json["files"] = ordered_json::array();

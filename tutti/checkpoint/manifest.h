@@ -50,6 +50,13 @@ struct CheckpointManifest {
   std::string dense_kernel = "blas";  ///< that multiplied matrices; one that was not written: blas
 
   std::string samples_sha256;  ///< of the first few of epoch 0
+  /// Of samples of epoch 0 from the first to the last, and of the validation data's; "": there is
+  /// none, or the checkpoint is of a version that did not look at them.
+  std::string data_sha256;
+  std::string validation_sha256;
+  /// What the replicas' shares were asked to be: "equal", "2, 1", "by speed", or "file" with the
+  /// digest of what it says; "": of a version that did not say.
+  std::string given_shares;
 
   std::string optimizer;          ///< UpdaterState::kind
   std::string optimizer_options;  ///< in words; those of a torch optimizer are in its state

@@ -183,11 +183,69 @@ TEST(CheckpointFolders, EachFieldThatDiffersIsNamed) {
               HasSubstr("global_norm 1 here"));
   const auto others = data::from_arrays({data::array_of(std::vector<float>(120), {30, 1, 2, 2}),
                                          data::array_of(std::vector<int64_t>(30), {30})});
-  EXPECT_THAT(refusal({}, others.shuffle().batch(8), 7), HasSubstr("first samples, sha256: "));
+  EXPECT_THAT(refusal({}, others.shuffle().batch(8), 7),
+              HasSubstr("samples from the first to the last, sha256: "));
   EXPECT_THAT(refusal({.optimizer = optim::sgd()}, samples(), 7),
               HasSubstr("optimizer: adam in the checkpoint, sgd here"));
   EXPECT_THAT(refusal({.compression = {.kind = Compression::Kind::one_bit}}, samples(), 7),
               HasSubstr("compression: none in the checkpoint, one_bit"));
+}
+
+// pictures(count), but for the label of one sample.
+data::Dataset changed_at(int64_t row, int64_t count) {
+  const data::Batch all = pictures(count).batch(count).epoch({}).batch(0);
+  auto labels = all.columns[1].as<int64_t>();
+  std::vector<int64_t> others(labels.begin(), labels.end());
+  others[static_cast<size_t>(row)] = (others[static_cast<size_t>(row)] + 1) % 3;
+  return data::from_arrays({all.columns[0], data::array_of(others, {count})});
+}
+
+// Also where it is not among the first samples of the epoch.
+TEST(CheckpointFolders, DataThatHasChangedAnywhereIsRefused) {
+  const test::TempFolder folder;
+  train_into(folder.path());
+  const auto refusal = [&](const data::Dataset& data, const data::Dataset& validation) {
+    Model model = checkpointed_model({});
+    FitOptions options = three_epochs({.folder = folder.path(), .resume = true});
+    options.validation = validation;
+    return message_of<UsageError>([&] { model.fit(data, std::move(options)); });
+  };
+  for (int64_t row = 0; row < 30; ++row)
+    EXPECT_THAT(refusal(changed_at(row, 30).shuffle().batch(8), pictures(9).batch(9)),
+                HasSubstr("  samples from the first to the last, sha256: "))
+        << row;
+  EXPECT_THAT(refusal(samples(), changed_at(8, 9).batch(9)),
+              AllOf(HasSubstr("  validation data, sha256: "), Not(HasSubstr("samples from the"))));
+}
+
+// Those of a version that looked at the first eight samples alone, and said nothing of shares.
+TEST(CheckpointFolders, OfTheFirstVersionAreComparedByWhatTheyHave) {
+  const test::TempFolder folder;
+  train_into(folder.path());
+  for (const auto& path : trainings_in(folder.path())) {
+    auto manifest = CheckpointManifest::from_json(test::get_bytes(path / "manifest.json"), path);
+    manifest.data_sha256 = manifest.validation_sha256 = manifest.given_shares = "";
+    test::put_bytes(path / "manifest.json", manifest.to_json());
+  }
+  const auto go_on = [&](const data::Dataset& data) {
+    Model model = checkpointed_model({});
+    FitOptions options = three_epochs({.folder = folder.path(), .resume = true});
+    options.epochs = 4;
+    options.verbose = 1;
+    testing::internal::CaptureStdout();
+    std::string refused;
+    try {
+      model.fit(data, options);
+    } catch (const UsageError& error) {
+      refused = error.what();
+    }
+    return testing::internal::GetCapturedStdout() + refused;
+  };
+  const auto others = data::from_arrays({data::array_of(std::vector<float>(120), {30, 1, 2, 2}),
+                                         data::array_of(std::vector<int64_t>(30), {30})});
+  EXPECT_THAT(go_on(others.shuffle().batch(8)), HasSubstr("  first samples, sha256: "));
+  EXPECT_THAT(go_on(samples()), HasSubstr("goes on from step-000000000012: epoch 4, after step 0 "
+                                          "of 4; it does not say of which shares it is: "));
 }
 
 TEST(CheckpointFolders, AFolderThatCannotBeIsSaid) {

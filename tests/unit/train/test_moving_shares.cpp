@@ -121,6 +121,79 @@ TEST(FitBySpeed, GoesOnFromACheckpointWithTheSharesThatItHad) {
   }
 }
 
+// Of which shares a training was, and which it is to go on with.
+struct Shares {
+  std::vector<double> numbers{};
+  bool by_speed = false;
+  std::string file{};
+};
+
+StrategyOptions with_shares(const Shares& shares) {
+  StrategyOptions options = two_replicas(shares.by_speed ? "mirrored" : "one_device");
+  options.shares = shares.numbers;
+  if (shares.by_speed) options.by_speed = BySpeed{};
+  options.shares_file = shares.file;
+  return options;
+}
+
+// What is said as it goes on after 4 steps.
+std::string said_as_it_goes_on(const Shares& then, const Shares& now) {
+  const test::TempFolder folder;
+  const auto fit = [&](const Shares& shares, int64_t steps) {
+    Model model(Strategy(with_shares(shares)), [] { return graph_with_state(); });
+    model.compile(adam_and_accuracy());
+    FitOptions options{.max_steps = steps, .verbose = 1};
+    options.epochs = 10;
+    options.checkpoints = {.folder = folder.path(), .resume = true};
+    model.fit(shared_samples(), options);
+  };
+  testing::internal::CaptureStdout();
+  fit(then, 4);
+  testing::internal::GetCapturedStdout();
+  testing::internal::CaptureStdout();
+  fit(now, 5);
+  return testing::internal::GetCapturedStdout();
+}
+
+TEST(CheckpointsOfShares, SayWhereOthersMakeOtherBits) {
+  const test::TempFolder folder;
+  const auto file_of = [&](const char* name, const data::ShareSchedule& schedule) {
+    test::put_bytes(folder / name, schedule.to_json(2));
+    return Shares{.file = folder / name};
+  };
+  const Shares equal, two_one{.numbers = {2, 1}}, one_two{.numbers = {1, 2}},
+      by_speed{.by_speed = true}, a = file_of("a", {{{2, {5, 3}}}}),
+                                  b = file_of("b", {{{2, {5, 3}}, {5, {1, 1}}}}),
+                                  later = file_of("later", {{{9, {5, 3}}}});
+  const struct {
+    Shares then, now;
+    const char* says;
+  } cases[] = {
+      {two_one, two_one, nullptr},
+      {equal, equal, nullptr},
+      {a, a, nullptr},
+      {by_speed, by_speed, nullptr},
+      {a, by_speed, nullptr},      // goes on with the shares that it had
+      {by_speed, later, nullptr},  // which has none of its own so far
+      {by_speed, a, "its shares are by speed, here they are those of a file"},
+      {two_one, one_two, "its shares are 2, 1, here they are 1, 2"},
+      {two_one, equal, "its shares are 2, 1, here they are equal"},
+      {equal, two_one, "its shares are equal, here they are 2, 1"},
+      {two_one, by_speed, "its shares are 2, 1, here they are by speed"},
+      {two_one, a, "its shares are 2, 1, here they are those of a file"},
+      {a, equal, "its shares are those of a file, here they are equal"},
+      {a, b, "its shares are those of a file, here they are those of a file"},
+  };
+  for (const auto& c : cases) {
+    const std::string said = said_as_it_goes_on(c.then, c.now);
+    EXPECT_THAT(said, HasSubstr("goes on from step-000000000004"));
+    if (c.says == nullptr)
+      EXPECT_THAT(said, Not(HasSubstr("bits differ")));
+    else
+      EXPECT_THAT(said, HasSubstr(std::string(c.says) + ": the same samples follow, bits differ"));
+  }
+}
+
 // Changes before the first batch of an epoch, within it, and in the middle of an update's batches,
 // which is none.
 TEST(FitByAFile, IsTheSameEverywhere) {

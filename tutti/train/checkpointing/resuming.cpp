@@ -63,8 +63,15 @@ std::vector<std::string> differences(const CheckpointManifest& then,
   same("embedding tables", fmt::format("{}", fmt::join(then.tables, "; ")),
        fmt::format("{}", fmt::join(now.tables, "; ")));
   if (then.num_samples == now.num_samples && then.seed == now.seed &&
-      then.global_batch == now.global_batch)
-    same("first samples, sha256", then.samples_sha256, now.samples_sha256);
+      then.global_batch == now.global_batch) {
+    // The first checkpoints have a digest of the first samples alone.
+    if (then.data_sha256.empty())
+      same("first samples, sha256", then.samples_sha256, now.samples_sha256);
+    else
+      same("samples from the first to the last, sha256", then.data_sha256, now.data_sha256);
+    if (!then.validation_sha256.empty() && !now.validation_sha256.empty())
+      same("validation data, sha256", then.validation_sha256, now.validation_sha256);
+  }
   same("steps an epoch", then.steps_per_epoch, now.steps_per_epoch);
   same("optimizer", then.optimizer, now.optimizer);
   if (then.optimizer == now.optimizer)

@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
+#include "tutti/base/sha256.h"
 #include "tutti/checkpoint/folder.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/nn/dense_kernel.h"
@@ -91,6 +92,44 @@ static std::string parts_in_words(const CheckpointManifest& manifest) {
   return words;
 }
 
+static std::string given_shares(const Strategy& strategy) {
+  const StrategyOptions& options = strategy.options();
+  if (options.by_speed) return "by speed";
+  if (const MovingShares* const moving = strategy.moving_shares())
+    return "file " + sha256_hex(moving->schedule().to_json(strategy.world().size));
+  return options.shares.empty() ? "equal" : fmt::format("{}", fmt::join(options.shares, ", "));
+}
+
+// Whether the replicas have the parts of each batch that they would have had: by speed a training
+// goes on with the shares that it had, be they those of a file until then.
+static bool same_shares(const CheckpointManifest& then, const CheckpointManifest& now,
+                        const MovingShares* moving) {
+  if (then.given_shares == now.given_shares) return true;
+  const bool moved = then.given_shares == "by speed" || then.given_shares.starts_with("file ") ||
+                     !then.shares.changes.empty();
+  if (moving == nullptr || !moved) return false;
+  if (now.given_shares == "by speed") return true;
+  data::ShareSchedule so_far = moving->schedule();
+  so_far.cut(then.version + 1);
+  return !then.given_shares.starts_with("file ") && so_far == then.shares;
+}
+
+// What another training than this one it was, of the same samples; "": it is this one.
+static std::string other_bits(const CheckpointManifest& then, const CheckpointManifest& now,
+                              const MovingShares* moving) {
+  if (!same_parts(then, now))
+    return fmt::format("; it is of {}: the same samples follow, bits differ", parts_in_words(then));
+  if (now.replicas == 1 || same_shares(then, now, moving)) return "";
+  if (then.given_shares.empty())
+    return "; it does not say of which shares it is: the same samples follow, bits differ unless "
+           "these are the same";
+  const auto words = [](const std::string& shares) {
+    return shares.starts_with("file ") ? "those of a file" : shares;
+  };
+  return fmt::format("; its shares are {}, here they are {}: the same samples follow, bits differ",
+                     words(then.given_shares), words(now.given_shares));
+}
+
 // What does not change while the training goes on.
 CheckpointManifest Fit::facts() const {
   const Strategy& strategy = model_.strategy;
@@ -109,7 +148,8 @@ CheckpointManifest Fit::facts() const {
                            .tensor_blocks = world.tensor_blocks,
                            .threads_per_replica = strategy.options().threads_per_replica,
                            .dense_kernel = std::string(nn::name_of(nn::dense_kernel())),
-                           .samples_sha256 = digest_of_samples(train_, seed_),
+                           .samples_sha256 = digest_of_first_samples(train_, seed_),
+                           .data_sha256 = digest_of(train_, seed_),
                            .optimizer = compiled_.optimizer.updater().state().kind,
                            .optimizer_options = compiled_.optimizer_words,
                            .compression = describe(strategy.options().compression),
@@ -121,6 +161,8 @@ CheckpointManifest Fit::facts() const {
                            .lives = id_of_all_lives(),
                            .tutti_version = TUTTI_VERSION,
                            .libtorch_version = TORCH_VERSION};
+  if (options_.validation) facts.validation_sha256 = digest_of(*options_.validation, seed_);
+  facts.given_shares = given_shares(strategy);
   facts.loss_scale = loss_scale();
   facts.noise_scale = noise_state();
   facts.metrics = quantities_of(compiled_.goals);
@@ -161,18 +203,15 @@ void Fit::go_on() {
                    static_cast<int64_t>(then.loss_scale.at(2)));
     compiled_.optimizer.scale_losses(*scale);
   }
+  const std::string other = other_bits(then, facts_, model_.strategy.moving_shares());
   if (MovingShares* moving = model_.strategy.moving_shares())
     moving->go_on(then.replicas == facts_.replicas ? std::move(then.shares) : data::ShareSchedule(),
                   then.version);
   if (noise_) noise_->restore(std::span(then.noise_scale).first<NoiseScale::kNumbers>());
   callbacks_->restore(then.callbacks, std::move(resumed_->kept), then.ended);
-  progress_->say(
-      fmt::format("goes on from {}: epoch {}, after step {} of {}{}", name_of_checkpoint(then.step),
-                  then.epoch + 1, then.step_in_epoch, then.steps_per_epoch,
-                  same_parts(then, facts_) ? ""
-                                           : fmt::format("; it is of {}: the same samples follow, "
-                                                         "bits differ",
-                                                         parts_in_words(then))));
+  progress_->say(fmt::format("goes on from {}: epoch {}, after step {} of {}{}",
+                             name_of_checkpoint(then.step), then.epoch + 1, then.step_in_epoch,
+                             then.steps_per_epoch, other));
 }
 
 // By local replica.
