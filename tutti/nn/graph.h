@@ -134,6 +134,9 @@ struct Node {
   std::vector<Parameter> parameters;  ///< what the layer owns; names within the layer
 };
 
+/// What it computes, with all that its layer was told: equal nodes have equal words.
+std::string words_of(const Node& node);
+
 /// An input or output of a graph, by the name that data, losses and metrics have for it.
 struct NamedValue {
   std::string name;

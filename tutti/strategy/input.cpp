@@ -6,6 +6,7 @@
 #include "tutti/comm/engine/engine_meeting.h"
 #include "tutti/data/detail/cache.h"
 #include "tutti/net/host_meeting.h"
+#include "tutti/strategy/detail/worlds.h"
 
 namespace tutti::detail {
 namespace {
@@ -65,9 +66,7 @@ void share_caches(const World& world, const data::Dataset& dataset) {
                      world.groups[0].size() == world.size;
   if (!meets) return;
   const auto engine = std::make_shared<Group>(world.groups[0]);
-  std::vector<int> first_of_workers;
-  for (int rank = 0; rank < world.size; rank += world.local) first_of_workers.push_back(rank);
-  EngineMeeting meeting({engine, &engine->engine()}, first_of_workers);
+  EngineMeeting meeting({engine, &engine->engine()}, workers_of(world).ranks);
   const auto caches = data::detail::caches_of(dataset);
   require_same_caches(meeting, caches, world);
   int number = 0;

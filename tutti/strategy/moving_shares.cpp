@@ -43,15 +43,6 @@ std::string words_of_shares(std::span<const double> shares) {
   return shares.empty() ? "equal shares" : fmt::format("shares [{}]", fmt::join(shares, ", "));
 }
 
-// Throws UsageError with path and cause.
-data::ShareSchedule shares_in(const std::filesystem::path& path, int replicas) {
-  try {
-    return data::ShareSchedule::from_json(read_file(path), replicas, path);
-  } catch (const DataError& error) {
-    throw UsageError(fmt::format("--shares file:{}: {}", path.string(), error.what()));
-  }
-}
-
 void require_a_row_each(std::string_view operation, int64_t rows, int replicas) {
   if (rows < replicas)
     throw UsageError(fmt::format(
@@ -98,7 +89,7 @@ MovingShares::MovingShares(StrategyState& state) : state_(state) {
   const StrategyOptions& options = state_.options;
   require_measurable(options, state_.world);
   if (!options.by_speed) {
-    schedule_ = shares_in(options.shares_file, state_.world.size);
+    schedule_ = shares_of_file(options, state_.world.size);
     return;
   }
   state_.measure_steps();
@@ -235,7 +226,7 @@ void check_given_shares(const StrategyOptions& options, int replicas, int64_t ro
   if (options.by_speed && !options.by_speed->record.empty())
     require_writable(options.by_speed->record, "--shares by-speed");
   if (!options.shares_file.empty())
-    require_rows_of(shares_in(options.shares_file, replicas), "--shares", rows, replicas);
+    require_rows_of(shares_of_file(options, replicas), "--shares", rows, replicas);
   const std::vector<double>& shares = options.shares;
   if (shares.empty()) return;
   if (std::ssize(shares) != replicas)

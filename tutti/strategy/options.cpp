@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/suggest.h"
 #include "tutti/base/typed.h"
 #include "tutti/comm/shm/shm.h"
@@ -117,6 +118,15 @@ void take_shares(std::string_view text, StrategyOptions& options) {
           "(--replicas)",
           text, part));
     options.shares.push_back(*share);
+  }
+}
+
+data::ShareSchedule shares_of_file(const StrategyOptions& options, int replicas) {
+  const std::string& path = options.shares_file;
+  try {
+    return data::ShareSchedule::from_json(read_file(path), replicas, path);
+  } catch (const DataError& error) {
+    throw UsageError(fmt::format("--shares file:{}: {}", path, error.what()));
   }
 }
 

@@ -13,6 +13,7 @@
 #include "tutti/comm/compression/compression.h"
 #include "tutti/comm/group/cross_device.h"
 #include "tutti/comm/schedule/schedule_choice.h"
+#include "tutti/data/share_schedule.h"
 #include "tutti/sync/served_options.h"
 
 namespace tutti {
@@ -93,6 +94,9 @@ struct StrategyOptions {
 
 /// Takes what `--shares` says: "2,1", "by-speed", "by-speed:RECORD" or "file:PATH". UsageError.
 void take_shares(std::string_view text, StrategyOptions& options);
+
+/// The changes in shares_file. Throws UsageError with path and cause.
+data::ShareSchedule shares_of_file(const StrategyOptions& options, int replicas);
 
 /// Replicas that a strategy of that kind can have.
 int most_replicas(std::string_view kind);

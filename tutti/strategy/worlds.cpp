@@ -10,6 +10,7 @@
 #include "tutti/cluster/spec/detail/environment.h"
 #include "tutti/comm/group/host_view.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/strategy/detail/agreement.h"
 #include "tutti/strategy/needs.h"
 #include "tutti/sync/device/config.h"
 
@@ -103,10 +104,11 @@ World multi_worker_world(StrategyOptions& options) {
   return world;
 }
 
-/// The same number of threads everywhere: results depend on it. It is that of the fullest host.
+/// The same number of threads everywhere: results depend on it. It is that of the fullest host, or
+/// of the worker that may use the fewest cores.
 int common_threads(const StrategyOptions& options, World& world) {
   int32_t threads = threads_for(options, world.here);
-  if (world.here == world.size || world.apart) return threads;
+  if (world.one_process() || world.apart) return threads;
   detail::for_each_local(world, [&](int local) {
     int32_t least = threads;
     world.groups[local].all_reduce_now(span_of(std::span(&least, 1)), ReduceOp::min,
@@ -265,6 +267,23 @@ layout::Mesh mesh_of(StrategyOptions& options) {
 
 }  // namespace
 
+Workers workers_of(const World& world) {
+  Workers workers{world.groups.at(0), {}, world.time_limit};
+  for (int rank = 0; rank < world.size; rank += world.local) workers.ranks.push_back(rank);
+  return workers;
+}
+
+// Before anything is done by them. Workers that meet at servers alone tell these.
+static void require_same_options(const World& world, const StrategyOptions& options,
+                                 const std::vector<DeviceSpec>& devices) {
+  if (world.one_process() || world.apart) return;
+  const bool on_gpus = std::ranges::any_of(
+      devices, [](const DeviceSpec& device) { return device.kind == DeviceKind::cuda; });
+  require_same_lines(workers_of(world), "strategy",
+                     fmt::format("devices: {}\n", on_gpus ? "GPUs" : "the CPU") +
+                         strategy_words(options, world.size));
+}
+
 World make_world(StrategyOptions& options) {
   const layout::Mesh mesh = mesh_of(options);
   const auto devices = devices_from(options.device);
@@ -274,9 +293,10 @@ World make_world(StrategyOptions& options) {
                 : options.kind == "multi_worker" ? multi_worker_world(options)
                 : options.uses_servers()         ? parameter_server_world(options)
                                          : mirrored_world(options, elsewhere ? devices.size() : 0);
+  world.time_limit = options.time_limit;
+  require_same_options(world, options, devices);
   if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
   if (!world.in_turn()) options.reduction_shape = world.shape.to_string();
-  world.time_limit = options.time_limit;
   for (Group& group : world.groups) group.set_time_limit(options.time_limit);  // of users too
   world.tensor_blocks = options.tensor_blocks;
   world.shares = options.shares;

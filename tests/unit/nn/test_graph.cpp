@@ -221,5 +221,26 @@ TEST(Graph, SummaryShowsShapesAndCounts) {
             "125,642 parameters, 33 elements in buffers\n");
 }
 
+// Words of a node whose layer has these fields; of two that differ in one, they differ.
+template <class Layer>
+std::string words_of(Layer layer, std::vector<int> inputs = {0}) {
+  return nn::words_of(nn::Node{.op = layer, .name = "it", .inputs = std::move(inputs)});
+}
+
+TEST(GraphWords, ShowEachFieldOfALayer) {
+  namespace op = nn::op;
+  EXPECT_EQ(words_of(op::Conv2d{2, 4, {3, 5}, 1, 2, 1, false}),
+            "it = conv2d(2, 4, 3x5, 1, 2x2, 1, false) of [0]");
+  EXPECT_EQ(words_of(op::Input{{3, 8}, DType::int64}, {}), "it = input([3, 8], int64) of []");
+  EXPECT_EQ(words_of(op::Attention{24, 4, true}), "it = attention(24, 4, true) of [0]");
+  EXPECT_EQ(words_of(op::Dropout{0.25}), "it = dropout(0.25) of [0]");
+  EXPECT_EQ(words_of(op::BatchNorm2d{8, 1e-3, 0.5, true}),
+            "it = batch_norm2d(8, 0.001, 0.5, true) of [0]");
+  EXPECT_EQ(words_of(op::Linear{4, 3, true, 0.02}), "it = linear(4, 3, true, 0.02) of [0]");
+  EXPECT_EQ(words_of(op::Add{}, {2, 1}), "it = add() of [2, 1]");
+  EXPECT_NE(words_of(op::Gelu{true}), words_of(op::Gelu{false}));
+  EXPECT_NE(words_of(op::MaxPool2d{2, 2, 0}), words_of(op::MaxPool2d{2, 2, 1}));
+}
+
 }  // namespace
 }  // namespace tutti

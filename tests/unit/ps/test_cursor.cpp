@@ -153,6 +153,28 @@ TEST(Cursor, SumsThatAreNotFiniteStay) {
   }
 }
 
+// Who was asked for something else than those before it gets no batch of their epoch.
+TEST(Cursor, AllOfAnEpochWereAskedForTheSame) {
+  Cursor cursor;
+  const auto asked = [&](int64_t epoch, const std::string& agreed) {
+    LeaseRequest first = request(epoch, 2);
+    first.agreed = agreed;
+    return lease_request_from(to_text(first));
+  };
+  EXPECT_EQ(cursor.objection(asked(0, "seed: 7\nepochs: 1\n")), "");
+  cursor.ask(0, asked(0, "seed: 7\nepochs: 1\n"));
+  cursor.ask(1, asked(0, ""));
+  cursor.ask(1, asked(0, "seed: 7\nepochs: 1\n"));
+  EXPECT_EQ(cursor.objection(asked(0, "seed: 7\nepochs: 2\n")),
+            "epoch 0: this worker was asked for something else than those before it\n"
+            "  they have epochs: 1\n  it has epochs: 2\n"
+            "  every worker makes the same calls, with the same options and data");
+  EXPECT_THROW(cursor.ask(1, asked(0, "seed: 8\n")), Error);
+  // A job that goes on from a snapshot may be asked for more.
+  cursor.reopen();
+  cursor.ask(0, asked(0, "seed: 7\nepochs: 2\n"));
+}
+
 // Workers come and go at random; a copy in the middle goes on like the original.
 TEST(Cursor, EveryBatchIsTrainedWhoeverLeaves) {
   constexpr int64_t kBatches = 40;

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/agreed_lines.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/json_numbers.h"
@@ -37,14 +38,15 @@ auto parsed(std::string_view text, const char* what, Read&& read) {
 }  // namespace
 
 std::string to_text(const LeaseRequest& request) {
-  return json{request.dataset, request.epoch, request.num_batches, request.returned,
-              json_of(request.sums)}
+  return json{request.dataset,  request.epoch,         request.num_batches,
+              request.returned, json_of(request.sums), request.agreed}
       .dump();
 }
 
 LeaseRequest lease_request_from(std::string_view text) {
   return parsed(text, "a request for a batch", [](const json& list) {
-    return LeaseRequest{list.at(0), list.at(1), list.at(2), list.at(3), doubles_from(list.at(4))};
+    return LeaseRequest{list.at(0), list.at(1),               list.at(2),
+                        list.at(3), doubles_from(list.at(4)), list.at(5)};
   });
 }
 
@@ -63,6 +65,13 @@ std::string Cursor::objection(const LeaseRequest& request) const {
   const auto found = epochs_.find(key);
   if (found != epochs_.end()) {
     const Epoch& epoch = found->second;
+    if (!epoch.agreed.empty() && !request.agreed.empty())
+      if (const auto lines = first_difference(epoch.agreed, request.agreed))
+        return fmt::format(
+            "epoch {}: this worker was asked for something else than those before it\n"
+            "  they have {}\n  it has {}\n"
+            "  every worker makes the same calls, with the same options and data",
+            request.epoch, lines->first, lines->other);
     if (epoch.num_batches < 0 ? epoch.next <= request.num_batches
                               : epoch.num_batches == request.num_batches)
       return "";
@@ -95,6 +104,7 @@ void Cursor::ask(int worker, const LeaseRequest& request) {
   Epoch& epoch = place->second;
   if (fresh) epochs_.erase({request.dataset, request.epoch - 2});
   epoch.num_batches = request.num_batches;
+  if (epoch.agreed.empty()) epoch.agreed = request.agreed;
   if (request.returned < 0) return;
   const auto out = epoch.out.find(request.returned);
   // Another worker has it by now: this one was taken for lost.
@@ -130,6 +140,7 @@ void Cursor::reopen() {
     epoch.out.clear();
     std::ranges::sort(epoch.again);
     epoch.num_batches = -1;
+    epoch.agreed.clear();
   }
 }
 

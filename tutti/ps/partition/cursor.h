@@ -26,6 +26,9 @@ struct LeaseRequest {
   int64_t num_batches = 0;   ///< of the epoch
   int64_t returned = -1;     ///< batch that is done; -1: none
   std::vector<double> sums;  ///< counted on it; equally many in each request of an epoch
+  /// What the worker was asked for (AgreedLines): all that ask for batches of an epoch must have
+  /// been asked for the same. "": it has said so before.
+  std::string agreed = {};
 };
 
 struct Lease {
@@ -74,6 +77,7 @@ class Cursor {
     std::deque<int64_t> again;   // whose worker is gone
     std::vector<double> sums;
     int64_t repeats = 0;
+    std::string agreed;  // by the first who said; not copied, since whoever asks next says it
 
     bool over() const {
       return num_batches >= 0 && next >= num_batches && out.empty() && again.empty();

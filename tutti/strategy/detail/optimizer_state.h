@@ -13,6 +13,7 @@
 
 #include "tutti/base/log.h"
 #include "tutti/ps/client/client.h"
+#include "tutti/strategy/detail/agreement.h"
 #include "tutti/strategy/detail/stale_reads.h"
 #include "tutti/strategy/replicated.h"
 #include "tutti/sync/detail/captured_steps.h"
@@ -131,13 +132,18 @@ struct Optimizer::State final : WorldMember {
   // Loops over a DistributedDataset then read the batches that no other worker has.
   void lend_batches() {
     const Millis limit = strategy.world().time_limit;
-    strategy.take_batches_from([served = std::weak_ptr(updater), limit](
+    const std::string asked =
+        detail::strategy_words(strategy.options(), strategy.options().replicas);
+    strategy.take_batches_from([served = std::weak_ptr(updater), limit, asked](
                                    int dataset, int64_t epoch, int64_t batches, int64_t returned) {
       return alive(served)
           ->client()
-          ->lease(
-              {.dataset = dataset, .epoch = epoch, .num_batches = batches, .returned = returned},
-              Deadline(2 * limit))
+          ->lease({.dataset = dataset,
+                   .epoch = epoch,
+                   .num_batches = batches,
+                   .returned = returned,
+                   .agreed = returned < 0 ? asked : ""},
+                  Deadline(2 * limit))
           .batch;
     });
   }

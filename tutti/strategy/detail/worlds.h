@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tutti/device/devices.h"
+#include "tutti/strategy/detail/agreement.h"
 #include "tutti/strategy/options.h"
 #include "tutti/sync/served_options.h"
 #include "tutti/sync/world.h"
@@ -52,6 +53,9 @@ std::vector<std::vector<int>> owners_by_host(const std::vector<RankOnGpu>& ranks
 /// no_device_groups why it has none. Throws Mismatch, Timeout, Error in NCCL's words, UsageError
 /// where hier was asked for and cannot be.
 void make_device_groups(World& world, const DeviceGroupsChoice& choice = {});
+
+/// Those of a world of several processes whose replicas meet.
+Workers workers_of(const World& world);
 
 /// Where the servers of this worker are; of parameter_server alone.
 ServedPlace served_place();

@@ -94,7 +94,8 @@ int64_t ByLease::next(ReplicaContext& replica, const Epoch& epoch, Totals part, 
     lease_ = servers_.lease({.epoch = epoch.number,
                              .num_batches = epoch.steps,
                              .returned = done,
-                             .sums = std::move(sums)},
+                             .sums = std::move(sums),
+                             .agreed = done < 0 ? fit_.asked() : ""},
                             Deadline(2 * epoch.world->time_limit));
     batch = lease_.batch;
   }

@@ -17,6 +17,7 @@
 #include "tutti/strategy/from_tensors.h"
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/train/model/detail/agreement.h"
+#include "tutti/train/model/detail/settings.h"
 
 namespace tutti {
 
@@ -142,12 +143,9 @@ History Fit::run() {
   number_ = number_of_next_fit();
   loader_ = make_loader(options_.loader, model_.strategy.world(),
                         model_.strategy.options().threads_per_replica);
-  if (callbacks_->together() && !model_.strategy.world().one_process())
-    require_same_fit(model_.strategy, fit_words(compiled_, train_, options_, seed_));
+  agree();
   say_what_is_not_planned();
   for (const std::string& line : recipe_) progress_->say(line);
-  share_caches(model_.strategy.world(), train_);
-  if (options_.validation) share_caches(model_.strategy.world(), *options_.validation);
   callbacks_->train_begin();
   Position at = begin();
   while (!callbacks_->ends() && !ended_) {
@@ -174,6 +172,28 @@ History Fit::run() {
   if (const std::string words = words_worth_saying(history_.input); !words.empty())
     progress_->say(words);
   return std::move(history_);
+}
+
+// Samples are looked at once caches are shared, so that what is computed for that is kept.
+void Fit::agree() {
+  Strategy& strategy = model_.strategy;
+  const World& world = strategy.world();
+  if (is_alone(strategy)) return;
+  const std::string words = fit_words(compiled_, train_, options_, seed_);
+  require_same_words(strategy, "fit", words);
+  share_caches(world, train_);
+  if (options_.validation) share_caches(world, *options_.validation);
+  require_same_data(strategy, "fit", "training data", train_, seed_);
+  if (options_.validation)
+    require_same_data(strategy, "fit", "validation data", *options_.validation, seed_);
+  if (compiled_.optimizer.updater().client() == nullptr || !(world.apart || course_.by_lease))
+    return;
+  AgreedLines lines;
+  add_digest(lines, "training data", train_, seed_);
+  if (options_.validation) add_digest(lines, "validation data", *options_.validation, seed_);
+  asked_ = strategy_words(strategy.options(), strategy.options().replicas) + words + lines.text();
+  // Who comes again begins behind that meeting.
+  if (world.apart && version() == 0) require_same_at_servers(strategy, "fit", asked_);
 }
 
 void Fit::say_what_is_not_planned() const {
@@ -216,6 +236,9 @@ Totals Fit::run_batch() {
     throw UsageError(
         "train_on_batch: workers are not in step (--staleness, --drop-slowest), so that none can "
         "wait for the others' parts of a batch; use fit()");
+  require_same_words(model_.strategy, "train_on_batch",
+                     fit_words(compiled_, train_, options_, seed_));
+  require_same_data(model_.strategy, "train_on_batch", "the batch", train_, seed_);
   model_.modules.train(true);
   last_ = Clock::now();
   Epoch epoch{{.steps = 1, .first_update = compiled_.optimizer.version()},

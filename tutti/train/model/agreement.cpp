@@ -7,12 +7,10 @@
 
 #include <algorithm>
 #include <array>
-#include <ranges>
-#include <utility>
+#include <map>
 
-#include "tutti/base/error.h"
-#include "tutti/data/detail/cache.h"
 #include "tutti/nn/dense_kernel.h"
+#include "tutti/strategy/detail/worlds.h"
 #include "tutti/train/model/detail/settings.h"
 
 namespace tutti::detail {
@@ -23,76 +21,143 @@ std::string_view name_of(OnNan on_nan) {
   return on_nan == OnNan::end ? "end" : "go_on";
 }
 
-std::string data_words(const data::Dataset& data) {
-  std::vector<std::string> columns;
-  for (const data::Column& column : data.columns())
-    columns.push_back(fmt::format("{} [{}]", name_of(column.dtype), fmt::join(column.shape, ", ")));
-  const size_t caches = data::detail::caches_of(data).size();
-  return fmt::format("{} samples of {} in batches of {}{}", data.num_samples(),
-                     fmt::join(columns, ", "), data.global_batch_size(),
-                     caches == 0 ? "" : fmt::format(" behind {} cache() in memory", caches));
-}
+// Each function here names all fields of what it is about: a new one does not compile until it is
+// named too, and then stands in a line, or beside the reason why it does not.
 
-std::string bad_words(const data::OnBad& on_bad) {
+std::string bad_words(const data::LoaderOptions& loader) {
+  // How samples are computed ahead is each worker's own: the bytes are the same.
+  const auto& [workers, memory, ahead, on_bad, kind] = loader;
   if (!on_bad.replace) return "an error";
-  return fmt::format("replaced, at most {} of an epoch", on_bad.replace->at_most);
+  const auto& [at_most] = *on_bad.replace;
+  return fmt::format("replaced, at most {} of an epoch", at_most);
 }
 
 std::string checkpoint_words(const CheckpointOptions& options) {
-  if (options.folder.empty()) return "none";
-  return fmt::format("every {} steps, resume {}, kept {} and {} by {}", options.every_steps,
-                     options.resume, options.newest_kept, options.best_kept, options.monitor);
+  // Each worker's own: grace and disk_limit, of waits in which all agree. Workers that see another
+  // folder are told so by its lock.
+  const auto& [folder, every_steps, resume, newest_kept, best_kept, monitor, better, grace,
+               disk_limit, remove_at_end] = options;
+  if (folder.empty()) return "none";
+  return fmt::format("every {} steps, resume {}, kept {} and {} by {} ({}){}", every_steps, resume,
+                     newest_kept, best_kept, monitor, static_cast<int>(better),
+                     remove_at_end ? ", removed at the end" : "");
 }
 
-/// The first line in which they differ, of both; they have as many.
-std::pair<std::string, std::string> first_difference(const std::string& one,
-                                                     const std::string& other) {
-  const auto lines = [](const std::string& text) {
-    std::vector<std::string> all;
-    for (const auto line : std::views::split(text, '\n'))
-      all.emplace_back(line.begin(), line.end());
-    return all;
-  };
-  const auto left = lines(one);
-  const auto right = lines(other);
-  const auto [mine, theirs] = std::ranges::mismatch(left, right);
-  return {mine == left.end() ? "nothing more" : *mine,
-          theirs == right.end() ? "nothing more" : *theirs};
+std::string scaling_words(const std::optional<optim::LossScaling>& scaling) {
+  if (!scaling) return "off";
+  const auto& [initial, growth, growth_interval, backoff] = *scaling;
+  return fmt::format("initial {}, growth {} after {}, backoff {}", initial, growth, growth_interval,
+                     backoff);
+}
+
+std::string large_batch_words(const std::optional<LargeBatch>& large) {
+  if (!large) return "none";
+  const auto& [base, base_rate, scaling, warm_up, decay_norms_and_biases, zero_last_norms] = *large;
+  return fmt::format("base {} by {}, scaling {}, warm up {} epochs and {} steps, {}{}", base,
+                     base_rate, scaling ? static_cast<int>(*scaling) : -1, warm_up.epochs,
+                     warm_up.steps, decay_norms_and_biases ? "decays all" : "spares norms",
+                     zero_last_norms ? ", last norms 0" : "");
+}
+
+bool meet(const Strategy& strategy) {
+  const World& world = strategy.world();
+  return !world.apart && !world.one_process();
+}
+
+// The ranks of a mesh have other modules each; the graph is of all of them.
+void add_model(AgreedLines& lines, const Model::State& model) {
+  if (model.graph)
+    for (const nn::Node& node : model.graph->nodes()) lines.add("layer", nn::words_of(node));
+  else if (model.modules.whole() == nullptr)
+    lines.add("module", c10::str(*model.modules.module(0)));
 }
 
 }  // namespace
 
+bool is_alone(const Strategy& strategy) {
+  return strategy.world().one_process() && !strategy.options().uses_servers();
+}
+
+std::string compile_words(const CompileOptions& options, const Goals& goals,
+                          const Model::State& model) {
+  const auto& [optimizer, loss, metrics, learning_rate, precision, loss_scaling, outputs,
+               num_inputs, large_batch, noise_scale] = options;
+  AgreedLines lines;
+  lines.add("optimizer", optimizer_words(optimizer));
+  lines.add("schedule", learning_rate ? learning_rate->name() : "none");
+  lines.add("rates at steps 0, 1, 2, 5, 10, 20, ...", fmt::format("{}", rates_of(learning_rate)));
+  lines.add("precision", name_of(precision));
+  lines.add("loss_scaling", scaling_words(loss_scaling));
+  lines.add("large_batch", large_batch_words(large_batch));
+  lines.add("noise_scale", noise_scale);
+  lines.add("num_inputs", num_inputs);
+  for (const Goal& goal : goals) lines.add("loss", goal_words(goal));  // loss, metrics and outputs
+  add_model(lines, model);
+  return lines.text();
+}
+
 std::string fit_words(const Compiled& compiled, const data::Dataset& train,
                       const FitOptions& options, uint64_t seed) {
-  std::vector<std::string> lines;
-  const auto add = [&](const char* what, const auto& value) {
-    lines.push_back(fmt::format("{}: {}", what, value));
-  };
-  add("seed", seed);
-  add("training data", data_words(train));
-  add("validation data", options.validation ? data_words(*options.validation) : "none");
-  add("a damaged sample", bad_words(options.loader.on_bad));
-  add("epochs", options.epochs);
-  add("initial_epoch", options.initial_epoch);
-  add("steps_per_epoch", options.steps_per_epoch);
-  add("max_steps", options.max_steps);
-  add("validation_freq", options.validation_freq);
-  add("accumulate", options.accumulate);
-  add("class_weight", fmt::format("{}", options.class_weight));
-  add("on_nan", name_of(options.on_nan));
-  add("checkpoints", checkpoint_words(options.checkpoints));
-  std::vector<std::string_view> callbacks;
-  for (const auto& callback : options.callbacks) callbacks.push_back(callback->name());
-  add("callbacks", fmt::format("[{}]", fmt::join(callbacks, ", ")));
-  add("optimizer", compiled.optimizer_words);
-  add("schedule", compiled.rate ? compiled.rate->name() : "none");
-  add("rates at steps 0, 1, 2, 5, 10, 20, ...", fmt::format("{}", rates_of(compiled.rate)));
-  add("precision", name_of(compiled.precision));
-  add("dense kernel", nn::name_of(nn::dense_kernel()));
-  add("loss_scaling", compiled.optimizer.loss_scale() ? "on" : "off");
-  for (const Goal& goal : compiled.goals) add("loss", goal_words(goal));
-  for (std::string& line : lines) std::ranges::replace(line, '\n', ' ');
-  return fmt::format("{}", fmt::join(lines, "\n"));
+  // Each worker's own: verbose, slow, and stop_after, which asks for an end of all. `train` and
+  // `validation` have what batch and validation_split say.
+  const auto& [epochs, validation, callbacks, max_steps, given_seed, verbose, on_nan, slow,
+               initial_epoch, steps_per_epoch, validation_freq, class_weight, accumulate,
+               microbatches, checkpoints, stop_after, validation_split, loader, batch] = options;
+  AgreedLines lines;
+  lines.add("seed", seed);
+  add_shape(lines, "training data", train);
+  if (validation)
+    add_shape(lines, "validation data", *validation);
+  else
+    lines.add("validation data", "none");
+  lines.add("a damaged sample", bad_words(loader));
+  lines.add("epochs", epochs);
+  lines.add("initial_epoch", initial_epoch);
+  lines.add("steps_per_epoch", steps_per_epoch);
+  lines.add("max_steps", max_steps);
+  lines.add("validation_freq", validation_freq);
+  lines.add("accumulate", accumulate);
+  lines.add("microbatches", microbatches);
+  lines.add("class_weight", fmt::format("{}", class_weight));
+  lines.add("on_nan", name_of(on_nan));
+  lines.add("checkpoints", checkpoint_words(checkpoints));
+  std::vector<std::string_view> names;
+  for (const auto& callback : callbacks) {
+    names.push_back(callback->name());
+    if (const auto own = callback->checkpoints())
+      lines.add(fmt::format("checkpoints of {}", names.back()), checkpoint_words(*own));
+  }
+  lines.add("callbacks", fmt::format("[{}]", fmt::join(names, ", ")));
+  lines.add("dense kernel", nn::name_of(nn::dense_kernel()));
+  return lines.text() + compiled.words;
+}
+
+std::string evaluate_words(const data::LoaderOptions& loader) {
+  AgreedLines lines;
+  lines.add("a damaged sample", bad_words(loader));
+  return lines.text();
+}
+
+void require_same_words(Strategy& strategy, std::string_view operation, const std::string& own) {
+  if (meet(strategy)) require_same_lines(workers_of(strategy.world()), operation, own);
+}
+
+void require_same_data(Strategy& strategy, std::string_view operation, std::string_view what,
+                       const data::Dataset& dataset, uint64_t seed) {
+  if (!meet(strategy)) return;
+  AgreedLines lines;
+  add_shape(lines, what, dataset);
+  add_digest(lines, what, dataset, seed);
+  require_same_lines(workers_of(strategy.world()), operation, lines.text());
+}
+
+void require_same_at_servers(Strategy& strategy, std::string_view operation,
+                             const std::string& own) {
+  std::map<int, std::string> by_worker;
+  for (const auto& [worker, bytes] : strategy.meet(std::as_bytes(std::span(own))))
+    by_worker.emplace(worker,
+                      std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  require_same_lines(operation, by_worker);
 }
 
 std::vector<std::string> texts_of_all(Strategy& strategy, const std::string& own) {
@@ -118,22 +183,6 @@ std::vector<std::string> texts_of_all(Strategy& strategy, const std::string& own
     }
   });
   return texts;
-}
-
-void require_same_fit(Strategy& strategy, const std::string& own) {
-  const World& world = strategy.world();
-  if (world.apart) return;
-  const auto all = texts_of_all(strategy, own);
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    const auto [first, other] = first_difference(all[0], all[rank]);
-    throw Mismatch(
-        fmt::format("fit: worker {} was asked for another training than worker 0\n"
-                    "  worker 0 has {}\n  worker {} has {}\n"
-                    "  every worker makes the same calls, with the same options and data",
-                    rank / static_cast<size_t>(world.local), first,
-                    rank / static_cast<size_t>(world.local), other));
-  }
 }
 
 }  // namespace tutti::detail

@@ -7,6 +7,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
+#include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/late_totals.h"
 #include "tutti/train/model/detail/placement.h"
 
@@ -132,6 +133,9 @@ Scores Model::evaluate(const data::Dataset& dataset, const data::LoaderOptions& 
   state_->require_compiled("evaluate");
   data::check_options(loader);
   state_->check_data("evaluate", dataset, true);
+  detail::require_same_words(state_->strategy, "evaluate", detail::evaluate_words(loader));
+  detail::require_same_data(state_->strategy, "evaluate", "data", dataset,
+                            state_->strategy.options().seed);
   state_->compiled->optimizer.updater().refresh();
   return state_->evaluate("evaluate", dataset, loader);
 }

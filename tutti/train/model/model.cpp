@@ -266,6 +266,9 @@ void Model::compile(CompileOptions options) {
   detail::Goals goals = detail::goals_of(options, state.graph);
   auto large_batch = detail::large_batch_of(options);
   if (options.noise_scale) detail::require_measurable(state.strategy.world());
+  std::string words;
+  if (!detail::is_alone(state.strategy)) words = detail::compile_words(options, goals, state);
+  detail::require_same_words(state.strategy, "compile", words);
   if (!state.graph) state.num_inputs = options.num_inputs;
   if (state.compiled) detail::own_storage(state.modules);
   state.compiled.reset();
@@ -274,10 +277,10 @@ void Model::compile(CompileOptions options) {
       [&](const auto& choice) { return Optimizer(state.modules, choice); }, options.optimizer);
   if (scale) optimizer.scale_losses(*scale);
   if (options.noise_scale) detail::begin_measuring(optimizer);
-  state.compiled.emplace(detail::Compiled{std::move(optimizer), std::move(goals),
-                                          std::move(options.learning_rate), options.precision,
-                                          detail::optimizer_words(options.optimizer), num_states,
-                                          std::move(large_batch), options.noise_scale});
+  state.compiled.emplace(
+      detail::Compiled{std::move(optimizer), std::move(goals), std::move(options.learning_rate),
+                       options.precision, detail::optimizer_words(options.optimizer),
+                       std::move(words), num_states, std::move(large_batch), options.noise_scale});
 }
 
 OptimizerChoice Model::State::changed_for(detail::LargeBatchParts& parts,

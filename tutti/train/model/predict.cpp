@@ -13,6 +13,7 @@
 #include "tutti/sync/device/late_reads.h"
 #include "tutti/sync/device/out_of_memory.h"
 #include "tutti/train/losses/detail/loss_parts.h"
+#include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/evaluation.h"
 #include "tutti/train/model/detail/placement.h"
 
@@ -194,6 +195,8 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
 std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   State& state = *state_;
   state.check_data("predict", dataset, false);
+  detail::require_same_data(state.strategy, "predict", "data", dataset,
+                            state.strategy.options().seed);
   const auto epoch = detail::first_epoch(state.strategy, dataset);
   auto world = std::make_shared<const World>(state.strategy.those_here());
   const auto loader = detail::make_loader({}, *world, state.strategy.options().threads_per_replica);

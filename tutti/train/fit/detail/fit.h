@@ -49,6 +49,8 @@ class Fit {
   /// The model is on the replica's device; UsageError names what is not.
   void require_here(const ReplicaContext& replica) const;
   int64_t version() const { return compiled_.optimizer.version(); }
+  /// What all workers must have been asked for alike, where they meet at the servers alone.
+  const std::string& asked() const noexcept { return asked_; }
 
   /// One replica's part of a step, which adds up in `tally`: forward, backward, update.
   void step(ReplicaContext& replica, const Forward& forward, const Epoch& epoch, int64_t step,
@@ -167,6 +169,7 @@ class Fit {
   void say_noise();
   std::vector<double> noise_state() const;
   void take_pace();
+  void agree();
   void say_who_trains() const;
   std::shared_ptr<const World> world_now() const;
   void speak(bool shows);
@@ -211,6 +214,7 @@ class Fit {
   std::shared_ptr<data::Loader> loader_;
   FitOptions options_;
   uint64_t seed_;
+  std::string asked_;
   int64_t number_ = 0;  ///< of this fit() among those of the process, from 1; 0: one batch
   bool in_parts_;       ///< steps are of microbatches, or of ranks that have parts of the model
   bool meets_;          ///< replicas without samples take part in forward

@@ -1,5 +1,5 @@
 /// What workers must have in common to train one model together; not for users.
-/// Thread rule: that of Model.
+/// docs/design/agreement.md. Thread rule: that of Model.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,31 @@
 
 namespace tutti::detail {
 
-/// All that fit() was asked for in which workers must not differ, a line each: options, what was
-/// compiled, shapes and numbers of the data. Functions are known by their names, schedules by some
-/// of their rates too.
+/// There is no other worker to agree with.
+bool is_alone(const Strategy& strategy);
+
+/// What compile() was asked for, and what the layers of the model compute, in lines. Functions are
+/// known by their names, schedules by some of their rates too, modules by what they print of
+/// themselves.
+std::string compile_words(const CompileOptions& options, const Goals& goals,
+                          const Model::State& model);
+
+/// The same of fit(), with what was compiled, and numbers and names of the data.
 std::string fit_words(const Compiled& compiled, const data::Dataset& train,
                       const FitOptions& options, uint64_t seed);
 
-/// The same Mismatch on every worker when the words of one differ from worker 0's, with the first
-/// line that does. Nothing where workers may come and go. Collective over workers.
-void require_same_fit(Strategy& strategy, const std::string& own);
+/// The same of evaluate().
+std::string evaluate_words(const data::LoaderOptions& loader);
+
+/// A Mismatch on every worker when what one says, or what it sees of the data, differs from worker
+/// 0's; it begins with `operation`. Nothing where workers do not meet. Collective over them.
+void require_same_words(Strategy& strategy, std::string_view operation, const std::string& own);
+void require_same_data(Strategy& strategy, std::string_view operation, std::string_view what,
+                       const data::Dataset& dataset, uint64_t seed);
+
+/// The same of workers that meet at the servers alone.
+void require_same_at_servers(Strategy& strategy, std::string_view operation,
+                             const std::string& own);
 
 /// By rank, what its worker says. Collective over workers that are in step.
 std::vector<std::string> texts_of_all(Strategy& strategy, const std::string& own);

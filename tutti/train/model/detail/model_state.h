@@ -55,6 +55,7 @@ struct Compiled {
   std::optional<RateSchedule> rate;  ///< of a large batch: that of the last fit()
   Precision precision;
   std::string optimizer_words;      ///< optimizer_words() of what compile() was given
+  std::string words;                ///< compile_words() of it; "" where nobody compares them
   std::optional<int> num_states{};  ///< that the optimizer keeps for each parameter; unset: unknown
   std::optional<LargeBatchParts> large_batch{};
   bool noise_scale = false;

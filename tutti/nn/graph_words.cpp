@@ -1,0 +1,87 @@
+// What a graph computes, in words.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "tutti/nn/graph.h"
+
+namespace tutti::nn {
+namespace {
+
+// Stands for a field of any type where fields are counted.
+struct Anything {
+  template <class T>
+  operator T() const;  // NOLINT(google-explicit-constructor)
+};
+
+template <class T, size_t... I>
+consteval bool takes(std::index_sequence<I...>) {
+  return requires { T{(static_cast<void>(I), Anything{})...}; };
+}
+
+constexpr size_t kMostFields = 7;
+
+template <class T, size_t N = kMostFields + 1>
+consteval size_t num_fields() {
+  if constexpr (N == 0 || takes<T>(std::make_index_sequence<N>()))
+    return N;
+  else
+    return num_fields<T, N - 1>();
+}
+
+std::string words_of(const Shape& shape) { return to_string(shape); }
+std::string words_of(Size2d size) { return fmt::format("{}x{}", size.height, size.width); }
+std::string words_of(DType dtype) { return std::string(name_of(dtype)); }
+template <class Number>
+  requires std::is_arithmetic_v<Number>
+std::string words_of(Number number) {
+  return fmt::format("{}", number);
+}
+
+template <class... Fields>
+std::string joined(const Fields&... fields) {
+  return fmt::format("{}", fmt::join(std::vector<std::string>{words_of(fields)...}, ", "));
+}
+
+template <class T>
+std::string fields_of(const T& op) {
+  constexpr size_t kFields = num_fields<T>();
+  static_assert(kFields <= kMostFields, "a case more");
+  if constexpr (kFields == 0) {
+    return "";
+  } else if constexpr (kFields == 1) {
+    const auto& [a] = op;
+    return joined(a);
+  } else if constexpr (kFields == 2) {
+    const auto& [a, b] = op;
+    return joined(a, b);
+  } else if constexpr (kFields == 3) {
+    const auto& [a, b, c] = op;
+    return joined(a, b, c);
+  } else if constexpr (kFields == 4) {
+    const auto& [a, b, c, d] = op;
+    return joined(a, b, c, d);
+  } else if constexpr (kFields == 5) {
+    const auto& [a, b, c, d, e] = op;
+    return joined(a, b, c, d, e);
+  } else if constexpr (kFields == 6) {
+    const auto& [a, b, c, d, e, f] = op;
+    return joined(a, b, c, d, e, f);
+  } else {
+    const auto& [a, b, c, d, e, f, g] = op;
+    return joined(a, b, c, d, e, f, g);
+  }
+}
+
+}  // namespace
+
+std::string words_of(const Node& node) {
+  return fmt::format("{} = {}({}) of [{}]", node.name, kind_of(node.op),
+                     std::visit([](const auto& op) { return fields_of(op); }, node.op),
+                     fmt::join(node.inputs, ", "));
+}
+
+}  // namespace tutti::nn
