@@ -203,17 +203,23 @@ TEST(ServedTraining, RefusesAWorkerWithAnotherModel) {
   EXPECT_THAT(result.err, AllOf(HasSubstr("[2048, 784]"), HasSubstr("[128, 784]")));
 }
 
-TEST(ServedTraining, RefusesAWorkerWithAnotherOptimizer) {
-  for (const char* staleness : {"0", "inf"}) {
-    const auto result = run_workers_that_differ(
-        std::string("mlp --optimizer $([ $W = 0 ] && echo sgd || echo adam) --time-limit 10 "
-                    "--staleness ") +
-        staleness);
+TEST(ServedTraining, RefusesAWorkerThatWasAskedForSomethingElse) {
+  const std::string optimizer = "--optimizer $([ $W = 0 ] && echo sgd || echo adam)";
+  const std::string seed = "--seed $([ $W = 0 ] && echo 7 || echo 8)";
+  const struct {
+    std::string flags;
+    const char* says;
+  } cases[] = {
+      // In step by each other, else by the servers: as they register, and as they ask for a batch.
+      {"--staleness 0 " + optimizer, "worker 1 was asked for something else than worker 0"},
+      {"--staleness inf " + optimizer,
+       "worker [01] .*does not train what worker [01] .*does: the optimizer"},
+      {"--staleness inf " + seed, "this worker was asked for something else than those before it"},
+  };
+  for (const auto& c : cases) {
+    const auto result = run_workers_that_differ("mlp --time-limit 10 " + c.flags);
     EXPECT_EQ(result.exit_code, 1) << result.out << result.err;
-    EXPECT_THAT(
-        result.err,
-        ContainsRegex("worker [01] .*does not train what worker [01] .*does: the optimizer"))
-        << staleness;
+    EXPECT_THAT(result.err, ContainsRegex(c.says)) << c.flags;
   }
 }
 
