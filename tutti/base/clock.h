@@ -2,9 +2,9 @@
 ///
 /// A process that is stopped (SIGSTOP, a frozen cgroup, a virtual machine that is moved) finds all
 /// its limits passed when it goes on, and would take its peers, who were stopped with it, for lost.
-/// So a thread of the process beats; the clock goes no further than kLongestGap after the last beat.
-/// Who is stopped alone is found by the others, whose clocks go on. (While a machine sleeps, a
-/// steady clock of Linux stands still by itself.)
+/// So a thread of the process beats; the clock goes no further than kLongestGap after the last
+/// beat. Who is stopped alone is found by the others, whose clocks go on. (While a machine sleeps,
+/// a steady clock of Linux stands still by itself.)
 #pragma once
 
 #include <chrono>

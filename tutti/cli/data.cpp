@@ -189,7 +189,7 @@ int verify(const std::string& path, const TableFlags& flags) {
     print_line("{} read, {} damaged", verdict.count, verdict.damages.size());
   else
     print_line("{} read, all sound{}", verdict.count,
-        verdict.left_out.empty() ? "" : ", but not all files");
+               verdict.left_out.empty() ? "" : ", but not all files");
   return verdict.sound() ? 0 : 1;
 }
 

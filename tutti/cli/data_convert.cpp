@@ -329,8 +329,8 @@ int convert(const ConvertFlags& flags) {
         fmt::format("{}\n", fmt::join(input.classes, "\n")));
   folder.keep();
   say_line("{}: {}, {} samples in {} shard{}, {} bytes", to.string(), format,
-      with_commas(static_cast<double>(written.samples)), written.files.size(),
-      written.files.size() == 1 ? "" : "s", with_commas(static_cast<double>(written.bytes)));
+           with_commas(static_cast<double>(written.samples)), written.files.size(),
+           written.files.size() == 1 ? "" : "s", with_commas(static_cast<double>(written.bytes)));
   return 0;
 }
 

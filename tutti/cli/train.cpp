@@ -232,14 +232,14 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
   const int replicas = strategy.num_replicas_in_sync();
   for (const std::string& sentence : plan.sentences) say_line("{}", sentence);
   say_line("{}: {} parameters, {}; {} samples to train on, {} to test", flags.job.model,
-      with_commas(static_cast<double>(plan.graph.num_parameters())),
-      plan.spec.predicts_number() ? "predicts " + plan.spec.target().name
-                                  : fmt::format("{} {}", plan.spec.classes.size(),
-                                                plan.spec.of_text() ? "characters" : "classes"),
-      with_commas(static_cast<double>(plan.train.num_samples())),
-      with_commas(static_cast<double>(plan.test.num_samples())));
-  say(
-      "{}: {} replica{} of {} thread{}, reduction shape {}, dense kernel {}; global batch {}\n",
+           with_commas(static_cast<double>(plan.graph.num_parameters())),
+           plan.spec.predicts_number()
+               ? "predicts " + plan.spec.target().name
+               : fmt::format("{} {}", plan.spec.classes.size(),
+                             plan.spec.of_text() ? "characters" : "classes"),
+           with_commas(static_cast<double>(plan.train.num_samples())),
+           with_commas(static_cast<double>(plan.test.num_samples())));
+  say("{}: {} replica{} of {} thread{}, reduction shape {}, dense kernel {}; global batch {}\n",
       strategy.kind(), replicas, replicas == 1 ? "" : "s", strategy.options().threads_per_replica,
       strategy.options().threads_per_replica == 1 ? "" : "s",
       strategy.reduction_shape().to_string(), nn::name_of(nn::dense_kernel()),
@@ -247,7 +247,7 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
   if (strategy.world().on_devices()) say("on {}\n", places_words(strategy.world()));
   if (strategy.world().mesh.model_ranks() > 1)
     say("mesh: {}; pipeline {}, {} microbatches\n", strategy.world().mesh.sentence(),
-               flags.pipeline, flags.microbatches);
+        flags.pipeline, flags.microbatches);
   if (flags.accumulate > 1)
     say("an update every {} batches; steps are updates\n", flags.accumulate);
   if (flags.precision != "float32")
@@ -256,7 +256,7 @@ void announce(const TrainFlags& flags, const Plan& plan, const Strategy& strateg
     say("learning rate: {}, {:.6g} in the first step\n", rate->name(), (*rate)(0));
   if (strategy.options().reduction != "fused")
     say("gradients: reduction {}, compression {}\n", strategy.options().reduction,
-               describe(strategy.options().compression));
+        describe(strategy.options().compression));
 }
 
 // "a, b and c"
@@ -294,22 +294,21 @@ void say_what_came_out(const TrainFlags& flags, const DataSpec& spec, const Stra
   const std::string metric = metric_for(spec).name();
   const double value = history.last("val_" + metric);
   say_line("test {} {} after {} steps: {:.1f} s of training, {} {}/s",
-      spec.predicts_number() ? fmt::format("{} of {}", metric, spec.target().name) : metric,
-      std::isnan(value) ? "unknown (--validation-freq)" : figure_words(spec, value),
-      with_commas(static_cast<double>(history.steps)), history.train_seconds,
-      with_commas(history.images_per_second() *
-                  (spec.of_text() ? static_cast<double>(spec.shape[0]) : 1)),
-      spec.of_text()          ? "characters"
-      : spec.shape.size() > 1 ? "images"
-                              : "samples");
+           spec.predicts_number() ? fmt::format("{} of {}", metric, spec.target().name) : metric,
+           std::isnan(value) ? "unknown (--validation-freq)" : figure_words(spec, value),
+           with_commas(static_cast<double>(history.steps)), history.train_seconds,
+           with_commas(history.images_per_second() *
+                       (spec.of_text() ? static_cast<double>(spec.shape[0]) : 1)),
+           spec.of_text()          ? "characters"
+           : spec.shape.size() > 1 ? "images"
+                                   : "samples");
   if (flags.out.empty())
     say("weights were not kept: --out DIR saves them\n");
   else if (!saved.empty())
     say_line("saved {}", listed(saved));
   if (has_figures) say_line("figures are in {}", flags.json);
   if (strategy.kind() == "mirrored" && !strategy.world().on_devices())
-    say(
-        "try next: --strategy multi_worker, which trains the same weights, bit for bit, in {} "
+    say("try next: --strategy multi_worker, which trains the same weights, bit for bit, in {} "
         "processes\n",
         strategy.world().size);
 }

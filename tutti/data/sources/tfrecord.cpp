@@ -101,7 +101,8 @@ Array unpacked(const Files& files, const std::filesystem::path& path) {
   log_once("packed " + path.string(), LogLevel::warning,
            "{}: packed by {}, and so read as a whole: its {} bytes stay in memory ({} packed)\n"
            "  unpack it to read records from the disk",
-           path.string(), detail::packing_of(text_of(packed)), bytes.num_bytes(), packed.num_bytes());
+           path.string(), detail::packing_of(text_of(packed)), bytes.num_bytes(),
+           packed.num_bytes());
   return bytes;
 }
 

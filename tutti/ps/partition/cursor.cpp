@@ -45,8 +45,8 @@ std::string to_text(const LeaseRequest& request) {
 
 LeaseRequest lease_request_from(std::string_view text) {
   return parsed(text, "a request for a batch", [](const json& list) {
-    return LeaseRequest{list.at(0), list.at(1),               list.at(2),
-                        list.at(3), doubles_from(list.at(4)), list.at(5)};
+    return LeaseRequest{list.at(0), list.at(1), list.at(2), list.at(3), doubles_from(list.at(4)),
+                        list.at(5)};
   });
 }
 
