@@ -1,12 +1,16 @@
 #include "tutti/base/agreed_lines.h"
 
 #include <algorithm>
+#include <limits>
+
+#include "tutti/base/printable.h"
 
 namespace tutti {
 
 void AgreedLines::add_line(std::string_view line) {
-  for (const char c : line) c == '\n' ? text_ += "\\n" : text_ += c;
-  text_ += '\n';
+  std::string one;
+  for (const char c : line) c == '\n' ? one += "\\n" : one += c;
+  text_ += printable(one, std::numeric_limits<size_t>::max()) + '\n';
 }
 
 std::optional<LineDifference> first_difference(std::string_view one, std::string_view other) {

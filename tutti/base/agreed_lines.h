@@ -14,7 +14,7 @@ namespace tutti {
 
 class AgreedLines {
  public:
-  /// "what: value"; what fmt can write. A line break in it becomes \n.
+  /// "what: value"; what fmt can write, made printable(). A line break in it becomes \n.
   template <class Value>
   void add(std::string_view what, const Value& value) {
     add_line(fmt::format("{}: {}", what, value));

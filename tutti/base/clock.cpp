@@ -64,4 +64,8 @@ Clock::time_point Clock::now() noexcept {
   return time_point(duration(meter.read(steady_ns)));
 }
 
+std::chrono::nanoseconds detail::paused_so_far() noexcept {
+  return std::chrono::nanoseconds(meter.paused());
+}
+
 }  // namespace tutti

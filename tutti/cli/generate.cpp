@@ -69,7 +69,7 @@ int generate(GenerateFlags& flags) {
                                  spec.classes.size()));
   const auto prompt = data::text_labels(flags.prompt, spec.classes, "--prompt");
   flags.options.context = spec.gpt->context;
-  StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads)};
+  StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads), .alone = true};
   take_devices(flags.devices, options);
   Model model(Strategy(options), [&] { return models::gpt(*spec.gpt); });
   model.load(checkpoints_in(flags.weights).back().path);

@@ -334,9 +334,9 @@ StrategyOptions strategy_options(const JobFlags& flags) {
 
   if (!flags.table.empty() && flags.strategy == "multi_worker")
     options.table = load_table(flags.table);
-  refuse_idle(flags.typed, flags, needs_of_jobs());
   recipe_from(flags.optimizer);  // what it refuses is refused here
   options.served = served_options(flags.served, flags.strategy);
+  refuse_idle(flags.typed, flags, needs_of_jobs());
   const int replicas = num_replicas_of(flags);
   if (!flags.mesh.empty() && flags.strategy == "independent")
     throw UsageError("--mesh: replicas of strategy independent do not meet");

@@ -64,7 +64,7 @@ struct PredictFlags {
 };
 
 StrategyOptions strategy_options(const PredictFlags& flags) {
-  StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads)};
+  StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads), .alone = true};
   take_devices(flags.devices, options);
   if (several_devices(flags.devices)) options.kind = "mirrored";
   return options;

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/detail/pause_meter.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/log.h"
@@ -44,7 +45,9 @@ void Trace::on_event(const Event& event) noexcept {
 
 void Trace::keep(const Event& event) {
   using Micro = std::chrono::duration<double, std::micro>;
-  Entry entry{.begin_us = Micro(event.when.time_since_epoch()).count(),
+  // By the clock that the processes of a machine share: with pauses, unlike Clock.
+  const auto when = event.when.time_since_epoch() + detail::paused_so_far();
+  Entry entry{.begin_us = Micro(when).count(),
               .name = std::string(event.name)};
   ordered_json arguments = ordered_json::object();
   for (const Field& field : event.fields) {

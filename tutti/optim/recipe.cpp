@@ -48,9 +48,8 @@ Recipe::Recipe(Rule rule, Clip clip, std::vector<Group> groups)
   for (const Group& group : groups_) {
     if (!(group.learning_rate_factor >= 0 && fits_float32(group.learning_rate_factor)))
       throw UsageError(
-          fmt::format("group \"{}\": learning_rate_factor = {} is out of range; expected a finite "
-                      "number >= 0",
-                      group.pattern, group.learning_rate_factor));
+          fmt::format("group \"{}\": learning_rate_factor = {} is out of range; expected 0, or {}",
+                      group.pattern, group.learning_rate_factor, kFloat32Range));
     if (group.learning_rate_factor == 0 && rule_.name() == "ftrl")
       throw UsageError(fmt::format(
           "group \"{}\": learning_rate_factor = 0: optimizer ftrl needs a learning rate above 0",

@@ -8,6 +8,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/random.h"
 #include "tutti/data/detail/epoch_state.h"
+#include "tutti/strategy/detail/data_agreement.h"
 #include "tutti/strategy/detail/input.h"
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/strategy/strategy_state.h"
@@ -139,7 +140,10 @@ DistributedDataset::DistributedDataset(Strategy strategy, data::Dataset dataset,
       seed_(strategy_.options().seed),
       loader_(
           detail::make_loader(loader, strategy_.world(), strategy_.options().threads_per_replica)) {
-  if (number_ > 0) detail::share_caches(strategy_.world(), dataset_);
+  if (number_ > 0) {
+    detail::share_caches(strategy_.world(), dataset_);
+    detail::require_same_data(strategy_.world(), "distribute", "data", dataset_, seed_);
+  }
   if (number_ == 0) generation_ = strategy_.world().generation;
   if (own_order)
     seed_ = random_key(seed_, RandomPurpose::shuffle,

@@ -228,7 +228,7 @@ Strategy::Strategy(const StrategyOptions& options) : state_(std::make_shared<Str
   state_->enter(std::move(world));
   if (state_->options.shares_move()) state_->moving = std::make_unique<MovingShares>(*state_);
   log(LogLevel::info, "strategy {}: {} replicas ({} here), reduction shape {}, {} threads each",
-      options.kind, state_->world.size, state_->world.local, state_->options.reduction_shape,
+      options.kind, state_->world.size, state_->world.local, state_->world.shape.to_string(),
       state_->options.threads_per_replica);
   if (!options.mesh.empty())
     log(LogLevel::info, "mesh: {}{}", state_->world.mesh.sentence(),

@@ -111,6 +111,8 @@ class Strategy {
 
   /// The dataset, cut by global batch: replica r takes its share of each. With AutoShard::file, off
   /// and hint each worker has batches of its own, of global_batch_size / num_replicas_in_sync.
+  /// Else workers in step compare what they have, a digest of 64 samples or more among it, and a
+  /// Mismatch on all names the first line that differs. Collective over them.
   DistributedDataset distribute(const data::Dataset& dataset);
   DistributedDataset distribute(const data::Dataset& dataset, const DistributeOptions& options);
   /// A dataset of this worker's own, which `fn` makes, once and now: batched by the batch of a

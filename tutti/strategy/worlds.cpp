@@ -40,10 +40,9 @@ World one_device_world(StrategyOptions& options) {
   int replicas = options.replicas;
   if (!options.mesh.empty())
     replicas = layout::Mesh::parse(options.mesh, options.replicas).data_replicas();
-  if (options.reduction_shape.empty())
-    options.reduction_shape = ReductionShape::flat(std::max(1, replicas)).to_string();
   World world;
-  world.shape = ReductionShape::parse(options.reduction_shape);
+  world.shape = options.reduction_shape.empty() ? ReductionShape::flat(std::max(1, replicas))
+                                                : ReductionShape::parse(options.reduction_shape);
   if (replicas != 0 && replicas != world.shape.replicas())
     throw UsageError(fmt::format("reduction shape {} is for {} replicas, but replicas is {}",
                                  options.reduction_shape, world.shape.replicas(), replicas));
@@ -274,14 +273,12 @@ Workers workers_of(const World& world) {
 }
 
 // Before anything is done by them. Workers that meet at servers alone tell these.
-static void require_same_options(const World& world, const StrategyOptions& options,
-                                 const std::vector<DeviceSpec>& devices) {
+static void require_same_options(const World& world, const std::vector<DeviceSpec>& devices) {
   if (world.one_process() || world.apart) return;
   const bool on_gpus = std::ranges::any_of(
       devices, [](const DeviceSpec& device) { return device.kind == DeviceKind::cuda; });
   require_same_lines(workers_of(world), "strategy",
-                     fmt::format("devices: {}\n", on_gpus ? "GPUs" : "the CPU") +
-                         strategy_words(options, world.size));
+                     fmt::format("devices: {}\n", on_gpus ? "GPUs" : "the CPU") + world.asked);
 }
 
 World make_world(StrategyOptions& options) {
@@ -294,9 +291,9 @@ World make_world(StrategyOptions& options) {
                 : options.uses_servers()         ? parameter_server_world(options)
                                          : mirrored_world(options, elsewhere ? devices.size() : 0);
   world.time_limit = options.time_limit;
-  require_same_options(world, options, devices);
+  world.asked = strategy_words(options, options.replicas);
+  require_same_options(world, devices);
   if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
-  if (!world.in_turn()) options.reduction_shape = world.shape.to_string();
   for (Group& group : world.groups) group.set_time_limit(options.time_limit);  // of users too
   world.tensor_blocks = options.tensor_blocks;
   world.shares = options.shares;

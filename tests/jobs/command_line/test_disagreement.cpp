@@ -155,6 +155,8 @@ std::vector<Row> Disagreements::job_rows() const {
       {"--without", {"--without", "a"}, {"--without", "b"}},
       {"--categorical", {}, {"--categorical", "b"}, kModels},
       {"--missing", {"--missing", "7"}, {"--missing", "6"}},
+      {"--header", {}, {"--header", "no"}, "\"kind\""},
+      {"--decimal", {}, {"--decimal", ","}, kEither},
       {"--context", {}, {"--context", "16"}, kModels, Of::text},
       {"--stride", {}, {"--stride", "4"}, kOther, Of::text},
       // ---- optimizer ----
@@ -176,7 +178,7 @@ std::vector<Row> Disagreements::job_rows() const {
       {"--reduction-shape", {}, {"--reduction-shape", "2"}, "under one_device alone"},
       {"--device", {}, {"--device", "auto"}, kEither},
       {"--memory-limit", {}, {"--memory-limit", "100"}, "GPU"},
-      {"--deterministic", {}, {"--deterministic"}},
+      {"--deterministic", {}, {"--deterministic"}, "--deterministic under multi_worker"},
       {"--threads", {}, {"--threads", "2"}},
       {"--dense-kernel", {"--dense-kernel", "blas"}, {"--dense-kernel", "onednn"}},
       {"--time-limit", {}, {"--time-limit", "11"}, kEqual},
@@ -223,6 +225,7 @@ std::vector<Row> Disagreements::job_rows() const {
 
 std::vector<Row> Disagreements::training_rows() const {
   const Words out = {"--out", in("out")};
+  const Words best = {"--out", in("out"), "--keep-best", "1"};
   return {
       // ---- model gpt ----
       {"--layers", {}, {"--layers", "2"}, kModels, Of::text},
@@ -247,7 +250,7 @@ std::vector<Row> Disagreements::training_rows() const {
       {"--precision", {}, {"--precision", "bfloat16"}},
       {"--loss-scaling", {}, {"--loss-scaling", "initial=1024"}},
       {"--noise-scale", {}, {"--noise-scale"}},
-      {"--step-graph", {}, {"--step-graph"}},
+      {"--step-graph", {}, {"--step-graph"}, "--step-graph under multi_worker"},
       {"--take", {"--take", "48"}, {"--take", "32"}},
       {"--class-weight", {}, {"--class-weight", "x=2"}},
       {"--metrics", {}, {"--metrics", "f1"}},
@@ -279,9 +282,9 @@ std::vector<Row> Disagreements::training_rows() const {
       beside(out, {"--checkpoint-every", {}, {"--checkpoint-every", "1"}}),
       beside(out, {"--keep-checkpoints", {}, {"--keep-checkpoints", "1"}}),
       beside(out, {"--keep-best", {}, {"--keep-best", "1"}}),
-      beside(out, {"--best-by", {}, {"--best-by", "val_accuracy"}}),
+      beside(best, {"--best-by", {}, {"--best-by", "val_accuracy"}}),
       beside(out, {"--resume", {}, {"--resume"}}),
-      {"--disk-limit", {}, {"--disk-limit", "500"}, kEqual},
+      beside(out, {"--disk-limit", {}, {"--disk-limit", "500"}, kEqual}),
       always({"--json", {"--json", in("figures.json")}, {"--json", in("other.json")}, kEqual}),
       {"--trace", {"--trace", in("m.trace")}, {"--trace", in("n.trace")}, kEqual},
   };

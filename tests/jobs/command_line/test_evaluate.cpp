@@ -78,6 +78,17 @@ TEST(Evaluate, FollowsATrainingToItsEnd) {
             ContainsRegex("model.safetensors is the last of its job: [1-9][0-9]* checkpoints")));
 }
 
+// Each by itself, whatever launcher it finds itself under.
+TEST(Evaluate, AWorkerMayTest) {
+  const TempFolder folder;
+  train_into(folder / "run");
+  Words words = {TUTTI_PROGRAM, "run", "-n", "2"};
+  const Words tests = evaluate(folder / "run");
+  words.insert(words.end(), tests.begin(), tests.end());
+  const auto result = run_command(words);
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+}
+
 TEST(Evaluate, SaysWhatIsMissing) {
   const TempFolder folder;
   const auto none = run_command(evaluate(folder / "nowhere"));

@@ -76,7 +76,9 @@ inline StrategyOptions options_of(const std::string& kind, const MeshCase& one) 
           .seed = 11,
           .mesh = one.mesh,
           .shard = one.shard,
-          .shard_bucket_bytes = 2 << 10,  // so that each larger parameter is a unit
+          // So that each larger parameter is a unit.
+          .shard_bucket_bytes =
+              one.shard.empty() ? StrategyOptions().shard_bucket_bytes : int64_t{2} << 10,
           .tensor_blocks = one.blocks};
 }
 

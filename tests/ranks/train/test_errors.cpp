@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/distributed_dataset.h"
 #include "tutti/train/model/model.h"
 
 #include "tests/support/run_workers.h"
@@ -284,6 +285,7 @@ RANK_PROGRAM(one_makes_another_strategy) {
   for (const std::string& what : rank.arguments) {
     StrategyOptions options{.kind = "multi_worker", .replicas = 2, .threads_per_replica = 1};
     if (what == "start_step") options.compression = compression_from("bf16");
+    if (what == "deterministic") options.device = "auto";
     if (rank.rank == 1) ask_otherwise(what, options);
     try {
       Strategy strategy(options);
@@ -323,7 +325,7 @@ TEST(WorkersErrors, AWorkerThatMakesAnotherStrategyIsToldWhenTheyMeet) {
 
 // Each worker sees its part of the samples: of other data the sums would be of neither.
 RANK_PROGRAM(one_evaluates_other_data) {
-  const Strategy strategy = workers_strategy(2);
+  Strategy strategy = workers_strategy(2);
   Model model = error_model(strategy);
   const bool other = strategy.world().first_rank == 1;
   const data::Dataset data = named({"ant", "bee"}, other ? 1 : 0).batch(6);
@@ -333,16 +335,18 @@ RANK_PROGRAM(one_evaluates_other_data) {
   mark_error(rank, [&] { model.predict(data); });
   mark_error(rank, [&] { model.train_on_batch(x, y); });
   mark_error(rank, [&] { model.test_on_batch(x, y); });
+  mark_error(rank, [&] { strategy.distribute(data); });
   mark_error(rank, [&] { model.evaluate(named().batch(6)); });
+  mark_error(rank, [&] { strategy.distribute(named().batch(6)); });
 }
 
 TEST(WorkersErrors, OtherDataIsSeenByWhatDoesNotTrainToo) {
   const auto out = test::run_workers(2, "one_evaluates_other_data");
   ASSERT_EQ(out.exit_code, 0) << out.log;
   const auto errors = test::lines_after(out.log, "error: ");
-  EXPECT_THAT(errors, testing::AllOf(SizeIs(8), Each(HasSubstr(": worker 1 was asked for some"))))
+  EXPECT_THAT(errors, testing::AllOf(SizeIs(10), Each(HasSubstr(": worker 1 was asked for some"))))
       << out.log;
-  EXPECT_THAT(test::lines_after(out.log, "no error"), SizeIs(2)) << out.log;
+  EXPECT_THAT(test::lines_after(out.log, "no error"), SizeIs(4)) << out.log;
 }
 
 // The chief's own error is the cause, however the others end with it.

@@ -13,6 +13,8 @@ std::string lines(const std::vector<std::pair<std::string, std::string>>& all) {
 
 TEST(AgreedLines, AreOneEachWhateverStandsInThem) {
   EXPECT_EQ(lines({{"seed", "7"}, {"class 0", "\n"}}), "seed: 7\nclass 0: \\n\n");
+  EXPECT_EQ(lines({{"class", "caf\xe9"}}), "class: caf\\xe9\n");  // no UTF-8, which JSON needs
+  EXPECT_EQ(lines({{"long", std::string(10'000, 'x')}}).size(), 10'007U);
 }
 
 TEST(AgreedLines, TheFirstThatDiffersIsFound) {

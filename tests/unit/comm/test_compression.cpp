@@ -47,7 +47,7 @@ TEST(CompressionWords, WrongOnesSayWhatWasExpected) {
                         {"topk:0.1x", "\"0.1x\" is no number"},
                         {"topk:0", "ratio = 0; expected 0 < ratio <= 1"},
                         {"topk:1.5", "ratio = 1.5; expected 0 < ratio <= 1"},
-                        {"topk:nan", "0 < ratio <= 1"},
+                        {"topk:nan", "\"nan\" is no number"},
                         {"powersgd:0", "rank = 0; expected 1 to 256"},
                         {"powersgd:257", "rank = 257"},
                         {"powersgd:1.5", "is no number"},

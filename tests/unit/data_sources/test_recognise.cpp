@@ -136,6 +136,9 @@ TEST(Recognise, WhetherTheFirstLineOfATableNamesItsColumns) {
       {"label,1x1,1x2\n7,0,0\n4,0,1\n", true},
       {"country,Lat,1/22/20\nItaly,41.9,0\nPeru,-9.2,1\n", true},
       {"18.5,8,chevy\n15,8,buick\n", false},
+      {"17,unknown,1\n42,7,0\n23,9,1\n31,4,0\n", false},
+      {"A/5 21171,7,3\n17599,71,1\n113803,53,1\n", false},
+      {"2021,unknown\n2020,7\n2019,9\n", false},
       // no column without a gap
       {"species,bill,sex\nGentoo,43.8,male\nAdelie,NA,NA\n", true},
       {"species,bill,flipper\nGentoo,-,1\nAdelie,4,-\nAdelie,5,2\n", true},

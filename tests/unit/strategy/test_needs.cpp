@@ -203,5 +203,20 @@ TEST(StrategyLaunched, ServersWithoutUseAreRefused) {
   EXPECT_NO_THROW(check_launched({.alone = true}));
 }
 
+TEST(StrategyNeeds, TheOptionsOfAStrategyMakeAnother) {
+  for (const char* kind : {"one_device", "mirrored", "central_storage"}) {
+    StrategyOptions options = Strategy({.kind = kind, .replicas = 2}).options();
+    options.replicas = 3;
+    EXPECT_EQ(Strategy(options).num_replicas_in_sync(), 3) << kind;
+  }
+}
+
+// Hosts with other numbers of cores have other numbers of threads, where nobody asks for some.
+TEST(StrategyNeeds, WorkersCompareWhatTheyWereAskedFor) {
+  const Strategy strategy({.kind = "mirrored", .replicas = 2});
+  EXPECT_GT(strategy.options().threads_per_replica, 0);
+  EXPECT_THAT(strategy.world().asked, HasSubstr("threads a replica: as many as fit\n"));
+}
+
 }  // namespace
 }  // namespace tutti

@@ -264,9 +264,9 @@ TEST(ShardsValues, OfRankZeroWin) {
 TEST(ShardsValues, AreTornByAnUpdateThatIsCutOff) {
   // The group's learning rate is too small for a double, which the step finds.
   Loop loop(options_of("mirrored", 2),
-            in_slices({optim::ftrl(), {}, {{.pattern = "bias", .learning_rate_factor = 1e-200}}},
+            in_slices({optim::ftrl(), {}, {{.pattern = "bias", .learning_rate_factor = 1e-30}}},
                       Shard::state));
-  loop.updater->set_learning_rate(1e-200);
+  loop.updater->set_learning_rate(1e-300);
   EXPECT_THROW(loop.step(0), UsageError);
   EXPECT_THAT(message_of<Error>([&] { loop.updater->require_whole(); }), HasSubstr("torn"));
   EXPECT_THAT(message_of<Error>([&] { loop.updater->state(); }), HasSubstr("torn"));

@@ -449,7 +449,7 @@ TEST(CheckpointFiles, AreWrittenAndGoneOnFromWhereADamagedSampleIsReplaced) {
   const CheckpointOptions checkpoints = {.folder = folder.path(), .every_steps = 5, .resume = true};
   trained(torn(3), replacing(checkpoints, 5));
   EXPECT_THAT(test::message_of<UsageError>([&] { trained(torn(4), replacing(checkpoints)); }),
-              HasSubstr("first samples, sha256"));
+              HasSubstr("samples from the first to the last, sha256"));
   EXPECT_EQ(trained(torn(3), replacing(checkpoints)), trained(torn(3), replacing()));
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 
@@ -40,5 +41,8 @@ class PauseMeter {
   std::atomic<int64_t> paused_{0};
   std::atomic<int64_t> most_{kNoLimit};  // that may be shown until the next beat
 };
+
+/// What Clock has left out so far: steady_clock is so far ahead of it. Any thread.
+std::chrono::nanoseconds paused_so_far() noexcept;
 
 }  // namespace tutti::detail

@@ -61,7 +61,7 @@ class MeasuredModel {
                 data::Dataset train)
       : graph_(std::move(graph)),
         train_(std::move(train)),
-        strategy_({.replicas = 1, .threads_per_replica = flags.threads}),
+        strategy_({.replicas = 1, .threads_per_replica = flags.threads, .alone = true}),
         net_(strategy_, [&] { return nn::make_module(graph_); }),
         optimizer_(net_, recipe_from(flags.optimizer)),
         loss_(loss_for(spec)) {}

@@ -134,13 +134,23 @@ class Search {
  private:
   static constexpr int kMostDepth = 32;
 
+  void require_no_loop(const fs::path& folder, int depth) const {
+    if (depth > kMostDepth)
+      throw DataError(fmt::format("photos in {}: folders are {} deep, expected up to {}",
+                                  folder.string(), depth, kMostDepth));
+    std::error_code elsewhere;  // not on a disk of this machine
+    const fs::path real = fs::canonical(folder, elsewhere);
+    for (fs::path above = folder; !elsewhere && above != folder_ && above.has_relative_path();) {
+      above = above.parent_path();
+      if (fs::canonical(above, elsewhere) == real && !elsewhere)
+        throw DataError(
+            fmt::format("photos in {}: a link leads back to {}", folder.string(), above.string()));
+    }
+  }
+
   void add_folder(const std::string& name, const std::string& within, int64_t label, int depth) {
     const fs::path folder = within.empty() ? folder_ / name : folder_ / name / within;
-    if (depth > kMostDepth)
-      throw DataError(
-          fmt::format("photos in {}: folders are {} deep, expected up to {}\n  does a "
-                      "link lead back to a folder above it?",
-                      folder.string(), depth, kMostDepth));
+    require_no_loop(folder, depth);
     for (FileInfo& entry : options_.files->list(folder)) {
       const std::string path = within.empty() ? entry.name : within + "/" + entry.name;
       if (entry.folder) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "tutti/base/error.h"
 #include "tutti/data/sample.h"
 #include "tutti/data/sources/detail/source_file.h"
 #include "tutti/data/sources/records.h"
@@ -26,8 +27,14 @@ bool is_photo_file(const Files& files, const std::filesystem::path& folder, cons
   if (!endings.empty()) return has_ending(file.name, endings);
   if (has_ending(file.name, usual_endings())) return true;
   constexpr int64_t kMagicBytes = 16;
-  const Array front = files.read(folder / file.name, 0, std::min(kMagicBytes, file.bytes));
-  return !photo_format(text_of(front)).empty();
+  try {
+    const Array front = files.read(folder / file.name, 0, std::min(kMagicBytes, file.bytes));
+    return !photo_format(text_of(front)).empty();
+  } catch (const UsageError&) {  // nobody may read it: left out, and said
+    return false;
+  } catch (const DataError&) {  // no regular file
+    return false;
+  }
 }
 
 std::string usual_photo_endings() { return fmt::format("{}", fmt::join(usual_endings(), ", ")); }

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/typed.h"
 #include "tutti/data/detail/gzip.h"
 #include "tutti/data/detail/tfrecord_frame.h"
 #include "tutti/data/sample.h"
@@ -220,23 +221,43 @@ bool names_numbers(const Rows& rows, size_t field) {
          numbers >= words && !repeats(rows, field);
 }
 
-bool is_whole(const std::string& field) {
-  return field.find_first_not_of("0123456789") == std::string::npos;
+bool is_year(const std::string& field) {
+  const auto year = number_in<int>(field);
+  return field.size() == 4 && year && *year >= 1800 && *year < 2200;
 }
 
-// Whether the first row names the fields: words over numbers, beside which whole numbers are names
-// too ("2019"); or words alone, all different and none in its column again. A field without a name
-// is none of them, but for the first, where an index stands.
+bool is_year_over_others(const Rows& rows, size_t field) {
+  const auto below = std::span(rows).subspan(1);
+  const auto years =
+      std::ranges::count_if(below, [&](const auto& row) { return is_year(row[field]); });
+  return is_year(rows[0][field]) && 2 * years < std::ssize(below);
+}
+
+// Whether the numbers in the first row can be names: years over what are none, and whole numbers
+// that count up, three or more ("0,1,2", as tables without names are written by some).
+bool numbers_can_be_names(const Rows& rows) {
+  std::vector<int64_t> counted;
+  for (size_t field = 0; field < rows[0].size(); ++field) {
+    if (!is_number(rows[0][field]) || is_year_over_others(rows, field)) continue;
+    const auto whole = number_in<int64_t>(rows[0][field]);
+    if (!whole || (!counted.empty() && *whole != counted.back() + 1)) return false;
+    counted.push_back(*whole);
+  }
+  return counted.empty() || counted.size() >= 3;
+}
+
+// Whether the first row names the fields: words over numbers, beside which numbers may be names
+// too; or words alone, all different and none in its column again. A field without a name is none
+// of them, but for the first, where an index stands.
 bool first_row_names(const Rows& rows) {
   const std::vector<std::string>& first = rows[0];
-  bool over_numbers = false, words = true, wholes = true;
+  bool over_numbers = false, words = true;
   for (size_t field = 0; field < first.size(); ++field) {
     over_numbers = over_numbers || names_numbers(rows, field);
-    wholes = wholes && (!is_number(first[field]) || is_whole(first[field]));
     words = words && !looks_like_number(first[field]) &&
             (!is_missing(first[field]) || (field == 0 && first[0].empty()));
   }
-  if (over_numbers) return wholes;
+  if (over_numbers) return numbers_can_be_names(rows);
   if (!words || std::set(first.begin(), first.end()).size() != first.size()) return false;
   for (size_t row = 1; row < rows.size(); ++row)
     for (size_t field = 0; field < first.size(); ++field)

@@ -132,9 +132,8 @@ struct Optimizer::State final : WorldMember {
   // Loops over a DistributedDataset then read the batches that no other worker has.
   void lend_batches() {
     const Millis limit = strategy.world().time_limit;
-    const std::string asked =
-        detail::strategy_words(strategy.options(), strategy.options().replicas);
-    strategy.take_batches_from([served = std::weak_ptr(updater), limit, asked](
+    strategy.take_batches_from([served = std::weak_ptr(updater), limit,
+                                asked = strategy.world().asked](
                                    int dataset, int64_t epoch, int64_t batches, int64_t returned) {
       return alive(served)
           ->client()

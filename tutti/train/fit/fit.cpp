@@ -13,6 +13,7 @@
 #include "tutti/nn/collectives.h"
 #include "tutti/nn/graph_module.h"
 #include "tutti/ps/client/client.h"
+#include "tutti/strategy/detail/data_agreement.h"
 #include "tutti/strategy/detail/input.h"
 #include "tutti/strategy/from_tensors.h"
 #include "tutti/strategy/moving_shares.h"
@@ -183,15 +184,15 @@ void Fit::agree() {
   require_same_words(strategy, "fit", words);
   share_caches(world, train_);
   if (options_.validation) share_caches(world, *options_.validation);
-  require_same_data(strategy, "fit", "training data", train_, seed_);
+  require_same_data(world, "fit", "training data", train_, seed_);
   if (options_.validation)
-    require_same_data(strategy, "fit", "validation data", *options_.validation, seed_);
+    require_same_data(world, "fit", "validation data", *options_.validation, seed_);
   if (compiled_.optimizer.updater().client() == nullptr || !(world.apart || course_.by_lease))
     return;
   AgreedLines lines;
   add_digest(lines, "training data", train_, seed_);
   if (options_.validation) add_digest(lines, "validation data", *options_.validation, seed_);
-  asked_ = strategy_words(strategy.options(), strategy.options().replicas) + words + lines.text();
+  asked_ = world.asked + words + lines.text();
   // Who comes again begins behind that meeting.
   if (world.apart && version() == 0) require_same_at_servers(strategy, "fit", asked_);
 }
@@ -238,7 +239,7 @@ Totals Fit::run_batch() {
         "wait for the others' parts of a batch; use fit()");
   require_same_words(model_.strategy, "train_on_batch",
                      fit_words(compiled_, train_, options_, seed_));
-  require_same_data(model_.strategy, "train_on_batch", "the batch", train_, seed_);
+  require_same_data(model_.strategy.world(), "train_on_batch", "the batch", train_, seed_);
   model_.modules.train(true);
   last_ = Clock::now();
   Epoch epoch{{.steps = 1, .first_update = compiled_.optimizer.version()},

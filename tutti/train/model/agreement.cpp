@@ -10,6 +10,7 @@
 #include <map>
 
 #include "tutti/nn/dense_kernel.h"
+#include "tutti/strategy/detail/data_agreement.h"
 #include "tutti/strategy/detail/worlds.h"
 #include "tutti/train/model/detail/settings.h"
 
@@ -140,15 +141,6 @@ std::string evaluate_words(const data::LoaderOptions& loader) {
 
 void require_same_words(Strategy& strategy, std::string_view operation, const std::string& own) {
   if (meet(strategy)) require_same_lines(workers_of(strategy.world()), operation, own);
-}
-
-void require_same_data(Strategy& strategy, std::string_view operation, std::string_view what,
-                       const data::Dataset& dataset, uint64_t seed) {
-  if (!meet(strategy)) return;
-  AgreedLines lines;
-  add_shape(lines, what, dataset);
-  add_digest(lines, what, dataset, seed);
-  require_same_lines(workers_of(strategy.world()), operation, lines.text());
 }
 
 void require_same_at_servers(Strategy& strategy, std::string_view operation,

@@ -7,6 +7,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
+#include "tutti/strategy/detail/data_agreement.h"
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/late_totals.h"
 #include "tutti/train/model/detail/placement.h"
@@ -134,7 +135,7 @@ Scores Model::evaluate(const data::Dataset& dataset, const data::LoaderOptions& 
   data::check_options(loader);
   state_->check_data("evaluate", dataset, true);
   detail::require_same_words(state_->strategy, "evaluate", detail::evaluate_words(loader));
-  detail::require_same_data(state_->strategy, "evaluate", "data", dataset,
+  detail::require_same_data(state_->strategy.world(), "evaluate", "data", dataset,
                             state_->strategy.options().seed);
   state_->compiled->optimizer.updater().refresh();
   return state_->evaluate("evaluate", dataset, loader);

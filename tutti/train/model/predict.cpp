@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
+#include "tutti/strategy/detail/data_agreement.h"
 #include "tutti/strategy/from_tensors.h"
 #include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/device/late_reads.h"
@@ -195,7 +196,7 @@ at::Tensor Model::predict(const data::Dataset& dataset) {
 std::vector<at::Tensor> Model::predict_all(const data::Dataset& dataset) {
   State& state = *state_;
   state.check_data("predict", dataset, false);
-  detail::require_same_data(state.strategy, "predict", "data", dataset,
+  detail::require_same_data(state.strategy.world(), "predict", "data", dataset,
                             state.strategy.options().seed);
   const auto epoch = detail::first_epoch(state.strategy, dataset);
   auto world = std::make_shared<const World>(state.strategy.those_here());

@@ -26,11 +26,9 @@ std::string fit_words(const Compiled& compiled, const data::Dataset& train,
 /// The same of evaluate().
 std::string evaluate_words(const data::LoaderOptions& loader);
 
-/// A Mismatch on every worker when what one says, or what it sees of the data, differs from worker
-/// 0's; it begins with `operation`. Nothing where workers do not meet. Collective over them.
+/// A Mismatch on every worker when what one says differs from worker 0's; it begins with
+/// `operation`. Nothing where workers do not meet. Collective over them.
 void require_same_words(Strategy& strategy, std::string_view operation, const std::string& own);
-void require_same_data(Strategy& strategy, std::string_view operation, std::string_view what,
-                       const data::Dataset& dataset, uint64_t seed);
 
 /// The same of workers that meet at the servers alone.
 void require_same_at_servers(Strategy& strategy, std::string_view operation,
