@@ -97,6 +97,8 @@ StrategyOptions in_turn(StrategyOptions options, int replicas, const std::string
   options.kind = "one_device";
   options.replicas = replicas;
   options.device = device;
+  options.deterministic = options.deterministic && device != "cpu";
+  options.typed.clear();
   return options;
 }
 

@@ -47,8 +47,7 @@ void Trace::keep(const Event& event) {
   using Micro = std::chrono::duration<double, std::micro>;
   // By the clock that the processes of a machine share: with pauses, unlike Clock.
   const auto when = event.when.time_since_epoch() + detail::paused_so_far();
-  Entry entry{.begin_us = Micro(when).count(),
-              .name = std::string(event.name)};
+  Entry entry{.begin_us = Micro(when).count(), .name = std::string(event.name)};
   ordered_json arguments = ordered_json::object();
   for (const Field& field : event.fields) {
     if (field.name != "us") {

@@ -61,7 +61,7 @@ void add(AgreedLines& lines, const BySpeed& by) {
 std::string strategy_words(const StrategyOptions& options, int replicas) {
   // Each worker's own, of which no bit depends: time_limit, memory_limit_mib, pin and the flags
   // that were typed; who is alone has nobody to agree with. Compared elsewhere: the kind of device,
-  // since "auto" must be looked up (worlds.cpp); how GPUs add up (RankOnGpu::sums); the table, by
+  // where "auto" must be looked up (worlds.cpp); how GPUs add up (RankOnGpu::sums); the table, by
   // the engine that goes by it; shape, where it is chosen, with one_device alone.
   const auto& [kind, number, reduction_shape, threads, time_limit, device, memory_limit_mib,
                deterministic, step_graph, pin, seed, reduction, sum_order, engine, make_reduction,

@@ -9,8 +9,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 #include "tutti/data/detail/cache.h"
-#include "tutti/strategy/detail/agreement.h"
-#include "tutti/strategy/detail/worlds.h"
 
 namespace tutti::detail {
 namespace {
@@ -90,15 +88,6 @@ void add_digest(AgreedLines& lines, std::string_view what, const data::Dataset& 
   lines.add(fmt::format("{}, sha256 of {} samples from the first to the last", what,
                         samples_of_digest(dataset)),
             digest_of(dataset, seed));
-}
-
-void require_same_data(const World& world, std::string_view operation, std::string_view what,
-                       const data::Dataset& dataset, uint64_t seed) {
-  if (world.apart || world.one_process()) return;
-  AgreedLines lines;
-  add_shape(lines, what, dataset);
-  add_digest(lines, what, dataset, seed);
-  require_same_lines(workers_of(world), operation, lines.text());
 }
 
 }  // namespace tutti::detail

@@ -109,10 +109,8 @@ class Strategy {
   /// Throws UsageError naming `operation` where replicas do not meet in every step.
   void require_meeting(std::string_view operation) const;
 
-  /// The dataset, cut by global batch: replica r takes its share of each. With AutoShard::file, off
-  /// and hint each worker has batches of its own, of global_batch_size / num_replicas_in_sync.
-  /// Else workers in step compare what they have, a digest of 64 samples or more among it, and a
-  /// Mismatch on all names the first line that differs. Collective over them.
+  /// The dataset, cut by global batch: replica r takes its share; Mismatch where workers' differ.
+  /// AutoShard::file, off, hint: a worker has batches of global_batch_size / num_replicas_in_sync.
   DistributedDataset distribute(const data::Dataset& dataset);
   DistributedDataset distribute(const data::Dataset& dataset, const DistributeOptions& options);
   /// A dataset of this worker's own, which `fn` makes, once and now: batched by the batch of a

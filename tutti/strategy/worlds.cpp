@@ -272,13 +272,26 @@ Workers workers_of(const World& world) {
   return workers;
 }
 
+void require_same_data(const World& world, std::string_view operation, std::string_view what,
+                       const data::Dataset& dataset, uint64_t seed) {
+  if (world.apart || world.one_process()) return;
+  AgreedLines lines;
+  add_shape(lines, what, dataset);
+  add_digest(lines, what, dataset, seed);
+  require_same_lines(workers_of(world), operation, lines.text());
+}
+
 // Before anything is done by them. Workers that meet at servers alone tell these.
-static void require_same_options(const World& world, const std::vector<DeviceSpec>& devices) {
+// Who names devices may name others than the next worker; what "auto" finds has to be alike.
+static void require_same_options(World& world, const StrategyOptions& options,
+                                 const std::vector<DeviceSpec>& devices) {
   if (world.one_process() || world.apart) return;
   const bool on_gpus = std::ranges::any_of(
       devices, [](const DeviceSpec& device) { return device.kind == DeviceKind::cuda; });
-  require_same_lines(workers_of(world), "strategy",
-                     fmt::format("devices: {}\n", on_gpus ? "GPUs" : "the CPU") + world.asked);
+  std::string words = world.asked;
+  if (anybody(world, options.device == "auto"))
+    words = fmt::format("devices: {}\n", on_gpus ? "GPUs" : "the CPU") + words;
+  require_same_lines(workers_of(world), "strategy", words);
 }
 
 World make_world(StrategyOptions& options) {
@@ -292,7 +305,7 @@ World make_world(StrategyOptions& options) {
                                          : mirrored_world(options, elsewhere ? devices.size() : 0);
   world.time_limit = options.time_limit;
   world.asked = strategy_words(options, options.replicas);
-  require_same_options(world, devices);
+  require_same_options(world, options, devices);
   if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
   for (Group& group : world.groups) group.set_time_limit(options.time_limit);  // of users too
   world.tensor_blocks = options.tensor_blocks;

@@ -45,7 +45,7 @@ struct World {
   std::vector<double> shares;
   Millis time_limit{kDefaultTimeLimit};
   std::string asked{};  ///< what it was made of, in the lines that workers compare (AgreedLines)
-  bool chief = true;  ///< of all workers the one that prints and writes
+  bool chief = true;    ///< of all workers the one that prints and writes
   /// Workers are in sync, but meet at parameter servers alone, since any of them may be lost:
   /// `groups` are of the local replicas, `shape` is of all (Strategy::reduce).
   bool apart = false;

@@ -104,8 +104,8 @@ TEST(Evaluate, SaysWhatIsMissing) {
                                   R"( "shape": [1], "transforms": [], "table": )" +
                                       deep + "}");
   const auto endless =
-      run_command({TUTTI_PROGRAM, "evaluate", "--weights", folder / "model.safetensors", "--data",
-                   "examples/data/quickdraw"});
+      run_command({TUTTI_PROGRAM, "evaluate", "mlp", "--checkpoints", folder / "model.safetensors",
+                   "--data", "examples/data/quickdraw"});
   EXPECT_EQ(endless.exit_code, 2);
   EXPECT_THAT(endless.err, HasSubstr("nested deeper than 256"));
 }

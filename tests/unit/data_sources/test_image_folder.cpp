@@ -116,9 +116,10 @@ TEST(ImageFolder, ContentDecidesWhereTheNameSaysNothing) {
   const auto tell = [&](const std::string& words) { told.push_back(words); };
   EXPECT_EQ(image_folder(folder.path(), {.on_left_out = tell}).num_samples(), 5);
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_THAT(told[0], AllOf(HasSubstr("6 files are left out: "), HasSubstr("2 .tiff (bees/6.tiff, ...)"),
-                             HasSubstr("1 .txt (bees/notes.txt)"), HasSubstr("1 .jpg (beside.jpg)"),
-                             HasSubstr("2 without an ending (bees/empty, ...)")));
+  EXPECT_THAT(told[0],
+              AllOf(HasSubstr("6 files are left out: "), HasSubstr("2 .tiff (bees/6.tiff, ...)"),
+                    HasSubstr("1 .txt (bees/notes.txt)"), HasSubstr("1 .jpg (beside.jpg)"),
+                    HasSubstr("2 without an ending (bees/empty, ...)")));
   told.clear();  // who chooses is told nothing
   EXPECT_EQ(
       image_folder(folder.path(), {.extensions = {".jpg"}, .on_left_out = tell}).num_samples(), 2);

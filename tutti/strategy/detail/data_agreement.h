@@ -1,6 +1,5 @@
 /// What workers compare of the data that each of them reads; not for users.
-/// docs/design/agreement.md. Thread rule: pure functions, but for require_same_data: that of
-/// Strategy.
+/// docs/design/agreement.md. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +8,6 @@
 
 #include "tutti/base/agreed_lines.h"
 #include "tutti/data/dataset.h"
-#include "tutti/sync/world.h"
 
 namespace tutti::detail {
 
@@ -27,11 +25,5 @@ void add_shape(AgreedLines& lines, std::string_view what, const data::Dataset& d
 /// One line with the digest.
 void add_digest(AgreedLines& lines, std::string_view what, const data::Dataset& dataset,
                 uint64_t seed);
-
-/// A Mismatch on every worker where one has another dataset than the first one, with the first line
-/// of these that differs: "fit: worker 1 ... training data, class 1: wasp". Collective over workers
-/// in step; elsewhere nothing.
-void require_same_data(const World& world, std::string_view operation, std::string_view what,
-                       const data::Dataset& dataset, uint64_t seed);
 
 }  // namespace tutti::detail

@@ -132,19 +132,19 @@ struct Optimizer::State final : WorldMember {
   // Loops over a DistributedDataset then read the batches that no other worker has.
   void lend_batches() {
     const Millis limit = strategy.world().time_limit;
-    strategy.take_batches_from([served = std::weak_ptr(updater), limit,
-                                asked = strategy.world().asked](
-                                   int dataset, int64_t epoch, int64_t batches, int64_t returned) {
-      return alive(served)
-          ->client()
-          ->lease({.dataset = dataset,
-                   .epoch = epoch,
-                   .num_batches = batches,
-                   .returned = returned,
-                   .agreed = returned < 0 ? asked : ""},
-                  Deadline(2 * limit))
-          .batch;
-    });
+    strategy.take_batches_from(
+        [served = std::weak_ptr(updater), limit, asked = strategy.world().asked](
+            int dataset, int64_t epoch, int64_t batches, int64_t returned) {
+          return alive(served)
+              ->client()
+              ->lease({.dataset = dataset,
+                       .epoch = epoch,
+                       .num_batches = batches,
+                       .returned = returned,
+                       .agreed = returned < 0 ? asked : ""},
+                      Deadline(2 * limit))
+              .batch;
+        });
   }
 
   int local_rank(const ReplicaContext& replica, std::string_view method) const {

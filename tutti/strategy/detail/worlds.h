@@ -6,6 +6,7 @@
 
 #include "tutti/device/devices.h"
 #include "tutti/strategy/detail/agreement.h"
+#include "tutti/strategy/detail/data_agreement.h"
 #include "tutti/strategy/options.h"
 #include "tutti/sync/served_options.h"
 #include "tutti/sync/world.h"
@@ -56,6 +57,12 @@ void make_device_groups(World& world, const DeviceGroupsChoice& choice = {});
 
 /// Those of a world of several processes whose replicas meet.
 Workers workers_of(const World& world);
+
+/// A Mismatch on every worker where one has another dataset than the first one, with the first line
+/// of these that differs: "fit: worker 1 ... training data, class 1: wasp". Collective over workers
+/// in step; elsewhere nothing.
+void require_same_data(const World& world, std::string_view operation, std::string_view what,
+                       const data::Dataset& dataset, uint64_t seed);
 
 /// Where the servers of this worker are; of parameter_server alone.
 ServedPlace served_place();

@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/detail/data_agreement.h"
+#include "tutti/strategy/detail/worlds.h"
 #include "tutti/strategy/from_tensors.h"
 #include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/device/late_reads.h"
