@@ -166,6 +166,17 @@ void read_records(const std::string& path, DataKind kind, Verdict& verdict) {
   verdict.notes = std::move(report.notes);
 }
 
+// Each in its line; what to try, behind it, once for those that follow each other.
+void print_damages(const std::vector<std::string>& damages) {
+  std::string said;
+  for (const std::string& damage : damages) {
+    const size_t end = std::min(damage.find('\n'), damage.size());
+    const std::string advice = damage.substr(end);
+    print_line("damaged: {}", advice == said ? damage.substr(0, end) : damage);
+    said = advice;
+  }
+}
+
 int verify(const std::string& path, const TableFlags& flags) {
   const data::Recognised found = recognise(path, flags);
   if (found.kind == DataKind::unknown)
@@ -184,7 +195,7 @@ int verify(const std::string& path, const TableFlags& flags) {
   }
   for (const std::string& note : verdict.notes) print_line("{}", note);
   for (const std::string& words : verdict.left_out) print_line("{}", words);
-  for (const std::string& damage : verdict.damages) print_line("damaged: {}", damage);
+  print_damages(verdict.damages);
   if (!verdict.damages.empty())
     print_line("{} read, {} damaged", verdict.count, verdict.damages.size());
   else

@@ -1,4 +1,5 @@
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <string>
@@ -19,6 +20,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 using tutti::test::gzip;
+using tutti::test::message_of;
 using tutti::test::put_bytes;
 using tutti::test::TempFolder;
 using tutti::test::zlib;
@@ -56,6 +58,13 @@ TEST(Recognise, FilesByTheirContent) {
     EXPECT_EQ(name_of(found.kind), name_of(one.kind)) << one.bytes.substr(0, 40);
     EXPECT_THAT(found.sentence, HasSubstr(one.words));
   }
+}
+
+TEST(Recognise, APipeIsNotWaitedFor) {
+  const TempFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "table.csv").c_str(), 0600), 0);
+  EXPECT_THAT(message_of<DataError>([&] { recognise(folder / "table.csv"); }),
+              HasSubstr("got a pipe, expected a regular file"));
 }
 
 TEST(Recognise, TheEndOfANameCounts) {

@@ -399,8 +399,8 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
                           std::optional<bool> header) {
   const std::string where = path.string();
   const int64_t bytes = info.bytes;
+  const Array front = files.read(path, 0, std::min(bytes, kLookBytes));  // no pipe, no device
   if (bytes == 0) return unknown("an empty file");
-  const Array front = files.read(path, 0, std::min(bytes, kLookBytes));
   const std::string_view packing = detail::packing_of_records(text_of(front));
   const bool packed = !packing.empty();
   const std::string look = first_bytes(front, packing, where);
