@@ -14,6 +14,13 @@ namespace {
 
 bool is_layer(const nn::Node& node) { return !std::holds_alternative<nn::op::Input>(node.op); }
 
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 20;
+  const size_t count = std::min(names.size(), kMost);
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + static_cast<int>(count), ", "),
+                     count < names.size() ? ", ..." : "");
+}
+
 /// Where a layer is first applied.
 size_t place_of_layer(const nn::Graph& graph, const std::string& name) {
   const auto& nodes = graph.nodes();
@@ -25,7 +32,7 @@ size_t place_of_layer(const nn::Graph& graph, const std::string& name) {
     if (is_layer(node)) known.push_back(node.name);
   const std::string near = nearest(name, known);
   throw UsageError(fmt::format("stages: the graph has no layer \"{}\" to be cut before{}", name,
-                               near.empty() ? "; Graph::summary() has their names"
+                               near.empty() ? "; its layers are " + some_of(known)
                                             : fmt::format("; did you mean \"{}\"?", near)));
 }
 

@@ -119,6 +119,7 @@ CommandResult Disagreements::train(const Row& row, const Words& here, const Word
     return line;
   };
   std::filesystem::remove(folder_ / "figures.json");
+  std::filesystem::remove_all(folder_ / "out");
   Words words = {TUTTI_PROGRAM, "run", "-n", "2"};
   if (row.of == Of::served) words.insert(words.end(), {"--servers", "1"});
   words.insert(words.end(), {"sh", "-c",
@@ -245,7 +246,7 @@ std::vector<Row> Disagreements::training_rows() const {
       {"--accumulate", {}, {"--accumulate", "2"}},
       {"--microbatches", {}, {"--microbatches", "2"}},
       {"--pipeline", {}, {"--pipeline", "gpipe"}, "ranks", Of::stages, {"--microbatches", "2"}},
-      {"--cut", {}, {"--cut", "dense2"}, "rank", Of::stages},
+      {"--cut", {"--cut", "linear_1"}, {"--cut", "relu_1"}, "rank", Of::stages},
       {"--recompute", {}, {"--recompute", "full"}, kEither, Of::stages},
       {"--precision", {}, {"--precision", "bfloat16"}},
       {"--loss-scaling", {}, {"--loss-scaling", "initial=1024"}},
@@ -321,7 +322,6 @@ TEST_F(Disagreements, AreRefusedOrChangeNoBit) {
     if (!row.always && !every) continue;
     SCOPED_TRACE(row.flag);
     if (row.flag != "--json") row.both.insert(row.both.end(), figures.begin(), figures.end());
-    std::filesystem::remove_all(folder_ / "out");
     const auto result = train(row, row.here, row.there);
     const bool may_train = row.says == kEqual || row.says == kEither;
     const bool trained = result.exit_code == 0;

@@ -57,6 +57,10 @@ TEST(TrainOnMesh, AnswersBadInputBeforeTraining) {
     EXPECT_THAT(result.err, StartsWith("tutti train: ")) << line;
     for (const char* part : c.answer) EXPECT_THAT(result.err, HasSubstr(part)) << line;
   }
+  // One device has all stages, and looks at the names too.
+  const auto in_turn = train_on_mesh({"--mesh", "stage=2", "--cut", "conv2"});
+  EXPECT_EQ(in_turn.exit_code, 2) << in_turn.out;
+  EXPECT_THAT(in_turn.err, HasSubstr("did you mean \"conv2d_1\"?"));
 }
 
 json figures_on_mesh(MeshWords words) {

@@ -188,11 +188,18 @@ std::vector<StageRange> LaidOut::balanced_ranges(const nn::Graph& graph, int sta
   return ranges;
 }
 
+// Where one device has all stages the cut is of no use, but a name that no layer has is wrong there
+// too.
+void LaidOut::require_layers_of_cut(const nn::Graph& graph) const {
+  if (!layout_.cut.before.empty()) parallel::ranges_by_names(graph, layout_.cut.before);
+}
+
 void LaidOut::deal(const nn::Graph& graph) {
   graph_ = graph;
   if (layout_.plan.empty())
     layout_.plan = parallel::default_plan(graph, strategy_.world().tensor_blocks);
   const int stages = schedule_of_any().stages();
+  require_layers_of_cut(graph);
   if (stages == 1)
     ranges_ = {{0, graph.nodes().size()}};
   else if (!layout_.cut.before.empty())
@@ -213,6 +220,7 @@ ErasedModel LaidOut::make(int local, ErasedModel model) {
         "layers are members of its own type; return an nn::Graph (the zoo's models are) or a "
         "torch::nn::Sequential, or compose it of tutti::parallel's layers in a custom loop");
   }
+  if (model.graph) require_layers_of_cut(*model.graph);
   model = with_module(std::move(model));
   if (!model.module) throw UsageError("Model: the factory returned no module");
   model.forward = explained(model.module, std::move(model.forward));

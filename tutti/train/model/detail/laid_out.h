@@ -103,6 +103,7 @@ class LaidOut {
   layout::Schedule schedule_of(int microbatches) const;
   /// For where stages are, which no number of microbatches changes.
   layout::Schedule schedule_of_any() const;
+  void require_layers_of_cut(const nn::Graph& graph) const;
   void deal(const nn::Graph& graph);
   std::vector<parallel::StageRange> named_ranges(const nn::Graph& graph, int stages) const;
   std::vector<parallel::StageRange> balanced_ranges(const nn::Graph& graph, int stages) const;
