@@ -46,7 +46,7 @@ void add_table_flags(CLI::App& app, TableFlags& flags, bool kinds) {
 }
 
 data::Recognised recognise(const std::string& path, const TableFlags& flags) {
-  return data::recognise(path, data::local_files(), flags.has_header());
+  return data::recognise(path, data::local_files(), flags.has_header(), flags.decimal_point());
 }
 
 void require_table(const std::string& path, const TableFlags& flags,

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "tutti/base/error.h"
@@ -16,9 +17,8 @@ bool is_layer(const nn::Node& node) { return !std::holds_alternative<nn::op::Inp
 
 std::string some_of(const std::vector<std::string>& names) {
   constexpr size_t kMost = 20;
-  const size_t count = std::min(names.size(), kMost);
-  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + static_cast<int>(count), ", "),
-                     count < names.size() ? ", ..." : "");
+  const auto first = std::span(names).first(std::min(names.size(), kMost));
+  return fmt::format("{}{}", fmt::join(first, ", "), names.size() > kMost ? ", ..." : "");
 }
 
 /// Where a layer is first applied.

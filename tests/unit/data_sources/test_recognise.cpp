@@ -145,6 +145,10 @@ TEST(Recognise, WhetherTheFirstLineOfATableNamesItsColumns) {
       {"label,1x1,1x2\n7,0,0\n4,0,1\n", true},
       {"country,Lat,1/22/20\nItaly,41.9,0\nPeru,-9.2,1\n", true},
       {"18.5,8,chevy\n15,8,buick\n", false},
+      {"country,2020-01-22,2020-01-23\nSpain,1,2\nItaly,3,4\n", true},
+      {"name,100m,200m\nEva,12.5,25\nUwe,13,27\n", true},
+      {"country,2019,2020\nSpain,1.5,2.5\nItaly,3.5,4.5\n", true},
+      {"Spain,2019\nItaly,310\nPeru,250\n", false},
       {"17,unknown,1\n42,7,0\n23,9,1\n31,4,0\n", false},
       {"A/5 21171,7,3\n17599,71,1\n113803,53,1\n", false},
       {"2021,unknown\n2020,7\n2019,9\n", false},
@@ -170,6 +174,13 @@ TEST(Recognise, WhetherTheFirstLineOfATableNamesItsColumns) {
     for (const bool told : {true, false})
       EXPECT_EQ(recognise(folder / "file", local_files(), told).header, told) << one.bytes;
   }
+  // Commas and semicolons cut these into as many fields.
+  const TempFolder folder;
+  put_bytes(folder / "file", "7,4;0,7\n7,8;0,88\n");
+  EXPECT_EQ(recognise(folder / "file").delimiter, ';');
+  put_bytes(folder / "file", "x,y;z\np,q;r\ns,t;u\n");
+  EXPECT_EQ(recognise(folder / "file").delimiter, ',');
+  EXPECT_EQ(recognise(folder / "file", local_files(), {}, ',').delimiter, ';');
   // A name that comes again after the rows by which a table is known.
   std::string late = "red,a\n";
   for (int row = 0; row < 100; ++row) late += "blue,b\ngreen,c\n";

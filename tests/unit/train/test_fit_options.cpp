@@ -203,6 +203,10 @@ TEST(WhatCounts, RefusalsSayWhatToWrite) {
   Model ignoring = factors_model("one_device", 1, {.ignore_label = -100});
   EXPECT_THAT(refusal(ignoring, masked(mask.select(1, 0).contiguous())),
               AllOf(HasSubstr("a mask of []"), HasSubstr("column \"y\" is [4]")));
+  const auto floats = data::from_arrays(
+      {array_of(data.logits), array_of(data.labels.to(at::kFloat)), array_of(mask)});
+  EXPECT_THAT(refusal(ignoring, floats.batch(6)),
+              HasSubstr("column \"y\" is float32; expected labels, int64"));
   EXPECT_EQ(ignoring.optimizer().version(), 0);
 }
 

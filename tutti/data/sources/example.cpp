@@ -315,10 +315,10 @@ namespace {
 ExampleValue value_of(std::string_view name, const List& list, bool in_lists) {
   ExampleValue value{
       .name = std::string(name), .kind = kListWords[list.kind], .in_lists = in_lists};
-  const int64_t count = count_of(list);
+  count_of(list);
   if (list.kind == kBytesList) {
     value.strings = strings_of(list.message);
-    value.kind = count == 1 ? "string" : fmt::format("{} strings", count);
+    value.kind = "string";  // however many: lists of numbers vary in length, too
   }
   return value;
 }

@@ -177,6 +177,13 @@ bool looks_like_jsonl(std::string_view text, bool whole) {
 struct Table {
   size_t fields = 0;
   bool header = false;
+  bool decimal_commas = false;  // in all that follows the first row
+};
+
+// What whoever asks knows of a table.
+struct Told {
+  std::optional<bool> header;
+  char decimal = '.';
 };
 
 using Rows = std::vector<std::vector<std::string>>;
@@ -211,14 +218,19 @@ bool repeats(const Rows& rows, size_t field) {
 }
 
 // Whether the first row has a word where most of the others that have a value have numbers, as
-// csv() takes the column then.
+// csv() takes the column then; or a date, a unit, a percentage ("2020-01-22", "100m") where these
+// have plain numbers.
 bool names_numbers(const Rows& rows, size_t field) {
-  int64_t numbers = 0, words = 0;
-  for (size_t row = 1; row < rows.size(); ++row)
-    if (!is_missing(rows[row][field]) && rows[row] != rows[0])
-      ++(looks_like_number(rows[row][field]) ? numbers : words);
-  return !is_missing(rows[0][field]) && !looks_like_number(rows[0][field]) && numbers > 0 &&
-         numbers >= words && !repeats(rows, field);
+  int64_t plain = 0, written = 0, words = 0;
+  for (size_t row = 1; row < rows.size(); ++row) {
+    const std::string& value = rows[row][field];
+    if (is_missing(value) || rows[row] == rows[0]) continue;
+    ++(is_number(value) ? plain : looks_like_number(value) ? written : words);
+  }
+  const std::string& name = rows[0][field];
+  if (is_missing(name) || is_number(name) || repeats(rows, field)) return false;
+  const int64_t numbers = looks_like_number(name) ? plain : plain + written;
+  return numbers > 0 && numbers >= words + (looks_like_number(name) ? written : 0);
 }
 
 bool is_year(const std::string& field) {
@@ -247,18 +259,24 @@ bool numbers_can_be_names(const Rows& rows) {
 }
 
 // Whether the first row names the fields: words over numbers, beside which numbers may be names
-// too; or words alone, all different and none in its column again. A field without a name is none
-// of them, but for the first, where an index stands.
+// too; or words and years, of these two or more, all different and none in its column again. A
+// field without a name is none of them, but for the first, where an index stands.
 bool first_row_names(const Rows& rows) {
   const std::vector<std::string>& first = rows[0];
   bool over_numbers = false, words = true;
+  int years = 0;
   for (size_t field = 0; field < first.size(); ++field) {
     over_numbers = over_numbers || names_numbers(rows, field);
+    if (is_year_over_others(rows, field)) {
+      ++years;
+      continue;
+    }
     words = words && !looks_like_number(first[field]) &&
             (!is_missing(first[field]) || (field == 0 && first[0].empty()));
   }
   if (over_numbers) return numbers_can_be_names(rows);
-  if (!words || std::set(first.begin(), first.end()).size() != first.size()) return false;
+  if (!words || years == 1 || std::set(first.begin(), first.end()).size() != first.size())
+    return false;
   for (size_t row = 1; row < rows.size(); ++row)
     for (size_t field = 0; field < first.size(); ++field)
       if (!first[field].empty() && rows[row][field] == first[field]) return false;
@@ -311,7 +329,12 @@ std::optional<Table> table_in(std::string_view text, char delimiter, bool called
   const bool framed = rows[0][0].empty();  // as text is, and its tables, by bars
   if ((delimiter == ' ' && !has_column_of_numbers(rows)) || (delimiter == '|' && framed))
     return std::nullopt;
-  return Table{.fields = rows[0].size(), .header = first_row_names(rows)};
+  const bool decimal_commas = std::ranges::all_of(std::span(rows).subspan(1), [](const auto& row) {
+    return std::ranges::all_of(row, [](const auto& field) { return is_number(field); });
+  });
+  return Table{.fields = rows[0].size(),
+               .header = first_row_names(rows),
+               .decimal_commas = decimal_commas && delimiter == ';'};
 }
 
 constexpr std::pair<char, const char*> kDelimiters[] = {
@@ -329,28 +352,31 @@ Recognised table_of(const Table& table, char delimiter) {
       .header = table.header};
 }
 
+// Where commas and semicolons would cut rows into as many fields ("7,4;0,7"), all of them numbers
+// between semicolons, commas begin fractions.
 std::optional<Recognised> recognise_table(std::string_view text, bool called_table,
-                                          std::optional<bool> header) {
+                                          const Told& told) {
   std::optional<Recognised> found;
   size_t most = 0;
   for (const auto& [delimiter, words] : kDelimiters) {
     // Blanks are within fields, too: they count where there is nothing else, or a lone tab.
     if (most > 2 && delimiter == ' ') break;
+    if (delimiter == told.decimal) continue;
     auto table = table_in(text, delimiter, called_table);
-    if (!table || table->fields <= most) continue;
+    if (!table || table->fields + (table->decimal_commas ? 1 : 0) <= most) continue;
     most = table->fields;
-    table->header = header.value_or(table->header);
+    table->header = told.header.value_or(table->header);
     found = table_of(*table, delimiter);
   }
   return found;
 }
 
 // What is called a table is one: whoever reads it finds the line that is not as it should be.
-Recognised what_is_called_table(std::string_view text, char usual_delimiter,
-                                std::optional<bool> header) {
-  char delimiter = usual_delimiter;
+Recognised what_is_called_table(std::string_view text, char usual_delimiter, const Told& told) {
+  char delimiter = usual_delimiter == told.decimal ? ';' : usual_delimiter;
   Front front = front_of(text, delimiter);
   for (const char other : {',', ';', '\t', '|'}) {
+    if (other == told.decimal) continue;
     Front by_other = front_of(text, other);
     if (by_other.usual_length() <= front.usual_length()) continue;
     delimiter = other;
@@ -358,7 +384,7 @@ Recognised what_is_called_table(std::string_view text, char usual_delimiter,
   }
   const bool named = front.rows.size() < 2 || first_row_names(front.rows);
   return table_of(
-      {.fields = std::max<size_t>(1, front.usual_length()), .header = header.value_or(named)},
+      {.fields = std::max<size_t>(1, front.usual_length()), .header = told.header.value_or(named)},
       delimiter);
 }
 
@@ -396,7 +422,7 @@ std::optional<Recognised> recognise_records(const FileInfo& info, std::string_vi
 }
 
 Recognised recognise_file(const fs::path& path, const FileInfo& info, const Files& files,
-                          std::optional<bool> header) {
+                          const Told& told) {
   const std::string where = path.string();
   const int64_t bytes = info.bytes;
   const Array front = files.read(path, 0, std::min(bytes, kLookBytes));  // no pipe, no device
@@ -425,9 +451,9 @@ Recognised recognise_file(const fs::path& path, const FileInfo& info, const File
   static const std::vector<std::string> kTables = {".csv", ".tsv"}, kTabs = {".tsv"};
   const bool called_table = detail::has_ending(name, kTables);
   const std::string_view lines = whole_lines(look, whole);
-  if (const auto table = recognise_table(lines, called_table, header)) return *table;
+  if (const auto table = recognise_table(lines, called_table, told)) return *table;
   if (called_table)
-    return what_is_called_table(lines, detail::has_ending(name, kTabs) ? '\t' : ',', header);
+    return what_is_called_table(lines, detail::has_ending(name, kTabs) ? '\t' : ',', told);
   return {.kind = DataKind::text, .sentence = fmt::format("text: {} bytes", bytes)};
 }
 
@@ -444,9 +470,11 @@ bool is_records(DataKind kind) noexcept {
   return kind == DataKind::tfrecord || kind == DataKind::webdataset || kind == DataKind::mds;
 }
 
-Recognised recognise(const fs::path& path, const FilesHandle& files, std::optional<bool> header) {
+Recognised recognise(const fs::path& path, const FilesHandle& files, std::optional<bool> header,
+                     char decimal) {
   const FileInfo info = files->info(path);
-  return info.folder ? recognise_folder(path, *files) : recognise_file(path, info, *files, header);
+  return info.folder ? recognise_folder(path, *files)
+                     : recognise_file(path, info, *files, {.header = header, .decimal = decimal});
 }
 
 }  // namespace tutti::data

@@ -45,11 +45,12 @@ struct Recognised {
 
 /// Looks at a folder's names or a file's first 64 KiB. That it opens is not promised: text that is
 /// called .csv or .tsv is a table, some or all of whose rows may be too short or too long. The
-/// first line of a table names its fields where it has words over columns of numbers (whole numbers
-/// are names beside them), or words alone that differ and do not come again below; `header` says it
-/// instead. A folder that may be two kinds is unknown. Throws DataError when there is nothing at
-/// the path, and those of Files.
+/// first line of a table names its fields where it has words over columns of numbers (docs/formats/
+/// csv.md: years and the like beside them), or words and years alone that differ and do not come
+/// again below; `header` says it instead. What begins fractions, `decimal`, delimits nothing. A
+/// folder that may be two kinds is unknown. Throws DataError when there is nothing at the path, and
+/// those of Files.
 Recognised recognise(const std::filesystem::path& path, const FilesHandle& files = local_files(),
-                     std::optional<bool> header = {});
+                     std::optional<bool> header = {}, char decimal = '.');
 
 }  // namespace tutti::data

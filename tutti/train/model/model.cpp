@@ -191,6 +191,11 @@ void check_last_column(std::string_view operation, const std::vector<data::Colum
           "{}: the last column is a mask of {}, column \"{}\" is {}; expected one bool "
           "for each label",
           operation, data::shape_words(last.shape), target.name, data::shape_words(target.shape)));
+    if (is_floating(target.dtype) || target.dtype == DType::boolean)
+      throw UsageError(fmt::format(
+          "{}: the last column is a mask, and column \"{}\" is {}; expected labels, int64, some of "
+          "which do not count",
+          operation, target.name, name_of(target.dtype)));
     if (!goals[i].loss.kernel().ignored_label())
       throw UsageError(fmt::format(
           "{}: the last column is a mask, and loss {} ignores no label; set it, to one that is no "
