@@ -352,8 +352,7 @@ Recognised table_of(const Table& table, char delimiter) {
       .header = table.header};
 }
 
-// Where commas and semicolons would cut rows into as many fields ("7,4;0,7"), all of them numbers
-// between semicolons, commas begin fractions.
+// Commas begin fractions where all that stands between semicolons is numbers then ("7,4;0,7").
 std::optional<Recognised> recognise_table(std::string_view text, bool called_table,
                                           const Told& told) {
   std::optional<Recognised> found;
@@ -363,7 +362,7 @@ std::optional<Recognised> recognise_table(std::string_view text, bool called_tab
     if (most > 2 && delimiter == ' ') break;
     if (delimiter == told.decimal) continue;
     auto table = table_in(text, delimiter, called_table);
-    if (!table || table->fields + (table->decimal_commas ? 1 : 0) <= most) continue;
+    if (!table || (table->fields <= most && !table->decimal_commas)) continue;
     most = table->fields;
     table->header = told.header.value_or(table->header);
     found = table_of(*table, delimiter);
