@@ -155,6 +155,19 @@ std::string field(int number, const std::string& bytes) {
   return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
 }
 
+// As of the classes of what is seen in a photo.
+TEST(Contents, ListsOfStringsVaryInLength) {
+  const auto record = [](const std::vector<std::string>& strings) {
+    std::string list;
+    for (const std::string& one : strings) list += field(1, one);
+    return field(1, field(1, field(1, "text") + field(2, field(1, list))));
+  };
+  const ContentsReport report =
+      contents_of_records({record({"ant"}), record({"bee", "fly", "ant"}), record({"bee", "ant"})});
+  EXPECT_EQ(report.samples, 3);
+  EXPECT_THAT(report.damaged, IsEmpty());
+}
+
 TEST(Contents, ListsOfASequenceExampleAreReadAndSaid) {
   const std::string number = field(3, field(1, "\x07")), broken = field(3, field(1, "\x87"));
   const auto record = [&](const std::string& value) {
