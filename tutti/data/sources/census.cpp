@@ -28,7 +28,7 @@ void Census::add(int64_t row, const std::vector<Value>& values) {
   Kinds kinds;
   for (const Value& value : values) kinds.emplace_back(value.column, value.kind);
   std::ranges::sort(kinds);
-  kinds.erase(std::ranges::unique(kinds).begin(), kinds.end());
+  kinds.erase(std::unique(kinds.begin(), kinds.end()), kinds.end());
   const std::lock_guard lock(mutex_);
   const auto [place, is_new] =
       all_kinds_.emplace(std::move(kinds), static_cast<int32_t>(all_kinds_.size()));
