@@ -139,6 +139,15 @@ TEST(Idx, RefusesDamagedFiles) {
   EXPECT_THAT(message_of<DataError>([&] { read_idx(folder / "none"); }), HasSubstr("none"));
 }
 
+TEST(Idx, RefusesSamplesWithoutAValue) {
+  const TempFolder folder;
+  put_bytes(folder / "file", header(0x08, {739'311'616, 0, 28}));
+  EXPECT_THAT(message_of<DataError>([&] { idx(folder / "file", {.labelled = false}); }),
+              HasSubstr("got 739311616 samples without a value"));
+  put_bytes(folder / "file", header(0x08, {0, 28, 28}));
+  EXPECT_EQ(idx(folder / "file", {.labelled = false}).num_samples(), 0);
+}
+
 TEST(Idx, RefusesLabelsThatDoNotBelong) {
   const TempFolder folder;
   put_bytes(folder / "images", images(3));

@@ -243,6 +243,10 @@ Array read_idx(const fs::path& path, const FilesHandle& files) {
 
 Dataset idx(const fs::path& images, IdxOptions options) {
   Array array = read_idx(images, options.files);
+  // Nothing in the file bounds how many there are.
+  if (array.num_elements() == 0 && array.shape()[0] > 0)
+    throw DataError(fmt::format("{}: damaged: got {} samples without a value, {}", images.string(),
+                                array.shape()[0], array.to_string()));
   std::vector<FileInfo> files{options.files->info(images)};
   std::vector<int64_t> labels;
   std::vector<std::string> classes;
