@@ -25,9 +25,7 @@ int64_t bytes_of_sample(const data::Dataset& dataset) {
   int64_t bytes = 0;
   for (const data::Column& column : dataset.columns()) {
     if (!column.fixed()) return 0;
-    int64_t elements = 1;
-    for (const int64_t size : column.shape) elements *= size;
-    bytes += elements * size_of(column.dtype);
+    bytes += bytes_of_shape(column.dtype, column.shape).value_or(kBytes);
   }
   return bytes;
 }
