@@ -27,8 +27,8 @@
 
 #include "tutti/models/gpt.h"
 #include "tutti/models/models.h"
-#include "tutti/parallel/balance.h"
-#include "tutti/parallel/layer_costs.h"
+#include "tutti/parallel/model/layer_costs.h"
+#include "tutti/parallel/stages/balance.h"
 
 namespace {
 

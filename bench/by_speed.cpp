@@ -25,7 +25,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/from_tensors.h"
+#include "tutti/strategy/input/from_tensors.h"
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/train/model/model.h"
 

@@ -24,10 +24,10 @@
 #include "tutti/base/error.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/loss_scaling.h"
-#include "tutti/strategy/replicated.h"
-#include "tutti/sync/device/runtime.h"
+#include "tutti/queues/runtime.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/optimizer/loss_scaling.h"
 
 #include "bench/torch_errors.h"
 

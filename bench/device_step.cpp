@@ -19,8 +19,8 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
 
 #include "bench/rounds.h"
 #include "bench/torch_errors.h"

@@ -49,7 +49,7 @@
 #include "tutti/nn/graph_module.h"
 #include "tutti/plan/arithmetic.h"
 #include "tutti/plan/measure.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
 #include "tutti/sync/before_use.h"
 #include "tutti/sync/tensors.h"
 

@@ -23,8 +23,8 @@
 #include "tutti/data/quickdraw.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
 #include "tutti/train/model/model.h"
 
 #include "bench/rounds.h"

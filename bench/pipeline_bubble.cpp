@@ -35,10 +35,10 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/comm/shm/shm.h"
-#include "tutti/layout/simulate.h"
+#include "tutti/mesh/simulate.h"
 #include "tutti/nn/dense.h"
 #include "tutti/nn/weight_gradients.h"
-#include "tutti/parallel/pipeline.h"
+#include "tutti/parallel/stages/pipeline.h"
 
 #include "bench/rounds.h"
 

@@ -30,7 +30,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/models/models.h"
 #include "tutti/nn/graph_module.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
 #include "tutti/train/losses/losses.h"
 
 #include "bench/rounds.h"

@@ -22,7 +22,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/random.h"
-#include "tutti/strategy/from_tensors.h"
+#include "tutti/strategy/input/from_tensors.h"
 #include "tutti/train/model/model.h"
 
 #include "bench/rounds.h"

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "tutti/nn/graph_module.h"
-#include "tutti/strategy/loss_scaling.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/optimizer/loss_scaling.h"
 
 #include "bench/rounds.h"
 

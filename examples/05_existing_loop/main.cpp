@@ -1,5 +1,5 @@
 // A plain LibTorch program, made distributed in five lines (marked <--). Start it with `tutti run`.
-#include <tutti/sync/distributed_optimizer.h>  // <-- 1
+#include <tutti/sync/replicated/distributed_optimizer.h>  // <-- 1
 #include <tutti/tutti.h>
 
 #include <cstdio>

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/sync/device/queue.h"
+#include "tutti/queues/queue.h"
 
 namespace tutti::python {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/loss_scaling.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/optimizer/loss_scaling.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::test {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tutti/comm/shm/shm.h"
-#include "tutti/strategy/detail/worlds.h"
+#include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/sync/updater.h"
 
 #include "tests/support/device_job.h"

@@ -1,5 +1,5 @@
 // Step graphs on the fake CUDA, in place of the library's.
-#include "tutti/sync/step_graph/step_graph.h"
+#include "tutti/queues/step_graph/step_graph.h"
 
 #include "tests/support/fake_cuda/fake_cuda.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "tutti/base/reduction_shape.h"
-#include "tutti/parallel/pipeline.h"
+#include "tutti/parallel/stages/pipeline.h"
 #include "tutti/sync/tensors.h"
 
 #include "tests/support/comm.h"

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "tutti/base/sha256.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/loss_scaling.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/optimizer/loss_scaling.h"
 #include "tutti/sync/tensors.h"
 
 #include "tests/support/plain_training.h"

@@ -14,7 +14,7 @@
 
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"
-#include "tutti/parallel/graph_stage.h"
+#include "tutti/parallel/model/graph_stage.h"
 
 namespace tutti::test {
 

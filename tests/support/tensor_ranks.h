@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/parallel/tensor_group.h"
+#include "tutti/parallel/tensor/tensor_group.h"
 
 #include "tests/support/comm.h"
 

@@ -10,9 +10,9 @@ from common import finding
 # floor -> rows of modules, lowest first; rows of one floor do not know each other.
 FLOORS = [
     [["base", "net"]],
-    [["optim"], ["layout"], ["comm", "cluster"]],
-    [["device", "data", "checkpoint", "ps", "steps", "observe"]],
-    [["sync"]],
+    [["optim"], ["mesh"], ["comm", "cluster"]],
+    [["device", "data", "checkpoint", "ps", "coordinator", "observe"]],
+    [["queues", "sync"]],
     [["strategy"]],
     [["nn", "parallel"]],
     [["train"]],
@@ -38,7 +38,20 @@ ROOMS = {
     "cluster": ["spec", "rendezvous", "join", "launch"],
     "ps": ["wire", "spec", "values", "partition", "view", "client", "snapshot", "server"],
     "data": [".", "transforms", "sources", "loader"],
-    "sync": ["device", "."],
+    "queues": [".", "step_graph"],
+    "sync": [".", "shared", "replicated", "sharded", "served", "on_devices"],
+    "strategy": [
+        "choice",
+        "membership",
+        "run",
+        ".",
+        "input",
+        "values",
+        "modules",
+        "mesh",
+        "optimizer",
+    ],
+    "parallel": ["tensor", "stages", "model"],
     "train": [
         "losses",
         "metrics",
@@ -48,7 +61,7 @@ ROOMS = {
         "checkpointing",
         "fit",
     ],
-    "cli": [".", "bench"],
+    "cli": [".", "run", "data", "train", "bench", "plan"],
 }
 FIRST_TORCH_FLOOR = 3
 # A file that sees torch costs about 8 s of compiling on one core, precompiled header included, or 1 to

@@ -15,7 +15,7 @@
 #include "tutti/base/reduction_shape.h"
 #include "tutti/base/sha256.h"
 #include "tutti/checkpoint/detail/names.h"
-#include "tutti/layout/mesh.h"
+#include "tutti/mesh/mesh.h"
 
 namespace tutti {
 

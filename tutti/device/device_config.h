@@ -1,7 +1,7 @@
 /// DeviceConfig: which devices a program sees and how much of their memory it may take, with the
 /// meaning of tf.config.
 ///
-/// Set before the first use of a device, and then fixed. sync/device/config.h has the functions
+/// Set before the first use of a device, and then fixed. queues/config.h has the functions
 /// that set those of this process.
 #pragma once
 
@@ -42,7 +42,7 @@ std::optional<double> one_fraction(const std::vector<MemoryShare>& shares);
 /// Whether two such parts count as one: both none, or as near as those of GPUs of one kind.
 bool are_alike(std::optional<double> one, std::optional<double> other);
 
-/// Errors name the functions of sync/device/config.h, by which a program comes here.
+/// Errors name the functions of queues/config.h, by which a program comes here.
 /// Thread rule: one thread at a time.
 class DeviceConfig {
  public:

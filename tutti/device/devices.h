@@ -1,6 +1,6 @@
 /// Which devices there are, which of them replicas compute on, and how both are written.
 ///
-/// Pure functions and values: what is really there is asked by sync/device. A *device* here is the
+/// Pure functions and values: what is really there is asked by queues. A *device* here is the
 /// CPU, a GPU, or one part of a GPU that several replicas share (a logical device): "cuda:0x2" is
 /// two of them, with queues of work of their own, on one GPU's memory.
 /// Thread rule: all may be called from any thread.

@@ -15,7 +15,7 @@
 #include "tutti/base/json.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/models/gpt.h"
-#include "tutti/sync/device/upload.h"
+#include "tutti/queues/upload.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/weights.h"
 

@@ -2,8 +2,8 @@
 
 #include <torch/csrc/autograd/custom_function.h>
 
-#include "tutti/sync/device/host_copies.h"
-#include "tutti/sync/device/upload.h"
+#include "tutti/queues/host_copies.h"
+#include "tutti/queues/upload.h"
 
 namespace tutti::nn::detail {
 namespace {

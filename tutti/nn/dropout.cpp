@@ -8,7 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/random.h"
 #include "tutti/nn/sample_context.h"
-#include "tutti/sync/detail/captured_steps.h"
+#include "tutti/sync/on_devices/detail/captured_steps.h"
 
 namespace tutti::nn {
 

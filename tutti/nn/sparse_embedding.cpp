@@ -7,8 +7,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/nn/detail/by_host.h"
+#include "tutti/queues/host_copies.h"
 #include "tutti/strategy/replica_context.h"
-#include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::nn {

@@ -4,8 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "tutti/base/error.h"
-#include "tutti/sync/device/host_copies.h"
-#include "tutti/sync/device/upload.h"
+#include "tutti/queues/host_copies.h"
+#include "tutti/queues/upload.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::nn {

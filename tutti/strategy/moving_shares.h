@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tutti/data/share_schedule.h"
-#include "tutti/strategy/shares_by_speed.h"
+#include "tutti/strategy/run/shares_by_speed.h"
 #include "tutti/sync/world.h"
 
 namespace tutti {

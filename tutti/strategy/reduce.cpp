@@ -8,8 +8,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/comm/engine/reduce_kernels.h"
+#include "tutti/queues/host_copies.h"
 #include "tutti/strategy/strategy_state.h"
-#include "tutti/sync/device/host_copies.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {

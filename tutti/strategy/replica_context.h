@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "tutti/comm/group/group.h"
-#include "tutti/layout/mesh.h"
-#include "tutti/sync/device/queue.h"
+#include "tutti/mesh/mesh.h"
+#include "tutti/queues/queue.h"
 
 namespace tutti {
 

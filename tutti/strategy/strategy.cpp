@@ -19,12 +19,11 @@
 #include "tutti/data/loader/registered.h"
 #include "tutti/net/token.h"
 #include "tutti/observe/trace.h"
+#include "tutti/queues/out_of_memory.h"
+#include "tutti/strategy/choice/needs.h"
 #include "tutti/strategy/detail/own_random_numbers.h"
-#include "tutti/strategy/detail/worlds.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/needs.h"
+#include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/strategy/strategy_state.h"
-#include "tutti/sync/device/out_of_memory.h"
 
 namespace tutti {
 namespace {

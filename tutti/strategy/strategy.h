@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "tutti/data/dataset.h"
-#include "tutti/strategy/options.h"
+#include "tutti/strategy/choice/options.h"
 #include "tutti/strategy/replica_context.h"
 #include "tutti/sync/replicated_options.h"
 #include "tutti/sync/world.h"

@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "tutti/strategy/detail/replica_meeting.h"
-#include "tutti/strategy/detail/replica_threads.h"
-#include "tutti/strategy/detail/step_watch.h"
+#include "tutti/queues/upload.h"
 #include "tutti/strategy/moving_shares.h"
+#include "tutti/strategy/run/detail/replica_meeting.h"
+#include "tutti/strategy/run/detail/replica_threads.h"
+#include "tutti/strategy/run/detail/step_watch.h"
 #include "tutti/strategy/strategy.h"
-#include "tutti/sync/device/upload.h"
 
 namespace tutti {
 

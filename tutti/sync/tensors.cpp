@@ -7,9 +7,9 @@
 #include <unordered_set>
 
 #include "tutti/base/detail/check.h"
+#include "tutti/queues/host_copies.h"
+#include "tutti/queues/upload.h"
 #include "tutti/sync/before_use.h"
-#include "tutti/sync/device/host_copies.h"
-#include "tutti/sync/device/upload.h"
 
 namespace tutti {
 namespace {

@@ -22,9 +22,9 @@
 #include "tutti/optim/loss_scale.h"
 #include "tutti/optim/recipe.h"
 #include "tutti/ps/spec/sparse_spec.h"
-#include "tutti/sync/layout.h"
 #include "tutti/sync/replicated_options.h"
 #include "tutti/sync/served_options.h"
+#include "tutti/sync/slots.h"
 #include "tutti/sync/world.h"
 
 namespace torch::optim {

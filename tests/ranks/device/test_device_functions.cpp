@@ -5,9 +5,9 @@
 #include <string>
 
 #include "tutti/base/error.h"
+#include "tutti/queues/config.h"
+#include "tutti/queues/runtime.h"
 #include "tutti/strategy/strategy.h"
-#include "tutti/sync/device/config.h"
-#include "tutti/sync/device/runtime.h"
 
 #include "tests/support/fake_cuda/fake_cuda_test.h"
 #include "tests/support/message_of.h"

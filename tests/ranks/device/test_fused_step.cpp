@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
 
 #include "tests/support/device_job.h"
 #include "tests/support/fake_cuda/fake_cuda_test.h"

@@ -13,7 +13,7 @@
 #include "tutti/nn/dropout.h"
 #include "tutti/nn/precision.h"
 #include "tutti/nn/sample_context.h"
-#include "tutti/sync/detail/captured_steps.h"
+#include "tutti/sync/on_devices/detail/captured_steps.h"
 
 #include "tests/support/device_job.h"
 #include "tests/support/fake_cuda/fake_cuda_test.h"

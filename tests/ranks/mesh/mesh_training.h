@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "tutti/models/gpt.h"
-#include "tutti/strategy/from_tensors.h"
+#include "tutti/strategy/input/from_tensors.h"
 #include "tutti/train/model/model.h"
 
 namespace tutti::test {

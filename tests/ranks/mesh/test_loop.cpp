@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
 #include "tutti/train/model/staged_model.h"
 #include "tutti/train/model/weights.h"
 

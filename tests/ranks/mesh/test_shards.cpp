@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/detail/mesh_updater.h"
-#include "tutti/sync/sharded_updater.h"
+#include "tutti/strategy/mesh/detail/mesh_updater.h"
+#include "tutti/sync/sharded/sharded_updater.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/staged_model.h"
 #include "tutti/train/model/weights.h"

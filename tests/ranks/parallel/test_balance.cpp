@@ -8,7 +8,7 @@
 #include <random>
 
 #include "tutti/base/error.h"
-#include "tutti/parallel/balance.h"
+#include "tutti/parallel/stages/balance.h"
 
 #include "tests/support/message_of.h"
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "tutti/parallel/detail/block_memory.h"
-#include "tutti/parallel/detail/cut.h"
-#include "tutti/parallel/mlp.h"
+#include "tutti/parallel/tensor/detail/block_memory.h"
+#include "tutti/parallel/tensor/detail/cut.h"
+#include "tutti/parallel/tensor/mlp.h"
 
 #include "tests/support/tensor_ranks.h"
 

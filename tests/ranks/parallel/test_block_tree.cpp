@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/parallel/detail/block_tree.h"
+#include "tutti/parallel/tensor/detail/block_tree.h"
 
 namespace tutti::parallel {
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tutti/parallel/cross_entropy.h"
+#include "tutti/parallel/tensor/cross_entropy.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/tensor_ranks.h"

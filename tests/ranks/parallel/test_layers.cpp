@@ -6,9 +6,9 @@
 
 #include <map>
 
-#include "tutti/parallel/attention.h"
-#include "tutti/parallel/cross_entropy.h"
-#include "tutti/parallel/mlp.h"
+#include "tutti/parallel/tensor/attention.h"
+#include "tutti/parallel/tensor/cross_entropy.h"
+#include "tutti/parallel/tensor/mlp.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/tensor_ranks.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/parallel/piece.h"
+#include "tutti/parallel/tensor/piece.h"
 
 namespace tutti::parallel {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "tutti/nn/dense.h"
 #include "tutti/nn/dropout.h"
-#include "tutti/parallel/pipeline.h"
+#include "tutti/parallel/stages/pipeline.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/pipeline_ranks.h"

@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/parallel/pipeline.h"
+#include "tutti/parallel/stages/pipeline.h"
 
 #include "tests/support/comm.h"
 

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "tutti/base/error.h"
-#include "tutti/parallel/plan.h"
+#include "tutti/parallel/tensor/plan.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/stage_graphs.h"

@@ -4,9 +4,9 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/parallel/detail/layer_spans.h"
-#include "tutti/parallel/pipeline.h"
-#include "tutti/parallel/sequential_stages.h"
+#include "tutti/parallel/stages/detail/layer_spans.h"
+#include "tutti/parallel/stages/pipeline.h"
+#include "tutti/parallel/stages/sequential_stages.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/stage_chain.h"

@@ -4,9 +4,9 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/parallel/layer_costs.h"
-#include "tutti/parallel/pipeline.h"
-#include "tutti/parallel/sequential_stages.h"
+#include "tutti/parallel/model/layer_costs.h"
+#include "tutti/parallel/stages/pipeline.h"
+#include "tutti/parallel/stages/sequential_stages.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/pipeline_ranks.h"

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "tutti/parallel/tensor_functions.h"
+#include "tutti/parallel/tensor/tensor_functions.h"
 
 #include "tests/support/tensor_ranks.h"
 

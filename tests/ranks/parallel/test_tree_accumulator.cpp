@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/parallel/tree_accumulator.h"
+#include "tutti/parallel/stages/tree_accumulator.h"
 
 #include "tests/support/pipeline_ranks.h"
 

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/variable.h"
+#include "tutti/strategy/values/variable.h"
 
 #include "tests/support/run_workers.h"
 #include "tests/support/small_training.h"

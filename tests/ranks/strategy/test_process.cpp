@@ -13,9 +13,9 @@
 #include "tutti/cluster/join/join.h"
 #include "tutti/data/loader/loader.h"
 #include "tutti/ps/server/parallel.h"
-#include "tutti/strategy/detail/replica_meeting.h"
+#include "tutti/strategy/run/detail/replica_meeting.h"
 #include "tutti/sync/detail/gradient_listener.h"
-#include "tutti/sync/distributed_optimizer.h"
+#include "tutti/sync/replicated/distributed_optimizer.h"
 
 #include "tests/support/few_threads.h"
 #include "tests/support/gan.h"

@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input/distributed_dataset.h"
 #include "tutti/train/model/model.h"
 
 #include "tests/support/run_workers.h"

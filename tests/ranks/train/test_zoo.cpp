@@ -10,7 +10,7 @@
 #include "tutti/base/sha256.h"
 #include "tutti/nn/dense_kernel.h"
 #include "tutti/nn/graph_module.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
 
 #include "tests/support/command.h"
 #include "tests/support/hosts.h"

@@ -1,7 +1,7 @@
 // What tutti doctor makes of a launcher's variables.
 #include <gmock/gmock.h>
 
-#include "tutti/cli/doctor.h"
+#include "tutti/cli/run/doctor.h"
 
 namespace tutti::cli {
 namespace {

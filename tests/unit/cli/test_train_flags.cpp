@@ -7,9 +7,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cli/fields.h"
-#include "tutti/cli/needs.h"
-#include "tutti/cli/train_flags.h"
-#include "tutti/cli/train_options.h"
+#include "tutti/cli/train/flags.h"
+#include "tutti/cli/train/needs.h"
+#include "tutti/cli/train/options.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
@@ -101,7 +101,7 @@ TEST(TrainFlags, EveryOptionHasAFlagOrAReasonForNone) {
   }
   Names without_flag;
   std::ranges::set_difference(options, told, std::back_inserter(without_flag));
-  EXPECT_THAT(without_flag, IsEmpty()) << "give it a row in tutti/cli/train_flags.cpp";
+  EXPECT_THAT(without_flag, IsEmpty()) << "give it a row in tutti/cli/train/flags.cpp";
 }
 
 TEST(TrainFlags, FieldsOfAFlagAreThoseOfItsOptions) {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tutti/sync/device/out_of_memory.h"
+#include "tutti/queues/out_of_memory.h"
 
 #include "tests/support/message_of.h"
 #include "tests/unit/device_train/device_model.h"

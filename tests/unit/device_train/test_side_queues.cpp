@@ -8,9 +8,9 @@
 #include <string_view>
 
 #include "tutti/base/error.h"
-#include "tutti/sync/device/host_copies.h"
-#include "tutti/sync/device/late_reads.h"
-#include "tutti/sync/device/upload.h"
+#include "tutti/queues/host_copies.h"
+#include "tutti/queues/late_reads.h"
+#include "tutti/queues/upload.h"
 
 #include "tests/support/fake_cuda/fake_cuda_test.h"
 #include "tests/support/message_of.h"

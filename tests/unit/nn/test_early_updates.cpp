@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/nn/graph_module.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
 #include "tutti/sync/detail/gradient_listener.h"
 #include "tutti/sync/tensors.h"
 

@@ -10,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/nn/sparse_embedding.h"
 #include "tutti/ps/values/sparse_table.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
 
 #include "tests/support/message_of.h"
 

@@ -6,8 +6,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/nn/sync_batch_norm.h"
-#include "tutti/strategy/loss_scaling.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/optimizer/loss_scaling.h"
 
 #include "tests/support/finite_differences.h"
 #include "tests/support/message_of.h"

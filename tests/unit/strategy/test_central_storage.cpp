@@ -16,7 +16,7 @@
 #include "tutti/net/token.h"
 #include "tutti/ps/server/server.h"
 #include "tutti/ps/server/view_service.h"
-#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input/distributed_dataset.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/replicated.h"
-#include "tutti/strategy/variable.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/values/variable.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"

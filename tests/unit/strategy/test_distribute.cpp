@@ -4,7 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/transforms/mix.h"
-#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input/distributed_dataset.h"
 #include "tutti/strategy/strategy.h"
 
 #include "tests/support/message_of.h"

@@ -5,8 +5,8 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/loss_scaling.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/optimizer/loss_scaling.h"
 
 #include "tests/support/message_of.h"
 

@@ -5,9 +5,9 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/loss_scaling.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/optimizer/loss_scaling.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"

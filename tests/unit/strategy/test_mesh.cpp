@@ -6,9 +6,9 @@
 #include <map>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/from_tensors.h"
-#include "tutti/strategy/whole_model.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/input/from_tensors.h"
+#include "tutti/strategy/modules/whole_model.h"
 
 #include "tests/support/message_of.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/needs.h"
+#include "tutti/strategy/choice/needs.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"

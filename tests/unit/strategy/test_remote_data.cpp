@@ -6,7 +6,7 @@
 #include <set>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/remote_data.h"
+#include "tutti/strategy/input/remote_data.h"
 
 #include "tests/support/message_of.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/sync/sharded_updater.h"
+#include "tutti/sync/sharded/sharded_updater.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"

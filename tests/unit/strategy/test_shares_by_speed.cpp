@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "tutti/strategy/shares_by_speed.h"
+#include "tutti/strategy/run/shares_by_speed.h"
 
 namespace tutti {
 namespace {

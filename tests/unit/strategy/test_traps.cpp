@@ -9,8 +9,8 @@
 #include <atomic>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/loss_scaling.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/optimizer/loss_scaling.h"
 #include "tutti/sync/tensors.h"
 
 #include "tests/support/plain_training.h"

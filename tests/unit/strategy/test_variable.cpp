@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/replicated.h"
-#include "tutti/strategy/variable.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/values/variable.h"
 
 #include "tests/support/message_of.h"
 #include "tests/support/small_training.h"

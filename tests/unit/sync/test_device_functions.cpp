@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
-#include "tutti/sync/device/config.h"
+#include "tutti/queues/config.h"
 
 #include "tests/support/message_of.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "tutti/base/error.h"
-#include "tutti/sync/detail/spare_pages.h"
+#include "tutti/sync/sharded/detail/spare_pages.h"
 
 namespace tutti::detail {
 namespace {

@@ -21,7 +21,7 @@
 #include "tutti/cli/bench/peers.h"
 #include "tutti/cli/bench/runs.h"
 #include "tutti/cli/checks.h"
-#include "tutti/cli/job.h"
+#include "tutti/cli/train/job.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/comm/mpi/mpi.h"

@@ -15,7 +15,7 @@
 #include "tutti/base/host.h"
 #include "tutti/base/json.h"
 #include "tutti/cli/bench/child.h"
-#include "tutti/cli/torch_facts.h"
+#include "tutti/cli/run/torch_facts.h"
 
 namespace tutti::cli {
 namespace {

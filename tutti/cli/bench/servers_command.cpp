@@ -20,11 +20,11 @@
 #include "tutti/cli/bench/servers.h"
 #include "tutti/cli/bench/servers_sparse.h"
 #include "tutti/cli/checks.h"
-#include "tutti/cli/servers.h"
+#include "tutti/cli/run/servers.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/cluster/launch/launcher.h"
 #include "tutti/cluster/spec/detail/environment.h"
-#include "tutti/strategy/detail/worlds.h"
+#include "tutti/strategy/membership/detail/worlds.h"
 
 namespace tutti::cli {
 namespace {

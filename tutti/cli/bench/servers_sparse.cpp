@@ -13,7 +13,7 @@
 #include "tutti/cluster/rendezvous/job_links.h"
 #include "tutti/net/tls.h"
 #include "tutti/ps/client/client.h"
-#include "tutti/strategy/detail/replica_threads.h"
+#include "tutti/strategy/run/detail/replica_threads.h"
 
 namespace tutti::cli {
 namespace {

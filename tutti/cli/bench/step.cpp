@@ -20,8 +20,8 @@
 #include "tutti/nn/graph_module.h"
 #include "tutti/nn/sample_context.h"
 #include "tutti/optim/rule.h"
-#include "tutti/strategy/distributed_dataset.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/input/distributed_dataset.h"
+#include "tutti/strategy/modules/replicated.h"
 #include "tutti/train/losses/losses.h"
 
 namespace tutti::cli {

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "tutti/cli/job.h"
+#include "tutti/cli/train/job.h"
 
 namespace tutti {
 class Strategy;

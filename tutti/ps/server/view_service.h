@@ -2,8 +2,8 @@
 ///
 /// It runs beside the rendezvous, in the launcher; its loss ends the job. A process is lost when
 /// its connection ends without a farewell, or when it says nothing for the silence limit. Workers
-/// of a job with a coordinator (tutti/steps) learn here where that listens. Thread rule: every
-/// function may be called from any thread.
+/// of a job with a coordinator (tutti/coordinator) learn here where that listens. Thread rule:
+/// every function may be called from any thread.
 #pragma once
 
 #include <condition_variable>

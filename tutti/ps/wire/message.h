@@ -112,7 +112,7 @@ struct Message {
     ///< written to folder `text`; to a server, when no worker is left: write what you have
     written,  ///< primary: `partition` of cut `sequence` is on disk, `text` says what
               ///< (snapshot_writer.h); with not_written: it is not, `text` says why
-    // Of a job with a coordinator (tutti/steps).
+    // Of a job with a coordinator (tutti/coordinator).
     meet,      ///< to the service: the coordinator listens at `text`; "": a worker asks where.
                ///< Answer: the place; the silence limit is `step` ms. Or `finished`
     enlist,    ///< a worker to the coordinator: I run the build and have the name in `text`

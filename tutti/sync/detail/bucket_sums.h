@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "tutti/comm/compression/coder.h"
-#include "tutti/sync/layout.h"
 #include "tutti/sync/replicated_options.h"
+#include "tutti/sync/slots.h"
 
 namespace tutti::detail {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "tutti/sync/layout.h"
+#include "tutti/sync/slots.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti::detail {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/optim/recipe.h"
-#include "tutti/sync/layout.h"
+#include "tutti/sync/slots.h"
 
 namespace tutti::detail {
 

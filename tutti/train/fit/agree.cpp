@@ -5,7 +5,7 @@
 #include <array>
 #include <limits>
 
-#include "tutti/strategy/detail/input.h"
+#include "tutti/strategy/input/detail/input.h"
 #include "tutti/train/fit/detail/fit.h"
 
 namespace tutti::detail {

@@ -13,7 +13,7 @@
 #include "tutti/checkpoint/folder.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/nn/dense_kernel.h"
-#include "tutti/strategy/detail/data_agreement.h"
+#include "tutti/strategy/membership/detail/data_agreement.h"
 #include "tutti/strategy/moving_shares.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/metrics/better.h"

@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
-#include "tutti/sync/device/out_of_memory.h"
+#include "tutti/queues/out_of_memory.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/losses/detail/samples.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "tutti/base/event.h"
-#include "tutti/strategy/detail/input.h"
+#include "tutti/strategy/input/detail/input.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/losses/detail/samples.h"
 

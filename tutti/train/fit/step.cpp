@@ -13,7 +13,7 @@
 #include "tutti/base/stop.h"
 #include "tutti/cluster/join/join.h"
 #include "tutti/nn/sample_context.h"
-#include "tutti/strategy/detail/input.h"
+#include "tutti/strategy/input/detail/input.h"
 #include "tutti/sync/gradient_meter.h"
 #include "tutti/train/fit/detail/fit.h"
 #include "tutti/train/losses/detail/samples.h"

@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/typed.h"
-#include "tutti/sync/device/upload.h"
+#include "tutti/queues/upload.h"
 #include "tutti/train/losses/detail/crossentropy_of_row.h"
 #include "tutti/train/losses/detail/loss_parts.h"
 #include "tutti/train/losses/detail/samples.h"

@@ -10,8 +10,8 @@
 #include <map>
 
 #include "tutti/nn/dense_kernel.h"
-#include "tutti/strategy/detail/data_agreement.h"
-#include "tutti/strategy/detail/worlds.h"
+#include "tutti/strategy/membership/detail/data_agreement.h"
+#include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/train/model/detail/settings.h"
 
 namespace tutti::detail {

@@ -7,7 +7,7 @@
 #include "tutti/base/log.h"
 #include "tutti/base/stop.h"
 #include "tutti/base/suggest.h"
-#include "tutti/strategy/detail/worlds.h"
+#include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/late_totals.h"
 #include "tutti/train/model/detail/placement.h"

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "tutti/sync/device/host_copies.h"
+#include "tutti/queues/host_copies.h"
 #include "tutti/train/model/weights.h"
 
 namespace tutti {

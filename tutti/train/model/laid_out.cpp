@@ -15,9 +15,9 @@
 #include "tutti/base/log.h"
 #include "tutti/base/suggest.h"
 #include "tutti/nn/detail/graph_state.h"
-#include "tutti/parallel/graph_stage.h"
-#include "tutti/parallel/layer_costs.h"
-#include "tutti/parallel/sequential_stages.h"
+#include "tutti/parallel/model/graph_stage.h"
+#include "tutti/parallel/model/layer_costs.h"
+#include "tutti/parallel/stages/sequential_stages.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/model_state.h"
 

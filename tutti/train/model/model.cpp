@@ -13,7 +13,7 @@
 #include "tutti/base/log.h"
 #include "tutti/checkpoint/checkpoint.h"
 #include "tutti/checkpoint/folder.h"
-#include "tutti/strategy/whole_model.h"
+#include "tutti/strategy/modules/whole_model.h"
 #include "tutti/sync/gradient_meter.h"
 #include "tutti/sync/sparse_tables.h"
 #include "tutti/sync/tensors.h"

@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/detail/worlds.h"
-#include "tutti/strategy/from_tensors.h"
-#include "tutti/sync/device/host_copies.h"
-#include "tutti/sync/device/late_reads.h"
-#include "tutti/sync/device/out_of_memory.h"
+#include "tutti/queues/host_copies.h"
+#include "tutti/queues/late_reads.h"
+#include "tutti/queues/out_of_memory.h"
+#include "tutti/strategy/input/from_tensors.h"
+#include "tutti/strategy/membership/detail/worlds.h"
 #include "tutti/train/losses/detail/loss_parts.h"
 #include "tutti/train/model/detail/agreement.h"
 #include "tutti/train/model/detail/evaluation.h"

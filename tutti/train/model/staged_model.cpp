@@ -4,7 +4,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/share.h"
-#include "tutti/strategy/whole_model.h"
+#include "tutti/strategy/modules/whole_model.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/model/detail/laid_out.h"
 #include "tutti/train/model/detail/model_state.h"

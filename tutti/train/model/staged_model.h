@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "tutti/nn/sample_context.h"
-#include "tutti/parallel/model_layout.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/parallel/model/model_layout.h"
+#include "tutti/strategy/modules/replicated.h"
 #include "tutti/train/model/detail/erased_model.h"
 #include "tutti/train/model/weights.h"
 

@@ -16,8 +16,8 @@
 #include "tutti/checkpoint/folder.h"
 #include "tutti/data/safetensors.h"
 #include "tutti/ps/snapshot/snapshot.h"
-#include "tutti/sync/device/host_copies.h"
-#include "tutti/sync/device/upload.h"
+#include "tutti/queues/host_copies.h"
+#include "tutti/queues/upload.h"
 #include "tutti/sync/tensors.h"
 
 namespace tutti {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/steps/cluster_coordinator.h"
+#include "tutti/coordinator/cluster_coordinator.h"
 
 using tutti::ClusterCoordinator;
 using tutti::RemoteValue;

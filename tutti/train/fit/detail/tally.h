@@ -12,7 +12,7 @@
 #include <deque>
 #include <functional>
 
-#include "tutti/sync/device/late_reads.h"
+#include "tutti/queues/late_reads.h"
 #include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input/distributed_dataset.h"
 
 namespace tutti::detail {
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/strategy/detail/input.h"
-#include "tutti/sync/device/upload.h"
+#include "tutti/queues/upload.h"
+#include "tutti/strategy/input/detail/input.h"
 #include "tutti/sync/tensors.h"
 #include "tutti/train/losses/detail/samples.h"
 #include "tutti/train/model/detail/located.h"

@@ -8,7 +8,7 @@
 
 #include "tutti/nn/graph.h"
 #include "tutti/optim/recipe.h"
-#include "tutti/strategy/replicated.h"
+#include "tutti/strategy/modules/replicated.h"
 #include "tutti/train/callbacks/schedules.h"
 #include "tutti/train/model/large_batch.h"
 

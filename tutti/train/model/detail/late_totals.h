@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/sync/device/late_reads.h"
+#include "tutti/queues/late_reads.h"
 #include "tutti/train/model/detail/model_state.h"
 
 namespace tutti::detail {

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tutti/strategy/distributed_dataset.h"
+#include "tutti/strategy/input/distributed_dataset.h"
 #include "tutti/train/model/detail/laid_out.h"
 #include "tutti/train/model/detail/large_batch.h"
 #include "tutti/train/model/model.h"

@@ -1,0 +1,276 @@
+// tutti run: starts the workers of a program on this machine.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/idle.h"
+#include "tutti/cli/arguments.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/run/server_flags.h"
+#include "tutti/cli/run/servers.h"
+#include "tutti/cluster/launch/launcher.h"
+#include "tutti/cluster/launch/restarts.h"
+#include "tutti/cluster/spec/detail/environment.h"
+#include "tutti/comm/shm/shm.h"
+
+namespace tutti::cli {
+namespace {
+
+struct RunFlags {
+  int workers = 1;
+  int nodes = 1;
+  int node_rank = 0;
+  std::string rendezvous;
+  std::string job;
+  std::string on_failure;  // "": end, unless failed workers are started again alone
+  int restarts = 0;
+  std::optional<double> grace_seconds;  // unset: 2, or what workers ask for
+  int servers = 0;
+  int elsewhere = 0;
+  std::string view_service;
+  bool backups = true;
+  double silence_seconds = 15;
+  SnapshotFlags snapshots;
+  bool coordinator = false;
+};
+
+constexpr double kMaxGraceSeconds = 24 * 3600;
+constexpr int kMostNodes = 1'000'000;
+
+void print_report(const std::string& report) {
+  std::istringstream lines(report);
+  for (std::string line; std::getline(lines, line);) {
+    std::fprintf(stderr, "%s%s\n", line.rfind("  ", 0) == 0 ? "" : "tutti run: ", line.c_str());
+  }
+}
+
+void check_nodes(const RunFlags& flags) {
+  if (flags.node_rank >= flags.nodes) {
+    throw UsageError(fmt::format("--node-rank {} of --nodes {}: nodes count from 0",
+                                 flags.node_rank, flags.nodes));
+  }
+  if (flags.nodes == 1 && !flags.rendezvous.empty()) {
+    throw UsageError("--rendezvous without --nodes: workers of one node meet without an address");
+  }
+  if (flags.nodes > 1 && flags.rendezvous.empty()) {
+    throw UsageError(
+        fmt::format("--nodes {} without --rendezvous HOST:PORT: where is node 0?", flags.nodes));
+  }
+}
+
+bool has_servers(const RunFlags& flags) { return flags.servers + flags.elsewhere > 0; }
+
+// Or as a whole, with all others.
+bool restarts_workers_alone(const RunFlags& flags) {
+  return flags.restarts > 0 && (has_servers(flags) || flags.on_failure == "continue");
+}
+
+void check_restarts(const RunFlags& flags) {
+  if (flags.restarts == 0) return;
+  if (has_servers(flags) && flags.on_failure == "end")
+    throw UsageError(fmt::format(
+        "--restarts {} and --on-failure end with servers: while a worker of theirs is started "
+        "again the rest go on; leave one of the two out",
+        flags.restarts));
+}
+
+void check_servers(const RunFlags& flags) {
+  if (has_servers(flags)) return;
+  if (!flags.view_service.empty())
+    throw UsageError(
+        fmt::format("--view-service {} without servers: give --servers or --servers-elsewhere, too",
+                    flags.view_service));
+  if (!flags.backups)
+    throw UsageError("--no-backups without servers: give --servers or --servers-elsewhere, too");
+}
+
+// Process 0 of the job is then the coordinator.
+void check_coordinator(const RunFlags& flags) {
+  if (!flags.coordinator) return;
+  if (!has_servers(flags))
+    throw UsageError("--coordinator without --servers: its workers train on parameter servers");
+  if (flags.nodes > 1)
+    throw UsageError(
+        fmt::format("--coordinator with --nodes {}: a coordinator and its workers are "
+                    "started on one node",
+                    flags.nodes));
+}
+
+// With a coordinator the job is what that makes of it, whatever its workers come to; but for a
+// signal to the job.
+int exit_code_of(const RunFlags& flags, const LaunchResult& result) {
+  if (!flags.coordinator || result.root_worker < 0) return result.exit_code;
+  const WorkerResult& coordinator = result.workers.at(0);
+  return coordinator.signal != 0 ? 128 + coordinator.signal : coordinator.exit_code;
+}
+
+// What all nodes must be given alike.
+std::string words_for_all_nodes(const RunFlags& flags) {
+  std::string words;
+  if (flags.restarts > 0) words += fmt::format("--restarts {} ", flags.restarts);
+  if (!flags.on_failure.empty()) words += fmt::format("--on-failure {} ", flags.on_failure);
+  return words;
+}
+
+bool has_nodes(const RunFlags& flags) { return flags.nodes > 1; }
+bool writes_snapshots(const RunFlags& flags) {
+  return has_servers(flags) && !flags.snapshots.folder.empty();
+}
+
+const std::vector<NeededBy<RunFlags>>& needs_of_runs() {
+  constexpr std::string_view kOfNodes =
+      "it is of jobs on several machines, and this has one (--nodes)";
+  constexpr std::string_view kOfSnapshots = "no snapshots are written (--servers, --snapshots DIR)";
+  static const std::vector<NeededBy<RunFlags>> rows = {
+      {"--node-rank", has_nodes, kOfNodes},
+      {"--job", has_nodes, kOfNodes},
+      {"--silence", has_servers,
+       "it is of servers and their workers, and there are none (--servers)"},
+      {"--snapshot-every", writes_snapshots, kOfSnapshots},
+      {"--snapshots-kept", writes_snapshots, kOfSnapshots}};
+  return rows;
+}
+
+int run(const CLI::App& command, const RunFlags& flags) {
+  const auto words = command.remaining();
+  if (words.empty()) throw UsageError("no program to start: tutti run -n N PROGRAM ARGS...");
+  refuse_unknown_flag(command, words.front());
+  check_nodes(flags);
+  check_servers(flags);
+  refuse_idle(typed_in(command), flags, needs_of_runs());
+  check_restarts(flags);
+  check_coordinator(flags);
+  const double grace = flags.grace_seconds.value_or(kGraceSeconds);
+  if (!(grace >= 0 && grace <= kMaxGraceSeconds))
+    throw UsageError(
+        fmt::format("--grace {}: 0 to {} seconds are possible", grace, kMaxGraceSeconds));
+  const ps::SnapshotOptions snapshots = snapshot_options(flags.snapshots);
+  if (!has_servers(flags) && !(snapshots.folder.empty() && snapshots.goes_on_from.empty()))
+    throw UsageError("--snapshots and --restore without --servers: they are the servers'");
+  std::fflush(stdout);
+  const int processes = flags.workers + (flags.coordinator ? 1 : 0);
+  const bool alone = restarts_workers_alone(flags);
+  LaunchOptions options{
+      .num_workers = processes,
+      .nodes = {.node = flags.node_rank,
+                .num_nodes = flags.nodes,
+                .rendezvous = flags.rendezvous,
+                .job = flags.job,
+                .same = words_for_all_nodes(flags)},
+      .command = words,
+      .signal_grace = millis_of(grace),
+      .asked_grace = !flags.grace_seconds,
+      .end_on_failure = flags.on_failure != "continue" && !alone && !flags.coordinator,
+      .restarts = alone ? flags.restarts : 0,
+      .first_leads = flags.coordinator};
+  if (flags.coordinator) options.environment = {std::string(detail::kCoordinatorVariable) + "=1"};
+  std::optional<ServerFleet> fleet;
+  if (has_servers(flags))
+    fleet.emplace(FleetOptions{.num_servers = flags.servers,
+                               .elsewhere = flags.elsewhere,
+                               .num_workers = processes,
+                               .view_service = flags.view_service,
+                               .backups = flags.backups,
+                               .silence = millis_of(flags.silence_seconds),
+                               .snapshots = snapshots},
+                  options);
+  const LaunchResult result =
+      launch_with_restarts(std::move(options), alone ? 0 : flags.restarts, print_report);
+  return exit_code_of(flags, result);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = app.add_subcommand("run",
+                                         "Start N workers of a program on this machine, or on each "
+                                         "of several:\n"
+                                         "tutti run [-n N] [FLAGS] PROGRAM ARGS...");
+  command->add_option("-n,--workers", flags->workers, "How many workers")
+      ->check(whole_number(1, kMaxRanks))
+      ->type_name("N");
+  command->add_option("--servers", flags->servers, "Parameter servers beside them, on each machine")
+      ->check(whole_number(1, 1024))
+      ->type_name("S");
+  command
+      ->add_option("--servers-elsewhere", flags->elsewhere,
+                   "More servers, in all, that somebody starts: `tutti ps` on hosts of their own")
+      ->check(whole_number(1, 1024))
+      ->type_name("K");
+  command
+      ->add_option("--view-service", flags->view_service,
+                   "Where servers and workers find each other: an address of node 0 (default: that "
+                   "of the rendezvous, or this machine alone)")
+      ->type_name("ADDRESS[:PORT]");
+  CLI::Option* coordinator =
+      command->add_flag("--coordinator", flags->coordinator,
+                        "One process more, number 0, that hands out steps to workers 1 to N");
+  command->add_flag("!--no-backups", flags->backups, "The loss of a parameter server ends the job");
+  command
+      ->add_option("--silence", flags->silence_seconds,
+                   "A server, or a worker of theirs, that says nothing for so long is lost")
+      ->check(number_between(1, kMaxGraceSeconds))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  add_snapshot_flags(*command, flags->snapshots, "--servers: ");
+  command->add_option("--nodes", flags->nodes, "How many machines take part")
+      ->check(whole_number(1, kMostNodes))
+      ->type_name("M");
+  command->add_option("--node-rank", flags->node_rank, "Number of this machine")
+      ->check(whole_number(0, kMostNodes - 1))
+      ->type_name("I");
+  command->add_option("--rendezvous", flags->rendezvous, "An address of node 0, and a free port")
+      ->type_name("HOST:PORT");
+  command
+      ->add_option("--job", flags->job,
+                   "Name of this job, to tell it from another at the same port (default: made from "
+                   "the token)")
+      ->type_name("NAME");
+  command
+      ->add_option("--on-failure", flags->on_failure,
+                   "What the rest do when a worker fails: end (the default, but with servers and "
+                   "--restarts) or continue")
+      ->check(one_of("answer to --on-failure", {"end", "continue"}))
+      ->type_name("end|continue")
+      ->excludes(coordinator);
+  command
+      ->add_option("--restarts", flags->restarts,
+                   "A job of which a worker failed is started again as a whole, so often, and goes "
+                   "on from its newest checkpoint; a step that fails twice ends it. With servers, "
+                   "or --on-failure continue: that worker alone, while the rest go on")
+      ->check(whole_number(0, 1'000'000))
+      ->type_name("K");
+  command
+      ->add_option("--grace", flags->grace_seconds,
+                   "Time to end in order after Ctrl-C or SIGTERM (2, or as long as a program asks "
+                   "for that has checkpoints to write)")
+      ->type_name("SECONDS");
+  command->prefix_command();
+  command->footer(
+      "Everything from PROGRAM on is the program's own. Its workers read what to do with\n"
+      "tutti::join(). Their output comes line by line behind [worker]; stdin is empty.\n\n"
+      "Examples:\n"
+      "  tutti run -n 4 ./hello\n"
+      "  tutti run -n 2 --restarts 3 ./train --epochs 5\n"
+      "  tutti run --servers 2 -n 3 ./train --strategy parameter_server\n"
+      "  tutti run --servers 2 -n 3 --coordinator ./coordinate\n"
+      "  On two machines, with the same TUTTI_TOKEN (or TUTTI_TOKEN_FILE) on both:\n"
+      "    tutti run -n 4 --nodes 2 --node-rank 0 --rendezvous node0:29500 ./train\n"
+      "    tutti run -n 4 --nodes 2 --node-rank 1 --rendezvous node0:29500 ./train\n"
+      "  Two servers on hosts of their own, which it says how to start:\n"
+      "    tutti run -n 4 --servers-elsewhere 2 --view-service node0 ./train\n\n"
+      "Exit code: 0, or that of the worker that failed first; 128+signal when it was killed.");
+  command->callback([command, flags, &exit_code] { exit_code = run(*command, *flags); });
+}
+
+}  // namespace tutti::cli

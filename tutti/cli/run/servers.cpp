@@ -1,0 +1,214 @@
+#include "tutti/cli/run/servers.h"
+
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/base/log.h"
+#include "tutti/base/standard_streams.h"
+#include "tutti/cluster/launch/detail/guard.h"
+#include "tutti/cluster/launch/detail/spawn.h"
+#include "tutti/cluster/rendezvous/job_links.h"
+#include "tutti/cluster/spec/detail/environment.h"
+#include "tutti/net/connect.h"
+#include "tutti/net/tls.h"
+#include "tutti/ps/snapshot/disk_thread.h"
+#include "tutti/ps/snapshot/snapshot.h"
+#include "tutti/ps/snapshot/snapshot_manifest.h"
+
+namespace tutti::cli {
+namespace {
+
+constexpr Millis kFarewell{2'000};
+// Longer than what a worker computes between two looks at rows of a table.
+constexpr std::chrono::microseconds kPoll{2'000};
+
+Token token_of_job(bool one_host) {
+  if (!one_host) return require_token("parameter servers on several hosts");
+  const auto given = token_from_environment();
+  return given ? *given : Token::random();
+}
+
+// On node 0. Where only this host is meant nobody else is to reach it.
+Address address_of_service(const FleetOptions& options, const NodePlace& nodes) {
+  const Deadline deadline(nodes.limit);
+  if (!options.view_service.empty())
+    return resolve(parse_host_port(options.view_service, "--view-service", 0), deadline).front();
+  if (nodes.num_nodes > 1)
+    return resolve(parse_host_port(nodes.rendezvous, "--rendezvous"), deadline)
+        .front()
+        .with_port(0);
+  if (options.elsewhere > 0)
+    throw UsageError(fmt::format(
+        "--servers-elsewhere {} without --view-service ADDRESS[:PORT]: at which address "
+        "of this host do they find it?",
+        options.elsewhere));
+  return *Address::from_number("127.0.0.1", 0);
+}
+
+std::string words_of(const FleetOptions& options, const std::filesystem::path& restore) {
+  std::vector<std::string> words;
+  if (options.num_servers > 0) words.push_back(fmt::format("--servers {}", options.num_servers));
+  if (options.elsewhere > 0)
+    words.push_back(fmt::format("--servers-elsewhere {}", options.elsewhere));
+  if (!options.backups) words.emplace_back("--no-backups");
+  if (!restore.empty()) words.push_back(fmt::format("--restore {}", restore.filename().string()));
+  return fmt::format("{}", fmt::join(words, " "));
+}
+
+std::vector<std::string> environment_with(const std::vector<std::string>& more) {
+  std::vector<std::string> all = more;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string name = std::string(*entry).substr(0, std::string(*entry).find('=') + 1);
+    bool there = false;
+    for (const std::string& other : more) there |= other.starts_with(name);
+    if (!there) all.emplace_back(*entry);
+  }
+  return all;
+}
+
+bool has_ended(int pidfd, const Deadline& deadline) {
+  pollfd entry{pidfd, POLLIN, 0};
+  int ready = -1;
+  do ready = ::poll(&entry, 1, static_cast<int>(deadline.left().count()));
+  while (ready == 0 ? !deadline.passed() : ready < 0 && errno == EINTR);
+  return ready == 1;
+}
+
+}  // namespace
+
+struct ServerFleet::Process {
+  int number = 0;
+  detail::Spawned started;
+};
+
+ServerFleet::ServerFleet(const FleetOptions& options, LaunchOptions& launch)
+    : options_(options),
+      nodes_(launch.nodes),
+      token_(token_of_job(nodes_.num_nodes == 1 && options.elsewhere == 0)) {
+  if (!options.snapshots.goes_on_from.empty()) {
+    const auto found = std::make_shared<std::filesystem::path>();
+    ps::wait_for_disk(
+        "--restore " + options.snapshots.goes_on_from.string(),
+        [found, from = options.snapshots.goes_on_from] {
+          *found = ps::find_snapshot(from, "--restore");
+          ps::manifest_in(*found);  // what it says is checked before anything starts
+        },
+        options.snapshots.disk_limit);
+    restore_ = *found;
+    say("going on from {}\n", restore_.string());
+  }
+  if (nodes_.node == 0) {
+    serve_view();
+    launch.nodes.word = service_->address().text();
+  }
+  launch.nodes.same += words_of(options, restore_);
+  launch.end_together = true;
+  launch.stopped_limit = options.silence;
+  launch.prepare = [this](const std::string& view_service) { return start(view_service); };
+}
+
+void ServerFleet::serve_view() {
+  ps::SnapshotOptions snapshots = options_.snapshots;
+  snapshots.goes_on_from = restore_;
+  service_ = std::make_unique<ps::ViewService>(
+      ps::ViewServiceOptions{.num_servers = num_all(),
+                             .num_workers = nodes_.num_nodes * options_.num_workers,
+                             .reserved = num_started(),
+                             .backups = options_.backups,
+                             .silence = options_.silence,
+                             .snapshots = snapshots},
+      address_of_service(options_, nodes_),
+      Credentials{token_, job_of_token(token_), tls_from_environment()});
+  if (options_.announce) say("view service at {}\n", service_->address().text());
+  if (options_.elsewhere > 0) wait_for_elsewhere();
+}
+
+void ServerFleet::wait_for_elsewhere() const {
+  const std::string what = fmt::format("tutti ps --view-service {}", service_->address().text());
+  say("waiting for {} from elsewhere; on their hosts, with this job's {}{}:\n  {}\n",
+      options_.elsewhere == 1 ? "a server" : fmt::format("{} servers", options_.elsewhere),
+      kTokenVariable, tls_from_environment() ? " and TUTTI_TLS" : "", what);
+  int there = 0;
+  const bool all = service_->wait_until(
+      [&](const ps::View& view) {
+        there =
+            static_cast<int>(std::count_if(view.servers.begin() + num_started(), view.servers.end(),
+                                           [](const auto& server) { return server.alive; }));
+        return there >= options_.elsewhere;
+      },
+      Deadline(nodes_.limit));
+  if (all) return;
+  const std::string failure = service_->view().failure;
+  if (!failure.empty()) throw Error(failure);
+  throw Timeout(fmt::format(
+      "{} of {} servers from elsewhere came to {} in {} ms\n  start them, with "
+      "the job's token: {}",
+      there, options_.elsewhere, service_->address().text(), nodes_.limit.count(), what));
+}
+
+std::chrono::microseconds ServerFleet::poll() const {
+  const bool a_core_each = options_.num_servers + options_.num_workers <= host_facts().usable_cores;
+  return a_core_each ? kPoll : std::chrono::microseconds{0};
+}
+
+std::vector<std::string> ServerFleet::start(const std::string& view_service) {
+  for (int i = 0; i < options_.num_servers; ++i)
+    start_one(nodes_.node * options_.num_servers + i, view_service);
+  return {fmt::format("{}={}", detail::kViewServiceVariable, view_service),
+          fmt::format("{}={}", detail::kNumServersVariable, num_all()),
+          fmt::format("{}={}", detail::kServerWeightsVariable,
+                      fmt::join(ps::weights_of_servers(nodes_.num_nodes, options_.num_servers,
+                                                       options_.elsewhere),
+                                ",")),
+          fmt::format("{}={}", detail::kPollVariable, poll().count()),
+          fmt::format("{}={}", detail::kRestoreVariable, restore_.string()),
+          fmt::format("{}={}", detail::kSnapshotsVariable, options_.snapshots.folder.string()),
+          fmt::format("{}={}", kTokenVariable, token_.secret_hex())};
+}
+
+void ServerFleet::start_one(int number, const std::string& view_service) {
+  const int threads = options_.threads > 0
+                          ? options_.threads
+                          : std::max(1, host_facts().usable_cores / options_.num_servers);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").string();
+  detail::SpawnPlan plan{
+      .path = program,
+      .arguments = {program, "ps", "--number", std::to_string(number), "--threads",
+                    std::to_string(threads), "--poll", std::to_string(poll().count()),
+                    "--view-service", view_service},
+      .environment = environment_with({fmt::format("{}={}", kTokenVariable, token_.secret_hex())}),
+      .output = STDOUT_FILENO,
+      .errors = STDERR_FILENO};
+  if (options_.memory_limit_gb > 0)
+    plan.arguments.insert(plan.arguments.end(),
+                          {"--memory-limit", fmt::format("{}", options_.memory_limit_gb)});
+  if (!options_.share_memory) plan.arguments.emplace_back("--no-shared-memory");
+  processes_.push_back(std::make_unique<Process>(Process{number, detail::spawn(plan)}));
+  if (!options_.announce) return;
+  say("server {} pid {}\n", number, processes_.back()->started.pid);
+}
+
+ServerFleet::~ServerFleet() {
+  service_.reset();
+  const Deadline farewell(kFarewell);
+  for (const auto& process : processes_)
+    if (!has_ended(process->started.pidfd.get(), farewell)) kill(process->started.pid, SIGKILL);
+  const Deadline reaping(detail::kReaping);
+  for (const auto& process : processes_) {
+    const pid_t pid = process->started.pid;
+    if (!detail::reap_until(pid, reaping))
+      log(LogLevel::warning, "launch: server {} (pid {}) was killed and has not gone in {} ms",
+          process->number, pid, detail::kReaping.count());
+  }
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,51 @@
+#include "tutti/cli/train/device_flags.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/cli/checks.h"
+#include "tutti/queues/config.h"
+
+namespace tutti::cli {
+
+void add_device_flags(CLI::App& app, DeviceFlags& flags) {
+  app.add_option("--device", flags.device,
+                 "Where replicas compute: cpu, cuda (every GPU), cuda:0,1 (these), cuda:0x2 (two "
+                 "replicas on one), cpu,cuda:0 (one on each), auto (every GPU, or the CPU where "
+                 "there is none)")
+      ->check(device_words())
+      ->type_name("WHERE")
+      ->capture_default_str();
+  app.add_option("--memory-limit", flags.memory_limit_mib,
+                 "The most that tensors of a process take of each GPU (default: all)")
+      ->check(whole_number(1, int64_t{1} << 30))
+      ->type_name("MIB");
+  app.add_flag("--deterministic", flags.deterministic,
+               "On GPUs: the same bits in every run, at some cost of speed");
+}
+
+void take_devices(const DeviceFlags& flags, StrategyOptions& options) {
+  devices_from(flags.device);
+  options.device = flags.device;
+  options.memory_limit_mib = flags.memory_limit_mib;
+  options.deterministic = flags.deterministic;
+}
+
+bool several_devices(const DeviceFlags& flags) {
+  return needs_gpus(flags.device) && devices_from(flags.device).size() > 1;
+}
+
+int replicas_of_host(const DeviceFlags& flags) {
+  const auto devices = devices_from(flags.device);
+  const bool cpu_alone = devices.size() == 1 && devices.front().kind == DeviceKind::cpu;
+  return cpu_alone ? host_facts().usable_cores : static_cast<int>(devices.size());
+}
+
+void check_placement_on(const DeviceFlags& flags, int replicas, int workers) {
+  place_replicas(devices_from(flags.device), workers > 1 ? 1 : replicas, 0, workers);
+}
+
+}  // namespace tutti::cli

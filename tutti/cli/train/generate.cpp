@@ -1,0 +1,139 @@
+// tutti generate: a model that was trained on text writes on.
+#include "tutti/models/generate.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/idle.h"
+#include "tutti/base/standard_streams.h"
+#include "tutti/base/stop.h"
+#include "tutti/cli/arguments.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/train/checkpoints.h"
+#include "tutti/cli/train/device_flags.h"
+#include "tutti/cli/train/text_models.h"
+#include "tutti/data/sources/text.h"
+#include "tutti/train/model/model.h"
+
+namespace tutti::cli {
+namespace {
+
+struct GenerateFlags {
+  std::string weights;
+  std::string prompt = "\n";
+  models::GenerateOptions options;
+  int64_t threads = 1;  // of which one sample at a time makes little use
+  DeviceFlags devices;
+};
+
+DataSpec spec_of(const GenerateFlags& flags) {
+  if (checkpoints_in(flags.weights).empty())
+    throw UsageError(
+        fmt::format("{}: no weights are there; expected the folder that --out of tutti train gpt "
+                    "was given, or a checkpoint in it",
+                    flags.weights));
+  const auto spec = spec_beside(flags.weights);
+  if (!spec)
+    throw UsageError(fmt::format(
+        "{}: there is no {} beside it, which has the characters; tutti train gpt --out DIR writes "
+        "it",
+        flags.weights, kDataSpecFile));
+  if (!spec->of_text())
+    throw UsageError(fmt::format("{}: was trained on {}, not on text", flags.weights,
+                                 data::name_of(spec->kind)));
+  return *spec;
+}
+
+const std::vector<NeededBy<GenerateFlags>>& needs_of_generating() {
+  constexpr std::string_view kOfDrawing = "--top-k 1 takes the likeliest: nothing is drawn";
+  static const auto draws = [](const GenerateFlags& flags) { return flags.options.top_k != 1; };
+  static const std::vector<NeededBy<GenerateFlags>> rows = {{"--temperature", draws, kOfDrawing},
+                                                            {"--seed", draws, kOfDrawing}};
+  return rows;
+}
+
+int generate(GenerateFlags& flags) {
+  const DataSpec spec = spec_of(flags);
+  if (flags.prompt.empty()) throw UsageError("--prompt: is empty; expected a character or more");
+  if (flags.options.top_k > std::ssize(spec.classes))
+    throw UsageError(fmt::format("--top-k {}: the text has {} characters", flags.options.top_k,
+                                 spec.classes.size()));
+  const auto prompt = data::text_labels(flags.prompt, spec.classes, "--prompt");
+  flags.options.context = spec.gpt->context;
+  StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads), .alone = true};
+  take_devices(flags.devices, options);
+  Model model(Strategy(options), [&] { return models::gpt(*spec.gpt); });
+  model.load(checkpoints_in(flags.weights).back().path);
+  at::set_num_threads(static_cast<int>(flags.threads));
+  install_stop_handler();
+  fmt::print("{}", flags.prompt);
+  models::generate(model, prompt, flags.options, [&](int64_t token) {
+    throw_if_stop_requested("generate");
+    fmt::print("{}", spec.classes[static_cast<size_t>(token)]);
+    flush_results();
+  });
+  fmt::print("\n");
+  return 0;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = app.add_subcommand("generate", "Let a model that was trained on text write");
+  command
+      ->add_option("WEIGHTS", flags->weights,
+                   "The folder that --out of tutti train gpt was given, or a checkpoint in it")
+      ->required()
+      ->check(some_name())
+      ->type_name("");
+  command
+      ->add_option("--prompt", flags->prompt,
+                   "What it goes on with, of the characters that it was trained on (default: a new "
+                   "line)")
+      ->type_name("TEXT");
+  command->add_option("--tokens", flags->options.tokens, "Characters to add")
+      ->check(whole_number(1, int64_t{1} << 40))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--temperature", flags->options.temperature,
+                   "Below 1 it is surer of itself, above more adventurous")
+      ->check(positive_number(1e6))
+      ->type_name("T")
+      ->capture_default_str();
+  command
+      ->add_option("--top-k", flags->options.top_k,
+                   "Each is one of the K likeliest (default: of all); 1: always the likeliest")
+      ->check(whole_number(1, 1'000'000))
+      ->type_name("K");
+  command->add_option("--seed", flags->options.seed, "The same seed: the same text")
+      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
+      ->type_name("S")
+      ->capture_default_str();
+  add_device_flags(*command, flags->devices);
+  command->add_option("--threads", flags->threads, "Of LibTorch; more help large models alone")
+      ->check(whole_number(1, 1024))
+      ->type_name("T")
+      ->capture_default_str();
+  command->footer(
+      "Examples:\n"
+      "  tutti generate runs/gpt --prompt \"ROMEO:\"\n"
+      "  tutti generate runs/gpt --prompt \"ROMEO:\" --tokens 500 --temperature 0.8 --top-k 20 "
+      "--seed 1");
+  command->callback([command, flags, &exit_code] {
+    refuse_idle(typed_in(*command), *flags, needs_of_generating());
+    exit_code = generate(*flags);
+  });
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,360 @@
+#include "tutti/cli/train/job.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <sstream>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/base/standard_streams.h"
+#include "tutti/cli/arguments.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/run/server_flags.h"
+#include "tutti/cli/run/servers.h"
+#include "tutti/cli/train/needs.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/cluster/launch/launcher.h"
+#include "tutti/nn/dense_kernel.h"
+#include "tutti/strategy/choice/needs.h"
+#include "tutti/strategy/membership/detail/worlds.h"
+
+namespace tutti::cli {
+namespace {
+
+constexpr int64_t kMostReplicas = 4096;  // in turn
+constexpr int64_t kMostAtOnce = 1024;    // of a shared segment
+
+// Half of what replicas wait: whoever waits for a silent server outlasts its loss.
+Millis silence_for(double time_limit_s) {
+  return std::max(Millis{1'000}, millis_of(time_limit_s) / 2);
+}
+
+void add_strategy_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> strategies) {
+  app.option_defaults()->group("Strategy");
+  app.add_option(
+         "--strategy", flags.strategy,
+         "Where the replicas are: one_device (in turn, on one), mirrored (threads of this "
+         "process), multi_worker (processes), central_storage (threads, one copy of the "
+         "parameters), parameter_server (processes, and servers that update); mirrored by itself "
+         "where --device names several")
+      ->check(one_of("strategy", std::move(strategies), {"tpu"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option(
+         "--replicas", flags.replicas,
+         "Copies of the model that train together, in all (default: 1 for one_device, else the "
+         "workers, one a GPU, or on the CPU the usable cores)")
+      ->check(whole_number(1, kMostReplicas))
+      ->type_name("N");
+  app.add_option(
+         "--mesh", flags.mesh,
+         "Deals the replicas out over axes data, shard, stage and tensor, "
+         "\"data=2,stage=2,tensor=2\": "
+         "ranks that differ in stage have other layers of a copy, in tensor other pieces of "
+         "each (docs/guide/model_parallel.md)")
+      ->check(some_name())
+      ->type_name("AXIS=N,...");
+  app.add_option(
+         "--shard", flags.shard,
+         "What is cut over the replicas, or over the ranks on axis shard of --mesh: state "
+         "(of the optimizer), gradients (state too), parameters (all) (docs/design/shards.md)")
+      ->check(one_of("shard", {"state", "gradients", "parameters"}))
+      ->type_name("WHAT");
+  app.add_option(
+         "--shares", flags.shares,
+         "Of a batch, for unlike replicas: in numbers, 2,1; by-speed, as fast as each computes a "
+         "row (by-speed:FILE records how they change); file:FILE, as was recorded "
+         "(docs/guide/performance.md)")
+      ->check(some_name())
+      ->type_name("SHARES");
+  app.add_option("--tensor-blocks", flags.tensor_blocks,
+                 "Blocks that layers are cut into (default: the size of axis tensor); with as many "
+                 "all sizes of it train the same bits")
+      ->check(whole_number(1, 1024))
+      ->type_name("T");
+  app.add_option("--reduction-shape", flags.reduction_shape,
+                 "one_device: add gradients as these hosts would, \"2x3\" or \"3+1\"")
+      ->type_name("SHAPE");
+  add_device_flags(app, flags.devices);
+  app.parse_complete_callback([&app, &flags] {
+    if (app.count("--strategy") == 0 && several_devices(flags.devices)) flags.strategy = "mirrored";
+    flags.typed = typed_in(app);
+  });
+  app.add_option("--threads", flags.threads,
+                 "Threads of LibTorch in each replica (default: usable cores / replicas)")
+      ->check(whole_number(1, 1024))
+      ->type_name("T");
+  app.add_option(
+         "--dense-kernel", flags.dense_kernel,
+         "What multiplies the matrices of dense layers: blas or onednn (default: the faster "
+         "one on this processor; the one of a checkpoint to go on from)")
+      ->check(one_of("dense kernel", nn::dense_kernel_names()))
+      ->type_name("NAME");
+  app.add_option("--time-limit", flags.time_limit_s,
+                 "How long one replica waits for another before it gives up")
+      ->check(positive_number(kMostSeconds))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  app.add_option("--grace", flags.grace_s,
+                 "How long workers may take to end after Ctrl-C or SIGTERM (default: 2; with a "
+                 "checkpoint to write 30)")
+      ->check(number_between(0, kMostSeconds))
+      ->type_name("SECONDS");
+}
+
+void add_reduction_flags(CLI::App& app, JobFlags& flags) {
+  app.option_defaults()->group("Reduction");
+  std::vector<std::string> reductions = cross_device_names();
+  reductions.insert(reductions.begin(), "fused");
+  app.add_option("--reduction", flags.reduction,
+                 "How replicas add gradients: fused (adds and updates at once), all_reduce, "
+                 "to_one_device or hierarchical_copy; all give the same bits")
+      ->check(one_of("reduction", std::move(reductions)))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--sum-order", flags.sum_order,
+                 "multi_worker on GPUs: any, as NCCL adds, while backward goes on; shape, with the "
+                 "bits of one process, after it")
+      ->check(one_of("order of summation", {"any", "shape"}))
+      ->type_name("ORDER")
+      ->capture_default_str();
+  app.add_option("--engine", flags.engine,
+                 "multi_worker on GPUs: nccl over all hosts; hier, NCCL inside each, and between "
+                 "them what their processes use")
+      ->check(one_of("engine", {"nccl", "hier"}))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--compression", flags.compression,
+                 "Makes gradients smaller on their way: none, bf16, fp16, topk:RATIO, onebit or "
+                 "powersgd:RANK (docs/guide/reductions.md)")
+      ->check(compression_word())
+      ->type_name("KIND")
+      ->capture_default_str();
+  app.add_option("--compression-start", flags.compression_start,
+                 "Steps before this one are not compressed")
+      ->check(whole_number(0, int64_t{1} << 40))
+      ->type_name("STEP")
+      ->capture_default_str();
+  app.add_option("--algorithm-table", flags.table,
+                 "multi_worker over several hosts: which algorithm for which size, as `tutti bench "
+                 "tune` wrote it; the same on all hosts")
+      ->check(some_name())
+      ->type_name("FILE");
+}
+
+// Whether the loss of a worker is not the end of the others.
+bool goes_on(const JobFlags& flags) {
+  const ServedOptions served = served_options(flags.served, flags.strategy);
+  return !served.staleness.synchronous() || served.on_lost_worker != ps::OnLostWorker::end;
+}
+
+// Out of step the chief does what there is to do at the end; in step whoever came to it knows that
+// somebody has (Strategy::by_chief), also when one was lost on its way out.
+bool done_without_the_lost(const JobFlags& flags, const LaunchResult& result) {
+  const auto succeeded = [](const WorkerResult& worker) { return !worker.failed(); };
+  if (served_options(flags.served, flags.strategy).staleness.synchronous())
+    return std::ranges::any_of(result.workers, succeeded);
+  return !result.workers.empty() && succeeded(result.workers.front());
+}
+
+void check_servers(const JobFlags& flags) {
+  if (!flags.uses_servers()) return;
+  if (const std::string more = recipe_from(flags.optimizer).more_than_a_rule(); !more.empty())
+    throw UsageError(fmt::format(
+        "--optimizer {}: {}: a server has parts of the parameters only; use --strategy mirrored, "
+        "multi_worker or central_storage",
+        flags.optimizer.name, more));
+  // Within a launcher the servers are there already.
+  if (!flags.served.servers || starts_workers(flags)) return;
+  const int there = detail::served_place().num_servers;
+  if (flags.served.num_servers() != there)
+    throw UsageError(
+        fmt::format("--servers {}: the launcher of this job said {}; leave it out here",
+                    flags.served.num_servers(), there));
+}
+
+// Before workers start. Within a launcher, each knows by its Strategy alone which devices it has.
+void check_devices(const JobFlags& flags, int replicas) {
+  if (starts_workers(flags))
+    check_placement_on(flags.devices, 1, num_workers_of(flags));
+  else if (flags.strategy == "mirrored" || flags.strategy == "central_storage")
+    check_placement_on(flags.devices, replicas, 1);
+}
+
+}  // namespace
+
+void add_job_flags(CLI::App& app, JobFlags& flags, std::vector<std::string> extra_strategies) {
+  std::vector<std::string> strategies = {"one_device", "mirrored", "multi_worker",
+                                         "central_storage", "parameter_server"};
+  strategies.insert(strategies.end(), extra_strategies.begin(), extra_strategies.end());
+  app.option_defaults()->group("Data");
+  app.add_option("--data", flags.data, "Folder of doodles: one .npy or .npy.gz file a class")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--seed", flags.seed, "Of initial weights, order of samples and dropout")
+      ->check(whole_number(0, std::numeric_limits<int64_t>::max()))
+      ->type_name("S")
+      ->capture_default_str();
+  app.add_option("--batch-size", flags.global_batch, "Samples of a step, over all replicas")
+      ->check(whole_number(1, int64_t{1} << 31))
+      ->type_name("GLOBAL")
+      ->capture_default_str();
+  add_optimizer_flags(app, flags.optimizer);
+  add_strategy_flags(app, flags, std::move(strategies));
+  add_reduction_flags(app, flags);
+  add_server_flags(app, flags.served);
+  app.option_defaults()->group("Options");
+}
+
+bool are_processes(const JobFlags& flags) {
+  return flags.strategy == "multi_worker" || flags.strategy == "independent" ||
+         flags.uses_servers();
+}
+
+bool starts_workers(const JobFlags& flags) {
+  return are_processes(flags) && !job_of_this_process();
+}
+
+int workers_of_job(const JobFlags& flags) {
+  if (const auto job = job_of_this_process()) return job->num_workers;
+  return starts_workers(flags) ? num_workers_of(flags) : 1;
+}
+
+static layout::Mesh mesh_of(const JobFlags& flags) {
+  return layout::Mesh::parse(flags.mesh, static_cast<int>(flags.replicas.value_or(0)));
+}
+
+int num_workers_of(const JobFlags& flags) {
+  if (!flags.mesh.empty()) return mesh_of(flags).replicas();
+  return flags.replicas ? static_cast<int>(*flags.replicas) : replicas_of_host(flags.devices);
+}
+
+std::vector<std::string> own_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string all{std::istreambuf_iterator<char>(file), {}};
+  std::vector<std::string> words;
+  for (size_t at = 0; at < all.size();) {
+    const size_t end = std::min(all.find('\0', at), all.size());
+    words.push_back(all.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+int run_as_workers(const std::string& name, const JobFlags& flags, int num_workers,
+                   std::vector<std::string> environment) {
+  LaunchOptions options{
+      .num_workers = num_workers, .command = own_command(), .environment = std::move(environment)};
+  options.command.at(0) = std::filesystem::read_symlink("/proc/self/exe").string();
+  options.signal_grace = millis_of(flags.grace_s.value_or(kGraceSeconds));
+  std::optional<ServerFleet> fleet;
+  if (flags.uses_servers()) {
+    fleet.emplace(FleetOptions{.num_servers = flags.served.num_servers(),
+                               .num_workers = num_workers,
+                               .backups = flags.served.backups,
+                               .silence = silence_for(flags.time_limit_s),
+                               .snapshots = snapshot_options(flags.served.snapshots)},
+                  options);
+    options.end_on_failure = !goes_on(flags);
+    options.restarts = static_cast<int>(flags.served.restarts);
+  }
+  const LaunchResult result = launch(options);
+  std::istringstream report(failure_report(result));
+  for (std::string line; std::getline(report, line);)
+    say_to(stderr, "{}{}\n", line.starts_with("  ") ? "" : "tutti " + name + ": ", line);
+  return !options.end_on_failure && done_without_the_lost(flags, result) ? 0 : result.exit_code;
+}
+
+int num_replicas_of(const JobFlags& flags) {
+  return flags.mesh.empty() ? num_ranks_of(flags) : mesh_of(flags).data_replicas();
+}
+
+int num_ranks_of(const JobFlags& flags) {
+  if (!flags.mesh.empty()) return mesh_of(flags).replicas();
+  if (!flags.reduction_shape.empty() && flags.strategy == "one_device")
+    return ReductionShape::parse(flags.reduction_shape).replicas();
+  if (flags.strategy == "one_device") return static_cast<int>(flags.replicas.value_or(1));
+  if (flags.replicas.value_or(1) > kMostAtOnce)
+    throw UsageError(fmt::format("--replicas {}: expected a whole number, 1 to {}, under {}",
+                                 *flags.replicas, kMostAtOnce, flags.strategy));
+  if (flags.replicas) return static_cast<int>(*flags.replicas);
+  const auto launcher = job_of_this_process();
+  if (flags.strategy != "mirrored" && flags.strategy != "central_storage" && launcher)
+    return launcher->num_workers;
+  return num_workers_of(flags);
+}
+
+StrategyOptions strategy_options(const JobFlags& flags) {
+  StrategyOptions options;
+  options.typed = flags.typed;
+  take_devices(flags.devices, options);
+  if (!flags.dense_kernel.empty())
+    nn::use_dense_kernel(nn::dense_kernel_by_name(flags.dense_kernel));
+  options.kind = flags.strategy;
+  options.replicas = static_cast<int>(flags.replicas.value_or(0));
+  options.reduction_shape = flags.reduction_shape;
+  options.mesh = flags.mesh;
+  options.shard = flags.shard;
+  if (!flags.shares.empty()) take_shares(flags.shares, options);
+  if (!flags.shares.empty() && flags.strategy == "independent")
+    throw UsageError(
+        fmt::format("--shares {}: replicas of strategy independent share no batch", flags.shares));
+  options.tensor_blocks = static_cast<int>(flags.tensor_blocks.value_or(0));
+  options.threads_per_replica = static_cast<int>(flags.threads.value_or(0));
+  options.time_limit = millis_of(flags.time_limit_s);
+  options.seed = flags.seed;
+  options.reduction = flags.reduction;
+  options.engine = flags.engine;
+  options.sum_order = flags.sum_order == "any" ? Order::any : Order::fixed;
+  options.compression = compression_from(flags.compression);
+  options.compression.start_step = flags.compression_start;
+  options.compression.seed = flags.seed;
+  const bool gathers = options.compression.kind == Compression::Kind::top_k ||
+                       options.compression.kind == Compression::Kind::one_bit;
+  if (gathers && flags.reduction != "fused" && flags.reduction != "all_reduce")
+    throw UsageError(
+        fmt::format("--compression {} gathers what the replicas send and adds it everywhere, so "
+                    "that --reduction {} would have no part in it; leave one of the two out",
+                    flags.compression, flags.reduction));
+  if (options.compression.on() && flags.strategy == "independent")
+    throw UsageError(fmt::format(
+        "--compression {}: replicas of strategy independent send nothing that could be compressed",
+        flags.compression));
+
+  if (!flags.table.empty() && flags.strategy == "multi_worker")
+    options.table = load_table(flags.table);
+  recipe_from(flags.optimizer);  // what it refuses is refused here
+  options.served = served_options(flags.served, flags.strategy);
+  refuse_idle(flags.typed, flags, needs_of_jobs());
+  const int replicas = num_replicas_of(flags);
+  if (!flags.mesh.empty() && flags.strategy == "independent")
+    throw UsageError("--mesh: replicas of strategy independent do not meet");
+  if (!flags.shard.empty() && flags.strategy == "independent")
+    throw UsageError("--shard: replicas of strategy independent do not meet");
+  if (!flags.reduction_shape.empty() && flags.strategy == "one_device" && flags.mesh.empty() &&
+      flags.replicas && *flags.replicas != replicas)
+    throw UsageError(fmt::format("--reduction-shape {} is for {} replicas, but --replicas is {}",
+                                 flags.reduction_shape, replicas, *flags.replicas));
+  if (flags.strategy == "independent") {
+    refuse_idle_options(options);
+  } else {
+    check_launched(options);
+    check_options(options, workers_of_job(flags));
+  }
+  check_devices(flags, num_ranks_of(flags));
+  check_servers(flags);
+  return options;
+}
+
+}  // namespace tutti::cli

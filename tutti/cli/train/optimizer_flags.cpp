@@ -1,0 +1,105 @@
+#include "tutti/cli/train/optimizer_flags.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/fields.h"
+
+namespace tutti::cli {
+namespace {
+
+// --learning-rate and --weight-decay are flags of their own.
+void read_rule_options(const OptimizerFlags& flags, optim::Rule::Options& options) {
+  if (flags.options.empty()) return;
+  std::visit(
+      [&](auto& chosen) {
+        std::vector<Field> fields;
+        optim::visit_fields(chosen, [&](std::string_view name, auto& field) {
+          if (name != "learning_rate" && name != "weight_decay") fields.emplace_back(name, &field);
+        });
+        read_fields(flags.options, fields);
+      },
+      options);
+}
+
+void set_weight_decay(const OptimizerFlags& flags, optim::Rule::Options& options) {
+  if (!flags.weight_decay) return;
+  std::visit(
+      [&](auto& chosen) {
+        if constexpr (requires { chosen.weight_decay; })
+          chosen.weight_decay = *flags.weight_decay;
+        else
+          throw UsageError(fmt::format("--weight-decay {}: optimizer {} has none",
+                                       *flags.weight_decay, flags.name));
+      },
+      options);
+}
+
+optim::Group group_from(const std::string& text) {
+  const size_t colon = text.find(':');
+  if (colon == 0 || colon == std::string::npos)
+    throw UsageError(fmt::format(
+        "got \"{}\"; expected PATTERN:FIELD=VALUE,..., as *.bias:weight_decay=0", text));
+  optim::Group group{.pattern = text.substr(0, colon)};
+  read_fields(std::string_view(text).substr(colon + 1),
+              {{"learning_rate_factor", &group.learning_rate_factor},
+               {"weight_decay", &group.weight_decay}});
+  return group;
+}
+
+void add_clip_flag(CLI::App& app, const char* name, double& limit, const char* help) {
+  app.add_option(name, limit, help)->check(positive_number(1e38))->type_name("LIMIT");
+}
+
+}  // namespace
+
+void add_optimizer_flags(CLI::App& app, OptimizerFlags& flags) {
+  app.option_defaults()->group("Optimizer");
+  app.add_option("--optimizer", flags.name, fmt::format("{}", fmt::join(optim::rule_names(), ", ")))
+      ->check(one_of("optimizer", optim::rule_names()))
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--learning-rate", flags.learning_rate, "Default: the optimizer's own (adam 1e-3)")
+      ->check(positive_number(1e38))
+      ->type_name("R");
+  app.add_option("--weight-decay", flags.weight_decay,
+                 "Default: the optimizer's own (adamw 0.01, else 0)")
+      ->check(number_between(0, 1e38))
+      ->type_name("W");
+  app.add_option("--optimizer-options", flags.options,
+                 "Its other fields, as momentum=0.9,nesterov=true")
+      ->check(some_name())
+      ->type_name("FIELD=VALUE,...");
+  add_clip_flag(app, "--clip-value", flags.clip.value, "Clips every element of the gradients");
+  add_clip_flag(app, "--clip-norm", flags.clip.norm, "Clips the length of each gradient");
+  add_clip_flag(app, "--clip-global-norm", flags.clip.global_norm,
+                "Clips the length of all gradients together");
+  app.add_option("--parameter-group", flags.groups,
+                 "Parameters that are treated apart, as *.bias:weight_decay=0; also "
+                 "learning_rate_factor. Again for more groups")
+      ->allow_extra_args(false)
+      ->type_name("PATTERN:FIELD=VALUE,...");
+}
+
+optim::Recipe recipe_from(const OptimizerFlags& flags) {
+  optim::Rule::Options options =
+      optim::rule_by_name(flags.name, flags.learning_rate.value_or(0)).options();
+  set_weight_decay(flags, options);
+  const optim::Rule rule = said_of("--optimizer-options", [&] {
+    read_rule_options(flags, options);
+    return optim::Rule(options);
+  });
+  said_of("--clip-value, --clip-norm, --clip-global-norm",
+          [&] { return optim::Recipe(rule, flags.clip); });
+  return said_of("--parameter-group", [&] {
+    std::vector<optim::Group> groups;
+    for (const std::string& text : flags.groups) groups.push_back(group_from(text));
+    return optim::Recipe(rule, flags.clip, std::move(groups));
+  });
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,326 @@
+// tutti predict: what a trained model says of photos, rows of tables, images and doodles.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/topk.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/standard_streams.h"
+#include "tutti/base/stop.h"
+#include "tutti/cli/checks.h"
+#include "tutti/cli/commands.h"
+#include "tutti/cli/data/spec.h"
+#include "tutti/cli/data/table_flags.h"
+#include "tutti/cli/on_all_cores.h"
+#include "tutti/cli/results.h"
+#include "tutti/cli/train/checkpoints.h"
+#include "tutti/cli/train/device_flags.h"
+#include "tutti/cli/train/job.h"
+#include "tutti/cli/train/text_models.h"
+#include "tutti/data/files.h"
+#include "tutti/data/npy.h"
+#include "tutti/data/sources/csv.h"
+#include "tutti/data/sources/idx.h"
+#include "tutti/data/sources/open_records.h"
+#include "tutti/data/sources/recognise.h"
+#include "tutti/data/transforms/transforms.h"
+#include "tutti/models/models.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/train/model/model.h"
+
+namespace tutti::cli {
+namespace {
+
+using data::DataKind;
+
+// Photos that are decoded, and then computed, at once.
+constexpr size_t kPhotosAtOnce = 256;
+
+struct PredictFlags {
+  std::string model;
+  std::string weights;
+  std::vector<std::string> files;
+  int64_t top = 1;
+  int64_t threads = 0;
+  DeviceFlags devices;
+  TableFlags table;
+  std::string json;
+};
+
+StrategyOptions strategy_options(const PredictFlags& flags) {
+  StrategyOptions options{.threads_per_replica = static_cast<int>(flags.threads), .alone = true};
+  take_devices(flags.devices, options);
+  if (several_devices(flags.devices)) options.kind = "mirrored";
+  return options;
+}
+
+DataSpec spec_of(const PredictFlags& flags) {
+  if (checkpoints_in(flags.weights).empty())
+    throw UsageError(fmt::format(
+        "--weights {}: no weights are there; expected a safetensors file, or the folder "
+        "that --out of tutti train was given",
+        flags.weights));
+  if (auto spec = spec_beside(flags.weights)) {
+    if (spec->of_text())
+      throw UsageError(fmt::format(
+          "--weights {}: is a model of text; tutti generate {} --prompt TEXT lets it write",
+          flags.weights, flags.weights));
+    require_same_model(*spec, flags.model, flags.weights);
+    return *std::move(spec);
+  }
+  throw UsageError(fmt::format(
+      "--weights {}: there is no {} beside it, which says what becomes of files; tutti train --out "
+      "DIR writes it",
+      flags.weights, kDataSpecFile));
+}
+
+// uint8 [rows, 784] to float32 [rows, 1, 28, 28] in 0..1, as quickdraw() has it.
+at::Tensor doodles_in(const std::string& file) {
+  const Array ink = data::read_npy(file);
+  if (ink.dtype() != DType::uint8 || ink.shape().size() != 2 || ink.shape()[1] != 784)
+    throw DataError(fmt::format("{}: got {}, expected uint8 [rows, 784]", file, ink.to_string()));
+  return tensor_of(ink).to(at::kFloat).mul_(1.0F / 255.0F).reshape({-1, 1, 28, 28});
+}
+
+class Prediction {
+ public:
+  explicit Prediction(const PredictFlags& flags)
+      : flags_(flags), spec_(spec_of(flags)), model_(Strategy(strategy_options(flags)), [&] {
+          return model_for_spec(flags.model, spec_);
+        }) {
+    for (const std::string& name : spec_.transforms)
+      transforms_.push_back(data::transforms::by_name(name));
+    if (flags.top > 1 && flags.top > std::max<int64_t>(1, std::ssize(spec_.classes)))
+      throw UsageError(
+          spec_.predicts_number()
+              ? fmt::format("--top {}: a number is predicted", flags.top)
+              : fmt::format("--top {}: there are {} classes", flags.top, spec_.classes.size()));
+    if (!flags.table.header.empty() && spec_.kind != DataKind::csv)
+      throw UsageError(fmt::format("--header {}: is for tables; the model was trained on {}",
+                                   flags.table.header, data::name_of(spec_.kind)));
+    model_.load(checkpoints_in(flags.weights).back().path);
+  }
+
+  /// Returns the exit code: 1 where a file could not be read.
+  int run() {
+    if (spec_.of_photos())
+      predict_photos();
+    else
+      for (const std::string& file : flags_.files) attempt([&] { predict_rows(file); });
+    if (!flags_.json.empty()) write_file_atomically(flags_.json, lines_);
+    return failed_ ? 1 : 0;
+  }
+
+ private:
+  // What is wrong with one file keeps no other from being predicted.
+  template <class Work>
+  void attempt(Work work) {
+    throw_if_stop_requested("predict");
+    try {
+      work();
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const Error& error) {
+      fail(error.what());
+    }
+  }
+
+  void fail(const std::string& why) {
+    std::fflush(stdout);
+    say_to(stderr, "tutti predict: {}\n", printable(why));
+    failed_ = true;
+  }
+
+  void predict_rows(const std::string& file) {
+    const data::CsvReading unlabelled{.labelled = false, .header = flags_.table.has_header()};
+    if (spec_.kind == DataKind::csv)
+      say(file, model_.predict(data::csv(file, *spec_.table, unlabelled).batch(kTestBatch)));
+    else if (spec_.kind == DataKind::idx)
+      say(file, model_.predict(data::idx(file, {.labelled = false}).batch(kTestBatch)));
+    else
+      say(file, model_.predict(doodles_in(file)));
+  }
+
+  // Files of one photo are decoded many at once; of records, a row is a photo.
+  void predict_photos() {
+    std::vector<std::string> photos;
+    const auto predict_so_far = [&] {
+      throw_if_stop_requested("predict");
+      if (!photos.empty()) predict_photos(std::exchange(photos, {}));
+    };
+    for (const std::string& file : flags_.files) {
+      if (!holds_records(file)) {
+        photos.push_back(file);
+        if (photos.size() == kPhotosAtOnce) predict_so_far();
+        continue;
+      }
+      predict_so_far();
+      attempt([&] { predict_records(file); });
+    }
+    predict_so_far();
+  }
+
+  // What is not there, and what cannot be read, is said of it as of a photo.
+  static bool holds_records(const std::string& file) {
+    try {
+      return data::is_records(data::recognise(file).kind);
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  void predict_records(const std::string& path) {
+    const data::PhotoColumns columns = data::photo_columns(path);
+    if (columns.images.size() != 1)
+      throw DataError(fmt::format("{}: expected one column of photos; its columns are: {}", path,
+                                  columns.to_string()));
+    const auto photos = mapped(data::open_records(path, columns.images), spec_.transforms);
+    say(path, model_.predict(photos.batch(kTestBatch)));
+  }
+
+  void predict_photos(const std::vector<std::string>& files) {
+    std::vector<at::Tensor> photos(files.size());
+    std::vector<std::string> troubles(files.size());
+    on_all_cores(0, std::ssize(files), [&](int64_t i) {
+      const auto at = static_cast<size_t>(i);
+      try {
+        photos[at] = photo_in(files[at]);
+      } catch (const std::exception& error) {
+        troubles[at] = error.what();
+      }
+    });
+    std::vector<at::Tensor> sound;
+    for (const at::Tensor& photo : photos)
+      if (photo.defined()) sound.push_back(photo);
+    at::Tensor outputs;
+    if (!sound.empty()) outputs = model_.predict(at::stack(sound));
+    int64_t row = 0;
+    for (size_t i = 0; i < files.size(); ++i) {
+      if (!photos[i].defined())
+        fail(troubles[i]);
+      else
+        say_one(files[i], std::nullopt, outputs[row++]);
+    }
+  }
+
+  at::Tensor photo_in(const std::string& file) const {
+    data::Sample sample{{data::local_files()->read(file)}};
+    try {
+      data::Draw draw(0);  // none of these draws
+      for (const auto& transform : transforms_) sample = transform->apply(std::move(sample), draw);
+    } catch (const Error& error) {
+      throw DataError(fmt::format("{}: {}", file, error.what()));
+    }
+    return tensor_of(sample.columns.at(0));
+  }
+
+  void say(const std::string& file, const at::Tensor& outputs) {
+    for (int64_t row = 0; row < outputs.size(0); ++row) say_one(file, row + 1, outputs[row]);
+  }
+
+  // `row`: from 1; none of a photo.
+  void say_one(const std::string& file, std::optional<int64_t> row, const at::Tensor& output) {
+    const std::string place = row ? fmt::format("{}, row {}", file, *row) : file;
+    nlohmann::ordered_json json{{"file", file}};
+    if (row) json["row"] = *row;
+    if (spec_.predicts_number()) {
+      const double value = spec_.target().original(output.item<double>());
+      print_line("{}: {} {:.6g}", place, spec_.target().name, value);
+      json["target"] = spec_.target().name;
+      json["value"] = value;
+    } else {
+      print_line("{}: {}", place, classes_of(output, json));
+    }
+    lines_ += json_text(json) + "\n";
+  }
+
+  // "ants 0.9731, bees 0.0269"
+  std::string classes_of(const at::Tensor& logits, nlohmann::ordered_json& json) const {
+    const auto [values, labels] = at::topk(at::softmax(logits.to(at::kDouble), 0), flags_.top);
+    std::vector<std::string> words;
+    for (int64_t i = 0; i < flags_.top; ++i) {
+      const auto probability = values[i].item<double>();
+      const std::string& name = spec_.classes.at(static_cast<size_t>(labels[i].item<int64_t>()));
+      words.push_back(fmt::format("{} {:.4f}", name, probability));
+      if (i == 0) {
+        json["class"] = name;
+        json["probability"] = probability;
+      }
+      if (flags_.top > 1) json["top"].push_back({{"class", name}, {"probability", probability}});
+    }
+    return fmt::format("{}", fmt::join(words, ", "));
+  }
+
+  const PredictFlags& flags_;
+  const DataSpec spec_;
+  Model model_;
+  std::vector<data::TransformHandle> transforms_;
+  std::string lines_;  // of JSON
+  bool failed_ = false;
+};
+
+}  // namespace
+
+void add_predict(CLI::App& app, int& exit_code) {
+  auto flags = std::make_shared<PredictFlags>();
+  CLI::App* command =
+      app.add_subcommand("predict", "Say what a trained model makes of files: class or value");
+  command->add_option("MODEL", flags->model, models::model_words())
+      ->required()
+      ->check(one_of("model", all_model_names()))
+      ->type_name("");
+  command
+      ->add_option(
+          "FILES", flags->files,
+          "Of the kind that was trained on: photos or records of them, tables, IDX images, "
+          "doodles (.npy)")
+      ->required()
+      ->check(some_name())
+      ->type_name("");
+  command
+      ->add_option("--weights", flags->weights,
+                   "The folder that --out of tutti train was given, or a checkpoint in it")
+      ->required()
+      ->check(some_name())
+      ->type_name("PATH");
+  command->add_option("--top", flags->top, "So many classes, the likeliest first")
+      ->check(whole_number(1, 1'000'000))
+      ->type_name("K")
+      ->capture_default_str();
+  add_header_flag(*command, flags->table.header);
+  add_device_flags(*command, flags->devices);
+  command->add_option("--threads", flags->threads, "Of LibTorch (default: usable cores)")
+      ->check(whole_number(1, 1024))
+      ->type_name("T");
+  command->add_option("--json", flags->json, "File for what is said, an object a line")
+      ->check(some_name())
+      ->type_name("FILE");
+  command->footer(
+      "Examples:\n"
+      "  tutti predict resnet18 --weights runs/photos photos/new/*.jpg --top 3\n"
+      "  tutti predict linear_regression --weights runs/housing new.csv --json prices.json\n\n"
+      "A file that cannot be read is named, the others are predicted, and the exit code is 1.");
+  command->callback([flags, &exit_code] {
+    if (!flags->json.empty()) require_writable(flags->json, "--json");
+    install_stop_handler();
+    exit_code = Prediction(*flags).run();
+  });
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,386 @@
+#include "tutti/strategy/membership/detail/worlds.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "tutti/base/error.h"
+#include "tutti/base/host.h"
+#include "tutti/base/typed.h"
+#include "tutti/cluster/join/join.h"
+#include "tutti/cluster/spec/detail/environment.h"
+#include "tutti/comm/group/host_view.h"
+#include "tutti/comm/shm/shm.h"
+#include "tutti/queues/config.h"
+#include "tutti/strategy/choice/needs.h"
+#include "tutti/strategy/membership/detail/agreement.h"
+
+namespace tutti::detail {
+
+int threads_for(const StrategyOptions& options, int replicas_on_host) {
+  if (options.threads_per_replica > 0) return options.threads_per_replica;
+  return std::max(1, host_facts().usable_cores / replicas_on_host);
+}
+
+// Under a quota of the cgroup all containers of a host see the same first cores: pinned, they would
+// share them while others idle.
+bool can_pin(const StrategyOptions& options, int replicas_on_host, int threads) {
+  const int64_t cores = host_facts().usable_cores;
+  return options.pin && replicas_on_host > 1 && int64_t{replicas_on_host} * threads <= cores &&
+         cores == static_cast<int64_t>(host_facts().cores.size());
+}
+
+namespace {
+
+std::string launcher_hint(int replicas) {
+  return fmt::format("start it with: tutti run -n {} PROGRAM ARGS...", std::max(replicas, 2));
+}
+
+// The replicas take turns, and this device has all stages and blocks of each.
+World one_device_world(StrategyOptions& options) {
+  int replicas = options.replicas;
+  if (!options.mesh.empty())
+    replicas = layout::Mesh::parse(options.mesh, options.replicas).data_replicas();
+  World world;
+  world.shape = options.reduction_shape.empty() ? ReductionShape::flat(std::max(1, replicas))
+                                                : ReductionShape::parse(options.reduction_shape);
+  if (replicas != 0 && replicas != world.shape.replicas())
+    throw UsageError(fmt::format("reduction shape {} is for {} replicas, but replicas is {}",
+                                 options.reduction_shape, world.shape.replicas(), replicas));
+  world.size = world.local = world.shape.replicas();
+  if (options.mesh.empty()) options.replicas = world.size;
+  world.mesh = layout::Mesh(world.size);
+  return world;
+}
+
+World mirrored_world(StrategyOptions& options, size_t devices = 0) {
+  if (options.replicas == 0)
+    options.replicas = devices > 0 ? static_cast<int>(devices) : host_facts().usable_cores;
+  World world;
+  world.size = world.local = options.replicas;
+  const bool pinned = can_pin(options, world.size, threads_for(options, world.size));
+  for (auto& engine : make_shm_threads(world.size, {.pinned = pinned}))
+    world.groups.emplace_back(std::move(engine));
+  return world;
+}
+
+/// Replicas on this host, as far as it is known before they have met.
+int replicas_here(const ClusterSpec& job, int replicas) {
+  return replicas / job.num_workers * job.num_local_workers.value_or(job.num_workers);
+}
+
+void take_place_on_host(World& world) {
+  const HostView view = host_view(world.groups[0]);
+  world.here = view.inside.size();
+  world.first_rank_here = view.inside.rank();
+}
+
+void require_divides(int replicas, int workers) {
+  if (replicas % workers != 0)
+    throw UsageError(
+        fmt::format("{} replicas over {} workers: the number of workers must divide the "
+                    "number of replicas",
+                    replicas, workers));
+}
+
+World multi_worker_world(StrategyOptions& options) {
+  const auto job = job_of_this_process();
+  if (!job)
+    throw UsageError("strategy multi_worker outside a launcher; " +
+                     launcher_hint(options.replicas));
+  const int workers = job->num_workers;
+  if (options.replicas == 0) options.replicas = workers;
+  require_divides(options.replicas, workers);
+  World world;
+  world.size = options.replicas;
+  world.local = world.size / workers;
+  const int here = replicas_here(*job, world.size);
+  const bool pinned = can_pin(options, here, threads_for(options, here));
+  world.groups = join_replicas(
+      world.local, {.limit = options.time_limit, .pinned = pinned, .table = options.table});
+  world.first_rank = world.groups[0].rank();
+  world.chief = world.first_rank == 0;
+  take_place_on_host(world);
+  return world;
+}
+
+/// The same number of threads everywhere: results depend on it. It is that of the fullest host, or
+/// of the worker that may use the fewest cores.
+int common_threads(const StrategyOptions& options, World& world) {
+  int32_t threads = threads_for(options, world.here);
+  if (world.one_process() || world.apart) return threads;
+  detail::for_each_local(world, [&](int local) {
+    int32_t least = threads;
+    world.groups[local].all_reduce_now(span_of(std::span(&least, 1)), ReduceOp::min,
+                                       options.time_limit);
+    if (local == 0) threads = least;
+  });
+  return threads;
+}
+
+// Whether so on one worker at least.
+bool anybody(World& world, bool here) {
+  bool found = here;
+  detail::for_each_local(world, [&](int local) {
+    int32_t most = here ? 1 : 0;
+    world.groups[local].all_reduce_now(span_of(std::span(&most, 1)), ReduceOp::max,
+                                       world.time_limit);
+    if (local == 0) found = most != 0;
+  });
+  return found;
+}
+
+// As they would be in a group over all workers: launchers start as many workers on each host.
+ReductionShape shape_over_hosts(const std::optional<ClusterSpec>& job, int replicas) {
+  const int here = job ? replicas_here(*job, replicas) : replicas;
+  if (here == replicas) return ReductionShape::flat(replicas);
+  return ReductionShape::hosts(std::vector<int>(replicas / here, here));
+}
+
+// The launcher was asked for snapshots, the program leaves late gradients out.
+void require_no_snapshots(const ServedOptions& served) {
+  const char* const folder = std::getenv(kSnapshotsVariable);
+  const std::string why = ps::objection_to_snapshots(served.drop_slowest);
+  if (!why.empty() && folder != nullptr && *folder != '\0')
+    throw UsageError(fmt::format("--snapshots {} with {}", folder, why));
+}
+
+// Replicas of several workers are in sync only where no gradient may be stale.
+World parameter_server_world(StrategyOptions& options) {
+  const ServedPlace place = served_place();
+  if (place.coordinated &&
+      (options.served.staleness.bounded() || options.served.delay_compensation != 0))
+    throw UsageError(fmt::format(
+        "strategy parameter_server: staleness {}, delay compensation {} in a job with a "
+        "coordinator; expected inf and 0, since steps go to whichever worker is free",
+        options.served.staleness.text(), options.served.delay_compensation));
+  require_no_snapshots(options.served);
+  const bool in_sync = options.served.staleness.synchronous() && place.num_workers > 1;
+  if (in_sync && options.served.on_lost_worker == ps::OnLostWorker::end)
+    return multi_worker_world(options);
+  const int replicas = std::max(options.replicas, place.num_workers);
+  require_divides(replicas, place.num_workers);
+  options.replicas = replicas / place.num_workers;
+  World world = mirrored_world(options);
+  world.chief = place.worker == 0;
+  // The others compute on this host's cores too; a coordinator waits for them, as a rule.
+  const auto job = job_of_this_process();
+  const int idle = place.coordinated ? 1 : 0;
+  if (job) world.here = replicas_here(*job, replicas) - idle * world.local;
+  const int number = job ? job->local_worker.value_or(place.worker) : 0;
+  world.first_rank_here = std::max(0, number - idle) * world.local;
+  if (in_sync) {
+    world.apart = true;
+    world.size = options.replicas = replicas;
+    world.first_rank = place.worker * world.local;
+    world.shape = shape_over_hosts(job, replicas);
+  }
+  return world;
+}
+
+// Ranks of a replica are neighbours, whole replicas or equal parts of one on each worker.
+void require_even(const layout::Mesh& mesh, const World& world) {
+  const int ranks = mesh.model_ranks();
+  if (world.local % ranks != 0 && ranks % world.local != 0)
+    throw UsageError(fmt::format(
+        "--mesh {}: {} ranks a worker, {} a replica; expected that one divides the other",
+        mesh.to_string(), world.local, ranks));
+}
+
+// Errors of a group count its ranks from 0.
+std::string members_in_words(const layout::Mesh& mesh, int rank,
+                             const std::vector<layout::Axis>& axes) {
+  std::vector<std::string> words;
+  for (const int member : mesh.members(rank, axes))
+    words.push_back(fmt::format("{} is rank {}", words.size(), member));
+  return fmt::format("on axis {} of the mesh, where {}", layout::name_of(axes[0]),
+                     fmt::join(words, ", "));
+}
+
+// Collective: each rank gets its groups.
+void join_mesh_groups(World& world) {
+  world.mesh_groups.resize(static_cast<size_t>(world.local));
+  detail::for_each_local(world, [&](int local) {
+    const auto number = static_cast<size_t>(local);
+    const int rank = world.first_rank + local;
+    const layout::Place place = world.mesh.place_of(rank);
+    const auto split = [&](const std::vector<layout::Axis>& axes) {
+      layout::Place first = place;
+      int members = 1;
+      for (const layout::Axis axis : axes) {
+        first[static_cast<size_t>(axis)] = 0;
+        members *= world.mesh.size(axis);
+      }
+      if (members == 1) return Group();
+      const Group group =
+          *world.groups[number].split(world.mesh.rank_at(first), rank, world.time_limit);
+      group.say_members(members_in_words(world.mesh, rank, axes));
+      return group;
+    };
+    using layout::Axis;
+    world.mesh_groups[number] = {.data = split({Axis::data, Axis::shard}),
+                                 .stage = split({Axis::stage}),
+                                 .tensor = split({Axis::tensor})};
+  });
+}
+
+void deal_out(World& world, StrategyOptions& options, const layout::Mesh& mesh) {
+  world.mesh = mesh;
+  if (mesh.model_ranks() == 1) return;
+  require_even(mesh, world);
+  if (world.on_devices())
+    throw UsageError(fmt::format(
+        "--mesh {}: stages and pieces of layers are on the CPU in this version; leave --device out",
+        options.mesh));
+  world.model_ranks = mesh.model_ranks();
+  join_mesh_groups(world);
+}
+
+void require_mesh_possible(const StrategyOptions& options, const layout::Mesh& mesh) {
+  const auto refuse = [&](const std::string& why) {
+    throw UsageError(fmt::format("--mesh {}: {}", options.mesh, why));
+  };
+  if (mesh.size(layout::Axis::shard) > 1 && options.shard.empty())
+    refuse(
+        "ranks on axis shard have pieces of the training: say of what, with --shard state, "
+        "gradients or parameters");
+  if (options.tensor_blocks != 0 && options.tensor_blocks < mesh.size(layout::Axis::tensor))
+    refuse(fmt::format("{} tensor blocks for {} ranks; expected at least one each",
+                       options.tensor_blocks, mesh.size(layout::Axis::tensor)));
+  if (mesh.model_ranks() == 1) return;
+  if (options.uses_servers() || options.kind == "central_storage")
+    refuse(fmt::format("strategy {} has whole replicas; use mirrored, multi_worker or one_device",
+                       options.kind));
+  if (options.compression.on() ||
+      (options.reduction != "fused" && options.reduction != "all_reduce"))
+    refuse(fmt::format("reduction {} with compression {} is of whole replicas; leave it out",
+                       options.reduction, describe(options.compression)));
+}
+
+layout::Mesh mesh_of(StrategyOptions& options) {
+  const layout::Mesh mesh = layout::Mesh::parse(options.mesh, options.replicas);
+  require_mesh_possible(options, mesh);
+  if (!options.mesh.empty()) options.replicas = mesh.replicas();
+  options.tensor_blocks = std::max(options.tensor_blocks, mesh.size(layout::Axis::tensor));
+  return mesh;
+}
+
+}  // namespace
+
+Workers workers_of(const World& world) {
+  Workers workers{world.groups.at(0), {}, world.time_limit};
+  for (int rank = 0; rank < world.size; rank += world.local) workers.ranks.push_back(rank);
+  return workers;
+}
+
+void require_same_data(const World& world, std::string_view operation, std::string_view what,
+                       const data::Dataset& dataset, uint64_t seed) {
+  if (world.apart || world.one_process()) return;
+  AgreedLines lines;
+  add_shape(lines, what, dataset);
+  add_digest(lines, what, dataset, seed);
+  require_same_lines(workers_of(world), operation, lines.text());
+}
+
+// Before anything is done by them. Workers that meet at servers alone tell these.
+// Who names devices may name others than the next worker; what "auto" finds has to be alike.
+static void require_same_options(World& world, const StrategyOptions& options,
+                                 const std::vector<DeviceSpec>& devices) {
+  if (world.one_process() || world.apart) return;
+  const bool on_gpus = std::ranges::any_of(
+      devices, [](const DeviceSpec& device) { return device.kind == DeviceKind::cuda; });
+  std::string words = world.asked;
+  if (anybody(world, options.device == "auto"))
+    words = fmt::format("devices: {}\n", on_gpus ? "GPUs" : "the CPU") + words;
+  require_same_lines(workers_of(world), "strategy", words);
+}
+
+World make_world(StrategyOptions& options) {
+  const layout::Mesh mesh = mesh_of(options);
+  const auto devices = devices_from(options.device);
+  const bool elsewhere = devices != std::vector<DeviceSpec>(1);
+  if (elsewhere) options.pin = false;  // a replica's thread only queues work for its device
+  World world = options.kind == "one_device"     ? one_device_world(options)
+                : options.kind == "multi_worker" ? multi_worker_world(options)
+                : options.uses_servers()         ? parameter_server_world(options)
+                                         : mirrored_world(options, elsewhere ? devices.size() : 0);
+  world.time_limit = options.time_limit;
+  world.asked = strategy_words(options, options.replicas);
+  require_same_options(world, options, devices);
+  if (!world.in_turn() && !world.apart) world.shape = world.groups[0].reduction_shape();
+  for (Group& group : world.groups) group.set_time_limit(options.time_limit);  // of users too
+  world.tensor_blocks = options.tensor_blocks;
+  world.shares = options.shares;
+  if (world.one_process()) world.here = std::max(world.here, world.size);
+  options.threads_per_replica = common_threads(options, world);
+  place_on_devices(world, options, devices);
+  if (!options.shard.empty() && world.on_devices())
+    throw UsageError(
+        fmt::format("--shard {}: slices are updated on the CPU in this version; leave --device out",
+                    options.shard));
+  if (!world.in_turn())
+    deal_out(world, options, options.mesh.empty() ? layout::Mesh(world.size) : mesh);
+  if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.num_replicas())
+    throw UsageError(
+        fmt::format("{} shares for {} replicas; give one each, or none for equal shares",
+                    world.shares.size(), world.num_replicas()));
+  if (options.kind == "multi_worker" && !world.one_process() && anybody(world, world.on_devices()))
+    make_device_groups(world, {.engine = options.engine, .order = options.sum_order});
+  else
+    refuse_nccl_options(options);
+  return world;
+}
+
+namespace {
+
+std::vector<double> server_weights() {
+  const char* const text = std::getenv(kServerWeightsVariable);
+  std::vector<double> weights;
+  if (text == nullptr || *text == '\0') return weights;
+  for (const std::string_view part : parts_of(text, ',')) {
+    const auto weight = number_in<double>(part);
+    if (!weight)
+      throw UsageError(fmt::format("{}={}: expected numbers like 0.25,0.75, as `tutti run` sets it",
+                                   kServerWeightsVariable, text));
+    weights.push_back(*weight);
+  }
+  return weights;
+}
+
+std::chrono::microseconds poll_of_servers() {
+  const char* const text = std::getenv(kPollVariable);
+  if (text == nullptr || *text == '\0') return {};
+  const auto poll = number_in<int64_t>(text);
+  if (!poll || *poll < 0 || *poll > 1'000'000)
+    throw UsageError(
+        fmt::format("{}={}: expected microseconds, 0 to 1000000, as `tutti run` sets "
+                    "it",
+                    kPollVariable, text));
+  return std::chrono::microseconds(*poll);
+}
+
+}  // namespace
+
+ServedPlace served_place() {
+  const char* const service = std::getenv(kViewServiceVariable);
+  const char* const servers = std::getenv(kNumServersVariable);
+  if (service == nullptr || servers == nullptr)
+    throw UsageError(
+        "strategy parameter_server without servers; start it with: tutti run --servers 1 -n 2 "
+        "PROGRAM ARGS...");
+  ServedPlace place;
+  place.view_service = parse_host_port(service, kViewServiceVariable);
+  place.num_servers = number_in<int>(servers).value_or(0);
+  if (place.num_servers < 1)
+    throw UsageError(fmt::format("{}={}: expected a number from 1 on, as `tutti run` sets it",
+                                 kNumServersVariable, servers));
+  if (const auto job = job_of_this_process()) {
+    place.worker = job->worker;
+    place.num_workers = job->num_workers;
+  }
+  place.server_weights = server_weights();
+  place.poll = poll_of_servers();
+  place.coordinated = std::getenv(kCoordinatorVariable) != nullptr;
+  return place;
+}
+
+}  // namespace tutti::detail

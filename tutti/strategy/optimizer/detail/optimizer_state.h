@@ -1,0 +1,323 @@
+/// What stands behind an Optimizer: shared by optimizer_making.cpp (which updater it has) and
+/// optimizer.cpp (a step), not for users.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/base/log.h"
+#include "tutti/ps/client/client.h"
+#include "tutti/strategy/membership/detail/agreement.h"
+#include "tutti/strategy/modules/replicated.h"
+#include "tutti/strategy/optimizer/detail/stale_reads.h"
+#include "tutti/sync/detail/gradient_sum.h"
+#include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/on_devices/detail/captured_steps.h"
+#include "tutti/sync/on_devices/detail/device_loss_scale.h"
+#include "tutti/sync/sparse_tables.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti {
+
+struct Optimizer::State final : WorldMember {
+  explicit State(const ReplicatedModules& modules_in)
+      : modules(modules_in), strategy(modules.strategy()) {}
+
+  std::vector<NamedTensors> named() const {
+    std::vector<NamedTensors> all;
+    for (int local = 0; local < modules.size(); ++local)
+      all.push_back(unique_parameters(*modules.module(local)));
+    if (all[0].empty())
+      throw UsageError(
+          "the model has no parameters to train; was register_module forgotten? A module has those "
+          "that register_parameter() gave it, and those of parts that register_module() gave it");
+    return all;
+  }
+
+  TableLayers layers() const {
+    TableLayers all;
+    for (int local = 0; local < modules.size(); ++local)
+      all.push_back(table_layers_of(*modules.module(local)));
+    return all;
+  }
+
+  // The tables of the model; none for a strategy or an optimizer that cannot hold them.
+  std::vector<ps::SparseTableSpec> table_specs(const optim::Recipe* recipe) const {
+    const auto specs = tables_of(layers().at(0));
+    if (specs.empty()) return specs;
+    if (modules.whole() != nullptr)
+      throw UsageError(fmt::format(
+          "embedding table \"{}\": a mesh with stages or pieces of layers has none; use "
+          "nn::Embedding",
+          specs[0].name));
+    const std::string table = fmt::format("embedding table \"{}\"", specs[0].name);
+    if (recipe != nullptr && !recipe->more_than_a_rule().empty())
+      throw UsageError(fmt::format("{}: its rows are updated one by one, without {}", table,
+                                   recipe->more_than_a_rule()));
+    if (recipe == nullptr)
+      throw UsageError(table +
+                       ": its rows are updated by tutti's own rules (optim::adagrad() and so on); "
+                       "a torch optimizer cannot");
+    if (strategy.kind() == "multi_worker")
+      throw UsageError(table +
+                       ": strategy multi_worker has nobody who keeps its rows for all workers; use "
+                       "parameter_server (tutti run --servers 1 -n 2 PROGRAM ARGS...), or mirrored "
+                       "on one host");
+    return specs;
+  }
+
+  void bound(std::shared_ptr<Updater> made, const std::vector<ps::SparseTableSpec>& specs = {},
+             const std::optional<optim::Rule>& rule = {}) {
+    updater = std::move(made);
+    if (!specs.empty()) {
+      const World& world = strategy.world();
+      tables = std::make_shared<SparseTables>(
+          specs, updater->client() != nullptr ? rows_on_servers(updater, world.time_limit)
+                                              : rows_here(specs, rule.value()));
+      tables->bind(world, layers());
+    }
+    join_workers();
+    lanes.resize(modules.size());
+    if (strategy.options().step_graph) capture_steps();
+  }
+
+  void capture_steps() {
+    if (tables || !updater->capture_steps())
+      throw UsageError(
+          "step_graph: it is of parameters that one device updates by itself: with sgd, adam or "
+          "adamw, no reduction, no embedding tables; leave out --step-graph");
+    captured = std::make_unique<detail::CapturedSteps>(updater, strategy.world().queues.at(0));
+  }
+
+  // `why` they are not updated where they are, on devices.
+  std::shared_ptr<Updater> updated_on_cpu(const UpdaterFactory& make,
+                                          const std::string& why) const {
+    const World& world = strategy.world();
+    if (!world.on_devices()) return make(named());
+    log(LogLevel::info, "optimizer: parameters are updated on the CPU, since {}", why);
+    return make_staged_updater(world, named(), make);
+  }
+
+  // What workers that have no group do by the servers.
+  void join_workers() {
+    if (updater->client() == nullptr) return;
+    if (!updater->client()->spec().staleness.synchronous()) lend_batches();
+    if (strategy.world().apart) let_meet();
+  }
+
+  static std::shared_ptr<Updater> alive(const std::weak_ptr<Updater>& served) {
+    auto updater = served.lock();
+    if (!updater) throw UsageError("the optimizer that connected this strategy is gone");
+    return updater;
+  }
+
+  void let_meet() {
+    strategy.meet_by([served = std::weak_ptr(updater),
+                      limit = strategy.world().time_limit](std::span<const std::byte> value) {
+      const auto updater = alive(served);
+      std::map<int, std::vector<std::byte>> all;
+      for (const auto& [worker, bytes] :
+           updater->client()->meet(updater->version(), value, Deadline(limit)))
+        all[worker] = {bytes.span.begin(), bytes.span.end()};
+      return all;
+    });
+  }
+
+  // Loops over a DistributedDataset then read the batches that no other worker has.
+  void lend_batches() {
+    const Millis limit = strategy.world().time_limit;
+    strategy.take_batches_from(
+        [served = std::weak_ptr(updater), limit, asked = strategy.world().asked](
+            int dataset, int64_t epoch, int64_t batches, int64_t returned) {
+          return alive(served)
+              ->client()
+              ->lease({.dataset = dataset,
+                       .epoch = epoch,
+                       .num_batches = batches,
+                       .returned = returned,
+                       .agreed = returned < 0 ? asked : ""},
+                      Deadline(2 * limit))
+              .batch;
+        });
+  }
+
+  int local_rank(const ReplicaContext& replica, std::string_view method) const {
+    strategy.require_own(replica, method);
+    return replica.local_rank();
+  }
+
+  bool takes_turns() const {
+    const World& world = strategy.world();
+    return world.in_turn() && world.size > 1;
+  }
+
+  // What backward() begins with; undefined: with 1.
+  at::Tensor seed_of(int local, const at::Tensor& loss) const {
+    if (!lanes[local].scale) return {};
+    if (const auto* there = updater->scale_of(local)) return there->seed_of(loss);
+    return at::full_like(loss, lanes[local].scale->value());
+  }
+
+  // Divides what waits by the scale. Whether all was finite, for which the host waits.
+  bool unscale(const ReplicaContext& replica) {
+    const at::NoGradGuard no_grad;
+    Lane& lane = lanes[replica.local_rank()];
+    const auto there = at::TensorOptions().dtype(at::kFloat).device(replica.device());
+    at::Tensor found = at::zeros({1}, there);
+    lane.waiting.scale(at::full({1}, 1 / lane.scale->value(), there), found);
+    bool finite = true;
+    LateReads read(replica.queue());
+    read.add({found},
+             [&](const std::vector<at::Tensor>& values) { finite = values[0].item<float>() == 0; });
+    read.settle(Deadline(patience_with_device(strategy.world().time_limit)));
+    return finite;
+  }
+
+  // Replicas that take turns make one step in a run(): the update comes with the last of them.
+  void take_part(int local) {
+    if (!takes_turns()) return;
+    if (lanes[local].took_part)
+      throw UsageError(fmt::format(
+          "replica {} took part in two steps in one run(): under one_device the replicas take "
+          "turns on one thread, and the first update comes once all have had theirs; give each "
+          "step a run() of its own",
+          local));
+    detail::require_no_stale_read();
+    lanes[local].took_part = true;
+  }
+
+  // What the step of this run() changes is not to be read before the last has taken part.
+  void await_update(int local) const {
+    if (!takes_turns() || std::ranges::all_of(lanes, &Lane::took_part)) return;
+    detail::watch_for_stale_reads(strategy.world().first_rank + local, updater->layout(),
+                                  updater->parameters(local));
+    if (tables)
+      tables->on_look_up([](const ps::SparseTableSpec& table) {
+        detail::note_stale_read(fmt::format("a look-up reads embedding table \"{}\"", table.name));
+      });
+  }
+
+  void end_watch() const {
+    if (!takes_turns()) return;
+    detail::end_watch_for_stale_reads();
+    if (tables) tables->on_look_up(nullptr);
+  }
+
+  // What the loss has trained, where that is none of the parameters: for the words of an error.
+  void note_other(int local, const at::Tensor& loss) {
+    const auto& own = updater->parameters(local);
+    const bool any =
+        std::ranges::any_of(own, [](const at::Tensor& one) { return one.grad().defined(); });
+    lanes[local].other = any ? at::Tensor() : detail::other_leaf_of(loss, own);
+  }
+
+  // What local replicas have noted; where they do not meet, this one.
+  [[noreturn]] void throw_nothing_trained(const detail::NothingTrained& nothing, int local) const {
+    at::Tensor other = lanes[local].other;
+    for (const Lane& lane : lanes)
+      if (!other.defined() && updater->client() == nullptr) other = lane.other;
+    std::string words = nothing.what();
+    if (other.defined()) {
+      words += fmt::format("\n  the loss is of another module: its parameter of shape {} has one",
+                           c10::str(other.sizes()));
+      const auto& slots = updater->layout().slots;
+      const auto alike = std::ranges::find_if(
+          slots, [&](const ParameterSlot& slot) { return slot.shape == other.sizes(); });
+      if (alike != slots.end()) words += fmt::format(", in the place of \"{}\"", alike->name);
+    }
+    throw UsageError(words +
+                     "\n  in the function that run() is given the model is local(replica), of the "
+                     "object that the optimizer was made for");
+  }
+
+  // Nothing stays of a step that ended before all had taken part in it.
+  void forget_step() {
+    updater->forget_step();
+    if (tables) tables->forget_step();
+    for (Lane& lane : lanes) {
+      lane.took_part = false;
+      lane.other.reset();
+      if (lane.settled) lane.forget();
+    }
+  }
+
+  void prepare(int local) override {
+    end_watch();
+    if (takes_turns() && local == 0) forget_step();
+    updater->prepare(local, Deadline(strategy.world().time_limit));
+  }
+
+  void after_action(int local) override { updater->after_action(local); }
+  bool acts_after_actions() const override {
+    return strategy.options().shard == "parameters" && strategy.world().model_ranks > 1;
+  }
+
+  void complete(int local) override {
+    if (takes_turns()) detail::require_no_stale_read();
+    if (takes_turns() && local + 1 == modules.size()) require_all_or_none();
+    updater->end_run(local);
+    updater->complete();
+  }
+
+  void fail(int local, const std::string& reason) noexcept override {
+    updater->fail(local, reason);
+  }
+
+  void require_all_or_none() const {
+    const auto absent = std::ranges::find(lanes, false, &Lane::took_part);
+    if (absent == lanes.end() || std::ranges::none_of(lanes, &Lane::took_part)) return;
+    throw UsageError(fmt::format(
+        "replica {} has not taken part in this run()'s step, others have; every replica calls "
+        "minimize(), apply() or abstain() once",
+        absent - lanes.begin()));
+  }
+
+  void rethrow_failure() override {
+    end_watch();
+    updater->rethrow_failure();
+  }
+
+  void share_out(const World& world) override { updater->share_out(world.shares); }
+  int64_t updates() const override { return updater->version(); }
+
+  void rebind(const World& world) override {
+    updater->rebind(world, named());
+    if (tables) tables->bind(world, layers());
+    for (size_t gone = modules.size(); gone < lanes.size(); ++gone)
+      lanes[0].waiting.add(lanes[gone].waiting);
+    if (captured) capture_steps();
+    const Lane fresh{.scale = lanes[0].scale};
+    lanes.resize(modules.size(), fresh);
+  }
+
+  // What a local replica keeps for itself.
+  struct Lane {
+    std::vector<at::Tensor> gradients;      // kept to save allocations
+    detail::GradientSum waiting;            // of passes that have had no update
+    std::optional<optim::LossScale> scale;  // the same on all replicas; none: not scaled
+    at::Tensor other;                       // noted by note_other()
+    bool finite = true;                     // what waits, where losses are scaled
+    bool settled = false;                   // waits for the others to decide
+    bool took_part = false;                 // in the step of this run(); where they take turns
+
+    void forget() {
+      waiting.clear();
+      settled = false;
+    }
+  };
+
+  ReplicatedModules modules;
+  Strategy strategy;
+  std::shared_ptr<Updater> updater;
+  std::shared_ptr<SparseTables> tables;             // null when the model has none
+  std::unique_ptr<detail::CapturedSteps> captured;  // null: every step is the host's
+  std::vector<Lane> lanes;
+};
+
+}  // namespace tutti

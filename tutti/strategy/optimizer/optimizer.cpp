@@ -1,0 +1,298 @@
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tutti/base/event.h"
+#include "tutti/strategy/optimizer/detail/optimizer_state.h"
+#include "tutti/strategy/optimizer/loss_scaling.h"
+#include "tutti/sync/detail/gradient_listener.h"
+#include "tutti/sync/detail/gradients.h"
+
+namespace tutti {
+namespace {
+
+void require_loss(std::string_view operation, const at::Tensor& loss) {
+  if (loss.defined() && loss.numel() == 1) return;
+  throw UsageError(
+      fmt::format("{}: expected a loss of one element, got {}; take average_loss(per_sample, "
+                  "global_batch_size)",
+                  operation, loss.defined() ? c10::str(loss.sizes()) : "an undefined tensor"));
+}
+
+// A constant of zero is what a replica without samples may have.
+void require_graph(std::string_view operation, const at::Tensor& loss) {
+  if (loss.item<double>() == 0) return;
+  throw UsageError(fmt::format(
+      "{}: the loss is {} but has no graph, so nothing would be trained: {}\n  a replica without "
+      "samples gives a loss of zero, or calls abstain()",
+      operation, loss.item<double>(),
+      at::GradMode::is_enabled() ? "it was detached, or all parameters that it uses are frozen"
+                                 : "gradients are disabled (NoGradGuard)"));
+}
+
+// From `seed`; undefined: from 1.
+void backward(const ReplicaContext& replica, const at::Tensor& loss, const at::Tensor& seed = {}) {
+  const TimedEvent timed("sync.backward", {"replica", int64_t{replica.rank()}});
+  loss.backward(seed);
+  replica.has_computed();
+}
+
+// False: the loss is a constant of zero.
+bool backward_if_any(const ReplicaContext& replica, std::string_view operation,
+                     const at::Tensor& loss) {
+  if (!loss.requires_grad())
+    require_graph(operation, loss);
+  else
+    backward(replica, loss);
+  return loss.requires_grad();
+}
+
+bool has_any(const std::vector<at::Tensor>& gradients) {
+  return std::ranges::any_of(gradients, &at::Tensor::defined);
+}
+
+}  // namespace
+
+void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& loss) {
+  require_loss("minimize", loss);
+  const int local = state_->local_rank(replica, "minimize");
+  state_->take_part(local);
+  State::Lane& lane = state_->lanes[local];
+  if (lane.scale) {
+    accumulate(replica, loss);
+    settle(replica);
+  } else {
+    state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
+    const bool waited = !lane.waiting.empty();
+    const bool alone = !waited && !replica.has_met_in_backward();
+    lane.waiting.put(state_->updater->parameters(local));
+    lane.waiting.clear();
+    const detail::Listening listening(loss, alone ? state_->updater->listener(local) : nullptr);
+    const bool computed = backward_if_any(replica, "minimize", loss);
+    state_->note_other(local, loss);
+    hand_in(local, computed || waited ? 1.0 : 0.0);
+  }
+  state_->await_update(local);
+}
+
+void Optimizer::minimize(ReplicaContext& replica, const at::Tensor& per_sample,
+                         int64_t global_batch_size) {
+  minimize(replica, average_loss(per_sample, global_batch_size));
+}
+
+std::vector<at::Tensor> Optimizer::minimize(ReplicaContext& replica,
+                                            const std::vector<at::Tensor>& inputs,
+                                            const StepFunction& step) {
+  state_->local_rank(replica, "minimize");
+  const auto whole = [&](at::TensorList given) {
+    StepLoss made = step(given);
+    minimize(replica, made.loss);
+    for (at::Tensor& output : made.outputs)
+      if (output.defined()) output = output.detach();
+    return std::move(made.outputs);
+  };
+  return state_->captured ? state_->captured->run(inputs, whole) : whole(inputs);
+}
+
+void Optimizer::accumulate(ReplicaContext& replica, const at::Tensor& loss) {
+  require_loss("accumulate", loss);
+  const int local = state_->local_rank(replica, "accumulate");
+  State::Lane& lane = state_->lanes[local];
+  if (!loss.requires_grad()) return require_graph("accumulate", loss);
+  const auto& parameters = state_->updater->parameters(local);
+  detail::require_cleared(state_->updater->layout(), parameters);
+  lane.waiting.put(parameters);
+  backward(replica, loss, state_->seed_of(local, loss));
+  state_->note_other(local, loss);
+  lane.waiting.take(parameters);
+}
+
+void Optimizer::abstain(ReplicaContext& replica) {
+  const int local = state_->local_rank(replica, "abstain");
+  state_->take_part(local);
+  if (state_->lanes[local].scale)
+    settle(replica);
+  else
+    hand_in_waiting(local);
+  state_->await_update(local);
+}
+
+void Optimizer::leave_out(ReplicaContext& replica, const at::Tensor& loss) {
+  const int local = state_->local_rank(replica, "leave_out");
+  if (state_->updater->client() != nullptr)
+    throw UsageError("leave_out: parameter servers have parts of a step before others are made");
+  State::Lane& lane = state_->lanes[local];
+  state_->take_part(local);
+  if (lane.scale) {
+    if (loss.defined()) accumulate(replica, loss);
+    return settle(replica, true);
+  }
+  state_->updater->begin(local, replica.has_met_in_backward() ? Overlap::off : Overlap::on);
+  lane.waiting.clear();
+  if (loss.defined()) backward_if_any(replica, "leave_out", loss);
+  hand_in(local, std::nan(""));
+}
+
+void Optimizer::apply(ReplicaContext& replica, std::span<const at::Tensor> gradients) {
+  const int local = state_->local_rank(replica, "apply");
+  const auto& trained = state_->updater->parameters(local);
+  if (gradients.size() != trained.size())
+    throw UsageError(fmt::format(
+        "apply: got {} gradients for {} parameters; take gradients(loss, optimizer.parameters("
+        "replica))",
+        gradients.size(), trained.size()));
+  if (state_->tables)
+    throw UsageError(
+        "apply: the model has embedding tables, whose rows get their gradients from minimize()");
+  replica.has_computed();
+  State::Lane& lane = state_->lanes[local];
+  if (lane.scale || !lane.waiting.empty())
+    throw UsageError(
+        "apply: with scaled losses (scale_losses) or gradients that accumulate() has kept, "
+        "minimize() makes the step");
+  state_->take_part(local);
+  state_->updater->begin(local, Overlap::off);
+  lane.gradients.assign(gradients.begin(), gradients.end());
+  exchange(local, 1.0);
+  state_->await_update(local);
+}
+
+void Optimizer::zero_grad(ReplicaContext& replica) {
+  const int local = state_->local_rank(replica, "zero_grad");
+  for (const auto& parameter : state_->updater->parameters(local)) parameter.mutable_grad().reset();
+  if (!state_->lanes[local].settled) state_->lanes[local].waiting.clear();
+  if (state_->tables) state_->tables->zero_gradients(local);
+}
+
+const std::vector<at::Tensor>& Optimizer::parameters(const ReplicaContext& replica) const {
+  return state_->updater->parameters(state_->local_rank(replica, "parameters"));
+}
+
+void Optimizer::leave_out_if(ReplicaContext& replica, const at::Tensor& bad) {
+  if (!bad.defined() || bad.numel() != 1)
+    throw UsageError(fmt::format("leave_out_if: expected one element, got {}",
+                                 bad.defined() ? c10::str(bad.sizes()) : "an undefined tensor"));
+  state_->updater->leave_out_if(state_->local_rank(replica, "leave_out_if"), bad);
+}
+
+int64_t Optimizer::forget_left_out() { return state_->updater->forget_left_out(); }
+
+void Optimizer::forget_accumulated() {
+  for (size_t local = 0; local < state_->lanes.size(); ++local) {
+    state_->lanes[local].forget();
+    // What a backward() that failed has left.
+    for (const auto& parameter : state_->updater->parameters(static_cast<int>(local)))
+      parameter.mutable_grad().reset();
+  }
+  if (state_->tables) state_->tables->forget();
+}
+
+void Optimizer::scale_losses(const optim::LossScale& scale) {
+  if (state_->tables)
+    throw UsageError("scale_losses: rows of embedding tables are updated without it");
+  if (state_->updater->client() != nullptr)
+    throw UsageError(
+        "scale_losses: all replicas leave a step out or none, which parameter servers cannot; use "
+        "mirrored, multi_worker or central_storage");
+  for (State::Lane& lane : state_->lanes) lane.scale = scale;
+  state_->updater->scale_losses(scale);
+  if (state_->captured) state_->captured->forget();
+}
+
+std::optional<optim::LossScale> Optimizer::loss_scale() const {
+  if (const auto* there = state_->updater->scale_of(0))
+    return there->read(Deadline(state_->strategy.world().time_limit));
+  return state_->lanes[0].scale;
+}
+
+// All replicas leave a step out, or none. Those that take turns wait for the last.
+void Optimizer::settle(ReplicaContext& replica, bool leaves_out) {
+  if (state_->updater->scale_of(replica.local_rank()) != nullptr)
+    return settle_on_device(replica.local_rank(), leaves_out);
+  const World& world = state_->strategy.world();
+  std::vector<State::Lane>& lanes = state_->lanes;
+  State::Lane& own = lanes[replica.local_rank()];
+  own.finite = state_->unscale(replica) && !leaves_out;
+  own.settled = true;
+  if (!world.in_turn()) {
+    int32_t overflowed = own.finite ? 0 : 1;
+    replica.group().all_reduce_now(span_of(std::span(&overflowed, 1)), ReduceOp::max,
+                                   world.time_limit);
+    return hand_in_settled(replica.local_rank(), overflowed == 0);
+  }
+  if (replica.local_rank() + 1 < world.local) return;
+  state_->require_all_or_none();
+  const bool finite = std::ranges::all_of(lanes, &State::Lane::finite);
+  for (int local = 0; local < world.local; ++local) hand_in_settled(local, finite);
+}
+
+void Optimizer::hand_in_settled(int local, bool finite) {
+  State::Lane& lane = state_->lanes[local];
+  lane.settled = false;
+  if (!finite) lane.waiting.clear();
+  lane.scale->update(!finite);
+  hand_in_waiting(local);
+}
+
+// The devices find out in the update.
+void Optimizer::settle_on_device(int local, bool leaves_out) {
+  detail::DeviceLossScale& scale = *state_->updater->scale_of(local);
+  scale.begin_step();
+  state_->lanes[local].waiting.scale(scale.reciprocal(), scale.overflowed());
+  if (leaves_out) scale.overflowed().fill_(1);
+  hand_in_waiting(local);
+}
+
+void Optimizer::hand_in_waiting(int local) {
+  State::Lane& lane = state_->lanes[local];
+  const double weight = lane.waiting.empty() ? 0 : 1;
+  state_->updater->begin(local, Overlap::off);
+  lane.waiting.put(state_->updater->parameters(local));
+  lane.waiting.clear();
+  hand_in(local, weight);
+}
+
+// Hands in the gradients that lie in the parameters.
+void Optimizer::hand_in(int local, double weight) {
+  auto& gradients = state_->lanes[local].gradients;
+  gradients.clear();
+  for (const auto& parameter : state_->updater->parameters(local))
+    gradients.push_back(parameter.grad());
+  exchange(local, weight);
+}
+
+void Optimizer::exchange(int local, double weight) {
+  Updater& updater = *state_->updater;
+  const World& world = state_->strategy.world();
+  auto& gradients = state_->lanes[local].gradients;
+  const TimedEvent exchanged("sync.exchange", {"replica", int64_t{world.first_rank + local}});
+  const bool rows = state_->tables && state_->tables->hand_in(local, weight, updater.version(),
+                                                              updater.learning_rate());
+  if (rows && weight > 0 && !has_any(gradients)) weight = 0;  // rows alone are trained
+  try {
+    const int64_t version = updater.push(local, gradients, weight);
+    updater.acquire(local, version, Deadline(world.time_limit));
+  } catch (const detail::NothingTrained& nothing) {
+    state_->throw_nothing_trained(nothing, local);
+  }
+  if (!state_->takes_turns()) state_->lanes[local].other.reset();
+  gradients.clear();
+  for (const auto& parameter : updater.parameters(local)) parameter.mutable_grad().reset();
+}
+
+void Optimizer::prepare(ReplicaContext& replica) {
+  state_->prepare(state_->local_rank(replica, "prepare"));
+}
+
+void Optimizer::set_learning_rate(double learning_rate) {
+  state_->updater->set_learning_rate(learning_rate);
+}
+double Optimizer::learning_rate() const { return state_->updater->learning_rate(); }
+int64_t Optimizer::wire_bytes_per_step() const { return state_->updater->wire_bytes_per_step(); }
+int64_t Optimizer::version() const { return state_->updater->version(); }
+Updater& Optimizer::updater() const noexcept { return *state_->updater; }
+
+SparseTables* Optimizer::tables() const noexcept { return state_->tables.get(); }
+
+}  // namespace tutti

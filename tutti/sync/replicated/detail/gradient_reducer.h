@@ -1,0 +1,85 @@
+/// GradientReducer: buckets of gradients, all-reduced while backward goes on.
+///
+/// Gradients are copied into buckets as they become ready; a full bucket is submitted, in one order
+/// on all ranks, and advances whenever the next gradient comes. The first step uses the reverse
+/// order of the parameters; then rank 0's observed order is taken by all. Li et al. 2020,
+/// arXiv:2006.15704.
+///
+/// Thread rule: one object a replica, used by that replica's thread; backward runs there too.
+#pragma once
+
+#include <torch/types.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/group/group.h"
+#include "tutti/sync/detail/bucket_sums.h"
+#include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/slots.h"
+#include "tutti/sync/updater.h"
+
+namespace tutti::detail {
+
+class GradientReducer {
+ public:
+  /// Collective: allocates the buckets. `op`: sum (strategies) or mean (Horovod's shape). `state`:
+  /// what an earlier reducer of this replica kept.
+  GradientReducer(Group group, const Layout& layout, std::vector<at::Tensor> parameters,
+                  ReduceOp op, const ReplicatedOptions& options, Millis limit,
+                  BucketState state = {});
+
+  /// Whether gradients are taken as they become ready: until told otherwise they are. Not those of
+  /// backward passes whose gradients are added up first.
+  void listen(bool on) noexcept { listens_ = on; }
+
+  GradientListener* listener() const noexcept { return hooks_.listener(); }
+
+  /// Hands in what the hooks have not seen: gradients[i] undefined means unused here. Starts the
+  /// rest. weight NaN: all leave the step out.
+  void finish(std::span<const at::Tensor> gradients, double weight);
+
+  /// Waits for all buckets and sets each parameter's grad to its reduced value: a view of a bucket,
+  /// good until the next backward, or undefined when no rank used the parameter. False, and then
+  /// not to be used: a rank has the step left out. Throws NothingTrained, on all.
+  bool wait();
+
+  /// Of gradients, in the last step, on average over the replicas.
+  int64_t wire_bytes() const noexcept { return sums_.wire_bytes(); }
+  std::string_view reduction_name() const noexcept { return reduction_->name(); }
+  BucketState take_state() { return sums_.take_state(); }
+  BucketSums& sums() noexcept { return sums_; }
+
+ private:
+  void gradient_ready(int parameter);
+  void place(int parameter, const at::Tensor* gradient);
+  void submit_full_buckets();
+  void wait_for_buckets();
+  void adopt(std::span<const int> order);
+  void agree_on_order();
+  void view_buckets();
+  void reset();
+
+  Group group_;
+  Layout layout_;
+  std::vector<at::Tensor> parameters_;
+  Millis limit_;
+  std::unique_ptr<CrossDeviceReduction> reduction_;
+  std::shared_ptr<const void> owner_;  // of `memory_`
+  MemorySpan memory_;                  // of the buckets
+  BucketSums sums_;
+  std::vector<at::Tensor> views_;    // by parameter, into the buckets
+  std::vector<int> missing_;         // gradients each bucket waits for
+  std::vector<uint8_t> placed_;      // by parameter, in this step
+  std::vector<int32_t> used_;        // by parameter, and part_of(); reduced by max
+  std::vector<int> observed_order_;  // of the first step
+  std::vector<Work> works_;          // by bucket: its exchange in flight
+  Work used_work_;
+  bool order_agreed_ = false;
+  bool listens_ = true;
+  ReadyHooks hooks_;
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,101 @@
+#include "tutti/sync/replicated/distributed_optimizer.h"
+
+#include <torch/optim/optimizer.h>
+
+#include <unordered_set>
+
+#include "tutti/sync/replicated/detail/gradient_reducer.h"
+#include "tutti/sync/tensors.h"
+
+namespace tutti {
+namespace {
+
+// The module's parameters in its order, which all ranks share: what the optimizer trains.
+struct Parameters {
+  NamedTensors trained, others;
+};
+
+Parameters parameters_of(const torch::nn::Module& module,
+                         const torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const void*> known;
+  for (const auto& group : optimizer.param_groups())
+    for (const auto& parameter : group.params()) known.insert(parameter.unsafeGetTensorImpl());
+  Parameters all;
+  for (auto& [name, tensor] : unique_parameters(module))
+    (known.erase(tensor.unsafeGetTensorImpl()) != 0 ? all.trained : all.others)
+        .emplace_back(name, tensor);
+  if (!known.empty())
+    throw UsageError(
+        fmt::format("DistributedOptimizer: the optimizer trains {} tensors that are no "
+                    "parameters of the module",
+                    known.size()));
+  if (all.trained.empty())
+    throw UsageError("DistributedOptimizer: the optimizer trains no parameter");
+  return all;
+}
+
+std::vector<at::Tensor> tensors_of(const NamedTensors& named) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& [name, tensor] : named) tensors.push_back(tensor);
+  return tensors;
+}
+
+}  // namespace
+
+struct DistributedOptimizer::State {
+  State(Parameters named, torch::optim::Optimizer& optimizer_in, Group group,
+        const DistributedOptimizerOptions& options)
+      : optimizer(optimizer_in),
+        parameters(tensors_of(named.trained)),
+        others(std::move(named.others)),
+        reducer(std::move(group), Layout::of(detail::slots_of(named.trained)), parameters,
+                options.op, options.buckets, options.time_limit) {
+    check_replicated(options.buckets);
+  }
+
+  // What has a gradient in the place of what is trained.
+  std::string words_of_other() const {
+    for (const auto& [name, parameter] : others)
+      if (parameter.grad().defined())
+        return fmt::format("; \"{}\", which the optimizer does not train, has one", name);
+    return "";
+  }
+
+  torch::optim::Optimizer& optimizer;
+  std::vector<at::Tensor> parameters;
+  NamedTensors others;
+  detail::GradientReducer reducer;
+};
+
+DistributedOptimizer::DistributedOptimizer(const torch::nn::Module& module,
+                                           torch::optim::Optimizer& optimizer, Group group,
+                                           const DistributedOptimizerOptions& options)
+    : state_(std::make_unique<State>(parameters_of(module, optimizer), optimizer, std::move(group),
+                                     options)) {}
+
+DistributedOptimizer::~DistributedOptimizer() = default;
+DistributedOptimizer::DistributedOptimizer(DistributedOptimizer&&) noexcept = default;
+
+void DistributedOptimizer::step() {
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : state_->parameters) gradients.push_back(parameter.grad());
+  state_->reducer.finish(gradients, 1.0);
+  try {
+    state_->reducer.wait();
+  } catch (const detail::NothingTrained& nothing) {
+    throw UsageError(fmt::format(
+        "DistributedOptimizer: {}\n  before step() goes backward() from a loss of the module that "
+        "it was made for{}",
+        nothing.what(), state_->words_of_other()));
+  }
+  state_->optimizer.step();
+}
+
+void DistributedOptimizer::zero_grad() { state_->optimizer.zero_grad(); }
+
+void broadcast_parameters(const torch::nn::Module& module, Group group, int root) {
+  detail::compare_over_group(group, detail::describe(module), kDefaultTimeLimit);
+  detail::broadcast_values(group, module, root, kDefaultTimeLimit);
+}
+
+}  // namespace tutti

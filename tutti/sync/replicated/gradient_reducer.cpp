@@ -1,0 +1,163 @@
+#include "tutti/sync/replicated/detail/gradient_reducer.h"
+
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tutti/sync/tensors.h"
+
+namespace tutti::detail {
+namespace {
+
+/// Where others see it, engines add it up in place.
+MemorySpan memory_of_buckets(Group& group, int64_t bytes, Millis limit,
+                             std::shared_ptr<const void>& owner) {
+  if (!group.engine().shares_memory()) {
+    const Array own = Array::zeros(DType::uint8, {bytes});
+    owner = own.owner();
+    return {own.data(), bytes, DType::uint8};
+  }
+  SharedParts shared = group.allocate(bytes, limit);
+  owner = std::move(shared.owner);
+  return shared.parts[static_cast<size_t>(group.rank())];
+}
+
+}  // namespace
+
+GradientReducer::GradientReducer(Group group, const Layout& layout,
+                                 std::vector<at::Tensor> parameters, ReduceOp op,
+                                 const ReplicatedOptions& options, Millis limit, BucketState state)
+    : group_(std::move(group)),
+      layout_(layout),
+      parameters_(std::move(parameters)),
+      limit_(limit),
+      reduction_(make_reduction(options)),
+      memory_(memory_of_buckets(group_, std::max(layout.total_bytes, kLineBytes), limit, owner_)),
+      sums_(layout_, options, group_.reduction_shape(), op, static_cast<std::byte*>(memory_.data),
+            std::move(state)) {
+  if (options.compression.on()) compare_compression(group_, options.compression, limit_);
+  view_buckets();
+  hooks_ = ReadyHooks(parameters_, [this](int parameter) { gradient_ready(parameter); });
+}
+
+void GradientReducer::adopt(std::span<const int> order) {
+  sums_.adopt(order);
+  view_buckets();
+}
+
+void GradientReducer::view_buckets() {
+  views_.assign(layout_.slots.size(), {});
+  for (int i = 0; i < static_cast<int>(views_.size()); ++i)
+    if (sums_.bucket_of(i) >= 0)
+      views_[i] = view_memory(sums_.gradient_of(i), layout_.slots[i], owner_);
+  reset();
+}
+
+void GradientReducer::reset() {
+  missing_.clear();
+  for (const Bucket& bucket : sums_.buckets())
+    missing_.push_back(static_cast<int>(bucket.parameters.size()));
+  placed_.assign(layout_.slots.size(), 0);
+  used_.assign(layout_.slots.size() + 1, 0);
+  works_.clear();
+}
+
+void GradientReducer::gradient_ready(int parameter) {
+  if (!listens_) return;
+  const ParameterSlot& slot = layout_.slots[parameter];
+  if (placed_[parameter])
+    throw UsageError(
+        fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran "
+                    "twice before step(); add the losses and call it once",
+                    slot.name));
+  const at::Tensor& gradient = parameters_[parameter].grad();
+  check_gradient(slot, gradient);
+  place(parameter, &gradient);
+  submit_full_buckets();
+}
+
+void GradientReducer::place(int parameter, const at::Tensor* gradient) {
+  at::NoGradGuard no_grad;
+  if (gradient) {
+    views_[parameter].copy_(*gradient);
+  } else {
+    views_[parameter].zero_();
+  }
+  placed_[parameter] = 1;
+  used_[parameter] = gradient != nullptr;
+  --missing_[sums_.bucket_of(parameter)];
+  if (!order_agreed_) observed_order_.push_back(parameter);
+}
+
+// In order of number on every rank, whatever the order in which gradients become ready.
+void GradientReducer::submit_full_buckets() {
+  while (works_.size() < missing_.size() && missing_[works_.size()] == 0) {
+    const Exchange exchange = sums_.begin(static_cast<int>(works_.size()), used_);
+    works_.push_back(start_exchange(exchange, group_, *reduction_, limit_));
+  }
+  if (!works_.empty()) works_.back().test();
+}
+
+void GradientReducer::finish(std::span<const at::Tensor> gradients, double weight) {
+  for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
+    if (sums_.bucket_of(parameter) < 0 || placed_[parameter]) continue;
+    const bool used = weight != 0 && !std::isnan(weight) &&
+                      parameter < static_cast<int>(gradients.size()) &&
+                      gradients[parameter].defined();
+    if (used) check_gradient(layout_.slots[parameter], gradients[parameter]);
+    place(parameter, used ? &gradients[parameter] : nullptr);
+  }
+  submit_full_buckets();
+  used_.back() = part_of(weight);
+  used_work_ = group_.all_reduce(span_of(std::span(used_)), ReduceOp::max, limit_);
+}
+
+// Buckets go on in rounds, in order of number: an exchange of a later one is in flight while the
+// next of an earlier one is made.
+void GradientReducer::wait_for_buckets() {
+  std::vector<int> open(works_.size());
+  std::iota(open.begin(), open.end(), 0);
+  while (!open.empty()) {
+    std::vector<int> more;
+    for (int bucket : open) {
+      works_[bucket].wait(limit_);
+      const Exchange exchange = sums_.next(bucket);
+      if (exchange.kind == Exchange::Kind::none) continue;
+      works_[bucket] = start_exchange(exchange, group_, *reduction_, limit_);
+      more.push_back(bucket);
+    }
+    open = std::move(more);
+  }
+  used_work_.wait(limit_);
+}
+
+bool GradientReducer::wait() {
+  wait_for_buckets();
+  const bool made = step_is_made(layout_, used_);
+  made ? sums_.end_step() : sums_.leave_out_step();
+  for (int parameter = 0; parameter < static_cast<int>(parameters_.size()); ++parameter) {
+    if (sums_.bucket_of(parameter) < 0) continue;
+    parameters_[parameter].mutable_grad() = used_[parameter] ? views_[parameter] : at::Tensor();
+  }
+  if (!order_agreed_) {
+    agree_on_order();
+  } else {
+    reset();
+  }
+  return made;
+}
+
+// Buckets move to their new places after the first step, whose reduced gradients are still in use:
+// they are copied out first.
+void GradientReducer::agree_on_order() {
+  std::vector<int32_t> order(observed_order_.begin(), observed_order_.end());
+  if (!order.empty()) group_.broadcast(span_of(std::span(order)), 0, limit_).wait(limit_);
+  order_agreed_ = true;
+  for (at::Tensor& parameter : parameters_)
+    if (parameter.grad().defined()) parameter.mutable_grad() = parameter.grad().clone();
+  adopt(std::vector<int>(order.begin(), order.end()));
+}
+
+}  // namespace tutti::detail

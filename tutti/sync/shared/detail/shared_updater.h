@@ -1,0 +1,224 @@
+/// The fused step's updater: its parts and state. Shared by shared_storage.cpp (where everything
+/// lies, and whose it is) and shared_updater.cpp (a step); not for users.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "tutti/base/array.h"
+#include "tutti/sync/detail/gradient_listener.h"
+#include "tutti/sync/detail/gradients.h"
+#include "tutti/sync/detail/step_plan.h"
+#include "tutti/sync/detail/updater_state.h"
+#include "tutti/sync/gradient_meter.h"
+#include "tutti/sync/shared/detail/host_sums.h"
+#include "tutti/sync/tensors.h"
+#include "tutti/sync/updater.h"
+
+namespace tutti::detail {
+
+class SharedUpdater final : public Updater, public GradientMeter {
+ public:
+  SharedUpdater(const World& world, const optim::Recipe& recipe, std::vector<NamedTensors> replicas)
+      : rule_(recipe.rule()),
+        layout_(Layout::of(slots_of(replicas.at(0)))),
+        plan_(recipe, layout_) {
+    world_ = world;
+    place_storage();
+    header_->learning_rate = rule_.learning_rate();
+    if (world_.first_rank == 0) take_values(replicas[0]);
+    bind(std::move(replicas));
+  }
+
+  void begin(int replica, Overlap overlap) override;
+  GradientListener* listener(int replica) override;
+
+  void forget_step() override;
+  int64_t push(int replica, std::span<const at::Tensor> gradients, double weight) override;
+  void acquire(int replica, int64_t at_least, const Deadline& deadline) override;
+
+  int64_t version() const override { return header_->ended.load(std::memory_order_acquire); }
+  void set_learning_rate(double learning_rate) override {
+    rule_.next({}, learning_rate);  // throws what the step would, before anything is written
+    next_learning_rate_ = learning_rate;
+  }
+  double learning_rate() const override { return next_learning_rate_; }
+
+  void require_whole() const override {
+    if (header_->begun.load() != header_->ended.load())
+      throw Error(
+          fmt::format("the parameters are torn: update {} was cut off by a lost replica and "
+                      "left old and new values mixed; go on from the last checkpoint",
+                      header_->begun.load()));
+  }
+
+  // Every replica reads the part that it owns of all others' gradients.
+  int64_t wire_bytes_per_step() const override {
+    return (world_.size - 1) * layout_.trained_bytes() / world_.size;
+  }
+
+  const std::vector<at::Tensor>& parameters(int replica) const override {
+    return lanes_.at(replica).parameters;
+  }
+  const Layout& layout() const override { return layout_; }
+
+  GradientMeter* meter() override { return this; }
+  void begin_measuring() override;
+  const GradientSquares& last_squares() const override { return squares_; }
+
+  UpdaterState state() const override;
+  void restore(const UpdaterState& state, const NamedTensors& parameters) override;
+
+  void rebind(const World& world, std::vector<NamedTensors> replicas) override {
+    if (!world.one_process() || !world_.one_process())
+      throw UsageError("a world of several workers cannot be resized while it runs");
+    require_whole();
+    std::vector<optim::StepScalars> scalars = lanes_[0].scalars;
+    world_ = world;
+    bind(std::move(replicas));
+    for (Lane& lane : lanes_) lane.scalars = scalars;
+  }
+
+  void share_out(const std::vector<double>& shares) override;
+
+ private:
+  // Elements summed into scratch at once: gradients, parameter and two states of a chunk stay in
+  // L2, and the calls per chunk do not show. A multiple of kBlockElements.
+  static constexpr int64_t kChunkElements = 4 * kBlockElements;
+
+  // Lies in shared memory. Invariant: parameters and states are whole when begun == ended.
+  struct alignas(64) Header {
+    std::atomic<int64_t> begun;  // version whose update has begun to write
+    std::atomic<int64_t> ended;  // version whose update all owners have finished
+    std::atomic<double> learning_rate;
+  };
+
+  // One replica's gradients of the current step, as its peers see them.
+  struct alignas(64) Gradients {
+    uint8_t* used = nullptr;    // one byte a parameter, and part_of() the step
+    std::byte* base = nullptr;  // copied gradients, by the layout's offsets (several processes)
+    std::vector<const void*> pointers;  // where autograd left them (one process)
+    // By parameter: the step of which it is there, and that of which all are that come.
+    std::atomic<int64_t>* ready = nullptr;
+  };
+
+  // Hands on what comes before the end of a backward pass.
+  struct Early final : GradientListener {
+    SharedUpdater* updater = nullptr;
+    int replica = 0;
+    bool take(const at::Tensor& parameter, const at::Tensor& gradient) override {
+      return updater->take_early(replica, parameter, gradient);
+    }
+    void go_on() override { updater->update_what_is_ready(updater->lanes_[replica]); }
+  };
+
+  // What a local replica keeps for itself.
+  struct Lane {
+    int rank = 0;  // among the replicas of this host
+    std::vector<at::Tensor> parameters;
+    std::vector<at::Tensor>
+        keep;  // gradients, or contiguous copies, that peers read until the step ends
+    std::vector<uint8_t> copied;   // by the hook, as the gradient became ready
+    std::vector<uint8_t> taken;    // by parameter: before the end of this step's backward pass
+    std::vector<uint8_t> updated;  // by stretch: the same
+    int64_t step = 0;              // that have ended, of this world: equal on all replicas
+    std::unordered_map<const at::TensorImpl*, int> places;  // of the parameters
+    Early early;
+    std::vector<optim::StepScalars> scalars;
+    std::vector<Stretch> stretches;
+    std::vector<Stretch> owned;  // by parameter: what of it this replica updates; may be empty
+    std::vector<const void*> inputs;
+    std::vector<uint8_t> used;  // as Gradients::used, by any replica of the world
+    Array scratch;
+    Array own_sums;         // of its stretches, where all must be there before the first is updated
+    int64_t own_begin = 0;  // byte of the layout at which own_sums begins
+    std::vector<double> gradient_scales;  // by parameter
+    std::optional<HostView> view;         // of several processes
+    std::optional<HostSums> sums;         // of several hosts
+    ReadyHooks hooks;
+    bool armed = false;
+    bool pushed = false;
+    int updates_measured = 0;  // by this step, the same on all replicas; 0: it measures none
+  };
+
+  void place_storage();
+  void take_values(const NamedTensors& values);
+  void share_values();
+  NamedTensors named_states() const;
+  void meet_here();
+  void start_states(const Lane& lane);
+  void bind(std::vector<NamedTensors> replicas);
+  void copy_gradient(int replica, int parameter, const at::Tensor& gradient);
+  /// The learning rate of the update; none where it is left out. Parameters stay as they are.
+  std::optional<double> agree(Lane& lane);
+  void update(Lane& lane, double learning_rate);
+  bool take_early(int replica, const at::Tensor& parameter, const at::Tensor& gradient);
+  void update_what_is_ready(Lane& lane);
+  void update_while_waiting(Lane& lane);
+  bool is_ready(int parameter, int64_t step) const;
+  void apply_stretch(Lane& lane, const Stretch& stretch, const optim::StepScalars& scalars);
+  const void* chunk_gradient(Lane& lane, const Stretch& chunk);
+  void make_sums(Lane& lane, std::span<const Stretch> stretches);
+  void measure(Lane& lane, std::span<const Stretch> stretches);
+  void meet(Lane& lane);
+  std::byte* sum_at(const Lane& lane, const Stretch& stretch) const;
+  std::array<void*, optim::kMostStates> states_at(int64_t offset) const;
+  std::span<void* const> used_states(const std::array<void*, optim::kMostStates>& all) const {
+    return {all.data(), static_cast<size_t>(rule_.num_states())};
+  }
+  bool add_gradients(Lane& lane, const Stretch& chunk, void* sum);
+  void place_squares();
+  void measure_parts(const Lane& lane, const Stretch& stretch, const void* sum);
+  void measure_sums(const Lane& lane);
+  void add_squares(Lane& lane);
+  void add_for_host(Lane& lane, const Stretch& stretch);
+  void assign_pieces(Lane& lane);
+  void take_slice(int local);
+  void make_room_for_sums(Lane& lane);
+  const std::byte* gradient_at(const Lane& lane, int rank, int parameter, int64_t begin) const;
+  void finish_lane(Lane& lane);
+  void update_in_turn();
+
+  /// The replicas that share the storage.
+  Group& here(int replica) {
+    Lane& lane = lanes_[replica];
+    return lane.view ? lane.view->inside : world_.groups[replica];
+  }
+
+  // Byte `offset` of the optimizer's state number `state`.
+  std::byte* state_at(int state, int64_t offset) const {
+    return values_ + (state + 1) * layout_.total_bytes + offset;
+  }
+
+  optim::Rule rule_;  // without groups: what states there are
+  Layout layout_;
+  StepPlan plan_;
+  World world_;
+  ReductionShape shape_here_ = ReductionShape::flat(1);  // of the replicas of this host
+  Header* header_ = nullptr;
+  std::byte* values_ = nullptr;  // parameters, then each state, all by the layout's offsets
+  std::shared_ptr<const void> owner_;
+  std::vector<Gradients> gradients_;  // of all replicas of this host
+  std::vector<Lane> lanes_;           // of local replicas
+  std::vector<Array> own_memory_;
+  // Where the plan needs norms: sums of squares of every block, by its owner, for all of the host.
+  std::span<double> gradient_squares_;
+  std::span<optim::Squares> measured_;
+  // Where gradients are measured: squares of each block of those of each replica of this host, then
+  // of their sum; of one replica nothing. Empty: they are not.
+  bool measuring_ = false;
+  std::vector<std::span<double>> block_squares_;
+  std::shared_ptr<const void> squares_owner_;
+  GradientSquares squares_;  // of the last step; local replica 0's
+  std::atomic<double> next_learning_rate_{rule_.learning_rate()};
+  int pushed_in_turn_ = 0;
+};
+
+}  // namespace tutti::detail

@@ -1,0 +1,89 @@
+// The fused step while backward goes on: a stretch is updated as soon as all replicas have its
+// gradient, which then lies in cache still. The same operations on the same numbers as at the end.
+
+#include <algorithm>
+#include <thread>
+
+#include "tutti/sync/shared/detail/shared_updater.h"
+
+namespace tutti::detail {
+
+GradientListener* SharedUpdater::listener(int replica) {
+  Lane& lane = lanes_.at(replica);
+  if (world_.in_turn()) return nullptr;
+  // Norms are of all gradients, and hosts exchange the sums of whole slices: then gradients are
+  // copied as they come, where they are, and the update is made at the end.
+  if (plan_.needs_sums() || plan_.measures() || lane.sums) return lane.hooks.listener();
+  // What would be an error, or what hooks of the user are to see whole, is found at the end.
+  for (size_t i = 0; i < lane.parameters.size(); ++i) {
+    const at::Tensor& parameter = lane.parameters[i];
+    if (parameter.requires_grad() != layout_.slots[i].trained || has_hooks(parameter))
+      return nullptr;
+  }
+  return &lane.early;
+}
+
+bool SharedUpdater::take_early(int replica, const at::Tensor& parameter,
+                               const at::Tensor& gradient) {
+  Lane& lane = lanes_[replica];
+  const auto found = lane.places.find(parameter.unsafeGetTensorImpl());
+  // What autograd would add to, or give no gradient, is autograd's.
+  if (found == lane.places.end() || !parameter.requires_grad() || parameter.grad().defined())
+    return false;
+  const int place = found->second;
+  Gradients& mine = gradients_[lane.rank];
+  if (world_.one_process()) {
+    check_gradient(layout_.slots[place], gradient);
+    lane.keep[place] = gradient.contiguous();
+    mine.pointers[place] = lane.keep[place].data_ptr();
+  } else {
+    copy_gradient(replica, place, gradient);
+  }
+  mine.used[place] = 1;
+  mine.ready[place].store(lane.step + 1, std::memory_order_release);
+  lane.taken[place] = 1;
+  return true;
+}
+
+// What came last first: it is in cache. Whoever leaves the step out has no gradient ready, so that
+// nobody else updates anything before all know of it.
+void SharedUpdater::update_what_is_ready(Lane& lane) {
+  for (size_t i = 0; i < lane.stretches.size(); ++i) {
+    const Stretch& stretch = lane.stretches[i];
+    if (lane.updated[i] != 0 || lane.taken[stretch.parameter] == 0) continue;
+    if (!is_ready(stretch.parameter, lane.step + 1)) continue;
+    const optim::Rule& rule = plan_.rule(stretch.parameter);
+    const double rate = plan_.rate(stretch.parameter, header_->learning_rate.load());
+    header_->begun.store(version() + 1, std::memory_order_release);
+    apply_stretch(lane, stretch, rule.next(lane.scalars[stretch.parameter], rate));
+    lane.updated[i] = 1;
+  }
+}
+
+// While others are still on their way, of whom one may need this core. Not for ever: the barrier
+// says who has not come.
+void SharedUpdater::update_while_waiting(Lane& lane) {
+  constexpr Millis kPatience{2};
+  const Deadline deadline(kPatience);
+  const auto all_pushed = [&] {
+    return std::ranges::all_of(gradients_, [&](const Gradients& gradients) {
+      return gradients.ready[layout_.slots.size()].load(std::memory_order_acquire) == lane.step + 1;
+    });
+  };
+  const auto left = [&] {
+    for (size_t i = 0; i < lane.stretches.size(); ++i)
+      if (lane.taken[lane.stretches[i].parameter] != 0 && lane.updated[i] == 0)
+        return !all_pushed();  // whoever has pushed marks nothing more
+    return false;
+  };
+  for (update_what_is_ready(lane); left() && !deadline.passed(); update_what_is_ready(lane))
+    std::this_thread::yield();
+}
+
+bool SharedUpdater::is_ready(int parameter, int64_t step) const {
+  for (const Gradients& gradients : gradients_)
+    if (gradients.ready[parameter].load(std::memory_order_acquire) != step) return false;
+  return true;
+}
+
+}  // namespace tutti::detail

@@ -1,0 +1,303 @@
+// The fused step. All replicas of a host share one parameter storage; the owner of a slice reads
+// the slice of n gradients, adds them in the one order, and updates parameter and optimizer state
+// once.
+//
+// Glossary: n replicas, S bytes of parameters. Stretch: elements of one parameter owned by one
+// replica. A step: push (gradients published) | barrier | each owner updates its stretches |
+// barrier. Bytes with Adam: nS read for gradients + 6S for p, m, v, instead of 2nS + n 7S
+// (all-reduce + step). The owner-updates-once idea is ZeRO's (Rajbhandari et al. 2020,
+// arXiv:1910.02054) with the all-gather removed by sharing the storage. Over several hosts the
+// owners of a stretch first add the sums of their hosts (host_sums.h). docs/design/fused_step.md.
+
+#include "tutti/sync/shared/detail/shared_updater.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "tutti/base/detail/check.h"
+#include "tutti/comm/engine/reduce_kernels.h"
+
+namespace tutti {
+namespace detail {
+
+void SharedUpdater::copy_gradient(int replica, int parameter, const at::Tensor& gradient) {
+  Lane& lane = lanes_[replica];
+  const ParameterSlot& slot = layout_.slots[parameter];
+  if (lane.copied[parameter])
+    throw UsageError(
+        fmt::format("parameter \"{}\" got a second gradient in one step: backward() ran "
+                    "twice; add the losses and call minimize() once",
+                    slot.name));
+  check_gradient(slot, gradient);
+  // Peers need what they own; this replica reads its own part where autograd left it.
+  lane.keep[parameter] = gradient.contiguous();
+  const auto* from = static_cast<const std::byte*>(lane.keep[parameter].data_ptr());
+  std::byte* to = gradients_[lane.rank].base + slot.offset_bytes;
+  const int64_t width = size_of(slot.dtype);
+  const int64_t begin = lane.owned[parameter].begin * width;
+  const int64_t end = lane.owned[parameter].end * width;
+  std::memcpy(to, from, static_cast<size_t>(begin));
+  std::memcpy(to + end, from + end, static_cast<size_t>(slot.num_elements * width - end));
+  lane.copied[parameter] = 1;
+}
+
+void SharedUpdater::begin(int replica, Overlap) {
+  Lane& lane = lanes_.at(replica);
+  require_whole();
+  require_cleared(layout_, lane.parameters);
+  if (std::ranges::find(lane.taken, 1) != lane.taken.end())
+    throw UsageError(
+        fmt::format("replica {}: a backward pass of this step failed when other replicas had some "
+                    "of its gradients, so that the step cannot begin again",
+                    world_.first_rank + replica));
+  std::ranges::fill(lane.copied, 0);
+  lane.armed = true;
+  lane.updates_measured = block_squares_.empty() ? 0 : updates_measured(version());
+  if (lane.rank == 0) header_->learning_rate = next_learning_rate_.load();
+}
+
+int64_t SharedUpdater::push(int replica, std::span<const at::Tensor> gradients, double weight) {
+  Lane& lane = lanes_.at(replica);
+  Gradients& mine = gradients_[lane.rank];
+  if (lane.pushed) throw_took_part_twice(world_.first_rank + replica);
+  if (replica == 0) squares_.parts.clear();
+  lane.armed = false;
+  const bool left_out = std::isnan(weight);
+  mine.used[lane.parameters.size()] = part_of(weight);
+  for (size_t i = 0; i < lane.parameters.size(); ++i) {
+    if (lane.taken[i] != 0) {
+      if (i < gradients.size() && gradients[i].defined())
+        throw UsageError(
+            fmt::format("parameter \"{}\" got a second gradient in one step, beside the "
+                        "graph's: call set_planned(false) on the module",
+                        layout_.slots[i].name));
+      continue;
+    }
+    const bool used = weight != 0 && !left_out && i < gradients.size() && gradients[i].defined();
+    mine.used[i] = used;
+    if (!used) continue;
+    if (!world_.one_process()) {
+      if (!lane.copied[i]) copy_gradient(replica, static_cast<int>(i), gradients[i]);
+      continue;
+    }
+    check_gradient(layout_.slots[i], gradients[i]);
+    lane.keep[i] = gradients[i].contiguous();
+    mine.pointers[i] = lane.keep[i].data_ptr();
+  }
+  lane.pushed = true;
+  const int64_t next = version() + 1;
+  if (world_.in_turn()) {
+    if (++pushed_in_turn_ == world_.local) update_in_turn();
+    return next;
+  }
+  mine.ready[lane.parameters.size()].store(lane.step + 1, std::memory_order_release);
+  update_while_waiting(lane);
+  here(replica).barrier(world_.time_limit);
+  return next;
+}
+
+void SharedUpdater::acquire(int replica, int64_t at_least, const Deadline& deadline) {
+  Lane& lane = lanes_.at(replica);
+  if (!lane.pushed || world_.in_turn()) return;
+  const auto learning_rate = agree(lane);
+  if (learning_rate) {
+    header_->begun.store(at_least, std::memory_order_release);
+    update(lane, *learning_rate);
+  }
+  here(replica).barrier(std::min(world_.time_limit, deadline.limit()));
+  if (learning_rate) {
+    header_->ended.store(at_least, std::memory_order_release);
+    add_squares(lane);
+  }
+  finish_lane(lane);
+}
+
+void SharedUpdater::update_in_turn() {
+  if (const auto learning_rate = agree(lanes_[0])) {
+    const int64_t next = version() + 1;
+    header_->begun = next;
+    update(lanes_[0], *learning_rate);
+    header_->ended = next;
+    add_squares(lanes_[0]);
+  }
+  for (Lane& lane : lanes_) finish_lane(lane);
+  pushed_in_turn_ = 0;
+}
+
+void SharedUpdater::forget_step() {
+  if (!world_.in_turn()) return;
+  pushed_in_turn_ = 0;
+  for (Lane& lane : lanes_) lane.pushed = false;
+}
+
+void SharedUpdater::finish_lane(Lane& lane) {
+  bump_versions(lane.parameters);
+  for (at::Tensor& gradient : lane.keep) gradient.reset();
+  std::ranges::fill(lane.taken, 0);
+  std::ranges::fill(lane.updated, 0);
+  ++lane.step;
+  lane.pushed = false;
+}
+
+std::optional<double> SharedUpdater::agree(Lane& lane) {
+  double learning_rate = header_->learning_rate.load();
+  for (size_t i = 0; i < lane.used.size(); ++i) {
+    lane.used[i] = 0;
+    for (const Gradients& gradients : gradients_) lane.used[i] |= gradients.used[i];
+  }
+  if (lane.sums) {
+    for (const Stretch& stretch : lane.stretches) add_for_host(lane, stretch);
+    lane.sums->exchange(lane.used, learning_rate, world_.time_limit);
+    measure_sums(lane);
+  }
+  return step_is_made(layout_, lane.used) ? std::optional(learning_rate) : std::nullopt;
+}
+
+// Every replica advances its own copy of all step counts by the same rule, from the used bytes that
+// all have published, so that nobody needs another barrier for them.
+void SharedUpdater::update(Lane& lane, double learning_rate) {
+  const std::span<const Stretch> stretches = lane.stretches;
+  plan_.advance(lane.scalars, lane.used, learning_rate);
+  if (plan_.needs_sums()) make_sums(lane, stretches);
+  if (plan_.measures()) measure(lane, stretches);
+  for (size_t i = 0; i < stretches.size(); ++i)
+    if (const int parameter = stretches[i].parameter;
+        lane.used[parameter] != 0 && lane.updated[i] == 0)
+      apply_stretch(lane, stretches[i], lane.scalars[parameter]);
+}
+
+// The other replicas of the host have written what this one is to read.
+void SharedUpdater::meet(Lane& lane) {
+  if (world_.in_turn()) return;
+  here(static_cast<int>(&lane - lanes_.data())).barrier(world_.time_limit);
+}
+
+// Where the sum of a stretch lies until it is used.
+std::byte* SharedUpdater::sum_at(const Lane& lane, const Stretch& stretch) const {
+  if (lane.sums) return lane.sums->sum_of(stretch);
+  const ParameterSlot& slot = layout_.slots[stretch.parameter];
+  return static_cast<std::byte*>(lane.own_sums.data()) + slot.offset_bytes - lane.own_begin +
+         stretch.begin * size_of(slot.dtype);
+}
+
+// Gradients whose norms decide are summed before anything is updated. Third barrier of the step.
+void SharedUpdater::make_sums(Lane& lane, std::span<const Stretch> stretches) {
+  for (const Stretch& stretch : stretches) {
+    if (lane.used[stretch.parameter] == 0) continue;
+    std::byte* const sum = sum_at(lane, stretch);
+    const DType dtype = layout_.slots[stretch.parameter].dtype;
+    const int64_t count = stretch.end - stretch.begin;
+    if (!lane.sums) add_gradients(lane, stretch, sum);
+    if (plan_.clips_norms())
+      optim::square_blocks(
+          dtype, sum, count,
+          gradient_squares_.subspan(plan_.block_at(stretch.parameter, stretch.begin)));
+  }
+  if (!plan_.clips_norms()) return;
+  meet(lane);
+  lane.gradient_scales = plan_.scales(gradient_squares_, lane.used);
+  for (const Stretch& stretch : stretches)
+    if (lane.used[stretch.parameter] != 0)
+      scale_gradient(layout_.slots[stretch.parameter].dtype, sum_at(lane, stretch),
+                     stretch.end - stretch.begin, lane.gradient_scales[stretch.parameter]);
+}
+
+void SharedUpdater::measure(Lane& lane, std::span<const Stretch> stretches) {
+  for (const Stretch& stretch : stretches) {
+    if (lane.used[stretch.parameter] == 0) continue;
+    const ParameterSlot& slot = layout_.slots[stretch.parameter];
+    const int64_t offset = slot.offset_bytes + stretch.begin * size_of(slot.dtype);
+    std::byte* const sum = sum_at(lane, stretch);
+    const int64_t count = stretch.end - stretch.begin;
+    if (plan_.clips_values()) plan_.clip_values(slot.dtype, sum, count);
+    const auto states = states_at(offset);
+    plan_.rule(stretch.parameter)
+        .measure(slot.dtype, values_ + offset, sum, used_states(states), count,
+                 lane.scalars[stretch.parameter],
+                 measured_.subspan(plan_.block_at(stretch.parameter, stretch.begin)));
+  }
+  meet(lane);
+}
+
+std::array<void*, optim::kMostStates> SharedUpdater::states_at(int64_t offset) const {
+  std::array<void*, optim::kMostStates> states{};
+  for (int state = 0; state < rule_.num_states(); ++state)
+    states[static_cast<size_t>(state)] = state_at(state, offset);
+  return states;
+}
+
+// Where element `begin` of a replica's gradient lies; null when it did not use the parameter.
+const std::byte* SharedUpdater::gradient_at(const Lane& lane, int rank, int parameter,
+                                            int64_t begin) const {
+  const Gradients& peer = gradients_[rank];
+  if (!peer.used[parameter]) return nullptr;
+  const ParameterSlot& slot = layout_.slots[parameter];
+  const int64_t bytes = begin * size_of(slot.dtype);
+  const bool copied = peer.base != nullptr && rank != lane.rank;
+  if (copied) return peer.base + slot.offset_bytes + bytes;
+  const void* left =
+      peer.base != nullptr ? lane.keep[parameter].data_ptr() : peer.pointers[parameter];
+  return static_cast<const std::byte*>(left) + bytes;
+}
+
+// The sum over the replicas of this host; false, and nothing written, when none used the parameter.
+bool SharedUpdater::add_gradients(Lane& lane, const Stretch& chunk, void* sum) {
+  bool used = false;
+  for (size_t rank = 0; rank < gradients_.size(); ++rank) {
+    lane.inputs[rank] = gradient_at(lane, static_cast<int>(rank), chunk.parameter, chunk.begin);
+    used |= lane.inputs[rank] != nullptr;
+  }
+  if (used)
+    reduce_inputs(layout_.slots[chunk.parameter].dtype, ReduceOp::sum, shape_here_, lane.inputs,
+                  sum, chunk.end - chunk.begin);
+  if (lane.updates_measured > 0) measure_parts(lane, chunk, sum);
+  return used;
+}
+
+void SharedUpdater::add_for_host(Lane& lane, const Stretch& stretch) {
+  std::byte* const sum = lane.sums->sum_of(stretch);
+  if (add_gradients(lane, stretch, sum)) return;
+  // What was left out must not change the others' sum: x + -0.0 is x for every x, 0.0 + x is not.
+  const int64_t count = stretch.end - stretch.begin;
+  if (layout_.slots[stretch.parameter].dtype == DType::float32)
+    std::fill_n(reinterpret_cast<float*>(sum), count, -0.0F);
+  else
+    std::fill_n(reinterpret_cast<double*>(sum), count, -0.0);
+}
+
+// The sum of a chunk as the rule is to see it.
+const void* SharedUpdater::chunk_gradient(Lane& lane, const Stretch& chunk) {
+  const ParameterSlot& slot = layout_.slots[chunk.parameter];
+  const bool summed = lane.sums || plan_.needs_sums();
+  if (!summed && gradients_.size() == 1 && !plan_.clips_values())
+    return gradient_at(lane, 0, chunk.parameter, chunk.begin);
+  void* const sum = summed ? sum_at(lane, chunk) : lane.scratch.data();
+  if (!summed) add_gradients(lane, chunk, sum);
+  // What was measured has been clipped before.
+  if (plan_.clips_values() && !plan_.measures())
+    plan_.clip_values(slot.dtype, sum, chunk.end - chunk.begin);
+  return sum;
+}
+
+void SharedUpdater::apply_stretch(Lane& lane, const Stretch& stretch,
+                                  const optim::StepScalars& scalars) {
+  const ParameterSlot& slot = layout_.slots[stretch.parameter];
+  const optim::Rule& rule = plan_.rule(stretch.parameter);
+  const double trust = plan_.trust(stretch.parameter, measured_);
+  for (int64_t begin = stretch.begin; begin < stretch.end; begin += kChunkElements) {
+    const int64_t count = std::min(kChunkElements, stretch.end - begin);
+    const int64_t offset = slot.offset_bytes + begin * size_of(slot.dtype);
+    const void* const gradient = chunk_gradient(lane, {stretch.parameter, begin, begin + count});
+    const auto states = states_at(offset);
+    rule.update(slot.dtype, values_ + offset, gradient, used_states(states), count, scalars, trust);
+  }
+}
+
+}  // namespace detail
+
+std::shared_ptr<Updater> make_shared_updater(const World& world, const optim::Recipe& recipe,
+                                             std::vector<NamedTensors> replicas) {
+  return std::make_shared<detail::SharedUpdater>(world, recipe, std::move(replicas));
+}
+
+}  // namespace tutti
