@@ -119,9 +119,9 @@ parallel::Stage gpt_stage(const Setting& setting, int stage, int stages) {
       std::make_shared<parallel::GraphStage>(graph, parallel::ranges_by_names(graph, cuts), stage));
 }
 
-layout::Schedule schedule_of(const Setting& setting, int ranks) {
-  return layout::schedule_by_name(setting.schedule,
-                                  {.ranks = ranks, .microbatches = setting.microbatches});
+mesh::Schedule schedule_of(const Setting& setting, int ranks) {
+  return mesh::schedule_by_name(setting.schedule,
+                                {.ranks = ranks, .microbatches = setting.microbatches});
 }
 
 // Made by one thread: they draw from LibTorch's default generator.
@@ -152,7 +152,7 @@ struct Samples {
 
 Step pipeline_step(const Setting& setting, const Group& group,
                    const std::vector<parallel::Stage>& stages) {
-  const layout::Schedule schedule = schedule_of(setting, group.size());
+  const mesh::Schedule schedule = schedule_of(setting, group.size());
   std::vector<parallel::Stage> chunks;
   for (int chunk = 0; chunk < schedule.chunks; ++chunk)
     chunks.push_back(stages[static_cast<size_t>(schedule.stage_of(group.rank(), chunk))]);

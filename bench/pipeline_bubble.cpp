@@ -49,7 +49,7 @@ using namespace tutti;
 struct Setting {
   std::vector<int> ranks{2, 3, 4, 5, 6, 7, 8};
   int microbatches = 8;
-  std::vector<std::string> schedules = layout::schedule_names();
+  std::vector<std::string> schedules = mesh::schedule_names();
   double sleep_ms = 12;
   bool compute = false;
   int64_t width = 1024, layers = 2, rows = 512;
@@ -62,14 +62,14 @@ double seconds_between(TimePoint begin, TimePoint end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-// What a stage took, of one step: by layout::Kind.
+// What a stage took, of one step: by mesh::Kind.
 struct Busy {
   std::array<double, 3> seconds{};
   TimePoint began{};  // the part that goes on
 
-  double& of(layout::Kind kind) { return seconds.at(static_cast<size_t>(kind)); }
+  double& of(mesh::Kind kind) { return seconds.at(static_cast<size_t>(kind)); }
   void begin() { began = Clock::now(); }
-  void end(layout::Kind kind) { of(kind) += seconds_between(began, Clock::now()); }
+  void end(mesh::Kind kind) { of(kind) += seconds_between(began, Clock::now()); }
   double total() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
 };
 
@@ -87,7 +87,7 @@ class Sleep : public torch::autograd::Function<Sleep> {
     context->saved_data["busy"] = reinterpret_cast<int64_t>(busy);
     context->saved_data["ms"] = ms;
     sleep_for(ms);
-    busy->end(layout::Kind::forward);
+    busy->end(mesh::Kind::forward);
     return x.clone();
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -98,7 +98,7 @@ class Sleep : public torch::autograd::Function<Sleep> {
     auto* const later = nn::WeightGradients::current();
     busy->begin();
     sleep_for(later != nullptr ? ms : 2 * ms);
-    busy->end(layout::Kind::backward);
+    busy->end(mesh::Kind::backward);
     at::Tensor of_weight;
     if (later == nullptr)
       of_weight = at::ones_like(weight);
@@ -106,7 +106,7 @@ class Sleep : public torch::autograd::Function<Sleep> {
       later->put_off(weight, [busy, ms, weight] {
         busy->begin();
         sleep_for(ms);
-        busy->end(layout::Kind::weight);
+        busy->end(mesh::Kind::weight);
         return at::ones_like(weight);
       });
     return {gradients.at(0), of_weight, {}, {}};
@@ -128,11 +128,11 @@ class Mark : public torch::autograd::Function<Mark> {
                                                  torch::autograd::variable_list gradients) {
     auto* busy = reinterpret_cast<Busy*>(context->saved_data["busy"].toInt());
     const bool begins = context->saved_data["begins"].toBool();
-    if (!begins) busy->end(layout::Kind::backward);
+    if (!begins) busy->end(mesh::Kind::backward);
     // Products that are put off are computed in the order in which they were: so are these two.
     if (auto* const later = nn::WeightGradients::current(); later != nullptr)
       later->put_off(at::empty({0}), [busy, begins] {
-        begins ? busy->begin() : busy->end(layout::Kind::weight);
+        begins ? busy->begin() : busy->end(mesh::Kind::weight);
         return at::empty({0});
       });
     if (begins) busy->begin();
@@ -183,7 +183,7 @@ parallel::Stage stage_of(const Setting& setting, int stage, int stages, Busy* bu
     for (const auto& layer : module->layers)
       y = nn::dense(y, layer->weight, layer->bias, nn::Activation::relu);
     y = Mark::apply(y, module->mark, busy, true);
-    busy->end(layout::Kind::forward);
+    busy->end(mesh::Kind::forward);
     return std::vector{y};
   };
   return made;
@@ -202,11 +202,11 @@ struct Shared {
   std::vector<TimePoint> began, ended;
 };
 
-Measured measured(const layout::Schedule& schedule, const Shared& shared, const Setting& setting) {
+Measured measured(const mesh::Schedule& schedule, const Shared& shared, const Setting& setting) {
   const double seconds =
       seconds_between(std::ranges::max(shared.began), std::ranges::max(shared.ended));
   double busy = 0;
-  layout::Costs costs;
+  mesh::Costs costs;
   for (const Busy& stage : shared.by_stage) {
     busy += stage.total();
     const auto mean = [&](size_t kind) { return stage.seconds.at(kind) / schedule.microbatches; };
@@ -215,11 +215,11 @@ Measured measured(const layout::Schedule& schedule, const Shared& shared, const 
   }
   if (!setting.compute) costs.stages.clear();
   return {.bubble = 1 - busy / (schedule.ranks() * seconds),
-          .simulated = layout::simulate(schedule, costs).bubble(),
+          .simulated = mesh::simulate(schedule, costs).bubble(),
           .seconds = seconds};
 }
 
-void run_rank(Group group, const layout::Schedule& schedule, const Setting& setting, Shared& shared,
+void run_rank(Group group, const mesh::Schedule& schedule, const Setting& setting, Shared& shared,
               std::vector<Measured>& steps) {
   at::set_num_threads(1);
   const auto rank = static_cast<size_t>(group.rank());
@@ -249,7 +249,7 @@ void run_rank(Group group, const layout::Schedule& schedule, const Setting& sett
   }
 }
 
-std::vector<Measured> steps_of(const layout::Schedule& schedule, const Setting& setting) {
+std::vector<Measured> steps_of(const mesh::Schedule& schedule, const Setting& setting) {
   const auto ranks = static_cast<size_t>(schedule.ranks());
   Shared shared{.by_stage = std::vector<Busy>(static_cast<size_t>(schedule.stages())),
                 .began = std::vector<TimePoint>(ranks),
@@ -281,7 +281,7 @@ std::vector<int> microbatches_of(const std::string& schedule, int ranks, int mic
 }
 
 // The difference in points, the median over the steps.
-double print(const layout::Schedule& schedule, const std::vector<Measured>& steps,
+double print(const mesh::Schedule& schedule, const std::vector<Measured>& steps,
              const Setting& setting) {
   std::vector<double> bubbles, simulated, off, seconds;
   for (const Measured& step : steps) {
@@ -321,7 +321,7 @@ int measure(const Setting& setting) {
     for (const std::string& name : setting.schedules)
       for (const int microbatches : microbatches_of(name, ranks, setting.microbatches)) {
         const auto schedule =
-            layout::schedule_by_name(name, {.ranks = ranks, .microbatches = microbatches});
+            mesh::schedule_by_name(name, {.ranks = ranks, .microbatches = microbatches});
         worst = std::max(worst, print(schedule, steps_of(schedule, setting), setting));
       }
   if (!setting.json)

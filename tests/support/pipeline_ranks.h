@@ -163,7 +163,7 @@ inline std::vector<parallel::Span> spans_of(const StagesOfModel& stages, size_t 
 
 /// One rank's stages by chunk. Module parameters are those of the layers, in order.
 inline std::vector<parallel::Stage> stages_of_rank(const PipelineModel& model,
-                                                   const layout::Schedule& schedule,
+                                                   const mesh::Schedule& schedule,
                                                    StagesOfModel& stages, int rank) {
   std::vector<std::vector<parallel::Tie>> ties(stages.cuts.size());
   for (const TiedLayers& tie : model.ties) {
@@ -231,7 +231,7 @@ inline parallel::Pipeline::Batch batch_of(const PipelineModel& model, const Pipe
 }
 
 /// Sums from all ranks, by layer.
-inline LayerSums pipeline_sums(const PipelineModel& model, const layout::Schedule& schedule,
+inline LayerSums pipeline_sums(const PipelineModel& model, const mesh::Schedule& schedule,
                                const PipelineRun& run) {
   LayerSums sums(model.make().size());
   run_all_members(make_engines(run.engine, schedule.ranks()), [&](const Group& group) {
@@ -278,7 +278,7 @@ inline void expect_same_sums(const LayerSums& got, const LayerSums& expected) {
   }
 }
 
-inline void expect_oracle(const PipelineModel& model, const layout::Schedule& schedule,
+inline void expect_oracle(const PipelineModel& model, const mesh::Schedule& schedule,
                           const PipelineRun& run) {
   expect_same_sums(pipeline_sums(model, schedule, run), oracle_sums(model, run.sizes, run.place));
 }

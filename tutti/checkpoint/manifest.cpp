@@ -243,7 +243,7 @@ class ManifestReader {
   int ranks_of(const CheckpointManifest& m) const {
     if (m.mesh.empty()) return m.replicas;
     try {
-      const auto mesh = layout::Mesh::parse(m.mesh, 0);
+      const auto mesh = mesh::Mesh::parse(m.mesh, 0);
       require(mesh.data_replicas() == m.replicas, "mesh", m.mesh,
               fmt::format("one of {} replicas", m.replicas));
       return mesh.replicas();

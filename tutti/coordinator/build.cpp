@@ -6,7 +6,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 namespace {
 
 constexpr size_t kDigits = 16;
@@ -26,4 +26,4 @@ std::string build_of_this_process() {
   return hash.hex().substr(0, kDigits);
 }
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

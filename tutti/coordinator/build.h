@@ -5,10 +5,10 @@
 
 #include <string>
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 
 /// The first 16 hex digits of the SHA-256 of this process's program file. Throws Error when that
 /// cannot be read.
 std::string build_of_this_process();
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

@@ -39,20 +39,20 @@ OwnProcess own_process() {
 
 void take_part(const std::function<void(ClusterCoordinator&)>& program,
                const CoordinatorOptions& options) {
-  steps::close_registration();
+  coordinator::close_registration();
   const OwnProcess own = own_process();
   const Token token = require_token("coordinate");
   const Credentials credentials{token, job_of_token(token), tls_from_environment()};
-  const std::string build = steps::build_of_this_process();
+  const std::string build = coordinator::build_of_this_process();
   if (own.process > 0) set_log_worker(own.process, own.num_workers);
   if (own.process > 0)
-    return steps::serve_steps({.number = own.process,
-                               .num_workers = own.num_workers,
-                               .view_service = own.view_service,
-                               .build = build,
-                               .process = process_words(),
-                               .limit = options.limit},
-                              credentials);
+    return coordinator::serve_steps({.number = own.process,
+                                     .num_workers = own.num_workers,
+                                     .view_service = own.view_service,
+                                     .build = build,
+                                     .process = process_words(),
+                                     .limit = options.limit},
+                                    credentials);
   ClusterCoordinator cluster({.num_workers = own.num_workers,
                               .view_service = own.view_service,
                               .interface = interface_from_environment(),
@@ -67,7 +67,7 @@ void take_part(const std::function<void(ClusterCoordinator&)>& program,
 
 }  // namespace
 
-ClusterCoordinator::ClusterCoordinator(const steps::DispatcherOptions& options,
+ClusterCoordinator::ClusterCoordinator(const coordinator::DispatcherOptions& options,
                                        const Credentials& credentials)
     : num_workers_(options.num_workers), dispatcher_(options, credentials) {}
 

@@ -44,17 +44,18 @@ struct CoordinatorOptions {
 template <class T>
 class RemoteValue {
  public:
-  explicit RemoteValue(std::shared_ptr<const steps::Ticket> ticket) : ticket_(std::move(ticket)) {}
+  explicit RemoteValue(std::shared_ptr<const coordinator::Ticket> ticket)
+      : ticket_(std::move(ticket)) {}
 
  private:
   friend class ClusterCoordinator;
-  std::shared_ptr<const steps::Ticket> ticket_;
+  std::shared_ptr<const coordinator::Ticket> ticket_;
 };
 
 class ClusterCoordinator {
  public:
   /// Use coordinate().
-  ClusterCoordinator(const steps::DispatcherOptions& options, const Credentials& credentials);
+  ClusterCoordinator(const coordinator::DispatcherOptions& options, const Credentials& credentials);
 
   /// Hands in a step and returns; waits only while the queue is full. A free worker takes it: steps
   /// begin in the order of scheduling. *At least once*: a step whose worker is lost before it has
@@ -94,12 +95,12 @@ class ClusterCoordinator {
 
   int num_workers() const noexcept { return num_workers_; }
   /// Of steps: scheduled, done, failed, cancelled, repeated; and of workers lost.
-  steps::DispatchCounts counts() const { return dispatcher_.counts(); }
+  coordinator::DispatchCounts counts() const { return dispatcher_.counts(); }
 
  private:
   const int num_workers_;
   std::atomic<int64_t> num_per_worker_{0};
-  steps::Dispatcher dispatcher_;
+  coordinator::Dispatcher dispatcher_;
 };
 
 /// The whole of main(): runs `program` in the coordinator; in a worker, serves steps until the
@@ -114,13 +115,13 @@ int coordinate(const std::function<void(ClusterCoordinator&)>& program,
 template <class Result, class... Parameters, class... Arguments>
 RemoteValue<Result> ClusterCoordinator::schedule(const RemoteFunction<Result(Parameters...)>& step,
                                                  const Arguments&... arguments) {
-  static_assert(std::is_void_v<Result> || steps::Sendable<Result>,
+  static_assert(std::is_void_v<Result> || coordinator::Sendable<Result>,
                 "schedule: the result of this step cannot travel; a tensor, number, string, vector "
                 "or tuple of them can");
   static_assert(sizeof...(Parameters) == sizeof...(Arguments),
                 "schedule: give the step as many arguments as it takes beside its RemoteWorker&");
-  steps::ValueWriter writer;
-  (steps::Argument<Parameters>::write(writer, arguments), ...);
+  coordinator::ValueWriter writer;
+  (coordinator::Argument<Parameters>::write(writer, arguments), ...);
   return RemoteValue<Result>(dispatcher_.schedule(step.name(), writer.take()));
 }
 
@@ -128,8 +129,8 @@ template <class Result>
 Result ClusterCoordinator::fetch(const RemoteValue<Result>& value) {
   const ps::Bytes bytes = dispatcher_.fetch(*value.ticket_);
   if constexpr (!std::is_void_v<Result>) {
-    steps::ValueReader reader(bytes.span);
-    return steps::Codec<Result>::read(reader);
+    coordinator::ValueReader reader(bytes.span);
+    return coordinator::Codec<Result>::read(reader);
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include "tutti/base/detail/check.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 
 int64_t DispatchState::schedule(std::string step, ps::Bytes arguments) {
   TUTTI_CHECK(!full() && !failed(), "{} tasks wait", waiting_.size());
@@ -107,4 +107,4 @@ void DispatchState::end(const Task& task, const Outcome& outcome) {
   end_(task.number, outcome);
 }
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

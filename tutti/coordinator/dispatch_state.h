@@ -17,7 +17,7 @@
 
 #include "tutti/ps/wire/message.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 
 struct Task {
   int64_t number = 0;  ///< in the order of scheduling
@@ -101,4 +101,4 @@ class DispatchState {
   DispatchCounts counts_;
 };
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

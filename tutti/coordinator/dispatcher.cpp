@@ -8,7 +8,7 @@
 #include "tutti/base/threads.h"
 #include "tutti/net/connect.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 namespace {
 
 using Kind = ps::Message::Kind;
@@ -340,4 +340,4 @@ void Dispatcher::beat(TimePoint now) {
   }
 }
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

@@ -21,7 +21,7 @@
 #include "tutti/net/listener.h"
 #include "tutti/ps/wire/streams.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 
 /// The purpose of workers' connections, in the facts of their handshakes.
 inline constexpr const char* kStepsPurpose = "steps";
@@ -120,4 +120,4 @@ class Dispatcher {
   std::thread thread_;
 };
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

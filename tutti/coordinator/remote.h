@@ -29,7 +29,7 @@ class RemoteFunction<Result(Parameters...)> {
   std::string name_;
 };
 
-namespace steps {
+namespace coordinator {
 
 template <class Result, class... Parameters>
 RemoteFunction<Result(Parameters...)> registered(std::string name,
@@ -52,7 +52,7 @@ RemoteFunction<Result(Parameters...)> registered(std::string name,
   return RemoteFunction<Result(Parameters...)>(std::move(name));
 }
 
-}  // namespace steps
+}  // namespace coordinator
 
 /// Gives `function` a name under which a coordinator's program can have it run on a worker. It
 /// captures nothing: what it needs comes as arguments, or is kept by its worker
@@ -64,9 +64,9 @@ RemoteFunction<Result(Parameters...)> registered(std::string name,
 /// A name that two functions have is an error of coordinate().
 template <class Function>
 auto remote(std::string name, Function function) {
-  static_assert(steps::Captureless<Function>,
+  static_assert(coordinator::Captureless<Function>,
                 "remote: a step is a function or a lambda without captures");
-  return steps::registered(std::move(name), +function);
+  return coordinator::registered(std::move(name), +function);
 }
 
 }  // namespace tutti

@@ -7,7 +7,7 @@
 #include "tutti/coordinator/detail/step.h"
 
 namespace tutti {
-namespace steps {
+namespace coordinator {
 namespace {
 
 struct Registry {
@@ -52,7 +52,7 @@ void close_registration() {
   if (!registry().objection.empty()) throw UsageError(registry().objection);
 }
 
-}  // namespace steps
+}  // namespace coordinator
 
 RemoteWorker::~RemoteWorker() {
   while (!kept_.empty()) kept_.pop_back();
@@ -69,13 +69,13 @@ void* RemoteWorker::add(const std::string& key, std::shared_ptr<void> value) {
   return kept_.back().value.get();
 }
 
-void* RemoteWorker::per_worker(steps::ValueReader& reader, const char* type) {
+void* RemoteWorker::per_worker(coordinator::ValueReader& reader, const char* type) {
   reader.kind('p');
   const int64_t number = reader.number();
-  const std::string factory = steps::Codec<std::string>::read(reader);
+  const std::string factory = coordinator::Codec<std::string>::read(reader);
   const std::string key = fmt::format("#{} by {}", number, factory);
   if (void* const known = find(key)) return known;
-  const steps::Step& step = steps::step_named(factory);
+  const coordinator::Step& step = coordinator::step_named(factory);
   if (!step.make || step.type != type)
     throw Error(fmt::format("\"{}\" does not make what this step takes", factory));
   return add(key, step.make(*this));

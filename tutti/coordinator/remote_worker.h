@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-namespace steps {
+namespace coordinator {
 class ValueReader;
 }
 
@@ -50,7 +50,7 @@ class RemoteWorker {
 
   /// What stands for a parameter T& of a step; `type` is typeid(T).name(). Made when it is first
   /// asked for. Throws Error when its factory makes something else, and what that throws.
-  void* per_worker(steps::ValueReader& reader, const char* type);
+  void* per_worker(coordinator::ValueReader& reader, const char* type);
 
  private:
   struct Kept {

@@ -16,7 +16,7 @@
 #include "tutti/coordinator/dispatcher.h"
 #include "tutti/ps/wire/streams.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 namespace {
 
 using Kind = ps::Message::Kind;
@@ -264,4 +264,4 @@ void serve_steps(const StepServerOptions& options, const Credentials& credential
   StepServer(options, credentials).run();
 }
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

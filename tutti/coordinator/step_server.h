@@ -7,7 +7,7 @@
 #include "tutti/net/address.h"
 #include "tutti/net/credentials.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 
 struct StepServerOptions {
   int number = 1;
@@ -25,4 +25,4 @@ struct StepServerOptions {
 /// with the coordinator meanwhile.
 void serve_steps(const StepServerOptions& options, const Credentials& credentials);
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

@@ -4,7 +4,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 namespace {
 
 std::string_view name_of_kind(char letter) {
@@ -115,4 +115,4 @@ void wrong_count(int64_t expected, int64_t got) {
   throw Error(fmt::format("values of a step: a tuple of {}, expected {}", got, expected));
 }
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

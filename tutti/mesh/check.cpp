@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 namespace {
 
 std::string place(int rank, size_t index, const Action& action) {
@@ -155,4 +155,4 @@ std::vector<int> peak_activations(const Schedule& schedule) {
   return peaks;
 }
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

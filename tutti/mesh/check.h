@@ -12,7 +12,7 @@
 
 #include "tutti/mesh/schedule.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 
 /// The first thing that is wrong: "rank 2, action 7 (B 0.3): comes before F 0.3, which it needs".
 /// Unset: nothing. Rules, in this order:
@@ -40,4 +40,4 @@ struct Needed {
 };
 std::vector<Needed> needs_of(const Schedule& schedule, Kind kind, int stage);
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

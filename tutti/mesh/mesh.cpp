@@ -10,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 namespace {
 
 const std::vector<std::string>& axis_names() {
@@ -122,4 +122,4 @@ std::string Mesh::sentence() const {
   return words;
 }
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

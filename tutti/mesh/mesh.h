@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tutti::layout {
+namespace tutti::mesh {
 
 enum class Axis : uint8_t {
   data,    ///< other samples, all of the model's state
@@ -67,4 +67,4 @@ class Mesh {
   Place sizes_{1, 1, 1, 1};
 };
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace tutti::layout {
+namespace tutti::mesh {
 namespace {
 
 // Pixels.
@@ -95,4 +95,4 @@ std::string to_svg(const Schedule& schedule, const Simulation& simulation) {
   return svg + "</svg>\n";
 }
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

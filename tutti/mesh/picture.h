@@ -6,10 +6,10 @@
 
 #include "tutti/mesh/simulate.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 
 /// F blue, B orange, W green (Okabe and Ito's colours), paler in odd chunks; numbers are
 /// microbatches, where there is room for them. White is waiting.
 std::string to_svg(const Schedule& schedule, const Simulation& simulation);
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

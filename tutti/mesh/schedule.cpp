@@ -5,7 +5,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/suggest.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 char letter_of(Kind kind) noexcept { return "FBW"[static_cast<size_t>(kind)]; }
 
 std::string to_string(const Action& action) {
@@ -41,4 +41,4 @@ Schedule schedule_by_name(const std::string& name, const Plan& plan) {
   return interleaved(with_chunks);
 }
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-namespace tutti::layout {
+namespace tutti::mesh {
 
 enum class Kind : uint8_t {
   forward,   ///< F: the chunk's output of a microbatch
@@ -99,4 +99,4 @@ std::string to_csv(const Schedule& schedule);
 /// Throws DataError with `name`, line and field for text that is none. check() comes after.
 Schedule from_csv(std::string_view text, const std::string& name);
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

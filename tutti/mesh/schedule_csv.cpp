@@ -7,7 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/mesh/schedule.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 namespace {
 
 std::string_view trimmed(std::string_view text) {
@@ -100,4 +100,4 @@ Schedule from_csv(std::string_view text, const std::string& name) {
   return schedule;
 }
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

@@ -10,7 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/mesh/schedule.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 namespace {
 
 // Of one rank, counting: the n-th F of a chunk is of microbatch n, and so are B and W. Microbatches
@@ -219,4 +219,4 @@ Schedule dualpipe_v(const Plan& plan) {
   });
 }
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

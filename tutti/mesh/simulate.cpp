@@ -8,7 +8,7 @@
 #include "tutti/base/error.h"
 #include "tutti/mesh/check.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 namespace {
 
 class Clock {
@@ -98,4 +98,4 @@ Simulation simulate(const Schedule& schedule, const Costs& costs) {
   return result;
 }
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

@@ -9,7 +9,7 @@
 
 #include "tutti/mesh/schedule.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 
 /// Of one microbatch, in any unit of time, each >= 0.
 struct StageCost {
@@ -43,4 +43,4 @@ struct Simulation {
 /// is neither 0, 1 nor that of the stages.
 Simulation simulate(const Schedule& schedule, const Costs& costs);
 
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

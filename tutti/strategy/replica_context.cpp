@@ -39,16 +39,16 @@ at::Device ReplicaContext::device() const noexcept { return state_->queue.device
 bool ReplicaContext::shares_device() const noexcept { return state_->shares_device; }
 const DeviceQueue& ReplicaContext::queue() const noexcept { return state_->queue; }
 int ReplicaContext::replica() const noexcept { return state_->rank / state_->mesh.model_ranks(); }
-const layout::Mesh& ReplicaContext::mesh() const noexcept { return state_->mesh; }
-layout::Place ReplicaContext::place() const noexcept { return state_->mesh.place_of(state_->rank); }
+const mesh::Mesh& ReplicaContext::mesh() const noexcept { return state_->mesh; }
+mesh::Place ReplicaContext::place() const noexcept { return state_->mesh.place_of(state_->rank); }
 int ReplicaContext::tensor_blocks() const noexcept { return state_->tensor_blocks; }
 
-Group ReplicaContext::group_of(layout::Axis axis) const {
+Group ReplicaContext::group_of(mesh::Axis axis) const {
   switch (axis) {
-    case layout::Axis::data:
-    case layout::Axis::shard: return state_->groups.data;
-    case layout::Axis::stage: return state_->groups.stage;
-    case layout::Axis::tensor: return state_->groups.tensor;
+    case mesh::Axis::data:
+    case mesh::Axis::shard: return state_->groups.data;
+    case mesh::Axis::stage: return state_->groups.stage;
+    case mesh::Axis::tensor: return state_->groups.tensor;
   }
   return {};
 }

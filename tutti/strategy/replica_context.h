@@ -66,9 +66,9 @@ class ReplicaContext {
   /// Where this rank stands on the mesh, and which ranks differ from it on that axis alone (data:
   /// and on shard). Under one_device, and without a mesh, alone on every axis but data; group_of
   /// then gives a group of one.
-  const layout::Mesh& mesh() const noexcept;
-  layout::Place place() const noexcept;
-  Group group_of(layout::Axis axis) const;
+  const mesh::Mesh& mesh() const noexcept;
+  mesh::Place place() const noexcept;
+  Group group_of(mesh::Axis axis) const;
   int tensor_blocks() const noexcept;  ///< StrategyOptions::tensor_blocks
 
   /// For shares by speed, where is_measured(): this replica begins to compute `rows` of a global

@@ -31,7 +31,7 @@ struct ReplicaContext::State {
   std::string alone;  ///< why replicas cannot count on each other in every step; empty: they can
   Millis time_limit{kDefaultTimeLimit};
   Group group;
-  layout::Mesh mesh;
+  mesh::Mesh mesh;
   MeshGroups groups;
   int tensor_blocks = 1;
   at::Generator generator;

@@ -51,7 +51,7 @@ struct World {
   bool apart = false;
   /// Where the parts of a model are: by stage and tensor, so many ranks side by side compute one
   /// replica. 1: each rank is a replica.
-  layout::Mesh mesh{};
+  mesh::Mesh mesh{};
   int model_ranks = 1;
   std::vector<MeshGroups> mesh_groups{};  ///< by local rank; empty where model_ranks is 1
   std::vector<int> job_ranks{};  ///< of a part of a model: its ranks' numbers; empty: these
@@ -60,18 +60,18 @@ struct World {
 
   int num_replicas() const noexcept { return size / model_ranks; }  ///< in sync
   int replica_of(int rank) const noexcept { return rank / model_ranks; }
-  layout::Place place_of_local(int local_rank) const noexcept {
+  mesh::Place place_of_local(int local_rank) const noexcept {
     return mesh.place_of(first_rank + local_rank);
   }
   /// The rank of a replica that has the model's outputs, and speaks for it.
   bool gives_outputs(int local_rank) const noexcept {
-    const layout::Place place = place_of_local(local_rank);
+    const mesh::Place place = place_of_local(local_rank);
     return leads_stage(local_rank) &&
-           place[static_cast<size_t>(layout::Axis::stage)] + 1 == mesh.size(layout::Axis::stage);
+           place[static_cast<size_t>(mesh::Axis::stage)] + 1 == mesh.size(mesh::Axis::stage);
   }
   /// Of the ranks that have the same stage of a replica, the one that speaks for them.
   bool leads_stage(int local_rank) const noexcept {
-    return place_of_local(local_rank)[static_cast<size_t>(layout::Axis::tensor)] == 0;
+    return place_of_local(local_rank)[static_cast<size_t>(mesh::Axis::tensor)] == 0;
   }
 
   /// Fails the groups of a local rank, so that nobody waits for it in any of them.

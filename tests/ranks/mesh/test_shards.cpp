@@ -15,7 +15,7 @@
 namespace tutti {
 namespace {
 
-using layout::Axis;
+using mesh::Axis;
 using test::MeshCase;
 
 /// Steps of a loop of one's own, in the second of which replica 1 has no samples, and in the last

@@ -67,13 +67,13 @@ const NamedSchedule kSchedules[] = {{"gpipe", 1},       {"1f1b", 1},  {"interlea
 class PipelineBy : public ::testing::TestWithParam<NamedSchedule> {
  protected:
   /// Nothing where the schedule does not take so many.
-  std::optional<layout::Schedule> schedule(int ranks, int microbatches) const {
+  std::optional<mesh::Schedule> schedule(int ranks, int microbatches) const {
     const auto [name, chunks] = GetParam();
     if (name == std::string("interleaved") && microbatches % ranks != 0) return std::nullopt;
-    return layout::schedule_by_name(
-        name, {.ranks = ranks, .microbatches = microbatches, .chunks = chunks});
+    return mesh::schedule_by_name(name,
+                                  {.ranks = ranks, .microbatches = microbatches, .chunks = chunks});
   }
-  layout::Schedule schedule_of_two() const { return *schedule(2, 4); }
+  mesh::Schedule schedule_of_two() const { return *schedule(2, 4); }
 };
 
 TEST_P(PipelineBy, HasTheBitsOfOneProcess) {
@@ -211,7 +211,7 @@ TEST_P(PipelineBy, RunsForwardAloneBetweenSteps) {
 
 TEST_P(PipelineBy, SaysWhenEachActionHasEnded) {
   const PipelineModel model = dense_model(8);
-  const layout::Schedule schedule = schedule_of_two();
+  const mesh::Schedule schedule = schedule_of_two();
   std::atomic<int64_t> ended{0};
   PipelineRun run{.sizes = {2, 0, 1, 0}};
   run.options.after_action = [&] { ++ended; };
@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(Schedules, PipelineBy, ::testing::ValuesIn(kSchedules),
                          });
 
 TEST(Pipeline, CutsSevenLayersIntoThreeStagesAnywhere) {
-  const auto schedule = layout::zb_h1({.ranks = 3, .microbatches = 4});
+  const auto schedule = mesh::zb_h1({.ranks = 3, .microbatches = 4});
   for (const auto& cuts :
        std::vector<std::vector<size_t>>{{0, 2, 4, 7}, {0, 1, 6, 7}, {0, 5, 6, 7}, {0, 3, 3, 7}})
     expect_oracle(dense_model(7), schedule, {.sizes = of_two(4), .cuts = cuts});
@@ -256,7 +256,7 @@ TEST(Pipeline, HasTheBitsOfDataReplicas) {
       if (i == 0) replicas[k / 3].push_back(gradients[k]);
     }
   });
-  const auto schedule = layout::one_f_one_b({.ranks = 2, .microbatches = 4});
+  const auto schedule = mesh::one_f_one_b({.ranks = 2, .microbatches = 4});
   test::expect_same_sums(test::pipeline_sums(model, schedule, {.sizes = of_two(4)}), replicas);
 }
 
@@ -270,9 +270,9 @@ TEST(Pipeline, LeavesFrozenParametersAndStagesWithoutAnyAlone) {
     return layers;
   };
   for (const char* name : {"1f1b", "zb-h1"})
-    expect_oracle(model, layout::schedule_by_name(name, {.ranks = 3, .microbatches = 4}),
+    expect_oracle(model, mesh::schedule_by_name(name, {.ranks = 3, .microbatches = 4}),
                   {.sizes = of_two(4), .cuts = {0, 2, 3, 6}});
-  expect_oracle(model, layout::zb_v({.ranks = 2, .microbatches = 4}),
+  expect_oracle(model, mesh::zb_v({.ranks = 2, .microbatches = 4}),
                 {.sizes = of_two(4), .cuts = {0, 1, 2, 3, 6}});
 }
 
@@ -292,7 +292,7 @@ TEST(Pipeline, KnowsParametersThatMicrobatchesDoNotUse) {
     return layers;
   };
   for (const char* name : {"gpipe", "zb-h1"})
-    expect_oracle(model, layout::schedule_by_name(name, {.ranks = 2, .microbatches = 4}),
+    expect_oracle(model, mesh::schedule_by_name(name, {.ranks = 2, .microbatches = 4}),
                   {.sizes = {2, 1, 2, 1}, .cuts = {0, 2, 4}});
 }
 
@@ -317,7 +317,7 @@ TEST(Pipeline, KeepsTheOrderOfDimensionsAcrossBorders) {
           },
       .loss = [](int, at::TensorList y) { return y[0].square().sum(); }};
   for (const int ranks : {1, 2, 4})
-    expect_oracle(model, layout::one_f_one_b({.ranks = ranks, .microbatches = 4}),
+    expect_oracle(model, mesh::one_f_one_b({.ranks = ranks, .microbatches = 4}),
                   {.sizes = of_two(4)});
 }
 
@@ -337,7 +337,7 @@ TEST(Pipeline, SendsTiedValuesAfterAnUpdate) {
       layers[0].parameters[0].mul_(0.5);
       return layers;
     };
-    const auto schedule = layout::schedule_by_name(name, {.ranks = 2, .microbatches = 4});
+    const auto schedule = mesh::schedule_by_name(name, {.ranks = 2, .microbatches = 4});
     test::expect_same_sums(test::pipeline_sums(model, schedule, run),
                            test::oracle_sums(updated, run.sizes));
   }

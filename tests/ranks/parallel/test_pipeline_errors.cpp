@@ -43,7 +43,7 @@ template <class Change>
 std::vector<std::string> errors_of_setup(int ranks, const Change& change) {
   std::vector<std::string> words;
   for (const auto& thrown : run_members(test::make_engines("shm", ranks), [&](const Group& group) {
-         auto schedule = layout::one_f_one_b({.ranks = ranks, .microbatches = 4});
+         auto schedule = mesh::one_f_one_b({.ranks = ranks, .microbatches = 4});
          std::vector<Stage> chunks{doubling_stage(group.rank(), ranks)};
          change(group.rank(), schedule, chunks);
          const Pipeline pipeline(group, schedule, chunks, {.limit = kShort});
@@ -54,10 +54,10 @@ std::vector<std::string> errors_of_setup(int ranks, const Change& change) {
 
 TEST(PipelineErrors, ScheduleWithAFaultIsRefused) {
   const auto errors = errors_of_setup(
-      2, [](int, layout::Schedule& schedule, auto&) { schedule.actions[1].pop_back(); });
+      2, [](int, mesh::Schedule& schedule, auto&) { schedule.actions[1].pop_back(); });
   EXPECT_THAT(errors, ::testing::Each(AllOf(StartsWith("Error: schedule 1f1b"),
                                             HasSubstr("B 0.3 is missing"))));
-  auto schedule = layout::zb_h1({.ranks = 1, .microbatches = 2});
+  auto schedule = mesh::zb_h1({.ranks = 1, .microbatches = 2});
   std::swap(schedule.actions[0].front(), schedule.actions[0].back());
   EXPECT_THROW(Pipeline(Group(), schedule, {doubling_stage(0, 1)}, {}), DataError);
 }
@@ -74,15 +74,15 @@ TEST(PipelineErrors, RankWithAFaultOfItsOwnIsNamedByTheOthers) {
 }
 
 TEST(PipelineErrors, GroupOfAnotherSizeIsRefused) {
-  const auto errors = errors_of_setup(2, [](int, layout::Schedule& schedule, auto&) {
-    schedule = layout::gpipe({.ranks = 3, .microbatches = 2});
+  const auto errors = errors_of_setup(2, [](int, mesh::Schedule& schedule, auto&) {
+    schedule = mesh::gpipe({.ranks = 3, .microbatches = 2});
   });
   EXPECT_THAT(errors, ::testing::Each(HasSubstr("is for 3 ranks, the group has 2")));
 }
 
 TEST(PipelineErrors, UnlikeSchedulesAreNamed) {
-  const auto errors = errors_of_setup(3, [](int rank, layout::Schedule& schedule, auto&) {
-    if (rank == 2) schedule = layout::gpipe({.ranks = 3, .microbatches = 4});
+  const auto errors = errors_of_setup(3, [](int rank, mesh::Schedule& schedule, auto&) {
+    if (rank == 2) schedule = mesh::gpipe({.ranks = 3, .microbatches = 4});
   });
   EXPECT_THAT(errors,
               ::testing::Each(AllOf(StartsWith("Mismatch: "), HasSubstr("rank 2 of 3"),
@@ -118,7 +118,7 @@ std::vector<std::string> errors_of_step(
          Stage stage = doubling_stage(group.rank(), 3);
          Pipeline::Batch batch = batch_of_ones(4);
          if (change) change(group.rank(), stage, batch);
-         Pipeline pipeline(group, layout::one_f_one_b({.ranks = 3, .microbatches = 4}), {stage},
+         Pipeline pipeline(group, mesh::one_f_one_b({.ranks = 3, .microbatches = 4}), {stage},
                            {.limit = kShort});
          if (leaves && leaves(group.rank(), group)) return;
          pipeline.step(batch);
@@ -194,8 +194,8 @@ TEST(PipelineErrors, BatchesOfTheWrongKindAreRefused) {
   const auto error_of = [](const std::function<void(Pipeline::Batch&)>& change) {
     Pipeline::Batch batch = batch_of_ones(2);
     change(batch);
-    Pipeline pipeline(Group(), layout::gpipe({.ranks = 1, .microbatches = 2}),
-                      {doubling_stage(0, 1)}, {});
+    Pipeline pipeline(Group(), mesh::gpipe({.ranks = 1, .microbatches = 2}), {doubling_stage(0, 1)},
+                      {});
     try {
       pipeline.step(batch);
     } catch (...) {
@@ -223,7 +223,7 @@ TEST(PipelineErrors, RunningStatisticsAreRefusedWithRecompute) {
               }};
   stage.spans = {{.forward = stage.forward, .recompute = true}};
   const auto run = [&] {
-    Pipeline(Group(), layout::gpipe({.ranks = 1, .microbatches = 2}), {stage}, {})
+    Pipeline(Group(), mesh::gpipe({.ranks = 1, .microbatches = 2}), {stage}, {})
         .step(batch_of_ones(2));
   };
   try {

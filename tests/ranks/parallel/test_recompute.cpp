@@ -110,7 +110,7 @@ TEST(LayerSpans, RefuseWhatIsNotThere) {
 /// Gradients of one microbatch by a pipeline of one rank.
 test::Tensors gradients_by(const nn::Graph& graph, const Recompute& recompute, bool split) {
   const auto module = test::modules_of(graph, ranges_by_names(graph, {}))[0];
-  const auto schedule = layout::schedule_by_name(split ? "zb-h1" : "1f1b", {.microbatches = 2});
+  const auto schedule = mesh::schedule_by_name(split ? "zb-h1" : "1f1b", {.microbatches = 2});
   Pipeline pipeline(Group(), schedule, {stage_of(module, recompute)}, {});
   const auto sums = pipeline.step({.sizes = {test::kSamples, 0},
                                    .inputs = [&](int) { return test::inputs_of(graph); },
@@ -182,7 +182,7 @@ TEST(RecomputeOfSequentials, RunsAgainWhatItIsToldTo) {
     for (int& one : passes) net->push_back(Counting(one));
     auto stages = sequential_stages(net, {.shape = {3}}, {0, 4}, recompute);
     passes.assign(4, 0);
-    Pipeline(Group(), layout::gpipe({.microbatches = 2}), stages, {})
+    Pipeline(Group(), mesh::gpipe({.microbatches = 2}), stages, {})
         .step({.sizes = {1, 1},
                .inputs = [](int) { return std::vector{at::ones({1, 3})}; },
                .loss = [](int, at::TensorList y) { return y[0].sum(); }});
@@ -216,7 +216,7 @@ TEST(RecomputeOfSequentials, RefusesWhatWritesIntoItsInput) {
     torch::nn::Sequential net(torch::nn::Linear(3, 3),
                               torch::nn::ReLU(torch::nn::ReLUOptions(true)),
                               torch::nn::Linear(3, 3));
-    Pipeline(Group(), layout::gpipe({.microbatches = 2}),
+    Pipeline(Group(), mesh::gpipe({.microbatches = 2}),
              sequential_stages(net, {.shape = {3}}, {0, 3}, recompute), {})
         .step({.sizes = {1, 1},
                .inputs = [](int) { return std::vector{at::ones({1, 3})}; },

@@ -85,7 +85,7 @@ TEST(SequentialStages, HaveTheBitsOfTheWhole) {
     at::set_num_threads(1);
     auto stages = sequential_stages(small_net(), kPhoto, {0, 2, 5});
     const auto rank = static_cast<size_t>(group.rank());
-    Pipeline pipeline(group, layout::one_f_one_b({.ranks = 2, .microbatches = 4}), {stages[rank]},
+    Pipeline pipeline(group, mesh::one_f_one_b({.ranks = 2, .microbatches = 4}), {stages[rank]},
                       {});
     got[rank] = pipeline.step({.sizes = {2, 2, 2, 2},
                                .inputs = [&](int i) { return Values{photos(i)}; },

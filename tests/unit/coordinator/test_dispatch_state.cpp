@@ -7,7 +7,7 @@
 
 #include "tutti/coordinator/dispatch_state.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 namespace {
 
 using testing::ElementsAre;
@@ -197,4 +197,4 @@ TEST(DispatchState, AnyOrderOfEventsKeepsItsPromises) {
 }
 
 }  // namespace
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

@@ -16,7 +16,7 @@
 
 #include "tests/support/message_of.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 namespace {
 
 using testing::AllOf;
@@ -323,4 +323,4 @@ TEST(Steps, AWorkerThatComesWhenAllIsDoneEndsInOrder) {
 }
 
 }  // namespace
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

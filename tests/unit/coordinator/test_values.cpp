@@ -11,7 +11,7 @@
 
 #include "tests/support/message_of.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 namespace {
 
 using test::message_of;
@@ -108,4 +108,4 @@ static_assert(!Captureless<decltype([x = 1] { return x; })>);
 static_assert(!Captureless<int>);
 
 }  // namespace
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

@@ -14,7 +14,7 @@
 
 #include "tests/support/message_of.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 namespace {
 
 using testing::HasSubstr;
@@ -124,4 +124,4 @@ TEST(ScheduleCheck, WrongSchedulesAreRefusedAndHarmlessOnesAreNot) {
 }
 
 }  // namespace
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

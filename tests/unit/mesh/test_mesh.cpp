@@ -8,7 +8,7 @@
 
 #include "tests/support/message_of.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 namespace {
 
 using testing::ElementsAre;
@@ -66,4 +66,4 @@ TEST(Mesh, RanksAndPlaces) {
 }
 
 }  // namespace
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

@@ -13,7 +13,7 @@
 
 #include "tests/support/message_of.h"
 
-namespace tutti::layout {
+namespace tutti::mesh {
 namespace {
 
 using testing::Each;
@@ -166,4 +166,4 @@ TEST(Schedules, CsvThereAndBack) {
 }
 
 }  // namespace
-}  // namespace tutti::layout
+}  // namespace tutti::mesh

@@ -15,7 +15,7 @@
 namespace tutti {
 namespace {
 
-using layout::Axis;
+using mesh::Axis;
 using test::message_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -123,7 +123,7 @@ struct Part : torch::nn::Module {
   std::map<std::string, Piece> pieces;
 };
 
-std::shared_ptr<Part> part_at(const layout::Mesh& mesh, int rank) {
+std::shared_ptr<Part> part_at(const mesh::Mesh& mesh, int rank) {
   const auto place = mesh.place_of(rank);
   const auto stage = place[static_cast<size_t>(Axis::stage)];
   const auto tensor = place[static_cast<size_t>(Axis::tensor)];

@@ -13,17 +13,17 @@
 namespace tutti {
 namespace {
 
-using steps::Codec;
+using coordinator::Codec;
 using test::message_of;
 using ::testing::HasSubstr;
 
-static_assert(steps::Sendable<at::Tensor> && steps::Sendable<std::vector<at::Tensor>>);
+static_assert(coordinator::Sendable<at::Tensor> && coordinator::Sendable<std::vector<at::Tensor>>);
 
 at::Tensor sent(const at::Tensor& value) {
-  steps::ValueWriter writer;
+  coordinator::ValueWriter writer;
   Codec<at::Tensor>::write(writer, value);
   const std::string bytes = writer.take();
-  steps::ValueReader reader(std::as_bytes(std::span(bytes)));
+  coordinator::ValueReader reader(std::as_bytes(std::span(bytes)));
   return Codec<at::Tensor>::read(reader);
 }
 

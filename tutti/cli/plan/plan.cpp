@@ -30,7 +30,7 @@ namespace {
 constexpr double kLongest = 1e12;  // of a time, in whatever unit
 
 struct PipelineFlags {
-  layout::Plan plan{.ranks = 4, .microbatches = 8};
+  mesh::Plan plan{.ranks = 4, .microbatches = 8};
   std::string schedule = "all";
   std::vector<double> forward{1}, backward{1}, weight{1};
   double send = 0;
@@ -44,7 +44,7 @@ bool is_ours(const PipelineFlags& flags) {
 // A row takes about 0.6 KB for each: 0.6 GB.
 constexpr int64_t kMostParts = 1 << 20;
 
-void require_small(const layout::Plan& plan) {
+void require_small(const mesh::Plan& plan) {
   const int64_t parts = int64_t{plan.ranks} * plan.microbatches * plan.chunks;
   if (parts > kMostParts)
     throw UsageError(fmt::format(
@@ -56,24 +56,24 @@ void require_small(const layout::Plan& plan) {
 // "all" are those that can be had.
 std::vector<std::string> names_of(const PipelineFlags& flags) {
   if (flags.schedule != "all") return {flags.schedule};
-  std::vector<std::string> names = layout::schedule_names();
+  std::vector<std::string> names = mesh::schedule_names();
   if (flags.plan.microbatches % flags.plan.ranks != 0) std::erase(names, "interleaved");
   return names;
 }
 
-layout::Schedule schedule_of(const PipelineFlags& flags, const std::string& name) {
+mesh::Schedule schedule_of(const PipelineFlags& flags, const std::string& name) {
   if (!is_ours(flags)) {
-    auto own = layout::from_csv(read_file(name), name);
-    layout::check(own);
+    auto own = mesh::from_csv(read_file(name), name);
+    mesh::check(own);
     return own;
   }
-  layout::Plan plan = flags.plan;
+  mesh::Plan plan = flags.plan;
   if (flags.schedule == "all" && name != "interleaved") plan.chunks = 1;
-  return layout::schedule_by_name(name, plan);
+  return mesh::schedule_by_name(name, plan);
 }
 
 // One number is of all layers of a rank, whatever they are cut into.
-layout::Costs costs_of(const PipelineFlags& flags, const layout::Schedule& schedule) {
+mesh::Costs costs_of(const PipelineFlags& flags, const mesh::Schedule& schedule) {
   const size_t count = std::max({flags.forward.size(), flags.backward.size(), flags.weight.size()});
   const auto cost = [&](const char* name, const std::vector<double>& given, size_t stage) {
     if (given.size() != 1 && given.size() != count)
@@ -81,7 +81,7 @@ layout::Costs costs_of(const PipelineFlags& flags, const layout::Schedule& sched
                                    given.size(), count));
     return count == 1 ? given[0] / schedule.chunks : given[given.size() == 1 ? 0 : stage];
   };
-  layout::Costs costs{.send = flags.send};
+  mesh::Costs costs{.send = flags.send};
   for (size_t stage = 0; stage < count; ++stage)
     costs.stages.push_back({.forward = cost("forward", flags.forward, stage),
                             .backward = cost("backward", flags.backward, stage),
@@ -99,17 +99,17 @@ struct Row {
 };
 
 // And the files that show it: the actions themselves are let go.
-Row row_of(const layout::Schedule& schedule, const PipelineFlags& flags) {
-  const layout::Simulation simulation = layout::simulate(schedule, costs_of(flags, schedule));
-  if (!flags.svg.empty()) write_file_atomically(flags.svg, layout::to_svg(schedule, simulation));
-  if (!flags.csv.empty()) write_file_atomically(flags.csv, layout::to_csv(schedule));
+Row row_of(const mesh::Schedule& schedule, const PipelineFlags& flags) {
+  const mesh::Simulation simulation = mesh::simulate(schedule, costs_of(flags, schedule));
+  if (!flags.svg.empty()) write_file_atomically(flags.svg, mesh::to_svg(schedule, simulation));
+  if (!flags.csv.empty()) write_file_atomically(flags.csv, mesh::to_csv(schedule));
   return {.name = schedule.name,
           .ranks = schedule.ranks(),
           .chunks = schedule.chunks,
           .microbatches = schedule.microbatches,
           .seconds = simulation.seconds,
           .bubble = simulation.bubble(),
-          .kept = layout::peak_activations(schedule)};
+          .kept = mesh::peak_activations(schedule)};
 }
 
 void print_table(const std::vector<Row>& rows) {
@@ -182,7 +182,7 @@ void add_plan(CLI::App& app, int& exit_code) {
   command
       ->add_option("--schedule", flags->schedule,
                    fmt::format("One of {}; all of them; or a file of your own, NAME.csv",
-                               fmt::join(layout::schedule_names(), ", ")))
+                               fmt::join(mesh::schedule_names(), ", ")))
       ->capture_default_str();
   const auto add_cost = [&](const char* name, std::vector<double>& to, const char* help) {
     command->add_option(name, to, help)->delimiter(',')->check(number_between(0, kLongest));

@@ -35,7 +35,7 @@ Flags training_flags() {
        fmt::format(
            "In what order stages compute: {}, interleaved:CHUNKS, or a file that tutti plan "
            "pipeline --csv wrote",
-           fmt::join(layout::schedule_names(), ", ")),
+           fmt::join(mesh::schedule_names(), ", ")),
        some_name(), true},
       {"ModelLayout::cut", "--cut", "LAYER,...", &T::cut,
        "Layers that begin a stage (default: so that none takes longer than it must)", some_name()},

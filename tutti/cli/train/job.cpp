@@ -231,8 +231,8 @@ int workers_of_job(const JobFlags& flags) {
   return starts_workers(flags) ? num_workers_of(flags) : 1;
 }
 
-static layout::Mesh mesh_of(const JobFlags& flags) {
-  return layout::Mesh::parse(flags.mesh, static_cast<int>(flags.replicas.value_or(0)));
+static mesh::Mesh mesh_of(const JobFlags& flags) {
+  return mesh::Mesh::parse(flags.mesh, static_cast<int>(flags.replicas.value_or(0)));
 }
 
 int num_workers_of(const JobFlags& flags) {

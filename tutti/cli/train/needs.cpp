@@ -6,12 +6,12 @@
 namespace tutti::cli {
 namespace {
 
-layout::Mesh mesh_of(const TrainFlags& flags) {
-  return layout::Mesh::parse(flags.job.mesh, static_cast<int>(flags.job.replicas.value_or(0)));
+mesh::Mesh mesh_of(const TrainFlags& flags) {
+  return mesh::Mesh::parse(flags.job.mesh, static_cast<int>(flags.job.replicas.value_or(0)));
 }
 
 bool has_stages(const TrainFlags& flags) {
-  return !flags.job.mesh.empty() && mesh_of(flags).size(layout::Axis::stage) > 1;
+  return !flags.job.mesh.empty() && mesh_of(flags).size(mesh::Axis::stage) > 1;
 }
 
 // As the model is then dealt out (LaidOut); `full` is of stages alone.

@@ -14,7 +14,7 @@
 #include "tutti/coordinator/detail/values.h"
 #include "tutti/coordinator/remote_worker.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 
 /// A registered function without its type.
 struct Step {
@@ -104,4 +104,4 @@ concept Captureless = requires(Function function) {
   requires std::is_function_v<std::remove_pointer_t<decltype(+function)>>;
 };
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

@@ -17,7 +17,7 @@
 
 #include "tutti/base/array.h"
 
-namespace tutti::steps {
+namespace tutti::coordinator {
 
 class ValueWriter {
  public:
@@ -148,4 +148,4 @@ void Codec<std::tuple<T...>>::require_count(int64_t expected, int64_t got) {
   if (expected != got) wrong_count(expected, got);
 }
 
-}  // namespace tutti::steps
+}  // namespace tutti::coordinator

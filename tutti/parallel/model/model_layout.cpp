@@ -11,12 +11,12 @@
 
 namespace tutti::parallel {
 
-layout::Schedule ScheduleChoice::schedule(int ranks, int microbatches) const {
+mesh::Schedule ScheduleChoice::schedule(int ranks, int microbatches) const {
   if (csv.empty())
-    return layout::schedule_by_name(
-        name, {.ranks = ranks, .microbatches = microbatches, .chunks = chunks});
-  auto read = layout::from_csv(read_file(csv), csv.string());
-  layout::check(read);
+    return mesh::schedule_by_name(name,
+                                  {.ranks = ranks, .microbatches = microbatches, .chunks = chunks});
+  auto read = mesh::from_csv(read_file(csv), csv.string());
+  mesh::check(read);
   if (read.ranks() != ranks || read.microbatches != microbatches || read.chunks != chunks)
     throw UsageError(fmt::format(
         "schedule {}: is of {} ranks with {} stages each and {} microbatches; the training has {} "
@@ -27,11 +27,11 @@ layout::Schedule ScheduleChoice::schedule(int ranks, int microbatches) const {
 
 ScheduleChoice schedule_choice(const std::string& name, int chunks) {
   if (name.ends_with(".csv")) {
-    const layout::Schedule read = layout::from_csv(read_file(name), name);
-    layout::check(read);
+    const mesh::Schedule read = mesh::from_csv(read_file(name), name);
+    mesh::check(read);
     return from_csv(name, read.chunks);
   }
-  const auto& known = layout::schedule_names();
+  const auto& known = mesh::schedule_names();
   if (std::ranges::find(known, name) == known.end())
     throw UsageError(unknown_message("schedule", name, known));
   const bool pairs = name == "zb-v" || name == "dualpipe-v";

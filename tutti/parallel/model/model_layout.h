@@ -35,10 +35,10 @@ inline Cut before(std::vector<std::string> layers) { return {std::move(layers)};
 struct ScheduleChoice {
   std::string name = "1f1b";
   int chunks = 1;               ///< stages of a rank; those of zb_v and dualpipe_v are 2
-  std::filesystem::path csv{};  ///< read from there instead (layout::from_csv)
+  std::filesystem::path csv{};  ///< read from there instead (mesh::from_csv)
 
   /// Throws UsageError for numbers that it cannot take; DataError for a file with a fault.
-  layout::Schedule schedule(int ranks, int microbatches) const;
+  mesh::Schedule schedule(int ranks, int microbatches) const;
 };
 inline ScheduleChoice gpipe() { return {"gpipe"}; }
 inline ScheduleChoice one_f_one_b() { return {"1f1b"}; }

@@ -24,13 +24,12 @@ namespace tutti::parallel {
 
 using detail::Channel;
 using detail::Parcel;
-using layout::Kind;
+using mesh::Kind;
 
 /// Tags: F into stage s is s, B into it stages + s; ties have those behind.
 class Pipeline::Executor {
  public:
-  Executor(Group group, layout::Schedule schedule, std::vector<Stage> chunks,
-           PipelineOptions options)
+  Executor(Group group, mesh::Schedule schedule, std::vector<Stage> chunks, PipelineOptions options)
       : group_(std::move(group)),
         schedule_(std::move(schedule)),
         ties_(group_, schedule_,
@@ -56,7 +55,7 @@ class Pipeline::Executor {
     guarded("step", [&] {
       begin(batch, /*trains=*/true);
       ties_.open(batch.sizes);
-      for (const layout::Action& action : own_actions()) act(action, batch);
+      for (const mesh::Action& action : own_actions()) act(action, batch);
       ties_.finish();
       finish_channels();
       sums = taken_sums();
@@ -67,7 +66,7 @@ class Pipeline::Executor {
   void forward(const Batch& batch, const std::function<void(int, std::vector<at::Tensor>)>& take) {
     guarded("forward", [&] {
       begin(batch, /*trains=*/false);
-      for (const layout::Action& action : own_actions()) {
+      for (const mesh::Action& action : own_actions()) {
         if (action.kind != Kind::forward) continue;
         if (!is_empty(batch, action.microbatch)) evaluate(action, batch, take);
         end(action);
@@ -80,7 +79,7 @@ class Pipeline::Executor {
     guarded("send_ties", [&] { ties_.send_values(); });
   }
 
-  const layout::Schedule& schedule() const noexcept { return schedule_; }
+  const mesh::Schedule& schedule() const noexcept { return schedule_; }
 
  private:
   /// Of a stage here; two that lie here both share the channel between them. Null: at the ends of
@@ -111,18 +110,18 @@ class Pipeline::Executor {
     const int tag = (backward ? schedule_.stages() : 0) + to;
     std::shared_ptr<Channel>& one = channels_[tag];
     if (!one)
-      one = std::make_shared<Channel>(
-          group_,
-          Channel::Content{.what = std::string(1, layout::letter_of(kind)),
-                           .from = {from, schedule_.rank_of(from)},
-                           .to = {to, schedule_.rank_of(to)},
-                           .tag = tag,
-                           .tensors = std::move(borders)},
-          limit);
+      one =
+          std::make_shared<Channel>(group_,
+                                    Channel::Content{.what = std::string(1, mesh::letter_of(kind)),
+                                                     .from = {from, schedule_.rank_of(from)},
+                                                     .to = {to, schedule_.rank_of(to)},
+                                                     .tag = tag,
+                                                     .tensors = std::move(borders)},
+                                    limit);
     return one;
   }
 
-  const std::vector<layout::Action>& own_actions() const {
+  const std::vector<mesh::Action>& own_actions() const {
     return schedule_.actions[static_cast<size_t>(group_.rank())];
   }
   static bool is_empty(const Batch& batch, int microbatch) {
@@ -164,23 +163,23 @@ class Pipeline::Executor {
     for (const auto& [tag, channel] : channels_) channel->finish();
   }
 
-  void named(std::string_view place, const layout::Action& action,
+  void named(std::string_view place, const mesh::Action& action,
              const std::function<void()>& work) {
     detail::with_words(
         [&] {
           return fmt::format("{}, {} {} of microbatch {}", run_of(action).name(), place,
-                             layout::letter_of(action.kind), action.microbatch);
+                             mesh::letter_of(action.kind), action.microbatch);
         },
         work);
   }
-  void nudge(const layout::Action& action) {
+  void nudge(const mesh::Action& action) {
     named("before", action, [&] { group_.engine().nudge(); });
   }
-  void end(const layout::Action& action) {
+  void end(const mesh::Action& action) {
     if (after_action_) named("after", action, after_action_);
   }
 
-  void evaluate(const layout::Action& action, const Batch& batch,
+  void evaluate(const mesh::Action& action, const Batch& batch,
                 const std::function<void(int, std::vector<at::Tensor>)>& take) {
     nudge(action);
     const int i = action.microbatch;
@@ -191,14 +190,14 @@ class Pipeline::Executor {
       take(i, std::move(outputs.tensors));
   }
 
-  Parcel inputs_of(const layout::Action& action, const Batch& batch) {
+  Parcel inputs_of(const mesh::Action& action, const Batch& batch) {
     if (run_of(action).place().first) return {.tensors = batch.inputs(action.microbatch)};
     return ends_of(action).inputs->take(action.microbatch);
   }
 
   // Of computing alone, without what it has waited for.
   template <class Work>
-  auto timed(const layout::Action& action, const Work& work) {
+  auto timed(const mesh::Action& action, const Work& work) {
     constexpr std::array<std::string_view, 3> kNames{"pipeline.F", "pipeline.B", "pipeline.W"};
     detail::StageRun& run = run_of(action);
     const TimedEvent event(kNames[static_cast<size_t>(action.kind)],
@@ -206,7 +205,7 @@ class Pipeline::Executor {
     return work(run);
   }
 
-  void act(const layout::Action& action, const Batch& batch) {
+  void act(const mesh::Action& action, const Batch& batch) {
     nudge(action);
     if (action.kind == Kind::forward && !is_empty(batch, action.microbatch)) {
       Parcel inputs = inputs_of(action, batch);
@@ -229,7 +228,7 @@ class Pipeline::Executor {
     end(action);
   }
 
-  void add_leaf(const layout::Action& action, const Batch& batch) {
+  void add_leaf(const mesh::Action& action, const Batch& batch) {
     detail::StageRun& run = run_of(action);
     std::vector<at::Tensor> leaf(run.parameters().size());
     if (is_empty(batch, action.microbatch)) {
@@ -255,15 +254,15 @@ class Pipeline::Executor {
     return all;
   }
 
-  detail::StageRun& run_of(const layout::Action& action) {
+  detail::StageRun& run_of(const mesh::Action& action) {
     return runs_[static_cast<size_t>(action.chunk)];
   }
-  const Ends& ends_of(const layout::Action& action) const {
+  const Ends& ends_of(const mesh::Action& action) const {
     return ends_[static_cast<size_t>(action.chunk)];
   }
 
   Group group_;
-  layout::Schedule schedule_;
+  mesh::Schedule schedule_;
   detail::TiedParameters ties_;
   std::map<int, std::shared_ptr<Channel>> channels_;  // by tag
   std::vector<detail::StageRun> runs_;                // by chunk, as the next two
@@ -272,7 +271,7 @@ class Pipeline::Executor {
   std::function<void()> after_action_;
 };
 
-Pipeline::Pipeline(Group group, layout::Schedule schedule, std::vector<Stage> chunks,
+Pipeline::Pipeline(Group group, mesh::Schedule schedule, std::vector<Stage> chunks,
                    PipelineOptions options)
     : executor_(std::make_unique<Executor>(std::move(group), std::move(schedule), std::move(chunks),
                                            std::move(options))) {}
@@ -291,6 +290,6 @@ void Pipeline::forward(const Batch& batch,
 
 void Pipeline::send_ties() { executor_->send_ties(); }
 
-const layout::Schedule& Pipeline::schedule() const noexcept { return executor_->schedule(); }
+const mesh::Schedule& Pipeline::schedule() const noexcept { return executor_->schedule(); }
 
 }  // namespace tutti::parallel

@@ -1,7 +1,7 @@
 /// Pipeline: carries out a schedule (layout/schedule.h) on stages of a model that lie on several
 /// ranks: microbatches flow forward and gradients back, as messages between ranks.
 ///
-///   Pipeline pipeline(group, layout::one_f_one_b({.ranks = 4, .microbatches = 8}), {my_stage},
+///   Pipeline pipeline(group, mesh::one_f_one_b({.ranks = 4, .microbatches = 8}), {my_stage},
 ///   {}); auto sums = pipeline.step({.sizes = std::vector<int64_t>(8, 16),
 ///                              .inputs = [&](int i) { return std::vector{images[i]}; },
 ///                              .loss = [&](int i, at::TensorList y) { return loss(y[0], i); }});
@@ -43,11 +43,11 @@ class Pipeline {
   /// while it works: messages of its own would need other tags. `chunks`: the stages of this rank,
   /// by chunk.
   ///
-  /// Throws DataError for a schedule with a fault (layout::check) and UsageError for stages that do
+  /// Throws DataError for a schedule with a fault (mesh::check) and UsageError for stages that do
   /// not fit the schedule, where they are; Mismatch that names ranks and stages on all ranks that
   /// have no fault of their own, and where ranks have unlike schedules, neighbours unlike borders,
   /// or a tie is at one end alone.
-  Pipeline(Group group, layout::Schedule schedule, std::vector<Stage> chunks,
+  Pipeline(Group group, mesh::Schedule schedule, std::vector<Stage> chunks,
            PipelineOptions options);
   ~Pipeline();
   Pipeline(Pipeline&&) noexcept;
@@ -90,7 +90,7 @@ class Pipeline {
   /// throws as step().
   void send_ties();
 
-  const layout::Schedule& schedule() const noexcept;
+  const mesh::Schedule& schedule() const noexcept;
 
  private:
   class Executor;

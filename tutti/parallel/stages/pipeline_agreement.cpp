@@ -70,7 +70,7 @@ std::string fault_of_stage(const Stage& stage, int number, int stages) {
   return {};
 }
 
-std::string fault_of_chunks(const Group& group, const layout::Schedule& schedule,
+std::string fault_of_chunks(const Group& group, const mesh::Schedule& schedule,
                             const std::vector<Stage>& chunks) {
   if (group.size() != schedule.ranks())
     return fmt::format("schedule {} is for {} ranks, the group has {}", schedule.name,
@@ -152,7 +152,7 @@ void require_one_schedule(const std::vector<RankLines>& ranks) {
                       r, ranks.size(), ranks[r].schedule, ranks[0].schedule));
 }
 
-std::vector<TieEnd> ties_of_all(const layout::Schedule& schedule,
+std::vector<TieEnd> ties_of_all(const mesh::Schedule& schedule,
                                 const std::vector<StageLines>& stages) {
   const auto named = [&](int stage) { return name_of_stage(stage, schedule.rank_of(stage)); };
   std::vector<TieEnd> all;
@@ -174,9 +174,9 @@ std::vector<TieEnd> ties_of_all(const layout::Schedule& schedule,
 
 }  // namespace
 
-std::vector<TieEnd> agree_on_pipeline(Group group, const layout::Schedule& schedule,
+std::vector<TieEnd> agree_on_pipeline(Group group, const mesh::Schedule& schedule,
                                       const std::vector<Stage>& chunks, Millis limit) {
-  const auto fault_of_schedule = layout::fault_of(schedule);
+  const auto fault_of_schedule = mesh::fault_of(schedule);
   RankLines own{.fault = fault_of_schedule
                              ? fmt::format("schedule {}: {}", schedule.name, *fault_of_schedule)
                              : fault_of_chunks(group, schedule, chunks)};

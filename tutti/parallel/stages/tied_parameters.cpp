@@ -10,7 +10,7 @@
 namespace tutti::parallel::detail {
 namespace {
 
-at::Tensor tied_at(const layout::Schedule& schedule, int rank, int stage, const TieEnd& tie,
+at::Tensor tied_at(const mesh::Schedule& schedule, int rank, int stage, const TieEnd& tie,
                    const std::vector<Stage>& chunks) {
   if (schedule.rank_of(stage) != rank) return {};
   for (const Tie& one : chunks[static_cast<size_t>(schedule.chunk_of(stage))].ties)
@@ -21,7 +21,7 @@ at::Tensor tied_at(const layout::Schedule& schedule, int rank, int stage, const 
 
 }  // namespace
 
-TiedParameters::TiedParameters(const Group& group, const layout::Schedule& schedule,
+TiedParameters::TiedParameters(const Group& group, const mesh::Schedule& schedule,
                                const std::vector<TieEnd>& all, const std::vector<Stage>& chunks,
                                int first_tag, Millis limit) {
   for (size_t i = 0; i < all.size(); ++i) {

@@ -67,7 +67,7 @@ void check_moving_shares(const StrategyOptions& options) {
         "strategy parameter_server has steps of its own; use mirrored, multi_worker or "
         "central_storage");
   if (!options.mesh.empty())
-    if (const auto mesh = layout::Mesh::parse(options.mesh, 0); mesh.model_ranks() > 1)
+    if (const auto mesh = mesh::Mesh::parse(options.mesh, 0); mesh.model_ranks() > 1)
       refuse(fmt::format(
           "on the mesh of {} a replica is {} ranks, whose stages wait for each other; give shares "
           "in numbers (--shares 2,1)",

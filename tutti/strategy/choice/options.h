@@ -69,7 +69,7 @@ struct StrategyOptions {
   Compression compression{};            ///< of what replicas exchange; never with the fused step
   AlgorithmTable table = built_in_table();  ///< multi_worker: of what goes between hosts
   ServedOptions served{};                   ///< parameter_server: staleness, placement
-  /// How replicas are dealt out, as layout::Mesh reads it: "data=2,stage=2,tensor=2". Ranks that
+  /// How replicas are dealt out, as mesh::Mesh reads it: "data=2,stage=2,tensor=2". Ranks that
   /// differ in stage or tensor compute one replica of the model together. "": each is a replica.
   std::string mesh;
   /// What of a training is cut over the replicas (sharded_updater.h): "state", "gradients" or

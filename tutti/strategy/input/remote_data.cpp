@@ -13,7 +13,7 @@ data::Dataset checked(data::Dataset dataset) {
 
 }  // namespace
 
-void steps::Codec<at::Tensor>::write(ValueWriter& writer, const at::Tensor& value) {
+void coordinator::Codec<at::Tensor>::write(ValueWriter& writer, const at::Tensor& value) {
   if (!value.defined()) throw UsageError("an undefined tensor cannot travel to another process");
   if (!value.is_cpu() || value.layout() != at::kStrided)
     throw UsageError(
@@ -25,7 +25,7 @@ void steps::Codec<at::Tensor>::write(ValueWriter& writer, const at::Tensor& valu
                                           dense.sizes().vec(), nullptr));
 }
 
-at::Tensor steps::Codec<at::Tensor>::read(ValueReader& reader) {
+at::Tensor coordinator::Codec<at::Tensor>::read(ValueReader& reader) {
   return tensor_of(Codec<Array>::read(reader));
 }
 

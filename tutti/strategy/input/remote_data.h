@@ -15,7 +15,7 @@ namespace tutti {
 /// Dense CPU tensors of any dtype that an Array has, by value: without their graph, and contiguous
 /// where they arrive. write() throws UsageError for others.
 template <>
-struct steps::Codec<at::Tensor> {
+struct coordinator::Codec<at::Tensor> {
   static void write(ValueWriter& writer, const at::Tensor& value);
   static at::Tensor read(ValueReader& reader);
 };

@@ -39,7 +39,7 @@ std::string launcher_hint(int replicas) {
 World one_device_world(StrategyOptions& options) {
   int replicas = options.replicas;
   if (!options.mesh.empty())
-    replicas = layout::Mesh::parse(options.mesh, options.replicas).data_replicas();
+    replicas = mesh::Mesh::parse(options.mesh, options.replicas).data_replicas();
   World world;
   world.shape = options.reduction_shape.empty() ? ReductionShape::flat(std::max(1, replicas))
                                                 : ReductionShape::parse(options.reduction_shape);
@@ -48,7 +48,7 @@ World one_device_world(StrategyOptions& options) {
                                  options.reduction_shape, world.shape.replicas(), replicas));
   world.size = world.local = world.shape.replicas();
   if (options.mesh.empty()) options.replicas = world.size;
-  world.mesh = layout::Mesh(world.size);
+  world.mesh = mesh::Mesh(world.size);
   return world;
 }
 
@@ -178,7 +178,7 @@ World parameter_server_world(StrategyOptions& options) {
 }
 
 // Ranks of a replica are neighbours, whole replicas or equal parts of one on each worker.
-void require_even(const layout::Mesh& mesh, const World& world) {
+void require_even(const mesh::Mesh& mesh, const World& world) {
   const int ranks = mesh.model_ranks();
   if (world.local % ranks != 0 && ranks % world.local != 0)
     throw UsageError(fmt::format(
@@ -187,12 +187,12 @@ void require_even(const layout::Mesh& mesh, const World& world) {
 }
 
 // Errors of a group count its ranks from 0.
-std::string members_in_words(const layout::Mesh& mesh, int rank,
-                             const std::vector<layout::Axis>& axes) {
+std::string members_in_words(const mesh::Mesh& mesh, int rank,
+                             const std::vector<mesh::Axis>& axes) {
   std::vector<std::string> words;
   for (const int member : mesh.members(rank, axes))
     words.push_back(fmt::format("{} is rank {}", words.size(), member));
-  return fmt::format("on axis {} of the mesh, where {}", layout::name_of(axes[0]),
+  return fmt::format("on axis {} of the mesh, where {}", mesh::name_of(axes[0]),
                      fmt::join(words, ", "));
 }
 
@@ -202,11 +202,11 @@ void join_mesh_groups(World& world) {
   detail::for_each_local(world, [&](int local) {
     const auto number = static_cast<size_t>(local);
     const int rank = world.first_rank + local;
-    const layout::Place place = world.mesh.place_of(rank);
-    const auto split = [&](const std::vector<layout::Axis>& axes) {
-      layout::Place first = place;
+    const mesh::Place place = world.mesh.place_of(rank);
+    const auto split = [&](const std::vector<mesh::Axis>& axes) {
+      mesh::Place first = place;
       int members = 1;
-      for (const layout::Axis axis : axes) {
+      for (const mesh::Axis axis : axes) {
         first[static_cast<size_t>(axis)] = 0;
         members *= world.mesh.size(axis);
       }
@@ -216,14 +216,14 @@ void join_mesh_groups(World& world) {
       group.say_members(members_in_words(world.mesh, rank, axes));
       return group;
     };
-    using layout::Axis;
+    using mesh::Axis;
     world.mesh_groups[number] = {.data = split({Axis::data, Axis::shard}),
                                  .stage = split({Axis::stage}),
                                  .tensor = split({Axis::tensor})};
   });
 }
 
-void deal_out(World& world, StrategyOptions& options, const layout::Mesh& mesh) {
+void deal_out(World& world, StrategyOptions& options, const mesh::Mesh& mesh) {
   world.mesh = mesh;
   if (mesh.model_ranks() == 1) return;
   require_even(mesh, world);
@@ -235,17 +235,17 @@ void deal_out(World& world, StrategyOptions& options, const layout::Mesh& mesh) 
   join_mesh_groups(world);
 }
 
-void require_mesh_possible(const StrategyOptions& options, const layout::Mesh& mesh) {
+void require_mesh_possible(const StrategyOptions& options, const mesh::Mesh& mesh) {
   const auto refuse = [&](const std::string& why) {
     throw UsageError(fmt::format("--mesh {}: {}", options.mesh, why));
   };
-  if (mesh.size(layout::Axis::shard) > 1 && options.shard.empty())
+  if (mesh.size(mesh::Axis::shard) > 1 && options.shard.empty())
     refuse(
         "ranks on axis shard have pieces of the training: say of what, with --shard state, "
         "gradients or parameters");
-  if (options.tensor_blocks != 0 && options.tensor_blocks < mesh.size(layout::Axis::tensor))
+  if (options.tensor_blocks != 0 && options.tensor_blocks < mesh.size(mesh::Axis::tensor))
     refuse(fmt::format("{} tensor blocks for {} ranks; expected at least one each",
-                       options.tensor_blocks, mesh.size(layout::Axis::tensor)));
+                       options.tensor_blocks, mesh.size(mesh::Axis::tensor)));
   if (mesh.model_ranks() == 1) return;
   if (options.uses_servers() || options.kind == "central_storage")
     refuse(fmt::format("strategy {} has whole replicas; use mirrored, multi_worker or one_device",
@@ -256,11 +256,11 @@ void require_mesh_possible(const StrategyOptions& options, const layout::Mesh& m
                        options.reduction, describe(options.compression)));
 }
 
-layout::Mesh mesh_of(StrategyOptions& options) {
-  const layout::Mesh mesh = layout::Mesh::parse(options.mesh, options.replicas);
+mesh::Mesh mesh_of(StrategyOptions& options) {
+  const mesh::Mesh mesh = mesh::Mesh::parse(options.mesh, options.replicas);
   require_mesh_possible(options, mesh);
   if (!options.mesh.empty()) options.replicas = mesh.replicas();
-  options.tensor_blocks = std::max(options.tensor_blocks, mesh.size(layout::Axis::tensor));
+  options.tensor_blocks = std::max(options.tensor_blocks, mesh.size(mesh::Axis::tensor));
   return mesh;
 }
 
@@ -295,7 +295,7 @@ static void require_same_options(World& world, const StrategyOptions& options,
 }
 
 World make_world(StrategyOptions& options) {
-  const layout::Mesh mesh = mesh_of(options);
+  const mesh::Mesh mesh = mesh_of(options);
   const auto devices = devices_from(options.device);
   const bool elsewhere = devices != std::vector<DeviceSpec>(1);
   if (elsewhere) options.pin = false;  // a replica's thread only queues work for its device
@@ -318,7 +318,7 @@ World make_world(StrategyOptions& options) {
         fmt::format("--shard {}: slices are updated on the CPU in this version; leave --device out",
                     options.shard));
   if (!world.in_turn())
-    deal_out(world, options, options.mesh.empty() ? layout::Mesh(world.size) : mesh);
+    deal_out(world, options, options.mesh.empty() ? mesh::Mesh(world.size) : mesh);
   if (!world.shares.empty() && static_cast<int>(world.shares.size()) != world.num_replicas())
     throw UsageError(
         fmt::format("{} shares for {} replicas; give one each, or none for equal shares",

@@ -31,11 +31,10 @@ World world_of_part(const World& world, const std::vector<int>& local_ranks) {
   part.time_limit = world.time_limit;
   part.chief = world.chief;
   part.job_ranks = world.mesh.members(world.first_rank + local_ranks.front(),
-                                      {layout::Axis::data, layout::Axis::shard});
-  part.mesh =
-      layout::Mesh::parse(fmt::format("data={},shard={}", world.mesh.size(layout::Axis::data),
-                                      world.mesh.size(layout::Axis::shard)),
-                          part.size);
+                                      {mesh::Axis::data, mesh::Axis::shard});
+  part.mesh = mesh::Mesh::parse(fmt::format("data={},shard={}", world.mesh.size(mesh::Axis::data),
+                                            world.mesh.size(mesh::Axis::shard)),
+                                part.size);
   return part;
 }
 
@@ -157,7 +156,7 @@ class MeshUpdater final : public Updater {
 
  private:
   struct Part {
-    layout::Place place;  ///< on stage and tensor
+    mesh::Place place;  ///< on stage and tensor
     std::vector<int> local_ranks;
     std::vector<std::string> names;  ///< of its parameters
     std::shared_ptr<Updater> updater;
@@ -171,8 +170,8 @@ class MeshUpdater final : public Updater {
 
   /// Adds the local rank to the part that it has; which that is, and its number there.
   std::pair<size_t, int> part_of(const World& world, int local) {
-    layout::Place place = world.mesh.place_of(world.first_rank + local);
-    for (const layout::Axis axis : {layout::Axis::data, layout::Axis::shard})
+    mesh::Place place = world.mesh.place_of(world.first_rank + local);
+    for (const mesh::Axis axis : {mesh::Axis::data, mesh::Axis::shard})
       place[static_cast<size_t>(axis)] = 0;
     auto part = std::ranges::find(parts_, place, &Part::place);
     if (part == parts_.end()) part = parts_.insert(parts_.end(), {place, {}, {}, nullptr});

@@ -166,7 +166,7 @@ ReplicatedModules::ReplicatedModules(Strategy strategy, Factory factory, const M
     state.strategy.run([&](ReplicaContext& replica) {
       auto& module = *state.modules[replica.local_rank()];
       const Group alike =
-          world.model_ranks == 1 ? replica.group() : replica.group_of(layout::Axis::data);
+          world.model_ranks == 1 ? replica.group() : replica.group_of(mesh::Axis::data);
       detail::compare_over_group(alike, detail::describe(module), world.time_limit);
       detail::broadcast_values(alike, module, 0, world.time_limit);
     });
@@ -213,7 +213,7 @@ NamedTensors merged_on_mesh(Strategy& strategy, const Modules& modules, const Wh
   std::vector<std::map<std::string, at::Tensor>> own(modules.size());
   strategy.run([&](ReplicaContext& replica) {
     const auto local = static_cast<size_t>(replica.local_rank());
-    Group alike = replica.group_of(layout::Axis::data);
+    Group alike = replica.group_of(mesh::Axis::data);
     for (const auto& [name, buffer] : unique_buffers(*modules[local])) {
       const at::Tensor value = buffer.detach().contiguous().clone();
       if (value.is_floating_point())

@@ -53,12 +53,12 @@ SlicesUpdater::SlicesUpdater(const World& world, const optim::Recipe& recipe,
 // Collective: ranks with the same place on the axis data own the whole among themselves.
 void SlicesUpdater::join_owners() {
   const auto& mesh = world_.mesh;
-  const bool parted = mesh.size(layout::Axis::shard) > 1 && mesh.size(layout::Axis::data) > 1;
+  const bool parted = mesh.size(mesh::Axis::shard) > 1 && mesh.size(mesh::Axis::data) > 1;
   for_each_local(world_, [&](int local) {
     Lane& lane = lanes_[static_cast<size_t>(local)];
     lane.all = lane.owners = world_.groups[static_cast<size_t>(local)];
     if (!parted) return;
-    const int color = world_.place_of_local(local)[static_cast<size_t>(layout::Axis::data)];
+    const int color = world_.place_of_local(local)[static_cast<size_t>(mesh::Axis::data)];
     lane.owners = split_of_owners(local, color);
   });
 }
@@ -70,7 +70,7 @@ Group SlicesUpdater::split_of_owners(int local, int color) {
   std::vector<int> members(static_cast<size_t>(world_.size));
   std::iota(members.begin(), members.end(), 0);
   if (split.size() < world_.size)
-    members = world_.mesh.members(world_.first_rank + local, {layout::Axis::shard});
+    members = world_.mesh.members(world_.first_rank + local, {mesh::Axis::shard});
   std::vector<std::string> words;
   for (const int member : members)
     words.push_back(fmt::format(

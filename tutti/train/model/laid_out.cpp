@@ -24,7 +24,7 @@
 namespace tutti::detail {
 namespace {
 
-using layout::Axis;
+using mesh::Axis;
 using parallel::GraphStage;
 using parallel::StageRange;
 
@@ -134,14 +134,14 @@ parallel::TensorGroup LaidOut::tensor_group(int local) const {
 int LaidOut::num_ranks() const { return mesh_.size(Axis::stage); }
 
 // One rank waits for nobody: it goes through its microbatches one by one.
-layout::Schedule LaidOut::schedule_of(int microbatches) const {
+mesh::Schedule LaidOut::schedule_of(int microbatches) const {
   if (num_ranks() == 1) return parallel::one_f_one_b().schedule(1, microbatches);
   return layout_.schedule.schedule(num_ranks(), microbatches);
 }
 
-layout::Schedule LaidOut::schedule_of_any() const {
+mesh::Schedule LaidOut::schedule_of_any() const {
   if (num_ranks() == 1 || layout_.schedule.csv.empty()) return schedule_of(2 * num_ranks());
-  return layout::from_csv(read_file(layout_.schedule.csv), layout_.schedule.csv.string());
+  return mesh::from_csv(read_file(layout_.schedule.csv), layout_.schedule.csv.string());
 }
 
 void LaidOut::check_microbatches(int microbatches) const {
@@ -232,7 +232,7 @@ ErasedModel LaidOut::make(int local, const nn::Graph& graph) {
   if (!graph_) deal(graph);
   const World& world = strategy_.world();
   const auto rank = static_cast<int>(world.place_of_local(local)[static_cast<size_t>(Axis::stage)]);
-  const layout::Schedule schedule = schedule_of_any();
+  const mesh::Schedule schedule = schedule_of_any();
   std::vector<int> own;
   for (int chunk = 0; chunk < schedule.chunks; ++chunk)
     own.push_back(schedule.stage_of(rank, chunk));
@@ -278,7 +278,7 @@ ErasedModel LaidOut::make(int local, const torch::nn::Sequential& whole) {
   }
   const auto stages = parallel::sequential_stages(whole, *layout_.input, cuts_, layout_.recompute);
   const int rank = world.place_of_local(local)[static_cast<size_t>(Axis::stage)];
-  const layout::Schedule schedule = schedule_of_any();
+  const mesh::Schedule schedule = schedule_of_any();
   std::vector<parallel::Stage> chunks;
   for (int chunk = 0; chunk < schedule.chunks; ++chunk)
     chunks.push_back(stages[static_cast<size_t>(schedule.stage_of(rank, chunk))]);

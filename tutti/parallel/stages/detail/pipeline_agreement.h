@@ -22,7 +22,7 @@ struct TieEnd {
 /// Collective. All ties of the pipeline: by owner, name, and readers from the last one on.
 /// Throws DataError for a schedule with a fault and UsageError for stages that do not fit it, on
 /// the rank that has them; Mismatch on all others, and where ranks differ, that names both.
-std::vector<TieEnd> agree_on_pipeline(Group group, const layout::Schedule& schedule,
+std::vector<TieEnd> agree_on_pipeline(Group group, const mesh::Schedule& schedule,
                                       const std::vector<Stage>& chunks, Millis limit);
 
 }  // namespace tutti::parallel::detail

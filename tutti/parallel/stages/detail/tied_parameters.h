@@ -22,9 +22,8 @@ namespace tutti::parallel::detail {
 class TiedParameters {
  public:
   /// `all`: of the pipeline. Tags from `first_tag` on are used, two a tie.
-  TiedParameters(const Group& group, const layout::Schedule& schedule,
-                 const std::vector<TieEnd>& all, const std::vector<Stage>& chunks, int first_tag,
-                 Millis limit);
+  TiedParameters(const Group& group, const mesh::Schedule& schedule, const std::vector<TieEnd>& all,
+                 const std::vector<Stage>& chunks, int first_tag, Millis limit);
 
   void open(std::span<const int64_t> sizes);
   /// Takes tied ones out of the gradients of a microbatch of `stage`: a reader's are sent.

@@ -100,9 +100,9 @@ class LaidOut {
   std::vector<Tensors> trained(const ReplicaContext& replica) const;
   parallel::TensorGroup tensor_group(int local) const;
   int num_ranks() const;
-  layout::Schedule schedule_of(int microbatches) const;
+  mesh::Schedule schedule_of(int microbatches) const;
   /// For where stages are, which no number of microbatches changes.
-  layout::Schedule schedule_of_any() const;
+  mesh::Schedule schedule_of_any() const;
   void require_layers_of_cut(const nn::Graph& graph) const;
   void deal(const nn::Graph& graph);
   std::vector<parallel::StageRange> named_ranges(const nn::Graph& graph, int stages) const;
@@ -115,7 +115,7 @@ class LaidOut {
 
   Strategy strategy_;
   parallel::ModelLayout layout_;
-  layout::Mesh mesh_;
+  mesh::Mesh mesh_;
   bool deals_out_ = false;
   int64_t changes_ = 0;  ///< weights_changed()
   std::optional<nn::Graph> graph_;

@@ -196,7 +196,7 @@ struct Model::State {
   /// In the precision of compile(); before it in that of the parameters.
   detail::Tensors outputs(int local_rank, at::TensorList inputs) const;
   /// Whether a replica's layers are on several ranks, so that no rank has a forward of its own.
-  bool has_stages() const { return strategy.world().mesh.size(layout::Axis::stage) > 1; }
+  bool has_stages() const { return strategy.world().mesh.size(mesh::Axis::stage) > 1; }
   detail::Compiled& require_compiled(std::string_view operation);
   /// The recipe in `choice`, and initial values, as a large batch wants them; adds words about it.
   OptimizerChoice changed_for(detail::LargeBatchParts& parts, const OptimizerChoice& choice) const;
