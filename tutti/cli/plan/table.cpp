@@ -25,7 +25,7 @@
 namespace tutti::cli {
 namespace {
 
-struct TableFlags {
+struct PlanTableFlags {
   std::vector<std::string> models;
   std::string link, json;
   int hosts = 8;
@@ -53,7 +53,7 @@ struct TableRow {
   StepTimes times;
 };
 
-StepTimes times_of(const plan::Arithmetic& counted, const TableFlags& flags,
+StepTimes times_of(const plan::Arithmetic& counted, const PlanTableFlags& flags,
                    const plan::Link& link) {
   const double sample = counted.operations() / (flags.gflops * 1e9);
   StepTimes times{
@@ -63,7 +63,7 @@ StepTimes times_of(const plan::Arithmetic& counted, const TableFlags& flags,
   return times;
 }
 
-std::vector<TableRow> rows_of(const TableFlags& flags, const plan::Link& link) {
+std::vector<TableRow> rows_of(const PlanTableFlags& flags, const plan::Link& link) {
   std::vector<TableRow> rows;
   for (const auto& [name, graph] : chosen(flags.models)) {
     const plan::Arithmetic counted = plan::arithmetic_of(graph);
@@ -75,7 +75,7 @@ std::vector<TableRow> rows_of(const TableFlags& flags, const plan::Link& link) {
   return rows;
 }
 
-void print(const std::vector<TableRow>& rows, const TableFlags& flags, const plan::Link& link) {
+void print(const std::vector<TableRow>& rows, const PlanTableFlags& flags, const plan::Link& link) {
   fmt::print("{:<14}{:<16}{:>15}{:>13}{:>8}{:>9}", "model", "input", "multiply-adds", "parameters",
              "ratio", "MB");
   if (!flags.link.empty())
@@ -101,7 +101,7 @@ void print(const std::vector<TableRow>& rows, const TableFlags& flags, const pla
         flags.hosts, flags.gflops, flags.batch, plan::words_of(link));
 }
 
-nlohmann::ordered_json json_of(const std::vector<TableRow>& rows, const TableFlags& flags) {
+nlohmann::ordered_json json_of(const std::vector<TableRow>& rows, const PlanTableFlags& flags) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const TableRow& row : rows) {
     all.push_back({{"model", row.name},
@@ -117,16 +117,16 @@ nlohmann::ordered_json json_of(const std::vector<TableRow>& rows, const TableFla
   return all;
 }
 
-const std::vector<NeededBy<TableFlags>>& needs_of_tables() {
+const std::vector<NeededBy<PlanTableFlags>>& needs_of_tables() {
   constexpr std::string_view kOfSteps = "it is of steps over a link, and there is none (--link)";
-  static const auto has_link = [](const TableFlags& flags) { return !flags.link.empty(); };
-  static const std::vector<NeededBy<TableFlags>> rows = {{"--hosts", has_link, kOfSteps},
+  static const auto has_link = [](const PlanTableFlags& flags) { return !flags.link.empty(); };
+  static const std::vector<NeededBy<PlanTableFlags>> rows = {{"--hosts", has_link, kOfSteps},
                                                          {"--batch", has_link, kOfSteps},
                                                          {"--gflops", has_link, kOfSteps}};
   return rows;
 }
 
-void plan_table(const TableFlags& flags) {
+void plan_table(const PlanTableFlags& flags) {
   const plan::Link link = flags.link.empty() ? plan::Link{} : plan::parse_link(flags.link);
   const auto rows = rows_of(flags, link);
   print(rows, flags, link);
@@ -136,7 +136,7 @@ void plan_table(const TableFlags& flags) {
 }  // namespace
 
 void add_plan_table(CLI::App& plan, int& exit_code) {
-  const auto flags = std::make_shared<TableFlags>();
+  const auto flags = std::make_shared<PlanTableFlags>();
   CLI::App* const command = plan.add_subcommand(
       "table", "Compare networks: what they compute for each byte that they send");
   command->add_option("models", flags->models, "Of the zoo (default: all)");
