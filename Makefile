@@ -21,13 +21,14 @@ quickstart: setup  ## on a fresh machine: set up, build, train Quick, Draw! on t
 setup:  ## install what is missing: apt packages and LibTorch (tools/setup)
 	@tools/setup
 
-build: setup  ## build everything: library, program, tests, examples, benchmarks
+build: setup  ## build the library, the program and the examples
 	$(CONFIGURE) --preset release
 	cmake --build --preset release --parallel $(JOBS)
 
-test:  ## on a fresh machine: set up, build, run every test
+test:  ## on a fresh machine: set up, build, build the tests, run every one
 	@tools/setup --test
-	@$(MAKE) --no-print-directory build
+	$(CONFIGURE) --preset release
+	cmake --build --preset tests --parallel $(JOBS)
 	rm -rf build/tests/results
 	ctest --preset release --parallel $(TEST_JOBS)
 	@tools/skipped_tests
@@ -41,7 +42,8 @@ package: setup  ## build/package: a tarball of what is installed, on Debian 13 a
 
 bench:  ## compare with PyTorch on this machine (installs the peers first)
 	@tools/setup --bench
-	@$(MAKE) --no-print-directory build
+	$(CONFIGURE) --preset release
+	cmake --build --preset bench --parallel $(JOBS)
 	build/bin/tutti bench compare --data examples/data/quickdraw
 
 python: setup  ## install backend "tutti" for PyTorch into .venv (tools/setup --bench puts torch there)
@@ -63,6 +65,7 @@ docs:  ## the API reference of the public headers, by Doxygen: build/docs/html
 	@echo "build/docs/html/index.html"
 
 lint: build  ## check format, floors, budgets, documentation programs, and clang-tidy's findings
+	cmake --build --preset release --parallel $(JOBS) --target doc_programs
 	@tools/lint/run
 
 format:  ## rewrite C++ sources in the style of .clang-format

@@ -108,8 +108,7 @@ class PlainLibTorch final : public Contender {
   explicit PlainLibTorch(std::string data) : data_(std::move(data)) {
     program_ = own_program().parent_path() / "bench_plain_libtorch";
     if (!std::filesystem::exists(program_))
-      throw UsageError(
-          fmt::format("{} was not built; build everything: make build", program_.string()));
+      throw UsageError(fmt::format("{} was not built; make bench builds it", program_.string()));
   }
 
   int64_t step_images(const Trial& trial) const override { return trial.batch; }

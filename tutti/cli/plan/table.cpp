@@ -121,8 +121,8 @@ const std::vector<NeededBy<PlanTableFlags>>& needs_of_tables() {
   constexpr std::string_view kOfSteps = "it is of steps over a link, and there is none (--link)";
   static const auto has_link = [](const PlanTableFlags& flags) { return !flags.link.empty(); };
   static const std::vector<NeededBy<PlanTableFlags>> rows = {{"--hosts", has_link, kOfSteps},
-                                                         {"--batch", has_link, kOfSteps},
-                                                         {"--gflops", has_link, kOfSteps}};
+                                                             {"--batch", has_link, kOfSteps},
+                                                             {"--gflops", has_link, kOfSteps}};
   return rows;
 }
 
