@@ -10,7 +10,7 @@ WERROR ?= OFF
 CONFIGURE = cmake -DTUTTI_WERROR=$(WERROR)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart setup build test package bench python python-test docs lint format asan tsan fuzz clean
+.PHONY: help quickstart setup build test test-all tests package bench python python-test docs lint format asan tsan fuzz clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,13 +25,21 @@ build: setup  ## build the library, the program and the examples
 	$(CONFIGURE) --preset release
 	cmake --build --preset release --parallel $(JOBS)
 
-test:  ## on a fresh machine: set up, build, build the tests, run every one
+test: tests  ## on a fresh machine: set up, build, build the tests, run all but the slow ones
+	ctest --preset release --parallel $(TEST_JOBS) --label-exclude '^slow$$'
+	@tools/skipped_tests
+	@ctest --preset release -N -L '^slow$$' | \
+	  sed -n 's/^Total Tests: /left out as slow (make test-all runs them too): /p'
+
+test-all: tests  ## the same with the slow ones, as CI
+	ctest --preset release --parallel $(TEST_JOBS)
+	@tools/skipped_tests --all
+
+tests:
 	@tools/setup --test
 	$(CONFIGURE) --preset release
 	cmake --build --preset tests --parallel $(JOBS)
 	rm -rf build/tests/results
-	ctest --preset release --parallel $(TEST_JOBS)
-	@tools/skipped_tests
 
 package: setup  ## build/package: a tarball of what is installed, on Debian 13 a .deb too
 	@tools/setup --package

@@ -19,13 +19,13 @@ no IPv6]]></skipped>
 
 
 class SkippedTest(unittest.TestCase):
-    def skipped(self, name, *arguments, promised=2, suite="Listener"):
+    def skipped(self, name, *arguments, promised=2, suite="Listener", more=""):
         with tempfile.TemporaryDirectory() as folder:
             results = pathlib.Path(folder) / "results"
             results.mkdir()
             (results / "a.xml").write_text(CASE.format(name=name, suite=suite))
             (pathlib.Path(folder) / "test_a_list.cmake").write_text(
-                f"# {promised} {results}/a.xml\nadd_test([[a]] [[test_a]])\n")
+                f"# {promised} {results}/a.xml\nadd_test([[a]] [[test_a]])\n{more}")
             return subprocess.run([REPOSITORY / "tools/skipped_tests", *arguments, folder],
                                   capture_output=True, text=True)
 
@@ -52,6 +52,13 @@ class SkippedTest(unittest.TestCase):
     def test_a_process_that_ends_in_the_middle_is_no_success(self):
         run = self.skipped("WorksOverIPv6", promised=3)
         self.assertEqual(run.stderr, "no result: a: 2 of 3 tests have one\n")
+        self.assertEqual(run.returncode, 1)
+
+    def test_a_slow_one_may_be_left_out_where_not_all_are_asked_for(self):
+        slow = "# slow 1 /not/there/b.xml\n"
+        self.assertEqual(self.skipped("WorksOverIPv6", "--new", more=slow).returncode, 0)
+        run = self.skipped("WorksOverIPv6", "--all", more=slow)
+        self.assertEqual(run.stderr, "no result: b: 0 of 1 tests have one\n")
         self.assertEqual(run.returncode, 1)
 
     def test_no_results_are_not_no_skips(self):
