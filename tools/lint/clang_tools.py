@@ -3,7 +3,6 @@
 Both come from pip, pinned, into build/lint-venv: another version formats otherwise.
 """
 
-import json
 import os
 import re
 import subprocess
@@ -11,12 +10,11 @@ import sys
 from pathlib import Path
 
 from common import ROOT, finding
+from database import clang_database
 from floors import FIRST_TORCH_FLOOR, FLOORS
 
 TOOLS = ("clang-format==19.1.7", "clang-tidy==19.1.0.1")
 VENV = ROOT / "build" / "lint-venv"
-# Options that clang does not know, and says so.
-GCC_ONLY = r"-fpch-preprocess|-Winvalid-pch|-Wno-subobject-linkage|--param=ggc\S+"
 
 
 def tool(name):
@@ -81,32 +79,6 @@ def tidy_sources(tree):
     return sorted(names | {f for f in changed(tree) if f in set(tree.cpp()) and f.endswith(".cpp")})
 
 
-def each_source(entry):
-    """The entries of the sources that one made by CMake's unity build includes."""
-    made = Path(entry["file"])
-    if not re.fullmatch(r"unity_\d+_cxx\.cxx", made.name):
-        return [entry]
-    sources = re.findall(r'^#include "(.*)"$', made.read_text(), re.MULTILINE)
-    assert sources, f"no sources in {made}"
-    return [
-        {**entry, "file": source, "command": entry["command"].replace(str(made), source)}
-        for source in sources
-    ]
-
-
-def clang_database(build):
-    """compile_commands.json without what only GCC knows: precompiled headers, GCC_ONLY."""
-    made = json.loads((build / "compile_commands.json").read_text())
-    entries = [entry for one in made for entry in each_source(one)]
-    for entry in entries:
-        command = re.sub(r" -include \S+/cmake_pch\.hxx", "", entry["command"])
-        entry["command"] = re.sub(rf" ({GCC_ONLY})(?= )", "", command)
-    folder = build / "lint-database"
-    folder.mkdir(exist_ok=True)
-    (folder / "compile_commands.json").write_text(json.dumps(entries))
-    return folder, {os.path.relpath(entry["file"], ROOT) for entry in entries}
-
-
 def check_tidy(tree, build=ROOT / "build"):
     if not (build / "compile_commands.json").exists():
         return [
@@ -114,7 +86,8 @@ def check_tidy(tree, build=ROOT / "build"):
                 "tidy", "CMakeLists.txt", 1, "build first: build/compile_commands.json is missing"
             )
         ]
-    folder, compiled = clang_database(build)
+    folder, entries = clang_database(build)
+    compiled = {os.path.relpath(entry["file"], ROOT) for entry in entries}
     sources = [f for f in tidy_sources(tree) if f in compiled]
     jobs = str(len(os.sched_getaffinity(0)))
     run = subprocess.run(

@@ -10,7 +10,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(REPOSITORY / "tools" / "lint"))
 
 import budgets  # noqa: E402
-import clang_tools  # noqa: E402
+import database  # noqa: E402
 import documents  # noqa: E402
 import environment  # noqa: E402
 import floors  # noqa: E402
@@ -38,13 +38,13 @@ class ClangToolsTest(LintTest):
     def test_sources_of_a_unity_build_are_found(self):
         tree = self.tree(unity_0_cxx_cxx='/* made */\n#include "/a/one.cpp"\n#include "/a/two.cpp"\n')
         made = str(pathlib.Path(tree.root, "unity_0_cxx.cxx"))
-        entries = clang_tools.each_source({"file": made, "command": f"c++ -O2 -c {made}"})
+        entries = database.each_source({"file": made, "command": f"c++ -O2 -c {made}"})
         self.assertEqual(
             [(e["file"], e["command"]) for e in entries],
             [(f"/a/{name}.cpp", f"c++ -O2 -c /a/{name}.cpp") for name in ("one", "two")],
         )
         single = {"file": "/a/three.cpp", "command": "c++ -c /a/three.cpp"}
-        self.assertEqual(clang_tools.each_source(single), [single])
+        self.assertEqual(database.each_source(single), [single])
 
 
 class FloorsTest(LintTest):
