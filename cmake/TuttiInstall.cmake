@@ -20,8 +20,22 @@ set(tutti_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/tutti")
 install(TARGETS tutti_all ${tutti_modules} EXPORT tuttiTargets
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION "${tutti_package_dir}")
-install(DIRECTORY "${PROJECT_SOURCE_DIR}/tutti" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}"
-  FILES_MATCHING PATTERN "*.h" PATTERN "cli" EXCLUDE PATTERN "kernels" EXCLUDE)
+# Headers: the groups in tutti/ that users include, and what these include.
+file(GLOB tutti_headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}" "${PROJECT_SOURCE_DIR}/tutti/*.h")
+set(tutti_to_read ${tutti_headers})
+while(tutti_to_read)
+  list(POP_FRONT tutti_to_read header)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${header}")
+  file(STRINGS "${PROJECT_SOURCE_DIR}/${header}" lines REGEX "^#include \"tutti/")
+  list(TRANSFORM lines REPLACE "^#include \"([^\"]*)\".*" "\\1")
+  list(REMOVE_ITEM lines ${tutti_headers})
+  list(APPEND tutti_headers ${lines})
+  list(APPEND tutti_to_read ${lines})
+endwhile()
+foreach(header IN LISTS tutti_headers)
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES "${PROJECT_SOURCE_DIR}/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
+endforeach()
 
 # A LibTorch that lies in the checkout is installed too, so that what is installed needs no checkout
 # and may be moved; one that lies elsewhere stays where it is.

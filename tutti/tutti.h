@@ -1,58 +1,17 @@
-/// The whole library in one header.
+/// The whole library and <torch/torch.h> in one header.
 ///
-/// Programs that train include this one. Code that uses a single floor (a reader of data files, a
-/// tool that talks over a Group) includes that floor's headers and stays free of LibTorch.
+/// Its parts, each a header that compiles in less time: tutti/train.h is all that a program with
+/// fit() needs, tutti/loops.h what loops of one's own do, tutti/data.h files and datasets. Code
+/// that uses a single floor (a tool that talks over a Group) includes that floor's headers and
+/// stays free of LibTorch.
 #pragma once
 
 #include <torch/torch.h>
 
-#include "tutti/base/array.h"
-#include "tutti/base/deadline.h"
-#include "tutti/base/dtype.h"
-#include "tutti/base/error.h"
-#include "tutti/base/stop.h"
-#include "tutti/cluster/join/join.h"
-#include "tutti/comm/group/group.h"
-#include "tutti/comm/group/work.h"
-#include "tutti/coordinator/cluster_coordinator.h"
-#include "tutti/data/combine.h"
-#include "tutti/data/dataset.h"
-#include "tutti/data/generator.h"
-#include "tutti/data/loader/loader.h"
-#include "tutti/data/npy.h"
-#include "tutti/data/quickdraw.h"
-#include "tutti/data/safetensors.h"
-#include "tutti/data/sources/csv.h"
-#include "tutti/data/sources/idx.h"
-#include "tutti/data/sources/image_folder.h"
-#include "tutti/data/sources/jsonl.h"
-#include "tutti/data/sources/recognise.h"
-#include "tutti/data/sources/text.h"
-#include "tutti/data/transforms/mix.h"
-#include "tutti/data/transforms/transforms.h"
-#include "tutti/models/generate.h"
-#include "tutti/models/gpt.h"
-#include "tutti/models/models.h"
-#include "tutti/nn/collectives.h"
-#include "tutti/nn/dropout.h"
-#include "tutti/nn/graph.h"
-#include "tutti/nn/graph_module.h"
-#include "tutti/nn/sample_context.h"
-#include "tutti/nn/sparse_embedding.h"
-#include "tutti/nn/sync_batch_norm.h"
-#include "tutti/optim/rule.h"
-#include "tutti/queues/config.h"
-#include "tutti/strategy/input/distributed_dataset.h"
-#include "tutti/strategy/input/from_tensors.h"
-#include "tutti/strategy/input/remote_data.h"
-#include "tutti/strategy/modules/replicated.h"
-#include "tutti/strategy/optimizer/loss_scaling.h"
-#include "tutti/strategy/strategy.h"
-#include "tutti/strategy/values/variable.h"
-#include "tutti/sync/before_use.h"
-#include "tutti/sync/replicated/distributed_optimizer.h"
-#include "tutti/sync/tensors.h"
-#include "tutti/train/callbacks/schedules.h"
-#include "tutti/train/model/model.h"
-#include "tutti/train/model/staged_model.h"
-#include "tutti/train/model/weights.h"
+#include "tutti/data.h"
+#include "tutti/files.h"
+#include "tutti/loops.h"
+#include "tutti/model_parallel.h"
+#include "tutti/servers.h"
+#include "tutti/start.h"
+#include "tutti/train.h"

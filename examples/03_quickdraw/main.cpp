@@ -1,5 +1,5 @@
 // A network learns Google's doodles: the whole of a training program.
-#include <tutti/tutti.h>
+#include <tutti/train.h>
 
 #include <string>
 

@@ -1,5 +1,6 @@
 // A network learns to tell photos apart, from scratch: folders of files to a tested model.
-#include <tutti/tutti.h>
+#include <tutti/data.h>
+#include <tutti/train.h>
 
 #include <cstdio>
 #include <string>

@@ -1,5 +1,6 @@
 // Linear regression on a table: columns by name, words one-hot, the error in the target's own unit.
-#include <tutti/tutti.h>
+#include <tutti/data.h>
+#include <tutti/train.h>
 
 #include <cstdio>
 #include <string>

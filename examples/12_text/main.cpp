@@ -1,5 +1,6 @@
 // A small GPT reads a text, character by character, and writes on.
-#include <tutti/tutti.h>
+#include <tutti/data.h>
+#include <tutti/train.h>
 
 #include <cstdio>
 #include <string>

@@ -1,0 +1,22 @@
+/// Data: files of many kinds as datasets, and what is done with their samples. Without LibTorch.
+#pragma once
+
+#include "tutti/data/combine.h"
+#include "tutti/data/dataset.h"
+#include "tutti/data/generator.h"
+#include "tutti/data/loader/loader.h"
+#include "tutti/data/npy.h"
+#include "tutti/data/quickdraw.h"
+#include "tutti/data/safetensors.h"
+#include "tutti/data/sources/csv.h"
+#include "tutti/data/sources/idx.h"
+#include "tutti/data/sources/image_folder.h"
+#include "tutti/data/sources/jsonl.h"
+#include "tutti/data/sources/mds.h"
+#include "tutti/data/sources/parquet.h"
+#include "tutti/data/sources/recognise.h"
+#include "tutti/data/sources/text.h"
+#include "tutti/data/sources/tfrecord.h"
+#include "tutti/data/sources/webdataset.h"
+#include "tutti/data/transforms/mix.h"
+#include "tutti/data/transforms/transforms.h"

@@ -1,0 +1,20 @@
+/// The Keras way: compile, fit, evaluate, predict, with the networks that come along.
+///
+/// What a program that trains needs, without the layers of LibTorch: whoever writes networks
+/// includes <torch/nn.h> beside it, or the headers of the layers that are in them; tutti/data.h has
+/// the files and datasets that are not here.
+#pragma once
+
+#include "tutti/data/combine.h"
+#include "tutti/data/dataset.h"
+#include "tutti/data/quickdraw.h"
+#include "tutti/data/sources/recognise.h"
+#include "tutti/models/generate.h"
+#include "tutti/models/gpt.h"
+#include "tutti/models/models.h"
+#include "tutti/optim/rule.h"
+#include "tutti/strategy/input/from_tensors.h"
+#include "tutti/strategy/strategy.h"
+#include "tutti/train/callbacks/schedules.h"
+#include "tutti/train/model/model.h"
+#include "tutti/train/model/weights.h"
