@@ -9,6 +9,8 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <iterator>
+#include <sstream>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file_descriptor.h"
@@ -24,6 +26,11 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream words(line);
+  return {std::istream_iterator<std::string>(words), {}};
+}
 
 CommandResult run_command(const std::vector<std::string>& words,
                           const std::vector<std::string>& environment, Millis limit) {

@@ -11,6 +11,9 @@ namespace tutti::test {
 /// The drawings that the project brings, seen from its root.
 inline constexpr const char* kDoodles = "examples/data/quickdraw";
 
+/// The words of a line, at its blanks.
+std::vector<std::string> words_of(const std::string& line);
+
 struct CommandResult {
   int exit_code = -1;  ///< 128 + signal when a signal ended it
   std::string out;

@@ -82,9 +82,10 @@ class Suite:
     def run(self, environment, folder, limit):
         """(exit code or None at the limit, what it printed), with all that it started ended."""
         command = [self.binary, f"--gtest_filter={self.name}.*"]
-        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **environment}, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, errors="replace",
-                                   start_new_session=True)
+        records = {"TUTTI_RECORD_DIR": str(folder / "build/tests/records")}
+        process = subprocess.Popen(command, cwd=folder, env={**os.environ, **records, **environment},
+                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                   errors="replace", start_new_session=True)
         try:
             said, _ = process.communicate(timeout=limit)
             return process.returncode, said

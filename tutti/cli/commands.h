@@ -1,9 +1,9 @@
-/// The subcommands of `tutti`; main.cpp registers each. A new one is a function here, a file beside
-/// it, and a line in main.cpp.
+/// The subcommands of `tutti`; program.cpp registers each. A new one is a function here, a file
+/// beside it, and a line in program.cpp.
 ///
 /// Every add_ function describes its flags on `app` and sets a callback that does the work and
 /// stores the exit code: 0 done, 1 the run failed, 2 wrong usage, 128+signal. Errors are thrown;
-/// main prints them as `tutti NAME: message` and turns their class into the code.
+/// run_program() prints them as `tutti NAME: message` and turns their class into the code.
 /// Thread rule: the main thread alone.
 #pragma once
 

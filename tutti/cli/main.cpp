@@ -1,64 +1,8 @@
-// The program `tutti`: registers the subcommands, and turns errors into messages and exit codes.
-#include <fmt/format.h>
-
-#include <cstdio>
-#include <string>
-
-#include <CLI/CLI.hpp>
-
-#include "tutti/base/error.h"
+// The program `tutti`.
 #include "tutti/base/standard_streams.h"
-#include "tutti/cli/arguments.h"
-#include "tutti/cli/commands.h"
-#include "tutti/cli/from_flags.h"
-#include "tutti/cluster/join/environment_check.h"
-
-namespace {
-
-void register_commands(CLI::App& app, int& exit_code) {
-  tutti::cli::add_train(app, exit_code);
-  tutti::cli::add_evaluate(app, exit_code);
-  tutti::cli::add_predict(app, exit_code);
-  tutti::cli::add_generate(app, exit_code);
-  tutti::cli::add_data(app, exit_code);
-  tutti::cli::add_checkpoint(app, exit_code);
-  tutti::cli::add_run(app, exit_code);
-  tutti::cli::add_plan(app, exit_code);
-  tutti::cli::add_ps(app, exit_code);
-  tutti::cli::add_bench(app, exit_code);
-  tutti::cli::add_doctor(app, exit_code);
-  tutti::cli::add_from_flags(app, exit_code);
-}
-
-/// "tutti run" once a subcommand is known, else "tutti".
-std::string place_of(const CLI::App& app) {
-  const auto used = app.get_subcommands();
-  return used.empty() ? "tutti" : "tutti " + used.front()->get_name();
-}
-
-}  // namespace
+#include "tutti/cli/program.h"
 
 int main(int argc, char** argv) {
   tutti::make_failed_writes_errors();
-  CLI::App app{"Distributed deep-learning training on LibTorch.", "tutti"};
-  app.footer(
-      "Examples:\n"
-      "  tutti train doodle_cnn --data examples/data/quickdraw --strategy mirrored --replicas 2\n"
-      "  tutti run -n 4 ./hello\n  tutti doctor\n\n"
-      "Exit codes: 0 done; 1 the run failed; 2 wrong usage or bad input; 128+signal for a killed "
-      "worker.");
-  app.set_version_flag("--version", "tutti " TUTTI_VERSION, "Print the version and exit");
-  app.require_subcommand(1);
-  int exit_code = 0;
-  register_commands(app, exit_code);
-  app.parse_complete_callback([&app] {
-    const bool needs_none = app.got_subcommand("doctor") || app.got_subcommand("completion") ||
-                            app.got_subcommand("man-page");
-    if (!needs_none) tutti::check_environment();
-  });
-  return tutti::cli::guarded([&] { return place_of(app); },
-                             [&] {
-                               tutti::cli::parse(app, argc, argv);
-                               return exit_code;
-                             });
+  return tutti::cli::run_program(argc, argv);
 }

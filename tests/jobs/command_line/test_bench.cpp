@@ -2,9 +2,6 @@
 // good.
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <map>
-
 #include "tutti/base/host.h"
 
 #include "tests/jobs/command_line/bench.h"
@@ -124,23 +121,6 @@ TEST(BenchSmoke, StepTellsWhatACompressionSends) {
     EXPECT_EQ(bytes(in_turn), expected) << compression;
     EXPECT_EQ(bytes(processes), expected) << compression;
     EXPECT_EQ(in_turn.at("loss"), processes.at("loss")) << compression;
-  }
-}
-
-TEST(BenchSmoke, WrongReductionsAndCompressionsAreRefusedWithTheNearestWord) {
-  const std::pair<Words, const char*> cases[] = {
-      {{"--compression", "power-sgd:4"}, "did you mean \"powersgd\"?"},
-      {{"--compression", "topk:2"}, "expected 0 < ratio <= 1"},
-      {{"--reduction", "allreduce"}, "did you mean \"all_reduce\"?"},
-      {{"--compression", "onebit", "--strategy", "independent"},
-       "nothing that could be compressed"},
-  };
-  for (const auto& [more, says] : cases) {
-    Words words = {"step", "--model", "mlp", "--data", kDoodles};
-    words.insert(words.end(), more.begin(), more.end());
-    const auto result = bench(words);
-    EXPECT_EQ(result.exit_code, 2) << says;
-    EXPECT_THAT(result.err, HasSubstr(says));
   }
 }
 
@@ -274,120 +254,6 @@ TEST(BenchSmoke, Scale) {
     for (const char* name :
          {"images_per_second", "efficiency", "limit_images_per_second", "share_of_limit"})
       EXPECT_GT(line.at(name).get<double>(), 0) << name;
-}
-
-// Where PyTorch is, every row but those of JAX and DeepSpeed where these are not, by name;
-// elsewhere the answer says how to get it.
-TEST(BenchSmoke, Compare) {
-  const bool torch = run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code == 0;
-  const TempFolder folder;
-  const auto result = bench({"compare", "--quick", "--models", "mlp", "--json", folder / "f.json"});
-  if (!torch) {
-    EXPECT_EQ(result.exit_code, 2);
-    EXPECT_THAT(result.err, HasSubstr("tools/setup --bench"));
-    return;
-  }
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto lines = lines_of(folder / "f.json");
-  const bool no_jax = result.out.find("JAX is left out: ") != std::string::npos;
-  const bool no_deepspeed = result.out.find("DeepSpeed is left out: ") != std::string::npos;
-  EXPECT_EQ(lines.size(), 10u - 2 * no_jax - no_deepspeed) << result.out;
-  for (const json& line : lines) {
-    EXPECT_GT(line.at("ratio").get<double>(), 0);
-    for (const char* name : {"commit", "machine", "compiler", "torch", "bound", "aim"})
-      EXPECT_TRUE(line.contains(name)) << name;
-  }
-}
-
-// The best of the peers that are here is as fast as the fastest row; DeepSpeed and oneCCL have one
-// each or are named.
-TEST(BenchSmoke, AllReduceBesidePeers) {
-  if (run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code != 0) return;
-  const TempFolder folder;
-  const auto result = bench({"all-reduce", "--ranks", "2", "--bytes", "64K", "--rounds", "1",
-                             "--peers", "--json", folder / "f.json"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  std::map<std::string, double> theirs_us;
-  for (const json& line : lines_of(folder / "f.json"))
-    theirs_us[line.at("theirs")] = line.at("theirs_p50_us").get<double>();
-  const double best = theirs_us.at("best peer");
-  double fastest = theirs_us.at("Gloo");
-  for (const std::string peer : {"Open MPI", "DeepSpeed", "oneCCL"}) {
-    if (result.out.find(peer + " is left out: ") != std::string::npos) continue;
-    if (peer != "Open MPI" && host_facts().usable_cores < 2) continue;  // they wait in loops
-    fastest = std::min(fastest, theirs_us.at(peer));
-  }
-  EXPECT_EQ(best, fastest) << result.out;
-}
-
-TEST(Bench, BadInputIsAnsweredBeforeWork) {
-  const struct {
-    Words words;
-    const char* answer;
-  } cases[] = {
-      {{"stpe"}, "did you mean \"step\"?"},
-      {{"step", "--model", "mpl", "--data", kDoodles}, "did you mean \"mlp\"?"},
-      {{"step", "--model", "mlp", "--data", kDoodles, "--steps", "0"}, "--steps"},
-      {{"step", "--model", "mlp", "--data", kDoodles, "--stesp", "9"}, "did you mean \"--steps\"?"},
-      {{"step", "--model", "mlp", "--data", "not/there"}, "not/there"},
-      {{"step", "--model", "mlp", "--data", kDoodles, "--strategy", "mirrored", "--replicas", "9",
-        "--batch-size", "8"},
-       "9 replicas"},
-      {{"step", "--model", "mlp", "--data", kDoodles, "--json", "/not/there/x"}, "/not/there/x"},
-      {{"scale", "--model", "mlp", "--data", kDoodles, "--replicas", "1,,2"}, "1,,2"},
-      {{"scale", "--model", "mlp", "--data", kDoodles, "--replicas", "0"}, "--replicas"},
-      {{"all-reduce", "--engine", "shn"}, "did you mean \"shm\"?"},
-      {{"all-reduce", "--engine", "nccl"}, "not in this version"},
-      {{"all-reduce", "--engine", "hier"}, "tutti run"},
-      {{"all-reduce", "--collective", "all_gahter"}, "did you mean \"all_gather\"?"},
-      {{"all-reduce", "--order", "any"}, "shm adds in one order alone"},
-      {{"all-reduce", "--order", "some"}, "order"},
-      {{"all-reduce", "--streams", "2"}, "--streams 2: shm has none"},
-      {{"all-reduce", "--engine", "tcp", "--streams", "0"}, "--streams"},
-      {{"all-reduce", "--algorithm-table", "x"}, "tcp and hier have"},
-      {{"all-reduce", "--engine", "tcp", "--algorithm-table", "not/there"}, "not/there"},
-      {{"all-reduce", "--engine", "mpi", "--peers"}, "--peers"},
-      {{"tune", "--ranks", "1"}, "2 to 64"},
-      {{"tune", "--ranks", "2,2"}, "each number once"},
-      {{"tune", "--bytes", "0"}, "above 0"},
-      {{"tune", "--out", "/not/there/x"}, "/not/there/x"},
-      {{"all-reduce", "--engine", "solo", "--ranks", "2"}, "solo"},
-      {{"all-reduce", "--ranks", "0"}, "--ranks"},
-      {{"all-reduce", "--bytes", "8,1KB"}, "1KB"},
-      {{"all-reduce", "--bytes", "7"}, "7"},
-      {{"ps", "--engine", "tpc"}, "did you mean \"tcp\"?"},
-      {{"ps", "--servers", "0"}, "--servers"},
-      {{"ps", "--workers", "0"}, "--workers"},
-      {{"ps", "--bytes", "0"}, "above 0"},
-      {{"ps", "--bytes", "6"}, "--bytes: 6"},
-      {{"ps", "--staleness", "0,-1"}, "--staleness"},
-      {{"ps", "--rounds", "0"}, "--rounds"},
-      {{"ps", "--rows", "0"}, "--rows"},
-      {{"ps", "--rows", "8000"}, "--keys: 4096 of each of 2 workers"},
-      {{"ps", "--json", "/not/there/x"}, "/not/there/x"},
-      {{"compare", "--models", "mlp,cmn"}, "did you mean \"cnn\"?"},
-      {{"compare", "--rounds", "0"}, "--rounds"},
-      {{"step", "--model", "mlp", "--data", kDoodles, "--json", ""}, "--json"},
-      {{"scale", "--model", "mlp", "--data", kDoodles, "--json", ""}, "--json"},
-      {{"all-reduce", "--json", ""}, "--json"},
-      {{"compare", "--json", ""}, "--json"},
-      {{"scale", "--model", "mlp", "--data", "not/there", "--replicas", "1,1025"}, "1 to 1024"},
-      {{"step", "--model", "resnet18", "--data", kDoodles, "--strategy", "mirrored", "--replicas",
-        "2", "--batch-size", "2"},
-       "batch size of 4"},
-      {{"step", "--model", "resnet18", "--data", kDoodles, "--strategy", "independent",
-        "--replicas", "2", "--batch-size", "2"},
-       "batch size of 4"},
-      {{"step", "--model", "mlp", "--data", kDoodles, "--strategy", "parameter_server",
-        "--unfused"},
-       "--unfused"},
-  };
-  for (const auto& c : cases) {
-    const auto result = bench(c.words);
-    EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(c.words) << result.err;
-    EXPECT_THAT(result.err, HasSubstr(c.answer)) << testing::PrintToString(c.words);
-    EXPECT_EQ(result.out, "") << testing::PrintToString(c.words);
-  }
 }
 
 // The batch is smaller than the replicas there would be: found before any worker starts.

@@ -106,20 +106,6 @@ TEST(DataVerify, NamesTheLinesOfWhatIsCalledATable) {
   EXPECT_THAT(data({"verify", kDoodles, "--decimal", ","}).err, HasSubstr("is for tables"));
 }
 
-TEST(DataVerify, WhatItCannotReadIsWrongUsage) {
-  const TempFolder folder;
-  put_bytes(folder / "binary", std::string("\x89\0\1\2\3\4\5\6", 8));
-  std::filesystem::create_directory(folder / "empty");
-  for (const std::string& path :
-       {std::string("not/there"), (folder / "binary").string(), (folder / "empty").string()}) {
-    const auto result = data({"verify", path});
-    EXPECT_EQ(result.exit_code, 2) << result.out;
-    EXPECT_THAT(result.err, AllOf(HasSubstr("tutti data: "), HasSubstr(path)));
-  }
-  EXPECT_EQ(data({}).exit_code, 2);
-  EXPECT_EQ(data({"verfy", kDoodles}).exit_code, 2);
-}
-
 TEST(DataBench, PrintsStagesAndOneObject) {
   const TempFolder folder;
   put_photos(folder / "photos", 40);

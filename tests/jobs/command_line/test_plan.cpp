@@ -44,14 +44,6 @@ TEST(PlanPipeline, DrawsOneAndReadsWhatItWrote) {
   EXPECT_THAT(refused.err, HasSubstr("ranks wait for each other: rank 0 at B 0.0"));
 }
 
-TEST(PlanPipeline, WrongUseIsAnswered) {
-  EXPECT_THAT(planned({"--schedule", "zb-h2"}).err, HasSubstr("did you mean \"zb-h1\"?"));
-  EXPECT_THAT(planned({"--svg", "a.svg"}).err, HasSubstr("name it with --schedule"));
-  EXPECT_THAT(planned({"--schedule", "1f1b", "--forward", "1,2"}).err,
-              HasSubstr("costs of 2 stages, expected one, or one for each of 4"));
-  EXPECT_EQ(planned({"--schedule", "none.csv"}).exit_code, 2);
-}
-
 CommandResult table(std::vector<std::string> words) {
   words.insert(words.begin(), {TUTTI_PROGRAM, "plan", "table"});
   return run_command(words, {}, Millis{60'000});
@@ -75,14 +67,6 @@ TEST(PlanTable, OrdersNetworksByWhatTheyComputeForAByte) {
   // 32 x 6 x 714,188,480 at 10^12 a second.
   EXPECT_NEAR(rows[2]["compute_seconds"].get<double>(), 0.13712, 1e-5);
   EXPECT_EQ(rows[2]["balance"], 86);
-}
-
-TEST(PlanTable, WrongUseIsAnswered) {
-  EXPECT_THAT(table({"alexnt"}).err, HasSubstr("did you mean \"alexnet\"?"));
-  EXPECT_THAT(table({"--link", "10,50us"}).err, HasSubstr("the rate has no unit"));
-  for (const auto& words : std::vector<std::vector<std::string>>{
-           {"--hosts", "0"}, {"--batch", "0"}, {"--gflops", "0"}, {"--link", "1Gbit"}})
-    EXPECT_EQ(table(words).exit_code, 2) << words[0];
 }
 
 CommandResult replayed(std::vector<std::string> words) {
@@ -119,31 +103,6 @@ TEST(PlanReplay, OfARunOfEachKindAddsUp) {
     const double as_it_was = 96 * 2 * 1e3 / json["as_it_was"]["mean_step_ms"].get<double>();
     EXPECT_NEAR(json["as_it_was"]["images_per_second"].get<double>() / as_it_was, 1, 1e-6);
   }
-}
-
-TEST(PlanReplay, WrongUseIsAnswered) {
-  const TempFolder folder;
-  const std::string path = folder.path();
-  const struct {
-    std::vector<std::string> words;
-    std::vector<std::string> answer;
-  } before[] = {{{path}, {"RUN_DIR " + path, "got a folder without a record", "--trace " + path}},
-                {{path + "/none"}, {"RUN_DIR " + path + "/none", "got nothing there"}},
-                {{path, "--without", "3"}, {"got \"3\"", "expected rank:N, as rank:3"}},
-                {{path, "--skip", "-1"}, {"--skip"}},
-                {{path, "--json", "/no/such/folder/a.json"}, {"--json", "/no/such/folder"}}};
-  const auto expect_answer = [](const auto& one) {
-    const auto result = replayed(one.words);
-    EXPECT_EQ(result.exit_code, 2) << result.out;
-    for (const std::string& part : one.answer) EXPECT_THAT(result.err, HasSubstr(part));
-  };
-  for (const auto& one : before) expect_answer(one);
-  ASSERT_EQ(trained(folder, {"--strategy", "mirrored", "--replicas", "2"}).exit_code, 0);
-  const std::remove_cvref_t<decltype(before[0])> after[] = {
-      {{path, "--without", "rank:2"}, {"rank:2", "expected rank:0 to rank:1"}},
-      {{path, "--without", "rank:0,rank:1"}, {"leave one in"}},
-      {{path, "--skip", "9"}, {"--skip 9", "has 9 steps", "expected fewer"}}};
-  for (const auto& one : after) expect_answer(one);
 }
 
 TEST(PlanReplay, RunsThatItCannotReplayAreRefused) {

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/jobs/command_line/planned_machine.h"
 #include "tests/support/command.h"
 #include "tests/support/temp_folder.h"
 
@@ -22,22 +23,6 @@ using testing::Not;
 CommandResult plan(std::vector<std::string> words) {
   words.insert(words.begin(), {TUTTI_PROGRAM, "plan"});
   return run_command(words, {}, Millis{120'000});
-}
-
-/// One that a user might write by hand.
-const char* const kMachine = R"({"tutti_machine": 1, "name": "one", "model": "mlp",
-  "parameters": 1000000, "bytes": 4000000, "largest_parameter": 40000,
-  "compute": [{"batch": 8, "forward": 0.001, "backward": 0.002}], "jitter": [0.9, 1, 1.2],
-  "update": 0.0005, "update_streams": 7, "input": 0, "cores": 2,
-  "core_memory_rate": 1e10, "memory_rate": 2e10,
-  "memory": 1000000000, "fixed_memory": 1e8, "sample_memory": 1e6,
-  "shm": {"latency": 1e-6, "bytes_per_second": 1e10},
-  "tcp": {"latency": 1e-5, "bytes_per_second": 1e9},
-  "payload": 0.94, "compute_error": 0.03, "communication_error": 0.06})";
-
-std::string machine_in(const TempFolder& folder) {
-  std::ofstream(folder / "one.json") << kMachine;
-  return folder / "one.json";
 }
 
 TEST(PlanMeasure, WritesWhatPlanReads) {
@@ -76,14 +61,6 @@ TEST(PlanModel, DrawsAndChooses) {
   const auto choice = nlohmann::json::parse(std::ifstream(folder / "c.json"));
   EXPECT_EQ(choice["best"]["hosts"], 1);  // nothing is cheaper than to send nothing
   EXPECT_EQ(choice["tried"], 56);
-}
-
-/// The same, with a link that somebody has written.
-std::string linked_machine_in(const TempFolder& folder, const std::string& link) {
-  std::string json = kMachine;
-  json.insert(json.rfind('}'), ", \"link\": " + link);
-  std::ofstream(folder / "linked.json") << json;
-  return folder / "linked.json";
 }
 
 TEST(PlanModel, TakesTheLinkOfTheMachineUnlessItIsGivenOne) {
@@ -150,70 +127,6 @@ TEST(PlanModel, CountsWhereNothingWasMeasured) {
   const auto rows = nlohmann::json::parse(std::ifstream(folder / "p.json"));
   // 128 x 6 x 4.09 GFLOP at 50 TFLOP/s.
   EXPECT_NEAR(rows[0]["compute_seconds"].get<double>(), 0.0628, 1e-3);
-}
-
-TEST(PlanModel, WrongInputIsAnsweredBeforeWork) {
-  const TempFolder folder;
-  const std::string file = machine_in(folder);
-  std::ofstream(folder / "old.json") << R"({"tutti_machine": 0})";
-  const std::string linked =
-      linked_machine_in(folder, R"({"bytes_per_second": 1.25e7, "latency": -1, "hosts": 3})");
-  struct Case {
-    std::vector<std::string> words;
-    const char* message;
-  };
-  const std::string machine = "--machine", link = "--link";
-  const Case cases[] = {
-      {{}, "say which model"},
-      {{"mlp"}, "--machine is missing"},
-      {{"nlp", "--gflops", "1"}, "did you mean \"mlp\"?"},
-      {{"mlp", "--gflops", "1", machine, file}, "excludes"},
-      {{"cnn", machine, file}, "measured with model mlp, asked about cnn; measure cnn"},
-      {{"mlp", machine, folder / "old.json"}, "tutti_machine is 0; expected 1: measure again"},
-      {{"mlp", machine, folder / "none.json"}, "none.json"},
-      {{"mlp", machine, file}, "--link is missing: what lies between hosts, as 25Gbit,20us"},
-      {{"mlp", machine, file}, "or measure it: `tutti plan measure` under `tutti run --nodes`"},
-      {{"mlp", machine, linked}, "linked.json: link.latency is -1; expected a number from 0"},
-      {{"mlp", machine, file, link, "25,20us"}, "the rate has no unit"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--json", folder / "no/p.json"},
-       "no/p.json: cannot be written"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--hosts", "0"}, "--hosts \"0\": expected whole"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--hosts", "1..x"}, "--hosts \"1..x\""},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--batch", "1000"},
-       "1000 samples a replica, 1 replicas a host: 1.0 GiB of 0.9 GiB; the largest that fits is "
-       "900"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--engine", "heir"}, "did you mean \"hier\"?"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--engine", "shm", "--hosts", "4"},
-       "engine shm: it is for the ranks of one host, not of 4"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--engine", "hier", "--overlap"},
-       "--engine hier: --overlap is NCCL's; leave it out"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--strategy", "parameter_server", "--engine",
-        "tcp"},
-       "--engine tcp: servers have none to choose"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--overlap", "--bucket-mib", "25,0"},
-       "--bucket-mib"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--svg", "a.svg", "--overlap", "--bucket-mib",
-        "1,25"},
-       "--svg draws one curve"},
-      {{"mlp", machine, file, link, "1Gbit,1us", "--hosts", "4", "--svg", "a.svg"},
-       "--svg draws over hosts: give several"},
-      {{"choose", "mlp", machine, file, link, "1Gbit,1us", "--target-images", "1e9", "--within",
-        "1e-6"},
-       "no job ends within"},
-      {{"measure", "mlp", "--data", "nowhere", "--out", folder / "m.json"}, "nowhere"},
-      {{"measure", "nlp", "--data", "examples/data/quickdraw", "--out", folder / "m.json"}, "mlp"},
-      {{"measure", "mlp", "--data", "examples/data/quickdraw", "--out", folder / "m.json",
-        "--batches", "10000000"},
-       "--batches"},
-      {{"measure", "mlp", "--data", "examples/data/quickdraw", "--out", folder / "m.json",
-        "--link-seconds", "0"},
-       "--link-seconds"},
-  };
-  for (const Case& one : cases) {
-    const auto result = plan(one.words);
-    EXPECT_EQ(result.exit_code, 2) << one.message;
-    EXPECT_THAT(result.err, HasSubstr(one.message));
-  }
 }
 
 }  // namespace

@@ -25,7 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 using Words = std::vector<std::string>;
@@ -152,32 +151,6 @@ TEST_F(Records, NothingIsReplacedUnaskedAndNothingHalfStays) {
   EXPECT_EQ(damaged.exit_code, 2) << damaged.out;
   EXPECT_THAT(damaged.err, AllOf(HasSubstr("shard-00000.tfrecord, record 5"), HasSubstr("checksum"),
                                  Not(HasSubstr("of batch"))));
-  EXPECT_EQ(folder_.names(), names);
-}
-
-TEST_F(Records, WhatCannotBeConvertedIsWrongUsage) {
-  put_bytes(folder_ / "text.txt", "Once upon a time,\nthere was a text.\n");
-  put_bytes(folder_ / "short.csv", "a,b\n1,2\n3,4\n5\n");
-  converted({photos_, tar_});
-  const struct {
-    Words words;
-    const char* answer;
-  } cases[] = {{{photos_, folder_ / "out"}, "--format"},
-               {{photos_, folder_ / "out", "--format", "mdss"}, "mds"},
-               {{photos_, mds_, "--shard-size", "x"}, "--shard-size"},
-               {{photos_, mds_, "--shard-size", "5G"}, "--shard-size"},
-               {{photos_, photos_ / "out.mds"}, "within it"},
-               {{tar_, tar_, "--force"}, "expected another folder"},
-               {{folder_ / "text.txt", mds_}, "text"},
-               {{folder_ / "short.csv", mds_}, "line 4"},
-               {{folder_ / "not_there", mds_}, "not_there"},
-               {{photos_, folder_ / "no/folder/out.mds"}, "out.mds"}};
-  const auto names = folder_.names();
-  for (const auto& c : cases) {
-    const auto result = convert(c.words);
-    EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(c.words) << result.out;
-    EXPECT_THAT(result.err, AllOf(HasSubstr("tutti data: "), HasSubstr(c.answer)));
-  }
   EXPECT_EQ(folder_.names(), names);
 }
 

@@ -34,7 +34,8 @@ json figures(Words words) {
 // Runs a bash script whose $@ is `tutti train ...` and whose $LOG is a file for its output.
 CommandResult train_in_script(const TempFolder& folder, const std::string& script, Words words) {
   words.insert(words.begin(), {"bash", "-c", "set -m; " + script, "bash", TUTTI_PROGRAM, "train"});
-  words.insert(words.end(), {"--data", kDoodles});
+  words.insert(words.end(), {"--data", kDoodles, "--take", "64", "--batch-size", "16", "--epochs",
+                             "100000", "--validation-split", "0.01"});
   return run_command(words, {"LOG=" + (folder / "log").string()}, Millis{120'000});
 }
 
@@ -43,110 +44,10 @@ const std::string kStart =
     "\"$@\" > $LOG 2>&1 & job=$!; until grep -q 'epoch 1' $LOG; do "
     "kill -0 $job || { cat $LOG; exit 99; }; sleep 0.05; done; ";
 
-TEST(Train, BadInputIsAnsweredBeforeTraining) {
-  const TempFolder folder;
-  const std::string empty = folder / "empty", broken = folder / "broken";
-  std::filesystem::create_directory(empty);
-  std::filesystem::create_directory(broken);
-  put_bytes(std::filesystem::path(broken) / "cat.npy", "this is no array");
-  put_bytes(folder / "file", "");
-  const std::string under_file = folder / "file/inside";
-
-  const struct {
-    Words words;
-    std::vector<const char*> answer;
-  } cases[] = {
-      {{"doodle_cmn", "--data", kDoodles},
-       {"unknown model \"doodle_cmn\"", "did you mean \"doodle_cnn\"?"}},
-      {{"--data", kDoodles}, {"MODEL"}},
-      {{"mlp"}, {"--data"}},
-      {{"mlp", "--data", kDoodles, "--strategy", "mirored"}, {"did you mean \"mirrored\"?"}},
-      {{"mlp", "--data", kDoodles, "--strategy", "tpu"}, {"not in this version"}},
-      {{"mlp", "--data", kDoodles, "--optimizer", "adan"}, {"did you mean \"adam\"?"}},
-      {{"mlp", "--data", kDoodles, "--replicas", "0"}, {"--replicas", "got \"0\"", "1 to 4096"}},
-      {{"mlp", "--data", kDoodles, "--replicas", "-2"}, {"--replicas", "got \"-2\""}},
-      {{"mlp", "--data", kDoodles, "--replicas", "two"}, {"--replicas", "got \"two\""}},
-      {{"mlp", "--data", kDoodles, "--replicas", "1000000"}, {"--replicas", "1 to 4096"}},
-      {{"mlp", "--data", kDoodles, "--epochs", "0"}, {"--epochs", "got \"0\""}},
-      {{"mlp", "--data", kDoodles, "--epochs", "1.5"}, {"--epochs", "got \"1.5\""}},
-      {{"mlp", "--data", kDoodles, "--batch-size", "-1"}, {"--batch-size", "got \"-1\""}},
-      {{"mlp", "--data", kDoodles, "--batch-size", "99999999"}, {"--batch-size 99999999", "25000"}},
-      {{"mlp", "--data", kDoodles, "--learning-rate", "nan"}, {"--learning-rate", "above 0"}},
-      {{"mlp", "--data", kDoodles, "--learning-rate", "-1"}, {"--learning-rate", "got \"-1\""}},
-      {{"mlp", "--data", kDoodles, "--max-steps", "0"}, {"--max-steps"}},
-      {{"mlp", "--data", kDoodles, "--threads", "0"}, {"--threads"}},
-      {{"mlp", "--data", kDoodles, "--time-limit", "0"}, {"--time-limit"}},
-      {{"mlp", "--data", kDoodles, "--seed", "-7"}, {"--seed"}},
-      {{"mlp", "--data", kDoodles, "--device", "mps"},
-       {"--device: tutti does not compute on GPUs of Apple"}},
-      {{"mlp", "--data", kDoodles, "--device", "rocm"},
-       {"--device: tutti does not compute on GPUs of AMD"}},
-      {{"mlp", "--data", kDoodles, "--device", "cudda"}, {"did you mean \"cuda\"?"}},
-      {{"mlp", "--data", kDoodles, "--device", "cuda:1,1"}, {"--device: cuda:1 is named twice"}},
-      {{"mlp", "--data", kDoodles, "--device", "cuda:1000"}, {"device"}},
-      {{"mlp", "--data", kDoodles, "--memory-limit", "100"},
-       {"--memory-limit 100", "--device cpu uses none"}},
-      {{"mlp", "--data", kDoodles, "--memory-limit", "0"}, {"--memory-limit", "got \"0\""}},
-      {{"mlp", "--data", kDoodles, "--nan", "stpo"}, {"did you mean \"stop\"?"}},
-      {{"mlp", "--data", kDoodles, "--epocs", "3"}, {"did you mean \"--epochs\"?"}},
-      {{"mlp", "--data", kDoodles, "--resume"}, {"--resume without --out DIR"}},
-      {{"mlp", "--data", kDoodles, "--precision", "float16"},
-       {"--precision", "float16 on cpu", "CUDA", "use bfloat16"}},
-      {{"mlp", "--data", kDoodles, "--precision", "float16", "--strategy", "multi_worker"},
-       {"float16 on cpu"}},
-      {{"mlp", "--data", kDoodles, "--precision", "bfloat"}, {"did you mean \"bfloat16\"?"}},
-      {{"mlp", "--data", kDoodles, "--accumulate", "0"}, {"--accumulate", "1 to 1000000"}},
-      {{"mlp", "--data", kDoodles, "--accumulate", "2", "--strategy", "parameter_server",
-        "--staleness", "1"},
-       {"--accumulate 2", "--staleness 1", "larger --batch-size"}},
-      {{"mlp", "--data", kDoodles, "--take", "0"}, {"--take", "got \"0\""}},
-      {{"mlp", "--data", kDoodles, "--take", "25001"}, {"--take 25001", "25000"}},
-      {{"mlp", "--data", kDoodles, "--take", "10"}, {"--batch-size 128", "10 training samples"}},
-      {{"mlp", "--data", kDoodles, "--replicas", "4", "--reduction-shape", "2x3"},
-       {"2x3", "6", "4"}},
-      {{"mlp", "--data", kDoodles, "--reduction-shape", "2by3"}, {"2by3"}},
-      {{"mlp", "--data", kDoodles, "--strategy", "mirrored", "--reduction-shape", "2x3"},
-       {"one_device"}},
-      {{"mlp", "--data", kDoodles, "--algorithm-table", "t.json"}, {"t.json", "one_device"}},
-      {{"mlp", "--data", kDoodles, "--strategy", "multi_worker", "--algorithm-table", "not/there"},
-       {"not/there"}},
-      {{"linear_regression", "--data", kDoodles}, {"linear_regression"}},
-      {{"mlp", "--data", "not/there"}, {"not/there"}},
-      {{"mlp", "--data", empty}, {"empty"}},
-      {{"mlp", "--data", broken}, {"cat.npy"}},
-      {{"mlp", "--data", broken, "--strategy", "multi_worker", "--replicas", "2"}, {"cat.npy"}},
-      {{"mlp", "--data", kDoodles, "--json", "/not/there/x.json"}, {"--json", "/not/there/x.json"}},
-      {{"mlp", "--data", kDoodles, "--out", under_file}, {"--out", "file/inside"}},
-      {{"mlp", "--data", kDoodles, "--out", "/proc/nothing"}, {"--out", "/proc/nothing"}},
-      {{"mlp", "--data", kDoodles, "--out", ""}, {"--out", "name"}},
-      {{"mlp", "--data", kDoodles, "--json", ""}, {"--json", "name"}},
-      {{"mlp", "--data", kDoodles, "--json="}, {"--json"}},
-      {{"mlp", "--data", "not/there", "--strategy", "mirrored", "--replicas", "1025",
-        "--batch-size", "2048"},
-       {"--replicas 1025", "1 to 1024", "mirrored"}},
-  };
-  for (const auto& c : cases) {
-    const std::string line = testing::PrintToString(c.words);
-    const auto result = train(c.words);
-    EXPECT_EQ(result.exit_code, 2) << line << result.err;
-    EXPECT_THAT(result.err, StartsWith("tutti train: ")) << line;
-    for (const char* part : c.answer) EXPECT_THAT(result.err, HasSubstr(part)) << line;
-    EXPECT_EQ(result.out, "") << line;
-  }
-}
-
-// 24,999 samples, then one.
-TEST(Train, ABatchNormOfOneSampleIsRefusedBeforeTraining) {
-  const auto result = train({"resnet18", "--data", kDoodles, "--batch-size", "24999"});
-  EXPECT_EQ(result.exit_code, 2) << result.out;
-  EXPECT_THAT(result.err, AllOf(StartsWith("tutti train: "), HasSubstr("layer4"),
-                                HasSubstr("1 sample"), HasSubstr("batch size of")));
-}
-
 TEST(Train, AGraphThatIsNotPlannedIsSaidOnceInTheLog) {
   const auto log_of = [](const char* model) {
     return run_command({TUTTI_PROGRAM, "train", model, "--data", kDoodles, "--take", "16",
-                        "--batch-size", "8", "--max-steps", "2"},
+                        "--batch-size", "8", "--max-steps", "2", "--validation-split", "0.001"},
                        {"TUTTI_LOG=info"}, Millis{240'000})
         .err;
   };
@@ -200,9 +101,10 @@ TEST(Train, FiguresAndFiles) {
 
 TEST(Train, SameWeightsHoweverReplicasArePlaced) {
   for (const std::string replicas : {"2", "3"}) {
-    const Words common = {"doodle_cnn", "--epochs", "1", "--max-steps", "6", "--batch-size",
-                          "100",        "--seed",   "7", "--threads",   "1", "--replicas",
-                          replicas};
+    const Words common = words_of(
+        "doodle_cnn --max-steps 6 --batch-size 100 --seed 7 --threads 1"
+        " --validation-split 0.01 --replicas " +
+        replicas);
     const auto sha = [&](const std::string& strategy) {
       Words words = common;
       words.insert(words.end(), {"--strategy", strategy});
@@ -236,7 +138,7 @@ TEST(Train, CompressedGradientsReachTheAccuracyOfWholeOnes) {
 }
 
 TEST(Train, SeedsAndShapesMakeADifference) {
-  const Words common = {"mlp", "--max-steps", "5", "--threads", "1"};
+  const Words common = words_of("mlp --max-steps 5 --threads 1 --validation-split 0.01");
   const auto sha = [&](Words more) {
     more.insert(more.begin(), common.begin(), common.end());
     return figures(more).at("weights_sha256").get<std::string>();
@@ -273,7 +175,7 @@ TEST(Train, StopsWhenTheLossIsNoNumber) {
 TEST(Train, SignalsEndItInOrder) {
   for (const Words& where :
        {Words{"--strategy", "mirrored"}, Words{"--strategy", "multi_worker"}}) {
-    Words words = {"doodle_cnn", "--epochs", "100000", "--replicas", "2"};
+    Words words = {"doodle_cnn", "--replicas", "2"};
     words.insert(words.end(), where.begin(), where.end());
     for (const auto& [name, code] : {std::pair{"INT", 130}, std::pair{"TERM", 143}}) {
       const TempFolder folder;
@@ -290,13 +192,13 @@ TEST(Train, SignalsEndItInOrder) {
 
 TEST(Train, SurvivorsNameAKilledWorker) {
   const TempFolder folder;
-  const auto result = train_in_script(
-      folder,
-      kStart +
-          "kill -KILL $(sed -n 's/^worker 1 pid //p' $LOG); wait $job; code=$?; "
-          "for p in $(sed -n 's/^worker [0-9]* pid //p' $LOG); do "
-          "kill -0 $p 2>/dev/null && exit 98; done; exit $code",
-      {"mlp", "--epochs", "100000", "--strategy", "multi_worker", "--replicas", "3"});
+  const auto result =
+      train_in_script(folder,
+                      kStart +
+                          "kill -KILL $(sed -n 's/^worker 1 pid //p' $LOG); wait $job; code=$?; "
+                          "for p in $(sed -n 's/^worker [0-9]* pid //p' $LOG); do "
+                          "kill -0 $p 2>/dev/null && exit 98; done; exit $code",
+                      {"mlp", "--strategy", "multi_worker", "--replicas", "3"});
   const std::string log = get_bytes(folder / "log");
   EXPECT_EQ(result.exit_code, 137) << log << result.err;
   EXPECT_THAT(log, AllOf(testing::ContainsRegex("\\[0\\] tutti train: .*rank 1"),

@@ -1,0 +1,70 @@
+// `tutti bench` beside other libraries: a part of `make bench`, which has installed them.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+
+#include "tutti/base/host.h"
+
+#include "tests/jobs/command_line/bench.h"
+
+namespace tutti::test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class BesidePeers : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::getenv("TUTTI_TEST_PEERS") == nullptr) GTEST_SKIP() << "make bench runs it";
+  }
+};
+
+// Where PyTorch is, every row but those of JAX and DeepSpeed where these are not, by name;
+// elsewhere the answer says how to get it.
+TEST_F(BesidePeers, Compare) {
+  const bool torch = run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code == 0;
+  const TempFolder folder;
+  const auto result = bench({"compare", "--quick", "--models", "mlp", "--json", folder / "f.json"});
+  if (!torch) {
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr("tools/setup --bench"));
+    return;
+  }
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto lines = lines_of(folder / "f.json");
+  const bool no_jax = result.out.find("JAX is left out: ") != std::string::npos;
+  const bool no_deepspeed = result.out.find("DeepSpeed is left out: ") != std::string::npos;
+  EXPECT_EQ(lines.size(), 10u - 2 * no_jax - no_deepspeed) << result.out;
+  for (const json& line : lines) {
+    EXPECT_GT(line.at("ratio").get<double>(), 0);
+    for (const char* name : {"commit", "machine", "compiler", "torch", "bound", "aim"})
+      EXPECT_TRUE(line.contains(name)) << name;
+  }
+}
+
+// The best of the peers that are here is as fast as the fastest row; DeepSpeed and oneCCL have one
+// each or are named.
+TEST_F(BesidePeers, AllReduce) {
+  if (run_command({".venv/bin/python", "-c", "import torch, numpy"}).exit_code != 0) return;
+  const TempFolder folder;
+  const auto result = bench({"all-reduce", "--ranks", "2", "--bytes", "64K", "--rounds", "1",
+                             "--peers", "--json", folder / "f.json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::map<std::string, double> theirs_us;
+  for (const json& line : lines_of(folder / "f.json"))
+    theirs_us[line.at("theirs")] = line.at("theirs_p50_us").get<double>();
+  const double best = theirs_us.at("best peer");
+  double fastest = theirs_us.at("Gloo");
+  for (const std::string peer : {"Open MPI", "DeepSpeed", "oneCCL"}) {
+    if (result.out.find(peer + " is left out: ") != std::string::npos) continue;
+    if (peer != "Open MPI" && host_facts().usable_cores < 2) continue;  // they wait in loops
+    fastest = std::min(fastest, theirs_us.at(peer));
+  }
+  EXPECT_EQ(best, fastest) << result.out;
+}
+
+}  // namespace
+}  // namespace tutti::test

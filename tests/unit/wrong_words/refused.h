@@ -1,0 +1,64 @@
+/// Wrong words of a command line, answered by the program's own parser and checks in this process:
+/// in one of its own each would pay LibTorch's start.
+#pragma once
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tutti/cli/program.h"
+
+#include "tests/support/command.h"
+#include "tests/support/temp_folder.h"
+
+namespace tutti::test {
+
+using Words = std::vector<std::string>;
+
+inline Words joined(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// What `tutti WORDS...` prints, and its exit code.
+inline CommandResult run_here(const Words& words) {
+  std::vector<const char*> argv = {"tutti"};
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  CommandResult result;
+  result.exit_code = cli::run_program(static_cast<int>(argv.size()), argv.data());
+  result.out = testing::internal::GetCapturedStdout();
+  result.err = testing::internal::GetCapturedStderr();
+  return result;
+}
+
+struct Refusal {
+  Words words;
+  std::vector<std::string> answer;  ///< parts of it
+};
+
+/// What may stand on stdout before the answer: nothing, or words about data and model.
+enum class Before { nothing, words };
+
+/// `tutti COMMAND... WORDS...` of each case ends with 2, and a line of its own has the answer, with
+/// all of its parts.
+inline void expect_refused(const Words& command, const std::vector<Refusal>& cases,
+                           Before before = Before::nothing) {
+  const std::string place = "(^|\n)tutti" + (command.empty() ? "" : " " + command[0] + ": ");
+  for (const Refusal& one : cases) {
+    const auto result = run_here(joined(command, one.words));
+    const std::string line = testing::PrintToString(one.words);
+    EXPECT_EQ(result.exit_code, 2) << line << result.err;
+    EXPECT_THAT(result.err, testing::ContainsRegex(place)) << line;
+    for (const std::string& part : one.answer)
+      EXPECT_THAT(result.err, testing::HasSubstr(part)) << line;
+    if (before == Before::nothing) {
+      EXPECT_EQ(result.out, "") << line;
+    }
+  }
+}
+
+}  // namespace tutti::test
